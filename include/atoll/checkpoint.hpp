@@ -22,15 +22,16 @@ namespace atoll_v1::atoll::fsdp {
 // UNIT/BUCKET/moment2 (f32 or bf16; load() converts). Each shard index of replica 0 writes its own
 // file.
 //
-// The folder appears complete or not at all: files are written and synced under a temporary name
+// The folder appears complete or not at all: files are written and synced to a temporary folder
 // beside it, which rank 0 renames when all ranks are done. An existing folder of that name is
 // replaced. All ranks must see the same file system. Error(io) names the file.
 void save(const std::filesystem::path& folder, Engine& engine, const Optimizer& optimizer,
           const std::map<std::string, std::string>& extra = {});
 
-// Reads a checkpoint; each rank reads only the parts of its own shards. Units and shapes must be
-// those of the engine: Error(mismatch) names the first difference. Shards, strategy, dtypes and
-// frozen parameters may differ from those at saving. Returns `extra`.
+// Reads a checkpoint. Each rank reads only the parts that its own shards need. Units and shapes
+// must be those of the engine: otherwise Error(mismatch) names the first difference. The number of
+// shards, strategy, dtypes and frozen parameters may differ from those at the time of saving.
+// Returns `extra`.
 std::map<std::string, std::string> load(const std::filesystem::path& folder, Engine& engine,
                                         Optimizer& optimizer);
 
@@ -44,8 +45,8 @@ void export_weights(const std::filesystem::path& file, Engine& engine, DType dty
                     const ParamName& name);
 
 // Fills the shards of every rank from safetensors files (f32, bf16 or f16) that together contain
-// every parameter with its name and shape. Each rank reads only its own parts.
-// Error(not_found, mismatch) names file and tensor.
+// every parameter with its name and shape. Each rank reads only its own parts. Throws
+// Error(not_found) or Error(mismatch), which name file and tensor.
 void import_weights(const std::vector<std::filesystem::path>& files, Engine& engine,
                     const ParamName& name);
 

@@ -1,4 +1,4 @@
-// Chooses a sharding strategy for a mesh, a model and a device memory, before anything is built.
+// Chooses a sharding strategy for a mesh, a model and a memory size, before an engine exists.
 #pragma once
 
 #include <cstdint>
@@ -11,21 +11,21 @@ namespace atoll_v1::atoll::fsdp {
 
 struct StrategyQuestion {
   MeshShape mesh{};
-  // Rates of the mesh's axes. If the rate of an axis with several ranks is unknown, every link
-  // counts as 1 GB/s.
+  // Rates of the mesh's axes. If the rate of an axis with several ranks is unknown, every link is
+  // assumed to carry 1 GB/s.
   MeshRates rates{};
-  // Precision, accumulation, inner shards, prefetch and buffers of the engine. The strategy in it
-  // is ignored.
+  // Precision, accumulation, inner shards, prefetch and buffers of the planned engine.
+  // Options::strategy is ignored.
   Options options{};
-  std::uint64_t parameters = 0;    // elements of the model
-  std::uint64_t frozen = 0;        // parameters without gradients and moments; part of `parameters`
-  std::uint64_t largest_unit = 0;  // elements; 0: unknown, buffers for gathered units not counted
+  std::uint64_t parameters = 0;    // number of elements of all parameters
+  std::uint64_t frozen = 0;        // elements of `parameters` that are frozen
+  std::uint64_t largest_unit = 0;  // elements of the largest unit; 0: unknown, ignore its buffers
   int units = 1;
-  int micro_batches = 1;           // in a step
-  std::uint64_t moment_bytes = 8;  // per parameter: 8 for AdamW, 4 with bf16 moments, 0 for SGD
+  int micro_batches = 1;           // number of micro batches in a step
+  std::uint64_t moment_bytes = 8;  // per element: 8 for AdamW, 4 with bf16 moments, 0 for SGD
   std::uint64_t activation_bytes = 0;
-  std::uint64_t memory_bytes = 0;  // of one rank's device; 0: unknown, every strategy fits
-  double reserve = 0.1;            // share of memory_bytes that no plan may use
+  std::uint64_t memory_bytes = 0;  // device memory of one rank; 0: unknown, any strategy fits
+  double reserve = 0.1;            // fraction of memory_bytes that no plan may use
 };
 
 struct StrategyEstimate {
@@ -33,9 +33,10 @@ struct StrategyEstimate {
   // Memory of a rank by the categories of MemoryPlan: sharded state, buffers for gathered units,
   // and activations. Excludes padding and the scratch of fallback reductions.
   std::uint64_t bytes = 0;
-  // Time of a step's communication if nothing overlapped. Every collective has two levels, each
-  // with the bytes of a ring at the rate of its axis and one latency per unit. Resident parameters
-  // are gathered once a step; others are gathered twice a micro batch, as if no buffer kept them.
+  // Modelled communication time of a step without overlap. Every collective has two levels; each
+  // level sends the bytes of a ring at the rate of its axis and adds one latency per unit.
+  // Parameters that stay unsharded are gathered once per step; other parameters are gathered twice
+  // per micro batch, as if no buffer kept them between forward and backward.
   double seconds = 0;
   bool fits = true;
 };
@@ -47,15 +48,16 @@ struct StrategyChoice {
   std::vector<StrategyEstimate> estimates;
 };
 
-// Returns the strategy with the least communication among those that fit; among strategies within
-// 1 % of it, the one with the least memory. If none fits, returns the one with the least memory and
-// says so in `why`. Overlap with compute is unknown here: if compute hides all communication, a
-// smaller strategy may be equally fast. A pure function: equal questions give equal answers on all
-// ranks. Error(invalid_argument): sizes or counts below 1, options that no engine supports, or a
+// Returns the strategy with the least communication time among the strategies that fit in memory.
+// If several are within 1 % of the best time, returns the one of these that needs the least memory.
+// If no strategy fits, returns the strategy that needs the least memory, and `why` states this. The
+// model ignores overlap with compute: if compute hides all communication, a strategy that needs
+// less memory may be equally fast. Equal questions give equal answers on all ranks. Throws
+// Error(invalid_argument) for sizes or counts below 1, options that no engine supports, and a
 // reserve outside [0, 1).
 StrategyChoice choose_strategy(const StrategyQuestion& question);
 
-// The measured or assumed rates of a mesh's axes.
+// Returns the measured or assumed rates of a mesh's axes.
 MeshRates rates_of(const Mesh& mesh);
 
 }  // namespace atoll_v1::atoll::fsdp

@@ -23,14 +23,14 @@ class BackendGroup;  // creates every Work; src/comm/backend_group.hpp
 class Work {
  public:
   Work() = default;  // a Work without an operation is complete
-  // Makes `stream` wait for the operation and returns at once. Throws the operation's failure if it
-  // is known already.
+  // Makes `stream` wait for the operation and returns at once. If the operation is known to have
+  // failed, throws its error.
   void wait(Stream& stream) const;
-  // Blocks the host until the operation is complete. Throws the operation's failure.
+  // Blocks the host until the operation is complete. Throws the error of a failed operation.
   void synchronize() const;
   bool done() const;
-  // Performs a collective of a single rank: copies src to dst on `stream`, unless they are the
-  // same.
+  // Performs a collective of a single rank: copies src to dst on `stream`, unless src and dst are
+  // the same memory.
   static Work local_copy(ConstView src, View dst, Stream& stream);
 
   struct State;  // src/comm/operation.hpp
@@ -41,13 +41,13 @@ class Work {
   std::shared_ptr<State> state_;
 };
 
-// The arithmetic of a reducing collective: op over factor * src.
+// The arithmetic of a reducing collective: `op` combines factor * src of all ranks.
 //
 // Either every rank passes a factor or none does. Factors may differ between ranks; `op` may not. A
-// factor other than 1 requires sum or avg of a floating-point type. It is applied before the sum,
-// in the type that adds (f32 for the 16-bit types). In GPU memory a kernel before the operation
-// applies it: that kernel rounds the products of 16-bit types to 16 bits and needs scratch memory
-// as large as src.
+// factor other than 1 requires sum or avg of a floating-point type. The factor is applied before
+// the sum, in the type in which the sum accumulates (f32 for the 16-bit types). In GPU memory a
+// kernel applies the factor before the operation. That kernel rounds the products of 16-bit types
+// to 16 bits and needs scratch memory as large as src.
 struct Reduction {
   ReduceOp op = ReduceOp::sum;
   double factor = 1.0;
@@ -57,58 +57,60 @@ struct Reduction {
   constexpr Reduction(ReduceOp op_, double factor_) : op(op_), factor(factor_), has_factor(true) {}
 };
 
-// How data moves between ranks over the connections that exist so far. A backend makes a connection
-// when it is first used. A value that is not set is not known yet.
+// How data moves between ranks over the connections that exist so far. A backend connects two ranks
+// when they first exchange data. A member without a value is not known yet.
 struct Transports {
   std::vector<std::string> networks;   // networks in use between hosts: "IB", "Socket"
   std::optional<bool> gpudirect_rdma;  // true when NICs access GPU memory on every connection
   bool partly = false;                 // NICs access GPU memory on some connections only
   std::optional<bool> nvls;            // NVLink switches can reduce and multicast
-  std::string unknown;                 // why nothing is known; empty when something is
-  std::string to_string() const;       // "network IB with GPUDirect RDMA, NVLS available"
+  std::string unknown;                 // why no transport is known; empty when one is known
+  std::string to_string() const;       // such as "network IB with GPUDirect RDMA"
 };
 // Combines the transports of all ranks. Collective over the World.
 Transports gather_transports(World& world, const Transports& mine);
-// Throws Error(unsupported) when a rank reaches another host without GPUDirect RDMA or does not
-// know its transports, and names that rank. A rank without connections to other hosts passes,
-// unless no rank has one and there are several hosts. Collective over the World.
+// Requires GPUDirect RDMA between hosts. Throws Error(unsupported) that names a rank which reaches
+// another host without GPUDirect RDMA, or does not know its transports. A rank without connections
+// to other hosts passes the check. If the job has several hosts and no rank has such a connection,
+// the function throws as well. Collective over the World.
 void require_gpudirect_rdma(World& world, const Transports& mine);
 
 class Communicator;
 
 struct CommunicatorOptions {
-  std::string name{};     // used in messages and traces; default: the name of the axis
-  std::string backend{};  // default: config().backend, or else the best one that all ranks can use
+  std::string name{};     // shown in messages and traces; empty: the axis' name
+  std::string backend{};  // empty: config().backend, or else the best common one
   Device device = Device::host();
-  // An idle communicator, all ranks of which open a communicator on some axis now. A backend that
-  // supports it (NCCL) splits the parent instead of connecting anew. `backend` and `device` are
-  // then the parent's.
+  // A communicator to split, or null. It must be idle, and every rank of it must open a
+  // communicator in the same call, on any axis. A backend that supports splitting (NCCL) then
+  // reuses the parent's connections. `backend` and `device` are taken from the parent.
   const Communicator* parent = nullptr;
 };
 
-// Calls: every collective is enqueued on the stream that it is given and returns at once. All ranks
-// of the axis call the same operations of a communicator in the same order, with the same counts,
-// dtypes and ops. Operations of one communicator run in the order of the calls, on whatever
-// streams. A count of 0 is allowed. If an in-place form is documented, each rank may use it or not.
+// Calls: every collective is enqueued on the stream given to it and returns at once. All ranks of
+// the axis must call the same operations of a communicator in the same order, with the same counts,
+// dtypes and ops. Operations of one communicator run in the order of the calls, even on different
+// streams. A count of 0 is allowed. If an in-place form is documented, each rank may choose to use
+// it.
 //
-// GPU memory: in one call, src comes from allocate() on all ranks or on none, and so does dst.
-// Memory that other ranks access (src and dst of all_reduce, dst of all_gather, src of
-// reduce_scatter) is then at the same offset of the same allocation on every rank. Ranks that share
-// several communicators call these in one order, at least for the first operations, because NCCL
-// connects ranks at first use and waits for the others.
+// GPU memory: in one call, src comes from allocate() on all ranks or on none, and so does dst. If
+// it does, memory that other ranks access (src and dst of all_reduce, dst of all_gather, src of
+// reduce_scatter) must be at the same offset of the same allocation on every rank. Ranks that share
+// several communicators must call them in the same order, at least for the first operation of each,
+// because NCCL connects ranks at the first operation and waits for the other ranks.
 //
 // Sums: bf16 and f16 accumulate in f32 and are rounded once, or once per level when a backend adds
-// inside each host before it sends. A backend that can order its sums uses the order of the
-// algorithm that it chooses by size and shape, the same for every element. That is an adjacent-pair
-// tree over the ranks, ((0 + 1) + (2 + 3)) + ..., inside a host and when all ranks exchange at
-// once. In two levels it is a tree over the ranks of each host and then one over the hosts, which
-// is the same tree if hosts have equal powers of two of neighbouring ranks. Large multi-host sums
-// may use another order (plugins/host/README.md). For a backend that cannot order its sums, core
-// builds the sums of 16-bit types from all_to_all, local sums and all_gather, level by level where
-// the hosts allow it; the order of the other types is the backend's. Config::deterministic requests
-// one tree and one rounding for all floating-point reductions, which sends more bytes between
-// hosts. On an axis with blocks (Axis::block) that is a tree over the ranks of each block, then a
-// tree over the blocks.
+// inside each host before it sends. A backend that can order its sums chooses an algorithm by size
+// and shape, and adds every element in the order of that algorithm. Inside a host, and when all
+// ranks exchange at once, the order is an adjacent-pair tree over the ranks: ((0 + 1) + (2 + 3)) +
+// .... In two levels a tree over the ranks of each host comes first, then a tree over the hosts.
+// Both orders are the same if every host has the same number of neighbouring ranks and this number
+// is a power of two. Large multi-host sums may use another order (plugins/collectives/README.md).
+// For a backend that cannot order its sums, core builds the sums of 16-bit types from all_to_all,
+// local sums and all_gather, level by level where the hosts allow it; other types are added in the
+// backend's order. Config::deterministic requests one tree and one rounding for all floating-point
+// reductions, which sends more bytes between hosts. On an axis with blocks (Axis::block) a
+// deterministic sum is a tree over the ranks of each block, then a tree over the blocks.
 //
 // Errors: wrong arguments throw Error(invalid_argument) before anything is sent: a rank or count
 // out of range, unequal dtypes, null with elements, an overlap of src and dst that is not
@@ -122,7 +124,7 @@ class Communicator {
   static Communicator open(const Axis& axis, CommunicatorOptions options = {});
   Communicator(Communicator&&) noexcept;
   Communicator& operator=(Communicator&&) noexcept;
-  ~Communicator();  // waits for all operations that were enqueued
+  ~Communicator();  // blocks until all enqueued operations are complete
 
   int rank() const noexcept;  // rank in the axis
   int size() const noexcept;
@@ -150,8 +152,8 @@ class Communicator {
   [[nodiscard]] Work scatter(ConstView src, View dst, int root, Stream& stream);
   // Uneven forms: counts[r] elements belong to rank r, packed in rank order. All ranks pass the
   // same counts. In all_gather_v, src.count = counts[rank] and dst.count is the sum of counts; in
-  // reduce_scatter_v, src.count is the sum and dst.count = counts[rank]. In place as the even
-  // forms.
+  // reduce_scatter_v, src.count is the sum and dst.count = counts[rank]. The in-place forms are
+  // those of all_gather and reduce_scatter.
   [[nodiscard]] Work all_gather_v(ConstView src, View dst, std::span<const std::uint64_t> counts,
                                   Stream& stream);
   [[nodiscard]] Work reduce_scatter_v(ConstView src, View dst,
@@ -161,10 +163,10 @@ class Communicator {
   // receiver has the data. Two ranks that send to each other must use group().
   [[nodiscard]] Work send(ConstView src, int peer, Stream& stream);
   [[nodiscard]] Work recv(View dst, int peer, Stream& stream);
-  // Complete when the streams of all ranks have reached the barrier.
+  // The Work is complete when the streams of all ranks have reached the barrier.
   [[nodiscard]] Work barrier(Stream& stream);
 
-  // Several sends and receives as one operation. They cannot deadlock each other.
+  // Performs several sends and receives as one operation, so that they cannot deadlock each other.
   struct SendRecv {
     enum class Kind {
       send,
@@ -175,24 +177,25 @@ class Communicator {
   };
   [[nodiscard]] Work group(std::span<const SendRecv> operations, Stream& stream);
 
-  // Bytes of device memory that a sum needs besides its buffers, without a factor: 0 when the
-  // backend adds, more when the library builds the sum. `count` is dst.count of a reduce_scatter or
-  // src.count of an all_reduce. The memory is allocated at the first call that needs it and then
-  // kept.
+  // Returns the bytes of device memory that a sum without a factor needs besides src and dst: 0
+  // when the backend computes the sum, more when core builds it from other collectives. `count` is
+  // dst.count of a reduce_scatter or src.count of an all_reduce. This scratch memory is allocated
+  // at the first call that needs it and then kept.
   enum class Sum {
     reduce_scatter,
     all_reduce
   };
   std::uint64_t scratch_bytes(Sum sum, std::uint64_t count, DType dtype) const;
-  // Allocates that memory in advance. Call it before the first operation.
+  // Allocates scratch memory in advance. Must be called before the first operation.
   void reserve_scratch(std::uint64_t bytes);
 
-  // The transports of this process. Every communicator of a backend may report all of them.
+  // Returns the transports of this process. A backend may report the connections of all its
+  // communicators on each of them.
   Transports transports() const;
 
-  // Collective, as MPI_Comm_split: ranks of one color form a new communicator, ordered by key and
-  // then by rank. A rank without a color gets no communicator. Backend and device are this
-  // communicator's; the default name is NAME.COLOR.
+  // Collective, like MPI_Comm_split: ranks of one color form a new communicator, ordered by key and
+  // then by rank. A rank without a color gets no communicator. The new communicator has the same
+  // backend and device; without `name` it is called NAME.COLOR.
   std::optional<Communicator> split(std::optional<int> color, int key = 0,
                                     std::string name = {}) const;
 
@@ -205,13 +208,15 @@ class Communicator {
   std::shared_ptr<Impl> impl_;
 };
 
-// Allocates memory on the fast path of `communicators`: it is registered with each of them, and on
-// the host mapped by all of their ranks on this host. Collective over each of the communicators, in
-// the same order and with the same size on all ranks. Filled with zeros and aligned to 4,096 bytes.
+// Allocates memory that `communicators` access on their fastest path: the memory is registered with
+// each communicator, and host memory is mapped by all ranks on this host. Collective over each of
+// the communicators, in the same order and with the same size on all ranks. The memory is filled
+// with zeros and aligned to 4,096 bytes.
 //
-// Each rank may destroy its Buffer at its own time, once no rank uses the memory any more. Freed at
-// each communicator's next call; on GPUs, when all are destroyed. A Buffer may outlive the
-// communicators. Collectives accept other memory too, but are slower with it.
+// A rank may destroy its Buffer as soon as no rank uses the memory, independently of the other
+// ranks. Host memory is freed after each communicator has been called once more or is destroyed;
+// GPU memory is freed when all communicators are destroyed. A Buffer may outlive the communicators.
+// Collectives accept other memory too, but are slower with it.
 Buffer allocate(const Device& device, std::size_t bytes,
                 std::span<const std::reference_wrapper<Communicator>> communicators);
 inline Buffer allocate(const Device& device, std::size_t bytes,
@@ -223,7 +228,7 @@ inline Buffer allocate(const Device& device, std::size_t bytes,
 struct BackendInfo {
   std::string name;
   std::string file;
-  std::string unusable;  // why it is unusable here; empty when it is usable
+  std::string unusable;  // why this process cannot use the backend; empty if it can
   int preference = 0;    // the backend with the highest preference is chosen
 };
 // Loads and probes every backend in the plugin path for this kind of memory. Not collective.

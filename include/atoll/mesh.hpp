@@ -17,10 +17,10 @@ struct Axis {
   std::string name;        // "shard", "replicate", "world"
   std::vector<int> ranks;  // ranks of the World, in the order of the coordinate
   int index = 0;           // position of this rank in `ranks`
-  GroupRate rate{};        // rate of the axis' slowest group; unknown without a topology
-  LevelRates levels{};     // rates inside and across hosts of that group
-  // Size of the groups of neighbouring ranks that the planned mesh keeps together. They are summed
-  // first under Config::deterministic. It divides the size of the axis; 0 means no groups.
+  GroupRate rate{};        // rate of the slowest group of this axis; unknown without a topology
+  LevelRates levels{};     // rates of that slowest group inside hosts and across hosts
+  // Number of neighbouring ranks in a block. Under Config::deterministic the ranks of a block are
+  // summed first. Divides the size of the axis; 0 means that the axis has no blocks.
   int block = 0;
 
   int size() const noexcept { return static_cast<int>(ranks.size()); }
@@ -32,7 +32,8 @@ struct MeshShape {
   friend bool operator==(const MeshShape&, const MeshShape&) = default;
 };
 
-// Parses "2x4" as replicate x shard. Throws Error(invalid_argument) that quotes the text.
+// Parses "2x4" as replicate x shard. Throws Error(invalid_argument), which quotes the text, when
+// the text has another form.
 MeshShape parse_mesh(std::string_view text);
 
 // Returns where the ranks of the job run. Each rank reports which GPUs and cores its environment
@@ -42,14 +43,15 @@ std::vector<RankSite> locate_ranks(const Topology& topology, World& world);
 // A mesh refers to the World and must not outlive it. All ranks must make the same mesh.
 class Mesh {
  public:
-  // Shards inside the larger of island and host and replicates across them, which keeps gathers on
-  // the fastest links. Uses plan_mesh() of the topology room. Collective.
+  // Plans a mesh with plan_mesh(). It shards inside islands or hosts, whichever are larger, and
+  // replicates across them, so that gathers use the fastest links. Collective.
   static Mesh plan(const Topology& topology, World& world);
   // Makes the mesh of an existing plan. Throws Error(unsupported) for a plan with an inner axis.
   static Mesh from_plan(World& world, MeshPlan plan);
   // Makes a mesh of the given shape with the ranks in row-major order; shard is the inner axis.
-  // Throws Error(invalid_argument) unless replicate * shard is the size of the World. The form with
-  // a topology is collective; it reports in findings() when the mesh crosses an island.
+  // Throws Error(invalid_argument) unless replicate * shard is the size of the World. The overload
+  // with a topology is collective, and reports in findings() when a shard group of the mesh spans
+  // several islands.
   static Mesh make(World& world, MeshShape shape);
   static Mesh make(World& world, MeshShape shape, const Topology& topology);
 
@@ -61,7 +63,7 @@ class Mesh {
   // One sentence that says why the planner chose this mesh.
   const std::string& reason() const noexcept { return reason_; }
   const std::vector<Finding>& findings() const noexcept { return findings_; }
-  // The shape as "2x4".
+  // Returns the shape as text, such as "2x4".
   std::string to_string() const;
 
  private:

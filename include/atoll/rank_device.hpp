@@ -11,8 +11,8 @@
 namespace atoll_v1::atoll {
 
 struct RankDeviceOptions {
-  // "host"; "cuda" for GPUs, which the ranks of a host share round-robin; or "auto", which chooses
-  // GPUs if every rank has one of its own that passes `check`, and otherwise the host.
+  // "host", "cuda" or "auto". With "cuda" the ranks of a host share its GPUs round-robin. "auto"
+  // chooses GPUs if every rank has a GPU of its own that passes `check`, and otherwise the host.
   std::string wanted = "auto";
   std::string backend = {};  // backend of the communicators to be opened; empty for any
   bool communicates = true;  // false when no communicator will be opened
@@ -22,18 +22,19 @@ struct RankDeviceOptions {
 
 struct RankDevice {
   Device device;
-  std::string why;     // why visible GPUs are not used; empty otherwise
-  int sharing = 1;     // number of ranks on this device, or on this host
-  int turn = 0;        // index of this rank among them
+  std::string why;     // why "auto" did not choose visible GPUs; otherwise empty
+  int sharing = 1;     // number of ranks on this GPU; for the host, ranks on this host
+  int turn = 0;        // index of this rank among the ranks that share the device
   int most_turns = 1;  // largest number of ranks on one GPU of the job; 1 on the host
-  // This rank's equal share of the GPU's memory; 0 on the host. Drivers and libraries use some of
-  // it, which planners must reserve (fsdp::StrategyQuestion::reserve).
+  // Returns the memory of the GPU divided by the number of ranks that share it; 0 on the host.
+  // Drivers and libraries use some of this memory, which planners must reserve
+  // (fsdp::StrategyQuestion::reserve).
   std::uint64_t memory_bytes() const noexcept;
 };
 
 // Collective. Throws Error(invalid_argument) for an unknown value of `wanted`, Error(mismatch) when
-// two ranks pass different values, and Error(not_found) when "cuda" is wanted and a rank cannot use
-// a GPU; the texts name the ranks and the reason.
+// two ranks pass different values, and Error(not_found) when `wanted` is "cuda" and a rank cannot
+// use a GPU. Each error names the ranks and the reason.
 RankDevice choose_rank_device(World& world, const RankDeviceOptions& options);
 
 }  // namespace atoll_v1::atoll

@@ -23,45 +23,47 @@ struct BucketSlot {
 };
 
 // Several tensors in one flat allocation. Each tensor has an aligned offset that does not depend on
-// the number of shards. The end is padded, so that every shard has the same number of elements, a
-// multiple of bucket_granularity.
+// the number of shards. The end is padded so that all shards have the same number of elements,
+// which is a multiple of bucket_granularity.
 struct BucketLayout {
   std::vector<BucketSlot> slots;  // in the order given to plan_bucket()
   std::uint64_t elements = 0;     // padding included
   std::uint64_t shards = 1;
 
   std::uint64_t shard_elements() const noexcept { return elements / shards; }
-  std::vector<BucketSlot> gaps() const;  // the parts without a tensor, in ascending order
+  std::vector<BucketSlot> gaps() const;  // parts without a tensor, by offset
 };
 
-inline constexpr std::uint64_t bucket_alignment = 64;      // elements; 256 bytes of f32
-inline constexpr std::uint64_t bucket_granularity = 4096;  // elements; one block of a norm
+inline constexpr std::uint64_t bucket_alignment = 64;      // in elements; 256 bytes in f32
+inline constexpr std::uint64_t bucket_granularity = 4096;  // in elements; a block of a norm
 
-// Error(invalid_argument) for zero shards and for more than 2^60 elements.
+// Lays out tensors with the given element counts in one bucket. Throws Error(invalid_argument) for
+// zero shards and for more than 2^60 elements.
 BucketLayout plan_bucket(std::span<const std::uint64_t> counts, std::uint64_t shards);
 
 // Tensors of one dtype in several buckets. Consecutive tensors share a bucket.
 struct BucketPlan {
   struct Location {
     std::size_t bucket = 0;
-    BucketSlot slot;  // in that bucket
+    BucketSlot slot;  // position of the tensor in the bucket
   };
   std::vector<BucketLayout> buckets;
-  std::vector<Location> locations;  // by tensor
+  std::vector<Location> locations;  // one entry per tensor
 };
 
 // Fills buckets in the order of `counts`. A bucket has at most `max_bytes`, padding included,
 // unless it holds a single larger tensor: tensors are never split. List tensors in the order in
-// which their gradients become complete, so that buckets become complete in order as well. Errors
-// are those of plan_bucket().
+// which their gradients become complete, so that buckets become complete in order as well. Throws
+// the errors of plan_bucket().
 BucketPlan plan_buckets(std::span<const std::uint64_t> counts, DType dtype, std::uint64_t max_bytes,
                         std::uint64_t shards = 1);
 
-// The bucket size at which a collective over `axis` spends at most `latency_share` of its time on
-// latency: (1 - share) / share * latency * bandwidth, rounded up to MiB and clamped to the bounds
-// below. Smaller buckets waste bandwidth. Larger ones start later, and nothing overlaps with the
-// last bucket of a backward. Returns the default for an axis of one rank or with unknown rate.
-// Equal on all ranks.
+// Returns the bucket size at which a collective over `axis` spends at most `latency_share` of its
+// time on latency: (1 - latency_share) / latency_share * latency * bandwidth, rounded up to a
+// multiple of 1 MiB and clamped to [least_bucket_bytes, most_bucket_bytes]. Smaller buckets waste
+// bandwidth. Larger buckets start later, and nothing overlaps with the last bucket of a backward.
+// Returns default_bucket_bytes for an axis of one rank or with unknown rate. The result is the same
+// on all ranks.
 std::uint64_t bucket_bytes(const Axis& axis, double latency_share = 0.05);
 inline constexpr std::uint64_t least_bucket_bytes = std::uint64_t{1} << 20;
 inline constexpr std::uint64_t most_bucket_bytes = std::uint64_t{128} << 20;
@@ -70,23 +72,25 @@ inline constexpr std::uint64_t default_bucket_bytes = std::uint64_t{32} << 20;
 // The three kinds of traffic in sharded training. Each lane has its own stream and communicator, so
 // that a late reduction never delays a gather. On devices with stream priorities, `gather` and
 // `reduce` run before compute, since compute waits for the next gather and for the memory that
-// reductions free; `outer` runs at the priority of compute, since only the optimizer waits for it.
+// reductions free; `outer` has the priority of compute, since only the optimizer waits for this
+// lane.
 enum class Lane {
   gather,  // all-gathers over the shard axis and over inner groups
   reduce,  // reduce-scatters over the shard axis
   outer    // all-reduces over the replicate axis
 };
 
-// A point in the work of a lane, which remembers the collectives issued before it.
+// An event on a lane that also records how many collectives were issued before it, so that a wait
+// can be attributed to them.
 class LaneEvent : public Event {
  public:
   LaneEvent() = default;
-  // An event without a lane: waiting for it does not count as waiting for a collective.
+  // Wraps an event that is not on a lane. A wait for it is not recorded as a wait for a collective.
   LaneEvent(Event event) : Event(std::move(event)) {}  // NOLINT(google-explicit-constructor)
   LaneEvent(Event event, Lane lane, std::uint64_t through)
       : Event(std::move(event)), lane_(lane), through_(through) {}
   Lane lane() const noexcept { return lane_; }
-  std::uint64_t through() const noexcept { return through_; }  // collectives of all lanes so far
+  std::uint64_t through() const noexcept { return through_; }  // collectives on all lanes
 
  private:
   Lane lane_ = Lane::gather;
@@ -105,28 +109,30 @@ struct LaneBytes {
 
 struct SchedulerOptions {
   Device device = Device::host();
-  // A group inside the shard axis for all_gather_inner(); empty: no inner group.
+  // The group of ranks inside the shard axis that all_gather_inner() uses; empty when there is no
+  // inner group.
   Axis inner{};
   std::string backend{};  // "": config().backend, or else the best backend common to all ranks
-  // All ranks that construct a scheduler in this call. On GPUs the lanes' communicators are then
-  // split from one communicator of these ranks. Empty: each communicator bootstraps separately.
+  // All ranks that construct a scheduler in this call. If `root` is set, the communicators of the
+  // lanes on GPUs are split from one communicator of these ranks. If it is empty, each communicator
+  // bootstraps separately.
   Axis root{};
-  // Limits on the bytes in flight of each lane; 0: no limit. An operation counts the larger of src
-  // and dst, from its start until the event given to release(). An operation that would exceed the
-  // limit starts after the oldest releases that make room; the host does not wait. An operation
-  // larger than the limit runs alone.
+  // Limits on the bytes in flight on each lane; 0 means no limit. An operation occupies the larger
+  // of its src and dst, from its start until the event given to release(). An operation that would
+  // exceed the limit starts when the oldest releases have made room; the host does not wait. An
+  // operation larger than the limit runs alone.
   LaneBytes max_in_flight{};
 };
 
 // Runs collectives beside compute on three lanes.
 //
 // One thread makes all calls, in the same order on all ranks, and calls return at once. An
-// operation starts after its `after` event and after earlier operations of its lane. The returned
-// Work may be dropped, since record() on the lane covers the operation.
+// operation starts after its `after` event and after earlier operations on its lane. The returned
+// Work may be discarded, since an event from record() on the lane also covers the operation.
 //
-// Dtypes, shapes, aliasing and errors are those of Communicator. Reductions sum; they never
+// Dtypes, shapes, aliasing rules and errors are those of Communicator. Reductions sum; they never
 // average. On an axis of one rank a collective is a copy, or nothing if src and dst are the same.
-// `label` names the purpose of an operation in take_records(), for example a unit.
+// `label` names the purpose of an operation in the records of take_records(), for example a unit.
 class Scheduler {
  public:
   // Collective over all ranks of the mesh: opens the communicators. An axis without ranks means
@@ -145,52 +151,55 @@ class Scheduler {
   Work reduce_scatter(ConstView src, View dst, const Event& after, std::string_view label = {});
   // Sums over the replicate axis in place, on the lane `outer`.
   Work all_reduce(View data, const Event& after, std::string_view label = {});
-  // Enqueues local work, such as casts, in the order of a lane. Returns its completion.
+  // Enqueues local work, such as a cast, in order on a lane. The returned event happens when the
+  // work is complete.
   LaneEvent run(Lane lane, const Event& after, const std::function<void(Stream&)>& enqueue,
                 std::string_view label = {});
-  // Returns the point after everything that was enqueued on the lane so far.
+  // Returns an event that happens after everything enqueued on the lane so far.
   LaneEvent record(Lane lane);
   // Makes a compute stream wait for a lane, and records the wait as exposed communication, labelled
-  // with the lane and `label`. Work::wait() orders streams as well, but records nothing.
+  // with the lane and `label`. Work::wait() also makes a stream wait, but records nothing.
   void wait(Stream& compute, const LaneEvent& event, std::string_view label = {});
 
-  // Record the work on a stream between two calls as a span with the label "WHAT SUBJECT". Without
-  // Recording::work they do nothing.
+  // begin_work() and end_work() record the work that is enqueued on a stream between the two calls,
+  // as a span with the label "WHAT SUBJECT". Both do nothing unless the scheduler records with
+  // Recording::work.
   Stamp begin_work(Stream& stream);
   void end_work(Stream& stream, const Stamp& begin, std::string_view what,
                 std::string_view subject = {});
   void set_recording(Recording recording) noexcept;
-  // Returns the complete records since the last call. If every waiting stream has been synchronized
-  // before, these are all records and their waited_ns are final. The scheduler keeps the newest
-  // 262,144 records between calls, and 16,384 before the first call.
+  // Returns the records that became complete since the last call. If every stream that waits for a
+  // lane has been synchronized before, no record is missing and all waited_ns are final. The
+  // scheduler keeps the newest 262,144 records between calls, and 16,384 before the first call.
   TraceLog take_records();
 
-  // States that the memory of the lane's oldest unreleased operation is free after `after`, which
-  // may depend only on work enqueued before this call: so lanes never wait for each other in a
-  // cycle. On a lane with a limit, release each operation before calling the operation that needs
-  // its room. Error(invalid_argument) for that operation otherwise, and for a release without an
-  // operation.
+  // Declares that the memory of the lane's oldest unreleased operation is free once `after` has
+  // happened. `after` may depend only on work enqueued before this call, so that lanes never wait
+  // for each other in a cycle. On a lane with a limit, release an operation before calling a later
+  // operation that needs its room. Otherwise the later operation throws Error(invalid_argument).
+  // release() itself throws Error(invalid_argument) when no operation is unreleased.
   void release(Lane lane, const Event& after);
 
-  // Allocates memory that the backends of these lanes use without copies. Collective over all ranks
-  // of the mesh, in the same order and with the same size.
+  // Allocates memory that the backends of the given lanes access without copies. Collective over
+  // all ranks of the mesh, in the same order and with the same size.
   Buffer allocate(std::size_t bytes, std::initializer_list<Lane> lanes);
 
-  // Device memory that sums on a lane need beside their buffers where the library builds them from
-  // other collectives, for `count` elements: of dst on the lane `reduce`, of data on `outer`. 0 on
-  // `gather`.
+  // Returns the bytes of device memory that a sum on a lane needs besides its buffers when core
+  // builds the sum from other collectives; 0 on the lane `gather`. `count` is the number of
+  // elements of dst on the lane `reduce`, and of data on the lane `outer`.
   std::uint64_t scratch_bytes(Lane lane, std::uint64_t count, DType dtype) const;
-  void reserve_scratch(Lane lane, std::uint64_t bytes);  // before the first operation
+  void reserve_scratch(Lane lane, std::uint64_t bytes);  // call before the first operation
 
   Stream& stream(Lane lane) noexcept;
-  // SchedulerOptions::device, or with ATOLL_CHECK=lifetimes a checker around it. Streams and memory
-  // that meet the lanes must come from this device.
+  // Returns SchedulerOptions::device; with ATOLL_CHECK=lifetimes, a checker that wraps the device.
+  // Streams and memory given to the scheduler must come from this device.
   const Device& device() const noexcept;
   int shard_count() const noexcept;
   int replicate_count() const noexcept;
   int shard_index() const noexcept;
   int replicate_index() const noexcept;
-  // Backend of the gather lane, else of the outer lane; "none" if neither has several ranks.
+  // Returns the backend of the lane `gather`; if its axis has one rank, that of the lane `outer`;
+  // "none" if both axes have one rank.
   std::string_view backend() const noexcept;
   void synchronize();  // blocks until all lanes are idle; throws the first failure
 

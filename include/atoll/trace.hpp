@@ -18,40 +18,41 @@ enum class Activity {
   all_gather,
   reduce_scatter,
   all_reduce,
-  wait,  // a compute stream waits for a collective
-  work   // anything else
+  wait,  // time during which a compute stream waits for a collective
+  work   // any other work
 };
 std::string_view name(Activity activity) noexcept;
 bool is_collective(Activity activity) noexcept;
 
-// Times are those of the stream, on the steady clock of this process.
+// One span of work on a stream. Times are taken on the stream and given on the steady clock of this
+// process.
 struct TraceRecord {
   Activity activity = Activity::work;
   std::string row{};    // name of the stream
-  std::string label{};  // purpose: a unit, a step
+  std::string label{};  // purpose, such as a unit or a step
   // A collective begins when this rank is ready to start it, so waiting for peers is included.
   std::int64_t begin_ns = 0;
   std::int64_t end_ns = 0;
-  // Set for collectives only:
-  std::uint64_t bytes = 0;     // of the whole tensor: after a gather, before a reduction
+  // The members below are set for collectives only.
+  std::uint64_t bytes = 0;     // bytes of the whole tensor: gathered, or not yet reduced
   std::string axis{};          // "shard", "inner" or "replicate"
-  int ranks = 1;               // of that axis
-  std::int64_t waited_ns = 0;  // part of this time during which compute waited for it
+  int ranks = 1;               // number of ranks of the axis
+  std::int64_t waited_ns = 0;  // part of the span during which compute waited for it
 };
 
 struct TraceLog {
   std::vector<TraceRecord> records;  // in the order of calls
-  std::uint64_t left_out = 0;        // oldest records, dropped because the log was full
+  std::uint64_t left_out = 0;        // number of oldest records dropped from a full log
 };
 
-// The time after `from_ns` (steady clock) during which at least one collective ran.
+// Returns the time after `from_ns` (steady clock) during which at least one collective ran.
 std::int64_t communication_ns(std::span<const TraceRecord> records,
                               std::int64_t from_ns = std::numeric_limits<std::int64_t>::min());
 
 // GB/s (1e9 B/s) as nccl-tests defines them; 0 if the collective took no time.
 struct TraceBandwidth {
-  double algorithm = 0;  // bytes over time
-  double bus = 0;        // what crosses each link: algorithm x (n - 1) / n, twice for all_reduce
+  double algorithm = 0;  // bytes of the whole tensor divided by time
+  double bus = 0;        // load of each link: algorithm x (n - 1) / n, twice that for all_reduce
 };
 TraceBandwidth bandwidth(const TraceRecord& collective);
 
@@ -60,14 +61,14 @@ struct TraceProcess {
   int rank = 0;
   std::string host{};
   std::int64_t zero_ns = 0;    // this process' steady clock at time 0 of the trace
-  std::uint64_t left_out = 0;  // records that are missing already
+  std::uint64_t left_out = 0;  // number of records dropped earlier (TraceLog::left_out)
   std::size_t most_records =
       100'000;  // keeps the earliest ones; a note in the trace counts the rest
 };
 
 // Converts the records of one rank to trace events: JSON objects separated by commas, with times in
-// us. Each stream is a row; spans that would cross in a row move to an additional row. Bytes that
-// are not UTF-8 are replaced.
+// us. Each stream is a row; of two spans that partly overlap, one moves to an additional row. Bytes
+// that are not UTF-8 are replaced.
 std::string chrome_events(const TraceProcess& process, std::span<const TraceRecord> records);
 // Joins the results of chrome_events() on every rank into a complete document.
 std::string chrome_trace(std::span<const std::string> events);

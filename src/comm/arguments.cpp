@@ -47,14 +47,15 @@ void Arguments::same_dtype(ConstView src, ConstView dst) const {
 
 void Arguments::same_count(ConstView src, ConstView dst) const {
   if (src.count != dst.count) {
-    refuse(fmt::format("src has {} elements and dst {}", src.count, dst.count));
+    refuse(fmt::format("src has {} elements, but dst has {}", src.count, dst.count));
   }
 }
 
 void Arguments::multiple(std::uint64_t whole, std::uint64_t part) const {
   const auto ranks = static_cast<std::uint64_t>(group_.axis().size());
   if (whole % ranks != 0 || whole / ranks != part) {
-    refuse(fmt::format("{} elements are not {} ranks x {}", whole, ranks, part));
+    refuse(fmt::format("the larger buffer has {} elements, not {} ranks x {} elements", whole,
+                       ranks, part));
   }
 }
 
@@ -75,24 +76,28 @@ std::uint64_t Arguments::counts(std::span<const std::uint64_t> counts, std::uint
   for (std::size_t r = 0; r < counts.size(); ++r) {
     if (r == own) first = sum;
     if (counts[r] > whole - sum) {
-      refuse(fmt::format("the counts of ranks 0 to {} exceed the {} elements of all", r, whole));
+      refuse(fmt::format("the counts of ranks 0 to {} exceed the {} elements of the larger buffer",
+                         r, whole));
     }
     sum += counts[r];
   }
   if (sum != whole) {
-    refuse(fmt::format("the counts add up to {}, but there are {} elements", sum, whole));
+    refuse(
+        fmt::format("the counts add up to {}, but the larger buffer has {} elements", sum, whole));
   }
   if (counts[own] != part) {
-    refuse(fmt::format("rank {} has a count of {}, but {} elements", own, counts[own], part));
+    refuse(fmt::format("the count of rank {} is {}, but its buffer has {} elements", own,
+                       counts[own], part));
   }
   return first;
 }
 
 void Arguments::apart(ConstView one, ConstView other, const void* place) const {
   if (!overlap(one, other) || (place != nullptr && one.data == place)) return;
-  refuse(place == nullptr ? "src and dst overlap"
-                          : "src and dst overlap, but not in place: the smaller one must be this "
-                            "rank's part of the other");
+  refuse(place == nullptr
+             ? "src and dst overlap"
+             : "src and dst overlap, but not in place: the smaller buffer must be this "
+               "rank's part of the larger one");
 }
 
 void Arguments::blocks(ConstView src, ConstView dst, Whole whole) const {

@@ -19,7 +19,8 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// Waits up to a second for the store to deliver the failure that may have caused the one seen here.
+// Waits up to a second for the store to report the job's first failure, which may have caused the
+// failure on this rank.
 void await_failure(const World& world) {
   const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   while (!world.failure() && std::chrono::steady_clock::now() < patience) {
@@ -27,7 +28,8 @@ void await_failure(const World& world) {
   }
 }
 
-// An operation in the queue of a host stream. A failed stream destroys it without a call of take().
+// An operation in the queue of a host stream. A failed stream destroys its queued operations
+// without running them: then take() has not been called, and the destructor fails the World.
 class Queued {
  public:
   explicit Queued(BackendGroup& group) noexcept : group_(&group) {}
@@ -73,7 +75,7 @@ BackendGroup::~BackendGroup() {
   if (track_) track_->closed = true;
   if (!comm_) return;
   deregister_retired();
-  plugin_->table.close(comm_);  // memory that is still retired is freed after this
+  plugin_->table.close(comm_);  // must precede the destructor of retired_
 }
 
 bool BackendGroup::lacks_levels() const { return plugin_->table.has_levels == 0; }
@@ -83,7 +85,7 @@ void BackendGroup::open_backend(const BackendGroup* parent) {
   const std::string base =
       fmt::format("comm/{}/{:016x}", name_, fnv1a(fmt::format("{}", fmt::join(axis_.ranks, ","))));
   id_ = fmt::format("{}/{}", base, world_.ticket(base));
-  flight_ = Flight::of(world_);  // created first, so that it can record a failure to open
+  flight_ = Flight::of(world_);  // exists before the backend opens, to record a failure to open
   std::string tuning = tuning_lines(world_.config());
   plugin_ = parent ? parent->plugin_
                    : &choose_backend({world_, axis_, id_, name_, device_, wanted_backend_}, tuning);
@@ -98,7 +100,7 @@ void BackendGroup::open_backend(const BackendGroup* parent) {
         fmt::format("rank {}: cannot open communicator {} on backend {}: {}", world_.rank(), name_,
                     plugin_->name, last_error(*plugin_, nullptr)));
     await_failure(world_);
-    world_.check();  // when another rank failed first, its reason is the one to report
+    world_.check();  // throws the failure of another rank if that came first
     world_.fail(error.what());
     throw error;
   }
@@ -126,7 +128,8 @@ void BackendGroup::opened() {
              plugin_->name);
 }
 
-// A backend that cannot order its sums returns ATOLL_UNSUPPORTED.
+// Opens the group again without ordered sums if the backend returns ATOLL_UNSUPPORTED for them.
+// Fallbacks then compute the ordered sums.
 atoll_status BackendGroup::open_group(atoll_group& group) {
   if (order_needs_fallback(group)) {
     shape_.block = axis_.block;
@@ -140,8 +143,9 @@ atoll_status BackendGroup::open_group(atoll_group& group) {
   return plugin_->table.open(&services_, &group, &comm_);
 }
 
-// Backends do not know the blocks of a mesh. A block of a power of two ranks is a subtree of the
-// tree over all ranks anyway.
+// Backends do not know the blocks of a mesh (Axis::block), so a deterministic sum in blocks needs a
+// fallback. If the size of a block is a power of two, a block is a subtree of the tree over all
+// ranks, and the backend's order is correct.
 bool BackendGroup::order_needs_fallback(const atoll_group& group) const {
   const bool in_blocks = axis_.block > 0 && axis_.block < axis_.size() &&
                          !std::has_single_bit(static_cast<unsigned>(axis_.block));
@@ -164,8 +168,8 @@ void BackendGroup::join_split() const {
   const atoll_status status = plugin_->table.split(comm_, nullptr, &nothing);
   if (status == ATOLL_OK) return;
   const Error error(static_cast<ErrorCode>(status),
-                    fmt::format("rank {}: split of communicator {}: {}", world_.rank(), name_,
-                                last_error(*plugin_, comm_)));
+                    fmt::format("rank {}: cannot take part in the split of communicator {}: {}",
+                                world_.rank(), name_, last_error(*plugin_, comm_)));
   world_.fail(error.what());
   throw error;
 }
@@ -224,7 +228,8 @@ Work BackendGroup::perform(Operation operation, Stream& stream) {
   const std::uint64_t number = flight_->recorder().enqueue(*track_, {&call, 1}, first);
   if (device_.kind() == DeviceKind::host) {
     state->operation = std::move(operation);
-    // The task needs no reference to the group, which waits for its operations before it is closed.
+    // The task needs no reference to the group, because the group is destroyed only after its
+    // operations are complete.
     state->event = Event(stream.backend().enqueue_and_record(
         [queued = Queued(*this), state, first, number]() mutable {
           queued.take().run({&*state->operation, 1}, first, number, *state);
@@ -263,7 +268,7 @@ void BackendGroup::launch(std::vector<Operation> operations, std::uint64_t seque
 
 void BackendGroup::call_backend(std::span<const Operation> operations, std::uint64_t sequence,
                                 std::uint64_t number, void* stream, Work::State& state) {
-  // Nearly every call has one operation, so that one needs no vector.
+  // Nearly every call has one operation, which needs no vector.
   std::array<atoll_operation, 1> one;
   std::array<atoll_operation*, 1> one_pointer;
   std::vector<atoll_operation> several(operations.size() > 1 ? operations.size() : 0);
@@ -314,8 +319,8 @@ Error BackendGroup::fail(atoll_status status, const std::string& why,
                          Work::State& state) {
   const Error own(static_cast<ErrorCode>(status),
                   fmt::format("rank {}: communicator {}: {}", world_.rank(), name_, why));
-  // An abort, and mostly a lost peer too, follows from a failure elsewhere, which is the one to
-  // report.
+  // An abort follows from a failure on another rank, and so does a lost peer in most cases. Then
+  // the failure of the other rank is reported.
   const Cause cause =
       status == ATOLL_ABORTED || status == ATOLL_PEER_LOST ? Cause::elsewhere : Cause::here;
   if (cause == Cause::elsewhere) await_failure(world_);

@@ -20,7 +20,8 @@ namespace atoll_v1::atoll {
 
 class Flight;
 
-// One caller at a time. Functions that a host stream executes run one after the other as well.
+// Not thread-safe: one thread calls the group at a time. Functions that host streams execute for
+// the group also run one at a time.
 class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
                      public LaunchWatchdog::Owner {
  public:
@@ -42,43 +43,47 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   atoll_comm* handle() const noexcept { return comm_; }
   const GroupShape& shape() const noexcept { return shape_; }
   std::uint64_t sequence() const noexcept { return sequence_; }  // number of the next operation
-  // The lines of Config::tuning that choose between one and two levels. Empty for a backend that
-  // has levels of its own, which receives these lines itself.
+  // The lines of Config::tuning that choose between one and two levels. Empty if the backend
+  // implements levels itself: it then receives these lines.
   const LevelChoice& level_choice() const noexcept { return level_choice_; }
   bool lacks_levels() const;
 
-  // True when the backend supports this and adds in the requested order.
+  // Returns true when the backend supports this kind of operation for `dtype` and `op`, and adds in
+  // the requested order.
   bool performs(std::int32_t kind, DType dtype, ReduceOp op) const;
 
-  // One call of a user is begin(), any number of submit(), and finish(). begin() throws the World's
-  // failure and makes `stream` wait for the call before.
+  // A call of the user consists of begin(), any number of submit(), and finish(). begin() throws if
+  // the World has failed, and makes `stream` wait for the previous call.
   std::shared_ptr<Work::State> begin(Stream& stream);
-  // Enqueues the operations as one group of the backend. A failure is stored in `state`; it also
-  // fails the stream and the World.
+  // Passes the operations to the backend as one group, in stream order. A failure is stored in
+  // `state` and also fails the stream and the World.
   void submit(std::vector<Operation> operations, const std::shared_ptr<Work::State>& state,
               Stream& stream);
   Work finish(std::shared_ptr<Work::State> state, Stream& stream);
-  // begin(), submit() of one operation and finish(), with fewer allocations on host memory.
+  // Does begin(), submit() of one operation and finish(), with fewer allocations for host memory.
   Work perform(Operation operation, Stream& stream);
-  // Reports to a checker which memory the operation, which `stream` runs next, reads and writes.
+  // Reports to the lifetime checker, if there is one, which memory the next operation on `stream`
+  // reads and writes.
   void declare_use(const Operation& operation, Stream& stream) const;
 
   Scratch& fallback_scratch() noexcept { return fallback_scratch_; }
   Scratch& scaled_source() noexcept { return scaled_source_; }
 
-  // Reports that the ranks called different operations: fails the World with `finding` and throws.
+  // Call this when the ranks called different operations, which `finding` describes. Fails the
+  // World and throws.
   [[noreturn]] void disagree(const std::string& finding, Work::State& state);
   void retire(std::shared_ptr<void> memory) { retired_.add(std::move(memory)); }
   void deregister_retired() { retired_.deregister(*plugin_, comm_, name_); }
-  // Takes part in a split of this group in which this rank gets no group.
+  // Takes part in a split of this group as a rank that joins none of the new groups.
   void join_split() const;
   void wait_until_idle() const { order_.wait_until_idle(); }
   void wait_for_last() const { order_.last().synchronize(); }
   // Call this when a failed stream drops an operation of this group. Fails the World, because the
   // other ranks would wait for the operation.
   void operation_dropped() noexcept;
-  // Runs the operations on a host backend, which returns when they are complete. `number` is the
-  // flight recorder's number of the first one.
+  // Runs the operations on host memory, where the backend returns when they are complete.
+  // `sequence` and `number` are the numbers of the first operation on the communicator and in the
+  // flight recorder.
   void run(std::span<const Operation> operations, std::uint64_t sequence, std::uint64_t number,
            Work::State& state);
 
@@ -86,16 +91,18 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   void open_backend(const BackendGroup* parent);
   atoll_status open_group(atoll_group& group);
   atoll_status split_group(const BackendGroup& parent, atoll_group& group);
-  // True when no backend can add in the requested order, so that fallbacks must.
+  // Returns true when backends cannot add in the requested order, so that a fallback must compute
+  // the sums.
   bool order_needs_fallback(const atoll_group& group) const;
   void opened();
-  // Starts the operations on another device; the watchdog observes them until they end.
+  // Launches the operations on a device other than the host. The watchdog observes them until they
+  // end.
   void launch(std::vector<Operation> operations, std::uint64_t sequence, std::uint64_t number,
               Stream& stream, const std::shared_ptr<Work::State>& state);
   void call_backend(std::span<const Operation> operations, std::uint64_t sequence,
                     std::uint64_t number, void* stream, Work::State& state);
-  // Stores a failure in Work, World and flight recorder, with what the other ranks report about it.
-  // Returns the error to throw.
+  // Stores a failure in the Work, the World and the flight recorder, and adds what other ranks
+  // report about the failure. Returns the error to throw.
   Error fail(atoll_status status, const std::string& why, std::span<const Operation> operations,
              std::uint64_t number, Work::State& state);
   std::pair<atoll_status, std::string> async_error() override;
@@ -111,7 +118,7 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   const Plugin* plugin_ = nullptr;
   atoll_host services_;
   atoll_comm* comm_ = nullptr;
-  bool backend_orders_sums_ = true;  // false when fallbacks must make a deterministic order
+  bool backend_orders_sums_ = true;  // false when fallbacks must order the sums
   GroupShape shape_;
   LevelChoice level_choice_;
   std::uint64_t sequence_ = 0;

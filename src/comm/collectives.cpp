@@ -1,5 +1,5 @@
-// The collectives of Communicator. Each checks its arguments; then the backend performs the
-// operation itself, or core builds it in two levels or with a fallback.
+// The collectives of Communicator. Each function checks its arguments. Then the backend performs
+// the operation, or core builds the operation in two levels or with a fallback.
 #include <utility>
 
 #include "comm/arguments.hpp"
@@ -12,9 +12,9 @@ namespace {
 using Fallback = void (*)(const FallbackContext&);
 using Whole = Arguments::Whole;
 
-// On a GPU the data is multiplied before the operation, since plugin.h has factors on host memory
-// only. Every rank does so, also with a factor of 1: NCCL chooses its algorithm by where the memory
-// is, and all ranks must choose the same.
+// Returns true when a GPU kernel must apply the factor before the operation, because plugin.h
+// supports factors only for host memory. The kernel also runs for a factor of 1: NCCL's choice of
+// algorithm depends on the memory that holds the source and must be equal on all ranks.
 bool scales_first(const BackendGroup& group, const Operation& operation) {
   return operation.reduction.has_factor && group.device().kind() == DeviceKind::cuda &&
          !is_integer(operation.dtype);
@@ -27,13 +27,15 @@ void scale_source(BackendGroup& group, Operation& operation, Stream& stream) {
     const View scaled = group.scaled_source().take(operation.src.count, operation.dtype);
     group.device().ops().scale(stream, scaled, operation.src, factor);
     operation.src = scaled;
-  } catch (const std::exception& error) {  // the other ranks would wait for this one
+  } catch (const std::exception&
+               error) {  // without a failure of the World, other ranks would wait for this rank
     group.world().fail(error.what());
     throw;
   }
 }
 
-// `fallback` serves backends that do not support the operation; null when all of them do.
+// Checks are complete: starts the operation. `fallback` builds an operation that the backend lacks;
+// it is null if every backend supports the operation.
 Work start(Communicator::Impl& impl, Operation operation, Stream& stream,
            Fallback fallback = nullptr) {
   BackendGroup& group = *impl.group;

@@ -27,7 +27,7 @@ void Work::synchronize() const {
   try {
     state_->event.synchronize();
   } catch (...) {
-    state_->check();  // the operation's own error says more than the error of its stream
+    state_->check();  // the error of the operation is more precise than that of its stream
     throw;
   }
   state_->check();
@@ -37,15 +37,16 @@ bool Work::done() const { return !state_ || state_->event.happened(); }
 
 Work Work::local_copy(ConstView src, View dst, Stream& stream) {
   if (src.dtype != dst.dtype || src.count != dst.count) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("a collective of one rank: {} elements of {} into {} of {}", src.count,
-                            atoll::name(src.dtype), dst.count, atoll::name(dst.dtype)));
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("a collective of one rank: src has {} elements of {}, but dst has {} of {}",
+                    src.count, atoll::name(src.dtype), dst.count, atoll::name(dst.dtype)));
   }
   const auto from = reinterpret_cast<std::uintptr_t>(src.data),
              to = reinterpret_cast<std::uintptr_t>(dst.data);
   if (from != to && from < to + dst.bytes() && to < from + src.bytes()) {
     throw Error(ErrorCode::invalid_argument,
-                "a collective of one rank: src and dst overlap in part");
+                "a collective of one rank: src and dst overlap partially");
   }
   if (src.data != dst.data) stream.copy(dst.data, src.data, dst.bytes());
   auto state = std::make_shared<State>();
@@ -58,7 +59,7 @@ Communicator::Communicator(Communicator&&) noexcept = default;
 Communicator& Communicator::operator=(Communicator&& other) noexcept {
   Communicator old(std::move(other));
   std::swap(impl_, old.impl_);
-  return *this;  // `old` waits for its operations
+  return *this;  // the destructor of `old` waits for its operations
 }
 
 Communicator::~Communicator() {

@@ -1,4 +1,5 @@
-// The inside of a Communicator: its backend group, and the two levels that core may build on it.
+// The implementation of Communicator: its backend group, and the groups for collectives in two
+// levels.
 #pragma once
 
 #include "comm/backend_group.hpp"
@@ -7,8 +8,8 @@
 namespace atoll_v1::atoll {
 
 struct Communicator::Impl {
-  std::unique_ptr<TwoLevel> two_level;  // null when the backend or the axis leaves no use for it
-  std::shared_ptr<BackendGroup> group;  // shared with the operations in flight; closed first
+  std::unique_ptr<TwoLevel> two_level;  // null when two levels are never used
+  std::shared_ptr<BackendGroup> group;  // operations in flight share it; destroyed first
 };
 
 }  // namespace atoll_v1::atoll

@@ -7,7 +7,9 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// A backend that compares the calls of ranks on the wire says "A called X where B called Y" itself.
+// Returns true when the error does not identify the rank that caused it. A mismatch with the text
+// "A called X where B called Y" comes from a backend that has already compared the calls of the
+// ranks.
 bool wants_inquiry(const Error& error) {
   switch (error.code()) {
     case ErrorCode::timeout:
@@ -33,7 +35,8 @@ InquirySubject subject_of(const FailedOperations& failed) {
   const auto& operations = failed.operations;
   InquirySubject subject;
   subject.communicator = failed.track.description.id;
-  // A message that is part of a collective concerns all ranks of the communicator.
+  // For a send or recv of the user, only the peers are asked. A message that is part of a
+  // collective concerns all ranks of the communicator.
   const bool messages = !operations.empty() && operations.front().is_message();
   if (messages && operations.front().part_of < 0) {
     for (const Operation& operation : operations) {
@@ -43,7 +46,8 @@ InquirySubject subject_of(const FailedOperations& failed) {
   }
   subject.ranks = failed.axis.ranks;
   if (messages) return subject;
-  // Operations of a communicator run in order, so all earlier collectives are complete.
+  // The number of completed collectives is the index of the failed one, because the operations of a
+  // communicator run in order.
   subject.collective = static_cast<std::int64_t>(failed.track.collectives_completed);
   return subject;
 }

@@ -10,7 +10,8 @@
 
 namespace atoll_v1::atoll {
 
-// Where a failure began. A backend that was aborted, or lost a peer, follows a failure elsewhere.
+// Whether a failure began on this rank or on another rank. A backend that was aborted or lost a
+// peer reports a failure that began on another rank.
 enum class Cause {
   here,
   elsewhere
@@ -18,11 +19,11 @@ enum class Cause {
 
 struct ExplainedError {
   Error error;
-  std::string finding{};   // the part of the error that other ranks reported; may be empty
-  bool overtaken = false;  // the job failed before this rank could ask the others
+  std::string finding{};   // what other ranks reported; empty without reports
+  bool overtaken = false;  // the job failed before this rank could ask other ranks
 
-  // The error that the operation throws once the World knows the job's first failure. Its text is
-  // the same on every rank that found the same.
+  // Returns the error that the operation throws, given the job's first failure. Ranks with the same
+  // finding throw the same text.
   Error to_report(const std::optional<Error>& first, Cause cause) const;
 };
 
@@ -33,8 +34,9 @@ struct FailedOperations {
   std::span<const Operation> operations;
 };
 
-// Asks the other ranks when the backend could not know who is to blame: after a timeout, and after
-// a failure or mismatch whose text names no call. Waits up to 2 s for their answers.
+// Asks the other ranks what they were doing when the backend cannot know which rank caused the
+// error: after a timeout, after a failure of the backend, and after a mismatch that names no call.
+// Waits up to 2 s for the answers.
 ExplainedError explain(const FailedOperations& failed, const Error& own);
 
 }  // namespace atoll_v1::atoll

@@ -1,8 +1,8 @@
 // Collectives that core builds from other operations, for backends that lack them or cannot add in
 // the requested order.
 //
-// A fallback sees the group of ranks through FallbackContext alone. It enqueues groups of
-// operations and local work on one stream; nothing here waits.
+// A fallback accesses the group of ranks only through FallbackContext. It enqueues groups of
+// operations and local work on one stream, and never waits.
 #pragma once
 
 #include <functional>
@@ -18,31 +18,33 @@ namespace atoll_v1::atoll {
 
 class BackendGroup;
 
-// The call of a user that a fallback performs, and everything that the fallback may use.
+// The call of the user that a fallback performs, and the functions that the fallback may use.
 class FallbackContext {
  public:
   FallbackContext(BackendGroup& group, const Operation& called,
                   const std::shared_ptr<Work::State>& work, Stream& on);
-  // The same call and stream, with `other` as the operation to build.
+  // Returns a context with the same call and stream, but with `other` as the operation to build.
   FallbackContext with(const Operation& other) const;
 
   std::uint64_t ranks() const { return shape.ranks; }
   std::uint64_t rank() const { return shape.rank; }
   const Device& device() const;
-  std::span<const int> world_ranks() const;  // ranks of the World, by rank of the group
-  std::uint64_t sequence() const;            // number of the next operation of the communicator
-  bool performs(std::int32_t kind, DType dtype, ReduceOp op) const;  // the backend supports it
+  std::span<const int> world_ranks() const;  // World rank of each rank of the group
+  std::uint64_t sequence() const;            // number of the communicator's next operation
+  bool performs(std::int32_t kind, DType dtype, ReduceOp op) const;  // asks the backend
 
-  // Enqueues the operations as one group of the backend, recorded as parts of the call.
+  // Enqueues the operations as one group. The flight recorder lists them as parts of the user's
+  // call.
   void submit(std::vector<Operation> parts) const;
   void submit_to(BackendGroup& group, std::vector<Operation> parts) const;
   // Enqueues the messages that are not empty as one group.
   void submit_messages(std::vector<Operation> messages) const;
-  // Memory of the communicator that all fallbacks share; valid until the call is complete.
+  // Returns memory of the communicator that all its fallbacks share; valid until the call is
+  // complete.
   View scratch(std::uint64_t count, DType dtype) const;
   void copy_unless_there(View dst, ConstView src) const;
-  // Runs `find` on the stream's thread, on host memory only. When it returns a text, the ranks
-  // called different operations, and the call fails with it on every rank.
+  // Runs `find` on the stream's thread; for host memory only. `find` returns a text when the ranks
+  // called different operations: then the call fails with this text on every rank.
   void enqueue_check(std::function<std::string()> find) const;
 
   const GroupShape& shape;
@@ -52,14 +54,15 @@ class FallbackContext {
 
  private:
   BackendGroup& group_;
-  std::int32_t called_;  // kind that the user called
+  std::int32_t called_;  // kind of the operation that the user called
 };
 
 // Messages between two ranks match in the order of the calls.
 Operation send_to(std::uint64_t peer, ConstView data);
 Operation receive_from(std::uint64_t peer, View data);
 
-// Each block goes directly from its rank to the ranks that need it, in messages.
+// These three fallbacks send each block in a message, directly from its rank to the ranks that need
+// the block.
 void fallback_gather(const FallbackContext& call);
 void fallback_scatter(const FallbackContext& call);
 void fallback_all_gather_v(const FallbackContext& call);
@@ -67,40 +70,44 @@ void fallback_all_gather_v(const FallbackContext& call);
 // packed in rank order.
 void exchange_v(const FallbackContext& call, ConstView src, View parts);
 
-// A sum of `ranks` parts of dst.count elements each, in rank order, on this rank.
+// A sum on this rank over `ranks` parts of dst.count elements each, added in rank order.
 struct LocalSum {
   View dst;
   ConstView parts;
   std::uint64_t ranks;
   ReduceOp op;
   int block;
-  const double* factors = nullptr;  // one per part, in host memory; null means that all are 1
+  const double* factors = nullptr;  // a factor per part, on the host; null means all are 1
   std::uint64_t divisor = 0;        // divisor of an average; 0 means `ranks`
 };
 void sum(const FallbackContext& call, const LocalSum& what);
 
-// True when this sum goes level by level, which it does where that saves bytes between hosts.
+// Returns true when the sum is computed first inside hosts and then across hosts, which is done
+// when it sends fewer bytes between hosts.
 bool sums_by_levels(const GroupShape& shape, const Operation& operation);
-// Cuts src into slices, slice r of counts[r] elements, and writes this rank's sum over all ranks to
-// dst. `scratch` has scratch_of_levels() bytes, which is bounded.
+// Cuts src into slices, where slice r has counts[r] elements. Sums this rank's slice over all
+// ranks, level by level, and writes the sum to dst. `scratch` has scratch_of_levels() bytes, which
+// do not grow with the data.
 void sum_by_levels(const FallbackContext& call, ConstView src,
                    std::span<const std::uint64_t> counts, View dst, View scratch);
 std::uint64_t scratch_of_levels(const GroupShape& shape, const Operation& operation,
                                 std::span<const std::uint64_t> counts);
 
-// Ranks exchange which operation they called, in `room`, host memory of bytes_of_agreement(); a
-// difference fails the call. Returns the factors of all ranks, valid in stream order from there on;
-// null on another device than the host, where the only factor is 1.
+// Ranks exchange which operation they called, and the call fails if the operations differ. `room`
+// is host memory of bytes_of_agreement() bytes for the exchange. Returns the factors of all ranks,
+// which later work on the stream may read. Returns null for GPU memory, where all factors have been
+// applied before.
 const double* agree(const FallbackContext& call, View room);
 std::uint64_t bytes_of_agreement(const GroupShape& shape);
 
-// Built from moves and local sums in f32 or wider, in rank order. In one level each rank sends
-// (n - 1) / n of the data, as a ring does, and twice that for all_reduce.
+// Fallback reductions are built from data movement and local sums in f32 or wider, added in rank
+// order. In one level each of n ranks sends (n - 1) / n of the data, as in a ring, and twice that
+// for all_reduce.
 void fallback_reduce_scatter(const FallbackContext& call);
 void fallback_reduce_scatter_v(const FallbackContext& call);
 void fallback_all_reduce(const FallbackContext& call);
 void fallback_reduce(const FallbackContext& call);
-// Bytes of scratch memory of a fallback reduce_scatter or all_reduce.
+// Returns the bytes of scratch memory that a fallback reduce_scatter or all_reduce needs.
 std::uint64_t scratch_of_sum(const GroupShape& shape, const Operation& operation);
 
 }  // namespace atoll_v1::atoll

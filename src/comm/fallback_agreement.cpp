@@ -1,7 +1,7 @@
 // The exchange before a fallback reduction: every rank sends which operation it called, and its
-// factor, in one all_gather of 40 bytes a rank. The parts of a fallback do not show that: a sum and
-// a maximum move the same bytes, and 16-bit elements may be sent as f32. Different calls are an
-// error on every rank.
+// factor, in one all_gather of 40 bytes a rank. The messages of a fallback do not show which
+// reduction was called: a sum and a maximum move the same bytes, and 16-bit elements may be sent as
+// f32. If ranks called different operations, every rank throws an error.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,8 +16,9 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// The words are: kind, dtype, op and root; count; a digest of counts; the factor; the sequence
-// number, which may differ between ranks because of their messages.
+// A call is encoded in five 64-bit words. Word 0 holds kind, dtype, op and root; word 1 the count;
+// word 2 a digest of the counts by rank; word 3 the factor; word 4 the sequence number, which may
+// differ between ranks because of sends and receives.
 constexpr std::size_t words_of_call = 5;
 constexpr std::size_t compared_words = 3;
 constexpr std::size_t factor_word = 3;
@@ -41,7 +42,7 @@ Words words_of(const Operation& operation, std::uint64_t sequence) {
 }
 
 bool same_call(const Words& a, const Words& b) {
-  return std::equal(a.begin(), a.begin() + compared_words, b.begin());  // factors may differ
+  return std::equal(a.begin(), a.begin() + compared_words, b.begin());  // ignores factors
 }
 
 std::string text_of(const Words& words) {
@@ -59,9 +60,10 @@ std::string text_of(const Words& words) {
   return call_text(call);
 }
 
-// "ranks 1, 2 called A where rank 0 called B", or "" when all ranks called the same.
+// Returns a text such as "ranks 1, 2 called A where rank 0 called B", or "" when all ranks made the
+// same call.
 std::string disagreement(std::span<const Words> calls, std::span<const int> ranks) {
-  std::vector<std::pair<Words, std::vector<int>>> groups;  // the ranks of each call
+  std::vector<std::pair<Words, std::vector<int>>> groups;  // each different call, and its ranks
   for (std::size_t r = 0; r < calls.size(); ++r) {
     auto group = std::ranges::find_if(
         groups, [&](const auto& known) { return same_call(known.first, calls[r]); });
@@ -82,7 +84,7 @@ std::string disagreement(std::span<const Words> calls, std::span<const int> rank
       fmt::format(" where {} called {}", ranks_text(groups[0].second), text_of(groups[0].first));
   const bool same_text = std::ranges::all_of(
       groups, [&](const auto& group) { return text_of(group.first) == text_of(groups[0].first); });
-  return same_text ? text + ", with other counts" : text;
+  return same_text ? text + ", with different counts" : text;
 }
 
 }  // namespace

@@ -1,17 +1,19 @@
-// Fallback sums in two levels: each byte crosses between hosts only as often as it must.
+// Fallback sums in two levels, which send the fewest possible bytes between hosts.
 //
-// n ranks are H hosts of L ranks; rank (h, l) is rank l of host h and sums slice (h, l). Column l
-// is the slices (*, l) of all hosts. First, rank l of each host adds column l over the ranks of its
-// host. Then the ranks (*, l) exchange these partial sums and add them up.
+// The n ranks are on H hosts with L ranks each. Rank (h, l) is rank l of host h, and computes the
+// sum of slice (h, l) of the data. Column l consists of the slices (*, l) of all hosts. First, rank
+// l of each host adds column l over the ranks of its host. Then the ranks (*, l) exchange these
+// partial sums and add them.
 //
 // Bytes sent by a rank, as a share of the data: (L - 1) / L inside its host and (n - L) / n / L to
 // other hosts. One all_to_all over all ranks sends (n - L) / n to other hosts.
 //
-// Partial sums are not rounded, so the bits are those of the tree over all ranks. For this the
-// 16-bit types are widened to f32 before they are sent, which doubles their bytes inside a host.
+// Partial sums are not rounded, so the result has the bits of the tree over all ranks. For this
+// reason 16-bit elements are converted to f32 before they are sent, which doubles the bytes sent
+// inside a host.
 //
-// The data is processed in pieces of bounded size, which bounds the scratch memory. A rank sends
-// one message per piece to each of its peers.
+// The data is processed in pieces of bounded size, so that the scratch memory is bounded. For each
+// piece a rank sends one message to each of its peers.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -28,15 +30,16 @@ bool is_power_of_two(int n) { return std::has_single_bit(static_cast<unsigned>(n
 // The type of partial sums.
 DType wide(DType dtype) { return is_16_bit(dtype) ? DType::f32 : dtype; }
 
-// Bytes of one piece over all slices, in the type of partial sums.
+// Size in bytes of one piece, summed over all slices, in the type of partial sums.
 constexpr std::uint64_t piece_bytes = std::uint64_t{4} << 20;
 
-// The largest number of elements of one slice in a piece.
+// Returns the largest number of elements that one slice has in a piece.
 std::uint64_t piece_of_slice(const GroupShape& shape, DType dtype) {
   return std::max<std::uint64_t>(piece_bytes / (shape.ranks * size_of(wide(dtype))), 1);
 }
 
-// Where this rank is among hosts and columns, and the lengths of the slices of one piece.
+// This rank's position as host and column, and the number of elements that each slice has in one
+// piece.
 class Grid {
  public:
   Grid(const GroupShape& shape, DType dtype, std::span<const std::uint64_t> counts,
@@ -61,7 +64,7 @@ class Grid {
   std::uint64_t total() const {
     return std::accumulate(counts_.begin(), counts_.end(), std::uint64_t{0});
   }
-  // Number of elements of `column` that belong to hosts with a lower index than `host`.
+  // Returns the number of elements of `column` in the slices of the hosts before `host`.
   std::uint64_t before(std::uint64_t host, std::uint64_t column) const {
     std::uint64_t sum = 0;
     for (std::uint64_t h = 0; h < host; ++h) sum += counts_[rank(h, column)];
@@ -77,10 +80,10 @@ class Grid {
 
 // Scratch memory of one piece.
 struct Pieces {
-  View own;      // the contribution of this rank, column by column
-  View columns;  // this rank's column, from each rank of its host
+  View own;      // this rank's data, ordered by column
+  View columns;  // this rank's column from every rank of the host
   View partial;  // the sum of `columns`
-  View slices;   // this rank's slice, a partial sum from each host
+  View slices;   // partial sums of this rank's slice, one per host
   View sum;      // the sum of `slices` before it is rounded to 16 bits
 
   static std::array<std::uint64_t, 5> counts(DType dtype, const Grid& grid) {
@@ -97,8 +100,8 @@ struct Pieces {
   }
 };
 
-// Copies one piece, which begins at element `first` of each slice, to `own`: column by column, in
-// the type of partial sums and multiplied with this rank's factor.
+// Copies one piece, which begins at element `first` of each slice, to `own`. The copy is ordered by
+// column, in the type of partial sums, and multiplied by this rank's factor.
 void pack(const FallbackContext& call, const Grid& grid, ConstView src,
           std::span<const std::uint64_t> counts, std::uint64_t first, View own) {
   std::vector<std::uint64_t> begins(counts.size() + 1, 0);
@@ -161,7 +164,7 @@ void exchange_across(const FallbackContext& call, const Grid& grid, View partial
   call.submit_messages(std::move(messages));
 }
 
-// Adds one piece over all ranks. `dst` is the part of the result that belongs to the piece.
+// Sums one piece over all ranks. `dst` is the part of the result that belongs to the piece.
 void sum_piece(const FallbackContext& call, const Grid& grid, const Pieces& pieces, View dst) {
   const ReduceOp op = call.operation.reduction.op;
   const bool divides = op == ReduceOp::avg;
@@ -204,14 +207,15 @@ bool sums_by_levels(const GroupShape& shape, const Operation& operation) {
   const DType dtype = operation.dtype;
   const bool saves =
       static_cast<std::size_t>(shape.levels->inner()) * size_of(dtype) > size_of(wide(dtype));
-  // Only the host's kernel can divide by a number that is not its number of parts.
+  // The average of the last level divides by the number of all ranks, not by the number of parts
+  // that it adds. Only the host kernel can do this.
   return saves && (operation.reduction.op != ReduceOp::avg || shape.memory == DeviceKind::host);
 }
 
 std::uint64_t scratch_of_levels(const GroupShape& shape, const Operation& operation,
                                 std::span<const std::uint64_t> counts) {
   const DType dtype = operation.dtype;
-  // No later piece is larger than the first one.
+  // The first piece is the largest one.
   const auto elements = Pieces::counts(dtype, Grid(shape, dtype, counts, 0));
   return std::accumulate(elements.begin(), elements.end(), std::uint64_t{0}) * size_of(wide(dtype));
 }

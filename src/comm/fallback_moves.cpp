@@ -1,6 +1,5 @@
-// Fallbacks that only move data, as one group of sends and receives: each pair of ranks with data
-// for each other exchanges it directly, all pairs at once. Bytes sent: every block that must leave
-// its rank, once per receiver.
+// Fallbacks that only move data. All messages of a call form one group of sends and receives,
+// directly between the ranks concerned. A rank sends each block once per receiver.
 #include "comm/fallback.hpp"
 
 namespace atoll_v1::atoll {

@@ -1,19 +1,20 @@
-// Fallback reductions, built from moves and local sums.
+// Fallback reductions, built from data movement and local sums.
 //
 // Vocabulary: n is the number of ranks. A slice is the part of the data that one rank sums. Parts
-// are the n contributions to a slice, in rank order. `whole` is the data, cut into n slices of
-// equal length; the last ones are padded with zeros.
+// are the n contributions to a slice, in rank order. `whole` is the data cut into n slices of equal
+// length, padded with zeros at the end.
 //
-// Steps of reduce_scatter: an all_to_all (messages when counts differ) brings the n parts of this
-// rank's slice here, and one local pass adds them as an adjacent-pair tree. all_reduce then gathers
-// the sums on all ranks, reduce on the root. When each of several hosts has several ranks of the
-// axis, the parts are added level by level instead (fallback_levels.cpp).
+// Steps of reduce_scatter: an all_to_all, or messages when counts differ, sends the n parts of each
+// slice to the rank that sums the slice. There one local pass adds the parts as an adjacent-pair
+// tree. Afterwards all_reduce gathers the sums on all ranks, and reduce gathers them on the root.
+// When each of several hosts has several ranks of the axis, the parts are added level by level
+// instead (fallback_levels.cpp).
 //
 // Bytes sent by a rank: (n - 1) / n of the data; twice that for all_reduce.
 //
-// Factors: f32 and f64 are multiplied before they are sent, in the type that adds them. That would
-// round the 16-bit types, so the summing pass applies the factors of all ranks, which they have
-// exchanged (fallback_agreement.cpp).
+// Factors: f32 and f64 elements are multiplied before they are sent. 16-bit elements would be
+// rounded by that. For these types ranks exchange their factors (fallback_agreement.cpp), and the
+// local sum applies the factors of all ranks.
 #include <array>
 #include <numeric>
 
@@ -26,7 +27,7 @@ namespace {
 
 using Counts = std::vector<std::uint64_t>;
 
-// Pieces of the scratch memory, each aligned to 64 bytes.
+// Divides scratch memory into four pieces, each aligned to 64 bytes.
 class Room {
  public:
   using Sizes = std::array<std::uint64_t, 4>;  // size of each piece in bytes
@@ -50,7 +51,7 @@ class Room {
   std::array<std::byte*, 4> pieces_{};
 };
 
-// True when the summing pass applies the factors.
+// Returns true when the local sum applies the factors.
 bool scales_at_sum(const Operation& operation) {
   const ReduceOp op = operation.reduction.op;
   return is_16_bit(operation.dtype) && (op == ReduceOp::sum || op == ReduceOp::avg);
@@ -60,7 +61,8 @@ bool scales_before_send(const Operation& operation) {
   return operation.reduction.factor != 1.0 && !is_16_bit(operation.dtype);
 }
 
-// Scratch memory of sum_slices(), after `first` bytes for its caller.
+// Returns the sizes of the pieces of scratch memory that sum_slices() uses. Piece 0, of `first`
+// bytes, is for its caller.
 Room::Sizes sizes_of(const GroupShape& shape, const Operation& operation, const Counts& counts,
                      std::uint64_t first = 0) {
   const std::uint64_t agreement = bytes_of_agreement(shape);
@@ -72,8 +74,8 @@ Room::Sizes sizes_of(const GroupShape& shape, const Operation& operation, const 
           scales_before_send(operation) ? all * element : 0};
 }
 
-// Cuts src into slices, slice r of counts[r] elements, and writes this rank's sum over all ranks to
-// dst.
+// Cuts src into slices, where slice r has counts[r] elements. Sums this rank's slice over all ranks
+// and writes the sum to dst.
 void sum_slices(const FallbackContext& call, ConstView src, const Counts& counts, View dst,
                 const Room& room) {
   const GroupShape& shape = call.shape;
@@ -98,7 +100,7 @@ void sum_slices(const FallbackContext& call, ConstView src, const Counts& counts
              scales_at_sum(operation) ? factors : nullptr});
 }
 
-// Copies src to `whole` and pads it with zeros.
+// Copies the source of the call to `whole` and fills the rest of `whole` with zeros.
 void cut(const FallbackContext& call, View whole) {
   const ConstView src = call.operation.src;
   if (src.count == 0) return;
@@ -111,7 +113,7 @@ std::uint64_t slice_of(const GroupShape& shape, const Operation& operation) {
   return (operation.count + shape.ranks - 1) / shape.ranks;
 }
 
-// Scratch memory of sum_cut().
+// Returns the sizes of the pieces of scratch memory that sum_cut() uses.
 Room::Sizes sizes_of_cut(const GroupShape& shape, const Operation& operation) {
   const std::uint64_t slice = slice_of(shape, operation);
   return sizes_of(shape, operation, Counts(shape.ranks, slice),
@@ -132,7 +134,7 @@ Slices sum_cut(const FallbackContext& call) {
   return {whole, mine};
 }
 
-// As sum_cut(), but a reduce_scatter of the backend computes the sums.
+// Does the same as sum_cut(), but a reduce_scatter of the backend computes the sums.
 Slices scatter_cut(const FallbackContext& call) {
   const Operation& operation = call.operation;
   const std::uint64_t slice = slice_of(call.shape, operation);

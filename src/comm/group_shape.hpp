@@ -12,29 +12,29 @@
 
 namespace atoll_v1::atoll {
 
-// A sum in two levels, first inside each host and then across hosts, that adds in the same order as
-// the tree over all ranks.
+// Describes a sum in two levels, first inside each host and then across hosts, that adds in the
+// same order as the tree over all ranks.
 struct Levels {
-  atoll_levels::HostLayout layout;  // each host has the same number of neighbours on the axis
-  int inner_block;  // block size of the tree inside a host; 0 when that tree has no blocks
-  int outer_block;  // block size of the tree across hosts; 0 when that tree has no blocks
+  atoll_levels::HostLayout layout;  // hosts with equal numbers of neighbouring ranks
+  int inner_block;                  // block size of the tree inside a host; 0 without blocks
+  int outer_block;                  // block size of the tree across hosts; 0 without blocks
 
-  int inner() const noexcept { return layout.fewest_ranks(); }  // ranks of each host
+  int inner() const noexcept { return layout.fewest_ranks(); }  // number of ranks on each host
 };
 
-// The host of each rank of the axis, in axis order.
+// Returns the host of each rank of the axis, in axis order.
 std::vector<int> hosts_of(const Axis& axis);
 
-// `hosts` comes from hosts_of(); `block` is the block size of the tree over all ranks, or 0.
-// Returns nothing when there is only one level, when hosts have different numbers of ranks, or when
-// the ranks of a host are not a subtree of the sum.
+// Returns the two levels for a sum over ranks on `hosts` (from hosts_of()). `block` is the block
+// size of the tree over all ranks, or 0. Returns nothing when the ranks are on one host, when hosts
+// have different numbers of ranks, or when the ranks of a host are not a subtree of the sum.
 std::optional<Levels> levels_of(std::span<const int> hosts, int block);
 
 struct GroupShape {
   std::uint64_t rank;
   std::uint64_t ranks;
   DeviceKind memory;
-  int block = 0;  // neighbouring ranks whose sums come first; 0 means one tree over all ranks
+  int block = 0;                   // ranks in a block, added first; 0: one tree over all ranks
   std::optional<Levels> levels{};  // set when ordered sums can go level by level
 };
 

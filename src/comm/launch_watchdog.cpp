@@ -9,8 +9,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The interval of polling: how late a failure is seen, and how far times in the flight recorder may
-// be off.
+// Interval at which the events of operations are polled. It limits how late a failure is noticed
+// and how inaccurate times in the flight recorder are.
 constexpr auto poll_interval = 2ms;
 constexpr auto backend_poll_interval = 50ms;
 
@@ -43,14 +43,14 @@ void LaunchWatchdog::fail(const Error& error) {
   const std::lock_guard lock(mutex_);
   if (failure_) return;
   failure_ = error;
-  // No call to the device here: it could wait for the very operations that the abort after this
-  // ends.
+  // This function must not call the device: such a call could wait for operations that end only
+  // with the abort that follows.
   for (const Launch& launch : launches_) {
-    // Operations that had not started stay recorded as enqueued.
+    // Only a started operation is recorded as failed. Later ones stay recorded as enqueued.
     if (std::exchange(started_, std::nullopt)) {
       recorder_.failed(launch.number, launch.operations.size(), error.what());
     }
-    // fail_first() stores a better reason in the Work that it reports.
+    // fail_first() stores a more precise error in the Work of the operation that it reports.
     if (launch.state != reported_) launch.state->fail(error);
     launch.done.backend()->fail(std::make_exception_ptr(error));
   }
@@ -61,7 +61,7 @@ void LaunchWatchdog::fail(const Error& error) {
 void LaunchWatchdog::watch(const std::stop_token& stop) {
   try {
     watch_until(stop);
-  } catch (const std::exception& error) {  // the device has failed
+  } catch (const std::exception& error) {  // the device reported a failure
     fail_first(ATOLL_BACKEND, error.what());
   }
 }
@@ -76,11 +76,12 @@ void LaunchWatchdog::watch_until(const std::stop_token& stop) {
     }
     const Clock::time_point now = Clock::now();
     const bool late = is_late(now);
-    if (stop.stop_requested()) return;  // nobody waits for operations that are still in flight
+    if (stop.stop_requested()) return;  // the destructor does not wait for operations in flight
     if (late) {
-      return fail_first(ATOLL_TIMEOUT,
-                        fmt::format("not complete {} s after its stream reached it",
-                                    std::chrono::duration<double>(timeout_).count()));
+      return fail_first(
+          ATOLL_TIMEOUT,
+          fmt::format("the operation is not complete {} s after its stream reached it",
+                      std::chrono::duration<double>(timeout_).count()));
     }
     if (now >= next_backend_poll) {
       next_backend_poll = now + backend_poll_interval;
@@ -91,8 +92,8 @@ void LaunchWatchdog::watch_until(const std::stop_token& stop) {
   }
 }
 
-// Calls the device without the lock, because fail() needs the lock and the device's answer may wait
-// for the abort after fail().
+// Polls events without holding the lock. The poll may wait until the backend has aborted; the abort
+// follows fail(), and fail() needs the lock.
 bool LaunchWatchdog::is_late(Clock::time_point now) {
   while (true) {
     std::unique_lock lock(mutex_);

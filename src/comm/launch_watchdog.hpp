@@ -1,10 +1,11 @@
-// Observes the operations that a communicator has launched on a device, until they are complete.
+// Observes the operations that a communicator has launched on a GPU, until they are complete.
 //
-// The return of a launch says nothing about its end: kernels wait forever for a rank that never
-// comes, a backend reports later failures elsewhere, and an aborted operation looks complete to its
-// stream. So a thread polls the events before and after each operation. It reports start and end to
-// the flight recorder, and fails an operation that takes longer than the timeout, which counts from
-// the moment when the stream reached it.
+// A successful launch does not mean that the operation will end well: its kernel waits forever for
+// a rank that does not call the operation, the backend reports failures later through
+// async_error(), and an aborted operation looks complete to its stream. So a thread polls the
+// events before and after each operation. The thread reports start and end to the flight recorder,
+// and fails an operation that takes longer than the timeout. The timeout begins when the stream
+// reaches the operation.
 #pragma once
 
 #include <chrono>
@@ -28,19 +29,20 @@ class LaunchWatchdog {
  public:
   struct Launch {
     std::vector<Operation> operations;  // launched as one group of the backend
-    std::uint64_t collectives;          // number of operations that are not send or recv
+    std::uint64_t collectives;          // number of operations other than send and recv
     std::uint64_t sequence;             // number of the first operation on its communicator
     std::uint64_t number;               // number of the first operation in the flight recorder
     std::shared_ptr<Work::State> state;
     Event reached;  // happens when the stream reaches the operations
-    Event done;     // happens when they are complete or aborted
+    Event done;     // happens when the operations are complete or aborted
   };
 
   // Implemented by the communicator, and called from the watchdog's thread.
   class Owner {
    public:
     virtual ~Owner() = default;
-    // A failure that the backend noticed after a launch, with its reason; ATOLL_OK if none.
+    // Returns a failure that the backend noticed after a launch, and its reason. The status is
+    // ATOLL_OK when there is no failure.
     virtual std::pair<atoll_status, std::string> async_error() = 0;
     // Fails the World because of `launch`, or because of the device when `launch` is null.
     virtual void launch_failed(atoll_status status, const std::string& why,
@@ -55,8 +57,8 @@ class LaunchWatchdog {
   LaunchWatchdog& operator=(const LaunchWatchdog&) = delete;
 
   void add(Launch launch);
-  // Fails Work and stream of everything in flight, because the job has failed and none of it will
-  // complete. Call it before the backend aborts. Operations added later fail at once.
+  // Call this when the job has failed, before the backend aborts. Fails the Work and the stream of
+  // every operation in flight. Operations that are added later fail at once.
   void fail(const Error& error);
 
  private:
@@ -64,10 +66,10 @@ class LaunchWatchdog {
 
   void watch(const std::stop_token& stop);
   void watch_until(const std::stop_token& stop);
-  // Removes launches that are complete. Returns true when the first one left has timed out. Throws
+  // Removes complete launches. Returns true when the first remaining launch has timed out. Throws
   // the error of the device.
   bool is_late(Clock::time_point now);
-  bool backend_failed();  // reports the failure, if there is one
+  bool backend_failed();  // polls async_error() and reports a failure
   void fail_first(atoll_status status, const std::string& why);
 
   Owner& owner_;
@@ -76,9 +78,9 @@ class LaunchWatchdog {
   const std::chrono::seconds timeout_;
   std::mutex mutex_;  // guards everything below
   std::condition_variable_any changed_;
-  std::deque<Launch> launches_;               // in the order in which they run
-  std::optional<Clock::time_point> started_;  // when the first launch was seen to be reached
-  std::shared_ptr<Work::State> reported_;     // Work whose failure fail_first() reports
+  std::deque<Launch> launches_;               // in the order of execution
+  std::optional<Clock::time_point> started_;  // start time of the first launch
+  std::shared_ptr<Work::State> reported_;     // Work of the operation that fail_first() reports
   std::optional<Error> failure_;
   std::jthread thread_;
 };

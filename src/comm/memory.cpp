@@ -10,7 +10,8 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// One allocation, by the first backend that allocates memory itself, or else by the device.
+// One allocation. The first backend that has an allocator of its own makes the allocation, or else
+// the device.
 class Memory {
  public:
   Memory(const Device& device, std::size_t bytes,
@@ -39,7 +40,8 @@ class Memory {
     log::warn("cannot free {} bytes: {}", bytes_, last_error(*owner_, nullptr));
   }
 
-  // Call this when the user has given the memory back. Backends may still have it registered.
+  // Call this when the user has destroyed the Buffer, while backends may still have the memory
+  // registered.
   void leave() const noexcept {
     if (owner_) device_.backend()->disown(data_, bytes_);
   }
@@ -60,13 +62,13 @@ class Memory {
  private:
   Device device_;
   std::size_t bytes_;
-  const Plugin* owner_ = nullptr;  // the backend that allocated it; null for the device
+  const Plugin* owner_ = nullptr;  // backend that allocated the memory; null for the device
   void* data_ = nullptr;
   Buffer buffer_;
 };
 
-// Memory and its registrations. Every communicator that is still open keeps the memory until it has
-// deregistered it or is closed.
+// Memory and its registrations. When the user destroys the Buffer, every open communicator keeps
+// the memory alive until the memory is deregistered or the communicator is closed.
 class RegisteredMemory {
  public:
   explicit RegisteredMemory(std::shared_ptr<Memory> memory) : memory_(std::move(memory)) {}

@@ -1,5 +1,5 @@
-// One operation of a communicator, as a caller or a fallback describes it to a backend, and the
-// state behind a Work.
+// One operation of a communicator, as a user or a fallback passes it to a backend, and the state of
+// a Work.
 #pragma once
 
 #include <atomic>
@@ -17,15 +17,15 @@
 namespace atoll_v1::atoll {
 
 struct Operation {
-  std::int32_t kind;  // ATOLL_ALL_GATHER ... of plugin.h
+  std::int32_t kind;  // ATOLL_ALL_GATHER or another kind of plugin.h
   ConstView src;
   View dst;
-  std::uint64_t count;  // elements, as plugin.h counts them for this kind
+  std::uint64_t count;  // number of elements, as plugin.h defines it for the kind
   DType dtype;
   Reduction reduction = ReduceOp::sum;
-  int peer = 0;                         // root, or the other rank of a send or recv
-  std::vector<std::uint64_t> counts{};  // elements by rank, for the _v kinds only
-  std::int32_t part_of = -1;            // kind that the user called; -1 when it is this kind
+  int peer = 0;                         // root of a collective, or other rank of a send or recv
+  std::vector<std::uint64_t> counts{};  // elements of each rank, for the _v kinds only
+  std::int32_t part_of = -1;            // kind that the user called; -1 for `kind` itself
 
   bool is_message() const { return atoll_abi::is_message(kind); }
   FlightCall flight_call() const { return {kind, count, dtype, reduction.op, peer, part_of}; }
@@ -39,13 +39,13 @@ inline bool is_integer(DType dtype) {
 // The operation is complete when `event` has happened. An error is stored before the event happens.
 struct Work::State {
   Event event;
-  std::optional<Operation> operation;  // the only operation of this Work, until it has run
+  std::optional<Operation> operation;  // set by perform() for host memory only
   std::atomic<bool> failed{false};
   std::mutex mutex;
   std::optional<Error> error;
 
   void fail(const Error& reason);  // keeps the first reason
-  void check();                    // throws the error if one is known
+  void check();                    // throws the stored error, if there is one
 };
 
 }  // namespace atoll_v1::atoll

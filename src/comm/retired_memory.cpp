@@ -22,13 +22,13 @@ void RetiredMemory::deregister(const Plugin& plugin, atoll_comm* comm, std::stri
   std::erase_if(memories, [&](const auto& memory) {
     const atoll_status status = plugin.table.deregister_memory(comm, memory.get());
     if (status != ATOLL_OK && status != ATOLL_ABORTED) {
-      log::warn("communicator {}: memory stays registered after it was freed: {}", name,
+      log::warn("communicator {}: cannot deregister memory that the user has freed: {}", name,
                 last_error(plugin, comm));
     }
     return status == ATOLL_OK;
   });
   if (memories.empty()) return;
-  const std::lock_guard lock(mutex_);  // kept until the backend is closed
+  const std::lock_guard lock(mutex_);  // kept for the next attempt, or until closed
   memories_.insert(memories_.end(), memories.begin(), memories.end());
 }
 

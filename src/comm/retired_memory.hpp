@@ -11,13 +11,15 @@
 
 namespace atoll_v1::atoll {
 
-// A backend accepts one caller at a time, so memory waits here until the communicator's next call,
-// or until the backend is closed if it cannot deregister memory. The memory stays allocated until
-// then: NCCL requires that windows are closed first, and no other allocation may get its address.
+// A backend accepts one caller at a time, so retired memory waits until the communicator's next
+// call, or until the backend is closed if the backend cannot deregister memory. The memory stays
+// allocated until then, because NCCL requires that windows are closed before their memory is freed,
+// and no other allocation may get the same address in the meantime.
 class RetiredMemory {
  public:
   void add(std::shared_ptr<void> memory);  // callable from any thread
-  // The caller must be the only one that uses `comm`. `name` is the communicator's, for the log.
+  // Deregisters all retired memory. No other thread may use `comm` during the call. `name` is the
+  // name of the communicator, for the log.
   void deregister(const Plugin& plugin, atoll_comm* comm, std::string_view name);
 
  private:

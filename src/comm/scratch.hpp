@@ -1,4 +1,5 @@
-// Device memory that the operations of one communicator use one after the other.
+// Scratch memory that the operations of one communicator share, because they run one after the
+// other.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +13,8 @@ class Scratch {
  public:
   explicit Scratch(Device device) : device_(std::move(device)) {}
 
-  // Returns the same memory at every call; it is safe to share because operations of a communicator
-  // run in order. Grows to at least twice its size when it is too small.
+  // Returns memory that every later call may return again. When the memory is too small, allocates
+  // at least twice its size.
   View take(std::uint64_t count, DType dtype) {
     const std::uint64_t bytes = count * size_of(dtype);
     const std::uint64_t before = buffers_.empty() ? 0 : buffers_.back().bytes();
@@ -23,7 +24,7 @@ class Scratch {
 
  private:
   Device device_;
-  std::vector<Buffer> buffers_;  // the last one is the largest; earlier ones may still be in use
+  std::vector<Buffer> buffers_;  // by size; operations in flight may use the smaller ones
 };
 
 }  // namespace atoll_v1::atoll

@@ -28,7 +28,9 @@ Wish wish_from(std::string_view text, int rank) {
   const auto first = std::from_chars(text.data(), end, color);
   const auto second = first.ptr == end ? first : std::from_chars(first.ptr + 1, end, wish.key);
   if (first.ec != std::errc() || second.ec != std::errc() || second.ptr != end) {
-    throw Error(ErrorCode::bad_data, fmt::format("split: rank {} said \"{}\"", rank, text));
+    throw Error(
+        ErrorCode::bad_data,
+        fmt::format("split: rank {} sent \"{}\", which is not a color and a key", rank, text));
   }
   wish.color = color;
   return wish;
@@ -42,7 +44,7 @@ Wish wish_of(const BackendGroup& group, int rank, std::string_view at) {
     if (error.code() != ErrorCode::timeout) throw;
     throw Error(
         ErrorCode::timeout,
-        fmt::format("rank {}: split of communicator {}: rank {} did not call it within {} s",
+        fmt::format("rank {}: split of communicator {}: rank {} did not call split() within {} s",
                     group.world().rank(), group.name(), rank, timeout.count()));
   }
 }

@@ -1,4 +1,4 @@
-// Runs the operations of one communicator in the order of their calls, on whatever streams.
+// Runs the operations of one communicator in the order of their calls, even on different streams.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ class StreamOrder {
       try {
         event.synchronize();
       } catch (...) {
-        // Ignored here: the Work of the operation reports its failure.
+        // Ignored: the Work of a failed operation reports the failure.
       }
     };
     for (const Event& event : earlier_) wait(event);
@@ -41,7 +41,8 @@ class StreamOrder {
  private:
   const StreamBackend* last_stream_ = nullptr;
   Event last_event_;
-  // Last events of other streams. They are kept because a failed stream does not wait for them.
+  // The last events on earlier streams. wait_until_idle() needs them because a failed stream does
+  // not wait for the events of other streams.
   std::vector<Event> earlier_;
 };
 

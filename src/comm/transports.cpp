@@ -80,7 +80,7 @@ std::string Transports::to_string() const {
       networks.empty() ? "no network in use" : fmt::format("network {}", fmt::join(networks, ", "));
   if (gpudirect_rdma) {
     text += *gpudirect_rdma ? " with GPUDirect RDMA"
-            : partly        ? " with GPUDirect RDMA in part"
+            : partly        ? " with GPUDirect RDMA on some connections"
                             : " without GPUDirect RDMA";
   }
   if (nvls) text += *nvls ? ", NVLS available" : ", no NVLS";
@@ -105,7 +105,8 @@ void require_gpudirect_rdma(World& world, const Transports& mine) {
     refuse(fmt::format(
         "rank {} reaches other hosts by {} {}: check nvidia-peermem or dma-buf in the kernel, an "
         "InfiniBand or RoCE NIC close to the GPU (see atoll-topo), and NCCL_NET_GDR_LEVEL",
-        rank, fmt::join(one.networks, ", "), one.partly ? "with it in part" : "without it"));
+        rank, fmt::join(one.networks, ", "),
+        one.partly ? "with GPUDirect RDMA on some connections only" : "without GPUDirect RDMA"));
   }
   if (together(all).networks.empty())
     refuse("no rank is known to have a connection to another host");
@@ -117,9 +118,9 @@ Transports Communicator::transports() const {
   const auto ask = plugin.table.transports;
   if (const char* const text = ask ? ask(comm) : nullptr) return parse(text);
   Transports nothing;
-  nothing.unknown = ask ? fmt::format("the backend {} failed to report them: {}", plugin.name,
+  nothing.unknown = ask ? fmt::format("backend {} failed to report its transports: {}", plugin.name,
                                       last_error(plugin, comm))
-                        : fmt::format("the backend {} does not report them", plugin.name);
+                        : fmt::format("backend {} does not report its transports", plugin.name);
   return nothing;
 }
 

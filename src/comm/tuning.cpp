@@ -65,7 +65,7 @@ std::uint64_t bytes_from(std::string_view text, std::string_view where) {
   }
   const auto shift = 10 * static_cast<unsigned>(found - units.begin());
   if (bytes > std::numeric_limits<std::uint64_t>::max() >> shift) {
-    refuse(where, fmt::format("\"{}\" is too large a size", text));
+    refuse(where, fmt::format("the size \"{}\" is too large", text));
   }
   return bytes << shift;
 }

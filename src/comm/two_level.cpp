@@ -58,8 +58,8 @@ std::unique_ptr<TwoLevel> TwoLevel::open(BackendGroup& whole) {
 bool TwoLevel::takes(const Operation& operation) const {
   if (!LevelChoice::applies_to(operation.kind) || operation.count == 0) return false;
   if (operation.kind == ATOLL_REDUCE_SCATTER) {
-    // Two levels would divide an average twice and round a 16-bit sum twice. Fallbacks build the
-    // sums that the backend does not support.
+    // Two levels would divide an average twice and round a 16-bit sum twice. Sums that the backend
+    // does not support are built by fallbacks instead.
     const ReduceOp op = operation.reduction.op;
     if (whole_.world().config().deterministic || is_16_bit(operation.dtype) ||
         op == ReduceOp::avg || !whole_.performs(operation.kind, operation.dtype, op)) {
@@ -88,7 +88,7 @@ void TwoLevel::run(const FallbackContext& call) const {
   }
 }
 
-// The group across hosts numbers its ranks by host.
+// In the group across hosts the rank is the index of the host.
 void TwoLevel::all_gather(const FallbackContext& call) const {
   const Operation& whole = call.operation;
   const auto rank = static_cast<int>(call.rank());

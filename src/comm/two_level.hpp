@@ -1,15 +1,15 @@
-// all_gather and reduce_scatter in two levels, for a backend that has no levels of its own.
+// all_gather and reduce_scatter in two levels, for a backend that does not implement levels itself.
 //
-// n ranks are H hosts of L neighbours; rank (h, l) is rank l of host h and owns block (h, l) of the
-// whole tensor of T bytes. Counterparts are the ranks with the same l
-// on other hosts (level_schedule.hpp).
-//   all_gather: counterparts exchange their blocks; then every host gathers H times, once for the blocks
-//   of each host.
-//   reduce_scatter: every host does H reduce_scatters, one for the blocks of each host; then counterparts
-//   reduce_scatter the H partial sums that each of them holds.
+// The n ranks are on H hosts with L neighbouring ranks each. Rank (h, l) is rank l of host h and
+// owns block (h, l) of the whole tensor of T bytes. Counterparts are the ranks with the same l on
+// different hosts (level_schedule.hpp).
+//   all_gather: counterparts exchange their blocks. Then the ranks of a host gather H times, once
+//   for the blocks of each host.
+//   reduce_scatter: the ranks of a host do H reduce_scatters, one for the blocks of each host. Then
+//   counterparts reduce_scatter their H partial sums.
 // A host sends (H - 1) / H of T to other hosts, where a ring over all ranks sends (n - 1) / n.
-// Blocks arrive in their final places. reduce_scatter needs T / L of scratch memory for the partial
-// sums. It adds inside the hosts first, so it does not serve sums in a prescribed order.
+// all_gather needs no scratch memory. reduce_scatter needs T / L bytes of scratch memory for the
+// partial sums, and adds inside the hosts first, so it cannot compute sums in a prescribed order.
 #pragma once
 
 #include <array>
@@ -22,27 +22,29 @@
 
 namespace atoll_v1::atoll {
 
-// Modelled time of the collective in microseconds, from the rates of a plan: the latency of the
-// smallest operation plus the bytes that a ring sends over the bandwidth. `bytes` counts the whole
-// tensor.
+// flat_us() and two_level_us() return the modelled time of a collective in microseconds. The time
+// of a level is the latency of the smallest operation plus the bytes that a ring sends divided by
+// the bandwidth. `bytes` is the size of the whole tensor.
 double flat_us(const GroupRate& rate, int ranks, std::uint64_t bytes);
 double two_level_us(const LevelRates& rates, int ranks, int inner, std::uint64_t bytes);
 
 class TwoLevel {
  public:
-  // Collective over the axis. Returns null when the axis does not have two such levels, or when
-  // neither the tuning asks for levels nor rates are known that could favour them.
+  // Opens the groups inside and across hosts. Collective over the axis. Returns null unless there
+  // are several hosts with the same number, above one, of neighbouring ranks. Also returns null
+  // when two levels are never chosen: no tuning line requests them and the rates of the axis are
+  // unknown.
   static std::unique_ptr<TwoLevel> open(BackendGroup& whole);
-  // Incomplete: use open().
+  // Creates an object without groups: use open() instead.
   TwoLevel(BackendGroup& whole, atoll_levels::HostLayout layout)
       : whole_(whole), layout_(std::move(layout)) {}
 
-  // True when the tuning asks for two levels here, or when they are faster by the rates of the
-  // axis. All ranks decide the same.
+  // Returns true when a tuning line requests two levels for the operation, or when two levels are
+  // faster by the rates of the axis. All ranks get the same result.
   bool takes(const Operation& operation) const;
   void run(const FallbackContext& call) const;
   std::uint64_t scratch_bytes(const Operation& operation) const;
-  // The groups that use the caller's buffers, besides the one over all ranks.
+  // Returns the groups that access the caller's buffers in addition to the group over all ranks.
   std::array<std::shared_ptr<BackendGroup>, 2> parts() const { return {inside_, across_}; }
 
  private:
@@ -51,7 +53,7 @@ class TwoLevel {
 
   BackendGroup& whole_;
   atoll_levels::HostLayout layout_;
-  std::shared_ptr<BackendGroup> inside_, across_;  // the ranks of this host, and its counterparts
+  std::shared_ptr<BackendGroup> inside_, across_;  // ranks of this host; counterparts of this rank
 };
 
 }  // namespace atoll_v1::atoll

@@ -26,7 +26,7 @@ constexpr std::string_view format_name = "atoll-checkpoint";
 constexpr int format_version = 2;
 constexpr std::uintmax_t max_index_bytes = 256 << 20;
 constexpr int max_index_depth = 8;
-constexpr std::uint64_t max_steps = std::uint64_t{1} << 53;  // a double is exact up to here
+constexpr std::uint64_t max_steps = std::uint64_t{1} << 53;  // a double holds it exactly
 
 template <class... Args>
 Error bad(const fs::path& file, fmt::format_string<Args...> text, Args&&... args) {
@@ -38,7 +38,7 @@ fs::path shard_file(const fs::path& folder, std::uint64_t index, std::uint64_t s
   return folder / fmt::format("shard-{:05}-of-{:05}.safetensors", index, shards);
 }
 
-// The flat tensors of one bucket, in file order.
+// The flat tensors of one bucket, each with its name in the file, in the order of the file.
 struct BucketTensors {
   const Unit* unit;
   std::size_t bucket;
@@ -124,8 +124,8 @@ void write_text(const fs::path& file, const std::string& text) {
   sync_to_disk(file);
 }
 
-// Replaces `folder` by `partial`. File systems that cannot exchange two names atomically have only
-// `folder`.old for a moment, which readable() finds.
+// Renames `partial` to `folder` and deletes the old content of `folder`. On file systems that
+// cannot exchange two names atomically, only `folder`.old exists for a moment; readable() finds it.
 void publish(const fs::path& partial, const fs::path& folder) {
   sync_to_disk(partial);
   const fs::path parent = folder.has_parent_path() ? folder.parent_path() : fs::path(".");
@@ -144,7 +144,7 @@ void publish(const fs::path& partial, const fs::path& folder) {
   fs::remove_all(old);
 }
 
-// Returns `folder`, or `folder`.old if an interrupted save has left only that.
+// Returns `folder`. If an interrupted save has left only `folder`.old, returns that path.
 fs::path readable(const fs::path& folder) {
   const fs::path old = folder.string() + ".old";
   if (fs::exists(folder) || !fs::exists(old / "index.json")) return folder;
@@ -160,16 +160,18 @@ json read_index(const fs::path& file) {
     throw Error(ErrorCode::io, fmt::format("{}: not a checkpoint: {}", file.parent_path().string(),
                                            missing.message()));
   }
-  if (size > max_index_bytes) throw bad(file, "too large for the index of a checkpoint");
+  if (size > max_index_bytes)
+    throw bad(file, "the file is too large for the index of a checkpoint");
   std::ifstream in(file, std::ios::binary);
   const auto shallow = [&](int depth, json::parse_event_t, json&) {
-    if (depth > max_index_depth) throw bad(file, "nested too deeply for the index of a checkpoint");
+    if (depth > max_index_depth)
+      throw bad(file, "the JSON is nested too deeply for the index of a checkpoint");
     return true;
   };
   try {
     return json::parse(in, shallow);
   } catch (const json::parse_error& error) {
-    throw bad(file, "byte {}: not JSON", error.byte);
+    throw bad(file, "byte {}: the text is not JSON", error.byte);
   }
 }
 
@@ -181,7 +183,8 @@ std::uint64_t number_at(const json& object, const char* key, const fs::path& fil
   return found->get<std::uint64_t>();
 }
 
-// Compares names and shapes. The number of shards, dtypes and frozen parameters may differ.
+// Throws Error(mismatch) unless checkpoint and engine have the same names and shapes of units and
+// parameters. The number of shards, dtypes and frozen parameters may differ.
 void check_layout(const json& index, const json& expected, const fs::path& file) {
   const auto mismatch = [&](const std::string& what) {
     throw Error(ErrorCode::mismatch, fmt::format("{}: {}", file.string(), what));
@@ -191,8 +194,8 @@ void check_layout(const json& index, const json& expected, const fs::path& file)
   }
   const json &theirs = index.at("units"), &ours = expected.at("units");
   if (theirs.size() != ours.size()) {
-    mismatch(
-        fmt::format("the checkpoint has {} units, the model has {}", theirs.size(), ours.size()));
+    mismatch(fmt::format("the checkpoint has {} units, but the model has {}", theirs.size(),
+                         ours.size()));
   }
   const auto shapes = [](const json& unit) {
     json list = json::array();
@@ -202,8 +205,9 @@ void check_layout(const json& index, const json& expected, const fs::path& file)
   };
   for (std::size_t u = 0; u < ours.size(); ++u) {
     if (theirs[u].at("name") != ours[u].at("name") || shapes(theirs[u]) != shapes(ours[u])) {
-      mismatch(fmt::format("unit {} differs from the model's {}", theirs[u].at("name").dump(),
-                           ours[u].at("name").dump()));
+      mismatch(fmt::format(
+          "unit {} of the checkpoint differs from unit {} of the model in name or shapes",
+          theirs[u].at("name").dump(), ours[u].at("name").dump()));
     }
   }
   if (expected.at("optimizer") == "adamw" && index.at("optimizer") != "adamw") {
@@ -211,12 +215,12 @@ void check_layout(const json& index, const json& expected, const fs::path& file)
   }
 }
 
-// The part of a checkpoint that holds a parameter.
+// Where a checkpoint stores a parameter.
 struct StoredParam {
   std::string unit;
   std::string bucket;
   std::uint64_t offset;
-  std::uint64_t elements;  // of the whole bucket, padding included
+  std::uint64_t elements;  // elements of the whole bucket, including padding
 };
 
 StoredParam stored_param(const json& unit, std::size_t param, std::uint64_t count,
@@ -233,8 +237,8 @@ StoredParam stored_param(const json& unit, std::size_t param, std::uint64_t coun
   return stored;
 }
 
-// Reads elements from `first` on of a flat tensor, which is split evenly over the shard files.
-// `elements` is the size of the tensor, padding included.
+// Fills `values` with the elements of a flat tensor, beginning at element `first`. The tensor has
+// `elements` elements including padding, and is split evenly over the shard files.
 void read_tensor(const std::vector<SafetensorsFile>& shards, const std::string& name,
                  std::uint64_t elements, std::uint64_t first, std::span<float> values) {
   const std::uint64_t each = elements / shards.size();
@@ -245,7 +249,7 @@ void read_tensor(const std::vector<SafetensorsFile>& shards, const std::string& 
     if ((data.dtype != DType::f32 && data.dtype != DType::bf16) || data.count != each) {
       throw Error(
           ErrorCode::mismatch,
-          fmt::format("{}: tensor {} is {} with {} elements, but the index says {} elements "
+          fmt::format("{}: tensor {} is {} with {} elements, but the index requires {} elements "
                       "of f32 or bf16",
                       file.path().string(), name, atoll::name(data.dtype), data.count, each));
     }
@@ -359,7 +363,7 @@ std::map<std::string, std::string> load(const fs::path& wanted, Engine& engine,
   try {
     together(EngineAccess::setup(engine).world, read);
   } catch (...) {
-    engine.refresh();  // some masters may be written
+    engine.refresh();  // some masters may have been overwritten
     throw;
   }
   engine.refresh();

@@ -46,7 +46,7 @@ class Estimator {
     estimate.fits = q_.memory_bytes == 0 || static_cast<double>(estimate.bytes) <= available();
     return estimate;
   }
-  // Whether an engine supports the strategy with these options.
+  // Returns true if an engine supports the strategy with the given options.
   bool is_possible(Strategy strategy) const {
     const StrategyRule rule = rule_of(strategy, q_.options.accumulation);
     const int shards = shards_of(rule.over), inner = q_.options.inner_shards;
@@ -67,14 +67,14 @@ class Estimator {
     return 1;
   }
 
-  // Adds the categories of MemoryPlan, without padding.
+  // Returns the sum of the categories of MemoryPlan, without padding.
   std::uint64_t bytes(const StrategyRule& rule, std::uint64_t shards) const {
     const Options& options = q_.options;
     const std::uint64_t low = size_of(options.precision.param);
     const std::uint64_t shard = (trained() + shards - 1) / shards;
     std::uint64_t sum = q_.activation_bytes + shard * q_.moment_bytes;
-    // Masters of the compute dtype are part of the resident parameters, and those of frozen
-    // parameters always have it.
+    // Resident parameters contain every master that has the compute dtype. The masters of frozen
+    // parameters always have the compute dtype.
     if (!rule.resident || options.precision.param != DType::f32) sum += shard * master_size;
     if (!rule.resident) sum += q_.frozen * low / shards;
     if (rule.resident) {
@@ -97,7 +97,7 @@ class Estimator {
 
   double seconds(const StrategyRule& rule, int shards) const {
     const auto low = static_cast<double>(size_of(q_.options.precision.param));
-    // Resident frozen parameters are gathered once, not once a step.
+    // Resident frozen parameters are gathered only once, because no step changes them.
     const double gathered = static_cast<double>(rule.resident ? trained() : q_.parameters) * low;
     const double reduced =
         static_cast<double>(trained()) * static_cast<double>(size_of(q_.options.precision.reduce));
@@ -118,13 +118,14 @@ class Estimator {
     return 0;
   }
 
-  // One collective of all units over all ranks: inside the shard groups, then across them.
+  // Returns the time of one collective per unit over all ranks, in two levels: inside the shard
+  // groups, then across them.
   double world_leg(double bytes) const {
     return leg(bytes, q_.mesh.shard, shard_) +
            leg(bytes / q_.mesh.shard, q_.mesh.replicate, replicate_);
   }
-  // One gather of all units over the inner groups. If some groups cross shard groups, all ranks
-  // wait for those.
+  // Returns the time to gather every unit once over the inner groups. If an inner group spans
+  // several shard groups, its slower links set the time of all ranks.
   double inner_leg(double bytes) const {
     const int ranks = q_.options.inner_shards, shard = q_.mesh.shard;
     if (shard % ranks != 0 && ranks % shard != 0) return leg(bytes, ranks, replicate_);
@@ -180,23 +181,24 @@ std::string time_of(const StrategyEstimate& one) {
 std::string explain(const StrategyQuestion& q, const std::vector<StrategyEstimate>& all,
                     const StrategyEstimate& taken, double available) {
   if (q.mesh.replicate * q.mesh.shard == 1) {
-    return fmt::format("{}: one rank cannot shard; it needs {}", name(taken.strategy),
+    return fmt::format("{}: a single rank cannot shard; the plan needs {}", name(taken.strategy),
                        size_text(taken.bytes));
   }
   const std::string room = fmt::format("{} ({} less {:.0f} %)", size_text(available),
                                        size_text(q.memory_bytes), q.reserve * 100);
   if (!taken.fits) {
-    return fmt::format("{}: no strategy fits in {}; this one needs the least, {} per rank",
-                       name(taken.strategy), room, size_text(taken.bytes));
+    return fmt::format(
+        "{}: no strategy fits in {}; this strategy needs the least memory, {} per rank",
+        name(taken.strategy), room, size_text(taken.bytes));
   }
   std::string text = fmt::format("{}: {} of communication per step and {} per rank{}",
                                  name(taken.strategy), time_of(taken), size_text(taken.bytes),
                                  q.memory_bytes > 0 ? " of " + room : ", memory limit unknown");
   if (const auto* next = fastest(all, taken.strategy)) {
     const bool tied = next->seconds <= taken.seconds * (1 + tie);
-    const char* relation = !tied                       ? "the next is"
+    const char* relation = !tied                       ? "the next fastest is"
                            : next->bytes > taken.bytes ? "equally fast within 1 % but larger is"
-                                                       : "equal is";
+                                                       : "equally fast and equally large is";
     text += fmt::format("; {} {} with {} and {}", relation, name(next->strategy), time_of(*next),
                         size_text(next->bytes));
   }

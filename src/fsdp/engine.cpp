@@ -21,7 +21,8 @@ std::uint64_t hash_name(std::string_view unit, std::string_view param) {
   return fnv1a(param, fnv1a("/", fnv1a(unit)));
 }
 
-// Fills values that are not f32, in pieces, so that the f32 scratch stays small.
+// Fills memory of another type than f32 with normal numbers. Generates the numbers in f32 in small
+// pieces, which limits the scratch memory.
 void fill_narrow(const Device& device, Stream& stream, View values, NormalFill fill) {
   constexpr std::uint64_t most = 1 << 16;
   const Buffer wide = device.allocate(std::min(most, values.count) * sizeof(float));
@@ -36,13 +37,13 @@ void fill_narrow(const Device& device, Stream& stream, View values, NormalFill f
 
 }  // namespace
 
-// The order of members matters: buffers must be destroyed before the scheduler, which has
-// registered them.
+// `setup` is declared first because it contains the scheduler, with which the buffers are
+// registered: buffers must be destroyed before the scheduler.
 struct Engine::Impl {
   Impl(const Mesh& mesh, Options options) : setup(mesh, std::move(options)) {}
 
   EngineSetup setup;
-  std::map<std::string, std::size_t, std::less<>> by_name;  // unit name to index in setup.units
+  std::map<std::string, std::size_t, std::less<>> by_name;  // index in setup.units, by unit name
   Storage storage{setup};
   Gathering gathering{setup, storage};
   Reducing reducing{setup, storage};
@@ -221,10 +222,10 @@ void Engine::assign(const std::function<void(const Segment&, std::span<float>)>&
       stored.resize(segment.values.bytes());
       host::cast({stored.data(), values.size(), segment.values.dtype}, values);
       stream.copy(segment.values.data, stored.data(), stored.size());
-      stream.synchronize();  // `stored` is used again
+      stream.synchronize();  // before the next segment overwrites `stored`
     }
   } catch (...) {
-    refresh();  // some masters are written
+    refresh();  // some masters may have been overwritten
     throw;
   }
   refresh();
@@ -241,7 +242,7 @@ void Engine::visit(
     const std::function<void(const Unit&, const ParamSpec&, std::span<const float>)>& visit) {
   Stream& stream = impl_->setup.scheduler.stream(Lane::gather);
   impl_->gathering.wait_updated(stream);
-  std::vector<std::vector<float>> values;  // one vector per bucket of the unit
+  std::vector<std::vector<float>> values;  // whole parameters, one vector per bucket of a unit
   for (const auto& unit : impl_->setup.units) {
     const UnitState& state = state_of(*unit);
     values.resize(state.buckets.size());

@@ -60,10 +60,10 @@ Error Gathering::no_slot(std::size_t index, std::string_view scope) const {
   const std::string& unit = setup_.state(plan_.unshards[index].unit).name;
   const std::size_t mirror = plan_.mirror_of(index);
   if (mirror < index && !resharded_[mirror]) {
-    return invalid("{}({}): the scope of its forward is still open", scope, unit);
+    return invalid("{}({}): the forward scope of this unit is still open", scope, unit);
   }
-  return invalid("{}({}): {} units would be open at once: use a prefetch of {} or more", scope,
-                 unit, slots_.size() + 1, slots_.size());
+  return invalid("{}({}): scopes of {} units would be open at once: use a prefetch of {} or more",
+                 scope, unit, slots_.size() + 1, slots_.size());
 }
 
 void Gathering::reshard(Stream& compute, std::size_t position) {
@@ -85,7 +85,7 @@ void Gathering::reshard(Stream& compute, std::size_t position) {
 }
 
 Event Gathering::cancel(Stream& compute) {
-  // Gathers that compute has not waited for still read the masters.
+  // Gathers for which compute has not waited may still be reading the masters.
   for (std::size_t index = 0; index < next_; ++index) compute.wait(gathered_[index]);
   for (const UnitParameters& unit : units_) compute.wait(unit.gathered);
   for (std::size_t slot = 0; slot < slots_.size(); ++slot) empty(compute, slot);
@@ -95,7 +95,8 @@ Event Gathering::cancel(Stream& compute) {
   return ended;
 }
 
-// Gathers in the order of use, so that compute can start early.
+// Gathers all stale resident units in the order of use, so that compute can begin with the first
+// unit while others are gathered.
 void Gathering::gather_resident() {
   for (const std::size_t index : plan_.sequence) {
     const UnitState& unit = setup_.state(index);
@@ -111,8 +112,9 @@ void Gathering::gather_resident() {
   }
 }
 
-// Starts the gathers up to and including `index`, as far as their slots are free. reshard() starts
-// the rest when a scope ends, which happens when several units are open at once.
+// Starts the gathers up to and including `index`, but stops at the first gather without a free
+// slot. Slots are not free when scopes of several units are open at once; reshard() then starts the
+// remaining gathers when a scope ends.
 void Gathering::gather_ahead(std::size_t index) {
   const auto& unshards = plan_.unshards;
   const std::size_t end = is_training() ? plan_.sequence.size() : plan_.forward_length;
@@ -128,16 +130,18 @@ bool Gathering::is_in_slot(const Unshard& unshard) const {
   return slot.content == unshard.unit && !slot.stale;
 }
 
-// Whether the unit is used again before another unit needs its slot: by backward, or by the next
-// micro batch, which starts with the units that this one ends with.
+// Returns true if the unit is used again before another unit needs its slot. Such a use is in
+// backward, or in the next micro batch: a micro batch ends with the units with which the next one
+// begins.
 bool Gathering::is_used_again(std::size_t index) const {
   if (!is_training()) return false;
   const bool at_end = plan_.mirror_of(index) < slots_.size();
   return plan_.unshards[index].stays_unsharded || (at_end && pass_.micro + 1 < pass_.of);
 }
 
-// A gather needs a free slot. A gather of backward also needs the end of the unit's forward when
-// forward saves an inner shard, or when the unit stays unsharded in between.
+// Returns true if the gather may be enqueued, which requires that its slot is free. A gather for
+// backward must also follow the end of the unit's forward if forward saves an inner shard or the
+// unit stays unsharded until backward.
 bool Gathering::may_gather(std::size_t index) const {
   const Unshard& unshard = plan_.unshards[index];
   const std::size_t mirror = plan_.mirror_of(index);
@@ -149,7 +153,7 @@ bool Gathering::may_gather(std::size_t index) const {
 
 void Gathering::gather(std::size_t index) {
   const Unshard& unshard = plan_.unshards[index];
-  if (is_in_slot(unshard)) return;  // compute has waited for the earlier gather
+  if (is_in_slot(unshard)) return;  // the unit is in its slot already
   const UnitState& unit = setup_.state(unshard.unit);
   const UnitParameters& parameters = units_[unshard.unit];
   Stream& stream = scheduler_.stream(Lane::gather);
@@ -173,8 +177,9 @@ void Gathering::gather(std::size_t index) {
   slot.stale = false;
 }
 
-// Gathers from the compute copy or from the master. A master of another dtype is cast first, into
-// this rank's part of `unsharded`.
+// Gathers one bucket into `unsharded`. The source is the compute copy, or else the master. If the
+// master has another dtype than compute reads, it is first cast into this rank's part of
+// `unsharded`.
 void Gathering::gather_bucket(const UnitState& unit, const UnitBucket& bucket, View unsharded,
                               const Event& after) {
   ConstView mine = bucket.compute_copy.count > 0 ? bucket.compute_copy : bucket.master;
@@ -190,7 +195,7 @@ void Gathering::gather_bucket(const UnitState& unit, const UnitBucket& bucket, V
   traffic_.shard_bytes += unsharded.bytes();
 }
 
-// Copies this rank's inner shard out of the slot, which is free afterwards.
+// Copies this rank's inner shard out of the slot. The slot is free after the copy.
 void Gathering::save_inner_shard(std::size_t index, std::size_t slot) {
   const View to = setup_.state(index).inner_shard;
   const auto* from = static_cast<const std::byte*>(storage_.parameter_slot(slot).data());

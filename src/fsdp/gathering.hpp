@@ -1,4 +1,4 @@
-// Unshards parameters: starts their all-gathers ahead of compute, on the lane `gather`.
+// Unshards parameters: starts all-gathers ahead of compute, on the lane `gather`.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 
 namespace atoll_v1::atoll::fsdp {
 
-// Which unsharded copies of a unit are stale, that is, older than the master shards.
+// Which unsharded copies of a unit's parameters are stale, that is, older than the masters.
 enum class Stale {
   none,
-  trainable,  // trainable parameters only, as after an optimizer step
+  trainable,  // trainable parameters are stale, as after a step
   all
 };
 
-// Decides when each unit is gathered, from what, and into which slot, and orders the all-gathers
-// with compute and with updates by event edges:
+// Decides when each unit is gathered, from which memory, and into which slot. Events order the
+// all-gathers with compute and with updates of the masters:
 //  - a gather waits until compute has ended the previous use of the slot, and for the last update
 //    of the unit's masters;
 //  - compute waits for the gather.
@@ -29,7 +29,8 @@ class Gathering {
   void add_unit() { units_.emplace_back(); }
   void freeze();  // must be called once, after Storage::allocate()
 
-  // States that the masters of a unit are up to date once `event` has happened.
+  // Declares that the masters of a unit are up to date once `event` has happened, and that the
+  // unsharded copies selected by `stale` are older.
   void masters_updated(std::size_t unit, const Event& event, Stale stale);
   // Makes `stream` wait until the masters of all units are up to date.
   void wait_updated(Stream& stream) const;
@@ -38,28 +39,28 @@ class Gathering {
   // Starts the first gathers of a pass: all stale resident units, or Options::prefetch units.
   void begin_pass(const PassOptions& pass);
   // Makes `compute` wait until the unit at this position is unsharded, and starts the gathers of
-  // the next Options::prefetch units. Error(invalid_argument), which names `scope`, when open
-  // scopes occupy all slots.
+  // the next Options::prefetch units. Throws Error(invalid_argument), which names `scope`, when
+  // open scopes occupy all slots.
   void unshard(Stream& compute, std::size_t position, std::string_view scope);
-  // States that compute has ended its use of the unit; `position` is that of the scope that ended
-  // last. Gathers may overwrite the slot once `compute` has reached this point.
+  // Call this when the last scope of a unit has ended; `position` is the position of this scope.
+  // Gathers may overwrite the slot once `compute` has reached this point.
   void reshard(Stream& compute, std::size_t position);
-  // Ends a pass that is not complete. Returns the point of `compute` after which no slot is used.
+  // Ends an incomplete pass. Returns an event on `compute` after which no slot is in use.
   Event cancel(Stream& compute);
   const Engine::Traffic& traffic() const noexcept { return traffic_; }
 
  private:
   struct Slot {
-    Event free;                          // compute has ended the last use
-    std::optional<std::size_t> content;  // the unit that is unsharded here
-    bool stale = false;                  // the masters of `content` have changed since the gather
+    Event free;                          // happens when compute has ended the last use
+    std::optional<std::size_t> content;  // unit that is unsharded in this slot
+    bool stale = false;                  // the masters of `content` changed after the gather
   };
   struct UnitParameters {
-    Event updated;                 // the masters are up to date
-    Event read;                    // compute has ended its use of the resident parameters
-    LaneEvent gathered;            // the resident parameters are unsharded
-    Stale stale = Stale::all;      // resident parameters that are stale
-    bool has_inner_shard = false;  // forward of this pass has saved the inner shard
+    Event updated;                 // happens when the masters are up to date
+    Event read;                    // happens when compute no longer reads resident parameters
+    LaneEvent gathered;            // happens when resident parameters are unsharded
+    Stale stale = Stale::all;      // which resident parameters are stale
+    bool has_inner_shard = false;  // true when forward has saved the inner shard
   };
 
   bool is_training() const noexcept { return pass_.kind == PassOptions::Kind::train; }
@@ -84,12 +85,12 @@ class Gathering {
   std::vector<Slot> slots_;
   Engine::Traffic traffic_;
 
-  // The pass in progress. Indices are those of PassPlan::unshards.
+  // The members below describe the pass in progress. Indices refer to PassPlan::unshards.
   PassOptions pass_;
-  std::size_t next_ = 0;             // the first gather that is not started
-  std::size_t wanted_ = 0;           // the last gather that should be started
-  std::vector<bool> resharded_;      // compute has ended this use
-  std::vector<LaneEvent> gathered_;  // empty when the unit was found in its slot
+  std::size_t next_ = 0;             // first gather that has not been started
+  std::size_t wanted_ = 0;           // last gather to start as soon as its slot is free
+  std::vector<bool> resharded_;      // true when compute has ended the unshard
+  std::vector<LaneEvent> gathered_;  // end of each gather; empty without a gather
 };
 
 }  // namespace atoll_v1::atoll::fsdp

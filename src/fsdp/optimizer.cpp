@@ -1,7 +1,8 @@
-// A step in three parts. When the gradient of a unit is final, its blocks of squares are summed on
-// the lane that reduced it. step() gathers the blocks of all shards and computes the norm and the
-// clip factor. Then it updates unit by unit. With update_in_backward() each unit is updated right
-// after its squares, on the stream `updates`.
+// A step has three parts. First, when the gradient of a unit is final, its squares are summed in
+// blocks, on the lane that reduced the gradient. Second, step() gathers the sums of the blocks of
+// all shards and computes the norm and the clip factor. Third, step() updates unit by unit. After
+// update_in_backward() each unit is updated as soon as its squares are summed, on the stream
+// `updates`.
 #include "atoll/optimizer.hpp"
 
 #include <fmt/core.h>
@@ -43,10 +44,11 @@ struct Optimizer::Impl {
   void start_update(float learning_rate);
   void gradient_complete(const UnitState& unit, Stream& stream);
   void sum_squares(const UnitState& unit, Stream& stream);
-  // Compute the squares and the updates that backward has not done.
+  // Compute the squares and the updates of units for which backward has not done so.
   void finish_squares(Stream& compute);
   void finish_updates(float learning_rate, Stream& compute);
-  // Writes norm and clip factor to `result`, or after updates in backward the norm to `reported`.
+  // Writes norm and clip factor to `result`. If backward has updated units, writes only the norm,
+  // to `reported`.
   void measure(Stream& compute);
   View gather_blocks(Stream& compute);
   std::uint64_t rounding_key(const UnitState& unit, const UnitBucket& bucket) const;
@@ -57,21 +59,21 @@ struct Optimizer::Impl {
   Buffer moment1, moment2;
   std::vector<std::vector<Moments>> moments;  // indexed by unit and bucket
 
-  Buffer local_blocks;                     // this rank's sums of squares, unit after unit
-  Buffer gathered_blocks;                  // the local_blocks of all shards
-  std::vector<std::uint64_t> first_block;  // each unit's first block in local_blocks
+  Buffer local_blocks;                     // this rank's sums of squares per block, by unit
+  Buffer gathered_blocks;                  // local_blocks of all shards
+  std::vector<std::uint64_t> first_block;  // first block of each unit in local_blocks
   Buffer result;                           // f64: norm, clip factor, number of steps
-  Buffer reported;                         // f64: norm that no update waits for
-  // Host copy of the results, valid after `known`. It is staging memory, since a GPU's copy to
-  // ordinary host memory would block the caller.
+  Buffer reported;                         // f64: norm after updates in backward
+  // Host copy of norm, clip factor and number of steps, valid once `known` has happened. The copy
+  // is in staging memory, because a GPU's copy to ordinary host memory would block the caller.
   Buffer outcome_memory = engine.device().allocate_staging(3 * sizeof(double));
   std::span<double, 3> outcome{static_cast<double*>(outcome_memory.data()), 3};
   Event known;
-  Event done;  // the last step is complete
+  Event done;  // happens when the last step is complete
 
-  std::vector<bool> squared;         // units with the squares of this step in local_blocks
-  std::vector<bool> updated;         // units that backward has updated in this step
-  std::optional<float> in_backward;  // learning rate of updates in backward, if requested
+  std::vector<bool> squared;         // units whose squares are in local_blocks
+  std::vector<bool> updated;         // units that this step has updated
+  std::optional<float> in_backward;  // learning rate of update_in_backward(), if called
   Stream updates;
 };
 
@@ -96,8 +98,8 @@ Optimizer::Impl::Impl(Engine& engine_, OptimizerOptions options_)
 
 Optimizer::Impl::~Impl() {
   EngineAccess::reducing(engine).set_on_final(nullptr);
-  // The last step uses the moments and writes into this object; an abandoned step may have left
-  // sums of squares on the lanes.
+  // Waits for the last step, which uses the moments and writes to `outcome`, and for sums of
+  // squares that an abandoned step may have left on the lanes.
   settle(engine.scheduler());
   settle(done);
   engine.memory().optimizer = 0;
@@ -156,12 +158,13 @@ std::uint64_t Optimizer::Impl::norm_bytes() const {
 }
 
 void Optimizer::Impl::gradient_complete(const UnitState& unit, Stream& stream) {
-  stream.wait(known);  // the last step has read local_blocks
+  stream.wait(known);  // the last step must have read local_blocks
   sum_squares(unit, stream);
   if (!in_backward) return;
   if (updated[unit.index]) {
     throw invalid(
-        "unit {}: an abandoned pass has updated it already: a step with update_in_backward() "
+        "unit {}: an abandoned pass has already updated this unit: a step with "
+        "update_in_backward() "
         "cannot begin again",
         unit.name);
   }
@@ -182,7 +185,7 @@ void Optimizer::Impl::sum_squares(const UnitState& unit, Stream& stream) {
   squared[unit.index] = true;
 }
 
-// Returns the blocks of all shards.
+// Gathers the sums of the blocks of all shards.
 View Optimizer::Impl::gather_blocks(Stream& compute) {
   const View local = local_blocks.view(DType::f64);
   if (engine.scheduler().shard_count() == 1 || local.count == 0) return local;
@@ -211,7 +214,7 @@ void Optimizer::Impl::measure(Stream& compute) {
   known = compute.record();
 }
 
-// The seed of stochastic rounding; 0 means rounding to nearest.
+// Returns the seed of stochastic rounding for a bucket; 0 means rounding to nearest.
 std::uint64_t Optimizer::Impl::rounding_key(const UnitState& unit, const UnitBucket& bucket) const {
   if (options.moment_dtype == DType::f32 || !options.stochastic_rounding) return 0;
   return fnv1a(fmt::format("{}/{}/{}", options.seed, unit.name, bucket.label())) | 1;
@@ -248,7 +251,7 @@ void Optimizer::Impl::finish_squares(Stream& compute) {
   squared.assign(squared.size(), false);
 }
 
-// Updates in the order of use, so that the next pass can start early.
+// Updates units in the order of use, so that the next pass can begin before all units are updated.
 void Optimizer::Impl::finish_updates(float learning_rate, Stream& compute) {
   for (const std::size_t index : EngineAccess::setup(engine).plan.sequence) {
     const UnitState& unit = state_of(*engine.units()[index]);
@@ -271,7 +274,8 @@ bool Optimizer::update_in_backward(float learning_rate) {
   return true;
 }
 
-// Sets the clip factor to 1 and counts the step.
+// Prepares a step with updates in backward: sets the clip factor to 1 and increments the number of
+// steps.
 void Optimizer::Impl::start_update(float learning_rate) {
   if (in_backward) {
     if (std::ranges::count(updated, true) > 0) {
@@ -279,7 +283,7 @@ void Optimizer::Impl::start_update(float learning_rate) {
           "update_in_backward: units have been updated since the last step(): the abandoned step "
           "cannot begin again");
     }
-    in_backward = learning_rate;  // the step begins again
+    in_backward = learning_rate;  // restarts the step
     return;
   }
   updates.wait(done);
@@ -292,8 +296,8 @@ void Optimizer::step(float learning_rate, Stream& compute) {
   if (impl_->in_backward && *impl_->in_backward != learning_rate) {
     throw invalid("Optimizer::step: the learning rate differs from that of update_in_backward()");
   }
-  // Waits first: a failed reduction then stops the stream before anything is changed, and its own
-  // error is thrown instead of the one below.
+  // The wait comes first, so that a failed reduction stops the stream before parameters change, and
+  // the error of the reduction is thrown instead of the error below.
   impl_->engine.wait_gradients(compute);
   if (!EngineAccess::pass(impl_->engine).gradients_complete()) {
     throw invalid(
@@ -305,7 +309,7 @@ void Optimizer::step(float learning_rate, Stream& compute) {
     impl_->measure(compute);
     impl_->finish_updates(learning_rate, compute);
   } catch (...) {
-    impl_->done = compute.record();  // the work enqueued so far still uses this object
+    impl_->done = compute.record();  // the work enqueued so far still uses the optimizer's memory
     throw;
   }
   impl_->done = compute.record();

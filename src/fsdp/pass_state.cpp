@@ -17,14 +17,16 @@ std::size_t PassState::length() const noexcept {
   return is_training() ? plan_.sequence.size() : plan_.forward_length;
 }
 
-// A repeated micro batch would be added twice, and a skipped one would be missing from the sum.
+// Throws Error(invalid_argument) unless micro batches come in order. A repeated micro batch would
+// be added to the gradients twice, and a skipped micro batch would be missing.
 void PassState::check_micro(const PassOptions& next) const {
   if (next.kind != PassOptions::Kind::train || next.micro == 0) return;
   if (next.micro == next_micro_ && next.of == step_micros_) return;
   const std::string expected =
-      next_micro_ == 0 ? std::string("a new step begins with micro batch 0")
-                       : fmt::format("the step continues with {} of {}, or begins again with 0",
-                                     next_micro_, step_micros_);
+      next_micro_ == 0
+          ? std::string("a new step begins with micro batch 0")
+          : fmt::format("the step continues with micro batch {} of {}, or begins again with 0",
+                        next_micro_, step_micros_);
   throw invalid("Engine::begin: micro batch {} of {} is out of turn: {}", next.micro, next.of,
                 expected);
 }
@@ -39,7 +41,7 @@ void PassState::begin(const PassOptions& options, Stream& compute) {
   check_micro(options);
   options_ = options;
   if (is_training()) {
-    next_micro_ = 0;  // until this pass is complete
+    next_micro_ = 0;  // stays 0 unless this pass completes
     gradients_complete_ = false;
     step_micros_ = options.of;
   }
@@ -64,12 +66,12 @@ void PassState::check_usable(const Unit& unit, std::string_view scope) const {
 void PassState::check_order(const Unit& unit, std::size_t lowest, std::size_t end,
                             std::string_view scope) const {
   if (position_ < lowest || position_ >= end) {
-    throw invalid("{}({}): out of order: {} of the {} uses of this pass are over", scope,
+    throw invalid("{}({}): out of order: {} of the {} uses of units in this pass have begun", scope,
                   unit.name(), position_, length());
   }
   const Unit& expected = *setup_.units[plan_.sequence[position_]];
   if (&expected == &unit) return;
-  throw invalid("{}({}): the declared order has {} here (use {} of {})", scope, unit.name(),
+  throw invalid("{}({}): the declared order has unit {} here (use {} of {})", scope, unit.name(),
                 expected.name(), position_ + 1, length());
 }
 
@@ -103,9 +105,9 @@ std::size_t PassState::begin_scope(Unit& unit, std::string_view scope) {
 
 void PassState::leave(const Unit& unit, std::size_t position) noexcept {
   compute_->backend().end_range(ranges_[position]);
-  if (abandoned_) return;  // gradients may be written in part only
+  if (abandoned_) return;  // the gradients may be incomplete
   const auto fail = [&](const char* what) {
-    setup_.world.fail(fmt::format("end of unit {}: {}", unit.name(), what));
+    setup_.world.fail(fmt::format("at the end of a scope of unit {}: {}", unit.name(), what));
   };
   try {
     const UnitState& state = state_of(unit);
@@ -116,9 +118,10 @@ void PassState::leave(const Unit& unit, std::size_t position) noexcept {
     if (backward) reducing_.close(*compute_, state, position_);
     end_use(position);
   } catch (const Error& error) {
-    // A finding of the lifetime checker does not fail the job: the next call reports it in full.
+    // An internal error is a finding of the lifetime checker. It does not fail the job here: the
+    // next call reports the complete finding.
     if (error.code() == ErrorCode::internal) {
-      log::debug("end of unit {}: {}", unit.name(), error.what());
+      log::debug("at the end of a scope of unit {}: {}", unit.name(), error.what());
     } else {
       fail(error.what());
     }
@@ -143,7 +146,7 @@ void PassState::end_use(std::size_t position) {
 void PassState::end() noexcept {
   active_ = false;
   try {
-    ended_ = compute_->record();  // even after a failure, compute may still read the buffers
+    ended_ = compute_->record();  // compute may still read buffers, even after a failure
     setup_.world.check();
     if (position_ == length() && !abandoned_) {
       if (is_training()) next_micro_ = (options_.micro + 1) % options_.of;
@@ -154,7 +157,7 @@ void PassState::end() noexcept {
     reducing_.cancel(*compute_);
     ended_ = gathering_.cancel(*compute_);
   } catch (const Error&) {
-    // The job has failed: no order of streams matters.
+    // The job has failed, so the order of streams no longer matters.
   } catch (const std::exception& error) {
     setup_.world.fail(error.what());
   }

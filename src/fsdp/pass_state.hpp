@@ -1,5 +1,5 @@
-// The state machine of a pass: which unit may be used next, and what the begin and end of a scope
-// start.
+// The state machine of a pass. It checks which unit may be used next, and starts gathers and
+// reductions when scopes begin and end.
 #pragma once
 
 #include <cstdint>
@@ -12,30 +12,32 @@
 namespace atoll_v1::atoll::fsdp {
 
 // At most one pass is in progress. A pass visits the positions of PassPlan::sequence in order; its
-// scopes may be nested. A pass that ends early, or that an exception leaves, is abandoned: nothing
-// more is reduced, and the step has to begin again with micro batch 0.
+// scopes may be nested. A pass that ends early, or one of whose scopes an exception leaves, is
+// abandoned: no further gradients are reduced, and the step must begin again with micro batch 0.
 class PassState {
  public:
   PassState(EngineSetup& setup, const Storage& storage, Gathering& gathering, Reducing& reducing)
       : setup_(setup), storage_(storage), gathering_(gathering), reducing_(reducing) {}
 
-  // Errors are those of Engine::begin() and PassOptions.
+  // Implements Engine::begin() and throws its errors.
   void begin(const PassOptions& options, Stream& compute);
-  // Begin a scope of the unit and return its position.
+  // Both functions begin a scope of the unit and return the position of the scope in the pass.
   std::size_t enter_forward(Unit& unit);
   std::size_t enter_backward(Unit& unit);
   void abandon() noexcept { abandoned_ = true; }
-  // Ends a scope. A failure fails the job, since peers wait for what was not enqueued.
+  // Ends a scope. A failure fails the job, because peers would wait for collectives that this rank
+  // has not enqueued.
   void leave(const Unit& unit, std::size_t position) noexcept;
   void end() noexcept;
 
   View parameter(const UnitState& unit, std::string_view param, std::size_t position) const;
   Gradient gradient(const UnitState& unit, std::string_view param, std::size_t position) const;
-  // All micro batches of the last step have ended, so that gradients are sums over all ranks.
+  // Returns true if all micro batches of the last step have ended, so that gradients are summed
+  // over all ranks.
   bool gradients_complete() const noexcept { return gradients_complete_; }
 
-  void check_idle() const;  // Error(invalid_argument) while a pass is in progress
-  // Makes `stream` wait until it may write the masters. Errors are those of check_idle().
+  void check_idle() const;  // throws Error(invalid_argument) during a pass
+  // Makes `stream` wait until it may write the masters. Throws the error of check_idle().
   void wait_idle(Stream& stream) const;
   // Blocks until no stream uses the memory of the engine.
   void synchronize() const noexcept;
@@ -62,13 +64,13 @@ class PassState {
   PassOptions options_;
   Stream* compute_ = nullptr;
   std::size_t position_ = 0;           // position of the next scope
-  std::size_t ended_uses_ = 0;         // unshards that compute has ended
+  std::size_t ended_uses_ = 0;         // number of unshards that have ended
   std::vector<int> open_scopes_;       // number of open scopes of each unshard
-  std::vector<Stamp> begun_;           // begin of the scope at each position, for traces
+  std::vector<Stamp> begun_;           // time at which the scope at each position began, for traces
   std::vector<std::uint64_t> ranges_;  // profiler range of the open scope at each position
-  Event ended_;                        // compute of the last pass has ended
-  int next_micro_ = 0;                 // micro batch that continues the step; 0: a new step
-  int step_micros_ = 1;                // micro batches of that step
+  Event ended_;                        // happens when compute has finished the last pass
+  int next_micro_ = 0;                 // index of the next micro batch; 0 begins a new step
+  int step_micros_ = 1;                // number of micro batches in the step
   bool gradients_complete_ = false;
 };
 

@@ -37,7 +37,8 @@ void plan_gradients(PassPlan& plan, std::span<const UnitSize> sizes, std::size_t
     seen[plan.sequence[position]] = true;
     use.last = position;
   }
-  // Slots after the first `buffers` are for units that backward uses again after other units.
+  // Slots with an index of `buffers` or more are for units that backward uses again after other
+  // units.
   std::vector<std::optional<std::size_t>> busy_until(buffers);
   plan.gradient_slots.assign(buffers, 0);
   const auto rotation = static_cast<std::ptrdiff_t>(buffers);
@@ -48,7 +49,8 @@ void plan_gradients(PassPlan& plan, std::span<const UnitSize> sizes, std::size_t
     const bool waits = use.last > plan.unshards[plan.unshard_of[position]].last;
     const auto begin = waits ? busy_until.begin() + rotation : busy_until.begin();
     const auto end = waits ? busy_until.end() : busy_until.begin() + rotation;
-    // Prefer the slot that has been free longest: its reduction is most likely complete.
+    // Prefers the slot that has been free longest, because its last reduction is most likely
+    // complete.
     auto best = std::min_element(begin, end);
     if (best == end || (best->has_value() && **best >= position)) {
       busy_until.emplace_back();

@@ -1,11 +1,11 @@
-// Plans which buffer each unit uses at each point of a pass, from the declared order alone, before
-// training starts. A pure function.
+// Plans which buffer each unit uses at each point of a pass. The plan depends only on the declared
+// order and is made once, before training starts.
 //
 // A *position* is one use of a unit in a pass: first the forward uses in declared order, then the
-// backward uses in reverse. An *unshard* is the time in which a unit stays unsharded, from its
-// gather to its reshard: a run of consecutive positions of one unit. The last unit of forward is
-// the first of backward, so the two uses are one unshard. A *slot* is a buffer that several units,
-// or several unsharded gradients, use in turn.
+// backward uses in reverse. An *unshard* is the time in which a unit stays unsharded, from gather
+// to reshard: a run of consecutive positions of one unit. The last unit of forward is the first
+// unit of backward, so these two uses belong to one unshard. A *slot* is a buffer that several
+// units, or several unsharded gradients, use in turn.
 #pragma once
 
 #include <cstddef>
@@ -17,16 +17,16 @@ namespace atoll_v1::atoll::fsdp {
 
 struct Unshard {
   std::size_t unit = 0;
-  std::size_t first = 0, last = 0;  // positions
+  std::size_t first = 0, last = 0;  // first and last position
   std::size_t slot = 0;
-  // Forward leaves the unit unsharded in its slot for backward (FSDP2:
+  // True when the unit stays unsharded in its slot from forward to backward (FSDP2:
   // reshard_after_forward=False).
   bool stays_unsharded = false;
 };
 
-// The time in which a unit's unsharded gradient exists.
+// The time during which a unit's unsharded gradient occupies a slot.
 struct GradientUse {
-  std::size_t first = 0, last = 0;  // positions in backward
+  std::size_t first = 0, last = 0;  // first and last position in backward
   std::size_t slot = 0;
 };
 
@@ -39,12 +39,12 @@ struct PassPlan {
   std::vector<std::size_t> sequence;          // index of the unit at each position
   std::size_t forward_length = 0;             // number of forward positions
   std::vector<Unshard> unshards;              // in ascending order of positions
-  std::vector<std::size_t> unshard_of;        // index in unshards, by position
+  std::vector<std::size_t> unshard_of;        // index in `unshards` of each position
   std::vector<std::uint64_t> gathered_slots;  // bytes of each slot for unsharded parameters
   std::vector<GradientUse> gradients;         // one per unit
   std::vector<std::uint64_t> gradient_slots;  // bytes of each slot for unsharded gradients
 
-  // Maps an unshard of forward to that of the same unit in backward, and the other way round.
+  // Returns the unshard of backward that matches an unshard of forward, or the reverse.
   std::size_t mirror_of(std::size_t unshard) const noexcept {
     return unshards.size() - 1 - unshard;
   }
@@ -55,15 +55,16 @@ struct PlanOptions {
   std::size_t reduce_buffers = 2;
 };
 
-// Every unit must occur in `order`. `sizes` is by unit and includes padding.
+// Plans a pass. Every unit must occur in `order`. `sizes` has one entry per unit, including
+// padding.
 //
-// Parameters use prefetch + 1 slots. Forward uses them in turn, and backward uses for each unit
-// the slot that forward used. So backward finds the last prefetch + 1 units of forward in their
-// slots, and the next forward finds the last units of backward there.
+// Parameters use prefetch + 1 slots. Forward uses the slots in turn, and backward uses the same
+// slot for a unit as forward. So backward finds the last prefetch + 1 units of forward still
+// unsharded in their slots, and the next forward finds the last units of backward in theirs.
 //
-// Gradients use `reduce_buffers` slots in turn, so that one is reduced while the next is written.
-// A unit that backward uses again after other units, such as a tied embedding, has an additional
-// slot until its last use.
+// Gradients use `reduce_buffers` slots in turn, so that one gradient is reduced while the next is
+// written. A unit that backward uses again after other units, such as a tied embedding, occupies an
+// additional slot until its last use.
 PassPlan plan_pass(std::span<const std::size_t> order, std::span<const UnitSize> sizes,
                    PlanOptions options);
 

@@ -20,8 +20,10 @@ void Reducing::check_slot(const UnitState& unit, std::size_t position) const {
   const GradientUse& use = plan_.gradients[unit.index];
   const auto& owner = slots_[use.slot].owner;
   if (position != use.first || !owner) return;
-  throw invalid("backward({}): {} units are open already, one of them {}", unit.name, slots_.size(),
-                setup_.state(*owner).name);
+  throw invalid(
+      "backward({}): {} units with open backward scopes, among them {}, occupy all gradient "
+      "buffers",
+      unit.name, slots_.size(), setup_.state(*owner).name);
 }
 
 void Reducing::open(Stream& compute, const UnitState& unit, std::size_t position) {
@@ -29,14 +31,15 @@ void Reducing::open(Stream& compute, const UnitState& unit, std::size_t position
   const GradientUse& use = plan_.gradients[unit.index];
   if (position != use.first || unit.size.gradient == 0) return;
   if (sharding_.accumulates_unsharded) {
-    // If the optimizer skipped the last step, compute has not waited for its reduction yet.
+    // Without an optimizer step since the last reduction, compute has not waited for that reduction
+    // yet.
     if (pass_.micro == 0) scheduler_.wait(compute, units_[unit.index].final, unit.name);
     return;
   }
   slots_[use.slot].owner = unit.index;
   scheduler_.wait(compute, slots_[use.slot].free, unit.name);
   storage_.hold_gradient(compute, use.slot, unit);
-  // Units of other layouts share the slot and have left their values in the gaps of this layout.
+  // Zeros the gaps between tensors, in which other units that use the slot may have left values.
   for (const UnitBucket& bucket : unit.buckets) {
     if (!bucket.trainable) continue;
     for (const BucketSlot& gap : bucket.layout.gaps()) {
@@ -72,7 +75,7 @@ void Reducing::cancel(Stream& compute) const {
 void Reducing::wait(Stream& compute) const {
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     scheduler_.wait(compute, units_[unit].reduced, setup_.state(unit).name);
-    compute.wait(units_[unit].final);  // sums of squares are compute, not communication
+    compute.wait(units_[unit].final);  // not recorded: squares are not communication
   }
 }
 
@@ -97,7 +100,8 @@ void Reducing::reduce(const UnitState& unit, const Event& written) {
   gradient.final = reduced;
 }
 
-// Sums over the shard axis into the sharded gradients; the event is the end of the sums.
+// Sums the gradients of a unit over the shard axis into the sharded gradients. The returned event
+// happens when the sums are complete.
 LaneEvent Reducing::reduce_shards(const UnitState& unit, const Event& written) {
   const bool accumulates_unsharded = sharding_.accumulates_unsharded;
   Stream& stream = scheduler_.stream(Lane::reduce);
@@ -132,7 +136,7 @@ void Reducing::reduce_shard(const UnitState& unit, View unsharded, View target,
   setup_.ops().cast(scheduler_.stream(Lane::reduce), target, to);
 }
 
-// Sums the sharded gradient over the replicate axis, in place.
+// Sums a sharded gradient over the replicate axis in place.
 void Reducing::reduce_across(const UnitState& unit, View gradient, const Event& reduced) {
   View sent = gradient;
   if (setup_.casts_gradients()) {

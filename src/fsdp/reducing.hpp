@@ -1,5 +1,5 @@
-// Gradients of a pass: compute writes them unsharded, and the lanes `reduce` and `outer` sum them
-// over ranks into the sharded gradients.
+// Reduces gradients: compute writes unsharded gradients, and the lanes `reduce` and `outer` sum
+// them over ranks into sharded gradients.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,16 @@
 
 namespace atoll_v1::atoll::fsdp {
 
-// Reduces gradients: sums over ranks, no averages. Event edges order the work:
+// Gradients are summed over ranks, not averaged. Events order the work:
 //  - compute writes into a gradient slot after the reduction of the slot's last gradient has read
 //    it;
 //  - a reduction over the shard axis waits until compute has written the whole gradient;
 //  - a reduction across replicas waits for the one over the shard axis.
-// Nothing else is ordered, so each lane runs as early as it can.
+// There are no other waits, so each lane runs as early as possible.
 class Reducing {
  public:
-  // Called when the gradient of a step is final. Work that it enqueues on `stream` runs before
-  // wait() lets compute read the gradient.
+  // A function that is called for each unit when its gradient of the step is final. Compute reads
+  // the gradient only after the work that the function enqueues on `stream`.
   using OnFinal = std::function<void(const UnitState& unit, Stream& stream)>;
 
   Reducing(EngineSetup& setup, const Storage& storage) : setup_(setup), storage_(storage) {}
@@ -30,29 +30,29 @@ class Reducing {
   bool has_on_final() const noexcept { return static_cast<bool>(on_final_); }
 
   void begin_pass(const PassOptions& pass);
-  // Error(invalid_argument) when open units occupy the gradient slot that a backward scope of
-  // `unit` at `position` needs.
+  // Throws Error(invalid_argument) when a unit with open scopes occupies the gradient slot that a
+  // backward scope of `unit` at `position` needs.
   void check_slot(const UnitState& unit, std::size_t position) const;
-  // Makes `compute` wait until it may write the gradient of the unit.
+  // Begins a backward scope: makes `compute` wait until it may write the gradient of the unit.
   void open(Stream& compute, const UnitState& unit, std::size_t position);
-  // Ends one open(); `next` is the position after the last scope that was entered. Starts the
-  // reduction after the unit's last use in backward.
+  // Ends a backward scope; `next` is the position after the last scope that was entered. After the
+  // unit's last use in backward, starts the reduction.
   void close(Stream& compute, const UnitState& unit, std::size_t next);
   WriteMode write_mode(const UnitState& unit, std::size_t position) const noexcept;
-  // Ends a pass that is not complete: open gradients will not be reduced.
+  // Ends an incomplete pass without reducing the gradients of open scopes.
   void cancel(Stream& compute) const;
-  // `compute` waits until all gradients are final.
+  // Makes `compute` wait until all gradients are final.
   void wait(Stream& compute) const;
   const Engine::Traffic& traffic() const noexcept { return traffic_; }
 
  private:
   struct Slot {
-    LaneEvent free;                    // the last reduction has read the slot
-    std::optional<std::size_t> owner;  // unit that compute is writing the gradient of
+    LaneEvent free;                    // happens when the last reduction has read the slot
+    std::optional<std::size_t> owner;  // unit with open scopes that uses the slot
   };
   struct UnitGradient {
-    LaneEvent reduced;  // the last reduction of the sharded gradient
-    LaneEvent final;    // `reduced`, and the work that on_final has enqueued after it
+    LaneEvent reduced;  // end of the last reduction of the sharded gradient
+    LaneEvent final;    // end of `reduced` and of the work that on_final enqueued
     int scopes = 0;     // number of open backward scopes
   };
 

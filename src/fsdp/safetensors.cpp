@@ -24,9 +24,9 @@ using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t length_bytes = 8;
-constexpr std::uint64_t max_header_bytes = 100'000'000;  // the reference reader has the same limit
+constexpr std::uint64_t max_header_bytes = 100'000'000;  // limit of the reference reader
 constexpr std::size_t max_dimensions = 32;
-constexpr int max_depth = 3;  // header object, tensor object, list
+constexpr int max_depth = 3;  // levels: header object, tensor object, list
 constexpr std::string_view metadata_key = "__metadata__";
 
 using Tag = std::pair<std::string_view, DType>;
@@ -104,7 +104,7 @@ struct SafetensorsFile::Impl {
   std::string_view text;  // JSON header
   std::uint64_t data_begin = 0;
   std::vector<SafetensorsEntry> entries;
-  std::map<std::string_view, std::size_t, std::less<>> index;  // keys view the names in `entries`
+  std::map<std::string_view, std::size_t, std::less<>> index;  // by name; keys point into `entries`
   std::map<std::string, std::string, std::less<>> metadata;
 
   void parse();
@@ -116,7 +116,7 @@ struct SafetensorsFile::Impl {
   std::uint64_t number(const std::string& name, const Json& json) const;
   void order_entries();
 
-  // Byte offset of a tensor's name in the file, for error messages.
+  // Returns the byte offset of a tensor's name in the file, for error messages.
   std::uint64_t offset_of(std::string_view name) const {
     const std::size_t at = text.find(fmt::format("\"{}\"", name));
     return length_bytes + (at == std::string_view::npos ? 0 : at);
@@ -142,7 +142,8 @@ Json SafetensorsFile::Impl::parse_header() {
   text = {reinterpret_cast<const char*>(mapping.data() + length_bytes),
           static_cast<std::size_t>(length)};
   std::set<std::string, std::less<>> names;
-  // Runs while parsing, so that a deep or repetitive header is rejected before it uses memory.
+  // The parser calls this at every value, so that a header with deep nesting or repeated names is
+  // rejected before it uses much memory.
   const auto examine = [&](int depth, Json::parse_event_t event, Json& value) {
     if (depth > max_depth) bad(path, length_bytes, "the header is nested too deeply");
     if (depth == 1 && event == Json::parse_event_t::key) {
@@ -196,7 +197,7 @@ DType SafetensorsFile::Impl::parse_dtype(const std::string& name, const Json& js
 const Json& SafetensorsFile::Impl::list(const std::string& name, const Json& json,
                                         const char* key) const {
   const auto found = json.find(key);
-  if (found == json.end() || !found->is_array()) fail(name, fmt::format("has no list {}", key));
+  if (found == json.end() || !found->is_array()) fail(name, fmt::format("has no list \"{}\"", key));
   return *found;
 }
 
@@ -250,7 +251,8 @@ void SafetensorsFile::Impl::order_entries() {
     index.emplace(entries[i].name, i);
     const auto* begin = static_cast<const std::byte*>(entries[i].data.data);
     if (begin < end) {
-      fail(entries[i].name, fmt::format("its data overlaps that of {}", entries[i - 1].name));
+      fail(entries[i].name,
+           fmt::format("the data overlaps the data of tensor {}", entries[i - 1].name));
     }
     end = begin + entries[i].data.bytes();
   }
@@ -320,8 +322,8 @@ void SafetensorsWriter::write(std::span<const std::byte> data) {
 
 void SafetensorsWriter::close() {
   if (written_ != expected_) {
-    throw Error(ErrorCode::io, fmt::format("{}: {} bytes declared, {} written", path_.string(),
-                                           expected_, written_));
+    throw Error(ErrorCode::io, fmt::format("{}: {} bytes were declared, but {} bytes were written",
+                                           path_.string(), expected_, written_));
   }
   file_.close();
   if (!file_) fail_io(path_, "close");

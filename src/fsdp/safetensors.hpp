@@ -1,9 +1,10 @@
-// Reads and writes Hugging Face's safetensors files: a little-endian 8-byte length N, a JSON header
-// of N bytes {"name": {"dtype", "shape", "data_offsets": [begin, end)}, "__metadata__": {text}},
-// and the data, in which the offsets count. https://github.com/huggingface/safetensors
+// Reads and writes safetensors files, the format of Hugging Face. A file has three parts: a
+// little-endian 8-byte length N, a JSON header of N bytes {"name": {"dtype", "shape",
+// "data_offsets": [begin, end)}, "__metadata__": {text}}, and the data, to which the offsets are
+// relative. https://github.com/huggingface/safetensors
 //
-// Files are memory-mapped and untrusted: open() bounds and checks everything, and Error(bad_data)
-// names the file and a byte offset in it. Tensor data is read only when a caller accesses it.
+// Files are memory-mapped and untrusted: open() checks the whole header, and Error(bad_data) names
+// the file and a byte offset in the file. Tensor data is read only when a caller accesses it.
 #pragma once
 
 #include <cstddef>
@@ -31,18 +32,19 @@ struct SafetensorsEntry {
 
 class SafetensorsFile {
  public:
-  // Error(io): the file cannot be opened or mapped. Error(bad_data): it is not a safetensors file,
-  // or tensors overlap or exceed the file. Error(unsupported): DType has no such dtype.
+  // Throws Error(io) when the file cannot be opened or mapped, Error(bad_data) when it is not a
+  // safetensors file or when tensors overlap or exceed the file, and Error(unsupported) when DType
+  // has no value for the dtype of a tensor.
   static SafetensorsFile open(const std::filesystem::path& path);
 
   SafetensorsFile(SafetensorsFile&&) noexcept;
   SafetensorsFile& operator=(SafetensorsFile&&) noexcept;
   ~SafetensorsFile();
 
-  // In the order of their data in the file.
+  // Returns all tensors in the order of their data in the file.
   std::span<const SafetensorsEntry> tensors() const noexcept;
-  const SafetensorsEntry* find(std::string_view name) const noexcept;  // null: no such tensor
-  const SafetensorsEntry& at(std::string_view name) const;  // Error(not_found) names the file
+  const SafetensorsEntry* find(std::string_view name) const noexcept;  // null if not found
+  const SafetensorsEntry& at(std::string_view name) const;             // throws Error(not_found)
   const std::map<std::string, std::string, std::less<>>& metadata() const noexcept;
   const std::filesystem::path& path() const noexcept;
 
@@ -66,8 +68,8 @@ class SafetensorsWriter {
                     std::span<const SafetensorsDeclaration> tensors,
                     const std::map<std::string, std::string>& metadata = {});
   void write(std::span<const std::byte> data);
-  // Syncs the file to disk; without close() the file is incomplete. Throws if more or less data was
-  // written than declared.
+  // Syncs the file to disk; without close() the file is incomplete. Throws if the bytes written
+  // differ from the bytes declared.
   void close();
 
  private:
@@ -77,7 +79,7 @@ class SafetensorsWriter {
   std::uint64_t written_ = 0;
 };
 
-// Flushes a file or folder to disk. Error(io) names it.
+// Flushes a file or folder to disk. Throws Error(io), which names the path.
 void sync_to_disk(const std::filesystem::path& path);
 
 }  // namespace atoll_v1::atoll::fsdp

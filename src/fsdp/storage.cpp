@@ -55,11 +55,11 @@ std::string MemoryPlan::to_string() const {
   row("parameters (whole, resident)", resident);
   row("optimizer", optimizer);
   row("gradients (f32 shards)", gradients);
-  row("parameters (gathered, passing)", gathered);
+  row("parameters (gathered while used)", gathered);
   row("parameters (inner shards)", inner_shards);
   row("whole gradients", whole_gradients);
   row("staging", staging);
-  row("activations (the consumer's)", activations);
+  row("activations (set by the caller)", activations);
   row("total", total());
   return text;
 }
@@ -96,7 +96,7 @@ void Storage::plan_memory() {
   throw invalid("freeze: the plan needs more than the {} bytes of Options::memory_bytes{}\n{}",
                 limit,
                 sharding_.accumulates_unsharded && setup_.sharded()
-                    ? "; Accumulation::shard would keep no whole gradients"
+                    ? "; Accumulation::shard would need no whole gradients"
                     : "",
                 memory_.to_string());
 }
@@ -109,8 +109,8 @@ std::uint64_t Storage::plan_casts(std::uint64_t shard_elements) {
   return cast_bytes_[0] + cast_bytes_[1] + cast_bytes_[2];
 }
 
-// Plans the scratch of fallback reductions, which the library builds where a backend cannot order
-// its sums.
+// Plans the scratch memory of fallback reductions, which core builds if a backend cannot order its
+// sums.
 std::uint64_t Storage::plan_scratch(std::uint64_t shard_elements) {
   const DType dtype = setup_.options.precision.reduce;
   const auto bytes = [&](bool used, Lane lane) {
@@ -130,13 +130,13 @@ void Storage::allocate() {
   hold_fixed_memory();
 }
 
-// false: the master is this rank's part of the resident parameters.
+// Returns false if the master of a bucket is this rank's part of the resident parameters.
 bool Storage::has_separate_master(const UnitBucket& bucket) const {
   return !sharding_.resident || master_dtype(bucket) != bucket.dtype;
 }
 
-// This rank's part of resident parameters is the master or its compute copy, so that all-gathers
-// work in place.
+// Allocates masters and resident parameters. This rank's part of the resident parameters is the
+// master itself or its compute copy, so that all-gathers work in place.
 void Storage::allocate_parameters() {
   masters_ = scheduler_.allocate(memory_.parameters, {Lane::gather});
   residents_ = scheduler_.allocate(memory_.resident, {Lane::gather});
@@ -152,13 +152,14 @@ void Storage::allocate_parameters() {
       (separate ? bucket.compute_copy : bucket.master) = bucket.unsharded.part(n * index, n);
     }
   }
-  // Padding stays zero: it adds nothing to a norm, and an optimizer does not move it.
+  // Padding is zero and stays zero, because optimizers do not change it. So padding does not affect
+  // a norm.
   setup_.set_zero(masters_);
   setup_.set_zero(residents_);
 }
 
-// A gradient that accumulates unsharded contains this rank's shard, so that reduce-scatters work in
-// place.
+// Allocates gradients. An unsharded gradient that accumulates over micro batches contains this
+// rank's gradient shard, so that reduce-scatters work in place.
 void Storage::allocate_gradients() {
   const bool accumulates = sharding_.accumulates_unsharded;
   if (accumulates) {
@@ -245,7 +246,8 @@ void Storage::hold_nothing(Stream& stream, const Buffer& slot) {
   stream.backend().hold(slot.data(), slot.bytes(), {});
 }
 
-// Reports to the lifetime checker the memory with fixed content, and that slots are empty.
+// Reports to the lifetime checker what each buffer with fixed content holds, and that slots are
+// empty.
 void Storage::hold_fixed_memory() {
   Stream& stream = scheduler_.stream(Lane::gather);
   for (const auto& entry : setup_.units) {
@@ -261,9 +263,10 @@ void Storage::hold_fixed_memory() {
       }
     }
   }
-  stream.backend().hold(staging_.data(), staging_.bytes(), {"staging of further micro batches"});
+  stream.backend().hold(staging_.data(), staging_.bytes(), {"staging of reduced gradient shards"});
   for (const Buffer* casts : {&cast_unsharded_, &cast_shard_, &cast_outer_}) {
-    stream.backend().hold(casts->data(), casts->bytes(), {"gradients as they travel"});
+    stream.backend().hold(casts->data(), casts->bytes(),
+                          {"gradients in the type in which they are sent"});
   }
   for (const Buffer& slot : parameter_slots_) hold_nothing(stream, slot);
   for (const Buffer& slot : gradient_slots_) hold_nothing(stream, slot);

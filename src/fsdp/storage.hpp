@@ -1,4 +1,4 @@
-// The device memory of an engine: one allocation per category of MemoryPlan, laid out once.
+// The device memory of an engine, allocated once by category of MemoryPlan.
 #pragma once
 
 #include <array>
@@ -9,38 +9,40 @@
 
 namespace atoll_v1::atoll::fsdp {
 
-// Owns every buffer that passes use. allocate() sets the views of all units; nothing is allocated
+// Owns every buffer that passes use. allocate() sets the views of all units; no memory is allocated
 // or moved afterwards. Storage knows where data is, while Gathering, Reducing and PassState decide
-// when it may be used.
+// when the data may be used.
 class Storage {
  public:
   explicit Storage(EngineSetup& setup) : setup_(setup) {}
 
-  // Collective. Plans first: Error(invalid_argument) shows a plan above Options::memory_bytes
-  // before anything is allocated. Masters and gradients start as zeros.
+  // Plans and allocates all buffers. Collective. If the plan exceeds Options::memory_bytes, throws
+  // Error(invalid_argument) that shows the plan, before anything is allocated. Masters and
+  // gradients are filled with zeros.
   void allocate();
   MemoryPlan& plan() noexcept { return memory_; }
 
-  // The whole bucket as compute reads it at a position of the pass.
+  // Returns the unsharded bucket that compute reads at a position of the pass.
   View unsharded(const UnitBucket& bucket, std::size_t position) const;
-  // The whole gradient of the bucket, which compute writes.
+  // Returns the unsharded gradient of a bucket, which compute writes.
   View unsharded_gradient(const UnitState& unit, const UnitBucket& bucket) const;
   const Buffer& parameter_slot(std::size_t slot) const { return parameter_slots_[slot]; }
   const Buffer& gradient_slot(std::size_t slot) const { return gradient_slots_[slot]; }
-  // Receives a reduced shard before it is added to the gradient of earlier micro batches.
+  // Returns the buffer for a reduced gradient shard that will be added to the sum of earlier micro
+  // batches.
   View staging(std::uint64_t elements) const;
-  // Buffers for gradients in the type Precision::reduce: the unsharded gradient, the reduced shard,
-  // and the shard that is summed across replicas.
+  // Return buffers for gradients in the type Precision::reduce: for the unsharded gradient, for the
+  // reduced shard, and for the shard that is summed across replicas.
   View cast_unsharded(std::uint64_t elements) const { return cast_view(cast_unsharded_, elements); }
   View cast_shard(std::uint64_t elements) const { return cast_view(cast_shard_, elements); }
   View cast_outer(std::uint64_t elements) const { return cast_view(cast_outer_, elements); }
 
-  // Report to the lifetime checker (ATOLL_CHECK=lifetimes), in the order of `stream`, what a slot
-  // contains from here on. Without a checker these calls do nothing.
+  // The hold functions report to the lifetime checker (ATOLL_CHECK=lifetimes), in the order of
+  // `stream`, what a slot contains from then on. Without a checker they do nothing.
   void hold_parameters(Stream& stream, std::size_t slot, const UnitState& unit) const;
   void hold_gradient(Stream& stream, std::size_t slot, const UnitState& unit) const;
   static void hold_nothing(Stream& stream, const Buffer& slot);
-  // Reports to the checker what compute reads and writes in the scope at `position`.
+  // Reports to the lifetime checker what compute reads and writes in the scope at `position`.
   void report_uses(Stream& compute, const UnitState& unit, std::size_t position) const;
 
  private:
@@ -59,8 +61,8 @@ class Storage {
   const Sharding& sharding_ = setup_.sharding;
   const PassPlan& plan_ = setup_.plan;
   MemoryPlan memory_;
-  std::array<std::uint64_t, 3> cast_bytes_{};  // sizes of cast_unsharded_, cast_shard_, cast_outer_
-  std::array<std::uint64_t, 2> scratch_bytes_{};  // scratch of the lanes reduce and outer
+  std::array<std::uint64_t, 3> cast_bytes_{};     // sizes of the cast_*_ buffers
+  std::array<std::uint64_t, 2> scratch_bytes_{};  // scratch of lanes reduce, outer
   std::uint64_t staging_bytes_ = 0;
   Buffer masters_, residents_, inner_shards_, gradients_, unsharded_gradients_, staging_;
   Buffer cast_unsharded_, cast_shard_, cast_outer_;

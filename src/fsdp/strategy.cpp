@@ -15,9 +15,10 @@ namespace {
 struct StrategyRow {
   Strategy value;
   std::string_view name;
-  StrategyRule rule;  // with Accumulation::automatic
+  StrategyRule rule;  // rule for Accumulation::automatic
 };
-// In the order of the enumerators. The flags are resident and accumulates_unsharded.
+// Rows are in the order of the enumerators. The two flags are StrategyRule::resident and
+// StrategyRule::accumulates_unsharded.
 constexpr std::array strategies = {
     StrategyRow{Strategy::no_shard, "no_shard", {ShardedOver::nothing, true, true}},
     StrategyRow{Strategy::shard_optimizer, "shard_optimizer", {ShardedOver::world, true, true}},
@@ -51,12 +52,12 @@ Axis alone(World& world, std::string name) {
   return {.world = &world, .name = std::move(name), .ranks = {world.rank()}, .index = 0};
 }
 
-// The group of `ranks` consecutive ranks that contains this rank.
+// Returns the group of `ranks` consecutive ranks that contains this rank.
 Axis inner_axis(const Axis& shard, int ranks) {
   if (shard.size() % ranks != 0) {
     throw invalid("Engine: inner_shards = {} does not divide the {} shards", ranks, shard.size());
   }
-  // Ranks of one block of the planned mesh have the fast links.
+  // The ranks of a block of the planned mesh are joined by fast links.
   if (shard.block > 0 && shard.block % ranks != 0 && ranks % shard.block != 0 && shard.index == 0) {
     log::warn(
         "inner groups of {} ranks cross the mesh's shard groups of {} ranks, so backward gathers "
@@ -111,7 +112,8 @@ void check_options(const Options& options) {
   }
   if (options.prefetch < 0 || options.reduce_buffers < 1 || options.inner_shards < 0) {
     throw invalid(
-        "Engine: prefetch = {}, reduce_buffers = {}, inner_shards = {}: use at least 0, 1 and 0",
+        "Engine: prefetch = {}, reduce_buffers = {}, inner_shards = {}: must be at least 0, 1 and "
+        "0",
         options.prefetch, options.reduce_buffers, options.inner_shards);
   }
 }

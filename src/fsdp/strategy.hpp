@@ -1,4 +1,4 @@
-// The meaning of a strategy: the ranks over which state is sharded, and what stays unsharded.
+// Defines each strategy: the ranks over which state is sharded, and which state stays unsharded.
 #pragma once
 
 #include "atoll/fsdp.hpp"
@@ -11,30 +11,34 @@ enum class ShardedOver {
   shard_axis
 };
 
-// The rule of a strategy without a mesh. With a single shard sharding_of() sets both flags.
+// The definition of a strategy without a mesh. If the mesh leads to a single shard, sharding_of()
+// sets both flags.
 struct StrategyRule {
   ShardedOver over = ShardedOver::nothing;
   // Parameters stay unsharded between passes and are gathered once after each update. Otherwise
   // each use of a unit gathers them, unless a slot still contains them.
   bool resident = false;
-  // Gradients accumulate unsharded over the micro batches of a step and are reduced with the last.
+  // Gradients accumulate unsharded over the micro batches of a step and are reduced in the last
+  // micro batch.
   bool accumulates_unsharded = false;
 };
 StrategyRule rule_of(Strategy strategy, Accumulation accumulation) noexcept;
 
-// A rule applied to a mesh.
+// The axes and flags of a strategy on a given mesh.
 struct Sharding {
   Axis shard;
   Axis replicate;
-  Axis inner{};  // group of ranks for partial resharding; empty: off
+  Axis inner{};  // ranks for partial resharding; empty when it is off
   bool resident = false;
   bool accumulates_unsharded = false;
 };
-// Error(invalid_argument): inner shards that do not divide the shard axis.
+// Throws Error(invalid_argument) when Options::inner_shards does not divide the size of the shard
+// axis.
 Sharding sharding_of(const Mesh& mesh, const Options& options);
 
-bool computes_in(DType dtype) noexcept;  // whether compute may read parameters of this type
-// Error(invalid_argument, unsupported) names the option that no engine supports.
+bool computes_in(DType dtype) noexcept;  // true if compute may read this type
+// Throws Error(invalid_argument) or Error(unsupported), which name the option, for options that no
+// engine supports.
 void check_options(const Options& options);
 
 }  // namespace atoll_v1::atoll::fsdp

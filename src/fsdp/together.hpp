@@ -10,8 +10,8 @@
 
 namespace atoll_v1::atoll::fsdp {
 
-// Collective. Runs `body` and exchanges its outcome: all ranks return, or all throw the error of
-// the lowest rank that failed.
+// Runs `body` and exchanges whether it failed. Either all ranks return, or all ranks throw the
+// error of the lowest rank that failed. Collective.
 template <class Body>
 void together(World& world, const Body& body) {
   std::string problem;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t most_elements = std::uint64_t{1} << 48;
 
-// Returns more than most_elements for an impossible shape.
+// Returns the number of elements, or more than most_elements for an impossible shape.
 std::uint64_t checked_count(const ParamSpec& param) {
   std::uint64_t count = 1;
   for (const std::int64_t extent : param.shape) {
@@ -79,7 +79,7 @@ UnitState::UnitState(std::string_view name_, std::size_t index_, std::vector<Par
                      DType param_dtype, std::uint64_t shards)
     : name(name_), index(index_), params(std::move(params_)) {
   check_params(name, params);
-  // Buckets are in the order of their first parameter.
+  // Buckets are ordered by the first parameter of each.
   std::vector<std::vector<std::uint64_t>> counts;
   std::vector<std::size_t> index_in_bucket;
   for (const ParamSpec& param : params) {

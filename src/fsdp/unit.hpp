@@ -1,4 +1,4 @@
-// The layout of a unit: its buckets, and the memory that Storage gives to each of them.
+// The layout of a unit: its buckets, and the memory that Storage assigns to each bucket.
 #pragma once
 
 #include <cstdint>
@@ -12,39 +12,39 @@
 
 namespace atoll_v1::atoll::fsdp {
 
-// Parameters of a unit that travel together: they share one dtype and are all trainable or all
-// frozen. The views are set by Storage::allocate().
+// The parameters of a unit that one collective moves. All have the same dtype, and all are
+// trainable or all are frozen. Storage::allocate() sets the views.
 struct UnitBucket {
-  DType dtype = DType::f32;  // the type that compute reads
+  DType dtype = DType::f32;  // type that compute reads
   bool trainable = true;
   BucketLayout layout;
-  std::uint64_t gathered_offset = 0;  // bytes into the unit's slot of unsharded parameters
-  std::uint64_t gradient_offset = 0;  // elements into the unit's slot of unsharded gradients
+  std::uint64_t gathered_offset = 0;  // bytes from the begin of a parameter slot
+  std::uint64_t gradient_offset = 0;  // elements from the begin of a gradient slot
 
-  View master;              // the sharded parameter: f32, or `dtype` when the bucket is frozen
-  View compute_copy;        // the master in `dtype`, written by each update; empty when not needed
-  View unsharded;           // resident parameters; empty when they are gathered into a slot
-  View gradient;            // the sharded gradient, f32
-  View unsharded_gradient;  // accumulates over micro batches; empty when gradients use slots
+  View master;              // this rank's part: f32, or `dtype` if the bucket is frozen
+  View compute_copy;        // copy of the master in `dtype`; empty if not needed
+  View unsharded;           // resident parameters; empty if slots are used
+  View gradient;            // sharded gradient in f32
+  View unsharded_gradient;  // sum over micro batches; empty if slots are used
 
-  std::string label() const;  // "f32", "bf16", "frozen f32": unique in its unit
+  std::string label() const;  // unique in the unit, such as "frozen f32"
 };
 
 struct UnitState {
-  // The bucket that holds a parameter, and the part of that bucket.
+  // The bucket that contains a parameter, and the position of the parameter in the bucket.
   struct Location {
     std::size_t bucket = 0;
     BucketSlot slot;
   };
 
-  // Parameters without a dtype of their own have `param_dtype`. Error(invalid_argument,
-  // unsupported) names the unit and the parameter at fault.
+  // Parameters without ParamSpec::dtype get `param_dtype`. Throws Error(invalid_argument) or
+  // Error(unsupported), which name the unit and the invalid parameter.
   UnitState(std::string_view name, std::size_t index, std::vector<ParamSpec> params,
             DType param_dtype, std::uint64_t shards);
-  std::size_t find(std::string_view param) const;  // index in params; Error(not_found)
+  std::size_t find(std::string_view param) const;  // index in params; throws Error(not_found)
 
   std::string name;
-  std::size_t index;  // position in Engine::units()
+  std::size_t index;  // index in Engine::units()
   std::vector<ParamSpec> params;
   std::vector<UnitBucket> buckets;
   std::vector<Location> locations;  // one per parameter
@@ -58,12 +58,14 @@ class Gathering;
 class Reducing;
 class PassState;
 
-// The optimizer's moments of a bucket or of a part of it; empty without moments.
+// The first and second moments of a bucket or of a part of a bucket; empty for an optimizer without
+// moments.
 struct Moments {
   View first, second;
 };
 
-// A friend of the public classes. References live as long as the engine.
+// Gives the room access to private members of the public classes. References are valid as long as
+// the engine.
 struct EngineAccess {
   static std::unique_ptr<Unit> make_unit(std::unique_ptr<UnitState> state) {
     return std::unique_ptr<Unit>(new Unit(std::move(state)));

@@ -25,7 +25,7 @@ bool is_float(DType dtype) {
   return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
 }
 
-// Finds the entry of a parameter in the first file that contains it.
+// Returns the entry of a parameter from the first file that contains the parameter.
 const SafetensorsEntry& find_entry(const std::vector<SafetensorsFile>& files,
                                    const std::string& tensor, const ParamSpec& param) {
   for (const SafetensorsFile& file : files) {
@@ -68,7 +68,7 @@ void export_weights(const fs::path& file, Engine& engine, DType dtype,
     if (file.has_parent_path()) fs::create_directories(file.parent_path());
     writer.emplace(partial, declared, std::map<std::string, std::string>{{"format", "pt"}});
   });
-  std::optional<Error> problem;  // visit() continues, since other ranks wait for its gathers
+  std::optional<Error> problem;  // after an error visit() continues: peers wait for its gathers
   std::vector<std::byte> bytes;
   engine.visit([&](const Unit&, const ParamSpec&, std::span<const float> values) {
     if (!writer || problem) return;
@@ -98,7 +98,7 @@ void import_weights(const std::vector<fs::path>& paths, Engine& engine,
       const std::string tensor = param_name(*segment.unit, *segment.param);
       const ConstView source =
           find_entry(files, tensor, *segment.param).data.part(segment.first, out.size());
-      aligned.resize(source.bytes());  // the format does not guarantee alignment
+      aligned.resize(source.bytes());  // copy: the file format does not align data
       std::memcpy(aligned.data(), source.data, source.bytes());
       host::cast(out, ConstView(aligned.data(), source.count, source.dtype));
     });
@@ -106,7 +106,7 @@ void import_weights(const std::vector<fs::path>& paths, Engine& engine,
   try {
     together(EngineAccess::setup(engine).world, fill);
   } catch (...) {
-    engine.refresh();  // on every rank, since some masters may be written
+    engine.refresh();  // on every rank, because some masters may have been overwritten
     throw;
   }
 }

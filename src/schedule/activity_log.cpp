@@ -10,9 +10,9 @@ namespace atoll_v1::atoll {
 namespace {
 
 using Entry = ActivityLog::Entry;
-using LaneEntries = std::array<std::vector<Entry*>, 3>;  // collectives by lane, in order
+using LaneEntries = std::array<std::vector<Entry*>, 3>;  // collectives of each lane
 
-constexpr std::int64_t shortest_wait_ns = 1'000;  // shorter waits measure only the two stamps
+constexpr std::int64_t shortest_wait_ns = 1'000;  // shorter than this is only the cost of stamps
 
 bool set_times(Entry& entry) {
   const auto begin = entry.begin.ns(), end = entry.end.ns();
@@ -88,7 +88,7 @@ TraceLog ActivityLog::take() {
   for (Entry* entry : complete) {
     if (!is_wait_for_nothing(entry->record)) log.records.push_back(std::move(entry->record));
   }
-  entries_.clear();  // keeps the capacity
+  entries_.clear();  // keeps the allocation
   std::ranges::move(open, std::back_inserter(entries_));
   return log;
 }

@@ -1,10 +1,11 @@
-// The log of a scheduler: records whose times are known once the streams have passed their stamps.
+// The log of a scheduler. The times of a record become known when its stream has passed the stamps
+// before and after the work.
 //
-// The log computes how long compute waited for each collective, as the overlap of the wait with the
-// collective. A lane runs one operation at a time, in order: while compute waits for a point of the
-// lane, it waits for the operation that the lane is running. An all-reduce across replicas waits
-// for reduce-scatters, so a wait for the lane `outer` also counts for earlier collectives of
-// `reduce`.
+// The log computes how long compute waited for each collective: the time during which a wait and
+// the collective overlap. A lane runs one operation at a time, in order, so compute that waits for
+// an event of the lane waits for the operation that the lane is running. An all-reduce across
+// replicas waits for reduce-scatters, so a wait for the lane `outer` is also attributed to earlier
+// collectives on the lane `reduce`.
 #pragma once
 
 #include <cstddef>
@@ -21,9 +22,9 @@ class ActivityLog {
   static constexpr std::size_t capacity_asked = 262'144;   // records kept after the first take()
 
   struct Entry {
-    TraceRecord record;  // its times are not set yet
+    TraceRecord record;  // complete except for its times
     Lane lane = Lane::gather;
-    std::uint64_t number = 0;  // number of the collective; for a wait, of the last one it waits for
+    std::uint64_t number = 0;  // number of the collective, or of the last one waited for
     Stamp begin, end;
   };
 

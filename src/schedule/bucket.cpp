@@ -10,7 +10,7 @@ namespace {
 
 static_assert(bucket_granularity == norm_block, "a norm block never spans two shards");
 
-// Small enough that rounding up and conversion to bytes stay within 64 bits.
+// This limit ensures that rounding up and conversion to bytes do not overflow 64 bits.
 constexpr std::uint64_t most_elements = std::uint64_t{1} << 60;
 
 constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t multiple) {
@@ -29,7 +29,7 @@ void check_size(std::uint64_t offset, std::uint64_t count, std::uint64_t shards)
 }  // namespace
 
 BucketLayout plan_bucket(std::span<const std::uint64_t> counts, std::uint64_t shards) {
-  if (shards == 0) throw invalid("plan_bucket: zero shards");
+  if (shards == 0) throw invalid("plan_bucket: the number of shards must be at least 1");
   BucketLayout layout;
   layout.shards = shards;
   std::uint64_t end = 0;
@@ -45,9 +45,9 @@ BucketLayout plan_bucket(std::span<const std::uint64_t> counts, std::uint64_t sh
 
 BucketPlan plan_buckets(std::span<const std::uint64_t> counts, DType dtype, std::uint64_t max_bytes,
                         std::uint64_t shards) {
-  if (shards == 0) throw invalid("plan_buckets: zero shards");
+  if (shards == 0) throw invalid("plan_buckets: the number of shards must be at least 1");
   BucketPlan plan;
-  std::size_t first = 0;  // first tensor of the bucket being filled
+  std::size_t first = 0;  // first tensor of the bucket that is being filled
   std::uint64_t end = 0;
   const auto close = [&](std::size_t last) {
     if (first == last) return;

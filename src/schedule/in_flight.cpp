@@ -32,7 +32,7 @@ void InFlight::withdraw() noexcept {
 void InFlight::release(const Event& after) {
   if (limit_ == 0) return;
   if (released_ == held_.size()) {
-    throw invalid("Scheduler: nothing to release on the lane {}", lane_);
+    throw invalid("Scheduler: release() on the lane {} without an unreleased operation", lane_);
   }
   held_[released_++].free = after;
 }

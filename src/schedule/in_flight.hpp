@@ -1,4 +1,4 @@
-// Limits the bytes that operations of one lane hold at the same time.
+// Limits the bytes of memory that the operations of one lane occupy at the same time.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,16 @@
 
 namespace atoll_v1::atoll {
 
-// Decisions depend only on the order of calls, which is the same on all ranks, and never on time.
+// Whether an operation must wait depends only on the order of calls, which is the same on all
+// ranks, and never on time.
 class InFlight {
  public:
   InFlight(std::string_view lane, std::uint64_t limit) : lane_(lane), limit_(limit) {}
 
-  // Call before enqueuing an operation of `bytes`: makes the stream wait until they fit.
-  // Error(invalid_argument) if they cannot fit before a further release().
+  // Must be called before an operation of `bytes` bytes is enqueued. Makes `stream` wait until the
+  // operation fits. Throws Error(invalid_argument) if it cannot fit without a further release().
   void admit(std::uint64_t bytes, Stream& stream);
-  // Undoes the last admit(), because enqueuing its operation failed.
+  // Undoes the last admit() after its operation could not be enqueued.
   void withdraw() noexcept;
   // Implements Scheduler::release().
   void release(const Event& after);
@@ -26,14 +27,14 @@ class InFlight {
  private:
   struct Held {
     std::uint64_t bytes = 0;
-    std::optional<Event> free{};  // the event of release(); unset before it
+    std::optional<Event> free{};  // event given to release(); unset before release()
   };
 
   std::string_view lane_;
-  std::uint64_t limit_;  // 0: no limit, nothing is counted
+  std::uint64_t limit_;  // 0 means that there is no limit
   std::deque<Held> held_;
-  std::uint64_t bytes_ = 0;   // sum over held_
-  std::size_t released_ = 0;  // the number of released operations, at the front of held_
+  std::uint64_t bytes_ = 0;   // sum of the bytes in held_
+  std::size_t released_ = 0;  // number of released operations at the front of held_
 };
 
 }  // namespace atoll_v1::atoll

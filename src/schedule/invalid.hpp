@@ -8,7 +8,7 @@
 
 namespace atoll_v1::atoll {
 
-// Error(invalid_argument) with a formatted message.
+// Returns Error(invalid_argument) with a formatted message.
 template <class... Args>
 Error invalid(fmt::format_string<Args...> text, Args&&... args) {
   return {ErrorCode::invalid_argument, fmt::format(text, std::forward<Args>(args)...)};

@@ -27,7 +27,8 @@ Lane lane_of(Activity collective) {
   return collective == Activity::reduce_scatter ? Lane::reduce : Lane::outer;
 }
 
-// Replaces an axis without ranks by an axis of this rank alone.
+// Returns `axis`, or an axis of this rank alone if `axis` has no ranks. `other` then provides the
+// World.
 Axis or_alone(const Axis& axis, const Axis& other, std::string_view name) {
   if (!axis.ranks.empty() && axis.world) return axis;
   if (!other.world) {
@@ -50,8 +51,8 @@ struct Scheduler::Impl {
         streams{device.stream({.name = "gather", .priority = StreamPriority::high}),
                 device.stream({.name = "reduce", .priority = StreamPriority::high}),
                 device.stream({.name = "outer"})} {
-    // All ranks open in this order. Lanes do not share communicators, so that none waits for
-    // another.
+    // All ranks open the communicators in this order. Each lane has its own communicator, so that
+    // no lane waits for another lane.
     const auto open = [&](const Axis& axis, std::string_view lane) -> std::optional<Communicator> {
       if (axis.size() == 1) return std::nullopt;
       return Communicator::open(axis, {.name = axis.name + "." + std::string(lane),
@@ -82,8 +83,8 @@ struct Scheduler::Impl {
   Stream& stream(Lane lane) { return streams[static_cast<std::size_t>(lane)]; }
 
   // Enqueues a collective on its lane after `after`, and logs `record` with stamps before and after
-  // it. Without a communicator the collective is a copy. If it fails, its bytes are not counted as
-  // in flight.
+  // the collective. Without a communicator the collective is a copy. If enqueuing fails, the bytes
+  // of the collective do not count as in flight.
   template <class Start>
   Work collective(std::optional<Communicator>& communicator, TraceRecord record, ConstView src,
                   View dst, const Event& after, const Start& start) {
@@ -119,9 +120,10 @@ struct Scheduler::Impl {
   ActivityLog log;
   std::uint64_t collectives = 0;
   Recording recording = Recording::collectives;
-  // Declared before the communicators, which must be closed before their streams end.
+  // Streams are declared before the communicators, because communicators must be closed before
+  // their streams are destroyed.
   std::array<Stream, 3> streams;
-  std::optional<Communicator> root;  // parent of the other communicators; runs no collectives
+  std::optional<Communicator> root;  // only to split the other communicators from
   std::optional<Communicator> gather, reduce, outer, gather_inner;
 };
 

@@ -1,5 +1,5 @@
-// Writes Chrome's trace event format, in which a rank is a process and a stream is a thread; ts and
-// dur are in us. The format is described in "Trace Event Format":
+// Writes Chrome's trace event format. A rank becomes a process and a stream becomes a thread; `ts`
+// and `dur` are in us. Specification:
 // docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 #include "atoll/trace.hpp"
 
@@ -16,25 +16,26 @@ namespace {
 
 using nlohmann::json;
 
-// The order of rows from top to bottom. Other rows follow, ordered by name.
+// The order of rows in the trace, from top to bottom. Rows with other names follow, sorted by name.
 constexpr std::array<std::string_view, 6> usual_rows = {"step",   "compute", "update",
                                                         "gather", "reduce",  "outer"};
 
 struct Row {
   std::string name;
-  std::vector<const TraceRecord*> records;  // by begin; for equal begins the longer first
+  std::vector<const TraceRecord*> records;  // sorted by begin; longer records first
 };
 
 std::size_t rank_of(std::string_view row) {
   return static_cast<std::size_t>(std::ranges::find(usual_rows, row) - usual_rows.begin());
 }
 
-// Puts each record into the first row of its stream in which it crosses no other record.
+// Puts each record into the first row of its stream in which it does not partly overlap another
+// record.
 std::vector<Row> rows_of_stream(const std::string& name,
                                 const std::vector<const TraceRecord*>& records) {
   std::vector<Row> rows;
   std::vector<std::vector<std::int64_t>>
-      open;  // by row: end times of the spans that contain the current time
+      open;  // for each row, the end times of the spans that contain the current time
   for (const TraceRecord* record : records) {
     std::size_t row = 0;
     for (; row < rows.size(); ++row) {
@@ -142,7 +143,7 @@ std::int64_t communication_ns(std::span<const TraceRecord> records, std::int64_t
     if (is_collective(record.activity)) spans.emplace_back(record.begin_ns, record.end_ns);
   }
   std::ranges::sort(spans);
-  std::int64_t sum = 0, covered = from_ns;  // time before `covered` is counted already
+  std::int64_t sum = 0, covered = from_ns;  // time before `covered` has been counted
   for (const auto& [begin, end] : spans) {
     if (end > covered) sum += end - std::max(begin, covered);
     covered = std::max(covered, end);

@@ -150,7 +150,7 @@ TEST_CASE("auto takes GPUs where each rank has one of its own, and else says why
   // There is one rank more than GPUs, so the first and the last rank share a GPU.
   const auto alone = choices(gpus + 1, "auto", "");
   CHECK(alone.back().device.kind() == atoll::DeviceKind::host);
-  CHECK(alone.back().why.find(fmt::format("ranks 0, {} have one GPU", gpus)) != std::string::npos);
+  CHECK(alone.back().why.find(fmt::format("ranks 0, {} have only one GPU", gpus)) != std::string::npos);
   const auto shared = choices(gpus + 1, "cuda", "");
   CHECK(shared.front().sharing == 2);
   CHECK(shared.front().memory_bytes() == shared.front().device.memory_bytes() / 2);
@@ -191,7 +191,8 @@ TEST_CASE("a run that requires GPUDirect RDMA ends where another host is reached
   CHECK_THROWS_WITH_AS(
       run_on("there"),
       doctest::Contains(
-          "GPUDirect RDMA is required: rank 0 reaches other hosts by Socket without it"),
+          "GPUDirect RDMA is required: rank 0 reaches other hosts by Socket without "
+          "GPUDirect RDMA"),
       atoll::Error);
   ::unsetenv("FAKE_NCCL_LOG");
 }

@@ -1,4 +1,4 @@
-// Tests of the flight recorder: its ring, its file and SIGUSR1.
+// Tests of the flight recorder: its ring buffer, its file, and its reaction to SIGUSR1.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -34,7 +34,7 @@ atoll::FlightCommunicator shard() {
   return {.id = "comm/shard/0", .name = "shard", .backend = "host", .rank = 0, .ranks = {0, 1}};
 }
 
-// The text of a flight file, complete or as an older version without some field wrote it.
+// The text of a flight file. without() removes a field that older versions did not write.
 struct FlightLogText {
   std::string text;
 
@@ -65,7 +65,7 @@ bool waits_for(const std::filesystem::path& file) {
 
 }  // namespace
 
-TEST_CASE("a part of a collective is recorded with what was called") {
+TEST_CASE("a part of a collective is recorded with the collective that was called") {
   atoll::FlightRecorder recorder;
   const auto track = recorder.open(shard());
   atoll::FlightCall part = all_reduce(100);
@@ -144,7 +144,7 @@ TEST_CASE("times are those of the steady clock") {
   recorder.started(number, 1);
   const auto after = steady();
   const auto log = recorder.snapshot();
-  constexpr std::int64_t slack = 1'000'000;  // 1 ms: ticks are converted with a measured rate
+  constexpr std::int64_t slack = 1'000'000;  // 1 ms: conversion from CPU ticks is not exact
   CHECK(log.operations[0].enqueued_ns >= before - slack);
   CHECK(log.operations[0].enqueued_ns <= between + slack);
   CHECK(log.operations[0].started_ns >= between + 20'000'000 - slack);
@@ -162,7 +162,7 @@ TEST_CASE("the ring keeps the last operations and nothing else") {
     recorder.started(number, 1);
     recorder.completed(*track, number, 1, 1);
   }
-  // A late report does not bring back an operation that has been overwritten.
+  // A late report for an operation that has been overwritten must change nothing.
   recorder.failed(0, 1, "late");
   const auto log = recorder.snapshot();
   REQUIRE(log.operations.size() == atoll::flight_capacity);
@@ -174,7 +174,7 @@ TEST_CASE("the ring keeps the last operations and nothing else") {
   }
 }
 
-TEST_CASE("writers of several communicators and a reader do not disturb each other") {
+TEST_CASE("several communicators can record while another thread takes snapshots") {
   constexpr int writers = 3;
   constexpr std::uint64_t each = 20'000;
   atoll::FlightRecorder recorder;
@@ -217,7 +217,7 @@ TEST_CASE("writers of several communicators and a reader do not disturb each oth
   CHECK(completed == writers * each);
 }
 
-TEST_CASE("communicators that are gone make room, open ones stay") {
+TEST_CASE("closed communicators are removed from a full log, open ones are kept") {
   atoll::FlightRecorder recorder;
   const auto track = recorder.open(shard());
   for (std::size_t i = 0; i < 2 * atoll::max_flight_communicators; ++i) {
@@ -228,7 +228,7 @@ TEST_CASE("communicators that are gone make room, open ones stay") {
   CHECK_FALSE(log.communicators[0].closed);
 }
 
-TEST_CASE("a log survives its file") {
+TEST_CASE("a log that is written to a file and read again is the same") {
   atoll::FlightRecorder recorder;
   const auto track = recorder.open(shard());
   const auto number = recorder.enqueue(*track, std::vector{all_reduce(9)}, 0);
@@ -245,7 +245,7 @@ TEST_CASE("a log survives its file") {
   CHECK(back.written_ns == log.written_ns);
 }
 
-TEST_CASE("a World writes its file when asked, at SIGUSR1 and at a failure") {
+TEST_CASE("a World writes its flight file on request, at SIGUSR1 and at a failure") {
   const Folder folder;
   const auto file = folder.path / "run.0.json";
   atoll::Config config;
@@ -289,7 +289,7 @@ namespace {
 std::atomic<int> own_signals{0};
 }  // namespace
 
-TEST_CASE("a program's own handler of SIGUSR1 stays") {
+TEST_CASE("a SIGUSR1 handler of the program is not replaced") {
   const Folder folder;
   struct sigaction own {
   }, before{};
@@ -310,7 +310,7 @@ TEST_CASE("a program's own handler of SIGUSR1 stays") {
   REQUIRE(::sigaction(SIGUSR1, &before, nullptr) == 0);
 }
 
-TEST_CASE("without a prefix nothing is written") {
+TEST_CASE("without Config::flight, or with a bad path, write_flight() throws") {
   atoll::World world = atoll::World::single();
   CHECK(atoll::flight_log(world).operations.empty());
   try {

@@ -18,7 +18,8 @@ using atoll::FlightState;
 
 constexpr std::int64_t second = 1'000'000'000;
 
-// The log of one of `size` ranks, with a communicator "shard" over all of them, 100 s after start.
+// Returns the log of rank `rank` of `size`, taken 100 s after the start of the job, with a
+// communicator "shard" over all ranks.
 FlightLog log_of(int rank, int size) {
   FlightLog log;
   log.rank = rank;
@@ -86,7 +87,7 @@ std::string replaced(std::string text, std::string_view from, std::string_view t
 
 }  // namespace
 
-TEST_CASE("a rank that never called is told, and one without a file") {
+TEST_CASE("the report names a rank that never called, and a rank without a log") {
   FlightLog behind = log_of(1, 4);
   add(behind, "all_gather", FlightState::completed);
   const std::vector logs = {in_all_reduce(2, 4), behind, in_all_reduce(0, 4)};
@@ -106,7 +107,7 @@ TEST_CASE("a rank that never called is told, and one without a file") {
         "  rank 2: in all_reduce 1 (1024 x f32, sum) for 60 s\n");
 }
 
-TEST_CASE("calls that differ are shown together") {
+TEST_CASE("the report shows different calls of ranks together") {
   FlightLog odd = log_of(1, 3);
   add(odd, "all_gather", FlightState::completed);
   add(odd, "reduce_scatter", FlightState::started, 512, "sum");
@@ -131,7 +132,8 @@ TEST_CASE("calls that differ are shown together") {
         "  rank 2: all_reduce 1 (1024 x f32, sum) failed: timed out after 60 s\n");
 }
 
-TEST_CASE("calls that differed earlier, unseen by the backend, are told first") {
+TEST_CASE(
+    "the report shows earlier different calls first, even if the backend did not notice them") {
   FlightLog odd = log_of(1, 2), other = log_of(0, 2);
   add(odd, "all_reduce", FlightState::completed, 1024, "max");
   add(other, "all_reduce", FlightState::completed, 1024, "sum");
@@ -147,7 +149,7 @@ TEST_CASE("calls that differed earlier, unseen by the backend, are told first") 
   CHECK(differ < never);
 }
 
-TEST_CASE("parts of a collective that the library builds are told with its name") {
+TEST_CASE("the report names the collective to which the parts of a fallback belong") {
   const auto log = [](int rank, std::string_view called) {
     FlightLog one = log_of(rank, 2);
     add(one, "all_to_all", FlightState::started, 512);
@@ -158,14 +160,14 @@ TEST_CASE("parts of a collective that the library builds are told with its name"
       atoll::tell_flight(std::vector{log(0, "all_reduce"), log(1, "all_reduce")});
   CHECK(same.find("ranks 0, 1 are in all_to_all 0 of all_reduce\n") != std::string::npos);
   CHECK(same.find("in all_to_all 0 of all_reduce (512 x f32) for 60 s") != std::string::npos);
-  // Equal parts of different collectives count as different calls.
+  // The same part of different collectives is reported as different calls.
   const std::string other =
       atoll::tell_flight(std::vector{log(0, "all_reduce"), log(1, "reduce_scatter")});
   CHECK(other.find("calls differ at collective 0") != std::string::npos);
   CHECK(other.find("called all_to_all 0 of reduce_scatter (512 x f32)") != std::string::npos);
 }
 
-TEST_CASE("a rank that waits on another communicator is explained") {
+TEST_CASE("the report explains that a rank waits on another communicator") {
   FlightLog busy = log_of(1, 2), waiting = in_all_reduce(0, 2);
   add(busy, "all_gather", FlightState::completed);
   add(busy, "all_reduce", FlightState::enqueued, 1024, "sum");
@@ -182,7 +184,7 @@ TEST_CASE("a rank that waits on another communicator is explained") {
                   "sum) of communicator shard") != std::string::npos);
 }
 
-TEST_CASE("messages do not shift the count of collectives") {
+TEST_CASE("sends and receives are not counted as collectives") {
   FlightLog sender = log_of(0, 2), other = log_of(1, 2);
   add(sender, "send", FlightState::completed);
   sender.operations[0].collective = -1;
@@ -200,7 +202,7 @@ TEST_CASE("messages do not shift the count of collectives") {
         "f32)\n");
 }
 
-TEST_CASE("logs that do not belong together are refused") {
+TEST_CASE("logs of different jobs are refused") {
   const auto refuse = [](const std::vector<FlightLog>& logs, atoll::ErrorCode code) {
     return complaint([&] { atoll::tell_flight(logs); }, code);
   };
@@ -211,7 +213,7 @@ TEST_CASE("logs that do not belong together are refused") {
         "flight logs of different jobs: the job of rank 0 has 2 ranks, that of rank 1 has 3");
 }
 
-TEST_CASE("a file that is not a flight file is refused with its name and the place") {
+TEST_CASE("a file that is not a flight file is refused, with its name and the byte offset") {
   const std::string good = atoll::to_json(in_all_reduce(0, 2));
   CHECK(atoll::to_json(atoll::parse_flight(good, "f.json")) == good);
   CHECK(bad("") == "f.json: byte 0: the file is not JSON");
@@ -239,12 +241,12 @@ TEST_CASE("a file that is not a flight file is refused with its name and the pla
   CHECK(bad(replaced(good, "node0", std::string(atoll::max_flight_text + 1, 'x')))
             .find("host has 16385 bytes") != std::string::npos);
   CHECK(bad(std::string(atoll::max_flight_bytes + 1, ' ')).find("bytes; ") != std::string::npos);
-  // The error has the byte offset where the entry ends.
+  // The error names the byte offset at which the invalid entry ends.
   const std::string wrong = replaced(good, "\"state\":\"started\"", "\"state\":\"asleep\"");
   const auto end = wrong.find('}', wrong.find("asleep")) + 1;
   CHECK(bad(wrong) == "f.json: byte " + std::to_string(end) +
                           ": state is not one of enqueued, started, completed, failed");
-  // Truncated files are refused, whatever their length.
+  // Files that are truncated at any length are refused.
   for (std::size_t size = 0; size + 2 < good.size(); size += 7) {
     CHECK(bad(good.substr(0, size)).find("f.json: byte ") == 0);
   }

@@ -1,5 +1,6 @@
-// Tests of the launch watchdog: completion, absent ranks, failures after the launch, and a job that
-// fails elsewhere. A test device and a test backend launch operations on host memory.
+// Tests of the launch watchdog: completion, absent ranks, failures after the launch, and failures
+// of other ranks. A test device and a test backend behave like a GPU, but launch operations on host
+// memory.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -19,7 +20,8 @@ namespace {
 using namespace std::chrono_literals;
 using Floats = std::vector<float>;
 
-// Bodies must not throw, because doctest would collect their captures from several threads at once.
+// `body` must not throw, because doctest would then collect captured values from several threads at
+// once.
 void run(int ranks, std::chrono::seconds timeout, const std::function<void(atoll::World&)>& body) {
   atoll_test::run_thread_ranks(ranks, body, [&](atoll::Config& config) {
     config.plugin_path = ATOLL_TEST_PLUGINS;
@@ -40,7 +42,8 @@ atoll::FlightLog record(atoll::World& world) {
   return atoll::Flight::of(world)->recorder().snapshot();
 }
 
-// Waits until the watchdog has recorded the wanted state of the last operation, at most 10 s.
+// Waits up to 10 s until the watchdog has recorded the wanted state of the last operation. Returns
+// the recorded state.
 atoll::FlightState last_state(atoll::World& world, atoll::FlightState wanted) {
   const auto patience = std::chrono::steady_clock::now() + 10s;
   while (true) {
@@ -50,7 +53,7 @@ atoll::FlightState last_state(atoll::World& world, atoll::FlightState wanted) {
   }
 }
 
-// The text of the Error that the call throws; empty when it throws none.
+// Returns the text of the Error that `call` throws, or an empty text.
 template <class Call>
 std::string thrown(const Call& call) {
   try {
@@ -63,7 +66,7 @@ std::string thrown(const Call& call) {
 
 }  // namespace
 
-TEST_CASE("an operation is recorded as complete when it is, not when it is launched") {
+TEST_CASE("an operation is recorded as complete when it has run, not when it is launched") {
   run(2, 60s, [](atoll::World& world) {
     const auto device = launching();
     auto stream = device.stream();
@@ -92,7 +95,7 @@ TEST_CASE("an operation is recorded as complete when it is, not when it is launc
   });
 }
 
-TEST_CASE("a rank that does not come is named at the timeout, to the work and to the stream") {
+TEST_CASE("after a timeout the errors of Work and stream name the absent rank") {
   std::atomic<int> told{0};
   run(3, 1s, [&](atoll::World& world) {
     const auto device = launching();
@@ -123,7 +126,7 @@ TEST_CASE("a rank that does not come is named at the timeout, to the work and to
 }
 
 TEST_CASE(
-    "time counts from when the stream gets there, so that long compute in front is no failure") {
+    "the timeout begins when the stream reaches the operation, so earlier compute may take long") {
   run(2, 1s, [](atoll::World& world) {
     const auto device = launching();
     auto stream = device.stream();
@@ -135,7 +138,8 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("a failure behind the launch reaches every rank, and streams that wait for it") {
+TEST_CASE(
+    "a failure after the launch reaches every rank and every stream that waits for the operation") {
   std::atomic<int> told{0};
   run(2, 60s, [&](atoll::World& world) {
     const auto device = launching();
@@ -155,7 +159,7 @@ TEST_CASE("a failure behind the launch reaches every rank, and streams that wait
   CHECK(told == 2);
 }
 
-TEST_CASE("a job that fails elsewhere ends what waits, and refuses what comes") {
+TEST_CASE("a failure of another rank ends operations in flight and refuses new operations") {
   std::atomic<int> told{0};
   run(2, 60s, [&](atoll::World& world) {
     const auto device = launching();

@@ -1,4 +1,5 @@
-// Tests of levels_of(): fallback sums go level by level if the ranks of each host are a subtree.
+// Tests of levels_of(): fallback sums use two levels if the ranks of each host are a subtree of the
+// sum.
 #include <doctest/doctest.h>
 
 #include <vector>
@@ -23,22 +24,21 @@ std::vector<int> in_a_row(int hosts, int ranks) {
 
 }  // namespace
 
-TEST_CASE("one host, or one rank a host, is one level") {
+TEST_CASE("a single host, or one rank per host, gives one level") {
   CHECK(levels({}) == "one");
   CHECK(levels({0}) == "one");
   CHECK(levels({0, 0, 0, 0}) == "one");
   CHECK(levels({0, 1, 2}) == "one");
 }
 
-TEST_CASE(
-    "hosts of a power of two are subtrees of the tree over all ranks, however many they are") {
+TEST_CASE("hosts with a power of two of ranks are subtrees, for any number of hosts") {
   CHECK(levels(in_a_row(2, 2)) == "2/0/0");
   CHECK(levels(in_a_row(3, 8)) == "8/0/0");
   CHECK(levels(in_a_row(2, 3)) == "one");
   CHECK(levels(in_a_row(2, 6)) == "one");
 }
 
-TEST_CASE("ranks of a host must be neighbours, and hosts of one size") {
+TEST_CASE("two levels need hosts with equal numbers of neighbouring ranks") {
   CHECK(levels({0, 1, 0, 1}) == "one");
   CHECK(levels({0, 0, 1, 1, 1}) == "one");
   CHECK(levels({0, 0, 1, 1, 2}) == "one");
@@ -47,7 +47,7 @@ TEST_CASE("ranks of a host must be neighbours, and hosts of one size") {
   CHECK(levels({3, 3, 1, 1}) == "2/0/0");
 }
 
-TEST_CASE("with blocks, a host is a block, a subtree of one, or a subtree of blocks") {
+TEST_CASE("with blocks, a host must be a block, part of a block, or several blocks") {
   CHECK(levels(in_a_row(2, 3), 3) == "3/0/0");
   CHECK(levels(in_a_row(3, 2), 6) == "2/0/3");
   CHECK(levels(in_a_row(6, 2), 6) == "2/0/3");

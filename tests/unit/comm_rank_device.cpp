@@ -10,7 +10,7 @@
 
 namespace {
 
-// For each rank, the name of its device or the text of its error.
+// Returns, for each rank, the name of the chosen device or the text of the error.
 std::vector<std::string> choices(const std::vector<std::string>& wishes) {
   std::vector<std::string> results(wishes.size());
   atoll_test::run_thread_ranks(static_cast<int>(wishes.size()), [&](atoll::World& world) {
@@ -30,13 +30,13 @@ std::vector<std::string> choices(const std::vector<std::string>& wishes) {
 
 }  // namespace
 
-TEST_CASE("the host, where all want it") {
+TEST_CASE("the host is chosen if all ranks request the host") {
   for (const auto& name : choices({"host", "host"})) {
     CHECK(name == atoll::Device::host().name());
   }
 }
 
-TEST_CASE("wishes that differ are a reason for every rank") {
+TEST_CASE("different requests are an error on every rank") {
   for (const auto& wish : {"auto", "cuda", "gpu"}) {
     CAPTURE(wish);
     for (const auto& why : choices({"host", "host", wish})) {
@@ -45,7 +45,7 @@ TEST_CASE("wishes that differ are a reason for every rank") {
   }
 }
 
-TEST_CASE("a wish that nobody knows is named with those that there are") {
+TEST_CASE("the error for an unknown device lists the known devices") {
   for (const auto& why : choices({"gpu", "gpu"})) {
     CHECK(why.find("unknown device \"gpu\": use auto, host or cuda") != std::string::npos);
   }

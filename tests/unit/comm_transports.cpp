@@ -12,7 +12,8 @@ namespace {
 
 using atoll::Transports;
 
-// The error of rank 0, or "". Rank r is on host hosts[r] and reports said[r].
+// Calls require_gpudirect_rdma() on ranks where rank r is on host hosts[r] and has the transports
+// said[r]. Returns the error of rank 0, or "".
 std::string refused(const std::vector<std::string>& hosts, const std::vector<Transports>& said) {
   std::string why;
   atoll_test::run_thread_ranks(
@@ -40,14 +41,14 @@ Transports by(const std::string& network, bool direct, bool partly = false) {
 
 }  // namespace
 
-TEST_CASE("a rank without a connection of its own is fine where others have GPUDirect RDMA") {
+TEST_CASE("a rank without connections passes if the other ranks have GPUDirect RDMA") {
   CHECK(refused({"a", "a", "b", "b"}, {by("IB", true), {}, {}, by("IB", true)}) == "");
 }
 
-TEST_CASE("one that has a connection without it is named, and so is one that does not know") {
+TEST_CASE("the error names a rank without GPUDirect RDMA, or with unknown transports") {
   const auto slow = refused({"a", "b", "b"}, {by("IB", true), {}, by("IB", false, true)});
-  CHECK(slow.find("GPUDirect RDMA is required: rank 2 reaches other hosts by IB with it in part") ==
-        0);
+  CHECK(slow.find("GPUDirect RDMA is required: rank 2 reaches other hosts by IB with "
+                  "GPUDirect RDMA on some connections only") == 0);
   Transports unknown;
   unknown.unknown = "NCCL_DEBUG=WARN is set";
   const auto lost = refused({"a", "b"}, {by("IB", true), unknown});
@@ -55,13 +56,14 @@ TEST_CASE("one that has a connection without it is named, and so is one that doe
         "GPUDirect RDMA is required: rank 1 does not know its transports: NCCL_DEBUG=WARN is set");
 }
 
-TEST_CASE("without any connection between several hosts it is refused, on one host it is not") {
-  CHECK(refused({"a", "b"}, {{}, {}}).find("no rank is known to have a connection") != std::string::npos);
+TEST_CASE("several hosts without any connection are refused, a single host is not") {
+  CHECK(refused({"a", "b"}, {{}, {}}).find("no rank is known to have a connection") !=
+        std::string::npos);
   CHECK(refused({"a", "a"}, {{}, {}}) == "");
   CHECK(refused({"a", "a"}, {by("Socket", false), {}}) == "");
 }
 
-TEST_CASE("together: all networks, and what holds for all") {
+TEST_CASE("gather_transports() lists all networks, and what all ranks have") {
   std::vector<std::string> texts(3);
   atoll_test::run_thread_ranks(3, [&](atoll::World& world) {
     Transports mine[] = {by("IB", true), {}, by("Socket", false)};
@@ -71,7 +73,7 @@ TEST_CASE("together: all networks, and what holds for all") {
     texts[rank] = atoll::gather_transports(world, mine[rank]).to_string();
   });
   for (const std::string& text : texts) {
-    CHECK(text == "network IB, Socket with GPUDirect RDMA in part, NVLS available");
+    CHECK(text == "network IB, Socket with GPUDirect RDMA on some connections, NVLS available");
   }
   CHECK(Transports{}.to_string() == "no network in use");
   CHECK(by("IB", true).to_string() == "network IB with GPUDirect RDMA");

@@ -1,4 +1,4 @@
-// Tests of tuning_lines(): the settings of a user as lines for backends.
+// Tests of tuning_lines(), which converts the user's settings to lines for backends.
 #include "comm/tuning.hpp"
 
 #include <doctest/doctest.h>
@@ -43,7 +43,7 @@ std::string problem_of(const std::string& file, const std::string& algorithm,
   return "";
 }
 
-// The text of the error after the prefix "FILE:".
+// Returns the text of the error for a tuning file with `text`, without the prefix "FILE:".
 std::string problem_in_file(const std::string& text) {
   const TuningFile file(text);
   const std::string problem = problem_of(file.path(), "");
@@ -53,20 +53,20 @@ std::string problem_in_file(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("nothing asked for leaves the choice to the backend") {
+TEST_CASE("without settings there are no lines") {
   CHECK(lines_of("", "") == "");
   CHECK(lines_of("", "  ") == "");
   const TuningFile empty("# nothing\n\n   \n");
   CHECK(lines_of(empty.path(), "") == "");
 }
 
-TEST_CASE("the setting becomes a line for each collective, from 0 bytes on") {
+TEST_CASE("each choice in ATOLL_ALGORITHM becomes a line with 0 as MIN_BYTES") {
   CHECK(lines_of("", "all_reduce:two_level,all_gather:ring") ==
         "all_reduce 0 two_level\nall_gather 0 ring\n");
   CHECK(lines_of("", " reduce_scatter_v : ring ") == "reduce_scatter_v 0 ring\n");
 }
 
-TEST_CASE("the file comes first, so that the setting goes before it") {
+TEST_CASE("lines of the file come first, so that ATOLL_ALGORITHM has precedence") {
   const TuningFile file(
       "# measured\n"
       "all_reduce 0 latency\n"
@@ -84,7 +84,7 @@ TEST_CASE("the file comes first, so that the setting goes before it") {
         "all_reduce 0 two_level\n");
 }
 
-TEST_CASE("an error in the setting quotes it") {
+TEST_CASE("an error in ATOLL_ALGORITHM quotes the value") {
   CHECK(problem_of("", "all_reduce") ==
         "ATOLL_ALGORITHM=\"all_reduce\": expected COLLECTIVE:ALGORITHM, separated by "
         "commas");
@@ -115,7 +115,7 @@ TEST_CASE("an error in the file names file and line") {
     CHECK(problem_in_file(std::string("all_reduce ") + size + " ring\n").find("1: \"") == 0);
   }
   CHECK(problem_in_file("all_reduce 99999999999999G ring\n") ==
-        "1: \"99999999999999G\" is too large a size");
+        "1: the size \"99999999999999G\" is too large");
   CHECK(problem_in_file("allgather 0 ring\n").find("1: unknown collective \"allgather\"; ") == 0);
   CHECK(problem_of("/nonexistent/tuning", "", atoll::ErrorCode::io).find("/nonexistent/tuning") !=
         std::string::npos);

@@ -15,7 +15,8 @@
 
 namespace {
 
-// All operations of a rank so far, with their communicators: "shard.inside all_gather".
+// Returns all operations of a rank so far, each with its communicator, such as "shard.inside
+// all_gather".
 std::vector<std::string> done(atoll::World& world) {
   const auto log = atoll::Flight::of(world)->recorder().snapshot();
   std::vector<std::string> lines;
@@ -25,8 +26,8 @@ std::vector<std::string> done(atoll::World& world) {
   return lines;
 }
 
-// Ranks are threads. The library is told that there are `per_host` ranks on each host. The backend
-// has no levels of its own.
+// A job of `count` hosts with `per_host` ranks each. Ranks are threads that set different host ids.
+// The backend does not implement levels itself.
 struct Hosts {
   int count;
   int per_host;
@@ -45,7 +46,8 @@ void run(const Hosts& hosts, const std::function<void(atoll::World&)>& body) {
 constexpr std::uint64_t count = 1031;
 const std::string two_levels = "all_gather:two_level,reduce_scatter:two_level";
 
-// Gathers blocks filled with the rank's number, out of place and then in place.
+// Checks all_gather, out of place and then in place, with blocks that contain the number of their
+// rank.
 void check_all_gather(atoll::Communicator& comm, atoll::Stream& stream) {
   const auto n = static_cast<std::uint64_t>(comm.size()),
              mine = static_cast<std::uint64_t>(comm.rank());
@@ -71,7 +73,8 @@ void check_reduce_scatter(atoll::Communicator& comm, atoll::Stream& stream) {
     src[i] = static_cast<float>((i / count + 1) * (mine + 1));
   }
   const auto kept = src;
-  // All ranks have factor 2, so the result is twice the sum of 1 to n, times the block's number.
+  // All ranks have factor 2, so the result is 2 * (1 + ... + n) times the number of the block,
+  // which begins at 1.
   const auto sum = static_cast<float>(n * (n + 1) * (mine + 1));
   std::vector<float> dst(count);
   comm.reduce_scatter(src, dst, {atoll::ReduceOp::sum, 2.0}, stream).synchronize();
@@ -84,7 +87,7 @@ void check_reduce_scatter(atoll::Communicator& comm, atoll::Stream& stream) {
 
 }  // namespace
 
-TEST_CASE("blocks arrive in their places, sums are right, whatever the shape") {
+TEST_CASE("all_gather and reduce_scatter are correct with several shapes of hosts") {
   for (const auto& [hosts, per_host] : {std::pair{2, 2}, std::pair{2, 3}, std::pair{3, 2}}) {
     CAPTURE(hosts);
     CAPTURE(per_host);
@@ -98,7 +101,7 @@ TEST_CASE("blocks arrive in their places, sums are right, whatever the shape") {
   }
 }
 
-TEST_CASE("of what they are built, and what scratch memory they say that they take") {
+TEST_CASE("the operations of both levels, and the planned scratch memory") {
   run({2, 2, two_levels}, [](atoll::World& world) {
     const auto mesh = atoll::Mesh::make(world, {1, 4});
     auto comm = atoll::Communicator::open(mesh.axis("shard"));
@@ -121,7 +124,7 @@ TEST_CASE("of what they are built, and what scratch memory they say that they ta
   });
 }
 
-TEST_CASE("one level where nothing is known of rates, where that is asked for, and for averages") {
+TEST_CASE("one level is used without known rates, on request, and for averages") {
   const auto kinds = [](const Hosts& hosts, atoll::ReduceOp op) {
     std::vector<std::string> seen;
     std::mutex mutex;
@@ -140,8 +143,8 @@ TEST_CASE("one level where nothing is known of rates, where that is asked for, a
   CHECK(kinds({2, 2, ""}, atoll::ReduceOp::sum) == one);
   CHECK(kinds({2, 2, "reduce_scatter:flat"}, atoll::ReduceOp::sum) == one);
   CHECK(kinds({2, 2, two_levels}, atoll::ReduceOp::avg) == one);
-  CHECK(kinds({1, 4, two_levels}, atoll::ReduceOp::sum) == one);  // one host
-  CHECK(kinds({4, 1, two_levels}, atoll::ReduceOp::sum) == one);  // one rank a host
+  CHECK(kinds({1, 4, two_levels}, atoll::ReduceOp::sum) == one);  // a single host
+  CHECK(kinds({4, 1, two_levels}, atoll::ReduceOp::sum) == one);  // one rank per host
   CHECK(kinds({2, 2, two_levels}, atoll::ReduceOp::sum).size() == 3);
 }
 
@@ -161,7 +164,7 @@ TEST_CASE("memory of atoll::allocate is on the fast path of both levels") {
   });
 }
 
-TEST_CASE("lines that choose levels are core's, the others the backend's") {
+TEST_CASE("LevelChoice removes only the lines that choose between one and two levels") {
   std::string tuning =
       "all_gather 0 two_level\nall_gather 4096 flat\nall_reduce 0 two_level\nconnections 4\n"
       "reduce_scatter 64 ring\n";
@@ -172,7 +175,7 @@ TEST_CASE("lines that choose levels are core's, the others the backend's") {
   CHECK_FALSE(choice.two_level(ATOLL_REDUCE_SCATTER, 1 << 20));
 }
 
-TEST_CASE("the modelled time: two levels pay where a host's NICs are slow against its island") {
+TEST_CASE("two levels are modelled as faster if NICs are slower than links inside a host") {
   // Two hosts of 8 GPUs with 450 GB/s inside each host and one NIC of 50 GB/s per host.
   const atoll::GroupRate flat{.gbyte_s = 50, .latency_us = 70};
   const atoll::LevelRates levels{{.gbyte_s = 450, .latency_us = 30},
@@ -182,7 +185,8 @@ TEST_CASE("the modelled time: two levels pay where a host's NICs are slow agains
   CHECK(atoll::two_level_us(levels, 16, 8, large) ==
         doctest::Approx(50 + 0.5 * large / 50e3 + 7.0 / 8 * large / 450e3));
   CHECK(atoll::two_level_us(levels, 16, 8, large) < atoll::flat_us(flat, 16, large));
-  // With a NIC per GPU the network is as fast as the island, so two steps take longer than one.
+  // With one NIC per GPU the network is nearly as fast as the island, so two levels take longer
+  // than one level.
   const atoll::LevelRates rails{{.gbyte_s = 450, .latency_us = 30},
                                 {.gbyte_s = 50, .latency_us = 20}};
   CHECK(atoll::two_level_us(rails, 16, 8, large) >

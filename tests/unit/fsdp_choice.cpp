@@ -1,4 +1,4 @@
-// The choice of a strategy, and its estimates against the memory that engines allocate.
+// Tests of choose_strategy(), and of its estimates against the memory that engines allocate.
 #include <doctest/doctest.h>
 
 #include <mutex>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::uint64_t gb = 1'000'000'000;
 
-// A bf16 model on GPUs of 80 GB, with the mesh that plan_mesh() returns for the machine.
+// Asks for a bf16 model on GPUs of 80 GB, on the mesh that plan_mesh() returns for the topology.
 StrategyQuestion question(const Topology& topology, std::uint64_t parameters) {
   const auto ranks = fill_hosts(topology, 0);
   const auto plan = plan_mesh(topology, ranks);
@@ -65,10 +65,11 @@ TEST_CASE("choice: bytes follow the definition of the strategies") {
 
 TEST_CASE("choice: times follow the bytes that cross between hosts") {
   auto asked = question(three_hosts(400), 8 * gb);
-  // Links inside a host take no time, so only the (H - 1) / H of the bytes that cross NICs count.
+  // Links inside a host take no time here. So the time depends only on the bytes that cross NICs,
+  // (H - 1) / H of all bytes on H hosts.
   asked.rates.shard = {.gbyte_s = 1e12};
   asked.rates.replicate = {.gbyte_s = 1};
-  const double p = 8 * 2.0 / 3 / 8;  // seconds for a byte a parameter: 8 G, 2 of 3 parts, 8 NICs
+  const double p = 8 * 2.0 / 3 / 8;  // seconds to send 1 byte per parameter over the NICs
   for (const int micro : {1, 4}) {
     asked.micro_batches = micro;
     auto choice = choose_strategy(asked);
@@ -92,10 +93,10 @@ TEST_CASE("choice: one host, where the smaller strategy wins ties") {
   MESSAGE(one.why);
   CHECK(says(one, "GB per rank of 72 GB (80 GB less 10 %)"));
   CHECK(says(one, "equally fast within 1 % but larger is shard_optimizer"));
-  // With more micro batches, unsharded gradients save enough communication ...
+  // With more micro batches, accumulating unsharded gradients saves enough communication ...
   asked.micro_batches = 4;
   CHECK(choose_strategy(asked).strategy == Strategy::shard_optimizer);
-  // ... as long as they fit.
+  // ... unless unsharded gradients do not fit in memory.
   asked.activation_bytes = 30 * gb;
   const auto tight = choose_strategy(asked);
   CHECK(tight.strategy == Strategy::shard_grad);
@@ -134,11 +135,11 @@ TEST_CASE("choice: a model that fits only with full_shard, and a model that fits
   CHECK(says(unknown, "memory limit unknown"));
 }
 
-TEST_CASE("choice: one rank, unknown rates, refusals") {
+TEST_CASE("choice: a single rank, unknown rates and invalid questions") {
   StrategyQuestion asked{.parameters = 1000};
   const auto one = choose_strategy(asked);
   CHECK(one.strategy == Strategy::no_shard);
-  CHECK(says(one, "one rank"));
+  CHECK(says(one, "a single rank cannot shard"));
   asked.mesh = {2, 2};
   CHECK(says(choose_strategy(asked), "link rates unknown, assuming 1 GB/s everywhere"));
   asked.rates = {.shard = {.gbyte_s = 1, .is_assumed = true}, .replicate = {.gbyte_s = 1}};
@@ -174,7 +175,7 @@ TEST_CASE("choice: inner groups that cross shard groups pay for the links betwee
   CHECK(seconds(3) > 1.1 * seconds(4));
 }
 
-TEST_CASE("choice: the engine allocates what was estimated") {
+TEST_CASE("choice: the estimated bytes are what the engine allocates") {
   constexpr std::int64_t unit = 4096 * 12;
   std::mutex mutex;
   atoll_test::run_thread_ranks(4, [&](atoll::World& world) {

@@ -54,7 +54,7 @@ constexpr fsdp::OptimizerOptions plain_sgd{.kind = fsdp::OptimizerOptions::Kind:
 
 }  // namespace
 
-TEST_CASE("values assigned after a step stay, whatever compute was still doing") {
+TEST_CASE("values assigned after a step are not overwritten by compute that is still running") {
   auto world = single_rank();
   Engine engine(atoll::Mesh::make(world, {1, 1}));
   add_units(engine, {"a"}, 8);
@@ -110,7 +110,7 @@ TEST_CASE("without an optimizer step in between, the next gradients wait for the
   }
 }
 
-TEST_CASE("two units may be open in backward, a third is refused") {
+TEST_CASE("backward scopes of two units may be open; a scope of a third unit is refused") {
   run_thread_ranks(2, [](atoll::World& world) {
     Engine engine(atoll::Mesh::make(world, {1, 2}),
                   {.strategy = Strategy::full_shard, .prefetch = 3});
@@ -139,7 +139,7 @@ TEST_CASE("two units may be open in backward, a third is refused") {
   });
 }
 
-TEST_CASE("a unit that is still whole in its slot is not gathered again") {
+TEST_CASE("a unit that is still unsharded in its slot is not gathered again") {
   for (const int prefetch : {0, 1, 2, 7}) {
     for (const int inner : {0, 1}) {
       CAPTURE(prefetch);
@@ -192,7 +192,7 @@ TEST_CASE("a unit that is still whole in its slot is not gathered again") {
   }
 }
 
-TEST_CASE("a unit cannot begin backward while its forward is open") {
+TEST_CASE("backward of a unit cannot begin while its forward scope is open") {
   auto world = single_rank();
   Engine engine(atoll::Mesh::make(world, {1, 1}), {.strategy = Strategy::full_shard});
   CHECK_NOTHROW(engine.freeze({}));
@@ -242,7 +242,8 @@ TEST_CASE("an exception that leaves a scope abandons the pass, and nothing more 
     compute.synchronize();
     engine.scheduler().take_records();
     {
-      // An exception inside an inner scope also makes the gradient of the outer unit incomplete.
+      // An exception in an inner scope leaves the outer scope too, so both gradients are
+      // incomplete.
       auto pass = engine.begin({}, compute);
       for (const auto& unit : engine.units()) const auto w = pass.forward(*unit);
       const auto outer = pass.backward(engine.unit("b"));
@@ -285,7 +286,8 @@ TEST_CASE("a unit stays gathered as long as any scope of it is open") {
         std::this_thread::sleep_for(50ms);
         seen = v.as<float>()[0];
       });
-      CHECK_THROWS_AS(pass.backward(engine.unit("a")), atoll::Error);  // c still occupies its slot
+      CHECK_THROWS_AS(pass.backward(engine.unit("a")),
+                      atoll::Error);  // unit c still occupies the slot
       outer.reset();
       const auto w = pass.backward(engine.unit("a"));
     }
@@ -295,7 +297,7 @@ TEST_CASE("a unit stays gathered as long as any scope of it is open") {
   });
 }
 
-TEST_CASE("objects that end while a step is in progress wait for it") {
+TEST_CASE("engine and optimizer wait for a step in progress when they are destroyed") {
   run_thread_ranks(2, [](atoll::World& world) {
     std::optional<atoll::Stream> compute;
     {
@@ -312,7 +314,9 @@ TEST_CASE("objects that end while a step is in progress wait for it") {
   });
 }
 
-TEST_CASE("an engine that ends after the job has failed waits for the compute that reads it") {
+TEST_CASE(
+    "after a failure of the job, the destructor of an engine waits for compute that reads its "
+    "memory") {
   auto world = single_rank();
   std::atomic<bool> read{false};
   std::optional<atoll::Stream> compute;
@@ -332,7 +336,7 @@ TEST_CASE("an engine that ends after the job has failed waits for the compute th
   CHECK(read);
 }
 
-TEST_CASE("parameters are not written while a pass is in progress") {
+TEST_CASE("parameters cannot be written while a pass is in progress") {
   auto world = single_rank();
   Engine engine(atoll::Mesh::make(world, {1, 1}));
   add_units(engine, {"a"}, 8);
@@ -346,7 +350,7 @@ TEST_CASE("parameters are not written while a pass is in progress") {
   CHECK_NOTHROW(set_all(engine, 7.0f));
 }
 
-TEST_CASE("an evaluation between backward and the step takes no gradient away") {
+TEST_CASE("an evaluation between backward and the step does not change the gradients") {
   using Kind = fsdp::PassOptions::Kind;
   for (const bool in_backward : {false, true}) {
     CAPTURE(in_backward);
@@ -407,7 +411,7 @@ TEST_CASE("an optimizer steps only when all micro batches of the step are comple
   CHECK(engine.segments()[0].values.as<float>()[0] < 7.0f);
 }
 
-TEST_CASE("masters written from outside reach compute, in every strategy and dtype") {
+TEST_CASE("masters that the caller writes reach compute, in every strategy and dtype") {
   for (const auto strategy : fsdp::every_strategy()) {
     for (const auto dtype : {atoll::DType::f32, atoll::DType::bf16}) {
       CAPTURE(fsdp::name(strategy));
@@ -444,7 +448,7 @@ TEST_CASE("masters written from outside reach compute, in every strategy and dty
   }
 }
 
-TEST_CASE("a rank alone exposes no communication, however long its norms take") {
+TEST_CASE("a single rank exposes no communication, even if norms take long") {
   auto world = single_rank();
   Engine engine(atoll::Mesh::make(world, {1, 1}));
   add_units(engine, {"a", "b"}, 4'000'000);
@@ -456,6 +460,7 @@ TEST_CASE("a rank alone exposes no communication, however long its norms take") 
     optimizer.step(0.1f, compute);
   }
   compute.synchronize();
-  // Only the cost of the stamps counts, since the events have happened or are about to.
+  // Only the cost of time stamps is measured, since the events have happened or are about to
+  // happen.
   CHECK(compute.exposed_communication() < 1ms);
 }

@@ -22,7 +22,8 @@ ToyRun toy_run(Strategy strategy = Strategy::hybrid_shard) {
   return run;
 }
 
-// Runs on `shape.replicate * shape.shard` ranks and checks that all get the same weights.
+// Runs the toy model on `shape.replicate * shape.shard` ranks and checks that all ranks get the
+// same weights.
 ToyResult run_on(atoll::MeshShape shape, const ToyRun& run, bool jitter = false) {
   std::mutex mutex;
   std::vector<ToyResult> results;
@@ -66,7 +67,7 @@ void check_same(const ToyResult& a, const ToyResult& b, double tolerance) {
 
 }  // namespace
 
-TEST_CASE("the toy moves towards the mean of its targets") {
+TEST_CASE("the weights of the toy model converge to the mean of the targets") {
   ToyRun run = toy_run();
   run.optimizer = {.kind = fsdp::OptimizerOptions::Kind::sgd, .max_norm = 0.0f};
   run.steps = 60;
@@ -120,7 +121,7 @@ TEST_CASE("accumulation over micro batches") {
   }
 }
 
-TEST_CASE("a unit used at both ends accumulates its gradient once reduced") {
+TEST_CASE("a unit that is used twice in a pass accumulates both gradients") {
   for (const auto strategy : fsdp::every_strategy()) {
     ToyRun run = toy_run(strategy);
     run.order = {"embed", "layers.0", "layers.1", "head", "embed"};
@@ -140,7 +141,7 @@ TEST_CASE("any depth of prefetch gives the same bits") {
   }
 }
 
-TEST_CASE("on a device that delays everything and hands out NaN, the same bits come out") {
+TEST_CASE("a device with random delays and memory full of NaN gives the same bits") {
   for (const auto strategy : fsdp::every_strategy()) {
     ToyRun run = toy_run(strategy);
     run.micro = 2;
@@ -163,7 +164,7 @@ TEST_CASE("forward and backward of each unit are a range for profilers") {
   CHECK(ranges.open.empty());
 }
 
-TEST_CASE("frozen parameters stay, and those of two dtypes train side by side") {
+TEST_CASE("frozen parameters do not change, and a unit may train parameters of two dtypes") {
   ToyRun run = toy_run(Strategy::no_shard);
   run.units = toy_mixed_units();
   ToyRun still = run;
@@ -184,7 +185,7 @@ TEST_CASE("frozen parameters stay, and those of two dtypes train side by side") 
   }
 }
 
-TEST_CASE("updates in backward give the bits of updates after it") {
+TEST_CASE("updates in backward give the same bits as updates after backward") {
   for (const auto kind : {fsdp::OptimizerOptions::Kind::adamw, fsdp::OptimizerOptions::Kind::sgd}) {
     for (const auto strategy : fsdp::every_strategy()) {
       ToyRun run = toy_run(strategy);
@@ -238,7 +239,8 @@ TEST_CASE("bf16 parameters stay near f32") {
   }
 }
 
-TEST_CASE("bf16 moments: the same bits however parameters are shared, near those of f32") {
+TEST_CASE(
+    "bf16 moments give the same bits with every strategy, and weights near those of f32 moments") {
   ToyRun run = toy_run(Strategy::no_shard);
   const auto reference = run_on({2, 2}, run);
   run.optimizer.moment_dtype = atoll::DType::bf16;
@@ -266,7 +268,7 @@ TEST_CASE("bf16 moments: the same bits however parameters are shared, near those
   CHECK(engine.device().allocated_bytes() == engine.memory().total());
 }
 
-TEST_CASE("gradients that travel as bf16 stay near f32, at half the bytes") {
+TEST_CASE("gradients that are sent in bf16 give weights near those of f32, at half the bytes") {
   for (const auto strategy : fsdp::every_strategy()) {
     ToyRun run = toy_run(strategy);
     run.micro = 2;
@@ -300,7 +302,7 @@ TEST_CASE("gradients that travel as bf16 stay near f32, at half the bytes") {
           const auto now = engine.traffic();
           return now.shard_bytes - gathered.shard_bytes + now.replicate_bytes;
         };
-        std::uint64_t again = 0;  // bytes that backward gathers
+        std::uint64_t again = 0;  // bytes of parameters that backward gathers
         for (const char* name : {"b", "a"}) {
           const auto before = engine.traffic().shard_bytes;
           const auto w = pass.backward(engine.unit(name));
@@ -317,7 +319,7 @@ TEST_CASE("gradients that travel as bf16 stay near f32, at half the bytes") {
   }
 }
 
-TEST_CASE("state is a quarter on four ranks, plus the two largest units, byte for byte") {
+TEST_CASE("on four ranks full_shard needs a quarter of the state plus buffers for two units") {
   constexpr std::uint64_t unit_bytes = 3 * 16'384 * 4, units = 12;
   const auto plan = [&](Strategy strategy) {
     fsdp::MemoryPlan memory;
@@ -332,7 +334,7 @@ TEST_CASE("state is a quarter on four ranks, plus the two largest units, byte fo
       const fsdp::Optimizer optimizer(engine);
       const std::uint64_t allocated = engine.device().allocated_bytes();
       if (world.rank() == 0) memory = engine.memory();
-      CHECK(allocated == engine.memory().total());  // the plan equals what was allocated
+      CHECK(allocated == engine.memory().total());  // the plan is exact
     });
     return memory;
   };
@@ -351,7 +353,7 @@ TEST_CASE("state is a quarter on four ranks, plus the two largest units, byte fo
   CHECK(quarter.whole_gradients == 2 * unit_bytes);
 }
 
-TEST_CASE("whatever is chosen, the plan is what is allocated") {
+TEST_CASE("with all options the allocated bytes are those of the plan") {
   const auto check = [](const atoll::Mesh& mesh, const fsdp::Options& options) {
     fsdp::Engine engine(mesh, options);
     for (const auto& unit : toy_mixed_units()) {
@@ -365,7 +367,7 @@ TEST_CASE("whatever is chosen, the plan is what is allocated") {
     const fsdp::Optimizer optimizer(engine);
     CHECK(engine.device().allocated_bytes() == engine.memory().total());
   };
-  // In deterministic mode the library builds sums over three shards itself, which needs scratch
+  // In deterministic mode core computes sums over three shards with fallbacks, which need scratch
   // memory.
   run_thread_ranks(
       6,
@@ -397,7 +399,7 @@ TEST_CASE("whatever is chosen, the plan is what is allocated") {
   }
 }
 
-TEST_CASE("a departure from the declared order names what was expected") {
+TEST_CASE("an error for a use out of order names the expected unit") {
   run_thread_ranks(1, [](atoll::World& world) {
     fsdp::Engine engine(atoll::Mesh::make(world, {1, 1}));
     auto& a = engine.add_unit("a", {{"w", {8}, {}}});
@@ -408,7 +410,8 @@ TEST_CASE("a departure from the declared order names what was expected") {
     engine.freeze({"a", "b"});
     auto compute = engine.device().stream();
     auto pass = engine.begin({}, compute);
-    CHECK_THROWS_WITH(pass.forward(b), "forward(b): the declared order has a here (use 1 of 4)");
+    CHECK_THROWS_WITH(pass.forward(b),
+                      "forward(b): the declared order has unit a here (use 1 of 4)");
     {
       auto w = pass.forward(a);
       CHECK_THROWS_AS(w["nope"], atoll::Error);
@@ -416,7 +419,8 @@ TEST_CASE("a departure from the declared order names what was expected") {
     CHECK_THROWS_AS(pass.backward(b), atoll::Error);
     { auto w = pass.forward(b); }
     CHECK_THROWS_AS(engine.begin({}, compute), atoll::Error);
-    CHECK_THROWS_WITH(pass.backward(a), "backward(a): the declared order has b here (use 3 of 4)");
+    CHECK_THROWS_WITH(pass.backward(a),
+                      "backward(a): the declared order has unit b here (use 3 of 4)");
   });
 }
 
@@ -446,7 +450,7 @@ TEST_CASE("evaluation between training steps changes nothing") {
   });
 }
 
-TEST_CASE("sums that the library builds take no more than was planned") {
+TEST_CASE("fallback reductions need no more memory than planned") {
   const auto check = [](const atoll::Mesh& mesh, Strategy strategy, atoll::DType reduce) {
     fsdp::Engine engine(mesh, {.strategy = strategy, .precision = {.reduce = reduce}});
     auto& unit = engine.add_unit("a", {{"w", {30'000}, {}}});

@@ -1,5 +1,6 @@
-// ATOLL_CHECK=lifetimes finds faults planted in the engine's event edges and in the use of the
-// engine. The tests of the engine run under the checker as well and must be clean.
+// Tests that the checker of ATOLL_CHECK=lifetimes finds two kinds of planted faults: missing waits
+// between the streams of the engine, and wrong uses of the engine by a caller. The other tests of
+// the engine also run under the checker, which must find nothing.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -22,10 +23,11 @@ namespace {
 
 struct Outcome {
   std::string finding;  // the checker's finding on rank 0
-  Waits waits;          // the waits of rank 0's streams
+  Waits waits;          // waits that rank 0's streams made
 };
 
-// Runs the toy with planted faults on rank 0 and returns what its checker found.
+// Runs the toy model, in which the streams of rank 0 skip the waits that `of_rank_0` selects.
+// Returns what the checker of rank 0 found.
 Outcome run_deaf(atoll::MeshShape shape, const ToyRun& run, const Waits& of_rank_0) {
   Outcome outcome;
   const auto body = [&](atoll::World& world) {
@@ -52,10 +54,10 @@ Outcome run_deaf(atoll::MeshShape shape, const ToyRun& run, const Waits& of_rank
   return outcome;
 }
 
-// Leaves out every wait in turn. The checker must report each wait that adds an order. Redundant
-// waits are skipped: their stream is already ordered after the event, or the next wait includes
-// them. For example, a reduction waits for the last step's reduction and then for compute, which
-// has itself waited for it unless the step was skipped.
+// Leaves out each wait in turn; the checker must report the missing wait. Redundant waits are not
+// tried. A wait is redundant if its stream is already ordered after the event or if the next wait
+// implies the same order. For example, a reduction waits for the last step's reduction and then for
+// compute; compute has itself waited for that reduction unless the step was skipped.
 void check_every_edge(atoll::MeshShape shape, const ToyRun& run, bool slow = false) {
   const Outcome clean = run_deaf(shape, run, {.slow = slow});
   REQUIRE(clean.finding == "");
@@ -83,13 +85,13 @@ ToyRun toy_run(Strategy strategy) {
   run.units = toy_units();
   run.order = toy_order();
   run.steps = run.micro = 2;
-  run.figures = false;  // waits of the host would order streams without edges
+  run.figures = false;  // host waits would order streams and hide missing waits
   run.engine.strategy = strategy;
   return run;
 }
 
-// Runs `misuse` on two ranks with the units "a" and "b", and returns the checker's finding on
-// rank 0.
+// Runs `misuse` on two ranks, with an engine that has the units "a" and "b". Returns the checker's
+// finding on rank 0.
 std::string finding_of(const std::function<void(fsdp::Engine&, atoll::Stream&)>& misuse,
                        Strategy strategy = Strategy::full_shard) {
   std::string finding;
@@ -123,17 +125,17 @@ bool has(const std::string& text, std::string_view part) {
 
 }  // namespace
 
-TEST_CASE("every event edge of a step is missed when it is left out") {
+TEST_CASE("the checker reports each wait of a step that is left out") {
   for (const auto strategy : fsdp::every_strategy()) {
     check_every_edge({2, 2}, toy_run(strategy));
   }
 }
 
-TEST_CASE("every event edge is missed: a host that is never ahead of its streams") {
+TEST_CASE("the checker reports each left-out wait when the host never runs ahead of its streams") {
   check_every_edge({2, 2}, toy_run(Strategy::hybrid_shard), true);
 }
 
-TEST_CASE("every event edge is missed: updates in backward") {
+TEST_CASE("the checker reports each left-out wait with updates in backward") {
   for (const auto strategy : {Strategy::no_shard, Strategy::hybrid_shard}) {
     ToyRun run = toy_run(strategy);
     run.optimizer = {.max_norm = 0, .skip_nonfinite = false};
@@ -142,7 +144,7 @@ TEST_CASE("every event edge is missed: updates in backward") {
   }
 }
 
-TEST_CASE("every event edge is missed: steps that are skipped") {
+TEST_CASE("the checker reports each left-out wait when steps are skipped") {
   for (const auto strategy : {Strategy::no_shard, Strategy::hybrid_shard}) {
     ToyRun run = toy_run(strategy);
     run.updates = false;
@@ -150,7 +152,7 @@ TEST_CASE("every event edge is missed: steps that are skipped") {
   }
 }
 
-TEST_CASE("every event edge is missed: inner shards, two dtypes, frozen units, deep prefetch") {
+TEST_CASE("the checker reports each left-out wait with inner shards, two dtypes and frozen units") {
   ToyRun run = toy_run(Strategy::full_shard);
   run.units = toy_mixed_units();
   run.engine.inner_shards = 2;
@@ -159,7 +161,7 @@ TEST_CASE("every event edge is missed: inner shards, two dtypes, frozen units, d
   check_every_edge({1, 4}, run);
 }
 
-TEST_CASE("a unit used after its scope") {
+TEST_CASE("the checker reports a use of a unit after its scope") {
   const std::string text = finding_of([](fsdp::Engine& engine, atoll::Stream& compute) {
     auto pass = engine.begin({fsdp::PassOptions::Kind::eval, 0, 1}, compute);
     atoll::View late;
@@ -174,7 +176,7 @@ TEST_CASE("a unit used after its scope") {
   CHECK(has(text, "after its lifetime has ended on stream compute"));
 }
 
-TEST_CASE("a unit used when another unit is in its slot") {
+TEST_CASE("the checker reports a use of a unit after another unit has taken its slot") {
   const std::string text = finding_of([](fsdp::Engine& engine, atoll::Stream& compute) {
     auto pass = engine.begin({fsdp::PassOptions::Kind::eval, 0, 1}, compute);
     atoll::View late;
@@ -190,7 +192,7 @@ TEST_CASE("a unit used when another unit is in its slot") {
   CHECK(has(text, "reads \"parameters of a\", but the memory holds \"parameters of b\""));
 }
 
-TEST_CASE("a gradient written after its reduction has started") {
+TEST_CASE("the checker reports a write to a gradient after its reduction has started") {
   for (const bool tells : {true, false}) {
     CAPTURE(tells);
     bool poisoned = false;
@@ -204,7 +206,7 @@ TEST_CASE("a gradient written after its reduction has started") {
         compute.zero(late.data, late.bytes());
       }
       if (tells) compute.use(late, atoll::Access::write, "matmul");
-      // A kernel that does not report its use reads NaN.
+      // A kernel whose use is not reported to the checker reads NaN.
       engine.scheduler().synchronize();
       static std::mutex mutex;
       const std::lock_guard lock(mutex);
@@ -220,7 +222,7 @@ TEST_CASE("a gradient written after its reduction has started") {
   }
 }
 
-TEST_CASE("gradient shards read before the reduction is waited for") {
+TEST_CASE("the checker reports a read of a gradient shard without a wait for the reduction") {
   const auto read_shard = [](fsdp::Engine& engine, atoll::Stream& compute, bool waits) {
     {
       auto pass = engine.begin({}, compute);
@@ -242,8 +244,7 @@ TEST_CASE("gradient shards read before the reduction is waited for") {
   CHECK(has(text, "reduce_scatter on stream reduce writes it, unordered"));
 }
 
-TEST_CASE(
-    "a pass on another stream than the last is in order, one on a stream of another device not") {
+TEST_CASE("passes may use different streams of one device, but no stream of another device") {
   const auto passes = [](fsdp::Engine& engine, atoll::Stream& compute, atoll::Stream& other) {
     for (int micro = 0; micro < 4; ++micro) {
       atoll::Stream& stream = micro % 2 == 0 ? compute : other;

@@ -1,5 +1,6 @@
-// Compute hides communication, as measured by how long compute waits. tests/bench/overlap measures
-// the time saved. The bounds are wide, since a test may share its machine.
+// Tests that compute hides communication, by measuring how long compute waits. The bounds are wide,
+// because the test may share its machine with other processes. tests/bench/overlap measures the
+// time that overlap saves.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -15,9 +16,10 @@ using namespace atoll_test;
 
 namespace {
 
-// The minimum over many steps on two ranks, since other processes on the machine only add time.
+// Each member is the minimum over many steps and two ranks, because other processes on the machine
+// can only add time.
 struct Reported {
-  double waited_ms = 1e9;   // wait of compute for the third gather, from its record
+  double waited_ms = 1e9;   // how long compute waited for the third gather
   double exposed_ms = 1e9;  // exposed communication of the step
 };
 
@@ -33,7 +35,7 @@ double waited_for_third_gather_ms(const std::vector<atoll::TraceRecord>& records
 Reported report_of_uncovered_gather(std::int64_t planted_ms) {
   const OverlapRun run{.units = 3, .compute = std::chrono::milliseconds(10)};
   constexpr std::uint64_t gathers =
-      5;  // per step: three in forward, two in backward, which finds the last unit unsharded
+      5;  // per step: three in forward, and two in backward, where one unit is still unsharded
   plant_delay(planted_ms > 0 ? ATOLL_ALL_GATHER : -1, gathers, 2, planted_ms);
   std::mutex mutex;
   Reported least;
@@ -83,7 +85,7 @@ TEST_CASE("without prefetch the same delay is exposed") {
   CHECK(figures.exposed_ms >= 49.0);
 }
 
-TEST_CASE("what is reported of a delay that nothing covers is the delay, within 10 %") {
+TEST_CASE("the reported wait for a delay without overlap is the delay, within 10 %") {
   constexpr double planted = 50;
   const Reported without = report_of_uncovered_gather(0);
   const Reported with = report_of_uncovered_gather(static_cast<std::int64_t>(planted));
@@ -92,7 +94,9 @@ TEST_CASE("what is reported of a delay that nothing covers is the delay, within 
   CHECK(with.waited_ms == doctest::Approx(planted).epsilon(0.1));
   CHECK(with.exposed_ms >= 0.9 * planted);
   if (without.exposed_ms > 2) {
-    MESSAGE("others keep these cores busy: what they expose is not told from the delay");
+    MESSAGE(
+        "other processes keep the cores busy, so the exposed time cannot be compared with the "
+        "delay");
     return;
   }
   CHECK(with.exposed_ms - without.exposed_ms == doctest::Approx(planted).epsilon(0.1));

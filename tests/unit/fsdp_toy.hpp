@@ -28,12 +28,12 @@ struct ToyUnit {
 struct ToyRun {
   std::vector<ToyUnit> units;
   std::vector<std::string> order;
-  int samples = 12;  // per step, spread over ranks and micro batches
+  int samples = 12;  // samples per step, divided among ranks and micro batches
   int micro = 1;
   int steps = 4;
-  bool figures = true;       // the host waits for norm and sum of each step; false: it runs ahead
-  bool updates = true;       // false: the optimizer is never called
-  bool in_backward = false;  // calls update_in_backward()
+  bool figures = true;       // true: the host waits for norm and sum of each step
+  bool updates = true;       // false: the optimizer makes no steps
+  bool in_backward = false;  // true: calls update_in_backward()
   atoll::fsdp::Options engine;
   atoll::fsdp::OptimizerOptions optimizer;
 };
@@ -56,7 +56,7 @@ inline std::vector<ToyUnit> toy_units() {
   return {{"embed", {{101}}},
           {"layers.0", {{31}, {64}, {17}}},
           {"layers.1", {{31}, {64}, {17}}},
-          {"head", {{20'011}, {3}}}};  // large enough for shards on four ranks
+          {"head", {{20'011}, {3}}}};  // large enough to be sharded over four ranks
 }
 // A model with frozen parameters, a frozen unit, and two dtypes in one unit.
 inline std::vector<ToyUnit> toy_mixed_units() {
@@ -122,14 +122,14 @@ inline ToyResult run_toy(const atoll::Mesh& mesh, const ToyRun& run,
   engine.freeze(run.order);
   engine.initialize(42);
   fsdp::Optimizer optimizer(engine, run.optimizer);
-  double sum = 0;  // tasks queued on `compute` write it
+  double sum = 0;  // written by tasks on `compute`
   auto compute = engine.device().stream({.name = "compute"});
   ToyResult result;
   const int ranks = mesh.world().size(), rank = mesh.world().rank();
   for (int step = 0; step < run.steps; ++step) {
-    if (run.figures) sum = 0;  // without figures, compute may still be writing it
+    if (run.figures) sum = 0;  // otherwise compute may still be writing `sum`
     for (int micro = 0; micro < run.micro; ++micro) {
-      std::vector<int> mine;  // strided, so that some ranks get one sample more than others
+      std::vector<int> mine;  // strided: some ranks get one sample more than others
       for (int s = rank + ranks * micro; s < run.samples; s += ranks * run.micro) mine.push_back(s);
       if (run.in_backward && micro + 1 == run.micro) optimizer.update_in_backward(0.01f);
       toy_micro_batch(engine, run, mine, {fsdp::PassOptions::Kind::train, micro, run.micro},

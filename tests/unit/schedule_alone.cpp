@@ -1,4 +1,4 @@
-// A Scheduler without an engine: overlap and limits on the bytes in flight.
+// Tests of a Scheduler without an engine: overlap, and limits on the bytes in flight.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct Alone {
         compute(scheduler.device().stream({.name = "compute"})) {}
 
   atoll::Work gather(View dst) { return scheduler.all_gather(dst.part(0, 0), dst.part(0, 0), {}); }
-  // Counts data.bytes() as in flight.
+  // Starts an operation that occupies data.bytes() bytes in flight.
   atoll::Work reduce(View data) { return scheduler.all_reduce(data, {}); }
 
   atoll::World world = atoll::World::single();
@@ -89,7 +89,7 @@ TEST_CASE("a bucket is summed over ranks while compute continues with backward")
 }
 
 TEST_CASE(
-    "in flight: an operation waits for the oldest release that makes room, the host does not") {
+    "in flight: an operation waits on its stream for the oldest releases; the host does not wait") {
   Alone one({.outer = 200});
   std::promise<void> gate;
   const Event before = one.compute.enqueue_and_record([] {});
@@ -100,14 +100,14 @@ TEST_CASE(
   one.scheduler.release(Lane::outer, before);
   const auto second = one.reduce(one.bytes(100));
   one.scheduler.release(Lane::outer, behind);
-  const auto third = one.reduce(one.bytes(100));  // reuses the bytes of the first
+  const auto third = one.reduce(one.bytes(100));  // needs the bytes of `first`
   third.synchronize();
   one.scheduler.release(Lane::outer, {});
-  const auto fourth = one.reduce(one.bytes(100));  // reuses the bytes of the second
+  const auto fourth = one.reduce(one.bytes(100));  // needs the bytes of `second`
   CHECK(first.done());
   CHECK(second.done());
   CHECK_FALSE(fourth.done());
-  // Other lanes continue, and the limit does not apply to them.
+  // Other lanes continue, because the limit applies to one lane only.
   one.scheduler.all_gather(one.bytes(4000), one.bytes(4000), {}).synchronize();
   gate.set_value();
   fourth.synchronize();
@@ -125,7 +125,7 @@ TEST_CASE("in flight: an operation above the limit runs alone, and without a lim
 
   Alone free({});
   for (int i = 0; i < 100; ++i) free.reduce(free.bytes(4000));
-  free.scheduler.release(Lane::outer, {});  // has no effect
+  free.scheduler.release(Lane::outer, {});  // without a limit this call has no effect
   free.scheduler.synchronize();
 }
 
@@ -139,7 +139,8 @@ TEST_CASE("in flight: an operation that could never start throws when it is call
       atoll::Error);
   one.scheduler.release(Lane::outer, {});
   CHECK_THROWS_WITH_AS(one.scheduler.release(Lane::outer, {}),
-                       "Scheduler: nothing to release on the lane outer", atoll::Error);
+                       "Scheduler: release() on the lane outer without an unreleased operation",
+                       atoll::Error);
   CHECK_THROWS_AS(one.scheduler.release(Lane::gather, {}), atoll::Error);
   one.reduce(one.bytes(100)).synchronize();
   one.gather(one.bytes(4)).synchronize();

@@ -1,4 +1,4 @@
-// Plans with several buckets, and the size of buckets.
+// Tests of plan_buckets() and bucket_bytes().
 #include <doctest/doctest.h>
 
 #include <limits>
@@ -77,14 +77,14 @@ TEST_CASE("a bucket is closed only when the next tensor does not fit") {
   CHECK(plan_buckets(Counts(9, quarter), DType::bf16, mib).buckets.size() == 2);
 }
 
-TEST_CASE("a tensor beyond the limit has a bucket to itself") {
+TEST_CASE("a tensor larger than the limit has a bucket of its own") {
   const BucketPlan plan = plan_buckets(Counts{10, 3 * mib, 10, 10}, DType::f32, mib);
   REQUIRE(plan.buckets.size() == 3);
   CHECK(plan.buckets[1].slots.size() == 1);
   CHECK(plan.buckets[2].slots.size() == 2);
 }
 
-TEST_CASE("nothing, and too much") {
+TEST_CASE("plans without tensors, with empty tensors, and with too many elements") {
   CHECK(plan_buckets({}, DType::f32, mib).buckets.empty());
   const BucketPlan empty = plan_buckets(Counts{0, 0}, DType::f32, mib, 3);
   REQUIRE(empty.buckets.size() == 1);
@@ -99,7 +99,7 @@ TEST_CASE("nothing, and too much") {
   CHECK(plan_buckets(Counts{large, large}, DType::f32, most).buckets.size() == 1);
 }
 
-TEST_CASE("the size of a bucket keeps latency a small share of its time") {
+TEST_CASE("bucket_bytes() keeps latency a small share of the time of a collective") {
   // At 1 GB/s and 1 ms of latency, 1 MB takes as long as the latency.
   const Axis slow = axis_of(4, 1, 1000);
   const std::uint64_t bytes = bucket_bytes(slow);
@@ -110,7 +110,7 @@ TEST_CASE("the size of a bucket keeps latency a small share of its time") {
   CHECK(bucket_bytes(slow, 0.01) >= 99'000'000);
 }
 
-TEST_CASE("bounds and the default") {
+TEST_CASE("the bounds of bucket_bytes() and its default") {
   CHECK(bucket_bytes(axis_of(2, 0.1, 1)) == atoll::least_bucket_bytes);
   CHECK(bucket_bytes(axis_of(8, 360, 100)) == atoll::most_bucket_bytes);
   CHECK(bucket_bytes(axis_of(8, 0, 0)) == atoll::default_bucket_bytes);

@@ -60,8 +60,8 @@ std::vector<UnitSize> sizes_of(std::initializer_list<std::uint64_t> bytes) {
   return sizes;
 }
 
-// Checks that two unshards that overlap in time, prefetch included, share a slot only if they are
-// of the same unit.
+// Checks that two unshards that overlap in time, including their prefetch, have the same slot only
+// if they belong to the same unit.
 void check_slots(const PassPlan& plan, std::size_t prefetch) {
   for (std::size_t k = 0; k < plan.unshards.size(); ++k) {
     for (std::size_t ahead = 1; ahead <= prefetch && k + ahead < plan.unshards.size(); ++ahead) {
@@ -73,7 +73,7 @@ void check_slots(const PassPlan& plan, std::size_t prefetch) {
 
 }  // namespace
 
-TEST_CASE("two slots hold a pass that prefetches one unit, the last kept at the turn") {
+TEST_CASE("a prefetch of one needs two slots, and the last unit of forward stays in its slot") {
   const std::vector<std::size_t> order{0, 1, 2, 3};
   const auto sizes = sizes_of({100, 10, 10, 80});
   const PassPlan plan = plan_pass(order, sizes, {});
@@ -103,7 +103,8 @@ TEST_CASE("backward finds in the slots what forward left there") {
       const std::vector<UnitSize> sizes(units, {64, 64});
       const PassPlan plan = plan_pass(order, sizes, {.prefetch = prefetch});
       check_slots(plan, std::min(prefetch, units - 1));
-      std::vector<std::size_t> holds(prefetch + 1, units);  // `units` means that a slot is empty
+      std::vector<std::size_t> holds(prefetch + 1,
+                                     units);  // unit in each slot; `units` means an empty slot
       std::size_t found = 0;
       for (std::size_t k = 0; k < plan.unshards.size(); ++k) {
         const auto& [unit, first, last, slot, stays] = plan.unshards[k];
@@ -122,7 +123,7 @@ TEST_CASE("backward finds in the slots what forward left there") {
   }
 }
 
-TEST_CASE("slots follow the depth of the prefetch") {
+TEST_CASE("the number of slots is the prefetch plus one") {
   std::vector<std::size_t> order(9);
   std::iota(order.begin(), order.end(), 0u);
   const std::vector<UnitSize> sizes(9, {64, 64});
@@ -156,7 +157,7 @@ TEST_CASE("a unit used at both ends keeps its gradient from first to last use") 
   CHECK(plan.unshard_of[3] == plan.unshard_of[4]);
 }
 
-TEST_CASE("whole gradients rotate over as many slots as were asked for; frozen units have none") {
+TEST_CASE("gradients rotate over Options::reduce_buffers slots; frozen units have no slot") {
   const std::vector<std::size_t> order{0, 1, 2, 3};
   const std::vector<UnitSize> sizes{{8, 80}, {8, 0}, {8, 40}, {8, 20}};
   const PassPlan three = plan_pass(order, sizes, {.reduce_buffers = 3});

@@ -1,4 +1,4 @@
-// Records that a scheduler makes of its collectives.
+// Tests of the records that a scheduler makes of its collectives and waits.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -22,7 +22,8 @@ namespace {
 
 constexpr std::size_t count = 512;
 
-// The buffers of one rank and the calls of a step: gather, reduce, sum across replicas.
+// The buffers of one rank, and the collectives of a step: gather, reduce-scatter, and all-reduce
+// across replicas.
 struct Step {
   explicit Step(const atoll::Mesh& mesh)
       : scheduler(mesh.axis("shard"), mesh.axis("replicate")),
@@ -41,7 +42,7 @@ struct Step {
         scheduler.all_gather(shard(), whole.view(atoll::DType::f32), compute.record(), label);
     scheduler.wait(compute, scheduler.record(Lane::gather), label);
   }
-  // Starts both reductions, and makes nothing wait for them.
+  // Starts reduce-scatter and all-reduce, without a wait for either.
   void reduce(std::string_view label) {
     const auto sum = scheduler.reduce_scatter(whole.view(atoll::DType::f32), shard(),
                                               scheduler.record(Lane::gather), label);
@@ -94,7 +95,7 @@ TEST_CASE("a late reduction delays no gather") {
   atoll_test::plant_delay(-1, 1, 0, 0);
 }
 
-TEST_CASE("every collective of a lane is written down with its bytes, axis and times") {
+TEST_CASE("every collective is recorded with bytes, axis and times") {
   std::mutex mutex;
   run_thread_ranks(4, [&](atoll::World& world) {
     Step step(atoll::Mesh::make(world, {2, 2}));
@@ -119,13 +120,13 @@ TEST_CASE("every collective of a lane is written down with its bytes, axis and t
     const auto outer = check(Activity::all_reduce, "outer", "replicate", "b", 1024);
     CHECK(gather.end_ns <= reduce.begin_ns);
     CHECK(reduce.end_ns <= outer.begin_ns);
-    CHECK(outer.waited_ns == 0);  // compute did not wait for it
+    CHECK(outer.waited_ns == 0);  // compute did not wait for the all-reduce
     CHECK(of(records, Activity::work).empty());
     CHECK(step.scheduler.take_records().records.empty());  // the first call has taken all records
   });
 }
 
-TEST_CASE("an axis of one rank writes nothing down") {
+TEST_CASE("on an axis of one rank no collective is recorded") {
   run_thread_ranks(1, [&](atoll::World& world) {
     Step step(atoll::Mesh::make(world, {1, 1}));
     step.gather("a");
@@ -134,7 +135,7 @@ TEST_CASE("an axis of one rank writes nothing down") {
   });
 }
 
-TEST_CASE("work is written down when it is asked for") {
+TEST_CASE("work is recorded only with Recording::work") {
   run_thread_ranks(1, [&](atoll::World& world) {
     Step step(atoll::Mesh::make(world, {1, 1}));
     const auto span = [&] {
@@ -164,7 +165,7 @@ TEST_CASE("work is written down when it is asked for") {
 
 // The second of three gathers takes 50 ms longer. The wait is attributed to that gather, and not to
 // its neighbours, even if compute waits only for the last gather.
-TEST_CASE("the time that compute waits is that of the collective which held it up") {
+TEST_CASE("a wait of compute is attributed to the collective that caused it") {
   std::mutex mutex;
   for (const bool each : {true, false}) {
     CAPTURE(each);
@@ -201,7 +202,8 @@ TEST_CASE("the time that compute waits is that of the collective which held it u
   atoll_test::plant_delay(-1, 1, 0, 0);
 }
 
-TEST_CASE("a wait for the sum across replicas is one for the sum inside the shard axis") {
+TEST_CASE(
+    "a wait for the all-reduce across replicas is attributed to the reduce-scatter before it") {
   std::mutex mutex;
   atoll_test::plant_delay(ATOLL_REDUCE_SCATTER, 1, 0, 50);
   run_thread_ranks(
@@ -215,13 +217,13 @@ TEST_CASE("a wait for the sum across replicas is one for the sum inside the shar
         const std::lock_guard lock(mutex);
         REQUIRE(reductions.size() == 2);
         CHECK(reductions[0].waited_ns >= 45'000'000);
-        CHECK(reductions[1].waited_ns == 0);  // it starts later, and nothing waits for it
+        CHECK(reductions[1].waited_ns == 0);  // this reduction starts after the wait
       },
       atoll_test::use_delay_backend);
   atoll_test::plant_delay(-1, 1, 0, 0);
 }
 
-TEST_CASE("the log keeps the newest records, and those whose time has not come") {
+TEST_CASE("the log keeps the newest records and all incomplete records") {
   auto stream = atoll::Device::host().stream();
   atoll::ActivityLog log;
   std::mutex gate;

@@ -1,4 +1,4 @@
-// Chrome traces of made-up records contain what a viewer needs.
+// Tests of chrome_events() and chrome_trace() with invented records.
 #include <doctest/doctest.h>
 
 #include <map>
@@ -84,15 +84,16 @@ TEST_CASE("bandwidth: all_reduce crosses the link twice; no time, no bandwidth")
   CHECK(atoll::bandwidth(collective(Activity::all_gather, 7, 7)).algorithm == 0);
 }
 
-TEST_CASE("rows are in a fixed order, whatever came first") {
+TEST_CASE("rows have a fixed order that does not depend on the order of records") {
   const auto rows = rows_of(events_of({}, {work("zebra", "z", 0, 1), work("outer", "o", 0, 1),
                                            work("gather", "g", 5, 6), work("compute", "c", 2, 3)}));
   CHECK(rows ==
         std::map<int, std::string>{{0, "compute"}, {1, "gather"}, {2, "outer"}, {3, "zebra"}});
 }
 
-TEST_CASE("spans of a row lie beside or inside each other") {
-  // Span b is inside a. Span c crosses a, so it moves to another row. Span d is after both.
+TEST_CASE("spans in one row are disjoint or nested") {
+  // Span b is inside span a. Span c partly overlaps span a, so c moves to another row. Span d
+  // begins after a and c have ended.
   const auto events = events_of({}, {work("compute", "d", 200, 300), work("compute", "c", 50, 150),
                                      work("compute", "b", 0, 40), work("compute", "a", 0, 100)});
   auto rows = rows_of(events);
@@ -100,7 +101,7 @@ TEST_CASE("spans of a row lie beside or inside each other") {
   for (const json& span : spans_of(events)) row_of[span["name"]] = rows[span["tid"]];
   CHECK(row_of == std::map<std::string, std::string>{
                       {"a", "compute"}, {"b", "compute"}, {"c", "compute (2)"}, {"d", "compute"}});
-  CHECK(spans_of(events)[0]["name"] == "a");  // the outer one first
+  CHECK(spans_of(events)[0]["name"] == "a");  // the enclosing span comes first
 }
 
 TEST_CASE("names with quotes, line ends and bytes that are not UTF-8 leave a valid document") {
@@ -110,7 +111,7 @@ TEST_CASE("names with quotes, line ends and bytes that are not UTF-8 leave a val
   CHECK(spans_of(events)[0]["name"] == "x\"y\\z\n\x01\xef\xbf\xbd");
 }
 
-TEST_CASE("a trace is bounded, and says how much is missing") {
+TEST_CASE("a trace has a limited size and reports the number of missing records") {
   std::vector<TraceRecord> records;
   for (int i = 0; i < 10; ++i) records.push_back(work("compute", "w", 10 * i, 10 * i + 5));
   const auto events = events_of({.left_out = 4, .most_records = 7}, records);
@@ -121,7 +122,7 @@ TEST_CASE("a trace is bounded, and says how much is missing") {
   CHECK(all.back()["ph"] == "X");
 }
 
-TEST_CASE("processes are joined, those without events left out") {
+TEST_CASE("chrome_trace() joins the processes and omits a process without events") {
   const std::vector<TraceRecord> records = {work("compute", "w", 0, 1)};
   const std::vector<std::string> parts = {atoll::chrome_events({.rank = 0}, records), "",
                                           atoll::chrome_events({.rank = 1}, records)};

@@ -8,8 +8,8 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// Prefix of the reason of a rank that cannot discover its host. It is exchanged like a result, so
-// that all ranks throw instead of waiting.
+// Prefix of the text that a rank exchanges instead of a topology when it cannot discover its host.
+// With this text all ranks throw, instead of waiting for the failed rank.
 constexpr std::string_view failed = "failed: ";
 
 std::string look(const World& world) {
@@ -27,8 +27,8 @@ std::string look(const World& world) {
 }  // namespace
 
 Topology Topology::discover(World& world) {
-  // The key can be the same at every call, because no rank leaves an exchange before all have
-  // entered.
+  // Every call can use the same key, because no rank leaves an exchange before all ranks have
+  // entered it.
   const auto texts = world.exchange("atoll/topology", world.local_rank() == 0 ? look(world) : "");
   std::vector<Topology> parts;
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {

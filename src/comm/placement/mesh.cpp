@@ -88,10 +88,9 @@ Mesh Mesh::plan(const Topology& topology, World& world) {
 
 Mesh Mesh::from_plan(World& world, MeshPlan plan) {
   if (plan.inner != 1)
-    throw Error(
-        ErrorCode::unsupported,
-        fmt::format("a mesh with an inner axis of {} cannot run: only replicate x shard can",
-                    plan.inner));
+    throw Error(ErrorCode::unsupported, fmt::format("a mesh plan with an inner axis of {} ranks is "
+                                                    "not supported: only replicate x shard is",
+                                                    plan.inner));
   Mesh mesh(world, {plan.replicate, plan.shard}, plan.order);
   mesh.reason_ = std::move(plan.why);
   mesh.findings_ = std::move(plan.findings);
@@ -126,7 +125,7 @@ const Axis& Mesh::axis(std::string_view name) const {
   const auto found = std::ranges::find(axes_, name, &Axis::name);
   if (found == axes_.end())
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("a mesh has no axis \"{}\": shard, replicate or world", name));
+                fmt::format("a mesh has no axis \"{}\": use shard, replicate or world", name));
   return *found;
 }
 

@@ -12,7 +12,8 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// First character of a reason for which a rank cannot use a GPU. Other ranks send the GPU's UUID.
+// First character of the message of a rank that cannot use a GPU; the reason follows. A rank that
+// can use a GPU sends the UUID of the GPU.
 constexpr char lacking = '!';
 constexpr std::string_view no_gpu =
     "sees no GPU: no driver, an empty CUDA_VISIBLE_DEVICES, or a build without CUDA";
@@ -21,7 +22,8 @@ Device open_gpu(const World& world) {
   return Device::cuda(world.local_rank() % std::max(1, Device::cuda_count()));
 }
 
-// Throws Error(unsupported) when no backend, or not the wanted one, supports GPU memory.
+// Throws Error(unsupported) when no backend supports GPU memory. If `backend` is not empty, only
+// this backend is considered.
 void check_backend(World& world, const std::string& backend) {
   std::string reasons;
   for (const auto& info : available_backends(world, DeviceKind::cuda)) {
@@ -29,8 +31,9 @@ void check_backend(World& world, const std::string& backend) {
     if (info.unusable.empty()) return;
     reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", info.name, info.unusable);
   }
-  throw Error(ErrorCode::unsupported, fmt::format("no backend for GPU memory ({})",
-                                                  reasons.empty() ? "none found" : reasons));
+  throw Error(ErrorCode::unsupported,
+              fmt::format("no backend supports GPU memory ({})",
+                          reasons.empty() ? "no backend was found" : reasons));
 }
 
 std::string describe_gpu(World& world, const RankDeviceOptions& options) {
@@ -42,17 +45,19 @@ std::string describe_gpu(World& world, const RankDeviceOptions& options) {
       check_backend(world, options.backend.empty() ? world.config().backend : options.backend);
     }
     return std::string(gpu.uuid());
-  } catch (const std::exception& error) {  // the other ranks wait for this one's message
+  } catch (const std::exception& error) {  // the other ranks wait for a message
     return lacking + fmt::format("cannot use its GPU: {}", error.what());
   }
 }
 
-// The message of this rank: the wanted device, a newline, and its GPU.
+// Returns the message of this rank: the wanted device, a newline, and the UUID of the rank's GPU or
+// the reason why it has none.
 std::string encode(World& world, const RankDeviceOptions& options, bool uses_gpus) {
   return options.wanted + '\n' + (uses_gpus ? describe_gpu(world, options) : "");
 }
 
-// Returns the GPUs of all messages. Throws unless all ranks want the same device.
+// Returns, from the message of each rank, the UUID of its GPU or the reason why it has none. Throws
+// Error(mismatch) when ranks want different devices.
 std::vector<std::string> decode(std::vector<std::string> all) {
   const auto wanted = [](const std::string& text) { return text.substr(0, text.find('\n')); };
   const std::string first = wanted(all.front());
@@ -66,7 +71,7 @@ std::vector<std::string> decode(std::vector<std::string> all) {
   return all;
 }
 
-// The reason why not all ranks can use a GPU; empty when they can.
+// Returns why some rank cannot use a GPU; empty when all ranks can.
 std::string objection(const std::vector<std::string>& gpus) {
   const auto without =
       std::ranges::find_if(gpus, [](const std::string& gpu) { return gpu.starts_with(lacking); });
@@ -74,7 +79,7 @@ std::string objection(const std::vector<std::string>& gpus) {
   return fmt::format("rank {} {}", without - gpus.begin(), without->substr(1));
 }
 
-// For each rank, the ranks on the same GPU, in ascending order.
+// Returns, for each rank, all ranks on the same GPU in ascending order.
 std::vector<std::vector<int>> sharers(const std::vector<std::string>& gpus) {
   std::vector<std::vector<int>> ranks(gpus.size());
   for (std::size_t rank = 0; rank < gpus.size(); ++rank) {
@@ -115,9 +120,10 @@ RankDevice choose_rank_device(World& world, const RankDeviceOptions& options) {
   const auto& most = *std::ranges::max_element(ranks, {}, &std::vector<int>::size);
   if (automatic && most.size() > 1) {
     return on_host(
-        world, fmt::format("on the host, because ranks {} have one GPU ({}): use --device cuda to "
-                           "share it",
-                           fmt::join(most, ", "), gpus[static_cast<std::size_t>(most.front())]));
+        world,
+        fmt::format("on the host, because ranks {} have only one GPU ({}): use --device cuda to "
+                    "share it",
+                    fmt::join(most, ", "), gpus[static_cast<std::size_t>(most.front())]));
   }
   const auto& mine = ranks[static_cast<std::size_t>(world.rank())];
   return {open_gpu(world), "", static_cast<int>(mine.size()),

@@ -20,7 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// "0-3,8" -> {0, 1, 2, 3, 8}. The list ends at the first character that does not parse.
+// Converts a list such as "0-3,8" to {0, 1, 2, 3, 8}. Ignores everything from the first character
+// that cannot be parsed.
 std::vector<int> parse_cpu_list(std::string_view text) {
   constexpr int most_cpus = 65'536;
   std::vector<int> cpus;
@@ -53,7 +54,8 @@ struct CpuSetFree {
   void operator()(cpu_set_t* set) const { CPU_FREE(set); }
 };
 
-// Doubles the mask until the kernel accepts it, since a machine may have more than 1,024 threads.
+// Returns the hardware threads to which this process is bound. Doubles the size of the mask until
+// the kernel accepts it, because a machine may have more than 1,024 hardware threads.
 std::vector<int> bound_cpus() {
   for (int size = 1024; size <= 65'536; size *= 2) {
     const std::unique_ptr<cpu_set_t, CpuSetFree> set(CPU_ALLOC(size));
@@ -72,7 +74,8 @@ std::vector<int> bound_cpus() {
   return {};
 }
 
-// The NUMA node that contains all `cpus`, or -1 when there are several or none is known.
+// Returns the NUMA node that contains all `cpus`, or -1 when they span several nodes or no node is
+// known.
 int numa_of(const std::vector<int>& cpus, const fs::path& nodes) {
   int found = -1;
   std::error_code error;
@@ -92,8 +95,9 @@ int numa_of(const std::vector<int>& cpus, const fs::path& nodes) {
   return found;
 }
 
-// A control group that hides a GPU from a process refuses to open its device file. The driver's
-// proc files map device files to GPUs.
+// Returns the PCI bus ids of the GPUs that control groups allow this process to use; empty when no
+// GPU is refused. When a control group hides a GPU, the GPU's device file cannot be opened. The
+// driver's files in /proc map device files to GPUs.
 std::vector<std::string> allowed_gpus(const EnvironmentRoots& roots) {
   std::vector<std::string> allowed;
   bool any_refused = false;
@@ -118,15 +122,16 @@ std::vector<std::string> allowed_gpus(const EnvironmentRoots& roots) {
   return any_refused ? allowed : std::vector<std::string>();
 }
 
-// True under a scheduler that assigns GPUs. Only then are device files opened, because that may
-// wake up an idle GPU.
+// Returns true if a batch scheduler, which may assign GPUs, started this process. Device files are
+// opened only in this case, because opening a file may wake up an idle GPU.
 bool is_under_scheduler() {
   for (const char* name : {"SLURM_JOB_ID", "FLUX_JOB_ID", "PBS_JOBID", "LSB_JOBID"})
     if (std::getenv(name) != nullptr) return true;
   return false;
 }
 
-// The value of the first variable that hides GPUs, or null.
+// Returns the value of the first environment variable that limits the visible GPUs, or null when
+// none is set.
 const char* visible_devices() {
   for (const char* name : {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"})
     if (const char* value = std::getenv(name); value != nullptr) return value;

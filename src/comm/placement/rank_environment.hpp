@@ -15,14 +15,14 @@ struct EnvironmentRoots {
   std::string sys = "/sys";
 };
 
-// Returns the GPUs that the environment and control groups allow, and the hardware threads to which
-// this process is bound (empty when it may run on all of them). The caller sets host and
-// local_rank.
+// Returns the GPUs that environment variables and control groups allow, and the hardware threads to
+// which this process is bound; the list of threads is empty when all are allowed. The caller sets
+// host and local_rank.
 RankEnvironment look_around(const EnvironmentRoots& roots = {});
 
-// Encodes the environment as one line, for the store.
+// Encodes the environment as one line of text, to exchange it through the store.
 std::string to_text(const RankEnvironment& environment);
-// The inverse of to_text(). Throws Error(bad_data).
+// Decodes the text of to_text(). Throws Error(bad_data) for any other text.
 RankEnvironment rank_environment_from(std::string_view text);
 
 }  // namespace atoll_v1::atoll

@@ -65,7 +65,7 @@ std::map<std::string, int> decode(std::string_view text) {
   return usable;
 }
 
-// The settings that must be equal on all ranks, as one line of fixed length.
+// Returns a hash of the settings that must be equal on all ranks, as one line of fixed length.
 std::string describe_wishes(const Config& config, std::string_view tuning) {
   return fmt::format("{:016x}\n", fnv1a(tuning) + static_cast<unsigned>(config.deterministic));
 }
@@ -81,8 +81,8 @@ std::string reasons(const std::vector<BackendInfo>& found) {
   return text;
 }
 
-// Removes from `usable` every backend that another rank of the axis cannot use. Each preference
-// becomes the lowest of all ranks.
+// Removes from `usable` every backend that some rank of the axis cannot use. The preference of each
+// remaining backend becomes its lowest preference on any rank.
 void keep_common(const BackendQuery& query, std::string_view tuning,
                  std::map<std::string, int>& usable, std::vector<BackendInfo>& found) {
   if (query.axis.size() == 1) return;
@@ -170,8 +170,9 @@ const Plugin& choose_backend(const BackendQuery& query, std::string_view tuning)
     const std::string wanted = query.wanted.empty() ? "" : " \"" + query.wanted + "\"";
     throw Error(
         ErrorCode::unsupported,
-        fmt::format("rank {}: communicator {}: no common backend{} on {} memory ({})",
-                    query.world.rank(), query.name, wanted, query.device.name(), reasons(found)));
+        fmt::format(
+            "rank {}: communicator {}: no backend{} for {} memory is usable on all ranks ({})",
+            query.world.rank(), query.name, wanted, query.device.name(), reasons(found)));
   }
   const auto file = std::find_if(found.begin(), found.end(), [&](const BackendInfo& info) {
     return info.name == best->first && !info.file.empty() && info.unusable.empty();

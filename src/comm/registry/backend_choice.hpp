@@ -10,10 +10,11 @@
 
 namespace atoll_v1::atoll {
 
-// The value of `atoll_memory` in plugin.h.
+// Returns the value of `atoll_memory` in plugin.h for a kind of device.
 constexpr std::int32_t memory_of(DeviceKind kind) { return static_cast<std::int32_t>(kind); }
 
-// A group of ranks as plugins see it. Owns everything that the C structs point to.
+// Describes a group of ranks to plugins in the C structs of plugin.h, and owns the memory to which
+// these structs point.
 struct GroupDescription {
   std::string id, name;
   std::string token;
@@ -30,7 +31,7 @@ struct GroupDescription {
   GroupDescription& operator=(const GroupDescription&) = delete;
 };
 
-// The communicator that needs a backend.
+// Describes the communicator for which a backend is to be chosen.
 struct BackendQuery {
   World& world;
   const Axis& axis;
@@ -40,8 +41,9 @@ struct BackendQuery {
   const std::string& wanted;  // name of the only backend to consider; empty for any
 };
 
-// Collective over the axis. Throws Error(unsupported) that says what each backend lacks, and
-// Error(mismatch) when ranks have different tuning lines or orders of sums.
+// Chooses the backend for a communicator. Collective over the axis. Throws Error(unsupported) with
+// the reason why each backend is unusable, and Error(mismatch) when ranks have different tuning
+// lines or only some request deterministic sums.
 const Plugin& choose_backend(const BackendQuery& query, std::string_view tuning);
 
 }  // namespace atoll_v1::atoll

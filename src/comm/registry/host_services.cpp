@@ -55,7 +55,7 @@ atoll_status store_get(void* ctx, const char* key, void* value, size_t* n, int64
     const size_t capacity = *n;
     *n = found.size();
     if (found.size() > capacity) {
-      throw Error(ErrorCode::invalid_argument, "store_get: value does not fit");
+      throw Error(ErrorCode::invalid_argument, "store_get: the value is larger than the buffer");
     }
     if (!found.empty()) std::memcpy(value, found.data(), found.size());
   });
@@ -65,7 +65,7 @@ atoll_status reduce_parts(void*, const atoll_reduction* r) {
   return guarded([&] {
     if (r->nparts < 1 || r->ndsts < 1 || r->dtype < ATOLL_F32 || r->dtype > ATOLL_U8 ||
         r->op < ATOLL_SUM || r->op > ATOLL_MAX) {
-      throw Error(ErrorCode::invalid_argument, "reduce: arguments out of range");
+      throw Error(ErrorCode::invalid_argument, "reduce: an argument is out of range");
     }
     host::reduce_into({{r->dsts, static_cast<std::size_t>(r->ndsts)},
                        {r->parts, static_cast<std::size_t>(r->nparts)},

@@ -7,7 +7,7 @@
 
 namespace atoll_v1::atoll {
 
-// The table refers to `world` and must not outlive it.
+// Returns the table of services for `world`. The table must not outlive `world`.
 atoll_host host_services(World& world);
 
 }  // namespace atoll_v1::atoll

@@ -50,18 +50,18 @@ std::unique_ptr<Loaded> open_plugin(const std::filesystem::path& file) {
   if (table->size < offsetof(atoll_backend, name) || table->abi_major != ATOLL_ABI_MAJOR) {
     throw Error(ErrorCode::mismatch, "backend " + file.string() + " was built for plugin ABI " +
                                          std::to_string(table->abi_major) +
-                                         ", this library speaks " +
-                                         std::to_string(ATOLL_ABI_MAJOR) + ": rebuild it");
+                                         ", but this library has ABI " +
+                                         std::to_string(ATOLL_ABI_MAJOR) + ": rebuild the backend");
   }
   if (table->size < required_size) {
     throw Error(ErrorCode::mismatch, "backend " + file.string() + " has a table of " +
-                                         std::to_string(table->size) + " bytes, at least " +
-                                         std::to_string(required_size) + " are needed");
+                                         std::to_string(table->size) + " bytes, but at least " +
+                                         std::to_string(required_size) + " are required");
   }
   if (!table->name || !table->probe || !table->capability || !table->open || !table->submit ||
       !table->abort || !table->close || !table->last_error || !table->shutdown) {
     throw Error(ErrorCode::mismatch,
-                "backend " + file.string() + " leaves a required slot of its table empty");
+                "backend " + file.string() + " has a null pointer in a required slot of its table");
   }
   auto loaded = std::make_unique<Loaded>();
   std::memcpy(&loaded->plugin.table, table, std::min(table->size, sizeof(atoll_backend)));
@@ -71,7 +71,7 @@ std::unique_ptr<Loaded> open_plugin(const std::filesystem::path& file) {
   return loaded;
 }
 
-// The folder of this shared library, or of the program when it is linked statically.
+// Returns the folder of libatoll.so, or of the program when atoll is linked statically.
 std::filesystem::path own_folder() {
   Dl_info info{};
   if (!dladdr(reinterpret_cast<const void*>(&own_folder), &info) || !info.dli_fname) return {};
