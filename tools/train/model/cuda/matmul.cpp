@@ -256,9 +256,9 @@ void MatMul::run(cudaStream_t stream, const Product& product, const void* a, con
 double matrix_peak_flops(const atoll::Device& device, DType dtype, double seconds) {
   constexpr std::int64_t smallest = 128, largest = 8192;
   constexpr int batch = 4;
-  const Current current(device.backend()->ordinal());
+  const Current current(device.ordinal());
   // A separate Device, so that the caller's peak_allocated_bytes() ignores this memory.
-  const atoll::Device own = atoll::Device::cuda(device.backend()->ordinal());
+  const atoll::Device own = atoll::Device::cuda(device.ordinal());
   double best = 0;
   for (std::int64_t size = smallest; size <= largest; size *= 2) {
     try {
