@@ -62,7 +62,7 @@ struct GroupOptions {
   int deterministic = 0;
   std::int64_t timeout_ns = 20'000'000'000;
   std::vector<std::string> rails{};  // rail_addresses of each rank; empty: every rank has one rail
-  int host_ranks = 0;                // atoll_group::host_ranks; 0: unknown
+  int host_ranks = 0;                // value of atoll_group::host_ranks; 0: unknown
   std::int32_t memory = ATOLL_MEMORY_HOST;  // with CUDA memory, rank r has device r
 };
 // Builds the atoll_group of one rank. World ranks are 2 * rank + 1, so that tests detect texts that

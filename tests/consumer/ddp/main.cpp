@@ -17,7 +17,7 @@ constexpr std::size_t width = 64, depth = 6, rows = 16;
 constexpr int micro_batches = 2, steps = 60;
 constexpr float learning_rate = 0.2f;
 
-using Matrix = std::vector<float>;  // row-major
+using Matrix = std::vector<float>;  // elements of a matrix in row-major order
 
 // Returns a pseudo-random number in [-1, 1) that is the same on every machine.
 float noise(std::uint64_t at) {
