@@ -1,6 +1,6 @@
 // Tests the nccl backend with threads as ranks on an emulated GPU and an emulated NCCL
-// (fake_gpu.hpp): its NCCL calls, waiting, failures and cleanup. Of the backend that is linked to
-// the real NCCL, only the table and probe() are tested.
+// (fake_gpu.hpp): its NCCL calls, waiting, failures and cleanup. The tests of the backend on the
+// real NCCL cover only its table and probe().
 #include <doctest/doctest.h>
 
 #include <algorithm>
