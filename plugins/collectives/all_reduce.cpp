@@ -140,7 +140,7 @@ void all_reduce(Group& group, const atoll_operation& operation) {
       compare_with_counterparts(group, exchange);
       halving_all_reduce(group, operation, exchange);
       break;
-    case Algorithm::chain:  // never chosen for all_reduce
+    case Algorithm::chain:  // chain is never chosen for all_reduce
     case Algorithm::two_level:
       compare_with_counterparts(group, exchange);
       two_level_reduce_scatter(group, operation, {size, size}, blocks, dst + own.offset, exchange);

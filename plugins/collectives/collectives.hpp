@@ -28,9 +28,11 @@ void check(const Group& group, std::span<atoll_operation* const> operations);
 void submit(Group& group, std::span<atoll_operation* const> operations);
 
 // The functions below perform one collective each. Their arguments must have passed check().
-void all_gather(Group& group, const atoll_operation& operation);  // also performs all_gather_v
-void reduce_scatter(Group& group,
-                    const atoll_operation& operation);  // also performs reduce_scatter_v
+void all_gather(Group& group,
+                const atoll_operation& operation);  // performs all_gather and all_gather_v
+void reduce_scatter(
+    Group& group,
+    const atoll_operation& operation);  // performs reduce_scatter and reduce_scatter_v
 void all_reduce(Group& group, const atoll_operation& operation);
 void reduce(Group& group, const atoll_operation& operation);
 void broadcast(Group& group, const atoll_operation& operation);

@@ -27,7 +27,7 @@ enum class Direction {
 
 // Names a peer and a direction in which bytes must move before the caller can continue.
 struct Need {
-  int peer;  // rank in the group
+  int peer;  // rank of the peer in the group
   Direction direction;
 };
 

@@ -32,7 +32,8 @@ constexpr std::size_t most_rails = 64;
 constexpr auto first_nap = 50us;
 constexpr auto longest_nap = 2ms;
 constexpr auto check_period = 250ms;
-constexpr auto no_limit = 10'000h;  // stands for no limit; adding it to a time does not overflow
+constexpr auto no_limit =
+    10'000h;  // replaces an infinite time limit; adding it to a time does not overflow
 
 const atoll_placement& placement(const atoll_group& group, int rank) {
   return *group.placements[rank];

@@ -50,7 +50,7 @@ static_assert(sizeof(Hello) == 88);
 // The identity that this rank proves in a handshake.
 struct Identity {
   std::string token;
-  std::string group;  // id of the group
+  std::string group;  // id of the group that this rank opens
   int rank;
 };
 

@@ -52,7 +52,7 @@ class Session {
   // MPI operators that reduce u8. MPI's built-in operators are not usable: Open MPI 4.1 saturates
   // MPI_SUM on processors with AVX, and MPICH 4.0 compares bytes as signed numbers.
   struct Operators {
-    MPI_Op sum = MPI_OP_NULL;  // sum modulo 256
+    MPI_Op sum = MPI_OP_NULL;  // computes sums modulo 256
     MPI_Op min = MPI_OP_NULL;
     MPI_Op max = MPI_OP_NULL;
   };

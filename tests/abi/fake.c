@@ -1,5 +1,6 @@
-/* A backend in C that does nothing. CMake builds several valid and invalid variants of it: FAKE_NAME
- * is required; FAKE_MAJOR, FAKE_SIZE, FAKE_PREFERENCE and FAKE_TABLE replace the valid values. */
+/* A test backend in C that supports no operation. CMake builds several valid and invalid variants
+ * of it: FAKE_NAME is required; FAKE_MAJOR, FAKE_SIZE, FAKE_PREFERENCE and FAKE_TABLE replace valid
+ * values. */
 #include <stddef.h>
 
 #include "atoll/plugin.h"
@@ -53,19 +54,23 @@ static const char* last_error(const atoll_comm* comm) {
 
 static void end(int32_t failed) { (void)failed; }
 
-/* Follows the shorter tables in memory, where the loader must not read. */
+/* A member that lies beyond `size` in the shorter variants, so that the loader must not read it. */
 static atoll_status async_error(atoll_comm* comm) {
   (void)comm;
   return ATOLL_OK;
 }
 
-/* A table of a later minor version, with more slots. */
+/* A table as of a later minor version, with more members than atoll_backend. */
 static const struct {
   atoll_backend known;
   void (*later[4])(void);
-} table = {
-    {FAKE_SIZE, FAKE_MAJOR, ATOLL_ABI_MINOR, FAKE_NAME, probe, capability, open_group, submit,
-     abort_group, close_group, last_error, end, async_error, NULL, NULL, NULL, NULL, NULL, 0, NULL},
-    {NULL, NULL, NULL, NULL}};
+} table = {{FAKE_SIZE,   FAKE_MAJOR, ATOLL_ABI_MINOR,
+            FAKE_NAME,   probe,      capability,
+            open_group,  submit,     abort_group,
+            close_group, last_error, end,
+            async_error, NULL,       NULL,
+            NULL,        NULL,       NULL,
+            0,           NULL},
+           {NULL, NULL, NULL, NULL}};
 
 const atoll_backend* atoll_backend_entry_v1(void) { return FAKE_TABLE; }

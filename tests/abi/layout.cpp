@@ -1,6 +1,7 @@
-// Compiles plugin.h alone, checks its layout in C++20, and compares the C++ enums with its values.
+// Checks that plugin.h compiles in C++20 without other headers, that its layout is unchanged, and
+// that the values of the C++ enums equal those of plugin.h.
 #include "atoll/plugin.h"
-//
+// plugin.h comes first and alone, so that it must compile without other headers.
 #include <doctest/doctest.h>
 
 #include "atoll/device.hpp"

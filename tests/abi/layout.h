@@ -1,5 +1,6 @@
-/* The offset of every field of plugin.h on a 64-bit machine. Once the ABI is released, lines may be
- * added here but never changed, because old backends rely on them. Included by a C and a C++ file. */
+/* Pins the offset of every field and the value of every constant of plugin.h on 64-bit machines.
+ * Once the ABI is released, lines may be added here but never changed, because old backends rely on
+ * these numbers. A C file and a C++ file include this header. */
 #include <stddef.h>
 
 #include "atoll/plugin.h"
@@ -10,10 +11,12 @@
 
 #define AT(type, field, offset) \
   static_assert(offsetof(type, field) == (offset), #type "." #field " has moved")
-#define SIZE(type, bytes) static_assert(sizeof(type) == (bytes), #type " has another size")
-#define VALUE(name, number) static_assert((int)(name) == (number), #name " has another value")
+#define SIZE(type, bytes) \
+  static_assert(sizeof(type) == (bytes), "the size of " #type " has changed")
+#define VALUE(name, number) \
+  static_assert((int)(name) == (number), "the value of " #name " has changed")
 
-static_assert(sizeof(void*) == 8, "these are the offsets of 64-bit machines");
+static_assert(sizeof(void*) == 8, "the offsets in this file are those of 64-bit machines");
 SIZE(atoll_status, 4);
 
 AT(atoll_host, size, 0);

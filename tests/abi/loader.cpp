@@ -1,4 +1,4 @@
-// Tests which backends the loader accepts and refuses.
+// Tests which backends the plugin loader accepts and which it refuses.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -15,12 +15,13 @@ namespace {
 
 using atoll::ErrorCode;
 
-const std::filesystem::path fakes = ATOLL_FAKES;  // folder set by CMake
+const std::filesystem::path fakes = ATOLL_FAKES;  // folder of the test backends, which CMake sets
 const std::filesystem::path other_fakes = ATOLL_OTHER_FAKES;
 
 std::filesystem::path fake(const std::string& name) { return fakes / ("libatoll-" + name + ".so"); }
 
-// Checks that loading `file` fails with `code` and one line that names the file; returns that line.
+// Checks that loading `file` fails with `code` and a one-line text that names the file. Returns the
+// text.
 std::string refusal(const std::filesystem::path& file, ErrorCode code) {
   try {
     (void)atoll::load_plugin(file);
@@ -46,7 +47,7 @@ bool contains(const std::string& text, const std::string& part) {
 
 }  // namespace
 
-TEST_CASE("a table of this version is taken whole") {
+TEST_CASE("a table of this version is accepted with all its members") {
   const atoll::Plugin& plugin = atoll::load_plugin(fake("exact"));
   CHECK(plugin.name == "exact");
   CHECK(plugin.table.size == sizeof(atoll_backend));
@@ -55,21 +56,21 @@ TEST_CASE("a table of this version is taken whole") {
   CHECK(atoll::last_error(plugin, nullptr) == "the fake has no wires");
 }
 
-TEST_CASE("a file is loaded once, whatever its spelling") {
+TEST_CASE("a file is loaded once, even through different spellings of its path") {
   const auto& first = atoll::load_plugin(fake("exact"));
   const auto& second = atoll::load_plugin(fakes / "." / "libatoll-exact.so");
   CHECK(&first == &second);
 }
 
-TEST_CASE("a shorter table has NULL in the slots that it does not reach") {
+TEST_CASE("the missing members of a shorter table are NULL") {
   const auto& plugin = atoll::load_plugin(fake("shorter"));
   CHECK(exists(plugin.table.shutdown));
   CHECK_FALSE(
-      exists(plugin.table.async_error));  // although the memory after the table holds a pointer
+      exists(plugin.table.async_error));  // NULL, although a pointer follows the table in memory
   CHECK_FALSE(exists(plugin.table.deregister_memory));
 }
 
-TEST_CASE("a larger table is taken as far as it is known") {
+TEST_CASE("a larger table is accepted, and its unknown members are ignored") {
   const auto& plugin = atoll::load_plugin(fake("larger"));
   CHECK(plugin.name == "larger");
   CHECK(exists(plugin.table.async_error));
@@ -81,16 +82,16 @@ TEST_CASE("another major version is refused, with both versions") {
   CHECK(contains(text, std::to_string(ATOLL_ABI_MAJOR)));
 }
 
-TEST_CASE("a table without its required slots is refused") {
+TEST_CASE("a table without required members is refused") {
   refusal(fake("too_short"), ErrorCode::mismatch);
 }
 
-TEST_CASE("a shared object that is no backend is refused") {
+TEST_CASE("a shared object that is not a backend is refused") {
   CHECK(contains(refusal(fake("no_entry"), ErrorCode::mismatch), "atoll_backend_entry_v1"));
   refusal(fake("without_table"), ErrorCode::mismatch);
 }
 
-TEST_CASE("a missing file and a file that is no shared object are not found") {
+TEST_CASE("a missing file and a file that is not a shared object are reported as not found") {
   refusal(fake("never_built"), ErrorCode::not_found);
   const auto text = std::filesystem::path(ATOLL_SCRATCH) / "libatoll-text.so";
   std::ofstream(text) << "not a shared object\n";
@@ -103,7 +104,7 @@ TEST_CASE("a refused file is refused again") {
   refusal(fake("wrong_major"), ErrorCode::mismatch);
 }
 
-TEST_CASE("folders of the plugin path are searched in their order") {
+TEST_CASE("the folders of the plugin path are searched in order") {
   atoll::Config config;
   config.plugin_path = other_fakes.string() + "::" + fakes.string() + ":/nonexistent";
   const auto files = atoll::find_plugins(config);
@@ -113,14 +114,14 @@ TEST_CASE("folders of the plugin path are searched in their order") {
     });
   };
   CHECK(count(other_fakes / "libatoll-exact.so") == 1);
-  CHECK(count(fakes / "libatoll-exact.so") == 0);  // hidden by the file in the earlier folder
+  CHECK(count(fakes / "libatoll-exact.so") == 0);  // an earlier folder has a file with this name
   CHECK(count(fakes / "libatoll-shorter.so") == 1);
   CHECK(std::all_of(files.begin(), files.end(), [](const auto& file) {
     return file.filename().string().starts_with("libatoll-") && file.extension() == ".so";
   }));
 }
 
-TEST_CASE("every backend of the path is listed, the unusable ones with their reason") {
+TEST_CASE("every backend in the plugin path is listed, unusable backends with the reason") {
   atoll::Config config;
   config.plugin_path = fakes.string();
   auto world = atoll::World::single(config);
@@ -142,7 +143,7 @@ TEST_CASE("every backend of the path is listed, the unusable ones with their rea
   CHECK_FALSE(info("no_entry").unusable.empty());
 }
 
-TEST_CASE("an unwilling backend that is asked for gives its reason") {
+TEST_CASE("requesting an unusable backend fails with the backend's reason") {
   atoll::Config config;
   config.plugin_path = fakes.string();
   auto world = atoll::World::single(config);
@@ -156,7 +157,7 @@ TEST_CASE("an unwilling backend that is asked for gives its reason") {
   }
 }
 
-TEST_CASE("what open() says reaches the caller") {
+TEST_CASE("the error text of a backend's open() reaches the caller") {
   atoll::Config config;
   config.plugin_path = fakes.string();
   auto world = atoll::World::single(config);

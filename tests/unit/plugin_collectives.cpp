@@ -108,7 +108,6 @@ atoll_operation message(const Rank& rank, std::int32_t kind, int peer, Bytes& da
   return o;
 }
 
-// Every rank exchanges two messages with every rank, including itself, in one group.
 void check_messages(Rank& rank, std::uint64_t count) {
   std::vector<Bytes> sent;
   std::vector<Bytes> got;

@@ -1,4 +1,5 @@
-// Runs a collective on all ranks, out of place and in place, and compares it with its closed form.
+// Functions that run a collective on one rank, out of place and in place, and compare the result
+// with its closed form.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +8,8 @@
 
 namespace plugin_ranks {
 
-// Makes one assertion per operation, because millions of CHECKs are slow.
+// Compares all elements but makes only one assertion per operation, because millions of CHECKs are
+// slow.
 void expect_ok(const Result& result);
 
 void check_all_gather(Rank& rank, std::int32_t dtype, std::uint64_t count);
@@ -17,9 +19,10 @@ void check_reduce(Rank& rank, std::int32_t dtype, std::int32_t op, std::uint64_t
 void check_broadcast(Rank& rank, std::int32_t dtype, std::uint64_t count, int root);
 void check_all_to_all(Rank& rank, std::int32_t dtype, std::uint64_t count);
 
-// A message with all of `data` to or from `peer`.
+// Returns a send or recv of all of `data` to or from `peer`.
 atoll_operation message(const Rank& rank, std::int32_t kind, int peer, Bytes& data);
-// Every rank exchanges two messages with every rank, including itself, in one group.
+// Exchanges two messages with every rank, including this rank itself, in one group, and checks the
+// received data.
 void check_messages(Rank& rank, std::uint64_t count);
 
 }  // namespace plugin_ranks

@@ -1,5 +1,5 @@
-// Compares every collective of the host backend with its closed form, over shared memory, TCP and
-// both.
+// Compares the results of every collective of the host backend with closed forms: over shared
+// memory alone, over TCP alone, and over both.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -17,7 +17,8 @@ const atoll_backend& backend() {
 
 const std::vector<Layout> layouts = {{0},       {0, 0},    {0, 0, 0},    {0, 0, 0, 0, 0}, {0, 1},
                                      {0, 1, 2}, {0, 0, 1}, {0, 1, 0, 1}, {0, 0, 1, 1, 2}};
-// Smaller under the thread sanitizer, which takes minutes: synchronization does not depend on sizes.
+// The counts are smaller under the thread sanitizer, with which large counts would take minutes.
+// The synchronization that it checks does not depend on sizes.
 #ifdef __SANITIZE_THREAD__
 const std::vector<std::int32_t> dtypes = {ATOLL_F32, ATOLL_BF16};
 const std::vector<std::int32_t> ops = {ATOLL_SUM, ATOLL_MAX};
@@ -34,7 +35,7 @@ std::vector<std::uint64_t> counts(int ranks) {
 
 }  // namespace
 
-TEST_CASE("the table is what plugin.h asks for") {
+TEST_CASE("the table has the version, size and functions that plugin.h requires") {
   const auto& table = backend();
   CHECK(table.size == sizeof(atoll_backend));
   CHECK(table.abi_major == ATOLL_ABI_MAJOR);
@@ -83,7 +84,7 @@ TEST_CASE("reducing collectives") {
       }
       for (const auto dtype : dtypes) {
         for (const auto op : ops) {
-          // Sizes below and above the limit up to which all_reduce sends everything at once.
+          // Counts below and above the limit up to which all_reduce sends all data in one message.
           for (const std::uint64_t count : {67, 2503}) {
             check_reduce_scatter(rank, dtype, op, count);
             check_all_reduce(rank, dtype, op, count);
@@ -131,7 +132,7 @@ TEST_CASE("deterministic sums have the same bits whatever count, chunk and place
   }
 }
 
-TEST_CASE("large") {
+TEST_CASE("large counts") {
   for (const Layout& layout : {Layout{0, 0}, Layout{0, 1}}) {
     CAPTURE(text(layout));
     run_ranks(backend(), layout, [](Rank& rank) {
@@ -150,7 +151,7 @@ TEST_CASE("messages outside a group") {
         expect_ok(rank.submit(message(rank, kind, 1 - rank.rank(), data)));
         CHECK(data == input(ATOLL_U8, 0, count));
       }
-      // Collectives and messages alternate on the same streams.
+      // Collectives and messages alternate, so they share the byte streams between the ranks.
       check_all_gather(rank, ATOLL_F32, 11);
     });
   }

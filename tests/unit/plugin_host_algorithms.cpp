@@ -1,5 +1,6 @@
-// Tests every algorithm between hosts on uneven placements, with sizes around those of pieces, in
-// place and out of place. plugin_host_windows.cpp tests registered memory.
+// Tests every algorithm between hosts on placements with different numbers of ranks per host, in
+// place and out of place, with sizes slightly below and above those of pieces.
+// plugin_host_windows.cpp tests registered memory.
 #include <doctest/doctest.h>
 
 #include <numeric>
@@ -12,7 +13,7 @@ using namespace plugin_ranks;
 
 const atoll_backend& backend() { return load(ATOLL_PLUGIN_HOST); }
 
-// Small whole numbers, so that sums are exact in every order.
+// Returns small whole numbers, so that sums are exact in every order.
 std::vector<float> numbers(int rank, std::uint64_t count) {
   std::vector<float> values(count);
   for (std::uint64_t i = 0; i < count; ++i) {
@@ -50,7 +51,7 @@ void check_all_reduce(Rank& rank, std::uint64_t count) {
   CHECK(wrong_sums(dst, rank.size(), 0) == 0);
 }
 
-// Rank r has counts[r] elements. Equal counts use the even forms.
+// Rank r has counts[r] elements. If all counts are equal, the test uses the collective without _v.
 void check_blocks(Rank& rank, const std::vector<std::uint64_t>& counts) {
   const auto self = static_cast<std::size_t>(rank.rank());
   const bool even =
@@ -87,7 +88,8 @@ void check_blocks(Rank& rank, const std::vector<std::uint64_t>& counts) {
 void check_op(Rank& rank, std::int32_t dtype, std::int32_t op, std::uint64_t count) {
   std::vector<Bytes> all;
   for (int r = 0; r < rank.size(); ++r) all.push_back(input(dtype, r, count));
-  // Small whole numbers, so that intermediate roundings change nothing, even for 16-bit types.
+  // The values are small whole numbers, so that intermediate rounding does not change them, even
+  // for 16-bit types.
   const auto expected = reference_reduce(all, dtype, op);
   Bytes mine = all[static_cast<std::size_t>(rank.rank())];
   Bytes out(mine.size());
@@ -100,7 +102,8 @@ void check_op(Rank& rank, std::int32_t dtype, std::int32_t op, std::uint64_t cou
   CHECK(mine == expected);
 }
 
-// Adds fractions with factors and returns the result, which must be equal on all ranks.
+// Sums fractions that are scaled with factors, checks that all ranks have the same result, and
+// returns the result.
 Bytes noisy_sums(const Layout& layout, const GroupOptions& options) {
   std::vector<Bytes> results(layout.size());
   run_ranks(
@@ -137,7 +140,7 @@ std::string forced(const std::string& algorithm) {
 
 }  // namespace
 
-TEST_CASE("every algorithm, on odd placements") {
+TEST_CASE("every algorithm is correct on uneven placements") {
   for (const auto* algorithm : {"flat", "ring", "two_level"}) {
     for (const Layout& layout : {Layout{0, 0, 1, 1}, Layout{0, 0, 1}, Layout{0, 1, 1, 1, 0},
                                  Layout{0, 1, 2}, Layout{0, 0, 0, 1, 1, 2}, Layout{0, 1, 0, 1}}) {
@@ -162,7 +165,7 @@ TEST_CASE("every algorithm, on odd placements") {
   }
 }
 
-TEST_CASE("doubling and halving, with any number of hosts") {
+TEST_CASE("doubling and halving are correct with any number of hosts") {
   for (const auto* algorithm : {"doubling", "halving"}) {
     for (const Layout& layout :
          {Layout{0, 1}, Layout{0, 0, 1, 1}, Layout{0, 1, 2}, Layout{2, 0, 0, 1, 3, 3, 4},
@@ -186,7 +189,7 @@ TEST_CASE("doubling and halving, with any number of hosts") {
   }
 }
 
-TEST_CASE("every dtype and op in every algorithm of all_reduce") {
+TEST_CASE("every algorithm of all_reduce supports every dtype and op") {
   for (const auto* algorithm : {"flat", "ring", "doubling", "halving", "two_level"}) {
     for (const Layout& layout : {Layout{0, 0, 1, 1}, Layout{0, 1, 1, 2, 2, 2}}) {
       CAPTURE(algorithm);
@@ -204,9 +207,9 @@ TEST_CASE("every dtype and op in every algorithm of all_reduce") {
   }
 }
 
-// If hosts have equal powers of two of consecutive ranks, and there is a power of two of hosts, all
-// algorithms sum in one tree.
-TEST_CASE("where the orders of the sum agree, the bits do") {
+// All algorithms sum in the same tree if the number of hosts is a power of two, and if every host
+// has the same power of two of consecutive ranks.
+TEST_CASE("algorithms that sum in the same order give the same bits") {
   for (const Layout& layout :
        {Layout{0, 1}, Layout{0, 0, 1, 1}, Layout{0, 1, 2, 3}, Layout{0, 0, 1, 1, 2, 2, 3, 3}}) {
     CAPTURE(text(layout));
@@ -220,7 +223,7 @@ TEST_CASE("where the orders of the sum agree, the bits do") {
   }
 }
 
-TEST_CASE("deterministic sums have the order of flat on any hosts") {
+TEST_CASE("deterministic sums have the bits of flat on any placement") {
   for (const Layout& layout : {Layout{0, 1, 2}, Layout{0, 1, 2, 3, 4}, Layout{0, 1, 0, 1, 2}}) {
     CAPTURE(text(layout));
     const auto flat = noisy_sums(layout, {.tuning = forced("all_reduce", "flat")});
@@ -232,8 +235,9 @@ TEST_CASE("deterministic sums have the order of flat on any hosts") {
   }
 }
 
-// Sizes below and above the thresholds of the built-in choice, on 4 hosts of one and of two ranks.
-TEST_CASE("what the backend chooses, by size") {
+// Tests sizes below and above the thresholds of the built-in rules, on 4 hosts with one rank each
+// and with two ranks each.
+TEST_CASE("the algorithms that the backend chooses by size are correct") {
   for (const Layout& layout : {Layout{0, 1, 2, 3}, Layout{0, 0, 1, 1, 2, 2, 3, 3}, Layout{0, 1}}) {
     CAPTURE(text(layout));
     run_ranks(backend(), layout, [](Rank& rank) {
@@ -253,12 +257,12 @@ TEST_CASE("what the backend chooses, by size") {
   }
 }
 
-TEST_CASE("many pieces under way") {
+TEST_CASE("all_reduce with many pieces in flight is correct") {
   run_ranks(backend(), {0, 0, 1, 1}, [](Rank& rank) { check_all_reduce(rank, 6'000'001 / fewer); },
             {.tuning = forced("two_level")});
 }
 
-TEST_CASE("algorithms that the backend does not have are refused") {
+TEST_CASE("unknown and unsupported algorithms are refused") {
   for (const auto* tuning : {"all_reduce 0 tree\n", "barrier 0 two_level\n", "all_reduce x flat\n",
                              "all_gather 0 halving\n", "broadcast 0 ring\n", "reduce 0 doubling\n",
                              "nothing 0 flat\n", "all_reduce\n"}) {

@@ -1,4 +1,5 @@
-// Failures of the host backend name the rank, come in time, and leave no resources behind.
+// Tests that failures of the host backend name the rank, are reported in time, and leave no
+// resources behind.
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <doctest/doctest.h>
@@ -65,7 +66,7 @@ Result barrier(Rank& rank) {
   return rank.submit(rank.operation(ATOLL_BARRIER, 0, nullptr, nullptr, 0));
 }
 
-// Connects to a port of this host and returns the descriptor.
+// Connects to a TCP port of this host and returns the file descriptor.
 int connect_to(int port) {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in to{};
@@ -96,16 +97,18 @@ TEST_CASE("abort ends a wait at once") {
     }
     CHECK(result.status == ATOLL_ABORTED);
     CHECK_MESSAGE(contains(result.text, "all_gather 0"), result.text);
-    CHECK(late.count() < 0.25);  // 5 ms, with a margin for a busy machine
+    CHECK(late.count() <
+          0.25);  // the backend checks every 5 ms; the limit has a margin for a busy machine
     CHECK(barrier(ranks[0]).status == ATOLL_ABORTED);
   }
 }
 
-TEST_CASE("a deadline names who is absent, what, and how much") {
+TEST_CASE("a timeout names the absent rank, the operation and its bytes") {
   for (const auto& layout : threes) {
     CAPTURE(text(layout));
     FakeCore core;
-    // With two levels a rank may wait for a rank that is waiting as well, and names that rank too.
+    // Uses flat, because with two_level a rank may wait for a rank that is waiting itself, and
+    // would name that rank as well.
     auto ranks = open_ranks(backend(), core, layout, {.tuning = "reduce_scatter 0 flat\n"});
     in_threads(3, [&](int r) {
       auto& rank = ranks[static_cast<std::size_t>(r)];
@@ -125,7 +128,7 @@ TEST_CASE("a deadline names who is absent, what, and how much") {
   }
 }
 
-TEST_CASE("ranks that disagree are told who called what") {
+TEST_CASE("a mismatch names both ranks and their calls") {
   const auto pair_fails = [](const auto& first, const auto& other, const std::string& words) {
     for (const auto& layout : pairs) {
       FakeCore core;
@@ -184,7 +187,7 @@ TEST_CASE("a message that does not fit its receive is a mismatch") {
   }
 }
 
-TEST_CASE("a peer that closes is lost, and named") {
+TEST_CASE("a peer that closes is reported as lost, with its name") {
   for (const auto& layout : threes) {
     CAPTURE(text(layout));
     FakeCore core;
@@ -203,7 +206,7 @@ TEST_CASE("a peer that closes is lost, and named") {
   }
 }
 
-TEST_CASE("what was sent before an orderly close arrives") {
+TEST_CASE("data that was sent before an orderly close arrives") {
   for (const auto& layout : pairs) {
     CAPTURE(text(layout));
     FakeCore core;
@@ -222,7 +225,7 @@ TEST_CASE("what was sent before an orderly close arrives") {
   }
 }
 
-TEST_CASE("wrong arguments are refused and break nothing") {
+TEST_CASE("invalid arguments are refused, and the communicator stays usable") {
   FakeCore core;
   auto ranks = open_ranks(backend(), core, {0, 0});
   in_threads(2, [&](int r) {
@@ -235,7 +238,7 @@ TEST_CASE("wrong arguments are refused and break nothing") {
   });
 }
 
-TEST_CASE("opening names the rank that does not come") {
+TEST_CASE("opening names the absent rank at the timeout") {
   for (const auto& layout : pairs) {
     FakeCore core;
     const Group group(layout, 0, {.id = "lonely", .timeout_ns = second / 5});
@@ -247,7 +250,7 @@ TEST_CASE("opening names the rank that does not come") {
   }
 }
 
-TEST_CASE("a rank with another token is not let in") {
+TEST_CASE("a rank with another token cannot connect") {
   FakeCore core;
   in_threads(2, [&](int r) {
     const Group group({0, 1}, r, {.token = r == 0 ? "secret" : "guess", .timeout_ns = second / 2});
@@ -258,7 +261,7 @@ TEST_CASE("a rank with another token is not let in") {
   });
 }
 
-TEST_CASE("strangers at the port get nothing and keep nobody out") {
+TEST_CASE("connections without the token get only the challenge and do not keep ranks out") {
   FakeCore core;
   const Layout layout = {0, 1};
   std::vector<int> strangers;
@@ -285,12 +288,12 @@ TEST_CASE("strangers at the port get nothing and keep nobody out") {
     for (ssize_t n = 1; n > 0; got += n > 0 ? static_cast<std::size_t>(n) : 0) {
       n = ::recv(fd, buffer, sizeof(buffer), 0);
     }
-    CHECK(got <= 32);  // the challenge
+    CHECK(got <= 32);  // size of the challenge
     ::close(fd);
   }
 }
 
-TEST_CASE("nothing is left behind") {
+TEST_CASE("a closed communicator leaves no descriptors and no mappings behind") {
   backend();
   const int descriptors = open_descriptors();
   CHECK(mapped_inboxes() == 0);

@@ -1,5 +1,5 @@
-// Several rails per rank: checks the connections, the order of bytes, and the error for a rail that
-// cannot be reached. Loopback addresses represent rails.
+// Tests the host backend with several rails per rank: the connections, the order of bytes, and the
+// error for a rail that cannot be reached. Loopback addresses stand for rails.
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <doctest/doctest.h>
@@ -51,7 +51,7 @@ Connections connections() {
   return result;
 }
 
-// Rank `r` has the addresses 127.0.R.1, 127.0.R.2, ... with R = r + 1.
+// Returns options in which rank `r` has the addresses 127.0.R.1, 127.0.R.2, ... with R = r + 1.
 GroupOptions with_rails(const std::vector<int>& counts) {
   GroupOptions options;
   for (std::size_t r = 0; r < counts.size(); ++r) {
@@ -98,7 +98,8 @@ void gather_and_reduce(Rank& rank, std::uint64_t count) {
 TEST_CASE("a pair of ranks connects over every rail that both have, from its own address there") {
   FakeCore core;
   auto ranks = open_ranks(backend(), core, {0, 1}, with_rails({2, 3}));
-  // Hosts with one rank have two connections per rail. Both ends are in this process.
+  // Hosts with one rank have two connections per rail. Both ends of each connection are in this
+  // process, so each is counted twice.
   const Connections expected = {{{"127.0.1.1", "127.0.2.1"}, 2},
                                 {{"127.0.2.1", "127.0.1.1"}, 2},
                                 {{"127.0.1.2", "127.0.2.2"}, 2},
@@ -124,7 +125,7 @@ TEST_CASE("hosts of two ranks have one connection per pair and rail") {
   CHECK(connections() == expected);
 }
 
-TEST_CASE("a pair of ranks has as many connections on each rail as the tuning file asks for") {
+TEST_CASE("the tuning file sets the number of connections between two ranks on each rail") {
   auto options = with_rails({2, 2, 2, 2});
   options.tuning = "all_reduce 0 two_level\nconnections 3\n";
   {
@@ -135,13 +136,13 @@ TEST_CASE("a pair of ranks has as many connections on each rail as the tuning fi
       CHECK(count == 3);
       all += count;
     }
-    CHECK(all == 2 * 4 * 2 * 3);  // ends x pairs x rails x connections
+    CHECK(all == 2 * 4 * 2 * 3);  // ends x pairs of ranks x rails x connections per rail
   }
   run_ranks(
       backend(), {0, 0, 1, 1}, [](Rank& rank) { gather_and_reduce(rank, 300'007); }, options);
 }
 
-TEST_CASE("with one rail on either side the kernel chooses the source") {
+TEST_CASE("if either rank has only one rail, the kernel chooses the source address") {
   FakeCore core;
   auto ranks = open_ranks(backend(), core, {0, 1}, with_rails({1, 3}));
   int to_listener = 0;
@@ -160,7 +161,8 @@ TEST_CASE("bytes stay in order over several rails") {
     run_ranks(
         backend(), layout,
         [](Rank& rank) {
-          // Message sizes around the stripe size; signatures shift where stripes end.
+          // Message sizes slightly below and above the stripe size. Signatures in the stream shift
+          // where stripes end.
           for (const std::uint64_t count :
                {1U, 1031U, 16'384U - 20U, 16'384U, 16'384U + 1U, 100'003U, 700'001U}) {
             gather_and_reduce(rank, count);
@@ -170,9 +172,9 @@ TEST_CASE("bytes stay in order over several rails") {
   }
 }
 
-TEST_CASE("a rail that leads nowhere is an error that names it, although others work") {
+TEST_CASE("an unreachable rail is an error that names it, even if other rails work") {
   GroupOptions options = with_rails({2, 2});
-  options.rails[0] = "127.0.1.1 192.0.2.7";  // TEST-NET-1, an address of no host
+  options.rails[0] = "127.0.1.1 192.0.2.7";  // TEST-NET-1: an address that no host has
   options.timeout_ns = 500'000'000;
   FakeCore core;
   std::array<std::string, 2> texts;
@@ -191,7 +193,7 @@ TEST_CASE("a rail that leads nowhere is an error that names it, although others 
   for (const auto& text : texts) CHECK_MESSAGE(text.find("127.0.1.1") == std::string::npos, text);
 }
 
-TEST_CASE("more rails than there can be are refused") {
+TEST_CASE("a rank with too many rails is refused") {
   GroupOptions options = with_rails({65, 1});
   FakeCore core;
   const Group group({0, 1}, 0, options);

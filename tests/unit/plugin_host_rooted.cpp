@@ -1,5 +1,5 @@
-// Tests reduce and broadcast between hosts: every algorithm, placement and root, in place and out of
-// place.
+// Tests reduce and broadcast between hosts, with every algorithm, placement and root, in place and
+// out of place.
 #include <doctest/doctest.h>
 
 #include <functional>
@@ -16,7 +16,7 @@ const std::vector<Layout> layouts = {
     {0, 1},          {0, 0, 1, 1}, {0, 1, 1, 1, 0},    {0, 1, 2},
     {0, 1, 0, 1, 2}, {0, 1, 2, 3}, {2, 0, 0, 1, 3, 4}, {0, 1, 2, 3, 4, 5, 5}};
 
-// Adds fractions with each rank as the root in turn and returns the results.
+// Reduces fractions with each rank as the root in turn and returns the results.
 Bytes noisy_reduce(const Layout& layout, std::int32_t kind, const GroupOptions& options) {
   std::vector<Bytes> results(layout.size());
   constexpr std::uint64_t count = 10'007;
@@ -39,7 +39,8 @@ Bytes noisy_reduce(const Layout& layout, std::int32_t kind, const GroupOptions& 
   return results.front();
 }
 
-// Calls body(kind, tuning, layout, rank) for both collectives, each algorithm and every rank.
+// Calls body(kind, tuning, layout, rank) for reduce and broadcast, with each of their algorithms,
+// and for every rank.
 template <class Body>
 void for_each_rank_of(const Body& body) {
   for (const auto kind : {ATOLL_REDUCE, ATOLL_BROADCAST}) {
@@ -61,7 +62,7 @@ void for_each_rank_of(const Body& body) {
 
 }  // namespace
 
-TEST_CASE("reduce to every root") {
+TEST_CASE("reduce is correct for every root") {
   for (const auto* algorithm : {"flat", "two_level"}) {
     for (const auto& layout : layouts) {
       CAPTURE(algorithm);
@@ -84,7 +85,7 @@ TEST_CASE("reduce to every root") {
   }
 }
 
-TEST_CASE("reduce, many pieces under way") {
+TEST_CASE("reduce with many pieces in flight is correct") {
   for (const Layout& layout : {Layout{0, 0, 1, 1}, Layout{0, 1, 2, 2}}) {
     CAPTURE(text(layout));
     run_ranks(backend(), layout, [](Rank& rank) {
@@ -94,7 +95,7 @@ TEST_CASE("reduce, many pieces under way") {
   }
 }
 
-TEST_CASE("reduce has the bits of all_reduce, and of flat where the orders agree") {
+TEST_CASE("reduce has the bits of all_reduce, and of flat if both sum in the same order") {
   for (const auto& layout : layouts) {
     CAPTURE(text(layout));
     const GroupOptions levels{.tuning = "reduce 0 two_level\nall_reduce 0 two_level\n"};
@@ -109,7 +110,7 @@ TEST_CASE("reduce has the bits of all_reduce, and of flat where the orders agree
   }
 }
 
-TEST_CASE("broadcast from every root") {
+TEST_CASE("broadcast is correct for every root") {
   for (const auto* algorithm : {"flat", "chain"}) {
     for (const auto& layout : layouts) {
       CAPTURE(algorithm);
@@ -127,7 +128,7 @@ TEST_CASE("broadcast from every root") {
   }
 }
 
-TEST_CASE("ranks that disagree about the root are told, in every algorithm") {
+TEST_CASE("different roots are a mismatch in every algorithm") {
   for_each_rank_of([](std::int32_t kind, const char* tuning, const Layout& layout, int wrong) {
     FakeCore core;
     auto ranks = open_ranks(backend(), core, layout, {.tuning = tuning});
@@ -149,7 +150,7 @@ TEST_CASE("ranks that disagree about the root are told, in every algorithm") {
   });
 }
 
-TEST_CASE("whoever takes whom for the root, somebody is told, and nobody waits") {
+TEST_CASE("with any different roots, a rank reports a mismatch and no rank times out") {
   const Layout layout{0, 0, 1, 1};
   for (const std::int32_t kind : {ATOLL_GATHER, ATOLL_SCATTER, ATOLL_REDUCE, ATOLL_BROADCAST}) {
     for (const std::vector<int>& roots :
@@ -178,7 +179,7 @@ TEST_CASE("whoever takes whom for the root, somebody is told, and nobody waits")
   }
 }
 
-TEST_CASE("a rank that goes is named, in every algorithm, and nobody waits for it") {
+TEST_CASE("a rank that closes is named in every algorithm, and no rank times out") {
   for_each_rank_of([](std::int32_t kind, const char* tuning, const Layout& layout, int gone) {
     FakeCore core;
     auto ranks = open_ranks(backend(), core, layout, {.tuning = tuning});

@@ -1,5 +1,5 @@
-// Tests the built-in choice of algorithms, row by row, on both sides of each threshold.
-// plugin_host_algorithms.cpp tests the algorithms.
+// Tests the built-in rules that choose algorithms, rule by rule, with sizes below and above each
+// threshold. plugin_host_algorithms.cpp tests the algorithms themselves.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -15,7 +15,7 @@ using atoll_collectives::Tuning;
 
 constexpr std::uint64_t KiB = 1024;
 
-// Hosts with equal numbers of consecutive ranks.
+// Describes hosts that have equal numbers of consecutive ranks.
 struct Job {
   int hosts = 2;
   int ranks_per_host = 1;
@@ -49,7 +49,7 @@ Algorithm choice(const Job& job, std::int32_t kind, std::uint64_t bytes,
 
 }  // namespace
 
-TEST_CASE("host, own choice: all_gather and reduce_scatter") {
+TEST_CASE("built-in rules of all_gather and reduce_scatter") {
   for (const auto kind :
        {ATOLL_ALL_GATHER, ATOLL_REDUCE_SCATTER, ATOLL_ALL_GATHER_V, ATOLL_REDUCE_SCATTER_V}) {
     CAPTURE(kind);
@@ -65,7 +65,7 @@ TEST_CASE("host, own choice: all_gather and reduce_scatter") {
   }
 }
 
-TEST_CASE("host, own choice: sums of 16-bit types are not rounded more often") {
+TEST_CASE("built-in rules never round 16-bit sums more often than flat") {
   CHECK(choice({2, 2}, ATOLL_REDUCE_SCATTER, 32 * KiB - 1, ATOLL_BF16) == Algorithm::flat);
   CHECK(choice({2, 2}, ATOLL_REDUCE_SCATTER, 32 * KiB, ATOLL_F16) == Algorithm::two_level);
   CHECK(choice({4, 1}, ATOLL_REDUCE_SCATTER, 1024 * KiB, ATOLL_BF16) == Algorithm::two_level);
@@ -75,7 +75,7 @@ TEST_CASE("host, own choice: sums of 16-bit types are not rounded more often") {
   CHECK(choice({4, 1}, ATOLL_ALL_REDUCE, 4096 * KiB, ATOLL_F16) == Algorithm::two_level);
 }
 
-TEST_CASE("host, own choice: all_reduce") {
+TEST_CASE("built-in rules of all_reduce") {
   const auto all_reduce = [](const Job& job, std::uint64_t kib) {
     return choice(job, ATOLL_ALL_REDUCE, kib * KiB);
   };
@@ -97,7 +97,7 @@ TEST_CASE("host, own choice: all_reduce") {
   CHECK(all_reduce({3, 1}, 65536) == Algorithm::two_level);
 }
 
-TEST_CASE("host, own choice: what goes to or from a root, and the rest") {
+TEST_CASE("built-in rules of collectives with a root and of all others") {
   CHECK(choice({4, 1}, ATOLL_REDUCE, 16 * KiB - 1) == Algorithm::flat);
   CHECK(choice({4, 1}, ATOLL_REDUCE, 16 * KiB) == Algorithm::two_level);
   CHECK(choice({2, 4}, ATOLL_BROADCAST, 64 * 1024 * KiB) == Algorithm::flat);
@@ -107,16 +107,18 @@ TEST_CASE("host, own choice: what goes to or from a root, and the rest") {
     CHECK(choice({4, 2}, kind, 1024 * KiB) == Algorithm::flat);
 }
 
-TEST_CASE("host: the user's choice wins, and determinism over both") {
+TEST_CASE("the user's rule overrides built-in rules, and determinism overrides both") {
   const std::string rules = "all_reduce 0 ring\nall_reduce 65536 halving";
   CHECK(choice({2, 1, rules}, ATOLL_ALL_REDUCE, 8) == Algorithm::ring);
   CHECK(choice({2, 1, rules}, ATOLL_ALL_REDUCE, 65536) == Algorithm::halving);
   CHECK(choice({2, 1, rules}, ATOLL_ALL_GATHER, 65536) == Algorithm::two_level);
   CHECK(choice({2, 1, rules, 1}, ATOLL_ALL_REDUCE, 8) == Algorithm::flat);
   CHECK(choice({2, 1, rules, 1}, ATOLL_ALL_REDUCE, 65536) == Algorithm::halving);
-  // Exchanges of three hosts at distance 1 and 2 do not sum in an adjacent-pair tree.
+  // With three hosts, exchanges at distance 1 and 2 do not sum in an adjacent-pair tree, so flat is
+  // chosen.
   CHECK(choice({3, 1, rules, 1}, ATOLL_ALL_REDUCE, 65536) == Algorithm::flat);
-  // Without a rule, the last built-in choice that keeps the order counts.
+  // Without a rule of the user, the last matching built-in rule that keeps the order of the sum
+  // decides.
   CHECK(choice({4, 1, "", 1}, ATOLL_ALL_REDUCE, 4096 * KiB) == Algorithm::two_level);
   CHECK(choice({3, 2, "", 1}, ATOLL_REDUCE_SCATTER, 4096 * KiB) == Algorithm::two_level);
   CHECK(choice({2, 3, "", 1}, ATOLL_REDUCE_SCATTER, 4096 * KiB) == Algorithm::flat);

@@ -1,8 +1,8 @@
-// Registered memory: windows on all ranks and on some, shared work on oversubscribed hosts, and what
-// happens to both when a rank disappears.
+// Tests registered memory of the host backend: windows on all ranks or only on some, shared work on
+// oversubscribed hosts, and failures in both cases when a rank disappears.
 //
-// A job with 1000 ranks per host makes ranks share work on any machine. With 1 rank per host they
-// share work only if the group has more ranks than cores.
+// If the job reports 1000 ranks per host, ranks share work on any machine. If it reports 1 rank per
+// host, they share work only if the group has more ranks than cores.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -25,14 +25,16 @@ using Clock = std::chrono::steady_clock;
 constexpr std::int64_t second = 1'000'000'000;
 const std::vector<Layout> layouts = {{0},          {0, 0},          {0, 0, 0},
                                      {0, 0, 0, 0}, {0, 0, 0, 0, 0}, {0, 0, 1, 1}};
-// atoll_group::host_ranks of the job.
+// Values of atoll_group::host_ranks with which the tests run.
 const std::vector<int> neighbours = {1, 1000};
 
-// Elements over all ranks. The largest counts need several jobs and several staging rounds.
+// Numbers of elements over all ranks. The largest counts need several jobs and several staging
+// rounds.
 constexpr std::uint64_t largest = 200'003;
 const std::vector<std::uint64_t> sizes = {0, 1, 1031, 3001, 20'011, largest};
 
-// Registered ranges begin inside an allocation, and buffers inside a registered range.
+// Offsets in elements: a registered range begins inside an allocation, and a buffer begins inside a
+// registered range.
 constexpr std::size_t registered_at = 3;
 constexpr std::size_t data_at = 8;
 constexpr std::size_t capacity = data_at + largest + 16;
@@ -45,8 +47,9 @@ const atoll_backend& backend() {
 
 void expect_ok(const Result& result) { CHECK_MESSAGE(result.status == ATOLL_OK, result.text); }
 
-// Memory of a rank for f32 elements: a window, or plain memory that is registered as well, because
-// registration is collective over the ranks of a host.
+// Memory of a rank for f32 elements: either memory of mem_alloc(), which becomes a window, or plain
+// memory. Plain memory is registered as well, because registration is collective over the ranks of
+// a host.
 class Buffer {
  public:
   Buffer(Rank& rank, bool window) : rank_(rank) {
@@ -60,7 +63,7 @@ class Buffer {
   }
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
-  // Does not deregister, because the communicator may be closed already.
+  // Does not deregister the memory, because the communicator may be closed already.
   ~Buffer() {
     if (window_ != nullptr) backend().mem_free(window_);
   }
@@ -78,7 +81,7 @@ class Buffer {
   std::vector<float> plain_;
 };
 
-// The buffers of a rank that are windows.
+// Which of a rank's two buffers are windows.
 struct Windows {
   bool in = true;
   bool out = true;
@@ -91,8 +94,8 @@ struct Buffers {
   Buffer out;
 };
 
-// Numbers that differ between the pieces of jobs, rounds and ranks, so that a misplaced piece is
-// noticed. They are whole and small, so that sums are exact.
+// Returns numbers that differ between ranks, jobs and rounds, so that a test detects a misplaced
+// piece. They are whole and small, so that sums are exact.
 std::vector<float> numbers(int factor, std::uint64_t first, std::uint64_t count) {
   std::vector<float> values(count);
   for (std::uint64_t i = 0; i < count; ++i) {
@@ -114,13 +117,15 @@ float* put(float* at, const std::vector<float>& values) {
   return at;
 }
 
-// Marks the destination of `count` elements and one element after it that must stay unchanged.
+// Fills the destination of `count` elements, and one element after it that must stay unchanged,
+// with a marker.
 float* blank(Buffer& buffer, std::uint64_t count) {
   std::fill_n(buffer.data(), count + 1, -1.0F);
   return buffer.data();
 }
 
-// Checks that the element after the result is unchanged.
+// Submits the operation and compares its result with `expected`. Also checks that the element after
+// the result is unchanged.
 void expect(Rank& rank, const atoll_operation& o, const float* got,
             const std::vector<float>& expected) {
   const float behind = got[expected.size()];
@@ -130,9 +135,9 @@ void expect(Rank& rank, const atoll_operation& o, const float* got,
   CHECK_MESSAGE((right && got[expected.size()] == behind), what);
 }
 
-// The elements of each rank. Equal counts use the even forms.
+// The number of elements of each rank. If `even` is true, the test uses the collective without _v.
 struct Blocks {
-  std::vector<std::uint64_t> counts;  // indexed by rank
+  std::vector<std::uint64_t> counts;  // elements of each rank
   bool even;
 
   std::uint64_t of(int rank) const { return counts[static_cast<std::size_t>(rank)]; }
@@ -147,7 +152,8 @@ Blocks even_blocks(int ranks, std::uint64_t whole) {
   return {std::vector<std::uint64_t>(n, (whole + n - 1) / n), true};
 }
 
-// Ranks 1, 4, ... have no elements; rank 0 has the remainder.
+// Returns blocks of different sizes: ranks 1, 4, ... have no elements, and rank 0 has the
+// remainder.
 Blocks uneven_blocks(int ranks, std::uint64_t whole) {
   Blocks blocks{std::vector<std::uint64_t>(static_cast<std::size_t>(ranks), 0), false};
   for (std::size_t rank = 2; rank < blocks.counts.size(); ++rank) {
@@ -157,7 +163,7 @@ Blocks uneven_blocks(int ranks, std::uint64_t whole) {
   return blocks;
 }
 
-// `kind` is the kind with equal counts.
+// Returns the operation of this kind, or of its _v form if the blocks are uneven.
 atoll_operation operation(const Rank& rank, std::int32_t kind, const Blocks& blocks,
                           const float* src, float* dst) {
   const std::int32_t uneven =
@@ -175,7 +181,8 @@ atoll_operation rooted(const Rank& rank, std::int32_t kind, int root, const floa
   return o;
 }
 
-// One block per rank with that rank's numbers, beginning with number `first`.
+// Returns the expected result of an all_gather: one block per rank with that rank's numbers from
+// number `first` on.
 std::vector<float> gathered(const Blocks& blocks, std::uint64_t first) {
   std::vector<float> all;
   for (int rank = 0; rank < static_cast<int>(blocks.counts.size()); ++rank) {
@@ -249,7 +256,7 @@ void check_broadcast(Buffers& buffers, std::uint64_t count, int root) {
   expect(rank, o, out, expected);
 }
 
-// The dst of ranks other than the root must stay unchanged.
+// Checks a reduce: the root has the sums, and the dst of all other ranks is unchanged.
 void check_reduce(Buffers& buffers, std::uint64_t count, int root) {
   Rank& rank = buffers.rank;
   const bool is_root = rank.rank() == root;
@@ -312,7 +319,8 @@ void check_all(Buffers& buffers, std::uint64_t whole) {
   }
 }
 
-// Runs body(buffers) on all ranks; `last` describes the buffers of the last rank.
+// Runs body(buffers) on all ranks. All buffers are windows, except that `last` determines which
+// buffers of the last rank are.
 void with_buffers(const Layout& layout, Windows last, const std::function<void(Buffers&)>& body) {
   for (const int host_ranks : neighbours) {
     const auto on_rank = [&](Rank& rank) {
@@ -335,7 +343,7 @@ atoll_status reduce_or_fail(void* ctx, const atoll_reduction* reduction) {
 
 }  // namespace
 
-TEST_CASE("windows on all ranks") {
+TEST_CASE("collectives are correct with windows on all ranks") {
   for (const auto& layout : layouts) {
     with_buffers(layout, {}, [](Buffers& buffers) {
       for (const auto whole : sizes) check_all(buffers, whole);
@@ -343,7 +351,7 @@ TEST_CASE("windows on all ranks") {
   }
 }
 
-TEST_CASE("one rank with plain memory, others with windows") {
+TEST_CASE("collectives are correct if one rank has plain memory and the others have windows") {
   for (const Layout& layout : {Layout{0, 0}, Layout{0, 0, 0, 0, 0}, Layout{0, 0, 1, 1}}) {
     for (const Windows last : {Windows{false, false}, Windows{false, true}, Windows{true, false}}) {
       with_buffers(layout, last, [](Buffers& buffers) {
@@ -354,7 +362,7 @@ TEST_CASE("one rank with plain memory, others with windows") {
   }
 }
 
-TEST_CASE("deregistered memory is plain memory, until it is registered again") {
+TEST_CASE("deregistered memory is used like plain memory until it is registered again") {
   for (const Layout& layout : {Layout{0, 0}, Layout{0, 0, 0}, Layout{0, 0, 1, 1}}) {
     with_buffers(layout, {}, [](Buffers& buffers) {
       check_all(buffers, 20'011);
@@ -363,7 +371,7 @@ TEST_CASE("deregistered memory is plain memory, until it is registered again") {
       buffers.in.delist();
       check_all(buffers, largest);
       CHECK(buffers.rank.deregister_memory(buffers.in.data()).status == ATOLL_NOT_FOUND);
-      // Removes the windows in the opposite order.
+      // Registers the windows again in the opposite order.
       buffers.out.enlist();
       buffers.in.enlist();
       check_all(buffers, 20'011);
@@ -371,8 +379,9 @@ TEST_CASE("deregistered memory is plain memory, until it is registered again") {
   }
 }
 
-// A late rank may find the jobs of its step done, or those of the next step in progress.
-TEST_CASE("many steps in a row") {
+// In many consecutive steps, a late rank may find that all jobs of its step are done, or that jobs
+// of the next step are in progress.
+TEST_CASE("many consecutive steps are correct") {
   for (const Layout& layout : {Layout{0, 0}, Layout{0, 0, 0, 0, 0}}) {
     with_buffers(layout, {}, [](Buffers& buffers) {
       for (int round = 0; round < 100; ++round) {
@@ -384,7 +393,7 @@ TEST_CASE("many steps in a row") {
   }
 }
 
-TEST_CASE("a rank that aborts before a step leaves nobody waiting in it") {
+TEST_CASE("if a rank aborts before a step, no other rank waits forever in that step") {
   for (const Layout& layout : {Layout{0, 0, 0}, Layout{0, 0, 1, 1}}) {
     for (const int host_ranks : neighbours) {
       for (const bool closes : {false, true}) {
@@ -403,7 +412,8 @@ TEST_CASE("a rank that aborts before a step leaves nobody waiting in it") {
             if (closes) rank.close();
             return {};
           }
-          // No rank of this host notices the abort, so the deadline ends the wait.
+          // If the aborted rank does not close, the other ranks do not notice the abort, and the
+          // deadline ends their wait.
           rank.timeout_ns = closes ? 10 * second : second / 2;
           const auto begin = Clock::now();
           auto result = all_reduce_largest(buffers);
@@ -424,8 +434,9 @@ TEST_CASE("a rank that aborts before a step leaves nobody waiting in it") {
   }
 }
 
-// With shared work the other ranks do the work of the rank that left, and miss it in the next step.
-TEST_CASE("a rank that aborts within a step leaves nobody waiting for more than its deadline") {
+// With shared work the other ranks also do the work of the aborted rank, so they wait for that rank
+// only in the next step.
+TEST_CASE("if a rank aborts within a step, the other ranks wait at most until their deadline") {
   for (const int host_ranks : neighbours) {
     CAPTURE(host_ranks);
     FakeCore core;
@@ -457,7 +468,7 @@ TEST_CASE("a rank that aborts within a step leaves nobody waiting for more than 
   }
 }
 
-TEST_CASE("a rank that fails with a job in its hands ends it for those that wait for the job") {
+TEST_CASE("if a rank fails in a shared job, the ranks that wait for the job are aborted") {
   for (const Layout& layout : {Layout{0, 0}, Layout{0, 0, 0, 0}}) {
     for (const int host_ranks : neighbours) {
       CAPTURE(text(layout));

@@ -1,5 +1,6 @@
-// Tests the nccl backend between threads on an emulated GPU and NCCL (fake_gpu.hpp): its calls of
-// NCCL, how it waits, fails and cleans up. The real backend is only probed.
+// Tests the nccl backend with threads as ranks on an emulated GPU and an emulated NCCL
+// (fake_gpu.hpp): its NCCL calls, waiting, failures and cleanup. The tests of the backend on the
+// real NCCL cover only its table and probe().
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -43,7 +44,7 @@ Result add_one(Rank& rank, std::uint64_t count = 5) {
 
 }  // namespace
 
-TEST_CASE("the backend on real libraries loads, and without a GPU says so") {
+TEST_CASE("the backend on the real NCCL loads and reports a missing GPU") {
   const atoll_backend& real = load(ATOLL_PLUGIN_NCCL);
   CHECK(std::string(real.name) == "nccl");
   CHECK(real.size == sizeof(atoll_backend));
@@ -55,7 +56,7 @@ TEST_CASE("the backend on real libraries loads, and without a GPU says so") {
   CHECK(std::string(real.last_error(nullptr)) == "the nccl backend supports GPU memory only");
 }
 
-TEST_CASE("what is left to core: 16-bit sums, averages that are divided first, other memory") {
+TEST_CASE("16-bit sums, floating-point averages and host memory are reported as unsupported") {
   const auto can = [](std::int32_t kind, std::int32_t dtype, std::int32_t op) {
     return backend().capability(kind, dtype, op, ATOLL_MEMORY_CUDA);
   };
@@ -111,7 +112,7 @@ TEST_CASE("reducing collectives") {
   }
 }
 
-TEST_CASE("gather and scatter, in place at the root and not") {
+TEST_CASE("gather and scatter, with the root in place and out of place") {
   run_ranks(
       backend(), {0, 0, 1},
       [](Rank& rank) {
@@ -147,7 +148,7 @@ TEST_CASE("gather and scatter, in place at the root and not") {
       on_gpus);
 }
 
-TEST_CASE("blocks of unequal length, one of them empty") {
+TEST_CASE("_v collectives with blocks of different sizes, one of them empty") {
   run_ranks(
       backend(), {0, 0, 1},
       [](Rank& rank) {
@@ -166,7 +167,7 @@ TEST_CASE("blocks of unequal length, one of them empty") {
       on_gpus);
 }
 
-TEST_CASE("windows, and memory of NCCL that begins as zeros") {
+TEST_CASE("mem_alloc returns zeroed memory that can be registered as a window") {
   FakeCore core;
   const fake_gpu::Left before = fake_gpu::left();
   {
@@ -203,7 +204,7 @@ TEST_CASE("windows, and memory of NCCL that begins as zeros") {
   CHECK(after.communicators == before.communicators);
 }
 
-TEST_CASE("wishes that NCCL does not grant are refused before anybody is waited for") {
+TEST_CASE("options that NCCL cannot honor are refused before waiting for other ranks") {
   FakeCore core;
   atoll_comm* comm = nullptr;
   GroupOptions wishes = on_gpus;
@@ -219,7 +220,7 @@ TEST_CASE("wishes that NCCL does not grant are refused before anybody is waited 
   CHECK(backend().open(&core.host(), &on_host.get(), &comm) == ATOLL_UNSUPPORTED);
 }
 
-TEST_CASE("a rank that does not come to the opening is named") {
+TEST_CASE("opening names the absent rank at the timeout") {
   FakeCore core;
   const Group alone({0, 0}, 0, with_timeout(100));
   atoll_comm* comm = nullptr;
@@ -228,7 +229,7 @@ TEST_CASE("a rank that does not come to the opening is named") {
   CHECK_MESSAGE(text.find("group/nccl/ready/1") != std::string::npos, text);
 }
 
-TEST_CASE("a rank that does not call is waited for until the timeout, then nothing is left") {
+TEST_CASE("an absent call ends in a timeout, and the communicator is cleaned up") {
   FakeCore core;
   const int communicators = fake_gpu::left().communicators;
   {
@@ -243,7 +244,7 @@ TEST_CASE("a rank that does not call is waited for until the timeout, then nothi
   CHECK(fake_gpu::left().communicators == communicators);
 }
 
-TEST_CASE("abort ends what waits on another thread, at once and for good") {
+TEST_CASE("abort ends a wait on another thread at once, and later calls fail") {
   FakeCore core;
   const int aborted = fake_gpu::aborted();
   Result result;
@@ -263,7 +264,7 @@ TEST_CASE("abort ends what waits on another thread, at once and for good") {
   CHECK(fake_gpu::aborted() == aborted + 2);
 }
 
-TEST_CASE("what NCCL refuses, now or after the launch, is told with its own words") {
+TEST_CASE("NCCL errors, at the launch or later, are reported with NCCL's text") {
   FakeCore core;
   auto ranks = open_ranks(backend(), core, {0, 0}, on_gpus);
   fake_gpu::fail_next(0, ncclRemoteError);
@@ -284,7 +285,7 @@ TEST_CASE("what NCCL refuses, now or after the launch, is told with its own word
   for (Rank& rank : others) rank.abort();
 }
 
-TEST_CASE("an operation that cannot be is refused without harm") {
+TEST_CASE("an invalid operation is refused, and the communicator stays usable") {
   FakeCore core;
   auto ranks = open_ranks(backend(), core, {0}, on_gpus);
   float value = 1;

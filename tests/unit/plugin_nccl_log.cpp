@@ -1,4 +1,4 @@
-// Tests the parser of NCCL's log.
+// Tests how the nccl backend captures and parses NCCL's log.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,7 +21,7 @@ std::string connection(const std::string& way) {
 
 }  // namespace
 
-TEST_CASE("connections between hosts: which network, and whether all are direct") {
+TEST_CASE("the parser finds the networks and whether all connections use GPUDirect RDMA") {
   CHECK(transports_of("") == "");
   CHECK(transports_of(connection("P2P/CUMEM") + connection("SHM/direct/direct")) == "");
   CHECK(transports_of(connection("NET/Socket/0")) == "network=Socket\ngdr=no\n");
@@ -33,7 +33,8 @@ TEST_CASE("connections between hosts: which network, and whether all are direct"
         "network=AWS Libfabric\nnetwork=IB\ngdr=yes\n");
 }
 
-TEST_CASE("NVLS, in the words of several versions; a last line without an end") {
+TEST_CASE(
+    "the parser understands the NVLS lines of several versions, also without a final newline") {
   CHECK(transports_of(prefix +
                       "NVLS multicast support is available on dev 3 (NVLS_NCHANNELS 16)\n") ==
         "nvls=yes\n");
@@ -45,7 +46,7 @@ TEST_CASE("NVLS, in the words of several versions; a last line without an end") 
                       "multimem enabled") == "network=IB\ngdr=yes\nnvls=yes\n");
 }
 
-TEST_CASE("the log is kept in memory of the process, unless somebody wants it elsewhere") {
+TEST_CASE("the log is captured in memory unless the user has set NCCL_DEBUG") {
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
   if (child == 0) {
@@ -64,7 +65,8 @@ TEST_CASE("the log is kept in memory of the process, unless somebody wants it el
   keep_log();
   REQUIRE(std::string(std::getenv("NCCL_DEBUG")) == "INFO");
   CHECK(transports() == "");
-  std::FILE* const log = std::fopen(std::getenv("NCCL_DEBUG_FILE"), "w");  // as NCCL does
+  std::FILE* const log =
+      std::fopen(std::getenv("NCCL_DEBUG_FILE"), "w");  // NCCL opens its log file in the same way
   REQUIRE(log != nullptr);
   release_environment();
   CHECK(std::getenv("NCCL_DEBUG_FILE") == nullptr);

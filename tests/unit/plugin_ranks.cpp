@@ -15,7 +15,7 @@
 namespace plugin_ranks {
 namespace {
 
-// Conversions of 16-bit floats, from the bits of the mantissa and the bias of the exponent.
+// A 16-bit floating point format: the number of mantissa bits and the bias of the exponent.
 struct Narrow {
   int mantissa;
   int bias;
@@ -33,13 +33,16 @@ float widen(std::uint16_t bits, Narrow format) {
   return sign * std::ldexp(static_cast<float>(mantissa + hidden), power);
 }
 
-// Rounds to nearest even; for finite normal values only.
+// Converts a value to a 16-bit format and rounds to nearest even. Supports finite normal values
+// only.
 std::uint16_t narrow(float value, Narrow format) {
   if (value == 0.0F) return std::signbit(value) ? 0x8000 : 0;
   const int exponent = std::ilogb(value);
   const float scaled = std::ldexp(std::fabs(value), format.mantissa - exponent);
   auto mantissa = static_cast<int>(std::nearbyint(scaled));
-  const int shift = mantissa >> (format.mantissa + 1);  // rounded up to the next power of two
+  const int shift =
+      mantissa >>
+      (format.mantissa + 1);  // one larger if the mantissa was rounded up to the next power of two
   mantissa >>= shift;
   const int biased = exponent + shift + format.bias;
   const int bits = (std::signbit(value) ? 0x8000 : 0) | (biased << format.mantissa) |
@@ -61,7 +64,8 @@ T combine(T a, T b, std::int32_t op) {
   return static_cast<T>(a + b);
 }
 
-// Sums adjacent pairs in place; an odd last value moves up unchanged.
+// Reduces the values in place in an adjacent-pair tree and returns the result. An odd last value
+// moves up a level unchanged.
 template <typename T>
 T tree(std::vector<T>& values, std::int32_t op, std::int32_t divisor) {
   for (std::size_t left = values.size(); left > 1; left = (left + 1) / 2) {
@@ -91,7 +95,8 @@ void reduce_as(const atoll_reduction& r, std::pair<Load, Store> codec) {
   }
 }
 
-// Store functions return the size of an element, and store nothing if the address is null.
+// Returns a function that loads an element and a function that stores one. The store function
+// returns the size of an element, and stores nothing if the address is null.
 template <typename T>
 auto plain() {
   return std::pair([](const std::byte* at) { return load_as<T>(at); },
@@ -111,7 +116,8 @@ auto half(Narrow format) {
       });
 }
 
-// Calls `use` with a value of the arithmetic type and the codec of the dtype.
+// Calls `use` with a value of the type in which the dtype is computed, and with the load and store
+// functions of the dtype.
 template <typename Use>
 void with_dtype(std::int32_t dtype, Use use) {
   switch (dtype) {

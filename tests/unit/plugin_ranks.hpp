@@ -1,5 +1,6 @@
-// Drives a backend's table directly, with threads as ranks: a store in memory, a simple reference of
-// core's reduction, and any layout of ranks over hosts.
+// Drives a backend through its C table, without libatoll. Threads act as ranks, which may be laid
+// out over any number of hosts. The store is in memory, and a simple reference implementation
+// replaces the reduction kernel of libatoll.
 #pragma once
 
 #include <condition_variable>
@@ -18,24 +19,25 @@ namespace plugin_ranks {
 
 using Bytes = std::vector<std::byte>;
 
-// Divisor of large counts: the thread sanitizer takes twenty times as long per element, and fewer
-// elements synchronize as often.
+// Divisor for large counts under the thread sanitizer, which takes twenty times as long per
+// element. Fewer elements synchronize just as often.
 #ifdef __SANITIZE_THREAD__
 inline constexpr std::uint64_t fewer = 8;
 #else
 inline constexpr std::uint64_t fewer = 1;
 #endif
 
-// Loads a shared object, which stays loaded, and returns its table. Throws std::runtime_error.
+// Loads the shared object of a backend, which stays loaded, and returns its table. Throws
+// std::runtime_error.
 const atoll_backend& load(const std::string& path);
 
-// The services that core offers to a backend.
+// Implements the functions of atoll_host, which libatoll normally offers to a backend.
 class FakeCore {
  public:
   FakeCore();
   const atoll_host& host() const { return host_; }
-  atoll_host& host() { return host_; }  // for tests that replace services
-  // Waits for a key, as a backend would.
+  atoll_host& host() { return host_; }  // lets tests replace functions
+  // Waits for a key and returns its value, as get() of atoll_host does.
   std::string get(const std::string& key);
 
  private:
@@ -49,7 +51,7 @@ class FakeCore {
   atoll_host host_;
 };
 
-// The host number of each rank.
+// Number of the host of each rank.
 using Layout = std::vector<int>;
 std::string text(const Layout& layout);
 
@@ -59,11 +61,12 @@ struct GroupOptions {
   std::string tuning{};
   int deterministic = 0;
   std::int64_t timeout_ns = 20'000'000'000;
-  std::vector<std::string> rails{};         // rail_addresses of each rank; empty: one rail each
-  int host_ranks = 0;                       // atoll_group::host_ranks; 0: unknown
-  std::int32_t memory = ATOLL_MEMORY_HOST;  // CUDA: rank r has device r
+  std::vector<std::string> rails{};  // rail_addresses of each rank; empty: every rank has one rail
+  int host_ranks = 0;                // value of atoll_group::host_ranks; 0: unknown
+  std::int32_t memory = ATOLL_MEMORY_HOST;  // with CUDA memory, rank r has device r
 };
-// World ranks are 2 * rank + 1, so that tests notice texts that confuse the two.
+// Builds the atoll_group of one rank. World ranks are 2 * rank + 1, so that tests detect texts that
+// confuse the two numbers.
 class Group {
  public:
   Group(const Layout& layout, int rank, const GroupOptions& options = {});
@@ -81,7 +84,8 @@ struct Result {
   std::string text;
 };
 
-// An open communicator on one rank; the destructor closes it. The sequence counts submits.
+// An open communicator on one rank, which the destructor closes. The sequence number of an
+// operation is the number of earlier submits.
 class Rank {
  public:
   Rank(const atoll_backend& backend, atoll_comm* comm, const Layout& layout, int rank,
@@ -113,31 +117,31 @@ class Rank {
   std::uint64_t sequence_ = 0;
 };
 
-// Opens a group and runs `body` on every rank in a thread. Rethrows the exception of the first rank
-// that failed.
+// Opens a group and runs `body` on every rank, each in a thread. Rethrows the exception of the
+// first rank that failed.
 void run_ranks(const atoll_backend& backend, const Layout& layout,
                const std::function<void(Rank&)>& body, const GroupOptions& options = {});
 // Opens a group and returns the result of each rank. Ranks with a negative host number in `absent`
-// do not open.
+// do not open the group.
 std::vector<Rank> open_ranks(const atoll_backend& backend, FakeCore& core, const Layout& layout,
                              const GroupOptions& options = {});
-// Closes all ranks at the same time, as the processes of a job do, because a backend may wait for
-// the other ranks.
+// Closes all ranks at the same time, as the processes of a job do, because closing may wait for the
+// other ranks.
 void close_ranks(std::vector<Rank>& ranks);
-// Runs `body(i)` for i in [0, n) in threads.
+// Runs body(i) for each i in [0, n), each in a thread of its own.
 void in_threads(int n, const std::function<void(int)>& body);
 
-// Runs body(rank) on all ranks. As in core, a rank that fails aborts the others, except for `gone`,
-// which may have closed.
+// Runs body(rank) on all ranks and returns their results. As in libatoll, a rank that fails aborts
+// the other ranks, except for the rank `gone`, which may have closed.
 std::vector<Result> until_one_fails(std::vector<Rank>& ranks,
                                     const std::function<Result(Rank&)>& body, int gone = -1);
 
-// Small whole numbers, exact in every dtype even if eight of them are added.
+// Returns small whole numbers that are exact in every dtype, even if eight of them are added.
 Bytes input(std::int32_t dtype, int rank, std::uint64_t count, int salt = 0);
-// f32 fractions whose sum depends on the order of additions.
+// Returns f32 fractions for which the sum depends on the order of additions.
 Bytes noisy_input(int rank, std::uint64_t count);
 std::size_t size_of(std::int32_t dtype);
-// Reference of the reduction in plugin.h, element by element.
+// Reference implementation of the reduction that plugin.h specifies, element by element.
 Bytes reference_reduce(const std::vector<Bytes>& parts, std::int32_t dtype, std::int32_t op);
 
 }  // namespace plugin_ranks

@@ -1,4 +1,4 @@
-// Tests parts of plugins/sdk and plugins/collectives without a backend.
+// Tests parts of plugins/sdk and plugins/collectives that do not need a backend.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ std::vector<std::uint8_t> octets(const std::string& text) { return {text.begin()
 
 }  // namespace
 
-// Test vectors of FIPS 180-4 and RFC 4231.
+// The expected digests are test vectors of FIPS 180-4 and RFC 4231.
 TEST_CASE("SHA-256 and HMAC give the published results") {
   CHECK(hex(atoll_collectives::sha256("abc")) ==
         "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
@@ -101,7 +101,7 @@ TEST_CASE("operations are checked before they start") {
   CHECK(status() == ATOLL_INVALID_ARGUMENT);
 }
 
-TEST_CASE("digests of calls are equal exactly where the calls agree") {
+TEST_CASE("signatures that agree have equal digests, and others have different digests") {
   std::vector<atoll_collectives::Signature> calls;
   const std::array<std::uint64_t, 3> counts{7, 8, 1UL << 33};
   for (std::int32_t kind = ATOLL_BARRIER; kind <= ATOLL_REDUCE_SCATTER_V; ++kind) {
@@ -129,13 +129,14 @@ TEST_CASE("digests of calls are equal exactly where the calls agree") {
   CHECK(calls.size() == 468);
   CHECK(wrong == 0);
   auto longer = calls.front();
-  longer.factor = 0.5;  // factors of ranks may differ
+  longer.factor =
+      0.5;  // a factor does not change the digest, because ranks may have different factors
   CHECK(digest(longer) == digest(calls.front()));
 }
 
-// Otherwise kernels that read several mappings in step miss in caches that index by few address
-// bits.
-TEST_CASE("large allocations differ in low bits of their addresses, wherever they are") {
+// Large allocations must differ in the low bits of their page numbers. Otherwise kernels that read
+// several mappings in lockstep miss in caches that are indexed by few address bits.
+TEST_CASE("large allocations begin at different low bits of their page numbers") {
   for (const std::size_t mib : {2, 6, 8, 22}) {
     CAPTURE(mib);
     std::array<void*, 16> memory{};

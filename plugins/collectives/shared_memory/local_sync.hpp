@@ -30,7 +30,7 @@ class LocalSync {
   LocalSync(Team& team, ShmTransport* transport);
 
   int size() const noexcept { return static_cast<int>(ranks_.size()); }
-  int self() const noexcept { return self_; }  // local rank of this rank
+  int self() const noexcept { return self_; }  // local rank of the calling rank
   int rank_of(int local) const noexcept { return ranks_[static_cast<std::size_t>(local)]; }
 
   // Begins a step of `operation`. While this rank waits in the step, it drives `exchange`, unless

@@ -220,7 +220,8 @@ class Move {
     const WindowOffset& place = offer.from == Offer::From::src ? from.src : from.dst;
     const std::byte* source = group_.windows.at(local, place) + offer.offset + first;
     for (int receiver = 0; receiver < sync_.size(); ++receiver) {
-      if (receiver == local || !receives(offer, receiver)) continue;  // copy_own() has copied it
+      if (receiver == local || !receives(offer, receiver))
+        continue;  // a rank copies its own offers in copy_own()
       std::byte* to = group_.windows.at(receiver, sync_.advert_of(receiver).dst) + offer.to + first;
       group_.copy(to, source, bytes, streaming_);
     }

@@ -25,8 +25,8 @@ constexpr std::size_t staging_bytes = 256 * 1024;
 // How the owner of an inbox waits.
 enum class Sleeper : std::uint32_t {
   awake = 0,
-  futex = 1,   // sleeps on Inbox::doorbell
-  socket = 2,  // sleeps in poll() with its datagram socket
+  futex = 1,   // the owner sleeps on the futex Inbox::doorbell
+  socket = 2,  // the owner sleeps in poll() on its datagram socket
 };
 
 struct Inbox {

@@ -20,7 +20,7 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::uint64_t message_magic = 0x31776f646e697461;  // "atindow1"
+constexpr std::uint64_t message_magic = 0x31776f646e697461;  // the characters "atindow1"
 constexpr auto look_period = 5ms;
 constexpr auto retry_period = 100us;
 

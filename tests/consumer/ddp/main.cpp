@@ -1,8 +1,9 @@
-// Data parallel training without the engine, with buckets and the scheduler only.
+// An example of data parallel training that uses buckets and the scheduler, but not the FSDP
+// engine.
 //   ddp FILE   trains a small network on 1 or 2 ranks; rank 0 writes the weights to FILE
-// A step has two micro batches of equal size, distributed over the ranks. One rank adds the gradients of
-// both itself, and two ranks add them in the all-reduce. Either way each sum has two operands, so the
-// weights are equal to the bit for 1 and 2 ranks.
+// A training step has two micro batches of equal size, which are distributed over the ranks. One
+// rank sums the gradients of both micro batches itself; two ranks sum them in the all-reduce.
+// Either way each sum has two operands, so the weights are bitwise equal for 1 and 2 ranks.
 #include <algorithm>
 #include <atoll/schedule.hpp>
 #include <cmath>
@@ -16,9 +17,9 @@ constexpr std::size_t width = 64, depth = 6, rows = 16;
 constexpr int micro_batches = 2, steps = 60;
 constexpr float learning_rate = 0.2f;
 
-using Matrix = std::vector<float>;  // row-major
+using Matrix = std::vector<float>;  // elements of a matrix in row-major order
 
-// Pseudo-random number in [-1, 1), the same on every machine.
+// Returns a pseudo-random number in [-1, 1) that is the same on every machine.
 float noise(std::uint64_t at) {
   at = (at + 1) * 0x9e3779b97f4a7c15u;
   at = (at ^ (at >> 29)) * 0xbf58476d1ce4e5b9u;
@@ -27,7 +28,7 @@ float noise(std::uint64_t at) {
 
 struct Network {
   std::vector<Matrix> weights, values,
-      slopes;  // values and slopes hold rows x width numbers before each layer
+      slopes;  // values and slopes: a rows x width matrix before each layer, and one at the end
 
   Network() : values(depth + 1, Matrix(rows * width)), slopes(values) {
     for (std::size_t l = 0; l < depth; ++l) {
@@ -54,7 +55,8 @@ struct Network {
     }
   }
 
-  // The target outputs are the inputs in reverse order, halved.
+  // Returns the loss and computes its slopes. The target of each row is the row's input in reverse
+  // order, halved.
   float loss() {
     constexpr float share = 1.0f / (rows * micro_batches);
     float sum = 0;
@@ -69,7 +71,8 @@ struct Network {
     return sum;
   }
 
-  // Adds this micro batch to the gradient of the layer.
+  // Adds the gradient of the current micro batch to `gradient`, which has the shape of the layer's
+  // weights.
   void backward(std::size_t l, float* gradient) {
     std::fill(slopes[l].begin(), slopes[l].end(), 0.0f);
     for (std::size_t o = 0; o < width; ++o) {
@@ -87,13 +90,15 @@ struct Network {
   }
 };
 
-// Buckets of gradients that are summed over the ranks. Layers are in the order of backward, last first.
+// The buckets of gradients that are summed over the ranks. They contain the layers in the order of
+// backward, the last layer first.
 class Gradients {
  public:
   explicit Gradients(const atoll::Mesh& mesh)
       : scheduler_(mesh.axis("shard"), mesh.axis("replicate")) {
     const std::vector<std::uint64_t> counts(depth, width * width);
-    // A real model would use bucket_bytes() alone. The limit gives this small model several buckets.
+    // A real model would use bucket_bytes() alone. The limit of 32 KiB makes this small model have
+    // several buckets.
     const auto bytes = std::min(atoll::bucket_bytes(mesh.axis("replicate")), std::uint64_t{32768});
     plan_ = atoll::plan_buckets(counts, atoll::DType::f32, bytes);
     for (const auto& bucket : plan_.buckets) {
@@ -111,7 +116,8 @@ class Gradients {
     const auto& place = plan_.locations[depth - 1 - layer];
     return static_cast<float*>(memory_[place.bucket].data()) + place.slot.offset;
   }
-  // Call when the last gradient of the layer is enqueued; starts the all-reduce of a complete bucket.
+  // Must be called when the layer's last gradient has been enqueued. If that completes a bucket,
+  // starts the all-reduce of the bucket.
   void complete(std::size_t layer, atoll::Stream& compute) {
     const std::size_t bucket = plan_.locations[depth - 1 - layer].bucket;
     if (layer > 0 && plan_.locations[depth - layer].bucket == bucket) return;
@@ -127,7 +133,7 @@ class Gradients {
   std::vector<atoll::Buffer> memory_;
 };
 
-// Enqueues one step and returns at once; `loss` is valid when the stream has run the step.
+// Enqueues one training step and returns at once. `loss` is valid when the stream has run the step.
 void enqueue_step(Network& net, Gradients& gradients, const atoll::World& world, float& loss,
                   atoll::Stream& compute) {
   gradients.start_step(compute);

@@ -1,4 +1,5 @@
-// Runs two operations on the backend `solo`: one that works, and one that solo refuses.
+// Runs two operations on the backend `solo`: an operation that succeeds, and an operation that the
+// backend refuses.
 #include <algorithm>
 #include <array>
 #include <atoll/communicator.hpp>

@@ -1,4 +1,5 @@
-// The backend `solo`: communicators of one rank, for which every collective is a copy.
+// An example of a third-party backend. `solo` supports communicators of one rank only, in which
+// every collective is a copy.
 #include <cstring>
 #include <sdk/operation.hpp>
 #include <sdk/table.hpp>
