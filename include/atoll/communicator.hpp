@@ -60,12 +60,13 @@ struct Reduction {
 // How data moves between ranks over the connections that exist so far. A backend connects two ranks
 // when they first exchange data. A member without a value is not known yet.
 struct Transports {
-  std::vector<std::string> networks;   // networks in use between hosts: "IB", "Socket"
+  // names of the networks in use between hosts, such as "IB" or "Socket"
+  std::vector<std::string> networks;
   std::optional<bool> gpudirect_rdma;  // true when NICs access GPU memory on every connection
-  bool partly = false;                 // NICs access GPU memory on some connections only
-  std::optional<bool> nvls;            // NVLink switches can reduce and multicast
+  bool partly = false;                 // true when NICs access GPU memory on only some connections
+  std::optional<bool> nvls;            // true when NVLink switches can reduce and multicast
   std::string unknown;                 // why no transport is known; empty when one is known
-  std::string to_string() const;       // such as "network IB with GPUDirect RDMA"
+  std::string to_string() const;       // returns text such as "network IB with GPUDirect RDMA"
 };
 // Combines the transports of all ranks. Collective over the World.
 Transports gather_transports(World& world, const Transports& mine);
@@ -78,8 +79,9 @@ void require_gpudirect_rdma(World& world, const Transports& mine);
 class Communicator;
 
 struct CommunicatorOptions {
-  std::string name{};     // shown in messages and traces; empty: the axis' name
-  std::string backend{};  // empty: config().backend, or else the best common one
+  std::string name{};  // name in messages and traces; an empty name means the name of the axis
+  // name of the backend; empty means config().backend, or else the best common backend
+  std::string backend{};
   Device device = Device::host();
   // A communicator to split, or null. It must be idle, and every rank of it must open a
   // communicator in the same call, on any axis. A backend that supports splitting (NCCL) then
@@ -126,7 +128,7 @@ class Communicator {
   Communicator& operator=(Communicator&&) noexcept;
   ~Communicator();  // blocks until all enqueued operations are complete
 
-  int rank() const noexcept;  // rank in the axis
+  int rank() const noexcept;  // rank of the caller in the axis
   int size() const noexcept;
   std::string_view name() const noexcept;
   std::string_view backend() const noexcept;
@@ -172,7 +174,7 @@ class Communicator {
       send,
       recv
     } kind;
-    View data;  // not written by a send
+    View data;  // memory of the message; a send only reads the memory
     int peer;
   };
   [[nodiscard]] Work group(std::span<const SendRecv> operations, Stream& stream);
@@ -228,8 +230,8 @@ inline Buffer allocate(const Device& device, std::size_t bytes,
 struct BackendInfo {
   std::string name;
   std::string file;
-  std::string unusable;  // why this process cannot use the backend; empty if it can
-  int preference = 0;    // the backend with the highest preference is chosen
+  std::string unusable;  // why this process cannot use the backend; empty when it can
+  int preference = 0;    // the usable backend with the highest preference is chosen
 };
 // Loads and probes every backend in the plugin path for this kind of memory. Not collective.
 std::vector<BackendInfo> available_backends(World& world, DeviceKind kind = DeviceKind::host);

@@ -14,7 +14,7 @@ namespace atoll_v1::atoll {
 // is opened over an axis.
 struct Axis {
   World* world = nullptr;
-  std::string name;        // "shard", "replicate", "world"
+  std::string name;        // name of the axis: "shard", "replicate" or "world"
   std::vector<int> ranks;  // ranks of the World, in the order of the coordinate
   int index = 0;           // position of this rank in `ranks`
   GroupRate rate{};        // rate of the slowest group of this axis; unknown without a topology
