@@ -81,7 +81,7 @@ class Grid {
 // Scratch memory of one piece.
 struct Pieces {
   View own;      // this rank's data, ordered by column
-  View columns;  // this rank's column from every rank of the host
+  View columns;  // contributions of all ranks of the host to this rank's column
   View partial;  // the sum of `columns`
   View slices;   // partial sums of this rank's slice, one per host
   View sum;      // the sum of `slices` before it is rounded to 16 bits

@@ -85,7 +85,9 @@ void LaunchWatchdog::watch_until(const std::stop_token& stop) {
     }
     if (now >= next_backend_poll) {
       next_backend_poll = now + backend_poll_interval;
-      if (backend_failed()) return;
+      if (const auto [status, why] = owner_.async_error(); status != ATOLL_OK) {
+        return fail_first(status, why);
+      }
     }
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, stop, poll_interval, [&] { return failure_.has_value(); });
@@ -117,13 +119,6 @@ bool LaunchWatchdog::is_late(Clock::time_point now) {
     started_.reset();
     launches_.pop_front();
   }
-}
-
-bool LaunchWatchdog::backend_failed() {
-  const auto [status, why] = owner_.async_error();
-  if (status == ATOLL_OK) return false;
-  fail_first(status, why);
-  return true;
 }
 
 void LaunchWatchdog::fail_first(atoll_status status, const std::string& why) {
