@@ -19,14 +19,14 @@ struct StrategyQuestion {
   Options options{};
   std::uint64_t parameters = 0;  // number of elements of all parameters
   std::uint64_t frozen = 0;  // number of elements of frozen parameters, which `parameters` includes
-  // number of elements of the largest unit; 0 means unknown: buffers for units are ignored
+  // Number of elements of the largest unit; 0 means unknown: buffers for units are ignored.
   std::uint64_t largest_unit = 0;
   int units = 1;
   int micro_batches = 1;  // number of micro batches in a step
-  // bytes of moments per parameter element: 8 for AdamW, 4 with bf16 moments, 0 for SGD
+  // Bytes of moments per parameter element: 8 for AdamW, 4 with bf16 moments, 0 for SGD.
   std::uint64_t moment_bytes = 8;
   std::uint64_t activation_bytes = 0;
-  // device memory of one rank; 0 means unknown: every strategy fits
+  // Device memory of one rank; 0 means unknown: every strategy fits.
   std::uint64_t memory_bytes = 0;
   double reserve = 0.1;  // fraction of memory_bytes that no plan may use
 };

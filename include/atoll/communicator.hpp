@@ -18,8 +18,8 @@ namespace atoll_v1::atoll {
 
 class BackendGroup;  // creates every Work; src/comm/backend_group.hpp
 
-// An operation in flight. Its buffers must stay alive until it is complete. Destroying a Work does
-// not cancel the operation.
+// An operation in flight. The buffers of the operation must stay alive until it is complete.
+// Destroying a Work does not cancel the operation.
 class Work {
  public:
   Work() = default;  // a Work without an operation is complete
@@ -60,7 +60,7 @@ struct Reduction {
 // How data moves between ranks over the connections that exist so far. A backend connects two ranks
 // when they first exchange data. A member without a value is not known yet.
 struct Transports {
-  // names of the networks in use between hosts, such as "IB" or "Socket"
+  // Names of the networks in use between hosts, such as "IB" or "Socket".
   std::vector<std::string> networks;
   std::optional<bool> gpudirect_rdma;  // true when NICs access GPU memory on every connection
   bool partly = false;                 // true when NICs access GPU memory on only some connections
@@ -80,7 +80,7 @@ class Communicator;
 
 struct CommunicatorOptions {
   std::string name{};  // name in messages and traces; an empty name means the name of the axis
-  // name of the backend; empty means config().backend, or else the best common backend
+  // Name of the backend; empty means config().backend, or else the best common backend.
   std::string backend{};
   Device device = Device::host();
   // A communicator to split, or null. It must be idle, and every rank of it must open a
@@ -140,7 +140,7 @@ class Communicator {
   [[nodiscard]] Work reduce_scatter(ConstView src, View dst, Reduction reduction, Stream& stream);
   // dst[i] = op over ranks of src[i]. In place: src = dst.
   [[nodiscard]] Work all_reduce(ConstView src, View dst, Reduction reduction, Stream& stream);
-  // As all_reduce, but only dst of `root` is written. Other ranks may pass an empty dst.
+  // Reduces like all_reduce, but only dst of `root` is written. Other ranks may pass an empty dst.
   [[nodiscard]] Work reduce(ConstView src, View dst, Reduction reduction, int root, Stream& stream);
   // Copies `data` of rank `root` to `data` of every other rank.
   [[nodiscard]] Work broadcast(View data, int root, Stream& stream);
@@ -226,14 +226,15 @@ inline Buffer allocate(const Device& device, std::size_t bytes,
   return allocate(device, bytes, std::span(communicators.begin(), communicators.size()));
 }
 
-// A backend that the loader found.
+// Describes a backend that the loader found in the plugin path.
 struct BackendInfo {
   std::string name;
   std::string file;
   std::string unusable;  // why this process cannot use the backend; empty when it can
   int preference = 0;    // the usable backend with the highest preference is chosen
 };
-// Loads and probes every backend in the plugin path for this kind of memory. Not collective.
+// Loads every backend in the plugin path and probes whether it supports this kind of memory. Not
+// collective.
 std::vector<BackendInfo> available_backends(World& world, DeviceKind kind = DeviceKind::host);
 
 }  // namespace atoll_v1::atoll

@@ -79,7 +79,7 @@ struct Options {
   // means no limit.
   std::uint64_t memory_bytes = 0;
   Device device = Device::host();
-  // name of the backend; empty means config().backend, or else the best common backend
+  // Name of the backend; empty means config().backend, or else the best common backend.
   std::string backend{};
 };
 
@@ -97,7 +97,7 @@ struct ParamSpec {
   Init init{};
   // When false, the parameter is frozen: it has no gradient, no moments and no f32 master.
   bool trainable = true;
-  // type that compute reads: f32 or bf16; Precision::param when not set
+  // Type that compute reads: f32 or bf16; Precision::param when not set.
   std::optional<DType> dtype{};
   std::uint64_t count() const noexcept;
 };
@@ -141,7 +141,7 @@ struct MemoryPlan {
   std::uint64_t optimizer = 0;   // moments of the optimizer
   std::uint64_t gradients = 0;   // f32 gradient shards
   std::uint64_t gathered = 0;    // buffers for units that are unsharded only while in use
-  // parts of parameters that partial resharding keeps after forward
+  // Parts of parameters that partial resharding keeps after forward.
   std::uint64_t inner_shards = 0;
   std::uint64_t whole_gradients = 0;  // unsharded gradients, as compute writes them
   // Gradient shards of one micro batch before they are added to the sum of earlier micro batches,

@@ -56,11 +56,11 @@ class Mesh {
   static Mesh make(World& world, MeshShape shape, const Topology& topology);
 
   MeshShape shape() const noexcept { return shape_; }
-  // The axis "shard", "replicate" or "world" (all ranks in mesh order, shard innermost). Throws
-  // Error(invalid_argument) for another name.
+  // Returns the axis "shard", "replicate" or "world" (all ranks in mesh order, shard innermost).
+  // Throws Error(invalid_argument) for another name.
   const Axis& axis(std::string_view name) const;
   World& world() const noexcept { return *world_; }
-  // One sentence that says why the planner chose this mesh.
+  // Returns one sentence that explains why the planner chose this mesh.
   const std::string& reason() const noexcept { return reason_; }
   const std::vector<Finding>& findings() const noexcept { return findings_; }
   // Returns the shape as text, such as "2x4".

@@ -14,10 +14,10 @@ struct RankDeviceOptions {
   // "host", "cuda" or "auto". With "cuda" the ranks of a host share its GPUs round-robin. "auto"
   // chooses GPUs if every rank has a GPU of its own that passes `check`, and otherwise the host.
   std::string wanted = "auto";
-  // backend of the communicators that will be opened; empty means any backend
+  // Backend of the communicators that will be opened; empty means any backend.
   std::string backend = {};
   bool communicates = true;  // false when no communicator will be opened
-  // Throws Error with the reason when the caller cannot use this GPU.
+  // Caller's check of a GPU: throws Error with the reason when the caller cannot use the GPU.
   std::function<void(const Device&)> check = {};
 };
 

@@ -34,9 +34,9 @@ struct BucketLayout {
   std::vector<BucketSlot> gaps() const;  // the parts without a tensor, ordered by offset
 };
 
-// alignment of tensors, in elements; 256 bytes in f32
+// Alignment of tensors, in elements; 256 bytes in f32.
 inline constexpr std::uint64_t bucket_alignment = 64;
-// size of a block of the norm, in elements
+// Size of a block of the norm, in elements.
 inline constexpr std::uint64_t bucket_granularity = 4096;
 
 // Lays out tensors with the given element counts in one bucket. Throws Error(invalid_argument) for
@@ -114,7 +114,7 @@ struct SchedulerOptions {
   // The group of ranks inside the shard axis that all_gather_inner() uses; empty when there is no
   // inner group.
   Axis inner{};
-  // name of the backend; empty means config().backend, or else the best common backend
+  // Name of the backend; empty means config().backend, or else the best common backend.
   std::string backend{};
   // All ranks that construct a scheduler in this call. If `root` is set, the communicators of the
   // lanes on GPUs are split from one communicator of these ranks. If it is empty, each communicator
@@ -191,7 +191,7 @@ class Scheduler {
   // builds the sum from other collectives; 0 on the lane `gather`. `count` is the number of
   // elements of dst on the lane `reduce`, and of data on the lane `outer`.
   std::uint64_t scratch_bytes(Lane lane, std::uint64_t count, DType dtype) const;
-  // must be called before the first operation
+  // Must be called before the first operation.
   void reserve_scratch(Lane lane, std::uint64_t bytes);
 
   Stream& stream(Lane lane) noexcept;

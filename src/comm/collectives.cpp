@@ -34,8 +34,8 @@ void scale_source(BackendGroup& group, Operation& operation, Stream& stream) {
   }
 }
 
-// Checks are complete: starts the operation. `fallback` builds an operation that the backend lacks;
-// it is null if every backend supports the operation.
+// Starts an operation after its arguments have been checked. `fallback` builds an operation that
+// the backend lacks; it is null if every backend supports the operation.
 Work start(Communicator::Impl& impl, Operation operation, Stream& stream,
            Fallback fallback = nullptr) {
   BackendGroup& group = *impl.group;

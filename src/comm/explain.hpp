@@ -1,4 +1,4 @@
-// Adds to the error of an operation what the other ranks of its communicator were doing.
+// Adds to the error of a failed operation what the other ranks of its communicator were doing.
 #pragma once
 
 #include <optional>

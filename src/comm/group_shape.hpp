@@ -34,7 +34,7 @@ struct GroupShape {
   std::uint64_t rank;
   std::uint64_t ranks;
   DeviceKind memory;
-  // number of ranks in a block, which are added first; 0 means one tree over all ranks
+  // Number of ranks in a block, which are added first; 0 means one tree over all ranks.
   int block = 0;
   std::optional<Levels> levels{};  // set when ordered sums can be computed level by level
 };

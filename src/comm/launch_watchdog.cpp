@@ -46,7 +46,8 @@ void LaunchWatchdog::fail(const Error& error) {
   // This function must not call the device: such a call could wait for operations that end only
   // with the abort that follows.
   for (const Launch& launch : launches_) {
-    // Only a started operation is recorded as failed. Later ones stay recorded as enqueued.
+    // Only an operation that has started is recorded as failed. Later operations stay recorded as
+    // enqueued.
     if (std::exchange(started_, std::nullopt)) {
       recorder_.failed(launch.number, launch.operations.size(), error.what());
     }

@@ -37,7 +37,7 @@ class LaunchWatchdog {
     Event done;     // happens when the operations are complete or aborted
   };
 
-  // Implemented by the communicator, and called from the watchdog's thread.
+  // The communicator implements this interface; the watchdog's thread calls it.
   class Owner {
    public:
     virtual ~Owner() = default;

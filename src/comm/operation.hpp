@@ -24,9 +24,9 @@ struct Operation {
   DType dtype;
   Reduction reduction = ReduceOp::sum;
   int peer = 0;  // root of a collective, or other rank of a send or recv
-  // number of elements of each rank; used by the _v kinds only
+  // Number of elements of each rank; used by the _v kinds only.
   std::vector<std::uint64_t> counts{};
-  // kind of collective of which this operation is a part; -1 when it is not a part
+  // Kind of the collective of which this operation is a part; -1 when it is not a part of another.
   std::int32_t part_of = -1;
 
   bool is_message() const { return atoll_abi::is_message(kind); }

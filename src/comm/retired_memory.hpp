@@ -18,7 +18,7 @@ namespace atoll_v1::atoll {
 // and no other allocation may get the same address in the meantime.
 class RetiredMemory {
  public:
-  // May be called from any thread.
+  // Adds memory to deregister later. May be called from any thread.
   void add(std::shared_ptr<void> memory) {
     const std::lock_guard lock(mutex_);
     memories_.push_back(std::move(memory));

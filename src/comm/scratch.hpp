@@ -24,7 +24,7 @@ class Scratch {
 
  private:
   Device device_;
-  // buffers in ascending size; operations in flight may still use the smaller buffers
+  // Buffers in ascending size; operations in flight may still use the smaller buffers.
   std::vector<Buffer> buffers_;
 };
 

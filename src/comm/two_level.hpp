@@ -53,7 +53,7 @@ class TwoLevel {
 
   BackendGroup& whole_;
   atoll_levels::HostLayout layout_;
-  // groups of the ranks of this host, and of the counterparts of this rank
+  // Groups of the ranks of this host, and of the counterparts of this rank.
   std::shared_ptr<BackendGroup> inside_, across_;
 };
 

@@ -242,7 +242,7 @@ StoredParam stored_param(const json& unit, std::size_t param, std::uint64_t coun
 void read_tensor(const std::vector<SafetensorsFile>& shards, const std::string& name,
                  std::uint64_t elements, std::uint64_t first, std::span<float> values) {
   const std::uint64_t each = elements / shards.size();
-  // aligned copy of the data: the file format does not guarantee alignment
+  // Aligned copy of the data: the file format does not guarantee alignment.
   std::vector<std::byte> aligned;
   while (!values.empty()) {
     const SafetensorsFile& file = shards[first / each];

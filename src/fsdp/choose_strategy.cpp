@@ -13,7 +13,7 @@ namespace atoll_v1::atoll::fsdp {
 namespace {
 
 constexpr std::uint64_t master_size = 4, gradient_size = 4;
-// relative difference in time below which strategies count as equally fast
+// Relative difference in time below which strategies count as equally fast.
 constexpr double tie = 0.01;
 
 void check(const StrategyQuestion& q) {

@@ -43,7 +43,7 @@ struct Engine::Impl {
   Impl(const Mesh& mesh, Options options) : setup(mesh, std::move(options)) {}
 
   EngineSetup setup;
-  // index of each unit in setup.units, by the name of the unit
+  // Index of each unit in setup.units, by the name of the unit.
   std::map<std::string, std::size_t, std::less<>> by_name;
   Storage storage{setup};
   Gathering gathering{setup, storage};

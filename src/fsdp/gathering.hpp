@@ -90,7 +90,7 @@ class Gathering {
   std::size_t next_ = 0;         // first gather that has not been started
   std::size_t wanted_ = 0;       // last gather to start as soon as its slot is free
   std::vector<bool> resharded_;  // for each unshard, true when compute has ended its use
-  // for each unshard, the end of its gather; empty when no gather was needed
+  // For each unshard, the end of its gather; empty when no gather was needed.
   std::vector<LaneEvent> gathered_;
 };
 

@@ -70,10 +70,10 @@ struct Optimizer::Impl {
   Event known;
   Event done;  // happens when the last step is complete
 
-  // true for each unit with sums of squares of this step in local_blocks
+  // True for each unit with sums of squares of this step in local_blocks.
   std::vector<bool> squared;
   std::vector<bool> updated;  // true for each unit that this step has updated
-  // learning rate given to update_in_backward(); empty when it was not called
+  // Learning rate given to update_in_backward(); empty when it was not called.
   std::optional<float> in_backward;
   Stream updates;
 };

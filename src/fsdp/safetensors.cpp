@@ -104,7 +104,7 @@ struct SafetensorsFile::Impl {
   std::string_view text;  // text of the JSON header
   std::uint64_t data_begin = 0;
   std::vector<SafetensorsEntry> entries;
-  // index in `entries` by name; the keys point into `entries`
+  // Index in `entries` by name; the keys point into `entries`.
   std::map<std::string_view, std::size_t, std::less<>> index;
   std::map<std::string, std::string, std::less<>> metadata;
 

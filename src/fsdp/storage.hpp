@@ -61,9 +61,9 @@ class Storage {
   const Sharding& sharding_ = setup_.sharding;
   const PassPlan& plan_ = setup_.plan;
   MemoryPlan memory_;
-  // bytes of cast_unsharded_, cast_shard_ and cast_outer_
+  // Bytes of cast_unsharded_, cast_shard_ and cast_outer_.
   std::array<std::uint64_t, 3> cast_bytes_{};
-  // bytes of scratch for the lanes `reduce` and `outer`
+  // Bytes of scratch for the lanes `reduce` and `outer`.
   std::array<std::uint64_t, 2> scratch_bytes_{};
   std::uint64_t staging_bytes_ = 0;
   Buffer masters_, residents_, inner_shards_, gradients_, unsharded_gradients_, staging_;

@@ -18,9 +18,9 @@ struct UnitBucket {
   DType dtype = DType::f32;  // type that compute reads
   bool trainable = true;
   BucketLayout layout;
-  // position of the bucket in the unit's parameter slot, in bytes
+  // Position of the bucket in the unit's parameter slot, in bytes.
   std::uint64_t gathered_offset = 0;
-  // position of the bucket in the unit's gradient slot, in f32 elements
+  // Position of the bucket in the unit's gradient slot, in f32 elements.
   std::uint64_t gradient_offset = 0;
 
   View master;        // this rank's part of the parameters: f32, or `dtype` if the bucket is frozen
@@ -43,7 +43,7 @@ struct UnitState {
   // Error(unsupported), which name the unit and the invalid parameter.
   UnitState(std::string_view name, std::size_t index, std::vector<ParamSpec> params,
             DType param_dtype, std::uint64_t shards);
-  // returns the index in `params`; throws Error(not_found)
+  // Returns the index in `params`; throws Error(not_found).
   std::size_t find(std::string_view param) const;
 
   std::string name;

@@ -68,7 +68,7 @@ void export_weights(const fs::path& file, Engine& engine, DType dtype,
     if (file.has_parent_path()) fs::create_directories(file.parent_path());
     writer.emplace(partial, declared, std::map<std::string, std::string>{{"format", "pt"}});
   });
-  // the first error; visit() continues after an error, because peers wait for its gathers
+  // The first error; visit() continues after an error, because peers wait for its gathers.
   std::optional<Error> problem;
   std::vector<std::byte> bytes;
   engine.visit([&](const Unit&, const ParamSpec&, std::span<const float> values) {
@@ -99,7 +99,7 @@ void import_weights(const std::vector<fs::path>& paths, Engine& engine,
       const std::string tensor = param_name(*segment.unit, *segment.param);
       const ConstView source =
           find_entry(files, tensor, *segment.param).data.part(segment.first, out.size());
-      // copied because the file format does not guarantee alignment
+      // Copied because the file format does not guarantee alignment.
       aligned.resize(source.bytes());
       std::memcpy(aligned.data(), source.data, source.bytes());
       host::cast(out, ConstView(aligned.data(), source.count, source.dtype));

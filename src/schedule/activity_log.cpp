@@ -12,7 +12,7 @@ namespace {
 using Entry = ActivityLog::Entry;
 using LaneEntries = std::array<std::vector<Entry*>, 3>;  // collectives of each lane
 
-// shorter waits are only the cost of the time stamps
+// Shorter waits are only the cost of the time stamps.
 constexpr std::int64_t shortest_wait_ns = 1'000;
 
 bool set_times(Entry& entry) {

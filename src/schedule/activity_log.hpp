@@ -24,7 +24,7 @@ class ActivityLog {
   struct Entry {
     TraceRecord record;  // the record, still without its times
     Lane lane = Lane::gather;
-    // number of the collective; for a wait, number of the last collective that it waits for
+    // Number of the collective; for a wait, number of the last collective that it waits for.
     std::uint64_t number = 0;
     Stamp begin, end;
   };

@@ -123,7 +123,7 @@ struct Scheduler::Impl {
   // Streams are declared before the communicators, because communicators must be closed before
   // their streams are destroyed.
   std::array<Stream, 3> streams;
-  // runs no collectives; the other communicators are split from it
+  // Runs no collectives; the other communicators are split from it.
   std::optional<Communicator> root;
   std::optional<Communicator> gather, reduce, outer, gather_inner;
 };
