@@ -17,15 +17,18 @@ struct StrategyQuestion {
   // Precision, accumulation, inner shards, prefetch and buffers of the planned engine.
   // Options::strategy is ignored.
   Options options{};
-  std::uint64_t parameters = 0;    // number of elements of all parameters
-  std::uint64_t frozen = 0;        // elements of `parameters` that are frozen
-  std::uint64_t largest_unit = 0;  // elements of the largest unit; 0: unknown, ignore its buffers
+  std::uint64_t parameters = 0;  // number of elements of all parameters
+  std::uint64_t frozen = 0;  // number of elements of frozen parameters, which `parameters` includes
+  // Number of elements of the largest unit; 0 means unknown: buffers for units are ignored.
+  std::uint64_t largest_unit = 0;
   int units = 1;
-  int micro_batches = 1;           // number of micro batches in a step
-  std::uint64_t moment_bytes = 8;  // per element: 8 for AdamW, 4 with bf16 moments, 0 for SGD
+  int micro_batches = 1;  // number of micro batches in a step
+  // Bytes of moments per parameter element: 8 for AdamW, 4 with bf16 moments, 0 for SGD.
+  std::uint64_t moment_bytes = 8;
   std::uint64_t activation_bytes = 0;
-  std::uint64_t memory_bytes = 0;  // device memory of one rank; 0: unknown, any strategy fits
-  double reserve = 0.1;            // fraction of memory_bytes that no plan may use
+  // Device memory of one rank; 0 means unknown: every strategy fits.
+  std::uint64_t memory_bytes = 0;
+  double reserve = 0.1;  // fraction of memory_bytes that no plan may use
 };
 
 struct StrategyEstimate {
@@ -43,7 +46,7 @@ struct StrategyEstimate {
 
 struct StrategyChoice {
   Strategy strategy{};
-  std::string why;  // one sentence with the figures
+  std::string why;  // sentence that explains the choice, with times and bytes
   // One entry for each strategy that an engine supports with the given options.
   std::vector<StrategyEstimate> estimates;
 };

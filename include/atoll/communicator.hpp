@@ -18,8 +18,8 @@ namespace atoll_v1::atoll {
 
 class BackendGroup;  // creates every Work; src/comm/backend_group.hpp
 
-// An operation in flight. Its buffers must stay alive until it is complete. Destroying a Work does
-// not cancel the operation.
+// An operation in flight. The buffers of the operation must stay alive until it is complete.
+// Destroying a Work does not cancel the operation.
 class Work {
  public:
   Work() = default;  // a Work without an operation is complete
@@ -60,12 +60,13 @@ struct Reduction {
 // How data moves between ranks over the connections that exist so far. A backend connects two ranks
 // when they first exchange data. A member without a value is not known yet.
 struct Transports {
-  std::vector<std::string> networks;   // networks in use between hosts: "IB", "Socket"
+  // Names of the networks in use between hosts, such as "IB" or "Socket".
+  std::vector<std::string> networks;
   std::optional<bool> gpudirect_rdma;  // true when NICs access GPU memory on every connection
-  bool partly = false;                 // NICs access GPU memory on some connections only
-  std::optional<bool> nvls;            // NVLink switches can reduce and multicast
+  bool partly = false;                 // true when NICs access GPU memory on only some connections
+  std::optional<bool> nvls;            // true when NVLink switches can reduce and multicast
   std::string unknown;                 // why no transport is known; empty when one is known
-  std::string to_string() const;       // such as "network IB with GPUDirect RDMA"
+  std::string to_string() const;       // returns text such as "network IB with GPUDirect RDMA"
 };
 // Combines the transports of all ranks. Collective over the World.
 Transports gather_transports(World& world, const Transports& mine);
@@ -78,8 +79,9 @@ void require_gpudirect_rdma(World& world, const Transports& mine);
 class Communicator;
 
 struct CommunicatorOptions {
-  std::string name{};     // shown in messages and traces; empty: the axis' name
-  std::string backend{};  // empty: config().backend, or else the best common one
+  std::string name{};  // name in messages and traces; an empty name means the name of the axis
+  // Name of the backend; empty means config().backend, or else the best common backend.
+  std::string backend{};
   Device device = Device::host();
   // A communicator to split, or null. It must be idle, and every rank of it must open a
   // communicator in the same call, on any axis. A backend that supports splitting (NCCL) then
@@ -126,7 +128,7 @@ class Communicator {
   Communicator& operator=(Communicator&&) noexcept;
   ~Communicator();  // blocks until all enqueued operations are complete
 
-  int rank() const noexcept;  // rank in the axis
+  int rank() const noexcept;  // rank of the caller in the axis
   int size() const noexcept;
   std::string_view name() const noexcept;
   std::string_view backend() const noexcept;
@@ -138,7 +140,7 @@ class Communicator {
   [[nodiscard]] Work reduce_scatter(ConstView src, View dst, Reduction reduction, Stream& stream);
   // dst[i] = op over ranks of src[i]. In place: src = dst.
   [[nodiscard]] Work all_reduce(ConstView src, View dst, Reduction reduction, Stream& stream);
-  // As all_reduce, but only dst of `root` is written. Other ranks may pass an empty dst.
+  // Reduces like all_reduce, but only dst of `root` is written. Other ranks may pass an empty dst.
   [[nodiscard]] Work reduce(ConstView src, View dst, Reduction reduction, int root, Stream& stream);
   // Copies `data` of rank `root` to `data` of every other rank.
   [[nodiscard]] Work broadcast(View data, int root, Stream& stream);
@@ -172,7 +174,7 @@ class Communicator {
       send,
       recv
     } kind;
-    View data;  // not written by a send
+    View data;  // memory of the message; a send only reads the memory
     int peer;
   };
   [[nodiscard]] Work group(std::span<const SendRecv> operations, Stream& stream);
@@ -224,14 +226,15 @@ inline Buffer allocate(const Device& device, std::size_t bytes,
   return allocate(device, bytes, std::span(communicators.begin(), communicators.size()));
 }
 
-// A backend that the loader found.
+// Describes a backend that the loader found in the plugin path.
 struct BackendInfo {
   std::string name;
   std::string file;
-  std::string unusable;  // why this process cannot use the backend; empty if it can
-  int preference = 0;    // the backend with the highest preference is chosen
+  std::string unusable;  // why this process cannot use the backend; empty when it can
+  int preference = 0;    // the usable backend with the highest preference is chosen
 };
-// Loads and probes every backend in the plugin path for this kind of memory. Not collective.
+// Loads every backend in the plugin path and probes whether it supports this kind of memory. Not
+// collective.
 std::vector<BackendInfo> available_backends(World& world, DeviceKind kind = DeviceKind::host);
 
 }  // namespace atoll_v1::atoll

@@ -35,16 +35,17 @@ namespace atoll_v1::atoll::fsdp {
 // gradients, and AdamW's two f32 moments. If parameters or gradients are sharded, buffers for one
 // or two unsharded units are needed in addition.
 enum class Strategy {
-  no_shard,           // replicates everything and all-reduces gradients (DDP): 18 P
-  shard_optimizer,    // shards masters and moments over all ranks (ZeRO-1): 6 P + 12 P / n
-  shard_grad,         // shards gradients as well (ZeRO-2): 2 P + 16 P / n
-  full_shard,         // shards parameters as well (ZeRO-3): 16 P / n
-  hybrid_shard,       // full_shard over the shard axis, replicated over the other: 16 P / s
-  hybrid_shard_grad,  // shard_grad over the shard axis, replicated over the other: 2 P + 16 P / s
+  no_shard,         // replicates everything and all-reduces gradients (DDP): 18 P bytes
+  shard_optimizer,  // shards masters and moments over all ranks (ZeRO-1): 6 P + 12 P / n bytes
+  shard_grad,       // shards masters, moments and gradients (ZeRO-2): 2 P + 16 P / n bytes
+  full_shard,       // shards parameters too (ZeRO-3): 16 P / n bytes
+  hybrid_shard,     // full_shard inside the shard axis, replicated across it: 16 P / s bytes
+  // shard_grad inside the shard axis, replicated across it: 2 P + 16 P / s bytes
+  hybrid_shard_grad,
 };
 std::string_view name(Strategy strategy) noexcept;
-Strategy strategy_from_name(std::string_view name);  // unknown name: Error(invalid_argument)
-std::vector<Strategy> every_strategy();              // all strategies in enumerator order
+Strategy strategy_from_name(std::string_view name);  // throws Error(invalid_argument)
+std::vector<Strategy> every_strategy();  // all strategies, in the order of the enumerators
 
 // How gradients accumulate over the micro batches of a step.
 enum class Accumulation {
@@ -52,7 +53,7 @@ enum class Accumulation {
   shard,      // reduce each micro batch over the shard axis; across replicas only the last one
   local,      // keep unsharded f32 gradients (4 P bytes); communicate only in the last micro batch
 };
-std::string_view name(Accumulation accumulation) noexcept;  // "auto", "shard", "local"
+std::string_view name(Accumulation accumulation) noexcept;  // returns "auto", "shard" or "local"
 Accumulation accumulation_from_name(std::string_view name);
 
 struct Precision {
@@ -73,12 +74,13 @@ struct Options {
   // passes.
   int inner_shards = 0;
   int prefetch = 1;        // number of units to gather ahead of compute
-  int reduce_buffers = 2;  // number of buffers for unsharded gradients of units
+  int reduce_buffers = 2;  // number of buffers for the unsharded gradients of units
   // Device bytes that the memory plan of freeze() may use, excluding optimizer and activations; 0
   // means no limit.
   std::uint64_t memory_bytes = 0;
   Device device = Device::host();
-  std::string backend{};  // empty: config().backend, or else the best common one
+  // Name of the backend; empty means config().backend, or else the best common backend.
+  std::string backend{};
 };
 
 // Distribution of a parameter's initial values: normal(mean, deviation). Each value is computed
@@ -90,12 +92,13 @@ struct Init {
 };
 
 struct ParamSpec {
-  std::string name{};                 // unique in its unit
-  std::vector<std::int64_t> shape{};  // row-major
+  std::string name{};                 // name that is unique in the unit
+  std::vector<std::int64_t> shape{};  // extents in row-major order
   Init init{};
   // When false, the parameter is frozen: it has no gradient, no moments and no f32 master.
   bool trainable = true;
-  std::optional<DType> dtype{};  // type that compute reads, f32 or bf16; unset: Precision::param
+  // Type that compute reads: f32 or bf16; Precision::param when not set.
+  std::optional<DType> dtype{};
   std::uint64_t count() const noexcept;
 };
 
@@ -106,7 +109,7 @@ enum class WriteMode {
 };
 
 struct Gradient {
-  View view;  // f32, the whole parameter
+  View view;  // gradient of the whole parameter in f32
   WriteMode mode;
 };
 
@@ -122,7 +125,7 @@ class Unit {
 
   const std::string& name() const noexcept;
   const std::vector<ParamSpec>& params() const noexcept;
-  std::uint64_t count() const noexcept;  // elements of all parameters, without padding
+  std::uint64_t count() const noexcept;  // number of elements of all parameters, without padding
 
  private:
   friend struct EngineAccess;
@@ -133,21 +136,22 @@ class Unit {
 // Device bytes of this rank by category. Engine::freeze() sets all members except `optimizer`,
 // which the constructor of Optimizer sets, and `activations`.
 struct MemoryPlan {
-  std::uint64_t parameters = 0;       // master shards
-  std::uint64_t resident = 0;         // parameters that stay unsharded, including their masters
-  std::uint64_t optimizer = 0;        // moments of the optimizer
-  std::uint64_t gradients = 0;        // f32 gradient shards
-  std::uint64_t gathered = 0;         // buffers for units that are unsharded only while in use
-  std::uint64_t inner_shards = 0;     // parameters kept by partial resharding
+  std::uint64_t parameters = 0;  // master shards
+  std::uint64_t resident = 0;    // parameters that stay unsharded, including their masters
+  std::uint64_t optimizer = 0;   // moments of the optimizer
+  std::uint64_t gradients = 0;   // f32 gradient shards
+  std::uint64_t gathered = 0;    // buffers for units that are unsharded only while in use
+  // Parts of parameters that partial resharding keeps after forward.
+  std::uint64_t inner_shards = 0;
   std::uint64_t whole_gradients = 0;  // unsharded gradients, as compute writes them
   // Gradient shards of one micro batch before they are added to the sum of earlier micro batches,
   // gradients cast to the type in which they are sent, partial norms, and scratch of fallback
   // reductions.
   std::uint64_t staging = 0;
-  std::uint64_t activations = 0;  // set by the caller
+  std::uint64_t activations = 0;  // activations; the caller sets this number
 
   std::uint64_t total() const noexcept;
-  std::string to_string() const;  // table for human readers
+  std::string to_string() const;  // returns the plan as a table to print
 };
 
 // The part of a parameter that this rank owns: the elements [first, first + values.count).
@@ -155,7 +159,7 @@ struct Segment {
   const Unit* unit;
   const ParamSpec* param;
   std::uint64_t first;
-  View values;  // f32 master; for a frozen parameter, what compute reads
+  View values;  // the f32 master; for a frozen parameter, the values that compute reads
 };
 
 class Engine;
@@ -256,7 +260,7 @@ class Engine {
   // Updates the copies of the parameters that compute reads. Call it after writing master shards.
   // Blocks.
   void refresh();
-  std::vector<Segment> segments() const;  // by unit, then by parameter
+  std::vector<Segment> segments() const;  // in the order of units and their parameters
 
   // Begins a pass. Throws Error(invalid_argument) before freeze() and while another pass is in
   // progress. The stream must belong to device(). Stream and engine must outlive the pass.
@@ -280,7 +284,7 @@ class Engine {
   // Bytes of parameters and gradients that this rank's passes have passed to collectives, by axis.
   struct Traffic {
     std::uint64_t shard_bytes = 0;
-    std::uint64_t inner_bytes = 0;  // gathers inside groups of Options::inner_shards ranks
+    std::uint64_t inner_bytes = 0;  // bytes gathered inside groups of Options::inner_shards ranks
     std::uint64_t replicate_bytes = 0;
   };
   Traffic traffic() const noexcept;

@@ -14,7 +14,7 @@ namespace atoll_v1::atoll {
 // is opened over an axis.
 struct Axis {
   World* world = nullptr;
-  std::string name;        // "shard", "replicate", "world"
+  std::string name;        // name of the axis: "shard", "replicate" or "world"
   std::vector<int> ranks;  // ranks of the World, in the order of the coordinate
   int index = 0;           // position of this rank in `ranks`
   GroupRate rate{};        // rate of the slowest group of this axis; unknown without a topology
@@ -56,11 +56,11 @@ class Mesh {
   static Mesh make(World& world, MeshShape shape, const Topology& topology);
 
   MeshShape shape() const noexcept { return shape_; }
-  // The axis "shard", "replicate" or "world" (all ranks in mesh order, shard innermost). Throws
-  // Error(invalid_argument) for another name.
+  // Returns the axis "shard", "replicate" or "world" (all ranks in mesh order, shard innermost).
+  // Throws Error(invalid_argument) for another name.
   const Axis& axis(std::string_view name) const;
   World& world() const noexcept { return *world_; }
-  // One sentence that says why the planner chose this mesh.
+  // Returns one sentence that explains why the planner chose this mesh.
   const std::string& reason() const noexcept { return reason_; }
   const std::vector<Finding>& findings() const noexcept { return findings_; }
   // Returns the shape as text, such as "2x4".

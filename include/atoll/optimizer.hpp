@@ -26,16 +26,16 @@ struct OptimizerOptions {
   float beta1 = 0.9f;
   float beta2 = 0.95f;
   float epsilon = 1e-8f;
-  float weight_decay = 0.0f;   // decoupled, applied to every trainable parameter
-  float max_norm = 1.0f;       // largest global norm of the gradients; 0: no clipping
-  bool skip_nonfinite = true;  // false: also update with an infinite or NaN norm
+  float weight_decay = 0.0f;   // decoupled weight decay, applied to every trainable parameter
+  float max_norm = 1.0f;       // gradients are scaled down to this global norm; 0 means no clipping
+  bool skip_nonfinite = true;  // when false, a step with an infinite or NaN norm also updates
   // Type of AdamW's moments: f32, or bf16, which needs half the memory. bf16 moments are rounded
   // stochastically, because the second moment would stop changing if it were rounded to nearest.
   // The rounding is seeded by (seed, unit, bucket, element offset in the bucket, step). Therefore
   // the bits do not depend on how parameters are sharded, and a resumed run computes the same bits.
   // Freezing a parameter or changing a dtype changes the buckets and thus the bits.
   DType moment_dtype = DType::f32;
-  bool stochastic_rounding = true;  // false: bf16 moments are rounded to nearest
+  bool stochastic_rounding = true;  // when false, bf16 moments are rounded to nearest
   std::uint64_t seed = 0;
 };
 
@@ -66,7 +66,7 @@ class Optimizer {
   // Returns the number of steps that changed parameters. A step with an infinite or NaN norm counts
   // only if skip_nonfinite is false. Blocks until the norm of the last step is known.
   std::int64_t steps() const;
-  void set_steps(std::int64_t steps);  // to resume a run; blocks until idle
+  void set_steps(std::int64_t steps);  // for resumed runs; blocks until the last step is complete
   const OptimizerOptions& options() const noexcept;
 
  private:

@@ -14,16 +14,17 @@ struct RankDeviceOptions {
   // "host", "cuda" or "auto". With "cuda" the ranks of a host share its GPUs round-robin. "auto"
   // chooses GPUs if every rank has a GPU of its own that passes `check`, and otherwise the host.
   std::string wanted = "auto";
-  std::string backend = {};  // backend of the communicators to be opened; empty for any
+  // Backend of the communicators that will be opened; empty means any backend.
+  std::string backend = {};
   bool communicates = true;  // false when no communicator will be opened
-  // Throws Error with the reason when the caller cannot use this GPU.
+  // Caller's check of a GPU: throws Error with the reason when the caller cannot use the GPU.
   std::function<void(const Device&)> check = {};
 };
 
 struct RankDevice {
   Device device;
-  std::string why;     // why "auto" did not choose visible GPUs; otherwise empty
-  int sharing = 1;     // number of ranks on this GPU; for the host, ranks on this host
+  std::string why;     // why "auto" did not choose the visible GPUs; empty otherwise
+  int sharing = 1;     // number of ranks that share the device, which is a GPU or the host
   int turn = 0;        // index of this rank among the ranks that share the device
   int most_turns = 1;  // largest number of ranks on one GPU of the job; 1 on the host
   // Returns the memory of the GPU divided by the number of ranks that share it; 0 on the host.

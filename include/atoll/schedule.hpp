@@ -26,16 +26,18 @@ struct BucketSlot {
 // the number of shards. The end is padded so that all shards have the same number of elements,
 // which is a multiple of bucket_granularity.
 struct BucketLayout {
-  std::vector<BucketSlot> slots;  // in the order given to plan_bucket()
-  std::uint64_t elements = 0;     // padding included
+  std::vector<BucketSlot> slots;  // one slot per tensor, in the order given to plan_bucket()
+  std::uint64_t elements = 0;     // number of elements, including padding
   std::uint64_t shards = 1;
 
   std::uint64_t shard_elements() const noexcept { return elements / shards; }
-  std::vector<BucketSlot> gaps() const;  // parts without a tensor, by offset
+  std::vector<BucketSlot> gaps() const;  // the parts without a tensor, ordered by offset
 };
 
-inline constexpr std::uint64_t bucket_alignment = 64;      // in elements; 256 bytes in f32
-inline constexpr std::uint64_t bucket_granularity = 4096;  // in elements; a block of a norm
+// Alignment of tensors, in elements; 256 bytes in f32.
+inline constexpr std::uint64_t bucket_alignment = 64;
+// Size of a block of the norm, in elements.
+inline constexpr std::uint64_t bucket_granularity = 4096;
 
 // Lays out tensors with the given element counts in one bucket. Throws Error(invalid_argument) for
 // zero shards and for more than 2^60 elements.
@@ -48,7 +50,7 @@ struct BucketPlan {
     BucketSlot slot;  // position of the tensor in the bucket
   };
   std::vector<BucketLayout> buckets;
-  std::vector<Location> locations;  // one entry per tensor
+  std::vector<Location> locations;  // position of each tensor
 };
 
 // Fills buckets in the order of `counts`. A bucket has at most `max_bytes`, padding included,
@@ -90,7 +92,7 @@ class LaneEvent : public Event {
   LaneEvent(Event event, Lane lane, std::uint64_t through)
       : Event(std::move(event)), lane_(lane), through_(through) {}
   Lane lane() const noexcept { return lane_; }
-  std::uint64_t through() const noexcept { return through_; }  // collectives on all lanes
+  std::uint64_t through() const noexcept { return through_; }  // number of collectives
 
  private:
   Lane lane_ = Lane::gather;
@@ -99,8 +101,8 @@ class LaneEvent : public Event {
 
 // How much the scheduler records for traces.
 enum class Recording {
-  collectives,  // collectives, and waits of compute for them
-  work          // also local work on lanes, and spans between begin_work() and end_work()
+  collectives,  // records collectives, and the waits of compute for collectives
+  work          // also records local work on lanes and spans between begin_work() and end_work()
 };
 
 struct LaneBytes {
@@ -112,7 +114,8 @@ struct SchedulerOptions {
   // The group of ranks inside the shard axis that all_gather_inner() uses; empty when there is no
   // inner group.
   Axis inner{};
-  std::string backend{};  // "": config().backend, or else the best backend common to all ranks
+  // Name of the backend; empty means config().backend, or else the best common backend.
+  std::string backend{};
   // All ranks that construct a scheduler in this call. If `root` is set, the communicators of the
   // lanes on GPUs are split from one communicator of these ranks. If it is empty, each communicator
   // bootstraps separately.
@@ -188,7 +191,8 @@ class Scheduler {
   // builds the sum from other collectives; 0 on the lane `gather`. `count` is the number of
   // elements of dst on the lane `reduce`, and of data on the lane `outer`.
   std::uint64_t scratch_bytes(Lane lane, std::uint64_t count, DType dtype) const;
-  void reserve_scratch(Lane lane, std::uint64_t bytes);  // call before the first operation
+  // Must be called before the first operation.
+  void reserve_scratch(Lane lane, std::uint64_t bytes);
 
   Stream& stream(Lane lane) noexcept;
   // Returns SchedulerOptions::device; with ATOLL_CHECK=lifetimes, a checker that wraps the device.

@@ -19,7 +19,7 @@ enum class Activity {
   reduce_scatter,
   all_reduce,
   wait,  // time during which a compute stream waits for a collective
-  work   // any other work
+  work   // work other than collectives and waits
 };
 std::string_view name(Activity activity) noexcept;
 bool is_collective(Activity activity) noexcept;
@@ -34,14 +34,14 @@ struct TraceRecord {
   std::int64_t begin_ns = 0;
   std::int64_t end_ns = 0;
   // The members below are set for collectives only.
-  std::uint64_t bytes = 0;     // bytes of the whole tensor: gathered, or not yet reduced
-  std::string axis{};          // "shard", "inner" or "replicate"
+  std::uint64_t bytes = 0;     // size of the whole tensor: gathered, or not yet reduced
+  std::string axis{};          // name of the axis: "shard", "inner" or "replicate"
   int ranks = 1;               // number of ranks of the axis
-  std::int64_t waited_ns = 0;  // part of the span during which compute waited for it
+  std::int64_t waited_ns = 0;  // part of the span during which compute waited for the collective
 };
 
 struct TraceLog {
-  std::vector<TraceRecord> records;  // in the order of calls
+  std::vector<TraceRecord> records;  // records in the order of the calls
   std::uint64_t left_out = 0;        // number of oldest records dropped from a full log
 };
 
@@ -60,10 +60,10 @@ TraceBandwidth bandwidth(const TraceRecord& collective);
 struct TraceProcess {
   int rank = 0;
   std::string host{};
-  std::int64_t zero_ns = 0;    // this process' steady clock at time 0 of the trace
+  std::int64_t zero_ns = 0;    // steady clock of this process at time 0 of the trace
   std::uint64_t left_out = 0;  // number of records dropped earlier (TraceLog::left_out)
   std::size_t most_records =
-      100'000;  // keeps the earliest ones; a note in the trace counts the rest
+      100'000;  // only the earliest records are exported; a note in the trace counts the others
 };
 
 // Converts the records of one rank to trace events: JSON objects separated by commas, with times in

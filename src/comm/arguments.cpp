@@ -12,7 +12,8 @@ namespace {
 
 constexpr std::uint64_t most_bytes = std::numeric_limits<std::int64_t>::max();
 
-// True when two ranges of memory overlap. Only std::less orders addresses of different arrays.
+// Returns true when two ranges of memory overlap. Uses std::less, because only std::less orders
+// addresses of different arrays.
 bool overlap(ConstView a, ConstView b) {
   const auto* const first = static_cast<const std::byte*>(a.data);
   const auto* const second = static_cast<const std::byte*>(b.data);

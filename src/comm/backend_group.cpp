@@ -11,7 +11,6 @@
 
 #include "comm/explain.hpp"
 #include "comm/registry/backend_choice.hpp"
-#include "comm/registry/host_services.hpp"
 #include "core/hash.hpp"
 #include "core/log.hpp"
 #include "flight/flight.hpp"
@@ -75,7 +74,9 @@ BackendGroup::~BackendGroup() {
   if (track_) track_->closed = true;
   if (!comm_) return;
   deregister_retired();
-  plugin_->table.close(comm_);  // must precede the destructor of retired_
+  // The backend must be closed before retired memory is freed, which the destructor of retired_
+  // does.
+  plugin_->table.close(comm_);
 }
 
 bool BackendGroup::lacks_levels() const { return plugin_->table.has_levels == 0; }
@@ -85,7 +86,8 @@ void BackendGroup::open_backend(const BackendGroup* parent) {
   const std::string base =
       fmt::format("comm/{}/{:016x}", name_, fnv1a(fmt::format("{}", fmt::join(axis_.ranks, ","))));
   id_ = fmt::format("{}/{}", base, world_.ticket(base));
-  flight_ = Flight::of(world_);  // exists before the backend opens, to record a failure to open
+  // The flight recorder must exist before the backend opens, so that it can record a failure.
+  flight_ = Flight::of(world_);
   std::string tuning = tuning_lines(world_.config());
   plugin_ = parent ? parent->plugin_
                    : &choose_backend({world_, axis_, id_, name_, device_, wanted_backend_}, tuning);
@@ -100,7 +102,7 @@ void BackendGroup::open_backend(const BackendGroup* parent) {
         fmt::format("rank {}: cannot open communicator {} on backend {}: {}", world_.rank(), name_,
                     plugin_->name, last_error(*plugin_, nullptr)));
     await_failure(world_);
-    world_.check();  // throws the failure of another rank if that came first
+    world_.check();  // throws another rank's failure if that failure came first
     world_.fail(error.what());
     throw error;
   }
@@ -259,8 +261,8 @@ void BackendGroup::launch(std::vector<Operation> operations, std::uint64_t seque
     const std::uint64_t collectives = collectives_among(operations);
     watchdog_->add({std::move(operations), collectives, sequence, number, state, std::move(reached),
                     stream.record()});
-  } catch (
-      const std::exception& error) {  // the operation runs, but the watchdog does not observe it
+  } catch (const std::exception& error) {
+    // The operation runs, but the watchdog does not observe it.
     world_.fail(error.what());
     throw;
   }

@@ -29,7 +29,7 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   // Error and fails the World when the backend cannot open.
   static std::shared_ptr<BackendGroup> open(const Axis& axis, CommunicatorOptions options,
                                             const BackendGroup* parent = nullptr);
-  BackendGroup(const Axis& axis, CommunicatorOptions options);  // use open() instead
+  BackendGroup(const Axis& axis, CommunicatorOptions options);  // callers must use open() instead
   ~BackendGroup() override;
   BackendGroup(const BackendGroup&) = delete;
   BackendGroup& operator=(const BackendGroup&) = delete;
@@ -37,7 +37,8 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   World& world() const noexcept { return world_; }
   const Axis& axis() const noexcept { return axis_; }
   const std::string& name() const noexcept { return name_; }
-  const std::string& id() const noexcept { return id_; }  // unique in the job, equal on all ranks
+  // id that is unique in the job and equal on all ranks
+  const std::string& id() const noexcept { return id_; }
   const Device& device() const noexcept { return device_; }
   const Plugin& plugin() const noexcept { return *plugin_; }
   atoll_comm* handle() const noexcept { return comm_; }

@@ -27,15 +27,15 @@ void scale_source(BackendGroup& group, Operation& operation, Stream& stream) {
     const View scaled = group.scaled_source().take(operation.src.count, operation.dtype);
     group.device().ops().scale(stream, scaled, operation.src, factor);
     operation.src = scaled;
-  } catch (const std::exception&
-               error) {  // without a failure of the World, other ranks would wait for this rank
+  } catch (const std::exception& error) {
+    // The World must fail, because the other ranks would wait for this rank.
     group.world().fail(error.what());
     throw;
   }
 }
 
-// Checks are complete: starts the operation. `fallback` builds an operation that the backend lacks;
-// it is null if every backend supports the operation.
+// Starts an operation after its arguments have been checked. `fallback` builds an operation that
+// the backend lacks; it is null if every backend supports the operation.
 Work start(Communicator::Impl& impl, Operation operation, Stream& stream,
            Fallback fallback = nullptr) {
   BackendGroup& group = *impl.group;

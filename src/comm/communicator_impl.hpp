@@ -9,7 +9,8 @@ namespace atoll_v1::atoll {
 
 struct Communicator::Impl {
   std::unique_ptr<TwoLevel> two_level;  // null when two levels are never used
-  std::shared_ptr<BackendGroup> group;  // operations in flight share it; destroyed first
+  // Backend group, which operations in flight also own. It is destroyed before two_level.
+  std::shared_ptr<BackendGroup> group;
 };
 
 }  // namespace atoll_v1::atoll

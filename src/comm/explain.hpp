@@ -1,4 +1,4 @@
-// Adds to the error of an operation what the other ranks of its communicator were doing.
+// Adds to the error of a failed operation what the other ranks of its communicator were doing.
 #pragma once
 
 #include <optional>
@@ -19,8 +19,8 @@ enum class Cause {
 
 struct ExplainedError {
   Error error;
-  std::string finding{};   // what other ranks reported; empty without reports
-  bool overtaken = false;  // the job failed before this rank could ask other ranks
+  std::string finding{};   // what other ranks reported; empty when they reported nothing
+  bool overtaken = false;  // true when the job failed before this rank could ask other ranks
 
   // Returns the error that the operation throws, given the job's first failure. Ranks with the same
   // finding throw the same text.

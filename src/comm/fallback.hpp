@@ -31,7 +31,8 @@ class FallbackContext {
   const Device& device() const;
   std::span<const int> world_ranks() const;  // World rank of each rank of the group
   std::uint64_t sequence() const;            // number of the communicator's next operation
-  bool performs(std::int32_t kind, DType dtype, ReduceOp op) const;  // asks the backend
+  // Returns true when the backend supports the operation.
+  bool performs(std::int32_t kind, DType dtype, ReduceOp op) const;
 
   // Enqueues the operations as one group. The flight recorder lists them as parts of the user's
   // call.
@@ -77,8 +78,9 @@ struct LocalSum {
   std::uint64_t ranks;
   ReduceOp op;
   int block;
-  const double* factors = nullptr;  // a factor per part, on the host; null means all are 1
-  std::uint64_t divisor = 0;        // divisor of an average; 0 means `ranks`
+  // One factor per part, in host memory; null means that every factor is 1.
+  const double* factors = nullptr;
+  std::uint64_t divisor = 0;  // divisor of an average; 0 means `ranks`
 };
 void sum(const FallbackContext& call, const LocalSum& what);
 

@@ -42,7 +42,8 @@ Words words_of(const Operation& operation, std::uint64_t sequence) {
 }
 
 bool same_call(const Words& a, const Words& b) {
-  return std::equal(a.begin(), a.begin() + compared_words, b.begin());  // ignores factors
+  // factors may differ between ranks
+  return std::equal(a.begin(), a.begin() + compared_words, b.begin());
 }
 
 std::string text_of(const Words& words) {
@@ -63,7 +64,8 @@ std::string text_of(const Words& words) {
 // Returns a text such as "ranks 1, 2 called A where rank 0 called B", or "" when all ranks made the
 // same call.
 std::string disagreement(std::span<const Words> calls, std::span<const int> ranks) {
-  std::vector<std::pair<Words, std::vector<int>>> groups;  // each different call, and its ranks
+  // The different calls, each with its ranks.
+  std::vector<std::pair<Words, std::vector<int>>> groups;
   for (std::size_t r = 0; r < calls.size(); ++r) {
     auto group = std::ranges::find_if(
         groups, [&](const auto& known) { return same_call(known.first, calls[r]); });
@@ -71,7 +73,7 @@ std::string disagreement(std::span<const Words> calls, std::span<const int> rank
     group->second.push_back(ranks[r]);
   }
   if (groups.size() < 2) return {};
-  // The most frequent call comes first; the others are compared with it.
+  // The text compares all other calls with the most frequent call, which comes first.
   std::ranges::stable_sort(groups, std::ranges::greater{},
                            [](const auto& group) { return group.second.size(); });
   for (auto& group : groups) std::ranges::sort(group.second);

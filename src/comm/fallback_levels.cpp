@@ -27,7 +27,7 @@ namespace {
 
 bool is_power_of_two(int n) { return std::has_single_bit(static_cast<unsigned>(n)); }
 
-// The type of partial sums.
+// Returns the type of partial sums: f32 for 16-bit types, otherwise the type itself.
 DType wide(DType dtype) { return is_16_bit(dtype) ? DType::f32 : dtype; }
 
 // Size in bytes of one piece, summed over all slices, in the type of partial sums.
@@ -78,10 +78,10 @@ class Grid {
   std::uint64_t inner_, rank_;
 };
 
-// Scratch memory of one piece.
+// The views in scratch memory that the sum of one piece uses.
 struct Pieces {
   View own;      // this rank's data, ordered by column
-  View columns;  // this rank's column from every rank of the host
+  View columns;  // contributions of all ranks of the host to this rank's column
   View partial;  // the sum of `columns`
   View slices;   // partial sums of this rank's slice, one per host
   View sum;      // the sum of `slices` before it is rounded to 16 bits
@@ -215,7 +215,7 @@ bool sums_by_levels(const GroupShape& shape, const Operation& operation) {
 std::uint64_t scratch_of_levels(const GroupShape& shape, const Operation& operation,
                                 std::span<const std::uint64_t> counts) {
   const DType dtype = operation.dtype;
-  // The first piece is the largest one.
+  // The first piece is the largest one, so its size is enough for all pieces.
   const auto elements = Pieces::counts(dtype, Grid(shape, dtype, counts, 0));
   return std::accumulate(elements.begin(), elements.end(), std::uint64_t{0}) * size_of(wide(dtype));
 }

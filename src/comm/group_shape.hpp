@@ -15,9 +15,9 @@ namespace atoll_v1::atoll {
 // Describes a sum in two levels, first inside each host and then across hosts, that adds in the
 // same order as the tree over all ranks.
 struct Levels {
-  atoll_levels::HostLayout layout;  // hosts with equal numbers of neighbouring ranks
-  int inner_block;                  // block size of the tree inside a host; 0 without blocks
-  int outer_block;                  // block size of the tree across hosts; 0 without blocks
+  atoll_levels::HostLayout layout;  // the hosts, each with the same number of neighbouring ranks
+  int inner_block;                  // block size of the tree inside a host; 0 when it has no blocks
+  int outer_block;                  // block size of the tree across hosts; 0 when it has no blocks
 
   int inner() const noexcept { return layout.fewest_ranks(); }  // number of ranks on each host
 };
@@ -34,8 +34,9 @@ struct GroupShape {
   std::uint64_t rank;
   std::uint64_t ranks;
   DeviceKind memory;
-  int block = 0;                   // ranks in a block, added first; 0: one tree over all ranks
-  std::optional<Levels> levels{};  // set when ordered sums can go level by level
+  // Number of ranks in a block, which are added first; 0 means one tree over all ranks.
+  int block = 0;
+  std::optional<Levels> levels{};  // set when ordered sums can be computed level by level
 };
 
 }  // namespace atoll_v1::atoll

@@ -46,7 +46,8 @@ void LaunchWatchdog::fail(const Error& error) {
   // This function must not call the device: such a call could wait for operations that end only
   // with the abort that follows.
   for (const Launch& launch : launches_) {
-    // Only a started operation is recorded as failed. Later ones stay recorded as enqueued.
+    // Only an operation that has started is recorded as failed. Later operations stay recorded as
+    // enqueued.
     if (std::exchange(started_, std::nullopt)) {
       recorder_.failed(launch.number, launch.operations.size(), error.what());
     }
@@ -85,7 +86,9 @@ void LaunchWatchdog::watch_until(const std::stop_token& stop) {
     }
     if (now >= next_backend_poll) {
       next_backend_poll = now + backend_poll_interval;
-      if (backend_failed()) return;
+      if (const auto [status, why] = owner_.async_error(); status != ATOLL_OK) {
+        return fail_first(status, why);
+      }
     }
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, stop, poll_interval, [&] { return failure_.has_value(); });
@@ -117,13 +120,6 @@ bool LaunchWatchdog::is_late(Clock::time_point now) {
     started_.reset();
     launches_.pop_front();
   }
-}
-
-bool LaunchWatchdog::backend_failed() {
-  const auto [status, why] = owner_.async_error();
-  if (status == ATOLL_OK) return false;
-  fail_first(status, why);
-  return true;
 }
 
 void LaunchWatchdog::fail_first(atoll_status status, const std::string& why) {

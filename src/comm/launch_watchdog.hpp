@@ -28,7 +28,7 @@ namespace atoll_v1::atoll {
 class LaunchWatchdog {
  public:
   struct Launch {
-    std::vector<Operation> operations;  // launched as one group of the backend
+    std::vector<Operation> operations;  // operations that were launched as one group of the backend
     std::uint64_t collectives;          // number of operations other than send and recv
     std::uint64_t sequence;             // number of the first operation on its communicator
     std::uint64_t number;               // number of the first operation in the flight recorder
@@ -37,7 +37,7 @@ class LaunchWatchdog {
     Event done;     // happens when the operations are complete or aborted
   };
 
-  // Implemented by the communicator, and called from the watchdog's thread.
+  // The communicator implements this interface; the watchdog's thread calls it.
   class Owner {
    public:
     virtual ~Owner() = default;
@@ -52,7 +52,7 @@ class LaunchWatchdog {
   // The arguments must outlive the watchdog.
   LaunchWatchdog(Owner& owner, FlightRecorder& recorder, FlightTrack& track,
                  std::chrono::seconds timeout);
-  ~LaunchWatchdog();  // does not wait for operations in flight
+  ~LaunchWatchdog();  // the destructor does not wait for operations in flight
   LaunchWatchdog(const LaunchWatchdog&) = delete;
   LaunchWatchdog& operator=(const LaunchWatchdog&) = delete;
 
@@ -69,7 +69,6 @@ class LaunchWatchdog {
   // Removes complete launches. Returns true when the first remaining launch has timed out. Throws
   // the error of the device.
   bool is_late(Clock::time_point now);
-  bool backend_failed();  // polls async_error() and reports a failure
   void fail_first(atoll_status status, const std::string& why);
 
   Owner& owner_;
@@ -78,8 +77,8 @@ class LaunchWatchdog {
   const std::chrono::seconds timeout_;
   std::mutex mutex_;  // guards everything below
   std::condition_variable_any changed_;
-  std::deque<Launch> launches_;               // in the order of execution
-  std::optional<Clock::time_point> started_;  // start time of the first launch
+  std::deque<Launch> launches_;               // launches in the order of execution
+  std::optional<Clock::time_point> started_;  // when the first launch was seen to have started
   std::shared_ptr<Work::State> reported_;     // Work of the operation that fail_first() reports
   std::optional<Error> failure_;
   std::jthread thread_;

@@ -106,8 +106,8 @@ Buffer allocate(const Device& device, std::size_t bytes,
   }
   if (bytes == 0) return {};
   for (const auto& group : groups) {
-    group->wait_for_last();       // a backend accepts one caller at a time
-    group->deregister_retired();  // frees memory that this allocation may need
+    group->wait_for_last();       // because a backend accepts one caller at a time
+    group->deregister_retired();  // may free memory that the allocation needs
   }
   const auto memory = std::make_shared<Memory>(device, bytes, groups);
   auto registered = std::make_shared<RegisteredMemory>(memory);

@@ -20,12 +20,14 @@ struct Operation {
   std::int32_t kind;  // ATOLL_ALL_GATHER or another kind of plugin.h
   ConstView src;
   View dst;
-  std::uint64_t count;  // number of elements, as plugin.h defines it for the kind
+  std::uint64_t count;  // number of elements, which plugin.h defines for each kind
   DType dtype;
   Reduction reduction = ReduceOp::sum;
-  int peer = 0;                         // root of a collective, or other rank of a send or recv
-  std::vector<std::uint64_t> counts{};  // elements of each rank, for the _v kinds only
-  std::int32_t part_of = -1;            // kind that the user called; -1 for `kind` itself
+  int peer = 0;  // root of a collective, or other rank of a send or recv
+  // Number of elements of each rank; used by the _v kinds only.
+  std::vector<std::uint64_t> counts{};
+  // Kind of the collective of which this operation is a part; -1 when it is not a part of another.
+  std::int32_t part_of = -1;
 
   bool is_message() const { return atoll_abi::is_message(kind); }
   FlightCall flight_call() const { return {kind, count, dtype, reduction.op, peer, part_of}; }
@@ -39,12 +41,12 @@ inline bool is_integer(DType dtype) {
 // The operation is complete when `event` has happened. An error is stored before the event happens.
 struct Work::State {
   Event event;
-  std::optional<Operation> operation;  // set by perform() for host memory only
+  std::optional<Operation> operation;  // set by BackendGroup::perform() for host memory only
   std::atomic<bool> failed{false};
   std::mutex mutex;
   std::optional<Error> error;
 
-  void fail(const Error& reason);  // keeps the first reason
+  void fail(const Error& reason);  // stores the first failure and ignores later ones
   void check();                    // throws the stored error, if there is one
 };
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/registry/registry.hpp"
+#include "core/log.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -17,10 +18,36 @@ namespace atoll_v1::atoll {
 // and no other allocation may get the same address in the meantime.
 class RetiredMemory {
  public:
-  void add(std::shared_ptr<void> memory);  // callable from any thread
+  // Adds memory to deregister later. May be called from any thread.
+  void add(std::shared_ptr<void> memory) {
+    const std::lock_guard lock(mutex_);
+    memories_.push_back(std::move(memory));
+    any_ = true;
+  }
   // Deregisters all retired memory. No other thread may use `comm` during the call. `name` is the
   // name of the communicator, for the log.
-  void deregister(const Plugin& plugin, atoll_comm* comm, std::string_view name);
+  void deregister(const Plugin& plugin, atoll_comm* comm, std::string_view name) {
+    if (!any_.load(std::memory_order_acquire)) return;
+    if (plugin.table.deregister_memory == nullptr) return;
+    std::vector<std::shared_ptr<void>> memories;  // memory to free without holding the lock
+    {
+      const std::lock_guard lock(mutex_);
+      memories.swap(memories_);
+      any_ = false;
+    }
+    std::erase_if(memories, [&](const auto& memory) {
+      const atoll_status status = plugin.table.deregister_memory(comm, memory.get());
+      if (status != ATOLL_OK && status != ATOLL_ABORTED) {
+        log::warn("communicator {}: cannot deregister memory that the user has freed: {}", name,
+                  last_error(plugin, comm));
+      }
+      return status == ATOLL_OK;
+    });
+    if (memories.empty()) return;
+    // The remaining memory is kept until the next attempt, or until the backend is closed.
+    const std::lock_guard lock(mutex_);
+    memories_.insert(memories_.end(), memories.begin(), memories.end());
+  }
 
  private:
   std::mutex mutex_;

@@ -24,7 +24,8 @@ class Scratch {
 
  private:
   Device device_;
-  std::vector<Buffer> buffers_;  // by size; operations in flight may use the smaller ones
+  // Buffers in ascending size; operations in flight may still use the smaller buffers.
+  std::vector<Buffer> buffers_;
 };
 
 }  // namespace atoll_v1::atoll

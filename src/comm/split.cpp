@@ -10,7 +10,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// Color and key that one rank passes to split().
+// The color and key that a rank passes to split().
 struct Wish {
   std::optional<int> color;
   int key = 0;

@@ -25,13 +25,13 @@ class StreamOrder {
     last_stream_ = &stream.backend();
   }
   const Event& last() const { return last_event_; }
-  // Blocks the host until every operation has ended, also with a failure.
+  // Blocks the host until every operation has ended, successfully or with a failure.
   void wait_until_idle() const {
     const auto wait = [](const Event& event) {
       try {
         event.synchronize();
       } catch (...) {
-        // Ignored: the Work of a failed operation reports the failure.
+        // A failure is ignored here, because the Work of the failed operation reports it.
       }
     };
     for (const Event& event : earlier_) wait(event);

@@ -1,4 +1,4 @@
-// Transports: parses the report of a backend, and combines the reports of all ranks.
+// Parses the Transports that a backend reports, and combines the Transports of all ranks.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ Transports parse(std::string_view text) {
   return result;
 }
 
-// The inverse of parse().
+// Encodes transports as the text that parse() reads.
 std::string encode(const Transports& transports) {
   std::string text;
   for (const std::string& network : transports.networks) text += "network=" + network + '\n';

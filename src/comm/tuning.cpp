@@ -81,7 +81,7 @@ int connections_from(std::string_view text, std::string_view where) {
   return number;
 }
 
-// The names of all collectives in alphabetical order.
+// Returns the names of all collectives in alphabetical order.
 std::vector<std::string_view> collectives() {
   std::vector<std::string_view> names(atoll_abi::kinds.begin(), atoll_abi::kinds.end());
   std::erase_if(names, [](auto name) { return atoll_abi::is_message(atoll_abi::kind_of(name)); });

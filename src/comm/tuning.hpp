@@ -1,4 +1,5 @@
-// The user's choice of algorithms: Config::algorithm and the file that Config::tuning names.
+// Reads the user's choice of algorithms from Config::algorithm and from the file that
+// Config::tuning names.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@ namespace atoll_v1::atoll {
 // a file that cannot be read.
 std::string tuning_lines(const Config& config);
 
-// The lines that choose between one level and two, for a backend without levels.
+// The tuning lines that choose between one and two levels, for a backend that does not implement
+// levels.
 class LevelChoice {
  public:
   // Removes from `tuning`, which comes from tuning_lines(), the lines that choose "two_level" or

@@ -53,7 +53,8 @@ class TwoLevel {
 
   BackendGroup& whole_;
   atoll_levels::HostLayout layout_;
-  std::shared_ptr<BackendGroup> inside_, across_;  // ranks of this host; counterparts of this rank
+  // Groups of the ranks of this host, and of the counterparts of this rank.
+  std::shared_ptr<BackendGroup> inside_, across_;
 };
 
 }  // namespace atoll_v1::atoll

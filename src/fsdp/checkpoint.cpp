@@ -26,7 +26,7 @@ constexpr std::string_view format_name = "atoll-checkpoint";
 constexpr int format_version = 2;
 constexpr std::uintmax_t max_index_bytes = 256 << 20;
 constexpr int max_index_depth = 8;
-constexpr std::uint64_t max_steps = std::uint64_t{1} << 53;  // a double holds it exactly
+constexpr std::uint64_t max_steps = std::uint64_t{1} << 53;  // a double holds all smaller integers
 
 template <class... Args>
 Error bad(const fs::path& file, fmt::format_string<Args...> text, Args&&... args) {
@@ -242,7 +242,8 @@ StoredParam stored_param(const json& unit, std::size_t param, std::uint64_t coun
 void read_tensor(const std::vector<SafetensorsFile>& shards, const std::string& name,
                  std::uint64_t elements, std::uint64_t first, std::span<float> values) {
   const std::uint64_t each = elements / shards.size();
-  std::vector<std::byte> aligned;  // the format does not guarantee alignment
+  // Aligned copy of the data: the file format does not guarantee alignment.
+  std::vector<std::byte> aligned;
   while (!values.empty()) {
     const SafetensorsFile& file = shards[first / each];
     const ConstView data = file.at(name).data;
@@ -319,7 +320,7 @@ void save(const fs::path& wanted, Engine& engine, const Optimizer& optimizer,
           const std::map<std::string, std::string>& extra) {
   World& world = EngineAccess::setup(engine).world;
   const fs::path folder =
-      wanted.has_filename() ? wanted : wanted.parent_path();  // "out/" means "out"
+      wanted.has_filename() ? wanted : wanted.parent_path();  // the path "out/" means "out"
   const fs::path partial = folder.string() + ".partial";
   together(world, [&] {
     if (world.rank() != 0) return;

@@ -13,7 +13,8 @@ namespace atoll_v1::atoll::fsdp {
 namespace {
 
 constexpr std::uint64_t master_size = 4, gradient_size = 4;
-constexpr double tie = 0.01;  // relative difference in time below which strategies are equal
+// Relative difference in time below which strategies count as equally fast.
+constexpr double tie = 0.01;
 
 void check(const StrategyQuestion& q) {
   const auto require = [](bool fine, const char* what) {

@@ -43,7 +43,8 @@ struct Engine::Impl {
   Impl(const Mesh& mesh, Options options) : setup(mesh, std::move(options)) {}
 
   EngineSetup setup;
-  std::map<std::string, std::size_t, std::less<>> by_name;  // index in setup.units, by unit name
+  // Index of each unit in setup.units, by the name of the unit.
+  std::map<std::string, std::size_t, std::less<>> by_name;
   Storage storage{setup};
   Gathering gathering{setup, storage};
   Reducing reducing{setup, storage};
@@ -222,7 +223,7 @@ void Engine::assign(const std::function<void(const Segment&, std::span<float>)>&
       stored.resize(segment.values.bytes());
       host::cast({stored.data(), values.size(), segment.values.dtype}, values);
       stream.copy(segment.values.data, stored.data(), stored.size());
-      stream.synchronize();  // before the next segment overwrites `stored`
+      stream.synchronize();  // the copy must end before the next segment overwrites `stored`
     }
   } catch (...) {
     refresh();  // some masters may have been overwritten

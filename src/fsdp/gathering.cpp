@@ -153,7 +153,7 @@ bool Gathering::may_gather(std::size_t index) const {
 
 void Gathering::gather(std::size_t index) {
   const Unshard& unshard = plan_.unshards[index];
-  if (is_in_slot(unshard)) return;  // the unit is in its slot already
+  if (is_in_slot(unshard)) return;  // the unit is still unsharded in its slot
   const UnitState& unit = setup_.state(unshard.unit);
   const UnitParameters& parameters = units_[unshard.unit];
   Stream& stream = scheduler_.stream(Lane::gather);

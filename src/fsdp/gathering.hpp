@@ -51,12 +51,12 @@ class Gathering {
 
  private:
   struct Slot {
-    Event free;                          // happens when compute has ended the last use
+    Event free;                          // happens when compute has ended the last use of the slot
     std::optional<std::size_t> content;  // unit that is unsharded in this slot
     bool stale = false;                  // the masters of `content` changed after the gather
   };
   struct UnitParameters {
-    Event updated;                 // happens when the masters are up to date
+    Event updated;                 // happens when the masters of the unit are up to date
     Event read;                    // happens when compute no longer reads resident parameters
     LaneEvent gathered;            // happens when resident parameters are unsharded
     Stale stale = Stale::all;      // which resident parameters are stale
@@ -87,10 +87,11 @@ class Gathering {
 
   // The members below describe the pass in progress. Indices refer to PassPlan::unshards.
   PassOptions pass_;
-  std::size_t next_ = 0;             // first gather that has not been started
-  std::size_t wanted_ = 0;           // last gather to start as soon as its slot is free
-  std::vector<bool> resharded_;      // true when compute has ended the unshard
-  std::vector<LaneEvent> gathered_;  // end of each gather; empty without a gather
+  std::size_t next_ = 0;         // first gather that has not been started
+  std::size_t wanted_ = 0;       // last gather to start as soon as its slot is free
+  std::vector<bool> resharded_;  // for each unshard, true when compute has ended its use
+  // For each unshard, the end of its gather; empty when no gather was needed.
+  std::vector<LaneEvent> gathered_;
 };
 
 }  // namespace atoll_v1::atoll::fsdp

@@ -41,7 +41,6 @@ struct Optimizer::Impl {
   void allocate_norm();
   std::array<const Buffer*, 4> norm_buffers() const;
   std::uint64_t norm_bytes() const;
-  void start_update(float learning_rate);
   void gradient_complete(const UnitState& unit, Stream& stream);
   void sum_squares(const UnitState& unit, Stream& stream);
   // Compute the squares and the updates of units for which backward has not done so.
@@ -57,7 +56,7 @@ struct Optimizer::Impl {
   Engine& engine;
   OptimizerOptions options;
   Buffer moment1, moment2;
-  std::vector<std::vector<Moments>> moments;  // indexed by unit and bucket
+  std::vector<std::vector<Moments>> moments;  // moments of each bucket, by unit and bucket
 
   Buffer local_blocks;                     // this rank's sums of squares per block, by unit
   Buffer gathered_blocks;                  // local_blocks of all shards
@@ -71,9 +70,11 @@ struct Optimizer::Impl {
   Event known;
   Event done;  // happens when the last step is complete
 
-  std::vector<bool> squared;         // units whose squares are in local_blocks
-  std::vector<bool> updated;         // units that this step has updated
-  std::optional<float> in_backward;  // learning rate of update_in_backward(), if called
+  // True for each unit with sums of squares of this step in local_blocks.
+  std::vector<bool> squared;
+  std::vector<bool> updated;  // true for each unit that this step has updated
+  // Learning rate given to update_in_backward(); empty when it was not called.
+  std::optional<float> in_backward;
   Stream updates;
 };
 
@@ -158,7 +159,7 @@ std::uint64_t Optimizer::Impl::norm_bytes() const {
 }
 
 void Optimizer::Impl::gradient_complete(const UnitState& unit, Stream& stream) {
-  stream.wait(known);  // the last step must have read local_blocks
+  stream.wait(known);  // waits until the last step has read local_blocks
   sum_squares(unit, stream);
   if (!in_backward) return;
   if (updated[unit.index]) {
@@ -269,27 +270,20 @@ Optimizer::Optimizer(Optimizer&&) noexcept = default;
 Optimizer::~Optimizer() = default;
 
 bool Optimizer::update_in_backward(float learning_rate) {
-  if (impl_->options.max_norm > 0 || impl_->options.skip_nonfinite) return false;
-  impl_->start_update(learning_rate);
-  return true;
-}
-
-// Prepares a step with updates in backward: sets the clip factor to 1 and increments the number of
-// steps.
-void Optimizer::Impl::start_update(float learning_rate) {
-  if (in_backward) {
-    if (std::ranges::count(updated, true) > 0) {
-      throw invalid(
-          "update_in_backward: units have been updated since the last step(): the abandoned step "
-          "cannot begin again");
-    }
-    in_backward = learning_rate;  // restarts the step
-    return;
+  Impl& impl = *impl_;
+  if (impl.options.max_norm > 0 || impl.options.skip_nonfinite) return false;
+  if (!impl.in_backward) {
+    // Sets the clip factor to 1 and increments the number of steps.
+    impl.updates.wait(impl.done);
+    impl.engine.device().ops().clip_factor(impl.updates, impl.result.view(DType::f64),
+                                           {impl.result.data(), 0, DType::f64}, {});
+  } else if (std::ranges::count(impl.updated, true) > 0) {
+    throw invalid(
+        "update_in_backward: units have been updated since the last step(): the abandoned step "
+        "cannot begin again");
   }
-  updates.wait(done);
-  engine.device().ops().clip_factor(updates, result.view(DType::f64),
-                                    {result.data(), 0, DType::f64}, {});
-  in_backward = learning_rate;
+  impl.in_backward = learning_rate;
+  return true;
 }
 
 void Optimizer::step(float learning_rate, Stream& compute) {

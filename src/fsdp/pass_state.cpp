@@ -41,7 +41,7 @@ void PassState::begin(const PassOptions& options, Stream& compute) {
   check_micro(options);
   options_ = options;
   if (is_training()) {
-    next_micro_ = 0;  // stays 0 unless this pass completes
+    next_micro_ = 0;  // the next micro batch is 0 unless this pass completes
     gradients_complete_ = false;
     step_micros_ = options.of;
   }
@@ -105,7 +105,7 @@ std::size_t PassState::begin_scope(Unit& unit, std::string_view scope) {
 
 void PassState::leave(const Unit& unit, std::size_t position) noexcept {
   compute_->backend().end_range(ranges_[position]);
-  if (abandoned_) return;  // the gradients may be incomplete
+  if (abandoned_) return;  // gradients of an abandoned pass may be incomplete
   const auto fail = [&](const char* what) {
     setup_.world.fail(fmt::format("at the end of a scope of unit {}: {}", unit.name(), what));
   };

@@ -38,10 +38,10 @@ struct UnitSize {
 struct PassPlan {
   std::vector<std::size_t> sequence;          // index of the unit at each position
   std::size_t forward_length = 0;             // number of forward positions
-  std::vector<Unshard> unshards;              // in ascending order of positions
+  std::vector<Unshard> unshards;              // unshards in ascending order of positions
   std::vector<std::size_t> unshard_of;        // index in `unshards` of each position
   std::vector<std::uint64_t> gathered_slots;  // bytes of each slot for unsharded parameters
-  std::vector<GradientUse> gradients;         // one per unit
+  std::vector<GradientUse> gradients;         // use of a gradient slot by each unit
   std::vector<std::uint64_t> gradient_slots;  // bytes of each slot for unsharded gradients
 
   // Returns the unshard of backward that matches an unshard of forward, or the reverse.

@@ -24,9 +24,9 @@ using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t length_bytes = 8;
-constexpr std::uint64_t max_header_bytes = 100'000'000;  // limit of the reference reader
+constexpr std::uint64_t max_header_bytes = 100'000'000;  // limit of the reference library
 constexpr std::size_t max_dimensions = 32;
-constexpr int max_depth = 3;  // levels: header object, tensor object, list
+constexpr int max_depth = 3;  // nesting of a valid header: header object, tensor object, list
 constexpr std::string_view metadata_key = "__metadata__";
 
 using Tag = std::pair<std::string_view, DType>;
@@ -101,10 +101,11 @@ struct SafetensorsFile::Impl {
 
   fs::path path;
   Mapping mapping;
-  std::string_view text;  // JSON header
+  std::string_view text;  // text of the JSON header
   std::uint64_t data_begin = 0;
   std::vector<SafetensorsEntry> entries;
-  std::map<std::string_view, std::size_t, std::less<>> index;  // by name; keys point into `entries`
+  // Index in `entries` by name; the keys point into `entries`.
+  std::map<std::string_view, std::size_t, std::less<>> index;
   std::map<std::string, std::string, std::less<>> metadata;
 
   void parse();
@@ -306,7 +307,7 @@ SafetensorsWriter::SafetensorsWriter(const fs::path& file,
     expected_ += bytes;
   }
   std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // aligns the data to 8 bytes
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // spaces align the data to 8 bytes
   const std::uint64_t length = text.size();
   file_.write(reinterpret_cast<const char*>(&length), sizeof(length));
   file_.write(text.data(), static_cast<std::streamsize>(text.size()));

@@ -43,8 +43,9 @@ class SafetensorsFile {
 
   // Returns all tensors in the order of their data in the file.
   std::span<const SafetensorsEntry> tensors() const noexcept;
-  const SafetensorsEntry* find(std::string_view name) const noexcept;  // null if not found
-  const SafetensorsEntry& at(std::string_view name) const;             // throws Error(not_found)
+  // Null when there is no such tensor.
+  const SafetensorsEntry* find(std::string_view name) const noexcept;
+  const SafetensorsEntry& at(std::string_view name) const;  // throws Error(not_found)
   const std::map<std::string, std::string, std::less<>>& metadata() const noexcept;
   const std::filesystem::path& path() const noexcept;
 

@@ -24,7 +24,8 @@ struct EngineSetup {
   // Fills the buffer with zeros. Blocks.
   void set_zero(const Buffer& buffer);
 
-  Options options;  // with the scheduler's device, which may be a checker
+  // options.device is the scheduler's device, which may be a checker around the caller's device
+  Options options;
   World& world;
   Sharding sharding;
   Scheduler scheduler;

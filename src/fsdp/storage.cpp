@@ -66,7 +66,7 @@ std::string MemoryPlan::to_string() const {
 
 void Storage::plan_memory() {
   std::uint64_t unsharded_gradients = 0;
-  std::uint64_t largest = 0;  // elements of the largest trainable shard
+  std::uint64_t largest = 0;  // number of elements of the largest trainable shard
   for (const auto& entry : setup_.units) {
     const UnitState& unit = state_of(*entry);
     if (sharding_.resident) memory_.resident += unit.size.gathered;

@@ -61,8 +61,10 @@ class Storage {
   const Sharding& sharding_ = setup_.sharding;
   const PassPlan& plan_ = setup_.plan;
   MemoryPlan memory_;
-  std::array<std::uint64_t, 3> cast_bytes_{};     // sizes of the cast_*_ buffers
-  std::array<std::uint64_t, 2> scratch_bytes_{};  // scratch of lanes reduce, outer
+  // Bytes of cast_unsharded_, cast_shard_ and cast_outer_.
+  std::array<std::uint64_t, 3> cast_bytes_{};
+  // Bytes of scratch for the lanes `reduce` and `outer`.
+  std::array<std::uint64_t, 2> scratch_bytes_{};
   std::uint64_t staging_bytes_ = 0;
   Buffer masters_, residents_, inner_shards_, gradients_, unsharded_gradients_, staging_;
   Buffer cast_unsharded_, cast_shard_, cast_outer_;

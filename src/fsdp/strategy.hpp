@@ -28,7 +28,7 @@ StrategyRule rule_of(Strategy strategy, Accumulation accumulation) noexcept;
 struct Sharding {
   Axis shard;
   Axis replicate;
-  Axis inner{};  // ranks for partial resharding; empty when it is off
+  Axis inner{};  // group of ranks for partial resharding; empty when partial resharding is off
   bool resident = false;
   bool accumulates_unsharded = false;
 };
@@ -36,7 +36,7 @@ struct Sharding {
 // axis.
 Sharding sharding_of(const Mesh& mesh, const Options& options);
 
-bool computes_in(DType dtype) noexcept;  // true if compute may read this type
+bool computes_in(DType dtype) noexcept;  // true if compute may read parameters of this type
 // Throws Error(invalid_argument) or Error(unsupported), which name the option, for options that no
 // engine supports.
 void check_options(const Options& options);

@@ -18,16 +18,18 @@ struct UnitBucket {
   DType dtype = DType::f32;  // type that compute reads
   bool trainable = true;
   BucketLayout layout;
-  std::uint64_t gathered_offset = 0;  // bytes from the begin of a parameter slot
-  std::uint64_t gradient_offset = 0;  // elements from the begin of a gradient slot
+  // Position of the bucket in the unit's parameter slot, in bytes.
+  std::uint64_t gathered_offset = 0;
+  // Position of the bucket in the unit's gradient slot, in f32 elements.
+  std::uint64_t gradient_offset = 0;
 
-  View master;              // this rank's part: f32, or `dtype` if the bucket is frozen
-  View compute_copy;        // copy of the master in `dtype`; empty if not needed
-  View unsharded;           // resident parameters; empty if slots are used
-  View gradient;            // sharded gradient in f32
+  View master;        // this rank's part of the parameters: f32, or `dtype` if the bucket is frozen
+  View compute_copy;  // copy of the master in `dtype`; empty if not needed
+  View unsharded;     // resident parameters; empty if slots are used
+  View gradient;      // sharded gradient in f32
   View unsharded_gradient;  // sum over micro batches; empty if slots are used
 
-  std::string label() const;  // unique in the unit, such as "frozen f32"
+  std::string label() const;  // name that is unique in the unit, such as "frozen f32"
 };
 
 struct UnitState {
@@ -41,13 +43,14 @@ struct UnitState {
   // Error(unsupported), which name the unit and the invalid parameter.
   UnitState(std::string_view name, std::size_t index, std::vector<ParamSpec> params,
             DType param_dtype, std::uint64_t shards);
-  std::size_t find(std::string_view param) const;  // index in params; throws Error(not_found)
+  // Returns the index in `params`; throws Error(not_found).
+  std::size_t find(std::string_view param) const;
 
   std::string name;
-  std::size_t index;  // index in Engine::units()
+  std::size_t index;  // index of the unit in Engine::units()
   std::vector<ParamSpec> params;
   std::vector<UnitBucket> buckets;
-  std::vector<Location> locations;  // one per parameter
+  std::vector<Location> locations;  // bucket and position of each parameter
   UnitSize size;
   View inner_shard;  // bytes of this rank's inner shard; empty without partial resharding
 };

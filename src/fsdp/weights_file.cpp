@@ -68,7 +68,8 @@ void export_weights(const fs::path& file, Engine& engine, DType dtype,
     if (file.has_parent_path()) fs::create_directories(file.parent_path());
     writer.emplace(partial, declared, std::map<std::string, std::string>{{"format", "pt"}});
   });
-  std::optional<Error> problem;  // after an error visit() continues: peers wait for its gathers
+  // The first error; visit() continues after an error, because peers wait for its gathers.
+  std::optional<Error> problem;
   std::vector<std::byte> bytes;
   engine.visit([&](const Unit&, const ParamSpec&, std::span<const float> values) {
     if (!writer || problem) return;
@@ -98,7 +99,8 @@ void import_weights(const std::vector<fs::path>& paths, Engine& engine,
       const std::string tensor = param_name(*segment.unit, *segment.param);
       const ConstView source =
           find_entry(files, tensor, *segment.param).data.part(segment.first, out.size());
-      aligned.resize(source.bytes());  // copy: the file format does not align data
+      // Copied because the file format does not guarantee alignment.
+      aligned.resize(source.bytes());
       std::memcpy(aligned.data(), source.data, source.bytes());
       host::cast(out, ConstView(aligned.data(), source.count, source.dtype));
     });
@@ -106,7 +108,7 @@ void import_weights(const std::vector<fs::path>& paths, Engine& engine,
   try {
     together(EngineAccess::setup(engine).world, fill);
   } catch (...) {
-    engine.refresh();  // on every rank, because some masters may have been overwritten
+    engine.refresh();  // every rank refreshes, because some masters may have been overwritten
     throw;
   }
 }

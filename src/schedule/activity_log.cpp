@@ -12,7 +12,8 @@ namespace {
 using Entry = ActivityLog::Entry;
 using LaneEntries = std::array<std::vector<Entry*>, 3>;  // collectives of each lane
 
-constexpr std::int64_t shortest_wait_ns = 1'000;  // shorter than this is only the cost of stamps
+// Shorter waits are only the cost of the time stamps.
+constexpr std::int64_t shortest_wait_ns = 1'000;
 
 bool set_times(Entry& entry) {
   const auto begin = entry.begin.ns(), end = entry.end.ns();
@@ -88,7 +89,7 @@ TraceLog ActivityLog::take() {
   for (Entry* entry : complete) {
     if (!is_wait_for_nothing(entry->record)) log.records.push_back(std::move(entry->record));
   }
-  entries_.clear();  // keeps the allocation
+  entries_.clear();  // clear() keeps the allocation
   std::ranges::move(open, std::back_inserter(entries_));
   return log;
 }

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "atoll/device.hpp"
+#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -18,11 +19,38 @@ class InFlight {
 
   // Must be called before an operation of `bytes` bytes is enqueued. Makes `stream` wait until the
   // operation fits. Throws Error(invalid_argument) if it cannot fit without a further release().
-  void admit(std::uint64_t bytes, Stream& stream);
+  void admit(std::uint64_t bytes, Stream& stream) {
+    if (limit_ == 0) return;
+    while (!held_.empty() && (bytes > limit_ || bytes_ > limit_ - bytes)) {
+      if (released_ == 0) {
+        throw invalid(
+            "Scheduler: {} more bytes do not fit on the lane {}, which has {} of at most {} bytes "
+            "in "
+            "flight: call release() first",
+            bytes, lane_, bytes_, limit_);
+      }
+      stream.wait(*held_.front().free);
+      bytes_ -= held_.front().bytes;
+      held_.pop_front();
+      --released_;
+    }
+    held_.push_back({.bytes = bytes});
+    bytes_ += bytes;
+  }
   // Undoes the last admit() after its operation could not be enqueued.
-  void withdraw() noexcept;
+  void withdraw() noexcept {
+    if (limit_ == 0) return;
+    bytes_ -= held_.back().bytes;
+    held_.pop_back();
+  }
   // Implements Scheduler::release().
-  void release(const Event& after);
+  void release(const Event& after) {
+    if (limit_ == 0) return;
+    if (released_ == held_.size()) {
+      throw invalid("Scheduler: release() on the lane {} without an unreleased operation", lane_);
+    }
+    held_[released_++].free = after;
+  }
 
  private:
   struct Held {
@@ -31,7 +59,7 @@ class InFlight {
   };
 
   std::string_view lane_;
-  std::uint64_t limit_;  // 0 means that there is no limit
+  std::uint64_t limit_;  // limit on the bytes in flight; 0 means no limit
   std::deque<Held> held_;
   std::uint64_t bytes_ = 0;   // sum of the bytes in held_
   std::size_t released_ = 0;  // number of released operations at the front of held_

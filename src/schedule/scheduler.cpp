@@ -123,7 +123,8 @@ struct Scheduler::Impl {
   // Streams are declared before the communicators, because communicators must be closed before
   // their streams are destroyed.
   std::array<Stream, 3> streams;
-  std::optional<Communicator> root;  // only to split the other communicators from
+  // Runs no collectives; the other communicators are split from it.
+  std::optional<Communicator> root;
   std::optional<Communicator> gather, reduce, outer, gather_inner;
 };
 

@@ -8,8 +8,8 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// Prefix of the text that a rank exchanges instead of a topology when it cannot discover its host.
-// With this text all ranks throw, instead of waiting for the failed rank.
+// Prefix of the text that a rank sends instead of a topology when it cannot discover its host. All
+// ranks throw when they receive this text, instead of waiting for the failed rank.
 constexpr std::string_view failed = "failed: ";
 
 std::string look(const World& world) {

@@ -36,6 +36,7 @@ void check_backend(World& world, const std::string& backend) {
                           reasons.empty() ? "no backend was found" : reasons));
 }
 
+// Returns the UUID of the GPU that this rank would use, or why the rank cannot use a GPU.
 std::string describe_gpu(World& world, const RankDeviceOptions& options) {
   if (Device::cuda_count() == 0) return lacking + std::string(no_gpu);
   try {
@@ -45,15 +46,9 @@ std::string describe_gpu(World& world, const RankDeviceOptions& options) {
       check_backend(world, options.backend.empty() ? world.config().backend : options.backend);
     }
     return std::string(gpu.uuid());
-  } catch (const std::exception& error) {  // the other ranks wait for a message
+  } catch (const std::exception& error) {  // the other ranks wait for this rank's message
     return lacking + fmt::format("cannot use its GPU: {}", error.what());
   }
-}
-
-// Returns the message of this rank: the wanted device, a newline, and the UUID of the rank's GPU or
-// the reason why it has none.
-std::string encode(World& world, const RankDeviceOptions& options, bool uses_gpus) {
-  return options.wanted + '\n' + (uses_gpus ? describe_gpu(world, options) : "");
 }
 
 // Returns, from the message of each rank, the UUID of its GPU or the reason why it has none. Throws
@@ -104,7 +99,9 @@ std::uint64_t RankDevice::memory_bytes() const noexcept {
 RankDevice choose_rank_device(World& world, const RankDeviceOptions& options) {
   const std::string& wanted = options.wanted;
   const bool automatic = wanted == "auto", uses_gpus = automatic || wanted == "cuda";
-  const auto gpus = decode(world.exchange("atoll/rank_device", encode(world, options, uses_gpus)));
+  // The message of a rank: the wanted device, a newline, and the result of describe_gpu().
+  const std::string mine = wanted + '\n' + (uses_gpus ? describe_gpu(world, options) : "");
+  const auto gpus = decode(world.exchange("atoll/rank_device", mine));
   if (wanted == "host") return on_host(world, "");
   if (!uses_gpus) {
     throw Error(ErrorCode::invalid_argument,
@@ -125,9 +122,9 @@ RankDevice choose_rank_device(World& world, const RankDeviceOptions& options) {
                     "share it",
                     fmt::join(most, ", "), gpus[static_cast<std::size_t>(most.front())]));
   }
-  const auto& mine = ranks[static_cast<std::size_t>(world.rank())];
-  return {open_gpu(world), "", static_cast<int>(mine.size()),
-          static_cast<int>(std::ranges::find(mine, world.rank()) - mine.begin()),
+  const auto& here = ranks[static_cast<std::size_t>(world.rank())];
+  return {open_gpu(world), "", static_cast<int>(here.size()),
+          static_cast<int>(std::ranges::find(here, world.rank()) - here.begin()),
           static_cast<int>(most.size())};
 }
 

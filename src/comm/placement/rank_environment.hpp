@@ -8,7 +8,8 @@
 
 namespace atoll_v1::atoll {
 
-// Roots of the file systems to read. Tests set them to a captured tree.
+// Roots of the file systems from which the environment is read. Tests set these paths to a captured
+// tree.
 struct EnvironmentRoots {
   std::string proc = "/proc";
   std::string dev = "/dev";

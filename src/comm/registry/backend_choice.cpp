@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <map>
 
-#include "comm/registry/host_services.hpp"
 #include "core/hash.hpp"
 
 namespace atoll_v1::atoll {

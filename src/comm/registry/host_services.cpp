@@ -1,9 +1,8 @@
-#include "comm/registry/host_services.hpp"
-
 #include <chrono>
 #include <cstring>
 #include <string_view>
 
+#include "comm/registry/registry.hpp"
 #include "core/log.hpp"
 #include "device/host/kernels.hpp"
 

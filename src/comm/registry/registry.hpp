@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "atoll/config.hpp"
 #include "atoll/plugin.h"
+#include "atoll/world.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -36,5 +36,9 @@ std::string last_error(const Plugin& plugin, const atoll_comm* comm);
 // shutdown(); this is when the last World ends that opened a communicator on the plugin.
 void retain(const Plugin& plugin);
 void release(const Plugin& plugin, bool failed);
+
+// Returns the services that core offers to plugins: log, store and reduction kernels (atoll_host in
+// plugin.h). The table must not outlive `world`.
+atoll_host host_services(World& world);
 
 }  // namespace atoll_v1::atoll
