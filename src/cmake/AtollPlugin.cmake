@@ -3,9 +3,6 @@
 # folder of ATOLL_PLUGIN_PATH. The backend is part of the installed package. With COPY the target is
 # atoll_plugin_NAME_SUFFIX, a copy for tests. It has the same file name, but is built in FOLDER of the
 # build folder and never installed.
-function. With COPY the target is
-# atoll_plugin_NAME_SUFFIX, a copy for tests with the same file name in FOLDER of the build folder,
-# which is never installed.
 function(atoll_add_plugin name)
   include(GNUInstallDirs)
   find_package(Threads REQUIRED)

@@ -90,7 +90,7 @@ int run(const Arguments& arguments) {
              "threads", "strategy", "tokens/s", "% of alone", "% exposed", "planned_MB", "peak_MB",
              "over_%", "process_MB");
   json rows = json::array();
-  // Tokens per second of a single rank, by its number of threads.
+  // Tokens per second of a single rank; the key is the number of threads of that rank.
   std::map<int, double> alone;
   bool fine = true;
   const auto add = [&](const Row& row) {

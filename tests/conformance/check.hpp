@@ -169,7 +169,7 @@ constexpr std::uint64_t mebibyte_of(DType dtype) { return (1u << 20) / atoll::si
 
 constexpr std::uint64_t unsigned_of(int value) { return static_cast<std::uint64_t>(value); }
 
-// Whether an operation runs in place. label() appends it to the name of a check, as in "all_reduce
+// Whether an operation runs in place. label() adds this to the name of a check, as in "all_reduce
 // sum bf16 x 7 in place".
 enum class Place {
   in,

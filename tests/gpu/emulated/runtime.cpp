@@ -285,9 +285,8 @@ cudaError_t cudaSetDevice(int device) {
   bring_up();
   return cudaSuccess;
 }
-cudaError_t cudaDeviceSynchronize() {
-  return cudaSuccess;
-}  // nothing to do: all work runs on streams with their own synchronization
+// Does nothing, because all work runs on streams, which callers synchronize one by one.
+cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   *properties = {};
   std::snprintf(properties->name, sizeof properties->name, "emulated");
