@@ -1,4 +1,4 @@
-// Checks of the order of operations on several streams, within one communicator, between two
+// Checks the order of operations on several streams, within one communicator, between two
 // communicators, and over the axes of a mesh.
 #include <algorithm>
 #include <future>
