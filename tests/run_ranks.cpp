@@ -64,7 +64,7 @@ struct Options {
   int killed = -1;
   int stopped = -1;
   std::chrono::seconds timeout{100};
-  std::vector<char*> command;  // ends with a null pointer, for execvp
+  std::vector<char*> command;  // program and arguments, ending with a null pointer for execvp
 };
 
 struct Rank {

@@ -19,7 +19,8 @@ if(NOT CMAKE_CUDA_COMPILER)
   set(CMAKE_CUDA_COMPILER ${CUDAToolkit_NVCC_EXECUTABLE})
 endif()
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-  set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100)  # A100, H100 and H200, B200 and later
+  # For A100; for H100 and H200; for B200 and later.
+  set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100)
 endif()
 enable_language(CUDA)
 # CMake 3.25 does not know that nvcc supports C++20, so the option is set here.

@@ -67,7 +67,8 @@ class Bench {
       throw atoll::Error(atoll::ErrorCode::internal, fmt::format("wrong sum {}", sum));
     return figures;
   }
-  // Returns the result of all computations. Reading it keeps the compiler from removing compute().
+  // Returns the result of all computations. The program reads it so that the compiler keeps
+  // compute().
   std::uint64_t result() const { return result_; }
 
  private:

@@ -204,7 +204,7 @@ void Bench::linears() const {
     auto& stream = table.stream();
     table.row(fmt::format("linear {} forward", name), {2 * (r * n + r * m + n * m), flops},
               [&] { ops.linear_forward(stream, shape, x, weight, y); });
-    // The outputs of these products are added to the residual at the end of each half of a layer.
+    // A residual addition follows each product with an output of the width of the model.
     if (out == model.hidden) {
       const View residual = low(rows * out);
       table.row(fmt::format("linear {} + residual", name), {2 * (r * n + 2 * r * m + n * m), flops},

@@ -62,7 +62,7 @@ std::vector<Feature> features() {
       "gathers ahead of compute", 200, [](OverlapRun& run) { run.prefetch = 0; }, usual);
   add(
       "reductions beside backward", 100, [](OverlapRun& run) { run.reduce_buffers = 1; }, usual);
-  // A reduction per unit: without it, one bucket holds all units, so its reduction starts only when
+  // Without a reduction per unit, one bucket holds all units, so the only reduction starts when
   // backward ends.
   OverlapRun no_gathers = usual;
   no_gathers.gather_ms = 0;

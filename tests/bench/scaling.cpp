@@ -53,7 +53,7 @@ json measure(const Arguments& arguments, const Row& row, const fs::path& out) {
 }
 
 json figures(const Row& row, const json& metrics, double alone) {
-  const double positions =  // all positions, including padding
+  const double positions =  // token positions per second, including padding
       metrics.at("tokens_per_s").get<double>() + metrics.at("padded_tokens_per_s").get<double>();
   const auto planned = metrics.at("planned_memory_bytes").get<double>();
   const auto measured = metrics.at("device_memory_bytes").get<double>();
@@ -90,7 +90,7 @@ int run(const Arguments& arguments) {
              "threads", "strategy", "tokens/s", "% of alone", "% exposed", "planned_MB", "peak_MB",
              "over_%", "process_MB");
   json rows = json::array();
-  // Tokens per second of a single rank, by its number of threads.
+  // Tokens per second of a single rank; the key is the number of threads of that rank.
   std::map<int, double> alone;
   bool fine = true;
   const auto add = [&](const Row& row) {

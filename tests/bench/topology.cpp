@@ -1,6 +1,6 @@
-// Measures the time to discover this machine and to load each given machine file. By default the
-// files are those in the folder of captured machines. For comparison, measures libhwloc alone on
-// the same input: live discovery, and the import of hwloc XML files.
+// Measures the time to discover this machine, and the time to load each given machine file. Without
+// MACHINE the files are those in the folder of captured machines. For comparison, measures libhwloc
+// alone on the same input: live discovery, and the import of hwloc XML files.
 //   topology [--json FILE] [MACHINE...]
 // Each printed time is the median of 9 runs. Exits with 1 if live discovery takes 100 ms or more,
 // or if loading a file takes 50 ms or more.

@@ -36,7 +36,8 @@ constexpr const char* algorithm_variable = "BENCH_ALGORITHM";
 constexpr const char* rows_variable = "BENCH_ROWS";
 
 struct Arguments {
-  atoll_bench::Hosts hosts{.rate = "200mbit"};  // slow enough that links limit a step
+  // Slow enough that the links limit the time of a step.
+  atoll_bench::Hosts hosts{.rate = "200mbit"};
   std::int64_t layers = 6, hidden = 512, ffn = 1408;
   std::int32_t seq = 256;
   std::int64_t steps = 6;

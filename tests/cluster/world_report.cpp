@@ -15,7 +15,8 @@
 namespace {
 
 int report(int victim) {
-  // A process may contain several Worlds, so this one must not disturb the next one.
+  // A process may contain several Worlds, so this extra World must not disturb the World of the
+  // job.
   const atoll::World made = atoll::World::single();
   atoll::World world = atoll::World::from_env();
   const std::string mine = fmt::format("value of {}", world.rank());

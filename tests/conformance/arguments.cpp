@@ -1,4 +1,4 @@
-// Checks of wrong arguments: a call with a wrong argument throws on the rank that passes it, before
+// Checks wrong arguments: a call with a wrong argument throws on the rank that passes it, before
 // that rank sends anything, so that the other ranks are not disturbed.
 #include <functional>
 

@@ -91,10 +91,11 @@ class Bytes {
   void pull() const;
 
   std::size_t count_;
-  std::byte* piece_;  // address in device memory
+  std::byte* piece_;  // memory that the caller gave; null if there is none
   // Memory that CPU and device can both access; null if there is none.
   std::byte* shared_ = nullptr;
-  mutable atoll::Buffer own_;  // GPU memory, allocated when the caller gave no piece
+  // Memory that this object allocated; empty if the caller gave a piece.
+  mutable atoll::Buffer own_;
   mutable std::vector<std::byte> here_;
   mutable bool is_new_here_ = true, is_new_there_ = false;
 };
@@ -169,7 +170,7 @@ constexpr std::uint64_t mebibyte_of(DType dtype) { return (1u << 20) / atoll::si
 
 constexpr std::uint64_t unsigned_of(int value) { return static_cast<std::uint64_t>(value); }
 
-// Whether an operation runs in place. label() appends it to the name of a check, as in "all_reduce
+// Whether an operation runs in place. label() adds this to the name of a check, as in "all_reduce
 // sum bf16 x 7 in place".
 enum class Place {
   in,

@@ -92,8 +92,8 @@ void check_progress_beside_compute(Rank& self);
 
 void check_split(Rank& self);
 
-// Check memory from atoll::allocate, alone, mixed with plain memory, and when it is allocated and
-// freed.
+// Check memory from atoll::allocate: operations in it, mixtures of it and plain memory, and
+// allocations and frees in any order.
 void check_registered_memory(Rank& self);
 void check_mixed_memory(Rank& self);
 void check_allocation(Rank& self);

@@ -1,4 +1,4 @@
-// Checks of progress during compute: enqueued operations must make progress while the thread that
+// Checks progress during compute: enqueued operations must make progress while the thread that
 // enqueued them computes and makes no calls, even when computing ranks occupy every core.
 #include <vector>
 

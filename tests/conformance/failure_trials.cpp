@@ -35,7 +35,7 @@ using Seconds = std::chrono::duration<double>;
 constexpr int culprit = 1;
 constexpr auto patience = 20s;  // time limit of the loop; generous, because many trials run at once
 constexpr auto inquiry = 2s;    // a rank that has not answered for this time is reported as silent
-constexpr auto slack = 3s;      // allowance for a machine that runs many trials at once
+constexpr auto slack = 3s;      // added to a time limit, because many trials run at once
 
 struct Trial {
   atoll::Communicator& comm;

@@ -1,4 +1,4 @@
-// Checks of counts and sizes that do not fit into 32 bits. They need 2 to 4 GiB per rank, so the
+// Checks counts and sizes that do not fit into 32 bits. They need 2 to 4 GiB per rank, so the
 // suite runs them only when ATOLL_TEST_LARGE is set.
 #include <algorithm>
 #include <numeric>

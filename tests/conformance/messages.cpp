@@ -1,4 +1,4 @@
-// Checks of send, recv, groups of sends and receives, and barrier.
+// Checks send, recv, groups of sends and receives, and barrier.
 #include <chrono>
 #include <thread>
 

@@ -1,4 +1,4 @@
-// Checks of reduce_scatter and all_reduce: the values of the results, their rounding, and the order
+// Checks reduce_scatter and all_reduce: the values of the results, their rounding, and the order
 // in which floating point numbers are summed.
 #include <fmt/core.h>
 
@@ -97,7 +97,8 @@ double ordered_sum(DType dtype, const Rank& self, std::uint64_t i) {
   if (dtype == DType::f64) return tree_of_blocks<double>(dtype, self, i);
   const double sum = tree_of_blocks<float>(dtype, self, i);
   if (dtype == DType::f32) return sum;
-  // Elements rounds as the library does, which matters because some f16 sums are subnormal.
+  // Elements rounds like the library. rounded() does not support the subnormal f16 sums that occur
+  // here.
   Elements one(dtype, 1);
   one.set(0, sum);
   return one.get(0);

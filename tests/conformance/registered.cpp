@@ -1,4 +1,4 @@
-// Checks of memory from atoll::allocate: every operation gives the same result as in plain memory,
+// Checks memory from atoll::allocate: every operation gives the same result as in plain memory,
 // at any offset of src and dst, and also when only some ranks use registered memory.
 #include <algorithm>
 #include <deque>

@@ -1,4 +1,4 @@
-// Checks of gather, scatter and reduce: the root sends or receives all data, and the buffers of the
+// Checks gather, scatter and reduce: the root sends or receives all data, and the buffers of the
 // other ranks stay unchanged.
 #include "checks.hpp"
 

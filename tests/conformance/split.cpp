@@ -1,4 +1,4 @@
-// Checks of communicators that were created by splitting another communicator.
+// Checks communicators that were created by splitting another communicator.
 #include <algorithm>
 
 #include "atoll/error.hpp"

@@ -1,4 +1,4 @@
-// Checks of the order of operations on several streams, within one communicator, between two
+// Checks the order of operations on several streams, within one communicator, between two
 // communicators, and over the axes of a mesh.
 #include <algorithm>
 #include <future>
@@ -103,8 +103,8 @@ void check_calls_return_at_once(Rank& self) {
   }
   gate.open();
   for (const auto& work : works) work.synchronize();
-  // Every rank gathered the same data, so the maximum over the ranks of a block is the block
-  // itself. Rank 0 broadcasts its block, which holds the contribution of rank 0.
+  // Every rank gathered the same data, so the maximum of each block over all ranks is the block
+  // itself. Rank 0 then broadcasts its block, which holds the contribution of rank 0.
   const std::string wrong = part.difference(
       [&](std::uint64_t i) { return contribution(DType::f32, ReduceOp::sum, 0, i); });
   self.report.expect(wrong.empty(), "five collectives in a row: " + wrong);

@@ -66,7 +66,8 @@ atoll::Device device_of(const atoll::World& world, std::string_view backend) {
 
 // Returns the reason why `backend` cannot be tested on this machine, or "" if it can.
 std::string missing(atoll::World& world, std::string_view backend) {
-  // Usable only with its own device, which the probe does not have.
+  // The backend `launching` needs its own device, and available_backends() would not use that
+  // device.
   if (backend == "launching") return "";
   const auto kind = backend == "nccl" ? atoll::DeviceKind::cuda : atoll::DeviceKind::host;
   for (const auto& info : atoll::available_backends(world, kind)) {

@@ -1,4 +1,4 @@
-// Checks of all_gather_v and reduce_scatter_v, with a different count on each rank; some counts are
+// Checks all_gather_v and reduce_scatter_v, with a different count on each rank; some counts are
 // zero.
 #include <numeric>
 

@@ -165,7 +165,7 @@ TEST_CASE("cross_entropy, with ignored labels, with and without a gradient, into
                                gradient ? dlogits.on_gpu() : none, 0.25f, total.on_gpu()},
                               losses.on_gpu().as<double>(),
                               reinterpret_cast<cuda::BadId*>(bad.on_gpu().data));
-          // cross_entropy on the host overwrites f32 logits, so it works on a copy.
+          // On the host, cross_entropy overwrites f32 logits, so it works on a copy of the logits.
           both.push(logits);
           auto kept = both.random(in, rows * vocab);
           std::memcpy(kept.host.data(), logits.host.data(), logits.host.bytes());

@@ -104,8 +104,8 @@ auto documents(Both& both, std::int64_t tokens, std::int64_t seq) {
   return positions;
 }
 
-// Returns true if cuDNN supports packed rows, which it does on compute capability 9 and 10. On
-// other GPUs the trainer uses atoll's kernels.
+// Returns true if cuDNN supports packed rows on this GPU, which must have compute capability 9 or
+// 10. On other GPUs the trainer uses atoll's kernels.
 bool does_packed(const Both& both) {
   int major = 0;
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor,

@@ -53,8 +53,8 @@ void reduce_as(const std::vector<Shared>& calls, void* dst, std::size_t first, s
   std::memcpy(dst, result.data(), count * sizeof(T));
 }
 
-// Reduces data of the given type. Returns false for 16-bit types, whose sums are not implemented,
-// because the backend must not request them.
+// Reduces `count` elements of all ranks into dst. Returns false for 16-bit types, whose reductions
+// are not implemented, because the nccl backend must not request them.
 bool reduce(const std::vector<Shared>& calls, void* dst, std::size_t first, std::size_t count) {
   switch (static_cast<int>(calls.front()->type)) {
     case ncclFloat32:

@@ -40,7 +40,7 @@ struct Call {
   void* dst;
   std::size_t count;
   ncclDataType_t type;
-  int op = 0;  // an ncclRedOp_t
+  int op = 0;  // a value of ncclRedOp_t
   int peer = 0;
   cudaStream_t stream = nullptr;  // stream of the emulated GPU on which the operation runs
   Place src_place{}, dst_place{};

@@ -88,9 +88,11 @@ struct ncclComm {
   bool busy = false;
   bool splitting = false;
   bool finalizing = false;
-  // Results of ncclCommSplit; the next successful status query stores them for the caller.
+  // New communicators and the variables of the callers of ncclCommSplit that receive them. The next
+  // successful status query sets these variables.
   std::vector<std::pair<ncclComm_t*, ncclComm_t>> parts{};
-  // Results of ncclCommWindowRegister; the next successful status query stores them for the caller.
+  // Windows and the variables of the callers of ncclCommWindowRegister that receive them. The next
+  // successful status query sets these variables.
   std::vector<std::pair<ncclWindow_t*, ncclWindow_t>> windows{};
   // Every window that was ever registered, in the order of registration.
   std::vector<std::span<const char>> registered{};

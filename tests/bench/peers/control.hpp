@@ -22,12 +22,12 @@ constexpr int most_batches = 16;
 // implementation.
 enum class Variant : std::int32_t {
   usual,
-  plain_memory,  // atoll: buffers that do not come from atoll::allocate
-  waited,        // atoll: waits for every operation
-  streaming,     // limit: non-temporal stores
-  in_turns,      // limit: each rank yields its core after every pass
+  plain_memory,  // variant of atoll: buffers that do not come from atoll::allocate
+  waited,        // variant of atoll: waits for every operation
+  streaming,     // variant of limit: non-temporal stores
+  in_turns,      // variant of limit: each rank yields its core after every pass
   streaming_in_turns,
-  library,  // limit: copies by memcpy
+  library,  // variant of limit: copies by memcpy
   library_in_turns,
 };
 

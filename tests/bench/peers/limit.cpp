@@ -5,7 +5,6 @@
 // Without this, each rank would find its part of the data in the caches of its core for a whole
 // time slice.
 //   bench_peer_limit RANKS BYTES     BYTES is the size of the largest row
-//   bench_peer_limit RANKS BYTES     BYTES is the size of the largest row
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/wait.h>

@@ -110,7 +110,7 @@ class Server {
   void fill(const Row& row, const Buffers& buffers) const {
     const std::uint64_t count = input_elements(row, peer_.ranks());
     // The output is cleared before the input is filled, because in place the output may be part of
-    // the input or contain it.
+    // the input or contain the input.
     std::memset(buffers.output, 0, output_elements(row, peer_.ranks()) * size_of(row.element));
     for (std::uint64_t i = 0; i < count; ++i) {
       put(buffers.input, row.element, i, contribution(peer_.rank(), i));

@@ -60,7 +60,6 @@ Effort effort(std::uint64_t bytes, int rounds) {
 // True for the libraries that atoll is compared with. A wrong result of such a library does not end
 // the bench, because Gloo's reduce_scatter moves its result over data that it has not sent yet, and
 // so is sometimes wrong.
-// sometimes wrong.
 bool is_peer(Impl impl) { return impl == Impl::openmpi || impl == Impl::gloo; }
 
 // Returns false for combinations that are not measured. For example, MPI and Gloo have no sums of
@@ -112,8 +111,8 @@ class Field {
     std::vector<std::int64_t> operations(std::size(contenders), 0);
     for (int round = 0; round < plan.rounds; ++round) {
       for (std::size_t turn = 0; turn < std::size(contenders); ++turn) {
-        // Each round begins with another implementation, so that no implementation always runs
-        // after the same other one.
+        // Each round begins with a different implementation, so that no implementation always runs
+        // right after the same other implementation.
         const std::size_t i = (turn + static_cast<std::size_t>(round)) % std::size(contenders);
         const std::optional<Answer> answer =
             visit(contenders[i], row, {operations[i], plan.batches});

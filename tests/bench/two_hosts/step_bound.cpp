@@ -8,7 +8,8 @@
 namespace atoll_bench {
 namespace {
 
-// An interval in which a unit stays gathered: for its forward, for its backward, or for both.
+// An interval in which a unit of the model stays gathered: for forward of the unit, for backward,
+// or for both.
 struct Residence {
   std::size_t unit = 0;
   bool forward = false, backward = false;

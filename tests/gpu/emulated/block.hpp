@@ -24,8 +24,7 @@ class Block {
   // Calls `thread` once for every thread of the block at position `at` of the grid.
   void run(const Kernel& kernel, uint3 at, const std::function<void()>& thread);
 
-  // The following functions are called by the running fiber, for barriers and exchanges of the
-  // thread that it runs.
+  // The running fiber calls these functions for barriers and exchanges of its thread.
   void wait_for_block();
   void wait_for_warp();
   std::uint64_t exchange(std::uint64_t mine, unsigned from_lane);

@@ -1,6 +1,6 @@
-// cuBLASLt for the emulated GPU: the functions that the trainer calls, with one simple loop for all
-// matrix products. The library has the name of the real cuBLASLt and uses the streams of the
-// program that loads it.
+// cuBLASLt for the emulated GPU. Contains the functions that the trainer calls, with one simple
+// loop for all matrix products. The library has the file name of the real cuBLASLt and uses the
+// streams of the program that loads it.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 

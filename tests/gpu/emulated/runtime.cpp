@@ -285,9 +285,8 @@ cudaError_t cudaSetDevice(int device) {
   bring_up();
   return cudaSuccess;
 }
-cudaError_t cudaDeviceSynchronize() {
-  return cudaSuccess;
-}  // nothing to do: all work runs on streams with their own synchronization
+// Does nothing, because all work runs on streams, which callers synchronize one by one.
+cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   *properties = {};
   std::snprintf(properties->name, sizeof properties->name, "emulated");
@@ -325,7 +324,7 @@ cudaError_t cudaMalloc(void** out, std::size_t bytes) {
   void* const first = ::mmap(nullptr, mapped + page(), PROT_READ | PROT_WRITE,
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (first == MAP_FAILED) return give(cudaErrorMemoryAllocation);
-  std::memset(first, 0xff, mapped);  // NaN in every floating point type
+  std::memset(first, 0xff, mapped);  // every byte 0xff is NaN in every floating point type
   auto* const end = static_cast<std::byte*>(first) + mapped;
   ::mprotect(end, page(), PROT_NONE);
   *out = end - used;
