@@ -134,7 +134,7 @@ TEST_CASE("an automatic strategy reports its reason and depends on the memory") 
     CHECK(metrics["strategy"] == strategy);
     const auto why = args["strategy_reason"].get<std::string>();
     CHECK(why.starts_with(strategy + ": "));
-    CHECK(why.find(" a rank") != std::string::npos);
+    CHECK(why.find(" per rank") != std::string::npos);
     const auto planned = metrics["planned_memory_bytes"].get<std::uint64_t>();
     CHECK(planned <= limit);
     return std::pair(strategy, planned);
