@@ -43,7 +43,10 @@ constexpr atoll_backend table_of(const char* name) {
   table.name = name;
   table.probe = [](const atoll_host*, const atoll_group* world) -> std::int32_t {
     std::int32_t preference = 0;
-    const auto status = guard([&] { preference = Comm::probe(*world); });
+    const auto status = guard([&] {
+      if (world == nullptr) throw Error(ATOLL_INVALID_ARGUMENT, "probe: world must not be NULL");
+      preference = Comm::probe(*world);
+    });
     return status == ATOLL_OK ? preference : 0;
   };
   table.capability = [](std::int32_t kind, std::int32_t dtype, std::int32_t op,

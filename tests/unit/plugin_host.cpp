@@ -40,7 +40,9 @@ TEST_CASE("the table has the version, size and functions that plugin.h requires"
   CHECK(table.size == sizeof(atoll_backend));
   CHECK(table.abi_major == ATOLL_ABI_MAJOR);
   CHECK(std::string(table.name) == "host");
-  CHECK(table.probe(nullptr, nullptr) == 100);
+  const atoll_group world{};
+  CHECK(table.probe(nullptr, &world) == 100);
+  CHECK(table.probe(nullptr, nullptr) == 0);
   for (std::int32_t kind = ATOLL_BARRIER; kind <= ATOLL_RECV; ++kind) {
     for (const auto dtype : dtypes) {
       CHECK(table.capability(kind, dtype, ATOLL_SUM, ATOLL_MEMORY_HOST) == 1);
