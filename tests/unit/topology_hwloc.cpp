@@ -472,6 +472,7 @@ TEST_CASE("hwloc: rates of a link by model") {
   CHECK(atoll::find_gpu_model("NVIDIA H20-3e")->link_gbyte_s == 25);
   CHECK(atoll::find_gpu_model("Tesla P100-SXM2-16GB")->link_gbyte_s == 20);
   CHECK(atoll::find_gpu_model("Tesla T4")->kind == atoll::LinkKind::never);
+  CHECK(atoll::find_gpu_model("Quadro GV100")->links == 4);
   CHECK(atoll::find_gpu_model("some GPU") == nullptr);
 }
 
