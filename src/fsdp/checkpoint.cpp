@@ -193,26 +193,30 @@ void check_layout(const json& index, const json& expected, const fs::path& file)
     mismatch(fmt::format("not a checkpoint of version {}", format_version));
   }
   const json &theirs = index.at("units"), &ours = expected.at("units");
-  if (theirs.size() != ours.size()) {
-    mismatch(fmt::format("the checkpoint has {} units, but the model has {}", theirs.size(),
-                         ours.size()));
-  }
-  const auto shapes = [](const json& unit) {
-    json list = json::array();
-    for (const json& param : unit.at("params"))
-      list.push_back({param.at("name"), param.at("shape")});
-    return list;
+  const auto compare = [&](const std::string& what, const json& stored, const json& wanted) {
+    if (stored == wanted) return;
+    mismatch(fmt::format("{}: {} in the checkpoint, {} in the model", what, stored.dump(),
+                         wanted.dump()));
   };
-  for (std::size_t u = 0; u < ours.size(); ++u) {
-    if (theirs[u].at("name") != ours[u].at("name") || shapes(theirs[u]) != shapes(ours[u])) {
-      mismatch(fmt::format(
-          "unit {} of the checkpoint differs from unit {} of the model in name or shapes",
-          theirs[u].at("name").dump(), ours[u].at("name").dump()));
+  // Names before counts, since a name shows which unit is additional or absent.
+  for (std::size_t u = 0; u < std::min(ours.size(), theirs.size()); ++u) {
+    compare(fmt::format("the name of unit {}", u), theirs[u].at("name"), ours[u].at("name"));
+    const auto unit = ours[u].at("name").get<std::string>();
+    const json &stored = theirs[u].at("params"), &wanted = ours[u].at("params");
+    for (std::size_t p = 0; p < std::min(stored.size(), wanted.size()); ++p) {
+      compare(fmt::format("the name of parameter {} of unit {}", p, unit), stored[p].at("name"),
+              wanted[p].at("name"));
+      compare(fmt::format("the shape of parameter {} of unit {}",
+                          wanted[p].at("name").get<std::string>(), unit),
+              stored[p].at("shape"), wanted[p].at("shape"));
     }
+    compare(fmt::format("the number of parameters of unit {}", unit), stored.size(), wanted.size());
   }
-  if (expected.at("optimizer") == "adamw" && index.at("optimizer") != "adamw") {
-    mismatch("the checkpoint has no moments for adamw");
-  }
+  compare("the number of units", theirs.size(), ours.size());
+  if (index.at("optimizer") != expected.at("optimizer"))
+    mismatch(fmt::format("the optimizer: {} in the checkpoint, {} in the job; to take over the "
+                         "weights alone, use export_weights and import_weights",
+                         index.at("optimizer").dump(), expected.at("optimizer").dump()));
 }
 
 // Where a checkpoint stores a parameter.

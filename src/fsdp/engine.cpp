@@ -11,6 +11,7 @@
 #include "core/log.hpp"
 #include "device/host/kernels.hpp"
 #include "device/ops.hpp"
+#include "fsdp/declarations.hpp"
 #include "fsdp/pass_state.hpp"
 #include "schedule/invalid.hpp"
 
@@ -41,6 +42,9 @@ void fill_narrow(const Device& device, Stream& stream, View values, NormalFill f
 // registered: buffers must be destroyed before the scheduler.
 struct Engine::Impl {
   Impl(const Mesh& mesh, Options options) : setup(mesh, std::move(options)) {}
+
+  Unit& unit(std::string_view name) const;
+  PassPlan plan_of(const std::vector<std::string>& order) const;
 
   EngineSetup setup;
   // Index of each unit in setup.units, by the name of the unit.
@@ -79,7 +83,10 @@ Reducing& EngineAccess::reducing(Engine& engine) noexcept { return engine.impl_-
 PassState& EngineAccess::pass(Engine& engine) noexcept { return engine.impl_->pass; }
 
 Engine::Engine(const Mesh& mesh, Options options) {
-  check_options(options);
+  agree(mesh.world(), "Engine", [&] {
+    check_options(options);
+    return declarations_of(mesh, options);
+  });
   impl_ = std::make_unique<Impl>(mesh, std::move(options));
 }
 
@@ -105,7 +112,18 @@ Unit& Engine::add_unit(std::string_view unit_name, std::vector<ParamSpec> params
 
 void Engine::freeze(const std::vector<std::string>& order) {
   EngineSetup& setup = impl_->setup;
-  if (setup.frozen) throw invalid("freeze: called twice");
+  agree(setup.world, "freeze", [&] {
+    if (setup.frozen) throw invalid("freeze: called twice");
+    setup.plan = impl_->plan_of(order);
+    return declarations_of(setup.units, order);
+  });
+  impl_->storage.allocate();
+  impl_->gathering.freeze();
+  impl_->reducing.freeze();
+  setup.frozen = true;
+}
+
+PassPlan Engine::Impl::plan_of(const std::vector<std::string>& order) const {
   std::vector<std::size_t> indices;
   std::vector<bool> used(setup.units.size(), false);
   for (const auto& unit_name : order) {
@@ -117,22 +135,23 @@ void Engine::freeze(const std::vector<std::string>& order) {
     if (!used[sizes.size()]) throw invalid("freeze: unit {} is not in the order", unit->name());
     sizes.push_back(state_of(*unit).size);
   }
-  setup.plan =
-      plan_pass(indices, sizes,
-                {.prefetch = static_cast<std::size_t>(setup.options.prefetch),
-                 .reduce_buffers = static_cast<std::size_t>(setup.options.reduce_buffers)});
-  impl_->storage.allocate();
-  impl_->gathering.freeze();
-  impl_->reducing.freeze();
-  setup.frozen = true;
+  return plan_pass(indices, sizes,
+                   {.prefetch = static_cast<std::size_t>(setup.options.prefetch),
+                    .reduce_buffers = static_cast<std::size_t>(setup.options.reduce_buffers)});
 }
 
-Unit& Engine::unit(std::string_view unit_name) {
-  const auto found = impl_->by_name.find(unit_name);
-  if (found == impl_->by_name.end()) {
-    throw Error(ErrorCode::not_found, fmt::format("the engine has no unit \"{}\"", unit_name));
+Unit& Engine::Impl::unit(std::string_view name) const {
+  const auto found = by_name.find(name);
+  if (found == by_name.end()) {
+    throw Error(ErrorCode::not_found, fmt::format("the engine has no unit \"{}\"", name));
   }
-  return *impl_->setup.units[found->second];
+  return *setup.units[found->second];
+}
+
+Unit& Engine::unit(std::string_view unit_name) { return impl_->unit(unit_name); }
+
+void EngineSetup::check_frozen(std::string_view call) const {
+  if (!frozen) throw invalid("{}: call Engine::freeze() first", call);
 }
 
 Pass Engine::begin(const PassOptions& options, Stream& compute) {
@@ -141,11 +160,13 @@ Pass Engine::begin(const PassOptions& options, Stream& compute) {
 }
 
 void Engine::wait_gradients(Stream& compute) {
+  impl_->setup.check_frozen("wait_gradients");
   impl_->setup.world.check();
   impl_->reducing.wait(compute);
 }
 
 void Engine::parameters_changed(Stream& compute) {
+  impl_->setup.check_frozen("parameters_changed");
   for (const auto& unit : impl_->setup.units) {
     for (const UnitBucket& bucket : state_of(*unit).buckets) {
       if (bucket.compute_copy.count == 0) continue;
@@ -176,6 +197,7 @@ Engine::Traffic Engine::traffic() const noexcept {
 }
 
 std::vector<Segment> Engine::segments() const {
+  impl_->setup.check_frozen("segments");
   std::vector<Segment> found;
   for (const auto& unit : impl_->setup.units) {
     const UnitState& state = state_of(*unit);
@@ -196,6 +218,10 @@ std::vector<Segment> Engine::segments() const {
 }
 
 void Engine::initialize(std::uint64_t seed) {
+  agree(impl_->setup.world, "initialize", [&]() -> std::vector<Declaration> {
+    impl_->setup.check_frozen("initialize");
+    return {{"the seed", fmt::format("{}", seed)}};
+  });
   const Device& device = impl_->setup.options.device;
   Stream& stream = impl_->setup.scheduler.stream(Lane::gather);
   impl_->pass.wait_idle(stream);
@@ -212,6 +238,7 @@ void Engine::initialize(std::uint64_t seed) {
 }
 
 void Engine::assign(const std::function<void(const Segment&, std::span<float>)>& fill) {
+  impl_->setup.check_frozen("assign");
   Stream& stream = impl_->setup.scheduler.stream(Lane::gather);
   impl_->pass.wait_idle(stream);
   std::vector<float> values;
@@ -233,6 +260,7 @@ void Engine::assign(const std::function<void(const Segment&, std::span<float>)>&
 }
 
 void Engine::refresh() {
+  impl_->setup.check_frozen("refresh");
   Stream& stream = impl_->setup.scheduler.stream(Lane::gather);
   impl_->pass.wait_idle(stream);
   parameters_changed(stream);
@@ -241,6 +269,7 @@ void Engine::refresh() {
 
 void Engine::visit(
     const std::function<void(const Unit&, const ParamSpec&, std::span<const float>)>& visit) {
+  impl_->setup.check_frozen("visit");
   Stream& stream = impl_->setup.scheduler.stream(Lane::gather);
   impl_->gathering.wait_updated(stream);
   std::vector<std::vector<float>> values;  // whole parameters, one vector per bucket of a unit

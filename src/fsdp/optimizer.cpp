@@ -15,6 +15,7 @@
 
 #include "core/hash.hpp"
 #include "device/ops.hpp"
+#include "fsdp/declarations.hpp"
 #include "fsdp/gathering.hpp"
 #include "fsdp/pass_state.hpp"
 #include "fsdp/reducing.hpp"
@@ -27,6 +28,25 @@ std::uint64_t owned_elements(const UnitState& unit) {
   std::uint64_t sum = 0;
   for (const UnitBucket& bucket : unit.buckets) sum += bucket.gradient.count;
   return sum;
+}
+
+void check(Engine& engine, const OptimizerOptions& options) {
+  const auto require = [](bool is_fine, std::string_view what) {
+    if (!is_fine) throw invalid("Optimizer: {}", what);
+  };
+  const auto is_decay = [](float beta) { return beta >= 0 && beta < 1; };
+  EngineAccess::setup(engine).check_frozen("Optimizer");
+  require(!EngineAccess::reducing(engine).has_on_final(),
+          "the engine has another optimizer already");
+  require(is_decay(options.beta1), fmt::format("beta1 = {} is not in [0, 1)", options.beta1));
+  require(is_decay(options.beta2), fmt::format("beta2 = {} is not in [0, 1)", options.beta2));
+  require(options.epsilon > 0, fmt::format("epsilon = {} is not above 0", options.epsilon));
+  require(options.weight_decay >= 0,
+          fmt::format("weight_decay = {} is not 0 or above", options.weight_decay));
+  require(options.max_norm >= 0,
+          fmt::format("max_norm = {} is not 0 (no clipping) or above", options.max_norm));
+  require(options.moment_dtype == DType::f32 || options.moment_dtype == DType::bf16,
+          fmt::format("moments cannot be {}: use f32 or bf16", name(options.moment_dtype)));
 }
 
 }  // namespace
@@ -80,14 +100,10 @@ struct Optimizer::Impl {
 
 Optimizer::Impl::Impl(Engine& engine_, OptimizerOptions options_)
     : engine(engine_), options(options_), updates(engine.device().stream({.name = "update"})) {
-  if (!EngineAccess::setup(engine).frozen) throw invalid("Optimizer: call Engine::freeze() first");
-  if (EngineAccess::reducing(engine).has_on_final()) {
-    throw invalid("Optimizer: the engine has another optimizer already");
-  }
-  if (!(options.epsilon > 0)) throw invalid("Optimizer: epsilon must be greater than 0");
-  if (options.moment_dtype != DType::f32 && options.moment_dtype != DType::bf16) {
-    throw invalid("Optimizer: moments cannot be {}: use f32 or bf16", name(options.moment_dtype));
-  }
+  agree(EngineAccess::setup(engine).world, "Optimizer", [&] {
+    check(engine, options);
+    return declarations_of(options);
+  });
   std::ranges::fill(outcome, 0.0);
   allocate_moments();
   allocate_norm();
@@ -293,11 +309,7 @@ void Optimizer::step(float learning_rate, Stream& compute) {
   // The wait comes first, so that a failed reduction stops the stream before parameters change, and
   // the error of the reduction is thrown instead of the error below.
   impl_->engine.wait_gradients(compute);
-  if (!EngineAccess::pass(impl_->engine).gradients_complete()) {
-    throw invalid(
-        "Optimizer::step: called before all micro batches of the step are complete, so gradients "
-        "are not sums over all ranks");
-  }
+  EngineAccess::pass(impl_->engine).use_gradients();
   try {
     impl_->finish_squares(compute);
     impl_->measure(compute);

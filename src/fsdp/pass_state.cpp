@@ -33,7 +33,7 @@ void PassState::check_micro(const PassOptions& next) const {
 
 void PassState::begin(const PassOptions& options, Stream& compute) {
   setup_.world.check();
-  if (!setup_.frozen) throw invalid("Engine::begin: call freeze() first");
+  setup_.check_frozen("begin");
   if (active_) throw invalid("Engine::begin: another pass is in progress");
   if (options.of < 1 || options.micro < 0 || options.micro >= options.of) {
     throw invalid("Engine::begin: there is no micro batch {} of {}", options.micro, options.of);
@@ -42,7 +42,7 @@ void PassState::begin(const PassOptions& options, Stream& compute) {
   options_ = options;
   if (is_training()) {
     next_micro_ = 0;  // the next micro batch is 0 unless this pass completes
-    gradients_complete_ = false;
+    gradients_complete_ = gradients_used_ = false;
     step_micros_ = options.of;
   }
   compute_ = &compute;
@@ -55,6 +55,18 @@ void PassState::begin(const PassOptions& options, Stream& compute) {
   gathering_.begin_pass(options);
   abandoned_ = false;
   active_ = true;
+}
+
+void PassState::use_gradients() {
+  if (!gradients_complete_) {
+    throw invalid(
+        "Optimizer::step: called before all micro batches of the step are complete, so gradients "
+        "are not sums over all ranks");
+  }
+  if (gradients_used_) {
+    throw invalid("Optimizer::step: a step has already used these gradients: begin a pass first");
+  }
+  gradients_used_ = true;
 }
 
 void PassState::check_usable(const Unit& unit, std::string_view scope) const {

@@ -32,9 +32,10 @@ class PassState {
 
   View parameter(const UnitState& unit, std::string_view param, std::size_t position) const;
   Gradient gradient(const UnitState& unit, std::string_view param, std::size_t position) const;
-  // Returns true if all micro batches of the last step have ended, so that gradients are summed
-  // over all ranks.
-  bool gradients_complete() const noexcept { return gradients_complete_; }
+  // Declares that a step has used the gradients. Throws Error(invalid_argument) if micro batches of
+  // the step are missing, so that gradients are not summed over all ranks, or if an earlier step
+  // has used the gradients.
+  void use_gradients();
 
   void check_idle() const;  // throws Error(invalid_argument) during a pass
   // Makes `stream` wait until it may write the masters. Throws the error of check_idle().
@@ -72,6 +73,7 @@ class PassState {
   int next_micro_ = 0;                 // index of the next micro batch; 0 begins a new step
   int step_micros_ = 1;                // number of micro batches in the step
   bool gradients_complete_ = false;
+  bool gradients_used_ = false;  // true when a step has used the complete gradients
 };
 
 }  // namespace atoll_v1::atoll::fsdp

@@ -21,6 +21,8 @@ struct EngineSetup {
   bool casts_gradients() const noexcept { return options.precision.reduce != DType::f32; }
   UnitState& state(std::size_t unit) const noexcept { return state_of(*units[unit]); }
   DeviceOps& ops() const noexcept { return options.device.ops(); }
+  // Throws Error(invalid_argument) that names `call`, unless Engine::freeze() has been called.
+  void check_frozen(std::string_view call) const;
   // Fills the buffer with zeros. Blocks.
   void set_zero(const Buffer& buffer);
 

@@ -27,9 +27,13 @@ std::uint64_t checked_count(const ParamSpec& param) {
 }
 
 void check_params(std::string_view unit, const std::vector<ParamSpec>& params) {
+  if (unit.empty()) throw invalid("add_unit: a unit needs a name");
+  if (params.empty()) throw invalid("add_unit({}): a unit needs at least one parameter", unit);
   std::set<std::string_view> names;
   std::uint64_t total = 0;
   for (const auto& param : params) {
+    if (param.name.empty())
+      throw invalid("add_unit({}): parameter {} needs a name", unit, &param - params.data());
     const std::uint64_t count = checked_count(param);
     total += count;
     if (param.dtype && !computes_in(*param.dtype)) {

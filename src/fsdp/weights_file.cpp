@@ -51,6 +51,7 @@ const SafetensorsEntry& find_entry(const std::vector<SafetensorsFile>& files,
 
 void export_weights(const fs::path& file, Engine& engine, DType dtype,
                     const ParamName& param_name) {
+  EngineAccess::setup(engine).check_frozen("export_weights");
   if (!is_float(dtype)) {
     throw invalid("export_weights: cannot write {}: use f32, bf16 or f16", name(dtype));
   }
@@ -91,6 +92,7 @@ void export_weights(const fs::path& file, Engine& engine, DType dtype,
 
 void import_weights(const std::vector<fs::path>& paths, Engine& engine,
                     const ParamName& param_name) {
+  EngineAccess::setup(engine).check_frozen("import_weights");
   const auto fill = [&] {
     std::vector<SafetensorsFile> files;
     for (const auto& path : paths) files.push_back(SafetensorsFile::open(path));

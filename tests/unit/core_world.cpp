@@ -21,50 +21,14 @@
 #include "atoll/world.hpp"
 #include "core/host.hpp"
 #include "core/socket.hpp"
-#include "reserved_port.hpp"
+#include "thread_ranks.hpp"
 
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
+using atoll_test::on_threads;
 using atoll_test::ReservedPort;
 
 namespace {
-
-atoll::Config explicit_config(int rank, int size, const ReservedPort& port) {
-  atoll::Config config;
-  config.rank = rank;
-  config.size = size;
-  config.addr = port.address();
-  config.token = "secret";
-  config.rendezvous_timeout = 20s;
-  config.timeout = 20s;
-  config.log = "error";
-  return config;
-}
-
-// Runs `body` on every rank except `absent` and returns, for each rank, the result or the error as
-// text.
-std::vector<std::string> on_threads(int size, const std::function<std::string(atoll::World&)>& body,
-                                    int absent = -1, std::chrono::seconds rendezvous = 20s) {
-  const ReservedPort port;
-  std::vector<std::string> results(static_cast<std::size_t>(size));
-  std::vector<std::jthread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    if (rank == absent) continue;
-    threads.emplace_back([&, rank] {
-      std::string& result = results[static_cast<std::size_t>(rank)];
-      try {
-        atoll::Config config = explicit_config(rank, size, port);
-        config.rendezvous_timeout = rendezvous;
-        atoll::World world = atoll::World::from_env(config);
-        result = body(world);
-      } catch (const atoll::Error& error) {
-        result = std::string(atoll::name(error.code())) + ": " + error.what();
-      }
-    });
-  }
-  threads.clear();
-  return results;
-}
 
 struct Process {
   pid_t pid = 0;

@@ -1,0 +1,108 @@
+#include "core/agreement.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "core/hash.hpp"
+#include "core/store_protocol.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+constexpr std::size_t most_text = std::size_t{1} << 20;
+
+// What a rank sends first: its error, or a digest of its declarations.
+struct Opening {
+  std::uint32_t code = 0;  // value of ErrorCode; 0 when the rank has no error
+  std::string text;        // message of the error, or digest
+
+  std::string encode() const { return store::Packer().number(code).text(text).take(); }
+  static Opening decode(std::string_view bytes) {
+    store::Unpacker unpacker(bytes);
+    const std::uint32_t code = unpacker.number();
+    return {code, std::string(unpacker.text(most_text))};
+  }
+};
+
+using Declarations = std::vector<Declaration>;
+
+std::string encode(const Declarations& declarations) {
+  store::Packer packer;
+  packer.number(static_cast<std::uint32_t>(declarations.size()));
+  for (const auto& [subject, value] : declarations) packer.text(subject).text(value);
+  return packer.take();
+}
+
+Declarations decode(std::string_view bytes) {
+  Declarations declarations;
+  store::Unpacker unpacker(bytes);
+  for (std::uint32_t left = unpacker.number(); left > 0; --left) {
+    const std::string_view subject = unpacker.text(most_text);
+    declarations.push_back({std::string(subject), std::string(unpacker.text(most_text))});
+  }
+  return declarations;
+}
+
+Opening open(const std::function<Declarations()>& declare, Declarations& mine) {
+  try {
+    mine = declare();
+    return {0, fmt::format("{:016x}", fnv1a(encode(mine)))};
+  } catch (const Error& error) {
+    return {static_cast<std::uint32_t>(error.code()), error.what()};
+  } catch (const std::exception& error) {
+    return {static_cast<std::uint32_t>(ErrorCode::invalid_argument), error.what()};
+  }
+}
+
+// Describes the first difference between the declarations of two ranks.
+std::string first_difference(const Declarations& a, int rank_a, const Declarations& b, int rank_b) {
+  const auto [left, right] = std::ranges::mismatch(a, b);
+  if (left != a.end() && right != b.end() && left->subject == right->subject)
+    return fmt::format("{}: {} on rank {}, {} on rank {}", left->subject, left->value, rank_a,
+                       right->value, rank_b);
+  const auto said = [](const Declarations& all, Declarations::const_iterator at) {
+    return at == all.end() ? std::string("nothing") : at->subject;
+  };
+  return fmt::format("what to declare: {} on rank {}, {} on rank {}", said(a, left), rank_a,
+                     said(b, right), rank_b);
+}
+
+}  // namespace
+
+void agree(World& world, std::string_view call,
+           const std::function<std::vector<Declaration>()>& declare) {
+  Declarations mine;
+  const auto declare_call = [&] {
+    Declarations all = declare();
+    all.insert(all.begin(), {"the call", std::string(call)});
+    return all;
+  };
+  const Opening opening = open(declare_call, mine);
+  // The key must not contain the call, since ranks that make different calls must meet as well.
+  const std::string key = fmt::format("agreement {}", world.ticket("agreement"));
+  std::vector<Opening> openings;
+  for (const std::string& bytes : world.exchange(key, opening.encode()))
+    openings.push_back(Opening::decode(bytes));
+
+  const auto failed = std::ranges::find_if(openings, [](const Opening& o) { return o.code != 0; });
+  const int failed_rank = static_cast<int>(failed - openings.begin());
+  if (failed != openings.end())
+    throw Error(static_cast<ErrorCode>(failed->code),
+                failed_rank == world.rank()
+                    ? failed->text
+                    : fmt::format("rank {}: {}", failed_rank, failed->text));
+
+  const auto other = std::ranges::find_if(
+      openings, [&](const Opening& o) { return o.text != openings.front().text; });
+  if (other == openings.end()) return;
+  const int rank = static_cast<int>(other - openings.begin());
+  const bool is_shown = world.rank() == 0 || world.rank() == rank;
+  const auto lists = world.exchange(key + " detail", is_shown ? encode(mine) : std::string());
+  throw Error(ErrorCode::mismatch,
+              fmt::format("{}: ranks disagree about {}; all ranks must pass the same", call,
+                          first_difference(decode(lists[0]), 0,
+                                           decode(lists[static_cast<std::size_t>(rank)]), rank)));
+}
+
+}  // namespace atoll_v1::atoll

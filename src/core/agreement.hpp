@@ -1,0 +1,32 @@
+// Lets all ranks of a job compare what they must share, before they act on it.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "atoll/world.hpp"
+
+namespace atoll_v1::atoll {
+
+// One fact that all ranks must share.
+struct Declaration {
+  std::string subject;  // what the fact is about, such as "the shape of parameter w of unit head"
+  std::string value;    // such as "4 x 8"
+  friend bool operator==(const Declaration&, const Declaration&) = default;
+};
+
+// Calls `declare` on every rank and compares the results. Collective over the World; blocks.
+//
+// If `declare` throws on a rank, every rank throws the error of the lowest such rank, and the other
+// ranks name it. If the lists differ, every rank throws Error(mismatch) that names `call`, the first
+// subject with different values, and two ranks with their values. All ranks must declare the same
+// subjects in the same order as long as the values are the same, so counts and names come before the
+// facts that depend on them.
+//
+// Each rank sends 8 bytes; only after a difference do two ranks send their lists.
+void agree(World& world, std::string_view call,
+           const std::function<std::vector<Declaration>()>& declare);
+
+}  // namespace atoll_v1::atoll

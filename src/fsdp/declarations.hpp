@@ -1,0 +1,16 @@
+// The facts that all ranks of an engine must share, in the form that agree() compares.
+#pragma once
+
+#include <vector>
+
+#include "core/agreement.hpp"
+#include "fsdp/unit.hpp"
+
+namespace atoll_v1::atoll::fsdp {
+
+std::vector<Declaration> declarations_of(const Mesh& mesh, const Options& options);
+std::vector<Declaration> declarations_of(const std::vector<std::unique_ptr<Unit>>& units,
+                                         const std::vector<std::string>& order);
+std::vector<Declaration> declarations_of(const OptimizerOptions& options);
+
+}  // namespace atoll_v1::atoll::fsdp

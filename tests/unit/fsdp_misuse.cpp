@@ -1,0 +1,183 @@
+// Wrong uses of the engine: each is one clear error, the same on every rank, and never a hang.
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "atoll/checkpoint.hpp"
+#include "atoll/fsdp.hpp"
+#include "atoll/optimizer.hpp"
+#include "thread_ranks.hpp"
+
+namespace fsdp = atoll::fsdp;
+
+namespace {
+
+std::vector<fsdp::ParamSpec> weights(std::vector<std::int64_t> shape) {
+  return {{.name = "w", .shape = std::move(shape)}};
+}
+
+// The choices of one rank that makes an engine; each test changes one of them on rank 1.
+struct Choices {
+  atoll::MeshShape mesh{1, 2};
+  fsdp::Options options{};
+  std::vector<std::pair<std::string, std::vector<fsdp::ParamSpec>>> units{{"a", weights({4, 8})},
+                                                                          {"b", weights({16})}};
+  std::vector<std::string> order{"a", "b"};
+  std::uint64_t seed = 1;
+  fsdp::OptimizerOptions optimizer{};
+};
+
+// Makes an engine and an optimizer on two ranks. Returns the error that both ranks report.
+std::string report(const std::function<void(Choices&)>& change) {
+  const auto reports = atoll_test::on_threads(2, [&](atoll::World& world) {
+    Choices choices;
+    if (world.rank() == 1) change(choices);
+    const auto mesh = atoll::Mesh::make(world, choices.mesh);
+    fsdp::Engine engine(mesh, choices.options);
+    for (auto& [name, params] : choices.units) engine.add_unit(name, params);
+    engine.freeze(choices.order);
+    engine.initialize(choices.seed);
+    fsdp::Optimizer optimizer(engine, choices.optimizer);
+    return std::string("trained");
+  });
+  REQUIRE(reports.size() == 2);
+  CHECK(reports[0] == reports[1]);
+  return reports[0];
+}
+
+std::string disagree(const std::string& call, const std::string& what) {
+  return "mismatch: " + call + ": ranks disagree about " + what + "; all ranks must pass the same";
+}
+
+}  // namespace
+
+TEST_CASE("engine misuse: equal choices work") {
+  CHECK(report([](Choices&) {}) == "trained");
+}
+
+TEST_CASE("engine misuse: ranks with different options are named before any collective") {
+  CHECK(report([](Choices& c) { c.options.strategy = fsdp::Strategy::full_shard; }) ==
+        disagree("Engine", "Options::strategy: hybrid_shard on rank 0, full_shard on rank 1"));
+  CHECK(report([](Choices& c) {
+          c.mesh = {2, 1};
+        }) == disagree("Engine", "the mesh: 1x2 on rank 0, 2x1 on rank 1"));
+  CHECK(report([](Choices& c) { c.options.precision.param = atoll::DType::bf16; }) ==
+        disagree("Engine", "Precision::param: f32 on rank 0, bf16 on rank 1"));
+  CHECK(report([](Choices& c) { c.options.accumulation = fsdp::Accumulation::local; }) ==
+        disagree("Engine", "Options::accumulation: auto on rank 0, local on rank 1"));
+  CHECK(report([](Choices& c) { c.options.prefetch = 2; }) ==
+        disagree("Engine", "Options::prefetch: 1 on rank 0, 2 on rank 1"));
+  CHECK(report([](Choices& c) { c.options.inner_shards = 2; }) ==
+        disagree("Engine", "Options::inner_shards: 0 on rank 0, 2 on rank 1"));
+}
+
+TEST_CASE("engine misuse: ranks with different units are named by freeze") {
+  CHECK(report([](Choices& c) {
+          c.units[0].second = weights({8, 4});
+        }) ==
+        disagree("freeze", "the shape of parameter w of unit a: 4 x 8 on rank 0, 8 x 4 on rank 1"));
+  CHECK(report([](Choices& c) { c.units[1].second[0].dtype = atoll::DType::bf16; }) ==
+        disagree("freeze", "the dtype of parameter w of unit b: f32 on rank 0, bf16 on rank 1"));
+  CHECK(report([](Choices& c) { c.units[1].second[0].trainable = false; }) ==
+        disagree("freeze",
+                 "the trainable flag of parameter w of unit b: yes on rank 0, no on rank 1"));
+  CHECK(report([](Choices& c) { c.units[0].second[0].name = "v"; }) ==
+        disagree("freeze", "the name of parameter 0 of unit a: \"w\" on rank 0, \"v\" on rank 1"));
+  CHECK(report([](Choices& c) { std::swap(c.order[0], c.order[1]); }) ==
+        disagree("freeze", "position 0 of the order of units: a on rank 0, b on rank 1"));
+  CHECK(report([](Choices& c) { c.order.emplace_back("a"); }) ==
+        disagree("freeze", "the length of the order of units: 2 on rank 0, 3 on rank 1"));
+  CHECK(report([](Choices& c) {
+          c.units.emplace_back("c", weights({1}));
+          c.order.emplace_back("c");
+        }) == disagree("freeze", "the number of units: 2 on rank 0, 3 on rank 1"));
+}
+
+TEST_CASE("engine misuse: ranks with another seed or another optimizer are named") {
+  CHECK(report([](Choices& c) { c.seed = 2; }) ==
+        disagree("initialize", "the seed: 1 on rank 0, 2 on rank 1"));
+  CHECK(report([](Choices& c) { c.optimizer.kind = fsdp::OptimizerOptions::Kind::sgd; }) ==
+        disagree("Optimizer", "OptimizerOptions::kind: adamw on rank 0, sgd on rank 1"));
+  CHECK(report([](Choices& c) { c.optimizer.beta1 = 0.5f; }) ==
+        disagree("Optimizer", "OptimizerOptions::beta1: 0.9 on rank 0, 0.5 on rank 1"));
+}
+
+TEST_CASE("engine misuse: an error of one rank is the error of all") {
+  const auto reports = atoll_test::on_threads(2, [&](atoll::World& world) {
+    fsdp::Engine engine(atoll::Mesh::make(world, {1, 2}));
+    engine.add_unit("a", weights({4}));
+    engine.freeze({world.rank() == 1 ? "b" : "a"});
+    return std::string("trained");
+  });
+  CHECK(reports[0] == "not found: rank 1: the engine has no unit \"b\"");
+  CHECK(reports[1] == "not found: the engine has no unit \"b\"");
+}
+
+namespace {
+
+// Returns the error of `wrong` on an engine of one rank.
+std::string error_of(const std::function<void(fsdp::Engine&)>& wrong) {
+  atoll::World world = atoll::World::single();
+  try {
+    fsdp::Engine engine(atoll::Mesh::make(world, {1, 1}));
+    wrong(engine);
+  } catch (const atoll::Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+}  // namespace
+
+TEST_CASE("engine misuse: calls before freeze()") {
+  const auto early = [](const std::function<void(fsdp::Engine&)>& call) {
+    return error_of([&](fsdp::Engine& engine) {
+      engine.add_unit("a", weights({4}));
+      call(engine);
+    });
+  };
+  using fsdp::Engine;
+  CHECK(early([](Engine& e) { e.initialize(1); }) == "initialize: call Engine::freeze() first");
+  CHECK(early([](Engine& e) { e.segments(); }) == "segments: call Engine::freeze() first");
+  CHECK(early([](Engine& e) { e.refresh(); }) == "refresh: call Engine::freeze() first");
+  CHECK(early([](Engine& e) { e.assign([](const auto&, auto) {}); }) ==
+        "assign: call Engine::freeze() first");
+  CHECK(early([](Engine& e) { e.visit([](const auto&, const auto&, auto) {}); }) ==
+        "visit: call Engine::freeze() first");
+  CHECK(early([](Engine& e) { fsdp::Optimizer optimizer(e); }) ==
+        "Optimizer: call Engine::freeze() first");
+  CHECK(early([](Engine& e) {
+          fsdp::export_weights("unused.safetensors", e, atoll::DType::f32,
+                               [](const auto&, const auto& p) { return p.name; });
+        }) == "export_weights: call Engine::freeze() first");
+  CHECK(early([](Engine& e) {
+          fsdp::import_weights({"unused.safetensors"}, e,
+                               [](const auto&, const auto& p) { return p.name; });
+        }) == "import_weights: call Engine::freeze() first");
+}
+
+TEST_CASE("engine misuse: units and parameters without a name, units without parameters") {
+  CHECK(error_of([](fsdp::Engine& e) { e.add_unit("", weights({4})); }) ==
+        "add_unit: a unit needs a name");
+  CHECK(error_of([](fsdp::Engine& e) { e.add_unit("a", {}); }) ==
+        "add_unit(a): a unit needs at least one parameter");
+  CHECK(error_of([](fsdp::Engine& e) { e.add_unit("a", {{.name = "", .shape = {4}}}); }) ==
+        "add_unit(a): parameter 0 needs a name");
+}
+
+TEST_CASE("engine misuse: options of the optimizer out of range") {
+  const auto with = [](const fsdp::OptimizerOptions& options) {
+    return error_of([&](fsdp::Engine& engine) {
+      engine.add_unit("a", weights({4}));
+      engine.freeze({"a"});
+      fsdp::Optimizer optimizer(engine, options);
+    });
+  };
+  CHECK(with({.beta1 = 1.5f}) == "Optimizer: beta1 = 1.5 is not in [0, 1)");
+  CHECK(with({.beta2 = -0.1f}) == "Optimizer: beta2 = -0.1 is not in [0, 1)");
+  CHECK(with({.epsilon = 0}) == "Optimizer: epsilon = 0 is not above 0");
+  CHECK(with({.weight_decay = -1}) == "Optimizer: weight_decay = -1 is not 0 or above");
+  CHECK(with({.max_norm = -1}) == "Optimizer: max_norm = -1 is not 0 (no clipping) or above");
+}
