@@ -11,8 +11,8 @@ namespace atoll_v1::atoll::fsdp {
 
 struct StrategyQuestion {
   MeshShape mesh{};
-  // Rates of the mesh's axes. If the rate of an axis with several ranks is unknown, every link is
-  // assumed to carry 1 GB/s.
+  // Bandwidth and latency of the mesh's axes. If the bandwidth of an axis with several ranks is
+  // unknown, every link is assumed to carry 1 GB/s.
   MeshRates rates{};
   // The estimates use the precision, accumulation, inner shards, prefetch and number of buffers.
   // Options::strategy is ignored.

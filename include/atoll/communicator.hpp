@@ -120,9 +120,9 @@ struct CommunicatorOptions {
 // also fails the World: every communicator of every rank aborts and every wait ends.
 class Communicator {
  public:
-  // Collective over the axis. All ranks open communicators that share a rank in the same order.
-  // Ranks exchange which backends they can use and choose the best common one. Throws
-  // Error(unsupported) with the reason of each backend when there is none.
+  // Collective over the axis. If several communicators have ranks in common, all ranks must open
+  // them in the same order. Ranks exchange which backends they can use and choose the best common
+  // one. If there is none, throws Error(unsupported) with the reason of each backend.
   static Communicator open(const Axis& axis, CommunicatorOptions options = {});
   Communicator(Communicator&&) noexcept;
   Communicator& operator=(Communicator&&) noexcept;
@@ -137,9 +137,10 @@ class Communicator {
   // dst[r * n + i] = (src of rank r)[i] for every rank r, with n = src.count. In place:
   // src = dst + rank * n.
   [[nodiscard]] Work all_gather(ConstView src, View dst, Stream& stream);
-  // dst[i] = op over ranks of src[rank * n + i], n = dst.count. In place: dst = src + rank * n.
+  // dst[i] = op over all ranks r of (src of rank r)[rank * n + i], with n = dst.count. In place:
+  // dst = src + rank * n.
   [[nodiscard]] Work reduce_scatter(ConstView src, View dst, Reduction reduction, Stream& stream);
-  // dst[i] = op over ranks of src[i]. In place: src = dst.
+  // dst[i] = op over all ranks r of (src of rank r)[i]. In place: src = dst.
   [[nodiscard]] Work all_reduce(ConstView src, View dst, Reduction reduction, Stream& stream);
   // Reduces like all_reduce, but only dst of `root` is written. Other ranks may pass an empty dst.
   [[nodiscard]] Work reduce(ConstView src, View dst, Reduction reduction, int root, Stream& stream);

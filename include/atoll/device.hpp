@@ -156,12 +156,12 @@ class Buffer {
 // device. Any thread may call any function.
 class Device {
  public:
-  // The CPU. Each call returns a device with its own count of allocations.
+  // Returns the CPU as a device. Each call returns a new one with its own count of allocations.
   static Device host();
-  // The GPU with this CUDA ordinal, with its own count of allocations; memory comes from cudaMalloc.
-  // Calls restore the current CUDA device of the thread, unless that would create a context on it;
-  // code that calls CUDA directly must therefore set its device first. Throws Error(unsupported) in
-  // a build without CUDA, and Error(not_found) if there is no such GPU.
+  // Returns the GPU with this CUDA ordinal, with its own count of allocations; memory comes from
+  // cudaMalloc. Calls restore the current CUDA device of the thread, unless that would create a
+  // context on it; code that calls CUDA directly must therefore set its device first. Throws
+  // Error(unsupported) in a build without CUDA, and Error(not_found) if there is no such GPU.
   static Device cuda(int ordinal = 0);
   static int cuda_count() noexcept;  // number of GPUs visible to CUDA; 0 without a driver
   explicit Device(std::shared_ptr<DeviceBackend> impl);

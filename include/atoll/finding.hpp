@@ -18,7 +18,7 @@ enum class Severity {
 std::string_view name(Severity severity) noexcept;
 
 struct Finding {
-  std::string id;  // name of the check: "nvlink_down"
+  std::string id;  // name of the check, such as "nvlink_down"
   Severity severity = Severity::info;
   std::vector<std::string> subjects = {};  // ids of hosts and devices, and ranks such as "rank 3"
   std::string evidence = {};               // what was seen, with figures

@@ -116,10 +116,11 @@ struct FlightLog {
   std::vector<FlightOperation> operations;
 };
 
-// Returns the record of this rank; it is empty before the first communicator opens. Thread-safe.
+// Returns the last operations of this rank. The log is empty before the first communicator opens.
+// Thread-safe.
 FlightLog flight_log(World& world);
-// Writes the record of this rank to its file. Throws Error(invalid_argument) when config().flight
-// is empty, and Error(io) when the file cannot be written.
+// Writes the last operations of this rank to PREFIX.RANK.json. Throws Error(invalid_argument) when
+// config().flight is empty, and Error(io) when the file cannot be written.
 void write_flight(World& world);
 
 // Parses the content of a flight file; `file` names the file in errors. Throws Error(bad_data) with

@@ -31,9 +31,10 @@ struct RankEnvironment {
   int numa = -1;                                 // NUMA node of the rank's hardware threads
 };
 
-// Finds the GPU of each rank. The local rank is an index into the GPUs that the environment leaves
-// the rank: CUDA_VISIBLE_DEVICES by index, UUID or MIG UUID, in PCI bus order, and control groups.
-// A rank that sees exactly one GPU uses it. Ranks beyond the number of GPUs get none.
+// Finds the GPU of each rank. A rank sees the GPUs that control groups allow, in PCI bus order;
+// CUDA_VISIBLE_DEVICES can select from these by index, UUID or MIG UUID. Ranks of one host that see
+// the same GPUs get one GPU each, in the order of their local ranks; ranks beyond the number of
+// GPUs get none. A rank that sees exactly one GPU uses that GPU.
 std::vector<RankSite> resolve_ranks(const Topology& topology,
                                     const std::vector<RankEnvironment>& ranks);
 
@@ -98,7 +99,7 @@ struct GroupRate {
   // B GB in (n - 1) / n * B / gbyte_s seconds. 0 means unknown; infinite for a group of one rank.
   double gbyte_s = 0;
   double latency_us = 0;    // time that a collective of a few bytes takes
-  bool is_assumed = false;  // the group crosses a link whose rate no source gives
+  bool is_assumed = false;  // a link of the group has no known rate, so one is assumed
   bool is_known() const noexcept { return gbyte_s > 0; }
 };
 // `group` holds indices into `ranks`. Throws the errors of plan_mesh(), and Error(invalid_argument)

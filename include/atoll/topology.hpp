@@ -31,7 +31,7 @@ std::string_view name(IslandState state) noexcept;
 using Facts = std::map<std::string, std::string, std::less<>>;
 
 struct TopologyHost {
-  std::string id;  // unique in the job: name, boot id and network namespace
+  std::string id;  // id, unique in the job: name, boot id and network namespace
   std::string name;
   int packages = 0;
   int numa_nodes = 0;  // NUMA nodes with cores; memory-only nodes are not counted
@@ -40,9 +40,9 @@ struct TopologyHost {
   std::uint64_t memory_bytes = 0;
   int host_cores = 0;    // all physical cores of the host
   int host_threads = 0;  // all hardware threads of the host
-  // Whether `links` holds the links between this host's GPUs. known: all of them. none: a source
-  // showed that there are no links. unknown: no source could see them; an absent matrix proves
-  // nothing.
+  // Whether `links` holds the links between this host's GPUs. known: it holds all of them. none: a
+  // source showed that there are no links. unknown: no source could see the links; a source without
+  // a link matrix proves nothing.
   IslandState gpu_links = IslandState::unknown;
   Facts facts = {};
 };
@@ -94,12 +94,12 @@ struct TopologyLink {
 // Distance between two devices of one host, nearest first, in the terms of `nvidia-smi topo -m`:
 // the highest part of the machine that traffic between them passes.
 enum class PathLevel {
-  pix,      // at most one PCIe bridge
-  pxb,      // several PCIe bridges
-  phb,      // the host bridge (root complex)
-  node,     // the NUMA node
-  package,  // the processor package
-  sys       // the links between packages
+  pix,      // path over at most one PCIe bridge
+  pxb,      // path over several PCIe bridges
+  phb,      // path over one host bridge (root complex)
+  node,     // path between host bridges of one NUMA node
+  package,  // path between NUMA nodes of one processor package
+  sys       // path between processor packages
 };
 // Returns the name of a level: "PIX", "PXB", "PHB", "NODE", "PKG" or "SYS".
 std::string_view name(PathLevel level) noexcept;
@@ -196,8 +196,8 @@ std::vector<Island> find_islands(const Topology& topology);
 // Returns the NICs of each GPU, in the order of Topology::gpus.
 std::vector<Affinity> find_affinity(const Topology& topology);
 
-// Bandwidth of a NIC in GB/s: the least of its port, its PCIe link and its share of the adapter.
-// Empty when none of these is known.
+// Bandwidth of a NIC in GB/s: the minimum of the rates of its port, its PCIe link and its share of
+// the adapter. Empty when none of these rates is known.
 std::optional<double> usable_gbyte_s(const Topology& topology, const TopologyNic& nic);
 // Bandwidth of every NIC, in the order of Topology::nics. Prefer it over the function above for
 // more than a few NICs of a large cluster.
