@@ -27,8 +27,8 @@ struct RankEnvironment {
   std::string visible;       // value of CUDA_VISIBLE_DEVICES (ROCR_ or HIP_VISIBLE_DEVICES)
   bool has_visible = false;  // whether CUDA_VISIBLE_DEVICES is set; set and empty hides all GPUs
   std::vector<std::string> allowed_busids = {};  // GPUs that control groups allow; empty allows all
-  std::vector<int> cpus = {};                    // hardware threads that the rank may use
-  int numa = -1;                                 // NUMA node of the rank's hardware threads
+  std::vector<int> cpus = {};                    // hardware threads of the rank; empty if unknown
+  int numa = -1;                                 // NUMA node; -1 if several or unknown
 };
 
 // Finds the GPU of each rank. A rank sees the GPUs that control groups allow, in PCI bus order;
