@@ -211,8 +211,8 @@ TEST_CASE("timeouts name the key, the rank and who is absent") {
   const std::string gave_up =
       thrown(atoll::ErrorCode::timeout, [&] { one.client.exchange("late", "", 1s); });
   CHECK(gave_up ==
-        "rank 1: exchange \"late\": rank 0 (host here, pid 100) timed out before; the round was "
-        "not complete "
+        "rank 1: exchange \"late\": rank 0 (host here, pid 100) had already timed out, so not all "
+        "ranks joined "
         "within 1 s");
   last.join();
   for (Rank* rank : {&zero, &one, &two}) rank->client.farewell();
