@@ -36,7 +36,7 @@ constexpr std::size_t pieces_wanted = 16;
 // How the broadcast data reaches the leader of this host, and where the leader sends it.
 struct Route {
   int from = -1;   // rank of another host that sends to this host's leader; -1 on the root's host
-  int leader = 0;  // rank that receives the data for this host, or the root
+  int leader = 0;  // rank that distributes the data on this host; on the root's host, the root
   std::vector<int> to;  // ranks of other hosts to which the leader sends
 };
 

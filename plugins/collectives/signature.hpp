@@ -44,8 +44,8 @@ bool agree(const Signature& a, const Signature& b) noexcept;
 std::uint64_t digest(const Signature& signature) noexcept;
 // Returns a text such as "all_reduce 42 (1024 x f32, sum)".
 std::string describe(const Signature& signature);
-// Throws Error(ATOLL_MISMATCH) with the calls of two ranks. `mine` and `theirs` are the names of
-// the ranks.
+// Throws Error(ATOLL_MISMATCH) with a text that shows the calls of two ranks. `mine` and `theirs`
+// are the names of the ranks.
 [[noreturn]] void throw_mismatch(const std::string& communicator, const std::string& mine,
                                  const Signature& my_call, const std::string& theirs,
                                  const Signature& their_call);

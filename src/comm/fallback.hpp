@@ -1,5 +1,5 @@
-// Collectives that core builds from other operations, for backends that lack them or cannot add in
-// the requested order.
+// Fallbacks: collectives that the library builds from other operations, for backends that lack them
+// or cannot add in the requested order.
 //
 // A fallback accesses the group of ranks only through FallbackContext. It enqueues groups of
 // operations and local work on one stream, and never waits.

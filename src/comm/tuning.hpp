@@ -33,7 +33,7 @@ class LevelChoice {
   // levels, false for one level, nothing when no line matches. `bytes` is the size of the whole
   // tensor.
   std::optional<bool> two_level(std::int32_t kind, std::uint64_t bytes) const;
-  // Returns true for collectives that core can build in two levels.
+  // Returns true for collectives that the library can build in two levels.
   static bool applies_to(std::int32_t kind);
 
  private:

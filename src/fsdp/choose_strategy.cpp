@@ -148,7 +148,7 @@ class Estimator {
   GroupRate shard_, replicate_;
 };
 
-// Returns the fastest strategy that fits; null if none fits.
+// Returns the fastest strategy that fits in memory; null if none fits.
 const StrategyEstimate* fastest(const std::vector<StrategyEstimate>& all,
                                 std::optional<Strategy> without = {}) {
   const StrategyEstimate* best = nullptr;

@@ -109,8 +109,8 @@ std::uint64_t Storage::plan_casts(std::uint64_t shard_elements) {
   return cast_bytes_[0] + cast_bytes_[1] + cast_bytes_[2];
 }
 
-// Plans the scratch memory of fallback reductions, which core builds if a backend cannot order its
-// sums.
+// Plans the scratch memory of fallback reductions, which the library builds if a backend cannot
+// order its sums.
 std::uint64_t Storage::plan_scratch(std::uint64_t shard_elements) {
   const DType dtype = setup_.options.precision.reduce;
   const auto bytes = [&](bool used, Lane lane) {

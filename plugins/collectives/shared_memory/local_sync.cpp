@@ -29,8 +29,8 @@ constexpr int looks_between_clocks = 16;  // checks of peers by a waiting rank p
 // Maximum time of one sleep. The awaited event wakes the rank; this limit bounds how late the rank
 // notices an abort or a deadline.
 constexpr auto longest_sleep = 5ms;
-// Maximum time of one sleep while this rank also drives sockets. It is shorter because activity on
-// a socket does not wake the rank.
+// Maximum time of one sleep while this rank also waits for sockets. It is shorter because activity
+// on a socket does not wake the rank.
 constexpr auto longest_sleep_with_sockets = 200us;
 
 }  // namespace
