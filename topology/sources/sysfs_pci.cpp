@@ -20,8 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t longest_way =
-    64;  // largest number of bridges above a device; real machines have six
+constexpr std::size_t longest_way = 64;  // bridges in a path; real machines have up to six
 
 // Properties that GPUs and NICs share.
 struct PciDevice {
