@@ -301,7 +301,7 @@ class Reader {
     const auto info = fabric_of(device);
     if (!info) return;
     set_fact(facts, fact::fabric_state, fabric_state(info->state));
-    // The other members are valid only in the state "completed".
+    // The other members of the fabric info are valid only in the state "completed".
     if (info->state != nvml_api::fabric_completed) return;
     set_fact(facts, fact::fabric_status,
              info->status == nvml_api::success ? "success" : explain(info->status));

@@ -116,7 +116,7 @@ struct Rereading {
   const Topology& topology;
   const Topology& again;
   std::vector<std::string> hosts;  // for each host of `again`, its id in `topology`
-  bool from_document = false;      // the export extends the file of `topology`
+  bool from_document = false;      // the export extends the file that `topology` came from
 };
 // Returns one line for each kind of information that is in `topology` but not in `again`.
 std::vector<std::string> find_lost(const Rereading& rereading);
