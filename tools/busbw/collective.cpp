@@ -64,7 +64,7 @@ struct Traits {
   bool has_reduction = false, has_root = false, has_in_place = true;
 };
 
-// In the order of the enumerators.
+// The traits of each collective, in the order of the enumerators of Collective.
 constexpr std::array traits{
     Traits{"all_reduce", "all_reduce_perf", Division::whole, true},
     Traits{"all_gather", "all_gather_perf", Division::equal},

@@ -82,7 +82,7 @@ struct Options {
   std::string json, save, plot;
 };
 
-// Whether this process of the job prints.
+// Whether this process prints messages. Only one process of a job does.
 enum class Speaks {
   yes,
   no

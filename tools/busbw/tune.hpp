@@ -16,7 +16,7 @@ namespace busbw {
 struct CurvePoint {
   Collective collective = Collective::all_reduce;
   std::string algorithm = {};
-  std::string setting = {};  // dtype, op, place, ranks and hosts, which must match to compare
+  std::string setting = {};  // dtype, op, place, ranks and hosts; times are compared if all match
   std::uint64_t bytes = 0;
   double time_us = 0;
 };

@@ -19,7 +19,7 @@ struct Batch {
   std::int64_t seq = 0;
   atoll::ConstView tokens, labels;
   atoll::ConstView positions = {};
-  std::int64_t documents = 0;  // number in all rows; 0 without positions
+  std::int64_t documents = 0;  // number of documents in all rows; 0 without positions
   std::int64_t size() const noexcept { return rows * seq; }
 };
 
@@ -91,7 +91,7 @@ class Activations {
   std::size_t bytes() const noexcept { return memory_.bytes(); }
 
  private:
-  // A view of the plan and its size.
+  // A view that the constructor places in the allocation, and its size.
   struct Piece {
     atoll::View* view;
     std::int64_t count;
@@ -106,7 +106,7 @@ class Activations {
   LayerActivations shared_;  // buffers that all layers share under selective recomputation
   atoll::Buffer memory_;
   std::vector<atoll::View> boundaries_;
-  std::vector<LayerActivations> layers_;  // a single one under full recomputation
+  std::vector<LayerActivations> layers_;  // one per layer, or one in total under full recomputation
   BackwardScratch backward_;
   HeadActivations head_;
   atoll::View gradient_, rope_table_, total_;

@@ -49,7 +49,7 @@ struct Speed {
   std::optional<double> steps_per_s;
   std::optional<double> samples_per_s;
   std::optional<double> tokens_per_s;         // real positions only
-  std::optional<double> padded_tokens_per_s;  // in addition to tokens_per_s
+  std::optional<double> padded_tokens_per_s;  // positions of padding, which tokens_per_s excludes
   std::optional<double> valid_tokens_per_s;
   std::optional<double> tflops;     // TFLOP/s per rank, on all computed positions
   std::optional<double> mfu;        // tflops / peak
@@ -68,7 +68,7 @@ struct Speed {
   std::optional<double> padding_fraction;
 };
 
-// `sums` adds up the records of this number of steps.
+// Returns the rates of `steps` steps; `sums` is the sum of their records.
 Speed speed_of(const StepRecord& sums, const SpeedBase& base, std::int64_t steps = 1);
 
 struct Summary {
@@ -78,7 +78,7 @@ struct Summary {
   std::optional<double> loss_first;  // loss of this run's first step
   std::optional<double> loss_last;   // mean of the last loss_window steps, or of all if fewer
   std::optional<double> loss_min;
-  Speed speed;  // of the steps after the warm-up
+  Speed speed;  // rates of the steps after the warm-up
 };
 
 inline constexpr std::int64_t loss_window = 20;
@@ -102,8 +102,8 @@ class Metrics {
 
   SpeedBase base_;
   std::int64_t steps_ = 0;
-  StepRecord all_;    // sums over all steps
-  StepRecord timed_;  // sums over the steps after the warm-up
+  StepRecord all_;    // sum of the records of all steps
+  StepRecord timed_;  // sum of the records of the steps after the warm-up
   std::optional<double> loss_first_, loss_min_;
   std::vector<double> last_losses_;  // ring buffer of loss_window entries
 };

@@ -115,7 +115,7 @@ struct Attention::Impl {
     if (version() < oldest) return "packed rows need version 9.18";
     if (capability < 90 || capability >= 110)
       return "packed rows need an H100, B200 or similar GPU";
-    // Otherwise the front end sizes the workspace for documents of a whole row each.
+    // For other head sizes, the front end sizes the workspace for documents of a whole row each.
     if (key.head_dim % 16 != 0) return "packed rows need a head_dim that is a multiple of 16";
     // Deterministic backward needs a matrix of scores of a whole row for each document and head.
     return deterministic ? "deterministic backward of packed rows needs too much memory" : "";
@@ -208,7 +208,7 @@ struct Attention::Impl {
                        {tensor::statistics_offsets, index.statistics}});
     }
     if (fe::detail::set_stream(handle, stream) != CUDNN_STATUS_SUCCESS) {
-      throw Error(ErrorCode::backend, "cuDNN: it does not take the stream");
+      throw Error(ErrorCode::backend, "cuDNN: setting the stream failed");
     }
     check(plan.graph->execute(handle, pointers, memory + index_bytes),
           direction == Direction::forward ? "attention_forward" : "attention_backward");
@@ -238,7 +238,7 @@ std::size_t Attention::cudnn_version() const noexcept { return impl_->version();
 
 std::size_t Attention::scratch_bytes(cudaStream_t stream, const AttentionShape& shape,
                                      DType dtype) {
-  impl_->reserved.reset();  // this request may exceed the previous one
+  impl_->reserved.reset();  // plan without the limit of the previous request
   const Plans* const plans = impl_->plans_for(stream, shape, dtype);
   if (!plans) return 0;
   impl_->reserved = plans->workspace_bytes();

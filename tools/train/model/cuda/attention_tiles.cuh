@@ -109,7 +109,8 @@ template <class Tile>
 struct Sums {
   float values[Tile::rows][4 * Tile::groups] = {};
 
-  // Adds weights [resident][passing + 1] times the tile [passing][stride].
+  // Adds weights x tile. `weights` has passing + 1 floats for each row that stays in the block;
+  // `tile` has Tile::stride floats for each of the `passing` streamed rows.
   __device__ __forceinline__ void add(const float* weights, const float* tile) {
 #pragma unroll 2
     for (int k = 0; k < passing; ++k) {
