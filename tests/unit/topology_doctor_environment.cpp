@@ -53,7 +53,7 @@ TEST_CASE("vm_flattened: without a topology file") {
   CHECK(has(finding.fix, "set NCCL_TOPO_FILE"));
   set_hosts(topology, "nccl.conf.NCCL_TOPO_FILE", "/opt/topo.xml");
   CHECK(state_of(topology, "vm_flattened") == "ok");
-  Topology shaped = cluster(1);  // a virtual machine that shows the PCI paths of its devices
+  Topology shaped = cluster(1);  // here the virtual machine shows the PCI paths of its devices
   set_hosts(shaped, fact::virtual_machine, "yes");
   CHECK(state_of(shaped, "vm_flattened") == "ok");
 }
@@ -105,7 +105,8 @@ TEST_CASE("hidden: what a container takes away") {
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.evidence == "a container hides /sys, /dev/infiniband");
   CHECK(finding.fix == "start the container with --device /dev/infiniband -v /sys:/sys:ro");
-  // Without a container, an unloaded driver also hides these paths.
+  // Without a container, the cause may be a driver that is not loaded, so the fix names no
+  // container.
   set_hosts(topology, fact::container, "no");
   const Finding bare = the_finding(topology, "hidden");
   CHECK(bare.evidence == "this process does not see /sys, /dev/infiniband");
