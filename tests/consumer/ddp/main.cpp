@@ -28,7 +28,7 @@ float noise(std::uint64_t at) {
 
 struct Network {
   std::vector<Matrix> weights, values,
-      slopes;  // per layer boundary, a rows x width matrix of values and of their gradients (slopes)
+      slopes;  // per layer boundary, a rows x width matrix of values and its gradients (slopes)
 
   Network() : values(depth + 1, Matrix(rows * width)), slopes(values) {
     for (std::size_t l = 0; l < depth; ++l) {
