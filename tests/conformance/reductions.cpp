@@ -265,7 +265,7 @@ void check_blocks_of(Rank& self, int block) {
     }
   }
   check_factors(blocks);
-  // This count exceeds one piece, so the two-level sums run in several pieces.
+  // Data of this size exceeds one piece, so the two-level sums run in several pieces.
   reduce(blocks, DType::f32, ReduceOp::sum, 1'500'000 / unsigned_of(blocks.size()));
   reduce_uneven(blocks, DType::bf16, ReduceOp::sum,
                 uneven_counts(blocks.size(), 1'500'000 / unsigned_of(blocks.size()))[2]);

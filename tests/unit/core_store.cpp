@@ -275,7 +275,7 @@ TEST_CASE("a question reaches every rank, whatever it is doing") {
   CHECK(Clock::now() - start < 5s);
   REQUIRE(answers.size() == 4);
   CHECK(answers[0].how == How::answered);
-  CHECK(answers[0].text.empty());  // a rank without an answerer sends an empty answer
+  CHECK(answers[0].text.empty());  // rank 0 has not called answer_with()
   CHECK(answers[1].how == How::answered);
   CHECK(answers[1].text == "who? one");
   CHECK(answers[2].how == How::silent);

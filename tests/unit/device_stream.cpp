@@ -190,7 +190,7 @@ TEST_CASE("captures of a skipped task are destroyed without the queue's lock") {
   auto stream = device.stream();
   stream.enqueue([] { throw std::runtime_error("planted"); });
   bool touched = false;
-  // The skipped task is the last owner of this object, and the object's destructor uses the stream.
+  // A skipped task is the last owner of a Held, and the destructor of Held uses the stream.
   struct Held {
     atoll::Stream& stream;
     bool& touched;

@@ -69,7 +69,7 @@ TEST_CASE("choice: times follow the bytes that cross between hosts") {
   // With H hosts these are (H - 1) / H of all bytes.
   asked.rates.shard = {.gbyte_s = 1e12};
   asked.rates.replicate = {.gbyte_s = 1};
-  const double p = 8 * 2.0 / 3 / 8;  // seconds to send 1 byte per parameter over the NICs
+  const double p = 8 * 2.0 / 3 / 8;  // seconds to send 1 byte of each parameter over the NICs
   for (const int micro : {1, 4}) {
     asked.micro_batches = micro;
     auto choice = choose_strategy(asked);

@@ -185,6 +185,6 @@ TEST_CASE("in flight: gathers never hold more than the limit ahead of compute") 
     });
   }
   CHECK(most <= 2 * unit);
-  // Without the limit, gathers run further ahead.
+  // Without the limit on bytes in flight, gathers run further ahead.
   CHECK(most_free > 2 * unit);
 }

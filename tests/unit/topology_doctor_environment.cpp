@@ -204,7 +204,7 @@ TEST_CASE("nccl_ib_hca: a prefix that cuts a number, and is no name itself") {
   CHECK(finding.evidence ==
         "NCCL_IB_HCA=mlx5_1 (environment): no adapter is called mlx5_1; as a prefix it matches "
         "mlx5_10 and mlx5_11");
-  // The prefix "mlx5" does not cut the number in "mlx5_10", because "_" follows "mlx5" there.
+  // The prefix "mlx5" of "mlx5_10" is no mistake, because it does not end within the number.
   set_hosts(topology, "env.NCCL_IB_HCA", "mlx5");
   CHECK(state_of(topology, "nccl_ib_hca") == "ok");
 }

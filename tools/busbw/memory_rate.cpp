@@ -12,7 +12,8 @@ using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 using traffic::Stores;
 
-// Long enough to make a late start of a rank negligible, short enough for an interactive tool.
+// Length of a batch: long enough to make a late start of a rank negligible, short enough for an
+// interactive tool.
 constexpr double batch_seconds = 0.02;
 constexpr double warm_seconds = 2e-4;
 constexpr int most_batches = 3;

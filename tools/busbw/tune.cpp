@@ -66,7 +66,7 @@ CurvePoint read_point(const Json& row, std::string_view source) {
           .time_us = time_member(row, source)};
 }
 
-// Algorithm -> setting -> best time.
+// Maps an algorithm and a setting to the best time.
 using Contest = std::map<std::string, std::map<std::string, double>>;
 
 // Returns the settings for which every algorithm has a time.

@@ -78,7 +78,7 @@ struct RowShape {
   auto operator<=>(const RowShape&) const = default;
 };
 
-using Row = std::vector<std::uint32_t>;  // samples, in row order
+using Row = std::vector<std::uint32_t>;  // samples that share the row, in order
 
 // One step. All members except `mine` and `rows` are equal on every rank.
 struct StepPlan {

@@ -23,7 +23,7 @@ struct RunOptions {
   std::string optimizer = "adamw";  // adamw or sgd
   double lr = 1e-3;
   std::string lr_schedule = "constant";  // constant, or cosine (a tenth of lr at the last step)
-  std::int64_t lr_warmup = 20;           // steps of linear increase
+  std::int64_t lr_warmup = 20;           // steps in which the learning rate rises linearly
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;

@@ -56,7 +56,7 @@ struct RankFigures {
 
 struct StepStart {
   Clock::time_point time;
-  std::chrono::nanoseconds exposed;  // exposed communication before this step
+  std::chrono::nanoseconds exposed;  // exposed communication of all earlier steps
   double enqueue_seconds = 0;        // host time until the whole step was enqueued
 };
 
@@ -94,7 +94,7 @@ class Trainer {
   atoll::Buffer ids_;  // tokens, labels and, for packed rows, positions of a micro batch
   atoll::Buffer figures_;
   std::vector<RankFigures> figures_of_ranks_;  // host copy of figures_
-  std::vector<atoll::Buffer> staging_;         // ids of each micro batch of the current step
+  std::vector<atoll::Buffer> staging_;         // token ids of each micro batch of the step
   // Destroyed before the members above, which its queued work may use.
   atoll::Stream compute_;
   std::optional<atoll::Communicator> totals_;  // empty on one rank, so that no backend is needed

@@ -68,7 +68,7 @@ struct RmsNormBackward {
 enum class RopeDirection {
   forward,
   inverse
-};  // inverse is the backward pass
+};  // the backward pass uses inverse
 
 // `positions` (i32 [rows * seq]) separates documents that share a row: each token's position in its
 // document, which starts at 0 in each row and then increases by 1 or restarts at 0. Empty positions

@@ -17,7 +17,7 @@ struct StepRecord {
   std::int64_t step = 0;   // counted from 1; a resumed run continues the count
   std::int64_t epoch = 0;  // epochs are counted from 0
   double seconds = 0;      // duration on the slowest rank
-  double loss = 0;         // mean over valid tokens
+  double loss = 0;         // mean loss of the valid tokens
   double learning_rate = 0;
   double grad_norm = 0;
   std::int64_t samples = 0;
@@ -25,8 +25,8 @@ struct StepRecord {
   std::int64_t real = 0;
   std::int64_t padded = 0;
   // Means over ranks; exposed_worst_seconds is the maximum.
-  double compute_seconds = 0;        // the step without exposed communication
-  double enqueue_seconds = 0;        // until the host had enqueued the step
+  double compute_seconds = 0;        // duration of the step without exposed communication
+  double enqueue_seconds = 0;        // time until the host had enqueued the step
   double communication_seconds = 0;  // time within the step with a collective in flight
   double exposed_comm_seconds = 0;   // time that compute waited for communication
   double exposed_worst_seconds = 0;
@@ -38,7 +38,7 @@ struct StepRecord {
 // Constants that turn counts into rates.
 struct SpeedBase {
   std::int64_t warmup_steps = 0;  // first steps of this run, excluded from rates and fractions
-  std::int64_t parameters = 0;    // of the whole model, for the 6 N estimate
+  std::int64_t parameters = 0;    // of the whole model: N in the estimate of 6 N FLOPs per token
   double peak_flops = 0;          // FLOP/s of one rank, measured or published; 0: unknown
   int world_size = 1;
 };
@@ -48,7 +48,7 @@ struct Speed {
   double seconds = 0;
   std::optional<double> steps_per_s;
   std::optional<double> samples_per_s;
-  std::optional<double> tokens_per_s;         // real positions only
+  std::optional<double> tokens_per_s;         // positions that hold a token of a sample
   std::optional<double> padded_tokens_per_s;  // positions of padding, which tokens_per_s excludes
   std::optional<double> valid_tokens_per_s;
   std::optional<double> tflops;     // TFLOP/s per rank, on all computed positions

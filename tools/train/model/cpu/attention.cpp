@@ -42,7 +42,8 @@ struct Tile {
   std::size_t m, n, k;
 };
 
-// Vectors of accumulators per row. A block keeps 16 of AVX-512's 32 registers, or 8 of 16.
+// Vectors of accumulators per row. With them, a block occupies 16 of the 32 registers of AVX-512,
+// and 8 of the 16 registers of other instruction sets.
 #if HWY_TARGET <= HWY_AVX3
 inline constexpr std::size_t wide_vectors = 4;
 #else

@@ -47,7 +47,7 @@ void cross_entropy(const CrossEntropy& args, Range tokens, double* row_loss);
 // One sequence and one key-value head, with all query heads that share it.
 struct AttentionTask {
   std::size_t row, kv_head;
-  float* scratch;  // attention_*_scratch floats, 64-byte aligned
+  float* scratch;  // as many floats as attention_*_scratch() returns, 64-byte aligned
 };
 std::size_t attention_forward_scratch(const AttentionShape& shape);
 std::size_t attention_backward_scratch(const AttentionShape& shape);

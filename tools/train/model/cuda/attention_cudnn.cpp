@@ -66,8 +66,8 @@ void check(fe::error_t status, const char* what) {
 
 struct Attention::Impl {
   cudnnHandle_t handle = nullptr;             // null if cuDNN is absent
-  bool deterministic;                         // fix the order of backward's sums
-  int capability = 0;                         // of the device, for example 90 for an H100
+  bool deterministic;                         // backward sums in a fixed order
+  int capability = 0;                         // compute capability of the GPU: 90 for an H100
   std::map<Key, std::optional<Plans>> plans;  // nullopt: cuDNN does not support the shape
   std::set<std::string> told;                 // reasons that were logged
   std::optional<std::size_t> reserved;        // scratch bytes available to later plans
@@ -106,7 +106,7 @@ struct Attention::Impl {
     return Plans{std::move(*forward), std::move(*backward)};
   }
 
-  // Why cuDNN cannot compute packed rows of this key; empty if it can.
+  // Returns why cuDNN cannot compute packed rows of the shape `key`; empty if it can.
   std::string objection(const Key& key) const {
     if (key.documents == 0) return "";
     // Earlier versions assume that parts of backward's workspace are zero (TransformerEngine
@@ -173,7 +173,7 @@ struct Attention::Impl {
     auto found = plans.find(key);
     if (found == plans.end()) {
       if (plans.size() >= most_shapes) {
-        // plans may be in use
+        // work on the stream may still use the plans
         atoll::cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
         plans.clear();
       }

@@ -167,7 +167,7 @@ struct Shape {
   const std::int32_t* positions;  // null if each row is one document
   int head_step, query_step;      // strides of lse between heads and between queries
 
-  // Restricts the shape to one row, whose positions become known.
+  // Returns the shape of a single row, with the positions of that row.
   __device__ Shape of_row(int row) const {
     Shape shape = *this;
     if (positions != nullptr) shape.positions += std::int64_t{row} * seq;
