@@ -99,7 +99,7 @@ class Trainer {
   atoll::Stream compute_;
   std::optional<atoll::Communicator> totals_;  // empty on one rank, so that no backend is needed
   StepPlan next_plan_;
-  std::optional<fsdp::Pass> next_pass_;  // next step's pass, open early so that its gathers overlap
+  std::optional<fsdp::Pass> next_pass_;  // the next pass, open early so that its gathers overlap
   fsdp::Engine::Traffic counted_;        // traffic of the steps counted so far
   std::int64_t own_memory_ = 0;
   std::int64_t first_step_ = 0;
