@@ -148,7 +148,7 @@ struct Affinity {
   std::string gpu;
   std::vector<std::string> nearest;
   std::vector<std::string> use;
-  std::optional<PathLevel> level;  // distance of `nearest`; empty if no source gives it
+  std::optional<PathLevel> level;  // distance of `nearest`; empty if no source provides it
   std::string why;                 // explanation of the choice, for people
 };
 
