@@ -11,9 +11,9 @@ namespace {
 
 using enum LinkKind;
 
-// The first word that occurs in a model's name decides, so special words precede general ones. The
-// list includes cards without a connector, because that proves the absence of links. A model that
-// is not listed proves nothing.
+// A model is identified by the first of these words that its name contains, so special words
+// precede general ones. Cards without a connector are listed because they are known to have no
+// links. For a model that is not listed, nothing is known about links.
 constexpr std::array models{
     // Blackwell: 18 links of 50 GB/s.
     GpuModel{"GB300", possible, 5, 18, 50},

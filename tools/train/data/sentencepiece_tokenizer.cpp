@@ -11,7 +11,7 @@ namespace {
 using atoll::Error;
 using atoll::ErrorCode;
 
-// Mistral's model has 0.5 MB; large vocabularies need about 5 MB.
+// Mistral's tokenizer model has 0.5 MB; models with large vocabularies have about 5 MB.
 constexpr std::uintmax_t largest_model = 64U << 20U;
 
 class SentencePieceTokenizer final : public Tokenizer {

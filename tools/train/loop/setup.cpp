@@ -85,7 +85,7 @@ int compute_threads(const atoll::World& world, const RunOptions& options,
   return threads;
 }
 
-// Compares `mine` of every rank with rank 0's; `tell` describes a difference.
+// Throws if `mine` of any rank differs from that of rank 0; `tell` describes the difference.
 template <class Tell>
 void compare(atoll::World& world, std::string_view subject, const std::string& mine,
              const Tell& tell) {
@@ -101,10 +101,10 @@ std::string flag_difference(const std::string& theirs, const std::string& first)
   const auto flags = nlohmann::json::parse(theirs), others = nlohmann::json::parse(first);
   for (const auto& [flag, value] : flags.items()) {
     if (value == others.at(flag)) continue;
-    return fmt::format("other flags than rank 0: {} is {}, on rank 0 {}", flag, value.dump(),
+    return fmt::format("flags that differ from rank 0: {} is {}, on rank 0 {}", flag, value.dump(),
                        others.at(flag).dump());
   }
-  return "other flags than rank 0";
+  return "flags that differ from rank 0";
 }
 
 // Ranks with different copies of a file or flag would train different models without any error.
@@ -128,7 +128,8 @@ void check_trace_file(const std::string& file) {
   }
 }
 
-// Fails before anything is allocated. The engine's memory is checked later.
+// Throws if activations alone exceed --memory-limit, before anything is allocated. The engine's
+// memory is checked later.
 void check_activations(const RunOptions& options, std::uint64_t bytes) {
   if (options.memory_limit == 0 || bytes <= options.memory_limit) return;
   throw atoll::Error(

@@ -35,8 +35,8 @@ View first(View view, std::int64_t count) {
   return view.part(0, static_cast<std::uint64_t>(count));
 }
 
-// A view of LayerActivations: elements per token, dtype, and whether selective recomputation redoes
-// it.
+// A member of LayerActivations: its elements per token, its dtype, and whether selective
+// recomputation recomputes it.
 struct LayerField {
   View LayerActivations::*view;
   std::int64_t width;
