@@ -21,6 +21,7 @@
 #include "core/store_client.hpp"
 #include "core/store_protocol.hpp"
 #include "core/store_server.hpp"
+#include "core/terminate.hpp"
 #include "core/world_internals.hpp"
 
 namespace atoll_v1::atoll {
@@ -165,6 +166,8 @@ struct World::Impl {
   std::unique_ptr<launch::Rendezvous> rendezvous;
   std::unique_ptr<store::Server> server;  // serves the store; exists only on rank 0
   std::unique_ptr<store::Store> store;
+  // Declared after `store`, so that it is destroyed first.
+  std::optional<TerminateNotice> on_terminate;
 
   std::mutex mutex;  // guards everything below
   std::map<std::string, std::uint64_t, std::less<>> tickets;
@@ -176,7 +179,11 @@ struct World::Impl {
 // leaving normally.
 void World::Impl::leave() noexcept {
   const bool unwinding = std::uncaught_exceptions() > exceptions;
-  if (unwinding) store->fail("ended by an exception");
+  if (unwinding) {
+    const char* const text = newest_error.text.data();
+    store->fail(*text == 0 ? "ended by an exception"
+                           : fmt::format("ended by an exception: {}", text));
+  }
   bool failed = failure->get().has_value();
   if (!exit_callbacks.empty() && !failed) {
     // Callbacks may shut down libraries that wait for all ranks without a timeout, so all ranks first
@@ -198,6 +205,7 @@ void World::Impl::leave() noexcept {
   exit_callbacks.clear();
   store->answer_with({});
   companion.reset();
+  on_terminate.reset();
   if (!unwinding) store->farewell();
   store.reset();
   if (server) server->finish(farewell_patience);
@@ -256,6 +264,7 @@ void World::Impl::join(launch::Job job) {
   Placed mine{{net::host_name(), host_id, {}}, pid, {net::numeric_host(local)}};
   if (!guess) mine.addresses = net::rail_addresses(config.interface);
   store = std::make_unique<store::Client>(std::move(socket), rank, failure);
+  on_terminate.emplace([this](std::string_view reason) { store->fail(reason); });
   place(store->exchange("atoll/placement", encode(mine),
                         config.rendezvous_timeout + placement_grace));
 }

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "thread_ranks.hpp"
+#include "rank_reports.hpp"
 
 using atoll::Declaration;
 

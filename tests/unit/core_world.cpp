@@ -14,6 +14,7 @@
 #include <functional>
 #include <future>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,7 +22,7 @@
 #include "atoll/world.hpp"
 #include "core/host.hpp"
 #include "core/socket.hpp"
-#include "thread_ranks.hpp"
+#include "rank_reports.hpp"
 
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
@@ -190,7 +191,55 @@ TEST_CASE("a World that an exception destroys fails the job") {
   });
   CHECK(results[1] == "input/output error: no disk");
   CHECK(results[0].find("aborted: rank 1 (host ") == 0);
-  CHECK(results[0].find("ended by an exception") != std::string::npos);
+  CHECK(results[0].find("): ended by an exception: no disk") != std::string::npos);
+}
+
+TEST_CASE("a World that another exception destroys does not report an earlier error") {
+  const auto results = on_threads(2, [](atoll::World& world) -> std::string {
+    if (world.rank() == 0) {
+      world.barrier();
+      return "no error";
+    }
+    try {
+      throw atoll::Error(atoll::ErrorCode::io, "handled");
+    } catch (const atoll::Error&) {
+    }
+    try {
+      const atoll::World destroyed = std::move(world);
+      throw std::runtime_error("of the program");
+    } catch (const std::runtime_error& error) {
+      return error.what();
+    }
+  });
+  CHECK(results[0].ends_with("): ended by an exception"));
+  CHECK(results[1] == "of the program");
+}
+
+TEST_CASE("processes: an exception that nobody catches reaches the other ranks as text") {
+  const ReservedPort port;
+  const pid_t pid = ::fork();
+  REQUIRE(pid >= 0);
+  if (pid == 0) {
+    ::signal(SIGABRT, SIG_DFL);  // doctest's handler would report a failed test
+    REQUIRE(std::freopen("/dev/null", "w", stderr) != nullptr);
+    std::thread([&] {  // nothing catches the exceptions of a thread
+      atoll::World world = atoll::World::from_env(atoll_test::thread_rank_config(1, 2, port));
+      throw std::runtime_error("the loss is NaN");
+    }).join();
+  }
+  std::string reported;
+  try {
+    atoll::World world = atoll::World::from_env(atoll_test::thread_rank_config(0, 2, port));
+    world.barrier();
+  } catch (const atoll::Error& error) {
+    reported = error.what();
+  }
+  CHECK(reported.find("rank 1 (host ") == 0);
+  CHECK(reported.ends_with("): ended by an exception: the loss is NaN"));
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  CHECK(WIFSIGNALED(status));
+  CHECK(WTERMSIG(status) == SIGABRT);
 }
 
 TEST_CASE("rank 0 serves the store until the last rank has said farewell") {

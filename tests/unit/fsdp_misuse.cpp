@@ -8,7 +8,7 @@
 #include "atoll/checkpoint.hpp"
 #include "atoll/fsdp.hpp"
 #include "atoll/optimizer.hpp"
-#include "thread_ranks.hpp"
+#include "rank_reports.hpp"
 
 namespace fsdp = atoll::fsdp;
 
