@@ -132,8 +132,9 @@ struct SchedulerOptions {
 // Runs collectives beside compute on three lanes.
 //
 // One thread makes all calls, in the same order on all ranks, and calls return at once. An
-// operation starts after its `after` event and after earlier operations on its lane. The returned
-// Work may be discarded, since an event from record() on the lane also covers the operation.
+// operation starts after its `after` event and after earlier operations on its lane. Results may be
+// used after a wait for the returned Work, or for an event from record() on the lane, which covers
+// all operations before it; a caller that waits for such an event assigns the Work to std::ignore.
 //
 // Dtypes, shapes, aliasing rules and errors are those of Communicator. Reductions sum; they never
 // average. On an axis of one rank a collective is a copy, or nothing if src and dst are the same.
@@ -149,13 +150,16 @@ class Scheduler {
   ~Scheduler();
 
   // Gathers over the shard axis, on the lane `gather`.
-  Work all_gather(ConstView src, View dst, const Event& after, std::string_view label = {});
+  [[nodiscard]] Work all_gather(ConstView src, View dst, const Event& after,
+                                std::string_view label = {});
   // Gathers over SchedulerOptions::inner, on the lane `gather`.
-  Work all_gather_inner(ConstView src, View dst, const Event& after, std::string_view label = {});
+  [[nodiscard]] Work all_gather_inner(ConstView src, View dst, const Event& after,
+                                      std::string_view label = {});
   // Sums over the shard axis, on the lane `reduce`.
-  Work reduce_scatter(ConstView src, View dst, const Event& after, std::string_view label = {});
+  [[nodiscard]] Work reduce_scatter(ConstView src, View dst, const Event& after,
+                                    std::string_view label = {});
   // Sums over the replicate axis in place, on the lane `outer`.
-  Work all_reduce(View data, const Event& after, std::string_view label = {});
+  [[nodiscard]] Work all_reduce(View data, const Event& after, std::string_view label = {});
   // Enqueues local work, such as a cast, in order on a lane. The returned event happens when the
   // work is complete.
   LaneEvent run(Lane lane, const Event& after, const std::function<void(Stream&)>& enqueue,

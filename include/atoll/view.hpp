@@ -6,9 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <ranges>
+#include <string>
 #include <string_view>
 #include <type_traits>
 
+#include "atoll/error.hpp"
 #include "atoll/namespace.hpp"
 #include "atoll/plugin_names.hpp"
 
@@ -94,6 +96,14 @@ template <class R>
 concept ElementRange = std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
     Element<std::ranges::range_value_t<R>>;
 
+// Throws Error(invalid_argument), which names both types, unless they are equal.
+inline void check_dtype(DType actual, DType requested) {
+  if (actual == requested) return;
+  throw Error(ErrorCode::invalid_argument, "a view of " + std::string(name(actual)) +
+                                               " is read or written as " +
+                                               std::string(name(requested)));
+}
+
 // Read-only view of `count` elements of type `dtype` at `data`, an address of the device on which the
 // operation runs. A view does not own its memory, which must live until the operation is done on its
 // stream. Spans, vectors and arrays of elements convert to views.
@@ -116,8 +126,11 @@ struct ConstView {
   ConstView part(std::uint64_t first, std::uint64_t n) const noexcept {
     return {static_cast<const std::byte*>(data) + first * size_of(dtype), n, dtype};
   }
+  // Returns the address as elements of type T. Throws Error(invalid_argument) that names both types
+  // unless `dtype` is the dtype of T.
   template <Element T>
-  const T* as() const noexcept {
+  const T* as() const {
+    check_dtype(dtype, dtype_of<T>);
     return static_cast<const T*>(data);
   }
 };
@@ -143,7 +156,8 @@ struct View {
     return {static_cast<std::byte*>(data) + first * size_of(dtype), n, dtype};
   }
   template <Element T>
-  T* as() const noexcept {
+  T* as() const {
+    check_dtype(dtype, dtype_of<T>);
     return static_cast<T*>(data);
   }
 };

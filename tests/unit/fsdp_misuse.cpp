@@ -1,6 +1,9 @@
 // Wrong uses of the engine: each is one clear error, the same on every rank, and never a hang.
 #include <doctest/doctest.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
@@ -180,4 +183,73 @@ TEST_CASE("engine misuse: options of the optimizer out of range") {
   CHECK(with({.epsilon = 0}) == "Optimizer: epsilon = 0 is not above 0");
   CHECK(with({.weight_decay = -1}) == "Optimizer: weight_decay = -1 is not 0 or above");
   CHECK(with({.max_norm = -1}) == "Optimizer: max_norm = -1 is not 0 (no clipping) or above");
+}
+
+TEST_CASE("engine misuse: a step without new gradients") {
+  CHECK(error_of([](fsdp::Engine& engine) {
+          fsdp::Unit& unit = engine.add_unit("a", weights({4}));
+          engine.freeze({"a"});
+          engine.initialize(1);
+          fsdp::Optimizer optimizer(engine);
+          auto compute = engine.device().stream();
+          {
+            auto pass = engine.begin({}, compute);
+            { auto scope = pass.forward(unit); }
+            auto scope = pass.backward(unit);
+            compute.enqueue([g = scope.grad("w").view.as<float>()] { std::fill_n(g, 4, 1.0f); });
+          }
+          optimizer.step(0.1f, compute);
+          optimizer.step(0.1f, compute);
+        }) == "Optimizer::step: a step has already used these gradients: begin a pass first");
+}
+
+TEST_CASE("engine misuse: a view as another type than its own") {
+  const std::vector<float> values(4);
+  CHECK_THROWS_WITH_AS(atoll::ConstView(values).as<atoll::bfloat16>(),
+                       "a view of f32 is read or written as bf16", atoll::Error);
+}
+
+namespace {
+
+// Writes a checkpoint of one engine and returns the error of loading it into another.
+std::string load_error(const std::vector<std::pair<std::string, std::vector<std::int64_t>>>& saved,
+                       const std::vector<std::pair<std::string, std::vector<std::int64_t>>>& loaded,
+                       fsdp::OptimizerOptions::Kind kind = fsdp::OptimizerOptions::Kind::adamw) {
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("atoll_misuse_" + std::to_string(::getpid()));
+  const auto with = [&](const auto& params, fsdp::OptimizerOptions options, const auto& use) {
+    return error_of([&](fsdp::Engine& engine) {
+      std::vector<fsdp::ParamSpec> specs;
+      for (const auto& [name, shape] : params) specs.push_back({.name = name, .shape = shape});
+      engine.add_unit("a", specs);
+      engine.freeze({"a"});
+      engine.initialize(1);
+      fsdp::Optimizer optimizer(engine, options);
+      use(engine, optimizer);
+    });
+  };
+  CHECK(with(saved, {}, [&](auto& engine, auto& optimizer) {
+          fsdp::save(folder, engine, optimizer);
+        }) == "no error");
+  std::string error = with(loaded, {.kind = kind}, [&](auto& engine, auto& optimizer) {
+    fsdp::load(folder, engine, optimizer);
+  });
+  std::filesystem::remove_all(folder);
+  const std::string prefix = (folder / "index.json").string() + ": ";
+  CHECK(error.starts_with(prefix));
+  return error.substr(std::min(error.size(), prefix.size()));
+}
+
+}  // namespace
+
+TEST_CASE("engine misuse: a checkpoint that does not fit names the first difference") {
+  CHECK(load_error({{"w", {4, 8}}}, {{"w", {8, 4}}}) ==
+        "the shape of parameter w of unit a: [4,8] in the checkpoint, [8,4] in the model");
+  CHECK(load_error({{"w", {4}}}, {{"v", {4}}}) ==
+        "the name of parameter 0 of unit a: \"w\" in the checkpoint, \"v\" in the model");
+  CHECK(load_error({{"w", {4}}}, {{"w", {4}}, {"v", {4}}}) ==
+        "the number of parameters of unit a: 1 in the checkpoint, 2 in the model");
+  CHECK(load_error({{"w", {4}}}, {{"w", {4}}}, fsdp::OptimizerOptions::Kind::sgd) ==
+        "the optimizer: \"adamw\" in the checkpoint, \"sgd\" in the job; to take over the weights "
+        "alone, use export_weights and import_weights");
 }
