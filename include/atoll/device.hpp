@@ -183,6 +183,9 @@ class Device {
   // Total memory of the device; 0 if it is not known.
   std::uint64_t memory_bytes() const noexcept;
   Stream stream(StreamOptions options = {}) const;
+  // Makes a Stream of a native stream that the caller owns; cuda::wrap_stream() (cuda.hpp) is the
+  // typed form. Throws Error(unsupported) on devices other than GPUs.
+  Stream wrap_stream(void* native, StreamOptions options = {}) const;
   DeviceOps& ops() const noexcept;
   // Bytes of this device's memory that allocate() and communicators have allocated and not freed,
   // and the largest number so far.

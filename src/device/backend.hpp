@@ -37,6 +37,8 @@ class EventBackend {
   // Marks the event and its stream as failed. Used on GPUs when a caller learns that work before the
   // event has failed; on the host, tasks report failures by throwing.
   virtual void fail([[maybe_unused]] std::exception_ptr error) {}
+  // Makes a stream of the caller, such as a cudaStream_t, wait for the event.
+  virtual void delay_native(void* stream);
 };
 
 class StampBackend {
@@ -80,6 +82,10 @@ class StreamBackend {
   virtual void synchronize() = 0;
   virtual std::chrono::nanoseconds exposed_communication() const = 0;
   virtual void* native() noexcept = 0;  // cudaStream_t on a GPU; null on the host
+  // The functions of atoll/cuda.hpp; streams that are not on a GPU throw Error(unsupported).
+  virtual void launch(const std::function<void(void*)>& work);
+  virtual void record_native(void* event);
+  virtual void wait_native(void* event);
   // Names, for profilers, the work that the host enqueues here until end_range() is called with the
   // returned number.
   virtual std::uint64_t begin_range([[maybe_unused]] const Label& label) { return 0; }
@@ -162,6 +168,9 @@ class DeviceBackend {
   }
   virtual AllocationCount& allocations() noexcept { return allocations_; }
   virtual std::unique_ptr<StreamBackend> make_stream(const StreamOptions& options) = 0;
+  // Makes a stream of a native stream that the caller owns. Devices without native streams throw
+  // Error(unsupported).
+  virtual std::unique_ptr<StreamBackend> wrap_stream(void* native, const StreamOptions& options);
   virtual DeviceOps& ops() noexcept = 0;
 
  private:

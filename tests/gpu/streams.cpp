@@ -1,12 +1,15 @@
 // Tests the streams, events, time stamps and failures of the cuda device.
+#include <cuda_runtime.h>
 #include <doctest/doctest.h>
 
 #include <atomic>
 #include <chrono>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "atoll/cuda.hpp"
 #include "atoll/device.hpp"
 #include "atoll/error.hpp"
 
@@ -105,4 +108,100 @@ TEST_CASE("after a failure nothing runs, on this stream and on streams that wait
   CHECK_THROWS_WITH(first.synchronize(), "planted");
   CHECK_THROWS_WITH(second.synchronize(), "planted");
   CHECK(ran == 0);
+}
+
+namespace {
+
+// A CUDA stream that the test owns, as a framework would.
+struct OwnStream {
+  cudaStream_t stream = nullptr;
+  OwnStream() { REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess); }
+  ~OwnStream() { cudaStreamDestroy(stream); }
+};
+
+struct OwnEvent {
+  cudaEvent_t event = nullptr;
+  OwnEvent() { REQUIRE(cudaEventCreateWithFlags(&event, cudaEventDisableTiming) == cudaSuccess); }
+  ~OwnEvent() { cudaEventDestroy(event); }
+};
+
+}  // namespace
+
+TEST_CASE("a stream of the caller is used in the order of all calls, and outlives its wrapper") {
+  const Device device = Device::cuda();
+  const OwnStream own;
+  std::vector<int> order;
+  {
+    auto stream = atoll::cuda::wrap_stream(device, own.stream, "framework");
+    CHECK(stream.name() == "framework");
+    CHECK(atoll::cuda::native(stream) == own.stream);
+    stream.enqueue([&] {
+      std::this_thread::sleep_for(20ms);
+      order.push_back(1);
+    });
+    const auto add = [](void* to) { static_cast<std::vector<int>*>(to)->push_back(2); };
+    REQUIRE(cudaLaunchHostFunc(own.stream, add, &order) == cudaSuccess);
+    stream.enqueue([&] { order.push_back(3); });
+  }  // waits for the work
+  CHECK(order == std::vector<int>{1, 2, 3});
+  CHECK(cudaStreamSynchronize(own.stream) == cudaSuccess);
+  auto legacy = atoll::cuda::wrap_stream(device, nullptr);
+  legacy.enqueue([&] { order.clear(); });
+  legacy.synchronize();
+  CHECK(order.empty());
+}
+
+TEST_CASE("events of the caller and of atoll order both kinds of streams") {
+  const Device device = Device::cuda();
+  const OwnStream own;
+  const OwnEvent event;
+  auto stream = device.stream(), other = device.stream();
+  std::atomic<int> at{0};
+  int seen_by_other = -1, seen_by_own = -1;
+  stream.enqueue([&] {
+    std::this_thread::sleep_for(30ms);
+    at = 1;
+  });
+  atoll::cuda::record(stream, event.event);
+  atoll::cuda::wait(other, event.event);
+  other.enqueue([&] { seen_by_other = at; });
+  atoll::cuda::wait(own.stream, stream.record());
+  struct Seen {
+    std::atomic<int>* at;
+    int* seen;
+  } seen{&at, &seen_by_own};
+  const auto look = [](void* of) {
+    const auto& [from, to] = *static_cast<Seen*>(of);
+    *to = *from;
+  };
+  REQUIRE(cudaLaunchHostFunc(own.stream, look, &seen) == cudaSuccess);
+  atoll::cuda::wait(own.stream, atoll::Event());  // has happened
+  other.synchronize();
+  REQUIRE(cudaStreamSynchronize(own.stream) == cudaSuccess);
+  CHECK(seen_by_other == 1);
+  CHECK(seen_by_own == 1);
+}
+
+TEST_CASE("launch() passes the CUDA stream and exceptions of the caller") {
+  const Device device = Device::cuda();
+  auto stream = device.stream();
+  const auto buffer = device.allocate(8);
+  std::vector<std::uint8_t> back(8, 1);
+  atoll::cuda::launch(stream, [&](cudaStream_t native) {
+    CHECK(native == atoll::cuda::native(stream));
+    CHECK(cudaMemsetAsync(buffer.data(), 0, 8, native) == cudaSuccess);
+  });
+  stream.copy(back.data(), buffer.data(), 8);
+  stream.synchronize();
+  CHECK(back == std::vector<std::uint8_t>(8, 0));
+  const auto fail = [](cudaStream_t) { throw std::runtime_error("bad launch"); };
+  CHECK_THROWS_WITH_AS(atoll::cuda::launch(stream, fail), "bad launch", std::runtime_error);
+}
+
+TEST_CASE("streams and events of the host are refused") {
+  const Device host = Device::host();
+  auto stream = host.stream();
+  CHECK_THROWS_AS(atoll::cuda::native(stream), atoll::Error);
+  CHECK_THROWS_AS(atoll::cuda::launch(stream, [](cudaStream_t) {}), atoll::Error);
+  CHECK_THROWS_AS(atoll::cuda::wrap_stream(host, nullptr), atoll::Error);
 }

@@ -56,6 +56,7 @@ class CheckedEvent final : public EventBackend {
     synchronize_host(*inner_, *lifetimes_, clock_);
   }
   void fail(std::exception_ptr error) override { inner_->fail(std::move(error)); }
+  void delay_native(void* stream) override { inner_->delay_native(stream); }
   const std::shared_ptr<EventBackend>& inner() const noexcept { return inner_; }
   const Clock& clock() const noexcept { return clock_; }
   bool is_of(const std::shared_ptr<Lifetimes>& lifetimes) const { return lifetimes_ == lifetimes; }
@@ -119,6 +120,15 @@ class CheckedStream final : public StreamBackend {
     return inner_->exposed_communication();
   }
   void* native() noexcept override { return inner_->native(); }
+  void launch(const std::function<void(void*)>& work) override {
+    lifetimes_->check();
+    inner_->launch(work);
+  }
+  void record_native(void* event) override { inner_->record_native(event); }
+  void wait_native(void* event) override {
+    inner_->wait_native(event);
+    lifetimes_->wait_for_unknown(party_);
+  }
   std::uint64_t begin_range(const Label& label) override { return inner_->begin_range(label); }
   void end_range(std::uint64_t number) noexcept override { inner_->end_range(number); }
   void use(const void* data, std::size_t bytes, Access access, Label by, Label content) override {
@@ -223,6 +233,10 @@ class CheckedDevice final : public DeviceBackend {
   AllocationCount& allocations() noexcept override { return inner_->allocations(); }
   std::unique_ptr<StreamBackend> make_stream(const StreamOptions& options) override {
     return std::make_unique<CheckedStream>(inner_->make_stream(options), lifetimes_, options.name);
+  }
+  std::unique_ptr<StreamBackend> wrap_stream(void* native, const StreamOptions& options) override {
+    return std::make_unique<CheckedStream>(inner_->wrap_stream(native, options), lifetimes_,
+                                           options.name);
   }
   DeviceOps& ops() noexcept override { return ops_; }
 

@@ -47,6 +47,14 @@ void Lifetimes::wait(Party party, const Clock& event) {
   check_found();
 }
 
+void Lifetimes::wait_for_unknown(Party party) {
+  const std::lock_guard lock(mutex_);
+  Clock all;
+  for (const Clock& clock : clocks_) all.join(clock);
+  clocks_[party].join(all);
+  check_found();
+}
+
 void Lifetimes::synchronized(const Clock& event) {
   const std::lock_guard lock(mutex_);
   clocks_[host_party].join(event);

@@ -75,7 +75,10 @@ class Lifetimes {
   Party add_stream(std::string name);
   Clock record(Party party);
   void wait(Party party, const Clock& event);  // throws findings
-  void synchronized(const Clock& event);       // the host has synchronized with the event
+  // The stream waits for an event of the caller. Its place in the order is not known, so the stream
+  // counts as ordered after all work that has been enqueued on any stream. Throws findings.
+  void wait_for_unknown(Party party);
+  void synchronized(const Clock& event);  // the host has synchronized with the event
 
   void allocated(Range range);
   // The caller that frees memory. A free by a task of a stream is not checked, because its order is not known.

@@ -7,6 +7,7 @@
 #include <new>
 #include <string_view>
 
+#include "atoll/cuda.hpp"
 #include "device/backend.hpp"
 
 namespace atoll_v1::atoll::cuda {
@@ -14,11 +15,6 @@ namespace atoll_v1::atoll::cuda {
 // Returns if `status` is success. Otherwise throws Error(out_of_memory) or Error(backend) with `what`
 // and the message of the runtime.
 void check(cudaError_t status, std::string_view what);
-
-// Returns the cudaStream_t of a stream on a cuda device.
-inline cudaStream_t native(const Stream& stream) {
-  return static_cast<cudaStream_t>(stream.backend().native());
-}
 
 // Sets the current device of the calling thread for a scope. The destructor restores the previous
 // device only if this process already has a context on it. A new thread starts with device 0, and

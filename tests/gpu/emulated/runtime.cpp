@@ -232,6 +232,16 @@ struct CUevent_st {
   }
 };
 
+namespace {
+
+// Returns the stream of a handle; the legacy default stream has a handle without memory.
+CUstream_st* queue(cudaStream_t stream) {
+  static auto* const legacy = new CUstream_st;
+  return stream == cudaStreamLegacy ? legacy : stream;
+}
+
+}  // namespace
+
 namespace emulated {
 
 bool has_context(int device) { return contexts[device]; }
@@ -241,7 +251,7 @@ void forget_contexts() {
 
 void enqueue(cudaStream_t stream, std::function<void()> work) {
   memory().begin_work();
-  stream->push([work = std::move(work)] {
+  queue(stream)->push([work = std::move(work)] {
     work();
     memory().end_work();
   });
@@ -408,18 +418,24 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   bring_up();
-  stream->wait_until_idle();
+  queue(stream)->wait_until_idle();
   memory().close_if_idle();
   return cudaSuccess;
 }
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  bring_up();
+  CUstream_st& found = *queue(stream);
+  const std::lock_guard lock(found.mutex);
+  return found.work.empty() && !found.busy ? cudaSuccess : cudaErrorNotReady;
+}
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   bring_up();
-  if (auto record = event->now()) stream->push([record] { record->wait(); });
+  if (auto record = event->now()) queue(stream)->push([record] { record->wait(); });
   return cudaSuccess;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
   bring_up();
-  stream->push([=] { function(data); });
+  queue(stream)->push([=] { function(data); });
   return cudaSuccess;
 }
 
@@ -439,7 +455,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     const std::lock_guard lock(event->mutex);
     event->record = record;
   }
-  stream->push([record] { record->complete(); });
+  queue(stream)->push([record] { record->complete(); });
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
