@@ -70,13 +70,19 @@ std::optional<Endpoint> configured_endpoint(const Config& config) {
   if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
   }
-  int port = 0;
+  int port = -1;
   if (colon != std::string::npos) {
-    port = to_int(std::string_view(config.addr).substr(colon + 1)).value_or(0);
+    port = to_int(std::string_view(config.addr).substr(colon + 1)).value_or(-1);
   }
-  if (host.empty() || port < 1 || port > 65535) {
+  if (host.empty() || port < 0 || port > 65535) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("ATOLL_ADDR=\"{}\": expected host:port", config.addr));
+  }
+  if (port == 0 && config.rank > 0) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("ATOLL_ADDR=\"{}\" on rank {}: only rank 0 may choose port 0; set the "
+                            "port that rank 0 logs",
+                            config.addr, config.rank));
   }
   return Endpoint{"", {host}, port, config.token};
 }

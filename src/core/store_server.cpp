@@ -288,6 +288,9 @@ void Server::handle_hello(Connection& connection, const Frame& frame) {
                                           hello.size, roster_.size()));
   }
   Peer& peer = roster_[hello.rank];
+  // A rank that has left this job may already join the next one at the same address. Without an
+  // answer it tries again, until the next store listens.
+  if (peer.state == Peer::State::departed) return close(connection);
   if (peer.state != Peer::State::absent) {
     return refuse(connection,
                   fmt::format("{} has already joined the job", roster_.named(hello.rank)));

@@ -62,19 +62,29 @@ std::vector<net::Address> resolve_all(const std::vector<std::string>& hosts, int
 }
 
 // Listens on all addresses of the agreed endpoint that belong to this host; a host name can resolve to
-// others as well.
-std::vector<net::Fd> listen_where_agreed(const launch::Endpoint& endpoint) {
+// others as well. Replaces port 0 by a free port.
+std::vector<net::Fd> listen_where_agreed(launch::Endpoint& endpoint) {
   std::vector<net::Fd> result;
   std::optional<Error> problem;
-  for (const net::Address& address : resolve_all(endpoint.addresses, endpoint.port)) {
-    try {
-      result.push_back(net::listen_on(address));
-    } catch (const Error& error) {
-      problem = error;
+  for (const std::string& host : endpoint.addresses) {
+    for (const net::Address& address : net::resolve(host, endpoint.port)) {
+      if (endpoint.port == 0 && !result.empty()) break;
+      try {
+        result.push_back(net::listen_on(address));
+      } catch (const Error& error) {
+        problem = error;
+      }
     }
   }
   if (result.empty()) {
     throw Error(problem->code(), fmt::format("rank 0 cannot serve the store: {}", problem->what()));
+  }
+  if (endpoint.port == 0) {
+    const net::Address chosen = net::local_address(result.front().get());
+    endpoint.port = net::port_of(chosen);
+    endpoint.addresses = {net::numeric_host(chosen)};
+    log::info("the store listens at {} port {}: set ATOLL_ADDR={}:{} for the other ranks",
+              endpoint.addresses.front(), endpoint.port, endpoint.addresses.front(), endpoint.port);
   }
   return result;
 }

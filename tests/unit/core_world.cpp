@@ -225,7 +225,8 @@ TEST_CASE("processes: an exception that nobody catches reaches the other ranks a
     std::thread([&] {  // nothing catches the exceptions of a thread
       atoll::World world = atoll::World::from_env(atoll_test::thread_rank_config(1, 2, port));
       throw std::runtime_error("the loss is NaN");
-    }).join();
+    })
+        .join();
   }
   std::string reported;
   try {
@@ -240,6 +241,65 @@ TEST_CASE("processes: an exception that nobody catches reaches the other ranks a
   ::waitpid(pid, &status, 0);
   CHECK(WIFSIGNALED(status));
   CHECK(WTERMSIG(status) == SIGABRT);
+}
+
+TEST_CASE("jobs at one address follow each other, whichever rank leaves first") {
+  const ReservedPort port;
+  std::vector<std::string> results(3);
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        for (int job = 0; job < 6; ++job) {
+          auto world = atoll::World::from_env(atoll_test::thread_rank_config(rank, 3, port));
+          for (const std::string& entry : world.exchange("job", std::to_string(job)))
+            results[static_cast<std::size_t>(rank)] += entry;
+          std::this_thread::sleep_for((rank + job) % 3 * 20ms);
+        }
+      } catch (const atoll::Error& error) {
+        results[static_cast<std::size_t>(rank)] = error.what();
+      }
+    });
+  }
+  threads.clear();
+  for (const std::string& result : results) CHECK(result == "000111222333444555");
+}
+
+TEST_CASE("port 0: rank 0 logs the free port that it has chosen") {
+  const ReservedPort unused;
+  atoll::Config config = atoll_test::thread_rank_config(0, 2, unused);
+  config.addr = "127.0.0.1:0";
+  config.log = "info";
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe(ends.data()) == 0);
+  const pid_t pid = ::fork();
+  REQUIRE(pid >= 0);
+  if (pid == 0) {
+    ::dup2(ends[1], STDERR_FILENO);
+    atoll::World::from_env(config).barrier();
+    ::_exit(0);
+  }
+  Process first{pid, ::fdopen(ends[0], "r")};
+  const std::string logged = first.line();
+  const auto at = logged.find("set ATOLL_ADDR=");
+  REQUIRE(at != std::string::npos);
+  config = atoll_test::thread_rank_config(1, 2, unused);
+  config.addr = logged.substr(at + 15, logged.find(" for the other ranks") - at - 15);
+  CHECK_NOTHROW(atoll::World::from_env(config).barrier());
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  CHECK(status == 0);
+  std::fclose(first.output);
+}
+
+TEST_CASE("port 0: the other ranks must know the port") {
+  const ReservedPort unused;
+  atoll::Config config = atoll_test::thread_rank_config(1, 2, unused);
+  config.addr = "127.0.0.1:0";
+  CHECK_THROWS_WITH_AS(atoll::World::from_env(config),
+                       "ATOLL_ADDR=\"127.0.0.1:0\" on rank 1: only rank 0 may choose port 0; set "
+                       "the port that rank 0 logs",
+                       atoll::Error);
 }
 
 TEST_CASE("rank 0 serves the store until the last rank has said farewell") {
