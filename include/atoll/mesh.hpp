@@ -1,6 +1,7 @@
 // A mesh arranges the ranks of a job in named axes: `replicate` x `shard`.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,6 +23,7 @@ struct Axis {
   // Number of neighbouring ranks in a block. Under Config::deterministic the ranks of a block are
   // summed first. Divides the size of the axis; 0 means that the axis has no blocks.
   int block = 0;
+  std::shared_ptr<const void> hold{};  // forbids moving the World while the axis exists
 
   int size() const noexcept { return static_cast<int>(ranks.size()); }
 };

@@ -34,7 +34,8 @@ struct HostInfo {
 };
 
 // All processes of a job. A World must outlive everything made from it (meshes, communicators,
-// engines) and must not move while those exist, because they keep its address.
+// engines). While a mesh or an axis of it exists, moving the World throws Error(invalid_argument),
+// because these objects keep its address.
 //
 // A thread of rank 0 serves the store over TCP, and every rank keeps one connection to it. If a
 // process ends without leaving the job, the store notices and immediately tells every rank which one
@@ -53,8 +54,8 @@ class World {
   // Makes a job of one process, without network connections or threads.
   static World single(Config config = {});
 
-  World(World&&) noexcept;
-  World& operator=(World&&) noexcept;
+  World(World&& other);
+  World& operator=(World&& other);
   // Leaves the job. Rank 0 serves the store until every other rank has left or is lost, for at most
   // 10 s.
   ~World();

@@ -160,6 +160,12 @@ struct World::Impl {
       : config(std::move(config_)), launcher(std::move(launcher_)), rank(rank_), size(size_) {}
 
   void leave() noexcept;
+  void check_movable() const {
+    if (holds.use_count() > 1)
+      throw Error(ErrorCode::invalid_argument,
+                  "a World cannot be moved while a mesh or an axis of it exists: they keep its "
+                  "address; move it before, or keep it in a std::unique_ptr");
+  }
   void stay_alone();
   void join(launch::Job job);
   launch::Endpoint serve(const launch::Job& job, Clock::time_point deadline);
@@ -183,6 +189,7 @@ struct World::Impl {
   std::map<std::string, std::uint64_t, std::less<>> tickets;
   std::vector<std::function<void(bool)>> exit_callbacks;
   std::shared_ptr<void> companion;
+  std::shared_ptr<const int> holds = std::make_shared<int>();  // copied by WorldInternals::hold()
 };
 
 // If an exception destroys the World, peers may wait for this rank, so it declares a failure instead of
@@ -293,9 +300,14 @@ void World::Impl::place(const std::vector<std::string>& encoded) {
 }
 
 World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-World::World(World&&) noexcept = default;
-World& World::operator=(World&& other) noexcept {
+World::World(World&& other) {
+  if (other.impl_) other.impl_->check_movable();
+  impl_ = std::move(other.impl_);
+}
+World& World::operator=(World&& other) {
   if (this != &other) {
+    if (other.impl_) other.impl_->check_movable();
+    if (impl_) impl_->check_movable();
     if (impl_) impl_->leave();
     impl_ = std::move(other.impl_);
   }
@@ -379,6 +391,8 @@ std::shared_ptr<void> WorldInternals::companion(
   if (!world.impl_->companion) world.impl_->companion = make();
   return world.impl_->companion;
 }
+
+std::shared_ptr<const void> WorldInternals::hold(const World& world) { return world.impl_->holds; }
 
 std::vector<store::Answered> WorldInternals::ask(World& world, std::string_view question,
                                                  milliseconds patience) {

@@ -18,6 +18,8 @@ struct WorldInternals {
   static std::shared_ptr<void> companion(World& world,
                                          const std::function<std::shared_ptr<void>()>& make);
 
+  // While the result or a copy of it exists, moving this World throws.
+  static std::shared_ptr<const void> hold(const World& world);
   // Calls Store::ask.
   static std::vector<store::Answered> ask(World& world, std::string_view question,
                                           std::chrono::milliseconds patience);

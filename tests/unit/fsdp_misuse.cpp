@@ -253,3 +253,17 @@ TEST_CASE("engine misuse: a checkpoint that does not fit names the first differe
         "the optimizer: \"adamw\" in the checkpoint, \"sgd\" in the job; to take over the weights "
         "alone, use export_weights and import_weights");
 }
+
+TEST_CASE("misuse: moving a World that a mesh refers to") {
+  atoll::World world = atoll::World::single();
+  {
+    const auto mesh = atoll::Mesh::make(world, {1, 1});
+    CHECK_THROWS_WITH_AS(atoll::World(std::move(world)),
+                         "a World cannot be moved while a mesh or an axis of it exists: they keep "
+                         "its address; move it before, or keep it in a std::unique_ptr",
+                         atoll::Error);
+    CHECK(world.size() == 1);
+  }
+  const atoll::World moved = std::move(world);
+  CHECK(moved.size() == 1);
+}

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "comm/placement/rank_environment.hpp"
+#include "core/world_internals.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -76,6 +77,7 @@ Mesh::Mesh(World& world, MeshShape shape, const std::vector<int>& order)
   axes_ = {
       std::move(shard), std::move(replicate),
       Axis{.world = world_, .name = "world", .ranks = order, .index = mine, .block = shape_.shard}};
+  for (Axis& axis : axes_) axis.hold = WorldInternals::hold(world);
 }
 
 Mesh Mesh::plan(const Topology& topology, World& world) {
