@@ -16,6 +16,17 @@
 #include "atoll/mesh.hpp"
 
 namespace train {
+
+// Defines to_json(json, options) for the members that have the names of their flags.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RunOptions, model, init, freeze, tokenizer, data, samples, seq,
+                                   global_batch, micro_batch, pad_to, optimizer, lr, lr_schedule,
+                                   lr_warmup, beta1, beta2, epsilon, weight_decay, clip, strategy,
+                                   memory_limit, accumulate, mesh, dtype, reduce_dtype, recompute,
+                                   head_rows, device, backend, inner_shards, prefetch,
+                                   reduce_buffers, moments, skip_nonfinite, threads, steps,
+                                   warmup_steps, seed, checkpoint_every, resume, require_gdr, trace,
+                                   trace_steps)
+
 namespace {
 
 void require(bool fine, std::string_view flag, std::string_view rule) {
@@ -106,52 +117,12 @@ StepRange traced_steps(const RunOptions& options, std::int64_t done) {
   return {first, std::min(first + usual - 1, options.steps)};
 }
 
-nlohmann::json to_json(const RunOptions& o) {
-  return {{"model", o.model},
-          {"init", o.init},
-          {"freeze", o.freeze},
-          {"tokenizer", o.tokenizer},
-          {"data", o.data},
-          {"samples", o.samples},
-          {"seq", o.seq},
-          {"global_batch", o.global_batch},
-          {"micro_batch", o.micro_batch},
-          {"pad_to", o.pad_to},
-          {"optimizer", o.optimizer},
-          {"lr", o.lr},
-          {"lr_schedule", o.lr_schedule},
-          {"lr_warmup", o.lr_warmup},
-          {"beta1", o.beta1},
-          {"beta2", o.beta2},
-          {"epsilon", o.epsilon},
-          {"weight_decay", o.weight_decay},
-          {"clip", o.clip},
-          {"strategy", o.strategy},
-          {"memory_limit", o.memory_limit},
-          {"accumulate", o.accumulate},
-          {"mesh", o.mesh},
-          {"dtype", o.dtype},
-          {"reduce_dtype", o.reduce_dtype},
-          {"recompute", o.recompute},
-          {"head_rows", o.head_rows},
-          {"device", o.device},
-          {"backend", o.backend},
-          {"inner_shards", o.inner_shards},
-          {"prefetch", o.prefetch},
-          {"reduce_buffers", o.reduce_buffers},
-          {"moments", o.moments},
-          {"skip_nonfinite", o.skip_nonfinite},
-          {"threads", o.threads},
-          {"steps", o.steps},
-          {"warmup_steps", o.warmup_steps},
-          {"seed", o.seed},
-          {"checkpoint_every", o.checkpoint_every},
-          {"checkpoint", o.save_checkpoint},
-          {"resume", o.resume},
-          {"export", o.export_weights},
-          {"require_gdr", o.require_gdr},
-          {"trace", o.trace},
-          {"trace_steps", o.trace_steps}};
+nlohmann::json to_json(const RunOptions& options) {
+  nlohmann::json json;
+  to_json(json, options);
+  json["checkpoint"] = options.save_checkpoint;
+  json["export"] = options.export_weights;
+  return json;
 }
 
 double learning_rate(const RunOptions& options, std::int64_t step) {

@@ -204,9 +204,9 @@ Setup prepare(atoll::World& world, const RunOptions& options) {
   const DeviceMemory memory = memory_of_ranks(world, topology, machine);
   Batches batches(dataset, batch_options(options, *tokenizer), {world.rank(), world.size()});
   const int micro_batches = batches.step({0, 0}).micro_batches;
-  auto strategy = choose_strategy(options, model, mesh, memory, micro_batches);
+  auto choice = choose_strategy(options, model, mesh, memory, micro_batches);
   return {std::move(tokenizer), std::move(model), std::move(dataset), std::move(mesh),
-          std::move(machine),   memory,           std::move(strategy)};
+          std::move(machine),   memory,           std::move(choice)};
 }
 
 std::int64_t start_weights(const RunOptions& options, const ModelConfig& model,

@@ -22,7 +22,7 @@ struct Setup {
   atoll::Mesh mesh;
   Machine machine;  // its kernels have reserved scratch memory for the model
   DeviceMemory memory;
-  Strategy strategy;
+  atoll::fsdp::StrategyChoice choice;  // of the sharding strategy
 };
 
 // Collective. Throws Error(mismatch) that names a rank when its data or options differ from those

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "atoll/choose_strategy.hpp"
 #include "loop/engine_model.hpp"
 #include "model/params.hpp"
 
@@ -53,9 +52,10 @@ std::uint64_t bytes_beside_engine(const RunOptions& options, const ModelConfig& 
   return Activations::bytes_for(model, activation_plan(options, memory.kind)) + memory.arithmetic;
 }
 
-Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
-                         const atoll::Mesh& mesh, const DeviceMemory& memory, int micro_batches) {
-  if (options.strategy != "auto") return {fsdp::strategy_from_name(options.strategy), ""};
+fsdp::StrategyChoice choose_strategy(const RunOptions& options, const ModelConfig& model,
+                                     const atoll::Mesh& mesh, const DeviceMemory& memory,
+                                     int micro_batches) {
+  if (options.strategy != "auto") return {fsdp::strategy_from_name(options.strategy), "", {}};
   fsdp::StrategyQuestion question{
       .mesh = mesh.shape(),
       .rates = fsdp::rates_of(mesh),
@@ -72,15 +72,14 @@ Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
       .memory_bytes = options.memory_limit > 0 ? options.memory_limit : memory.bytes};
   // A tied table needs a gradient buffer of its own.
   if (model.tied) ++question.options.reduce_buffers;
-  fsdp::StrategyChoice choice = fsdp::choose_strategy(question);
-  return {choice.strategy, std::move(choice.why)};
+  return fsdp::choose_strategy(question);
 }
 
 fsdp::Options engine_options(const RunOptions& options, const ModelConfig& model,
-                             const Strategy& strategy, const atoll::Device& device,
+                             fsdp::Strategy strategy, const atoll::Device& device,
                              const DeviceMemory& memory) {
   fsdp::Options engine = sharding_options(options, model);
-  engine.strategy = strategy.kind;
+  engine.strategy = strategy;
   // The optimizer adds its moments to the plan later.
   if (options.memory_limit > 0) {
     engine.memory_bytes =

@@ -113,7 +113,7 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
     : world_(world),
       options_(options),
       setup_(prepare(world, options)),
-      engine_(setup_.mesh, engine_options(options, setup_.model, setup_.strategy,
+      engine_(setup_.mesh, engine_options(options, setup_.model, setup_.choice.strategy,
                                           setup_.machine.device(), setup_.memory)),
       batches_(setup_.dataset, batch_options(options, *setup_.tokenizer),
                {world.rank(), world.size()}),
@@ -174,7 +174,8 @@ void Trainer::check_memory() {
       atoll::ErrorCode::invalid_argument,
       fmt::format("--memory-limit: the plan of {} is over {} bytes: use --strategy auto to find a "
                   "strategy that fits, --recompute full, or a smaller --micro-batch\n{}",
-                  name(setup_.strategy.kind), options_.memory_limit, engine_.memory().to_string()));
+                  name(setup_.choice.strategy), options_.memory_limit,
+                  engine_.memory().to_string()));
 }
 
 // Counts the device memory allocated outside the engine.
@@ -191,8 +192,8 @@ void Trainer::announce() {
             static_cast<double>(parameter_count(setup_.model)) / 1e6, options_.dtype, world_.size(),
             engine_.backend());
   log::info("mesh {} ({}); {}: {} replicas of {} shards", setup_.mesh.to_string(),
-            setup_.mesh.reason(), name(setup_.strategy.kind), shape.replicate, shape.shard);
-  if (!setup_.strategy.why.empty()) log::info("{}", setup_.strategy.why);
+            setup_.mesh.reason(), name(setup_.choice.strategy), shape.replicate, shape.shard);
+  if (!setup_.choice.why.empty()) log::info("{}", setup_.choice.why);
   if (!setup_.machine.place.why.empty()) log::info("{}", setup_.machine.place.why);
   log::info("{} samples of {}, {} per step; results in {}", setup_.dataset.size(),
             setup_.dataset.name(), options_.global_batch, out_.string());
@@ -203,8 +204,8 @@ void Trainer::announce() {
   args["world_size"] = world_.size();
   args["threads"] = setup_.machine.threads;
   args["mesh_reason"] = setup_.mesh.reason();
-  args["strategy"] = name(setup_.strategy.kind);
-  args["strategy_reason"] = setup_.strategy.why;
+  args["strategy"] = name(setup_.choice.strategy);
+  args["strategy_reason"] = setup_.choice.why;
   write_json_atomic(out_ / "run_args.json", args);
 }
 
@@ -417,7 +418,7 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
   info.model = setup_.model.name;
   info.dataset = options_.data;
   info.tokenizer = setup_.tokenizer->name();
-  info.strategy = name(setup_.strategy.kind);
+  info.strategy = name(setup_.choice.strategy);
   info.replicate = shape.replicate;
   info.shard = shape.shard;
   info.dtype = options_.dtype;
