@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "atoll/error.hpp"
 
@@ -31,12 +32,8 @@ void validate(const ActivationPlan& plan) {
   }
 }
 
-View first(View view, std::int64_t count) {
-  return view.part(0, static_cast<std::uint64_t>(count));
-}
-
 // A view of LayerActivations: elements per token, dtype, and whether selective recomputation redoes
-// it.
+// it, so that all layers share the first layer's memory.
 struct LayerField {
   View LayerActivations::*view;
   std::int64_t width;
@@ -76,25 +73,19 @@ Activations::Activations(const ModelConfig& config, const ActivationPlan& plan)
 }
 
 std::vector<Activations::Piece> Activations::pieces() {
-  const ModelConfig& config = config_;
-  const ActivationPlan& plan = plan_;
-  const std::int64_t tokens = plan.max_tokens;
-  const std::int64_t hidden = tokens * config.hidden;
-  const std::int64_t queries = tokens * config.query_width();
-  const std::int64_t keys = tokens * config.kv_width();
-  const std::int64_t head_rows = std::min(plan.head_rows, tokens);
-  const DType low = plan.compute;
-  const bool selective = plan.recompute == Recompute::selective;
+  const std::int64_t tokens = plan_.max_tokens;
+  const std::int64_t hidden = tokens * config_.hidden;
+  const std::int64_t queries = tokens * config_.query_width();
+  const std::int64_t keys = tokens * config_.kv_width();
+  const std::int64_t head_rows = std::min(plan_.head_rows, tokens);
+  const DType low = plan_.compute;
+  const bool selective = plan_.recompute == Recompute::selective;
   std::vector<Piece> pieces;
   for (View& boundary : boundaries_) pieces.push_back({&boundary, hidden, low});
-  for (const LayerField& field : layer_fields(config, low)) {
-    const auto add = [&](LayerActivations& layer) {
+  for (const LayerField& field : layer_fields(config_, low)) {
+    for (LayerActivations& layer :
+         std::span(layers_).first(selective && field.cheap ? 1 : layers_.size())) {
       pieces.push_back({&(layer.*field.view), tokens * field.width, field.dtype});
-    };
-    if (selective && field.cheap) {
-      add(shared_);
-    } else {
-      for (LayerActivations& layer : layers_) add(layer);
     }
   }
   pieces.insert(pieces.end(), {{&backward_.dattended, queries, low},
@@ -105,8 +96,8 @@ std::vector<Activations::Piece> Activations::pieces() {
                                {&gradient_, hidden, low},
                                {&head_.normed, hidden, low},
                                {&head_.inverse, tokens, DType::f32},
-                               {&head_.logits, head_rows * config.vocab, low},
-                               {&rope_table_, plan.max_seq * config.head_dim, DType::f32},
+                               {&head_.logits, head_rows * config_.vocab, low},
+                               {&rope_table_, plan_.max_seq * config_.head_dim, DType::f32},
                                {&total_, 2, DType::f64}});
   return pieces;
 }
@@ -128,9 +119,9 @@ Activations::Activations(const ModelConfig& config, const ActivationPlan& plan,
   }
   if (plan.recompute == Recompute::selective) {
     for (LayerActivations& layer : layers_) {
-      layer.normed1 = shared_.normed1;
-      layer.normed2 = shared_.normed2;
-      layer.hidden = shared_.hidden;
+      layer.normed1 = layers_.front().normed1;
+      layer.normed2 = layers_.front().normed2;
+      layer.hidden = layers_.front().hidden;
     }
   }
   head_.dnormed = backward_.dnormed;  // the head's backward ends before any layer's begins
@@ -149,38 +140,36 @@ void Activations::require_fits(const Batch& batch) const {
   }
 }
 
+// Cuts a view for max_tokens to the tokens of the batch.
+View Activations::cut(View view, const Batch& batch) const {
+  const std::uint64_t width = view.count / static_cast<std::uint64_t>(plan_.max_tokens);
+  return view.part(0, static_cast<std::uint64_t>(batch.size()) * width);
+}
+
 View Activations::boundary(std::int64_t n, const Batch& batch) const {
-  return first(boundaries_.at(static_cast<std::size_t>(n)), batch.size() * config_.hidden);
+  return cut(boundaries_.at(static_cast<std::size_t>(n)), batch);
 }
 
 LayerActivations Activations::layer(std::int64_t n, const Batch& batch) const {
-  const LayerActivations& all =
+  LayerActivations layer =
       layers_.at(plan_.recompute == Recompute::full ? 0 : static_cast<std::size_t>(n));
-  LayerActivations cut;
   for (const LayerField& field : layer_fields(config_, plan_.compute)) {
-    cut.*field.view = first(all.*field.view, batch.size() * field.width);
+    layer.*field.view = cut(layer.*field.view, batch);
   }
-  return cut;
+  return layer;
 }
 
 BackwardScratch Activations::backward(const Batch& batch) const {
-  const std::int64_t tokens = batch.size();
-  return {first(backward_.dattended, tokens * config_.query_width()),
-          first(backward_.dq, tokens * config_.query_width()),
-          first(backward_.dk, tokens * config_.kv_width()),
-          first(backward_.dv, tokens * config_.kv_width()),
-          first(backward_.dnormed, tokens * config_.hidden)};
+  return {cut(backward_.dattended, batch), cut(backward_.dq, batch), cut(backward_.dk, batch),
+          cut(backward_.dv, batch), cut(backward_.dnormed, batch)};
 }
 
 HeadActivations Activations::head(const Batch& batch) const {
-  const std::int64_t tokens = batch.size();
-  return {first(head_.normed, tokens * config_.hidden), first(head_.inverse, tokens),
-          first(head_.dnormed, tokens * config_.hidden), head_.logits};
+  return {cut(head_.normed, batch), cut(head_.inverse, batch), cut(head_.dnormed, batch),
+          head_.logits};
 }
 
-View Activations::gradient(const Batch& batch) const {
-  return first(gradient_, batch.size() * config_.hidden);
-}
+View Activations::gradient(const Batch& batch) const { return cut(gradient_, batch); }
 
 // Each block of rows reads and writes the head's whole f32 gradient: 8 bytes per element for 2
 // FLOPs per row. On an H100 (989 TFLOP/s, 3.35 TB/s), up to 1,181 rows are limited by bandwidth.

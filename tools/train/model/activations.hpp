@@ -100,10 +100,10 @@ class Activations {
   };
   Activations(const ModelConfig& config, const ActivationPlan& plan);
   std::vector<Piece> pieces();
+  atoll::View cut(atoll::View view, const Batch& batch) const;
 
   ModelConfig config_;
   ActivationPlan plan_;
-  LayerActivations shared_;  // buffers that all layers share under selective recomputation
   atoll::Buffer memory_;
   std::vector<atoll::View> boundaries_;
   std::vector<LayerActivations> layers_;  // a single one under full recomputation

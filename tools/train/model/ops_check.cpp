@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <initializer_list>
 #include <string_view>
+#include <utility>
 
 #include "atoll/error.hpp"
 
@@ -18,8 +20,10 @@ class Checker {
  public:
   explicit Checker(std::string_view operation) : operation_(operation) {}
 
-  void positive(std::string_view what, std::int64_t value) const {
-    if (value <= 0) fail(fmt::format("{} = {} is not positive", what, value));
+  void positive(std::initializer_list<std::pair<std::string_view, std::int64_t>> values) const {
+    for (const auto& [what, value] : values) {
+      if (value <= 0) fail(fmt::format("{} = {} is not positive", what, value));
+    }
   }
   void count(std::string_view what, ConstView view, std::int64_t expected) const {
     if (expected < 0 || view.count != static_cast<std::uint64_t>(expected)) {
@@ -35,6 +39,10 @@ class Checker {
   void view(std::string_view what, ConstView view, std::int64_t expected, DType type) const {
     count(what, view, expected);
     dtype(what, view, type);
+  }
+  void views(std::initializer_list<std::pair<std::string_view, ConstView>> all,
+             std::int64_t expected, DType type) const {
+    for (const auto& [what, one] : all) view(what, one, expected, type);
   }
   void compute(std::string_view what, ConstView view) const {
     if (view.dtype != DType::f32 && view.dtype != DType::bf16) {
@@ -59,9 +67,7 @@ std::int64_t elements(ConstView view) { return static_cast<std::int64_t>(view.co
 // Checks the shape and the argument that determines the compute dtype.
 void check_linear(const Checker& checker, LinearShape shape, std::string_view what, ConstView view,
                   std::int64_t count) {
-  checker.positive("tokens", shape.tokens);
-  checker.positive("in", shape.in);
-  checker.positive("out", shape.out);
+  checker.positive({{"tokens", shape.tokens}, {"in", shape.in}, {"out", shape.out}});
   checker.compute(what, view);
   checker.count(what, view, count);
 }
@@ -85,11 +91,11 @@ void check_positions(const Checker& checker, ConstView positions, std::int64_t t
 }
 
 AttentionCounts check_shape(const Checker& checker, const AttentionShape& shape) {
-  checker.positive("rows", shape.rows);
-  checker.positive("seq", shape.seq);
-  checker.positive("heads", shape.heads);
-  checker.positive("kv_heads", shape.kv_heads);
-  checker.positive("head_dim", shape.head_dim);
+  checker.positive({{"rows", shape.rows},
+                    {"seq", shape.seq},
+                    {"heads", shape.heads},
+                    {"kv_heads", shape.kv_heads},
+                    {"head_dim", shape.head_dim}});
   if (shape.window < 0) checker.fail(fmt::format("window = {} is negative", shape.window));
   if (shape.heads % shape.kv_heads != 0) {
     checker.fail(
@@ -110,10 +116,8 @@ template <class Args>
 AttentionCounts check_attention(const Checker& checker, const Args& args) {
   const AttentionCounts counts = check_shape(checker, args.shape);
   checker.compute("q", args.q);
-  checker.view("q", args.q, counts.queries, args.q.dtype);
-  checker.view("k", args.k, counts.keys, args.q.dtype);
-  checker.view("v", args.v, counts.keys, args.q.dtype);
-  checker.view("out", args.out, counts.queries, args.q.dtype);
+  checker.views({{"q", args.q}, {"out", args.out}}, counts.queries, args.q.dtype);
+  checker.views({{"k", args.k}, {"v", args.v}}, counts.keys, args.q.dtype);
   checker.view("lse", args.lse, counts.lse, DType::f32);
   check_positions(checker, args.positions, args.shape.rows * args.shape.seq);
   return counts;
@@ -121,7 +125,7 @@ AttentionCounts check_attention(const Checker& checker, const Args& args) {
 
 template <class Args>
 void check_norm(const Checker& checker, const Args& args) {
-  checker.positive("width", args.width);
+  checker.positive({{"width", args.width}});
   checker.compute("x", args.x);
   checker.multiple("x", args.x, args.width);
   checker.view("weight", args.weight, args.width, args.x.dtype);
@@ -188,8 +192,7 @@ void check(const RmsNormForward& args) {
 void check(const RmsNormBackward& args) {
   const Checker checker("rms_norm_backward");
   check_norm(checker, args);
-  checker.view("dy", args.dy, elements(args.x), args.x.dtype);
-  checker.view("dx", args.dx, elements(args.x), args.x.dtype);
+  checker.views({{"dy", args.dy}, {"dx", args.dx}}, elements(args.x), args.x.dtype);
   if (args.dx_mode == WriteMode::none) checker.fail("dx_mode none is not supported");
   if (args.dweight_mode != WriteMode::none) {
     checker.view("dweight", args.dweight, args.width, DType::f32);
@@ -198,7 +201,7 @@ void check(const RmsNormBackward& args) {
 
 void check_rope_table(ConstView table, std::int64_t head_dim) {
   const Checker checker("rope_table");
-  checker.positive("head_dim", head_dim);
+  checker.positive({{"head_dim", head_dim}});
   if (head_dim % 2 != 0) checker.fail(fmt::format("head_dim = {} is odd", head_dim));
   checker.dtype("table", table, DType::f32);
   checker.multiple("table", table, head_dim);
@@ -206,9 +209,7 @@ void check_rope_table(ConstView table, std::int64_t head_dim) {
 
 void check(const Rope& args) {
   const Checker checker("rope");
-  checker.positive("seq", args.seq);
-  checker.positive("heads", args.heads);
-  checker.positive("head_dim", args.head_dim);
+  checker.positive({{"seq", args.seq}, {"heads", args.heads}, {"head_dim", args.head_dim}});
   if (args.head_dim % 2 != 0) checker.fail(fmt::format("head_dim = {} is odd", args.head_dim));
   checker.compute("x", args.x);
   checker.multiple("x", args.x, args.seq * args.heads * args.head_dim);
@@ -225,31 +226,26 @@ void check(const AttentionForward& args) { check_attention(Checker("attention_fo
 void check(const AttentionBackward& args) {
   const Checker checker("attention_backward");
   const AttentionCounts counts = check_attention(checker, args);
-  checker.view("dout", args.dout, counts.queries, args.q.dtype);
-  checker.view("dq", args.dq, counts.queries, args.q.dtype);
-  checker.view("dk", args.dk, counts.keys, args.q.dtype);
-  checker.view("dv", args.dv, counts.keys, args.q.dtype);
+  checker.views({{"dout", args.dout}, {"dq", args.dq}}, counts.queries, args.q.dtype);
+  checker.views({{"dk", args.dk}, {"dv", args.dv}}, counts.keys, args.q.dtype);
 }
 
 void check_swiglu_forward(ConstView gate, ConstView up, ConstView out) {
   const Checker checker("swiglu_forward");
   checker.compute("gate", gate);
-  checker.view("up", up, elements(gate), gate.dtype);
-  checker.view("out", out, elements(gate), gate.dtype);
+  checker.views({{"up", up}, {"out", out}}, elements(gate), gate.dtype);
 }
 
 void check(const SwigluBackward& args) {
   const Checker checker("swiglu_backward");
   checker.compute("gate", args.gate);
-  checker.view("up", args.up, elements(args.gate), args.gate.dtype);
-  checker.view("dout", args.dout, elements(args.gate), args.gate.dtype);
-  checker.view("dgate", args.dgate, elements(args.gate), args.gate.dtype);
-  checker.view("dup", args.dup, elements(args.gate), args.gate.dtype);
+  checker.views({{"up", args.up}, {"dout", args.dout}, {"dgate", args.dgate}, {"dup", args.dup}},
+                elements(args.gate), args.gate.dtype);
 }
 
 void check_embedding_forward(ConstView tokens, ConstView table, ConstView out, std::int64_t width) {
   const Checker checker("embedding_forward");
-  checker.positive("width", width);
+  checker.positive({{"width", width}});
   checker.dtype("tokens", tokens, DType::i32);
   checker.compute("table", table);
   checker.multiple("table", table, width);
@@ -258,8 +254,7 @@ void check_embedding_forward(ConstView tokens, ConstView table, ConstView out, s
 
 void check(const EmbeddingBackward& args) {
   const Checker checker("embedding_backward");
-  checker.positive("width", args.width);
-  checker.positive("vocab", args.vocab);
+  checker.positive({{"width", args.width}, {"vocab", args.vocab}});
   checker.dtype("tokens", args.tokens, DType::i32);
   checker.compute("dy", args.dy);
   checker.count("dy", args.dy, elements(args.tokens) * args.width);
@@ -270,7 +265,7 @@ void check(const EmbeddingBackward& args) {
 
 void check(const CrossEntropy& args) {
   const Checker checker("cross_entropy");
-  checker.positive("vocab", args.vocab);
+  checker.positive({{"vocab", args.vocab}});
   checker.dtype("labels", args.labels, DType::i32);
   checker.compute("logits", args.logits);
   checker.count("logits", args.logits, elements(args.labels) * args.vocab);
