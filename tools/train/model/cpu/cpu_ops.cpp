@@ -121,27 +121,11 @@ class CpuOps final : public Ops {
   }
 
   void attention_forward(Stream& stream, const AttentionForward& args) override {
-    check(args);
-    stream.enqueue([this, args] {
-      check_positions(args.positions, args.shape.seq);
-      const std::size_t kv_heads = to_size(args.shape.kv_heads);
-      reserve_threads(attention_forward_scratch(args.shape));
-      each(to_size(args.shape.rows) * kv_heads, [&](std::size_t i) {
-        cpu::attention_forward(args, {i / kv_heads, i % kv_heads, thread_scratch()});
-      });
-    });
+    attention(stream, args, attention_forward_scratch, cpu::attention_forward);
   }
 
   void attention_backward(Stream& stream, const AttentionBackward& args) override {
-    check(args);
-    stream.enqueue([this, args] {
-      check_positions(args.positions, args.shape.seq);
-      const std::size_t kv_heads = to_size(args.shape.kv_heads);
-      reserve_threads(attention_backward_scratch(args.shape));
-      each(to_size(args.shape.rows) * kv_heads, [&](std::size_t i) {
-        cpu::attention_backward(args, {i / kv_heads, i % kv_heads, thread_scratch()});
-      });
-    });
+    attention(stream, args, attention_backward_scratch, cpu::attention_backward);
   }
 
   void swiglu_forward(Stream& stream, ConstView gate, ConstView up, View out) override {
@@ -202,6 +186,20 @@ class CpuOps final : public Ops {
   }
 
  private:
+  template <class Args>
+  void attention(Stream& stream, const Args& args, std::size_t (*scratch)(const AttentionShape&),
+                 void (*kernel)(const Args&, const AttentionTask&)) {
+    check(args);
+    stream.enqueue([this, args, scratch, kernel] {
+      check_positions(args.positions, args.shape.seq);
+      const std::size_t kv_heads = to_size(args.shape.kv_heads);
+      reserve_threads(scratch(args.shape));
+      each(to_size(args.shape.rows) * kv_heads, [&](std::size_t i) {
+        kernel(args, {i / kv_heads, i % kv_heads, thread_scratch()});
+      });
+    });
+  }
+
   // Runs body(Range) on [0, count), divided among the threads at multiples of `step`.
   template <class Body>
   void split(std::size_t count, std::size_t step, const Body& body) const {
