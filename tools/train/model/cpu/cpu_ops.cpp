@@ -12,7 +12,6 @@
 #include "atoll/error.hpp"
 #include "model/cpu/kernels.hpp"
 #include "model/cpu/scratch.hpp"
-#include "model/ops_check.hpp"
 
 namespace train::cpu {
 
@@ -69,15 +68,13 @@ class CpuOps final : public Ops {
     });
   }
 
-  void rms_norm_forward(Stream& stream, const RmsNormForward& args) override {
-    check(args);
+  void run(Stream& stream, const RmsNormForward& args) override {
     stream.enqueue([this, args] {
       split(args.inverse.count, 1, [&](Range r) { cpu::rms_norm_forward(args, r); });
     });
   }
 
-  void rms_norm_backward(Stream& stream, const RmsNormBackward& args) override {
-    check(args);
+  void run(Stream& stream, const RmsNormBackward& args) override {
     stream.enqueue([this, args] {
       const std::size_t tokens = args.inverse.count;
       const std::size_t width = to_size(args.width);
@@ -94,8 +91,7 @@ class CpuOps final : public Ops {
     });
   }
 
-  void rope_table(Stream& stream, View table, std::int64_t head_dim, double theta) override {
-    check_rope_table(table, head_dim);
+  void run_rope_table(Stream& stream, View table, std::int64_t head_dim, double theta) override {
     stream.enqueue([table, head_dim, theta] {
       const std::int64_t half = head_dim / 2;
       const auto positions = static_cast<std::int64_t>(table.count) / head_dim;
@@ -111,8 +107,7 @@ class CpuOps final : public Ops {
     });
   }
 
-  void rope(Stream& stream, const Rope& args) override {
-    check(args);
+  void run(Stream& stream, const Rope& args) override {
     stream.enqueue([this, args] {
       check_positions(args.positions, args.seq);
       const std::size_t tokens = args.x.count / to_size(args.heads * args.head_dim);
@@ -120,31 +115,28 @@ class CpuOps final : public Ops {
     });
   }
 
-  void attention_forward(Stream& stream, const AttentionForward& args) override {
+  void run(Stream& stream, const AttentionForward& args) override {
     attention(stream, args, attention_forward_scratch, cpu::attention_forward);
   }
 
-  void attention_backward(Stream& stream, const AttentionBackward& args) override {
+  void run(Stream& stream, const AttentionBackward& args) override {
     attention(stream, args, attention_backward_scratch, cpu::attention_backward);
   }
 
-  void swiglu_forward(Stream& stream, ConstView gate, ConstView up, View out) override {
-    check_swiglu_forward(gate, up, out);
+  void run_swiglu_forward(Stream& stream, ConstView gate, ConstView up, View out) override {
     stream.enqueue([this, gate, up, out] {
       split(gate.count, column_step, [&](Range r) { cpu::swiglu_forward(gate, up, out, r); });
     });
   }
 
-  void swiglu_backward(Stream& stream, const SwigluBackward& args) override {
-    check(args);
+  void run(Stream& stream, const SwigluBackward& args) override {
     stream.enqueue([this, args] {
       split(args.gate.count, column_step, [&](Range r) { cpu::swiglu_backward(args, r); });
     });
   }
 
-  void embedding_forward(Stream& stream, ConstView tokens, ConstView table, View out,
-                         std::int64_t width) override {
-    check_embedding_forward(tokens, table, out, width);
+  void run_embedding_forward(Stream& stream, ConstView tokens, ConstView table, View out,
+                             std::int64_t width) override {
     stream.enqueue([this, tokens, table, out, width] {
       require_ids("token", tokens, static_cast<std::int64_t>(table.count) / width, 0);
       const std::size_t bytes = to_size(width) * size_of(table.dtype);
@@ -159,9 +151,7 @@ class CpuOps final : public Ops {
     });
   }
 
-  void embedding_backward(Stream& stream, const EmbeddingBackward& args) override {
-    if (args.mode == WriteMode::none) return;
-    check(args);
+  void run(Stream& stream, const EmbeddingBackward& args) override {
     stream.enqueue([this, args] {
       require_ids("token", args.tokens, args.vocab, 0);
       split(to_size(args.width), column_step,
@@ -169,8 +159,7 @@ class CpuOps final : public Ops {
     });
   }
 
-  void cross_entropy(Stream& stream, const CrossEntropy& args) override {
-    check(args);
+  void run(Stream& stream, const CrossEntropy& args) override {
     stream.enqueue([this, args] {
       const std::size_t tokens = args.labels.count;
       require_ids("label", args.labels, args.vocab, std::numeric_limits<std::int32_t>::min());
@@ -189,7 +178,6 @@ class CpuOps final : public Ops {
   template <class Args>
   void attention(Stream& stream, const Args& args, std::size_t (*scratch)(const AttentionShape&),
                  void (*kernel)(const Args&, const AttentionTask&)) {
-    check(args);
     stream.enqueue([this, args, scratch, kernel] {
       check_positions(args.positions, args.shape.seq);
       const std::size_t kv_heads = to_size(args.shape.kv_heads);

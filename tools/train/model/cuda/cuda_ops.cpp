@@ -11,7 +11,6 @@
 #include "model/cuda/attention.hpp"
 #include "model/cuda/kernels.hpp"
 #include "model/cuda/matmul.hpp"
-#include "model/ops_check.hpp"
 
 namespace train::cuda {
 
@@ -112,15 +111,13 @@ class CudaOps final : public Ops {
     matmul_.run(native(stream), product, a.data, b.data, c.data, residual.data);
   }
 
-  void rms_norm_forward(Stream& stream, const RmsNormForward& args) override {
-    check(args);
+  void run(Stream& stream, const RmsNormForward& args) override {
     check_norm_width(args.width, args.x.dtype, is_aligned(args));
     const Current current(ordinal_);
     cuda::rms_norm_forward(native(stream), args);
   }
 
-  void rms_norm_backward(Stream& stream, const RmsNormBackward& args) override {
-    check(args);
+  void run(Stream& stream, const RmsNormBackward& args) override {
     check_norm_width(args.width, args.x.dtype, is_aligned(args));
     const Current current(ordinal_);
     const auto tokens = static_cast<std::int64_t>(args.inverse.count);
@@ -128,20 +125,17 @@ class CudaOps final : public Ops {
     cuda::rms_norm_backward(native(stream), args, static_cast<float*>(partials));
   }
 
-  void rope_table(Stream& stream, View table, std::int64_t head_dim, double theta) override {
-    check_rope_table(table, head_dim);
+  void run_rope_table(Stream& stream, View table, std::int64_t head_dim, double theta) override {
     const Current current(ordinal_);
     cuda::rope_table(native(stream), table, head_dim, theta);
   }
 
-  void rope(Stream& stream, const Rope& args) override {
-    check(args);
+  void run(Stream& stream, const Rope& args) override {
     const Current current(ordinal_);
     cuda::rope(native(stream), args);
   }
 
-  void attention_forward(Stream& stream, const AttentionForward& args) override {
-    check(args);
+  void run(Stream& stream, const AttentionForward& args) override {
     check_head_dim(args.shape.head_dim);
     const Current current(ordinal_);
     const bool done = attention_.forward(native(stream), args,
@@ -149,8 +143,7 @@ class CudaOps final : public Ops {
     if (!done) cuda::attention_forward(native(stream), args);
   }
 
-  void attention_backward(Stream& stream, const AttentionBackward& args) override {
-    check(args);
+  void run(Stream& stream, const AttentionBackward& args) override {
     check_head_dim(args.shape.head_dim);
     const Current current(ordinal_);
     const bool done = attention_.backward(
@@ -160,36 +153,30 @@ class CudaOps final : public Ops {
     cuda::attention_backward(native(stream), args, static_cast<float*>(deltas));
   }
 
-  void swiglu_forward(Stream& stream, ConstView gate, ConstView up, View out) override {
-    check_swiglu_forward(gate, up, out);
+  void run_swiglu_forward(Stream& stream, ConstView gate, ConstView up, View out) override {
     const Current current(ordinal_);
     cuda::swiglu_forward(native(stream), gate, up, out);
   }
 
-  void swiglu_backward(Stream& stream, const SwigluBackward& args) override {
-    check(args);
+  void run(Stream& stream, const SwigluBackward& args) override {
     const Current current(ordinal_);
     cuda::swiglu_backward(native(stream), args);
   }
 
-  void embedding_forward(Stream& stream, ConstView tokens, ConstView table, View out,
-                         std::int64_t width) override {
-    check_embedding_forward(tokens, table, out, width);
+  void run_embedding_forward(Stream& stream, ConstView tokens, ConstView table, View out,
+                             std::int64_t width) override {
     const Current current(ordinal_);
     cuda::embedding_forward(native(stream), tokens, table, out, width,
                             ids_.token(static_cast<std::int64_t>(table.count) / width));
   }
 
-  void embedding_backward(Stream& stream, const EmbeddingBackward& args) override {
-    if (args.mode == WriteMode::none) return;
-    check(args);
+  void run(Stream& stream, const EmbeddingBackward& args) override {
     const Current current(ordinal_);
     void* const memory = scratch(stream, embedding_scratch(args.tokens.count));
     cuda::embedding_backward(native(stream), args, memory, ids_.token(args.vocab));
   }
 
-  void cross_entropy(Stream& stream, const CrossEntropy& args) override {
-    check(args);
+  void run(Stream& stream, const CrossEntropy& args) override {
     const Current current(ordinal_);
     void* const losses = scratch(stream, args.labels.count * sizeof(double));
     cuda::cross_entropy(native(stream), args, static_cast<double*>(losses), ids_.label(args.vocab));

@@ -1,4 +1,4 @@
-#include "model/ops_check.hpp"
+#include "model/ops.hpp"
 
 #include <fmt/format.h>
 
@@ -183,13 +183,14 @@ void Ops::linear_wgrad(Stream& stream, LinearShape shape, ConstView dy, ConstVie
            dy, x, dweight, {});
 }
 
-void check(const RmsNormForward& args) {
+void Ops::rms_norm_forward(Stream& stream, const RmsNormForward& args) {
   const Checker checker("rms_norm_forward");
   check_norm(checker, args);
   checker.view("y", args.y, elements(args.x), args.x.dtype);
+  run(stream, args);
 }
 
-void check(const RmsNormBackward& args) {
+void Ops::rms_norm_backward(Stream& stream, const RmsNormBackward& args) {
   const Checker checker("rms_norm_backward");
   check_norm(checker, args);
   checker.views({{"dy", args.dy}, {"dx", args.dx}}, elements(args.x), args.x.dtype);
@@ -197,17 +198,19 @@ void check(const RmsNormBackward& args) {
   if (args.dweight_mode != WriteMode::none) {
     checker.view("dweight", args.dweight, args.width, DType::f32);
   }
+  run(stream, args);
 }
 
-void check_rope_table(ConstView table, std::int64_t head_dim) {
+void Ops::rope_table(Stream& stream, View table, std::int64_t head_dim, double theta) {
   const Checker checker("rope_table");
   checker.positive({{"head_dim", head_dim}});
   if (head_dim % 2 != 0) checker.fail(fmt::format("head_dim = {} is odd", head_dim));
   checker.dtype("table", table, DType::f32);
   checker.multiple("table", table, head_dim);
+  run_rope_table(stream, table, head_dim, theta);
 }
 
-void check(const Rope& args) {
+void Ops::rope(Stream& stream, const Rope& args) {
   const Checker checker("rope");
   checker.positive({{"seq", args.seq}, {"heads", args.heads}, {"head_dim", args.head_dim}});
   if (args.head_dim % 2 != 0) checker.fail(fmt::format("head_dim = {} is odd", args.head_dim));
@@ -219,51 +222,60 @@ void check(const Rope& args) {
                              args.seq * args.head_dim));
   }
   check_positions(checker, args.positions, elements(args.x) / (args.heads * args.head_dim));
+  run(stream, args);
 }
 
-void check(const AttentionForward& args) { check_attention(Checker("attention_forward"), args); }
+void Ops::attention_forward(Stream& stream, const AttentionForward& args) {
+  check_attention(Checker("attention_forward"), args);
+  run(stream, args);
+}
 
-void check(const AttentionBackward& args) {
+void Ops::attention_backward(Stream& stream, const AttentionBackward& args) {
   const Checker checker("attention_backward");
   const AttentionCounts counts = check_attention(checker, args);
   checker.views({{"dout", args.dout}, {"dq", args.dq}}, counts.queries, args.q.dtype);
   checker.views({{"dk", args.dk}, {"dv", args.dv}}, counts.keys, args.q.dtype);
+  run(stream, args);
 }
 
-void check_swiglu_forward(ConstView gate, ConstView up, ConstView out) {
+void Ops::swiglu_forward(Stream& stream, ConstView gate, ConstView up, View out) {
   const Checker checker("swiglu_forward");
   checker.compute("gate", gate);
   checker.views({{"up", up}, {"out", out}}, elements(gate), gate.dtype);
+  run_swiglu_forward(stream, gate, up, out);
 }
 
-void check(const SwigluBackward& args) {
+void Ops::swiglu_backward(Stream& stream, const SwigluBackward& args) {
   const Checker checker("swiglu_backward");
   checker.compute("gate", args.gate);
   checker.views({{"up", args.up}, {"dout", args.dout}, {"dgate", args.dgate}, {"dup", args.dup}},
                 elements(args.gate), args.gate.dtype);
+  run(stream, args);
 }
 
-void check_embedding_forward(ConstView tokens, ConstView table, ConstView out, std::int64_t width) {
+void Ops::embedding_forward(Stream& stream, ConstView tokens, ConstView table, View out,
+                            std::int64_t width) {
   const Checker checker("embedding_forward");
   checker.positive({{"width", width}});
   checker.dtype("tokens", tokens, DType::i32);
   checker.compute("table", table);
   checker.multiple("table", table, width);
   checker.view("out", out, elements(tokens) * width, table.dtype);
+  run_embedding_forward(stream, tokens, table, out, width);
 }
 
-void check(const EmbeddingBackward& args) {
+void Ops::embedding_backward(Stream& stream, const EmbeddingBackward& args) {
+  if (args.mode == WriteMode::none) return;
   const Checker checker("embedding_backward");
   checker.positive({{"width", args.width}, {"vocab", args.vocab}});
   checker.dtype("tokens", args.tokens, DType::i32);
   checker.compute("dy", args.dy);
   checker.count("dy", args.dy, elements(args.tokens) * args.width);
-  if (args.mode != WriteMode::none) {
-    checker.view("dtable", args.dtable, args.vocab * args.width, DType::f32);
-  }
+  checker.view("dtable", args.dtable, args.vocab * args.width, DType::f32);
+  run(stream, args);
 }
 
-void check(const CrossEntropy& args) {
+void Ops::cross_entropy(Stream& stream, const CrossEntropy& args) {
   const Checker checker("cross_entropy");
   checker.positive({{"vocab", args.vocab}});
   checker.dtype("labels", args.labels, DType::i32);
@@ -277,6 +289,7 @@ void check(const CrossEntropy& args) {
     checker.dtype("dlogits in place", args.dlogits, args.logits.dtype);
   }
   checker.view("total", args.total, 2, DType::f64);
+  run(stream, args);
 }
 
 }  // namespace train
