@@ -197,7 +197,7 @@ class Ops {
   virtual void check_ids([[maybe_unused]] atoll::Stream& stream) {}
 
  private:
-  // Compute the operations above, which check the arguments.
+  // The functions above call these with checked arguments.
   virtual void run(atoll::Stream& stream, const RmsNormForward& args) = 0;
   virtual void run(atoll::Stream& stream, const RmsNormBackward& args) = 0;
   virtual void run(atoll::Stream& stream, const Rope& args) = 0;
