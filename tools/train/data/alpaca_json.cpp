@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "atoll/error.hpp"
 #include "data/loaders.hpp"
+#include "fail.hpp"
 
 namespace train {
 namespace {
@@ -180,8 +180,7 @@ bool parse(std::string_view text, Layout layout, const RecordSink& sink, const s
   if (events.error().empty()) return !events.stopped();
   const auto end = static_cast<std::size_t>(reached - text.data());
   const std::size_t byte = base + std::min(events.syntax_error_at().value_or(end), text.size());
-  throw atoll::Error(atoll::ErrorCode::bad_data,
-                     fmt::format("{}byte {}: {}", place, byte, events.error()));
+  fail(ErrorCode::bad_data, "{}byte {}: {}", place, byte, events.error());
 }
 
 }  // namespace

@@ -1,12 +1,13 @@
 #include "loop/engine_model.hpp"
 
-#include <fmt/core.h>
 #include <fnmatch.h>
 
 #include <algorithm>
 #include <iterator>
 #include <optional>
 #include <set>
+
+#include "fail.hpp"
 
 namespace train {
 namespace {
@@ -63,9 +64,6 @@ void backward(fsdp::Engine& engine, fsdp::Pass& pass, const Decoder& decoder, co
 // Returns the Hugging Face names of the parameters that the patterns of --freeze match.
 std::set<std::string> frozen_names(const ModelConfig& model,
                                    const std::vector<std::string>& patterns) {
-  const auto refuse = [](const std::string& why) {
-    throw atoll::Error(atoll::ErrorCode::invalid_argument, "--freeze" + why);
-  };
   std::vector<std::string> all;
   for (std::size_t u = 0; u < unit_count(model); ++u) {
     for (const auto& spec : param_specs(model, u)) all.push_back(spec.hf_name);
@@ -75,13 +73,12 @@ std::set<std::string> frozen_names(const ModelConfig& model,
     const auto matches = [&](const std::string& name) {
       return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
     };
-    if (std::ranges::none_of(all, matches)) {
-      refuse(fmt::format(" {}: matches no parameter of {}; {} is one of its names", pattern,
-                         model.name, all.front()));
-    }
+    require(std::ranges::any_of(all, matches),
+            "--freeze {}: matches no parameter of {}; {} is one of its names", pattern, model.name,
+            all.front());
     std::ranges::copy_if(all, std::inserter(frozen, frozen.end()), matches);
   }
-  if (frozen.size() == all.size()) refuse(": the patterns leave no parameter to train");
+  require(frozen.size() < all.size(), "--freeze: the patterns leave no parameter to train");
   return frozen;
 }
 

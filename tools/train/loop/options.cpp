@@ -14,6 +14,7 @@
 
 #include "atoll/fsdp.hpp"
 #include "atoll/mesh.hpp"
+#include "fail.hpp"
 
 namespace train {
 
@@ -29,16 +30,10 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RunOptions, model, init, freeze, tokenizer, d
 
 namespace {
 
-void require(bool fine, std::string_view flag, std::string_view rule) {
-  if (!fine) {
-    throw atoll::Error(atoll::ErrorCode::invalid_argument, fmt::format("{}: {}", flag, rule));
-  }
-}
-
 void require_one_of(const std::string& value, std::string_view flag,
                     const std::vector<std::string_view>& known) {
-  require(std::ranges::find(known, value) != known.end(), fmt::format("{} {}", flag, value),
-          fmt::format("use one of {}", fmt::join(known, ", ")));
+  require(std::ranges::find(known, value) != known.end(), "{} {}: use one of {}", flag, value,
+          fmt::join(known, ", "));
 }
 
 StepRange parse_range(const std::string& text) {
@@ -47,18 +42,19 @@ StepRange parse_range(const std::string& text) {
   const auto first = std::from_chars(text.data(), end, range.first);
   const bool colon = first.ec == std::errc() && first.ptr != end && *first.ptr == ':';
   const auto last = std::from_chars(colon ? first.ptr + 1 : end, end, range.last);
-  require(last.ec == std::errc() && last.ptr == end, "--trace-steps " + text,
-          "use FIRST:LAST, for example 3:7");
+  require(last.ec == std::errc() && last.ptr == end,
+          "--trace-steps {}: use FIRST:LAST, for example 3:7", text);
   return range;
 }
 
 void check_trace(const RunOptions& options) {
   if (options.trace_steps.empty()) return;
-  require(!options.trace.empty(), "--trace-steps", "needs --trace");
+  require(!options.trace.empty(), "--trace-steps: needs --trace");
   const StepRange range = parse_range(options.trace_steps);
   require(1 <= range.first && range.first <= range.last && range.last <= options.steps,
-          "--trace-steps " + options.trace_steps,
-          fmt::format("must lie within 1:{}, and FIRST must not exceed LAST", options.steps));
+
+          "--trace-steps {}: must lie within 1:{}, and FIRST must not exceed LAST",
+          options.trace_steps, options.steps);
 }
 
 }  // namespace
@@ -75,7 +71,7 @@ void check(const RunOptions& options) {
                                          {"--micro-batch", options.micro_batch >= 1},
                                          {"--steps", options.steps >= 1},
                                          {"--reduce-buffers", options.reduce_buffers >= 1}})
-    require(fine, flag, "must be at least 1");
+    require(fine, "{}: must be at least 1", flag);
   for (const auto& [flag, fine] : Checks{{"--warmup-steps", options.warmup_steps >= 0},
                                          {"--lr-warmup", options.lr_warmup >= 0},
                                          {"--weight-decay", options.weight_decay >= 0},
@@ -85,12 +81,12 @@ void check(const RunOptions& options) {
                                          {"--threads", options.threads >= 0},
                                          {"--samples", options.samples >= 0},
                                          {"--checkpoint-every", options.checkpoint_every >= 0}})
-    require(fine, flag, "must not be negative");
-  require(options.beta1 >= 0 && options.beta1 < 1, "--beta1", "must be in [0, 1)");
-  require(options.beta2 >= 0 && options.beta2 < 1, "--beta2", "must be in [0, 1)");
-  require(options.seq >= 2, "--seq", "must be at least 2 tokens");
-  require(std::isfinite(options.lr) && options.lr >= 0, "--lr", "must be finite and not negative");
-  require(options.epsilon > 0, "--epsilon", "must be greater than 0");
+    require(fine, "{}: must not be negative", flag);
+  require(options.beta1 >= 0 && options.beta1 < 1, "--beta1: must be in [0, 1)");
+  require(options.beta2 >= 0 && options.beta2 < 1, "--beta2: must be in [0, 1)");
+  require(options.seq >= 2, "--seq: must be at least 2 tokens");
+  require(std::isfinite(options.lr) && options.lr >= 0, "--lr: must be finite and not negative");
+  require(options.epsilon > 0, "--epsilon: must be greater than 0");
   require_one_of(options.dtype, "--dtype", {"f32", "bf16"});
   require_one_of(options.reduce_dtype, "--reduce-dtype", {"f32", "bf16"});
   require_one_of(options.moments, "--moments", {"f32", "bf16"});

@@ -13,6 +13,7 @@
 
 #include "atoll/checkpoint.hpp"
 #include "data/loaders.hpp"
+#include "fail.hpp"
 #include "model/params.hpp"
 #include "report/files.hpp"
 #include "report/log.hpp"
@@ -51,8 +52,7 @@ DeviceMemory memory_of_ranks(atoll::World& world, const atoll::Topology& topolog
 ModelConfig load_model(const RunOptions& options, const Tokenizer& tokenizer) {
   if (!options.init.empty()) {
     if (!fs::exists(options.init)) {
-      throw atoll::Error(atoll::ErrorCode::not_found,
-                         "--init " + options.init + ": no such file or folder");
+      fail(ErrorCode::not_found, "--init {}: no such file or folder", options.init);
     }
     const fs::path folder = fs::is_directory(options.init) ? fs::path(options.init)
                                                            : fs::path(options.init).parent_path();
@@ -92,8 +92,7 @@ void compare(atoll::World& world, std::string_view subject, const std::string& m
   const auto all = world.exchange(fmt::format("train/setup/{}", subject), mine);
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
-    throw atoll::Error(atoll::ErrorCode::mismatch,
-                       fmt::format("rank {} has {}", rank, tell(all[rank], all[0])));
+    fail(ErrorCode::mismatch, "rank {} has {}", rank, tell(all[rank], all[0]));
   }
 }
 
@@ -124,19 +123,16 @@ void check_trace_file(const std::string& file) {
   try {
     check_writable(file);
   } catch (const atoll::Error& error) {
-    throw atoll::Error(error.code(), std::string("--trace: ") + error.what());
+    fail(error.code(), "--trace: {}", error.what());
   }
 }
 
 // Fails before anything is allocated. The engine's memory is checked later.
 void check_activations(const RunOptions& options, std::uint64_t bytes) {
-  if (options.memory_limit == 0 || bytes <= options.memory_limit) return;
-  throw atoll::Error(
-      atoll::ErrorCode::invalid_argument,
-      fmt::format(
+  require(options.memory_limit == 0 || bytes <= options.memory_limit,
           "--memory-limit: activations alone take {} of {} bytes: use --recompute full or a "
           "smaller --micro-batch or --seq",
-          bytes, options.memory_limit));
+          bytes, options.memory_limit);
 }
 
 // Steps completed by the run that saved the checkpoint, skipped updates included.
@@ -148,10 +144,9 @@ std::int64_t steps_done(const std::map<std::string, std::string>& extra,
   std::int64_t steps = -1;
   const auto parsed = std::from_chars(text.data(), end, steps);
   if (parsed.ec == std::errc() && parsed.ptr == end && steps >= 0) return steps;
-  throw atoll::Error(
-      atoll::ErrorCode::bad_data,
-      folder +
-          ": the checkpoint lacks the number of its last step; save it again with atoll-train");
+  fail(ErrorCode::bad_data,
+       "{}: the checkpoint lacks the number of its last step; save it again with atoll-train",
+       folder);
 }
 
 }  // namespace
@@ -225,8 +220,7 @@ std::int64_t start_weights(const RunOptions& options, const ModelConfig& model,
     }
     std::sort(files.begin(), files.end());
     if (files.empty()) {
-      throw atoll::Error(atoll::ErrorCode::not_found,
-                         fmt::format("{}: no .safetensors file in it", options.init));
+      fail(ErrorCode::not_found, "{}: no .safetensors file in it", options.init);
     }
   } else {
     files.emplace_back(options.init);
@@ -244,8 +238,7 @@ std::string hf_name(const ModelConfig& model, std::string_view unit, std::string
       if (spec.name == param) return spec.hf_name;
     }
   }
-  throw atoll::Error(atoll::ErrorCode::not_found,
-                     fmt::format("the model has no {}.{}", unit, param));
+  fail(ErrorCode::not_found, "the model has no {}.{}", unit, param);
 }
 
 }  // namespace train

@@ -1,7 +1,5 @@
 #include "loop/trainer.hpp"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -11,6 +9,7 @@
 
 #include "atoll/checkpoint.hpp"
 #include "data/batches.hpp"
+#include "fail.hpp"
 #include "loop/engine_model.hpp"
 #include "loop/machine.hpp"
 #include "loop/setup.hpp"
@@ -170,12 +169,10 @@ Trainer::~Trainer() {
 void Trainer::check_memory() {
   const std::uint64_t planned = engine_.memory().total();
   if (options_.memory_limit == 0 || planned <= options_.memory_limit) return;
-  throw atoll::Error(
-      atoll::ErrorCode::invalid_argument,
-      fmt::format("--memory-limit: the plan of {} is over {} bytes: use --strategy auto to find a "
-                  "strategy that fits, --recompute full, or a smaller --micro-batch\n{}",
-                  name(setup_.choice.strategy), options_.memory_limit,
-                  engine_.memory().to_string()));
+  fail(ErrorCode::invalid_argument,
+       "--memory-limit: the plan of {} is over {} bytes: use --strategy auto to find a "
+       "strategy that fits, --recompute full, or a smaller --micro-batch\n{}",
+       name(setup_.choice.strategy), options_.memory_limit, engine_.memory().to_string());
 }
 
 // Counts the device memory allocated outside the engine.

@@ -1,12 +1,10 @@
 #include "model/activations.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <span>
 
-#include "atoll/error.hpp"
+#include "fail.hpp"
 
 namespace train {
 namespace {
@@ -16,20 +14,13 @@ using atoll::View;
 
 constexpr std::size_t alignment = 256;
 
-[[noreturn]] void fail(const std::string& what) {
-  throw atoll::Error(atoll::ErrorCode::invalid_argument, what);
-}
-
 void validate(const ActivationPlan& plan) {
-  if (plan.max_tokens <= 0 || plan.max_seq <= 0 || plan.head_rows <= 0) {
-    fail(fmt::format(
-        "activation plan: max_tokens = {}, max_seq = {}, head_rows = {}: all must be positive",
-        plan.max_tokens, plan.max_seq, plan.head_rows));
-  }
-  if (plan.compute != DType::f32 && plan.compute != DType::bf16) {
-    fail(fmt::format("activation plan: dtype {} is not supported, only f32 and bf16",
-                     atoll::name(plan.compute)));
-  }
+  require(plan.max_tokens > 0 && plan.max_seq > 0 && plan.head_rows > 0,
+          "activation plan: max_tokens = {}, max_seq = {}, head_rows = {}: all must be positive",
+          plan.max_tokens, plan.max_seq, plan.head_rows);
+  require(plan.compute == DType::f32 || plan.compute == DType::bf16,
+          "activation plan: dtype {} is not supported, only f32 and bf16",
+          atoll::name(plan.compute));
 }
 
 // A view of LayerActivations: elements per token, dtype, and whether selective recomputation redoes
@@ -128,16 +119,12 @@ Activations::Activations(const ModelConfig& config, const ActivationPlan& plan,
 }
 
 void Activations::require_fits(const Batch& batch) const {
-  if (batch.rows <= 0 || batch.seq <= 0) {
-    fail(fmt::format("a batch of {} rows of {} tokens: both must be positive", batch.rows,
-                     batch.seq));
-  }
-  if (batch.seq > plan_.max_seq || batch.rows > plan_.max_tokens / batch.seq) {
-    fail(
-        fmt::format("a batch of {} rows of {} tokens; activations were planned for {} tokens in "
-                    "sequences of at most {}",
-                    batch.rows, batch.seq, plan_.max_tokens, plan_.max_seq));
-  }
+  require(batch.rows > 0 && batch.seq > 0, "a batch of {} rows of {} tokens: both must be positive",
+          batch.rows, batch.seq);
+  require(batch.seq <= plan_.max_seq && batch.rows <= plan_.max_tokens / batch.seq,
+          "a batch of {} rows of {} tokens; activations were planned for {} tokens in sequences of "
+          "at most {}",
+          batch.rows, batch.seq, plan_.max_tokens, plan_.max_seq);
 }
 
 // Cuts a view for max_tokens to the tokens of the batch.

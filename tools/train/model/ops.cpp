@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "atoll/error.hpp"
+#include "fail.hpp"
 
 namespace train {
 namespace {
@@ -22,19 +22,16 @@ class Checker {
 
   void positive(std::initializer_list<std::pair<std::string_view, std::int64_t>> values) const {
     for (const auto& [what, value] : values) {
-      if (value <= 0) fail(fmt::format("{} = {} is not positive", what, value));
+      require(value > 0, "{} = {} is not positive", what, value);
     }
   }
   void count(std::string_view what, ConstView view, std::int64_t expected) const {
-    if (expected < 0 || view.count != static_cast<std::uint64_t>(expected)) {
-      fail(fmt::format("{} has {} elements, expected {}", what, view.count, expected));
-    }
+    require(expected >= 0 && view.count == static_cast<std::uint64_t>(expected),
+            "{} has {} elements, expected {}", what, view.count, expected);
   }
   void dtype(std::string_view what, ConstView view, DType expected) const {
-    if (view.dtype != expected) {
-      fail(fmt::format("{} is {}, expected {}", what, atoll::name(view.dtype),
-                       atoll::name(expected)));
-    }
+    require(view.dtype == expected, "{} is {}, expected {}", what, atoll::name(view.dtype),
+            atoll::name(expected));
   }
   void view(std::string_view what, ConstView view, std::int64_t expected, DType type) const {
     count(what, view, expected);
@@ -45,17 +42,18 @@ class Checker {
     for (const auto& [what, one] : all) view(what, one, expected, type);
   }
   void compute(std::string_view what, ConstView view) const {
-    if (view.dtype != DType::f32 && view.dtype != DType::bf16) {
-      fail(fmt::format("{} is {}, expected f32 or bf16", what, atoll::name(view.dtype)));
-    }
+    require(view.dtype == DType::f32 || view.dtype == DType::bf16, "{} is {}, expected f32 or bf16",
+            what, atoll::name(view.dtype));
   }
   void multiple(std::string_view what, ConstView view, std::int64_t of) const {
-    if (view.count % static_cast<std::uint64_t>(of) != 0) {
-      fail(fmt::format("{} has {} elements, not a multiple of {}", what, view.count, of));
-    }
+    require(view.count % static_cast<std::uint64_t>(of) == 0,
+            "{} has {} elements, not a multiple of {}", what, view.count, of);
   }
-  [[noreturn]] void fail(const std::string& why) const {
-    throw atoll::Error(atoll::ErrorCode::invalid_argument, fmt::format("{}: {}", operation_, why));
+  template <class... Args>
+  void require(bool holds, fmt::format_string<Args...> why, Args&&... args) const {
+    if (holds) return;
+    fail(ErrorCode::invalid_argument, "{}: {}", operation_,
+         fmt::format(why, std::forward<Args>(args)...));
   }
 
  private:
@@ -96,18 +94,13 @@ AttentionCounts check_shape(const Checker& checker, const AttentionShape& shape)
                     {"heads", shape.heads},
                     {"kv_heads", shape.kv_heads},
                     {"head_dim", shape.head_dim}});
-  if (shape.window < 0) checker.fail(fmt::format("window = {} is negative", shape.window));
-  if (shape.heads % shape.kv_heads != 0) {
-    checker.fail(
-        fmt::format("heads = {} is not a multiple of kv_heads = {}", shape.heads, shape.kv_heads));
-  }
-  if (shape.seq >= std::int64_t{1} << 24) {
-    checker.fail(fmt::format("seq = {} is longer than 2^24 - 1", shape.seq));
-  }
+  checker.require(shape.window >= 0, "window = {} is negative", shape.window);
+  checker.require(shape.heads % shape.kv_heads == 0,
+                  "heads = {} is not a multiple of kv_heads = {}", shape.heads, shape.kv_heads);
+  checker.require(shape.seq < std::int64_t{1} << 24, "seq = {} is longer than 2^24 - 1", shape.seq);
   const std::int64_t tokens = shape.rows * shape.seq;
-  if (shape.documents < 0 || shape.documents > tokens) {
-    checker.fail(fmt::format("documents = {} in {} tokens", shape.documents, tokens));
-  }
+  checker.require(shape.documents >= 0 && shape.documents <= tokens, "documents = {} in {} tokens",
+                  shape.documents, tokens);
   return {tokens * shape.heads * shape.head_dim, tokens * shape.kv_heads * shape.head_dim,
           tokens * shape.heads};
 }
@@ -137,9 +130,8 @@ void check_norm(const Checker& checker, const Args& args) {
 bool is_bf16(DType dtype) {
   if (dtype == DType::bf16) return true;
   if (dtype == DType::f32) return false;
-  throw atoll::Error(
-      atoll::ErrorCode::unsupported,
-      fmt::format("matrix product in {}: only f32 and bf16 are supported", atoll::name(dtype)));
+  fail(ErrorCode::unsupported, "matrix product in {}: only f32 and bf16 are supported",
+       atoll::name(dtype));
 }
 
 void Ops::linear_forward(Stream& stream, LinearShape shape, ConstView x, ConstView weight, View y) {
@@ -153,7 +145,7 @@ void Ops::linear_residual_forward(Stream& stream, LinearShape shape, ConstView x
   const Checker checker("linear_residual_forward");
   checker.dtype("y", y, x.dtype);
   checker.view("residual", residual, elements(y), x.dtype);
-  if (residual.data == y.data) checker.fail("y must not alias residual");
+  checker.require(residual.data != y.data, "y must not alias residual");
   multiply(stream, product, x, weight, y, residual);
 }
 
@@ -194,7 +186,7 @@ void Ops::rms_norm_backward(Stream& stream, const RmsNormBackward& args) {
   const Checker checker("rms_norm_backward");
   check_norm(checker, args);
   checker.views({{"dy", args.dy}, {"dx", args.dx}}, elements(args.x), args.x.dtype);
-  if (args.dx_mode == WriteMode::none) checker.fail("dx_mode none is not supported");
+  checker.require(args.dx_mode != WriteMode::none, "dx_mode none is not supported");
   if (args.dweight_mode != WriteMode::none) {
     checker.view("dweight", args.dweight, args.width, DType::f32);
   }
@@ -204,7 +196,7 @@ void Ops::rms_norm_backward(Stream& stream, const RmsNormBackward& args) {
 void Ops::rope_table(Stream& stream, View table, std::int64_t head_dim, double theta) {
   const Checker checker("rope_table");
   checker.positive({{"head_dim", head_dim}});
-  if (head_dim % 2 != 0) checker.fail(fmt::format("head_dim = {} is odd", head_dim));
+  checker.require(head_dim % 2 == 0, "head_dim = {} is odd", head_dim);
   checker.dtype("table", table, DType::f32);
   checker.multiple("table", table, head_dim);
   run_rope_table(stream, table, head_dim, theta);
@@ -213,14 +205,13 @@ void Ops::rope_table(Stream& stream, View table, std::int64_t head_dim, double t
 void Ops::rope(Stream& stream, const Rope& args) {
   const Checker checker("rope");
   checker.positive({{"seq", args.seq}, {"heads", args.heads}, {"head_dim", args.head_dim}});
-  if (args.head_dim % 2 != 0) checker.fail(fmt::format("head_dim = {} is odd", args.head_dim));
+  checker.require(args.head_dim % 2 == 0, "head_dim = {} is odd", args.head_dim);
   checker.compute("x", args.x);
   checker.multiple("x", args.x, args.seq * args.heads * args.head_dim);
   checker.dtype("table", args.table, DType::f32);
-  if (elements(args.table) < args.seq * args.head_dim) {
-    checker.fail(fmt::format("table has {} elements, expected at least {}", args.table.count,
-                             args.seq * args.head_dim));
-  }
+  checker.require(elements(args.table) >= args.seq * args.head_dim,
+                  "table has {} elements, expected at least {}", args.table.count,
+                  args.seq * args.head_dim);
   check_positions(checker, args.positions, elements(args.x) / (args.heads * args.head_dim));
   run(stream, args);
 }

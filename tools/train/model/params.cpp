@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "atoll/error.hpp"
+#include "fail.hpp"
 
 namespace train {
 namespace {
@@ -39,10 +39,8 @@ std::vector<ParamSpec> layer_specs(const ModelConfig& config, std::size_t layer)
 }
 
 void require_unit(const ModelConfig& config, std::size_t unit) {
-  if (unit < unit_count(config)) return;
-  throw atoll::Error(
-      atoll::ErrorCode::invalid_argument,
-      fmt::format("model {} has {} units, no unit {}", config.name, unit_count(config), unit));
+  require(unit < unit_count(config), "model {} has {} units, no unit {}", config.name,
+          unit_count(config), unit);
 }
 
 }  // namespace

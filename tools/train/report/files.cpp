@@ -10,16 +10,13 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
-#include "atoll/error.hpp"
+#include "fail.hpp"
 
 namespace train {
 namespace {
 
-using atoll::Error;
-using atoll::ErrorCode;
-
-[[noreturn]] void fail(const std::filesystem::path& file, int error) {
-  throw Error(ErrorCode::io, fmt::format("{}: {}", file.string(), std::strerror(error)));
+[[noreturn]] void fail_io(const std::filesystem::path& file, int error) {
+  fail(ErrorCode::io, "{}: {}", file.string(), std::strerror(error));
 }
 
 // Flushes a file or folder to disk. Returns false, with errno set, if that fails.
@@ -44,24 +41,21 @@ std::filesystem::path run_directory(const std::string& out, const std::string& r
   if (!out.empty()) return out;
   const bool plain = !run_name.empty() && run_name != "." && run_name != ".." &&
                      run_name.find_first_of(std::string_view("/\0", 2)) == std::string::npos;
-  if (!plain) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("run name `{}`: must be a single folder name", run_name));
-  }
+  require(plain, "run name `{}`: must be a single folder name", run_name);
   return std::filesystem::path("results") / "training" / run_name;
 }
 
 void make_directory(const std::filesystem::path& directory) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
-  if (error) fail(directory, error.value());
+  if (error) fail_io(directory, error.value());
 }
 
 void check_writable(const std::filesystem::path& file) {
   std::error_code error;
-  if (std::filesystem::is_directory(file, error)) fail(file, EISDIR);
+  if (std::filesystem::is_directory(file, error)) fail_io(file, EISDIR);
   const auto draft = draft_of(file);
-  if (!std::ofstream(draft)) fail(file, errno);
+  if (!std::ofstream(draft)) fail_io(file, errno);
   ::unlink(draft.c_str());
 }
 
@@ -71,8 +65,8 @@ void write_file_atomic(const std::filesystem::path& file, std::string_view bytes
     std::ofstream out(draft, std::ios::binary);
     out << bytes;
     out.close();
-    if (!out || !flush(draft)) fail(draft, errno);
-    if (::rename(draft.c_str(), file.c_str()) != 0) fail(file, errno);
+    if (!out || !flush(draft)) fail_io(draft, errno);
+    if (::rename(draft.c_str(), file.c_str()) != 0) fail_io(file, errno);
   } catch (...) {
     ::unlink(draft.c_str());
     throw;

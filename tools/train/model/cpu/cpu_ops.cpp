@@ -1,6 +1,5 @@
 #include "model/cpu/cpu_ops.hpp"
 
-#include <fmt/format.h>
 #include <omp.h>
 
 #include <algorithm>
@@ -9,15 +8,13 @@
 #include <limits>
 #include <vector>
 
-#include "atoll/error.hpp"
+#include "fail.hpp"
 #include "model/cpu/kernels.hpp"
 #include "model/cpu/scratch.hpp"
 
 namespace train::cpu {
 
 using atoll::ConstView;
-using atoll::Error;
-using atoll::ErrorCode;
 using atoll::Stream;
 using atoll::View;
 
@@ -31,11 +28,8 @@ constexpr std::size_t column_step = 64;
 void require_ids(const char* what, ConstView ids, std::int64_t vocab, std::int32_t lowest) {
   const auto* values = ids.as<std::int32_t>();
   for (std::uint64_t i = 0; i < ids.count; ++i) {
-    if (values[i] < lowest || values[i] >= vocab) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("{} {} at position {} is not in the vocabulary of {}", what,
-                              values[i], i, vocab));
-    }
+    require(values[i] >= lowest && values[i] < vocab,
+            "{} {} at position {} is not in the vocabulary of {}", what, values[i], i, vocab);
   }
 }
 
@@ -44,11 +38,9 @@ void check_positions(ConstView positions, std::int64_t seq) {
   const auto* values = positions.as<std::int32_t>();
   for (std::uint64_t i = 0; i < positions.count; ++i) {
     const bool begins = i % to_size(seq) == 0;
-    if (values[i] == 0 || (!begins && values[i] == values[i - 1] + 1)) continue;
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("token {} has position {}: it must be 0 or one more than the previous "
-                            "token's",
-                            i, values[i]));
+    require(values[i] == 0 || (!begins && values[i] == values[i - 1] + 1),
+            "token {} has position {}: it must be 0 or one more than the previous token's", i,
+            values[i]);
   }
 }
 

@@ -13,8 +13,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "atoll/error.hpp"
 #include "device/cuda/api.hpp"
+#include "fail.hpp"
 #include "model/cuda/attention.hpp"
 #include "model/cuda/attention_graphs.hpp"
 #include "model/cuda/kernels.hpp"
@@ -25,8 +25,6 @@ namespace {
 
 namespace fe = cudnn_frontend;
 using atoll::DType;
-using atoll::Error;
-using atoll::ErrorCode;
 
 using Pointers = std::unordered_map<std::int64_t, void*>;
 using Key = AttentionKey;
@@ -59,7 +57,7 @@ int capability_of_current() {
 
 void check(fe::error_t status, const char* what) {
   if (status.is_good()) return;
-  throw Error(ErrorCode::backend, fmt::format("cuDNN: {}: {}", what, status.get_message()));
+  fail(ErrorCode::backend, "cuDNN: {}: {}", what, status.get_message());
 }
 
 }  // namespace
@@ -81,8 +79,8 @@ struct Attention::Impl {
     }
     if (const cudnnStatus_t status = fe::detail::create_handle(&handle);
         status != CUDNN_STATUS_SUCCESS) {
-      throw Error(ErrorCode::backend, fmt::format("cuDNN: creating a handle failed: status {}",
-                                                  static_cast<int>(status)));
+      fail(ErrorCode::backend, "cuDNN: creating a handle failed: status {}",
+           static_cast<int>(status));
     }
     capability = capability_of_current();
   }
@@ -208,7 +206,7 @@ struct Attention::Impl {
                        {tensor::statistics_offsets, index.statistics}});
     }
     if (fe::detail::set_stream(handle, stream) != CUDNN_STATUS_SUCCESS) {
-      throw Error(ErrorCode::backend, "cuDNN: it does not take the stream");
+      fail(ErrorCode::backend, "cuDNN: it does not take the stream");
     }
     check(plan.graph->execute(handle, pointers, memory + index_bytes),
           direction == Direction::forward ? "attention_forward" : "attention_backward");

@@ -1,13 +1,11 @@
 #include "model/cuda/cuda_ops.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
-#include "atoll/error.hpp"
 #include "device/backend.hpp"
 #include "device/cuda/api.hpp"
+#include "fail.hpp"
 #include "model/cuda/attention.hpp"
 #include "model/cuda/kernels.hpp"
 #include "model/cuda/matmul.hpp"
@@ -15,8 +13,6 @@
 namespace train::cuda {
 
 using atoll::ConstView;
-using atoll::Error;
-using atoll::ErrorCode;
 using atoll::Stream;
 using atoll::View;
 using atoll::cuda::Current;
@@ -58,10 +54,8 @@ class IdReport {
     BadId token, label;
   };
   static void refuse(const char* what, const BadId& found, std::int64_t vocab) {
-    if (found.position == 0) return;
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{} {} at position {} is not in the vocabulary of {}", what, found.id,
-                            found.position - 1, vocab));
+    require(found.position == 0, "{} {} at position {} is not in the vocabulary of {}", what,
+            found.id, found.position - 1, vocab);
   }
 
   std::shared_ptr<Told> told_;
@@ -70,17 +64,16 @@ class IdReport {
 
 void check_head_dim(std::int64_t head_dim) {
   if (head_dim <= most_head_dim) return;
-  throw Error(ErrorCode::unsupported,
-              fmt::format("a head of {} elements: the GPU kernels support up to {}", head_dim,
-                          most_head_dim));
+  fail(ErrorCode::unsupported, "a head of {} elements: the GPU kernels support up to {}", head_dim,
+       most_head_dim);
 }
 
 void check_norm_width(std::int64_t width, atoll::DType dtype, bool aligned = true) {
   if (width <= norm_width_limit(width, dtype, aligned)) return;
-  throw Error(ErrorCode::unsupported,
-              fmt::format("a row of {} {} elements: the GPU norms support up to {} in rows "
-                          "aligned to 16 bytes, and half as many otherwise",
-                          width, atoll::name(dtype), most_norm_width));
+  fail(ErrorCode::unsupported,
+       "a row of {} {} elements: the GPU norms support up to {} in rows aligned "
+       "to 16 bytes, and half as many otherwise",
+       width, atoll::name(dtype), most_norm_width);
 }
 
 // Operations share scratch memory, because one stream runs them one after another.
@@ -211,11 +204,10 @@ void check_usable(const atoll::Device& device) {
       cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal),
       "cudaDeviceGetAttribute");
   if (static_cast<std::size_t>(bytes) < attention_shared_bytes()) {
-    throw Error(
-        ErrorCode::unsupported,
-        fmt::format("{}: a block has {} bytes of shared memory, but the attention kernels need {}; "
-                    "use an A100, H100, B200 or similar GPU",
-                    device.name(), bytes, attention_shared_bytes()));
+    fail(ErrorCode::unsupported,
+         "{}: a block has {} bytes of shared memory, but the attention kernels need {}; "
+         "use an A100, H100, B200 or similar GPU",
+         device.name(), bytes, attention_shared_bytes());
   }
   MatMul::find_library();
 }
