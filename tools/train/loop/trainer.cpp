@@ -31,19 +31,6 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Files and progress line of a run; only rank 0 has them.
-struct Report {
-  Report(const fs::path& out, const RunOptions& options, std::int64_t first_step)
-      : log(out / "steps.jsonl", first_step + 1), progress(stderr, [&] {
-          auto shown = progress_options_for(stderr);
-          shown.total_steps = options.steps;
-          if (options.quiet) shown.surface = Surface::silent;
-          return shown;
-        }()) {}
-  StepLog log;
-  Progress progress;
-};
-
 // A rank's figures of one step, exchanged as f64.
 struct RankFigures {
   double loss = 0;  // sum over the rank's valid tokens
@@ -105,7 +92,8 @@ class Trainer {
   std::optional<Tracing> tracing_;
   std::optional<Metrics> metrics_;
   fs::path out_;
-  std::optional<Report> report_;
+  std::optional<StepLog> log_;        // only on rank 0
+  std::optional<Progress> progress_;  // only on rank 0
 };
 
 Trainer::Trainer(atoll::World& world, const RunOptions& options)
@@ -146,7 +134,11 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
       SpeedBase{options_.warmup_steps, parameter_count(setup_.model), peak, world.size()});
   if (world.rank() == 0) {
     make_directory(out_);
-    report_.emplace(out_, options_, first_step_);
+    log_.emplace(out_ / "steps.jsonl", first_step_ + 1);
+    auto shown = progress_options_for(stderr);
+    shown.total_steps = options_.steps;
+    if (options_.quiet) shown.surface = Surface::silent;
+    progress_.emplace(stderr, shown);
     announce();
   }
 }
@@ -358,10 +350,8 @@ RunResult Trainer::run() {
     }
     metrics_->add(record);
     result.steps.push_back(record);
-    if (report_) {
-      report_->log.add(record, metrics_->base());
-      report_->progress.step(record, metrics_->running());
-    }
+    if (log_) log_->add(record, metrics_->base());
+    if (progress_) progress_->step(record, metrics_->running());
     const bool last = index + 1 == options_.steps;
     const bool due = options_.checkpoint_every > 0 && (index + 1) % options_.checkpoint_every == 0;
     if (options_.save_checkpoint && (last || due)) {
@@ -398,8 +388,8 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
                            return hf_name(setup_.model, unit.name(), param.name);
                          });
   }
-  if (!report_) return;
-  report_->progress.finish();
+  if (!progress_) return;
+  progress_->finish();
   if (result.steps.empty()) {  // keep metrics.json of the finished run
     return log::warn(
         "the checkpoint already has all {} steps, so no step was run; raise "
@@ -410,22 +400,21 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
     log::info("{}", summary_line(result.summary.speed));
   }
   const auto shape = engine_.sharding();
-  RunInfo info;
-  info.run_name = run_name(options_);
-  info.model = setup_.model.name;
-  info.dataset = options_.data;
-  info.tokenizer = setup_.tokenizer->name();
-  info.strategy = name(setup_.choice.strategy);
-  info.replicate = shape.replicate;
-  info.shard = shape.shard;
-  info.dtype = options_.dtype;
-  info.peak_source = setup_.machine.peak_source();
-  info.peak_memory_bytes = peak;
-  info.proportional_memory_bytes = own;
-  info.planned_memory_bytes = planned;
-  info.device_memory_bytes = measured;
-  info.wall_time_s = wall_seconds;
-  info.transports = transports;
+  const RunInfo info{.run_name = run_name(options_),
+                     .model = setup_.model.name,
+                     .dataset = options_.data,
+                     .tokenizer = std::string(setup_.tokenizer->name()),
+                     .strategy = std::string(name(setup_.choice.strategy)),
+                     .replicate = shape.replicate,
+                     .shard = shape.shard,
+                     .dtype = options_.dtype,
+                     .peak_source = setup_.machine.peak_source(),
+                     .transports = transports,
+                     .peak_memory_bytes = peak,
+                     .planned_memory_bytes = planned,
+                     .device_memory_bytes = measured,
+                     .proportional_memory_bytes = own,
+                     .wall_time_s = wall_seconds};
   log::info(
       "memory per rank: {:.1f} MB planned, {:.1f} MB allocated at peak ({:+.1f} %); {:.1f} MB "
       "resident in the process, shared pages divided among its users",

@@ -23,6 +23,10 @@ namespace {
 // Invalid ids that kernels report: host memory that the GPU writes, read in stream order.
 class IdReport {
  public:
+  struct Told {
+    BadId token, label;
+  };
+
   IdReport() {
     void* memory = nullptr;
     atoll::cuda::check(cudaHostAlloc(&memory, sizeof(Told), cudaHostAllocMapped), "cudaHostAlloc");
@@ -31,13 +35,9 @@ class IdReport {
     *told_ = {};
   }
   // Where kernels report tokens and labels outside a vocabulary of this size.
-  BadId* token(std::int64_t vocab) noexcept {
+  Told& outside(std::int64_t vocab) noexcept {
     vocab_ = vocab;
-    return &told_->token;
-  }
-  BadId* label(std::int64_t vocab) noexcept {
-    vocab_ = vocab;
-    return &told_->label;
+    return *told_;
   }
 
   // Enqueues a check that raises an Error on the stream; call after the kernels that report.
@@ -50,9 +50,6 @@ class IdReport {
   }
 
  private:
-  struct Told {
-    BadId token, label;
-  };
   static void refuse(const char* what, const BadId& found, std::int64_t vocab) {
     require(found.position == 0, "{} {} at position {} is not in the vocabulary of {}", what,
             found.id, found.position - 1, vocab);
@@ -160,19 +157,20 @@ class CudaOps final : public Ops {
                              std::int64_t width) override {
     const Current current(ordinal_);
     cuda::embedding_forward(native(stream), tokens, table, out, width,
-                            ids_.token(static_cast<std::int64_t>(table.count) / width));
+                            &ids_.outside(static_cast<std::int64_t>(table.count) / width).token);
   }
 
   void run(Stream& stream, const EmbeddingBackward& args) override {
     const Current current(ordinal_);
     void* const memory = scratch(stream, embedding_scratch(args.tokens.count));
-    cuda::embedding_backward(native(stream), args, memory, ids_.token(args.vocab));
+    cuda::embedding_backward(native(stream), args, memory, &ids_.outside(args.vocab).token);
   }
 
   void run(Stream& stream, const CrossEntropy& args) override {
     const Current current(ordinal_);
     void* const losses = scratch(stream, args.labels.count * sizeof(double));
-    cuda::cross_entropy(native(stream), args, static_cast<double*>(losses), ids_.label(args.vocab));
+    cuda::cross_entropy(native(stream), args, static_cast<double*>(losses),
+                        &ids_.outside(args.vocab).label);
   }
 
   void check_ids(Stream& stream) override { ids_.check_behind(stream); }
