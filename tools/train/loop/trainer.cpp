@@ -360,9 +360,7 @@ RunResult Trainer::run() {
   }
   finish(result, seconds_since(start));
   if (!options_.trace.empty()) {
-    const auto& ranks = setup_.mesh.axis("world").ranks;
-    const auto root = std::ranges::find(ranks, 0) - ranks.begin();
-    tracing_->write(world_, totals_ ? &*totals_ : nullptr, static_cast<int>(root), options_.trace);
+    tracing_->write(setup_.mesh.axis("world"), totals_ ? &*totals_ : nullptr, options_.trace);
   }
   if (!result.steps.empty()) check_transports();
   return result;

@@ -12,7 +12,10 @@ namespace {
 using atoll::DType;
 using atoll::View;
 
-constexpr std::size_t alignment = 256;
+std::size_t aligned_bytes(View view) {
+  constexpr std::size_t alignment = 256;
+  return (view.bytes() + alignment - 1) / alignment * alignment;
+}
 
 void validate(const ActivationPlan& plan) {
   require(plan.max_tokens > 0 && plan.max_seq > 0 && plan.head_rows > 0,
@@ -51,11 +54,6 @@ std::array<LayerField, 13> layer_fields(const ModelConfig& config, DType low) {
 
 }  // namespace
 
-std::size_t Activations::Piece::aligned_bytes() const {
-  const std::size_t bytes = static_cast<std::size_t>(count) * size_of(dtype);
-  return (bytes + alignment - 1) / alignment * alignment;
-}
-
 Activations::Activations(const ModelConfig& config, const ActivationPlan& plan)
     : config_(config), plan_(plan) {
   validate(plan);
@@ -63,7 +61,7 @@ Activations::Activations(const ModelConfig& config, const ActivationPlan& plan)
   layers_.resize(plan.recompute == Recompute::full ? 1 : static_cast<std::size_t>(config.layers));
 }
 
-std::vector<Activations::Piece> Activations::pieces() {
+std::vector<View*> Activations::sized_views() {
   const std::int64_t tokens = plan_.max_tokens;
   const std::int64_t hidden = tokens * config_.hidden;
   const std::int64_t queries = tokens * config_.query_width();
@@ -71,31 +69,36 @@ std::vector<Activations::Piece> Activations::pieces() {
   const std::int64_t head_rows = std::min(plan_.head_rows, tokens);
   const DType low = plan_.compute;
   const bool selective = plan_.recompute == Recompute::selective;
-  std::vector<Piece> pieces;
-  for (View& boundary : boundaries_) pieces.push_back({&boundary, hidden, low});
+  std::vector<View*> views;
+  const auto add = [&](View& view, std::int64_t count, DType dtype) {
+    view = View(nullptr, static_cast<std::uint64_t>(count), dtype);
+    views.push_back(&view);
+  };
+  for (View& boundary : boundaries_) add(boundary, hidden, low);
   for (const LayerField& field : layer_fields(config_, low)) {
     for (LayerActivations& layer :
          std::span(layers_).first(selective && field.cheap ? 1 : layers_.size())) {
-      pieces.push_back({&(layer.*field.view), tokens * field.width, field.dtype});
+      add(layer.*field.view, tokens * field.width, field.dtype);
     }
   }
-  pieces.insert(pieces.end(), {{&backward_.dattended, queries, low},
-                               {&backward_.dq, queries, low},
-                               {&backward_.dk, keys, low},
-                               {&backward_.dv, keys, low},
-                               {&backward_.dnormed, hidden, low},
-                               {&gradient_, hidden, low},
-                               {&head_.normed, hidden, low},
-                               {&head_.inverse, tokens, DType::f32},
-                               {&head_.logits, head_rows * config_.vocab, low},
-                               {&rope_table_, plan_.max_seq * config_.head_dim, DType::f32},
-                               {&total_, 2, DType::f64}});
-  return pieces;
+  add(backward_.dattended, queries, low);
+  add(backward_.dq, queries, low);
+  add(backward_.dk, keys, low);
+  add(backward_.dv, keys, low);
+  add(backward_.dnormed, hidden, low);
+  add(gradient_, hidden, low);
+  add(head_.normed, hidden, low);
+  add(head_.inverse, tokens, DType::f32);
+  add(head_.logits, head_rows * config_.vocab, low);
+  add(rope_table_, plan_.max_seq * config_.head_dim, DType::f32);
+  add(total_, 2, DType::f64);
+  return views;
 }
 
 std::size_t Activations::bytes_for(const ModelConfig& config, const ActivationPlan& plan) {
+  Activations sizes(config, plan);
   std::size_t bytes = 0;
-  for (const Piece& piece : Activations(config, plan).pieces()) bytes += piece.aligned_bytes();
+  for (const View* view : sizes.sized_views()) bytes += aligned_bytes(*view);
   return bytes;
 }
 
@@ -104,9 +107,9 @@ Activations::Activations(const ModelConfig& config, const ActivationPlan& plan,
     : Activations(config, plan) {
   memory_ = device.allocate(bytes_for(config, plan));
   auto* next = static_cast<std::byte*>(memory_.data());
-  for (const Piece& piece : pieces()) {
-    *piece.view = View(next, static_cast<std::uint64_t>(piece.count), piece.dtype);
-    next += piece.aligned_bytes();
+  for (View* view : sized_views()) {
+    view->data = next;
+    next += aligned_bytes(*view);
   }
   if (plan.recompute == Recompute::selective) {
     for (LayerActivations& layer : layers_) {

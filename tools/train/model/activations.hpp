@@ -91,15 +91,9 @@ class Activations {
   std::size_t bytes() const noexcept { return memory_.bytes(); }
 
  private:
-  // A view of the plan and its size.
-  struct Piece {
-    atoll::View* view;
-    std::int64_t count;
-    atoll::DType dtype;
-    std::size_t aligned_bytes() const;
-  };
   Activations(const ModelConfig& config, const ActivationPlan& plan);
-  std::vector<Piece> pieces();
+  // Sets the sizes of all views that need memory and returns these views.
+  std::vector<atoll::View*> sized_views();
   atoll::View cut(atoll::View view, const Batch& batch) const;
 
   ModelConfig config_;
