@@ -173,9 +173,10 @@ class CpuOps final : public Ops {
     stream.enqueue([this, args, scratch, kernel] {
       check_positions(args.positions, args.shape.seq);
       const std::size_t kv_heads = to_size(args.shape.kv_heads);
-      reserve_threads(scratch(args.shape));
+      for (Scratch& of_thread : scratch_) of_thread.reserve(scratch(args.shape));
       each(to_size(args.shape.rows) * kv_heads, [&](std::size_t i) {
-        kernel(args, {i / kv_heads, i % kv_heads, thread_scratch()});
+        float* const of_thread = scratch_[to_size(omp_get_thread_num())].reserve(0);
+        kernel(args, {i / kv_heads, i % kv_heads, of_thread});
       });
     });
   }
@@ -200,13 +201,6 @@ class CpuOps final : public Ops {
 #pragma omp parallel for num_threads(threads_) schedule(dynamic, 1)
     for (std::size_t i = 0; i < count; ++i) body(i);
   }
-
-  // Reserves `floats` of scratch per thread. Within each(), thread_scratch() is the current
-  // thread's.
-  void reserve_threads(std::size_t floats) {
-    for (Scratch& scratch : scratch_) scratch.reserve(floats);
-  }
-  float* thread_scratch() { return scratch_[to_size(omp_get_thread_num())].reserve(0); }
 
   int threads_;
   MatMul matmul_;
