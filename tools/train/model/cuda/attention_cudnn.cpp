@@ -60,6 +60,8 @@ void check(fe::error_t status, const char* what) {
   fail(ErrorCode::backend, "cuDNN: {}: {}", what, status.get_message());
 }
 
+void* address(atoll::ConstView view) { return const_cast<void*>(view.data); }
+
 }  // namespace
 
 struct Attention::Impl {
@@ -180,14 +182,22 @@ struct Attention::Impl {
     return found->second ? &*found->second : nullptr;
   }
 
-  bool run(cudaStream_t stream, AttentionShape shape, atoll::ConstView positions, DType dtype,
-           Direction direction, Pointers pointers, const Scratch& scratch) {
-    if (!prepare_documents(shape, positions)) return false;
+  // `pointers` holds the tensors that only backward has.
+  template <class Args>
+  bool run(cudaStream_t stream, const Args& args, Direction direction, Pointers pointers,
+           const Scratch& scratch) {
+    AttentionShape shape = args.shape;
+    if (!prepare_documents(shape, args.positions)) return false;
+    pointers.insert({{tensor::q, address(args.q)},
+                     {tensor::k, address(args.k)},
+                     {tensor::v, address(args.v)},
+                     {tensor::out, address(args.out)},
+                     {tensor::lse, address(args.lse)}});
     constexpr std::size_t alignment = 16;  // cuDNN assumes this alignment of tensors
-    for (const auto& [tensor, address] : pointers) {
-      if (reinterpret_cast<std::uintptr_t>(address) % alignment != 0) return false;
+    for (const auto& [tensor, data] : pointers) {
+      if (reinterpret_cast<std::uintptr_t>(data) % alignment != 0) return false;
     }
-    const Plans* const found = plans_for(stream, shape, dtype);
+    const Plans* const found = plans_for(stream, shape, args.q.dtype);
     if (!found) return false;
     const Plan& plan = found->of(direction);
     const std::size_t index_bytes = shape.documents > 0 ? DocumentIndex::bytes(shape.documents) : 0;
@@ -198,7 +208,7 @@ struct Attention::Impl {
       // Results of grouped heads may depend on old contents (TransformerEngine #2448).
       atoll::cuda::check(cudaMemsetAsync(memory + index_bytes, 0, plan.workspace_bytes, stream),
                          "cudaMemsetAsync");
-      document_index(stream, positions, shape, index);
+      document_index(stream, args.positions, shape, index);
       pointers.insert({{tensor::query_lengths, index.lengths},
                        {tensor::key_lengths, index.lengths},
                        {tensor::query_offsets, index.queries},
@@ -245,29 +255,14 @@ std::size_t Attention::scratch_bytes(cudaStream_t stream, const AttentionShape& 
          (shape.documents > 0 ? DocumentIndex::bytes(shape.rows * shape.seq) : 0);
 }
 
-namespace {
-void* address(atoll::ConstView view) { return const_cast<void*>(view.data); }
-}  // namespace
-
 bool Attention::forward(cudaStream_t stream, const AttentionForward& args, const Scratch& scratch) {
-  return impl_->run(stream, args.shape, args.positions, args.q.dtype, Direction::forward,
-                    {{tensor::q, address(args.q)},
-                     {tensor::k, address(args.k)},
-                     {tensor::v, address(args.v)},
-                     {tensor::out, address(args.out)},
-                     {tensor::lse, address(args.lse)}},
-                    scratch);
+  return impl_->run(stream, args, Direction::forward, {}, scratch);
 }
 
 bool Attention::backward(cudaStream_t stream, const AttentionBackward& args,
                          const Scratch& scratch) {
-  return impl_->run(stream, args.shape, args.positions, args.q.dtype, Direction::backward,
-                    {{tensor::q, address(args.q)},
-                     {tensor::k, address(args.k)},
-                     {tensor::v, address(args.v)},
-                     {tensor::out, address(args.out)},
-                     {tensor::lse, address(args.lse)},
-                     {tensor::dout, address(args.dout)},
+  return impl_->run(stream, args, Direction::backward,
+                    {{tensor::dout, address(args.dout)},
                      {tensor::dq, address(args.dq)},
                      {tensor::dk, address(args.dk)},
                      {tensor::dv, address(args.dv)}},
