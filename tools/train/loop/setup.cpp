@@ -204,8 +204,8 @@ Setup prepare(atoll::World& world, const RunOptions& options) {
           std::move(machine),   memory,           std::move(choice)};
 }
 
-std::int64_t start_weights(const RunOptions& options, const ModelConfig& model,
-                           fsdp::Engine& engine, fsdp::Optimizer& optimizer) {
+std::int64_t start_weights(const RunOptions& options, fsdp::Engine& engine,
+                           fsdp::Optimizer& optimizer) {
   if (!options.resume.empty()) {
     return steps_done(fsdp::load(options.resume, engine, optimizer), options.resume);
   }
@@ -226,19 +226,9 @@ std::int64_t start_weights(const RunOptions& options, const ModelConfig& model,
     files.emplace_back(options.init);
   }
   fsdp::import_weights(files, engine, [&](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
-    return hf_name(model, unit.name(), param.name);
+    return hf_name(unit.name(), param.name);
   });
   return 0;
-}
-
-std::string hf_name(const ModelConfig& model, std::string_view unit, std::string_view param) {
-  for (std::size_t u = 0; u < unit_count(model); ++u) {
-    if (unit_name(model, u) != unit) continue;
-    for (const auto& spec : param_specs(model, u)) {
-      if (spec.name == param) return spec.hf_name;
-    }
-  }
-  fail(ErrorCode::not_found, "the model has no {}.{}", unit, param);
 }
 
 }  // namespace train

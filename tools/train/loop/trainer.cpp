@@ -126,7 +126,7 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
       engine_.device().allocate(static_cast<std::size_t>(world.size()) * sizeof(RankFigures));
   count_activations();
   check_memory();
-  first_step_ = start_weights(options_, setup_.model, engine_, *optimizer_);
+  first_step_ = start_weights(options_, engine_, *optimizer_);
   tracing_.emplace(traced_steps(options_, first_step_));
   out_ = run_directory(options_.out, run_name(options_));
   const double peak = setup_.machine.matrix_peak(world_, plan.compute, options_.peak_seconds);
@@ -383,7 +383,7 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
   if (!options_.export_weights.empty()) {  // after the measurement: the plan excludes its memory
     fsdp::export_weights(options_.export_weights, engine_, atoll::DType::f32,
                          [&](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
-                           return hf_name(setup_.model, unit.name(), param.name);
+                           return hf_name(unit.name(), param.name);
                          });
   }
   if (!progress_) return;
