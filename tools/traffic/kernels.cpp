@@ -183,13 +183,14 @@ void sum(std::span<std::byte* const> to, std::span<const std::byte* const> from,
   // The rest is shorter than a vector. Sum copies of it that fill a vector.
   const std::uint64_t rest = bytes - 4 * words;
   if (rest == 0) return;
-  std::vector<std::array<std::byte, HWY_MAX_BYTES>> copies(from.size());
+  std::vector<std::byte> copies(from.size() * 4 * lanes);
   std::vector<const std::byte*> inputs;
   for (std::size_t i = 0; i < from.size(); ++i) {
-    std::memcpy(copies[i].data(), from[i] + 4 * words, rest);
-    inputs.push_back(copies[i].data());
+    std::byte* const copy = copies.data() + i * 4 * lanes;
+    std::memcpy(copy, from[i] + 4 * words, rest);
+    inputs.push_back(copy);
   }
-  std::byte* const result = copies.front().data();
+  std::byte* const result = copies.data();
   HWY_DYNAMIC_DISPATCH(sum_any)(std::span(&result, 1), inputs, lanes, element, Stores::cached);
   for (std::byte* target : to) std::memcpy(target + 4 * words, result, rest);
 }
