@@ -127,14 +127,6 @@ void check_trace_file(const std::string& file) {
   }
 }
 
-// Fails before anything is allocated. The engine's memory is checked later.
-void check_activations(const RunOptions& options, std::uint64_t bytes) {
-  require(options.memory_limit == 0 || bytes <= options.memory_limit,
-          "--memory-limit: activations alone take {} of {} bytes: use --recompute full or a "
-          "smaller --micro-batch or --seq",
-          bytes, options.memory_limit);
-}
-
 // Steps completed by the run that saved the checkpoint, skipped updates included.
 std::int64_t steps_done(const std::map<std::string, std::string>& extra,
                         const std::string& folder) {
@@ -187,7 +179,12 @@ Setup prepare(atoll::World& world, const RunOptions& options) {
   auto place = choose_device(world, options.device, options.backend);
   const atoll::DeviceKind kind = place.device.kind();
   const ActivationPlan plan = activation_plan(options, kind);
-  check_activations(options, Activations::bytes_for(model, plan));
+  // Fail before anything is allocated. The engine's memory is checked later.
+  const std::size_t activations = Activations::bytes_for(model, plan);
+  require(options.memory_limit == 0 || activations <= options.memory_limit,
+          "--memory-limit: activations alone take {} of {} bytes: use --recompute full or a "
+          "smaller --micro-batch or --seq",
+          activations, options.memory_limit);
   const int threads = compute_threads(world, options, kind);
   Machine machine = make_machine(world, std::move(place), threads);
   LargestShapes shapes = largest_shapes(model, plan);
@@ -195,7 +192,8 @@ Setup prepare(atoll::World& world, const RunOptions& options) {
     // Assumes 64 tokens per document; kernel plans hardly depend on the number of documents.
     shapes.attention.documents = std::max<std::int64_t>(1, plan.max_tokens / 64);
   }
-  machine.reserve(shapes);
+  auto stream = machine.device().stream({.name = "reserve"});
+  machine.ops->reserve(stream, shapes);
   const DeviceMemory memory = memory_of_ranks(world, topology, machine);
   Batches batches(dataset, batch_options(options, *tokenizer), {world.rank(), world.size()});
   const int micro_batches = batches.step({0, 0}).micro_batches;

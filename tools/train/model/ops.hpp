@@ -148,7 +148,7 @@ class Ops {
   // Bytes of device memory that this object holds; host memory is not counted.
   virtual std::uint64_t device_bytes() const { return 0; }
   // Allocates scratch for these shapes ahead of their first use. Throws Error(unsupported) for a
-  // width that the kernels do not support.
+  // width that the kernels do not support. By default, scratch grows on demand.
   virtual void reserve([[maybe_unused]] atoll::Stream& stream,
                        [[maybe_unused]] const LargestShapes& shapes) {}
 
