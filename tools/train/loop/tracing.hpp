@@ -25,9 +25,9 @@ class Tracing {
   }
   // Adds the records of one traced step, which this rank computed from `begin` to `end`.
   void add(std::int64_t step, atoll::TraceLog log, Clock::time_point begin, Clock::time_point end);
-  // Writes the file on rank 0. Collective over all ranks of the job, which `axis` lists in the order
-  // of the communicator; the communicator is null if there is only one rank. System clocks align
-  // the ranks. Throws Error(io).
+  // Writes the file on rank 0. Collective over all ranks of the job. `axis` lists them in the order
+  // of the communicator, which is null if there is only one rank. System clocks align the ranks.
+  // Throws Error(io).
   void write(const atoll::Axis& axis, atoll::Communicator* communicator,
              const std::filesystem::path& file) const;
 

@@ -27,7 +27,7 @@ void validate(const ActivationPlan& plan) {
 }
 
 // A view of LayerActivations: elements per token, dtype, and whether selective recomputation redoes
-// it, so that all layers share the first layer's memory.
+// the view. All layers then share the memory of the first layer's view.
 struct LayerField {
   View LayerActivations::*view;
   std::int64_t width;
@@ -130,7 +130,7 @@ void Activations::require_fits(const Batch& batch) const {
           batch.rows, batch.seq, plan_.max_tokens, plan_.max_seq);
 }
 
-// Cuts a view for max_tokens to the tokens of the batch.
+// Cuts a view, which has room for max_tokens, to the tokens of the batch.
 View Activations::cut(View view, const Batch& batch) const {
   const std::uint64_t width = view.count / static_cast<std::uint64_t>(plan_.max_tokens);
   return view.part(0, static_cast<std::uint64_t>(batch.size()) * width);
