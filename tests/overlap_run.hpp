@@ -34,8 +34,8 @@ struct OverlapRun {
   std::int64_t reduce_ms = 0;             // delay of every reduction
   std::int64_t planted_ms = 0;            // delay of the gather of the third unit in forward
   std::int64_t elements = 20'000;         // parameters of one unit
-  // Number of units without parameters after the other units. With enough of them, none of the
-  // other units is still gathered when backward begins.
+  // Number of units without parameters that follow the `units` units. With enough of them, no unit
+  // with parameters is still gathered when backward begins.
   int empty_at_end = 0;
   // Whether the parameters are reported as changed after each micro batch, so that no unit stays
   // gathered for the next micro batch.

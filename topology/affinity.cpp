@@ -2,11 +2,11 @@
 //
 // Idea: a GPU sends through the nearest NIC that can reach the other hosts. A NIC is *eligible*
 // when it is not virtual, is not known to be down, and belongs to the host's *fabric*: the kind of
-// NIC that carries most (RDMA before sockets, then the most bandwidth). Steps:
-//   1. nearest: the NICs at the least distance, in whatever state;
-//   2. candidates: the eligible NICs at their least distance; among these, the fastest;
-//   3. GPUs of a host with the same candidates share them out: each gets a block of NICs when there
-//      are at least as many NICs as GPUs, otherwise several GPUs get one NIC;
+// NIC with the most bandwidth (but RDMA always precedes sockets). Steps:
+//   1. nearest: the NICs at the least distance, even if they are down;
+//   2. candidates: the nearest of the eligible NICs; among these, the fastest;
+//   3. GPUs of a host with the same candidates divide them: each GPU gets a block of NICs when
+//      there are at least as many NICs as GPUs; otherwise several GPUs share one NIC;
 //   4. a GPU whose nearest NICs are down uses the candidate with the fewest users, so that it
 //      disturbs other GPUs least.
 #include <fmt/format.h>
@@ -94,8 +94,8 @@ struct Nearest {
   std::optional<PathLevel> level;
 };
 
-// Finds the NICs at the least distance. A NIC without a known path counts only when no NIC of the
-// host has one.
+// Finds the NICs at the least distance from a GPU. Ignores NICs without a known path, so the result
+// may be empty.
 Nearest nearest_of(const PathLevels& levels, const TopologyGpu& gpu, const Nics& nics) {
   Nearest nearest;
   for (const TopologyNic* nic : nics) {
@@ -116,7 +116,7 @@ Nics fastest_of(const Nics& nics) {
   return fastest;
 }
 
-// The NICs of GPU `number` among the `users` GPUs that share `nics`.
+// Returns the NICs that GPU `number` of 0 to `users` - 1 uses when `users` GPUs share `nics`.
 Nics share_of(const Nics& nics, std::size_t number, std::size_t users) {
   if (nics.size() < users) return {nics[number * nics.size() / users]};
   const std::size_t each = nics.size() / users;
@@ -147,7 +147,7 @@ std::string spread_text(const Choice& choice, const Nics& use, std::size_t users
   return text;
 }
 
-// Explains why nearer NICs are not used.
+// Explains why a GPU does not use NICs that are as near as its own or nearer.
 std::string passed_over(const Choice& choice) {
   Nics down, other;
   for (const TopologyNic* nic : choice.nearest.nics) {
@@ -169,7 +169,7 @@ std::string explain(const Choice& choice, const Nics& use, std::size_t users) {
   if (use.empty()) return "no active NIC that joins hosts";
   std::string text = names_of(use);
   if (!choice.candidates.level)
-    text += ": no source gives the path to any NIC";
+    text += ": no source provides the path to any NIC";
   else
     text += fmt::format(" {} nearest ({})", use.size() == 1 ? "is" : "are",
                         name(*choice.candidates.level));
@@ -236,8 +236,8 @@ std::optional<double> adapter_gbit_s(const Facts& facts) {
   return found == entries.end() ? std::nullopt : std::optional(found->gbit_s);
 }
 
-// Removes the function: "00000000:1b:00.1" -> "00000000:1b:00". All functions of one device share
-// its PCIe link.
+// Removes the function number from a bus id: "00000000:1b:00.1" -> "00000000:1b:00". All functions
+// of a PCI device share its PCIe link.
 std::string_view slot_of(std::string_view busid) { return busid.substr(0, busid.rfind('.')); }
 
 }  // namespace

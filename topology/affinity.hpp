@@ -7,11 +7,11 @@
 
 namespace atoll_v1::atoll {
 
-// Whether a NIC is hardware and is not known to be down.
+// True if the NIC is hardware and is not known to be down.
 bool may_be_active(const TopologyNic& nic);
 
-// Selects from the NICs of one host those that may be active and belong to the fabric that joins
-// the hosts.
+// Selects from the NICs of one host those that are not known to be down and that belong to the
+// fabric that joins the hosts.
 std::vector<const TopologyNic*> eligible_nics(const std::vector<const TopologyNic*>& nics);
 
 }  // namespace atoll_v1::atoll

@@ -12,7 +12,7 @@ namespace atoll_v1::atoll::fact {
 
 using Name = std::string_view;
 
-// A fact that answers a question is "yes" or "no". Numbers are decimal, without units.
+// Yes/no facts have the value "yes" or "no". Numbers are decimal, without units.
 
 // --- hosts ---
 inline constexpr Name hwloc_version = "hwloc.version";  // version of hwloc: "2.9.0"
@@ -32,9 +32,9 @@ inline constexpr Name hidden = "hidden";  // paths that the container hides: "/s
 inline constexpr Name hidden_gpus = "gpus.hidden";
 inline constexpr Name net_interfaces = "net.interfaces";  // names of network interfaces: "eth0 ib0"
 inline constexpr Name host_hash = "nccl.host_hash";       // host hash from NCCL's XML file
-inline constexpr Name env_prefix = "env.";                // environment: "env.NCCL_IB_HCA"
-inline constexpr Name nccl_conf_prefix = "nccl.conf.";    // NCCL's file: "nccl.conf.NCCL_IB_HCA"
-inline constexpr Name source_prefix = "source.";  // "source.nvml": why that source could not look
+inline constexpr Name env_prefix = "env.";                // prefix of environment variables
+inline constexpr Name nccl_conf_prefix = "nccl.conf.";    // prefix of settings in nccl.conf
+inline constexpr Name source_prefix = "source.";  // why a source found nothing: "source.nvml"
 
 // --- GPUs and NICs: their PCIe link, and the path to them ---
 inline constexpr Name pci_device = "pci.device";  // PCI vendor and device id: "10de:2330"
@@ -44,38 +44,38 @@ inline constexpr Name pci_gt_s_max = "pci.gt_s_max";
 inline constexpr Name pci_width = "pci.width";  // current number of lanes
 inline constexpr Name pci_width_max = "pci.width_max";
 inline constexpr Name pci_replays = "pci.replays";  // counter of replayed packets
-inline constexpr Name pci_gbyte_s = "pci.gbyte_s";  // current GB/s, if a source gives no GT/s
-inline constexpr Name pci_acs = "pci.acs";          // "off", or bridges above that redirect
+inline constexpr Name pci_gbyte_s = "pci.gbyte_s";  // link's current GB/s, if its GT/s are unknown
+inline constexpr Name pci_acs = "pci.acs";          // ACS: "off", or redirecting bridges above
 inline constexpr Name pci_ats = "pci.ats";          // address translation is enabled: yes, no
-inline constexpr Name pci_max_read_request = "pci.max_read_request";  // size in bytes
-inline constexpr Name pci_relaxed_ordering = "pci.relaxed_ordering";  // enabled: yes, no
+inline constexpr Name pci_max_read_request = "pci.max_read_request";  // read request limit in bytes
+inline constexpr Name pci_relaxed_ordering = "pci.relaxed_ordering";  // relaxed ordering: yes, no
 
 // --- GPUs ---
 inline constexpr Name sm = "sm";    // CUDA compute capability: "90"
 inline constexpr Name gcn = "gcn";  // AMD architecture: "gfx942"
 inline constexpr Name memory_bytes = "memory_bytes";
-inline constexpr Name nvlink_active = "nvlink.active";    // number of links that are up
-inline constexpr Name nvlink_total = "nvlink.total";      // number of links of the chip
-inline constexpr Name nvlink_errors = "nvlink.errors";    // sum of CRC, replay and recovery errors
-inline constexpr Name fabric_state = "fabric.state";      // "completed", "in_progress", ...
-inline constexpr Name fabric_status = "fabric.status";    // "success", or NVML's text
-inline constexpr Name fabric_cluster = "fabric.cluster";  // UUID of the NVLink fabric's cluster
+inline constexpr Name nvlink_active = "nvlink.active";  // number of links that are up
+inline constexpr Name nvlink_total = "nvlink.total";    // number of links of the chip
+inline constexpr Name nvlink_errors = "nvlink.errors";  // sum of CRC, replay and recovery errors
+inline constexpr Name fabric_state = "fabric.state";    // NVLink fabric: "completed", ...
+inline constexpr Name fabric_status = "fabric.status";  // fabric setup: "success", or NVML's error
+inline constexpr Name fabric_cluster = "fabric.cluster";  // UUID of the NVLink fabric
 inline constexpr Name fabric_clique = "fabric.clique";
-inline constexpr Name fabric_health = "fabric.health";          // "healthy", or a list of problems
-inline constexpr Name xgmi_hive = "xgmi.hive";                  // hexadecimal; "0" means no hive
-inline constexpr Name mig = "mig";                              // MIG mode is on: yes, no
-inline constexpr Name persistence = "persistence";              // persistence mode is on: yes, no
-inline constexpr Name ecc_remap_pending = "ecc.remap_pending";  // a row waits for remapping
-inline constexpr Name ecc_remap_failed = "ecc.remap_failed";    // remapping of a row failed
-inline constexpr Name throttle = "throttle";  // causes: "power_cap thermal", or "none"
+inline constexpr Name fabric_health = "fabric.health";  // NVLink health: "healthy", or problems
+inline constexpr Name xgmi_hive = "xgmi.hive";      // AMD hive id in hexadecimal; "0" for no hive
+inline constexpr Name mig = "mig";                  // MIG mode is on: yes, no
+inline constexpr Name persistence = "persistence";  // persistence mode is on: yes, no
+inline constexpr Name ecc_remap_pending = "ecc.remap_pending";  // a memory row waits for remapping
+inline constexpr Name ecc_remap_failed = "ecc.remap_failed";    // remapping of a memory row failed
+inline constexpr Name throttle = "throttle";  // why clocks are low: "power_cap thermal", or "none"
 inline constexpr Name power_limit_w = "power.limit_w";
 inline constexpr Name power_default_w = "power.default_w";
 
 // --- NICs ---
 inline constexpr Name firmware = "firmware";
-inline constexpr Name mtu = "mtu";                // current MTU in bytes
+inline constexpr Name mtu = "mtu";                // current MTU of the port in bytes
 inline constexpr Name width = "link.width";       // number of lanes of the port: "4"
-inline constexpr Name errors = "link.errors";     // counters: "none", or "symbol_error 12"
+inline constexpr Name errors = "link.errors";     // error counters: "symbol_error 12", or "none"
 inline constexpr Name phys_state = "phys_state";  // physical state: "linkup", "polling", "disabled"
 inline constexpr Name lid = "lid";                // LID of the port, decimal
 inline constexpr Name sm_lid = "sm_lid";          // LID of the subnet manager, decimal; "0": none
@@ -89,17 +89,17 @@ inline constexpr Name leaf = "leaf";                // leaf switch that the port
 
 namespace atoll_v1::atoll {
 
-// Returns "" when no source gave the fact.
+// Returns the value of a fact, or "" when no source provided the fact.
 inline std::string_view get_fact(const Facts& facts, std::string_view name) {
   const auto found = facts.find(name);
   return found == facts.end() ? std::string_view() : std::string_view(found->second);
 }
 
-// Empty when the fact is absent or not a number.
+// Returns the value of a fact; empty when the fact is absent or not a number.
 std::optional<double> number_fact(const Facts& facts, std::string_view name);
 
-// Whether a fact changes while the machine stays the same, as counters, throttling and the speed of
-// an idle link do.
+// True if a fact changes while the machine stays the same, like counters, throttling and the speed
+// of an idle link.
 bool is_momentary(std::string_view name) noexcept;
 
 // Adds a fact. Keeps an existing value, and ignores an empty one.

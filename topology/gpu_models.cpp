@@ -11,9 +11,9 @@ namespace {
 
 using enum LinkKind;
 
-// The first word that occurs in a model's name decides, so special words precede general ones. The
-// list includes cards without a connector, because that proves the absence of links. A model that
-// is not listed proves nothing.
+// A model is identified by the first of these words that its name contains, so special words
+// precede general ones. Cards without a connector are listed because they are known to have no
+// links. For a model that is not listed, nothing is known about links.
 constexpr std::array models{
     // Blackwell: 18 links of 50 GB/s.
     GpuModel{"GB300", possible, 5, 18, 50},
@@ -64,8 +64,8 @@ constexpr std::array models{
     GpuModel{"T4", never},
     GpuModel{"V100-PCIE", never},
     GpuModel{"V100S-PCIE", never},
-    GpuModel{"V100", possible, 2, 6, 25},
     GpuModel{"GV100", possible, 2, 4, 25},
+    GpuModel{"V100", possible, 2, 6, 25},
     GpuModel{"RTX 8000", possible, 2, 2, 25},
     GpuModel{"RTX 6000", possible, 2, 2, 25},
     GpuModel{"RTX 5000", possible, 2, 2, 25},

@@ -8,7 +8,7 @@ namespace atoll_v1::atoll {
 struct Topology;
 struct TopologyGpu;
 
-// Whether a GPU model can be linked to other GPUs.
+// States whether a GPU model can have links to other GPUs.
 enum class LinkKind {
   never,     // the card has no connector, which proves that there are no links
   possible,  // a board or bridges may provide links
@@ -27,7 +27,8 @@ const GpuModel* find_gpu_model(std::string_view model) noexcept;
 // Finds a model by name, otherwise by PCI device id, otherwise by compute capability, which gives
 // only generation and rate.
 const GpuModel* find_gpu_model(const TopologyGpu& gpu) noexcept;
-// Whether the model is listed as a card without NVLink or xGMI, so that it cannot have links.
+// True if the model is listed as a card without NVLink or xGMI connector, so that it cannot have
+// links.
 bool has_no_connector(const TopologyGpu& gpu) noexcept;
 // Names the model of a PCI device id: "NVIDIA H100 80GB HBM3" for "10de:2330"; "" for an unknown
 // device.

@@ -105,7 +105,8 @@ class IslandFinder {
     join_links();
     join_reported();
     join_unknown();
-    std::unordered_map<int, std::vector<std::size_t>> members;  // set -> its GPUs, ascending
+    // GPUs of each connected set, in ascending order.
+    std::unordered_map<int, std::vector<std::size_t>> members;
     for (std::size_t gpu = 0; gpu < topology_.gpus.size(); ++gpu)
       members[sets_.find(static_cast<int>(gpu))].push_back(gpu);
     sort_links();
@@ -119,7 +120,8 @@ class IslandFinder {
 
  private:
   struct Found {
-    std::pair<std::size_t, std::size_t> key;  // index of the host, index of the first GPU
+    // Sort key: positions of the island's first host and first GPU.
+    std::pair<std::size_t, std::size_t> key;
     Island island;
   };
 
@@ -172,8 +174,8 @@ class IslandFinder {
     }
   }
 
-  // Nothing is known about the GPU's links: none is visible, and no source claims to show all links
-  // of its host.
+  // True if nothing is known about the GPU's links: none is visible, and no source claims to show
+  // all links of its host.
   bool is_unknown(std::size_t gpu) const {
     if (has_link_[gpu] || !reported_[gpu].empty() || cannot_have_links(topology_.gpus[gpu]))
       return false;
@@ -183,7 +185,8 @@ class IslandFinder {
   }
 
   void join_unknown() {
-    std::unordered_map<std::string_view, std::size_t> first;  // host -> its first GPU
+    // Each host's first GPU with unknown links.
+    std::unordered_map<std::string_view, std::size_t> first;
     for (std::size_t gpu = 0; gpu < topology_.gpus.size(); ++gpu) {
       if (!is_unknown(gpu)) continue;
       const auto [at, is_new] = first.try_emplace(topology_.gpus[gpu].host, gpu);
@@ -270,10 +273,11 @@ class IslandFinder {
   }
 
   const Topology& topology_;
-  // The keys are views of strings in the topology.
+  // The keys refer to strings in the topology.
   std::unordered_map<std::string_view, std::size_t> host_numbers_, gpu_numbers_;
   std::unordered_map<std::string_view, int> switches_;
-  // By GPU: has links to listed devices; has links to GPUs that are not listed.
+  // For each GPU, whether it has links to devices in the topology, and whether it has links to GPUs
+  // that are not in the topology.
   std::vector<bool> has_link_, has_unseen_;
   std::vector<std::string> reported_;  // fabric that each GPU's driver reports
   std::unordered_map<int, std::vector<const TopologyLink*>> links_of_set_;

@@ -8,7 +8,8 @@
 
 namespace atoll_v1::atoll {
 
-// Empty when the text is not a number, has other characters around it, or is out of range.
+// Parses a number. Empty when the text is not a number, has other characters around it, or is out
+// of range.
 template <class T>
 std::optional<T> parse_number(std::string_view text, [[maybe_unused]] int base = 10) {
   T value{};

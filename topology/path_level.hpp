@@ -21,12 +21,12 @@ DeviceLocation location_of(const Device& device) {
   return {device.id, device.host, device.pci_path, device.numa, device.package};
 }
 
-// Computes distances between devices. A distance that a source states takes precedence over one
+// Computes distances between devices. A distance that a source reports takes precedence over one
 // derived from PCI paths and NUMA nodes. Keeps references to the topology.
 class PathLevels {
  public:
   explicit PathLevels(const Topology& topology);
-  // Returns the distance. Empty for devices of different hosts, and when no source gives the
+  // Returns the distance. Empty for devices of different hosts, and when no source provides the
   // distance.
   std::optional<PathLevel> between(const DeviceLocation& a, const DeviceLocation& b) const;
 

@@ -66,8 +66,8 @@ Topology merge(const std::vector<Topology>& parts) {
     append(all.paths, part.paths);
     append(all.conflicts, part.conflicts);
     append(all.documents, part.documents);
-    // One part may describe a pair by several links, so only links of earlier parts count as
-    // duplicates.
+    // One part may contain several links between the same two ends, so a link is a duplicate only
+    // if an earlier part contains it.
     std::set<std::array<std::string, 3>> here;
     for (const TopologyLink& link : part.links) {
       std::array<std::string, 3> key{std::min(link.a, link.b), std::max(link.a, link.b), link.type};

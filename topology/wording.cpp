@@ -58,7 +58,7 @@ bool natural_less(std::string_view a, std::string_view b) noexcept {
     if (left != right) return left < right;
   }
   if (a.size() - i != b.size() - j) return a.size() - i < b.size() - j;
-  return a < b;  // orders names with equal numbers such as "1" and "01"
+  return a < b;  // separates names with equal numbers, such as "1" and "01"
 }
 
 std::string enumerate(std::span<const std::string> words, std::size_t most) {
@@ -137,7 +137,8 @@ std::string DisplayNames::gpus(std::span<const std::string> ids, std::size_t mos
   std::string text;
   for (std::size_t i = 0; i < std::min(groups.size(), most); ++i) {
     const auto& [stem, numbers] = groups[i];
-    // "node/gpu0-2, gpu5": repeats "gpu" after a comma, because a bare number would be ambiguous.
+    // Repeats "gpu" after a comma, as in "node/gpu0-2, gpu5", because a bare number would be
+    // ambiguous.
     const std::string word = stem.substr(stem.rfind('/') + 1);
     std::string ranges = number_ranges(numbers);
     for (auto comma = ranges.find(", "); comma != std::string::npos;

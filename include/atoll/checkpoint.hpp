@@ -19,8 +19,8 @@ namespace atoll_v1::atoll::fsdp {
 // Writes a folder that contains `index.json` (units, parameters, shapes, offsets, number of shards,
 // `extra`) and one safetensors file per shard, such as `shard-00000-of-00004.safetensors`. A shard
 // file holds flat tensors for each bucket: UNIT/BUCKET/weights, and UNIT/BUCKET/moment1 and
-// UNIT/BUCKET/moment2 (f32 or bf16; load() converts). Each shard index of replica 0 writes its own
-// file.
+// UNIT/BUCKET/moment2 (f32 or bf16; load() converts). Each rank of replica 0 writes the file of its
+// own shard.
 //
 // The folder appears complete or not at all: files are written and synced to a temporary folder
 // beside it, which rank 0 renames when all ranks are done. An existing folder of that name is
@@ -31,7 +31,7 @@ void save(const std::filesystem::path& folder, Engine& engine, const Optimizer& 
 // Reads a checkpoint. Each rank reads only the parts that its own shards need. Units and shapes
 // must be those of the engine: otherwise Error(mismatch) names the first difference. The number of
 // shards, strategy, dtypes and frozen parameters may differ from those at the time of saving.
-// Returns `extra`.
+// Returns the `extra` that was passed to save().
 std::map<std::string, std::string> load(const std::filesystem::path& folder, Engine& engine,
                                         Optimizer& optimizer);
 

@@ -11,22 +11,23 @@ namespace atoll_v1::atoll::fsdp {
 
 struct StrategyQuestion {
   MeshShape mesh{};
-  // Rates of the mesh's axes. If the rate of an axis with several ranks is unknown, every link is
-  // assumed to carry 1 GB/s.
+  // Bandwidth and latency of the mesh's axes. If the bandwidth of an axis with several ranks is
+  // unknown, every link is assumed to carry 1 GB/s.
   MeshRates rates{};
-  // Precision, accumulation, inner shards, prefetch and buffers of the planned engine.
+  // The estimates use the precision, accumulation, inner shards, prefetch and number of buffers.
   // Options::strategy is ignored.
   Options options{};
   std::uint64_t parameters = 0;  // number of elements of all parameters
   std::uint64_t frozen = 0;  // number of elements of frozen parameters, which `parameters` includes
-  // Number of elements of the largest unit; 0 means unknown: buffers for units are ignored.
+  // Number of elements of the largest unit. 0 means unknown; the estimates then omit the buffers
+  // for unsharded units.
   std::uint64_t largest_unit = 0;
   int units = 1;
   int micro_batches = 1;  // number of micro batches in a step
   // Bytes of moments per parameter element: 8 for AdamW, 4 with bf16 moments, 0 for SGD.
   std::uint64_t moment_bytes = 8;
   std::uint64_t activation_bytes = 0;
-  // Device memory of one rank; 0 means unknown: every strategy fits.
+  // Device memory of one rank, in bytes. 0 means unknown; every strategy is then assumed to fit.
   std::uint64_t memory_bytes = 0;
   double reserve = 0.1;  // fraction of memory_bytes that no plan may use
 };
@@ -36,10 +37,12 @@ struct StrategyEstimate {
   // Memory of a rank by the categories of MemoryPlan: sharded state, buffers for gathered units,
   // and activations. Excludes padding and the scratch of fallback reductions.
   std::uint64_t bytes = 0;
-  // Modelled communication time of a step without overlap. Every collective has two levels; each
-  // level sends the bytes of a ring at the rate of its axis and adds one latency per unit.
-  // Parameters that stay unsharded are gathered once per step; other parameters are gathered twice
-  // per micro batch, as if no buffer kept them between forward and backward.
+  // Modelled communication time of a step, without overlap. A collective over all ranks is modelled
+  // as one inside the shard axis and one across it. On an axis of n ranks, a collective takes the
+  // time to send (n - 1) / n of the bytes at the rate of the axis, plus one latency per unit; an
+  // all-reduce takes twice as long. Parameters that stay unsharded are gathered once per step;
+  // other parameters are gathered twice per micro batch, as if no buffer kept them between forward
+  // and backward.
   double seconds = 0;
   bool fits = true;
 };
@@ -55,9 +58,9 @@ struct StrategyChoice {
 // If several are within 1 % of the best time, returns the one of these that needs the least memory.
 // If no strategy fits, returns the strategy that needs the least memory, and `why` states this. The
 // model ignores overlap with compute: if compute hides all communication, a strategy that needs
-// less memory may be equally fast. Equal questions give equal answers on all ranks. Throws
-// Error(invalid_argument) for sizes or counts below 1, options that no engine supports, and a
-// reserve outside [0, 1).
+// less memory may be equally fast. The result depends on `question` alone, so it is the same on all
+// ranks that pass the same values. Throws Error(invalid_argument) for sizes or counts below 1,
+// options that no engine supports, and a reserve outside [0, 1).
 StrategyChoice choose_strategy(const StrategyQuestion& question);
 
 // Returns the measured or assumed rates of a mesh's axes.

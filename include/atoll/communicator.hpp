@@ -16,7 +16,7 @@
 
 namespace atoll_v1::atoll {
 
-class BackendGroup;  // creates every Work; src/comm/backend_group.hpp
+class BackendGroup;  // internal class that creates every Work (src/comm/backend_group.hpp)
 
 // An operation in flight. The buffers of the operation must stay alive until it is complete.
 // Destroying a Work does not cancel the operation.
@@ -33,7 +33,7 @@ class Work {
   // the same memory.
   static Work local_copy(ConstView src, View dst, Stream& stream);
 
-  struct State;  // src/comm/operation.hpp
+  struct State;  // defined in src/comm/operation.hpp
 
  private:
   friend class BackendGroup;
@@ -120,9 +120,9 @@ struct CommunicatorOptions {
 // also fails the World: every communicator of every rank aborts and every wait ends.
 class Communicator {
  public:
-  // Collective over the axis. All ranks open communicators that share a rank in the same order.
-  // Ranks exchange which backends they can use and choose the best common one. Throws
-  // Error(unsupported) with the reason of each backend when there is none.
+  // Collective over the axis. If several communicators have ranks in common, all ranks must open
+  // them in the same order. Ranks exchange which backends they can use and choose the best common
+  // one. If there is none, throws Error(unsupported) with the reason of each backend.
   static Communicator open(const Axis& axis, CommunicatorOptions options = {});
   Communicator(Communicator&&) noexcept;
   Communicator& operator=(Communicator&&) noexcept;
@@ -134,23 +134,26 @@ class Communicator {
   std::string_view backend() const noexcept;
   const Device& device() const noexcept;
 
-  // dst[r * n + i] = src of rank r [i], n = src.count. In place: src = dst + rank * n.
+  // dst[r * n + i] = (src of rank r)[i] for every rank r, with n = src.count. In place:
+  // src = dst + rank * n.
   [[nodiscard]] Work all_gather(ConstView src, View dst, Stream& stream);
-  // dst[i] = op over ranks of src[rank * n + i], n = dst.count. In place: dst = src + rank * n.
+  // dst[i] = op over all ranks r of (src of rank r)[rank * n + i], with n = dst.count. In place:
+  // dst = src + rank * n.
   [[nodiscard]] Work reduce_scatter(ConstView src, View dst, Reduction reduction, Stream& stream);
-  // dst[i] = op over ranks of src[i]. In place: src = dst.
+  // dst[i] = op over all ranks r of (src of rank r)[i]. In place: src = dst.
   [[nodiscard]] Work all_reduce(ConstView src, View dst, Reduction reduction, Stream& stream);
   // Reduces like all_reduce, but only dst of `root` is written. Other ranks may pass an empty dst.
   [[nodiscard]] Work reduce(ConstView src, View dst, Reduction reduction, int root, Stream& stream);
   // Copies `data` of rank `root` to `data` of every other rank.
   [[nodiscard]] Work broadcast(View data, int root, Stream& stream);
-  // dst[r * n + i] = src of rank r [rank * n + i], n = count / size. src and dst must not overlap.
+  // dst[r * n + i] = (src of rank r)[rank * n + i] for every rank r, with n = count / size. src and
+  // dst must not overlap.
   [[nodiscard]] Work all_to_all(ConstView src, View dst, Stream& stream);
-  // On `root` only: dst[r * n + i] = src of rank r [i], n = src.count. Other ranks may pass an
-  // empty dst. In place on root: src = dst + rank * n.
+  // On `root` only: dst[r * n + i] = (src of rank r)[i] for every rank r, with n = src.count. Other
+  // ranks may pass an empty dst. In place on root: src = dst + rank * n.
   [[nodiscard]] Work gather(ConstView src, View dst, int root, Stream& stream);
-  // dst[i] = src of `root` [rank * n + i], n = dst.count. Other ranks may pass an empty src. In
-  // place on root: dst = src + rank * n.
+  // dst[i] = (src of `root`)[rank * n + i], with n = dst.count. Other ranks may pass an empty src.
+  // In place on root: dst = src + rank * n.
   [[nodiscard]] Work scatter(ConstView src, View dst, int root, Stream& stream);
   // Uneven forms: counts[r] elements belong to rank r, packed in rank order. All ranks pass the
   // same counts. In all_gather_v, src.count = counts[rank] and dst.count is the sum of counts; in
@@ -188,11 +191,11 @@ class Communicator {
     all_reduce
   };
   std::uint64_t scratch_bytes(Sum sum, std::uint64_t count, DType dtype) const;
-  // Allocates scratch memory in advance. Must be called before the first operation.
+  // Allocates `bytes` of scratch memory in advance. Must be called before the first operation.
   void reserve_scratch(std::uint64_t bytes);
 
-  // Returns the transports of this process. A backend may report the connections of all its
-  // communicators on each of them.
+  // Returns the transports that this process uses. A backend that cannot tell its communicators
+  // apart reports the transports of all of them.
   Transports transports() const;
 
   // Collective, like MPI_Comm_split: ranks of one color form a new communicator, ordered by key and
@@ -201,7 +204,7 @@ class Communicator {
   std::optional<Communicator> split(std::optional<int> color, int key = 0,
                                     std::string name = {}) const;
 
-  struct Impl;  // src/comm/communicator_impl.hpp
+  struct Impl;  // defined in src/comm/communicator_impl.hpp
 
  private:
   friend Buffer allocate(const Device& device, std::size_t bytes,

@@ -33,14 +33,14 @@ struct Config {
 
   std::string backend;      // name of the backend; "" chooses the best that works on every rank
   std::string plugin_path;  // colon-separated directories, searched before the installed backends
-  std::string algorithm;    // "all_reduce:two_level,all_gather:ring"; "" lets the backend choose
+  std::string algorithm;    // algorithms, as in "all_reduce:ring,..."; "" lets the backend choose
   std::string tuning;       // file with measured algorithm choices; `algorithm` overrides it
-  int deterministic = 0;    // 1 sums in one order, independent of job size and placement
+  int deterministic = 0;    // 1 makes the order of sums independent of job size and placement
   std::string flight;  // prefix of the flight recorder's PREFIX.RANK.json files; "" writes none
-  int islands = 0;     // emulates this many islands; 0 uses the islands of the topology
-  int threads = 0;     // compute threads of this rank; 0 means cores of the host / its ranks
-  std::string check;   // "lifetimes" rejects uses of memory that no event orders
-  std::string log = "info";  // trace, debug, info, warn, error, off
+  int islands = 0;     // number of islands to emulate; 0 uses the islands of the topology
+  int threads = 0;     // compute threads of this rank; 0 divides the host's cores among its ranks
+  std::string check;   // "lifetimes" finds unordered uses of device memory; "" checks nothing
+  std::string log = "info";  // lowest level to log: trace, debug, info, warn, error or off
 
   // Reads the file named by ATOLL_CONFIG (lines `name = value`, `#` comments), then the environment.
   // An unknown name gives a warning that suggests the nearest known name. A malformed value throws
@@ -53,8 +53,8 @@ struct Config {
 };
 
 struct ConfigEntry {
-  std::string_view variable;  // "ATOLL_TIMEOUT"
-  std::string_view unit;      // "seconds", "path", ...; "" if there is no unit
+  std::string_view variable;  // environment variable, such as "ATOLL_TIMEOUT"
+  std::string_view unit;      // unit or form of the value, such as "seconds" or "path"; "" if none
   std::string_view meaning;
 };
 

@@ -17,11 +17,11 @@
 
 namespace atoll_v1::atoll {
 
-class DeviceBackend;  // one implementation per kind of device: src/device/backend.hpp
+class DeviceBackend;  // interface of a kind of device (src/device/backend.hpp)
 class StreamBackend;
 class EventBackend;
 class StampBackend;
-class DeviceOps;  // kernels that the library itself needs: src/device/ops.hpp
+class DeviceOps;  // kernels that the library itself needs (src/device/ops.hpp)
 
 enum class DeviceKind : std::int32_t {
   host = 0,
@@ -95,13 +95,14 @@ class Stream {
   // Runs `work` on the CPU in stream order. On a GPU it is a host function of the CUDA stream and
   // must not call CUDA or this interface.
   void enqueue(std::function<void()> work);
-  // Both addresses may belong to this device or to the host; the ranges must not overlap.
+  // Copies `bytes` bytes in stream order. Both addresses may be in memory of this device or of the
+  // host; the ranges must not overlap.
   void copy(void* dst, const void* src, std::size_t bytes);
   void zero(void* dst, std::size_t bytes);
   Event record();
   // Same as enqueue() followed by record(), but cheaper.
   Event enqueue_and_record(std::function<void()> work);
-  // Takes the time when all earlier work is done and later work may start.
+  // Records the time at which all earlier work is done and later work may start.
   Stamp stamp();
   // Makes work enqueued later wait for the event. If the stream of the event failed before the
   // event, this stream fails with the same error.
@@ -131,7 +132,7 @@ class Stream {
 class Buffer {
  public:
   Buffer() = default;
-  // Takes over `bytes` bytes at `memory`, which the deleter of the pointer frees.
+  // Takes ownership of `bytes` bytes at `memory`. The deleter of the pointer frees them.
   Buffer(std::shared_ptr<void> memory, std::size_t bytes) noexcept
       : memory_(std::move(memory)), bytes_(bytes) {}
   Buffer(Buffer&& other) noexcept
@@ -147,7 +148,7 @@ class Buffer {
   View view(DType dtype) const noexcept { return {data(), bytes_ / size_of(dtype), dtype}; }
 
  private:
-  std::shared_ptr<void> memory_;  // never shared with another Buffer
+  std::shared_ptr<void> memory_;  // never shared with another Buffer; shared_ptr stores any deleter
   std::size_t bytes_ = 0;
 };
 
@@ -155,21 +156,22 @@ class Buffer {
 // device. Any thread may call any function.
 class Device {
  public:
-  // The CPU. Each call returns a device with its own count of allocations.
+  // Returns the CPU as a device. Each call returns a new one with its own count of allocations.
   static Device host();
-  // The GPU with this CUDA ordinal, with its own count of allocations; memory comes from cudaMalloc.
-  // Calls restore the current CUDA device of the thread, unless that would create a context on it;
-  // code that calls CUDA directly must therefore set its device first. Throws Error(unsupported) in
-  // a build without CUDA, and Error(not_found) if there is no such GPU.
+  // Returns the GPU with this CUDA ordinal, with its own count of allocations; memory comes from
+  // cudaMalloc. Calls restore the current CUDA device of the thread, unless that would create a
+  // context on it; code that calls CUDA directly must therefore set its device first. Throws
+  // Error(unsupported) in a build without CUDA, and Error(not_found) if there is no such GPU.
   static Device cuda(int ordinal = 0);
   static int cuda_count() noexcept;  // number of GPUs visible to CUDA; 0 without a driver
   explicit Device(std::shared_ptr<DeviceBackend> impl);
 
   DeviceKind kind() const noexcept;
   std::string_view name() const noexcept;
-  // "GPU-...", as nvidia-smi prints it; equal in all processes that use this GPU. Empty on the host.
+  // UUID of the GPU as nvidia-smi prints it, such as "GPU-...". Equal in all processes that use
+  // this GPU; empty on the host.
   std::string_view uuid() const noexcept;
-  std::string_view pci_address() const noexcept;  // "0000:0f:00.0"; empty on the host
+  std::string_view pci_address() const noexcept;  // PCI bus id ("0000:0f:00.0"); empty on the host
   int ordinal() const noexcept;                   // CUDA ordinal of a GPU; -1 on other devices
   // Allocates uninitialised memory, aligned to 4,096 bytes (256 on a GPU). Throws
   // Error(out_of_memory) with the size.
@@ -182,7 +184,8 @@ class Device {
   std::uint64_t memory_bytes() const noexcept;
   Stream stream(StreamOptions options = {}) const;
   DeviceOps& ops() const noexcept;
-  // Bytes from allocate() that are in use, and the largest number so far.
+  // Bytes of this device's memory that allocate() and communicators have allocated and not freed,
+  // and the largest number so far.
   std::size_t allocated_bytes() const noexcept;
   std::size_t peak_allocated_bytes() const noexcept;
   const std::shared_ptr<DeviceBackend>& backend() const noexcept { return impl_; }

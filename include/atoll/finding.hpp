@@ -11,19 +11,19 @@
 namespace atoll_v1::atoll {
 
 enum class Severity {
-  info,     // worth knowing; costs nothing
+  info,     // worth knowing, but without effect on speed
   warning,  // slower than the machine could be, or likely to break
   error     // broken, or much slower than the machine could be
 };
 std::string_view name(Severity severity) noexcept;
 
 struct Finding {
-  std::string id;  // name of the check: "nvlink_down"
+  std::string id;  // name of the check, such as "nvlink_down"
   Severity severity = Severity::info;
-  std::vector<std::string> subjects = {};  // ids of hosts and devices; ranks as "rank 3"
+  std::vector<std::string> subjects = {};  // ids of hosts and devices, and ranks such as "rank 3"
   std::string evidence = {};               // what was seen, with figures
-  std::string consequence = {};            // what it costs
-  std::string fix = {};                    // how to fix it
+  std::string consequence = {};            // what the problem costs
+  std::string fix = {};                    // how to fix the problem
 };
 
 // "evidence; consequence; fix" on one line, for a log: "ranks 0, 4 share GPU node0/gpu0; ...".

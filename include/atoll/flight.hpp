@@ -30,8 +30,8 @@
 //     part_of       kind that the user called, when the library built that collective from several
 //                   operations; "" or absent when the user called this operation itself
 //     sequence      number among all operations of the communicator, from 0; errors print it too
-//     collective    number among the communicator's collectives, from 0; -1 for send and recv. The
-//                   ranks agree when they have the same collective at the same number
+//     collective    number among the communicator's collectives, from 0; -1 for send and recv. If
+//                   ranks made the same calls, a number denotes the same collective on each
 //     dtype, op     "f32" ..., "sum" ...; op is "" for operations that do not reduce
 //     count, bytes  elements, as plugin.h counts them for the kind; bytes = count * size of dtype
 //     peer          root of the collective, or peer of a send or recv, as a rank of the
@@ -70,7 +70,7 @@ enum class FlightState {
 };
 std::string_view name(FlightState state) noexcept;
 
-// The structs below have the fields of the file. Times are ns on the steady clock.
+// The structs below have the same fields as the flight file. Times are ns on the steady clock.
 struct FlightOperation {
   std::uint64_t number = 0;
   std::size_t communicator = 0;
@@ -116,17 +116,19 @@ struct FlightLog {
   std::vector<FlightOperation> operations;
 };
 
-// Returns the record of this rank; it is empty before the first communicator opens. Thread-safe.
+// Returns the last operations of this rank. The log is empty before the first communicator opens.
+// Thread-safe.
 FlightLog flight_log(World& world);
-// Writes the record of this rank to its file. Throws Error(invalid_argument) when config().flight
-// is empty, and Error(io) when the file cannot be written.
+// Writes the last operations of this rank to PREFIX.RANK.json. Throws Error(invalid_argument) when
+// config().flight is empty, and Error(io) when the file cannot be written.
 void write_flight(World& world);
 
-// Parses the content of a file; `file` names it in errors. Throws Error(bad_data) with file and
-// byte offset for anything that is not a flight file of version 1 within the limits above.
+// Parses the content of a flight file; `file` names the file in errors. Throws Error(bad_data) with
+// file and byte offset for anything that is not a flight file of version 1 within the limits above.
 FlightLog parse_flight(std::string_view text, std::string_view file);
 std::string to_json(const FlightLog& log);
-// Reads and parses a file. Also throws Error(io) when it cannot be read.
+// Reads and parses a flight file. Throws the errors of parse_flight(), and Error(io) when the file
+// cannot be read.
 FlightLog read_flight(const std::filesystem::path& file);
 
 // Explains the logs of some or all ranks of a job in lines of text: the failure, the ranks without
@@ -134,7 +136,7 @@ FlightLog read_flight(const std::filesystem::path& file);
 // that are behind or in an operation, and calls that differ between ranks. Throws Error(mismatch)
 // for logs of different jobs and Error(invalid_argument) when there are no logs.
 std::string tell_flight(std::span<const FlightLog> logs);
-// Reads the files, then explains their logs.
+// Reads flight files, then explains the logs in them.
 std::string tell_flight(std::span<const std::filesystem::path> files);
 
 }  // namespace atoll_v1::atoll

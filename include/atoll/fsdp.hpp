@@ -44,7 +44,8 @@ enum class Strategy {
   hybrid_shard_grad,
 };
 std::string_view name(Strategy strategy) noexcept;
-Strategy strategy_from_name(std::string_view name);  // throws Error(invalid_argument)
+// Returns the strategy with this name; throws Error(invalid_argument) for an unknown name.
+Strategy strategy_from_name(std::string_view name);
 std::vector<Strategy> every_strategy();  // all strategies, in the order of the enumerators
 
 // How gradients accumulate over the micro batches of a step.
@@ -210,7 +211,7 @@ struct PassOptions {
 };
 
 // One forward through the declared order of units, and for training one backward in reverse order.
-// A use of another unit throws Error(invalid_argument), which names the expected and the actual
+// Using a unit out of order throws Error(invalid_argument), which names the expected and the actual
 // unit.
 class Pass {
  public:
@@ -234,9 +235,9 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Declares a unit with its names and shapes, and allocates nothing. The reference is valid as
-  // long as the engine. Throws Error(invalid_argument) after freeze(), for a name that is already
-  // used, and for an impossible shape.
+  // Declares a unit with the names and shapes of its parameters, and allocates nothing. The
+  // reference is valid as long as the engine. Throws Error(invalid_argument) after freeze(), for a
+  // name that is already used, and for an impossible shape.
   Unit& add_unit(std::string_view name, std::vector<ParamSpec> params);
   // Declares the order in which forward uses the units; backward uses the reverse order. Plans and
   // allocates every buffer. A unit may occur several times. Collective; may be called once. Throws
@@ -260,7 +261,8 @@ class Engine {
   // Updates the copies of the parameters that compute reads. Call it after writing master shards.
   // Blocks.
   void refresh();
-  std::vector<Segment> segments() const;  // in the order of units and their parameters
+  // Returns this rank's parts of the parameters, in the order of units and their parameters.
+  std::vector<Segment> segments() const;
 
   // Begins a pass. Throws Error(invalid_argument) before freeze() and while another pass is in
   // progress. The stream must belong to device(). Stream and engine must outlive the pass.
@@ -272,16 +274,16 @@ class Engine {
   // from masters to the compute dtype; the next gathers wait for these copies.
   void parameters_changed(Stream& compute);
 
-  Unit& unit(std::string_view name);  // throws Error(not_found) for an unknown name
+  Unit& unit(std::string_view name);  // throws Error(not_found) for an unknown unit
   const std::vector<std::unique_ptr<Unit>>& units() const noexcept;
   const Options& options() const noexcept;
   // Returns Options::device; with ATOLL_CHECK=lifetimes, a checker that wraps the device.
   const Device& device() const noexcept;
-  MeshShape sharding() const noexcept;  // replicas x shards that the strategy uses
+  MeshShape sharding() const noexcept;  // mesh as the strategy uses it: replicas x shards
   std::string_view backend() const noexcept;
   MemoryPlan& memory() noexcept;
   Scheduler& scheduler() noexcept;
-  // Bytes of parameters and gradients that this rank's passes have passed to collectives, by axis.
+  // Number of bytes of parameters and gradients in the collectives of this rank's passes, by axis.
   struct Traffic {
     std::uint64_t shard_bytes = 0;
     std::uint64_t inner_bytes = 0;  // bytes gathered inside groups of Options::inner_shards ranks

@@ -116,8 +116,8 @@ struct Transfer {
 
 // All transfers of one rank between hosts in an all_gather.
 struct Transfers {
-  std::vector<Transfer> out;  // the rank's own block, to the holder on each other host
-  std::vector<Transfer> in;   // blocks that the rank holds for its host, from their owners
+  std::vector<Transfer> out;  // transfers of the rank's own block to its holder on each other host
+  std::vector<Transfer> in;   // transfers of the blocks that the rank holds, from their owners
 
   // Returns the transfers for a reduce_scatter, which have the opposite direction.
   Transfers reversed() && { return {std::move(in), std::move(out)}; }

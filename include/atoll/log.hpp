@@ -20,7 +20,7 @@ enum class Level {
 // Parses the name of a level; throws Error(invalid_argument) for any other text.
 Level level_from_name(std::string_view name);
 
-// The least level that is written; initially info. A World sets it from its configuration.
+// Sets the lowest level that is logged, initially info. A World sets it from its configuration.
 void set_level(Level level);
 bool enabled(Level level) noexcept;
 

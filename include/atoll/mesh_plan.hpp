@@ -13,37 +13,39 @@ namespace atoll_v1::atoll {
 
 // The site of a rank: the host and the GPU that it runs on.
 struct RankSite {
-  std::string host;            // TopologyHost::id
-  std::string gpu;             // TopologyGpu::id; empty for a rank without a GPU
-  std::string partition = {};  // UUID of its MIG or CPX instance; "" if it uses the whole GPU
-  std::vector<int> cpus = {};  // hardware threads that it may run on; empty if unknown
-  int numa = -1;               // NUMA node of those threads; -1 if several or unknown
+  std::string host;            // id of the rank's host (TopologyHost::id)
+  std::string gpu;             // id of the rank's GPU (TopologyGpu::id); empty if it has none
+  std::string partition = {};  // UUID of the rank's MIG or CPX instance; "" for a whole GPU
+  std::vector<int> cpus = {};  // hardware threads on which the rank may run; empty if unknown
+  int numa = -1;               // NUMA node of the rank's hardware threads; -1 if several or unknown
 };
 
 // What the process of a rank reports about itself.
 struct RankEnvironment {
-  std::string host;          // TopologyHost::id
-  int local_rank = 0;        // number among the ranks of its host
+  std::string host;          // id of the rank's host (TopologyHost::id)
+  int local_rank = 0;        // index of the rank among the ranks of its host
   std::string visible;       // value of CUDA_VISIBLE_DEVICES (ROCR_ or HIP_VISIBLE_DEVICES)
-  bool has_visible = false;  // whether that variable is set; set and empty hides every GPU
-  std::vector<std::string> allowed_busids = {};  // GPUs that control groups allow; empty: all
-  std::vector<int> cpus = {};                    // as RankSite::cpus
-  int numa = -1;                                 // as RankSite::numa
+  bool has_visible = false;  // whether CUDA_VISIBLE_DEVICES is set; set and empty hides all GPUs
+  std::vector<std::string> allowed_busids = {};  // GPUs that control groups allow; empty allows all
+  std::vector<int> cpus = {};                    // hardware threads of the rank; empty if unknown
+  int numa = -1;                                 // NUMA node; -1 if several or unknown
 };
 
-// Finds the GPU of each rank. The local rank is an index into the GPUs that the environment leaves
-// the rank: CUDA_VISIBLE_DEVICES by index, UUID or MIG UUID, in PCI bus order, and control groups.
-// A rank that sees exactly one GPU uses it. Ranks beyond the number of GPUs get none.
+// Finds the GPU of each rank. A rank sees the GPUs that control groups allow, in PCI bus order;
+// CUDA_VISIBLE_DEVICES can select from these by index, UUID or MIG UUID. Ranks of one host that see
+// the same GPUs get one GPU each, in the order of their local ranks; ranks beyond the number of
+// GPUs get none. A rank that sees exactly one GPU uses that GPU.
 std::vector<RankSite> resolve_ranks(const Topology& topology,
                                     const std::vector<RankEnvironment>& ranks);
 
-// Sites of ranks whose hosts are given, one host id for each rank. The n-th rank on a host gets the
-// host's n-th GPU, or none when the host has fewer.
+// Returns the sites of ranks on known hosts; `hosts` has one host id for each rank. The n-th rank
+// on a host gets the host's n-th GPU, or none when the host has fewer GPUs.
 std::vector<RankSite> assign_gpus(const Topology& topology, const std::vector<std::string>& hosts);
 
-// Sites that a launcher would give to `count` ranks: one rank on each GPU, host by host; without
-// GPUs, equal blocks of ranks on all hosts. 0 means one rank on each GPU. Error(invalid_argument)
-// when there are more ranks than GPUs, and for 0 without GPUs.
+// Returns the sites that a launcher would give to `count` ranks: one rank on each GPU, host by
+// host; without GPUs, equal blocks of ranks on all hosts. A `count` of 0 requests one rank on each
+// GPU. Throws Error(invalid_argument) when there are more ranks than GPUs, and when `count` is 0
+// but there are no GPUs.
 std::vector<RankSite> fill_hosts(const Topology& topology, int count);
 
 struct MeshPlan {
@@ -59,65 +61,69 @@ struct MeshPlan {
 };
 
 struct MeshPlanOptions {
-  int emulated_islands = 0;  // split the ranks, in order, into this many equal islands; 0: do not
+  int emulated_islands = 0;  // number of equal islands to emulate, in rank order; 0 emulates none
   int inner = 1;             // size of the innermost axis
   // With `params`, plan_mesh() shards over the smallest of island, host and k islands whose memory
   // holds the sharded state of the model.
   std::optional<double> params = {};            // number of parameters of the model
-  std::optional<double> gpu_memory_bytes = {};  // memory of one GPU; empty: from the topology
+  std::optional<double> gpu_memory_bytes = {};  // memory of one GPU; empty uses the topology's
   double state_bytes = 16;  // bytes for each parameter: weights, gradients, optimizer state
   double reserve = 0.20;    // share of the memory kept for activations and buffers, from 0 to 1
 };
 
-// Plans a mesh: shards over the larger of island and host and replicates across; with `params`,
-// shards over the smallest candidate that holds the model. A pure function of its arguments, so
-// every rank gets the same answer, in whatever order the launcher numbered the ranks.
+// Plans a mesh. Without `params`, it shards over the island or the host, whichever is larger, and
+// replicates across; with `params`, it shards over the smallest candidate that holds the model. The
+// result depends on the arguments alone, so every rank gets the same plan, in whatever order the
+// launcher numbered the ranks.
 //
-// `order` holds all ranks. When islands are unequal and the modelled step is faster without some
-// ranks, `left_out` and a finding name them. A host that the topology does not list counts as a
-// host without GPUs.
+// `order` of the plan holds all ranks. When islands are unequal and the modelled step is faster
+// without some ranks, `left_out` and a finding name these ranks. A host that the topology does not
+// list is treated as a host without GPUs.
 //
-// Error(invalid_argument) without ranks, for a GPU that the topology does not list, when the
-// emulated islands or `inner` do not divide the ranks, and when no candidate holds the model; the
-// message then names the missing memory.
+// Throws Error(invalid_argument) when `ranks` is empty, for a GPU that the topology does not list,
+// when the emulated islands or `inner` do not divide the ranks, and when no candidate holds the
+// model; the message then states how much memory is missing.
 MeshPlan plan_mesh(const Topology& topology, const std::vector<RankSite>& ranks,
                    const MeshPlanOptions& options = {});
 
-// Checks a mesh that was made by hand. Each shard group that crosses islands gives a finding: the
-// islands that it joins, the links that it crosses, and the bandwidth lost. Error(invalid_argument)
-// unless `plan.order` holds every rank once and fits the shape.
+// Checks a mesh that was made by hand. Returns a finding for each shard group that crosses islands,
+// with the islands that it joins, the links that it crosses, and the bandwidth lost. Throws
+// Error(invalid_argument) unless `plan.order` holds every rank once and fits the shape.
 std::vector<Finding> check_mesh(const Topology& topology, const std::vector<RankSite>& ranks,
                                 const MeshPlan& plan, const MeshPlanOptions& options = {});
 
 // Modelled speed of a group of ranks that communicate: the slowest part of a ring through the
 // group, in the given order, and the latency of its hops.
 struct GroupRate {
-  // GB/s of each rank in one direction: n ranks gather B bytes in (n - 1) / n * B / gbyte_s. This
-  // is the bus bandwidth of nccl-tests. 0: unknown. Infinite for a group of one rank.
+  // Bus bandwidth of each rank in one direction, in GB/s, as nccl-tests defines it: n ranks gather
+  // B GB in (n - 1) / n * B / gbyte_s seconds. 0 means unknown; infinite for a group of one rank.
   double gbyte_s = 0;
-  double latency_us = 0;    // time of the smallest collective
-  bool is_assumed = false;  // the group crosses a link whose rate no source gives
+  double latency_us = 0;    // time that a collective of a few bytes takes
+  bool is_assumed = false;  // a link of the group has no known rate, so one is assumed
   bool is_known() const noexcept { return gbyte_s > 0; }
 };
-// `group` holds numbers of `ranks`. Error(invalid_argument) as for plan_mesh(), and for a number
-// out of range.
+// `group` holds indices into `ranks`. Throws the errors of plan_mesh(), and Error(invalid_argument)
+// for an index out of range.
 GroupRate group_rate(const Topology& topology, const std::vector<RankSite>& ranks,
                      const std::vector<int>& group, const MeshPlanOptions& options = {});
 
-// Rates of two-level collectives over a group for which HostLayout::ranks_per_host() of level_schedule.hpp is not 0. inside: among
-// the ranks of one host. across: among ranks in equal positions of all hosts, while all positions
-// communicate at once. Each is the slowest of its kind; unknown for other groups.
+// Rates of two-level collectives over a group whose hosts all have the same number of ranks, at
+// least two, with consecutive numbers; unknown for other groups. `inside` is the rate among the
+// ranks of one host. `across` is the rate among the ranks with the same local rank on all hosts,
+// while the groups of all local ranks communicate at once. Each is the rate of the slowest group of
+// its kind.
 struct LevelRates {
   GroupRate inside{}, across{};
 };
 
-// Rates of the mesh axes. Each is the slowest group of its axis, since all ranks wait for it, and
-// so is equal on all ranks. `world` is the group of all ranks, in mesh order.
+// Rates of the mesh axes. The rate of an axis is that of its slowest group, because all ranks wait
+// for that group, so the rate is equal on all ranks. `world` is the rate of all ranks as one group,
+// in mesh order.
 struct MeshRates {
   GroupRate shard{}, replicate{}, world{};
   LevelRates shard_levels{}, replicate_levels{}, world_levels{};
 };
-// Error(invalid_argument) as for check_mesh().
+// Throws the errors of check_mesh().
 MeshRates mesh_rates(const Topology& topology, const std::vector<RankSite>& ranks,
                      const MeshPlan& plan, const MeshPlanOptions& options = {});
 

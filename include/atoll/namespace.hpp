@@ -5,4 +5,4 @@
 #pragma once
 
 namespace atoll_v1::atoll {}
-using namespace atoll_v1;  // NOLINT(google-global-names-in-headers): see above
+using namespace atoll_v1;  // NOLINT(google-global-names-in-headers): allows atoll::World

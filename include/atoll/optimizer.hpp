@@ -66,7 +66,8 @@ class Optimizer {
   // Returns the number of steps that changed parameters. A step with an infinite or NaN norm counts
   // only if skip_nonfinite is false. Blocks until the norm of the last step is known.
   std::int64_t steps() const;
-  void set_steps(std::int64_t steps);  // for resumed runs; blocks until the last step is complete
+  // Sets the number of steps, for a resumed run. Blocks until the last step is complete.
+  void set_steps(std::int64_t steps);
   const OptimizerOptions& options() const noexcept;
 
  private:

@@ -31,12 +31,13 @@ struct BucketLayout {
   std::uint64_t shards = 1;
 
   std::uint64_t shard_elements() const noexcept { return elements / shards; }
-  std::vector<BucketSlot> gaps() const;  // the parts without a tensor, ordered by offset
+  std::vector<BucketSlot> gaps() const;  // padding: parts without a tensor, ordered by offset
 };
 
 // Alignment of tensors, in elements; 256 bytes in f32.
 inline constexpr std::uint64_t bucket_alignment = 64;
-// Size of a block of the norm, in elements.
+// Each shard has a multiple of this number of elements, because the gradient norm adds squares in
+// blocks of this size.
 inline constexpr std::uint64_t bucket_granularity = 4096;
 
 // Lays out tensors with the given element counts in one bucket. Throws Error(invalid_argument) for
@@ -50,7 +51,7 @@ struct BucketPlan {
     BucketSlot slot;  // position of the tensor in the bucket
   };
   std::vector<BucketLayout> buckets;
-  std::vector<Location> locations;  // position of each tensor
+  std::vector<Location> locations;  // bucket and slot of each tensor
 };
 
 // Fills buckets in the order of `counts`. A bucket has at most `max_bytes`, padding included,
@@ -92,7 +93,8 @@ class LaneEvent : public Event {
   LaneEvent(Event event, Lane lane, std::uint64_t through)
       : Event(std::move(event)), lane_(lane), through_(through) {}
   Lane lane() const noexcept { return lane_; }
-  std::uint64_t through() const noexcept { return through_; }  // number of collectives
+  // Returns the number of collectives that the lane had issued before the event.
+  std::uint64_t through() const noexcept { return through_; }
 
  private:
   Lane lane_ = Lane::gather;
@@ -191,7 +193,8 @@ class Scheduler {
   // builds the sum from other collectives; 0 on the lane `gather`. `count` is the number of
   // elements of dst on the lane `reduce`, and of data on the lane `outer`.
   std::uint64_t scratch_bytes(Lane lane, std::uint64_t count, DType dtype) const;
-  // Must be called before the first operation.
+  // Allocates `bytes` of scratch memory for a lane in advance. Must be called before the first
+  // operation.
   void reserve_scratch(Lane lane, std::uint64_t bytes);
 
   Stream& stream(Lane lane) noexcept;

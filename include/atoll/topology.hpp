@@ -26,12 +26,12 @@ enum class IslandState {
 };
 std::string_view name(IslandState state) noexcept;
 
-// Further properties of a host or device: settings, counters, states. They are text under the names
-// that topology/facts.hpp lists. A fact that no source gave is absent.
+// Further properties of a host or device: settings, counters, states. They are stored as text under
+// the names that topology/facts.hpp lists. A property that no source reported is absent.
 using Facts = std::map<std::string, std::string, std::less<>>;
 
 struct TopologyHost {
-  std::string id;  // unique in the job: name, boot id and network namespace
+  std::string id;  // id, unique in the job: name, boot id and network namespace
   std::string name;
   int packages = 0;
   int numa_nodes = 0;  // NUMA nodes with cores; memory-only nodes are not counted
@@ -40,17 +40,17 @@ struct TopologyHost {
   std::uint64_t memory_bytes = 0;
   int host_cores = 0;    // all physical cores of the host
   int host_threads = 0;  // all hardware threads of the host
-  // Whether `links` holds the links between this host's GPUs. known: all of them. none: a source
-  // showed that there are no links. unknown: no source could see them; an absent matrix proves
-  // nothing.
+  // Whether `links` holds the links between this host's GPUs. known: it holds all of them. none: a
+  // source showed that there are no links. unknown: no source could see the links; a source without
+  // a link matrix proves nothing.
   IslandState gpu_links = IslandState::unknown;
   Facts facts = {};
 };
 
 struct TopologyGpu {
-  std::string id;     // "HOST/gpuN"
-  std::string host;   // id of its host
-  std::string busid;  // "00000000:1b:00.0": domain of eight digits, lower case; "" if unknown
+  std::string id;     // unique id "HOST/gpuN"
+  std::string host;   // id of the GPU's host
+  std::string busid;  // PCI bus id "00000000:1b:00.0" (8-digit domain, lower case); "" if unknown
   std::string uuid;
   std::string model;
   int index = -1;    // number of the GPU in its source, such as NVML's index; -1 if unknown
@@ -59,16 +59,16 @@ struct TopologyGpu {
   // PCI path as in sysfs: the root complex, then every bridge above the device, joined by "/":
   // "pci0000:15/00000000:15:01.0/00000000:16:00.0". "" if unknown.
   std::string pci_path = {};
-  std::vector<std::string> partitions = {};  // UUIDs of its MIG or CPX instances
+  std::vector<std::string> partitions = {};  // UUIDs of the GPU's MIG or CPX instances
   Facts facts = {};
 };
 
 // One port of a network adapter.
 struct TopologyNic {
-  std::string id;    // "HOST/mlx5_0"; a second port is "HOST/mlx5_0:2"
-  std::string host;  // id of its host
+  std::string id;    // id "HOST/mlx5_0"; the id of a second port is "HOST/mlx5_0:2"
+  std::string host;  // id of the NIC's host
   std::string name;
-  std::string busid;    // as TopologyGpu::busid
+  std::string busid;    // PCI bus id, in the format of TopologyGpu::busid
   std::string adapter;  // system image GUID, equal for all ports of one adapter
   std::string layer;    // link layer: "infiniband", "ethernet", "efa", "slingshot", "omni-path", ""
   std::string state;    // port state: "active", "down", "init", "armed"; "" if unknown
@@ -76,8 +76,8 @@ struct TopologyNic {
   std::string evidence;       // source of the rate: "sysfs", "nccl xml", ...; "" without a rate
   int numa = -1;              // NUMA node; -1 if unknown
   int package = -1;           // processor package; -1 if unknown
-  std::string pci_path = {};  // as TopologyGpu::pci_path
-  bool is_virtual = false;    // bridge, veth or tunnel, which joins no hosts by itself
+  std::string pci_path = {};  // PCI path, in the format of TopologyGpu::pci_path
+  bool is_virtual = false;    // true for a bridge, veth or tunnel, which joins no hosts by itself
   Facts facts = {};
 };
 
@@ -94,14 +94,15 @@ struct TopologyLink {
 // Distance between two devices of one host, nearest first, in the terms of `nvidia-smi topo -m`:
 // the highest part of the machine that traffic between them passes.
 enum class PathLevel {
-  pix,      // at most one PCIe bridge
-  pxb,      // several PCIe bridges
-  phb,      // the host bridge (root complex)
-  node,     // the NUMA node
-  package,  // the processor package
-  sys       // the links between packages
+  pix,      // path over at most one PCIe bridge
+  pxb,      // path over several PCIe bridges
+  phb,      // path over one host bridge (root complex)
+  node,     // path between host bridges of one NUMA node
+  package,  // path between NUMA nodes of one processor package
+  sys       // path between processor packages
 };
-std::string_view name(PathLevel level) noexcept;  // "PIX", "PXB", "PHB", "NODE", "PKG", "SYS"
+// Returns the name of a level: "PIX", "PXB", "PHB", "NODE", "PKG" or "SYS".
+std::string_view name(PathLevel level) noexcept;
 
 // A distance that a source states without a PCI path, as `nvidia-smi topo -m` does.
 struct TopologyPath {
@@ -112,11 +113,12 @@ struct TopologyPath {
 // A contradiction between two sources of one host. The topology holds the value of the first.
 struct TopologyConflict {
   std::string subject;  // id of a host or device, or "ID - ID" for a link
-  std::string member;   // what they contradict about: "numa", "links", the name of a fact, ...
+  std::string member;   // what the sources disagree about: "numa", "links", the name of a fact, ...
   std::string believed, contradiction;  // both values with their sources: "1 (a.xml)"
 };
 
-// An input file, kept verbatim for exports that must return what no other member can hold.
+// An input file, kept verbatim so that an export in the same format can reproduce what the other
+// members of Topology cannot hold.
 struct TopologyDocument {
   std::string format;  // format of the file: "nccl xml"
   std::string origin;  // name of the file
@@ -135,18 +137,18 @@ struct Island {
   std::string fabric;  // kind of links: "nvlink", "xgmi", "cpu"; "" unless the state is known
   IslandState state = IslandState::unknown;
   bool uniform = true;                 // all pairs of GPUs are joined, at equal rates
-  std::optional<double> pair_gbyte_s;  // slowest pair; empty if a pair has no link of its own
+  std::optional<double> pair_gbyte_s;  // rate of the slowest pair; empty if one has no direct link
   std::optional<double> gpu_gbyte_s;   // rate of the slowest GPU over all its links
 };
 
 // The NICs of one GPU. `nearest` depends on the distance alone. `use` lists the NICs to send
 // through: active, not virtual, and on the fabric that joins the hosts. GPUs that are equally near
-// to the same NICs share them out.
+// to the same NICs divide these NICs among themselves.
 struct Affinity {
   std::string gpu;
   std::vector<std::string> nearest;
   std::vector<std::string> use;
-  std::optional<PathLevel> level;  // distance of `nearest`; empty if no source gives it
+  std::optional<PathLevel> level;  // distance of `nearest`; empty if no source provides it
   std::string why;                 // explanation of the choice, for people
 };
 
@@ -156,7 +158,7 @@ struct Rail {
   std::vector<std::string> nics;
   std::vector<std::string> gpus;
   // "fabric": a fabric file names the leaf switch. "assumed": NICs in equal positions of all hosts
-  // are taken to share one.
+  // are assumed to share a leaf switch.
   std::string evidence;
 };
 
@@ -174,12 +176,12 @@ struct Topology {
   // Discovers this host with hwloc, NVML, sysfs and the environment. `host_id` becomes its id;
   // empty means the host name. Throws Error(io) when hwloc cannot load.
   static Topology discover_local(std::string_view host_id = {});
-  // Discovers all hosts of the job and merges them; the lowest rank of each host looks. Collective.
-  // Every rank throws when one of them fails. Defined in src/comm.
+  // Discovers all hosts of the job and merges the results; the lowest rank on each host discovers
+  // that host. Collective. Every rank throws when one of them fails. Defined in src/comm.
   static Topology discover(World& world);
 
-  // The JSON form, which topology/README.md documents. from_json() throws Error(bad_data) that
-  // names `source` and the byte offset.
+  // Convert the topology to and from JSON, in the form that topology/README.md documents.
+  // from_json() throws Error(bad_data), which names `source` and the byte offset.
   std::string to_json() const;
   static Topology from_json(std::string_view text, std::string_view source);
 };
@@ -188,20 +190,20 @@ struct Topology {
 // in several parts is copied from the first.
 Topology merge(const std::vector<Topology>& parts);
 
-// Islands in the order of their first host, then of their first GPU.
+// Returns the islands, ordered by their first host, then by their first GPU.
 std::vector<Island> find_islands(const Topology& topology);
 
-// One entry for each GPU, in the order of Topology::gpus.
+// Returns the NICs of each GPU, in the order of Topology::gpus.
 std::vector<Affinity> find_affinity(const Topology& topology);
 
-// Bandwidth of a NIC in GB/s: the least of its port, its PCIe link and its share of the adapter.
-// Empty when none of these is known.
+// Bandwidth of a NIC in GB/s: the minimum of the rates of its port, its PCIe link and its share of
+// the adapter. Empty when none of these rates is known.
 std::optional<double> usable_gbyte_s(const Topology& topology, const TopologyNic& nic);
 // Bandwidth of every NIC, in the order of Topology::nics. Prefer it over the function above for
 // more than a few NICs of a large cluster.
 std::vector<std::optional<double>> usable_gbyte_s(const Topology& topology);
 
-// Rails in the order of the first GPU that uses each.
+// Returns the rails, ordered by the first GPU that uses each rail.
 std::vector<Rail> find_rails(const Topology& topology, const std::vector<Affinity>& affinity);
 
 }  // namespace atoll_v1::atoll

@@ -49,10 +49,10 @@ struct TraceLog {
 std::int64_t communication_ns(std::span<const TraceRecord> records,
                               std::int64_t from_ns = std::numeric_limits<std::int64_t>::min());
 
-// GB/s (1e9 B/s) as nccl-tests defines them; 0 if the collective took no time.
+// Bandwidths in GB/s (1e9 B/s), as nccl-tests defines them; 0 if the collective took no time.
 struct TraceBandwidth {
   double algorithm = 0;  // bytes of the whole tensor divided by time
-  double bus = 0;        // load of each link: algorithm x (n - 1) / n, twice that for all_reduce
+  double bus = 0;        // load of a link: algorithm bandwidth x (n - 1) / n, x 2 for all_reduce
 };
 TraceBandwidth bandwidth(const TraceRecord& collective);
 

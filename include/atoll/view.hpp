@@ -107,7 +107,7 @@ struct ConstView {
       : data(data_), count(count_), dtype(dtype_) {}
   template <ElementRange R>
   constexpr ConstView(
-      const R& range)  // NOLINT(google-explicit-constructor): spans, vectors, arrays
+      const R& range)  // NOLINT(google-explicit-constructor): spans, vectors and arrays convert
       : ConstView(std::ranges::data(range), std::ranges::size(range),
                   dtype_of<std::ranges::range_value_t<R>>) {}
 

@@ -29,8 +29,8 @@ struct Placement {
 
 struct HostInfo {
   std::string name;
-  std::string id;          // name, boot id and network namespace
-  std::vector<int> ranks;  // ascending
+  std::string id;          // host id: name, boot id and network namespace
+  std::vector<int> ranks;  // World ranks on the host, in ascending order
 };
 
 // All processes of a job. A World must outlive everything made from it (meshes, communicators,
@@ -61,13 +61,14 @@ class World {
 
   int rank() const noexcept;
   int size() const noexcept;
-  int local_rank() const noexcept;  // among the ranks of this host
+  int local_rank() const noexcept;  // index of this rank among the ranks of its host
   int local_size() const noexcept;
-  std::string_view launcher() const noexcept;  // "explicit", "openmpi", "pmix", "pmi", "torchrun",
-                                               // "slurm", "single"
+  // Returns how the job was started: "explicit" (ATOLL_RANK and ATOLL_SIZE), "openmpi", "pmix",
+  // "pmi", "torchrun", "slurm", or "single" without a launcher.
+  std::string_view launcher() const noexcept;
   const Config& config() const noexcept;
-  const std::vector<HostInfo>& hosts() const noexcept;        // sorted by their lowest rank
-  const std::vector<Placement>& placements() const noexcept;  // indexed by rank
+  const std::vector<HostInfo>& hosts() const noexcept;        // all hosts, ordered by lowest rank
+  const std::vector<Placement>& placements() const noexcept;  // placements, indexed by rank
 
   // Stores a value for all ranks and overwrites an earlier one. Keys have 1 to 256 bytes and values
   // at most 16 MiB; other sizes throw Error(invalid_argument).
@@ -75,8 +76,8 @@ class World {
   // Waits until a rank has put `key`. Throws Error(timeout) with the key and this rank. Once the job
   // has failed, this and every other call that needs the store throws failure().
   std::string get(std::string_view key, std::chrono::milliseconds timeout);
-  // Collective. Returns the `mine` of every rank, indexed by rank. No other exchange in progress may
-  // use the same key.
+  // Collective. Returns the values that all ranks passed as `mine`, indexed by rank. No other
+  // exchange in progress may use the same key.
   std::vector<std::string> exchange(std::string_view key, std::string_view mine);
   // Collective. Returns when all ranks have called it; Error(timeout) names the absent ranks.
   void barrier();
@@ -90,8 +91,9 @@ class World {
   // job has failed or the barrier timed out.
   void at_exit(std::function<void(bool failed)> callback);
 
-  // Declares that the job has failed. The store sends the reason to every rank; there, communicators
-  // abort and waiting calls throw Error(aborted) with it. Only the first reason counts.
+  // Declares that the job has failed. The store sends the reason to every rank; there,
+  // communicators abort and waiting calls throw Error(aborted) with the reason. Only the first
+  // reason counts.
   void fail(std::string_view reason) noexcept;
   // The reason why the job failed; empty if it has not.
   std::optional<Error> failure() const;
@@ -108,14 +110,14 @@ class World {
 
    private:
     friend class World;
-    std::shared_ptr<void> registration_;  // its deleter removes the callback
+    std::shared_ptr<void> registration_;  // destroying it removes the callback
   };
   // Calls `callback` once when the job fails, from a thread of World; if the job has already failed,
   // calls it at once on this thread.
   [[nodiscard]] Subscription on_failure(std::function<void(const Error&)> callback);
 
  private:
-  friend struct WorldInternals;  // src/core/world_internals.hpp
+  friend struct WorldInternals;  // defined in src/core/world_internals.hpp
   struct Impl;
   explicit World(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

@@ -4,9 +4,9 @@
 // On one host every rank copies the block of every other rank directly into its dst.
 //
 // Over several hosts:
-//   two_level: each block is sent to each other host once (two_level.cpp). ring: each rank passes
-//   the blocks that it receives from the previous rank on to the next. flat: each rank sends its
-//   block to every other rank, all pairs at the same time.
+//   two_level: each block is sent to each other host once (two_level.cpp).
+//   ring: each rank passes the blocks that it receives from the previous rank on to the next.
+//   flat: each rank sends its block to every other rank, all pairs at the same time.
 //
 // Bytes per host and direction, for a tensor of S bytes on H hosts and N ranks: two_level (H - 1) /
 // H S; ring (N - 1) / N S if the ranks of each host are consecutive. With h ranks per host, flat

@@ -10,10 +10,11 @@
 //
 // Over several hosts:
 //   two_level, ring: a reduce_scatter of the slices into dst, then an all_gather of the slices.
-//   halving: an exchange of halves, quarters, ... for medium-sized data on many hosts
-//   (halving.cpp). doubling: an exchange of all data with one host after the other, for small data
-//   (doubling.cpp). flat: if the data is small, every rank sends all data to every other rank and
-//     reduces all data itself. Otherwise a reduce_scatter, then an all_gather, between all pairs.
+//   halving: for medium-sized data on many hosts; hosts exchange halves, quarters, ...
+//     (halving.cpp).
+//   doubling: for small data; hosts at distance 1, 2, 4, ... exchange all data (doubling.cpp).
+//   flat: if the data is small, every rank sends all data to every other rank and reduces all data
+//     itself. Otherwise a reduce_scatter, then an all_gather, between all pairs of ranks.
 //
 // In-place operation is safe: the reduced slice of another rank arrives only after that rank has
 // received all contributions, so this rank's src for that slice has been sent. This rank's own
@@ -35,8 +36,9 @@
 namespace atoll_collectives {
 namespace {
 
-// Up to these sizes, sending all data in one message is faster than sending slices in two messages.
-// The limits apply to the data of one rank and to the data of all ranks.
+// Up to these sizes, flat sends all data of a rank in one message, which is faster than sending
+// slices in two messages. The first limit is for the data of one rank, the second for the data of
+// all ranks together.
 constexpr std::size_t small_flat_bytes = 4 * 1024;
 constexpr std::size_t small_total = 64 * 1024;
 
@@ -78,7 +80,7 @@ void flat_small(Group& group, const atoll_operation& operation, Exchange& exchan
     exchange.recv(peer, part);
     parts[static_cast<std::size_t>(peer)] = part.data();
   }
-  // Completes the sends as well, because an in-place reduction overwrites the data that they read.
+  // run() also completes the sends: an in-place reduction overwrites the data that the sends read.
   exchange.run();
   for (int peer = 0; peer < group.size(); ++peer) {
     if (peer != group.rank()) factors[static_cast<std::size_t>(peer)] = exchange.factor(peer);

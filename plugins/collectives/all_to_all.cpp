@@ -13,7 +13,7 @@ void one_host(Group& group, const atoll_operation& operation) {
   const std::size_t size = bytes(operation);
   for (int rank = 0; rank < group.size(); ++rank) {
     auto& offers = group.offers[static_cast<std::size_t>(rank)];
-    // The offers of each rank begin with a different receiver, so that all ranks copy at the same
+    // Each rank offers its blocks to a different receiver first, so that all ranks copy at the same
     // time.
     for (int step = 0; step < group.size(); ++step) {
       const int receiver = (rank + step) % group.size();

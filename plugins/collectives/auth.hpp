@@ -19,7 +19,7 @@ Digest sha256(std::string_view message);
 // Returns the HMAC-SHA-256 of `message` under `key` (RFC 2104).
 Digest hmac(std::string_view key, std::span<const std::uint8_t> message);
 
-// Returns true if the digests are equal. Takes the same time wherever they differ.
+// Compares two digests in constant time, so that the time does not reveal where they differ.
 bool equal(const Digest& a, const Digest& b) noexcept;
 
 // Returns 32 random bytes from the kernel. Throws Error(ATOLL_IO) if the kernel provides none.

@@ -1,24 +1,25 @@
 // broadcast: copies the root's data to every rank.
 //
 // The leader of a host is the rank that receives the data from another host; on the root's host,
-// the leader is the root. Data is passed on in pieces, so that the network and the ranks of a host
-// are busy at the same time.
+// the leader is the root. Leaders receive the data in pieces and pass each piece on at once, so
+// that the network and the ranks of a host are busy at the same time.
 //
 // On one host every rank copies the data from the root's memory.
 //
 // Over several hosts:
-//   flat: the root sends all data to its counterpart on every other host. chain: each leader sends
-//   every piece to its counterpart on the next host, counted from the
-//     root's host, as soon as the piece has arrived.
+//   flat: the root sends all data to the leader of every other host.
+//   chain: the hosts form a chain that begins at the root's host, and each leader sends every piece
+//     to the leader of the next host as soon as the piece has arrived.
 // On each host the ranks copy a piece from the leader while the next pieces arrive.
 //
-// Bytes between H hosts, for S bytes of data: S bytes enter each host but the root's host. With
-// flat, (H - 1) S bytes leave the root's host; with chain, S bytes leave each host but the last. On
-// equal links, the time for large data is that of sending (H - 1) S bytes with flat, and S bytes
+// Bytes between H hosts, for S bytes of data: S bytes enter each host except the root's host. With
+// flat, (H - 1) S bytes leave the root's host; with chain, S bytes leave each host except the last.
+// On equal links, the time for large data is that of sending (H - 1) S bytes with flat, and S bytes
 // plus H - 2 pieces with chain.
 //
-// Counterparts exchange signatures, and the ranks of a host compare signatures in shared memory, so
-// that ranks that passed different roots report a mismatch instead of waiting for each other.
+// Counterparts (ranks of different hosts that exchange data in two-level collectives) compare their
+// call signatures, and the ranks of a host compare signatures in shared memory. So ranks that
+// passed different roots report a mismatch instead of waiting for each other.
 #include <algorithm>
 
 #include "collectives/collectives.hpp"
@@ -32,10 +33,10 @@ constexpr std::size_t smallest_piece = 64 * 1024;
 constexpr std::size_t largest_piece = 1024 * 1024;
 constexpr std::size_t pieces_wanted = 16;
 
-// The path of the data through one host.
+// How the broadcast data reaches the leader of this host, and where the leader sends it.
 struct Route {
   int from = -1;   // rank of another host that sends to this host's leader; -1 on the root's host
-  int leader = 0;  // rank that receives the data for this host, or the root
+  int leader = 0;  // rank that distributes the data on this host; on the root's host, the root
   std::vector<int> to;  // ranks of other hosts to which the leader sends
 };
 
@@ -82,7 +83,8 @@ class Broadcast {
 
   void run() {
     if (route_.from < 0) {
-      // Sends piece by piece, so that every host receives at the same rate.
+      // Sends each piece to every host before the next piece, so that all hosts receive at the same
+      // rate.
       for (std::size_t k = 0; leads_ && k < pieces_; ++k) pass_on(k, source(operation_));
       exchange_.start();
       return offer(0, size_, Offer::From::src);

@@ -56,8 +56,8 @@ void ring_all_gather(Group& group, const std::vector<Block>& blocks, std::byte* 
 void ring_reduce_scatter(Group& group, const std::vector<Block>& blocks, std::byte* out,
                          const atoll_operation& operation, Exchange& exchange);
 
-// Queues a comparison of signatures with this rank's counterparts: the ranks of other hosts with
-// which the two-level algorithms exchange data.
+// Queues a comparison of call signatures with this rank's counterparts: the ranks of other hosts
+// with which the two-level algorithms exchange data.
 inline void compare_with_counterparts(Group& group, Exchange& exchange) {
   for (const int rank : group.layout.counterparts(group.rank())) exchange.compare_with(rank);
 }

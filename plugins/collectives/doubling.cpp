@@ -35,7 +35,7 @@ void doubling_all_reduce(Group& group, const atoll_operation& operation, Exchang
   const std::size_t bytes = operation.count * dtype_size(operation.dtype);
   const Extents extents{bytes, bytes};
   auto* dst = static_cast<std::byte*>(operation.dst);
-  constexpr int first = 0;  // local rank of the host's first rank
+  constexpr int first = 0;  // local rank of the only leader when the data is large
   const int leaders = bytes <= small_bytes ? group.layout.fewest_ranks() : 1;
   group.slices.push_back({0, bytes, leaders > 1 ? everybody : first, dst});
   sum(group, operation, extents, {.op = partial_op(operation)}, &exchange);

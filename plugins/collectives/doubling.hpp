@@ -20,7 +20,7 @@ namespace atoll_collectives {
 // rounded at every exchange, so other algorithms suit them better. Bytes between hosts, for S bytes
 // of data and h leaders per host: each host sends and receives h S log2 H bytes. A flat exchange
 // between h ranks per host would send h h (H - 1) S bytes per host. The caller must have queued the
-// comparison of signatures with this rank's counterparts.
+// comparison of call signatures with this rank's counterparts.
 void doubling_all_reduce(Group& group, const atoll_operation& operation, Exchange& exchange);
 
 }  // namespace atoll_collectives

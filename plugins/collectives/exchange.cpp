@@ -22,7 +22,7 @@ constexpr auto spin_limit = 30us;
 // late the rank notices an abort, a deadline, or an event for which the wake-up was lost.
 constexpr auto first_sleep = 1ms;
 constexpr auto longest_sleep = 5ms;
-// Error texts name at most this many peers and count the others.
+// Error texts name at most this many peers and give only the number of the others.
 constexpr int peers_named = 8;
 
 }  // namespace
@@ -130,8 +130,8 @@ void Exchange::run_until(const Done& done) {
   }
 }
 
-// Sends before it receives, so that a rank that throws because of a received signature has already
-// sent its own signature.
+// Sends before it receives, so that a rank that throws because a received signature does not match
+// has already sent its own signature.
 bool Exchange::progress() {
   bool moved = false;
   for (const int peer : peers_) moved |= push(peer);

@@ -45,18 +45,17 @@ struct Channel {
   std::size_t next_recv = 0;
   // Counts of items that were queued and completed since the exchange began.
   std::uint64_t sends_queued = 0, sends_done = 0, recvs_queued = 0, recvs_done = 0;
-  double factor = 1.0;  // scaling factor of the peer, which its signature carries
-  // Payload bytes of the current operation that were moved and that have to be moved in total.
-  // Error texts report them.
+  double factor = 1.0;  // factor by which the peer's data is scaled; part of the peer's signature
+  // Payload bytes of the current operation: moved so far, and in total. Error texts report them.
   std::uint64_t sent = 0, to_send = 0, received = 0, to_receive = 0;
-  // Counts of messages to and from this peer since the communicator was opened. A message's ordinal
-  // is the count before it.
+  // Numbers of messages sent to and received from this peer since the communicator was opened. The
+  // current number is the ordinal of the next message.
   std::uint64_t messages_sent = 0, messages_received = 0;
 };
 
 enum class Waiting {
   spin_then_sleep,
-  sleep,  // used when ranks outnumber cores: a spinning rank would delay the rank that it waits for
+  sleep,  // used if ranks outnumber cores, because spinning would delay other ranks
 };
 
 // A Team lists the ranks of a communicator and the transport that reaches each of them.
@@ -90,12 +89,12 @@ class Exchange {
   // name for error texts, the signature and the deadline.
   Exchange(Team& team, const atoll_operation& operation);
 
-  // Queues the exchange and comparison of the collective's signature with `peer`. Must be called
-  // before send() and recv() with the same peer.
+  // Queues the exchange of signatures with `peer`, and the comparison of the peer's signature with
+  // this rank's. Must be called before send() and recv() with the same peer.
   void compare_with(int peer);
   void compare_with_all();
-  // The sending and the receiving half of compare_with(), for point-to-point messages: each message
-  // has a signature of its own.
+  // For point-to-point messages, each of which has its own signature: send_signature() only sends a
+  // signature, and expect_signature() only receives one and compares it.
   void send_signature(int peer, const Signature& signature);
   void expect_signature(int peer, const Signature& signature);
 
@@ -116,7 +115,8 @@ class Exchange {
   // Waits until every queued receive is complete. Sends progress meanwhile, but may be incomplete
   // on return.
   void run_receives();
-  // Returns the scaling factor of a peer. Valid once the peer's signature has arrived.
+  // Returns the factor by which a peer's data is scaled. Valid once the peer's signature has
+  // arrived.
   double factor(int peer) const { return channel(peer).factor; }
   // Waits until every queued item has been transferred. Throws Error with ATOLL_ABORTED,
   // ATOLL_TIMEOUT, ATOLL_PEER_LOST or ATOLL_MISMATCH.
@@ -148,8 +148,8 @@ class Exchange {
   std::size_t pending_sends_ = 0;
   std::size_t pending_recvs_ = 0;
   std::vector<int> peers_;                // all other ranks, starting with the next higher rank
-  std::vector<std::uint32_t> tickets_;    // latest ticket of each transport of the team
-  std::vector<std::vector<Need>> needs_;  // pending needs of each transport of the team
+  std::vector<std::uint32_t> tickets_;    // transport states to wait from (Transport::ticket())
+  std::vector<std::vector<Need>> needs_;  // what each transport must wait for
 };
 
 }  // namespace atoll_collectives

@@ -30,7 +30,7 @@ struct Offer {
   std::size_t offset;  // offset of the range in the src or dst of the providing rank
   std::size_t to;      // offset in the dst of the receiving rank
   std::size_t bytes;
-  int receiver;  // local rank that copies the range; `everybody`: all ranks of the host
+  int receiver;  // local rank that copies the range; `everybody` means all ranks of the host
 };
 constexpr int everybody = -1;
 
@@ -38,7 +38,7 @@ constexpr int everybody = -1;
 struct Slice {
   std::size_t offset;  // offset of the slice in src
   std::size_t bytes;
-  int reducer;  // local rank that reduces; `everybody`: all ranks reduce, each for itself
+  int reducer;  // local rank that reduces; `everybody` means that each rank reduces for itself
   std::byte* dst;
 };
 
@@ -88,8 +88,8 @@ struct Group {
 
   // Arguments and temporary arrays of move() and sum(). They are members, so that small operations
   // need not allocate.
-  std::vector<std::vector<Offer>> offers;  // offers by each local rank; move() clears them
-  std::vector<Slice> slices;               // argument of sum(), which clears it
+  std::vector<std::vector<Offer>> offers;  // ranges that each local rank offers; move() clears them
+  std::vector<Slice> slices;               // slices that sum() reduces; sum() clears them
   std::vector<const void*> parts;
   std::vector<double> factors;
   std::vector<void*> dsts;
@@ -117,7 +117,7 @@ struct Extents {
 // Collective over the ranks of this host. Every rank copies the ranges in group.offers that name it
 // as receiver into its dst. On return this rank's dst is complete, and no other rank still reads
 // this rank's buffers. Data in registered windows is copied once, other data twice. While this rank
-// waits, it drives `exchange`, unless that is null.
+// waits, it makes progress on `exchange`, unless that is null.
 void move(Group& group, const atoll_operation& operation, Extents extents,
           Exchange* exchange = nullptr);
 
@@ -130,15 +130,15 @@ inline std::int32_t partial_op(const atoll_operation& operation) {
 // How sum() reduces the slices, and where it writes the results.
 struct Sum {
   std::int32_t op;
-  std::int32_t divisor = 0;  // divisor of an average; 0: the number of ranks on this host
-  // Which ranks receive the result of each slice directly in their dst, provided that it is in a
+  std::int32_t divisor = 0;  // divisor of an average; 0 means the number of ranks on this host
+  // Which ranks receive the result of each slice directly in their dst if the dst is in a
   // registered window.
   enum class Push {
     no,
     all,
     root,
   } push = Push::no;
-  int root = 0;  // local rank that receives the results of Push::root
+  int root = 0;  // local rank that receives the results if push is `root`
   // `in_dst`: each Slice::dst is the start of the reducer's dst, so that other ranks can find it.
   // `elsewhere`: Slice::dst may be any memory of the reducer.
   enum class Owners {
@@ -154,8 +154,8 @@ struct Sum {
 bool sum(Group& group, const atoll_operation& operation, Extents extents, const Sum& how,
          Exchange* exchange = nullptr);
 
-// Returns the size of the jobs into which work on `bytes` bytes is cut when running ranks also do
-// the work of waiting ranks.
+// When ranks outnumber cores, running ranks also do the work of waiting ranks. The work is cut into
+// jobs; returns the size of a job for work on `bytes` bytes.
 std::size_t piece_of_work(std::size_t bytes) noexcept;
 
 }  // namespace atoll_collectives

@@ -41,7 +41,7 @@ class Column {
   }
 
  private:
-  // On entry `range` holds the sum over `distance` neighboring hosts; on return it holds the sum
+  // On entry `range` holds the sum over `distance` neighbouring hosts; on return it holds the sum
   // over all hosts.
   void descend(unsigned distance, Block range) {
     if (distance == pairs_.participants()) return;

@@ -22,7 +22,7 @@ namespace atoll_collectives {
 // and once more for paired hosts; two_level rounds them only twice. Bytes between hosts, for S
 // bytes of data: each host sends and receives 2 (H - 1) / H S, as in two_level, but in 2 log2 H
 // messages per rank instead of 2 (H - 1). Paired hosts move 2 S more. The caller must have queued
-// the comparison of signatures with this rank's counterparts.
+// the comparison of call signatures with this rank's counterparts.
 void halving_all_reduce(Group& group, const atoll_operation& operation, Exchange& exchange);
 
 }  // namespace atoll_collectives

@@ -17,7 +17,7 @@ namespace atoll_collectives {
 
 class HostPairs {
  public:
-  // Takes `scratch_bytes` of group.scratch() as the buffer `incoming`, which receives data from
+  // Uses `scratch_bytes` of group.scratch() for the buffer `incoming`, which receives data from
   // other hosts.
   HostPairs(Group& group, const atoll_operation& operation, Exchange& exchange,
             std::size_t scratch_bytes)

@@ -4,8 +4,8 @@
 // dst is not in a registered window, or if the data is small, the root reduces all data.
 //
 // Over several hosts:
-//   flat: every rank sends all its data to the root, which reduces chunk by chunk. two_level: a
-//   reduce_scatter in which each rank sends its finished pieces to the root
+//   flat: every rank sends all its data to the root, which reduces chunk by chunk.
+//   two_level: a reduce_scatter in which each rank sends its finished pieces to the root
 //     (two_level.cpp).
 //
 // Bytes into the root's host, for S bytes of data per rank, N ranks, and h ranks on that host: flat
@@ -48,8 +48,8 @@ void flat(Group& group, const atoll_operation& operation, Exchange& exchange) {
   }
 }
 
-// Queues a comparison of signatures with the root and with this rank's counterparts. Ranks that
-// passed different roots or counts thus report a mismatch.
+// Queues a comparison of call signatures with the root and with this rank's counterparts. Ranks
+// that passed different roots or counts thus report a mismatch.
 void compare_with_root_and_counterparts(Group& group, int root, Exchange& exchange) {
   if (group.rank() == root) return exchange.compare_with_all();
   const auto known = group.layout.counterparts(group.rank());

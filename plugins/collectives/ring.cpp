@@ -124,8 +124,8 @@ class ReduceScatterRing {
   int previous_;
   std::size_t largest_ = 0;
   std::span<std::byte> scratch_;
-  std::array<std::vector<std::uint64_t>, 2> sent_;  // tickets of sends, by scratch half and piece
-  std::uint64_t expected_ = 0;                      // ticket of the latest receive
+  std::array<std::vector<std::uint64_t>, 2> sent_;  // send tickets by scratch half and piece
+  std::uint64_t expected_ = 0;                      // ticket of the last queued receive
 };
 
 }  // namespace

@@ -18,21 +18,22 @@ using namespace atoll_sdk;
 // architecture.
 struct Signature {
   std::uint32_t magic;
-  std::int32_t kind;   // ATOLL_SEND for both the sender and the receiver of a message
-  std::int32_t dtype;  // -1 if the kind has no dtype; likewise for op and root
+  std::int32_t kind;   // kind of operation; ATOLL_SEND for the sender and the receiver of a message
+  std::int32_t dtype;  // element type; dtype, op and root are -1 if the kind does not use them
   std::int32_t op;
   std::int32_t root;
   std::uint32_t layout;  // hash of the per-rank counts of a _v collective; 0 for other kinds
   std::uint64_t count;
-  std::uint64_t ordinal;   // index of the collective in the communicator, or of the message
-                           // among all messages from the sender to the receiver
-  std::uint64_t sequence;  // atoll_operation::sequence; used only in texts, because the ranks
-                           // count messages differently
-  double factor;           // scaling factor of the sending rank; ranks may have different factors
+  // Index of the collective in the communicator, or of the message among all messages from the
+  // sender to the receiver.
+  std::uint64_t ordinal;
+  // atoll_operation::sequence. Used only in error texts, because ranks count messages differently.
+  std::uint64_t sequence;
+  double factor;  // factor by which the sender's data is scaled; ranks may have different factors
 };
 static_assert(sizeof(Signature) == 56);
 
-constexpr std::uint32_t signature_magic = 0x4c4f5441;  // the characters "ATOL"
+constexpr std::uint32_t signature_magic = 0x4c4f5441;  // marks a signature: "ATOL"
 
 Signature make_signature(const atoll_operation& operation, int nranks, std::uint64_t ordinal);
 // Returns true if two ranks called the same operation. Ignores `sequence` and `factor`.
@@ -43,8 +44,8 @@ bool agree(const Signature& a, const Signature& b) noexcept;
 std::uint64_t digest(const Signature& signature) noexcept;
 // Returns a text such as "all_reduce 42 (1024 x f32, sum)".
 std::string describe(const Signature& signature);
-// Throws Error(ATOLL_MISMATCH) with the calls of two ranks. `mine` and `theirs` are the names of
-// the ranks.
+// Throws Error(ATOLL_MISMATCH) with a text that shows the calls of two ranks. `mine` and `theirs`
+// are the names of the ranks.
 [[noreturn]] void throw_mismatch(const std::string& communicator, const std::string& mine,
                                  const Signature& my_call, const std::string& theirs,
                                  const Signature& their_call);

@@ -38,7 +38,7 @@ enum class Ranks {  // number of ranks on the host with the most ranks
 };
 enum class Dtypes {
   all,
-  wide,  // all but 16-bit types, which the algorithm would round more often than flat does
+  wide,  // all but 16-bit types, which most other algorithms round more often than flat
 };
 
 // The conditions under which a built-in rule matches an operation.
@@ -78,7 +78,7 @@ constexpr Default defaults[] = {
     // of H - 1 hosts, which are sent at the same time.
     {all_reduces, Algorithm::doubling, {.dtypes = Dtypes::wide}},
     {all_reduces, Algorithm::two_level, {.bytes = 32 * KiB}},
-    // Halving is limited to a power of two of hosts, because otherwise some hosts send twice the
+    // Halving requires a power-of-two number of hosts, because otherwise some hosts send twice the
     // bytes.
     {all_reduces,
      Algorithm::halving,

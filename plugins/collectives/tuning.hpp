@@ -49,7 +49,7 @@ class Tuning {
   bool deterministic_ = false;
   int hosts_ = 1;
   int ranks_per_host_ = 1;     // number of ranks on the host with the most ranks
-  bool tree_of_hosts_ = true;  // whether Layout::is_subtree() holds for the ranks of the group
+  bool tree_of_hosts_ = true;  // true if two-level sums are in the order of flat sums
 };
 
 }  // namespace atoll_collectives

@@ -233,7 +233,7 @@ class Reduce {
   bool at_root_;
   ReduceScatter reduce_scatter_;
   atoll_operation
-      local_;  // copy of the operation; outside the root its dst is the memory of reduced pieces
+      local_;  // copy of the operation; on ranks other than the root, dst is scratch memory
   bool through_memory_ = false;  // true on the root's host if its ranks own blocks
   std::array<std::uint64_t, depth> sent_{};
 };

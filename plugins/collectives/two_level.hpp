@@ -4,7 +4,7 @@
 // host.
 //
 // Data is processed in pieces, so that the network and shared memory are busy at the same time.
-// Callers must have queued the comparison of signatures with this rank's counterparts
+// Callers must have queued the comparison of call signatures with this rank's counterparts
 // (Layout::counterparts).
 #pragma once
 
@@ -37,7 +37,7 @@ void two_level_reduce_scatter(Group& group, const atoll_operation& operation, Ex
 // them to the root through shared memory; S bytes enter the root's host and none leave it. On more
 // hosts, the ranks of all other hosts own the blocks; at most S bytes enter and leave every host,
 // whereas a root that received all contributions itself would receive (H - 1) S. The root must have
-// queued the comparison of signatures with every rank.
+// queued the comparison of call signatures with every rank.
 void two_level_reduce(Group& group, const atoll_operation& operation, Exchange& exchange);
 
 }  // namespace atoll_collectives

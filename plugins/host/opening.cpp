@@ -79,7 +79,7 @@ Contact decode(const std::string& text, const std::string& who) {
   return contact;
 }
 
-// Performs the opening of one communicator on one rank.
+// Opens one communicator on one rank.
 class Opening {
  public:
   Opening(const atoll_host& host, const atoll_group& group, const atoll_collectives::Team& team)

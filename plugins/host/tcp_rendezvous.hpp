@@ -76,8 +76,8 @@ class Rendezvous {
   Rendezvous(Identity identity, std::vector<std::string> addresses);
 
   std::vector<std::uint16_t> ports() const;          // listening port of each rail
-  void expect(StreamId stream, std::size_t rail);    // a higher rank will connect to this rank
-  void connect_to(StreamId stream, Endpoint where);  // this rank will connect to a lower rank
+  void expect(StreamId stream, std::size_t rail);    // announces a connection from a higher rank
+  void connect_to(StreamId stream, Endpoint where);  // announces a connection to a lower rank
 
   // Establishes all streams that were announced with expect() and connect_to(), and returns them by
   // peer rank. Calls `check` about four times per second; an exception from `check` ends the
@@ -104,7 +104,7 @@ class Rendezvous {
     StreamId stream{};
     Endpoint where;
     Step step = Step::pause;
-    Clock::time_point until{};  // time at which the pause or the handshake ends
+    Clock::time_point until{};  // end of the pause before a retry, or deadline of the handshake
     unsigned attempt = 0;
     Descriptor socket;
     Digest received{};

@@ -18,8 +18,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t stripe_bytes = 64 * 1024;
-// How much shorter, in bytes, the queue of another connection must be for that connection to be
-// preferred to the next connection in turn.
+// Connections take turns, but a connection is skipped if its queue is longer than another
+// connection's queue by more than this many bytes.
 constexpr std::size_t lead = 4 * stripe_bytes;
 constexpr auto farewell_limit = 2s;  // maximum time that finish() waits for acknowledgments
 

@@ -33,7 +33,7 @@ class TcpTransport final : public atoll_collectives::Transport {
   Armed arm(std::uint32_t ticket, std::span<const atoll_collectives::Need> needs,
             std::vector<pollfd>& descriptors) override;
   void disarm() noexcept override {}
-  void wake() noexcept override {}  // nothing to do: wait() returns after its limit
+  void wake() noexcept override {}  // not needed: wait() always ends within its time limit
   void finish() noexcept override;
 
  private:

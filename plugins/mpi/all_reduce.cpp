@@ -1,9 +1,9 @@
 // all_reduce: MPI chooses the algorithm and the order of the sums. Large data is reduced in pieces
 // of `packed_bytes`.
 //
-// MPI requires that all ranks pass MPI_IN_PLACE or none (Open MPI 4.1 chooses the algorithm by it),
-// and a rank does not know whether the data of other ranks is in place. MPI_IN_PLACE is therefore
-// never passed: data that is in place, or that has a factor, is sent from scratch memory.
+// MPI requires that all ranks pass MPI_IN_PLACE or none (Open MPI 4.1 selects a different algorithm
+// for it), and a rank does not know whether the data of other ranks is in place. MPI_IN_PLACE is
+// therefore never passed: data that is in place, or that has a factor, is sent from scratch memory.
 #include <algorithm>
 #include <cstring>
 

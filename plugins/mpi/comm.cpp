@@ -61,7 +61,7 @@ class Rendezvous {
         follow(backoff);
       }
     } catch (...) {
-      session_.retain(std::move(memory_));  // messages of late ranks may still be written to it
+      session_.retain(std::move(memory_));  // late ranks may still send to this memory
       throw;
     }
   }

@@ -19,8 +19,9 @@ enum class Sources {
 // with a size that is equal on all ranks.
 inline constexpr std::uint64_t bounce_bytes = std::uint64_t{1} << 16;
 
-// Returns the value that all ranks have in common, or `mixed` if the ranks differ. Collective over
-// the communicator. A rank without data passes `mixed`, which agrees with any value.
+// Compares where the ranks have their data: returns the location that all ranks have in common, or
+// `mixed` if the ranks differ. Collective over the communicator. A rank without data passes
+// `mixed`, which agrees with any location.
 Sources agree(Comm& comm, Sources own);
 
 }  // namespace atoll_mpi

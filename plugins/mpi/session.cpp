@@ -250,7 +250,7 @@ void Session::finish(Ending ending) {
   if (initialised_here_) {
     check(MPI_Finalize(), "MPI_Finalize");
   } else {
-    state_ = State::idle;  // the program owns MPI and may create another World later
+    state_ = State::idle;  // the program, which owns MPI, may create another World
   }
 }
 

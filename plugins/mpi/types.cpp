@@ -95,7 +95,7 @@ Block::Block(Session& session, std::uint64_t bytes)
   constexpr std::uint64_t most = std::numeric_limits<int>::max();
   if (bytes <= most) return;
   constexpr int row =
-      1 << 20;  // bytes per row; the number of rows fits into an int for sizes up to 2 PiB
+      1 << 20;  // bytes per row of the type; for up to 2 PiB the number of rows fits into an int
   count_ = 1;
   const auto lock = session_.lock();
   MPI_Datatype one_row = MPI_DATATYPE_NULL;

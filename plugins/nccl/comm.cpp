@@ -191,7 +191,7 @@ void Comm::start(const atoll_group& group) {
   keep_log();
   const auto deadline = deadline_of(group.timeout_ns);
   const Current current(device_);
-  make_barrier_word();  // before the barrier, so that a rank that fails here is reported as absent
+  make_barrier_word();  // precedes the barrier, which reports a rank that fails here as absent
   const ncclUniqueId id = StoreBarrier(host_, group).identity();
   ncclConfig_t config = config_of(group.name);
   complete(ncclCommInitRankConfig(&nccl_, size_, id, rank_, &config), "ncclCommInitRankConfig",
@@ -210,13 +210,13 @@ void Comm::make_barrier_word() {
 
 Comm::~Comm() {
   try {
-    const Current current(device_);  // needed because any thread may close the communicator
+    const Current current(device_);  // the closing thread may have another current device
     end();
     barrier_word_.reset();
   } catch (const Error&) {
     end();
-    // The device has no context left, so the barrier word no longer exists. Freeing it here would
-    // create a context on another device.
+    // The device has no context left, so its memory, including barrier_word_, no longer exists.
+    // Freeing the word here would create a context on another device.
     static_cast<void>(barrier_word_.release());
   }
 }
@@ -231,7 +231,7 @@ void Comm::end() noexcept {
   const auto deadline = Clock::now() + finalize_limit;
   const auto finish = [&](ncclResult_t result) {
     state = result == ncclSuccess ? ncclInProgress
-                                  : result;  // success may mean in progress; see complete()
+                                  : result;  // ncclSuccess may mean that the call is in progress
     while (state == ncclInProgress && Clock::now() < deadline) {
       if (ncclCommGetAsyncError(nccl_, &state) != ncclSuccess) state = ncclSystemError;
       if (state == ncclInProgress) std::this_thread::sleep_for(longest_pause);
@@ -259,7 +259,7 @@ void Comm::abort() noexcept {
   ncclComm_t comm = std::exchange(nccl_, nullptr);
   if (comm == nullptr) return;
   aborting_ = std::jthread([comm, device = device_] {
-    cudaSetDevice(device);  // NCCL restores this device as the current one afterwards
+    cudaSetDevice(device);  // ncclCommAbort() makes this device current again before it returns
     ncclCommAbort(comm);
   });
 }
@@ -299,9 +299,9 @@ void Comm::submit(std::span<atoll_operation* const> all) {
                               describe(*operation)));
     }
     check_operation(*operation, rank_, size_, ATOLL_MEMORY_CUDA);
-    // Factors are refused, although NCCL can scale with a premultiplied sum. There the factor is
-    // part of the operator, and the operator selects the algorithm, so ranks with different factors
-    // could run different algorithms. No rank knows the factors of the other ranks.
+    // Factors are refused. NCCL could scale with a premultiplied sum, but its factor is part of the
+    // operator, and NCCL selects the algorithm by the operator. So ranks with different factors
+    // could run different algorithms, and no rank knows the factors of the other ranks.
     if (operation->factor != 1.0) {
       throw Error(ATOLL_UNSUPPORTED,
                   fmt::format("{}: the nccl backend does not support factors other than 1",
@@ -343,13 +343,13 @@ void Comm::check_async() {
   check(ncclCommGetAsyncError(nccl_, &state), "ncclCommGetAsyncError", nccl_);
   if (state == ncclInProgress) return;
   if (state != ncclSuccess) broken_ = true;
-  check(state, "an operation after its launch", nccl_);
+  check(state, "an operation failed after its launch", nccl_);
 }
 
 void Comm::register_window(void* memory, std::size_t bytes) {
   const Current current(device_);
   ncclWindow_t& window =
-      windows_.emplace_back(nullptr);  // stays null if NCCL does not use windows on this system
+      windows_.emplace_back(nullptr);  // the handle stays null if NCCL does not use windows here
   ncclResult_t result = ncclSuccess;
   {
     const std::lock_guard lock(calls_);

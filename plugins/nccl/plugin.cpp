@@ -12,8 +12,8 @@ namespace atoll_nccl {
 namespace {
 
 // Records the device of each mem_alloc() allocation. The CUDA runtime could report the device as
-// well, but only after it has created a context on the thread's current device, which this process
-// may not use at all.
+// well, but would first create a context on the thread's current device, even if this process does
+// not use that device.
 class Owners {
  public:
   void add(void* memory, int device) {
@@ -70,7 +70,7 @@ atoll_status mem_free(void* memory) {
   return guard([&] {
     const Current current(owners().of(memory));
     owners().remove(
-        memory);  // before ncclMemFree(), after which another thread may get the same address
+        memory);  // must precede ncclMemFree(), after which another thread may get this address
     check(ncclMemFree(memory), "ncclMemFree");
   });
 }

@@ -1,5 +1,5 @@
-// Validates an atoll_operation and describes it in texts. The names and sizes come from
-// atoll/plugin_names.hpp.
+// Validates an atoll_operation and describes it in error texts. The names and sizes come
+// from atoll/plugin_names.hpp.
 #pragma once
 
 #include <cstddef>
@@ -68,7 +68,7 @@ inline void check_counts(const atoll_operation& operation, int nranks) {
   std::uint64_t sum = 0;
   for (int rank = 0; rank < nranks; ++rank) {
     if (operation.counts[rank] > operation.count)
-      refuse(operation, "one of the counts exceeds their sum, which is `count`");
+      refuse(operation, "one of the counts exceeds `count`, which must be their sum");
     sum += operation.counts[rank];
   }
   if (sum != operation.count) refuse(operation, "the sum of the counts differs from `count`");

@@ -1,12 +1,16 @@
 // Fills the C table of a backend from a C++ class.
 //
 // The class `Comm` represents an open communicator and must provide:
-//   static std::int32_t probe(const atoll_group&);   // returns a preference, or throws Error
-//   static std::int32_t capability(kind, dtype, op, memory);                // returns 1 if
-//   supported, else 0 static std::unique_ptr<Comm> open(const atoll_host&, const atoll_group&);
-//   void submit(std::span<atoll_operation* const>);                         // receives at least
-//   one operation void abort() noexcept;                                                  // may be
-//   called by any thread
+//   static std::int32_t probe(const atoll_group&)
+//     returns the backend's preference, or throws Error
+//   static std::int32_t capability(kind, dtype, op, memory)
+//     returns 1 if the backend supports the combination, otherwise 0
+//   static std::unique_ptr<Comm> open(const atoll_host&, const atoll_group&)
+//     opens a communicator
+//   void submit(std::span<atoll_operation* const>)
+//     performs one or more operations
+//   void abort() noexcept
+//     may be called by any thread
 // The destructor of Comm closes the communicator. The backend itself sets the optional slots of the
 // table.
 #pragma once

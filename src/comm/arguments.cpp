@@ -33,7 +33,7 @@ void Arguments::refuse(std::string_view rule) const {
 void Arguments::buffer(ConstView view, std::string_view which) const {
   if (view.count > most_bytes / size_of(view.dtype)) {
     refuse(
-        fmt::format("{} elements of {} in {} are too many", view.count, name(view.dtype), which));
+        fmt::format("{2} is too large: {0} elements of {1}", view.count, name(view.dtype), which));
   }
   if (view.count > 0 && view.data == nullptr) {
     refuse(fmt::format("{} is NULL and has {} elements", which, view.count));
@@ -42,7 +42,8 @@ void Arguments::buffer(ConstView view, std::string_view which) const {
 
 void Arguments::same_dtype(ConstView src, ConstView dst) const {
   if (src.dtype != dst.dtype) {
-    refuse(fmt::format("src is {} and dst is {}", name(src.dtype), name(dst.dtype)));
+    refuse(fmt::format("src has elements of {}, but dst has elements of {}", name(src.dtype),
+                       name(dst.dtype)));
   }
 }
 

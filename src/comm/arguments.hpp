@@ -26,17 +26,17 @@ class Arguments {
   void same_count(ConstView src, ConstView dst) const;
   // Requires that `whole` elements are `part` elements times the number of ranks.
   void multiple(std::uint64_t whole, std::uint64_t part) const;
-  // Requires that one of src and dst holds the equal blocks of all ranks, as `whole` selects, and
-  // the other holds one block. Both must have memory. They may overlap only if the block is this
-  // rank's part of the larger buffer.
+  // Requires that the larger buffer, src or dst as selected by `whole`, holds one block per rank,
+  // all of equal size, and that the other buffer holds one block. Both must have memory. They may
+  // overlap only if the block is this rank's part of the larger buffer.
   enum class Whole {
     src,
     dst
   };
   void blocks(ConstView src, ConstView dst, Whole whole) const;
   void peer(int rank) const;
-  // Requires one count for each rank, that the counts add up to `whole`, and that this rank's count
-  // is `part`. Returns the element offset at which this rank's part begins.
+  // Requires that there is one count per rank, that the counts add up to `whole`, and that this
+  // rank's count is `part`. Returns the element offset at which this rank's part begins.
   std::uint64_t counts(std::span<const std::uint64_t> counts, std::uint64_t whole,
                        std::uint64_t part) const;
   // Requires that the two views share no byte, except that `one` may begin at `place` inside

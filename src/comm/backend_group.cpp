@@ -74,8 +74,8 @@ BackendGroup::~BackendGroup() {
   if (track_) track_->closed = true;
   if (!comm_) return;
   deregister_retired();
-  // The backend must be closed before retired memory is freed, which the destructor of retired_
-  // does.
+  // The backend must be closed before the destructor of retired_ frees memory that the backend
+  // still has registered.
   plugin_->table.close(comm_);
 }
 
@@ -262,7 +262,8 @@ void BackendGroup::launch(std::vector<Operation> operations, std::uint64_t seque
     watchdog_->add({std::move(operations), collectives, sequence, number, state, std::move(reached),
                     stream.record()});
   } catch (const std::exception& error) {
-    // The operation runs, but the watchdog does not observe it.
+    // The operation has been launched, but the watchdog cannot observe it, so a failure could go
+    // unnoticed.
     world_.fail(error.what());
     throw;
   }
@@ -309,7 +310,7 @@ void BackendGroup::operation_dropped() noexcept {
   try {
     world_.fail(
         fmt::format("rank {}: communicator {}: an operation was dropped, because its stream had "
-                    "failed before it",
+                    "already failed",
                     world_.rank(), name_));
   } catch (const std::exception& error) {
     log::error("communicator {}: {}", name_, error.what());
@@ -328,7 +329,7 @@ Error BackendGroup::fail(atoll_status status, const std::string& why,
   if (cause == Cause::elsewhere) await_failure(world_);
   const ExplainedError explained = explain({world_, axis_, *track_, operations}, own);
   flight_->recorder().failed(number, operations.size(), explained.error.what());
-  world_.fail(explained.error.what());  // the World keeps its first reason
+  world_.fail(explained.error.what());  // no effect if the World has failed before
   const Error error = explained.to_report(world_.failure(), cause);
   state.fail(error);
   flight_->await_written();
@@ -338,7 +339,7 @@ Error BackendGroup::fail(atoll_status status, const std::string& why,
 void BackendGroup::disagree(const std::string& finding, Work::State& state) {
   const Error own(ErrorCode::mismatch,
                   fmt::format("rank {}: communicator {}: {}", world_.rank(), name_, finding));
-  world_.fail(own.what());  // the World keeps its first reason
+  world_.fail(own.what());  // no effect if the World has failed before
   flight_->await_written();
   const Error error = ExplainedError{own, finding}.to_report(world_.failure(), Cause::here);
   state.fail(error);

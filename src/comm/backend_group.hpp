@@ -44,8 +44,9 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   atoll_comm* handle() const noexcept { return comm_; }
   const GroupShape& shape() const noexcept { return shape_; }
   std::uint64_t sequence() const noexcept { return sequence_; }  // number of the next operation
-  // The lines of Config::tuning that choose between one and two levels. Empty if the backend
-  // implements levels itself: it then receives these lines.
+  // The tuning lines that choose between one level (over all ranks) and two levels (inside hosts,
+  // then across hosts). Empty if the backend implements levels itself: the backend then receives
+  // these lines.
   const LevelChoice& level_choice() const noexcept { return level_choice_; }
   bool lacks_levels() const;
 
@@ -61,7 +62,7 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   void submit(std::vector<Operation> operations, const std::shared_ptr<Work::State>& state,
               Stream& stream);
   Work finish(std::shared_ptr<Work::State> state, Stream& stream);
-  // Does begin(), submit() of one operation and finish(), with fewer allocations for host memory.
+  // Performs one operation: begin(), submit() and finish(), with fewer allocations for host memory.
   Work perform(Operation operation, Stream& stream);
   // Reports to the lifetime checker, if there is one, which memory the next operation on `stream`
   // reads and writes.

@@ -1,5 +1,6 @@
 // The collectives of Communicator. Each function checks its arguments. Then the backend performs
-// the operation, or core builds the operation in two levels or with a fallback.
+// the operation, or the library builds it from other operations: in two levels (inside and across
+// hosts) if that is faster, or as a fallback if the backend lacks it.
 #include <utility>
 
 #include "comm/arguments.hpp"

@@ -8,7 +8,7 @@
 namespace atoll_v1::atoll {
 
 struct Communicator::Impl {
-  std::unique_ptr<TwoLevel> two_level;  // null when two levels are never used
+  std::unique_ptr<TwoLevel> two_level;  // groups inside and across hosts; null if never used
   // Backend group, which operations in flight also own. It is destroyed before two_level.
   std::shared_ptr<BackendGroup> group;
 };

@@ -35,8 +35,8 @@ InquirySubject subject_of(const FailedOperations& failed) {
   const auto& operations = failed.operations;
   InquirySubject subject;
   subject.communicator = failed.track.description.id;
-  // For a send or recv of the user, only the peers are asked. A message that is part of a
-  // collective concerns all ranks of the communicator.
+  // If the user called send or recv, only the peers are asked what they were doing. A message that
+  // is part of a collective concerns all ranks of the communicator.
   const bool messages = !operations.empty() && operations.front().is_message();
   if (messages && operations.front().part_of < 0) {
     for (const Operation& operation : operations) {

@@ -22,8 +22,8 @@ struct ExplainedError {
   std::string finding{};   // what other ranks reported; empty when they reported nothing
   bool overtaken = false;  // true when the job failed before this rank could ask other ranks
 
-  // Returns the error that the operation throws, given the job's first failure. Ranks with the same
-  // finding throw the same text.
+  // Returns the error that the operation throws, given the job's first failure. Ranks to which the
+  // other ranks reported the same cause throw the same text.
   Error to_report(const std::optional<Error>& first, Cause cause) const;
 };
 

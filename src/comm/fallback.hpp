@@ -1,5 +1,5 @@
-// Collectives that core builds from other operations, for backends that lack them or cannot add in
-// the requested order.
+// Fallbacks: collectives that the library builds from other operations, for backends that lack them
+// or cannot add in the requested order.
 //
 // A fallback accesses the group of ranks only through FallbackContext. It enqueues groups of
 // operations and local work on one stream, and never waits.
@@ -62,8 +62,8 @@ class FallbackContext {
 Operation send_to(std::uint64_t peer, ConstView data);
 Operation receive_from(std::uint64_t peer, View data);
 
-// These three fallbacks send each block in a message, directly from its rank to the ranks that need
-// the block.
+// gather, scatter and all_gather_v for backends that lack them: each block is sent in a message,
+// directly from its rank to the ranks that need the block.
 void fallback_gather(const FallbackContext& call);
 void fallback_scatter(const FallbackContext& call);
 void fallback_all_gather_v(const FallbackContext& call);
@@ -95,10 +95,10 @@ void sum_by_levels(const FallbackContext& call, ConstView src,
 std::uint64_t scratch_of_levels(const GroupShape& shape, const Operation& operation,
                                 std::span<const std::uint64_t> counts);
 
-// Ranks exchange which operation they called, and the call fails if the operations differ. `room`
-// is host memory of bytes_of_agreement() bytes for the exchange. Returns the factors of all ranks,
-// which later work on the stream may read. Returns null for GPU memory, where all factors have been
-// applied before.
+// The ranks tell each other which operation they called, and the call fails if the operations
+// differ. `room` is host memory of bytes_of_agreement() bytes for the exchange. Returns the factors
+// of all ranks, which later work on the stream may read. Returns null for GPU memory, where all
+// factors have been applied before.
 const double* agree(const FallbackContext& call, View room);
 std::uint64_t bytes_of_agreement(const GroupShape& shape);
 

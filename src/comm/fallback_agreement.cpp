@@ -1,5 +1,5 @@
-// The exchange before a fallback reduction: every rank sends which operation it called, and its
-// factor, in one all_gather of 40 bytes a rank. The messages of a fallback do not show which
+// The exchange before a fallback reduction: every rank describes the operation that it called, with
+// its factor, in one all_gather of 40 bytes per rank. The messages of a fallback do not show which
 // reduction was called: a sum and a maximum move the same bytes, and 16-bit elements may be sent as
 // f32. If ranks called different operations, every rank throws an error.
 #include <fmt/format.h>
@@ -42,7 +42,7 @@ Words words_of(const Operation& operation, std::uint64_t sequence) {
 }
 
 bool same_call(const Words& a, const Words& b) {
-  // factors may differ between ranks
+  // Does not compare factor and sequence number, which may differ between ranks.
   return std::equal(a.begin(), a.begin() + compared_words, b.begin());
 }
 

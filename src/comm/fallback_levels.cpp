@@ -30,7 +30,7 @@ bool is_power_of_two(int n) { return std::has_single_bit(static_cast<unsigned>(n
 // Returns the type of partial sums: f32 for 16-bit types, otherwise the type itself.
 DType wide(DType dtype) { return is_16_bit(dtype) ? DType::f32 : dtype; }
 
-// Size in bytes of one piece, summed over all slices, in the type of partial sums.
+// Size of one piece in bytes: its elements of all slices together, in the type of partial sums.
 constexpr std::uint64_t piece_bytes = std::uint64_t{4} << 20;
 
 // Returns the largest number of elements that one slice has in a piece.
@@ -82,9 +82,9 @@ class Grid {
 struct Pieces {
   View own;      // this rank's data, ordered by column
   View columns;  // contributions of all ranks of the host to this rank's column
-  View partial;  // the sum of `columns`
+  View partial;  // sum over this host of this rank's column
   View slices;   // partial sums of this rank's slice, one per host
-  View sum;      // the sum of `slices` before it is rounded to 16 bits
+  View sum;      // complete sum of this rank's slice before it is rounded to 16 bits
 
   static std::array<std::uint64_t, 5> counts(DType dtype, const Grid& grid) {
     return {grid.total(), grid.inner() * grid.height(), grid.height(), grid.outer() * grid.mine(),
@@ -208,7 +208,7 @@ bool sums_by_levels(const GroupShape& shape, const Operation& operation) {
   const bool saves =
       static_cast<std::size_t>(shape.levels->inner()) * size_of(dtype) > size_of(wide(dtype));
   // The average of the last level divides by the number of all ranks, not by the number of parts
-  // that it adds. Only the host kernel can do this.
+  // that it adds. Only the kernel for host memory supports such a divisor.
   return saves && (operation.reduction.op != ReduceOp::avg || shape.memory == DeviceKind::host);
 }
 

@@ -61,8 +61,8 @@ bool scales_before_send(const Operation& operation) {
   return operation.reduction.factor != 1.0 && !is_16_bit(operation.dtype);
 }
 
-// Returns the sizes of the pieces of scratch memory that sum_slices() uses. Piece 0, of `first`
-// bytes, is for its caller.
+// Returns the sizes of the pieces into which scratch memory is divided for sum_slices(). Piece 0,
+// of `first` bytes, is free for the caller of sum_slices().
 Room::Sizes sizes_of(const GroupShape& shape, const Operation& operation, const Counts& counts,
                      std::uint64_t first = 0) {
   const std::uint64_t agreement = bytes_of_agreement(shape);
@@ -113,7 +113,7 @@ std::uint64_t slice_of(const GroupShape& shape, const Operation& operation) {
   return (operation.count + shape.ranks - 1) / shape.ranks;
 }
 
-// Returns the sizes of the pieces of scratch memory that sum_cut() uses.
+// Returns the sizes of the pieces into which scratch memory is divided for sum_cut().
 Room::Sizes sizes_of_cut(const GroupShape& shape, const Operation& operation) {
   const std::uint64_t slice = slice_of(shape, operation);
   return sizes_of(shape, operation, Counts(shape.ranks, slice),
@@ -134,7 +134,8 @@ Slices sum_cut(const FallbackContext& call) {
   return {whole, mine};
 }
 
-// Does the same as sum_cut(), but a reduce_scatter of the backend computes the sums.
+// Cuts the source into equal slices and sums this rank's slice, as sum_cut() does, but with a
+// reduce_scatter of the backend.
 Slices scatter_cut(const FallbackContext& call) {
   const Operation& operation = call.operation;
   const std::uint64_t slice = slice_of(call.shape, operation);

@@ -16,8 +16,8 @@ namespace atoll_v1::atoll {
 // same order as the tree over all ranks.
 struct Levels {
   atoll_levels::HostLayout layout;  // the hosts, each with the same number of neighbouring ranks
-  int inner_block;                  // block size of the tree inside a host; 0 when it has no blocks
-  int outer_block;                  // block size of the tree across hosts; 0 when it has no blocks
+  int inner_block;                  // ranks per block that is summed first inside a host; 0 if none
+  int outer_block;                  // hosts per block that is summed first across hosts; 0 if none
 
   int inner() const noexcept { return layout.fewest_ranks(); }  // number of ranks on each host
 };

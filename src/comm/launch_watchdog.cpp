@@ -51,7 +51,8 @@ void LaunchWatchdog::fail(const Error& error) {
     if (std::exchange(started_, std::nullopt)) {
       recorder_.failed(launch.number, launch.operations.size(), error.what());
     }
-    // fail_first() stores a more precise error in the Work of the operation that it reports.
+    // The operation that fail_first() reports is left out: its Work gets a more precise error
+    // there.
     if (launch.state != reported_) launch.state->fail(error);
     launch.done.backend()->fail(std::make_exception_ptr(error));
   }

@@ -10,8 +10,8 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// One allocation. The first backend that has an allocator of its own makes the allocation, or else
-// the device.
+// One allocation. The first backend with an allocator of its own allocates the memory; without such
+// a backend, the device does.
 class Memory {
  public:
   Memory(const Device& device, std::size_t bytes,
@@ -106,8 +106,8 @@ Buffer allocate(const Device& device, std::size_t bytes,
   }
   if (bytes == 0) return {};
   for (const auto& group : groups) {
-    group->wait_for_last();       // because a backend accepts one caller at a time
-    group->deregister_retired();  // may free memory that the allocation needs
+    group->wait_for_last();       // a backend accepts one caller at a time, so no operation may run
+    group->deregister_retired();  // frees memory that the new allocation may need
   }
   const auto memory = std::make_shared<Memory>(device, bytes, groups);
   auto registered = std::make_shared<RegisteredMemory>(memory);

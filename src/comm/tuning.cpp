@@ -41,7 +41,6 @@ std::vector<std::string_view> words_of(std::string_view text) {
   return words;
 }
 
-// Splits the text at every `separator`.
 std::vector<std::string_view> split_at(std::string_view text, char separator) {
   std::vector<std::string_view> pieces;
   while (true) {
@@ -133,7 +132,7 @@ std::string from_variable(std::string_view text) {
     const auto halves = split_at(choice, ':');
     const bool whole =
         halves.size() == 2 && words_of(halves[0]).size() == 1 && words_of(halves[1]).size() == 1;
-    if (!whole) refuse(where, "expected COLLECTIVE:ALGORITHM, separated by commas");
+    if (!whole) refuse(where, "expected a comma-separated list of COLLECTIVE:ALGORITHM");
     lines += line(trimmed(halves[0]), 0, trimmed(halves[1]), where);
   }
   return lines;

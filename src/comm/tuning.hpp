@@ -21,18 +21,19 @@ namespace atoll_v1::atoll {
 // a file that cannot be read.
 std::string tuning_lines(const Config& config);
 
-// The tuning lines that choose between one and two levels, for a backend that does not implement
-// levels.
+// The tuning lines that choose between one level (over all ranks) and two levels (inside hosts,
+// then across hosts), for a backend that does not implement levels itself.
 class LevelChoice {
  public:
   // Removes from `tuning`, which comes from tuning_lines(), the lines that choose "two_level" or
   // "flat" for all_gather or reduce_scatter. The other lines remain for the backend.
   static LevelChoice take_from(std::string& tuning);
   bool asks_for_levels() const;  // true if any line chooses "two_level"
-  // Returns true for two levels and false for one level, as the last line that matches this size
-  // chooses; nothing when no line matches. `bytes` is the size of the whole tensor.
+  // Returns the choice of the last line that matches the collective and the size: true for two
+  // levels, false for one level, nothing when no line matches. `bytes` is the size of the whole
+  // tensor.
   std::optional<bool> two_level(std::int32_t kind, std::uint64_t bytes) const;
-  // Returns true for collectives that core can build in two levels.
+  // Returns true for collectives that the library can build in two levels.
   static bool applies_to(std::int32_t kind);
 
  private:

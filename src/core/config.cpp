@@ -37,7 +37,7 @@ using Field =
 struct Row {
   ConfigEntry entry;
   Field field;
-  Limits limits{};  // used by numbers and seconds only
+  Limits limits{};  // bounds of numbers and seconds; other types of settings have none
 };
 
 const Row rows[] = {
@@ -47,7 +47,7 @@ const Row rows[] = {
      &Config::rank,
      rank_limits},
     {{"ATOLL_SIZE", "", "number of ranks; -1: the launcher decides"}, &Config::size, rank_limits},
-    {{"ATOLL_LOCAL_RANK", "", "rank among the ranks of this host; -1: counted"},
+    {{"ATOLL_LOCAL_RANK", "", "rank among the ranks of this host; -1: determined by atoll"},
      &Config::local_rank,
      rank_limits},
     {{"ATOLL_ADDR", "host:port", "address at which rank 0 serves the rendezvous store"},

@@ -54,7 +54,7 @@ std::uint64_t Failure::subscribe(Callback callback) {
 }
 
 void Failure::unsubscribe(std::uint64_t id) {
-  // Declared before the lock, so that the callback is destroyed without it.
+  // Declared before the lock, so that the callback is destroyed after the lock is released.
   std::shared_ptr<Subscriber> subscriber;
   std::unique_lock lock(mutex_);
   const auto found = subscribers_.find(id);
@@ -77,7 +77,7 @@ void Failure::call(std::unique_lock<std::mutex>& lock, Subscriber& subscriber, c
   } catch (const std::exception& problem) {
     log::error("a callback registered with on_failure() threw: {}", problem.what());
   }
-  callback = nullptr;  // captures are destroyed without the lock
+  callback = nullptr;  // destroys the captures of the callback while the mutex is unlocked
   lock.lock();
   subscriber.runner = std::thread::id();
   returned_.notify_all();

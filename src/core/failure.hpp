@@ -42,7 +42,7 @@ class Failure {
   };
   void call(std::unique_lock<std::mutex>& lock, Subscriber& subscriber, const Error& error);
 
-  std::atomic<bool> failed_{false};  // lets check() avoid the lock
+  std::atomic<bool> failed_{false};  // lets check() look for a failure without the lock
   mutable std::mutex mutex_;
   std::condition_variable returned_;
   std::optional<Error> error_;

@@ -25,32 +25,32 @@ struct Endpoint {
 std::string to_text(const Endpoint& endpoint);
 Endpoint endpoint_from_text(std::string_view text);
 
-// Passes the endpoint of the store from rank 0 to the other ranks, with the means of the launcher.
-// Lives as long as the World.
+// Passes the endpoint of the store from rank 0 to the other ranks through the launcher. Lives as
+// long as the World.
 class Rendezvous {
  public:
   virtual ~Rendezvous() = default;
   virtual void publish(const std::string& text,
-                       net::Clock::time_point deadline) = 0;         // called by rank 0
-  virtual std::string look_up(net::Clock::time_point deadline) = 0;  // called by the others
+                       net::Clock::time_point deadline) = 0;         // called on rank 0 only
+  virtual std::string look_up(net::Clock::time_point deadline) = 0;  // called on all other ranks
 };
 
 struct Job {
   std::string launcher;
   int rank = 0;
   int size = 1;
-  // Jobs with more than one rank have exactly one of these two.
-  std::optional<Endpoint> agreed;  // known to all ranks in advance; rank 0 listens there
+  // A job with more than one rank has either an agreed endpoint or a rendezvous.
+  std::optional<Endpoint> agreed;  // store address that all ranks know in advance; rank 0 listens
   std::unique_ptr<Rendezvous> rendezvous;
 };
 
 // Returns the job of the first launcher that applies, or a job of one rank.
 Job find(const Config& config);
 
-std::optional<Job> find_pmix(const Config& config);  // Open MPI's mpirun, srun --mpi=pmix
-std::optional<Job> find_pmi(const Config& config);   // MPICH's Hydra, srun --mpi=pmi2
+std::optional<Job> find_pmix(const Config& config);  // for Open MPI's mpirun and srun --mpi=pmix
+std::optional<Job> find_pmi(const Config& config);   // for MPICH's Hydra and srun --mpi=pmi2
 
-// Used by the files of the launchers:
+// Helpers that the source files of the launchers share:
 
 std::optional<std::string> variable(const char* name);
 // Reads a number from the environment. Throws Error(invalid_argument) if it is malformed or less than

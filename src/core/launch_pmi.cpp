@@ -53,11 +53,12 @@ class PmiSession {
     if (!socket_) fail(ErrorCode::io, "PMI_FD is not open");
   }
   ~PmiSession() {
-    if (name_space_.empty() || owner_ != ::getpid()) return;  // a forked child must not end it
+    // A forked child must not end the PMI session of its parent.
+    if (name_space_.empty() || owner_ != ::getpid()) return;
     try {
       ask("cmd=finalize", "finalize_ack", Clock::now() + std::chrono::seconds(1));
     } catch (const std::exception&) {
-      // An MPI library of this process has ended the session.
+      // An MPI library of this process has already ended the PMI session.
     }
   }
   PmiSession(const PmiSession&) = delete;
@@ -91,7 +92,7 @@ class PmiSession {
     for (;;) {
       const std::string line = read_line(deadline);
       const std::string_view command = field(line, "cmd");
-      if (command == "response_to_init" && answer != command) continue;  // arrived late
+      if (command == "response_to_init" && answer != command) continue;  // late answer to init
       const std::string_view status = field(line, "rc");
       if (command != answer || (!status.empty() && status != "0")) {
         fail(ErrorCode::backend,

@@ -34,7 +34,7 @@ struct PmixValue {
     char* text;
     int integer;
     std::uint32_t number;
-    std::array<std::uint64_t, 3> room;  // size of the largest member, pmix_envar_t
+    std::array<std::uint64_t, 3> room;  // as large as the largest PMIx member, pmix_envar_t
   } data;
 };
 struct PmixInfo {
@@ -50,13 +50,13 @@ constexpr std::uint16_t pmix_string = 3;
 constexpr std::uint16_t pmix_int = 6;
 constexpr std::uint16_t pmix_uint32 = 14;
 constexpr std::uint8_t pmix_global = 3;               // scope: ranks on this host and on others
-constexpr std::uint32_t pmix_any_rank = 0xffff'fffe;  // for keys of the whole job
+constexpr std::uint32_t pmix_any_rank = 0xffff'fffe;  // PMIX_RANK_WILDCARD: for keys of the job
 
 class PmixRendezvous final : public Rendezvous {
  public:
   PmixRendezvous() : key_(next_key()) {
-    // RTLD_GLOBAL, because components of the library look up its symbols globally. It is never closed,
-    // because its threads may still run.
+    // Loaded with RTLD_GLOBAL, because components of the library look up its symbols globally. The
+    // library is never closed, because its threads may still run.
     void* library = ::dlopen("libpmix.so.2", RTLD_NOW | RTLD_GLOBAL);
     if (library == nullptr) {
       throw Error(ErrorCode::not_found,
@@ -148,7 +148,8 @@ class PmixRendezvous final : public Rendezvous {
                       self_.rank, timeout.count(), error_string_(status)));
     }
     reader(*value);
-    // The library transfers ownership of both, but exports no function to free them.
+    // PMIx_Get passes ownership of the value and its text to the caller, but the library exports no
+    // function to free them.
     if (value->type == pmix_string) std::free(value->data.text);
     std::free(value);
   }

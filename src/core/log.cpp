@@ -16,7 +16,7 @@ struct LevelEntry {
   std::string_view name;
   spdlog::level::level_enum level;
 };
-// Indexed by Level.
+// Names of the levels and their spdlog values, indexed by Level.
 constexpr std::array<LevelEntry, 6> levels{{{"trace", spdlog::level::trace},
                                             {"debug", spdlog::level::debug},
                                             {"info", spdlog::level::info},
@@ -30,7 +30,7 @@ spdlog::level::level_enum to_spdlog(Level level) noexcept {
   return levels[static_cast<std::size_t>(level)].level;
 }
 
-// Not in spdlog's global registry, which belongs to the program.
+// This logger is not in spdlog's global registry, because that belongs to the program.
 spdlog::logger& logger() {
   static spdlog::logger instance = [] {
     spdlog::logger made("atoll", std::make_shared<spdlog::sinks::stderr_sink_mt>());

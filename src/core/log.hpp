@@ -10,7 +10,7 @@
 
 namespace atoll_v1::atoll::log {
 
-// The rank that lines show, for the whole process; "-" until it is set.
+// Sets the rank that all log lines of this process show; before the call they show "-".
 void set_rank(int rank) noexcept;
 
 // Writes messages of one level; formats them only if the level is enabled.

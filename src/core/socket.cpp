@@ -40,7 +40,7 @@ Address from_sockaddr(const void* data, socklen_t length) {
   return result;
 }
 
-// Enables keepalive probes, which detect a host that lost power after half a minute.
+// Enables keepalive probes, which detect within half a minute that a host has lost power.
 void configure_stream(int socket) noexcept {
   const auto set = [socket](int level, int option, int value) {
     ::setsockopt(socket, level, option, &value, sizeof value);
@@ -63,7 +63,7 @@ bool wait_for(int socket, short events, Clock::time_point deadline) {
         ::poll(&item, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000)));
     if (ready > 0) return true;
     if (ready < 0 && errno != EINTR)
-      return true;  // the caller's next system call reports the error
+      return true;  // on an error, the next call on the socket reports it
     if (ready == 0 && left <= 0) return false;
   }
 }

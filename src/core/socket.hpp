@@ -45,8 +45,8 @@ std::string numeric_host(const Address& address);
 int port_of(const Address& address) noexcept;
 
 Fd listen_on(const Address& address);
-Fd accept_from(int listener);  // nonblocking; an empty Fd if no connection waits
-Fd connect_to(const Address& address, Clock::time_point deadline);  // the socket is blocking
+Fd accept_from(int listener);  // nonblocking socket, or an empty Fd if no connection is pending
+Fd connect_to(const Address& address, Clock::time_point deadline);  // returns a blocking socket
 Address local_address(int socket);
 // Waits for one of the `events` of poll(), or for an error; returns false at the deadline.
 bool wait_for(int socket, short events, Clock::time_point deadline);
@@ -55,7 +55,7 @@ bool wait_for(int socket, short events, Clock::time_point deadline);
 // deadline.
 void send_all(int socket, std::string_view data);
 void receive_all(int socket, std::span<char> data, Clock::time_point deadline);
-// Waits without a deadline; returns false if the connection ends or breaks.
+// Receives without a deadline; returns false if the connection ends or breaks.
 bool receive_all(int socket, std::span<char> data) noexcept;
 
 }  // namespace atoll_v1::atoll::net

@@ -18,7 +18,8 @@ using std::chrono::milliseconds;
 
 // Extra time for the answer to arrive after the timeout that the store itself enforces.
 constexpr milliseconds grace{10'000};
-// The same for questions to all ranks, which the store ends on time.
+// Extra time for the answer to a question to all ranks; shorter, because the store itself ends
+// questions on time.
 constexpr milliseconds ask_grace{1'000};
 constexpr milliseconds fail_patience{2'000};
 constexpr milliseconds farewell_patience{2'000};
@@ -30,7 +31,7 @@ void shake_hands(int socket, const Hello& hello, Clock::time_point deadline) {
   net::receive_all(socket, bytes, deadline);
   const Header header = decode_header({bytes.data(), bytes.size()});
   if (header.length > max_hello_bytes) {
-    throw Error(ErrorCode::bad_data, "the peer is not a store of atoll");
+    throw Error(ErrorCode::bad_data, "the peer is not an atoll store");
   }
   std::string body(header.length, '\0');
   net::receive_all(socket, body, deadline);
@@ -38,7 +39,7 @@ void shake_hands(int socket, const Hello& hello, Clock::time_point deadline) {
   const Kind kind{header.kind};
   if (kind == Kind::welcome) return;
   if (kind == Kind::refusal) throw Error(ErrorCode::mismatch, std::string(answer.payload));
-  throw Error(ErrorCode::bad_data, "the peer is not a store of atoll");
+  throw Error(ErrorCode::bad_data, "the peer is not an atoll store");
 }
 
 // The store of a job of one process: a map in memory.
@@ -91,7 +92,7 @@ class SoloStore final : public Store {
       if (!failure_->record(Error(ErrorCode::aborted, fmt::format("rank 0: {}", reason)))) return;
       {
         const std::lock_guard lock(
-            mutex_);  // no get() is between its check of failure_ and its wait
+            mutex_);  // no get() can be between its check of failure_ and its wait
       }
       changed_.notify_all();
       failure_->announce();
@@ -121,7 +122,7 @@ net::Fd connect(const std::vector<net::Address>& addresses, const Hello& hello,
       try {
         const auto attempt = std::min(deadline, Clock::now() + std::chrono::seconds(5));
         net::Fd socket = net::connect_to(address, attempt);
-        last = fmt::format("{} port {} does not accept the hello; is the token right?",
+        last = fmt::format("{} port {} does not accept the handshake; is the token right?",
                            net::numeric_host(address), net::port_of(address));
         shake_hands(socket.get(), hello, attempt);
         return socket;
@@ -197,7 +198,7 @@ void Client::respond(std::uint64_t number, std::string_view question) noexcept {
 
 std::string Client::request(Kind kind, std::string_view key, std::string_view value,
                             milliseconds timeout) {
-  // The range of a frame is 0 to 49 days.
+  // Requests carry the timeout as a u32 in milliseconds, at most 49 days.
   timeout =
       std::clamp(timeout, milliseconds(0), milliseconds(std::numeric_limits<std::uint32_t>::max()));
   const auto timeout_ms = static_cast<std::uint32_t>(timeout.count());
@@ -217,7 +218,7 @@ std::string Client::call(Kind kind, std::string_view body, milliseconds patience
     const std::lock_guard sending(sending_);
     net::send_all(socket_.get(), encode_frame(kind, number, body));
   } catch (const Error&) {
-    // The reader thread also sees that the connection ended and finds the reason.
+    // The reader thread also notices the lost connection, and finds the reason.
   }
   lock.lock();
   changed_.wait_until(lock, deadline, [&] { return call.done || broken_; });
@@ -241,7 +242,7 @@ void Client::fail(std::string_view reason) noexcept {
       const std::lock_guard sending(sending_);
       net::send_all(socket_.get(), frame);
     } catch (const Error&) {
-      // The reader thread also sees that the connection ended.
+      // The reader thread also notices the lost connection.
     }
     std::unique_lock lock(mutex_);
     if (changed_.wait_for(lock, fail_patience, [&] { return broken_.has_value(); })) return;
@@ -287,7 +288,7 @@ void Client::read() {
     }
     const std::lock_guard lock(mutex_);
     const auto found = calls_.find(header.request);
-    if (found == calls_.end()) continue;  // its caller has timed out
+    if (found == calls_.end()) continue;  // the caller of this request has timed out
     Call& call = *found->second;
     call.problem = answer.problem;
     call.payload = answer.payload;

@@ -28,7 +28,7 @@ constexpr std::uint32_t last_error_code = static_cast<std::uint32_t>(ErrorCode::
 }  // namespace
 
 Header decode_header(std::string_view bytes) {
-  ATOLL_ASSERT(bytes.size() >= header_bytes, "a header is decoded once it is complete");
+  ATOLL_ASSERT(bytes.size() >= header_bytes, "decode_header: the header is not complete");
   return {read_little_endian<std::uint32_t>(bytes),
           read_little_endian<std::uint32_t>(bytes.substr(4)),
           read_little_endian<std::uint64_t>(bytes.substr(8))};
@@ -105,7 +105,7 @@ std::string encode(const Hello& hello) {
 Hello decode_hello(std::string_view body) {
   Unpacker in(body);
   if (in.number() != magic || in.number() != version) {
-    throw Error(ErrorCode::bad_data, "store message: another protocol or another version of it");
+    throw Error(ErrorCode::bad_data, "store message: unknown protocol or protocol version");
   }
   Hello hello;
   hello.token = in.text(max_token_bytes);

@@ -16,7 +16,7 @@
 
 namespace atoll_v1::atoll::store {
 
-constexpr std::uint32_t magic = 0x4c4c5441;  // "ATLL"
+constexpr std::uint32_t magic = 0x4c4c5441;  // "ATLL" in little endian, which identifies a hello
 constexpr std::uint32_t version = 1;
 
 constexpr std::size_t header_bytes = 16;
@@ -25,7 +25,7 @@ constexpr std::size_t max_token_bytes = 256;
 constexpr std::size_t max_key_bytes = 256;
 constexpr std::size_t max_value_bytes = std::size_t{16} << 20;
 constexpr std::size_t max_request_bytes = max_value_bytes + 1024;
-constexpr std::size_t max_answer_bytes = std::size_t{1} << 30;  // an exchange among many ranks
+constexpr std::size_t max_answer_bytes = std::size_t{1} << 30;  // room for exchanges of many ranks
 
 enum class Kind : std::uint32_t {
   hello = 1,  // kinds up to `reply` are sent by a rank
@@ -49,7 +49,7 @@ struct Header {
   std::uint64_t request = 0;
 };
 
-Header decode_header(std::string_view bytes);  // needs at least header_bytes bytes
+Header decode_header(std::string_view bytes);  // `bytes` must have at least header_bytes bytes
 std::string encode_header(const Header& header);
 std::string encode_frame(Kind kind, std::uint64_t request, std::string_view body);
 
@@ -67,9 +67,9 @@ class Unpacker {
  public:
   explicit Unpacker(std::string_view bytes) : bytes_(bytes) {}
   std::uint32_t number();
-  std::string_view text(std::size_t most);  // points into the input
+  std::string_view text(std::size_t most);  // returns a view into the input
   std::string_view rest();
-  void finish() const;  // throws if bytes are left
+  void finish() const;  // throws if unread bytes remain
 
  private:
   std::string_view take(std::size_t count);

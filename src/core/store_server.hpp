@@ -66,10 +66,10 @@ class Server {
   ServerOptions options_;
   net::Fd wake_;
   net::Clock::time_point rendezvous_deadline_;
-  std::atomic<net::Clock::rep> finish_deadline_{0};  // 0 until finish() is called
+  std::atomic<net::Clock::rep> finish_deadline_{0};  // deadline of finish(); 0 before it is called
   Roster roster_;
   Table table_;
-  std::list<Connection> connections_;  // oldest first; a list, so that addresses are stable
+  std::list<Connection> connections_;  // oldest first; a list keeps the addresses of its elements
   std::optional<Error> failure_;
   net::Clock::time_point failed_at_;
   std::jthread thread_;

@@ -76,7 +76,7 @@ void Table::exchange(const Waiter& waiter, int rank, const std::string& key, std
   Round::Entry& entry = round.entries[static_cast<std::size_t>(rank)];
   if (entry.value) {
     reply_(waiter, ErrorCode::mismatch,
-           shared(fmt::format("{}: rank {} has already joined it", round_name(key), rank)));
+           shared(fmt::format("rank {1} has already joined {0}", round_name(key), rank)));
     return;
   }
   round.bytes += value.size() + 4;
@@ -154,7 +154,8 @@ void Table::finish(const Poll& poll) const {
   reply_(poll.waiter, std::nullopt, shared(encode(answers)));
 }
 
-// Answers one rank with an error and removes its value, so that the round cannot complete without it.
+// Answers one rank of an exchange with an error and removes its value, so that the exchange cannot
+// complete without this rank.
 void Table::reject(Round& round, Round::Entry& entry, ErrorCode code, const std::string& why) {
   reply_(entry.waiter, code, shared(why));
   round.bytes -= entry.value->size() + 4;
@@ -162,15 +163,15 @@ void Table::reject(Round& round, Round::Entry& entry, ErrorCode code, const std:
   entry.gave_up = code == ErrorCode::timeout;
 }
 
-// Names the ranks that are missing in a round. Ranks with the same timeout time out one after the
-// other, and a rank that was in the round until its timeout must not be reported as absent.
+// Names the ranks that are missing in an exchange or barrier. Ranks with the same timeout time out
+// one after the other, and a rank that took part until its timeout must not be reported as absent.
 std::string Table::missing_in(const Round& round) const {
   std::vector<std::string> absent, gave_up;
   for (int rank = 0; rank < roster_.size(); ++rank) {
     const Round::Entry& entry = round.entries[static_cast<std::size_t>(rank)];
     if (!entry.value) (entry.gave_up ? gave_up : absent).push_back(roster_.named(rank));
   }
-  return absent.empty() ? list_of(gave_up) + " timed out before; the round was not complete"
+  return absent.empty() ? list_of(gave_up) + " had already timed out, so not all ranks joined"
                         : list_of(absent) + " did not arrive";
 }
 

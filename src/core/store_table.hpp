@@ -69,15 +69,15 @@ class Table {
   void put(const std::string& key, std::string value);
   void get(const Waiter& waiter, const std::string& key);
   void exchange(const Waiter& waiter, int rank, const std::string& key, std::string value);
-  // Starts a poll of all present ranks and returns its number, which their answers carry.
+  // Starts a poll of all present ranks and returns the number of the poll, which the answers carry.
   std::uint64_t ask(const Waiter& waiter);
   // Adds the answer of a rank; does nothing if the poll has ended.
   void answer(std::uint64_t number, int rank, std::string text);
 
   net::Clock::time_point next_deadline(net::Clock::time_point latest) const;
   void expire(net::Clock::time_point now);
-  // A rank has left the job: fails the rounds that it has not joined, which can never complete, and
-  // completes the polls that waited for its answer only.
+  // A rank has left the job: fails the exchanges and barriers that the rank has not joined, which
+  // can never complete, and completes the polls that waited only for the answer of this rank.
   void depart(int rank);
   void forget(const Connection& connection);
   void forget_all();
@@ -88,15 +88,15 @@ class Table {
     struct Entry {
       std::optional<std::string> value;
       Waiter waiter;
-      bool gave_up = false;  // the rank was in the round until its timeout
+      bool gave_up = false;  // the rank took part until it timed out
     };
-    std::vector<Entry> entries;  // indexed by rank
+    std::vector<Entry> entries;  // values of the exchange, indexed by rank
     std::size_t bytes = 0;
   };
   // A question from one rank to all ranks.
   struct Poll {
     Waiter waiter;
-    std::vector<std::optional<std::string>> answers;  // indexed by rank
+    std::vector<std::optional<std::string>> answers;  // answers so far, indexed by rank
   };
 
   void complete(const Round& round);

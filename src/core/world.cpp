@@ -30,8 +30,8 @@ using net::Clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds farewell_patience{10'000};
-// Extra time for the exchange of placements. Ranks that never reach the store are named by the store
-// at the rendezvous timeout.
+// Extra time for the exchange of placements, so that the store times out first and its error names
+// the ranks that never joined.
 constexpr milliseconds placement_grace{10'000};
 constexpr std::size_t token_bytes = 16;
 constexpr int port_attempts = 16;
@@ -98,7 +98,7 @@ std::vector<net::Fd> listen_anywhere(launch::Endpoint& endpoint) {
 struct Placed {
   HostInfo host;
   int pid = 0;
-  std::vector<std::string> addresses;  // one per rail
+  std::vector<std::string> addresses;  // addresses of the rank, one per rail
 };
 
 std::string encode(const Placed& placed) {
@@ -163,7 +163,7 @@ struct World::Impl {
   std::vector<Placement> placements;
   std::shared_ptr<Failure> failure = std::make_shared<Failure>();
   std::unique_ptr<launch::Rendezvous> rendezvous;
-  std::unique_ptr<store::Server> server;  // only on rank 0
+  std::unique_ptr<store::Server> server;  // serves the store; exists only on rank 0
   std::unique_ptr<store::Store> store;
 
   std::mutex mutex;  // guards everything below
@@ -184,7 +184,7 @@ void World::Impl::leave() noexcept {
     try {
       store->exchange("", "", config.timeout);
     } catch (const std::exception& problem) {
-      log::warn("ranks do not end together: {}", problem.what());
+      log::warn("the barrier at the end of the job failed: {}", problem.what());
       failed = true;
     }
   }

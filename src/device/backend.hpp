@@ -86,7 +86,8 @@ class StreamBackend {
   virtual void end_range([[maybe_unused]] std::uint64_t number) noexcept {}
 
   // use() and hold() inform the lifetime checker (checked/); other streams ignore them.
-  // The work enqueued next uses this memory and, if `content` is not empty, expects it to hold that.
+  // use() declares that the work enqueued next uses this memory. If `content` is not empty, the
+  // work expects the memory to hold that content.
   virtual void use([[maybe_unused]] const void* data, [[maybe_unused]] std::size_t bytes,
                    [[maybe_unused]] Access access, [[maybe_unused]] Label by,
                    [[maybe_unused]] Label content) {}
@@ -116,7 +117,7 @@ class AllocationCount {
   // A negative number of bytes means that memory was freed.
   void add(std::ptrdiff_t bytes) noexcept {
     const std::size_t now = now_ +=
-        static_cast<std::size_t>(bytes);  // unsigned wrap-around subtracts a negative number
+        static_cast<std::size_t>(bytes);  // unsigned wrap-around subtracts if `bytes` is negative
     std::size_t peak = peak_.load();
     while (bytes > 0 && now > peak && !peak_.compare_exchange_weak(peak, now)) {
     }
@@ -144,14 +145,15 @@ class DeviceBackend {
   explicit DeviceBackend(DeviceInfo info) : info_(std::move(info)) {}
   virtual ~DeviceBackend() = default;
   const DeviceInfo& info() const noexcept { return info_; }
-  virtual void* allocate(std::size_t bytes) = 0;  // throws Error(out_of_memory)
+  virtual void* allocate(std::size_t bytes) = 0;  // throws Error(out_of_memory) on failure
   virtual void deallocate(void* data, std::size_t bytes) noexcept = 0;
   // Allocates host memory that the device copies to and from without blocking the host; throws
   // Error(out_of_memory).
   virtual void* allocate_staging(std::size_t bytes);
   virtual void deallocate_staging(void* data) noexcept;
-  // Announces memory of this device that streams will use, and the end of that use. Device::allocate
-  // announces its memory, and communicators that of their backends. It counts as allocated_bytes().
+  // Announces memory of this device that streams will use, and the end of that use.
+  // Device::allocate announces the memory that it allocates; communicators announce the memory of
+  // their backends. Announced memory counts as allocated_bytes().
   virtual void adopt([[maybe_unused]] void* data, std::size_t bytes) {
     allocations().add(static_cast<std::ptrdiff_t>(bytes));
   }

@@ -15,8 +15,8 @@ inline constexpr std::uint64_t norm_block = 4096;
 
 struct AdamWStep {
   View weights;           // f32 master shard
-  ConstView gradient;     // f32
-  View moment1, moment2;  // f32, or both bf16
+  ConstView gradient;     // f32 gradient shard
+  View moment1, moment2;  // f32 moments, or both bf16
   View weights_low;       // optional bf16 copy of the weights; count 0 if there is no copy
   float learning_rate, beta1, beta2, epsilon, weight_decay;
   // Device address of the number of steps t, this step included, for the bias corrections 1 - beta^t.
@@ -78,7 +78,8 @@ class DeviceOps {
   virtual void clip_factor(Stream& stream, View result, ConstView blocks, ClipRule rule) = 0;
   virtual void adamw(Stream& stream, const AdamWStep& step) = 0;
   virtual void sgd(Stream& stream, const SgdStep& step) = 0;
-  virtual void fill_normal(Stream& stream, View dst, const NormalFill& fill) = 0;  // dst is f32
+  // Fills `dst`, which must be f32, with the random values that NormalFill describes.
+  virtual void fill_normal(Stream& stream, View dst, const NormalFill& fill) = 0;
 };
 
 }  // namespace atoll_v1::atoll

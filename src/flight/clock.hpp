@@ -24,7 +24,7 @@ class FlightClock {
     return steady_ns();
   }
 
-  // One moment on both clocks.
+  // Readings of both clocks at one moment.
   struct Point {
     std::int64_t ticks = 0;
     std::int64_t ns = 0;
@@ -33,7 +33,7 @@ class FlightClock {
   // clock and the creation of the scale, so stamps from that interval stay inside it.
   struct Scale {
     Point first;
-    Point last;  // creation of the scale
+    Point last;  // reading at the creation of the scale
     std::int64_t ns(std::int64_t ticks) const noexcept;
   };
   Scale scale() const noexcept { return {start_, look()}; }

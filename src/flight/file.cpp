@@ -18,7 +18,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// Keeps the order of the fields, because people read the files too.
+// JSON that keeps the order of its fields, because people also read flight files.
 using Ordered = nlohmann::ordered_json;
 using Json = nlohmann::json;
 
@@ -27,7 +27,7 @@ constexpr int entry_depth = 2;  // nesting depth of an object in one of the list
 constexpr int max_depth = 4;
 constexpr std::int64_t most_int64 = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t most_int = std::numeric_limits<int>::max();
-// Indexed by FlightState.
+// Names of the states in a flight file, indexed by FlightState.
 constexpr std::array<std::string_view, 4> states = {"enqueued", "started", "completed", "failed"};
 
 // Calls field(key, value) for each field of an entry, in the order of the file. For a number that is
@@ -207,7 +207,7 @@ void Reader::read_head(const Json& head) {
 void Reader::check() const {
   for (const FlightOperation& operation : log_.operations) {
     if (operation.communicator >= log_.communicators.size()) {
-      bad_here(fmt::format("operation {} is on communicator {} of {}", operation.number,
+      bad_here(fmt::format("operation {} refers to communicator {}; there are {}", operation.number,
                            operation.communicator, log_.communicators.size()));
     }
   }
@@ -280,7 +280,7 @@ std::string to_json(const FlightLog& log) {
                         {"written_ns", log.written_ns},
                         {"monotonic_ns", log.monotonic_ns}};
   std::string text = dumped(head);
-  text.pop_back();  // the closing brace; the lists follow, one entry per line
+  text.pop_back();  // removes the closing brace; the lists follow, one entry per line
   return fmt::format("{},\n  \"communicators\":[{}],\n  \"operations\":[{}]}}\n", text,
                      list(log.communicators), list(log.operations));
 }

@@ -55,7 +55,7 @@ class Flight {
   const int rank_;
   const int size_;
   const std::string host_;
-  const std::string path_;  // empty when no file is written
+  const std::string path_;  // path of the flight file; empty when no file is written
   FlightRecorder recorder_;
   mutable std::mutex mutex_;  // guards the members below, up to writing_
   std::condition_variable changed_;

@@ -12,7 +12,7 @@
 
 namespace atoll_v1::atoll {
 
-// The operation that failed: one collective, or messages with the ranks named here.
+// The operation that failed: one collective, or messages (send and recv) with the given ranks.
 struct InquirySubject {
   std::string communicator;      // id of the communicator
   std::vector<int> ranks;        // ranks of the World to ask

@@ -62,7 +62,8 @@ std::uint64_t FlightRecorder::enqueue(FlightTrack& track, std::span<const Flight
     const auto ordinal = message ? -1 : static_cast<std::int64_t>(collectives++);
     Slot& entry = slot(number);
     if (claim(entry, number)) {
-      // Stores release and loads acquire, so a reader that sees a field also sees the claim.
+      // The stores release and the loads of readers acquire, so a reader that sees a field of this
+      // operation also sees that the slot was claimed for it.
       entry.sequence.store(sequence, memory_order_release);
       entry.collective.store(ordinal, memory_order_release);
       entry.count.store(call.count, memory_order_release);
@@ -108,7 +109,8 @@ void FlightRecorder::started(std::uint64_t number, std::size_t n) noexcept {
 void FlightRecorder::completed(FlightTrack& track, std::uint64_t number, std::size_t n,
                                std::uint64_t collectives) noexcept {
   advance(number, n, &Slot::finished, FlightState::completed);
-  // Operations of a communicator run one after the other, so no other thread adds here.
+  // Operations of a communicator complete one after the other, so no other thread updates its
+  // counters.
   track.completed.store(track.completed.load(memory_order_relaxed) + n, memory_order_relaxed);
   track.collectives_completed.store(
       track.collectives_completed.load(memory_order_relaxed) + collectives, memory_order_relaxed);

@@ -29,18 +29,18 @@ namespace atoll_v1::atoll {
 
 // The fields of an operation that are recorded when it is called.
 struct FlightCall {
-  std::int32_t kind;    // ATOLL_ALL_GATHER ... of plugin.h
+  std::int32_t kind;    // kind as numbered in plugin.h, such as ATOLL_ALL_GATHER
   std::uint64_t count;  // number of elements
   DType dtype;
   ReduceOp op = ReduceOp::sum;
   int peer = 0;               // root, or the other rank of a message
-  std::int32_t part_of = -1;  // kind that the user called; -1 when it is this kind
+  std::int32_t part_of = -1;  // kind that the user called; -1 when the user called this operation
 };
 
 // One communicator of this rank. Its operations are enqueued by one caller at a time.
 struct FlightTrack {
   std::uint32_t id = 0;
-  FlightCommunicator description;  // its counts are unused: the counters below replace them
+  FlightCommunicator description;  // fixed properties; the counters below replace its counts
   std::atomic<std::uint64_t> enqueued{0};
   std::atomic<std::uint64_t> completed{0};
   std::atomic<std::uint64_t> collectives_enqueued{0};
@@ -50,20 +50,22 @@ struct FlightTrack {
 
 class FlightRecorder {
  public:
-  // A track outlives its communicator until there are max_flight_communicators of them.
+  // Adds the track of a new communicator. Tracks of closed communicators are kept until there are
+  // max_flight_communicators tracks; then each new one replaces the oldest closed one.
   std::shared_ptr<FlightTrack> open(FlightCommunicator description);
 
   // Returns the number of the first operation; the others follow it. `sequence` is the number of
   // the first one on its communicator.
   std::uint64_t enqueue(FlightTrack& track, std::span<const FlightCall> calls,
                         std::uint64_t sequence) noexcept;
-  // These apply to the `n` operations from `number` on; `collectives` of them are not messages.
+  // Update the state of `n` operations, from `number` on. `collectives` is the number of
+  // collectives among them; the others are send and recv.
   void started(std::uint64_t number, std::size_t n) noexcept;
   void completed(FlightTrack& track, std::uint64_t number, std::size_t n,
                  std::uint64_t collectives) noexcept;
   void failed(std::uint64_t number, std::size_t n, std::string_view error);
 
-  // The log without rank, host, reason and failure, which the caller adds.
+  // Returns the log without rank, host, reason and failure, which the caller adds.
   FlightLog snapshot() const;
 
  private:
@@ -78,7 +80,7 @@ class FlightRecorder {
     std::atomic<std::int16_t> part_of{-1};
     std::atomic<std::int16_t> dtype{0};
     std::atomic<std::int16_t> op{0};
-    std::atomic<std::int64_t> enqueued{0};  // this and the next two times are in ticks
+    std::atomic<std::int64_t> enqueued{0};  // time of the call, in ticks like the next two times
     std::atomic<std::int64_t> started{0};
     std::atomic<std::int64_t> finished{0};
   };
@@ -87,7 +89,7 @@ class FlightRecorder {
   static bool claim(Slot& entry, std::uint64_t number) noexcept;
   void advance(std::uint64_t first, std::size_t n, std::atomic<std::int64_t> Slot::*time,
                FlightState state) noexcept;
-  // The operation, with its times in ticks, and the id of its track.
+  // Returns the operation in a slot, with its times in ticks, and the id of its track.
   static std::optional<std::pair<FlightOperation, std::uint32_t>> read(const Slot& slot);
 
   const FlightClock clock_;
@@ -96,7 +98,7 @@ class FlightRecorder {
   mutable std::mutex mutex_;  // guards everything below
   std::vector<std::shared_ptr<FlightTrack>> tracks_;
   std::uint32_t next_track_ = 0;
-  std::vector<std::pair<std::uint64_t, std::string>> errors_;  // texts by operation number
+  std::vector<std::pair<std::uint64_t, std::string>> errors_;  // operation number and error text
 };
 
 }  // namespace atoll_v1::atoll

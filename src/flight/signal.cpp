@@ -82,7 +82,7 @@ FlightSignal::~FlightSignal() {
   const std::lock_guard lock(installing);
   if (--users == 0) give_back();
   targets[static_cast<std::size_t>(place_)].eventfd = -1;
-  // A running handler may have read the descriptor and still write to it.
+  // Waits for running handlers: they may have read the descriptor and still write to it.
   while (handlers_running > 0) std::this_thread::yield();
 }
 

@@ -9,7 +9,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-constexpr std::size_t most_told = 8;  // ranks that get a sentence each
+constexpr std::size_t most_told = 8;  // number of sentences or calls after which the rest is cut
 
 bool is_message(const FlightOperation& operation) { return operation.collective < 0; }
 
@@ -35,7 +35,8 @@ struct CallOfRanks {
   std::vector<int> ranks;
 };
 
-// The different calls at this number, the most frequent first.
+// Returns the different calls that ranks made as collective number `collective`, the most frequent
+// call first.
 std::vector<CallOfRanks> calls_at(const std::vector<FlightView>& views, std::int64_t collective) {
   std::vector<CallOfRanks> calls;
   for (const FlightView& view : views) {
@@ -62,7 +63,7 @@ std::string disagreement(const std::vector<CallOfRanks>& calls) {
                      call_text(*calls[0].operation));
 }
 
-// How far the ranks that called it are, grouped by state.
+// Describes how far the ranks that called the collective are, grouped by state.
 std::vector<std::string> progress(const std::vector<FlightView>& views, std::int64_t collective,
                                   std::string_view name) {
   std::map<FlightState, std::vector<int>> ranks_in;

@@ -11,11 +11,12 @@
 
 namespace atoll_v1::atoll {
 
-// "all_reduce 42", or "all_to_all 42 of all_reduce" for a part of a collective.
+// Returns text such as "all_reduce 42", or "all_to_all 42 of all_reduce" for a part of a
+// collective.
 std::string name_text(const FlightOperation& operation);
-// "all_reduce 42 (1024 x f32, sum)".
+// Returns text such as "all_reduce 42 (1024 x f32, sum)".
 std::string call_text(const FlightOperation& operation);
-// "rank 3", "ranks 0-2, 5"; `ranks` ascending, not empty.
+// Returns text such as "rank 3" or "ranks 0-2, 5". `ranks` must be ascending and not empty.
 std::string ranks_text(const std::vector<int>& ranks);
 // True when the two collectives match, so that backends can run them together.
 bool same_call(const FlightOperation& a, const FlightOperation& b);
@@ -25,9 +26,9 @@ struct FlightView {
   const FlightLog* log = nullptr;
   const FlightCommunicator* communicator = nullptr;
   std::size_t index = 0;                     // index of the communicator in the log
-  const FlightOperation* last = nullptr;     // last call on this communicator
-  const FlightOperation* running = nullptr;  // started, on any communicator
-  std::map<std::int64_t, const FlightOperation*> collectives{};  // by collective number
+  const FlightOperation* last = nullptr;     // last call of the rank on the communicator
+  const FlightOperation* running = nullptr;  // operation in progress, on any communicator
+  std::map<std::int64_t, const FlightOperation*> collectives{};  // key: collective number
 
   int rank() const { return log->rank; }
 };
@@ -41,17 +42,18 @@ struct Story {
   bool disagreed = false;
   std::vector<std::string> sentences;  // sentences that name a culprit come first
 };
-// Whether the views cover every rank of the communicator that matters.
+// Whether the views cover all ranks that may explain a failure. A rank that is missing explains why
+// the others wait, so their progress is then not described.
 enum class Views {
   all,
   some
 };
 // Explains collective number `collective` of the communicator: calls that differ, and ranks that
-// have not called it. Without either, and with all views, it says how far each rank is.
+// have not called it. If there are none and the views are complete, describes how far each rank is.
 Story tell_collective(const std::vector<FlightView>& views, std::int64_t collective,
                       Views completeness);
-// "its last operation on this communicator was all_gather 41, complete", and the operation that the
-// rank is in on another communicator.
+// Returns text such as "its last operation on this communicator was all_gather 41, complete", and
+// the operation that the rank is executing on another communicator, if any.
 std::string last_text(const FlightView& view);
 
 }  // namespace atoll_v1::atoll

@@ -22,7 +22,7 @@ void check(const StrategyQuestion& q) {
   };
   require(q.mesh.replicate >= 1 && q.mesh.shard >= 1, "the mesh has no ranks");
   require(q.parameters >= 1, "the model has no parameters");
-  require(q.frozen <= q.parameters, "more frozen parameters than parameters");
+  require(q.frozen <= q.parameters, "there are more frozen parameters than parameters");
   check_options(q.options);
   require(q.units >= 1 && q.micro_batches >= 1, "units and micro_batches must be at least 1");
   require(q.reserve >= 0 && q.reserve < 1, "reserve must be in [0, 1)");
@@ -74,8 +74,8 @@ class Estimator {
     const std::uint64_t low = size_of(options.precision.param);
     const std::uint64_t shard = (trained() + shards - 1) / shards;
     std::uint64_t sum = q_.activation_bytes + shard * q_.moment_bytes;
-    // Resident parameters contain every master that has the compute dtype. The masters of frozen
-    // parameters always have the compute dtype.
+    // Resident parameters, which stay unsharded between passes, contain every master that has the
+    // compute dtype. The masters of frozen parameters always have the compute dtype.
     if (!rule.resident || options.precision.param != DType::f32) sum += shard * master_size;
     if (!rule.resident) sum += q_.frozen * low / shards;
     if (rule.resident) {
@@ -98,7 +98,8 @@ class Estimator {
 
   double seconds(const StrategyRule& rule, int shards) const {
     const auto low = static_cast<double>(size_of(q_.options.precision.param));
-    // Resident frozen parameters are gathered only once, because no step changes them.
+    // Resident parameters stay unsharded between passes. The frozen ones are gathered only once,
+    // because no step changes them.
     const double gathered = static_cast<double>(rule.resident ? trained() : q_.parameters) * low;
     const double reduced =
         static_cast<double>(trained()) * static_cast<double>(size_of(q_.options.precision.reduce));
@@ -147,7 +148,7 @@ class Estimator {
   GroupRate shard_, replicate_;
 };
 
-// Returns the fastest strategy that fits; null if none fits.
+// Returns the fastest strategy that fits in memory; null if none fits.
 const StrategyEstimate* fastest(const std::vector<StrategyEstimate>& all,
                                 std::optional<Strategy> without = {}) {
   const StrategyEstimate* best = nullptr;

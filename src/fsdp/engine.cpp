@@ -226,7 +226,7 @@ void Engine::assign(const std::function<void(const Segment&, std::span<float>)>&
       stream.synchronize();  // the copy must end before the next segment overwrites `stored`
     }
   } catch (...) {
-    refresh();  // some masters may have been overwritten
+    refresh();  // some masters may be newer than the copies that compute reads
     throw;
   }
   refresh();

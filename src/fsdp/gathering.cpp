@@ -95,8 +95,8 @@ Event Gathering::cancel(Stream& compute) {
   return ended;
 }
 
-// Gathers all stale resident units in the order of use, so that compute can begin with the first
-// unit while others are gathered.
+// Gathers all stale resident units, which then stay unsharded between passes. Gathers them in the
+// order of use, so that compute can begin with the first unit while others are gathered.
 void Gathering::gather_resident() {
   for (const std::size_t index : plan_.sequence) {
     const UnitState& unit = setup_.state(index);
@@ -112,9 +112,9 @@ void Gathering::gather_resident() {
   }
 }
 
-// Starts the gathers up to and including `index`, but stops at the first gather without a free
-// slot. Slots are not free when scopes of several units are open at once; reshard() then starts the
-// remaining gathers when a scope ends.
+// Starts the gathers up to and including `index`, but stops at the first gather without a free slot
+// (buffer for an unsharded unit). Slots are not free when scopes of several units are open at once;
+// reshard() then starts the remaining gathers when a scope ends.
 void Gathering::gather_ahead(std::size_t index) {
   const auto& unshards = plan_.unshards;
   const std::size_t end = is_training() ? plan_.sequence.size() : plan_.forward_length;
@@ -130,9 +130,8 @@ bool Gathering::is_in_slot(const Unshard& unshard) const {
   return slot.content == unshard.unit && !slot.stale;
 }
 
-// Returns true if the unit is used again before another unit needs its slot. Such a use is in
-// backward, or in the next micro batch: a micro batch ends with the units with which the next one
-// begins.
+// Returns true if the unit is used again before another unit needs its slot: in backward, or in the
+// next micro batch, because forward begins with the units with which backward ends.
 bool Gathering::is_used_again(std::size_t index) const {
   if (!is_training()) return false;
   const bool at_end = plan_.mirror_of(index) < slots_.size();
@@ -177,8 +176,8 @@ void Gathering::gather(std::size_t index) {
   slot.stale = false;
 }
 
-// Gathers one bucket into `unsharded`. The source is the compute copy, or else the master. If the
-// master has another dtype than compute reads, it is first cast into this rank's part of
+// Gathers one bucket into `unsharded`. The source is the compute copy or, if there is none, the
+// master. A master of another dtype is first cast to the dtype of compute, in this rank's part of
 // `unsharded`.
 void Gathering::gather_bucket(const UnitState& unit, const UnitBucket& bucket, View unsharded,
                               const Event& after) {

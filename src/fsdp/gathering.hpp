@@ -17,8 +17,8 @@ enum class Stale {
   all
 };
 
-// Decides when each unit is gathered, from which memory, and into which slot. Events order the
-// all-gathers with compute and with updates of the masters:
+// Decides when each unit is gathered, from which memory, and into which slot (a buffer that units
+// use in turn). Events order the all-gathers with compute and with updates of the masters:
 //  - a gather waits until compute has ended the previous use of the slot, and for the last update
 //    of the unit's masters;
 //  - compute waits for the gather.
@@ -53,7 +53,7 @@ class Gathering {
   struct Slot {
     Event free;                          // happens when compute has ended the last use of the slot
     std::optional<std::size_t> content;  // unit that is unsharded in this slot
-    bool stale = false;                  // the masters of `content` changed after the gather
+    bool stale = false;                  // true if the unit's masters changed after the gather
   };
   struct UnitParameters {
     Event updated;                 // happens when the masters of the unit are up to date

@@ -59,7 +59,7 @@ struct Optimizer::Impl {
   std::vector<std::vector<Moments>> moments;  // moments of each bucket, by unit and bucket
 
   Buffer local_blocks;                     // this rank's sums of squares per block, by unit
-  Buffer gathered_blocks;                  // local_blocks of all shards
+  Buffer gathered_blocks;                  // sums of squares per block, of all shards
   std::vector<std::uint64_t> first_block;  // first block of each unit in local_blocks
   Buffer result;                           // f64: norm, clip factor, number of steps
   Buffer reported;                         // f64: norm after updates in backward
@@ -186,7 +186,7 @@ void Optimizer::Impl::sum_squares(const UnitState& unit, Stream& stream) {
   squared[unit.index] = true;
 }
 
-// Gathers the sums of the blocks of all shards.
+// Gathers the sums of squares of all shards' blocks.
 View Optimizer::Impl::gather_blocks(Stream& compute) {
   const View local = local_blocks.view(DType::f64);
   if (engine.scheduler().shard_count() == 1 || local.count == 0) return local;
@@ -303,7 +303,7 @@ void Optimizer::step(float learning_rate, Stream& compute) {
     impl_->measure(compute);
     impl_->finish_updates(learning_rate, compute);
   } catch (...) {
-    impl_->done = compute.record();  // the work enqueued so far still uses the optimizer's memory
+    impl_->done = compute.record();  // a failed step may still be using the optimizer's memory
     throw;
   }
   impl_->done = compute.record();

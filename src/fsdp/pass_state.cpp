@@ -46,7 +46,7 @@ void PassState::begin(const PassOptions& options, Stream& compute) {
     step_micros_ = options.of;
   }
   compute_ = &compute;
-  compute.wait(ended_);  // the last pass may have used another stream
+  compute.wait(ended_);  // waits for the last pass, which may have used another stream
   position_ = ended_uses_ = 0;
   open_scopes_.assign(plan_.unshards.size(), 0);
   begun_.assign(plan_.sequence.size(), Stamp());
@@ -59,7 +59,7 @@ void PassState::begin(const PassOptions& options, Stream& compute) {
 
 void PassState::check_usable(const Unit& unit, std::string_view scope) const {
   if (!abandoned_) return;
-  throw invalid("{}({}): this pass is abandoned, since an exception has left one of its scopes",
+  throw invalid("{}({}): this pass is abandoned, because an exception has left one of its scopes",
                 scope, unit.name());
 }
 
@@ -105,7 +105,7 @@ std::size_t PassState::begin_scope(Unit& unit, std::string_view scope) {
 
 void PassState::leave(const Unit& unit, std::size_t position) noexcept {
   compute_->backend().end_range(ranges_[position]);
-  if (abandoned_) return;  // gradients of an abandoned pass may be incomplete
+  if (abandoned_) return;  // an abandoned pass does not reduce gradients, which may be incomplete
   const auto fail = [&](const char* what) {
     setup_.world.fail(fmt::format("at the end of a scope of unit {}: {}", unit.name(), what));
   };
@@ -118,8 +118,8 @@ void PassState::leave(const Unit& unit, std::size_t position) noexcept {
     if (backward) reducing_.close(*compute_, state, position_);
     end_use(position);
   } catch (const Error& error) {
-    // An internal error is a finding of the lifetime checker. It does not fail the job here: the
-    // next call reports the complete finding.
+    // The lifetime checker reports a finding as an internal error. The job does not fail here,
+    // because the next call reports the complete finding.
     if (error.code() == ErrorCode::internal) {
       log::debug("at the end of a scope of unit {}: {}", unit.name(), error.what());
     } else {
@@ -146,7 +146,7 @@ void PassState::end_use(std::size_t position) {
 void PassState::end() noexcept {
   active_ = false;
   try {
-    ended_ = compute_->record();  // compute may still read buffers, even after a failure
+    ended_ = compute_->record();  // recorded after failures too: compute may still read buffers
     setup_.world.check();
     if (position_ == length() && !abandoned_) {
       if (is_training()) next_micro_ = (options_.micro + 1) % options_.of;

@@ -17,7 +17,7 @@ namespace atoll_v1::atoll::fsdp {
 
 struct Unshard {
   std::size_t unit = 0;
-  std::size_t first = 0, last = 0;  // first and last position
+  std::size_t first = 0, last = 0;  // first and last position at which the unit is used
   std::size_t slot = 0;
   // True when the unit stays unsharded in its slot from forward to backward (FSDP2:
   // reshard_after_forward=False).
@@ -26,13 +26,13 @@ struct Unshard {
 
 // The time during which a unit's unsharded gradient occupies a slot.
 struct GradientUse {
-  std::size_t first = 0, last = 0;  // first and last position in backward
+  std::size_t first = 0, last = 0;  // first and last position in backward at which the unit is used
   std::size_t slot = 0;
 };
 
 struct UnitSize {
   std::uint64_t gathered = 0;  // bytes of the unsharded parameters as compute reads them
-  std::uint64_t gradient = 0;  // bytes of the unsharded gradient; 0: all parameters are frozen
+  std::uint64_t gradient = 0;  // bytes of the unsharded gradient; 0 if all parameters are frozen
 };
 
 struct PassPlan {
@@ -44,7 +44,8 @@ struct PassPlan {
   std::vector<GradientUse> gradients;         // use of a gradient slot by each unit
   std::vector<std::uint64_t> gradient_slots;  // bytes of each slot for unsharded gradients
 
-  // Returns the unshard of backward that matches an unshard of forward, or the reverse.
+  // Returns the unshard (time in which a unit is unsharded) in backward that matches an unshard in
+  // forward, or the reverse.
   std::size_t mirror_of(std::size_t unshard) const noexcept {
     return unshards.size() - 1 - unshard;
   }

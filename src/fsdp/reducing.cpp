@@ -75,7 +75,7 @@ void Reducing::cancel(Stream& compute) const {
 void Reducing::wait(Stream& compute) const {
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     scheduler_.wait(compute, units_[unit].reduced, setup_.state(unit).name);
-    compute.wait(units_[unit].final);  // unrecorded wait: squares are not communication
+    compute.wait(units_[unit].final);  // a wait for squares is not recorded as communication
   }
 }
 

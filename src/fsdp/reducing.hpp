@@ -52,7 +52,7 @@ class Reducing {
   };
   struct UnitGradient {
     LaneEvent reduced;  // end of the last reduction of the sharded gradient
-    LaneEvent final;    // end of `reduced` and of the work that on_final enqueued
+    LaneEvent final;    // end of the reduction and of the work that follows it (on_final)
     int scopes = 0;     // number of open backward scopes
   };
 

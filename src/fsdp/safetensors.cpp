@@ -24,7 +24,7 @@ using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t length_bytes = 8;
-constexpr std::uint64_t max_header_bytes = 100'000'000;  // limit of the reference library
+constexpr std::uint64_t max_header_bytes = 100'000'000;  // limit of Hugging Face's own library
 constexpr std::size_t max_dimensions = 32;
 constexpr int max_depth = 3;  // nesting of a valid header: header object, tensor object, list
 constexpr std::string_view metadata_key = "__metadata__";

@@ -43,9 +43,9 @@ class SafetensorsFile {
 
   // Returns all tensors in the order of their data in the file.
   std::span<const SafetensorsEntry> tensors() const noexcept;
-  // Null when there is no such tensor.
+  // find() returns null, and at() throws Error(not_found), when there is no tensor with this name.
   const SafetensorsEntry* find(std::string_view name) const noexcept;
-  const SafetensorsEntry& at(std::string_view name) const;  // throws Error(not_found)
+  const SafetensorsEntry& at(std::string_view name) const;
   const std::map<std::string, std::string, std::less<>>& metadata() const noexcept;
   const std::filesystem::path& path() const noexcept;
 

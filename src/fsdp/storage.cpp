@@ -109,8 +109,8 @@ std::uint64_t Storage::plan_casts(std::uint64_t shard_elements) {
   return cast_bytes_[0] + cast_bytes_[1] + cast_bytes_[2];
 }
 
-// Plans the scratch memory of fallback reductions, which core builds if a backend cannot order its
-// sums.
+// Plans the scratch memory of fallback reductions, which the library builds if a backend cannot
+// order its sums.
 std::uint64_t Storage::plan_scratch(std::uint64_t shard_elements) {
   const DType dtype = setup_.options.precision.reduce;
   const auto bytes = [&](bool used, Lane lane) {
@@ -130,13 +130,15 @@ void Storage::allocate() {
   hold_fixed_memory();
 }
 
-// Returns false if the master of a bucket is this rank's part of the resident parameters.
+// Returns false if the resident parameters, which stay unsharded, contain the master of a bucket as
+// this rank's part.
 bool Storage::has_separate_master(const UnitBucket& bucket) const {
   return !sharding_.resident || master_dtype(bucket) != bucket.dtype;
 }
 
-// Allocates masters and resident parameters. This rank's part of the resident parameters is the
-// master itself or its compute copy, so that all-gathers work in place.
+// Allocates masters and resident parameters, which stay unsharded between passes. This rank's part
+// of the resident parameters is the master itself or its compute copy, so that all-gathers work in
+// place.
 void Storage::allocate_parameters() {
   masters_ = scheduler_.allocate(memory_.parameters, {Lane::gather});
   residents_ = scheduler_.allocate(memory_.resident, {Lane::gather});

@@ -61,7 +61,8 @@ class Storage {
   const Sharding& sharding_ = setup_.sharding;
   const PassPlan& plan_ = setup_.plan;
   MemoryPlan memory_;
-  // Bytes of cast_unsharded_, cast_shard_ and cast_outer_.
+  // Sizes in bytes of the buffers for gradients in the type in which they are sent:
+  // cast_unsharded_, cast_shard_ and cast_outer_.
   std::array<std::uint64_t, 3> cast_bytes_{};
   // Bytes of scratch for the lanes `reduce` and `outer`.
   std::array<std::uint64_t, 2> scratch_bytes_{};

@@ -15,7 +15,7 @@ namespace {
 struct StrategyRow {
   Strategy value;
   std::string_view name;
-  StrategyRule rule;  // rule for Accumulation::automatic
+  StrategyRule rule;  // what the strategy shards under Accumulation::automatic
 };
 // Rows are in the order of the enumerators. The two flags are StrategyRule::resident and
 // StrategyRule::accumulates_unsharded.
@@ -57,7 +57,7 @@ Axis inner_axis(const Axis& shard, int ranks) {
   if (shard.size() % ranks != 0) {
     throw invalid("Engine: inner_shards = {} does not divide the {} shards", ranks, shard.size());
   }
-  // The ranks of a block of the planned mesh are joined by fast links.
+  // The ranks of a block (one shard group of the mesh) are joined by fast links.
   if (shard.block > 0 && shard.block % ranks != 0 && ranks % shard.block != 0 && shard.index == 0) {
     log::warn(
         "inner groups of {} ranks cross the mesh's shard groups of {} ranks, so backward gathers "

@@ -11,7 +11,7 @@ enum class ShardedOver {
   shard_axis
 };
 
-// The definition of a strategy without a mesh. If the mesh leads to a single shard, sharding_of()
+// The definition of a strategy without a mesh. If the mesh yields only one shard, sharding_of()
 // sets both flags.
 struct StrategyRule {
   ShardedOver over = ShardedOver::nothing;

@@ -15,7 +15,7 @@ namespace atoll_v1::atoll::fsdp {
 // The parameters of a unit that one collective moves. All have the same dtype, and all are
 // trainable or all are frozen. Storage::allocate() sets the views.
 struct UnitBucket {
-  DType dtype = DType::f32;  // type that compute reads
+  DType dtype = DType::f32;  // type of the parameters as compute reads them
   bool trainable = true;
   BucketLayout layout;
   // Position of the bucket in the unit's parameter slot, in bytes.
@@ -67,8 +67,8 @@ struct Moments {
   View first, second;
 };
 
-// Gives the room access to private members of the public classes. References are valid as long as
-// the engine.
+// Gives src/fsdp access to private members of the public classes. References are valid as long as
+// the engine exists.
 struct EngineAccess {
   static std::unique_ptr<Unit> make_unit(std::unique_ptr<UnitState> state) {
     return std::unique_ptr<Unit>(new Unit(std::move(state)));

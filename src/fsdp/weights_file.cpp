@@ -108,7 +108,7 @@ void import_weights(const std::vector<fs::path>& paths, Engine& engine,
   try {
     together(EngineAccess::setup(engine).world, fill);
   } catch (...) {
-    engine.refresh();  // every rank refreshes, because some masters may have been overwritten
+    engine.refresh();  // all ranks refresh: some masters may be newer than the copies for compute
     throw;
   }
 }

@@ -10,9 +10,9 @@ namespace atoll_v1::atoll {
 namespace {
 
 using Entry = ActivityLog::Entry;
-using LaneEntries = std::array<std::vector<Entry*>, 3>;  // collectives of each lane
+using LaneEntries = std::array<std::vector<Entry*>, 3>;  // collectives, grouped by lane
 
-// Shorter waits are only the cost of the time stamps.
+// Shorter waits are only the overhead of the time stamps and are dropped.
 constexpr std::int64_t shortest_wait_ns = 1'000;
 
 bool set_times(Entry& entry) {

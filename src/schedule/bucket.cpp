@@ -8,7 +8,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-static_assert(bucket_granularity == norm_block, "a norm block never spans two shards");
+static_assert(bucket_granularity == norm_block, "norm blocks must not span two shards");
 
 // This limit ensures that rounding up and conversion to bytes do not overflow 64 bits.
 constexpr std::uint64_t most_elements = std::uint64_t{1} << 60;

@@ -65,8 +65,7 @@ TEST_CASE("a file is loaded once, even through different spellings of its path")
 TEST_CASE("the missing members of a shorter table are NULL") {
   const auto& plugin = atoll::load_plugin(fake("shorter"));
   CHECK(exists(plugin.table.shutdown));
-  CHECK_FALSE(
-      exists(plugin.table.async_error));  // NULL, although a pointer follows the table in memory
+  CHECK_FALSE(exists(plugin.table.async_error));  // null, even though a pointer follows the table
   CHECK_FALSE(exists(plugin.table.deregister_memory));
 }
 

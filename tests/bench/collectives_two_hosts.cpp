@@ -23,7 +23,7 @@ namespace {
 using atoll_bench::Collective;
 using Clock = std::chrono::steady_clock;
 
-// Smallest size in bytes for which targets apply.
+// Targets apply to sizes of at least this many bytes.
 constexpr std::uint64_t large = std::uint64_t{4} << 20;
 constexpr double wanted_share = 0.92;
 // Minimum length of a batch. It is long compared to the burst that a link passes at full speed.
@@ -179,7 +179,7 @@ void print_row(const Figures& row) {
              100 * row.wire / row.seconds, row.sent, row.ideal, row.sent / row.ideal);
 }
 
-// Smallest share of the raw TCP rate that a collective reached in the rows from 4 MiB on.
+// Smallest share of the raw TCP rate that a collective reached at any size from 4 MiB on.
 struct Verdict {
   Collective collective = Collective::all_gather;
   double share = 0;

@@ -196,7 +196,8 @@ void Bench::linears() const {
     const train::LinearShape shape{rows, in, out};
     const double n = static_cast<double>(in), m = static_cast<double>(out);
     const double r = static_cast<double>(rows);
-    // Number of times that the gradient is read or written.
+    // Number of times that the kernel passes over the weight gradient: once to write it, and once
+    // more to read it if it accumulates.
     const double passes = wgrad == train::WriteMode::accumulate ? 2 : 1;
     const double flops = 2 * r * n * m;
     const View x = low(rows * in), y = low(rows * out), weight = low(in * out);
@@ -204,7 +205,8 @@ void Bench::linears() const {
     auto& stream = table.stream();
     table.row(fmt::format("linear {} forward", name), {2 * (r * n + r * m + n * m), flops},
               [&] { ops.linear_forward(stream, shape, x, weight, y); });
-    // A residual addition follows each product with an output of the width of the model.
+    // If the output is as wide as the model, the trainer adds a residual to the product, so time
+    // that too.
     if (out == model.hidden) {
       const View residual = low(rows * out);
       table.row(fmt::format("linear {} + residual", name), {2 * (r * n + 2 * r * m + n * m), flops},

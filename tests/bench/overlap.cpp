@@ -29,7 +29,7 @@ constexpr double least_of_worth = 0.7;
 
 struct Feature {
   const char* name;
-  // Communication that the feature hides or saves, computed from the planted times.
+  // Time of the communication that the feature hides or saves, computed from the planted times.
   double worth_ms;
   OverlapRun on, off;
   // True if compute can hide all communication, so that a step can reach its bound.
@@ -56,8 +56,8 @@ std::vector<Feature> features() {
     turn_off(off);
     all.push_back({name, worth_ms, on, off, covers});
   };
-  // Prefetch hides 10 of 11 gathers, all except the first. Spare buffers hide 5 of 6 reductions,
-  // all except the last.
+  // Prefetch hides 10 of 11 gathers, all except the first. A second gradient buffer hides 5 of 6
+  // reductions, all except the last.
   add(
       "gathers ahead of compute", 200, [](OverlapRun& run) { run.prefetch = 0; }, usual);
   add(

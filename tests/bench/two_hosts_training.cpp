@@ -36,7 +36,7 @@ constexpr const char* algorithm_variable = "BENCH_ALGORITHM";
 constexpr const char* rows_variable = "BENCH_ROWS";
 
 struct Arguments {
-  // Slow enough that the links limit the time of a step.
+  // The emulated links are slow enough to limit the time of a step.
   atoll_bench::Hosts hosts{.rate = "200mbit"};
   std::int64_t layers = 6, hidden = 512, ffn = 1408;
   std::int32_t seq = 256;
@@ -288,7 +288,8 @@ double figure_of(const Json& rows, const std::string& strategy, const std::strin
   return 0;
 }
 
-// Compares the bytes that were counted on the links with the formulas and with the targets.
+// Checks the bytes counted on the links against the bytes that the formulas predict, and reports
+// whether the targets are met.
 bool judge_bytes(const Json& rows) {
   double most = 0;
   for (const Json& row : rows) {

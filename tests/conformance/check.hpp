@@ -75,10 +75,10 @@ class Bytes {
   Bytes(Bytes&&) noexcept = default;
   Bytes& operator=(Bytes&&) noexcept = default;
 
-  std::byte* on_device();  // address for an operation that may write
+  std::byte* on_device();  // for use by an operation, which may write
   const std::byte* on_device() const;
-  // Called for every element. Where the CPU can access device memory, the function only reads a
-  // member.
+  // Returns the memory in which the CPU reads and writes the values. Tests call this for every
+  // element, so it must be fast: if CPU and device share memory, it only reads a member.
   std::byte* here() { return shared_ ? shared_ : copy(); }
   const std::byte* here() const { return shared_ ? shared_ : copy(); }
   std::size_t size() const { return count_; }
@@ -94,7 +94,7 @@ class Bytes {
   std::byte* piece_;  // memory that the caller gave; null if there is none
   // Memory that CPU and device can both access; null if there is none.
   std::byte* shared_ = nullptr;
-  // Memory that this object allocated; empty if the caller gave a piece.
+  // Memory that this object allocated; empty if the caller gave the memory.
   mutable atoll::Buffer own_;
   mutable std::vector<std::byte> here_;
   mutable bool is_new_here_ = true, is_new_there_ = false;

@@ -329,7 +329,7 @@ int flight(const Job& job) { return flight_in(job, "all_reduce 1", " (100 x f32,
 // The flight file check for a backend that cannot order its sums. With ATOLL_DETERMINISTIC=1 the
 // library uses a fallback that builds the all_reduce from all_gather, so the other ranks hang in an
 // all_gather.
-int flight_composed(const Job& job) {
+int flight_fallback(const Job& job) {
   return flight_in(job, "all_gather 3 of all_reduce", " (5 x i64)");
 }
 
@@ -346,7 +346,7 @@ int run(const std::string& name, const std::string& backend) {
                                                             {"declared", declared},
                                                             {"passed_over", passed_over},
                                                             {"flight", flight},
-                                                            {"flight_composed", flight_composed}};
+                                                            {"flight_fallback", flight_fallback}};
   if (name == "stopped_store") culprit = 0;
   atoll::World world = atoll::World::from_env();
   const auto mesh = atoll::Mesh::make(world, {.replicate = 1, .shard = world.size()});

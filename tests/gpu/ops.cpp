@@ -287,8 +287,8 @@ void check_first_step(Both& both, std::uint64_t n) {
 
 TEST_CASE("counts beyond the largest grid are updated completely") {
   Both both;
-  check_first_step(both, 8192 * 256 + 1001);      // odd count: one element per thread
-  check_first_step(both, 4 * 8192 * 256 + 4096);  // multiple of 4: four elements per thread
+  check_first_step(both, 8192 * 256 + 1001);      // odd count: a thread updates one element
+  check_first_step(both, 4 * 8192 * 256 + 4096);  // multiple of 4: a thread updates four elements
 }
 
 TEST_CASE("bf16 moments have the bits of the host, with stochastic rounding and to nearest") {

@@ -83,7 +83,7 @@ TEST_CASE("stamps are times on the steady clock") {
   stream.synchronize();
   REQUIRE(begin.ns());
   REQUIRE(end.ns());
-  // Ns; tolerance for delays of the host on a busy machine.
+  // Tolerance in ns for delays of the host on a busy machine.
   constexpr std::int64_t late = 10'000'000;
   CHECK(*begin.ns() > before - late);
   CHECK(*end.ns() < now() + late);

@@ -40,7 +40,7 @@ struct Call {
   void* dst;
   std::size_t count;
   ncclDataType_t type;
-  int op = 0;  // a value of ncclRedOp_t
+  int op = 0;  // reduction, a value of ncclRedOp_t
   int peer = 0;
   cudaStream_t stream = nullptr;  // stream of the emulated GPU on which the operation runs
   Place src_place{}, dst_place{};
@@ -58,7 +58,7 @@ struct Split {
 
 struct Clique {
   explicit Clique(int n) : ranks(n), collectives(static_cast<std::size_t>(n)) {}
-  std::vector<Split> splits;  // collected until all ranks have called ncclCommSplit
+  std::vector<Split> splits;  // kept until all ranks have called ncclCommSplit
   int ranks;
   int joined = 0;
   int finalized = 0;

@@ -25,7 +25,7 @@ namespace {
 
 using atoll_test::host_backend;
 
-// Nanoseconds; a timeout that never expires.
+// A timeout in nanoseconds that never expires.
 constexpr std::int64_t forever = std::int64_t{1} << 60;
 
 atoll_group as_host(const atoll_group& group) {

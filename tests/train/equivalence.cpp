@@ -37,7 +37,7 @@ const std::vector<std::string> recomputes{"none", "selective", "full"};
 
 struct Size {
   int ranks;
-  std::string mesh;  // mesh that is planned for every strategy
+  std::string mesh;  // mesh of every strategy
 };
 const std::vector<Size> sizes{{1, "1x1"}, {2, "1x2"}, {3, "1x3"},
                               {4, "2x2"}, {5, "1x5"}, {6, "2x3"}};
@@ -75,7 +75,7 @@ train::RunOptions with(train::RunOptions options, const Cut& cut, int ranks) {
   options.optimizer = cut.optimizer;
   if (cut.optimizer == "sgd") {
     options.clip = 0;
-    options.lr = 0.03;  // this rate moves weights far more than the tolerance
+    options.lr = 0.03;  // moves weights by far more than the tolerance of the comparison
   }
   return options;
 }
@@ -250,7 +250,7 @@ TEST_CASE("one planned mesh: equal to one process, and all strategies bit for bi
 TEST_CASE("in the order that is fastest: equal to one process") {
   References references;
   for (std::size_t turn = 0; turn < sizes.size(); ++turn) {
-    // The short form runs only these three sizes.
+    // The short form runs only these three of the six sizes.
     const bool chosen = turn == 2 || turn == 3 || turn == 5;
     if (chosen || long_form()) check_size(sizes[turn], turn + 1, Order::fast, references);
   }

@@ -90,7 +90,7 @@ std::vector<std::string> failures_of_job(int ranks, const train::RunOptions& opt
   };
   try {
     atoll_test::run_thread_ranks(ranks, body, quiet);
-  } catch (const atoll::Error&) {  // the error is already recorded for each rank
+  } catch (const atoll::Error&) {  // `failures` already holds the error of each rank
   }
   return failures;
 }

@@ -120,11 +120,11 @@ TEST_CASE("an automatic strategy reports its reason and depends on the memory") 
   const TemporaryFolder folder;
   auto options = base(folder);
   options.strategy = "auto";
-  options.model = "mistral-tiny";  // this model has little bucket padding, which estimates omit
+  options.model = "mistral-tiny";  // a model with little bucket padding, which estimates omit
   options.data = "synthetic";      // synthetic data has enough samples for each step
   options.seq = 64;
   options.steps = 2;
-  options.global_batch = 16;  // four micro batches favour keeping whole gradients
+  options.global_batch = 16;  // four micro batches favour accumulating whole gradients
   const auto chosen = [&](std::uint64_t limit) {
     options.memory_limit = limit;
     run_job(4, options);
@@ -153,7 +153,7 @@ TEST_CASE("an automatic strategy reports its reason and depends on the memory") 
     CHECK(failure.find("activations alone take ") != std::string::npos);
   }
   options.strategy = tight;
-  options.memory_limit = bytes / 3;  // too little memory even without moments
+  options.memory_limit = bytes / 3;  // too little memory for the plan, even without moments
   for (const std::string& failure : failures_of_job(4, options)) {
     CHECK(failure.find("freeze: the plan needs more than ") != std::string::npos);
   }

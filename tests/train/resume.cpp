@@ -78,7 +78,7 @@ void check_resumes(const train::RunOptions& options) {
   };
   check(1, "no_shard", "1x1");
   check(2, "no_shard", "2x1");
-  check(3, "full_shard", "1x3");  // three ranks have other shard boundaries than four
+  check(3, "full_shard", "1x3");  // on three ranks, shards begin elsewhere than on four
   check(4, "hybrid_shard", "2x2");
   const bool same_bits = check(4, "full_shard", "2x2");
   CHECK(same_bits);
@@ -288,7 +288,7 @@ TEST_CASE("an interrupted save does no harm") {
   CHECK_FALSE(fs::exists(partial));
   CHECK_FALSE(fs::exists(old));
 
-  // This is the state after a save that crashed between its two renames.
+  // Only the folder checkpoint.old is left, as after a save that crashed between its two renames.
   fs::rename(checkpoint, old);
   resumed.resume = checkpoint.string();
   resumed.steps = last_step + 2;

@@ -134,7 +134,7 @@ TEST_CASE("strategies on one planned mesh agree bit for bit") {
   for (const bool tied : {false, true}) {
     CAPTURE(tied);
     auto options = small(folder, tied);
-    options.global_batch = 3;  // one micro batch, in which one rank has no sample
+    options.global_batch = 3;  // 3 samples on 4 ranks: a single micro batch, empty on one rank
     const auto replicated = run_job(4, sharded(options, "no_shard"));
     for (const auto& strategy : strategies) {
       CAPTURE(strategy);
@@ -175,7 +175,7 @@ TEST_CASE("updates beside backward change no bit") {
 TEST_CASE("gradients accumulated whole train alike") {
   const TemporaryFolder folder;
   auto options = small(folder);
-  options.global_batch = 12;  // three micro batches for each step
+  options.global_batch = 12;  // 12 samples on 4 ranks: three micro batches in a step
   const auto reference = run_job(1, options).front();
   options.accumulate = "local";
   for (const std::string strategy : {"full_shard", "hybrid_shard"}) {
@@ -224,7 +224,7 @@ TEST_CASE("packed rows: strategies and recomputation change no bit") {
   auto again = options;
   again.recompute = "full";
   check_same_bits_and_bytes(sharded(options, "hybrid_shard"), sharded(again, "hybrid_shard"));
-  options.global_batch = 3;  // one micro batch, in which one rank has no sample
+  options.global_batch = 3;  // 3 samples on 4 ranks: a single micro batch, empty on one rank
   check_same_bits(sharded(options, "no_shard"), sharded(options, "full_shard"));
 }
 

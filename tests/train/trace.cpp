@@ -183,7 +183,7 @@ TEST_CASE("a trace covers the chosen steps, by default 5 after the warm-up") {
   CHECK(train::traced_steps(options, 0).last == 7);
   CHECK(train::traced_steps(options, 40).first == 43);
   options.steps = 2;
-  CHECK(train::traced_steps(options, 0).first == 2);  // only the last step is left to trace
+  CHECK(train::traced_steps(options, 0).first == 2);  // only the last of the 2 steps is traced
   CHECK(train::traced_steps(options, 0).last == 2);
   options.trace_steps = "1:2";
   CHECK_NOTHROW(train::check(options = train::resolved(options)));

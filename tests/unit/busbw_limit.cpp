@@ -89,7 +89,7 @@ TEST_CASE("across hosts the slowest of links and memory is, and groups share the
   const Ceiling alone =
       ceiling(Collective::all_gather, 1e9, Place::out, 0, {{0, 1, 2, 3}}, two_by_two, rates);
   REQUIRE(alone.seconds);
-  CHECK(*alone.seconds == Approx(1.0));  // 0.5 GB at the 0.5 GB/s of the slower host take 1 s
+  CHECK(*alone.seconds == Approx(1.0));  // the slower host moves 0.5 GB at 0.5 GB/s
   CHECK(alone.by == "links");
   const Ceiling both =
       ceiling(Collective::all_gather, 1e9, Place::out, 0, {{0, 2}, {1, 3}}, two_by_two, rates);

@@ -144,7 +144,7 @@ TEST_CASE("times are those of the steady clock") {
   recorder.started(number, 1);
   const auto after = steady();
   const auto log = recorder.snapshot();
-  constexpr std::int64_t slack = 1'000'000;  // 1 ms: conversion from CPU ticks is not exact
+  constexpr std::int64_t slack = 1'000'000;  // 1 ms, because ticks are not converted to ns exactly
   CHECK(log.operations[0].enqueued_ns >= before - slack);
   CHECK(log.operations[0].enqueued_ns <= between + slack);
   CHECK(log.operations[0].started_ns >= between + 20'000'000 - slack);
@@ -186,7 +186,7 @@ TEST_CASE("several communicators can record while another thread takes snapshots
       description.name = std::to_string(w);
       const auto track = recorder.open(description);
       for (std::uint64_t i = 0; i < each; ++i) {
-        // The count identifies the writer and the operation.
+        // The element count tells which thread recorded the operation, and its number.
         const std::vector one = {all_reduce(static_cast<std::uint64_t>(w) * each + i)};
         const auto number = recorder.enqueue(*track, one, i);
         recorder.started(number, 1);
@@ -349,5 +349,5 @@ TEST_CASE("recording costs little") {
     best = std::min(best, spent.count() / operations);
   }
   MESSAGE("one operation, all three steps: " << best << " ns");
-  CHECK(best < 20'000);  // loose enough for sanitizers and busy machines
+  CHECK(best < 20'000);  // a loose limit, for sanitizers and busy machines
 }

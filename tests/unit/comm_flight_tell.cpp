@@ -160,7 +160,7 @@ TEST_CASE("the report names the collective to which the parts of a fallback belo
       atoll::tell_flight(std::vector{log(0, "all_reduce"), log(1, "all_reduce")});
   CHECK(same.find("ranks 0, 1 are in all_to_all 0 of all_reduce\n") != std::string::npos);
   CHECK(same.find("in all_to_all 0 of all_reduce (512 x f32) for 60 s") != std::string::npos);
-  // The same part of different collectives is reported as different calls.
+  // Equal all_to_alls that belong to different collectives are reported as different calls.
   const std::string other =
       atoll::tell_flight(std::vector{log(0, "all_reduce"), log(1, "reduce_scatter")});
   CHECK(other.find("calls differ at collective 0") != std::string::npos);

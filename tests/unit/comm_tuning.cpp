@@ -86,8 +86,8 @@ TEST_CASE("lines of the file come first, so that ATOLL_ALGORITHM has precedence"
 
 TEST_CASE("an error in ATOLL_ALGORITHM quotes the value") {
   CHECK(problem_of("", "all_reduce") ==
-        "ATOLL_ALGORITHM=\"all_reduce\": expected COLLECTIVE:ALGORITHM, separated by "
-        "commas");
+        "ATOLL_ALGORITHM=\"all_reduce\": expected a comma-separated list of "
+        "COLLECTIVE:ALGORITHM");
   for (const char* text : {"all_reduce:", ":ring", "all_reduce:ring,", "all_reduce:a:b",
                            "all_reduce:two level", ","}) {
     CAPTURE(text);

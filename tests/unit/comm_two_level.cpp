@@ -143,8 +143,8 @@ TEST_CASE("one level is used without known rates, on request, and for averages")
   CHECK(kinds({2, 2, ""}, atoll::ReduceOp::sum) == one);
   CHECK(kinds({2, 2, "reduce_scatter:flat"}, atoll::ReduceOp::sum) == one);
   CHECK(kinds({2, 2, two_levels}, atoll::ReduceOp::avg) == one);
-  CHECK(kinds({1, 4, two_levels}, atoll::ReduceOp::sum) == one);  // a single host
-  CHECK(kinds({4, 1, two_levels}, atoll::ReduceOp::sum) == one);  // one rank per host
+  CHECK(kinds({1, 4, two_levels}, atoll::ReduceOp::sum) == one);  // one host of 4 ranks
+  CHECK(kinds({4, 1, two_levels}, atoll::ReduceOp::sum) == one);  // 4 hosts of one rank
   CHECK(kinds({2, 2, two_levels}, atoll::ReduceOp::sum).size() == 3);
 }
 

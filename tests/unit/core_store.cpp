@@ -197,7 +197,7 @@ TEST_CASE("timeouts name the key, the rank and who is absent") {
   other.join();
   CHECK_FALSE(zero.failure->get());
 
-  // A rank that timed out has left the barrier, so the next exchange works.
+  // A rank that timed out no longer takes part in the barrier, so it can enter the next exchange.
   std::vector<std::jthread> all;
   for (Rank* rank : {&zero, &one, &two}) {
     all.emplace_back([rank] { rank->client.exchange("", "", 10s); });
@@ -211,8 +211,8 @@ TEST_CASE("timeouts name the key, the rank and who is absent") {
   const std::string gave_up =
       thrown(atoll::ErrorCode::timeout, [&] { one.client.exchange("late", "", 1s); });
   CHECK(gave_up ==
-        "rank 1: exchange \"late\": rank 0 (host here, pid 100) timed out before; the round was "
-        "not complete "
+        "rank 1: exchange \"late\": rank 0 (host here, pid 100) had already timed out, so not all "
+        "ranks joined "
         "within 1 s");
   last.join();
   for (Rank* rank : {&zero, &one, &two}) rank->client.farewell();
@@ -264,7 +264,7 @@ TEST_CASE("a question reaches every rank, whatever it is doing") {
   using How = store::Answered::How;
   Place place(4);
   Rank zero(place, 0), one(place, 1);
-  const net::Fd stopped = place.hello(2);  // rank 2 never reads, like a stopped process
+  const net::Fd stopped = place.hello(2);  // rank 2 never reads its connection, as if stopped
   Rank three(place, 3);
   one.client.answer_with([](std::string_view question) { return std::string(question) + " one"; });
   three.client.farewell();
@@ -275,7 +275,7 @@ TEST_CASE("a question reaches every rank, whatever it is doing") {
   CHECK(Clock::now() - start < 5s);
   REQUIRE(answers.size() == 4);
   CHECK(answers[0].how == How::answered);
-  CHECK(answers[0].text.empty());  // a rank without an answerer sends an empty answer
+  CHECK(answers[0].text.empty());  // rank 0 has not called answer_with()
   CHECK(answers[1].how == How::answered);
   CHECK(answers[1].text == "who? one");
   CHECK(answers[2].how == How::silent);

@@ -49,7 +49,7 @@ class DeafStream final : public atoll::StreamBackend {
     if (static_cast<int>(last_wait_) != waits_.deaf_to) return inner_->wait(event, reason);
     inner_->enqueue([event = std::move(event)] { event->synchronize(); });
   }
-  // A stamp touches no memory, so a stamp needs no wait.
+  // Taking a time stamp touches no memory, so it needs no wait.
   std::shared_ptr<const atoll::StampBackend> stamp() override { return inner_->stamp(); }
   void synchronize() override { inner_->synchronize(); }
   std::chrono::nanoseconds exposed_communication() const override {

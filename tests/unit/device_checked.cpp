@@ -75,7 +75,7 @@ TEST_CASE("order is transitive over streams") {
   bench.b.wait(bench.a.record());
   bench.c.wait(bench.b.record());
   CHECK(finding([&] { bench.write(bench.c); }) == "");
-  CHECK(finding([&] { bench.read(bench.b); }) != "");  // no event orders stream b after stream c
+  CHECK(finding([&] { bench.read(bench.b); }) != "");  // no event orders b after c
 }
 
 TEST_CASE("order is transitive over the host once it has synchronized") {

@@ -113,8 +113,8 @@ TEST_CASE("a stamp is the time at which the stream reaches it") {
     return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
   };
   CHECK_FALSE(atoll::Stamp().ns());
-  // The first device makes the stamps of host streams, and the second device makes the default
-  // stamps of StreamBackend.
+  // Streams of the host device take the time stamps of host streams. Streams of JitterDevice take
+  // the default stamps of StreamBackend.
   const atoll::Device devices[] = {atoll::Device::host(),
                                    atoll::Device(std::make_shared<atoll_test::JitterDevice>(1))};
   for (const auto& device : devices) {
@@ -190,7 +190,7 @@ TEST_CASE("captures of a skipped task are destroyed without the queue's lock") {
   auto stream = device.stream();
   stream.enqueue([] { throw std::runtime_error("planted"); });
   bool touched = false;
-  // The skipped task is the last owner of this object, and the object's destructor uses the stream.
+  // A skipped task is the last owner of a Held, and the destructor of Held uses the stream.
   struct Held {
     atoll::Stream& stream;
     bool& touched;

@@ -65,11 +65,11 @@ TEST_CASE("choice: bytes follow the definition of the strategies") {
 
 TEST_CASE("choice: times follow the bytes that cross between hosts") {
   auto asked = question(three_hosts(400), 8 * gb);
-  // Links inside a host take no time here. So the time depends only on the bytes that cross NICs,
-  // (H - 1) / H of all bytes on H hosts.
+  // Links inside a host take no time here, so the time depends only on the bytes that cross NICs.
+  // With H hosts these are (H - 1) / H of all bytes.
   asked.rates.shard = {.gbyte_s = 1e12};
   asked.rates.replicate = {.gbyte_s = 1};
-  const double p = 8 * 2.0 / 3 / 8;  // seconds to send 1 byte per parameter over the NICs
+  const double p = 8 * 2.0 / 3 / 8;  // seconds to send 1 byte of each parameter over the NICs
   for (const int micro : {1, 4}) {
     asked.micro_batches = micro;
     auto choice = choose_strategy(asked);
@@ -93,10 +93,11 @@ TEST_CASE("choice: one host, where the smaller strategy wins ties") {
   MESSAGE(one.why);
   CHECK(says(one, "GB per rank of 72 GB (80 GB less 10 %)"));
   CHECK(says(one, "equally fast within 1 % but larger is shard_optimizer"));
-  // With more micro batches, accumulating unsharded gradients saves enough communication ...
+  // With more micro batches, accumulating unsharded gradients saves so much communication that
+  // shard_optimizer is chosen.
   asked.micro_batches = 4;
   CHECK(choose_strategy(asked).strategy == Strategy::shard_optimizer);
-  // ... unless unsharded gradients do not fit in memory.
+  // shard_optimizer is not chosen if unsharded gradients do not fit in memory.
   asked.activation_bytes = 30 * gb;
   const auto tight = choose_strategy(asked);
   CHECK(tight.strategy == Strategy::shard_grad);
@@ -156,7 +157,7 @@ TEST_CASE("choice: a single rank, unknown rates and invalid questions") {
 
 TEST_CASE("choice: strategies that the options rule out are not considered") {
   auto asked = question(load_topology("azure-nd-h100-v5x3"), 100 * gb);
-  asked.options.inner_shards = 3;  // divides 24 shards, not 8
+  asked.options.inner_shards = 3;  // divides full_shard's 24 shards, but not hybrid_shard's 8
   const auto choice = choose_strategy(asked);
   CHECK(choice.strategy == Strategy::full_shard);
   for (const auto& one : choice.estimates) CHECK(one.strategy != Strategy::hybrid_shard);

@@ -37,7 +37,7 @@ ToyResult run_on(atoll::MeshShape shape, const ToyRun& run, bool jitter = false)
     results.push_back(std::move(result));
   });
   for (const auto& result : results) {
-    CHECK(result.weights == results[0].weights);  // bit for bit
+    CHECK(result.weights == results[0].weights);  // equal bit for bit on all ranks
     CHECK(result.norms == results[0].norms);
   }
   return results[0];
@@ -334,7 +334,7 @@ TEST_CASE("on four ranks full_shard needs a quarter of the state plus buffers fo
       const fsdp::Optimizer optimizer(engine);
       const std::uint64_t allocated = engine.device().allocated_bytes();
       if (world.rank() == 0) memory = engine.memory();
-      CHECK(allocated == engine.memory().total());  // the plan is exact
+      CHECK(allocated == engine.memory().total());  // the memory plan is exact
     });
     return memory;
   };

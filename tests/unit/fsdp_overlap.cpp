@@ -35,7 +35,7 @@ double waited_for_third_gather_ms(const std::vector<atoll::TraceRecord>& records
 Reported report_of_uncovered_gather(std::int64_t planted_ms) {
   const OverlapRun run{.units = 3, .compute = std::chrono::milliseconds(10)};
   constexpr std::uint64_t gathers =
-      5;  // per step: three in forward, and two in backward, where one unit is still unsharded
+      5;  // gathers per step: 3 in forward, and 2 in backward, where one unit is still unsharded
   plant_delay(planted_ms > 0 ? ATOLL_ALL_GATHER : -1, gathers, 2, planted_ms);
   std::mutex mutex;
   Reported least;

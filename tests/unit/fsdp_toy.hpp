@@ -42,7 +42,7 @@ using Weights = std::map<std::string, std::vector<float>>;
 
 struct ToyResult {
   Weights weights;
-  std::vector<float> norms;  // one per step
+  std::vector<float> norms;  // gradient norm of each step
   std::vector<double> sums;  // sum of all weights that forward read, one per step
 };
 
@@ -127,9 +127,9 @@ inline ToyResult run_toy(const atoll::Mesh& mesh, const ToyRun& run,
   ToyResult result;
   const int ranks = mesh.world().size(), rank = mesh.world().rank();
   for (int step = 0; step < run.steps; ++step) {
-    if (run.figures) sum = 0;  // otherwise compute may still be writing `sum`
+    if (run.figures) sum = 0;  // without waits, compute may still be adding to `sum`
     for (int micro = 0; micro < run.micro; ++micro) {
-      std::vector<int> mine;  // strided: some ranks get one sample more than others
+      std::vector<int> mine;  // strided, so some ranks get one sample more than others
       for (int s = rank + ranks * micro; s < run.samples; s += ranks * run.micro) mine.push_back(s);
       if (run.in_backward && micro + 1 == run.micro) optimizer.update_in_backward(0.01f);
       toy_micro_batch(engine, run, mine, {fsdp::PassOptions::Kind::train, micro, run.micro},

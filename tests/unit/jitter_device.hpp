@@ -156,7 +156,7 @@ class JitterStream final : public atoll::StreamBackend {
 
 class JitterDevice final : public atoll::DeviceBackend {
  public:
-  // Its memory is the host's, so that the host backend can move it.
+  // The device's memory is host memory, so that the host backend can move its data.
   explicit JitterDevice(unsigned seed) : DeviceBackend({.name = "jitter"}), seed_(seed) {}
   void* allocate(std::size_t bytes) override {
     void* data = ::operator new(bytes, std::align_val_t(4096));
@@ -164,7 +164,7 @@ class JitterDevice final : public atoll::DeviceBackend {
     return data;
   }
   void deallocate(void* data, std::size_t bytes) noexcept override {
-    std::memset(data, 0xff, bytes);  // exposes reads after deallocation
+    std::memset(data, 0xff, bytes);  // NaN, to expose reads after deallocation
     ::operator delete(data, std::align_val_t(4096));
   }
   std::unique_ptr<atoll::StreamBackend> make_stream(const atoll::StreamOptions&) override {

@@ -13,7 +13,7 @@ using namespace plugin_ranks;
 
 const atoll_backend& backend() { return load(ATOLL_PLUGIN_HOST); }
 
-// Returns small whole numbers, so that sums are exact in every order.
+// Returns whole numbers from -50 to 50, so that sums are exact in every order.
 std::vector<float> numbers(int rank, std::uint64_t count) {
   std::vector<float> values(count);
   for (std::uint64_t i = 0; i < count; ++i) {

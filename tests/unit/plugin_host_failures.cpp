@@ -97,8 +97,7 @@ TEST_CASE("abort ends a wait at once") {
     }
     CHECK(result.status == ATOLL_ABORTED);
     CHECK_MESSAGE(contains(result.text, "all_gather 0"), result.text);
-    CHECK(late.count() <
-          0.25);  // the backend checks every 5 ms; the limit has a margin for a busy machine
+    CHECK(late.count() < 0.25);  // waits check for aborts every 5 ms; the limit is generous
     CHECK(barrier(ranks[0]).status == ATOLL_ABORTED);
   }
 }
@@ -107,8 +106,8 @@ TEST_CASE("a timeout names the absent rank, the operation and its bytes") {
   for (const auto& layout : threes) {
     CAPTURE(text(layout));
     FakeCore core;
-    // Uses flat, because with two_level a rank may wait for a rank that is waiting itself, and
-    // would name that rank as well.
+    // The algorithm is flat, because with two_level a rank may wait for a rank that is waiting
+    // itself, and would name that rank as well.
     auto ranks = open_ranks(backend(), core, layout, {.tuning = "reduce_scatter 0 flat\n"});
     in_threads(3, [&](int r) {
       auto& rank = ranks[static_cast<std::size_t>(r)];
@@ -288,7 +287,7 @@ TEST_CASE("connections without the token get only the challenge and do not keep 
     for (ssize_t n = 1; n > 0; got += n > 0 ? static_cast<std::size_t>(n) : 0) {
       n = ::recv(fd, buffer, sizeof(buffer), 0);
     }
-    CHECK(got <= 32);  // size of the challenge
+    CHECK(got <= 32);  // no more than the 32 bytes of the challenge, which a client must sign
     ::close(fd);
   }
 }

@@ -136,7 +136,7 @@ TEST_CASE("the tuning file sets the number of connections between two ranks on e
       CHECK(count == 3);
       all += count;
     }
-    CHECK(all == 2 * 4 * 2 * 3);  // ends x pairs of ranks x rails x connections per rail
+    CHECK(all == 2 * 4 * 2 * 3);  // 2 ends x 4 pairs of ranks x 2 rails x 3 connections per rail
   }
   run_ranks(
       backend(), {0, 0, 1, 1}, [](Rank& rank) { gather_and_reduce(rank, 300'007); }, options);
@@ -161,8 +161,8 @@ TEST_CASE("bytes stay in order over several rails") {
     run_ranks(
         backend(), layout,
         [](Rank& rank) {
-          // Message sizes slightly below and above the stripe size. Signatures in the stream shift
-          // where stripes end.
+          // Message sizes slightly below and above the stripe size. Signatures travel in the same
+          // byte stream, so they shift the positions at which stripes end.
           for (const std::uint64_t count :
                {1U, 1031U, 16'384U - 20U, 16'384U, 16'384U + 1U, 100'003U, 700'001U}) {
             gather_and_reduce(rank, count);

@@ -137,7 +137,7 @@ void expect(Rank& rank, const atoll_operation& o, const float* got,
 
 // The number of elements of each rank. If `even` is true, the test uses the collective without _v.
 struct Blocks {
-  std::vector<std::uint64_t> counts;  // elements of each rank
+  std::vector<std::uint64_t> counts;  // number of elements of each rank
   bool even;
 
   std::uint64_t of(int rank) const { return counts[static_cast<std::size_t>(rank)]; }
@@ -319,8 +319,8 @@ void check_all(Buffers& buffers, std::uint64_t whole) {
   }
 }
 
-// Runs body(buffers) on all ranks. All buffers are windows, except that `last` determines which
-// buffers of the last rank are.
+// Runs body(buffers) on all ranks. On the last rank, only the buffers that `last` selects are
+// windows. On all other ranks, both buffers are windows.
 void with_buffers(const Layout& layout, Windows last, const std::function<void(Buffers&)>& body) {
   for (const int host_ranks : neighbours) {
     const auto on_rank = [&](Rank& rank) {
@@ -379,8 +379,8 @@ TEST_CASE("deregistered memory is used like plain memory until it is registered 
   }
 }
 
-// In many consecutive steps, a late rank may find that all jobs of its step are done, or that jobs
-// of the next step are in progress.
+// In many consecutive steps, some ranks are late. A late rank may find that all jobs of its step
+// are done, or that jobs of the next step are in progress.
 TEST_CASE("many consecutive steps are correct") {
   for (const Layout& layout : {Layout{0, 0}, Layout{0, 0, 0, 0, 0}}) {
     with_buffers(layout, {}, [](Buffers& buffers) {

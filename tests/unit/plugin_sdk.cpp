@@ -129,8 +129,7 @@ TEST_CASE("signatures that agree have equal digests, and others have different d
   CHECK(calls.size() == 468);
   CHECK(wrong == 0);
   auto longer = calls.front();
-  longer.factor =
-      0.5;  // a factor does not change the digest, because ranks may have different factors
+  longer.factor = 0.5;  // must not change the digest, as ranks may have different factors
   CHECK(digest(longer) == digest(calls.front()));
 }
 

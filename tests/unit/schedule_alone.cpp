@@ -100,10 +100,10 @@ TEST_CASE(
   one.scheduler.release(Lane::outer, before);
   const auto second = one.reduce(one.bytes(100));
   one.scheduler.release(Lane::outer, behind);
-  const auto third = one.reduce(one.bytes(100));  // needs the bytes of `first`
+  const auto third = one.reduce(one.bytes(100));  // waits until the bytes of `first` are released
   third.synchronize();
   one.scheduler.release(Lane::outer, {});
-  const auto fourth = one.reduce(one.bytes(100));  // needs the bytes of `second`
+  const auto fourth = one.reduce(one.bytes(100));  // waits until the bytes of `second` are released
   CHECK(first.done());
   CHECK(second.done());
   CHECK_FALSE(fourth.done());
@@ -185,6 +185,6 @@ TEST_CASE("in flight: gathers never hold more than the limit ahead of compute") 
     });
   }
   CHECK(most <= 2 * unit);
-  // Without the limit, gathers run further ahead.
+  // Without the limit on bytes in flight, gathers run further ahead.
   CHECK(most_free > 2 * unit);
 }

@@ -95,7 +95,7 @@ TEST_CASE("plans without tensors, with empty tensors, and with too many elements
   CHECK_THROWS_AS(plan_buckets(Counts{1, most}, DType::f32, most), atoll::Error);
   CHECK_THROWS_AS(plan_buckets(Counts{1}, DType::f32, most, most), atoll::Error);
   CHECK_THROWS_AS(atoll::plan_bucket(Counts{most / 2, most / 2, 9}, 1), atoll::Error);
-  const std::uint64_t large = std::uint64_t{1} << 40;  // 4 TiB
+  const std::uint64_t large = std::uint64_t{1} << 40;  // 2^40 elements, which are 4 TiB in f32
   CHECK(plan_buckets(Counts{large, large}, DType::f32, most).buckets.size() == 1);
 }
 

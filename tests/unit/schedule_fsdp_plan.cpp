@@ -145,7 +145,7 @@ TEST_CASE("whole gradients alternate between two slots") {
 }
 
 TEST_CASE("a unit used at both ends keeps its gradient from first to last use") {
-  const std::vector<std::size_t> order{0, 1, 2, 0};  // a tied embedding
+  const std::vector<std::size_t> order{0, 1, 2, 0};  // unit 0 is a tied embedding
   const auto sizes = sizes_of({50, 10, 10});
   const PassPlan plan = plan_pass(order, sizes, {});
   CHECK(plan.gradients[0].first == 4);

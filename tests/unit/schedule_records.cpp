@@ -217,7 +217,7 @@ TEST_CASE(
         const std::lock_guard lock(mutex);
         REQUIRE(reductions.size() == 2);
         CHECK(reductions[0].waited_ns >= 45'000'000);
-        CHECK(reductions[1].waited_ns == 0);  // this reduction starts after the wait
+        CHECK(reductions[1].waited_ns == 0);  // the second reduction starts after the wait
       },
       atoll_test::use_delay_backend);
   atoll_test::plant_delay(-1, 1, 0, 0);

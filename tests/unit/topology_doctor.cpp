@@ -365,7 +365,8 @@ TEST_CASE("islands_unequal: hosts of one model with islands of another size") {
   const Finding finding = the_finding(topology, "islands_unequal");
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.subjects == Strings{"z"});
-  CHECK(finding.evidence == "an island of this host has 6 GPUs, but 3 islands elsewhere have 8");
+  CHECK(finding.evidence ==
+        "an island of this host has 6 GPUs, but 3 islands on other hosts have 8");
   CHECK(has(finding.consequence, "shrinks to 2"));
   for (auto& one : topology.gpus)
     if (one.host == "z") one.model = "NVIDIA A100-SXM4-80GB";

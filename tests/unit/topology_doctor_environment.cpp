@@ -53,7 +53,7 @@ TEST_CASE("vm_flattened: without a topology file") {
   CHECK(has(finding.fix, "set NCCL_TOPO_FILE"));
   set_hosts(topology, "nccl.conf.NCCL_TOPO_FILE", "/opt/topo.xml");
   CHECK(state_of(topology, "vm_flattened") == "ok");
-  Topology shaped = cluster(1);  // a virtual machine that shows the PCI paths of its devices
+  Topology shaped = cluster(1);  // here the virtual machine shows the PCI paths of its devices
   set_hosts(shaped, fact::virtual_machine, "yes");
   CHECK(state_of(shaped, "vm_flattened") == "ok");
 }
@@ -105,7 +105,8 @@ TEST_CASE("hidden: what a container takes away") {
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.evidence == "a container hides /sys, /dev/infiniband");
   CHECK(finding.fix == "start the container with --device /dev/infiniband -v /sys:/sys:ro");
-  // Without a container, an unloaded driver also hides these paths.
+  // Without a container, the cause may be a driver that is not loaded, so the fix names no
+  // container.
   set_hosts(topology, fact::container, "no");
   const Finding bare = the_finding(topology, "hidden");
   CHECK(bare.evidence == "this process does not see /sys, /dev/infiniband");
@@ -203,7 +204,7 @@ TEST_CASE("nccl_ib_hca: a prefix that cuts a number, and is no name itself") {
   CHECK(finding.evidence ==
         "NCCL_IB_HCA=mlx5_1 (environment): no adapter is called mlx5_1; as a prefix it matches "
         "mlx5_10 and mlx5_11");
-  // The prefix "mlx5" does not cut the number in "mlx5_10", because "_" follows "mlx5" there.
+  // The prefix "mlx5" of "mlx5_10" is no mistake, because it does not end within the number.
   set_hosts(topology, "env.NCCL_IB_HCA", "mlx5");
   CHECK(state_of(topology, "nccl_ib_hca") == "ok");
 }

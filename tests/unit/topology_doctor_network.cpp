@@ -103,7 +103,7 @@ TEST_CASE("port_slow: ports for storage are no peers of the fast ones") {
   CHECK(state_of(topology, "port_slow") == "ok");
   Topology one = cluster(1, 1);
   CHECK(state_of(one, "port_slow") == "no two equal ports of known rate");
-  // Equal PCI device ids make them peers, whatever their names are.
+  // Equal PCI device ids make two ports peers, whatever their names are.
   one = cluster(1);
   set_nics(one, fact::pci_device, "15b3:1021");
   machines::add_port(one, "a", 9, "infiniband", 100);
@@ -151,7 +151,7 @@ TEST_CASE("firmware_differs: among like NICs only") {
   CHECK(finding.severity == Severity::info);
   CHECK(finding.subjects == Strings{"c/mlx5_0"});
   CHECK(finding.evidence == "firmware 28.36.1010, but 2 NICs of the same type have 28.39.1002");
-  set(topology.nics[2].facts, fact::firmware, "20.36.1010");  // another type of adapter
+  set(topology.nics[2].facts, fact::firmware, "20.36.1010");  // firmware of another type of adapter
   CHECK(state_of(topology, "firmware_differs") == "ok");
 }
 

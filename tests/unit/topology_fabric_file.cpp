@@ -209,7 +209,7 @@ TEST_CASE("fabric: ibnetdiscover, ports by the node's description") {
 }
 
 TEST_CASE("fabric: a GUID that several NICs share names none of them") {
-  Topology topology = two_hosts();  // GUIDs repeat if anonymised, or if one machine is listed twice
+  Topology topology = two_hosts();  // anonymised data, or a machine listed twice, repeats GUIDs
   for (auto& nic : topology.nics) nic.facts[std::string(fact::node_guid)] = "aa";
   CHECK(leaves(switch_block("1", "x", cable(1, "aa", "node1 mlx5_0")), topology) == "- - - x - -");
 }

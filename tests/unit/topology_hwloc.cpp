@@ -130,7 +130,7 @@ TEST_CASE("hwloc: what is near a device, and when nothing tells") {
   CHECK(host.host_cores == 4);
   REQUIRE(topology.gpus.size() == 4);
   CHECK(topology.gpus[0].package == 0);
-  CHECK(topology.gpus[0].numa == -1);  // unknown, because the package has two NUMA nodes
+  CHECK(topology.gpus[0].numa == -1);  // unknown: the GPU is near both NUMA nodes of its package
   CHECK(topology.gpus[1].package == 0);
   CHECK(topology.gpus[1].numa == 1);
   CHECK(topology.gpus[2].package == 8);
@@ -208,7 +208,7 @@ TEST_CASE("hwloc: a pair without a link beside one with a link") {
   for (int i = 0; i < 3; ++i) machine.devices += gpu(0x10 + i, i, "NVIDIA A100-PCIE-40GB");
   machine.distances = matrix({"416", "417", "418"}, {0, 0, 0, 300'000, 0, 0, 0, 0, 0});
   const Topology topology = read(machine);
-  CHECK(topology.links.size() == 1);  // the matrix gives the link in one direction only
+  CHECK(topology.links.size() == 1);  // one link, though the matrix lists it in one direction only
   const auto islands = find_islands(topology);
   REQUIRE(islands.size() == 2);
   CHECK(islands[0].gpus.size() == 2);
@@ -375,7 +375,7 @@ TEST_CASE("hwloc: partitions are one GPU") {
   CHECK(topology.gpus[0].partitions == Ids{"a0", "a1"});
   // The two partitions report the same UUID, so their hwloc names identify them.
   CHECK(topology.gpus[1].partitions == Ids{"rsmi2", "rsmi3"});
-  CHECK(topology.gpus[1].index == -1);  // -1, because "rsmi2" gives no index
+  CHECK(topology.gpus[1].index == -1);  // unknown, because the name "rsmi2" gives no GPU index
   CHECK(topology.links.size() == 1);
 }
 
@@ -472,6 +472,7 @@ TEST_CASE("hwloc: rates of a link by model") {
   CHECK(atoll::find_gpu_model("NVIDIA H20-3e")->link_gbyte_s == 25);
   CHECK(atoll::find_gpu_model("Tesla P100-SXM2-16GB")->link_gbyte_s == 20);
   CHECK(atoll::find_gpu_model("Tesla T4")->kind == atoll::LinkKind::never);
+  CHECK(atoll::find_gpu_model("Quadro GV100")->links == 4);
   CHECK(atoll::find_gpu_model("some GPU") == nullptr);
 }
 

@@ -82,7 +82,7 @@ TEST_CASE("hwloc XML: sets of threads, joined and cut") {
   CHECK(a.count() == 3);
   a &= b;
   CHECK(a == b);
-  b.add(sources::CpuSet::most);  // a thread beyond the limit is ignored
+  b.add(sources::CpuSet::most);  // a thread number beyond the limit is ignored
   CHECK(b.count() == 1);
 }
 
@@ -364,7 +364,7 @@ TEST_CASE("hwloc XML export: devices of which little is known") {
   CHECK(says(written, "the numbers of GPUs"));
   REQUIRE(again.nics.size() == 1);
   CHECK(again.nics[0].state == "active");
-  CHECK(says(written, "the link layer of h/mlx5_0"));  // lost, because the NIC has no PCI device
+  CHECK(says(written, "the link layer of h/mlx5_0"));  // lost, since the NIC has no PCI device
 }
 
 TEST_CASE("hwloc XML export: more packages than NUMA nodes, and ids with gaps") {

@@ -189,7 +189,7 @@ TEST_CASE("views: NVML's numbers go by bus id") {
   Topology a = view("a", 3), b = view("b", 3);
   without_numbers(a);
   without_busids(b);
-  std::swap(a.gpus[0], a.gpus[2]);  // `a` lists the bus ids in the order 12, 11, 10
+  std::swap(a.gpus[0], a.gpus[2]);  // so `a` lists the bus ids in the order 12, 11, 10
   b.gpus[0].package = 7;
   for (const auto& node : {merge_two(a, b), merge_two(b, a)}) {
     REQUIRE(node.gpus.size() == 3);

@@ -24,8 +24,8 @@ TEST_CASE("mesh check: a mesh that crosses islands says what it joins and what i
   CHECK(findings[0].subjects == std::vector<std::string>{"a", "b"});
   CHECK(findings[0].evidence ==
         "shard group 0 crosses islands: it joins NVLink island a/gpu0-7 (8 ranks), NVLink island "
-        "b/gpu0-7 (8 ranks), over the network, whose rate no source gives, instead of 450 GB/s a "
-        "GPU");
+        "b/gpu0-7 (8 ranks), over the network, whose rate no source provides, instead of 450 GB/s "
+        "a GPU");
   CHECK(findings[0].consequence ==
         "every gather and reduction of the group waits for the links that it crosses");
   CHECK(findings[0].fix == "a shard axis of 8 stays inside the islands");
@@ -74,11 +74,11 @@ TEST_CASE("mesh check: across the islands of a host, over PCIe") {
   // The emulated PCIe links of virtual machines and idle PCIe links give no rate.
   topology.hosts[0].facts = {{"virtual_machine", "yes"}};
   findings = check_mesh(topology, ranks, by_hand(1, 4));
-  CHECK(contains(findings[0].evidence, "whose rate no source gives, instead of 300 GB/s a GPU"));
+  CHECK(contains(findings[0].evidence, "whose rate no source provides, instead of 300 GB/s a GPU"));
   topology.hosts[0].facts.clear();
   topology.gpus[0].facts = {{"pci.gt_s", "2.5"}, {"pci.width", "16"}};
   findings = check_mesh(topology, ranks, by_hand(1, 4));
-  CHECK(contains(findings[0].evidence, "whose rate no source gives"));
+  CHECK(contains(findings[0].evidence, "whose rate no source provides"));
 }
 
 TEST_CASE("mesh check: by the launch order that is given") {

@@ -40,21 +40,22 @@ TEST_CASE("mesh memory: two of four islands") {
   CHECK(two.findings[0].severity == atoll::Severity::info);
 }
 
-TEST_CASE("mesh memory: two of three islands would hold it, so all three do") {
+TEST_CASE("mesh memory: two of three islands would hold the model, so all three do") {
   const MeshPlan three = plan(machines::hgx(3), model(60e9));
   CHECK(shape(three) == "1x24x1");
   CHECK(contains(
       three.why,
       "60e9 parameters x 16 bytes = 894 GiB, at 64 GiB a GPU (80 GiB less 20 %): an "
-      "NVLink island of 8 holds 512 GiB; 2 NVLink islands (1024 GiB) would hold it, but 2 does not "
-      "divide 3; 3 NVLink islands (1536 GiB) do; shard over all 24 GPUs of 3 NVLink "
+      "NVLink island of 8 holds 512 GiB; 2 NVLink islands (1024 GiB) would hold the model, but 2 "
+      "does not divide 3, so 3 NVLink islands (1536 GiB) are used; shard over all 24 GPUs of 3 "
+      "NVLink "
       "islands"));
   const MeshPlan full = plan(machines::hgx(3), model(70e9));
   CHECK(shape(full) == "1x24x1");
   CHECK(contains(full.why,
                  "70e9 parameters x 16 bytes = 1043 GiB, at 64 GiB a GPU (80 GiB less 20 %): an "
                  "NVLink island of 8 holds 512 GiB, 2 NVLink islands hold 1024 GiB; 3 NVLink "
-                 "islands (1536 GiB) are the first to hold it"));
+                 "islands (1536 GiB) are the fewest that hold the model"));
 }
 
 TEST_CASE("mesh memory: a model that no candidate holds is refused with what is missing") {
@@ -131,9 +132,10 @@ TEST_CASE("mesh memory: a GPU without links may hold the model alone") {
   CHECK(contains(alone.why, "a GPU holds 64 GiB; nothing to shard over; replicate over 16 GPUs"));
   const MeshPlan two = plan(boxes, model(7e9));
   CHECK(shape(two) == "8x2x1");
-  CHECK(contains(two.why,
-                 "2 GPUs (128 GiB) are the first to hold it; shard over 2 GPUs, replicate "
-                 "over 8 such groups"));
+  CHECK(
+      contains(two.why,
+               "2 GPUs (128 GiB) are the fewest that hold the model; shard over 2 GPUs, replicate "
+               "over 8 such groups"));
   CHECK(shape(plan(boxes, model(7 * 4 * gib))) == "2x8x1");
   // A single GPU of a larger island is not considered as a shard group, even if it holds the model.
   CHECK(shape(plan(machines::hgx(2), model(1e9))) == "2x8x1");
@@ -142,7 +144,7 @@ TEST_CASE("mesh memory: a GPU without links may hold the model alone") {
 TEST_CASE("mesh memory: the GPUs' own memory, the least of them") {
   Topology topology = machines::hgx(2);
   CHECK(refusal([&] { plan(topology, {.params = 1e9}); }) ==
-        "no source gives the memory of a/gpu0: set it with --gpu-memory");
+        "no source provides the memory of a/gpu0: set it with --gpu-memory");
   for (atoll::TopologyGpu& one : topology.gpus)
     one.facts["memory_bytes"] = std::to_string(std::int64_t{80} << 30);
   CHECK(shape(plan(topology, {.params = 30e9})) == "2x8x1");
@@ -159,7 +161,7 @@ TEST_CASE("mesh memory: the GPUs' own memory, the least of them") {
   CHECK(contains(shared.why, "at 32 GiB a GPU (40 GiB less 20 %)"));
   ranks[0].partition = "MIG-1";
   CHECK(contains(refusal([&] { plan_mesh(topology, ranks, {.params = 1e9}); }),
-                 "rank 0 uses a partition of a/gpu0, whose memory no source gives"));
+                 "rank 0 uses a partition of a/gpu0, whose memory no source provides"));
   ranks[0] = {"a", ""};
   CHECK(contains(refusal([&] { plan_mesh(topology, ranks, {.params = 1e9}); }), "--gpu-memory"));
 }
@@ -181,7 +183,8 @@ TEST_CASE("mesh memory: ranks on CPUs take what is said of a GPU") {
   const auto ranks = fill_hosts(cpus, 8);
   const MeshPlan two = plan_mesh(cpus, ranks, model(12 * gib));
   CHECK(shape(two) == "2x4x1");
-  CHECK(contains(two.why, "a host of 2 holds 128 GiB; 2 hosts (256 GiB) are the first to hold it"));
+  CHECK(contains(
+      two.why, "a host of 2 holds 128 GiB; 2 hosts (256 GiB) are the fewest that hold the model"));
   CHECK(contains(refusal([&] { plan_mesh(cpus, ranks, {.params = 1e9}); }), "--gpu-memory"));
 }
 
@@ -191,5 +194,5 @@ TEST_CASE("mesh memory: large counts of islands are not listed one by one") {
   CHECK(shape(many) == "2x48x1");
   CHECK(contains(many.why,
                  "an NVLink island of 8 holds 512 GiB, 5 NVLink islands hold 2560 GiB; 6 NVLink "
-                 "islands (3072 GiB) are the first to hold it"));
+                 "islands (3072 GiB) are the fewest that hold the model"));
 }

@@ -160,8 +160,8 @@ TEST_CASE("mesh plan: a host of bridged pairs is wider than its islands") {
   CHECK(pairs.findings[0].subjects == std::vector<std::string>{"a"});
   CHECK(pairs.findings[0].evidence ==
         "shard group 0 crosses islands: it joins NVLink island a/gpu0-1 (2 ranks), NVLink island "
-        "a/gpu2-3 (2 ranks), over the PCIe links of the host, whose rate no source gives, instead "
-        "of 100 GB/s a GPU");
+        "a/gpu2-3 (2 ranks), over the PCIe links of the host, whose rate no source provides, "
+        "instead of 100 GB/s a GPU");
   CHECK(pairs.findings[0].fix == "a shard axis of 2 stays inside the islands");
 }
 
@@ -246,7 +246,7 @@ TEST_CASE("mesh plan: emulated islands follow the ranks' order") {
       topology, ranks, {.emulated_islands = 4, .params = 3e9, .gpu_memory_bytes = 16 * gib});
   CHECK(shape(two) == "2x4x1");
   CHECK(contains(two.why,
-                 "2 emulated islands (51.2 GiB) are the first to hold it; shard over 4 "
+                 "2 emulated islands (51.2 GiB) are the fewest that hold the model; shard over 4 "
                  "ranks of 2 emulated islands, replicate over 2 such groups"));
   // On hosts with GPUs, emulated islands replace the real islands.
   CHECK(shape(plan(machines::hgx(1), {.emulated_islands = 4})) == "4x2x1");

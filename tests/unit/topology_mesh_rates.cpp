@@ -39,7 +39,7 @@ TEST_CASE("mesh rates: a ring over hosts passes all their NICs, a column its own
   CHECK(full.replicate.latency_us == 0);
 }
 
-TEST_CASE("mesh rates: what no source gives is assumed, and only where it is crossed") {
+TEST_CASE("mesh rates: what no source provides is assumed, and only where it is crossed") {
   const Topology topology = machines::hgx(2);
   const MeshRates rates = mesh_rates(topology, fill_hosts(topology, 0), by_hand(2, 8));
   CHECK_FALSE(rates.shard.is_assumed);

@@ -63,13 +63,14 @@ TEST_CASE("mesh uneven: 8 + 7 + 1, where a GPU lost its links") {
   CHECK(
       uneven.consequence ==
       "a step communicates for 54.9 ms as 2x8, where a shard group crosses islands; 10.4 ms as "
-      "2x7 without a/gpu3 and b/gpu3; 37.2 ms as 16x1, at 8 times the memory of each GPU (modelled "
-      "for "
-      "each GB of parameters: 450 GB/s a GPU inside an island, 63.02 GB/s over PCIe, 50 GB/s over "
+      "2x7 without a/gpu3 and b/gpu3; 37.2 ms as 16x1, which needs 8 times the memory of each GPU "
+      "(modelled for each GB of parameters: 450 GB/s a GPU inside an island, 63.02 GB/s over PCIe, "
+      "50 GB/s over "
       "the network)");
-  CHECK(uneven.fix ==
-        "leave out a/gpu3 and b/gpu3 (2 of 16 ranks, 12.5 % of them): faster while a step computes "
-        "for less than 301 ms for each GB of parameters");
+  CHECK(
+      uneven.fix ==
+      "leave out a/gpu3 and b/gpu3 (2 of 16 ranks, 12.5 %): the job is faster without them while a "
+      "step computes for less than 301 ms for each GB of parameters");
   const Finding crossing = find(lost.findings, "mesh_crosses_islands");
   CHECK(
       crossing.evidence ==
@@ -101,7 +102,7 @@ TEST_CASE("mesh uneven: a good network carries a shard group over unequal island
                  "8.99 ms as 1x15, where a shard group crosses islands; 10.4 "
                  "ms as 2x7 without a/gpu7"));
   CHECK(uneven.fix ==
-        "give every island or host equally many ranks, and repair lost GPUs and links");
+        "give every island or host the same number of ranks, and repair lost GPUs and links");
   CHECK(uneven.subjects.size() == 7);
   CHECK(uneven.subjects.front() == "b/gpu0");
 }

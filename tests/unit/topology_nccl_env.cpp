@@ -140,7 +140,7 @@ TEST_CASE("nccl env: the RoCE address, only where NCCL would take another one") 
   CHECK(env_of(topology) ==
         "# the routable RoCE v2 address of all NICs, but NCCL_IB_GID_INDEX is 1 "
         "(nccl.conf)\nNCCL_IB_GID_INDEX=3\n");
-  set(topology.nics[0].facts, fact::gid_roce_v2, "5");  // no single index fits both
+  set(topology.nics[0].facts, fact::gid_roce_v2, "5");  // no single GID index fits both NICs
   CHECK_FALSE(has(env_of(topology), "\nNCCL_IB_GID_INDEX="));
 }
 

@@ -247,8 +247,8 @@ TEST_CASE("links to GPUs that the file leaves out are kept and join nothing") {
   REQUIRE(topology.links.size() == 2);
   CHECK(topology.links[0].type == "nvlink_unseen");
   CHECK(topology.links[0].b == "m/unseen-00000000:09:00.0");
-  // GPUs that the file omits may join the two listed GPUs, so it is unknown whether the listed GPUs
-  // are linked.
+  // The two listed GPUs may be linked through GPUs that the file omits, so it is unknown whether
+  // they are linked.
   REQUIRE(sizes(topology) == std::vector<std::size_t>{2});
   CHECK(find_islands(topology)[0].state == IslandState::unknown);
   CHECK(get_fact(topology.gpus[0].facts, fact::nvlink_active) == "4");

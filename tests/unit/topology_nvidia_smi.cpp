@@ -263,7 +263,7 @@ TEST_CASE("topo -m: a GPU is near one NUMA node only where the file says so") {
   CHECK(numa_of("0-15\t0-1\t\tN/A") == -1);
   CHECK(numa_of("0-15\tN/A\t\tN/A") == -1);
   CHECK(numa_of("0-15\t-1\t\tN/A") == -1);
-  CHECK(numa_of("\t\t\t\tN/A") == -1);  // under WSL, the NUMA column cannot be identified
+  CHECK(numa_of("\t\t\t\tN/A") == -1);  // WSL prints no NUMA column that can be identified
   CHECK(numa_of("") == -1);
 }
 

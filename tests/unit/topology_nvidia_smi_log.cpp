@@ -286,7 +286,7 @@ TEST_CASE("-q -x: a GPU passed to a virtual machine") {
     return std::string(get_fact(read.hosts[0].facts, fact::virtual_machine));
   };
   CHECK(machine("Pass-Through") == "yes");
-  CHECK(machine("None").empty());  // the GPU is not virtual, but its host may be
+  CHECK(machine("None").empty());  // the GPU is not virtual, but its host may be a virtual machine
 }
 
 TEST_CASE("-q -x: a bus id that is none, and a host without GPUs") {

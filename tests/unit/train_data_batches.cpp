@@ -256,7 +256,7 @@ TEST_CASE("options: out of range is refused") {
   CHECK(refused({.global_batch = 0, .seq = 48}, {}));
   CHECK(refused({.micro_batch = 0, .seq = 48}, {}));
   CHECK(refused({.seq = 0}, {}));
-  CHECK(refused({.seq = 20}, {}));  // one sample is longer than 20 tokens
+  CHECK(refused({.seq = 20}, {}));  // refused, because one sample is longer than 20 tokens
   CHECK(refused({.seq = 48}, {2, 2}));
   CHECK(refused({.seq = 48}, {-1, 2}));
   CHECK(refused({.micro_batch = 100'000, .seq = 100'000}, {}));

@@ -40,7 +40,7 @@ TEST_CASE("text: documents are packed with bos and eos, nothing is lost") {
   auto expected = stream;
   // A "\r" at the end of a line is part of the document.
   CHECK(data.size() == 4);
-  expected.pop_back();  // the last eos is a target but not an input
+  expected.pop_back();  // the last eos is only a target, not an input
   CHECK(all_tokens(data) == expected);
   std::size_t at = 0;
   for (std::int64_t i = 0; i < data.size(); ++i) {

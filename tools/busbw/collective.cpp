@@ -64,7 +64,7 @@ struct Traits {
   bool has_reduction = false, has_root = false, has_in_place = true;
 };
 
-// In the order of the enumerators.
+// The traits of each collective, in the order of the enumerators of Collective.
 constexpr std::array traits{
     Traits{"all_reduce", "all_reduce_perf", Division::whole, true},
     Traits{"all_gather", "all_gather_perf", Division::equal},
@@ -177,7 +177,7 @@ std::vector<std::uint64_t> sweep_sizes(std::uint64_t minimum, std::uint64_t maxi
     const std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
     if (factor > 1 ? size > most / factor : size > most - step) break;
     const std::uint64_t next = factor > 1 ? size * factor : size + step;
-    if (next <= size) break;  // the size cannot grow: 0 times a factor, or a step of 0
+    if (next <= size) break;  // neither 0 times a factor nor a step of 0 makes the size grow
     size = next;
   }
   return sizes;

@@ -86,7 +86,7 @@ constexpr std::string_view name(Place place) noexcept { return place == Place::o
 struct Shape {
   std::uint64_t count = 0;                 // the `count` column: elements that a caller passes
   std::uint64_t total = 0;                 // whole tensor: larger of sent and received on a rank
-  std::vector<std::uint64_t> counts = {};  // elements of each rank, for the _v collectives
+  std::vector<std::uint64_t> counts = {};  // number of elements per rank, for the _v collectives
 };
 
 // Returns the largest operation of at most `bytes` bytes. Equal parts of ranks are multiples of 16

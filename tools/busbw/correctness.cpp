@@ -21,7 +21,8 @@ std::uint64_t mix(std::uint64_t x) noexcept {
   return x ^ (x >> 33U);
 }
 
-// The largest contribution is below the poison byte, so that unwritten elements show in u8 as well.
+// Contributions stay below the byte that fills results before an operation, so that unwritten
+// elements show in u8 as well.
 constexpr std::uint64_t largest = poison - 1;
 
 // Range of the ranks' contributions: 0 to `most`. Only one rank in `stride` contributes to an

@@ -14,7 +14,7 @@ namespace busbw {
 
 inline constexpr std::uint64_t pattern_period = 10'007;
 
-// One period of values in an element type.
+// One period of a periodic sequence of test values, in an element type.
 class Pattern {
  public:
   // Input of rank `rank` of `ranks` for `op`; Op::none gives data that is only moved. `seed`
@@ -36,7 +36,7 @@ class Pattern {
 
   atoll::DType dtype_;
   std::vector<double> values_;
-  std::vector<std::byte> encoded_;  // values_ as elements, two periods
+  std::vector<std::byte> encoded_;  // two periods of values_, converted to the element type
   double tolerance_;                // relative; 0 means exact
 };
 

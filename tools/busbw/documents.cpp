@@ -36,8 +36,8 @@ Json environment() {
 // nccl-tests writes booleans as text.
 std::string truth(bool value) { return value ? "true" : "false"; }
 
-// Returns the collective's choice in "all_reduce:ring,all_gather:tree"; "" when the backend
-// chooses.
+// Returns the algorithm that the configuration, such as "all_reduce:ring,all_gather:tree", names
+// for the collective; "" when the backend chooses.
 std::string algorithm_of(const Job& job, Collective collective) {
   std::string_view rest = job.world.config().algorithm;
   while (!rest.empty()) {

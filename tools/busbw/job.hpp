@@ -26,7 +26,7 @@ struct UsedDevice {
 };
 
 struct Job {
-  // Collective. `in` must outlive the job.
+  // Collective. The World `in` must outlive the job.
   Job(atoll::World& in, const Options& options);
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
@@ -48,7 +48,7 @@ struct Job {
 
   atoll::World& world;
   atoll::RankDevice rank_device;
-  std::vector<UsedDevice> devices;  // by world rank
+  std::vector<UsedDevice> devices;  // device of each rank, by world rank
   atoll::Topology topology;
   atoll::Mesh mesh;
   std::vector<std::vector<int>> groups;  // world ranks of every group, in the order of the axis

@@ -51,7 +51,7 @@ Traffic traffic_of(Collective collective, double total_bytes, int ranks, Place p
 
 std::map<int, double> wire_bytes(Collective collective, double total_bytes,
                                  std::span<const int> hosts, int root) {
-  std::map<int, int> ranks;  // number on each host
+  std::map<int, int> ranks;  // number of ranks on each host
   for (const int host : hosts) ++ranks[host];
   if (ranks.size() < 2) return {};
   if (collective == Collective::send_recv) return ring_bytes(total_bytes, hosts);

@@ -43,8 +43,9 @@ struct Traffic {
 //   gather, scatter      2 S / n, in place 2 S (n - 1) / n / n
 //   all_to_all           2 S
 //   send_recv            2 S
-// and 0 for one rank in place. A slice that several ranks receive counts as one input, because the
-// ranks together read S, as the collective does, partly from caches.
+// and 0 for one rank in place. If several ranks receive the same slices, each rank reads a single
+// input for all its outputs: together the ranks read S distinct bytes, as in the collective, and
+// further reads partly hit caches.
 Traffic traffic_of(Collective collective, double total_bytes, int ranks, Place place) noexcept;
 
 // Returns by host the bytes that it sends or receives over its links, whichever is more. `hosts`
@@ -67,12 +68,12 @@ bool joins_hosts(const atoll::TopologyNic& nic, std::string_view host_id);
 std::optional<double> host_gbyte_s(const atoll::Topology& topology, const std::string& host_id);
 
 struct Rates {
-  double memory_gbyte_s = 0;  // traffic_of() while all ranks do the same; 0 if not measured
-  std::vector<std::optional<double>> host_gbyte_s = {};  // by host, in one direction
+  double memory_gbyte_s = 0;  // memory GB/s of one rank while all are active; 0: not measured
+  std::vector<std::optional<double>> host_gbyte_s = {};  // GB/s of each host's links, one direction
 };
 
 struct Ceiling {
-  std::optional<double> seconds;  // the least time; empty if unknown
+  std::optional<double> seconds;  // least time of the operation; empty if unknown
   std::string by;  // "memory", "links", "ring", "given", or the reason why there is no limit
 };
 

@@ -87,7 +87,7 @@ int measure(Job& job, const Options& options, const busbw::CommandLine& command)
     const auto report = busbw::measure_pairs(job, options);
     if (job.is_root() && !options.json.empty())
       busbw::write_file(options.json, busbw::to_json(command, job, options, report));
-    if (!report.is_judged) return exit_unsupported;  // scripts must not take this for success
+    if (!report.is_judged) return exit_unsupported;  // scripts must not mistake this for success
     return report.verdict.findings.empty() ? exit_ok : exit_below;
   }
   busbw::Sweep sweep(job, options);

@@ -12,7 +12,8 @@ using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 using traffic::Stores;
 
-// Long enough to make a late start of a rank negligible, short enough for an interactive tool.
+// Length of a batch: long enough to make a late start of a rank negligible, short enough for an
+// interactive tool.
 constexpr double batch_seconds = 0.02;
 constexpr double warm_seconds = 2e-4;
 constexpr int most_batches = 3;
@@ -100,7 +101,8 @@ MemoryRate::Pass MemoryRate::pass_at(const Traffic& traffic, std::uint64_t bytes
     }
     return pass;
   }
-  // Outputs of a single input start after the rank's own slice.
+  // The outputs begin with the rank's own slice; in place they begin with the next one, because the
+  // rank's own slice is the input.
   for (int i = 0; i < traffic.outputs; ++i) {
     const std::uint64_t part = (rank + static_cast<std::uint64_t>(i) + (in ? 1 : 0)) % ranks;
     pass.to.push_back(memory.recv + part * bytes);
@@ -122,7 +124,8 @@ double MemoryRate::seconds_of(const Question& question, std::uint64_t bytes,
       });
   std::vector<Stores> kernels{Stores::cached};
   if (question.traffic.pass == Traffic::Pass::copies) kernels.push_back(Stores::library);
-  // Streaming stores come last, because a rank with unaligned addresses cannot use them.
+  // Streaming stores come last, so that a rank with unaligned addresses, which cannot use them,
+  // only lacks the last time of the list.
   if (fits) kernels.push_back(Stores::streaming);
   std::vector<double> mine;
   for (const Stores stores : kernels) mine.push_back(single_pass(go, stores));

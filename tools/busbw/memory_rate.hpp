@@ -18,11 +18,12 @@ namespace busbw {
 class MemoryRate {
  public:
   explicit MemoryRate(Job& job) : job_(job) {}
-  // Returns the GB/s that one rank reads and writes together. All ranks use `slots` in turn, which
-  // are the buffers of the collective itself and are overwritten, so that footprint and pages are
-  // the same. The rate is the best of cached stores, streaming stores and memcpy, and of a few
-  // batches of 20 ms. A batch lasts from the start of a host's first rank to the end of its last;
-  // the slowest host counts. Returns 0 for traffic without bytes.
+  // Returns the GB/s that one rank reads and writes together. All ranks use `slots` one after
+  // another. The slots are the buffers of the collective itself, so that the measurement touches as
+  // much memory, in the same pages; it overwrites them. The rate is the best of cached stores,
+  // streaming stores and memcpy, and of a few batches of 20 ms. A batch lasts from the start of a
+  // host's first rank to the end of its last; the slowest host counts. Returns 0 for traffic
+  // without bytes.
   double gbyte_s(const Traffic& traffic, traffic::Element element, std::span<const Memory> slots);
   // Measures again and keeps the better rate. Used when a collective was faster than the limit,
   // because other work had disturbed the first measurement.
@@ -45,8 +46,8 @@ class MemoryRate {
   using Go = std::function<void(std::size_t pass, traffic::Stores)>;
   double seconds_of(const Question& question, std::uint64_t bytes, const std::vector<Pass>& passes);
   double best_batch(const Go& go, traffic::Stores stores, double once);
-  // Returns the time of the best batch. `begins_and_ends` holds one pair of times for each batch,
-  // by rank.
+  // Returns the time of the best batch. `begins_and_ends[rank]` lists the begin and the end of each
+  // batch in turn.
   double best_span(const std::vector<std::vector<double>>& begins_and_ends) const;
 
   Job& job_;

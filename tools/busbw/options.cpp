@@ -205,7 +205,7 @@ void take_lists(Options& o, const Texts& t) {
       "--collective", collective_from_name);
   o.dtypes = parse_list(t.dtype, std::vector<atoll::DType>(all_dtypes.begin(), all_dtypes.end()),
                         "-d", dtype_from_name);
-  if (t.op == "prod") refuse("-o prod: atoll has no products");
+  if (t.op == "prod") refuse("-o prod: atoll has no reduction by product");
   o.ops = parse_list(t.op, std::vector<Op>(all_ops.begin(), all_ops.end()), "-o", op_from_name);
   const auto axis = axis_from_name(t.axis);
   if (!axis) refuse("--axis " + t.axis + ": not world, shard or replicate");

@@ -60,11 +60,11 @@ struct Options {
   int iterations = 20;
   int warmups = 1;
   int batch = 1;
-  int cycles = 1;  // 0: repeat until interrupted
+  int cycles = 1;  // how often to repeat all sizes; 0: until interrupted
   int checks = 1;
   TimeOf time_of = TimeOf::average;
   Blocking blocking = Blocking::none;
-  int timeout_s = 0;  // 0: the library's timeout
+  int timeout_s = 0;  // time limit of one operation; 0: the library's timeout
   int latency_skip = 0;
   // Options that select what is reported.
   Layout layout;
@@ -82,7 +82,7 @@ struct Options {
   std::string json, save, plot;
 };
 
-// Whether this process of the job prints.
+// Whether this process prints messages. Only one process of a job does.
 enum class Speaks {
   yes,
   no

@@ -14,10 +14,10 @@ struct PairReport {
   bool is_judged = true;  // false when a host has more ranks than cores
 };
 
-// Measures all ranks, in the order of the mesh. Each ordered pair is alone on its hosts: warm-ups,
-// then iterations x batch messages of -e bytes in one direction until the receiver's answer is
-// back; the best of three trials counts. Prints on rank 0. Collective; all ranks get the same
-// result.
+// Measures the bandwidth between all ranks, in the order of the mesh. While an ordered pair is
+// measured, its hosts do nothing else. After warm-ups, the sender sends iterations x batch messages
+// of -e bytes and waits for the receiver's answer; the best of three trials counts. Prints on rank
+// 0. Collective; all ranks get the same result.
 PairReport measure_pairs(Job& job, const Options& options);
 
 }  // namespace busbw

@@ -22,7 +22,7 @@ double percentile(const std::vector<double>& sorted, int percent) {
 
 std::string number(double value) { return short_number(value, 7); }
 
-// Columns of seven characters.
+// Formats texts as columns of seven characters.
 template <class... Text>
 std::string sevens(const Text&... texts) {
   return (fmt::format("  {:>7}", texts) + ...);

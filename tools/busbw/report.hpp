@@ -14,7 +14,7 @@
 
 namespace busbw {
 
-// Times of single operations in microseconds.
+// Statistics of the times of single operations, in microseconds.
 struct LatencySummary {
   double min = 0, max = 0, mean = 0, p50 = 0, p95 = 0, p99 = 0, deviation = 0;
   double cv_percent() const noexcept { return mean > 0 ? deviation / mean * 100 : 0; }
@@ -24,7 +24,7 @@ LatencySummary summarize(std::vector<double> times);
 
 // One half of a row: the out-of-place or the in-place measurement.
 struct Half {
-  double time_us = 0;                  // time of one operation, as -a selects
+  double time_us = 0;                  // time per operation, of the rank or average that -a selects
   double cpu_us = 0;                   // part of time_us in which the host enqueues
   double algbw = 0;                    // algorithm bandwidth in GB/s
   double busbw = 0;                    // bus bandwidth in GB/s
@@ -70,7 +70,8 @@ struct Verdict {
 Verdict judge(std::span<const Row> rows, std::optional<double> wanted_busbw);
 std::string footer_lines(const Verdict& verdict);
 
-// Lines with the share of the limit and what limits; with -I also median and 99th percentile.
+// Returns lines that state, for each row, the share of the limit that it reached and what sets the
+// limit; with -I also the median and 99th percentile of the times.
 std::string limit_lines(std::span<const Row> rows, const Layout& layout);
 
 // Counts the halves that are below `share` of their limit, with a comment line for each. Halves

@@ -16,7 +16,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Distance between buffers of consecutive operations, so that vector accesses stay aligned.
+// The distance between the buffers of consecutive operations is a multiple of this, so that vector
+// accesses stay aligned.
 constexpr std::uint64_t stride_bytes = 64;
 constexpr std::uint64_t widest_element = 8;
 
@@ -73,7 +74,7 @@ void require_room(Job& job, std::uint64_t bytes) {
   }
 }
 
-// Line for each value of Blocking.
+// Line of the report's header for each value of option -z (blocking).
 constexpr std::array<std::string_view, 4> blocking_lines{
     "", "# Blocking Enabled: wait and barrier after each operation\n",
     "# Blocking Enabled: wait after each operation, no barrier\n",
@@ -343,7 +344,7 @@ Memory Sweep::memory_at(const Call& call, int iteration) const {
           static_cast<std::byte*>(recv_.data()) + offset};
 }
 
-// Returns all slots that the timed operations use.
+// Returns all parts of the buffers that the timed operations use in turn.
 std::vector<Memory> Sweep::slots_of(const Call& call) const {
   const std::uint64_t most = std::max<std::uint64_t>(1, options_.max_bytes / stride_of(call));
   const auto operations =

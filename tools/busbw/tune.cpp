@@ -32,9 +32,9 @@ std::string text_member(const Json& row, const char* member, std::string_view so
   if (found == row.end() || !found->is_string())
     refuse(source, fmt::format("a row lacks the text \"{}\"", member));
   const auto& text = found->get_ref<const std::string&>();
-  // Names become words in the lines of a tuning file.
+  // A name becomes one word in a line of the tuning file.
   if (text.size() > most_name || text.find_first_of(" \t\r\n#") != std::string::npos)
-    refuse(source, fmt::format("\"{}\" of a row is not a name without spaces", member));
+    refuse(source, fmt::format("\"{}\" of a row must be a short name without spaces", member));
   return text;
 }
 
@@ -66,10 +66,10 @@ CurvePoint read_point(const Json& row, std::string_view source) {
           .time_us = time_member(row, source)};
 }
 
-// Algorithm -> setting -> best time.
+// Maps an algorithm and a setting to the best time.
 using Contest = std::map<std::string, std::map<std::string, double>>;
 
-// Returns the settings that every algorithm has.
+// Returns the settings for which every algorithm has a time.
 std::set<std::string> common_settings(const Contest& contest) {
   std::set<std::string> common;
   for (const auto& [setting, time] : contest.begin()->second) {

@@ -16,7 +16,7 @@ namespace busbw {
 struct CurvePoint {
   Collective collective = Collective::all_reduce;
   std::string algorithm = {};
-  std::string setting = {};  // dtype, op, place, ranks and hosts, which must match to compare
+  std::string setting = {};  // dtype, op, place, ranks and hosts; times are compared if all match
   std::uint64_t bytes = 0;
   double time_us = 0;
 };
@@ -33,7 +33,8 @@ std::vector<CurvePoint> parse_curve(std::string_view text, std::string_view sour
 // sizes of the collective are like that. Error(bad_data) without any point.
 std::string tuning_text(std::span<const CurvePoint> points);
 
-// Reads the curves and returns tuning_text(). Error(io), and errors as above.
+// Reads curve files and returns their tuning_text(). Throws Error(io) if a file cannot be read, and
+// the errors of parse_curve() and tuning_text().
 std::string tune(std::span<const std::filesystem::path> curves);
 
 }  // namespace busbw

@@ -12,8 +12,8 @@ namespace {
 
 struct Entry {
   int from = 0, to = 0;
-  bool between = false;  // pair is on different hosts
-  double share = 1;      // share of the reference rate of its class
+  bool between = false;  // true if the two ranks are on different hosts
+  double share = 1;      // bandwidth / upper quartile of its class (within or between hosts)
   bool explained = false;
 
   bool is_slow() const noexcept { return share < slow_share; }
@@ -53,7 +53,8 @@ class Judge {
   }
 
   PairVerdict run() {
-    // Takes the cause that explains most entries first, until nothing is left to explain.
+    // Names hosts first, then NICs, then ranks, because a slow host explains the most slow entries.
+    // Repeats until no slow host, NIC or rank is left.
     while (take_worst(&Judge::host_candidates) || take_worst(&Judge::nic_candidates) ||
            take_worst(&Judge::rank_candidates)) {
     }
@@ -73,7 +74,8 @@ class Judge {
     std::set<int> ranks;
 
     bool is_rank() const { return finding.kind == PairFinding::Kind::rank; }
-    // Whether the candidate takes part in an entry; hosts and NICs have entries between hosts only.
+    // Whether the candidate sends or receives in an entry. For hosts and NICs, only entries between
+    // hosts count.
     bool sends(const Entry& e) const { return (e.between || is_rank()) && ranks.contains(e.from); }
     bool receives(const Entry& e) const { return (e.between || is_rank()) && ranks.contains(e.to); }
   };
@@ -91,8 +93,8 @@ class Judge {
     return median(shares);
   }
 
-  // Whether entries of the same class exist without the candidate. Without them there is no
-  // comparison.
+  // Whether other entries remain with which the candidate's entries can be compared. They must not
+  // involve the candidate.
   bool has_others(const Candidate& candidate) const {
     return std::ranges::any_of(entries_, [&](const Entry& entry) {
       return !candidate.sends(entry) && !candidate.receives(entry) && !entry.explained &&
@@ -140,7 +142,7 @@ class Judge {
     return candidates;
   }
 
-  // Names the candidate with the slowest median, if that is slow, and marks its entries as
+  // Names the candidate with the lowest median bandwidth if that is slow, and marks its entries as
   // explained.
   bool take_worst(std::vector<Candidate> (Judge::*candidates_of)() const) {
     std::optional<Candidate> worst;

@@ -46,7 +46,7 @@ atoll::MeshPlan plan_for(const atoll::Topology& topology, const Sites& sites,
   return plan;
 }
 
-// Places the ranks of a job that is only planned: the number that the options request, or one rank
+// Places the ranks of a job that is not running: as many ranks as the options request, or one rank
 // on each GPU.
 Sites sites_on_paper(const atoll::Topology& topology, const Options& options) {
   int ranks = options.ranks;

@@ -19,8 +19,8 @@ struct Unit {
   double factor;
 };
 
-// Parses a positive number that is followed by one of `units`. `what` and `example` describe the
-// expected text in the error message.
+// Parses a positive number that is followed by the name of one of `units`. For other text, the
+// error message says that the text is not `what`, and shows `example`.
 double parse_quantity(const std::string& text, std::span<const Unit> units, std::string_view what,
                       std::string_view example) {
   double value = 0;
@@ -176,7 +176,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
       "return 2 after one line on standard error.");
   try {
     app.parse(argc, argv);
-  } catch (const CLI::Success& request) {  // the request was --help or --version
+  } catch (const CLI::Success& request) {  // the user passed --help or --version
     app.exit(request);
     return std::nullopt;
   }

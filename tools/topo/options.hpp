@@ -22,7 +22,7 @@ struct Options {
   bool env = false;
   bool catalog = false;
   // Options of the mesh.
-  std::optional<std::string> mesh;  // shape to check ("2x8"); "" to plan a mesh
+  std::optional<std::string> mesh;  // shape of a mesh to check ("2x8"), or "" to plan a mesh
   int ranks = 0;
   int islands = 0;
   int inner = 1;

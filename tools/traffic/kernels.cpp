@@ -117,7 +117,8 @@ std::array<T, size> first(std::span<T const> all) {
   return some;
 }
 
-// Two or four ranks sum to one array or to as many as they have inputs.
+// Sums of two or four inputs into one output, or into as many outputs as inputs, pass arrays to
+// sum_words().
 template <class Format, Stores stores, std::size_t inputs>
 void sum_from(std::span<std::byte* const> to, std::span<const std::byte* const> from,
               std::uint64_t words) {

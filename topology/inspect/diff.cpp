@@ -18,8 +18,8 @@ namespace atoll_v1::atoll {
 namespace {
 
 using Members = std::map<std::string, std::string>;
-// Maps each part of a machine (host, device, link, path or island) to the members of the part. The
-// name of a part is spelled alike in both machines.
+// Maps the name of each part of a machine (host, device, link, path or island) to the properties of
+// the part. The same part has the same name in both machines.
 using Things = std::map<std::string, Members>;
 
 void add_facts(const Facts& facts, Members& members) {
@@ -37,8 +37,8 @@ void add(Members& members, const char* name, int value) {
 
 class Flattened {
  public:
-  // `names` has one entry for each host of the topology: the name under which the host is compared
-  // with its counterpart in the other machine.
+  // `names` holds, for each host of the topology, the name that identifies the host in both
+  // machines.
   Flattened(const Topology& topology, const std::vector<std::string>& names) {
     for (std::size_t i = 0; i < topology.hosts.size(); ++i) names_[topology.hosts[i].id] = names[i];
     for (const TopologyHost& host : topology.hosts) add_host(host);
@@ -72,7 +72,7 @@ class Flattened {
     add_facts(host.facts, members);
   }
 
-  // Adds the members that GPUs and NICs have in common, and returns all members of the device.
+  // Adds the properties that GPUs and NICs have in common. Returns all properties of the device.
   template <class Device>
   Members& add_device(const Device& device) {
     Members& members = things_[shared(device.id)];

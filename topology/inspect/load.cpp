@@ -36,7 +36,8 @@ Topology read_text(std::string_view text, const std::string& origin) {
                      fmt::format("the file is not in a format that atoll reads ({})", names));
 }
 
-// Reads the file `what`. If no such file exists, returns the machine of this name in the catalog.
+// Reads the file with the name `what`. If no such file exists, returns the machine of this name in
+// the catalog.
 Topology load_one(const std::string& what) {
   if (!std::filesystem::exists(what) && what.find('/') == std::string::npos) try {
       return catalog_cluster(what);

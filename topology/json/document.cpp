@@ -113,7 +113,8 @@ class Builder {
     return slot;
   }
 
-  // While a value is open its parents do not grow, so the pointer stays valid until close().
+  // Opens an array or object. Its parents do not grow while it is open, so the pointers in open_
+  // stay valid until close().
   template <class T>
   bool open(T&& empty) {
     if (open_.size() == limits_.depth)
@@ -143,7 +144,8 @@ JsonValue parse_json(std::string_view text, std::string_view source, JsonLimits 
     bad(source, limits.bytes, fmt::format("larger than {} bytes", limits.bytes));
   std::size_t offset = 0;
   Builder builder(source, limits, offset);
-  // The end iterator may share the counter, because comparison uses only the position.
+  // Both iterators can share one byte counter, because a comparison with the end uses only the
+  // position.
   json::sax_parse(CountingIterator(text.data(), &offset),
                   CountingIterator(text.data() + text.size(), &offset), &builder);
   return builder.take();

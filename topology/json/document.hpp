@@ -27,7 +27,7 @@ struct JsonValue {
   using Array = std::vector<JsonValue>;
   using Object =
       std::vector<std::pair<std::string, JsonValue>>;  // members in the order of the text
-  // Integers are int64 when negative, uint64 otherwise.
+  // Negative integers are stored as int64, other integers as uint64.
   std::variant<std::nullptr_t, bool, std::int64_t, std::uint64_t, double, std::string, Array,
                Object>
       data = nullptr;
@@ -66,7 +66,8 @@ class JsonObject {
  private:
   const JsonValue* find(std::string_view member) const;
   const JsonValue& get(std::string_view member) const;
-  // The member's value; null when absent. Fails with `otherwise` when it has another type.
+  // Returns the member's value; null when the member is absent. If the member has another type,
+  // throws an error with the text `otherwise`.
   template <class T>
   const T* typed(std::string_view member, std::string_view otherwise) const;
   const JsonValue::Array& elements(std::string_view member, std::size_t most) const;

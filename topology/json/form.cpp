@@ -1,5 +1,5 @@
-// Reader and writer of atoll's JSON form, which topology/README.md documents. One function for each
-// kind of element, members(), lists the members for both.
+// Reader and writer of atoll's JSON form, which topology/README.md documents. For each kind of
+// element, one function members() lists the JSON members for both reader and writer.
 #include <fmt/format.h>
 
 #include <concepts>
@@ -96,7 +96,7 @@ void members(Maybe<TopologyDocument> auto& document, auto&& visit) {
   visit.long_text("text", document.text);
 }
 
-// Islands are only written.
+// Islands are written, but not read: they are computed from links and facts.
 void members(const Island& island, auto&& visit) {
   visit("gpus", island.gpus);
   visit("hosts", island.hosts);
@@ -155,7 +155,7 @@ class Reader {
   const JsonObject& object_;
 };
 
-// Writes members; `options` matter only to the reader.
+// Writes members. The `options` of a member, such as its limits, concern only the reader.
 class Writer {
  public:
   template <class T>

@@ -73,7 +73,8 @@ std::optional<double> LinkRates::measure_pcie(const Host& host) const {
   return slowest;
 }
 
-// Uses the NICs that the affinity gives to the GPUs in use, or else all NICs that may be active.
+// Uses the NICs that the GPUs in use should send through. If there are none, uses all NICs that are
+// not known to be down.
 std::optional<double> LinkRates::measure_network(const Host& host) const {
   std::unordered_set<std::string_view> in_use;
   for (const std::size_t gpu : host.gpus)
@@ -89,10 +90,11 @@ std::optional<double> LinkRates::measure_network(const Host& host) const {
   return sum > 0 ? std::optional(sum / ranks) : std::nullopt;
 }
 
-// See pcie_gbyte_s() for the line coding. An idle GPU trains its link down, so the maximum speed
-// counts.
+// Computes the bandwidth at the maximum link speed, because an idle GPU lowers the speed of its
+// link. pcie_gbyte_s() documents the line coding.
 std::optional<double> full_pcie_gbyte_s(const Facts& facts) {
-  constexpr double least = 7.5;  // slightly less than eight lanes at 8 GT/s
+  // Lowest credible bandwidth of a GPU slot: slightly less than eight lanes at 8 GT/s.
+  constexpr double least = 7.5;
   auto gt_s = number_fact(facts, fact::pci_gt_s_max);
   if (!gt_s) gt_s = number_fact(facts, fact::pci_gt_s);
   const auto width = number_fact(facts, fact::pci_width);

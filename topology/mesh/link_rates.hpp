@@ -1,6 +1,6 @@
 // Rates at which the ranks of a job reach each other: inside an island, over a host's PCIe links
-// and over the network. GB/s in one direction for each GPU, or for each rank on hosts without GPUs.
-// Empty when no source gives the rate.
+// and over the network. Rates are in GB/s in one direction for each GPU, or for each rank on hosts
+// without GPUs. A rate that no source provides is empty.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,8 @@ namespace atoll_v1::atoll {
 // The ranks of a job, located and grouped, with their rates.
 class LinkRates {
  public:
-  // Keeps a reference to the topology. Throws Error(invalid_argument) as locate() does.
+  // Keeps a reference to the topology. Throws Error(invalid_argument) if the ranks cannot be
+  // located.
   LinkRates(const Topology& of, const std::vector<RankSite>& ranks, const MeshPlanOptions& options);
   LinkRates(const LinkRates&) = delete;
   LinkRates& operator=(const LinkRates&) = delete;
@@ -22,12 +23,13 @@ class LinkRates {
   const MeshSites sites;
   const RankGroups groups;
 
-  // Rate inside a near group; `near` is its index.
+  // Returns the rate inside the near group with the index `near`.
   std::optional<double> inside(int near);
-  // PCIe rate of a host: the slowest link of a GPU that a rank uses. `host` indexes
+  // Returns the PCIe rate of a host: the slowest link of a GPU that a rank uses. `host` indexes
   // MeshSites::hosts.
   std::optional<double> pcie(int host);
-  // Network rate of a host for each of its GPUs or ranks, which share the NICs in use equally.
+  // Returns the network rate of a host for each GPU that ranks use, or for each rank on a host
+  // without GPUs. They share the NICs in use equally.
   std::optional<double> network(int host);
 
  private:
@@ -35,7 +37,7 @@ class LinkRates {
     const TopologyHost* listed = nullptr;  // null if the topology does not list the host
     std::vector<std::size_t> gpus = {};    // GPUs that ranks use, each once
     std::vector<std::size_t> nics = {};
-    int users = 0;  // number of ranks
+    int users = 0;  // number of ranks on the host
     bool is_measured = false;
     std::optional<double> pcie = {}, network = {};
   };
@@ -44,9 +46,9 @@ class LinkRates {
   std::optional<double> measure_pcie(const Host& host) const;
   std::optional<double> measure_network(const Host& host) const;
 
-  std::vector<Host> hosts_;                    // stays empty until the first query about a host
-  std::vector<Affinity> affinity_;             // NICs of each GPU
-  std::vector<std::optional<double>> usable_;  // bandwidth of each NIC
+  std::vector<Host> hosts_;                    // filled by the first query about a host
+  std::vector<Affinity> affinity_;             // NICs that each GPU should use
+  std::vector<std::optional<double>> usable_;  // bandwidth of each NIC in GB/s
 };
 
 // Bandwidth of a GPU's PCIe link at full speed. Empty when unknown, or when it is below that of any

@@ -39,7 +39,7 @@ std::string count_text(double count) {
   return fmt::format("{:.6g}", count);
 }
 
-// Memory of the rank that has least. Ranks that share a GPU share its memory.
+// Returns the smallest memory of any rank. Ranks that share a GPU share its memory.
 double least_memory(const Topology& topology, const std::vector<RankSite>& ranks,
                     const MeshSites& sites) {
   constexpr std::string_view remedy = "set it with --gpu-memory";
@@ -50,12 +50,12 @@ double least_memory(const Topology& topology, const std::vector<RankSite>& ranks
     const int gpu = sites.ranks[rank].gpu;
     if (gpu < 0) refuse(fmt::format("rank {} has no GPU whose memory is known: {}", rank, remedy));
     if (!ranks[rank].partition.empty())
-      refuse(fmt::format("rank {} uses a partition of {}, whose memory no source gives: {}", rank,
-                         ranks[rank].gpu, remedy));
+      refuse(fmt::format("rank {} uses a partition of {}, whose memory no source provides: {}",
+                         rank, ranks[rank].gpu, remedy));
     const TopologyGpu& used = topology.gpus[static_cast<std::size_t>(gpu)];
     const auto memory = number_fact(used.facts, fact::memory_bytes);
     if (!memory || *memory <= 0)
-      refuse(fmt::format("no source gives the memory of {}: {}",
+      refuse(fmt::format("no source provides the memory of {}: {}",
                          DisplayNames(topology).device(used.id), remedy));
     least = std::min(least, *memory / users[gpu]);
   }

@@ -22,7 +22,7 @@ constexpr std::size_t most_parts = 4;
 
 // The near groups and hosts of ranks that communicate as one group.
 struct Parts {
-  std::map<int, int> members;  // near group -> number of ranks
+  std::map<int, int> members;  // number of ranks in each near group
   std::set<int> hosts;
 };
 
@@ -112,7 +112,7 @@ class Crossings {
     return least;
   }
 
-  // Compares the rate between the parts with the rate inside an island, where both are known.
+  // Compares the rate between near groups with the rate inside an island, if both are known.
   std::string cost(const Parts& parts) {
     const std::optional<double> across = slowest_across(parts);
     std::optional<double> inside;
@@ -123,7 +123,7 @@ class Crossings {
     std::string text =
         parts.hosts.size() > 1 ? ", over the network" : ", over the PCIe links of the host";
     text += across ? fmt::format(" at {:.4g} GB/s a {}", *across, user)
-                   : ", whose rate no source gives,";
+                   : ", whose rate no source provides,";
     if (inside && across) text += fmt::format(" instead of {:.4g} GB/s", *inside);
     if (inside && !across) text += fmt::format(" instead of {:.4g} GB/s a {}", *inside, user);
     if (inside && across && *inside > *across)
@@ -135,7 +135,7 @@ class Crossings {
   const MeshSites& sites_;
   const RankGroups& groups_;
   LinkRates& rates_;
-  std::optional<DisplayNames> names_;  // created for the first finding
+  std::optional<DisplayNames> names_;  // names for texts; empty until the first finding
   std::vector<Finding> found_;
   std::size_t unsaid_ = 0;
 };
@@ -157,7 +157,8 @@ void check_order(const MeshPlan& plan, std::size_t size) {
     if (rank < 0 || number >= size || seen[number])
       throw Error(
           ErrorCode::invalid_argument,
-          fmt::format("the order of a mesh names rank {} twice, or it is out of range", rank));
+          fmt::format("the order of a mesh names rank {} twice, or the rank is out of range",
+                      rank));
     seen[number] = true;
   }
   if (plan.order.size() != size)

@@ -54,7 +54,7 @@ void check_inner(const LinkRates& rates, int inner) {
 struct Candidate {
   int unit = 1;
   int count = 1;
-  int units = 1;     // units from which `count` are chosen
+  int units = 1;     // number of units to choose `count` from
   std::string noun;  // name of a unit: "host", "NVLink island"
   int ranks() const { return unit * count; }
 };
@@ -68,7 +68,7 @@ void add_multiples(Candidate unit, std::vector<Candidate>& all) {
 // If an island spans hosts, returns its number of ranks on each host. 0 when the island stays on
 // one host or the hosts have unequal numbers.
 int ranks_on_host(const MeshSites& sites, const RankGroups& groups) {
-  std::map<std::pair<int, int>, int> parts;  // ranks by near group and host
+  std::map<std::pair<int, int>, int> parts;  // number of ranks in each near group and host
   for (std::size_t rank = 0; rank < sites.ranks.size(); ++rank)
     ++parts[{groups.near_of[rank], sites.ranks[rank].host}];
   const int first = parts.begin()->second;
@@ -77,7 +77,7 @@ int ranks_on_host(const MeshSites& sites, const RankGroups& groups) {
   return equal && first < groups.near.front().size() ? first : 0;
 }
 
-// The larger of island and host.
+// Returns the candidate that is one wide group: the larger of island and host.
 Candidate widest_candidate(const MeshSites& sites, const RankGroups& groups) {
   return {.unit = groups.wide.front().size(),
           .count = 1,
@@ -105,7 +105,7 @@ std::vector<Candidate> candidates(const MeshSites& sites, const RankGroups& grou
                    .units = widest.unit / near,
                    .noun = shared_noun(sites, groups.near)},
                   all);
-  // A candidate that fills a host is listed as the host.
+  // Candidates as large as a wide group are dropped, because the wide groups are added below.
   std::erase_if(all, [&](const Candidate& one) {
     return one.ranks() % inner != 0 || one.ranks() == widest.unit;
   });
@@ -137,18 +137,19 @@ std::string memory_text(const std::vector<Candidate>& all, std::size_t chosen,
   const std::string size = gib_text(taken.ranks() * need.gpu_gives);
   if (chosen == 0) return text + amount(taken, need) + "; ";
   if (taken.count == 1)
-    return text + fmt::format("{}; {} of {} ({}) is the first to hold it; ",
+    return text + fmt::format("{}; {} of {} ({}) is the smallest group that holds the model; ",
                               amount(all[chosen - 1], need), with_article(taken.noun), taken.unit,
                               size);
   const int enough = static_cast<int>(need.gpus_needed() - 1) / taken.unit + 1;
   text += amount(times(taken, 1), need);
   if (enough > 2) text += ", " + amount(times(taken, enough - 1), need);
   const std::string many = fmt::format("{} {}s ({})", taken.count, taken.noun, size);
-  if (enough == taken.count) return text + fmt::format("; {} are the first to hold it; ", many);
-  return text + fmt::format("; {} ({}) would hold it, but {} does not divide {}; {} do; ",
-                            plural(at_index(enough), taken.noun),
-                            gib_text(enough * taken.unit * need.gpu_gives), enough, taken.units,
-                            many);
+  if (enough == taken.count)
+    return text + fmt::format("; {} are the fewest that hold the model; ", many);
+  return text +
+         fmt::format("; {} ({}) would hold the model, but {} does not divide {}, so {} are used; ",
+                     plural(at_index(enough), taken.noun),
+                     gib_text(enough * taken.unit * need.gpu_gives), enough, taken.units, many);
 }
 
 // Describes a row: "8 GPUs", or "4 x 2 GPUs (2 below the shard axis)" with inner ranks.
@@ -194,7 +195,7 @@ MeshPlan plan_even(const MeshRequest& request) {
     const std::vector<Candidate> all = candidates(sites, request.rates.groups, inner);
     const auto fits = std::ranges::find_if(
         all, [&](const Candidate& one) { return request.need->fits(one.ranks()); });
-    taken = *fits;  // the last candidate is the whole job, which fits
+    taken = *fits;  // the whole job is a candidate, and it holds the model
     memory = memory_text(all, at_index(static_cast<int>(fits - all.begin())), *request.need);
   }
   MeshLayout layout = arrange(request.rates.groups, taken.ranks() / inner, inner);
@@ -240,7 +241,7 @@ MeshPlan plan_mesh(const Topology& topology, const std::vector<RankSite>& ranks,
   MeshPlan plan = is_even ? plan_even(request) : plan_uneven(request);
   find_unknown(topology, rates.sites, plan);
   for (Finding& finding : find_crossings(rates, plan)) {
-    if (need) {  // only more memory avoids the crossing
+    if (need) {  // only more memory per GPU avoids the crossing
       finding.severity = Severity::info;
       finding.fix = "use GPUs with more memory, or fewer bytes for each parameter";
     }

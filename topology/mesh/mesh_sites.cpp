@@ -76,8 +76,8 @@ void locate_gpus(const Topology& topology, const std::vector<RankSite>& ranks,
   }
 }
 
-// Rails count only if leaf switches are known: rails that are assumed follow the order of the GPUs,
-// which ranks have anyway. With one host, no column leaves it.
+// Rails matter only if leaf switches are known: assumed rails follow the order of the GPUs, and so
+// do the ranks. Rails do not matter on a single host.
 bool has_rails(const Topology& topology, const MeshSites& sites) {
   return sites.hosts.size() > 1 && std::ranges::any_of(topology.nics, [](const TopologyNic& nic) {
            return !get_fact(nic.facts, fact::leaf).empty();

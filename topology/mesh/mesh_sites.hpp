@@ -16,13 +16,13 @@ struct MeshSite {
   int host = 0;     // index into MeshSites::hosts
   int island = -1;  // index into MeshSites::islands; -1 for a rank without a GPU
   int gpu = -1;     // index into Topology::gpus; -1 for a rank without a GPU
-  int number = -1;  // TopologyGpu::index
-  int rail = -1;    // first rail of its GPU; -1 if no leaf switch is known
-  int block = -1;   // number of its emulated island; -1 without emulation
+  int number = -1;  // number of the GPU (TopologyGpu::index)
+  int rail = -1;    // first rail of the GPU; -1 if no leaf switch is known
+  int block = -1;   // number of the emulated island; -1 without emulation
 };
 
-// Part of the machine that connects its ranks well: an emulated island, an island or a host. As the
-// nearest neighbourhood of ranks, a host holds only ranks outside known islands of several GPUs.
+// Part of the machine that connects its ranks well: an emulated island, an island or a host. A host
+// is the nearest neighbourhood only of ranks that are in no known island of several GPUs.
 struct Neighbourhood {
   enum class Kind {
     emulated,
@@ -47,14 +47,15 @@ struct MeshSites {
   Neighbourhood nearest(int rank) const;
   // The larger of island and host: the island if it spans hosts, else the host.
   Neighbourhood widest(int rank) const;
-  // Whether the rank's GPU is known to have no links, so that its island is this GPU alone.
+  // True if the rank's GPU is known to have no links, so that its island is this GPU alone.
   bool is_alone(int rank) const;
   // Sort key for the ranks of a neighbourhood. In two neighbourhoods, ranks in equal positions of
   // the sorted order share a rail.
   std::tuple<int, int, unsigned, int, int, int> position(int rank) const;
 };
 
-// Throws Error(invalid_argument) as plan_mesh() does.
+// Finds host, island, GPU and rail of each rank. Throws Error(invalid_argument) if there are no
+// ranks, if they cannot form the emulated islands, or if the topology lacks one of their GPUs.
 MeshSites locate(const Topology& topology, const std::vector<RankSite>& ranks,
                  const MeshPlanOptions& options);
 
@@ -62,20 +63,20 @@ MeshSites locate(const Topology& topology, const std::vector<RankSite>& ranks,
 
 struct RankGroup {
   Neighbourhood where;
-  std::vector<int> ranks;  // sorted by position
+  std::vector<int> ranks;  // in the order of MeshSites::position()
   int size() const { return static_cast<int>(ranks.size()); }
 };
 
 // Every rank is in one near group and one wide group. Each near group is part of one wide group.
 struct RankGroups {
-  std::vector<RankGroup> near;  // sorted by wide group
+  std::vector<RankGroup> near;  // in the order of the wide groups
   std::vector<RankGroup> wide;
-  std::vector<int> near_of, wide_of;  // group index by rank
+  std::vector<int> near_of, wide_of;  // for each rank, the index of its group
 };
 
 RankGroups group_ranks(const MeshSites& sites);
 
-// Whether all groups have the same size.
+// True if all groups have the same size.
 bool alike(const std::vector<RankGroup>& groups);
 
 // Describes sizes, such as "2 of 8, 1 of 7": two groups of 8 ranks and one group of 7.
@@ -83,7 +84,7 @@ std::string sizes_text(const std::vector<RankGroup>& groups);
 
 // Name for the neighbourhood of a group: "NVLink island", "host", ...
 std::string noun(const MeshSites& sites, const RankGroup& group);
-// The name if it is equal for all groups, else "island or host".
+// Returns the name of the neighbourhoods if all have the same name, otherwise "island or host".
 std::string shared_noun(const MeshSites& sites, const std::vector<RankGroup>& groups);
 // Adds an article: "an NVLink island".
 std::string with_article(const std::string& noun);

@@ -155,8 +155,9 @@ class HostRanks {
 
  private:
   std::vector<const TopologyGpu*> gpus_;
-  std::map<std::vector<std::string>, HostDevices> hosts_;  // devices by the list of allowed bus ids
-  // Visible devices -> local rank and index of the ranks that see them.
+  // Devices for each list of allowed bus ids.
+  std::map<std::vector<std::string>, HostDevices> hosts_;
+  // Maps a list of visible devices to the ranks that see it, as pairs of local rank and index.
   std::map<Devices, std::vector<std::pair<int, std::size_t>>> users_;
 };
 
@@ -165,7 +166,7 @@ struct HostGpus {
   std::size_t given = 0;  // number of GPUs already assigned to ranks
 };
 
-// The keys are views of strings in the topology.
+// Maps each host's id to its GPUs. The keys refer to strings in the topology.
 std::unordered_map<std::string_view, HostGpus> gpus_by_host(const Topology& topology) {
   std::unordered_map<std::string_view, HostGpus> hosts;
   for (const TopologyGpu& gpu : topology.gpus) hosts[gpu.host].gpus.push_back(&gpu.id);

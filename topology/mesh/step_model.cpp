@@ -16,9 +16,9 @@ constexpr double assumed_memory_gbyte_s =
 constexpr double inside_to_across = 10;
 constexpr double efficiency_inside = 0.8;
 
-// Microseconds. For GPUs NCCL's own figures; for ranks without GPUs, atoll's host backend with 8
-// bytes: 4 us among four ranks of a host, 80 us between hosts over TCP
-// (tests/bench/results-host-backend.md).
+// Latencies in microseconds. For GPUs, they are NCCL's own values. For ranks without GPUs, they
+// were measured with atoll's host backend and 8 bytes: 4 us among four ranks of a host, 80 us
+// between hosts over TCP (tests/bench/results-host-backend.md).
 struct Latencies {
   double base, inside, pcie, network;
 };

@@ -13,8 +13,8 @@
 // of hosts grows.
 //
 // Latency follows NCCL's ring (src/graph/tuning.cc, protocol Simple): a base, and a step for each
-// hop by the kind of link. It gives 70 us for 16 GPUs of two hosts, where fits of measurements give
-// 72 us.
+// hop by the kind of link. For 16 GPUs on two hosts, the model predicts 70 us; fits of measurements
+// show 72 us.
 #pragma once
 
 #include <string>
@@ -60,16 +60,17 @@ class StepModel {
 
   // Seconds that one step communicates, for `gbytes` of parameters in the type that is sent.
   double seconds(const MeshLayout& layout, double gbytes);
-  // Whether a shard group of the layout crosses islands.
+  // True if a shard group of the layout crosses islands.
   bool crosses(const MeshLayout& layout) const;
-  // Rate of one group of ranks, in the order of its ring.
+  // Returns the rate of a group whose ranks form a ring in the given order.
   GroupRate rate(const std::vector<int>& members);
   // Describes the rates: "450 GB/s a GPU inside an island, 45 GB/s (assumed) over PCIe, 50 GB/s
   // over the network"
   std::string rates_text() const;
 
  private:
-  // GB/s of each rank, by near group or by host. Rates that no source gives are assumed.
+  // Rates in GB/s of each rank, one for each near group or host. A rate that no source provides is
+  // assumed.
   struct Rates {
     std::vector<double> of;
     std::vector<bool> assumed;
@@ -77,18 +78,19 @@ class StepModel {
     bool is_assumed = false;
     std::string text() const;
   };
-  // The members of a group within one wide group.
+  // The ranks of one communicating group that are in one wide group.
   struct Part {
     int members = 0;
     int near = -1;
-    bool is_split = false;  // members are in several near groups
-    double slowest = 0;     // slowest link of a member
-    double network = 0;     // NICs of all members together
-    double latency_us = 0;  // hops between the members
+    bool is_split = false;  // the ranks are in several near groups
+    double slowest = 0;     // GB/s of the slowest link of a rank
+    double network = 0;     // GB/s of the NICs of all ranks together
+    double latency_us = 0;  // microseconds of the hops between the ranks
     bool assumed_inside = false;
     bool assumed_network = false;
   };
-  // `counts` marks elements whose rate matters; others never count as assumed.
+  // Replaces unknown rates by `assumed`. If `counts` is not empty, elements that it does not mark
+  // affect neither the slowest rate nor whether a rate is assumed.
   static Rates complete(const std::vector<std::optional<double>>& known, double assumed,
                         const std::vector<bool>& counts = {});
   double hop_us(int rank, bool leaves_near) const;
@@ -97,7 +99,7 @@ class StepModel {
   const MeshSites& sites_;
   const RankGroups& groups_;
   Rates inside_, pcie_, network_;
-  std::vector<Part> parts_;  // by wide group; empty between two calls of rate()
+  std::vector<Part> parts_;  // for each wide group; empty except in rate()
 };
 
 }  // namespace atoll_v1::atoll

@@ -1,15 +1,16 @@
-// Plans a mesh when islands or hosts are unequal, because one lost a GPU or got fewer ranks.
+// Plans a mesh when islands or hosts are unequal, because an island lost a GPU or a host got fewer
+// ranks.
 //
 // Idea: with all ranks, the shard axis either divides every island, and is often short, or it
 // crosses islands. Without a few ranks the islands may be equal again. The modelled communication
 // time of a step (step_model.hpp) decides. Steps:
-//   1. consider shard axes that use all ranks, which are the divisors of their number. With a model
-//      to hold, its memory must suffice. Without one, the memory of a GPU sets no lower limit, and
-//      no sharding at all would communicate least; so the axis must be at least half the largest
+//   1. consider the shard axes that use all ranks: the divisors of the number of ranks. If the size
+//      of the model is known, its memory must suffice. Otherwise memory sets no lower limit, and no
+//      sharding at all would communicate least; so the axis must be at least half the largest
 //      neighbourhood, and must fill it before it may cross islands;
 //   2. choose the axis with the least modelled time; a wider axis must be at least 10 % faster;
-//   3. consider meshes over equal parts of the islands, without at most a quarter of the ranks.
-//      They do less work, so computing time matters as well, which is unknown here. Such a mesh
+//   3. consider meshes over equal parts of the islands, which leave out at most a quarter of the
+//      ranks. Fewer ranks also compute longer, but the computing time is unknown here. Such a mesh
 //      wins if the job is faster even when it computes for twice the communication time of all
 //      ranks.
 #include "mesh/uneven.hpp"
@@ -25,7 +26,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-constexpr double worth_widening = 0.9;  // share of the time that a wider axis may take
+constexpr double worth_widening = 0.9;  // a wider axis must be faster by this factor
 constexpr double most_left_out = 0.25;  // largest share of the ranks that may be left out
 constexpr double computing = 2;   // assumed computing time, relative to the communication time
 constexpr double wire_bytes = 2;  // bytes of a parameter in bf16
@@ -80,7 +81,7 @@ class UnevenPlanner {
     return static_cast<double>(one.layout.order.size()) / ranks_;
   }
 
-  // Time of a step, scaled to the work of all ranks.
+  // Returns the time of a step, scaled to the work that all ranks do in a step.
   double pace(const Alternative& one, double compute) const {
     return (compute + one.seconds) / share_kept(one);
   }
@@ -106,7 +107,7 @@ class UnevenPlanner {
       Alternative one = measure(arrange(groups_, shard, inner_));
       if (!best || one.seconds < worth_widening * best->seconds) best = std::move(one);
     }
-    return std::move(*best);  // one row of all ranks is always among them
+    return std::move(*best);  // never empty: a single row of all ranks is always allowed
   }
 
   std::optional<Alternative> without_some(double compute) {
@@ -221,8 +222,9 @@ class UnevenPlanner {
     const int inside = shard_inside(groups_, inner_);
     if (inside >= least_ || request_.need) return "";
     const Alternative one = measure(arrange(groups_, inside, inner_));
-    return fmt::format("; {} as {}, at {:.3g} times the memory of each GPU", time(one.seconds),
-                       shape_text(one.layout), static_cast<double>(widest_) / inside);
+    return fmt::format("; {} as {}, which needs {:.3g} times the memory of each GPU",
+                       time(one.seconds), shape_text(one.layout),
+                       static_cast<double>(widest_) / inside);
   }
 
   Finding finding(const Alternative& all, const std::optional<Alternative>& fewer, bool wins) {
@@ -236,20 +238,23 @@ class UnevenPlanner {
                                          shape_text(fewer->layout), names_of(fewer->left_out));
     finding.consequence += passed_over();
     finding.consequence += fmt::format(" (modelled{}: {})", each(), model_.rates_text());
-    finding.fix = "give every island or host equally many ranks, and repair lost GPUs and links";
+    finding.fix =
+        "give every island or host the same number of ranks, and repair lost GPUs and links";
     if (wins) finding.fix = remedy(all, *fewer);
     add_subjects(wins ? fewer->left_out : smaller(), finding);
     return finding;
   }
 
-  // Solves (1 - lost) / (compute + fewer) = 1 / (compute + all): above this compute time all ranks
-  // win.
+  // Returns the fix: which ranks to leave out, and up to which computing time of a step the job is
+  // faster without them. This time solves (1 - lost) / (compute + fewer) = 1 / (compute + all),
+  // where `lost` is the share of the ranks that is left out, and `fewer` and `all` are
+  // communication times.
   std::string remedy(const Alternative& all, const Alternative& fewer) const {
     const double lost = 1 - share_kept(fewer);
     const double compute = ((1 - lost) * all.seconds - fewer.seconds) / lost;
     return fmt::format(
-        "leave out {} ({} of {} ranks, {:.3g} % of them): faster while a step computes for less "
-        "than {}{}",
+        "leave out {} ({} of {} ranks, {:.3g} %): the job is faster without them while a step "
+        "computes for less than {}{}",
         names_of(fewer.left_out), fewer.left_out.size(), ranks_, lost * 100, time(compute), each());
   }
 
@@ -274,8 +279,8 @@ class UnevenPlanner {
   const MeshRequest& request_;
   const MeshSites& sites_;
   const RankGroups& groups_;
-  int inner_, ranks_, slots_;   // slots_: number of inner groups, ranks_ / inner_
-  int widest_ = 1, least_ = 1;  // largest useful and least allowed length of the shard axis
+  int inner_, ranks_, slots_;   // slots_ is the number of inner groups, ranks_ / inner_
+  int widest_ = 1, least_ = 1;  // longest useful and shortest allowed shard axis
   double gbytes_;
   StepModel model_;
   DisplayNames names_;

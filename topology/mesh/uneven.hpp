@@ -17,7 +17,7 @@ struct MeshRequest {
 // Orders all ranks for a shard axis of length `shard`.
 MeshLayout arrange(const RankGroups& groups, int shard, int inner);
 
-// Plans shape, order, left_out and why, and adds the finding "mesh_uneven".
+// Plans the members shape, order, left_out and why of a mesh, and adds the finding "mesh_uneven".
 MeshPlan plan_uneven(const MeshRequest& request);
 
 }  // namespace atoll_v1::atoll

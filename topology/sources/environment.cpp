@@ -35,7 +35,7 @@ bool is_there(const fs::path& path) {
 
 std::string_view yes_no(bool value) { return value ? "yes" : "no"; }
 
-// Calls `use` for each line until it returns false.
+// Calls use(line) for each line of the text until it returns false.
 template <class Use>
 void for_each_line(std::string_view text, Use use) {
   while (!text.empty()) {
@@ -101,7 +101,8 @@ class Surroundings {
     if (!mounts && !groups) return "";
     bool is_inside = false;
     for_each_line(mounts ? *mounts : "", [&](std::string_view line) {
-      // Form of a line: "id parent major:minor root MOUNTPOINT options ... - TYPE source options"
+      // The form of a line in mountinfo is "id parent major:minor root MOUNTPOINT options ... -
+      // TYPE source options".
       const auto type = line.find(" - ");
       std::string_view field = line;
       for (int i = 0; i < 4 && !field.empty(); ++i) {

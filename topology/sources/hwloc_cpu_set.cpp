@@ -30,7 +30,7 @@ std::optional<CpuSet> CpuSet::parse(std::string_view text) {
     if (!text.empty() && !text.starts_with(',')) return std::nullopt;
     if (!text.empty()) text.remove_prefix(1);
   }
-  std::vector<std::uint32_t> halves;  // words of 32 bits, the highest first
+  std::vector<std::uint32_t> halves;  // the set as words of 32 bits, the highest word first
   while (!text.empty()) {
     const auto comma = text.find(',');
     const auto word = parse_word(text.substr(0, comma));

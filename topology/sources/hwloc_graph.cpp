@@ -35,7 +35,8 @@ constexpr unsigned class_omni_path = 0x0208;
 constexpr std::size_t most_partitions = 64;
 constexpr int most_ports = 16;
 
-// Returns the number after a prefix: 3 for the name "nvml3" and the prefix "nvml". -1 without one.
+// Returns the number after a prefix: 3 for the name "nvml3" and the prefix "nvml". Returns -1 if
+// the name has another form.
 int number_after(std::string_view name, std::string_view prefix) {
   if (!name.starts_with(prefix)) return -1;
   return parse_number<int>(name.substr(prefix.size())).value_or(-1);
@@ -55,7 +56,7 @@ bool has_cores(const HwlocNode& node) { return !node.cpus.empty() && node.subtyp
 // A GPU that has no id yet, with the numbers that each library gives it.
 struct Candidate {
   TopologyGpu gpu;
-  std::vector<std::size_t> os;  // indices of its OS devices
+  std::vector<std::size_t> os;  // indices of the GPU's OS devices
   std::optional<std::size_t> pci;
   int nvml = -1, cuda = -1, rsmi = -1, other = -1;
 };
@@ -88,7 +89,9 @@ class HostReader {
     CpuSet usable = machine_.usable;
     usable &= machine_.threads;
     host_.packages = static_cast<int>(machine_.packages.size());
-    std::vector<const CpuSet*> seen;  // two kinds of memory may share processors
+    // Threads of the NUMA nodes that were counted. Two kinds of memory near the same threads count
+    // as one node.
+    std::vector<const CpuSet*> seen;
     for (const HwlocNode& node : machine_.nodes) {
       if (!has_cores(node)) continue;
       host_.memory_bytes += node.memory_bytes;
@@ -108,7 +111,8 @@ class HostReader {
     }
   }
 
-  // Leaves NUMA node or package at -1 when several match.
+  // Returns the NUMA node and the package of a set of threads, and -1 for a number that is
+  // ambiguous.
   Locality find_locality(const CpuSet& cpus) const {
     Locality found;
     const CpuSet* near = nullptr;
@@ -180,7 +184,7 @@ class HostReader {
   void number(Candidate& gpu) const {
     for (const std::size_t i : gpu.os) {
       const HwlocOsDevice& device = machine_.os[i];
-      if (device.kind != HwlocOsKind::other) continue;  // network interfaces may have any name
+      if (device.kind != HwlocOsKind::other) continue;  // a network interface may be called "nvml0"
       const auto lower = [&](int& least, std::string_view prefix) {
         const int found = number_after(device.name, prefix);
         if (found >= 0 && (least < 0 || found < least)) least = found;
@@ -262,7 +266,7 @@ class HostReader {
     return names;
   }
 
-  // Removes "0x" and leading zeros.
+  // Returns a hive id without "0x" and leading zeros.
   static std::string hive(std::string_view id) {
     if (id.empty()) return {};
     if (id.starts_with("0x")) id.remove_prefix(2);
@@ -295,8 +299,8 @@ class HostReader {
     std::ranges::move(found, std::back_inserter(gpus_));
   }
 
-  // Numbers the GPUs. CUDA's numbers depend on CUDA_VISIBLE_DEVICES, so they count only without
-  // NVML. ROCm numbers partitions, so its numbers count only when no GPU is partitioned.
+  // Numbers the GPUs. CUDA's numbers depend on CUDA_VISIBLE_DEVICES, so they are used only without
+  // NVML. ROCm numbers partitions, so its numbers are used only when no GPU is partitioned.
   void number_gpus() {
     const auto any = [&](auto&& holds) { return std::ranges::any_of(gpus_, holds); };
     const bool has_nvml = any([](const Candidate& gpu) { return gpu.nvml >= 0; });
@@ -409,7 +413,7 @@ class HostReader {
   const HwlocMachine& machine_;
   TopologyHost host_;
   Topology& topology_;
-  std::map<std::size_t, Locality> localities_;      // by index in HwlocMachine::localities
+  std::map<std::size_t, Locality> localities_;      // keys index HwlocMachine::localities
   std::vector<std::size_t> pci_order_;              // indices of PCI devices, sorted by bus id
   std::vector<std::vector<std::size_t>> children_;  // OS devices of each PCI device
   std::vector<Candidate> gpus_;
@@ -449,8 +453,8 @@ std::string_view nic_layer(const NicTraits& nic) {
   if (nic.pci_class == class_ethernet) return "ethernet";
   if (!nic.lid) return "";
   if (*nic.lid > 0 && *nic.lid < no_lid) return "infiniband";
-  // An InfiniBand port gets its LID before it becomes active, so an active port without one is
-  // Ethernet.
+  // An InfiniBand port gets its LID before it becomes active, so an active port without a LID is an
+  // Ethernet port.
   return nic.state == "active" ? "ethernet" : "";
 }
 

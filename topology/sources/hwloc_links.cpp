@@ -88,7 +88,7 @@ class LinkReader {
     return gpu == gpus_.end() ? nullptr : find_gpu_model(*gpu->second);
   }
 
-  // Some matrices give a pair in one direction only.
+  // Some matrices contain a pair in one direction only.
   static std::uint64_t between(const HwlocMatrix& matrix, std::size_t a, std::size_t b) {
     return std::max(matrix.at(a, b), matrix.at(b, a));
   }
@@ -115,7 +115,7 @@ class LinkReader {
     const GpuModel* rate = model(link.a) != nullptr ? model(link.a) : model(link.b);
     link.gbyte_s = mbyte_s / 1000;
     if (doubles_nvlink(machine_.version)) {
-      if (rate == nullptr) {  // the value is either right or doubled
+      if (rate == nullptr) {  // the matrix holds either the true bandwidth or twice as much
         link.gbyte_s.reset();
         return;
       }

@@ -197,7 +197,8 @@ HwlocTopology load() {
   hwloc_topology_t raw = nullptr;
   require(hwloc_topology_init(&raw), "init");
   HwlocTopology topology(raw);
-  // Without this filter hwloc reports no GPUs, NICs or NVLink matrix.
+  // Without this call, hwloc leaves out I/O devices, and with them all GPUs, NICs and the NVLink
+  // matrix.
   require(hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT), "filter");
   // Includes cores that a control group denies; usable_threads() removes them below.
   require(hwloc_topology_set_flags(raw, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED), "flags");

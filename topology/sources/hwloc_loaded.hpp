@@ -19,9 +19,9 @@ struct BitmapDeleter {
 };
 using Bitmap = std::unique_ptr<hwloc_bitmap_s, BitmapDeleter>;
 
-// `usable` holds the hardware threads that the process may run on. `hwloc` must have been loaded
-// with I/O objects, which hwloc filters out by default, and with resources that control groups
-// deny.
+// Converts a machine that libhwloc has loaded. `usable` holds the hardware threads that the process
+// may run on. `hwloc` must contain I/O objects, which hwloc filters out by default, and the
+// processors and memory that control groups deny.
 HwlocMachine describe(hwloc_topology_t hwloc, hwloc_const_bitmap_t usable);
 
 }  // namespace atoll_v1::atoll::topology_sources

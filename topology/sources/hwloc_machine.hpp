@@ -33,7 +33,7 @@ struct HwlocPciDevice : PciAddress {
   double link_gbyte_s = 0;  // bandwidth at the current link speed; 0 if unknown
   std::string subtype = {};
   std::string model = {};                    // name in a PCI id database
-  std::string path = {};                     // TopologyGpu::pci_path
+  std::string path = {};                     // PCI path, as in TopologyGpu::pci_path
   std::optional<std::size_t> locality = {};  // index into HwlocMachine::localities
   std::ptrdiff_t offset = -1;                // byte offset in the XML text; -1 without a text
 };
@@ -72,7 +72,7 @@ struct HwlocEnd {
 struct HwlocMatrix {
   std::string name;
   std::vector<HwlocEnd> ends;
-  std::vector<std::uint64_t> values;  // values of all rows in turn, ends.size() in each row
+  std::vector<std::uint64_t> values;  // values of the matrix row by row, ends.size() in each row
 
   std::uint64_t at(std::size_t row, std::size_t column) const {
     return values[row * ends.size() + column];
@@ -84,7 +84,7 @@ struct HwlocMachine {
   std::string host_name = {};
   std::string version = {};  // version of the hwloc that described the machine
   std::string kernel = {};
-  CpuSet usable = {};   // threads that the describing process may run on
+  CpuSet usable = {};   // threads that the process running hwloc may use
   CpuSet threads = {};  // all hardware threads
   int thread_count = 0;
   std::vector<CpuSet> cores = {};

@@ -30,7 +30,7 @@ constexpr std::string_view fast_type = "nvlink";
 constexpr std::string_view processor_type = "nvlink_cpu";
 
 using Pair =
-    std::pair<std::string, std::string>;  // ids of the two ends; the second may be a switch
+    std::pair<std::string, std::string>;  // ids of a GPU and of its peer, which may be a switch
 
 struct ByNumber {
   bool operator()(const Pair& a, const Pair& b) const noexcept {
@@ -109,7 +109,8 @@ class NvmlView {
   }
 
   // Removes GPUs that this process may not use: a container shows the PCI bus of its host, but not
-  // all of the host's GPUs. Does nothing when a GPU failed to answer, which would look the same.
+  // all of the host's GPUs. Does nothing when a GPU failed to answer, because such a GPU cannot be
+  // distinguished from a hidden one.
   void hide_others() {
     if (reading_.gpus.empty() || !reading_.all_gpus_answered || are_shared_out()) return;
     std::set<std::string_view> shown;
@@ -162,7 +163,8 @@ class NvmlView {
     return found == topology_.gpus.end() ? nullptr : &*found;
   }
 
-  // Drivers before R470 do not report the type of a peer, but its PCI class may tell.
+  // Drivers before R470 do not report the type of a peer. It is derived from the peer's PCI class
+  // if possible.
   NvmlLink::Peer guess_peer(const NvmlLink& link) const {
     if (by_busid(link.busid) != nullptr) return NvmlLink::Peer::gpu;
     const auto folder = pci_folder(request_.sysfs, link.busid);
@@ -275,7 +277,8 @@ class NvmlView {
   }
 
   void report_conflicts(const Counts& stated) {
-    std::map<Pair, std::pair<int, int>, ByNumber> pairs;  // number of links by NVML and by hwloc
+    // Numbers of links between two ends that NVML and hwloc report.
+    std::map<Pair, std::pair<int, int>, ByNumber> pairs;
     for (const auto& [pair, count] : fast_) pairs[pair].first = count;
     for (const auto& [pair, count] : stated) pairs[pair].second = count;
     for (const auto& [pair, counts] : pairs) {

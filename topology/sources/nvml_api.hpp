@@ -12,7 +12,8 @@ namespace atoll_v1::atoll::nvml_api {
 
 using Result = int;
 inline constexpr Result success = 0;
-inline constexpr Result invalid_argument = 2;  // also means: the GPU has no link of this number
+// NVML also returns this when a GPU has no link of the given number.
+inline constexpr Result invalid_argument = 2;
 inline constexpr Result not_supported = 3;
 inline constexpr Result no_permission = 4;
 inline constexpr Result not_found = 6;
@@ -27,7 +28,7 @@ struct Device;  // opaque handle of a GPU
 struct PciInfo {
   char legacy_busid[16];
   unsigned domain, bus, device;
-  unsigned pci_device_id;  // device in the upper half, vendor in the lower
+  unsigned pci_device_id;  // upper half: device id; lower half: vendor id
   unsigned pci_subsystem_id;
   char busid[32];
 };
@@ -52,7 +53,7 @@ enum FabricState : unsigned char {
 
 struct FabricInfo1 {
   unsigned char cluster_uuid[16];
-  Result status;  // valid once the fabric's state is completed
+  Result status;  // valid only if the fabric's state is "completed"
   unsigned clique_id;
   unsigned char state;
 };
@@ -86,7 +87,7 @@ inline constexpr unsigned char summary_healthy = 1;
 inline constexpr unsigned char summary_unhealthy = 2;
 inline constexpr unsigned char summary_limited_capacity = 3;
 
-inline constexpr unsigned most_links = 36;  // no GPU has more so far
+inline constexpr unsigned most_links = 36;  // no existing GPU has more links
 
 enum RemoteType : unsigned {
   remote_gpu = 0,
@@ -126,7 +127,7 @@ struct FieldValue {
   unsigned field;
   unsigned scope;  // link number, for fields of a link
   long long timestamp, latency;
-  unsigned type;  // one of ValueType
+  unsigned type;  // ValueType of `value`
   Result result;
   Value value;
 };
@@ -166,7 +167,7 @@ struct Function {
 };
 
 using Number = Function<Device*, unsigned*>;
-using Text = Function<Device*, char*, unsigned>;  // buffer and its size
+using Text = Function<Device*, char*, unsigned>;  // the arguments are a buffer and its size
 
 // The functions of a library that dlopen() has loaded.
 struct Functions {

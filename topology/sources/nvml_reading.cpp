@@ -134,7 +134,7 @@ std::string_view pcie_gigatransfers(unsigned generation) {
   return generation < rates.size() ? rates[generation] : "";
 }
 
-// "Driver Not Loaded" -> "driver not loaded"; keeps words that are all capitals.
+// Changes "Driver Not Loaded" to "driver not loaded", but keeps words that are all capitals.
 std::string without_capitals(std::string words) {
   const auto is_lower = [](char c) { return c >= 'a' && c <= 'z'; };
   for (std::size_t i = 0; i + 1 < words.size(); ++i)
@@ -160,7 +160,7 @@ class Reader {
   }
 
  private:
-  // Explains a result, as in "driver not loaded (9)": NVML's text for a result, with the code.
+  // Describes a result by NVML's text and its code, such as "driver not loaded (9)".
   std::string explain(Result result) const {
     const char* text = api_.error_string == nullptr ? nullptr : api_.error_string(result);
     std::string words = text == nullptr ? "error" : printable(text, 200);
@@ -279,7 +279,8 @@ class Reader {
     }
   }
 
-  // Drivers refuse structures of versions that they do not know, so older versions follow.
+  // Drivers refuse versions of the structure that they do not know, so this function tries the
+  // newest version first, then the older one.
   std::optional<nvml_api::FabricInfo> fabric_of(Device* device) const {
     for (const unsigned version : {nvml_api::fabric_version_3, nvml_api::fabric_version_2}) {
       nvml_api::FabricInfo info{};
@@ -300,7 +301,8 @@ class Reader {
     const auto info = fabric_of(device);
     if (!info) return;
     set_fact(facts, fact::fabric_state, fabric_state(info->state));
-    if (info->state != nvml_api::fabric_completed) return;  // nothing else is valid
+    // The other members of the fabric info are valid only in the state "completed".
+    if (info->state != nvml_api::fabric_completed) return;
     set_fact(facts, fact::fabric_status,
              info->status == nvml_api::success ? "success" : explain(info->status));
     set_fact(facts, fact::fabric_cluster, uuid_text(info->cluster_uuid));
@@ -427,7 +429,7 @@ NvmlReading read_nvml(const std::string& library, std::chrono::milliseconds pati
   std::future<NvmlReading> answer = task.get_future();
   try {
     std::thread(std::move(task)).detach();
-  } catch (const std::system_error&) {  // out of threads: read without a timeout
+  } catch (const std::system_error&) {  // no thread could be started: read without a timeout
     return read_library(library);
   }
   if (answer.wait_for(patience) == std::future_status::ready) return answer.get();

@@ -18,7 +18,7 @@ struct NvmlLink {
   };
   bool is_active = false;
   Peer peer = Peer::unknown;
-  std::string busid = {};  // of the peer; "" if NVML does not report it or it is not visible
+  std::string busid = {};  // bus id of the peer; "" if NVML does not show it
 };
 
 struct NvmlGpu {
@@ -27,16 +27,17 @@ struct NvmlGpu {
   std::vector<std::string> partitions;
   Facts facts;
   std::vector<NvmlLink> links;  // all links of the chip, active or not
-  // False when NVML failed to report the links. A successful answer may contain no links.
+  // False when NVML failed to report the links. When true, an empty `links` means that the GPU has
+  // no links.
   bool links_were_read = false;
 };
 
 struct NvmlReading {
   std::string failure;  // why nothing was read, "NVML: driver not loaded (9)"; "" on success
-  std::string remark;   // what is missing: "1 of 8 GPUs cannot be opened: GPU is lost (15)"
+  std::string remark;   // what is missing, such as "1 of 8 GPUs cannot be opened: GPU is lost (15)"
   std::string driver_version;
   std::vector<NvmlGpu> gpus;      // GPUs that this process may use
-  bool all_gpus_answered = true;  // ignores GPUs that this process may not use
+  bool all_gpus_answered = true;  // all GPUs that this process may use answered
 };
 
 // Loads the library and reads all GPUs. The driver may hang when a GPU is broken, so a separate

@@ -13,8 +13,9 @@ struct PciAddress {
   unsigned domain = 0, bus = 0, slot = 0, function = 0;
 };
 
-// The hexadecimal numbers of a text, each followed by its separator: "0000:[17-1a]" with
-// {":[", "-", "]"} gives 0, 0x17, 0x1a. Empty when the text does not begin like this.
+// Returns the hexadecimal numbers of a text, each of which is followed by its separator: 0, 0x17
+// and 0x1a for "0000:[17-1a]" and the separators {":[", "-", "]"}. Empty when the text does not
+// begin in this form.
 std::vector<unsigned> hex_numbers(std::string_view text,
                                   std::initializer_list<std::string_view> separators);
 

@@ -68,7 +68,8 @@ struct Found {
 Found find_capability(const Config& config, unsigned id) {
   constexpr int most = (conventional_size - header_size) / 4;
   if ((config.word(status_at) & status_has_capabilities) == 0) return {Found::Kind::absent};
-  if ((config.byte(header_type_at) & 0x7fU) > 1) return {Found::Kind::absent};  // CardBus bridge
+  // The header of CardBus bridges has another layout.
+  if ((config.byte(header_type_at) & 0x7fU) > 1) return {Found::Kind::absent};
   std::size_t at = config.byte(first_at) & 0xfcU;
   for (int i = 0; i < most; ++i) {
     if (at == 0) return {Found::Kind::absent};

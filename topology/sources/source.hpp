@@ -9,11 +9,11 @@
 
 namespace atoll_v1::atoll::topology_sources {
 
-// Request to describe this host. Live sources run in the order of their list on one Topology: the
-// first adds host, GPUs and NICs, later ones add what it could not see. A source that finds nothing
-// leaves the topology unchanged and sets the host's fact "source.NAME" to the reason. It throws
-// Error only when the host cannot be described at all. Tests replace the default paths by captured
-// trees and libraries.
+// Request to describe this host. The live sources run one after the other on one Topology: the
+// first source adds the host, its GPUs and NICs; later sources add what earlier ones could not see.
+// A source that finds nothing leaves the topology unchanged and sets the host's fact "source.NAME"
+// to the reason. A source throws Error only when the host cannot be described at all. Tests replace
+// the default paths by captured trees and libraries.
 struct LiveRequest {
   std::string host_id;
   std::string host_name;
@@ -24,17 +24,17 @@ struct LiveRequest {
   std::string nvml = "libnvidia-ml.so.1";
 };
 
-// Host, packages, NUMA nodes, GPUs, NICs and the NVLink matrix.
+// Adds the host, packages, NUMA nodes, GPUs, NICs and the NVLink matrix.
 void hwloc_live(const LiveRequest& request, Topology& topology);
-// GPUs with links, fabric and health; loads NVML by dlopen.
+// Adds GPUs with their links, fabric and health. Loads NVML with dlopen().
 void nvml(const LiveRequest& request, Topology& topology);
-// State, link layer, rate and counters of NIC ports.
+// Adds state, link layer, rate and counters of NIC ports.
 void sysfs_ports(const LiveRequest& request, Topology& topology);
-// PCIe links, ACS and read requests of GPUs and NICs.
+// Adds the PCIe links, ACS settings and read requests of GPUs and NICs.
 void sysfs_pci(const LiveRequest& request, Topology& topology);
-// NCCL settings, limits, container and kernel modules.
+// Adds NCCL settings, limits, container and kernel modules.
 void environment(const LiveRequest& request, Topology& topology);
-// As environment(), with the environment given as "NAME=value".
+// Does the same as environment(), but reads the environment from `variables` ("NAME=value").
 void read_environment(const LiveRequest& request, std::span<const std::string> variables,
                       Topology& topology);
 

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t longest_way = 64;  // bridges; real machines have up to six
+constexpr std::size_t longest_way = 64;  // bridges in a path; real machines have up to six
 
 // Properties that GPUs and NICs share.
 struct PciDevice {
@@ -145,7 +145,8 @@ class PciReader {
     if (settings.ats) set_fact(facts, fact::pci_ats, *settings.ats ? "yes" : "no");
   }
 
-  // Whether a bridge redirects traffic to the root complex; empty when the bridge cannot be read.
+  // Returns whether a bridge redirects traffic to the root complex; empty when the bridge cannot be
+  // read.
   std::optional<bool> redirects(const std::string& bridge) {
     const auto known = bridges_.find(bridge);
     if (known != bridges_.end()) return known->second;
@@ -167,7 +168,8 @@ class PciReader {
   }
 
   fs::path sysfs_;
-  std::map<std::string, std::optional<bool>> bridges_;  // bus id -> whether the bridge redirects
+  // Whether each bridge redirects traffic, by the bus id of the bridge.
+  std::map<std::string, std::optional<bool>> bridges_;
   bool is_any_cut_ = false;
 };
 

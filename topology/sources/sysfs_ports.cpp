@@ -31,10 +31,10 @@ constexpr std::array<const char*, 6> error_counters{
     "symbol_error",    "link_error_recovery",         "link_downed",
     "port_rcv_errors", "local_link_integrity_errors", "excessive_buffer_overrun_errors"};
 
-// A port's rate: "400 Gb/sec (4X NDR)".
+// The rate and the number of lanes of a port, as in "400 Gb/sec (4X NDR)".
 struct Rate {
   double gbit_s = 0;
-  int lanes = 0;  // number of lanes; 0 if not given
+  int lanes = 0;  // number of lanes; 0 if unknown
 };
 
 std::optional<Rate> parse_rate(std::string_view text) {
@@ -195,7 +195,8 @@ TopologyNic& nic_of(const LiveRequest& request, const Port& port, Topology& topo
   nic.name = std::move(name);
   std::error_code error;
   nic.busid = busid_of_class_device(port.adapter / "device");
-  nic.is_virtual = !fs::exists(port.adapter / "device", error);  // RDMA in software
+  // RDMA adapters that are implemented in software have no PCI device.
+  nic.is_virtual = !fs::exists(port.adapter / "device", error);
   topology.nics.push_back(std::move(nic));
   return topology.nics.back();
 }
@@ -213,7 +214,7 @@ int port_number(std::string_view name) {
 constexpr int arp_ethernet = 1;  // interface types of linux/if_arp.h
 constexpr int arp_loopback = 772;
 constexpr long long vendor_slingshot = 0x17db;
-constexpr std::size_t longest_list = 4000;  // texts of atoll's JSON form may have 4,096 bytes
+constexpr std::size_t longest_list = 4000;  // texts in atoll's JSON form have at most 4,096 bytes
 constexpr std::size_t most_virtual = 64;    // container hosts have hundreds of virtual interfaces
 
 struct Netdev {
@@ -230,13 +231,13 @@ std::vector<Netdev> list(const LiveRequest& request) {
   for (const std::string& name : entries(folder)) {
     std::error_code error;
     Netdev netdev{.name = name, .folder = folder / name};
-    if (!fs::is_directory(netdev.folder, error)) continue;  // "bonding_masters" is a file
+    if (!fs::is_directory(netdev.folder, error)) continue;  // skips files such as bonding_masters
     netdev.kind = static_cast<int>(read_number(netdev.folder / "type").value_or(0));
     netdev.is_hardware = fs::exists(netdev.folder / "device", error);
     netdev.vendor = read_number(netdev.folder / "device/vendor").value_or(0);
     all.push_back(std::move(netdev));
   }
-  // Hardware comes first, so that a list that is cut keeps it.
+  // Hardware interfaces come first, so that they remain when a long list is cut.
   std::stable_partition(all.begin(), all.end(),
                         [](const Netdev& netdev) { return netdev.is_hardware; });
   return all;

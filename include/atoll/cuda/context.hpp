@@ -15,7 +15,7 @@ namespace atoll_abi {
 inline bool has_cuda_context(int ordinal) noexcept {
   using GetState = decltype(cuDevicePrimaryCtxGetState);
   static const auto get_state = []() -> GetState* {
-    constexpr unsigned since = 7000;  // CUDA 7.0, the first version with this function
+    constexpr unsigned since = 7000;  // CUDA 7.0, the first version with cuDevicePrimaryCtxGetState
     void* found = nullptr;
     cudaDriverEntryPointQueryResult result{};
     const cudaError_t status = cudaGetDriverEntryPointByVersion(

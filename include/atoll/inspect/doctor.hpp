@@ -30,7 +30,7 @@ struct Check {
 
 struct Diagnosis {
   std::vector<Check> checks;      // one entry for each check that exists, in a fixed order
-  std::vector<Finding> findings;  // errors first, then in the order of the checks
+  std::vector<Finding> findings;  // problems found: errors first, then in the order of the checks
 };
 
 // Runs all checks. The result depends only on the arguments; no file or device is read. Checks that

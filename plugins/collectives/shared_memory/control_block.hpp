@@ -23,12 +23,12 @@ struct WindowOffset {
 
 // An Advert is what a rank publishes when it arrives at a step: the operation that it called and
 // the locations of its buffers. Its first cache line holds the fields that other ranks read in
-// every step. That line is not the line that other ranks poll, because polling would take the line
+// every step. Other ranks poll a different cache line: if they polled this one, they would take it
 // away from the writer between two stores.
 struct alignas(cache_line) Advert {
   std::uint64_t call;   // digest of the operation's signature
   double factor;        // factor by which a reduction scales this rank's data
-  bool oversubscribed;  // this rank has found that ranks outnumber cores
+  bool oversubscribed;  // true if this rank has found that ranks outnumber cores
   WindowOffset src;
   WindowOffset dst;
   alignas(cache_line)

@@ -25,12 +25,12 @@ constexpr std::chrono::nanoseconds shortest_spin = 500ns;
 // How long a waiting rank yields before it sleeps. Each yield lets a peer on the same core run and
 // costs about one context switch.
 constexpr auto yield_limit = 200us;
-constexpr int looks_between_clocks = 16;  // checks of the peers between two reads of the clock
+constexpr int looks_between_clocks = 16;  // checks of peers by a waiting rank per read of the clock
 // Maximum time of one sleep. The awaited event wakes the rank; this limit bounds how late the rank
 // notices an abort or a deadline.
 constexpr auto longest_sleep = 5ms;
-// Maximum time of one sleep while this rank also drives sockets. It is shorter because activity on
-// a socket does not wake the rank.
+// Maximum time of one sleep while this rank also waits for sockets. It is shorter because activity
+// on a socket does not wake the rank.
 constexpr auto longest_sleep_with_sockets = 200us;
 
 }  // namespace

@@ -1,10 +1,11 @@
 // LocalSync synchronizes the ranks of one host through shared memory while they perform an
 // operation.
 //
-// A step is the unit of synchronization: every rank of the host takes the same steps in the same
-// order. A phase is the progress of a rank within a step; phase 1 means that the rank's advert can
-// be read. Data outside registered windows goes through the staging buffers, which have two halves.
-// A round is one filling of a half; every rank counts the same rounds.
+// A step is the unit of synchronization: every rank of the host performs the same steps in the same
+// order. A phase is the progress of a rank within a step; phase 1 means that other ranks can read
+// the rank's advert (its operation and buffers). Data outside registered windows goes through the
+// staging buffers, which have two halves. In each round the ranks fill one half and read it; all
+// ranks perform the same rounds.
 //
 // A waiting rank spins briefly, then yields, then sleeps. Each spin that ends without success makes
 // the next spin shorter, because on a shared core a spinning rank delays the rank that it waits
@@ -33,11 +34,12 @@ class LocalSync {
   int self() const noexcept { return self_; }  // local rank of the calling rank
   int rank_of(int local) const noexcept { return ranks_[static_cast<std::size_t>(local)]; }
 
-  // Begins a step of `operation`. While this rank waits in the step, it drives `exchange`, unless
-  // that is null.
+  // Begins a step of `operation`. While this rank waits in the step, it makes progress on
+  // `exchange`, unless that is null.
   void begin(const atoll_operation& operation, Exchange* exchange = nullptr);
-  // Fills in this rank's advert and returns it, so that the caller can set the window offsets of
-  // its buffers. Other ranks read the advert after arrive(1).
+  // Fills in this rank's advert, which shows the operation and the buffers to other ranks, and
+  // returns it, so that the caller can set the window offsets of the buffers. Other ranks read the
+  // advert after arrive(1).
   Advert& advertise(const Signature& signature) noexcept;
   // Publishes that this rank has reached `phase`. A rank that sees the new phase also sees
   // everything that this rank wrote to memory before.
@@ -45,7 +47,8 @@ class LocalSync {
   // Waits until all ranks of the host have reached `phase`. Throws Error with ATOLL_ABORTED,
   // ATOLL_TIMEOUT or ATOLL_PEER_LOST.
   void await(std::uint64_t phase);
-  // Returns the advert of a rank, which must have reached phase 1 of this step.
+  // Returns the advert of a rank: its operation and buffers. The rank must have reached phase 1 of
+  // this step.
   const Advert& advert_of(int local) const noexcept;
   // Throws Error(ATOLL_MISMATCH) unless all ranks of the host advertise the same operation. Must be
   // called after await(1).

@@ -56,7 +56,8 @@ std::size_t reserved_for(std::size_t length) {
 }
 
 // Returns the address in the range `reserved` at which to map a file from offset `start`. For large
-// mappings the address allows huge pages and has the next colour.
+// mappings the address allows huge pages, and successive mappings get different colours (low four
+// bits of their huge-page numbers).
 std::byte* first_address(void* reserved, std::size_t start, std::size_t length) {
   static std::atomic<std::size_t> mappings = 0;
   auto* first = static_cast<std::byte*>(reserved);

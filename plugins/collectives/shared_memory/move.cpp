@@ -70,8 +70,8 @@ class Move {
   bool receives(const Offer& offer, int local) const {
     return offer.receiver == everybody || offer.receiver == local;
   }
-  // Returns true if this rank's first offer of the same buffer is copied onto itself. Other ranks'
-  // offers are assumed to be in place as well.
+  // Returns true if this rank's first offer comes from the same buffer (src or dst) as `offer` and
+  // is already at its destination. The data of other ranks is assumed to be in place as well.
   bool in_place(const Offer& offer) const {
     const auto& mine = offers(self_);
     return !mine.empty() && mine.front().from == offer.from &&
@@ -221,7 +221,7 @@ class Move {
     const std::byte* source = group_.windows.at(local, place) + offer.offset + first;
     for (int receiver = 0; receiver < sync_.size(); ++receiver) {
       if (receiver == local || !receives(offer, receiver))
-        continue;  // a rank copies its own offers in copy_own()
+        continue;  // copy_own() copies what a rank offers to itself
       std::byte* to = group_.windows.at(receiver, sync_.advert_of(receiver).dst) + offer.to + first;
       group_.copy(to, source, bytes, streaming_);
     }

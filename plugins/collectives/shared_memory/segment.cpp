@@ -17,7 +17,7 @@
 namespace atoll_collectives {
 namespace {
 
-constexpr std::uint64_t segment_magic = 0x33786f626e697461;  // the characters "atinbox3"
+constexpr std::uint64_t segment_magic = 0x33786f626e697461;  // marks a segment: "atinbox3"
 constexpr std::size_t smallest_ring = 16 * 1024;
 constexpr std::size_t page = 4096;
 

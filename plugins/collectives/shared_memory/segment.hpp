@@ -34,8 +34,8 @@ struct Inbox {
   std::uint64_t ring_bytes;  // size of each ring buffer in bytes; a power of two
   std::uint64_t rings;
   alignas(
-      cache_line) std::atomic<std::uint32_t> doorbell;    // futex that counts events for the owner
-  std::atomic<std::uint32_t> sleeper;                     // how the owner waits: a Sleeper
+      cache_line) std::atomic<std::uint32_t> doorbell;    // futex; each event for the owner adds 1
+  std::atomic<std::uint32_t> sleeper;                     // how the owner waits, a value of Sleeper
   alignas(cache_line) std::atomic<std::uint32_t> closed;  // nonzero once the owner has closed
   ControlBlock control;
 };

@@ -35,7 +35,8 @@ void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value,
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(limit);
   const timespec time{static_cast<time_t>(seconds.count()),
                       static_cast<long>((limit - seconds).count())};
-  // The result is ignored, because the caller checks its condition again after every return.
+  // The result of the system call is ignored, because the caller checks its condition again after
+  // every return.
   ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &time, nullptr, 0);
 }
 
@@ -156,9 +157,9 @@ std::size_t ShmTransport::recv(int rank, std::span<std::byte> data) {
   return n;
 }
 
-// A rank that wants to sleep announces it and then checks its doorbell. This function changes the
-// doorbell first and then checks whether the rank has announced to sleep. All these accesses are
-// sequentially consistent, so at least one side sees the other, and no wake-up is lost.
+// A rank that is about to sleep announces this and then checks its doorbell. This function changes
+// the doorbell first and then checks for the announcement. All these accesses are sequentially
+// consistent, so at least one side sees the other, and no wake-up is lost.
 void ShmTransport::ring_doorbell(const Segment& segment) const noexcept {
   Inbox& inbox = segment.inbox();
   inbox.doorbell.fetch_add(1, std::memory_order_seq_cst);

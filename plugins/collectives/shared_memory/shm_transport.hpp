@@ -16,10 +16,10 @@
 
 namespace atoll_collectives {
 
-// How peers may have to wake a rank.
+// How a peer can wake a sleeping rank.
 enum class Doorbell {
-  futex_only,       // shared memory is the only transport of the communicator
-  futex_or_socket,  // ranks may wait for other transports at the same time
+  futex_only,       // through a futex only, if the communicator uses no other transport
+  futex_or_socket,  // also through a socket, if ranks wait for other transports at the same time
 };
 
 class ShmTransport final : public Transport {
@@ -56,9 +56,9 @@ class ShmTransport final : public Transport {
     announce_waking();
   }
 
-  // To open the transport, every rank sends the text of published() to each other rank, attaches to
-  // each other rank with the text of that rank, waits until absent() is empty, and then removes the
-  // name of its inbox with conceal().
+  // To open the transport, every rank sends the text of published() to all other ranks, passes the
+  // text of each other rank to attach(), waits until absent() is empty, and then removes the name
+  // of its inbox with conceal().
   std::string published() const;
   void attach(int peer, const std::string& published);
   std::vector<int> absent() const;  // ranks that have not attached to this rank's inbox yet
@@ -75,7 +75,7 @@ class ShmTransport final : public Transport {
             std::vector<pollfd>& descriptors) override;
   void disarm() noexcept override;
   void wake() noexcept override;
-  void finish() noexcept override {}  // peers can read sent bytes even after this rank has closed
+  void finish() noexcept override {}  // not needed: sent bytes stay readable after this rank closes
 
  private:
   struct Peer {

@@ -20,7 +20,7 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::uint64_t message_magic = 0x31776f646e697461;  // the characters "atindow1"
+constexpr std::uint64_t message_magic = 0x31776f646e697461;  // marks a message: "atindow1"
 constexpr auto look_period = 5ms;
 constexpr auto retry_period = 100us;
 
@@ -51,9 +51,9 @@ void Windows::open_socket() {
   ::setsockopt(socket_.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof(on));
 }
 
-// Sends a message and the file descriptor `fd`, unless that is -1. Returns false, so that the
-// caller tries again, if the peer's queue is full or if the peer has not opened the communicator
-// yet.
+// Sends a message, together with the file descriptor `fd` unless `fd` is -1. Returns false if the
+// peer's queue is full or if the peer has not opened the communicator yet; the caller then tries
+// again.
 bool Windows::send(int local, const Message& message, int fd) const {
   auto address = address_of(transport_->inbox_name(static_cast<std::size_t>(local)));
   iovec data{const_cast<Message*>(&message), sizeof(message)};

@@ -66,8 +66,8 @@ class Windows {
   Descriptor socket_;
   std::vector<Window>
       windows_;  // all windows in order of registration; removed windows stay as empty entries
-  std::map<std::uintptr_t, std::size_t> by_address_;       // index of the window at an address
-  std::map<std::pair<std::uint64_t, int>, Part> arrived_;  // keys: window index and local rank
+  std::map<std::uintptr_t, std::size_t> by_address_;       // window that begins at each address
+  std::map<std::pair<std::uint64_t, int>, Part> arrived_;  // parts by window index and local rank
 };
 
 }  // namespace atoll_collectives

@@ -89,7 +89,7 @@ Mesh Mesh::plan(const Topology& topology, World& world) {
 Mesh Mesh::from_plan(World& world, MeshPlan plan) {
   if (plan.inner != 1)
     throw Error(ErrorCode::unsupported, fmt::format("a mesh plan with an inner axis of {} ranks is "
-                                                    "not supported: only replicate x shard is",
+                                                    "not supported: use only replicate x shard",
                                                     plan.inner));
   Mesh mesh(world, {plan.replicate, plan.shard}, plan.order);
   mesh.reason_ = std::move(plan.why);

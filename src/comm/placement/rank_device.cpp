@@ -46,7 +46,7 @@ std::string describe_gpu(World& world, const RankDeviceOptions& options) {
       check_backend(world, options.backend.empty() ? world.config().backend : options.backend);
     }
     return std::string(gpu.uuid());
-  } catch (const std::exception& error) {  // the other ranks wait for this rank's message
+  } catch (const std::exception& error) {  // other ranks wait for a message, so send the error
     return lacking + fmt::format("cannot use its GPU: {}", error.what());
   }
 }

@@ -37,8 +37,8 @@ std::string last_error(const Plugin& plugin, const atoll_comm* comm);
 void retain(const Plugin& plugin);
 void release(const Plugin& plugin, bool failed);
 
-// Returns the services that core offers to plugins: log, store and reduction kernels (atoll_host in
-// plugin.h). The table must not outlive `world`.
+// Returns the services that libatoll offers to plugins: log, store and reduction kernels
+// (atoll_host in plugin.h). The table must not outlive `world`.
 atoll_host host_services(World& world);
 
 }  // namespace atoll_v1::atoll

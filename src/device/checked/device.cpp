@@ -26,7 +26,8 @@ class TaskMark {
   bool before_;
 };
 
-// Counts as synchronization even if the stream failed: no work before that point is still running.
+// The host counts as synchronized with a point of a stream even if the stream failed, because no
+// work before the point is still running.
 template <class Waitable>
 void synchronize_host(Waitable& inner, Lifetimes& lifetimes, const Clock& clock) {
   try {
@@ -202,7 +203,7 @@ class CheckedDevice final : public DeviceBackend {
   void* allocate(std::size_t bytes) override {
     void* data = inner_->allocate(bytes);
     const auto stream = inner_->make_stream({.name = "fill"});
-    stream->fill(data, std::byte{0xff}, bytes);  // NaN in every floating point type
+    stream->fill(data, std::byte{0xff}, bytes);  // bytes that are NaN in every floating-point type
     stream->synchronize();
     return data;
   }

@@ -1,6 +1,7 @@
 // A race detector for streams. It finds conflicting uses of memory that no event orders, and uses
-// outside the lifetime of the memory's content. It decides when work is enqueued, from vector clocks
-// alone, so it finds a missing wait even if the work happened to run in the right order.
+// outside the lifetime of the memory's content. It checks each use while the work is being
+// enqueued, with vector clocks alone, so it finds a missing wait even if the work happened to run
+// in the right order.
 //
 // Each use of memory has a number on its stream. A stream knows all uses before the events that it has
 // waited for, and all uses that the host knew when it enqueued; the host knows all uses before the
@@ -56,7 +57,7 @@ class Clock {
   }
 
  private:
-  std::vector<std::uint64_t> moments_;  // indexed by party
+  std::vector<std::uint64_t> moments_;  // last known operation, indexed by party
 };
 
 struct Range {
@@ -64,15 +65,16 @@ struct Range {
   std::size_t bytes = 0;
 };
 
-// Any thread may call any function. A finding is an Error(internal). The call that makes it throws it,
-// and so does every later call marked "throws", so that a finding made in a destructor is not lost.
+// Any thread may call any function. A finding is an Error(internal). The call that makes a finding
+// throws it, and so does every later call marked "throws findings", so that a finding made in a
+// destructor is not lost.
 class Lifetimes {
  public:
   Lifetimes();
 
   Party add_stream(std::string name);
   Clock record(Party party);
-  void wait(Party party, const Clock& event);  // throws
+  void wait(Party party, const Clock& event);  // throws findings
   void synchronized(const Clock& event);       // the host has synchronized with the event
 
   void allocated(Range range);
@@ -84,12 +86,12 @@ class Lifetimes {
   void freed(const void* data, By by) noexcept;
 
   // use() and hold() ignore memory that this device did not allocate.
-  void use(Party party, Range range, Access access, Label by, Label content);  // throws
-  void hold(Party party, Range range, Label content);                          // throws
+  void use(Party party, Range range, Access access, Label by, Label content);  // throws findings
+  void hold(Party party, Range range, Label content);                          // throws findings
 
   // Records the text as a finding and throws it; for other kinds of misuse.
   [[noreturn]] void report(const std::string& text);
-  void check() const;  // throws
+  void check() const;  // throws findings
 
  private:
   struct Use {
@@ -101,22 +103,22 @@ class Lifetimes {
   using SharedUse = std::shared_ptr<const Use>;
   struct Cell {
     SharedUse write;
-    std::vector<SharedUse> reads;                // the last read of each stream since that write
+    std::vector<SharedUse> reads;                // last read of each stream since the last write
     std::shared_ptr<const std::string> content;  // null if the content is not declared
     bool alive = true;
   };
-  // One allocation. Neighbouring bytes with the same history form a cell, which starts at its key and
-  // ends at the next key.
+  // One allocation. Neighbouring bytes with the same history form a cell. The keys of `cells` are
+  // addresses: a cell starts at its own key and ends at the next one.
   struct Region {
     std::uintptr_t end = 0;
     std::map<std::uintptr_t, Cell> cells;
   };
-  struct Span {  // addresses of a range in one region
+  struct Span {  // first and end address of a range inside one region
     std::uintptr_t begin = 0, end = 0;
   };
   struct Target {
     std::uintptr_t begin = 0;  // start of the region
-    Region* region = nullptr;  // null when the memory was not allocated here, or is empty
+    Region* region = nullptr;  // null if this device did not allocate the range, or if it is empty
     Span span;
   };
 
@@ -131,8 +133,8 @@ class Lifetimes {
   [[noreturn]] void find(const std::string& text);
 
   mutable std::mutex mutex_;
-  std::vector<Clock> clocks_;       // indexed by party
-  std::vector<std::string> names_;  // indexed by party
+  std::vector<Clock> clocks_;       // vector clocks, indexed by party
+  std::vector<std::string> names_;  // names for messages, indexed by party
   std::map<std::uintptr_t, Region> regions_;
   std::optional<Error> found_;
 };

@@ -42,7 +42,7 @@ class Current {
 class PooledEvent {
  public:
   enum class Kind {
-    order,  // without a time, which makes waits cheaper
+    order,  // event without a time stamp, which makes waits cheaper
     time
   };
   PooledEvent(int ordinal, Kind kind);
@@ -52,7 +52,7 @@ class PooledEvent {
 
   cudaEvent_t get() const noexcept { return event_; }
   int ordinal() const noexcept { return ordinal_; }
-  bool happened() const;  // refers to the last cudaEventRecord
+  bool happened() const;  // true once the GPU has reached the last cudaEventRecord() of the event
 
  private:
   int ordinal_;

@@ -51,7 +51,7 @@ class Failure {
   };
 
   std::exception_ptr before(std::uint64_t position, std::vector<const Failure*>& seen) const {
-    // The streams may wait for each other in turn.
+    // Skips streams that were already visited, because streams may wait for each other in a cycle.
     if (std::ranges::find(seen, this) != seen.end()) return nullptr;
     seen.push_back(this);
     std::vector<Source> sources;

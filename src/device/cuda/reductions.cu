@@ -22,7 +22,7 @@ __device__ __forceinline__ T combine(T a, T b) {
   }
 }
 
-constexpr int tree_levels = 12;  // enough for 4,095 parts
+constexpr int tree_levels = 12;  // levels of the adjacent-pair tree; 12 are enough for 4,095 parts
 
 // Builds an adjacent-pair tree from values that arrive one by one, like the carries of a binary
 // counter. Levels are unrolled, so that they stay in registers.
@@ -114,8 +114,9 @@ __global__ void __launch_bounds__(threads, blocks_at_once<T>)
   }
 }
 
-// The same tree for 2, 4 or 8 parts. All parts are loaded before the first addition, because waiting
-// for each load would leave most of the bandwidth unused.
+// Reduces exactly 2, 4 or 8 parts in the order of an adjacent-pair tree. All parts are loaded
+// before the first addition, because waiting for each load would leave most of the bandwidth
+// unused.
 template <class T, ReduceOp op, int n, int nparts>
 __global__ void __launch_bounds__(threads)
     reduce_few(T* dst, const T* parts, std::uint64_t packs, std::uint64_t part_elements) {
@@ -188,7 +189,7 @@ __global__ void __launch_bounds__(threads)
       partial += value * value;
     }
   }
-  // ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7))
+  // Adds the eight partial sums as ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)).
 #pragma unroll
   for (unsigned step = 1; step < lanes; step *= 2) {
     partial += __shfl_down_sync(0xffffffffu, partial, step, lanes);
@@ -196,8 +197,8 @@ __global__ void __launch_bounds__(threads)
   if (block < blocks && lane == 0) out[block] = partial;
 }
 
-// Three kernels compute the norm: the largest value, partial exact sums, and the result. This holds
-// the results of each thread block.
+// Three kernels compute the norm: the largest value, partial exact sums, and the result. NormParts
+// holds the results of each thread block.
 constexpr unsigned norm_parts = 128;
 struct NormParts {
   std::uint64_t largest[norm_parts], high[norm_parts], low[norm_parts];
@@ -271,7 +272,7 @@ __global__ void __launch_bounds__(threads)
 }  // namespace
 
 void CudaOps::reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int block) {
-  ATOLL_ASSERT(dst.count == 0 || parts.count % dst.count == 0, "reduce: parts are not whole");
+  ATOLL_ASSERT(dst.count == 0 || parts.count % dst.count == 0, "reduce: parts of unequal size");
   if (dst.count == 0) return;
   const Current current(ordinal_);
   const auto nparts = static_cast<int>(parts.count / dst.count);
@@ -297,7 +298,7 @@ void CudaOps::reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int
 void CudaOps::sum_squares(Stream& stream, View out, ConstView src) {
   ATOLL_ASSERT(out.dtype == DType::f64 && src.dtype == DType::f32 &&
                    out.count == (src.count + norm_block - 1) / norm_block,
-               "sum_squares: one f64 for each block of f32");
+               "sum_squares: needs f32 src, and an f64 in out for each norm block");
   if (out.count == 0) return;
   const Current current(ordinal_);
   const auto grid = static_cast<unsigned>((out.count * lanes + threads - 1) / threads);
@@ -327,7 +328,7 @@ CudaOps::Clip CudaOps::clip_of(Stream& stream) {
 
 void CudaOps::clip_factor(Stream& stream, View result, ConstView blocks, ClipRule rule) {
   ATOLL_ASSERT(result.count == 3 && result.dtype == DType::f64 && blocks.dtype == DType::f64,
-               "clip_factor: f64 blocks in, norm, factor and steps (f64) out");
+               "clip_factor: needs f64 blocks, and three f64 in result");
   const Current current(ordinal_);
   const Clip clip = clip_of(stream);
   stream.enqueue([word = clip.permit] { *word = 1; });

@@ -66,7 +66,7 @@ class CudaStamp final : public StampBackend {
 
 std::shared_ptr<const Clock::Anchor> Clock::anchor() {
   constexpr std::int64_t fresh_ns =
-      5'000'000'000;  // up to here, f32 milliseconds are exact to 0.5 us
+      5'000'000'000;  // up to 5 s, f32 milliseconds are exact to 0.5 us
   const std::lock_guard lock(mutex_);
   if (anchor_ && steady_ns() - anchor_->ns < fresh_ns) return anchor_;
   const Current current(ordinal_);
@@ -125,7 +125,8 @@ CudaStream::~CudaStream() {
   const cudaError_t status = cudaStreamSynchronize(stream_);
   if (status != cudaSuccess) {
     log::error("cuda: a stream failed before it was destroyed: {}", cudaGetErrorName(status));
-    for (auto& call : calls_) static_cast<void>(call.release());  // the GPU may still run them
+    // Leaks these host functions, because the GPU may still run them.
+    for (auto& call : calls_) static_cast<void>(call.release());
   }
   cudaStreamDestroy(stream_);
 }
@@ -218,7 +219,7 @@ std::chrono::nanoseconds CudaStream::exposed_communication() const {
 
 std::uint64_t CudaStream::begin_range([[maybe_unused]] const Label& label) {
 #if __has_include(<nvtx3/nvToolsExt.h>)
-  char text[128];  // on the stack: there may be no profiler, so ranges must be cheap
+  char text[128];  // on the stack, because ranges must be cheap: there may be no profiler
   *fmt::format_to_n(text, sizeof text - 1, "{} {}", label.what, label.of).out = '\0';
   return nvtxRangeStartA(text);
 #else

@@ -57,7 +57,7 @@ class HostOps final : public DeviceOps {
   }
 
   void reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int block) override {
-    ATOLL_ASSERT(dst.count == 0 || parts.count % dst.count == 0, "reduce: parts are not whole");
+    ATOLL_ASSERT(dst.count == 0 || parts.count % dst.count == 0, "reduce: parts of unequal size");
     stream.enqueue([=] {
       if (dst.count == 0) return;
       std::vector<const void*> pointers;
@@ -78,13 +78,13 @@ class HostOps final : public DeviceOps {
   void sum_squares(Stream& stream, View out, ConstView src) override {
     ATOLL_ASSERT(out.dtype == DType::f64 && src.dtype == DType::f32 &&
                      out.count == (src.count + norm_block - 1) / norm_block,
-                 "sum_squares: one f64 for each block of f32");
+                 "sum_squares: needs f32 src, and an f64 in out for each norm block");
     stream.enqueue([=] { host::sum_squares(out.as<double>(), src.as<float>(), src.count); });
   }
 
   void clip_factor(Stream& stream, View result, ConstView blocks, ClipRule rule) override {
     ATOLL_ASSERT(result.count == 3 && result.dtype == DType::f64 && blocks.dtype == DType::f64,
-                 "clip_factor: f64 blocks in, norm, factor and steps (f64) out");
+                 "clip_factor: needs f64 blocks, and three f64 in result");
     stream.enqueue([=] {
       const double norm = std::sqrt(exact_sum({blocks.as<double>(), blocks.count}));
       const auto limit = static_cast<double>(rule.max_norm);

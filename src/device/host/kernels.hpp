@@ -25,7 +25,7 @@ struct Reduction {
   std::span<void* const> dsts;
   std::span<const void* const> parts;
   const double* factors =
-      nullptr;  // one per part; null means 1. Only for sum and avg of floating types
+      nullptr;  // one factor per part; null means all are 1. Only for sum and avg of floating types
   std::uint64_t count;
   DType dtype;
   ReduceOp op = ReduceOp::sum;

@@ -46,9 +46,9 @@ struct Lanes {
   using Accumulator = T;
   using Tag = hn::ScalableTag<T>;
   using Vector = hn::Vec<Tag>;
-  static std::size_t count() { return hn::Lanes(Tag()); }  // elements of a Vector
+  static std::size_t count() { return hn::Lanes(Tag()); }  // number of elements in a Vector
   static HWY_INLINE Vector load(const T* from) { return hn::LoadU(Tag(), from); }
-  static HWY_INLINE Vector pack(Vector v) { return v; }  // converts to the stored format
+  static HWY_INLINE Vector pack(Vector v) { return v; }  // no conversion: sums are of type T
   static HWY_INLINE void store(Vector v, T* to) { hn::StoreU(v, Tag(), to); }
   static HWY_INLINE void stream(Vector v, T* to) { hn::Stream(v, Tag(), to); }
   template <class Function, class... Vectors>
@@ -126,7 +126,7 @@ struct Lanes<float16> : Lanes<float> {
 // Other reductions share fewer loops, and so do all reductions for the baseline instruction set of
 // x86, which few processors still need. This keeps the compile time of this file low.
 constexpr bool is_baseline =
-    HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2;  // smaller numbers mean better sets
+    HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2;  // Highway gives better instruction sets smaller numbers
 template <class T, ReduceOp op>
 constexpr bool is_usual = !is_baseline && op == ReduceOp::sum &&
                           (std::is_same_v<T, float> || std::is_same_v<T, bfloat16>);
@@ -146,7 +146,7 @@ HWY_INLINE typename Lanes<T>::Vector combine(typename Lanes<T>::Vector left,
         } else if constexpr (op == ReduceOp::max) {
           return hn::IfThenElse(hn::Lt(a, b), b, a);
         } else {
-          return hn::Add(a, b);  // integers wrap
+          return hn::Add(a, b);  // integers wrap around on overflow
         }
       },
       left, right);
@@ -198,7 +198,7 @@ struct Output {
   void* const* dsts;
   std::size_t count;  // number of dsts
   std::size_t first;  // index of the first element to write
-  int divisor;        // 1 means no division
+  int divisor;        // divides the sums of an average; 1 means no division
   Stores stores;
 };
 
@@ -250,7 +250,8 @@ struct Sink {
   std::array<T*, fixed> to;
 };
 
-// Calls body(sink) with the sink for `out`; `usual` sums have sinks of their own for 1, 2 and 4 dsts.
+// Calls body(sink) with the sink for `out`. Sums that are `usual` (f32 and bf16) have specialised
+// sinks for 1, 2 and 4 dsts.
 template <bool usual, class T, class Body>
 void with_sink(const Output<T>& out, const Body& body) {
   const auto with_fixed = [&]<Choice choice>() {
@@ -442,7 +443,7 @@ class Reducer {
 
   const Reduction& reduction_;
   const T* const* parts_;
-  std::unique_ptr<A[]> scratch_;  // one block per level of the tree
+  std::unique_ptr<A[]> scratch_;  // one scratch block per level of the tree
 };
 
 template <class T>
@@ -492,7 +493,7 @@ HWY_EXPORT(reduce_any);
 void reduce_into(const Reduction& reduction) {
   ATOLL_ASSERT(!reduction.parts.empty() && !reduction.dsts.empty(), "reduce: no parts");
   ATOLL_ASSERT(reduction.block == 0 || reduction.parts.size() % reduction.block == 0,
-               "reduce: blocks are not whole");
+               "reduce: the number of parts must be a multiple of the block");
   HWY_DYNAMIC_DISPATCH(reduce_any)(reduction);
 }
 

@@ -16,7 +16,8 @@ namespace {
 // doubles while callers run all work themselves, and bounds the delay of work without a waiter.
 constexpr auto first_nap = std::chrono::microseconds(50);
 constexpr auto longest_nap = std::chrono::microseconds(1600);
-// Naps without new work after which the worker stops polling and sleeps until it is woken.
+// Number of naps without new work after which the worker stops polling and sleeps until it is
+// woken.
 constexpr int naps_before_sleep = 10;
 
 }  // namespace

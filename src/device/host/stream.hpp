@@ -52,7 +52,7 @@ class HostEvent final : public EventBackend {
   std::weak_ptr<Queue> queue_;
   std::shared_ptr<HostEvent> self_;  // keeps the node alive while it is in the queue
   std::atomic<HostEvent*> next_{nullptr};
-  std::atomic<int> happened_{0};  // int maps directly to a futex wait
+  std::atomic<int> happened_{0};  // not bool, because waits on int map directly to a futex
   std::exception_ptr error_;      // first error up to this task; written before happened_
 };
 
@@ -71,7 +71,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
   std::atomic<std::int64_t> exposed_ns{0};
 
  private:
-  // What the worker does while it has no tasks.
+  // State of the worker while it has no tasks.
   enum class Rest {
     none,
     dozing,
@@ -86,15 +86,15 @@ class Queue : public std::enable_shared_from_this<Queue> {
   // Waits until ready() or stopped. The lock is held at entry and at return.
   void await_ready(std::unique_lock<std::mutex>& lock, const std::stop_token& stop);
 
-  // Used by the producer.
+  // Members that only the producer writes, on their own cache line.
   alignas(64) std::atomic<bool> pushing_{false};
   HostEvent* last_;
   std::atomic<std::uint64_t> pushed_{0};
-  // Used by the executor.
+  // Members that only the executor writes, on their own cache line.
   alignas(64) std::shared_ptr<HostEvent> first_;  // last finished task; the next task follows it
   std::exception_ptr error_;                      // the first failure
   std::atomic<std::uint64_t> taken_{0};
-  std::atomic<bool> executing_{false};  // there is an executor
+  std::atomic<bool> executing_{false};  // true while some thread is the executor
 
   alignas(64) std::atomic<Rest> rest_{Rest::none};
   std::mutex mutex_;  // protects the sleep of the worker
@@ -110,7 +110,7 @@ class HostStream final : public StreamBackend {
   void fill(void* dst, std::byte value, std::size_t bytes) override;
   std::shared_ptr<EventBackend> record() override;
   std::shared_ptr<EventBackend> enqueue_and_record(Task work) override;
-  std::shared_ptr<const StampBackend> stamp() override;  // set even after a failure
+  std::shared_ptr<const StampBackend> stamp() override;  // the stamp is set even after a failure
   void wait(std::shared_ptr<EventBackend> event, WaitReason reason) override;
   void synchronize() override;
   std::chrono::nanoseconds exposed_communication() const override;

@@ -25,7 +25,7 @@ class Job {
   explicit Job(const Launch& launch);
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
-  ~Job();  // asks the ranks to exit, then kills those that remain
+  ~Job();  // the destructor asks the ranks to exit, then kills those that remain
 
   // Waits until all ranks are ready, because a job that is still starting takes cores from the
   // other jobs. Throws the same errors as measure().

@@ -67,8 +67,8 @@ class Simulation {
     const double begin = compute_;
     std::size_t next = 0;
     const auto gather_to = [&](std::size_t last) {
-      // A slot becomes free when the residence that is `slots` places earlier ends. The end of that
-      // residence is already known here.
+      // The next gather needs a free slot. A slot becomes free when the unit that was gathered
+      // `slots` places earlier is released, and that time is already known here.
       for (; next <= last && next < residences_.size(); ++next) {
         if (is_there(next, micro)) continue;
         const double free = next < slots ? begin : left[next - slots];

@@ -28,7 +28,7 @@ float noise(std::uint64_t at) {
 
 struct Network {
   std::vector<Matrix> weights, values,
-      slopes;  // values and slopes: a rows x width matrix before each layer, and one at the end
+      slopes;  // per layer boundary, a rows x width matrix of values and its gradients (slopes)
 
   Network() : values(depth + 1, Matrix(rows * width)), slopes(values) {
     for (std::size_t l = 0; l < depth; ++l) {

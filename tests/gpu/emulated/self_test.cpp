@@ -22,7 +22,7 @@ int signal_of(const std::function<void()>& body) {
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
   if (child == 0) {
-    // Remove the handlers of doctest.
+    // Remove the signal handlers of doctest, so that the signal ends the process.
     for (const int sign : {SIGABRT, SIGSEGV}) ::signal(sign, SIG_DFL);
     static_cast<void>(std::freopen("/dev/null", "w", stderr));
     body();

@@ -52,7 +52,7 @@ struct Share {
 
 struct Position {
   std::int64_t epoch = 0;
-  std::int64_t step = 0;  // in the epoch
+  std::int64_t step = 0;  // index of the step within the epoch
   auto operator<=>(const Position&) const = default;
 };
 
@@ -78,17 +78,17 @@ struct RowShape {
   auto operator<=>(const RowShape&) const = default;
 };
 
-using Row = std::vector<std::uint32_t>;  // samples, in row order
+using Row = std::vector<std::uint32_t>;  // samples that share the row, in order
 
 // One step. All members except `mine` and `rows` are equal on every rank.
 struct StepPlan {
   Position position;
-  std::int64_t samples = 0;  // samples, valid, real and padded count all ranks
+  std::int64_t samples = 0;  // samples, valid, real and padded are totals over all ranks
   std::int64_t valid = 0;    // divisor of the summed loss
   std::int64_t real = 0;
   std::int64_t padded = 0;
-  int micro_batches = 0;              // per rank
-  std::vector<RowShape> shapes;       // [rank * micro_batches + index], for every rank
+  int micro_batches = 0;              // number of micro batches on each rank
+  std::vector<RowShape> shapes;       // one per micro batch, at [rank * micro_batches + index]
   std::vector<std::int64_t> lengths;  // lengths of rows, or of documents if packed
   std::vector<std::uint32_t> mine;    // this rank's samples, in order
   std::vector<Row> rows;              // this rank's rows, ordered by micro batch
@@ -125,7 +125,8 @@ class Batches {
   std::vector<std::uint32_t> order_;  // permutation of epoch order_epoch_
 };
 
-// Packs samples into rows of up to `capacity` tokens by best fit, longest sample first. Ties, and samples within a row, keep the given order.
+// Packs samples into rows of up to `capacity` tokens by best fit, longest sample first. Ties, and
+// samples within a row, keep the given order.
 // Precondition: no length exceeds `capacity`.
 std::vector<Row> pack_rows(std::span<const std::uint32_t> samples,
                            const std::function<std::int64_t(std::uint32_t)>& length,

@@ -57,7 +57,7 @@ namespace {
 constexpr std::uintmax_t largest_file = 1U << 30U;
 
 struct FileKind {
-  std::string_view name;  // ending of file names, or prefix before a colon
+  std::string_view name;  // file extension without the dot, or prefix as in json:FILE
   Dataset (*load)(const Source&, const DataSpec&, const Tokenizer&);
 };
 constexpr FileKind kinds[] = {{"json", load_alpaca_json},

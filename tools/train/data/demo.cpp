@@ -19,7 +19,8 @@ constexpr std::array<std::string_view, 24> words{
     "whale", "crab",  "storm", "beach", "stone", "gull", "pearl", "island",
     "rope",  "cloud", "shore", "kelp",  "ray",   "net",  "sail",  "lagoon"};
 
-// The last word of an entry is the colour, or the opposite.
+// The last word of each entry is the answer to a question: the colour of a thing, or the opposite
+// of a word.
 constexpr std::array<std::string_view, 16> colours{
     "grass green",     "snow white",       "coal black",      "blood red",
     "the sea blue",    "a lemon yellow",   "a carrot orange", "a plum purple",

@@ -15,7 +15,7 @@ struct Source {
   std::string_view file;
 };
 
-// alpaca_json.cpp
+// Functions of alpaca_json.cpp.
 
 // One Alpaca record. `instruction` and `output` are required, `input` may be absent, null or empty.
 // Other keys are ignored.
@@ -34,7 +34,7 @@ void read_alpaca_json(const Source& source, const RecordSink& sink);
 // One record per line; blank lines are skipped. Throws Error(bad_data) with file, line and byte.
 void read_alpaca_jsonl(const Source& source, const RecordSink& sink);
 
-// alpaca.cpp
+// Functions of alpaca.cpp.
 
 // Turns records into rows: bos, prompt, output, eos, cut to seq + 1 tokens, of which the last is
 // only a target. Labels begin at the output. A record is dropped and counted if its output does not
@@ -64,12 +64,12 @@ std::string alpaca_prompt(const AlpacaRecord& record);
 Dataset load_alpaca_json(const Source& source, const DataSpec& spec, const Tokenizer& tokenizer);
 Dataset load_alpaca_jsonl(const Source& source, const DataSpec& spec, const Tokenizer& tokenizer);
 
-// text.cpp: documents separated by blank lines. Each becomes bos, text, eos; the joined stream is
-// cut into rows of seq predictions, of which the last may be shorter. Attention crosses documents
-// within a row. Throws Error(bad_data) with the offset of a byte that is not UTF-8.
+// Loads documents separated by blank lines (text.cpp). Each becomes bos, text, eos; the joined
+// stream is cut into rows of seq predictions, of which the last may be shorter. Attention crosses
+// documents within a row. Throws Error(bad_data) with the offset of a byte that is not UTF-8.
 Dataset load_text(const Source& source, const DataSpec& spec, const Tokenizer& tokenizer);
 
-// synthetic.cpp
+// Functions of synthetic.cpp.
 
 // Uniform random tokens of the model's vocabulary, or the tokenizer's if that is unknown. Every
 // position is valid. For speed measurements; there is nothing to learn. Default: 1,024 samples.
@@ -77,14 +77,14 @@ Dataset make_random(const DataSpec& spec, const Tokenizer& tokenizer);
 
 inline constexpr std::int32_t copy_vocabulary = 64;
 
-// Rows of 2 h tokens, h = seq / 2: token 0, h - 1 random tokens of 1..63, then the same h tokens
-// again. Labels are valid where the first half determines the next token: position t in
-// [h, 2 h - 2] predicts token t + 1. Position h - 1 would predict the separator at h, which nothing
-// announces, so it is ignored. Each row has h - 1 valid labels. Needs seq >= 4.
+// Makes rows of 2 h tokens, h = seq / 2: token 0, h - 1 random tokens of 1..63, then the same h
+// tokens again. Labels are valid where the first half determines the next token: position t in [h,
+// 2 h - 2] predicts token t + 1. The label of position h - 1 is ignored, because nothing predicts
+// that the copy begins next. Each row has h - 1 valid labels. Needs seq >= 4.
 Dataset make_copy(const DataSpec& spec);
 
-// demo.cpp: instruction data from templates (sums, reversed words, colours, ...), determined by the
-// seed. Default: 800 records.
+// Generates instruction data from templates (demo.cpp): sums, reversed words, colours and others.
+// The seed determines the records. Default: 800 records.
 Dataset make_demo(const DataSpec& spec, const Tokenizer& tokenizer);
 
 AlpacaRecord demo_record(std::uint64_t seed, std::int64_t index);

@@ -13,7 +13,7 @@ namespace train {
 namespace {
 
 constexpr std::uint64_t length_delimited = 2;
-constexpr std::uint64_t first_extension = 200;  // `extensions 200 to max` of ModelProto
+constexpr std::uint64_t first_extension = 200;  // ModelProto allows extensions from field 200 on
 constexpr std::size_t known_fields = 6;
 
 [[noreturn]] void refuse(std::string_view file, std::size_t offset, std::string_view reason) {
@@ -50,7 +50,7 @@ void check_sentencepiece_file(std::string_view bytes, std::string_view file) {
     if (!length) refuse(file, start, "the file ends inside a field");
     if (*length > bytes.size() - at) {
       refuse(file, start,
-             fmt::format("field {} needs {} bytes and {} are left", field, *length,
+             fmt::format("field {} needs {} bytes, but only {} are left", field, *length,
                          bytes.size() - at));
     }
     if (known) seen[field] = true;

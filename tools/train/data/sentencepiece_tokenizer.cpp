@@ -7,7 +7,7 @@
 namespace train {
 namespace {
 
-// Mistral's model has 0.5 MB; large vocabularies need about 5 MB.
+// Mistral's tokenizer model has 0.5 MB; models with large vocabularies have about 5 MB.
 constexpr std::uintmax_t largest_model = 64U << 20U;
 
 class SentencePieceTokenizer final : public Tokenizer {

@@ -39,7 +39,7 @@ void forward(fsdp::Engine& engine, fsdp::Pass& pass, const Decoder& decoder, con
     const auto scope = pass.forward(engine.unit(unit_name(model, u)));
     decoder.forward(step, u, [&](std::string_view name) { return scope[name]; });
   }
-  // Re-enter embed, so that it stays gathered for the tied head's backward.
+  // Use the unit embed once more, so that it stays gathered for backward of the tied head.
   if (model.tied) const auto table = pass.forward(engine.unit(unit_name(model, 0)));
 }
 

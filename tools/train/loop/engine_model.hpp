@@ -17,7 +17,7 @@ namespace train {
 void add_units(atoll::fsdp::Engine& engine, const ModelConfig& model,
                const std::vector<std::string>& frozen = {});
 
-// Number of elements that these patterns freeze. Throws like add_units().
+// Number of elements of the model that `patterns` freeze. Throws like add_units().
 std::uint64_t frozen_count(const ModelConfig& model, const std::vector<std::string>& patterns);
 
 // Enqueues forward and backward of one micro batch on the step's stream.

@@ -60,7 +60,7 @@ void check_trace(const RunOptions& options) {
 }  // namespace
 
 RunOptions resolved(RunOptions options) {
-  // Every row of synthetic:copy has this length, and a short row teaches copying as well.
+  // Rows of synthetic:copy have seq tokens; short rows teach copying as well as long ones.
   if (options.seq == 0) options.seq = options.data == "synthetic:copy" ? 64 : 512;
   return options;
 }

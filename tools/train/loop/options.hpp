@@ -12,34 +12,34 @@ struct RunOptions {
   std::string model = "mistral-tiny";
   std::string init;                 // HF safetensors file or folder; empty: random weights
   std::vector<std::string> freeze;  // shell patterns of HF names of untrained parameters
-  std::string tokenizer = "bytes";  // or the path of a SentencePiece model
+  std::string tokenizer = "bytes";  // "bytes" or the path of a SentencePiece model
   std::string data = "demo";
   std::int64_t samples = 0;        // number of samples to use; 0: all
   std::int32_t seq = 0;            // longest row in tokens; 0: 512, or 64 for synthetic:copy
   std::int64_t global_batch = 8;   // samples per step, over all ranks
   std::int32_t micro_batch = 1;    // rows per forward and backward of a rank
-  std::string pad_to = "longest";  // or seq, pack; see PadTo
+  std::string pad_to = "longest";  // longest, seq or pack; see PadTo
 
-  std::string optimizer = "adamw";  // or sgd
+  std::string optimizer = "adamw";  // adamw or sgd
   double lr = 1e-3;
-  std::string lr_schedule = "constant";  // or cosine (to a tenth of lr at the last step)
-  std::int64_t lr_warmup = 20;           // steps of linear increase
+  std::string lr_schedule = "constant";  // constant, or cosine (a tenth of lr at the last step)
+  std::int64_t lr_warmup = 20;           // steps in which the learning rate rises linearly
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
   double weight_decay = 0;
   double clip = 1.0;  // largest global gradient norm; 0: no clipping
 
-  std::string strategy = "hybrid_shard";  // or auto: fsdp::choose_strategy
-  std::uint64_t memory_limit = 0;    // bytes per rank; 0: auto uses the rank's share of the machine
-  std::string accumulate = "auto";   // shard or local: atoll::fsdp::Accumulation
-  std::string mesh;                  // "RxS"; empty: planned from the topology
+  std::string strategy = "hybrid_shard";  // name of a strategy, or auto: fsdp::choose_strategy()
+  std::uint64_t memory_limit = 0;    // bytes per rank; 0 limits auto only, to a share of the memory
+  std::string accumulate = "auto";   // auto, shard or local: atoll::fsdp::Accumulation
+  std::string mesh;                  // "RxS", replicate x shard; empty: planned from the topology
   std::string dtype = "f32";         // f32 or bf16, for parameters and activations
   std::string reduce_dtype = "f32";  // f32 or bf16, for gradients on the wire
-  std::string recompute = "none";    // selective or full: activation checkpointing
+  std::string recompute = "none";    // none, selective or full: activation checkpointing
   std::int64_t head_rows = 0;        // tokens per block of logits; 0: usual_head_rows(device)
-  std::string device = "auto";       // or host, cuda
-  std::string backend;               // empty: the best that works
+  std::string device = "auto";       // auto, host or cuda
+  std::string backend;               // name of a backend; empty: the best that works
   int inner_shards = 0;              // ranks per group of partial resharding; 0: off
   int prefetch = 1;
   int reduce_buffers = 2;
@@ -74,7 +74,7 @@ void check(const RunOptions& options);
 // The steps that --trace covers, counted from 1, in a run that continues after `done` steps.
 struct StepRange {
   std::int64_t first = 1;
-  std::int64_t last = 0;  // less than first: no steps
+  std::int64_t last = 0;  // a last step before the first means that no step is traced
 };
 StepRange traced_steps(const RunOptions& options, std::int64_t done);
 

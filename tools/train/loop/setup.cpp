@@ -85,7 +85,7 @@ int compute_threads(const atoll::World& world, const RunOptions& options,
   return threads;
 }
 
-// Compares `mine` of every rank with rank 0's; `tell` describes a difference.
+// Throws if `mine` of any rank differs from that of rank 0; `tell` describes the difference.
 template <class Tell>
 void compare(atoll::World& world, std::string_view subject, const std::string& mine,
              const Tell& tell) {
@@ -100,10 +100,10 @@ std::string flag_difference(const std::string& theirs, const std::string& first)
   const auto flags = nlohmann::json::parse(theirs), others = nlohmann::json::parse(first);
   for (const auto& [flag, value] : flags.items()) {
     if (value == others.at(flag)) continue;
-    return fmt::format("other flags than rank 0: {} is {}, on rank 0 {}", flag, value.dump(),
+    return fmt::format("flags that differ from rank 0: {} is {}, on rank 0 {}", flag, value.dump(),
                        others.at(flag).dump());
   }
-  return "other flags than rank 0";
+  return "flags that differ from rank 0";
 }
 
 // Ranks with different copies of a file or flag would train different models without any error.
@@ -179,7 +179,7 @@ Setup prepare(atoll::World& world, const RunOptions& options) {
   auto place = choose_device(world, options.device, options.backend);
   const atoll::DeviceKind kind = place.device.kind();
   const ActivationPlan plan = activation_plan(options, kind);
-  // Fail before anything is allocated. The engine's memory is checked later.
+  // Activations alone must not exceed --memory-limit. The engine's memory is checked later.
   const std::size_t activations = Activations::bytes_for(model, plan);
   require(options.memory_limit == 0 || activations <= options.memory_limit,
           "--memory-limit: activations alone take {} of {} bytes: use --recompute full or a "

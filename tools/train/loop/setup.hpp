@@ -20,7 +20,7 @@ struct Setup {
   ModelConfig model;
   Dataset dataset;
   atoll::Mesh mesh;
-  Machine machine;  // its kernels have reserved scratch memory for the model
+  Machine machine;  // its kernels have already reserved scratch memory for the model
   DeviceMemory memory;
   atoll::fsdp::StrategyChoice choice;  // of the sharding strategy
 };
@@ -29,7 +29,8 @@ struct Setup {
 // of rank 0.
 Setup prepare(atoll::World& world, const RunOptions& options);
 
-// The numbers of all ranks, by rank; `what` names the exchange. Collective.
+// Exchanges one number of each rank and returns the numbers by rank; `what` names the exchange.
+// Collective.
 std::vector<std::int64_t> exchange_numbers(atoll::World& world, const char* what,
                                            std::int64_t mine);
 

@@ -13,7 +13,7 @@
 namespace train {
 namespace {
 
-// Limit per rank; a record takes about 250 bytes of text.
+// Most records that a rank traces. Each takes about 250 bytes of text in the file.
 constexpr std::size_t most_records = 100'000;
 
 template <class Clock>

@@ -42,7 +42,7 @@ struct RankFigures {
 
 struct StepStart {
   Clock::time_point time;
-  std::chrono::nanoseconds exposed;  // exposed communication before this step
+  std::chrono::nanoseconds exposed;  // exposed communication of all earlier steps
   double enqueue_seconds = 0;        // host time until the whole step was enqueued
 };
 
@@ -80,12 +80,12 @@ class Trainer {
   atoll::Buffer ids_;  // tokens, labels and, for packed rows, positions of a micro batch
   atoll::Buffer figures_;
   std::vector<RankFigures> figures_of_ranks_;  // host copy of figures_
-  std::vector<atoll::Buffer> staging_;         // ids of each micro batch of the current step
+  std::vector<atoll::Buffer> staging_;         // token ids of each micro batch of the step
   // Destroyed before the members above, which its queued work may use.
   atoll::Stream compute_;
-  std::optional<atoll::Communicator> totals_;  // empty with one rank, which needs no backend
+  std::optional<atoll::Communicator> totals_;  // empty on one rank, so that no backend is needed
   StepPlan next_plan_;
-  std::optional<fsdp::Pass> next_pass_;  // opened ahead, so that its first gathers overlap
+  std::optional<fsdp::Pass> next_pass_;  // the next pass, open early so that its gathers overlap
   fsdp::Engine::Traffic counted_;        // traffic of the steps counted so far
   std::int64_t own_memory_ = 0;
   std::int64_t first_step_ = 0;
@@ -328,7 +328,8 @@ StepRecord Trainer::step(std::int64_t index) {
 // The process's memory; called once every buffer has been used.
 void Trainer::note_memory() { own_memory_ = std::max(own_memory_, proportional_bytes()); }
 
-// Called after the first step, which makes most connections, and again at the end.
+// Checks --require-gdr, if it is set. Called after the first step, which opens most connections,
+// and again at the end.
 void Trainer::check_transports() {
   if (totals_ && options_.require_gdr) {
     atoll::require_gpudirect_rdma(world_, totals_->transports());
@@ -380,7 +381,7 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
   const auto planned = static_cast<std::int64_t>(engine_.memory().total());
   const std::int64_t measured = most(
       "train/device_memory", static_cast<std::int64_t>(engine_.device().peak_allocated_bytes()));
-  if (!options_.export_weights.empty()) {  // after the measurement: the plan excludes its memory
+  if (!options_.export_weights.empty()) {  // after measuring: the plan excludes the export's memory
     fsdp::export_weights(options_.export_weights, engine_, atoll::DType::f32,
                          [&](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
                            return hf_name(unit.name(), param.name);
@@ -388,7 +389,7 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
   }
   if (!progress_) return;
   progress_->finish();
-  if (result.steps.empty()) {  // keep metrics.json of the finished run
+  if (result.steps.empty()) {  // keep the finished run's metrics.json
     return log::warn(
         "the checkpoint already has all {} steps, so no step was run; raise "
         "--steps to continue",
@@ -431,7 +432,7 @@ RunResult run(atoll::World& world, const RunOptions& options, const Inspect& ins
     if (inspect) inspect(trainer.engine());
     return result;
   } catch (const std::exception& error) {
-    world.fail(error.what());  // first: the Trainer's destructor waits for the peers' part
+    world.fail(error.what());  // before ~Trainer, which would wait for the other ranks
     throw;
   }
 }

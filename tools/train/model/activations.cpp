@@ -26,8 +26,8 @@ void validate(const ActivationPlan& plan) {
           atoll::name(plan.compute));
 }
 
-// A view of LayerActivations: elements per token, dtype, and whether selective recomputation redoes
-// the view. All layers then share the memory of the first layer's view.
+// A member of LayerActivations: its elements per token, its dtype, and whether selective
+// recomputation recomputes it. All layers then share the memory of the first layer's view.
 struct LayerField {
   View LayerActivations::*view;
   std::int64_t width;

@@ -19,7 +19,7 @@ struct Batch {
   std::int64_t seq = 0;
   atoll::ConstView tokens, labels;
   atoll::ConstView positions = {};
-  std::int64_t documents = 0;  // number in all rows; 0 without positions
+  std::int64_t documents = 0;  // number of documents in all rows; 0 without positions
   std::int64_t size() const noexcept { return rows * seq; }
 };
 
@@ -60,7 +60,7 @@ struct BackwardScratch {
 
 struct HeadActivations {
   atoll::View normed, inverse, dnormed;
-  atoll::View logits;  // compute [head_rows, vocab]; backward replaces them with their gradient
+  atoll::View logits;  // [head_rows, vocab] in the compute dtype; backward puts the gradient here
 };
 
 // Must outlive all work enqueued on it, even if an Error ends a step early.
@@ -76,12 +76,13 @@ class Activations {
   // Throws Error(invalid_argument) if the batch exceeds the plan.
   void require_fits(const Batch& batch) const;
 
-  // Input of layer n; boundary(layers) is the last layer's output. compute [tokens, hidden].
+  // Input of layer n; boundary(layers) is the last layer's output. [tokens, hidden], in the
+  // compute dtype.
   atoll::View boundary(std::int64_t n, const Batch& batch) const;
   LayerActivations layer(std::int64_t n, const Batch& batch) const;
   BackwardScratch backward(const Batch& batch) const;
   HeadActivations head(const Batch& batch) const;
-  // Gradient at the boundary that backward has reached. compute [tokens, hidden].
+  // Gradient at the boundary that backward has reached. [tokens, hidden], in the compute dtype.
   atoll::View gradient(const Batch& batch) const;
   atoll::View rope_table() const { return rope_table_; }
   // f64 [2] on the device: sum of losses and number of valid labels since Decoder::begin().
@@ -100,7 +101,7 @@ class Activations {
   ActivationPlan plan_;
   atoll::Buffer memory_;
   std::vector<atoll::View> boundaries_;
-  std::vector<LayerActivations> layers_;  // a single one under full recomputation
+  std::vector<LayerActivations> layers_;  // one per layer, or one in total under full recomputation
   BackwardScratch backward_;
   HeadActivations head_;
   atoll::View gradient_, rope_table_, total_;

@@ -17,7 +17,7 @@ using Json = nlohmann::json;
 constexpr std::size_t max_config_bytes = std::size_t{1} << 20;
 constexpr std::int64_t default_vocab = 32000;
 
-// In the order of ModelConfig's members.
+// The values of a preset are in the order of ModelConfig's members.
 const std::vector<ModelConfig>& presets() {
   static const std::vector<ModelConfig> all{
       {"mistral-tiny", 6, 192, 6, 2, 32, 512, default_vocab, 1e4, 1e-5, 0, false, 2048},

@@ -17,8 +17,8 @@ struct ModelConfig {
   std::int64_t layers = 0;
   std::int64_t hidden = 0;
   std::int64_t heads = 0;
-  std::int64_t kv_heads = 0;  // divides heads; each serves heads / kv_heads query heads
-  std::int64_t head_dim = 0;  // even; heads * head_dim may differ from hidden
+  std::int64_t kv_heads = 0;  // must divide heads; each serves heads / kv_heads query heads
+  std::int64_t head_dim = 0;  // must be even; heads * head_dim may differ from hidden
   std::int64_t ffn = 0;
   std::int64_t vocab = 0;
   double rope_theta = 10000.0;

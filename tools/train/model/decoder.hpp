@@ -19,7 +19,7 @@ namespace train {
 using WeightLookup = std::function<atoll::ConstView(std::string_view name)>;
 
 struct Gradient {
-  atoll::View view;  // f32, the shape of the weight
+  atoll::View view;  // f32, in the shape of the weight
   WriteMode mode = WriteMode::none;
 };
 using GradientLookup = std::function<Gradient(std::string_view name)>;

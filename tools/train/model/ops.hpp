@@ -51,7 +51,7 @@ bool is_bf16(atoll::DType dtype);
 struct RmsNormForward {
   std::int64_t width;
   float eps;
-  atoll::ConstView x, weight;  // [tokens, width], [width]
+  atoll::ConstView x, weight;  // x: [tokens, width], weight: [width]
   atoll::View y;
   atoll::View inverse;  // f32 [tokens]: 1 / sqrt(mean(x^2) + eps), for the backward pass
 };
@@ -68,7 +68,7 @@ struct RmsNormBackward {
 enum class RopeDirection {
   forward,
   inverse
-};  // inverse is the backward pass
+};  // the backward pass uses inverse
 
 // `positions` (i32 [rows * seq]) separates documents that share a row: each token's position in its
 // document, which starts at 0 in each row and then increases by 1 or restarts at 0. Empty positions
@@ -89,7 +89,7 @@ struct Rope {
 // or all j <= i if window is 0. It always sees itself, so right padding needs no mask.
 struct AttentionShape {
   std::int64_t rows, seq, heads, kv_heads, head_dim, window;
-  std::int64_t documents = 0;  // number in all rows if positions are given; 0: unknown
+  std::int64_t documents = 0;  // documents in all rows if positions are given; 0: unknown
   friend auto operator<=>(const AttentionShape&, const AttentionShape&) = default;
 };
 
@@ -118,7 +118,7 @@ struct SwigluBackward {
 
 struct EmbeddingBackward {
   std::int64_t vocab, width;
-  atoll::ConstView tokens, dy;  // i32 [n], compute [n, width]
+  atoll::ConstView tokens, dy;  // tokens: i32 [n], dy: compute [n, width]
   atoll::View dtable;           // f32 [vocab, width]
   WriteMode mode;
 };
@@ -129,7 +129,7 @@ struct CrossEntropy {
   std::int64_t vocab;
   atoll::ConstView labels;  // i32 [n]
   atoll::View logits;       // f32 or bf16 [n, vocab]; overwritten with scratch values
-  atoll::View dlogits;      // scale * d(sum) / d(logits); may alias logits; count 0: loss only
+  atoll::View dlogits;      // scale * gradient of the sum; may alias logits; empty: only the loss
   float scale;              // 1 / the global number of valid tokens
   atoll::View total;        // f64 [2]: adds the sum of losses and the number of valid rows
 };

@@ -13,14 +13,14 @@
 namespace train {
 
 struct ParamSpec {
-  std::string name;  // within the unit: "self_attn.q_proj.weight"
+  std::string name;  // name within the unit: "self_attn.q_proj.weight"
   std::vector<std::int64_t> shape;
   // Initial values are normal with this mean and deviation: (1, 0) for norms, (0, 0.02) for
   // matrices. o_proj and down_proj add to the residual stream and use 0.02 / sqrt(2 layers), so
   // that its initial variance does not grow with depth.
   float mean = 0;
   float deviation = 0;
-  std::string hf_name{};  // in a Hugging Face checkpoint: "model.layers.0.self_attn.q_proj.weight"
+  std::string hf_name{};  // name in Hugging Face files: "model.layers.0.self_attn.q_proj.weight"
 
   std::int64_t count() const noexcept;
 };

@@ -16,7 +16,7 @@ struct StepRecord {
   std::int64_t step = 0;   // counted from 1; a resumed run continues the count
   std::int64_t epoch = 0;  // epochs are counted from 0
   double seconds = 0;      // duration on the slowest rank
-  double loss = 0;         // mean over valid tokens
+  double loss = 0;         // mean loss of the valid tokens
   double learning_rate = 0;
   double grad_norm = 0;
   std::int64_t samples = 0;
@@ -24,8 +24,8 @@ struct StepRecord {
   std::int64_t real = 0;
   std::int64_t padded = 0;
   // Means over ranks; exposed_worst_seconds is the maximum.
-  double compute_seconds = 0;        // the step without exposed communication
-  double enqueue_seconds = 0;        // until the host had enqueued the step
+  double compute_seconds = 0;        // duration of the step without exposed communication
+  double enqueue_seconds = 0;        // time until the host had enqueued the step
   double communication_seconds = 0;  // time within the step with a collective in flight
   double exposed_comm_seconds = 0;   // time that compute waited for communication
   double exposed_worst_seconds = 0;
@@ -37,7 +37,7 @@ struct StepRecord {
 // Constants that turn counts into rates.
 struct SpeedBase {
   std::int64_t warmup_steps = 0;  // first steps of this run, excluded from rates and fractions
-  std::int64_t parameters = 0;    // of the whole model, for the 6 N estimate
+  std::int64_t parameters = 0;    // of the whole model: N in the estimate of 6 N FLOPs per token
   double peak_flops = 0;          // FLOP/s of one rank, measured or published; 0: unknown
   int world_size = 1;
 };
@@ -47,8 +47,8 @@ struct Speed {
   double seconds = 0;
   std::optional<double> steps_per_s;
   std::optional<double> samples_per_s;
-  std::optional<double> tokens_per_s;         // real positions only
-  std::optional<double> padded_tokens_per_s;  // in addition to tokens_per_s
+  std::optional<double> tokens_per_s;         // positions that hold a token of a sample
+  std::optional<double> padded_tokens_per_s;  // positions of padding, which tokens_per_s excludes
   std::optional<double> valid_tokens_per_s;
   std::optional<double> tflops;     // TFLOP/s per rank, on all computed positions
   std::optional<double> mfu;        // tflops / peak
@@ -67,7 +67,7 @@ struct Speed {
   std::optional<double> padding_fraction;
 };
 
-// `sums` adds up the records of this number of steps.
+// Returns the rates of `steps` steps; `sums` is the sum of their records.
 Speed speed_of(const StepRecord& sums, const SpeedBase& base, std::int64_t steps = 1);
 
 struct Summary {
@@ -77,7 +77,7 @@ struct Summary {
   std::optional<double> loss_first;  // loss of this run's first step
   std::optional<double> loss_last;   // mean of the last loss_window steps, or of all if fewer
   std::optional<double> loss_min;
-  Speed speed;  // of the steps after the warm-up
+  Speed speed;  // rates of the steps after the warm-up
 };
 
 inline constexpr std::size_t loss_window = 20;
@@ -96,8 +96,8 @@ class Metrics {
 
  private:
   SpeedBase base_;
-  Summary summary_;                 // of all steps, still without loss_last and speed
-  StepRecord timed_;                // sums over the steps after the warm-up
+  Summary summary_;                 // figures of all steps, still without loss_last and speed
+  StepRecord timed_;                // sum of the records of the steps after the warm-up
   std::deque<double> last_losses_;  // at most loss_window entries
 };
 

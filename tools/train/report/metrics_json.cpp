@@ -67,7 +67,7 @@ json metrics_json(const RunInfo& run, const SpeedBase& base, const Summary& summ
            {"strategy", run.strategy},
            {"mesh", fmt::format("{}x{}", run.replicate, run.shard)},
            {"world_size", base.world_size},
-           {"gpu0", nullptr},  // other trainers write the first GPU here
+           {"gpu0", nullptr},  // other trainers write the name of the first GPU here
            {"bf16", run.dtype == "bf16"},
            {"approx_tokens_per_rank", std::llround(per_rank)},
            {"steps", summary.steps},

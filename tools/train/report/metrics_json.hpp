@@ -16,7 +16,7 @@ struct RunInfo {
   std::string model;
   std::string dataset;
   std::string tokenizer;
-  std::string strategy;  // atoll::fsdp::name
+  std::string strategy;  // name of the strategy, from atoll::fsdp::name()
   int replicate = 1;
   int shard = 1;
   std::string dtype = "f32";  // f32 or bf16, of the parameters that compute reads
@@ -24,9 +24,9 @@ struct RunInfo {
   std::string transports;     // transports between the ranks; empty with one rank
   // Bytes per rank, the largest of all ranks; the plan is rank 0's.
   std::int64_t peak_memory_bytes = 0;          // peak resident memory of the process
-  std::int64_t planned_memory_bytes = 0;       // memory plan
-  std::int64_t device_memory_bytes = 0;        // peak of the device allocator
-  std::int64_t proportional_memory_bytes = 0;  // resident, shared pages divided by their users
+  std::int64_t planned_memory_bytes = 0;       // the engine's memory plan, with activations
+  std::int64_t device_memory_bytes = 0;        // most bytes allocated on the device at once
+  std::int64_t proportional_memory_bytes = 0;  // resident; shared pages divided among processes
   double wall_time_s = 0;  // duration of the training loop, including warm-up and checkpoints
 };
 

@@ -67,7 +67,7 @@ ProgressOptions progress_options_for(std::FILE* stream) {
   return options;
 }
 
-// Formats a line for a surface that is not silent.
+// Formats a line for a terminal or a log.
 std::string ProgressPacer::shown(const std::string& line) const {
   if (options_.surface != Surface::terminal) return line + "\n";
   const std::size_t width = options_.columns > 1 ? options_.columns - 1 : 1;

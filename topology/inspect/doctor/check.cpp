@@ -16,8 +16,8 @@ namespace {
 // A check reports at most this number of findings; the last one combines the rest. Nobody reads
 // longer lists.
 constexpr std::size_t most_findings = 12;
-// Missing facts beyond this number are ignored: the hosts of a cluster lack facts for the same few
-// reasons.
+// After this number of missing facts, further ones are ignored, because the hosts of a cluster
+// usually lack facts for the same few reasons.
 constexpr std::size_t most_lacks = 64;
 constexpr std::size_t most_reasons = 2;
 

@@ -43,10 +43,10 @@ class FactColumns {
   std::span<const std::string_view> operator[](std::string_view fact) const;
 
  private:
-  static std::size_t number_of(std::string_view fact);  // column of the fact, or nowhere
+  static std::size_t number_of(std::string_view fact);  // column of the fact; `nowhere` if none
   void add(std::size_t device, const Facts& facts);
 
-  // For each fact of the device that was added last, its name and the number of its column.
+  // The name and the column of each fact of the previous device.
   std::vector<std::pair<std::string_view, std::size_t>> places_;
   std::vector<std::string_view> absent_;
   std::vector<std::vector<std::string_view>> columns_;
@@ -94,12 +94,12 @@ struct Machine {
   std::vector<HostView> hosts;
   FactColumns gpu_facts, nic_facts;
   std::vector<Island> islands;
-  std::vector<Affinity> affinity;                 // one entry for each GPU
-  std::vector<std::size_t> gpu_hosts, nic_hosts;  // `nowhere` marks devices of unlisted hosts
-  std::vector<std::size_t> island_of_gpu;         // `nowhere` marks GPUs in no island
-  std::vector<const GpuModel*> models;  // one entry for each GPU; null when the model is unknown
+  std::vector<Affinity> affinity;                 // NICs of each GPU, with the reason
+  std::vector<std::size_t> gpu_hosts, nic_hosts;  // positions of hosts; `nowhere`: unlisted host
+  std::vector<std::size_t> island_of_gpu;         // position in `islands`; `nowhere`: no island
+  std::vector<const GpuModel*> models;            // model of each GPU; null when it is unknown
   std::vector<std::vector<std::size_t>> used;  // for each GPU, the NICs that it should send through
-  std::vector<bool> is_rdma, may_be_active;    // one entry for each NIC
+  std::vector<bool> is_rdma, may_be_active;    // for each NIC: supports RDMA; not known to be down
   std::vector<std::optional<double>> usable;   // bandwidth of each NIC in GB/s
 
  private:
@@ -246,7 +246,7 @@ class Census {
   }
   std::size_t size() const { return size_; }
   std::size_t kinds() const { return counts_.size(); }
-  // The most frequent value and its count. The census must not be empty.
+  // Returns the most frequent value and its count. At least one value must have been added.
   const std::pair<Value, std::size_t>& majority() {
     if (!majority_) {
       auto best = counts_.begin();
@@ -317,8 +317,8 @@ void each_host(const Machine& machine, CheckResult& result, std::string_view fac
   }
 }
 
-// Visits the hosts for which concerns(view) is true. Calls look(view) if a source read the NCCL
-// settings of the host; otherwise reports `setting` as missing on this host.
+// Visits the hosts for which the function `concerns` returns true. Calls look(view) if a source
+// read the NCCL settings of the host; otherwise reports the fact `setting` as missing on this host.
 template <class Concerns, class Look>
 void each_configured_host(const Machine& machine, CheckResult& result, std::string_view setting,
                           Concerns concerns, Look look) {

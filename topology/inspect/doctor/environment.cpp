@@ -146,7 +146,7 @@ void hwloc_version(const Machine& machine, CheckResult& result) {
                  {info,
                   fmt::format("hwloc {} reports twice the bandwidth of NVLink generation {}", text,
                               generation),
-                  "none in atoll, which corrects the bandwidth; other tools do not",
+                  "none in atoll, which corrects the bandwidth; other tools show it doubled",
                   "use hwloc 2.12 or newer"});
       return;
     }

@@ -263,7 +263,7 @@ class Domains {
     }
   }
 
-  // For the first host of each group, the islands of the group.
+  // Maps the first host of each group to the islands of the group.
   std::map<std::size_t, std::vector<std::size_t>> islands;
 
  private:
@@ -338,7 +338,7 @@ void islands_unequal(const Machine& machine, CheckResult& result) {
     if (island->gpus.size() == size) continue;
     result.add(Subject(island->hosts.front()),
                {warning,
-                fmt::format("an island of this host has {}, but {} elsewhere {} {}",
+                fmt::format("an island of this host has {}, but {} on other hosts {} {}",
                             plural(island->gpus.size(), "GPU"), plural(count, "island"),
                             count == 1 ? "has" : "have", size),
                 fmt::format("a shard axis that fits all islands shrinks to {}",

@@ -117,7 +117,7 @@ struct Share {
 
 void nic_shared(const Machine& machine, CheckResult& result) {
   std::vector<std::size_t> share_of(machine.topology.nics.size(), nowhere);
-  // For each pair of a host and an adapter, the position in `shares`.
+  // Maps a host and one of its adapters to the adapter's position in `shares`.
   std::map<std::pair<std::size_t, std::string_view>, std::size_t> adapters;
   std::vector<Share> shares;
   const auto place = [&](std::size_t nic) {
@@ -167,7 +167,7 @@ void rails_assumed(const Machine& machine, CheckResult& result) {
   std::vector<bool> seen(machine.topology.nics.size());
   std::size_t used = 0, assumed = 0, rails = 0;
   for (const HostView& view : machine.hosts) {
-    std::size_t rails_here = 0;  // rails of this host; GPUs that share a NIC share a rail
+    std::size_t rails_here = 0;  // number of rails on this host; GPUs with the same NIC share one
     for (const std::size_t gpu : view.gpus) {
       const std::size_t before = used;
       for (const std::size_t nic : machine.used[gpu]) {

@@ -19,7 +19,7 @@ constexpr std::size_t most_names = 32;
 struct NameList {
   struct Entry {
     std::string_view name;
-    int port = -1;  // -1 means all ports
+    int port = -1;  // port of the adapter; -1 means all ports
     std::string_view text;
   };
   bool exclude = false, exact = false;

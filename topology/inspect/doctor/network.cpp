@@ -11,8 +11,8 @@
 namespace atoll_v1::atoll::doctor {
 namespace {
 
-// Returns for each NIC the number of GPUs that have it as their nearest NIC and have no active NIC
-// at the same distance.
+// Returns for each NIC the number of GPUs for which it is a nearest NIC and no NIC at the same
+// distance is active.
 std::vector<std::size_t> gpus_without_other(const Machine& machine) {
   std::vector<std::size_t> gpus(machine.topology.nics.size());
   for (const Affinity& one : machine.affinity) {

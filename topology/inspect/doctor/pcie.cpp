@@ -36,7 +36,7 @@ void each_pci_device(const Machine& machine, CheckResult& result, std::string_vi
 }
 
 struct PciLink {
-  double gt_s = 0, gt_s_max = 0, width = 0, width_max = 0;  // each is 0 when it is unknown
+  double gt_s = 0, gt_s_max = 0, width = 0, width_max = 0;  // 0 for an unknown rate or width
 };
 
 class PciLinks {
@@ -270,7 +270,7 @@ void ats(const Machine& machine, CheckResult& result) {
         if (value != "no") return;
         const HostView& view = machine.host_of_nic(nic);
         const bool translated = get_fact(view.host->facts, fact::iommu) == "translated";
-        if (!view.is_vm && !translated) return;  // without translations, ATS has nothing to cache
+        if (!view.is_vm && !translated) return;  // no translations for ATS to cache
         result.add(
             machine.nic(nic),
             {warning,

@@ -46,8 +46,9 @@ void ranks_share_gpu(const Machine& machine, CheckResult& result) {
                         "--gpus-per-task=1; Open MPI sets OMPI_COMM_WORLD_LOCAL_RANK)"});
 }
 
-// Finds the package (socket) of a NUMA node. Devices of the host show it if they report both their
-// NUMA node and their package. Otherwise the nodes are divided evenly among the packages.
+// Finds the package (socket) of a NUMA node. The package is known if a device of the host reports
+// both its NUMA node and its package. If no device does, the nodes are divided evenly among the
+// packages.
 class Packages {
  public:
   explicit Packages(const Machine& machine) {
@@ -194,8 +195,8 @@ struct Rows {
   std::size_t crossing = 0;      // rows that consist of several whole islands
   std::size_t splitting = 0;     // rows in several islands that contain only a part of an island
   std::size_t islands = 0;       // largest number of islands in one row
-  std::set<std::size_t> narrow;  // islands that contain more ranks than the row inside them
-  bool known = false;            // true if at least one rank is in a known island
+  std::set<std::size_t> narrow;  // islands that contain a whole row and other ranks
+  bool known = false;            // at least one rank is in a known island
 };
 
 Rows look_at_rows(const Machine& machine) {
@@ -216,7 +217,7 @@ Rows look_at_rows(const Machine& machine) {
   const auto width = static_cast<std::size_t>(std::max(1, plan.shard)) *
                      static_cast<std::size_t>(std::max(1, plan.inner));
   for (std::size_t begin = 0; begin + width <= plan.order.size(); begin += width) {
-    std::map<std::size_t, std::size_t> parts;  // for each island, the number of the row's ranks
+    std::map<std::size_t, std::size_t> parts;  // number of the row's ranks in each island
     for (std::size_t i = begin; i < begin + width; ++i) {
       const auto rank = static_cast<std::size_t>(plan.order[i]);
       ++parts[rank < island_of.size() ? island_of[rank] : nowhere];

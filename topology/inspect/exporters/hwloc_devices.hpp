@@ -52,8 +52,8 @@ class HwlocLayout {
   // Returns the position in parts() for a device near a NUMA node and a package; pass -1 when one
   // of them is unknown.
   std::size_t place(int numa, int package) const;
-  // True if an importer would read back this NUMA node and package for a device at the part
-  // `place`.
+  // True if an importer that reads the exported file assigns this NUMA node and package to a device
+  // at the part `place`.
   bool is_true(std::size_t place, int numa, int package) const;
 
  private:
@@ -120,8 +120,8 @@ bool is_openfabrics(const TopologyNic& nic);
 // Returns hwloc's number for the state of a port: "4" for "active"; "" for an unknown state.
 std::string_view port_state_number(std::string_view state);
 
-// Adds lines to `lost` for other information that hwloc's XML cannot hold: facts, rates,
-// partitions.
+// Adds lines to `lost` for facts, rates, partitions and other information that hwloc's XML cannot
+// hold.
 void find_lost(const Topology& topology, const HwlocDevices& devices,
                std::vector<std::string>& lost);
 

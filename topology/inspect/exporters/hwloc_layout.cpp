@@ -66,8 +66,9 @@ void HwlocLayout::number_parts(const TopologyHost& host, const Topology& devices
   packages_ = complete(std::move(packages), host.packages);
 }
 
-// Returns the package of each NUMA node. A device may show the package of its node; the other nodes
-// are distributed evenly. All nodes are distributed evenly if a package would otherwise have none.
+// Returns the package of each NUMA node. The package of a node is known if a device reports both;
+// the other nodes are distributed evenly. If that leaves a package without nodes, all nodes are
+// distributed evenly.
 std::vector<std::size_t> HwlocLayout::packages_of_numas(const Topology& devices) const {
   std::vector<std::size_t> even;
   for (std::size_t i = 0; i < numas_.size(); ++i)
@@ -165,14 +166,14 @@ std::optional<std::size_t> HwlocLayout::find(int numa, int package) const {
 
 std::size_t HwlocLayout::place(int numa, int package) const {
   const auto by_numa = find(numa, -1), by_package = find(-1, package);
-  if (by_numa && by_package)  // both parts contain the device: choose the smaller one
+  if (by_numa && by_package)  // choose the smaller of the two parts that contain the device
     return parts_[*by_numa].cores < parts_[*by_package].cores ? *by_numa : *by_package;
   return by_numa.value_or(by_package.value_or(0));
 }
 
 bool HwlocLayout::is_true(std::size_t place, int numa, int package) const {
   const auto within = [&](std::optional<std::size_t> other, int number) {
-    if (number < 0) return true;  // an unknown number cannot be wrong
+    if (number < 0) return true;  // a device with an unknown number fits any part
     return other && parts_[*other].holds(parts_[place]);
   };
   return within(find(numa, -1), numa) && within(find(-1, package), package);

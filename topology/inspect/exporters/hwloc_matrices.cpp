@@ -58,7 +58,7 @@ HwlocMatrices::HwlocMatrices(const Topology& topology, const HwlocDevices& devic
 }
 
 void HwlocMatrices::read_links(const Topology& topology) {
-  std::map<std::string, std::size_t> others;  // number of links of each type that is not written
+  std::map<std::string, std::size_t> others;  // number of omitted links of each type
   bool counts_lost = false, rates_lost = false;
   std::map<std::string_view, const GpuModel*> models;
   for (const TopologyGpu& gpu : topology.gpus) models[gpu.id] = find_gpu_model(gpu);

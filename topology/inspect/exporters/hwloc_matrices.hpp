@@ -17,7 +17,7 @@ namespace atoll_v1::atoll {
 struct HwlocSwitch {
   std::string name;
   topology_sources::HwlocPciDevice pci;
-  std::uint64_t id = 0;  // gp_index of the switch in the file
+  std::uint64_t id = 0;  // hwloc's gp_index of the switch in the file
 };
 
 class HwlocMatrices {
@@ -25,7 +25,7 @@ class HwlocMatrices {
   HwlocMatrices(const Topology& topology, const HwlocDevices& devices, const HwlocLayout& layout,
                 std::vector<std::string>& lost);
 
-  // Returns a new gp_index. Every object of a file needs a different gp_index.
+  // Returns a new value of hwloc's gp_index, which must differ for all objects of a file.
   std::uint64_t new_id() { return next_id_++; }
   // Registers the object of a GPU or package; `type` is hwloc's name of the object's type.
   void set_id(const std::string& name, std::string_view type, std::uint64_t id);
@@ -40,8 +40,8 @@ class HwlocMatrices {
     std::string_view name;
     std::vector<std::string> ends;
     std::map<Pair, double> mbyte_s;
-    // True if all values are 0, even on the diagonal. In this way atoll writes that the GPUs have
-    // no links.
+    // True if all values are 0, even on the diagonal. Such a matrix states that the GPUs have no
+    // links.
     bool zeros = false;
   };
 

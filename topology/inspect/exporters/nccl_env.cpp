@@ -194,7 +194,7 @@ class HostLines {
       override_with("NCCL_P2P_DISABLE", "0", "GPUs reach each other directly");
     if (has_peers && is_set("NCCL_SHM_DISABLE"))
       override_with("NCCL_SHM_DISABLE", "0",
-                    "without shared memory, data uses the network even inside the host");
+                    "without shared memory, data travels over the network even inside the host");
     if (has_peers && is_never(setting("NCCL_P2P_LEVEL").value))
       unset("NCCL_P2P_LEVEL", "GPUs reach each other directly");
     if (has_ports && is_never(setting("NCCL_NET_GDR_LEVEL").value))
@@ -214,8 +214,8 @@ class HostLines {
     const Facts& facts = view_.host->facts;
     if (get_fact(facts, fact::peermem) == "yes" || get_fact(facts, fact::dma_buf) == "yes")
       add("NCCL_NET_GDR_LEVEL", "",
-          "without such a file only NCCL_NET_GDR_LEVEL=PHB makes NCCL use GPUDirect, since every "
-          "NIC seems to be at distance PHB");
+          "without a topology file, only NCCL_NET_GDR_LEVEL=PHB makes NCCL use GPUDirect, since "
+          "every NIC seems to be at distance PHB");
   }
 
   const Inspection& inspection_;
@@ -231,7 +231,7 @@ std::string shown(const Line& line) {
   return fmt::format("# {}\n{}={}\n", printable(line.reason), line.name, line.value);
 }
 
-// Prints a line that only some hosts need as a comment with the names of these hosts.
+// Formats a setting that only some hosts need: as a comment that names these hosts.
 std::string shown_for(const Machine& machine, const Line& line,
                       const std::vector<const TopologyHost*>& hosts) {
   std::vector<std::string> names;

@@ -164,7 +164,7 @@ pugi::xml_node HostTree::device(const std::string& busid, std::string_view pci_p
   auto bridges = bridges_of(pci_path);
   std::erase(bridges, busid);
   if (ways_ == Ways::kernel) leave_out_ports(bridges);
-  std::size_t present = bridges.size();  // number of bridges that are already in the tree
+  std::size_t present = bridges.size();  // number of bridges that the tree already contains
   while (present > 0 && !elements_.contains(bridges[present - 1])) --present;
   pugi::xml_node parent = present > 0 ? elements_.at(bridges[present - 1]) : cpu(numa);
   for (std::size_t i = present; i < bridges.size(); ++i) {

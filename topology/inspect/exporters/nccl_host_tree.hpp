@@ -12,7 +12,7 @@
 
 namespace atoll_v1::atoll::nccl {
 
-// Where the PCI paths of a topology come from.
+// The kind of source that provided the PCI paths of a topology.
 enum class Ways {
   kernel,  // paths as in sysfs, from which the ports of switches must be removed
   nccl     // paths from a file of NCCL, of which all bridges are kept

@@ -15,7 +15,8 @@
 namespace atoll_v1::atoll::nccl {
 namespace {
 
-using Numbers = std::map<std::string_view, std::size_t>;  // position of each host, by id
+// Maps the id of each host to its position.
+using Numbers = std::map<std::string_view, std::size_t>;
 
 Numbers numbers_of_hosts(const Topology& topology) {
   Numbers numbers;
@@ -30,8 +31,8 @@ struct LinkSum {
   bool is_shared = false;  // one end is a switch that belongs to no host
 };
 
-// Adds up the links of a topology by ends and type. The names of the ends are alike in the original
-// and in the exported topology.
+// Adds up the links of a topology by ends and type. An end has the same name in the original and in
+// the exported topology.
 class LinkSums {
  public:
   LinkSums(const Topology& topology, const Numbers& hosts) : hosts_(hosts) {
@@ -69,7 +70,7 @@ class LinkSums {
 
 constexpr std::string_view all = "all that is known";
 constexpr std::string_view no_busid = "all that is known (without a bus id)";
-// The file contains a place on PCIe for every device, even if the topology does not know the place.
+// Every device needs a place on PCIe in the file, even if atoll does not know its real place.
 constexpr std::string_view no_place =
     "the real place on PCIe (unknown to atoll; NCCL uses the place in the file)";
 
@@ -223,9 +224,9 @@ class Loss {
   bool from_document_;
   Numbers hosts_, again_hosts_;
   std::vector<std::string> lines_;
-  // For each kind of loss and kind of part, the number of parts that lose this information.
+  // Maps a kind of lost information and a kind of part to the number of parts that lose it.
   std::map<std::pair<std::string_view, std::string_view>, std::size_t> numbers_;
-  // For each kind of part, the names of the facts that are lost.
+  // Maps a kind of part to the names of the facts that are lost.
   std::map<std::string_view, std::set<std::string>> facts_;
 };
 

@@ -140,7 +140,7 @@ class Writer {
   }
 
  private:
-  using Pair = std::pair<std::string, std::string>;  // two bus ids, in ascending order
+  using Pair = std::pair<std::string, std::string>;  // bus ids of two GPUs, in ascending order
   struct Part {
     HostTree tree;
     // Pairs of GPUs with links in the original file, even if only one of the two GPUs shows them.
@@ -148,7 +148,7 @@ class Writer {
     std::vector<const TopologyGpu*> gpus = {};
     std::vector<const TopologyNic*> nics = {};
   };
-  // The other end of the links of a GPU.
+  // The other end of a link of a GPU: a GPU, a switch or a processor.
   struct Target {
     LinkEnd end = LinkEnd::own_switch;
     std::string busid;
@@ -181,7 +181,8 @@ class Writer {
                             pugi::parse_default | pugi::parse_comments, pugi::encoding_utf8);
       const auto elements = nccl::hosts_of(document_.document_element());
       for (std::size_t i = 0; i < elements.size(); ++i)
-        // Devices that the file lacks came from another source, so their paths are the kernel's.
+        // The paths of devices that the file lacks come from another source and have the kernel's
+        // form.
         add_tree(*hosts_.at(original.hosts[i]), elements[i], nccl::Ways::kernel);
       for (Part& part : parts_) note_stated(part);
       original_ = &original;
@@ -201,7 +202,8 @@ class Writer {
       for (Part& part : parts_) part.tree.set_hash(taken);
   }
 
-  // Adds the tree of a host. `ways` is the form of the PCI paths of devices that the tree lacks.
+  // Adds the tree of a host. `ways` is the form of PCI paths of devices that the tree lacks: the
+  // kernel's or NCCL's.
   void add_tree(const TopologyHost& host, const nccl::HostElements& elements, nccl::Ways ways) {
     parts_.push_back({.tree = HostTree(document_.document_element(), elements, host, ways)});
   }
@@ -394,14 +396,15 @@ class Writer {
   const Topology& topology_;
   std::map<std::string, const TopologyHost*> hosts_;
   std::map<std::string, const TopologyGpu*> gpus_;
-  std::set<std::string> from_files_;  // hosts with PCI paths from a file of NCCL
-  // Host and device name of the NICs with several ports.
+  std::set<std::string> from_files_;  // hosts with PCI paths from an NCCL file
+  // Host and device name of each NIC that has several ports.
   std::set<std::pair<std::string, std::string>> with_ports_;
-  std::set<std::string> racks_;                           // ids of switches that belong to no host
-  std::map<std::string, std::map<Target, Links>> links_;  // links of each GPU, by their other end
+  std::set<std::string> racks_;  // ids of switches that belong to no host
+  // Links of each GPU, grouped by their other end.
+  std::map<std::string, std::map<Target, Links>> links_;
   pugi::xml_document document_;
   const TopologyDocument* original_ = nullptr;
-  std::vector<Part> parts_;  // one entry for each host of the file
+  std::vector<Part> parts_;  // one tree for each host of the file
 };
 
 }  // namespace

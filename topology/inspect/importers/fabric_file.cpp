@@ -138,7 +138,8 @@ class NicNames {
   Names<std::string, std::string> hosts_, short_hosts_;
   Names<std::pair<std::string, std::string>, std::size_t> ports_, devices_;
   Names<std::pair<std::string, int>, std::size_t> guids_;
-  std::map<std::string, std::vector<std::string>> numbered_;  // sorted mlx devices of each host
+  // The mlx devices of each host, sorted by name.
+  std::map<std::string, std::vector<std::string>> numbered_;
 };
 
 // The leaf switches that a file contains.

@@ -57,7 +57,8 @@ class XmlReader {
  private:
   struct Place {
     CpuSet cpus;
-    // Position in HwlocMachine::localities; empty until a device at this place is read.
+    // Position of `cpus` in HwlocMachine::localities; empty until a device near these threads is
+    // read.
     std::optional<std::size_t> number = {};
   };
 
@@ -167,7 +168,7 @@ class XmlReader {
     if (!above.path.empty() && read_busid(object, device)) above.path += "/" + busid(device);
   }
 
-  // Returns false when the object has no bus id.
+  // Reads the bus id of an object into `device`. Returns false when the object has no bus id.
   bool read_busid(pugi::xml_node object, HwlocPciDevice& device) const {
     const std::string_view text = object.attribute("pci_busid").value();
     if (text.empty()) return false;
@@ -235,8 +236,8 @@ class XmlReader {
     HwlocMatrix matrix{.name = node.attribute("name").value(), .ends = {}, .values = {}};
     const auto size = XmlDocument::integer(node, "nbobjs");
     if (!size || *size < 1 || *size > static_cast<long long>(most_hwloc_ends))
-      document_.fail(node, fmt::format("nbobjs of the matrix {} is not from 1 to {}", matrix.name,
-                                       most_hwloc_ends));
+      document_.fail(node, fmt::format("nbobjs of the matrix {} is not between 1 and {}",
+                                       matrix.name, most_hwloc_ends));
     const auto count = static_cast<std::size_t>(*size);
     // hwloc splits long lists into several elements.
     for (const pugi::xml_node child : node.children("indexes"))
@@ -260,8 +261,8 @@ class XmlReader {
     machine_.matrices.push_back(std::move(matrix));
   }
 
-  // Finds the object for an index of a matrix: "894", an object of the matrix' type, or
-  // "PCIDev:449".
+  // Finds the object that an index of a matrix refers to: "894" is the gp_index of an object of the
+  // matrix' type; "PCIDev:449" also states the type.
   HwlocEnd read_end(pugi::xml_node matrix, pugi::xml_node child, std::string_view word) const {
     std::string type = matrix.attribute("type").value();
     const auto colon = word.find(':');
@@ -282,7 +283,8 @@ class XmlReader {
 
   const XmlDocument& document_;
   HwlocMachine machine_;
-  std::map<std::pair<std::string, long long>, HwlocEnd> ends_;  // objects by type and gp_index
+  // Objects by their type and hwloc's gp_index.
+  std::map<std::pair<std::string, long long>, HwlocEnd> ends_;
   bool is_version_3_ = false;
 };
 

@@ -17,9 +17,9 @@
 
 namespace atoll_v1::atoll::nccl {
 
-// Value of TopologyDocument::format.
+// Name of NCCL's file format in TopologyDocument::format.
 inline constexpr std::string_view document_format = "nccl xml";
-// Target that NCCL writes for links to switches that the host cannot see.
+// Bus id that NCCL writes as the target of links to switches that the host cannot see.
 inline constexpr std::string_view hidden_target = "fffffff:ff:ff.0";
 inline constexpr std::size_t longest_text = 255;  // longest attribute that NCCL accepts, in bytes
 inline constexpr int most_links = 1024;           // largest number of links between two ends
@@ -39,7 +39,7 @@ std::vector<HostElements> hosts_of(pugi::xml_node system);
 // Maps the bus ids of one host to <pci> elements. Hand-made templates may use one bus id for a
 // bridge and a NIC: the first element is kept, unless the second one is a GPU.
 using PciElements = std::map<std::string, pugi::xml_node, std::less<>>;
-// Returns false when the bus id already belongs to another GPU.
+// Adds a <pci> to the map. Returns false when the bus id already belongs to another GPU.
 bool add_element(PciElements& elements, const std::string& busid, pugi::xml_node pci);
 
 // Returns the PCI class of a <pci>: "030200", or fewer digits if the file has fewer; "" when the
@@ -65,11 +65,11 @@ bool is_plain(std::string_view text);
 
 // What an <nvlink> or <xgmi> element of a GPU leads to.
 enum class LinkEnd {
-  itself,  // the same GPU: a mistake in some templates, which is ignored
+  itself,  // the GPU itself: a mistake in some templates, which is ignored
   gpu,     // GPU of this host that is in the file
   // GPU that is not in the file: files contain only the GPUs of the job that wrote them.
   unseen_gpu,
-  processor,      // CPU, on POWER machines
+  processor,      // CPU; only POWER machines have NVLinks to a CPU
   hidden_switch,  // switch that the host cannot see, so that other hosts may share it
   own_switch      // switch of this host
 };
@@ -115,8 +115,8 @@ bool is_virtual_name(std::string_view net_name);
 struct Rereading {
   const Topology& topology;
   const Topology& again;
-  std::vector<std::string> hosts;  // ids in `topology` of the hosts in `again`, in the same order
-  bool from_document = false;      // the export completes the file that the topology was read from
+  std::vector<std::string> hosts;  // for each host of `again`, its id in `topology`
+  bool from_document = false;      // the export extends the file that `topology` came from
 };
 // Returns one line for each kind of information that is in `topology` but not in `again`.
 std::vector<std::string> find_lost(const Rereading& rereading);

@@ -38,7 +38,7 @@ using nccl::LinkEnd;
 constexpr std::size_t most_devices = 65'536;  // limit for hosts, for GPUs and for NICs
 constexpr long long most_numa_nodes = 65'536;
 constexpr long long most_index = 1'000'000;
-constexpr std::string_view bad_count = "the number of links is not from 1 to 1024";
+constexpr std::string_view bad_count = "the number of links is not between 1 and 1024";
 
 // The links of one GPU to switches.
 struct SwitchLinks {
@@ -86,8 +86,8 @@ class HostReader {
     long long port = 0;
     pugi::xml_node node;
   };
-  // The number of links between two GPUs, as the element of each GPU gives it; 0 when the element
-  // gives no number.
+  // The number of links between two GPUs, as each of the two GPU elements states it; 0 when an
+  // element states no number.
   struct Pair {
     int from_first = 0, from_second = 0;
     std::string type;
@@ -147,7 +147,7 @@ class HostReader {
       nccl::add_gdr(element, gpu.facts);
       const std::string gcn = nccl::gcn_of(element);
       set_fact(gpu.facts, fact::gcn, gcn);
-      // For AMD GPUs, RCCL writes the number of compute units into this attribute.
+      // For AMD GPUs, RCCL writes the number of compute units into the attribute `sm`.
       const auto sm = nccl::integer_in(element, "sm", {10, 999});
       if (sm && gcn.empty() && nccl::vendor_of(pci) != nccl::amd)
         set_fact(gpu.facts, fact::sm, std::to_string(*sm));
@@ -304,9 +304,9 @@ class HostReader {
     gpus_[to].is_linked = true;
   }
 
-  // Adds the links of each pair of GPUs. If the elements of the two GPUs give different numbers of
+  // Adds the links of each pair of GPUs. If the elements of the two GPUs state different numbers of
   // links, the smaller number is used and a conflict is added. There is no conflict if one of the
-  // GPUs has no <gpu> element, which could give a number.
+  // GPUs has no <gpu> element.
   void join_pairs() {
     for (const auto& [ends, pair] : pairs_) {
       const Found &first = gpus_[ends.first], &second = gpus_[ends.second];

@@ -39,17 +39,17 @@
 namespace atoll_v1::atoll::importers {
 namespace {
 
-constexpr std::size_t header_lines = 200;  // the header must be among this number of first lines
+constexpr std::size_t header_lines = 200;  // number of first lines that may contain the header
 constexpr std::size_t header_bytes = std::size_t{1} << 20;
 constexpr std::size_t longest_line = std::size_t{64} << 10;
 constexpr std::size_t longest_name = 64;
 constexpr std::string_view name_bytes =
     "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-.:";
-constexpr std::size_t most_devices = 1024;  // a matrix of more devices would have too many paths
+constexpr std::size_t most_devices = 1024;  // most devices in a matrix: each pair has a path
 constexpr int most_cpus = 16'384;
 constexpr int most_nodes = 1'024;  // largest number of NUMA nodes
 constexpr int highest_gpu = 65'535;
-constexpr int most_links_of_gpu = 18;  // largest number of links of a GPU up to NVLink 5
+constexpr int most_links_of_gpu = 18;  // no GPU up to NVLink 5 has more links
 
 // Returns the position after the terminal escape at `at`, or `at` itself when there is no escape.
 std::size_t after_escape(std::string_view text, std::size_t at) {
@@ -116,8 +116,8 @@ enum class CellKind : std::uint8_t {
 
 struct Cell {
   CellKind kind = CellKind::silent;
-  PathLevel level = PathLevel::sys;  // valid for CellKind::path
-  std::uint16_t count = 0;           // number of NVLinks, valid for CellKind::links
+  PathLevel level = PathLevel::sys;  // distance, if the kind is CellKind::path
+  std::uint16_t count = 0;           // number of NVLinks, if the kind is CellKind::links
   std::uint32_t offset = 0;          // byte offset in the file, which has at most 64 MiB
   bool same(const Cell& other) const {
     return kind == other.kind && level == other.level && count == other.count;
@@ -155,7 +155,7 @@ bool is_cell(std::string_view token) { return cell_of(token).has_value(); }
 struct Header {
   Tokens devices;
   std::size_t tails = 0;  // number of columns after the matrix
-  // Positions of the columns "CPU Affinity" and "NUMA Affinity" among these columns.
+  // Positions of "CPU Affinity" and "NUMA Affinity" among the columns after the matrix.
   std::optional<std::size_t> cpus, numa;
 };
 
@@ -167,7 +167,7 @@ void read_tails(std::span<const std::string_view> tokens, Header& header) {
     const bool is_affinity = is(at + 1, "Affinity");
     if (is_affinity && is(at, "CPU")) header.cpus = header.tails;
     if (is_affinity && is(at, "NUMA")) header.numa = header.tails;
-    at += is_affinity ? 2 : is(at + 1, "NUMA") ? 3 : 1;  // "GPU NUMA ID" has three words
+    at += is_affinity ? 2 : is(at + 1, "NUMA") ? 3 : 1;  // the column "GPU NUMA ID" has three words
   }
 }
 
@@ -410,8 +410,8 @@ class MatrixReader {
     host.gpu_links = state();
   }
 
-  // Whether the links between GPUs are known. A single GPU has no peer in the matrix, so its links
-  // are unknown.
+  // Returns whether the links between GPUs are known. A single GPU has no peer in the matrix, so
+  // its links are unknown.
   IslandState state() {
     bool is_silent = gpus_.size() < 2;
     for (const std::size_t a : gpus_)
@@ -441,7 +441,7 @@ class MatrixReader {
   std::string origin_, host_;
   Header header_;
   std::map<std::string_view, std::size_t> columns_;
-  std::vector<std::size_t> gpus_;  // columns of GPUs
+  std::vector<std::size_t> gpus_;  // columns of the matrix that are GPUs
   std::vector<Cell> cells_;        // cells of all rows, in row-major order
   std::bitset<most_cpus> cpus_;    // CPUs that are near at least one device
   std::vector<std::vector<int>> near_nodes_;

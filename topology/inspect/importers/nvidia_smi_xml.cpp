@@ -72,7 +72,7 @@ bool is_hexadecimal(std::string_view text) {
 }
 
 void read_pci(pugi::xml_node pci, Facts& facts) {
-  // In this element, the device id precedes the vendor id.
+  // The driver writes device id and vendor id as one number, such as 0x233010DE.
   std::string device = lower_case(trimmed(pci.child_value("pci_device_id")));
   if (device.starts_with("0x")) device.erase(0, 2);
   if (device.size() == 8 && is_hexadecimal(device))
@@ -114,7 +114,7 @@ std::string health_of(pugi::xml_node health) {
     } else if (value == "true" || value == "yes") {
       add(words);
     } else if (yes_or_no(child).empty() && value != "full") {
-      add(fmt::format("{} {}", words, value));  // for example "bandwidth degraded"
+      add(fmt::format("{} {}", words, value));  // a fault such as "bandwidth degraded"
     }
   }
   const std::string summary = lower_case(words_of(health.child("summary")));

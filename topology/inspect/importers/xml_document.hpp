@@ -1,5 +1,5 @@
 // Parses untrusted XML documents: at most 2,000,000 elements, nested at most 64 levels deep. Error
-// texts contain the byte offset of the wrong element.
+// messages contain the byte offset of the faulty element.
 #pragma once
 
 #include <cstddef>

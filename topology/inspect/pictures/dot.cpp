@@ -19,8 +19,8 @@ constexpr double heading_font = 13, problem_font = 10;
 constexpr double track_pitch = 13;
 constexpr double row_gap = 24;
 constexpr double summary_width = 330, summary_height = 4 * line_height;
-constexpr double widest_row = 1400;     // in points; a wider row of groups is split in two
-constexpr double widest_problem = 800;  // in points; longer findings do not widen the picture
+constexpr double widest_row = 1400;     // a wider row of groups is split in two; width in points
+constexpr double widest_problem = 800;  // findings widen the picture to at most this width
 
 // Colours of the tracks. Colour-blind readers can distinguish them, and none looks like the colour
 // of an error or a warning.

@@ -66,7 +66,7 @@ double text_width(std::string_view text, double font);
 // Joins `parts` with spaces into lines of at most `width` points, without splitting a part.
 std::vector<std::string> wrapped(const std::vector<std::string>& parts, double width, double font);
 
-// Cuts a text to `width` points and appends dots to a text that was cut.
+// Shortens a text to `width` points. A text that was shortened ends in dots.
 std::string shortened(std::string_view text, double width, double font);
 
 class Canvas {

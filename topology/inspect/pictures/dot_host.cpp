@@ -11,7 +11,7 @@ namespace atoll_v1::atoll::drawing {
 namespace {
 
 constexpr std::size_t most_in_stack = 6;
-// On a host without GPUs, each of up to this number of NICs is a stack of its own.
+// On a host without GPUs, each NIC is drawn on its own if there are at most this number of NICs.
 constexpr std::size_t most_single_nics = 8;
 
 std::string_view last_part(std::string_view id) { return id.substr(id.rfind('/') + 1); }
@@ -174,7 +174,8 @@ void shorten(NicStack& stack) {
 void add_stacks(const Parts& parts, const HostParts& host, HostBox& box) {
   const Topology& topology = parts.topology();
   const std::map<std::size_t, Use> uses = uses_of(parts, box);
-  std::map<std::pair<Gpus, Gpus>, std::size_t> stack_of;  // stack for each pair (users, near)
+  // Position of the stack for each pair of users and near GPUs.
+  std::map<std::pair<Gpus, Gpus>, std::size_t> stack_of;
   NicStack others;
   for (const std::size_t position : host.nics) {
     const TopologyNic& nic = topology.nics[position];

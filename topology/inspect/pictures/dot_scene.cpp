@@ -26,14 +26,14 @@ constexpr std::size_t most_problems = 8;
 
 struct Candidate {
   std::string name, last_name;        // names of the first and the last host of the candidate
-  std::vector<std::size_t> likeness;  // numbers that are equal for candidates that look alike
+  std::vector<std::size_t> likeness;  // equal for candidates that look the same
   Mark mark = Mark::none;
   std::size_t hosts = 1;
 };
 
 struct Told {
   std::vector<std::string> parts;
-  std::optional<std::size_t> like;  // position of the drawn candidate that looks alike
+  std::optional<std::size_t> like;  // position of the drawn candidate that looks the same
 };
 
 struct Choice {
@@ -157,7 +157,7 @@ Mark worst_mark(const HostBox& host) {
 // Returns the data that is needed to choose the groups to draw. The boxes of all hosts are not
 // kept, because they would need much memory.
 std::vector<Candidate> candidates_of(const Parts& parts) {
-  std::unordered_map<std::string, std::size_t> numbers;  // a number for each different likeness
+  std::unordered_map<std::string, std::size_t> numbers;  // number of each different appearance
   std::vector<Candidate> candidates;
   for (const HostParts& host : parts.hosts()) {
     HostBox box = make_host(parts, host);
@@ -202,7 +202,8 @@ Group make_group(const Parts& parts, const std::vector<Candidate>& hosts, const 
   return group;
 }
 
-using StackPlace = std::array<std::size_t, 3>;  // positions of group, host and stack
+// Position of a NIC stack: its group, its host in the group, its place in the host.
+using StackPlace = std::array<std::size_t, 3>;
 
 std::map<std::string, StackPlace, std::less<>> stack_places(const std::vector<Group>& groups) {
   std::map<std::string, StackPlace, std::less<>> places;  // for each NIC id, the place of its stack

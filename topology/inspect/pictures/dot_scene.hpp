@@ -32,7 +32,7 @@ struct GpuBox {
 };
 
 struct NicBox {
-  std::string id, name, note;  // the name is "mlx5_0", the note "400G IB"
+  std::string id, name, note;  // such as name "mlx5_0" and note "400G IB"
   std::string tooltip;
   Mark mark = Mark::none;
   bool is_active = true;
@@ -45,9 +45,9 @@ struct NicStack {
   // GPUs that send through the stack, as positions in HostBox::gpus.
   std::vector<std::size_t> users = {};
   std::vector<std::size_t> near = {};  // GPUs that would send through the NICs if these were active
-  std::vector<std::size_t> tracks = {};  // positions in Scene::tracks
+  std::vector<std::size_t> tracks = {};  // connected lines, as positions in Scene::tracks
   std::string more = {};                 // text about NICs that are not drawn: "and 3 more"
-  Rect last = {};  // place of the lowest row: the last NIC, or the text `more`
+  Rect last = {};  // area of the lowest row, which shows the last NIC or `more`
 };
 
 // Direct links between two GPUs.
@@ -69,7 +69,7 @@ struct Bar {
 };
 
 struct IslandBox {
-  std::string id, detail;  // the detail is the GPU model: "H100 80GB HBM3"
+  std::string id, detail;  // `detail` is the GPU model: "H100 80GB HBM3"
   // Parts of the title: "NVLink island:", "8 GPUs,", "450 GB/s a GPU"
   std::vector<std::string> title;
   IslandState state = IslandState::unknown;

@@ -35,7 +35,7 @@ std::string to_text(const MeshPlan& plan, Colour colour) {
   const std::size_t row =
       static_cast<std::size_t>(plan.shard) * static_cast<std::size_t>(plan.inner);
   const std::span<const int> order(plan.order);
-  // With inner ranks, a row of the mesh contains several shard groups.
+  // With tensor parallelism (inner ranks), a row of the mesh contains several shard groups.
   const std::string_view group = has_inner ? "replica" : "shard group";
   for (int i = 0; i < std::min(plan.replicate, most_rows); ++i)
     text += fmt::format("  {} {}: ranks {}\n", group, i,

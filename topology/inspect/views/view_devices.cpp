@@ -19,8 +19,8 @@ using Sights = std::vector<Sight<Device>>;
 template <class Device>
 using Groups = std::vector<DeviceGroup<Device>>;
 
-// Whether devices with different bus ids may match. They may be the same device, because a virtual
-// machine renumbers its PCI bus.
+// States whether devices with different bus ids may match. They may be the same device, because a
+// virtual machine renumbers its PCI bus.
 enum class OtherBusids {
   accept,
   refuse
@@ -156,8 +156,8 @@ class DeviceMatcher {
            });
   }
 
-  // If one view has only bus ids of GPUs and the other only indices, matches the GPUs in order:
-  // NVML assigns indices in the order of bus ids.
+  // If one view has only bus ids of GPUs and the other view has only indices, matches the GPUs in
+  // order, because NVML assigns indices in the order of bus ids.
   void join_in_order(Sights<TopologyGpu>& left) {
     using Place = std::pair<std::string, int>;
     std::vector<std::pair<Place, std::size_t>> of_groups, of_left;

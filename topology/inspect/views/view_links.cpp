@@ -16,8 +16,8 @@ namespace {
 struct Cluster {
   std::set<std::string> gpus;
   bool is_switched = false;
-  std::map<std::string, double> of_gpu;  // sum over all links of each GPU
-  // For each pair of GPUs, the sum over the direct links between them.
+  std::map<std::string, double> of_gpu;  // number or bandwidth of all links of each GPU
+  // Number or bandwidth of the direct links between each pair of GPUs.
   std::map<std::pair<std::string, std::string>, double> of_pairs;
 
   // True if both clusters have the same GPUs and links. Two GPUs on a switch are treated like two

@@ -6,7 +6,7 @@
 #define __DEVICE_LAUNCH_PARAMETERS_H__  // emulated.hpp declares threadIdx and similar variables
 #define __shared__ thread_local         // a host thread runs one block at a time
 #define __launch_bounds__(...)
-// The version of the toolkit cannot call a host function.
+// Hides the toolkit's function, which cannot launch a kernel that is a host function.
 #define cudaLaunchKernelEx toolkit_launch_kernel_ex
 
 #include_next <cuda_runtime.h>

@@ -43,7 +43,8 @@ struct Tile {
   std::size_t m, n, k;
 };
 
-// Vectors of accumulators per row. A block keeps 16 of AVX-512's 32 registers, or 8 of 16.
+// Vectors of accumulators per row. With them, a block occupies 16 of the 32 registers of AVX-512,
+// and 8 of the 16 registers of other instruction sets.
 #if HWY_TARGET <= HWY_AVX3
 inline constexpr std::size_t wide_vectors = 4;
 #else
@@ -115,7 +116,7 @@ std::size_t block_rows(std::size_t seq) {
 
 struct Sizes {
   std::size_t seq, seq_pad, dim, dim_pad, group, heads, kv_heads, window, block;
-  const std::int32_t* positions = nullptr;  // of one row; null if the row is one document
+  const std::int32_t* positions = nullptr;  // positions in one row; null if the row is one document
   explicit Sizes(const AttentionShape& shape)
       : seq(to_size(shape.seq)),
         seq_pad(padded(seq)),
@@ -276,7 +277,7 @@ void attention_forward_typed(const AttentionForward& args, const AttentionTask& 
   float* out = take(memory, sizes.block * sizes.dim_pad);
   float* scores = take(memory, sizes.block * sizes.seq_pad);
   const std::size_t kv_at = task.row * sizes.seq * kv_width + task.kv_head * sizes.dim;
-  // `values` holds the packed keys until they have been transposed.
+  // `values` holds the packed keys until they have been transposed; only then are values packed.
   pack_keys<T>({args.k.as<T>() + kv_at, kv_width}, sizes, values, keys);
   pack_keys<T>({args.v.as<T>() + kv_at, kv_width}, sizes, values, nullptr);
   for (std::size_t g = 0; g < sizes.group; ++g) {
@@ -309,7 +310,7 @@ void attention_forward(const AttentionForward& args, const AttentionTask& task) 
   with_type(args.q.dtype, [&](auto zero) { attention_forward_typed<decltype(zero)>(args, task); });
 }
 
-// Turns scores into P and dprobs into dS.
+// Turns scores S into P = exp(S - lse), and dprobs from dP into dS = P (dP - delta).
 HWY_INLINE void softmax_backward_row(float* scores, float* dprobs, std::size_t span,
                                      const Visible& visible, float lse, float delta) {
   const Floats d;

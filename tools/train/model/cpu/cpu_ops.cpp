@@ -204,7 +204,7 @@ class CpuOps final : public Ops {
 
   int threads_;
   MatMul matmul_;
-  std::vector<Scratch> scratch_;  // one per thread
+  std::vector<Scratch> scratch_;  // scratch memory of each thread
   Scratch shared_;
   std::vector<double> row_losses_;
 };

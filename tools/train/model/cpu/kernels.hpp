@@ -7,7 +7,8 @@
 
 #include "model/ops.hpp"
 
-// Exports a kernel and defines the function declared below, which calls its best version.
+// Exports a kernel and defines the function that this header declares for it, which calls the best
+// version for the processor.
 #define ATOLL_DISPATCH(result, name, parameters, ...) \
   HWY_EXPORT(name);                                   \
   result name parameters { return HWY_DYNAMIC_DISPATCH(name)(__VA_ARGS__); }
@@ -18,7 +19,7 @@ struct Range {
   std::size_t first, last;  // last is exclusive
 };
 
-// Converts a non-negative count.
+// Converts a count, which must not be negative, to size_t.
 inline std::size_t to_size(std::int64_t value) noexcept { return static_cast<std::size_t>(value); }
 
 void add(atoll::ConstView a, atoll::ConstView b, atoll::View out, Range elements);
@@ -28,7 +29,8 @@ void rope(const Rope& args, Range tokens);
 // Converts between f32 and bf16.
 void convert(atoll::ConstView from, atoll::View to, Range elements);
 
-// Overwrites or accumulates these columns of every vocabulary row, tokens in ascending order.
+// Overwrites or accumulates the given columns in every row of the embedding table's gradient. Adds
+// tokens in ascending order.
 void embedding_backward(const EmbeddingBackward& args, Range columns);
 
 void rms_norm_forward(const RmsNormForward& args, Range tokens);
@@ -45,7 +47,7 @@ void cross_entropy(const CrossEntropy& args, Range tokens, double* row_loss);
 // One sequence and one key-value head, with all query heads that share it.
 struct AttentionTask {
   std::size_t row, kv_head;
-  float* scratch;  // attention_*_scratch floats, 64-byte aligned
+  float* scratch;  // as many floats as attention_*_scratch() returns, 64-byte aligned
 };
 std::size_t attention_forward_scratch(const AttentionShape& shape);
 std::size_t attention_backward_scratch(const AttentionShape& shape);

@@ -8,7 +8,7 @@
 namespace train::cpu {
 
 enum class Bf16Arithmetic {
-  automatic,  // oneDNN's bf16 kernels if the processor has AVX512-BF16, else convert
+  automatic,  // uses oneDNN's bf16 kernels if the processor has AVX512-BF16, otherwise converts
   convert     // converts operands to f32: any processor, at f32 speed
 };
 

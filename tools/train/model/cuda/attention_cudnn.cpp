@@ -66,8 +66,8 @@ void* address(atoll::ConstView view) { return const_cast<void*>(view.data); }
 
 struct Attention::Impl {
   cudnnHandle_t handle = nullptr;             // null if cuDNN is absent
-  bool deterministic;                         // fix the order of backward's sums
-  int capability = 0;                         // of the device, for example 90 for an H100
+  bool deterministic;                         // backward sums in a fixed order
+  int capability = 0;                         // compute capability of the GPU: 90 for an H100
   std::map<Key, std::optional<Plans>> plans;  // nullopt: cuDNN does not support the shape
   std::set<std::string> told;                 // reasons that were logged
   std::optional<std::size_t> reserved;        // scratch bytes available to later plans
@@ -106,7 +106,7 @@ struct Attention::Impl {
     return Plans{std::move(*forward), std::move(*backward)};
   }
 
-  // Why cuDNN cannot compute packed rows of this key; empty if it can.
+  // Returns why cuDNN cannot compute packed rows of the shape `key`; empty if it can.
   std::string objection(const Key& key) const {
     if (key.documents == 0) return "";
     // Earlier versions assume that parts of backward's workspace are zero (TransformerEngine
@@ -115,7 +115,7 @@ struct Attention::Impl {
     if (version() < oldest) return "packed rows need version 9.18";
     if (capability < 90 || capability >= 110)
       return "packed rows need an H100, B200 or similar GPU";
-    // Otherwise the front end sizes the workspace for documents of a whole row each.
+    // For other head sizes, the front end sizes the workspace for documents of a whole row each.
     if (key.head_dim % 16 != 0) return "packed rows need a head_dim that is a multiple of 16";
     // Deterministic backward needs a matrix of scores of a whole row for each document and head.
     return deterministic ? "deterministic backward of packed rows needs too much memory" : "";
@@ -173,7 +173,7 @@ struct Attention::Impl {
     auto found = plans.find(key);
     if (found == plans.end()) {
       if (plans.size() >= most_shapes) {
-        // plans may be in use
+        // work on the stream may still use the plans
         atoll::cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
         plans.clear();
       }
@@ -216,7 +216,7 @@ struct Attention::Impl {
                        {tensor::statistics_offsets, index.statistics}});
     }
     if (fe::detail::set_stream(handle, stream) != CUDNN_STATUS_SUCCESS) {
-      fail(ErrorCode::backend, "cuDNN: it does not take the stream");
+      fail(ErrorCode::backend, "cuDNN: setting the stream failed");
     }
     check(plan.graph->execute(handle, pointers, memory + index_bytes),
           direction == Direction::forward ? "attention_forward" : "attention_backward");
@@ -246,7 +246,7 @@ std::size_t Attention::cudnn_version() const noexcept { return impl_->version();
 
 std::size_t Attention::scratch_bytes(cudaStream_t stream, const AttentionShape& shape,
                                      DType dtype) {
-  impl_->reserved.reset();  // this request may exceed the previous one
+  impl_->reserved.reset();  // plan without the limit of the previous request
   const Plans* const plans = impl_->plans_for(stream, shape, dtype);
   if (!plans) return 0;
   impl_->reserved = plans->workspace_bytes();

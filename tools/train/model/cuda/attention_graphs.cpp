@@ -116,7 +116,7 @@ void describe_backward(fe::graph::Graph& graph, const AttentionKey& key, bool de
   attributes.set_name("attention_backward").set_deterministic_algorithm(deterministic);
   set_mask(attributes, key);
   layout.set_lengths(attributes);
-  if (key.documents > 0) {  // otherwise the workspace would allow seq tokens per document
+  if (key.documents > 0) {  // without this, the workspace allows seq tokens per document
     attributes.set_max_total_seq_len_q(key.rows * key.seq)
         .set_max_total_seq_len_kv(key.rows * key.seq);
   }
@@ -135,7 +135,7 @@ void find_cudnn() {
   constexpr auto what = "attention in bf16";
   static const Library runtime(fmt::format("libcudart.so.{}", CUDART_VERSION / 1000), what);
   static const Library library(fmt::format("libcudnn.so.{}", CUDNN_MAJOR), what);
-  fe::cudnn_dlhandle = library.handle();  // the headers find `runtime` by themselves
+  fe::cudnn_dlhandle = library.handle();  // the headers find libcudart by themselves
 }
 
 void describe_attention(fe::graph::Graph& graph, const AttentionKey& key, Direction direction,

@@ -109,7 +109,8 @@ template <class Tile>
 struct Sums {
   float values[Tile::rows][4 * Tile::groups] = {};
 
-  // Adds weights [resident][passing + 1] times the tile [passing][stride].
+  // Adds weights x tile. `weights` has passing + 1 floats for each row that stays in the block;
+  // `tile` has Tile::stride floats for each of the `passing` streamed rows.
   __device__ __forceinline__ void add(const float* weights, const float* tile) {
 #pragma unroll 2
     for (int k = 0; k < passing; ++k) {
@@ -166,7 +167,7 @@ struct Shape {
   const std::int32_t* positions;  // null if each row is one document
   int head_step, query_step;      // strides of lse between heads and between queries
 
-  // Restricts the shape to one row, whose positions become known.
+  // Returns the shape of a single row, with the positions of that row.
   __device__ Shape of_row(int row) const {
     Shape shape = *this;
     if (positions != nullptr) shape.positions += std::int64_t{row} * seq;

@@ -90,7 +90,7 @@ class CudaOps final : public Ops {
     const std::int64_t tokens = of.attention.rows * of.attention.seq;
     scratch(stream, std::max({rms_norm_partials(tokens, of.width) * sizeof(float),
                               embedding_scratch(static_cast<std::uint64_t>(tokens)),
-                              static_cast<std::size_t>(tokens) * sizeof(double),  // cross entropy
+                              static_cast<std::size_t>(tokens) * sizeof(double),  // loss per token
                               attention_scratch(of.attention) * sizeof(float),
                               attention_.scratch_bytes(native(stream), of.attention, of.compute)}));
   }

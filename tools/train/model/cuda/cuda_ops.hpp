@@ -11,7 +11,8 @@
 namespace train::cuda {
 
 struct CudaOpsOptions {
-  // Fixes the order of the only sum without one, in cuDNN's backward attention.
+  // Fixes the order of the sums in cuDNN's backward attention. All other sums always have a fixed
+  // order.
   bool deterministic = false;
 };
 

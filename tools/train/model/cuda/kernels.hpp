@@ -46,7 +46,7 @@ struct DocumentIndex {
   std::int32_t *lengths, *queries, *keys, *statistics;
 
   static std::size_t bytes(std::int64_t documents);
-  static DocumentIndex in(void* memory, std::int64_t documents);  // of bytes(documents)
+  static DocumentIndex in(void* memory, std::int64_t documents);  // needs bytes(documents) bytes
 };
 // Expects shape.documents documents: surplus documents join the last, missing ones get no tokens.
 void document_index(cudaStream_t stream, atoll::ConstView positions, const AttentionShape& shape,

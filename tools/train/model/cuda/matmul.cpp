@@ -268,7 +268,7 @@ double matrix_peak_flops(const atoll::Device& device, DType dtype, double second
       if (8 * batch * once > seconds) break;  // the next size would take 8 times as long
     } catch (const Error& error) {
       if (error.code() != ErrorCode::out_of_memory || best == 0) throw;
-      break;  // the model occupies the memory
+      break;  // the model leaves too little memory for this size
     }
   }
   return best;

@@ -16,7 +16,7 @@ namespace train::cuda {
 class MatMul {
  public:
   static constexpr std::size_t workspace_bytes = std::size_t{32}
-                                                 << 20;  // NVIDIA's advice for sm_90
+                                                 << 20;  // NVIDIA recommends 32 MiB for sm_90
 
   // Throws Error(not_found) without cuBLASLt.
   static void find_library();
