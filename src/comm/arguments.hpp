@@ -1,9 +1,12 @@
 // Checks the arguments of a collective before anything is sent.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "atoll/communicator.hpp"
 
@@ -46,6 +49,10 @@ class Arguments {
   void reduction(DType dtype, const Reduction& reduction) const;
 
  private:
+  template <class... Args>
+  void require(bool condition, fmt::format_string<Args...> rule, Args&&... args) const {
+    if (!condition) refuse(fmt::format(rule, std::forward<Args>(args)...));
+  }
   [[noreturn]] void refuse(std::string_view rule) const;
 
   const BackendGroup& group_;

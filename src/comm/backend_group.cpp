@@ -92,8 +92,7 @@ void BackendGroup::open_backend(const BackendGroup* parent) {
   plugin_ = parent ? parent->plugin_
                    : &choose_backend({world_, axis_, id_, name_, device_, wanted_backend_}, tuning);
   if (lacks_levels()) level_choice_ = LevelChoice::take_from(tuning);
-  GroupDescription group(world_, axis_, id_, name_, device_.kind(), tuning,
-                         device_.ordinal());
+  GroupDescription group(world_, axis_, id_, name_, device_.kind(), tuning, device_.ordinal());
   const atoll_status status = parent ? split_group(*parent, group.group) : open_group(group.group);
   if (status != ATOLL_OK) {
     comm_ = nullptr;

@@ -1,6 +1,6 @@
-#include <fmt/core.h>
 
 #include "comm/communicator_impl.hpp"
+#include "core/errors.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -37,16 +37,13 @@ bool Work::done() const { return !state_ || state_->event.happened(); }
 
 Work Work::local_copy(ConstView src, View dst, Stream& stream) {
   if (src.dtype != dst.dtype || src.count != dst.count) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("a collective of one rank: src has {} elements of {}, but dst has {} of {}",
-                    src.count, atoll::name(src.dtype), dst.count, atoll::name(dst.dtype)));
+    throw invalid("a collective of one rank: src has {} elements of {}, but dst has {} of {}",
+                  src.count, atoll::name(src.dtype), dst.count, atoll::name(dst.dtype));
   }
   const auto from = reinterpret_cast<std::uintptr_t>(src.data),
              to = reinterpret_cast<std::uintptr_t>(dst.data);
   if (from != to && from < to + dst.bytes() && to < from + src.bytes()) {
-    throw Error(ErrorCode::invalid_argument,
-                "a collective of one rank: src and dst overlap partially");
+    throw invalid("a collective of one rank: src and dst overlap partially");
   }
   if (src.data != dst.data) stream.copy(dst.data, src.data, dst.bytes());
   auto state = std::make_shared<State>();
@@ -68,7 +65,7 @@ Communicator::~Communicator() {
 
 Communicator Communicator::open(const Axis& axis, CommunicatorOptions options) {
   if (!axis.world || axis.ranks.empty()) {
-    throw Error(ErrorCode::invalid_argument, "Communicator::open: the axis is empty");
+    throw invalid("Communicator::open: the axis is empty");
   }
   axis.world->check();
   const Communicator* const parent = options.parent;

@@ -20,8 +20,8 @@ class Memory {
     for (const auto& group : groups) {
       if (!group->plugin().table.mem_alloc) continue;
       check(*group, bytes,
-            group->plugin().table.mem_alloc(bytes, memory_of(device.kind()),
-                                            device.ordinal(), &data_));
+            group->plugin().table.mem_alloc(bytes, memory_of(device.kind()), device.ordinal(),
+                                            &data_));
       owner_ = &group->plugin();
       device.backend()->adopt(data_, bytes);
       return;

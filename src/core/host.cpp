@@ -20,7 +20,8 @@
 #include <sstream>
 #include <vector>
 
-#include "atoll/error.hpp"
+#include "core/errors.hpp"
+#include "core/text.hpp"
 
 namespace atoll_v1::atoll::net {
 namespace {
@@ -91,12 +92,6 @@ std::string default_of_v6(const Fields& fields) {
   return all && fields.back() != "lo" ? fields.back() : "";
 }
 
-std::string_view trimmed(std::string_view text) {
-  const std::size_t first = text.find_first_not_of(' ');
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(' ') - first + 1);
-}
-
 const Interface* find_interface(const std::vector<Interface>& all, std::string_view name) {
   const auto found = std::ranges::find(all, name, &Interface::name);
   return found == all.end() ? nullptr : &*found;
@@ -143,16 +138,13 @@ std::vector<std::string> rail_addresses(std::string_view interfaces) {
     for (const Interface& item : all) {
       if (std::ranges::find(known, item.name) == known.end()) known.push_back(item.name);
     }
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("ATOLL_INTERFACE=\"{}\": {}; interfaces with an address: {}", interfaces, why,
-                    known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
+    throw invalid("ATOLL_INTERFACE=\"{}\": {}; interfaces with an address: {}", interfaces, why,
+                  known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", ")));
   };
   std::vector<std::string_view> names;
   std::vector<std::string> result;
-  for (std::string_view rest = interfaces;;) {
-    const auto comma = rest.find(',');
-    const std::string_view name = trimmed(rest.substr(0, comma));
+  for (const std::string_view piece : split(interfaces, ',')) {
+    const std::string_view name = trimmed(piece);
     if (std::ranges::find(names, name) != names.end()) {
       reject(fmt::format("{} is listed twice; name each rail once", name));
     }
@@ -169,8 +161,6 @@ std::vector<std::string> rail_addresses(std::string_view interfaces) {
     }
     names.push_back(name);
     result.push_back(item->address);
-    if (comma == std::string_view::npos) break;
-    rest.remove_prefix(comma + 1);
   }
   if (result.size() > most_rails) reject(fmt::format("at most {} rails", most_rails));
   return result;

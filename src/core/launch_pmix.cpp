@@ -6,7 +6,6 @@
 // PMIx counts calls of PMIx_Init, so an MPI library in this process may call it before us, after us or
 // never. Each of our calls has a matching PMIx_Finalize at the end of the World.
 #include <dlfcn.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -15,7 +14,7 @@
 #include <cstring>
 #include <thread>
 
-#include "atoll/error.hpp"
+#include "core/errors.hpp"
 #include "core/launch.hpp"
 #include "core/log.hpp"
 
@@ -59,10 +58,10 @@ class PmixRendezvous final : public Rendezvous {
     // because its threads may still run.
     void* library = ::dlopen("libpmix.so.2", RTLD_NOW | RTLD_GLOBAL);
     if (library == nullptr) {
-      throw Error(ErrorCode::not_found,
-                  fmt::format("the launcher uses PMIx, but its client library cannot be loaded "
-                              "({}): install libpmix2, or set ATOLL_ADDR and ATOLL_TOKEN",
-                              ::dlerror()));
+      throw make_error(ErrorCode::not_found,
+                       "the launcher uses PMIx, but its client library cannot be loaded "
+                       "({}): install libpmix2, or set ATOLL_ADDR and ATOLL_TOKEN",
+                       ::dlerror());
     }
     load(library, "PMIx_Init", init_);
     load(library, "PMIx_Finalize", finalize_);
@@ -114,13 +113,13 @@ class PmixRendezvous final : public Rendezvous {
   static void load(void* library, const char* name, F& function) {
     function = reinterpret_cast<F>(::dlsym(library, name));
     if (function == nullptr) {
-      throw Error(ErrorCode::unsupported, fmt::format("libpmix.so.2 has no {}", name));
+      throw make_error(ErrorCode::unsupported, "libpmix.so.2 has no {}", name);
     }
   }
 
   void check(const char* call, int status) const {
     if (status == pmix_success) return;
-    throw Error(ErrorCode::backend, fmt::format("{}: {}", call, error_string_(status)));
+    throw make_error(ErrorCode::backend, "{}: {}", call, error_string_(status));
   }
 
   template <class Reader>
@@ -142,10 +141,9 @@ class PmixRendezvous final : public Rendezvous {
       status = get_(&whose, key, &limit, 1, &value);
     }
     if (status != pmix_success || value == nullptr) {
-      throw Error(
-          ErrorCode::timeout,
-          fmt::format("rank {}: rank 0 did not publish its store within {} s (PMIx_Get: {})",
-                      self_.rank, timeout.count(), error_string_(status)));
+      throw make_error(ErrorCode::timeout,
+                       "rank {}: rank 0 did not publish its store within {} s (PMIx_Get: {})",
+                       self_.rank, timeout.count(), error_string_(status));
     }
     reader(*value);
     // The library transfers ownership of both, but exports no function to free them.

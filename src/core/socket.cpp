@@ -2,7 +2,6 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -18,15 +17,14 @@
 #include <system_error>
 #include <utility>
 
-#include "atoll/error.hpp"
+#include "core/errors.hpp"
 
 namespace atoll_v1::atoll::net {
 namespace {
 
 [[noreturn]] void fail(std::string_view action, const Address& address, int number) {
-  throw Error(ErrorCode::io,
-              fmt::format("cannot {} {} port {}: {}", action, numeric_host(address),
-                          port_of(address), std::generic_category().message(number)));
+  throw make_error(ErrorCode::io, "cannot {} {} port {}: {}", action, numeric_host(address),
+                   port_of(address), std::generic_category().message(number));
 }
 
 const sockaddr* as_sockaddr(const Address& address) noexcept {
@@ -88,8 +86,8 @@ std::vector<Address> resolve(std::string_view host, int port) {
   // "localhost" is always this machine (RFC 6761, 6.3), even in containers without /etc/hosts.
   if (status != 0 && host == "localhost") return resolve("127.0.0.1", port);
   if (status != 0) {
-    throw Error(ErrorCode::not_found,
-                fmt::format("cannot resolve host \"{}\": {}", host, ::gai_strerror(status)));
+    throw make_error(ErrorCode::not_found, "cannot resolve host \"{}\": {}", host,
+                     ::gai_strerror(status));
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> list(raw, &::freeaddrinfo);
   std::vector<Address> result;

@@ -12,6 +12,7 @@
 #include <deque>
 #include <utility>
 
+#include "core/errors.hpp"
 #include "core/log.hpp"
 #include "core/store_protocol.hpp"
 
@@ -74,9 +75,8 @@ bool Connection::next(Frame& frame) {
   const Header header = decode_header(input_);
   const std::size_t most = rank_ < 0 ? max_hello_bytes : max_request_bytes;
   if (header.length > most) {
-    throw Error(
-        ErrorCode::bad_data,
-        fmt::format("store message of {} bytes; at most {} are allowed", header.length, most));
+    throw make_error(ErrorCode::bad_data, "store message of {} bytes; at most {} are allowed",
+                     header.length, most);
   }
   const std::size_t total = header_bytes + header.length;
   if (input_.size() < total) return false;
@@ -274,8 +274,7 @@ void Server::handle(Connection& connection, const Frame& frame) {
   if (kind >= Kind::put && kind <= Kind::reply && known) {
     return handle_request(connection, kind, frame);
   }
-  throw Error(ErrorCode::bad_data,
-              fmt::format("store message of kind {} is not allowed here", frame.kind));
+  throw make_error(ErrorCode::bad_data, "store message of kind {} is not allowed here", frame.kind);
 }
 
 void Server::handle_hello(Connection& connection, const Frame& frame) {

@@ -12,6 +12,7 @@
 #include <sstream>
 #include <utility>
 
+#include "core/errors.hpp"
 #include "core/failure.hpp"
 #include "core/host.hpp"
 #include "core/launch.hpp"
@@ -38,17 +39,15 @@ constexpr int port_attempts = 16;
 
 void check_key(std::string_view key) {
   if (key.empty() || key.size() > store::max_key_bytes) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("a key of the store must have 1 to {} bytes, not {}",
-                            store::max_key_bytes, key.size()));
+    throw invalid("a key of the store must have 1 to {} bytes, not {}", store::max_key_bytes,
+                  key.size());
   }
 }
 
 void check_value(std::string_view key, std::string_view value) {
   if (value.size() > store::max_value_bytes) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("key \"{}\": a value of {} bytes; at most {} are allowed", key,
-                            value.size(), store::max_value_bytes));
+    throw invalid("key \"{}\": a value of {} bytes; at most {} are allowed", key, value.size(),
+                  store::max_value_bytes);
   }
 }
 
@@ -116,10 +115,10 @@ std::string own_host_id(const Config& config) {
     return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
   });
   if (!plain || config.host_id.size() > most) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("ATOLL_HOST_ID=\"{}\": expected at most {} letters, digits, '-', '_' "
-                            "and '.'",
-                            config.host_id, most));
+    throw invalid(
+        "ATOLL_HOST_ID=\"{}\": expected at most {} letters, digits, '-', '_' "
+        "and '.'",
+        config.host_id, most);
   }
   const std::string id = net::host_id();
   return config.host_id.empty() ? id : fmt::format("{}/{}", id, config.host_id);
@@ -361,15 +360,7 @@ std::shared_ptr<void> WorldInternals::companion(
   return world.impl_->companion;
 }
 
-std::vector<store::Answered> WorldInternals::ask(World& world, std::string_view question,
-                                                 milliseconds patience) {
-  check_value("a question", question);
-  return world.impl_->store->ask(question, patience);
-}
-
-void WorldInternals::answer_with(World& world, store::Answerer answerer) {
-  world.impl_->store->answer_with(std::move(answerer));
-}
+store::Store& WorldInternals::store(World& world) { return *world.impl_->store; }
 
 World::Subscription World::on_failure(std::function<void(const Error&)> callback) {
   const std::uint64_t id = impl_->failure->subscribe(std::move(callback));

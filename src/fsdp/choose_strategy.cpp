@@ -6,8 +6,8 @@
 #include <cmath>
 #include <optional>
 
+#include "core/errors.hpp"
 #include "fsdp/strategy.hpp"
-#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {

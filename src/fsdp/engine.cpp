@@ -1,4 +1,3 @@
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <functional>
@@ -7,12 +6,12 @@
 #include <utility>
 #include <vector>
 
+#include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "core/log.hpp"
 #include "device/host/kernels.hpp"
 #include "device/ops.hpp"
 #include "fsdp/pass_state.hpp"
-#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -130,7 +129,7 @@ void Engine::freeze(const std::vector<std::string>& order) {
 Unit& Engine::unit(std::string_view unit_name) {
   const auto found = impl_->by_name.find(unit_name);
   if (found == impl_->by_name.end()) {
-    throw Error(ErrorCode::not_found, fmt::format("the engine has no unit \"{}\"", unit_name));
+    throw make_error(ErrorCode::not_found, "the engine has no unit \"{}\"", unit_name);
   }
   return *impl_->setup.units[found->second];
 }

@@ -13,12 +13,12 @@
 #include <span>
 #include <vector>
 
+#include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "device/ops.hpp"
 #include "fsdp/gathering.hpp"
 #include "fsdp/pass_state.hpp"
 #include "fsdp/reducing.hpp"
-#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "core/assert.hpp"
+#include "core/errors.hpp"
 #include "core/log.hpp"
 #include "device/backend.hpp"
-#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 

@@ -6,8 +6,8 @@
 #include <array>
 #include <utility>
 
+#include "core/errors.hpp"
 #include "core/log.hpp"
-#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -101,14 +101,13 @@ StrategyRule rule_of(Strategy strategy, Accumulation accumulation) noexcept {
 
 void check_options(const Options& options) {
   if (!computes_in(options.precision.param)) {
-    throw Error(ErrorCode::unsupported,
-                fmt::format("Engine: parameters cannot be {}: use f32 or bf16",
-                            name(options.precision.param)));
+    throw make_error(ErrorCode::unsupported, "Engine: parameters cannot be {}: use f32 or bf16",
+                     name(options.precision.param));
   }
   if (!computes_in(options.precision.reduce)) {
-    throw Error(ErrorCode::unsupported,
-                fmt::format("Engine: gradients cannot be reduced in {}: use f32 or bf16",
-                            name(options.precision.reduce)));
+    throw make_error(ErrorCode::unsupported,
+                     "Engine: gradients cannot be reduced in {}: use f32 or bf16",
+                     name(options.precision.reduce));
   }
   if (options.prefetch < 0 || options.reduce_buffers < 1 || options.inner_shards < 0) {
     throw invalid(

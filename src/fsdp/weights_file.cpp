@@ -1,16 +1,15 @@
 // Export and import of whole weights as safetensors, the format of Hugging Face.
-#include <fmt/core.h>
 
 #include <cstring>
 #include <optional>
 #include <vector>
 
 #include "atoll/checkpoint.hpp"
+#include "core/errors.hpp"
 #include "device/host/kernels.hpp"
 #include "fsdp/safetensors.hpp"
 #include "fsdp/setup.hpp"
 #include "fsdp/together.hpp"
-#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -32,19 +31,16 @@ const SafetensorsEntry& find_entry(const std::vector<SafetensorsFile>& files,
     const SafetensorsEntry* entry = file.find(tensor);
     if (!entry) continue;
     if (entry->shape != file_shape(param) || !is_float(entry->data.dtype)) {
-      throw Error(
-          ErrorCode::mismatch,
-          fmt::format("{}: tensor {} is {} with {} elements, but the model needs {} elements of "
-                      "f32, bf16 or f16 in the shape of its parameter",
-                      file.path().string(), tensor, name(entry->data.dtype), entry->data.count,
-                      param.count()));
+      throw make_error(ErrorCode::mismatch,
+                       "{}: tensor {} is {} with {} elements, but the model needs {} elements of "
+                       "f32, bf16 or f16 in the shape of its parameter",
+                       file.path().string(), tensor, name(entry->data.dtype), entry->data.count,
+                       param.count());
     }
     return *entry;
   }
-  throw Error(
-      ErrorCode::not_found,
-      fmt::format("{}: no tensor {}",
-                  files.empty() ? "no weights file given" : files[0].path().string(), tensor));
+  throw make_error(ErrorCode::not_found, "{}: no tensor {}",
+                   files.empty() ? "no weights file given" : files[0].path().string(), tensor);
 }
 
 }  // namespace

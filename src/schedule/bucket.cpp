@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "atoll/schedule.hpp"
+#include "core/errors.hpp"
 #include "device/ops.hpp"
-#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll {
 namespace {

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "atoll/device.hpp"
-#include "schedule/invalid.hpp"
+#include "core/errors.hpp"
 
 namespace atoll_v1::atoll {
 

@@ -4,10 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 
+#include "core/errors.hpp"
 #include "core/hash.hpp"
+#include "core/text.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -52,14 +53,11 @@ std::string encode(const std::map<std::string, int>& usable) {
 
 std::map<std::string, int> decode(std::string_view text) {
   std::map<std::string, int> usable;
-  while (!text.empty()) {
-    const std::size_t line = std::min(text.find('\n'), text.size());
-    const std::size_t space = text.substr(0, line).rfind(' ');
-    if (space != std::string_view::npos) {
-      usable[std::string(text.substr(0, space))] =
-          std::atoi(std::string(text.substr(space + 1, line - space - 1)).c_str());
-    }
-    text.remove_prefix(std::min(line + 1, text.size()));
+  for (const std::string_view line : split(text, '\n')) {
+    const std::size_t space = line.rfind(' ');
+    if (space == std::string_view::npos) continue;
+    usable[std::string(line.substr(0, space))] =
+        number_from<int>(line.substr(space + 1)).value_or(0);
   }
   return usable;
 }
@@ -93,10 +91,10 @@ void keep_common(const BackendQuery& query, std::string_view tuning,
     if (rank == world.rank()) continue;
     const std::string text = world.get(key(rank), world.config().rendezvous_timeout);
     if (!text.starts_with(wishes)) {
-      throw Error(ErrorCode::mismatch,
-                  fmt::format("rank {}: communicator {}: rank {} has other settings of "
-                              "ATOLL_ALGORITHM, ATOLL_TUNING or ATOLL_DETERMINISTIC",
-                              world.rank(), query.name, rank));
+      throw make_error(ErrorCode::mismatch,
+                       "rank {}: communicator {}: rank {} has other settings of "
+                       "ATOLL_ALGORITHM, ATOLL_TUNING or ATOLL_DETERMINISTIC",
+                       world.rank(), query.name, rank);
     }
     const auto theirs = decode(std::string_view(text).substr(wishes.size()));
     for (auto entry = usable.begin(); entry != usable.end();) {
@@ -167,11 +165,10 @@ const Plugin& choose_backend(const BackendQuery& query, std::string_view tuning)
                        [](const auto& a, const auto& b) { return a.second < b.second; });
   if (best == common.end()) {
     const std::string wanted = query.wanted.empty() ? "" : " \"" + query.wanted + "\"";
-    throw Error(
+    throw make_error(
         ErrorCode::unsupported,
-        fmt::format(
-            "rank {}: communicator {}: no backend{} for {} memory is usable on all ranks ({})",
-            query.world.rank(), query.name, wanted, query.device.name(), reasons(found)));
+        "rank {}: communicator {}: no backend{} for {} memory is usable on all ranks ({})",
+        query.world.rank(), query.name, wanted, query.device.name(), reasons(found));
   }
   const auto file = std::find_if(found.begin(), found.end(), [&](const BackendInfo& info) {
     return info.name == best->first && !info.file.empty() && info.unusable.empty();

@@ -10,7 +10,7 @@
 #include <numbers>
 #include <type_traits>
 
-#include "core/assert.hpp"
+#include "device/element_type.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/host/kernels.cpp"
@@ -82,29 +82,9 @@ void cast_loop(To* HWY_RESTRICT dst, const From* HWY_RESTRICT src, std::uint64_t
   for (std::uint64_t i = 0; i < count; ++i) dst[i] = narrow<To>(widen(src[i]));
 }
 
-// Calls body with a null pointer to the type of elements.
-template <class Body>
-void with_floating_type(DType dtype, const Body& body) {
-  switch (dtype) {
-    case DType::f32:
-      return body(static_cast<float*>(nullptr));
-    case DType::bf16:
-      return body(static_cast<bfloat16*>(nullptr));
-    case DType::f16:
-      return body(static_cast<float16*>(nullptr));
-    case DType::f64:
-      return body(static_cast<double*>(nullptr));
-    case DType::i32:
-    case DType::i64:
-    case DType::u8:
-      break;
-  }
-  ATOLL_ASSERT(false, "cast: floating point types only");
-}
-
 void cast_views(View dst, ConstView src) {
-  with_floating_type(src.dtype, [&]<class From>(From*) {
-    with_floating_type(dst.dtype, [&]<class To>(To*) {
+  with_floating_type(src.dtype, [&]<class From>(std::type_identity<From>) {
+    with_floating_type(dst.dtype, [&]<class To>(std::type_identity<To>) {
       cast_loop(static_cast<To*>(dst.data), static_cast<const From*>(src.data), dst.count);
     });
   });

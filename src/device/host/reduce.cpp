@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "core/assert.hpp"
+#include "device/element_type.hpp"
 #include "device/host/kernels.hpp"
 
 #undef HWY_TARGET_INCLUDE
@@ -462,22 +463,7 @@ void reduce_typed(const Reduction& r) {
 }
 
 void reduce_any(const Reduction& r) {
-  switch (r.dtype) {
-    case DType::f32:
-      return reduce_typed<float>(r);
-    case DType::bf16:
-      return reduce_typed<bfloat16>(r);
-    case DType::f16:
-      return reduce_typed<float16>(r);
-    case DType::f64:
-      return reduce_typed<double>(r);
-    case DType::i32:
-      return reduce_typed<std::int32_t>(r);
-    case DType::i64:
-      return reduce_typed<std::int64_t>(r);
-    case DType::u8:
-      return reduce_typed<std::uint8_t>(r);
-  }
+  with_type(r.dtype, [&]<class T>(std::type_identity<T>) { reduce_typed<T>(r); });
 }
 
 }  // namespace HWY_NAMESPACE

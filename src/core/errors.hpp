@@ -1,0 +1,24 @@
+// Errors with formatted messages.
+#pragma once
+
+#include <fmt/core.h>
+
+#include <utility>
+
+#include "atoll/error.hpp"
+
+namespace atoll_v1::atoll {
+
+// Returns Error(code) with a formatted message.
+template <class... Args>
+Error make_error(ErrorCode code, fmt::format_string<Args...> text, Args&&... args) {
+  return {code, fmt::format(text, std::forward<Args>(args)...)};
+}
+
+// Returns Error(invalid_argument) with a formatted message.
+template <class... Args>
+Error invalid(fmt::format_string<Args...> text, Args&&... args) {
+  return make_error(ErrorCode::invalid_argument, text, std::forward<Args>(args)...);
+}
+
+}  // namespace atoll_v1::atoll
