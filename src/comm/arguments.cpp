@@ -39,8 +39,11 @@ void Arguments::same_dtype(ConstView src, ConstView dst) const {
   require(src.dtype == dst.dtype, "src is {} and dst is {}", name(src.dtype), name(dst.dtype));
 }
 
-void Arguments::same_count(ConstView src, ConstView dst) const {
+void Arguments::alike(ConstView src, ConstView dst) const {
+  same_dtype(src, dst);
   require(src.count == dst.count, "src has {} elements, but dst has {}", src.count, dst.count);
+  buffer(src, "src");
+  buffer(dst, "dst");
 }
 
 void Arguments::multiple(std::uint64_t whole, std::uint64_t part) const {
@@ -75,10 +78,9 @@ std::uint64_t Arguments::counts(std::span<const std::uint64_t> counts, std::uint
 
 void Arguments::apart(ConstView one, ConstView other, const void* place) const {
   if (!overlap(one, other) || (place != nullptr && one.data == place)) return;
-  refuse(place == nullptr
-             ? "src and dst overlap"
-             : "src and dst overlap, but not in place: the smaller buffer must be this "
-               "rank's part of the larger one");
+  refuse(place == nullptr ? "src and dst overlap"
+                          : "src and dst overlap, but not in place: the smaller buffer must be "
+                            "this rank's part of the larger one");
 }
 
 void Arguments::blocks(ConstView src, ConstView dst, Whole whole) const {

@@ -26,7 +26,8 @@ class Arguments {
   // `which` is the name of the argument.
   void buffer(ConstView view, std::string_view which) const;
   void same_dtype(ConstView src, ConstView dst) const;
-  void same_count(ConstView src, ConstView dst) const;
+  // Requires equal dtypes and counts, and memory for both.
+  void alike(ConstView src, ConstView dst) const;
   // Requires that `whole` elements are `part` elements times the number of ranks.
   void multiple(std::uint64_t whole, std::uint64_t part) const;
   // Requires that one of src and dst holds the equal blocks of all ranks, as `whole` selects, and

@@ -36,15 +36,13 @@ void Work::synchronize() const {
 bool Work::done() const { return !state_ || state_->event.happened(); }
 
 Work Work::local_copy(ConstView src, View dst, Stream& stream) {
-  if (src.dtype != dst.dtype || src.count != dst.count) {
-    throw invalid("a collective of one rank: src has {} elements of {}, but dst has {} of {}",
-                  src.count, atoll::name(src.dtype), dst.count, atoll::name(dst.dtype));
-  }
+  require(src.dtype == dst.dtype && src.count == dst.count,
+          "a collective of one rank: src has {} elements of {}, but dst has {} of {}", src.count,
+          atoll::name(src.dtype), dst.count, atoll::name(dst.dtype));
   const auto from = reinterpret_cast<std::uintptr_t>(src.data),
              to = reinterpret_cast<std::uintptr_t>(dst.data);
-  if (from != to && from < to + dst.bytes() && to < from + src.bytes()) {
-    throw invalid("a collective of one rank: src and dst overlap partially");
-  }
+  require(from == to || from >= to + dst.bytes() || to >= from + src.bytes(),
+          "a collective of one rank: src and dst overlap partially");
   if (src.data != dst.data) stream.copy(dst.data, src.data, dst.bytes());
   auto state = std::make_shared<State>();
   state->event = stream.record();
@@ -64,9 +62,7 @@ Communicator::~Communicator() {
 }
 
 Communicator Communicator::open(const Axis& axis, CommunicatorOptions options) {
-  if (!axis.world || axis.ranks.empty()) {
-    throw invalid("Communicator::open: the axis is empty");
-  }
+  require(axis.world && !axis.ranks.empty(), "Communicator::open: the axis is empty");
   axis.world->check();
   const Communicator* const parent = options.parent;
   if (parent) {

@@ -64,16 +64,15 @@ void fallback_all_gather_v(const FallbackContext& call);
 // packed in rank order.
 void exchange_v(const FallbackContext& call, ConstView src, View parts);
 
-// A sum on this rank over `ranks` parts of dst.count elements each, added in rank order.
+// A sum on this rank over parts of dst.count elements each, added in rank order.
 struct LocalSum {
   View dst;
   ConstView parts;
-  std::uint64_t ranks;
   ReduceOp op;
   int block;
   // One factor per part, in host memory; null means that every factor is 1.
   const double* factors = nullptr;
-  std::uint64_t divisor = 0;  // divisor of an average; 0 means `ranks`
+  std::uint64_t divisor = 0;  // divisor of an average; 0 means the number of parts
 };
 void sum(const FallbackContext& call, const LocalSum& what);
 

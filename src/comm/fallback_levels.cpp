@@ -169,12 +169,11 @@ void sum_piece(const FallbackContext& call, const Grid& grid, const Pieces& piec
   const bool divides = op == ReduceOp::avg;
   const Levels& levels = *call.shape.levels;
   exchange_inside(call, grid, pieces.own, pieces.columns);
-  sum(call, {pieces.partial, pieces.columns, grid.inner(), divides ? ReduceOp::sum : op,
-             levels.inner_block});
+  sum(call, {pieces.partial, pieces.columns, divides ? ReduceOp::sum : op, levels.inner_block});
   exchange_across(call, grid, pieces.partial, pieces.slices);
   const bool rounds = is_16_bit(dst.dtype);
-  sum(call, {rounds ? pieces.sum : dst, pieces.slices, grid.outer(), op, levels.outer_block,
-             nullptr, divides ? call.ranks() : 0});
+  sum(call, {rounds ? pieces.sum : dst, pieces.slices, op, levels.outer_block, nullptr,
+             divides ? call.ranks() : 0});
   if (rounds && dst.count > 0) call.ops().cast(call.stream, dst, pieces.sum);
 }
 

@@ -95,7 +95,7 @@ void sum_slices(const FallbackContext& call, ConstView src, const Counts& counts
   } else {
     exchange_v(call, src, parts);
   }
-  sum(call, {dst, parts, call.ranks(), operation.reduction.op, shape.block,
+  sum(call, {dst, parts, operation.reduction.op, shape.block,
              scales_at_sum(operation) ? factors : nullptr});
 }
 
@@ -152,21 +152,11 @@ void sum(const FallbackContext& call, const LocalSum& what) {
     return call.ops().reduce(call.stream, what.dst, what.parts, what.op, what.block);
   }
   call.stream.enqueue([what] {
-    const std::uint64_t count = what.dst.count;
-    std::vector<const void*> from;
-    for (std::uint64_t r = 0; r < what.ranks; ++r) {
-      from.push_back(what.parts.part(r * count, count).data);
-    }
-    void* const to = what.dst.data;
-    host::reduce_into({{&to, 1},
-                       from,
-                       what.factors,
-                       count,
-                       what.dst.dtype,
-                       what.op,
-                       static_cast<int>(what.divisor > 0 ? what.divisor : what.ranks),
-                       host::Stores::cached,
-                       static_cast<std::size_t>(what.block)});
+    host::reduce(what.dst, what.parts,
+                 {.factors = what.factors,
+                  .op = what.op,
+                  .divisor = static_cast<int>(what.divisor),
+                  .block = static_cast<std::size_t>(what.block)});
   });
 }
 

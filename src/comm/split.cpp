@@ -25,10 +25,8 @@ Wish wish_from(std::string_view text, int rank) {
   if (text.empty()) return {};
   const auto words = split(text, ' ');
   const auto color = number_from<int>(words.front()), key = number_from<int>(words.back());
-  if (words.size() != 2 || !color || !key) {
-    throw make_error(ErrorCode::bad_data,
-                     "split: rank {} sent \"{}\", which is not a color and a key", rank, text);
-  }
+  require(words.size() == 2 && color && key, ErrorCode::bad_data,
+          "split: rank {} sent \"{}\", which is not a color and a key", rank, text);
   return {color, *key};
 }
 

@@ -81,10 +81,8 @@ std::string line(std::string_view collective, std::uint64_t least, std::string_v
 
 std::string from_file(const std::string& path) {
   std::ifstream file(path);
-  if (!file) {
-    throw make_error(ErrorCode::io, "cannot open the tuning file {} (ATOLL_TUNING): {}", path,
-                     std::strerror(errno));
-  }
+  require(file.is_open(), ErrorCode::io, "cannot open the tuning file {} (ATOLL_TUNING): {}", path,
+          std::strerror(errno));
   std::string lines, text;
   for (int number = 1; std::getline(file, text); ++number) {
     const auto words = words_of(std::string_view(text).substr(0, text.find('#')));
@@ -99,9 +97,7 @@ std::string from_file(const std::string& path) {
     }
     lines += line(words[0], bytes_from(words[1], where), words[2], where);
   }
-  if (file.bad()) {
-    throw make_error(ErrorCode::io, "cannot read the tuning file {} (ATOLL_TUNING)", path);
-  }
+  require(!file.bad(), ErrorCode::io, "cannot read the tuning file {} (ATOLL_TUNING)", path);
   return lines;
 }
 

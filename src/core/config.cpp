@@ -60,8 +60,7 @@ const Row rows[] = {
       "comma-separated network interfaces, one per rail; empty: that of the default route"},
      &Config::interface},
     {{"ATOLL_HOST_ID", "",
-      "ranks with different values count as different hosts, to test several hosts on one "
-      "machine"},
+      "ranks with different values count as different hosts, to test several hosts on one machine"},
      &Config::host_id},
     {{"ATOLL_RENDEZVOUS_TIMEOUT", "seconds", "time for all ranks to join the job"},
      &Config::rendezvous_timeout,
@@ -205,9 +204,7 @@ void read_file(Config& config, const std::string& path, std::vector<std::string>
     const std::string_view text = trimmed(std::string_view(line).substr(0, line.find('#')));
     if (text.empty()) continue;
     const auto equals = text.find('=');
-    if (equals == std::string_view::npos) {
-      throw invalid("{}:{}: expected `name = value`", path, number);
-    }
+    require(equals != std::string_view::npos, "{}:{}: expected `name = value`", path, number);
     const std::string_view name = trimmed(text.substr(0, equals));
     const Row* row = find_row(name);
     if (row == nullptr) {

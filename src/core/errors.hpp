@@ -21,4 +21,15 @@ Error invalid(fmt::format_string<Args...> text, Args&&... args) {
   return make_error(ErrorCode::invalid_argument, text, std::forward<Args>(args)...);
 }
 
+// Unless `condition` is true, throws Error(code), or Error(invalid_argument) without a code. The message
+// is formatted only then, but its arguments are always evaluated.
+template <class... Args>
+void require(bool condition, ErrorCode code, fmt::format_string<Args...> text, Args&&... args) {
+  if (!condition) throw make_error(code, text, std::forward<Args>(args)...);
+}
+template <class... Args>
+void require(bool condition, fmt::format_string<Args...> text, Args&&... args) {
+  require(condition, ErrorCode::invalid_argument, text, std::forward<Args>(args)...);
+}
+
 }  // namespace atoll_v1::atoll

@@ -31,7 +31,6 @@ constexpr std::size_t most_rails = 16;
 struct Interface {
   std::string name;
   std::string address;
-  int family = 0;
   unsigned flags = 0;
 };
 
@@ -58,7 +57,7 @@ std::vector<Interface> list_interfaces() {
                         nullptr, 0, NI_NUMERICHOST) != 0) {
         continue;
       }
-      result.push_back({item->ifa_name, text.data(), family, item->ifa_flags});
+      result.push_back({item->ifa_name, text.data(), item->ifa_flags});
     }
   }
   return result;

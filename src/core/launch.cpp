@@ -38,9 +38,8 @@ std::optional<int> number(const char* name, int least) {
   const std::optional<std::string> text = variable(name);
   if (!text) return std::nullopt;
   const std::optional<int> value = number_from<int>(*text);
-  if (!value || *value < least) {
-    throw invalid("{}=\"{}\": expected a whole number from {}", name, *text, least);
-  }
+  require(value && *value >= least, "{}=\"{}\": expected a whole number from {}", name, *text,
+          least);
   return value;
 }
 
@@ -55,9 +54,8 @@ std::optional<Endpoint> configured_endpoint(const Config& config) {
   if (colon != std::string::npos) {
     port = number_from<int>(std::string_view(config.addr).substr(colon + 1)).value_or(0);
   }
-  if (host.empty() || port < 1 || port > 65535) {
-    throw invalid("ATOLL_ADDR=\"{}\": expected host:port", config.addr);
-  }
+  require(!host.empty() && port >= 1 && port <= 65535, "ATOLL_ADDR=\"{}\": expected host:port",
+          config.addr);
   return Endpoint{"", {host}, port, config.token};
 }
 
@@ -72,17 +70,13 @@ namespace {
 // rank, ATOLL_ADDR and ATOLL_TOKEN.
 std::optional<Job> find_explicit(const Config& config) {
   if (config.rank < 0 && config.size < 0) return std::nullopt;
-  if (config.rank < 0 || config.size < 1 || config.rank >= config.size) {
-    throw invalid("ATOLL_RANK={} and ATOLL_SIZE={}: expected 0 <= rank < size", config.rank,
-                  config.size);
-  }
+  require(config.rank >= 0 && config.rank < config.size,
+          "ATOLL_RANK={} and ATOLL_SIZE={}: expected 0 <= rank < size", config.rank, config.size);
   Job job{"explicit", config.rank, config.size, configured_endpoint(config), nullptr};
-  if (job.size > 1 && !job.agreed) {
-    throw invalid(
-        "rank {} of {} was set by ATOLL_RANK: also set ATOLL_ADDR (host:port of rank "
-        "0) and ATOLL_TOKEN (a secret of the job)",
-        job.rank, job.size);
-  }
+  require(job.size == 1 || job.agreed,
+          "rank {} of {} was set by ATOLL_RANK: also set ATOLL_ADDR (host:port of rank 0) and "
+          "ATOLL_TOKEN (a secret of the job)",
+          job.rank, job.size);
   return job;
 }
 
@@ -94,23 +88,17 @@ std::optional<Job> find_torchrun(const Config& config) {
   const std::optional<std::string> address = variable("MASTER_ADDR");
   if (!rank || !size || !address) return std::nullopt;
   Job job{"torchrun", *rank, *size, configured_endpoint(config), nullptr};
-  if (*rank >= *size) {
-    throw invalid("RANK={} and WORLD_SIZE={}: expected rank < size", *rank, *size);
-  }
+  require(*rank < *size, "RANK={} and WORLD_SIZE={}: expected rank < size", *rank, *size);
   if (*size == 1 || job.agreed) return job;
 
   const int port = config.port != 0 ? config.port : number("MASTER_PORT", 1).value_or(0) + 1;
-  if (port < 2 || port > 65535) {
-    throw invalid(
-        "no port for the store: set MASTER_PORT (the store uses the next port) or ATOLL_PORT");
-  }
+  require(port >= 2 && port <= 65535,
+          "no port for the store: set MASTER_PORT (the store uses the next port) or ATOLL_PORT");
   const std::vector<net::Address> addresses = net::resolve(*address, port);
-  if (config.token.empty() && !std::ranges::all_of(addresses, net::is_loopback)) {
-    throw invalid(
-        "MASTER_ADDR={} can be reached from other hosts: set ATOLL_TOKEN to a "
-        "secret of the job on every rank",
-        *address);
-  }
+  require(!config.token.empty() || std::ranges::all_of(addresses, net::is_loopback),
+          "MASTER_ADDR={} can be reached from other hosts: set ATOLL_TOKEN to a secret of the job "
+          "on every rank",
+          *address);
   job.agreed = Endpoint{"", {*address}, port, config.token};
   return job;
 }
@@ -125,13 +113,10 @@ std::optional<Job> find_slurm(const Config& config) {
   if (!size) size = number("SLURM_NTASKS", 1);
   if (!rank || !size || *size == 1) return std::nullopt;
   Job job{"slurm", *rank, *size, configured_endpoint(config), nullptr};
-  if (!job.agreed) {
-    throw invalid(
-        "rank {} of {} of a Slurm step without PMI: start it with `srun "
-        "--mpi=pmix`, or set ATOLL_ADDR (host:port of rank 0) and ATOLL_TOKEN "
-        "(a secret of the job)",
-        *rank, *size);
-  }
+  require(job.agreed.has_value(),
+          "rank {} of {} of a Slurm step without PMI: start it with `srun --mpi=pmix`, or set "
+          "ATOLL_ADDR (host:port of rank 0) and ATOLL_TOKEN (a secret of the job)",
+          *rank, *size);
   return job;
 }
 

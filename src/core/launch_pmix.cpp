@@ -17,6 +17,7 @@
 #include "core/errors.hpp"
 #include "core/launch.hpp"
 #include "core/log.hpp"
+#include "core/text.hpp"
 
 namespace atoll_v1::atoll::launch {
 namespace {
@@ -59,8 +60,8 @@ class PmixRendezvous final : public Rendezvous {
     void* library = ::dlopen("libpmix.so.2", RTLD_NOW | RTLD_GLOBAL);
     if (library == nullptr) {
       throw make_error(ErrorCode::not_found,
-                       "the launcher uses PMIx, but its client library cannot be loaded "
-                       "({}): install libpmix2, or set ATOLL_ADDR and ATOLL_TOKEN",
+                       "the launcher uses PMIx, but its client library cannot be loaded ({}): "
+                       "install libpmix2, or set ATOLL_ADDR and ATOLL_TOKEN",
                        ::dlerror());
     }
     load(library, "PMIx_Init", init_);
@@ -81,12 +82,9 @@ class PmixRendezvous final : public Rendezvous {
   int rank() const { return static_cast<int>(self_.rank); }
 
   int size() {
-    int result = 0;
-    get(pmix_any_rank, "pmix.job.size", std::chrono::seconds(60), [&](const PmixValue& value) {
-      if (value.type == pmix_uint32) result = static_cast<int>(value.data.number);
-    });
-    if (result < 1)
-      throw Error(ErrorCode::backend, "PMIx: the launcher does not report the job size");
+    const std::string text = get(pmix_any_rank, "pmix.job.size", std::chrono::seconds(60));
+    const int result = number_from<int>(text).value_or(0);
+    require(result >= 1, ErrorCode::backend, "PMIx: the launcher does not report the job size");
     return result;
   }
 
@@ -100,21 +98,14 @@ class PmixRendezvous final : public Rendezvous {
   }
 
   std::string look_up(Clock::time_point deadline) override {
-    std::string result;
-    get(0, key_.c_str(), std::chrono::ceil<std::chrono::seconds>(deadline - Clock::now()),
-        [&](const PmixValue& value) {
-          if (value.type == pmix_string && value.data.text != nullptr) result = value.data.text;
-        });
-    return result;
+    return get(0, key_.c_str(), std::chrono::ceil<std::chrono::seconds>(deadline - Clock::now()));
   }
 
  private:
   template <class F>
   static void load(void* library, const char* name, F& function) {
     function = reinterpret_cast<F>(::dlsym(library, name));
-    if (function == nullptr) {
-      throw make_error(ErrorCode::unsupported, "libpmix.so.2 has no {}", name);
-    }
+    require(function != nullptr, ErrorCode::unsupported, "libpmix.so.2 has no {}", name);
   }
 
   void check(const char* call, int status) const {
@@ -122,8 +113,8 @@ class PmixRendezvous final : public Rendezvous {
     throw make_error(ErrorCode::backend, "{}: {}", call, error_string_(status));
   }
 
-  template <class Reader>
-  void get(std::uint32_t rank, const char* key, std::chrono::seconds timeout, Reader&& reader) {
+  // Returns a text, or a number as text; "" for a value of another type.
+  std::string get(std::uint32_t rank, const char* key, std::chrono::seconds timeout) {
     PmixProcess whose = self_;
     whose.rank = rank;
     PmixInfo limit{};
@@ -145,10 +136,13 @@ class PmixRendezvous final : public Rendezvous {
                        "rank {}: rank 0 did not publish its store within {} s (PMIx_Get: {})",
                        self_.rank, timeout.count(), error_string_(status));
     }
-    reader(*value);
+    std::string result;
+    if (value->type == pmix_uint32) result = std::to_string(value->data.number);
+    if (value->type == pmix_string && value->data.text != nullptr) result = value->data.text;
     // The library transfers ownership of both, but exports no function to free them.
     if (value->type == pmix_string) std::free(value->data.text);
     std::free(value);
+    return result;
   }
 
   PmixProcess self_{};

@@ -195,14 +195,4 @@ void receive_all(int socket, std::span<char> data, Clock::time_point deadline) {
   }
 }
 
-bool receive_all(int socket, std::span<char> data) noexcept {
-  while (!data.empty()) {
-    const ssize_t received = ::recv(socket, data.data(), data.size(), 0);
-    if (received < 0 && errno == EINTR) continue;
-    if (received <= 0) return false;
-    data = data.subspan(static_cast<std::size_t>(received));
-  }
-  return true;
-}
-
 }  // namespace atoll_v1::atoll::net

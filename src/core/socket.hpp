@@ -54,8 +54,7 @@ bool wait_for(int socket, short events, Clock::time_point deadline);
 // Transfer all bytes, or throw Error(peer_lost) if the connection ends and Error(timeout) at the
 // deadline.
 void send_all(int socket, std::string_view data);
-void receive_all(int socket, std::span<char> data, Clock::time_point deadline);
-// Waits without a deadline; returns false if the connection ends or breaks.
-bool receive_all(int socket, std::span<char> data) noexcept;
+void receive_all(int socket, std::span<char> data,
+                 Clock::time_point deadline = Clock::time_point::max());
 
 }  // namespace atoll_v1::atoll::net

@@ -63,10 +63,8 @@ class SoloStore final : public Store {
     const bool ready =
         changed_.wait_for(lock, timeout, [&] { return failure_->get() || values_.contains(key); });
     failure_->check();
-    if (!ready) {
-      throw make_error(ErrorCode::timeout, "rank 0: no rank put key \"{}\" within {} ms", key,
-                       timeout.count());
-    }
+    require(ready, ErrorCode::timeout, "rank 0: no rank put key \"{}\" within {} ms", key,
+            timeout.count());
     return values_.find(key)->second;
   }
 
@@ -265,12 +263,17 @@ void Client::farewell() noexcept {
 }
 
 bool Client::read_frame(Header& header, std::string& body) noexcept {
-  std::array<char, header_bytes> bytes{};
-  if (!net::receive_all(socket_.get(), bytes)) return false;
-  header = decode_header({bytes.data(), bytes.size()});
-  if (header.length < 4 || header.length > max_answer_bytes) return false;
-  body.resize(header.length);
-  return net::receive_all(socket_.get(), body);
+  try {
+    std::array<char, header_bytes> bytes{};
+    net::receive_all(socket_.get(), bytes);
+    header = decode_header({bytes.data(), bytes.size()});
+    if (header.length < 4 || header.length > max_answer_bytes) return false;
+    body.resize(header.length);
+    net::receive_all(socket_.get(), body);
+    return true;
+  } catch (const std::exception&) {
+    return false;  // the connection has ended
+  }
 }
 
 void Client::read() {

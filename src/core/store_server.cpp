@@ -74,10 +74,8 @@ bool Connection::next(Frame& frame) {
   if (input_.size() < header_bytes) return false;
   const Header header = decode_header(input_);
   const std::size_t most = rank_ < 0 ? max_hello_bytes : max_request_bytes;
-  if (header.length > most) {
-    throw make_error(ErrorCode::bad_data, "store message of {} bytes; at most {} are allowed",
-                     header.length, most);
-  }
+  require(header.length <= most, ErrorCode::bad_data,
+          "store message of {} bytes; at most {} are allowed", header.length, most);
   const std::size_t total = header_bytes + header.length;
   if (input_.size() < total) return false;
   frame.kind = header.kind;

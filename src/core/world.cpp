@@ -38,17 +38,14 @@ constexpr std::size_t token_bytes = 16;
 constexpr int port_attempts = 16;
 
 void check_key(std::string_view key) {
-  if (key.empty() || key.size() > store::max_key_bytes) {
-    throw invalid("a key of the store must have 1 to {} bytes, not {}", store::max_key_bytes,
-                  key.size());
-  }
+  require(!key.empty() && key.size() <= store::max_key_bytes,
+          "a key of the store must have 1 to {} bytes, not {}", store::max_key_bytes, key.size());
 }
 
 void check_value(std::string_view key, std::string_view value) {
-  if (value.size() > store::max_value_bytes) {
-    throw invalid("key \"{}\": a value of {} bytes; at most {} are allowed", key, value.size(),
-                  store::max_value_bytes);
-  }
+  require(value.size() <= store::max_value_bytes,
+          "key \"{}\": a value of {} bytes; at most {} are allowed", key, value.size(),
+          store::max_value_bytes);
 }
 
 std::vector<net::Address> resolve_all(const std::vector<std::string>& hosts, int port) {
@@ -114,12 +111,9 @@ std::string own_host_id(const Config& config) {
   const bool plain = std::ranges::all_of(config.host_id, [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
   });
-  if (!plain || config.host_id.size() > most) {
-    throw invalid(
-        "ATOLL_HOST_ID=\"{}\": expected at most {} letters, digits, '-', '_' "
-        "and '.'",
-        config.host_id, most);
-  }
+  require(plain && config.host_id.size() <= most,
+          "ATOLL_HOST_ID=\"{}\": expected at most {} letters, digits, '-', '_' and '.'",
+          config.host_id, most);
   const std::string id = net::host_id();
   return config.host_id.empty() ? id : fmt::format("{}/{}", id, config.host_id);
 }

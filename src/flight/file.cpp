@@ -298,9 +298,7 @@ FlightLog read_flight(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
   std::string text(max_flight_bytes + 1, '\0');
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!in.is_open() || in.bad()) {
-    throw make_error(ErrorCode::io, "cannot read {}", file.string());
-  }
+  require(in.is_open() && !in.bad(), ErrorCode::io, "cannot read {}", file.string());
   text.resize(static_cast<std::size_t>(in.gcount()));
   return parse_flight(text, file.string());
 }

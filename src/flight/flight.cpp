@@ -99,9 +99,8 @@ FlightLog Flight::log(std::string_view reason) const {
 }
 
 void Flight::write(std::string_view reason) {
-  if (path_.empty()) {
-    throw invalid("write_flight: set Config::flight (ATOLL_FLIGHT) to the prefix of a file");
-  }
+  require(!path_.empty(),
+          "write_flight: set Config::flight (ATOLL_FLIGHT) to the prefix of a file");
   const std::lock_guard lock(writing_);
   replace_file(path_, to_json(log(reason)));
 }

@@ -101,10 +101,9 @@ std::optional<InquiryResult> inquire(World& world, const InquirySubject& subject
   } catch (const Error& error) {
     if (world.failure()) return std::nullopt;
     if (error.code() == ErrorCode::timeout) {
-      return InquiryResult{
-          false,
-          "rank 0, which serves the store, does not answer (the process is stopped or "
-          "its host unreachable)"};
+      return InquiryResult{false,
+                           "rank 0, which serves the store, does not answer (the process is "
+                           "stopped or its host unreachable)"};
     }
     log::error("cannot ask the other ranks: {}", error.what());
     return std::nullopt;

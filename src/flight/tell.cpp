@@ -22,12 +22,10 @@ Logs in_order(std::span<const FlightLog> logs) {
   std::ranges::stable_sort(result, {}, [](const FlightLog* log) { return log->rank; });
   for (std::size_t i = 1; i < result.size(); ++i) {
     const FlightLog &a = *result[i - 1], &b = *result[i];
-    if (a.size != b.size) {
-      throw make_error(ErrorCode::mismatch,
-                       "flight logs of different jobs: the job of rank "
-                       "{} has {} ranks, that of rank {} has {}",
-                       a.rank, a.size, b.rank, b.size);
-    }
+    require(
+        a.size == b.size, ErrorCode::mismatch,
+        "flight logs of different jobs: the job of rank {} has {} ranks, that of rank {} has {}",
+        a.rank, a.size, b.rank, b.size);
     if (a.rank == b.rank) {
       throw make_error(ErrorCode::mismatch, "two flight logs of rank {}", a.rank);
     }

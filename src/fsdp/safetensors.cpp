@@ -254,15 +254,10 @@ void SafetensorsFile::Impl::order_entries() {
 }
 
 SafetensorsFile SafetensorsFile::open(const fs::path& path) {
-  auto impl = std::make_unique<Impl>(path);
+  auto impl = std::make_shared<Impl>(path);
   impl->parse();
   return SafetensorsFile(std::move(impl));
 }
-
-SafetensorsFile::SafetensorsFile(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-SafetensorsFile::SafetensorsFile(SafetensorsFile&&) noexcept = default;
-SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&&) noexcept = default;
-SafetensorsFile::~SafetensorsFile() = default;
 
 std::span<const SafetensorsEntry> SafetensorsFile::tensors() const noexcept {
   return impl_->entries;
@@ -315,10 +310,9 @@ void SafetensorsWriter::write(std::span<const std::byte> data) {
 }
 
 void SafetensorsWriter::close() {
-  if (written_ != expected_) {
-    throw make_error(ErrorCode::io, "{}: {} bytes were declared, but {} bytes were written",
-                     path_.string(), expected_, written_);
-  }
+  require(written_ == expected_, ErrorCode::io,
+          "{}: {} bytes were declared, but {} bytes were written", path_.string(), expected_,
+          written_);
   file_.close();
   if (!file_) fail_io(path_, "close");
   sync_to_disk(path_);

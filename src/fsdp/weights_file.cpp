@@ -30,13 +30,11 @@ const SafetensorsEntry& find_entry(const std::vector<SafetensorsFile>& files,
   for (const SafetensorsFile& file : files) {
     const SafetensorsEntry* entry = file.find(tensor);
     if (!entry) continue;
-    if (entry->shape != file_shape(param) || !is_float(entry->data.dtype)) {
-      throw make_error(ErrorCode::mismatch,
-                       "{}: tensor {} is {} with {} elements, but the model needs {} elements of "
-                       "f32, bf16 or f16 in the shape of its parameter",
-                       file.path().string(), tensor, name(entry->data.dtype), entry->data.count,
-                       param.count());
-    }
+    require(entry->shape == file_shape(param) && is_float(entry->data.dtype), ErrorCode::mismatch,
+            "{}: tensor {} is {} with {} elements, but the model needs {} elements of f32, bf16 or "
+            "f16 in the shape of its parameter",
+            file.path().string(), tensor, name(entry->data.dtype), entry->data.count,
+            param.count());
     return *entry;
   }
   throw make_error(ErrorCode::not_found, "{}: no tensor {}",
@@ -47,9 +45,7 @@ const SafetensorsEntry& find_entry(const std::vector<SafetensorsFile>& files,
 
 void export_weights(const fs::path& file, Engine& engine, DType dtype,
                     const ParamName& param_name) {
-  if (!is_float(dtype)) {
-    throw invalid("export_weights: cannot write {}: use f32, bf16 or f16", name(dtype));
-  }
+  require(is_float(dtype), "export_weights: cannot write {}: use f32, bf16 or f16", name(dtype));
   World& world = EngineAccess::setup(engine).world;
   const fs::path partial = file.string() + ".partial";
   std::optional<SafetensorsWriter> writer;

@@ -31,9 +31,8 @@ Lane lane_of(Activity collective) {
 // World.
 Axis or_alone(const Axis& axis, const Axis& other, std::string_view name) {
   if (!axis.ranks.empty() && axis.world) return axis;
-  if (!other.world) {
-    throw invalid("Scheduler: the shard axis or the replicate axis must have ranks");
-  }
+  require(other.world != nullptr,
+          "Scheduler: the shard axis or the replicate axis must have ranks");
   return {.world = other.world, .name = std::string(name), .ranks = {other.world->rank()}};
 }
 

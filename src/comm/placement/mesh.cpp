@@ -16,9 +16,9 @@ constexpr int most_ranks = 1'000'000;
 
 MeshPlan row_major(const World& world, MeshShape shape) {
   const auto count = std::int64_t{shape.replicate} * shape.shard;
-  if (shape.replicate < 1 || shape.shard < 1 || count != world.size())
-    throw invalid("a mesh of {}x{} does not fit a world of {} ranks", shape.replicate, shape.shard,
-                  world.size());
+  require(shape.replicate >= 1 && shape.shard >= 1 && count == world.size(),
+          "a mesh of {}x{} does not fit a world of {} ranks", shape.replicate, shape.shard,
+          world.size());
   MeshPlan plan;
   plan.replicate = shape.replicate;
   plan.shard = shape.shard;
@@ -83,11 +83,9 @@ Mesh Mesh::plan(const Topology& topology, World& world) {
 }
 
 Mesh Mesh::from_plan(World& world, MeshPlan plan) {
-  if (plan.inner != 1)
-    throw make_error(ErrorCode::unsupported,
-                     "a mesh plan with an inner axis of {} ranks is "
-                     "not supported: only replicate x shard is",
-                     plan.inner);
+  require(plan.inner == 1, ErrorCode::unsupported,
+          "a mesh plan with an inner axis of {} ranks is not supported: only replicate x shard is",
+          plan.inner);
   Mesh mesh(world, {plan.replicate, plan.shard}, plan.order);
   mesh.reason_ = std::move(plan.why);
   mesh.findings_ = std::move(plan.findings);

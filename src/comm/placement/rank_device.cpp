@@ -102,9 +102,7 @@ RankDevice choose_rank_device(World& world, const RankDeviceOptions& options) {
   const std::string mine = wanted + '\n' + (uses_gpus ? describe_gpu(world, options) : "");
   const auto gpus = decode(world.exchange("atoll/rank_device", mine));
   if (wanted == "host") return on_host(world, "");
-  if (!uses_gpus) {
-    throw invalid("unknown device \"{}\": use auto, host or cuda", wanted);
-  }
+  require(uses_gpus, "unknown device \"{}\": use auto, host or cuda", wanted);
   if (const std::string why = objection(gpus); !why.empty()) {
     if (!automatic) throw Error(ErrorCode::not_found, "device cuda: " + why);
     const bool any = std::ranges::any_of(
@@ -116,9 +114,9 @@ RankDevice choose_rank_device(World& world, const RankDeviceOptions& options) {
   if (automatic && most.size() > 1) {
     return on_host(
         world,
-        fmt::format("on the host, because ranks {} have only one GPU ({}): use --device cuda to "
-                    "share it",
-                    fmt::join(most, ", "), gpus[static_cast<std::size_t>(most.front())]));
+        fmt::format(
+            "on the host, because ranks {} have only one GPU ({}): use --device cuda to share it",
+            fmt::join(most, ", "), gpus[static_cast<std::size_t>(most.front())]));
   }
   const auto& here = ranks[static_cast<std::size_t>(world.rank())];
   return {open_gpu(world), "", static_cast<int>(here.size()),

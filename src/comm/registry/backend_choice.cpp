@@ -90,12 +90,10 @@ void keep_common(const BackendQuery& query, std::string_view tuning,
   for (const int rank : query.axis.ranks) {
     if (rank == world.rank()) continue;
     const std::string text = world.get(key(rank), world.config().rendezvous_timeout);
-    if (!text.starts_with(wishes)) {
-      throw make_error(ErrorCode::mismatch,
-                       "rank {}: communicator {}: rank {} has other settings of "
-                       "ATOLL_ALGORITHM, ATOLL_TUNING or ATOLL_DETERMINISTIC",
-                       world.rank(), query.name, rank);
-    }
+    require(text.starts_with(wishes), ErrorCode::mismatch,
+            "rank {}: communicator {}: rank {} has other settings of ATOLL_ALGORITHM, ATOLL_TUNING "
+            "or ATOLL_DETERMINISTIC",
+            world.rank(), query.name, rank);
     const auto theirs = decode(std::string_view(text).substr(wishes.size()));
     for (auto entry = usable.begin(); entry != usable.end();) {
       const auto other = theirs.find(entry->first);

@@ -101,12 +101,9 @@ int Device::cuda_count() noexcept {
 
 Device Device::cuda(int ordinal) {
   const int count = cuda_count();
-  if (ordinal < 0 || ordinal >= count) {
-    throw make_error(ErrorCode::not_found,
-                     "cuda:{}: no such GPU; {} are visible (check "
-                     "the driver and CUDA_VISIBLE_DEVICES)",
-                     ordinal, count);
-  }
+  require(ordinal >= 0 && ordinal < count, ErrorCode::not_found,
+          "cuda:{}: no such GPU; {} are visible (check the driver and CUDA_VISIBLE_DEVICES)",
+          ordinal, count);
   return Device(std::make_shared<cuda::CudaDevice>(ordinal));
 }
 

@@ -47,15 +47,15 @@ using Native =
     std::conditional_t<std::is_same_v<T, bfloat16>, __nv_bfloat16,
                        std::conditional_t<std::is_same_v<T, float16>, __half, T>>;
 
-// Calls body with the Type that corresponds to a dtype.
+// Calls body with the Type that kernels use for a dtype.
 template <class Body>
-void with_type(DType dtype, const Body& body) {
-  atoll::with_type(dtype, [&]<class T>(Type<T>) { body(Type<Native<T>>{}); });
+void with_gpu_type(DType dtype, const Body& body) {
+  with_type(dtype, [&]<class T>(Type<T>) { body(Type<Native<T>>{}); });
 }
 
 template <class Body>
-void with_floating_type(DType dtype, const Body& body) {
-  atoll::with_floating_type(dtype, [&]<class T>(Type<T>) { body(Type<Native<T>>{}); });
+void with_gpu_floating_type(DType dtype, const Body& body) {
+  with_floating_type(dtype, [&]<class T>(Type<T>) { body(Type<Native<T>>{}); });
 }
 
 // The finaliser of SplitMix64 (Steele, Lea, Flood 2014); equal to mix() in ../host/kernels.cpp.

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <numbers>
 #include <type_traits>
+#include <vector>
 
 #include "device/element_type.hpp"
 
@@ -168,6 +169,24 @@ void cast(View dst, ConstView src) {
     return;
   }
   HWY_DYNAMIC_DISPATCH(cast_views)(dst, src);
+}
+
+void reduce(View dst, std::span<const void* const> parts, ReduceOp op) {
+  reduce_into(
+      {.dsts = {&dst.data, 1}, .parts = parts, .count = dst.count, .dtype = dst.dtype, .op = op});
+}
+
+void reduce(View dst, ConstView parts, Reduction rule) {
+  if (dst.count == 0) return;
+  std::vector<const void*> from;
+  for (std::uint64_t first = 0; first < parts.count; first += dst.count) {
+    from.push_back(parts.part(first, dst.count).data);
+  }
+  rule.dsts = {&dst.data, 1};
+  rule.parts = from;
+  rule.count = dst.count;
+  rule.dtype = dst.dtype;
+  reduce_into(rule);
 }
 
 void sum_squares(double* out, const float* src, std::uint64_t count) {

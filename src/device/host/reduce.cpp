@@ -320,7 +320,10 @@ class Reducer {
   static constexpr bool usual = is_usual<T, op>;
   static constexpr std::size_t few = 8;  // up to this many parts need no allocation
 
-  int divisor() const { return reduction_.op == ReduceOp::avg ? reduction_.divisor : 1; }
+  int divisor() const {
+    if (reduction_.op != ReduceOp::avg) return 1;
+    return reduction_.divisor > 0 ? reduction_.divisor : static_cast<int>(reduction_.parts.size());
+  }
 
   static std::size_t misalignment(const void* dst) {
     return reinterpret_cast<std::uintptr_t>(dst) % line;
@@ -480,15 +483,6 @@ void reduce_into(const Reduction& reduction) {
   ATOLL_ASSERT(reduction.block == 0 || reduction.parts.size() % reduction.block == 0,
                "reduce: blocks are not whole");
   HWY_DYNAMIC_DISPATCH(reduce_any)(reduction);
-}
-
-void reduce(View dst, std::span<const void* const> parts, ReduceOp op) {
-  reduce_into({.dsts = {&dst.data, 1},
-               .parts = parts,
-               .count = dst.count,
-               .dtype = dst.dtype,
-               .op = op,
-               .divisor = static_cast<int>(parts.size())});
 }
 
 }  // namespace atoll_v1::atoll::host
