@@ -6,10 +6,8 @@
 #include <algorithm>
 #include <cctype>
 #include <exception>
-#include <iterator>
 #include <map>
 #include <mutex>
-#include <sstream>
 #include <utility>
 
 #include "core/errors.hpp"
@@ -22,6 +20,7 @@
 #include "core/store_client.hpp"
 #include "core/store_protocol.hpp"
 #include "core/store_server.hpp"
+#include "core/text.hpp"
 #include "core/world_internals.hpp"
 
 namespace atoll_v1::atoll {
@@ -126,12 +125,10 @@ Placed decode_placed(std::string_view bytes) {
   result.host.name = in.text(most);
   result.host.id = in.text(most);
   result.pid = static_cast<int>(in.number());
-  std::istringstream addresses{std::string(in.text(most_addresses))};
-  result.addresses.assign(std::istream_iterator<std::string>(addresses), {});
+  const auto addresses = split(in.text(most_addresses), ' ');
+  result.addresses.assign(addresses.begin(), addresses.end());
   in.finish();
-  if (result.addresses.empty()) {
-    throw Error(ErrorCode::bad_data, "a rank has published no address");
-  }
+  require(!addresses.front().empty(), ErrorCode::bad_data, "a rank has published no address");
   return result;
 }
 

@@ -5,13 +5,15 @@
 
 #include <algorithm>
 #include <map>
+#include <sstream>
 
 #include "core/errors.hpp"
 #include "core/hash.hpp"
-#include "core/text.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
+
+using Preferences = std::map<std::string, int>;  // preference of each usable backend, by name
 
 Axis world_axis(World& world) {
   Axis axis{&world, "world", {}, world.rank()};
@@ -21,11 +23,10 @@ Axis world_axis(World& world) {
 
 // Returns the preference of every backend that is usable here, by name. `found` receives every
 // backend, with the reason when it is unusable.
-std::map<std::string, int> probe_all(World& world, DeviceKind kind,
-                                     std::vector<BackendInfo>& found) {
+Preferences probe_all(World& world, DeviceKind kind, std::vector<BackendInfo>& found) {
   const atoll_host services = host_services(world);
   const GroupDescription group(world, world_axis(world), "world", "world", kind);
-  std::map<std::string, int> usable;
+  Preferences usable;
   for (const auto& file : find_plugins(world.config())) {
     BackendInfo info{file.filename().string(), file.string(), {}, 0};
     try {
@@ -45,19 +46,18 @@ std::map<std::string, int> probe_all(World& world, DeviceKind kind,
   return usable;
 }
 
-std::string encode(const std::map<std::string, int>& usable) {
+std::string encode(const Preferences& usable) {
   std::string text;
-  for (const auto& [name, preference] : usable) text += fmt::format("{} {}\n", name, preference);
+  for (const auto& [name, preference] : usable) text += fmt::format("{} {}\n", preference, name);
   return text;
 }
 
-std::map<std::string, int> decode(std::string_view text) {
-  std::map<std::string, int> usable;
-  for (const std::string_view line : split(text, '\n')) {
-    const std::size_t space = line.rfind(' ');
-    if (space == std::string_view::npos) continue;
-    usable[std::string(line.substr(0, space))] =
-        number_from<int>(line.substr(space + 1)).value_or(0);
+Preferences decode(const std::string& text) {
+  Preferences usable;
+  std::istringstream lines(text);
+  int preference = 0;
+  for (std::string name; lines >> preference && std::getline(lines >> std::ws, name);) {
+    usable[name] = preference;
   }
   return usable;
 }
@@ -80,8 +80,8 @@ std::string reasons(const std::vector<BackendInfo>& found) {
 
 // Removes from `usable` every backend that some rank of the axis cannot use. The preference of each
 // remaining backend becomes its lowest preference on any rank.
-void keep_common(const BackendQuery& query, std::string_view tuning,
-                 std::map<std::string, int>& usable, std::vector<BackendInfo>& found) {
+void keep_common(const BackendQuery& query, std::string_view tuning, Preferences& usable,
+                 std::vector<BackendInfo>& found) {
   if (query.axis.size() == 1) return;
   World& world = query.world;
   const auto key = [&](int rank) { return fmt::format("{}/probe/{}", query.id, rank); };
@@ -94,7 +94,7 @@ void keep_common(const BackendQuery& query, std::string_view tuning,
             "rank {}: communicator {}: rank {} has other settings of ATOLL_ALGORITHM, ATOLL_TUNING "
             "or ATOLL_DETERMINISTIC",
             world.rank(), query.name, rank);
-    const auto theirs = decode(std::string_view(text).substr(wishes.size()));
+    const auto theirs = decode(text.substr(wishes.size()));
     for (auto entry = usable.begin(); entry != usable.end();) {
       const auto other = theirs.find(entry->first);
       if (other == theirs.end()) {
