@@ -113,7 +113,7 @@ class PmixRendezvous final : public Rendezvous {
     throw make_error(ErrorCode::backend, "{}: {}", call, error_string_(status));
   }
 
-  // Returns a text, or a number as text; "" for a value of another type.
+  // Returns the value of a key as text; "" if it is neither text nor a number.
   std::string get(std::uint32_t rank, const char* key, std::chrono::seconds timeout) {
     PmixProcess whose = self_;
     whose.rank = rank;

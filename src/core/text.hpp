@@ -1,4 +1,4 @@
-// Takes text apart: settings, tables of the kernel and short messages between ranks.
+// Parses text: settings, tables of the kernel, and short messages between ranks.
 #pragma once
 
 #include <charconv>

@@ -30,7 +30,7 @@ void with_type(DType dtype, const Body& body) {
   }
 }
 
-// Does the same for the floating-point types, and aborts for the others.
+// Calls body like with_type() for floating-point types; aborts the process for other types.
 template <class Body>
 void with_floating_type(DType dtype, const Body& body) {
   with_type(dtype, [&]<class T>(std::type_identity<T> type) {

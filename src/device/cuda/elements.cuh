@@ -42,6 +42,7 @@ struct alignas(sizeof(T) * n) Pack {
 template <class T>
 using Type = std::type_identity<T>;
 
+// The CUDA type that corresponds to an element type of the library.
 template <class T>
 using Native =
     std::conditional_t<std::is_same_v<T, bfloat16>, __nv_bfloat16,

@@ -34,8 +34,8 @@ struct Reduction {
   std::size_t block = 0;  // consecutive parts per inner tree; 0 means one tree over all parts
 };
 void reduce_into(const Reduction& reduction);
-// Reduces parts that follow each other in memory into dst. `rule` says how; its dsts, parts, count and
-// dtype are ignored.
+// Reduces parts that follow each other in memory into dst. `rule` gives op, factors, divisor, stores
+// and block; its other members are ignored.
 void reduce(View dst, ConstView parts, Reduction rule);
 void copy(void* dst, const void* src, std::size_t bytes, Stores stores);
 
