@@ -11,8 +11,9 @@ namespace {
 
 constexpr std::uint64_t most_bytes = std::numeric_limits<std::int64_t>::max();
 
-// Returns true when two ranges of memory overlap. Uses std::less, because only std::less orders
-// addresses of different arrays.
+}  // namespace
+
+// Uses std::less, because only std::less orders addresses of different arrays.
 bool overlap(ConstView a, ConstView b) {
   const auto* const first = static_cast<const std::byte*>(a.data);
   const auto* const second = static_cast<const std::byte*>(b.data);
@@ -20,8 +21,6 @@ bool overlap(ConstView a, ConstView b) {
   return a.count > 0 && b.count > 0 && before(first, second + b.bytes()) &&
          before(second, first + a.bytes());
 }
-
-}  // namespace
 
 void Arguments::refuse(std::string_view rule) const {
   throw invalid("rank {}: {} on communicator {}: {}", group_.world().rank(), operation_,

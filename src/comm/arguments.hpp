@@ -14,6 +14,9 @@ namespace atoll_v1::atoll {
 
 class BackendGroup;
 
+// Returns true when the two views share a byte.
+bool overlap(ConstView a, ConstView b);
+
 // Checks the arguments of one call. Every check throws Error(invalid_argument) that names the rank,
 // the operation and the communicator. Texts are built only for an error, so a successful check is
 // cheap.

@@ -1,4 +1,5 @@
 
+#include "comm/arguments.hpp"
 #include "comm/communicator_impl.hpp"
 #include "core/errors.hpp"
 
@@ -39,9 +40,7 @@ Work Work::local_copy(ConstView src, View dst, Stream& stream) {
   require(src.dtype == dst.dtype && src.count == dst.count,
           "a collective of one rank: src has {} elements of {}, but dst has {} of {}", src.count,
           atoll::name(src.dtype), dst.count, atoll::name(dst.dtype));
-  const auto from = reinterpret_cast<std::uintptr_t>(src.data),
-             to = reinterpret_cast<std::uintptr_t>(dst.data);
-  require(from == to || from >= to + dst.bytes() || to >= from + src.bytes(),
+  require(src.data == dst.data || !overlap(src, dst),
           "a collective of one rank: src and dst overlap partially");
   if (src.data != dst.data) stream.copy(dst.data, src.data, dst.bytes());
   auto state = std::make_shared<State>();

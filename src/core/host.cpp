@@ -172,9 +172,7 @@ std::string random_token(std::size_t bytes) {
     throw Error(ErrorCode::io,
                 "getrandom failed: there are no random bytes for the token of the job");
   }
-  std::string result;
-  for (const unsigned char byte : random) result += fmt::format("{:02x}", byte);
-  return result;
+  return fmt::format("{:02x}", fmt::join(random, ""));
 }
 
 }  // namespace atoll_v1::atoll::net

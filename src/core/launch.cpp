@@ -50,10 +50,8 @@ std::optional<Endpoint> configured_endpoint(const Config& config) {
   if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
   }
-  int port = 0;
-  if (colon != std::string::npos) {
-    port = number_from<int>(std::string_view(config.addr).substr(colon + 1)).value_or(0);
-  }
+  const std::string port_text = colon == std::string::npos ? "" : config.addr.substr(colon + 1);
+  const int port = number_from<int>(port_text).value_or(0);
   require(!host.empty() && port >= 1 && port <= 65535, "ATOLL_ADDR=\"{}\": expected host:port",
           config.addr);
   return Endpoint{"", {host}, port, config.token};

@@ -31,11 +31,11 @@ const sockaddr* as_sockaddr(const Address& address) noexcept {
   return reinterpret_cast<const sockaddr*>(address.bytes.data());
 }
 
+int family_of(const Address& address) noexcept { return as_sockaddr(address)->sa_family; }
+
 Address from_sockaddr(const void* data, socklen_t length) {
   const auto* first = static_cast<const std::byte*>(data);
-  Address result{{first, first + length}, 0};
-  result.family = as_sockaddr(result)->sa_family;
-  return result;
+  return {{first, first + length}};
 }
 
 // Enables keepalive probes, which detect a host that lost power after half a minute.
@@ -98,7 +98,7 @@ std::vector<Address> resolve(std::string_view host, int port) {
 }
 
 bool is_loopback(const Address& address) noexcept {
-  if (address.family == AF_INET) {
+  if (family_of(address) == AF_INET) {
     sockaddr_in v4{};
     std::memcpy(&v4, address.bytes.data(), sizeof v4);
     return (ntohl(v4.sin_addr.s_addr) >> 24) == 127;
@@ -124,10 +124,10 @@ int port_of(const Address& address) noexcept {
 }
 
 Fd listen_on(const Address& address) {
-  Fd result(::socket(address.family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  Fd result(::socket(family_of(address), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int yes = 1;
   if (result) ::setsockopt(result.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  if (result && address.family == AF_INET6) {
+  if (result && family_of(address) == AF_INET6) {
     ::setsockopt(result.get(), IPPROTO_IPV6, IPV6_V6ONLY, &yes, sizeof yes);
   }
   if (!result ||
@@ -146,7 +146,7 @@ Fd accept_from(int listener) {
 }
 
 Fd connect_to(const Address& address, Clock::time_point deadline) {
-  Fd result(::socket(address.family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  Fd result(::socket(family_of(address), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!result) fail("connect to", address, errno);
   if (::connect(result.get(), as_sockaddr(address), static_cast<socklen_t>(address.bytes.size())) !=
       0) {

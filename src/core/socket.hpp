@@ -35,7 +35,6 @@ class Fd {
 // A socket address of the kernel, IPv4 or IPv6.
 struct Address {
   std::vector<std::byte> bytes;  // contents of a sockaddr
-  int family = 0;
 };
 
 // Returns all TCP addresses of a host name or numeric address; throws Error(not_found) with the name.

@@ -266,11 +266,9 @@ void World::Impl::place(const std::vector<std::string>& encoded) {
 World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 World::World(World&&) noexcept = default;
 World& World::operator=(World&& other) noexcept {
-  if (this != &other) {
-    if (impl_) impl_->leave();
-    impl_ = std::move(other.impl_);
-  }
-  return *this;
+  World old(std::move(other));
+  std::swap(impl_, old.impl_);
+  return *this;  // the destructor of `old` leaves the job
 }
 World::~World() {
   if (impl_) impl_->leave();
