@@ -103,25 +103,40 @@ class Reader {
   void read_head(const Json& head);
   void check() const;
 
-  const Json& field(const Json& object, const char* key) const;
-  void read(const Json& object, const char* key, std::string& value) const;
-  void read(const Json& object, const char* key, bool& value) const;
-  void read(const Json& object, const char* key, FlightState& value) const;
-  void read(const Json& object, const char* key, std::vector<int>& ranks) const;
-  template <std::integral T>
-  void read(const Json& object, const char* key, T& value, std::int64_t least = 0,
-            std::int64_t most = most_int64) const {
-    value = number_of<T>(field(object, key), key, least, most);
+  const Json& field(const Json& object, const char* key) const {
+    const auto found = object.find(key);
+    if (found == object.end()) bad_here("{} is missing", key);
+    return *found;
+  }
+  // The functions below read the value of the field `key`.
+  void read(const Json& json, const char* key, std::string& value) const;
+  void read(const Json& json, const char* key, bool& value) const {
+    if (!json.is_boolean()) bad_here("{} is not true or false", key);
+    value = json.get<bool>();
+  }
+  void read(const Json& json, const char* key, FlightState& value) const {
+    std::string text;
+    read(json, key, text);
+    const auto known = std::ranges::find(states, text);
+    if (known == states.end()) bad_here("state is not one of {}", fmt::join(states, ", "));
+    value = static_cast<FlightState>(known - states.begin());
+  }
+  void read(const Json& json, const char* key, std::vector<int>& ranks) const {
+    if (!json.is_array() || json.empty() || json.size() > max_flight_ranks) {
+      bad_here("{} is not a list of 1 to {} numbers", key, max_flight_ranks);
+    }
+    for (const Json& rank : json) read(rank, key, ranks.emplace_back(), 0, most_int);
   }
   template <std::integral T>
-  T number_of(const Json& value, const char* key, std::int64_t least, std::int64_t most) const {
-    if (!value.is_number_integer()) bad_here("{} is not a whole number", key);
-    const bool fine = value.is_number_unsigned()
-                          ? std::cmp_greater_equal(value.get<std::uint64_t>(), least) &&
-                                std::cmp_less_equal(value.get<std::uint64_t>(), most)
-                          : value.get<std::int64_t>() >= least && value.get<std::int64_t>() <= most;
+  void read(const Json& json, const char* key, T& value, std::int64_t least = 0,
+            std::int64_t most = most_int64) const {
+    if (!json.is_number_integer()) bad_here("{} is not a whole number", key);
+    const bool fine = json.is_number_unsigned()
+                          ? std::cmp_greater_equal(json.get<std::uint64_t>(), least) &&
+                                std::cmp_less_equal(json.get<std::uint64_t>(), most)
+                          : json.get<std::int64_t>() >= least && json.get<std::int64_t>() <= most;
     if (!fine) bad_here("{} is not from {} to {}", key, least, most);
-    return value.get<T>();
+    value = json.get<T>();
   }
 
   std::string_view text_;
@@ -131,44 +146,15 @@ class Reader {
   FlightLog log_;
 };
 
-const Json& Reader::field(const Json& object, const char* key) const {
-  const auto found = object.find(key);
-  if (found == object.end()) bad_here("{} is missing", key);
-  return *found;
-}
-
-void Reader::read(const Json& object, const char* key, std::string& value) const {
-  const Json& found = field(object, key);
-  if (!found.is_string()) bad_here("{} is not a string", key);
-  value = found.get<std::string>();
+void Reader::read(const Json& json, const char* key, std::string& value) const {
+  if (!json.is_string()) bad_here("{} is not a string", key);
+  value = json.get<std::string>();
   if (value.size() > max_flight_text) {
     bad_here("{} has {} bytes; at most {} are allowed", key, value.size(), max_flight_text);
   }
   const bool printable =
       std::ranges::none_of(value, [](char c) { return static_cast<unsigned char>(c) < ' '; });
   if (!printable) bad_here("{} has control characters", key);
-}
-
-void Reader::read(const Json& object, const char* key, bool& value) const {
-  const Json& found = field(object, key);
-  if (!found.is_boolean()) bad_here("{} is not true or false", key);
-  value = found.get<bool>();
-}
-
-void Reader::read(const Json& object, const char* key, FlightState& value) const {
-  std::string text;
-  read(object, key, text);
-  const auto known = std::ranges::find(states, text);
-  if (known == states.end()) bad_here("state is not one of enqueued, started, completed, failed");
-  value = static_cast<FlightState>(known - states.begin());
-}
-
-void Reader::read(const Json& object, const char* key, std::vector<int>& ranks) const {
-  const Json& found = field(object, key);
-  if (!found.is_array() || found.empty() || found.size() > max_flight_ranks) {
-    bad_here("{} is not a list of 1 to {} numbers", key, max_flight_ranks);
-  }
-  for (const Json& rank : found) ranks.push_back(number_of<int>(rank, key, 0, most_int));
 }
 
 // Callback of the parser for every event. It consumes the entries of the lists and returns false
@@ -192,7 +178,7 @@ void Reader::add_to(std::vector<Entry>& entries, std::size_t most, const Json& o
   if (entries.size() >= most) bad_here("too many {}", section_);
   for_each_field(entries.emplace_back(), [&](const char* key, auto& value, auto... limits) {
     if (key != std::string_view("part_of") || object.contains(key)) {
-      read(object, key, value, limits...);
+      read(field(object, key), key, value, limits...);
     }
   });
 }
@@ -200,12 +186,12 @@ void Reader::add_to(std::vector<Entry>& entries, std::size_t most, const Json& o
 void Reader::read_head(const Json& head) {
   if (!head.is_object()) bad(0, "the file is not a JSON object");
   int found = 0;
-  read(head, "atoll_flight", found, 0, most_int);
+  read(field(head, "atoll_flight"), "atoll_flight", found, 0, most_int);
   if (found != version) {
     bad_here("the file has version {}; this library reads version {}", found, version);
   }
   for_each_field(log_, [&](const char* key, auto& value, auto... limits) {
-    read(head, key, value, limits...);
+    read(field(head, key), key, value, limits...);
   });
   if (log_.rank >= log_.size) bad_here("rank is not from 0 to {}", log_.size - 1);
   for (const char* list : {"communicators", "operations"}) {
