@@ -79,8 +79,6 @@ BackendGroup::~BackendGroup() {
   plugin_->table.close(comm_);
 }
 
-bool BackendGroup::lacks_levels() const { return plugin_->table.has_levels == 0; }
-
 void BackendGroup::open_backend(const BackendGroup* parent) {
   if (parent && parent->plugin_->table.split == nullptr) parent = nullptr;
   const std::string base =

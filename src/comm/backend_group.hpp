@@ -47,7 +47,7 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   // The lines of Config::tuning that choose between one and two levels. Empty if the backend
   // implements levels itself: it then receives these lines.
   const LevelChoice& level_choice() const noexcept { return level_choice_; }
-  bool lacks_levels() const;
+  bool lacks_levels() const noexcept { return plugin_->table.has_levels == 0; }
 
   // Returns true when the backend supports this kind of operation for `dtype` and `op`, and adds in
   // the requested order.

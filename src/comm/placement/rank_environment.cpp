@@ -43,15 +43,13 @@ std::string first_line(const fs::path& path) {
   return line;
 }
 
-struct CpuSetFree {
-  void operator()(cpu_set_t* set) const { CPU_FREE(set); }
-};
+using CpuSet = std::unique_ptr<cpu_set_t, decltype([](cpu_set_t* set) { CPU_FREE(set); })>;
 
 // Returns the hardware threads to which this process is bound. Doubles the size of the mask until
 // the kernel accepts it, because a machine may have more than 1,024 hardware threads.
 std::vector<int> bound_cpus() {
   for (int size = 1024; size <= 65'536; size *= 2) {
-    const std::unique_ptr<cpu_set_t, CpuSetFree> set(CPU_ALLOC(size));
+    const CpuSet set(CPU_ALLOC(size));
     const std::size_t bytes = CPU_ALLOC_SIZE(size);
     if (!set) return {};
     CPU_ZERO_S(bytes, set.get());

@@ -158,9 +158,7 @@ const Plugin& choose_backend(const BackendQuery& query, std::string_view tuning)
   if (!query.wanted.empty()) {
     std::erase_if(common, [&](const auto& entry) { return entry.first != query.wanted; });
   }
-  const auto best =
-      std::max_element(common.begin(), common.end(),
-                       [](const auto& a, const auto& b) { return a.second < b.second; });
+  const auto best = std::ranges::max_element(common, {}, &Preferences::value_type::second);
   if (best == common.end()) {
     const std::string wanted = query.wanted.empty() ? "" : " \"" + query.wanted + "\"";
     throw make_error(

@@ -92,16 +92,10 @@ const Plugin& load_plugin(const std::filesystem::path& file) {
   std::error_code ignored;
   const auto canonical = std::filesystem::weakly_canonical(file, ignored);
   const std::lock_guard lock(registry().mutex);
-  auto& slot = registry().plugins[canonical];
-  if (!slot) {
-    try {
-      slot = open_plugin(canonical);
-    } catch (...) {
-      registry().plugins.erase(canonical);
-      throw;
-    }
-  }
-  return slot->plugin;
+  auto& plugins = registry().plugins;
+  auto known = plugins.find(canonical);
+  if (known == plugins.end()) known = plugins.emplace(canonical, open_plugin(canonical)).first;
+  return known->second->plugin;
 }
 
 std::vector<std::filesystem::path> find_plugins(const Config& config) {
