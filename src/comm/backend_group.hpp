@@ -70,8 +70,8 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   Scratch& fallback_scratch() noexcept { return fallback_scratch_; }
   Scratch& scaled_source() noexcept { return scaled_source_; }
 
-  // Does nothing when `status` is ATOLL_OK. Otherwise fails the World and throws an error that names
-  // what the backend cannot do, and its reason.
+  // Unless `status` is ATOLL_OK, fails the World and throws an error that names what the backend
+  // cannot do and its reason.
   void check(atoll_status status, const std::string& what) const;
   // Call this when the ranks called different operations, which `finding` describes. Fails the
   // World and throws.

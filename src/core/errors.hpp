@@ -21,7 +21,7 @@ Error invalid(fmt::format_string<Args...> text, Args&&... args) {
   return make_error(ErrorCode::invalid_argument, text, std::forward<Args>(args)...);
 }
 
-// Unless `condition` is true, throws Error(code), or Error(invalid_argument) without a code. The message
+// Throws Error(code), or without a code Error(invalid_argument), if `condition` is false. The message
 // is formatted only then, but its arguments are always evaluated.
 template <class... Args>
 void require(bool condition, ErrorCode code, fmt::format_string<Args...> text, Args&&... args) {
