@@ -21,8 +21,8 @@ Error invalid(fmt::format_string<Args...> text, Args&&... args) {
   return make_error(ErrorCode::invalid_argument, text, std::forward<Args>(args)...);
 }
 
-// Throws Error(code), or without a code Error(invalid_argument), if `condition` is false. The message
-// is formatted only then, but its arguments are always evaluated.
+// Throws Error(code), or without a code Error(invalid_argument), if `condition` is false. Only then
+// is the message formatted, but its arguments are always evaluated.
 template <class... Args>
 void require(bool condition, ErrorCode code, fmt::format_string<Args...> text, Args&&... args) {
   if (!condition) throw make_error(code, text, std::forward<Args>(args)...);
