@@ -1,4 +1,3 @@
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <functional>
@@ -7,12 +6,12 @@
 #include <utility>
 #include <vector>
 
+#include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "core/log.hpp"
 #include "device/host/kernels.hpp"
 #include "device/ops.hpp"
 #include "fsdp/pass_state.hpp"
-#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -90,9 +89,8 @@ Engine::~Engine() {
 Unit& Engine::add_unit(std::string_view unit_name, std::vector<ParamSpec> params) {
   EngineSetup& setup = impl_->setup;
   if (setup.frozen) throw invalid("add_unit({}): freeze() has been called already", unit_name);
-  if (impl_->by_name.contains(unit_name)) {
-    throw invalid("add_unit({}): the name is already in use", unit_name);
-  }
+  require(!impl_->by_name.contains(unit_name), "add_unit({}): the name is already in use",
+          unit_name);
   auto state = std::make_unique<UnitState>(
       unit_name, setup.units.size(), std::move(params), setup.options.precision.param,
       static_cast<std::uint64_t>(setup.scheduler.shard_count()));
@@ -129,9 +127,8 @@ void Engine::freeze(const std::vector<std::string>& order) {
 
 Unit& Engine::unit(std::string_view unit_name) {
   const auto found = impl_->by_name.find(unit_name);
-  if (found == impl_->by_name.end()) {
-    throw Error(ErrorCode::not_found, fmt::format("the engine has no unit \"{}\"", unit_name));
-  }
+  require(found != impl_->by_name.end(), ErrorCode::not_found, "the engine has no unit \"{}\"",
+          unit_name);
   return *impl_->setup.units[found->second];
 }
 

@@ -13,12 +13,12 @@
 #include <span>
 #include <vector>
 
+#include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "device/ops.hpp"
 #include "fsdp/gathering.hpp"
 #include "fsdp/pass_state.hpp"
 #include "fsdp/reducing.hpp"
-#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -81,13 +81,11 @@ struct Optimizer::Impl {
 Optimizer::Impl::Impl(Engine& engine_, OptimizerOptions options_)
     : engine(engine_), options(options_), updates(engine.device().stream({.name = "update"})) {
   if (!EngineAccess::setup(engine).frozen) throw invalid("Optimizer: call Engine::freeze() first");
-  if (EngineAccess::reducing(engine).has_on_final()) {
-    throw invalid("Optimizer: the engine has another optimizer already");
-  }
+  require(!EngineAccess::reducing(engine).has_on_final(),
+          "Optimizer: the engine has another optimizer already");
   if (!(options.epsilon > 0)) throw invalid("Optimizer: epsilon must be greater than 0");
-  if (options.moment_dtype != DType::f32 && options.moment_dtype != DType::bf16) {
-    throw invalid("Optimizer: moments cannot be {}: use f32 or bf16", name(options.moment_dtype));
-  }
+  require(options.moment_dtype == DType::f32 || options.moment_dtype == DType::bf16,
+          "Optimizer: moments cannot be {}: use f32 or bf16", name(options.moment_dtype));
   std::ranges::fill(outcome, 0.0);
   allocate_moments();
   allocate_norm();
@@ -162,13 +160,10 @@ void Optimizer::Impl::gradient_complete(const UnitState& unit, Stream& stream) {
   stream.wait(known);  // waits until the last step has read local_blocks
   sum_squares(unit, stream);
   if (!in_backward) return;
-  if (updated[unit.index]) {
-    throw invalid(
-        "unit {}: an abandoned pass has already updated this unit: a step with "
-        "update_in_backward() "
-        "cannot begin again",
-        unit.name);
-  }
+  require(!updated[unit.index],
+          "unit {}: an abandoned pass has already updated this unit: a step with "
+          "update_in_backward() cannot begin again",
+          unit.name);
   updates.wait(stream.record());
   update(unit, *in_backward, updates);
   updated[unit.index] = true;
@@ -287,17 +282,14 @@ bool Optimizer::update_in_backward(float learning_rate) {
 }
 
 void Optimizer::step(float learning_rate, Stream& compute) {
-  if (impl_->in_backward && *impl_->in_backward != learning_rate) {
-    throw invalid("Optimizer::step: the learning rate differs from that of update_in_backward()");
-  }
+  require(!impl_->in_backward || *impl_->in_backward == learning_rate,
+          "Optimizer::step: the learning rate differs from that of update_in_backward()");
   // The wait comes first, so that a failed reduction stops the stream before parameters change, and
   // the error of the reduction is thrown instead of the error below.
   impl_->engine.wait_gradients(compute);
-  if (!EngineAccess::pass(impl_->engine).gradients_complete()) {
-    throw invalid(
-        "Optimizer::step: called before all micro batches of the step are complete, so gradients "
-        "are not sums over all ranks");
-  }
+  require(EngineAccess::pass(impl_->engine).gradients_complete(),
+          "Optimizer::step: called before all micro batches of the step are complete, so gradients "
+          "are not sums over all ranks");
   try {
     impl_->finish_squares(compute);
     impl_->measure(compute);
