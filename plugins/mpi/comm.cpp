@@ -1,5 +1,7 @@
 #include "comm.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
@@ -8,7 +10,6 @@
 #include <utility>
 
 #include "collectives.hpp"
-#include "operation.hpp"
 #include "sdk/guard.hpp"
 #include "sdk/operation.hpp"
 
@@ -42,13 +43,8 @@ std::uint64_t fingerprint(const atoll_group& group) {
 class Rendezvous {
  public:
   Rendezvous(Session& session, const atoll_group& group)
-      : session_(session),
-        group_(group),
-        memory_((index(group.nranks) + 1) * sizeof(std::uint64_t)),
-        words_(reinterpret_cast<std::uint64_t*>(memory_.data()), index(group.nranks)),
-        answer_(*(words_.data() + words_.size())) {
+      : session_(session), group_(group), words_(index(group.nranks) + 1, different_groups) {
     words_[0] = fingerprint(group);
-    answer_ = different_groups;
   }
 
   void run() {
@@ -61,7 +57,7 @@ class Rendezvous {
         follow(backoff);
       }
     } catch (...) {
-      session_.retain(std::move(memory_));  // messages of late ranks may still be written to it
+      session_.retain(std::move(words_));  // messages of late ranks may still be written to it
       throw;
     }
   }
@@ -84,9 +80,9 @@ class Rendezvous {
     const std::uint64_t own = words_[0];
     Requests exchange(session_);
     send(exchange, 0);
-    receive(exchange, answer_, 0);
+    receive(exchange, words_.back(), 0);
     exchange.wait(backoff);
-    if (answer_ != own) refuse();
+    if (words_.back() != own) refuse();
   }
 
   void send(Requests& requests, int to) {
@@ -114,12 +110,10 @@ class Rendezvous {
 
   Session& session_;
   const atoll_group& group_;
-  std::vector<std::byte> memory_;
-  // Parts of memory_. On the first rank, words_ holds the fingerprint of each rank, and words_[0]
-  // later holds the answer to the other ranks. On the other ranks, words_[0] holds this rank's
-  // fingerprint, and answer_ receives the answer of the first rank.
-  std::span<std::uint64_t> words_;
-  std::uint64_t& answer_;
+  // On the first rank, words_ holds the fingerprint of each rank, and words_[0] later holds the
+  // answer to the other ranks. On the other ranks, words_[0] holds this rank's fingerprint, and the
+  // last word receives the answer of the first rank.
+  std::vector<std::uint64_t> words_;
 };
 
 MPI_Comm create_group(Session& session, const atoll_group& group) {
@@ -199,7 +193,12 @@ void Comm::submit(std::span<atoll_operation* const> operations) {
   std::int64_t timeout_ns = 0;
   std::vector<const atoll_operation*> messages;
   for (const atoll_operation* operation : operations) {
-    validate(*operation, rank_, size_);
+    if (!capability(operation->kind, operation->dtype, operation->op, operation->memory)) {
+      throw Error(
+          ATOLL_UNSUPPORTED,
+          fmt::format("{}: the mpi backend does not support this operation", describe(*operation)));
+    }
+    check_operation(*operation, rank_, size_);
     timeout_ns = std::max(timeout_ns, operation->timeout_ns);
     if (is_message(operation->kind)) messages.push_back(operation);
   }
@@ -228,6 +227,7 @@ void Comm::perform(const atoll_operation& operation) {
     case ATOLL_ALL_GATHER:
       return all_gather(*this, operation);
     case ATOLL_REDUCE_SCATTER:
+    case ATOLL_REDUCE_SCATTER_V:
       return reduce_scatter(*this, operation);
     case ATOLL_ALL_REDUCE:
       return all_reduce(*this, operation);
@@ -241,8 +241,6 @@ void Comm::perform(const atoll_operation& operation) {
       return scatter(*this, operation);
     case ATOLL_ALL_GATHER_V:
       return all_gather_v(*this, operation);
-    case ATOLL_REDUCE_SCATTER_V:
-      return reduce_scatter_v(*this, operation);
   }
 }
 

@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "collectives.hpp"
-#include "operation.hpp"
 #include "sdk/operation.hpp"
 #include "types.hpp"
 

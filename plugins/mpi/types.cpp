@@ -6,6 +6,7 @@
 #include <string>
 
 #include "sdk/guard.hpp"
+#include "sdk/operation.hpp"
 
 namespace atoll_mpi {
 namespace {
@@ -58,6 +59,12 @@ MPI_Op reduction_op(const Session& session, std::int32_t dtype, std::int32_t op)
       return own ? session.u8_operators().max : MPI_MAX;
   }
   unknown("reduction", op);
+}
+
+bool scaled(const atoll_operation& operation) noexcept {
+  return reduces(operation.kind) && operation.factor != 1.0 &&
+         (operation.op == ATOLL_SUM || operation.op == ATOLL_AVG) &&
+         (operation.dtype == ATOLL_F32 || operation.dtype == ATOLL_F64);
 }
 
 void divide(void* dst, std::uint64_t count, std::int32_t dtype, std::int32_t n) {

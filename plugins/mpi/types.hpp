@@ -16,6 +16,9 @@ MPI_Datatype reduction_type(std::int32_t dtype);
 // call divide() on the result.
 MPI_Op reduction_op(const Session& session, std::int32_t dtype, std::int32_t op);
 
+// Returns true if src must be multiplied by this rank's factor before MPI reduces it.
+bool scaled(const atoll_operation& operation) noexcept;
+
 // Divides each element of dst by n. Integer quotients are truncated, as everywhere in atoll.
 void divide(void* dst, std::uint64_t count, std::int32_t dtype, std::int32_t n);
 
