@@ -5,7 +5,6 @@
 // and a rank does not know whether the data of other ranks is in place. MPI_IN_PLACE is therefore
 // never passed: data that is in place, or that has a factor, is sent from scratch memory.
 #include <algorithm>
-#include <cstring>
 
 #include "collectives.hpp"
 #include "sdk/operation.hpp"
@@ -23,12 +22,8 @@ void all_reduce(Comm& comm, const atoll_operation& operation) {
   for (std::uint64_t first = 0; first < operation.count; first += piece) {
     const std::uint64_t n = std::min(piece, operation.count - first);
     const std::byte* from = src + first * element;
-    if (scaled(operation)) {
-      std::byte* product = comm.scratch(n * element);
-      multiply(product, from, n, operation);
-      from = product;
-    } else if (src == dst) {
-      from = static_cast<std::byte*>(std::memcpy(comm.scratch(n * element), from, n * element));
+    if (scaled(operation) || src == dst) {
+      from = scale(comm.scratch(n * element), from, n, operation);
     }
     comm.run("MPI_Iallreduce", [&](MPI_Request* request) {
       return MPI_Iallreduce(from, dst + first * element, static_cast<int>(n), type, op, comm.mpi(),

@@ -3,7 +3,6 @@
 // with MPI_Iallreduce in pieces of `large_piece`, because Open MPI's MPI_Ireduce takes many times
 // as long as MPI_Iallreduce for data of 1 MiB and more.
 #include <algorithm>
-#include <cstring>
 
 #include "collectives.hpp"
 #include "sdk/operation.hpp"
@@ -32,14 +31,12 @@ void reduce(Comm& comm, const atoll_operation& operation) {
     const std::uint64_t n = std::min(piece, operation.count - first);
     std::byte* to = is_root ? dst + first * element : nullptr;
     const void* from = src + first * element;
-    if (!is_root && (scaled(operation) || on_all)) to = comm.scratch(n * element);
-    if (scaled(operation)) {
-      multiply(to, from, n, operation);
-      from = to;
+    // With MPI_Iallreduce all ranks must pass MPI_IN_PLACE, or none.
+    if (scaled(operation) || on_all) {
+      if (!is_root) to = comm.scratch(n * element);
+      from = scale(to, src + first * element, n, operation);
     }
     if (on_all) {
-      // Copies the data if necessary, so that all ranks can pass MPI_IN_PLACE, as MPI requires.
-      if (from != to) std::memcpy(to, from, n * element);
       comm.run("MPI_Iallreduce", [&](MPI_Request* request) {
         return MPI_Iallreduce(MPI_IN_PLACE, to, static_cast<int>(n), type, op, comm.mpi(), request);
       });

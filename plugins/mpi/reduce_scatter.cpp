@@ -40,12 +40,7 @@ void pack(Comm& comm, const atoll_operation& operation, const Round& round, std:
   std::byte* to = round.packed;
   for (int r = 0; r < comm.size(); ++r) {
     const auto n = static_cast<std::uint64_t>(round.counts[r]);
-    const std::byte* from = block + first * element;
-    if (n > 0 && scaled(operation)) {
-      multiply(to, from, n, operation);
-    } else if (n > 0) {
-      std::memcpy(to, from, n * element);
-    }
+    if (n > 0) scale(to, block + first * element, n, operation);
     to += n * element;
     block += count_of(operation, r) * element;
   }

@@ -89,12 +89,16 @@ void divide(void* dst, std::uint64_t count, std::int32_t dtype, std::int32_t n) 
   unknown("an average of element type", dtype);
 }
 
-void multiply(void* dst, const void* src, std::uint64_t count, const atoll_operation& operation) {
-  if (operation.dtype == ATOLL_F32) {
+std::byte* scale(std::byte* dst, const std::byte* src, std::uint64_t count,
+                 const atoll_operation& operation) {
+  if (!scaled(operation)) {
+    if (dst != src) std::memcpy(dst, src, count * dtype_size(operation.dtype));
+  } else if (operation.dtype == ATOLL_F32) {
     multiply_typed(dst, src, count, static_cast<float>(operation.factor));
   } else {
     multiply_typed(dst, src, count, operation.factor);
   }
+  return dst;
 }
 
 Block::Block(Session& session, std::uint64_t bytes)

@@ -2,8 +2,7 @@
 // reduces. NCCL chooses the algorithms and the order of sums. If the N ranks are in several
 // islands, NCCL's rings send (N - 1) / N of the data through each host's links; the library uses a
 // two-level algorithm instead if its cost model predicts that this is faster.
-#include "collectives.hpp"
-
+#include "comm.hpp"
 #include "sdk/operation.hpp"
 
 namespace atoll_nccl {
@@ -125,7 +124,7 @@ ncclResult_t reduce_scatter_v(const Call& call) {
 
 }  // namespace
 
-ncclResult_t perform(Comm& comm, const atoll_operation& operation) {
+ncclResult_t perform(const Comm& comm, const atoll_operation& operation) {
   if (operation.kind == ATOLL_BARRIER) return barrier(comm, operation);
   if (operation.count == 0) return ncclSuccess;
   const Call call(comm, operation);
