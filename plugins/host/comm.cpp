@@ -23,21 +23,16 @@ std::unique_ptr<Comm> Comm::open(const atoll_host& host, const atoll_group& grou
 Comm::Comm(const atoll_host& host, const atoll_group& group) : open_timeout_ns_(group.timeout_ns) {
   describe_team(group, team_);
   transports_ = open_transports(host, group, team_);
-  auto* const shm = transports_.shm.get();
-  auto* const tcp = transports_.tcp.get();
+  atoll_collectives::Transport* const shm = transports_.shm.get();
+  atoll_collectives::Transport* const tcp = transports_.tcp.get();
   if (shm != nullptr) team_.transports.push_back(shm);
   if (tcp != nullptr) team_.transports.push_back(tcp);
-  const int here = group.placements[group.rank]->host;
   for (int rank = 0; rank < team_.size(); ++rank) {
     if (rank == team_.rank) continue;
-    auto& route = team_.routes[static_cast<std::size_t>(rank)];
-    if (group.placements[rank]->host == here) {
-      route = shm;
-    } else {
-      route = tcp;
-    }
+    const bool is_here = group.placements[rank]->host == group.placements[group.rank]->host;
+    team_.routes[static_cast<std::size_t>(rank)] = is_here ? shm : tcp;
   }
-  group_ = std::make_unique<atoll_collectives::Group>(host, group, team_, shm);
+  group_ = std::make_unique<atoll_collectives::Group>(host, group, team_, transports_.shm.get());
 }
 
 Comm::~Comm() {

@@ -102,6 +102,10 @@ void verify(const atoll_group& group, atoll_status status) {
                                   rank, size, group.world_rank, group.world_size));
 }
 
+void require(atoll_status status, const char* failure) {
+  if (status != ATOLL_OK) throw Error(status, failure);
+}
+
 std::string ready_key(int rank) { return "atoll/mpi/ready/" + std::to_string(rank); }
 
 }  // namespace
@@ -182,14 +186,10 @@ void Session::wait_for_ranks(const atoll_host& host, const atoll_group& group) c
   if (group.world_size == 1) return;
   if (group.world_rank != 0) {
     const std::string key = ready_key(group.world_rank);
-    if (const auto status = host.put(host.ctx, key.c_str(), "", 0); status != ATOLL_OK) {
-      throw Error(status, "cannot announce this rank to rank 0 before MPI_Init");
-    }
-    if (const auto status =
-            host.get(host.ctx, go_key, text.data(), &n, group.timeout_ns + answer_margin_ns);
-        status != ATOLL_OK) {
-      throw Error(status, "rank 0 did not signal that all ranks are ready for MPI_Init");
-    }
+    require(host.put(host.ctx, key.c_str(), "", 0),
+            "cannot announce this rank to rank 0 before MPI_Init");
+    require(host.get(host.ctx, go_key, text.data(), &n, group.timeout_ns + answer_margin_ns),
+            "rank 0 did not signal that all ranks are ready for MPI_Init");
     if (n > 0) throw Error(ATOLL_TIMEOUT, std::string(text.data(), n));
     return;
   }
@@ -206,9 +206,8 @@ void Session::wait_for_ranks(const atoll_host& host, const atoll_group& group) c
     host.put(host.ctx, go_key, reason.data(), reason.size());
     throw Error(status, reason);
   }
-  if (const auto status = host.put(host.ctx, go_key, "", 0); status != ATOLL_OK) {
-    throw Error(status, "cannot signal the other ranks through the store to start MPI");
-  }
+  require(host.put(host.ctx, go_key, "", 0),
+          "cannot signal the other ranks through the store to start MPI");
 }
 
 void Session::initialise() {

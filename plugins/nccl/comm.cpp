@@ -25,55 +25,49 @@ constexpr auto longest_pause = 1ms;
 // only after that.
 constexpr auto finalize_limit = 10s;
 
+std::string key(const atoll_group& group, std::string_view what) {
+  return fmt::format("{}/nccl/{}", group.id, what);
+}
+
+void put(const atoll_host& host, const std::string& name, std::span<const char> value) {
+  const atoll_status status = host.put(host.ctx, name.c_str(), value.data(), value.size());
+  if (status != ATOLL_OK)
+    throw Error(status, fmt::format("cannot write the key {} to the store", name));
+}
+
+void get(const atoll_host& host, const atoll_group& group, const std::string& name,
+         std::span<char> value) {
+  std::size_t n = value.size();
+  const atoll_status status = host.get(host.ctx, name.c_str(), value.data(), &n, group.timeout_ns);
+  if (status == ATOLL_OK && n == value.size()) return;
+  throw Error(status == ATOLL_OK ? ATOLL_BAD_DATA : status,
+              fmt::format("opening communicator {}: the key {} did not appear in the store; has "
+                          "every rank started?",
+                          group.name, name));
+}
+
 // A barrier over the ranks of a group that uses the store. It runs before NCCL's bootstrap, which
-// would not name absent ranks.
-class StoreBarrier {
- public:
-  StoreBarrier(const atoll_host& host, const atoll_group& group) : host_(host), group_(group) {}
+// would not name absent ranks. Rank 0 waits until all ranks have arrived, and throws an error that
+// names an absent rank at the timeout. The other ranks do not wait.
+void meet(const atoll_host& host, const atoll_group& group) {
+  if (group.rank != 0) return put(host, key(group, fmt::format("ready/{}", group.rank)), {});
+  for (int rank = 1; rank < group.nranks; ++rank) {
+    get(host, group, key(group, fmt::format("ready/{}", rank)), {});
+  }
+}
 
-  // Rank 0 waits until all ranks have arrived, and throws an error that names an absent rank at the
-  // timeout. The other ranks do not wait.
-  void arrive() const {
-    if (group_.rank != 0) return put(key("ready/" + std::to_string(group_.rank)), {});
-    for (int rank = 1; rank < group_.nranks; ++rank) get(key("ready/" + std::to_string(rank)), {});
+// Returns NCCL's unique id, which rank 0 creates after all ranks have arrived.
+ncclUniqueId identity(const atoll_host& host, const atoll_group& group) {
+  meet(host, group);
+  ncclUniqueId id{};
+  if (group.rank == 0) {
+    check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    put(host, key(group, "id"), id.internal);
+  } else {
+    get(host, group, key(group, "id"), id.internal);
   }
-
-  // Returns NCCL's unique id, which rank 0 creates after all ranks have arrived.
-  ncclUniqueId identity() const {
-    arrive();
-    ncclUniqueId id{};
-    if (group_.rank == 0) {
-      check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-      put(key("id"), {id.internal, sizeof id.internal});
-    } else {
-      get(key("id"), {id.internal, sizeof id.internal});
-    }
-    return id;
-  }
-
- private:
-  std::string key(const std::string& what) const {
-    return fmt::format("{}/nccl/{}", group_.id, what);
-  }
-  void put(const std::string& name, std::span<const char> value) const {
-    const atoll_status status = host_.put(host_.ctx, name.c_str(), value.data(), value.size());
-    if (status != ATOLL_OK)
-      throw Error(status, fmt::format("cannot write the key {} to the store", name));
-  }
-  void get(const std::string& name, std::span<char> value) const {
-    std::size_t n = value.size();
-    const atoll_status status =
-        host_.get(host_.ctx, name.c_str(), value.data(), &n, group_.timeout_ns);
-    if (status == ATOLL_OK && n == value.size()) return;
-    throw Error(status == ATOLL_OK ? ATOLL_BAD_DATA : status,
-                fmt::format("opening communicator {}: the key {} did not appear in the store; has "
-                            "every rank started?",
-                            group_.name, name));
-  }
-
-  const atoll_host& host_;
-  const atoll_group& group_;
-};
+  return id;
+}
 
 // Throws Error for options that NCCL cannot honor: NCCL chooses algorithms by its own model and
 // cannot order its sums.
@@ -145,7 +139,7 @@ std::unique_ptr<Comm> Comm::open(const atoll_host& host, const atoll_group& grou
   std::unique_ptr<Comm> comm(new Comm(host, group, device));
   // The word precedes the barrier, so that a rank that fails here is reported as absent.
   comm->make_barrier_word();
-  const ncclUniqueId id = StoreBarrier(host, group).identity();
+  const ncclUniqueId id = identity(host, group);
   ncclConfig_t config = config_of(group.name);
   comm->run("ncclCommInitRankConfig", deadline, [&] {
     return ncclCommInitRankConfig(&comm->nccl_, group.nranks, id, group.rank, &config);
@@ -162,7 +156,7 @@ std::unique_ptr<Comm> Comm::split(const atoll_group* group) {
     refuse_options(*group);
     part.reset(new Comm(host_, *group, device_));
     part->make_barrier_word();
-    StoreBarrier(host_, *group).arrive();
+    meet(host_, *group);
   }
   const auto deadline = deadline_of(timeout_ns_);
   // The world rank of a group's first rank serves as the group's color. It is unique, because the

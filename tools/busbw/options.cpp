@@ -1,5 +1,7 @@
 #include "options.hpp"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <array>
 #include <charconv>
@@ -39,10 +41,10 @@ double parse_number(const std::string& text, const std::string& what) {
   return value;
 }
 
-template <class Known, class Parse>
-std::vector<Known> parse_list(const std::string& text, const std::vector<Known>& all,
+template <class Known, std::size_t size, class Parse>
+std::vector<Known> parse_list(const std::string& text, const std::array<Known, size>& all,
                               const std::string& option, Parse parse) {
-  if (text == "all") return all;
+  if (text == "all") return {all.begin(), all.end()};
   std::vector<Known> list;
   std::size_t begin = 0;
   while (begin <= text.size()) {
@@ -54,8 +56,8 @@ std::vector<Known> parse_list(const std::string& text, const std::vector<Known>&
       continue;
     }
     std::string names;
-    for (const Known& one : all) names += std::string(name(one)) + ", ";
-    refuse(option + " " + item + ": not one of " + names + "all");
+    for (const Known& one : all) names += fmt::format("{}, ", name(one));
+    refuse(fmt::format("{} {}: not one of {}all", option, item, names));
   }
   return list;
 }
@@ -200,13 +202,10 @@ void take_gpu_habits(Options& o, const Texts& t) {
 }
 
 void take_lists(Options& o, const Texts& t) {
-  o.collectives = parse_list(
-      t.collective, std::vector<Collective>(all_collectives.begin(), all_collectives.end()),
-      "--collective", collective_from_name);
-  o.dtypes = parse_list(t.dtype, std::vector<atoll::DType>(all_dtypes.begin(), all_dtypes.end()),
-                        "-d", dtype_from_name);
+  o.collectives = parse_list(t.collective, all_collectives, "--collective", collective_from_name);
+  o.dtypes = parse_list(t.dtype, all_dtypes, "-d", dtype_from_name);
   if (t.op == "prod") refuse("-o prod: atoll has no products");
-  o.ops = parse_list(t.op, std::vector<Op>(all_ops.begin(), all_ops.end()), "-o", op_from_name);
+  o.ops = parse_list(t.op, all_ops, "-o", op_from_name);
   const auto axis = axis_from_name(t.axis);
   if (!axis) refuse("--axis " + t.axis + ": not world, shard or replicate");
   o.axis = *axis;
@@ -241,8 +240,8 @@ void take_limit(Options& o, const Texts& t) {
   for (const char* name : {"NCCL_TESTS_SPLIT", "NCCL_TESTS_SPLIT_MASK"}) {
     const char* split = std::getenv(name);
     if (split != nullptr && *split != '\0')
-      refuse(std::string(name) +
-             " is not supported: use --axis shard or --axis replicate to run groups");
+      refuse(fmt::format("{} is not supported: use --axis shard or --axis replicate to run groups",
+                         name));
   }
   if (const char* wanted = std::getenv("NCCL_TESTS_MIN_BW"); wanted != nullptr && *wanted != '\0')
     o.wanted_busbw = parse_number(wanted, "NCCL_TESTS_MIN_BW");
@@ -267,16 +266,13 @@ void take_sizes(Options& o, const Texts& t, const CLI::App& app) {
 
 template <class Enum>
 Enum take_choice(int value, int most, const char* option) {
-  if (value < 0 || value > most)
-    refuse(std::string(option) + " " + std::to_string(value) + ": 0 to " + std::to_string(most));
+  if (value < 0 || value > most) refuse(fmt::format("{} {}: 0 to {}", option, value, most));
   return static_cast<Enum>(value);
 }
 
 void take_counts(Options& o, const Texts& t) {
   const auto at_least = [](int value, int least, const char* option) {
-    if (value < least)
-      refuse(std::string(option) + " " + std::to_string(value) + ": at least " +
-             std::to_string(least));
+    if (value < least) refuse(fmt::format("{} {}: at least {}", option, value, least));
   };
   at_least(o.iterations, 1, "-n");
   at_least(o.batch, 1, "-m");

@@ -38,7 +38,7 @@ class LocalSync {
   void begin(const atoll_operation& operation, Exchange* exchange = nullptr);
   // Fills in this rank's advert and returns it, so that the caller can set the window offsets of
   // its buffers. Other ranks read the advert after arrive(1).
-  Advert& advertise(const Signature& signature) noexcept;
+  Advert& advertise() noexcept;
   // Publishes that this rank has reached `phase`. A rank that sees the new phase also sees
   // everything that this rank wrote to memory before.
   void arrive(std::uint64_t phase);
