@@ -87,7 +87,7 @@ Json atoll_json(const Job& job, const Options& o) {
           {"backend", job.communicator->backend()},
           {"launcher", job.world.launcher()},
           {"algorithm", job.world.config().algorithm},
-          {"axis", name(o.axis)},
+          {"axis", o.axis},
           {"mesh", job.mesh.to_string()},
           {"groups", job.groups},
           {"memory", name(o.memory)}};
@@ -212,7 +212,7 @@ std::string to_curve(const Job& job, const Options& options, std::span<const Tab
              {{"ranks", job.world.size()},
               {"hosts", hosts},
               {"mesh", job.mesh.to_string()},
-              {"axis", name(options.axis)},
+              {"axis", options.axis},
               {"groups", job.groups},
               {"memory", name(options.memory)}}}};
   Json rows = Json::array();
