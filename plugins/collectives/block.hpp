@@ -38,8 +38,8 @@ class EvenSplit {
   std::size_t each_;
 };
 
-// Returns piece `k` of a block that is cut into pieces of `piece` bytes. The last piece may be shorter,
-// and pieces after the end of the block are empty.
+// Returns piece `k` of a block that is cut into pieces of `piece` bytes. The last piece may be
+// shorter, and pieces after the end of the block are empty.
 inline Block piece_of(const Block& block, std::size_t k, std::size_t piece) {
   const std::size_t first = std::min(k * piece, block.bytes);
   return {block.offset + first, std::min(piece, block.bytes - first)};

@@ -48,8 +48,8 @@ void send_recv(Group& group, std::span<atoll_operation* const> messages);
 void receive_and_reduce(Group& group, Exchange& exchange, std::span<const std::byte> own,
                         std::byte* dst, const atoll_operation& operation);
 
-// Reduces `parts`, the contributions of all ranks in rank order, into `dst`, each scaled by the factor
-// of its rank. The signatures of all ranks must have arrived. `dst` may be one of the parts.
+// Reduces `parts`, the contributions of all ranks in rank order, into `dst`, each scaled by the
+// factor of its rank. The signatures of all ranks must have arrived. `dst` may be one of the parts.
 void reduce_contributions(Group& group, const Exchange& exchange,
                           std::span<const void* const> parts, std::byte* dst, std::uint64_t count,
                           const atoll_operation& operation);

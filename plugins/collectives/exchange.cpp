@@ -123,7 +123,7 @@ void Exchange::run_until(const Done& done) {
   std::chrono::nanoseconds sleep = first_sleep;
   while (!done()) {
     check();
-    take_tickets();
+    for (std::size_t i = 0; i < tickets_.size(); ++i) tickets_[i] = team_.transports[i]->ticket();
     if (progress()) {
       sleep = first_sleep;
       continue;
@@ -199,10 +199,6 @@ void Exchange::check() const {
                 fmt::format("{}: timed out after {:.3f} s; {}", label(),
                             static_cast<double>(operation_.timeout_ns) * 1e-9, pending_text()));
   }
-}
-
-void Exchange::take_tickets() {
-  for (std::size_t i = 0; i < tickets_.size(); ++i) tickets_[i] = team_.transports[i]->ticket();
 }
 
 bool Exchange::spin() {

@@ -144,7 +144,6 @@ class Exchange {
   void wait(std::chrono::nanoseconds limit);
   bool spin();
   void collect_needs();
-  void take_tickets();
   std::string label() const;
   std::string pending_text() const;
   Channel& channel(int peer) { return team_.channels[static_cast<std::size_t>(peer)]; }

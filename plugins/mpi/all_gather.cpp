@@ -44,8 +44,8 @@ Sources agree(Comm& comm, Sources own) {
   return words[3] != 0 ? Sources::elsewhere : Sources::mixed;
 }
 
-// Gathers blocks of counts[r] elements of each rank r as messages between all pairs of ranks. Unlike
-// MPI's calls, this supports any size, and some ranks may be in place while others are not.
+// Gathers a block of counts[r] elements from each rank r by messages between all pairs of ranks.
+// Unlike MPI's calls, this supports any size, and some ranks may be in place while others are not.
 void exchange_messages(Comm& comm, const atoll_operation& operation, const std::uint64_t* counts) {
   const std::size_t element = dtype_size(operation.dtype);
   std::vector<atoll_operation> messages;

@@ -43,8 +43,8 @@ std::uint64_t fingerprint(const atoll_group& group) {
 void meet(Session& session, const atoll_group& group) {
   const std::uint64_t own = fingerprint(group);
   // On the first rank, the words hold the fingerprint of each rank, and the first word later holds
-  // the answer to the other ranks. On the other ranks, the first word holds this rank's fingerprint,
-  // and the last word receives the answer of the first rank.
+  // the answer to the other ranks. On the other ranks, the first word holds this rank's
+  // fingerprint, and the last word receives the answer of the first rank.
   std::vector<std::uint64_t> words(static_cast<std::size_t>(group.nranks) + 1, different_groups);
   words.front() = own;
   const auto send = [&](Requests& requests, int to) {

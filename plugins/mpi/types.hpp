@@ -22,8 +22,8 @@ bool scaled(const atoll_operation& operation) noexcept;
 // Divides each element of dst by n. Integer quotients are truncated, as everywhere in atoll.
 void divide(void* dst, std::uint64_t count, std::int32_t dtype, std::int32_t n);
 
-// Computes dst[i] = factor * src[i] with the operation's factor, rounded to its dtype. Copies src if
-// the operation has no factor. dst may equal src. Returns dst.
+// Computes dst[i] = factor * src[i] with the operation's factor, rounded to its dtype. Copies src
+// if the operation has no factor. dst may equal src. Returns dst.
 std::byte* scale(std::byte* dst, const std::byte* src, std::uint64_t count,
                  const atoll_operation& operation);
 

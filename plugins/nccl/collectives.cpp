@@ -89,8 +89,8 @@ ncclResult_t gather_or_scatter(const Call& call) {
   return result;
 }
 
-// Makes one call for each block of a _v collective that is not empty: of(root, offset, count), where
-// the block of `root` has `count` elements and begins at byte `offset` of the whole tensor.
+// Makes one call for each block of a _v collective that is not empty: of(root, offset, count). The
+// block of `root` has `count` elements and begins at byte `offset` of the whole tensor.
 template <class Of>
 ncclResult_t each_block(const Call& call, const Of& of) {
   ncclResult_t result = ncclSuccess;
