@@ -63,7 +63,7 @@ void ring_reduce_scatter(Group& group, const std::vector<Block>& blocks, std::by
                          const atoll_operation& operation, Exchange& exchange);
 
 // Callers of the two-level algorithms, doubling and halving must have queued the comparison of
-// signatures with this rank's counterparts (compare).
+// signatures with this rank's counterparts, as compare() does.
 
 // Fills dst with the blocks of all ranks; blocks may differ in size. `own` is the location of this
 // rank's block, in src or in dst. The owner of a block sends the block once to each other host, to

@@ -3,22 +3,6 @@
 #include <fmt/format.h>
 
 namespace atoll_host_backend {
-namespace {
-
-constexpr std::int32_t preference = 100;
-
-}  // namespace
-
-std::int32_t Comm::probe(const atoll_group& /*world*/) { return preference; }
-
-std::int32_t Comm::capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
-                              std::int32_t memory) {
-  return atoll_collectives::capability(kind, dtype, op, memory);
-}
-
-std::unique_ptr<Comm> Comm::open(const atoll_host& host, const atoll_group& group) {
-  return std::make_unique<Comm>(host, group);
-}
 
 Comm::Comm(const atoll_host& host, const atoll_group& group) : open_timeout_ns_(group.timeout_ns) {
   describe_team(group, team_);
