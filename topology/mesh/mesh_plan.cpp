@@ -197,12 +197,7 @@ MeshPlan plan_even(const MeshRequest& request) {
     taken = *fits;  // the last candidate is the whole job, which fits
     memory = memory_text(all, at_index(static_cast<int>(fits - all.begin())), *request.need);
   }
-  MeshLayout layout = arrange(request.rates.groups, taken.ranks() / inner, inner);
-  MeshPlan plan;
-  plan.replicate = layout.replicate();
-  plan.shard = layout.shard;
-  plan.inner = inner;
-  plan.order = std::move(layout.order);
+  MeshPlan plan = arrange(request.rates.groups, taken.ranks() / inner, inner);
   plan.why = memory + explain(sites, taken, plan);
   return plan;
 }
