@@ -1,6 +1,7 @@
-// Parsing of text that must be a number as a whole.
+// Parsing of text that must be a number as a whole, and of versions.
 #pragma once
 
+#include <array>
 #include <charconv>
 #include <optional>
 #include <string_view>
@@ -25,6 +26,19 @@ std::optional<T> parse_number(std::string_view text, [[maybe_unused]] int base =
 inline std::optional<long long> parse_integer(std::string_view text) {
   const bool is_hex = text.starts_with("0x") || text.starts_with("0X");
   return is_hex ? parse_number<long long>(text.substr(2), 16) : parse_number<long long>(text);
+}
+
+// Reads up to three numbers of a version: {5, 15, 0} for "5.15.0-91-generic". A number that is
+// missing is 0.
+inline std::array<int, 3> parse_version(std::string_view text) {
+  std::array<int, 3> version{};
+  const char* const last = text.data() + text.size();
+  for (int& number : version) {
+    const char* const end = std::from_chars(text.data(), last, number).ptr;
+    if (end == last || *end != '.') break;
+    text.remove_prefix(static_cast<std::size_t>(end - text.data()) + 1);
+  }
+  return version;
 }
 
 }  // namespace atoll_v1::atoll

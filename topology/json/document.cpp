@@ -1,13 +1,14 @@
-// nlohmann's parser reads through an iterator that counts bytes. Its events build the document and
-// enforce the limits. The parser does not recurse.
+// nlohmann's parser reads through a stream buffer that knows its position. The parser's events
+// build the document and enforce the limits. The parser does not recurse.
 #include "json/document.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
+#include <istream>
 #include <nlohmann/json.hpp>
+#include <streambuf>
 
 #include "wording.hpp"
 
@@ -28,38 +29,22 @@ std::string plain(std::string_view what) {
   return printable(colon == std::string_view::npos ? what : what.substr(colon + 2), 200);
 }
 
-class CountingIterator {
+// A text that is read as a stream.
+class TextBuffer : public std::streambuf {
  public:
-  using iterator_category = std::input_iterator_tag;
-  using value_type = char;
-  using difference_type = std::ptrdiff_t;
-  using pointer = const char*;
-  using reference = const char&;
-
-  CountingIterator(const char* at, std::size_t* count) : at_(at), count_(count) {}
-  reference operator*() const { return *at_; }
-  CountingIterator& operator++() {
-    ++at_;
-    ++*count_;
-    return *this;
+  explicit TextBuffer(std::string_view text) {
+    char* const begin = const_cast<char*>(text.data());  // nothing writes into the buffer
+    setg(begin, begin, begin + text.size());
   }
-  CountingIterator operator++(int) {
-    CountingIterator before = *this;
-    ++*this;
-    return before;
-  }
-  bool operator==(const CountingIterator& other) const { return at_ == other.at_; }
-
- private:
-  const char* at_;
-  std::size_t* count_;
+  // Number of bytes that were read.
+  std::size_t position() const { return static_cast<std::size_t>(gptr() - eback()); }
 };
 
 // Receives the parser's events.
 class Builder {
  public:
-  Builder(std::string_view source, const JsonLimits& limits, const std::size_t& offset)
-      : source_(source), limits_(limits), offset_(offset) {}
+  Builder(std::string_view source, const JsonLimits& limits, const TextBuffer& text)
+      : source_(source), limits_(limits), text_(text) {}
 
   bool null() { return add(nullptr); }
   bool boolean(bool value) { return add(value); }
@@ -100,7 +85,7 @@ class Builder {
   template <class T>
   JsonValue* append(T&& value) {
     if (++values_ > limits_.values)
-      bad(source_, offset_, fmt::format("more than {} values", limits_.values));
+      bad(source_, text_.position(), fmt::format("more than {} values", limits_.values));
     JsonValue* slot = &root_;
     if (!open_.empty()) {
       if (auto* array = std::get_if<JsonValue::Array>(&open_.back()->data))
@@ -109,7 +94,7 @@ class Builder {
         slot = &object->emplace_back(std::move(key_), JsonValue{}).second;
     }
     slot->data = std::forward<T>(value);
-    slot->offset = offset_;
+    slot->offset = text_.position();
     return slot;
   }
 
@@ -117,7 +102,7 @@ class Builder {
   template <class T>
   bool open(T&& empty) {
     if (open_.size() == limits_.depth)
-      bad(source_, offset_, fmt::format("nested deeper than {} levels", limits_.depth));
+      bad(source_, text_.position(), fmt::format("nested deeper than {} levels", limits_.depth));
     open_.push_back(append(std::forward<T>(empty)));
     return true;
   }
@@ -129,7 +114,7 @@ class Builder {
 
   std::string_view source_;
   const JsonLimits& limits_;
-  const std::size_t& offset_;
+  const TextBuffer& text_;
   std::size_t values_ = 0;
   std::string key_;
   JsonValue root_;
@@ -141,11 +126,10 @@ class Builder {
 JsonValue parse_json(std::string_view text, std::string_view source, JsonLimits limits) {
   if (text.size() > limits.bytes)
     bad(source, limits.bytes, fmt::format("larger than {} bytes", limits.bytes));
-  std::size_t offset = 0;
-  Builder builder(source, limits, offset);
-  // The end iterator may share the counter, because comparison uses only the position.
-  json::sax_parse(CountingIterator(text.data(), &offset),
-                  CountingIterator(text.data() + text.size(), &offset), &builder);
+  TextBuffer buffer(text);
+  Builder builder(source, limits, buffer);
+  std::istream stream(&buffer);
+  json::sax_parse(stream, &builder);
   return builder.take();
 }
 

@@ -6,12 +6,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <filesystem>
 #include <optional>
 #include <vector>
 
 #include "facts.hpp"
+#include "parse_number.hpp"
 #include "sources/pci_address.hpp"
 #include "sources/small_file.hpp"
 #include "sources/source.hpp"
@@ -158,13 +158,7 @@ class Surroundings {
   // Linux supports dma-buf export of GPU memory from 5.12 on, with NVIDIA's open kernel module
   // only.
   bool has_dma_buf_kernel() const {
-    const std::string release = first_line(procfs_ / "sys/kernel/osrelease");
-    int major = 0, minor = 0;
-    const char* const last = release.data() + release.size();
-    const auto [end, error] = std::from_chars(release.data(), last, major);
-    if (error != std::errc() || end == last || *end != '.') return false;
-    std::from_chars(end + 1, last, minor);
-    return std::array{major, minor} >= std::array{5, 12};
+    return parse_version(first_line(procfs_ / "sys/kernel/osrelease")) >= std::array{5, 12, 0};
   }
 
   // Reads "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build ..."
