@@ -19,10 +19,6 @@ using nlohmann::json;
 
 constexpr std::size_t longest_text = 4096;
 
-[[noreturn]] void bad(std::string_view source, std::size_t offset, std::string_view what) {
-  throw Error(ErrorCode::bad_data, fmt::format("{}: byte {}: {}", source, offset, what));
-}
-
 // The parser's message without its prefix, shortened.
 std::string plain(std::string_view what) {
   const auto colon = what.find(": ");
@@ -62,7 +58,7 @@ class Builder {
     return true;
   }
   bool parse_error(std::size_t position, const std::string&, const json::exception& error) {
-    bad(source_, position, "not JSON: " + plain(error.what()));
+    fail_at(source_, position, "not JSON: " + plain(error.what()));
   }
 
   JsonValue take() { return std::move(root_); }
@@ -85,7 +81,7 @@ class Builder {
   template <class T>
   JsonValue* append(T&& value) {
     if (++values_ > limits_.values)
-      bad(source_, text_.position(), fmt::format("more than {} values", limits_.values));
+      fail_at(source_, text_.position(), fmt::format("more than {} values", limits_.values));
     JsonValue* slot = &root_;
     if (!open_.empty()) {
       if (auto* array = std::get_if<JsonValue::Array>(&open_.back()->data))
@@ -102,7 +98,8 @@ class Builder {
   template <class T>
   bool open(T&& empty) {
     if (open_.size() == limits_.depth)
-      bad(source_, text_.position(), fmt::format("nested deeper than {} levels", limits_.depth));
+      fail_at(source_, text_.position(),
+              fmt::format("nested deeper than {} levels", limits_.depth));
     open_.push_back(append(std::forward<T>(empty)));
     return true;
   }
@@ -125,7 +122,7 @@ class Builder {
 
 JsonValue parse_json(std::string_view text, std::string_view source, JsonLimits limits) {
   if (text.size() > limits.bytes)
-    bad(source, limits.bytes, fmt::format("larger than {} bytes", limits.bytes));
+    fail_at(source, limits.bytes, fmt::format("larger than {} bytes", limits.bytes));
   TextBuffer buffer(text);
   Builder builder(source, limits, buffer);
   std::istream stream(&buffer);
@@ -136,8 +133,8 @@ JsonValue parse_json(std::string_view text, std::string_view source, JsonLimits 
 JsonObject::JsonObject(const JsonValue& value, std::string_view source, std::string path)
     : value_(&value), source_(source), path_(std::move(path)) {
   if (!std::holds_alternative<JsonValue::Object>(value.data))
-    bad(source_, value.offset,
-        path_.empty() ? "not an object" : fmt::format("{} is not an object", path_));
+    fail_at(source_, value.offset,
+            path_.empty() ? "not an object" : fmt::format("{} is not an object", path_));
 }
 
 const JsonValue* JsonObject::find(std::string_view member) const {
@@ -162,8 +159,8 @@ const T* JsonObject::typed(std::string_view member, std::string_view otherwise) 
 
 void JsonObject::fail(std::string_view member, std::string_view what) const {
   const JsonValue* value = find(member);
-  bad(source_, value == nullptr ? value_->offset : value->offset,
-      fmt::format("{}{}{} {}", path_, path_.empty() ? "" : ".", member, what));
+  fail_at(source_, value == nullptr ? value_->offset : value->offset,
+          fmt::format("{}{}{} {}", path_, path_.empty() ? "" : ".", member, what));
 }
 
 std::string JsonObject::checked_text(std::string_view member, const JsonValue& value,

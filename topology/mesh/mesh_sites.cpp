@@ -48,19 +48,12 @@ void locate_hosts(const Topology& topology, const std::vector<RankSite>& ranks, 
     sites.ranks[rank].host = numbers.at(ranks[rank].host);
 }
 
-std::vector<int> islands_of_gpus(const std::vector<Island>& islands, const Numbers& gpus,
-                                 std::size_t count) {
-  std::vector<int> island_of(count, -1);
-  for (std::size_t i = 0; i < islands.size(); ++i)
-    for (const std::string& gpu : islands[i].gpus)
-      if (const auto found = gpus.find(gpu); found != gpus.end())
-        island_of[at_index(found->second)] = static_cast<int>(i);
-  return island_of;
-}
-
 void locate_gpus(const Topology& topology, const std::vector<RankSite>& ranks,
                  const Numbers& numbers, MeshSites& sites) {
-  const std::vector<int> island_of = islands_of_gpus(sites.islands, numbers, topology.gpus.size());
+  std::vector<int> island_of(topology.gpus.size(), -1);
+  for (std::size_t i = 0; i < sites.islands.size(); ++i)
+    for (const std::string& gpu : sites.islands[i].gpus)
+      island_of[at_index(numbers.at(gpu))] = static_cast<int>(i);
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     if (ranks[rank].gpu.empty()) continue;
     const auto gpu = numbers.find(ranks[rank].gpu);
@@ -97,14 +90,8 @@ void locate_rails(const Topology& topology, const Numbers& numbers, MeshSites& s
     if (site.gpu >= 0) site.rail = rail_of[at_index(site.gpu)];
 }
 
-// Sorts the ranks of each group by position, and groups by the position of their first ranks.
-void sort_groups(const MeshSites& sites, std::vector<RankGroup>& groups) {
-  for (RankGroup& group : groups)
-    std::ranges::sort(group.ranks, {}, [&](int rank) { return sites.position(rank); });
-  std::ranges::sort(groups, {},
-                    [&](const RankGroup& group) { return sites.position(group.ranks.front()); });
-}
-
+// Groups the ranks by neighbourhood. Sorts the ranks of each group by position, and groups by the
+// position of their first ranks.
 std::vector<RankGroup> collect(const MeshSites& sites,
                                Neighbourhood (MeshSites::*neighbourhood)(int) const) {
   std::vector<RankGroup> groups;
@@ -115,7 +102,10 @@ std::vector<RankGroup> collect(const MeshSites& sites,
     if (is_new) groups.push_back({where, {}});
     groups[at->second].ranks.push_back(rank);
   }
-  sort_groups(sites, groups);
+  for (RankGroup& group : groups)
+    std::ranges::sort(group.ranks, {}, [&](int rank) { return sites.position(rank); });
+  std::ranges::sort(groups, {},
+                    [&](const RankGroup& group) { return sites.position(group.ranks.front()); });
   return groups;
 }
 

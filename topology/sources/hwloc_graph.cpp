@@ -17,6 +17,7 @@
 #include "facts.hpp"
 #include "gpu_models.hpp"
 #include "parse_number.hpp"
+#include "wording.hpp"
 
 namespace atoll_v1::atoll::topology_sources {
 namespace {
@@ -434,9 +435,8 @@ std::string root_path(unsigned domain, unsigned bus) {
 }
 
 void fail(const HwlocMachine& machine, std::ptrdiff_t offset, std::string_view what) {
-  throw Error(ErrorCode::bad_data,
-              offset < 0 ? fmt::format("{}: {}", machine.origin, what)
-                         : fmt::format("{}: byte {}: {}", machine.origin, offset, what));
+  if (offset >= 0) fail_at(machine.origin, static_cast<std::size_t>(offset), what);
+  throw Error(ErrorCode::bad_data, fmt::format("{}: {}", machine.origin, what));
 }
 
 std::string_view nic_layer(const NicTraits& nic) {

@@ -177,12 +177,11 @@ void sysfs_pci(const LiveRequest& request, Topology& topology) {
   const auto host = std::ranges::find(topology.hosts, request.host_id, &TopologyHost::id);
   if (host == topology.hosts.end()) return;
   const std::string reason = fmt::format("{}sysfs_pci", fact::source_prefix);
-  const fs::path sysfs = request.sysfs;
-  if (std::error_code error; !fs::exists(sysfs / "bus/pci/devices", error)) {
+  if (std::error_code error; !fs::exists(request.sysfs / "bus/pci/devices", error)) {
     set_fact(host->facts, reason, "no PCI devices under /sys");
     return;
   }
-  PciReader reader(sysfs);
+  PciReader reader(request.sysfs);
   for (TopologyGpu& gpu : topology.gpus)
     if (gpu.host == host->id) reader.describe({gpu.busid, gpu.numa, gpu.pci_path, gpu.facts});
   for (TopologyNic& nic : topology.nics)

@@ -170,7 +170,7 @@ void describe(const LiveRequest& request, const Port& port, TopologyNic& nic) {
   if (nic.layer != "ethernet") return;
   set_fact(nic.facts, fact::gid_roce_v2, roce_gid(folder));
   if (const auto netdev = get_fact(nic.facts, fact::netdev); !netdev.empty())
-    set_number(nic.facts, fact::mtu, fs::path(request.sysfs) / "class/net" / netdev / "mtu");
+    set_number(nic.facts, fact::mtu, request.sysfs / "class/net" / netdev / "mtu");
 }
 
 // Returns the bus id of a class device (/sys/class/net/eth0/device); "" if it is not a PCI device.
@@ -226,7 +226,7 @@ struct Netdev {
 
 std::vector<Netdev> list(const LiveRequest& request) {
   std::vector<Netdev> all;
-  const fs::path folder = fs::path(request.sysfs) / "class/net";
+  const fs::path folder = request.sysfs / "class/net";
   for (const std::string& name : entries(folder)) {
     std::error_code error;
     Netdev netdev{.name = name, .folder = folder / name};
@@ -317,7 +317,7 @@ void add_netdevs(const LiveRequest& request, TopologyHost& host, Topology& topol
 }  // namespace
 
 void sysfs_ports(const LiveRequest& request, Topology& topology) {
-  const fs::path adapters = fs::path(request.sysfs) / "class/infiniband";
+  const fs::path adapters = request.sysfs / "class/infiniband";
   for (const std::string& adapter : entries(adapters))
     for (const std::string& name : entries(adapters / adapter / "ports")) {
       const Port port{adapters / adapter, adapter, port_number(name)};

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "atoll/topology.hpp"
+#include "wording.hpp"
 
 namespace atoll_v1::atoll::importers {
 
@@ -30,8 +31,5 @@ std::string host_of(std::string_view origin);
 // Reads a whole file. Throws Error(not_found | io), or Error(bad_data) for a file of more than 64
 // MiB; the text names the file.
 std::string read_file(const std::string& path);
-
-// Throws Error(bad_data) with the text "ORIGIN: byte OFFSET: WHAT".
-[[noreturn]] void fail_at(std::string_view origin, std::size_t offset, std::string_view what);
 
 }  // namespace atoll_v1::atoll::importers

@@ -181,8 +181,8 @@ void add_stacks(const Parts& parts, const HostParts& host, HostBox& box) {
     const auto found = uses.find(position);
     Use use = found == uses.end() ? Use() : found->second;
     NicBox nic_box = make_nic(parts, nic);
-    const bool is_problem = !nic_box.is_active || nic_box.mark != Mark::none;
-    if (nic.is_virtual && use.users.empty() && nic_box.mark == Mark::none) continue;
+    const bool is_problem = !nic_box.is_active || nic_box.mark != Severity::info;
+    if (nic.is_virtual && use.users.empty() && nic_box.mark == Severity::info) continue;
     if (!use.users.empty() || !is_problem) use.near.clear();
     const bool is_single = box.gpus.empty() && host.nics.size() <= most_single_nics;
     if (use.users.empty() && use.near.empty() && !is_single) {

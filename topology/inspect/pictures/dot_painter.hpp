@@ -17,7 +17,7 @@ inline constexpr double arc_height = 15;  // an arc over n GPUs is n times this 
 // are relative to the group.
 void place(Group& group);
 
-std::string_view colour_of(Mark mark, std::string_view otherwise);
+std::string_view colour_of(Severity mark, std::string_view otherwise);
 Look island_look(const IslandBox& island);
 Pen fabric_pen(const IslandBox& island, double width);
 

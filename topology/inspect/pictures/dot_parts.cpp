@@ -9,18 +9,6 @@
 namespace atoll_v1::atoll::drawing {
 namespace {
 
-Mark mark_of(Severity severity) {
-  switch (severity) {
-    case Severity::info:
-      return Mark::none;
-    case Severity::warning:
-      return Mark::warning;
-    case Severity::error:
-      return Mark::error;
-  }
-  return Mark::none;
-}
-
 // Returns the rank in the subject of a finding: 3 for "rank 3".
 std::optional<std::size_t> rank_of(std::string_view subject) {
   constexpr std::string_view word = "rank ";
@@ -66,8 +54,8 @@ Parts::Parts(const Inspection& inspection) : inspection_(inspection), names_(ins
 
 void Parts::mark_subjects() {
   const auto mark = [&](const std::string& subject, Severity severity) {
-    Mark& known = marks_[subject];
-    known = std::max(known, mark_of(severity));
+    Severity& known = marks_[subject];
+    known = std::max(known, severity);
   };
   const auto mark_all = [&](const std::vector<Finding>& findings) {
     for (const Finding& finding : findings)
@@ -92,9 +80,9 @@ const Affinity* Parts::affinity(std::string_view gpu) const {
   return at ? &inspection_.affinity[*at] : nullptr;
 }
 
-Mark Parts::mark(std::string_view subject) const {
+Severity Parts::mark(std::string_view subject) const {
   const auto found = marks_.find(std::string(subject));
-  return found == marks_.end() ? Mark::none : found->second;
+  return found == marks_.end() ? Severity::info : found->second;
 }
 
 std::string Parts::ranks(std::string_view gpu) const {

@@ -27,7 +27,7 @@ constexpr std::size_t most_problems = 8;
 struct Candidate {
   std::string name, last_name;        // names of the first and the last host of the candidate
   std::vector<std::size_t> likeness;  // numbers that are equal for candidates that look alike
-  Mark mark = Mark::none;
+  Severity mark = Severity::info;
   std::size_t hosts = 1;
 };
 
@@ -146,8 +146,8 @@ std::vector<Outline> outlines_of(const Parts& parts) {
   return outlines;
 }
 
-Mark worst_mark(const HostBox& host) {
-  Mark worst = host.mark;
+Severity worst_mark(const HostBox& host) {
+  Severity worst = host.mark;
   for (const GpuBox& gpu : host.gpus) worst = std::max(worst, gpu.mark);
   for (const NicStack& stack : host.stacks)
     for (const NicBox& nic : stack.nics) worst = std::max(worst, nic.mark);
@@ -161,7 +161,7 @@ std::vector<Candidate> candidates_of(const Parts& parts) {
   std::vector<Candidate> candidates;
   for (const HostParts& host : parts.hosts()) {
     HostBox box = make_host(parts, host);
-    const Mark mark = worst_mark(box);
+    const Severity mark = worst_mark(box);
     const auto at = numbers.try_emplace(std::move(box.likeness), numbers.size()).first;
     candidates.push_back(
         {.name = box.title, .last_name = box.title, .likeness = {at->second}, .mark = mark});
@@ -280,17 +280,17 @@ void add_problems(const Parts& parts, Scene& scene) {
   for (const Finding* finding : findings) {
     if (scene.problems.size() == most_problems) {
       scene.problems.push_back(
-          {Mark::none,
+          {Severity::info,
            fmt::format("and {}", plural(findings.size() - most_problems, "more finding"))});
       break;
     }
     std::vector<std::string> subjects;
     for (const std::string& subject : finding->subjects)
       subjects.push_back(parts.names().device(subject));
-    const Mark mark = finding->severity == Severity::error ? Mark::error : Mark::warning;
     const std::string who = enumerate(subjects, 3);
-    scene.problems.push_back({mark, fmt::format("{}: {}{}{}", name(finding->severity), who,
-                                                who.empty() ? "" : ": ", finding->evidence)});
+    scene.problems.push_back(
+        {finding->severity, fmt::format("{}: {}{}{}", name(finding->severity), who,
+                                        who.empty() ? "" : ": ", finding->evidence)});
   }
 }
 

@@ -14,19 +14,14 @@
 
 namespace atoll_v1::atoll::drawing {
 
-// Severity of the worst finding about a part of the machine. Findings of severity `info` do not
-// appear.
-enum class Mark {
-  none,
-  warning,
-  error
-};
+// The mark of a part of the machine is the severity of the worst finding about the part. Findings
+// of severity `info` do not appear.
 
 struct GpuBox {
   std::string id;
   std::vector<std::string> lines;  // texts in the box: "GPU 3", "rank 11"
   std::string tooltip;
-  Mark mark = Mark::none;
+  Severity mark = Severity::info;
   int package = -1;
   Rect place = {};
 };
@@ -34,7 +29,7 @@ struct GpuBox {
 struct NicBox {
   std::string id, name, note;  // the name is "mlx5_0", the note "400G IB"
   std::string tooltip;
-  Mark mark = Mark::none;
+  Severity mark = Severity::info;
   bool is_active = true;
   Rect place = {};
 };
@@ -54,7 +49,7 @@ struct NicStack {
 struct Arc {
   std::size_t a = 0, b = 0;  // positions of the two GPUs in HostBox::gpus; a < b
   int count = 0;
-  Mark mark = Mark::none;
+  Severity mark = Severity::info;
 };
 
 // Links of a GPU to switches.
@@ -74,7 +69,7 @@ struct IslandBox {
   std::vector<std::string> title;
   IslandState state = IslandState::unknown;
   std::string fabric;
-  Mark mark = Mark::none;
+  Severity mark = Severity::info;
   bool has_frame = true;  // false when the island's frame is drawn around several hosts
   std::vector<std::size_t> gpus;
   std::vector<Arc> arcs;
@@ -86,7 +81,7 @@ struct IslandBox {
 
 struct HostBox {
   std::string id, title, detail;
-  Mark mark = Mark::none;
+  Severity mark = Severity::info;
   std::vector<GpuBox> gpus;  // GPUs of the host, sorted by island
   std::vector<IslandBox> islands;
   std::vector<NicStack> stacks;
@@ -121,7 +116,7 @@ struct Track {
 
 // A finding that is listed below the picture.
 struct Problem {
-  Mark mark = Mark::none;
+  Severity mark = Severity::info;
   std::string text;
 };
 
@@ -158,7 +153,7 @@ class Parts {
   std::optional<std::size_t> nic(std::string_view id) const { return find(nic_of_, id); }
   std::optional<std::size_t> island(std::string_view gpu) const { return find(island_of_, gpu); }
   const Affinity* affinity(std::string_view gpu) const;
-  Mark mark(std::string_view subject) const;
+  Severity mark(std::string_view subject) const;
   // Describes the ranks on a GPU: "rank 3" or "ranks 0, 4"; "" for a GPU without ranks.
   std::string ranks(std::string_view gpu) const;
 
@@ -171,7 +166,7 @@ class Parts {
   DisplayNames names_;
   std::vector<HostParts> hosts_;
   Positions host_of_, gpu_of_, nic_of_, island_of_, affinity_of_;
-  std::unordered_map<std::string, Mark> marks_;
+  std::unordered_map<std::string, Severity> marks_;
   std::unordered_map<std::string_view, std::vector<std::size_t>> ranks_of_;
 };
 
