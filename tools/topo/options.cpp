@@ -104,12 +104,12 @@ void declare_mesh(CLI::App& app, Options& options, Texts& texts) {
                  "memory of one GPU (default: the value that the machine reports)")
       ->option_text("80GiB")
       ->needs("--params");
-  app.add_option("--state-bytes", options.state_bytes,
+  app.add_option("--state-bytes", options.plan.state_bytes,
                  "bytes per parameter for weights, gradients and optimizer (default: 16)")
       ->option_text("B")
       ->check(CLI::Range(0.01, 1000.0))
       ->needs("--params");
-  app.add_option("--inner", options.inner,
+  app.add_option("--inner", options.plan.inner,
                  "reserve groups of K GPUs inside an island for tensor parallelism")
       ->option_text("K")
       ->check(CLI::Range(1, 1'000'000))
@@ -127,9 +127,9 @@ void check(const Options& options) {
           "--diff names both machines: remove --from and --cluster");
   require(!options.doctor || options.format == "tree" || options.format == "json",
           "--doctor supports only --format tree and --format json");
-  require(!options.mesh || options.mesh->empty() || !options.params,
+  require(!options.mesh || options.mesh->empty() || !options.plan.params,
           "--params plans a mesh: remove the shape RxS after --mesh");
-  require(options.islands == 0 || options.inner == 1,
+  require(options.islands == 0 || options.plan.inner == 1,
           "--inner needs real islands: remove --islands");
 }
 
@@ -180,8 +180,8 @@ std::optional<Options> parse_options(int argc, char** argv) {
     app.exit(request);
     return std::nullopt;
   }
-  if (!texts.params.empty()) options.params = parse_params(texts.params);
-  if (!texts.gpu_memory.empty()) options.gpu_memory_bytes = parse_bytes(texts.gpu_memory);
+  if (!texts.params.empty()) options.plan.params = parse_params(texts.params);
+  if (!texts.gpu_memory.empty()) options.plan.gpu_memory_bytes = parse_bytes(texts.gpu_memory);
   options.catalog = options.cluster == std::vector<std::string>{"list"};
   check(options);
   return options;

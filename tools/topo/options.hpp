@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "atoll/mesh_plan.hpp"
+
 namespace topo {
 
 struct Options {
@@ -25,10 +27,7 @@ struct Options {
   std::optional<std::string> mesh;  // shape to check ("2x8"); "" to plan a mesh
   int ranks = 0;
   int islands = 0;
-  int inner = 1;
-  std::optional<double> params;
-  std::optional<double> gpu_memory_bytes;
-  double state_bytes = 16;
+  atoll::MeshPlanOptions plan;
 };
 
 // Parses the command line. Prints the text of --help or --version and returns an empty result for

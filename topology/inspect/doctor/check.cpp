@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "affinity.hpp"
 #include "path_level.hpp"
 #include "pcie_rate.hpp"
 
@@ -196,7 +197,7 @@ Machine::Machine(const Topology& machine, std::span<const RankSite> sites, const
   look_at_gpus();
   for (const TopologyNic& nic : topology.nics) {
     is_rdma.push_back(doctor::is_rdma(nic));
-    may_be_active.push_back(doctor::may_be_active(nic));
+    may_be_active.push_back(atoll::may_be_active(nic));
   }
 }
 
@@ -342,10 +343,6 @@ bool is_plain(std::string_view word) {
          word.find_first_not_of(
              "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:-") ==
              std::string_view::npos;
-}
-
-bool may_be_active(const TopologyNic& nic) {
-  return !nic.is_virtual && (nic.state.empty() || nic.state == "active");
 }
 
 bool is_card(const TopologyGpu& gpu) {

@@ -123,8 +123,7 @@ void Canvas::open(std::string_view cluster, const Rect& place, const Look& look,
   const Rect at = placed(place);
   body_ += fmt::format(
       "subgraph {} {{\ngraph [bb=\"{:.1f},{:.1f},{:.1f},{:.1f}\", style=\"{}\", fillcolor=\"{}\", "
-      "color=\"{}\", "
-      "penwidth={:g}, tooltip={}];\n",
+      "color=\"{}\", penwidth={:g}, tooltip={}];\n",
       quoted(fmt::format("cluster {}", cluster)), at.x, at.y, at.right(), at.bottom(), style(look),
       look.fill, look.border.colour, look.border.width, quoted(tooltip));
 }

@@ -39,7 +39,4 @@ inline Ink ink_of(Severity severity) {
   return Ink::blue;
 }
 
-// Describes a mesh plan for people: shape, reason, shard groups and findings.
-std::string to_text(const MeshPlan& plan, Colour colour);
-
 }  // namespace atoll_v1::atoll
