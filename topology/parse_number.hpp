@@ -1,4 +1,4 @@
-// Parsing of text that must be a number as a whole, and of versions.
+// Parsing of numbers and versions.
 #pragma once
 
 #include <array>
@@ -9,9 +9,10 @@
 
 namespace atoll_v1::atoll {
 
-// Empty when the text is not a number, has other characters around it, or is out of range.
+// Removes a number from the beginning of a text and returns it. Empty when the text does not begin
+// with a number, or when the number is out of range.
 template <class T>
-std::optional<T> parse_number(std::string_view text, [[maybe_unused]] int base = 10) {
+std::optional<T> take_number(std::string_view& text, [[maybe_unused]] int base = 10) {
   T value{};
   const char* const last = text.data() + text.size();
   std::from_chars_result result{};
@@ -19,7 +20,16 @@ std::optional<T> parse_number(std::string_view text, [[maybe_unused]] int base =
     result = std::from_chars(text.data(), last, value);
   else
     result = std::from_chars(text.data(), last, value, base);
-  return result.ec == std::errc() && result.ptr == last ? std::optional(value) : std::nullopt;
+  if (result.ec != std::errc()) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(result.ptr - text.data()));
+  return value;
+}
+
+// Parses a text that must be a number as a whole.
+template <class T>
+std::optional<T> parse_number(std::string_view text, int base = 10) {
+  const std::optional<T> value = take_number<T>(text, base);
+  return text.empty() ? value : std::nullopt;
 }
 
 // Accepts hexadecimal numbers too, as "0x1f".
@@ -32,11 +42,10 @@ inline std::optional<long long> parse_integer(std::string_view text) {
 // missing is 0.
 inline std::array<int, 3> parse_version(std::string_view text) {
   std::array<int, 3> version{};
-  const char* const last = text.data() + text.size();
   for (int& number : version) {
-    const char* const end = std::from_chars(text.data(), last, number).ptr;
-    if (end == last || *end != '.') break;
-    text.remove_prefix(static_cast<std::size_t>(end - text.data()) + 1);
+    number = take_number<int>(text).value_or(0);
+    if (!text.starts_with('.')) break;
+    text.remove_prefix(1);
   }
   return version;
 }

@@ -147,22 +147,17 @@ void check_order(const MeshPlan& plan, std::size_t size) {
   const auto rows = static_cast<std::int64_t>(plan.replicate) * plan.shard;
   const auto count = static_cast<std::int64_t>(size);
   if (!positive || rows > count || rows * plan.inner != count)
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("a mesh of {}x{}{} does not fit {}", plan.replicate, plan.shard,
-                    plan.inner == 1 ? "" : fmt::format("x{}", plan.inner), plural(size, "rank")));
+    refuse("a mesh of {}x{}{} does not fit {}", plan.replicate, plan.shard,
+           plan.inner == 1 ? "" : fmt::format("x{}", plan.inner), plural(size, "rank"));
   std::vector<bool> seen(size, false);
   for (const int rank : plan.order) {
     const auto number = at_index(rank);
     if (rank < 0 || number >= size || seen[number])
-      throw Error(
-          ErrorCode::invalid_argument,
-          fmt::format("the order of a mesh names rank {} twice, or it is out of range", rank));
+      refuse("the order of a mesh names rank {} twice, or it is out of range", rank);
     seen[number] = true;
   }
   if (plan.order.size() != size)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("the order of a mesh names {} of {} ranks", plan.order.size(), size));
+    refuse("the order of a mesh names {} of {} ranks", plan.order.size(), size);
 }
 
 int shard_inside(const RankGroups& groups, int inner) {

@@ -25,11 +25,10 @@ namespace {
 
 // Requires that the ranks of each inner group are inside one island.
 void check_inner(const LinkRates& rates, int inner) {
-  const auto refuse = [&](const std::string& why) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{} inner ranks do not fit: {}", inner, why));
+  const auto do_not_fit = [&](const std::string& why) {
+    refuse("{} inner ranks do not fit: {}", inner, why);
   };
-  if (inner < 1) refuse("there must be at least 1");
+  if (inner < 1) do_not_fit("there must be at least 1");
   if (inner == 1) return;
   const DisplayNames names(rates.topology);
   for (const RankGroup& group : rates.groups.near) {
@@ -37,10 +36,10 @@ void check_inner(const LinkRates& rates, int inner) {
     const std::string host = names.host(rates.sites.hosts[at_index(rates.sites.at(first).host)]);
     for (const int rank : group.ranks)
       if (group.where.kind == Neighbourhood::Kind::host && rates.sites.is_alone(rank))
-        refuse(fmt::format("the GPUs of {} have no links, so an island has 1 GPU", host));
+        do_not_fit(fmt::format("the GPUs of {} have no links, so an island has 1 GPU", host));
     if (group.size() % inner != 0)
-      refuse(fmt::format("{} on {} has {}, which {} does not divide", noun(rates.sites, group),
-                         host, plural(at_index(group.size()), "rank"), inner));
+      do_not_fit(fmt::format("{} on {} has {}, which {} does not divide", noun(rates.sites, group),
+                             host, plural(at_index(group.size()), "rank"), inner));
   }
 }
 

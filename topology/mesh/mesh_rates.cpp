@@ -60,9 +60,7 @@ GroupRate group_rate(const Topology& topology, const std::vector<RankSite>& rank
   LinkRates rates(topology, ranks, options);
   for (const int rank : group)
     if (rank < 0 || at_index(rank) >= ranks.size())
-      throw Error(
-          ErrorCode::invalid_argument,
-          fmt::format("rank {} of a group does not exist: there are {} ranks", rank, ranks.size()));
+      refuse("rank {} of a group does not exist: there are {} ranks", rank, ranks.size());
   return StepModel(rates).rate(group);
 }
 

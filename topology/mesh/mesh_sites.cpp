@@ -58,9 +58,7 @@ void locate_gpus(const Topology& topology, const std::vector<RankSite>& ranks,
     if (ranks[rank].gpu.empty()) continue;
     const auto gpu = numbers.find(ranks[rank].gpu);
     if (gpu == numbers.end())
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("rank {} uses GPU {}, which the topology does not list", rank,
-                              ranks[rank].gpu));
+      refuse("rank {} uses GPU {}, which the topology does not list", rank, ranks[rank].gpu);
     const auto number = at_index(gpu->second);
     MeshSite& site = sites.ranks[rank];
     site.gpu = gpu->second;
@@ -155,12 +153,11 @@ std::tuple<int, int, unsigned, int, int, int> MeshSites::position(int rank) cons
 
 MeshSites locate(const Topology& topology, const std::vector<RankSite>& ranks,
                  const MeshPlanOptions& options) {
-  if (ranks.empty()) throw Error(ErrorCode::invalid_argument, "a mesh needs at least one rank");
+  if (ranks.empty()) refuse("a mesh needs at least one rank");
   const int islands = options.emulated_islands;
   const int size = static_cast<int>(ranks.size());
   if (islands < 0 || (islands > 0 && size % islands != 0))
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{} ranks cannot form {} equal emulated islands", size, islands));
+    refuse("{} ranks cannot form {} equal emulated islands", size, islands);
 
   MeshSites sites;
   sites.ranks.resize(ranks.size());

@@ -1,14 +1,23 @@
 // Locates the ranks of a mesh on the machine and groups them, for planning and checking.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <compare>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "atoll/mesh_plan.hpp"
 
 namespace atoll_v1::atoll {
+
+// Throws Error(invalid_argument).
+template <class... Values>
+[[noreturn]] void refuse(fmt::format_string<Values...> format, Values&&... values) {
+  throw Error(ErrorCode::invalid_argument, fmt::format(format, std::forward<Values>(values)...));
+}
 
 inline std::size_t at_index(int number) { return static_cast<std::size_t>(number); }
 

@@ -23,6 +23,7 @@
 
 #include "atoll/mesh_plan.hpp"
 #include "facts.hpp"
+#include "mesh/mesh_sites.hpp"
 #include "parse_number.hpp"
 #include "wording.hpp"
 
@@ -208,14 +209,11 @@ std::vector<RankSite> assign_gpus(const Topology& topology, const std::vector<st
 std::vector<RankSite> fill_hosts(const Topology& topology, int count) {
   constexpr int most_ranks = 1'000'000;
   if (count < 0 || count > most_ranks)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("the number of ranks, {}, is not between 0 and {}", count, most_ranks));
-  if (topology.hosts.empty()) throw Error(ErrorCode::invalid_argument, "the topology has no host");
+    refuse("the number of ranks, {}, is not between 0 and {}", count, most_ranks);
+  if (topology.hosts.empty()) refuse("the topology has no host");
   std::vector<std::string> hosts;
   if (topology.gpus.empty()) {
-    if (count == 0)
-      throw Error(ErrorCode::invalid_argument,
-                  "the topology has no GPUs: give the number of ranks");
+    if (count == 0) refuse("the topology has no GPUs: give the number of ranks");
     const std::size_t ranks = static_cast<std::size_t>(count), size = topology.hosts.size();
     for (std::size_t host = 0; host < size; ++host)
       hosts.resize(ranks * (host + 1) / size, topology.hosts[host].id);
@@ -223,9 +221,7 @@ std::vector<RankSite> fill_hosts(const Topology& topology, int count) {
   }
   const std::size_t ranks = count == 0 ? topology.gpus.size() : static_cast<std::size_t>(count);
   if (ranks > topology.gpus.size())
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{} do not fit on {}", plural(ranks, "rank"),
-                            plural(topology.gpus.size(), "GPU")));
+    refuse("{} do not fit on {}", plural(ranks, "rank"), plural(topology.gpus.size(), "GPU"));
   const auto gpus = gpus_by_host(topology);
   hosts.reserve(topology.gpus.size());
   for (const TopologyHost& host : topology.hosts)

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <filesystem>
 
 #include "facts.hpp"
@@ -39,16 +38,13 @@ struct Rate {
 
 std::optional<Rate> parse_rate(std::string_view text) {
   Rate rate;
-  const char* const last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(text.data(), last, rate.gbit_s);
-  std::string_view rest(end, static_cast<std::size_t>(last - end));
-  constexpr std::string_view unit = " Gb/sec";
-  if (error != std::errc() || !rest.starts_with(unit) || !(rate.gbit_s > 0) || rate.gbit_s > 1e6)
-    return std::nullopt;
-  rest.remove_prefix(unit.size());
-  if (rest.starts_with(" (")) {
-    rest.remove_prefix(2);
-    std::from_chars(rest.data(), rest.data() + rest.size(), rate.lanes);
+  rate.gbit_s = take_number<double>(text).value_or(0);
+  constexpr std::string_view unit = " Gb/sec", lanes = " (";
+  if (!text.starts_with(unit) || !(rate.gbit_s > 0) || rate.gbit_s > 1e6) return std::nullopt;
+  text.remove_prefix(unit.size());
+  if (text.starts_with(lanes)) {
+    text.remove_prefix(lanes.size());
+    rate.lanes = take_number<int>(text).value_or(0);
   }
   return rate;
 }

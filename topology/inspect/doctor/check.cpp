@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 
 #include "affinity.hpp"
@@ -383,11 +382,7 @@ Setting setting_of(const TopologyHost& host, std::string_view name) {
   return {};
 }
 
-bool is_on(std::string_view setting) {
-  long long value = 0;
-  std::from_chars(setting.data(), setting.data() + setting.size(), value);
-  return value != 0;
-}
+bool is_on(std::string_view setting) { return take_number<long long>(setting).value_or(0) != 0; }
 
 void Range::add(double value) {
   least_ = empty_ ? value : std::min(least_, value);

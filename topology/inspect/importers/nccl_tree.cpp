@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <set>
 
 #include "facts.hpp"
@@ -49,10 +48,7 @@ constexpr auto most_mbit_s = static_cast<long long>(1000 * most_gbit_s);
 
 // Returns "32" for "32.0 GT/s PCIe" or "32 GT/s PCIe/s"; "" for a speed that PCIe does not define.
 std::string transfer_rate(std::string_view text) {
-  double rate = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rate);
-  if (error != std::errc()) return "";
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  const double rate = take_number<double>(text).value_or(0);
   text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
   constexpr std::array rates{2.5, 5.0, 8.0, 16.0, 32.0, 64.0};
   if (!text.starts_with("GT/s") || std::ranges::find(rates, rate) == rates.end()) return "";
