@@ -34,9 +34,4 @@ struct Options {
 // these options. Throws an exception with a one-line message for an invalid command line.
 std::optional<Options> parse_options(int argc, char** argv);
 
-// Parses "70e9", "70B", "7.2b" (1e9) or "350M" (1e6). Error(invalid_argument) quotes the text.
-double parse_params(const std::string& text);
-// Parses "80GiB", "141GB", "1.5 TiB" or a number of bytes. Error(invalid_argument) quotes the text.
-double parse_bytes(const std::string& text);
-
 }  // namespace topo

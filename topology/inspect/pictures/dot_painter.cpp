@@ -39,8 +39,7 @@ class HostPainter {
 
  private:
   void paint_title() {
-    Rect place = host_.title_place;
-    place.height /= 2;
+    Rect place{pad, title_top, host_.width - 2 * pad, line_height};
     canvas_.text(
         place, {host_.title},
         {.font = title_font, .weight = Weight::bold, .colour = colour_of(host_.mark, dark)});

@@ -89,7 +89,6 @@ struct HostBox {
   std::string likeness;
   Point at;  // upper left corner of the host, relative to the group
   double width = 0, height = 0;
-  Rect title_place;
   std::vector<Bar> packages;
 };
 
@@ -140,12 +139,12 @@ struct HostParts {
 // Finds hosts, devices, marks and ranks of an inspection by id.
 class Parts {
  public:
-  explicit Parts(const Inspection& inspection);
+  explicit Parts(const Inspection& inspected);
 
-  const Inspection& inspection() const { return inspection_; }
-  const std::vector<HostParts>& hosts() const { return hosts_; }
-  const Topology& topology() const { return inspection_.topology; }
-  const DisplayNames& names() const { return names_; }
+  const Inspection& inspection;
+  const Topology& topology;
+  const DisplayNames names;
+  std::vector<HostParts> hosts;
   // Return the position of a part in the inspection; empty when the id is unknown. island() expects
   // the id of a GPU.
   std::optional<std::size_t> host(std::string_view id) const { return find(host_of_, id); }
@@ -162,9 +161,6 @@ class Parts {
   static std::optional<std::size_t> find(const Positions& positions, std::string_view id);
   void mark_subjects();
 
-  const Inspection& inspection_;
-  DisplayNames names_;
-  std::vector<HostParts> hosts_;
   Positions host_of_, gpu_of_, nic_of_, island_of_, affinity_of_;
   std::unordered_map<std::string, Severity> marks_;
   std::unordered_map<std::string_view, std::vector<std::size_t>> ranks_of_;
