@@ -69,14 +69,11 @@ void locate_gpus(const Topology& topology, const std::vector<RankSite>& ranks,
 
 // Rails count only if leaf switches are known: rails that are assumed follow the order of the GPUs,
 // which ranks have anyway. With one host, no column leaves it.
-bool has_rails(const Topology& topology, const MeshSites& sites) {
-  return sites.hosts.size() > 1 && std::ranges::any_of(topology.nics, [](const TopologyNic& nic) {
-           return !get_fact(nic.facts, fact::leaf).empty();
-         });
-}
-
 void locate_rails(const Topology& topology, const Numbers& numbers, MeshSites& sites) {
-  if (!has_rails(topology, sites)) return;
+  const bool has_leaves = std::ranges::any_of(topology.nics, [](const TopologyNic& nic) {
+    return !get_fact(nic.facts, fact::leaf).empty();
+  });
+  if (!has_leaves || sites.hosts.size() < 2) return;
   std::vector<int> rail_of(topology.gpus.size(), -1);
   for (const Rail& rail : find_rails(topology, find_affinity(topology)))
     for (const std::string& gpu : rail.gpus)

@@ -161,15 +161,12 @@ class HostRanks {
   std::map<Devices, std::vector<std::pair<int, std::size_t>>> users_;
 };
 
-struct HostGpus {
-  std::vector<const std::string*> gpus;
-  std::size_t given = 0;  // number of GPUs already assigned to ranks
-};
-
 // The keys are views of strings in the topology.
-std::unordered_map<std::string_view, HostGpus> gpus_by_host(const Topology& topology) {
-  std::unordered_map<std::string_view, HostGpus> hosts;
-  for (const TopologyGpu& gpu : topology.gpus) hosts[gpu.host].gpus.push_back(&gpu.id);
+using GpusByHost = std::unordered_map<std::string_view, std::vector<const TopologyGpu*>>;
+
+GpusByHost gpus_by_host(const Topology& topology) {
+  GpusByHost hosts;
+  for (const TopologyGpu& gpu : topology.gpus) hosts[gpu.host].push_back(&gpu);
   return hosts;
 }
 
@@ -177,8 +174,7 @@ std::unordered_map<std::string_view, HostGpus> gpus_by_host(const Topology& topo
 
 std::vector<RankSite> resolve_ranks(const Topology& topology,
                                     const std::vector<RankEnvironment>& ranks) {
-  std::unordered_map<std::string_view, std::vector<const TopologyGpu*>> gpus;
-  for (const TopologyGpu& gpu : topology.gpus) gpus[gpu.host].push_back(&gpu);
+  GpusByHost gpus = gpus_by_host(topology);
   std::unordered_map<std::string_view, HostRanks> hosts;
   std::vector<RankSite> sites;
   sites.reserve(ranks.size());
@@ -192,15 +188,14 @@ std::vector<RankSite> resolve_ranks(const Topology& topology,
 }
 
 std::vector<RankSite> assign_gpus(const Topology& topology, const std::vector<std::string>& hosts) {
-  auto by_host = gpus_by_host(topology);
+  GpusByHost gpus = gpus_by_host(topology);
+  std::unordered_map<std::string_view, std::size_t> given;  // GPUs that ranks have, by host
   std::vector<RankSite> sites;
   sites.reserve(hosts.size());
   for (const std::string& host : hosts) {
     RankSite site{.host = host, .gpu = ""};
-    if (const auto found = by_host.find(host); found != by_host.end()) {
-      HostGpus& here = found->second;
-      if (here.given < here.gpus.size()) site.gpu = *here.gpus[here.given++];
-    }
+    const std::vector<const TopologyGpu*>& here = gpus[host];
+    if (const std::size_t next = given[host]++; next < here.size()) site.gpu = here[next]->id;
     sites.push_back(std::move(site));
   }
   return sites;
@@ -222,11 +217,10 @@ std::vector<RankSite> fill_hosts(const Topology& topology, int count) {
   const std::size_t ranks = count == 0 ? topology.gpus.size() : static_cast<std::size_t>(count);
   if (ranks > topology.gpus.size())
     refuse("{} do not fit on {}", plural(ranks, "rank"), plural(topology.gpus.size(), "GPU"));
-  const auto gpus = gpus_by_host(topology);
+  GpusByHost gpus = gpus_by_host(topology);
   hosts.reserve(topology.gpus.size());
   for (const TopologyHost& host : topology.hosts)
-    if (const auto found = gpus.find(host.id); found != gpus.end())
-      hosts.insert(hosts.end(), found->second.gpus.size(), host.id);
+    hosts.insert(hosts.end(), gpus[host.id].size(), host.id);
   hosts.resize(ranks);
   return assign_gpus(topology, hosts);
 }

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <array>
+#include <compare>
 #include <set>
 
 #include "atoll/inspect/inspection.hpp"
@@ -152,9 +153,7 @@ class Writer {
   struct Target {
     LinkEnd end = LinkEnd::own_switch;
     std::string busid;
-    bool operator<(const Target& other) const {
-      return std::pair(end, busid) < std::pair(other.end, other.busid);
-    }
+    auto operator<=>(const Target&) const = default;
   };
   struct Links {
     std::string element;  // name of the XML element: "nvlink" or "xgmi"

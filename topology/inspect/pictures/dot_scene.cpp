@@ -214,15 +214,10 @@ std::map<std::string, StackPlace, std::less<>> stack_places(const std::vector<Gr
 }
 
 bool joins_hosts(const Parts& parts, const Rail& rail) {
-  std::string_view first;
-  for (const std::string& id : rail.nics) {
-    const auto nic = parts.nic(id);
-    if (!nic) continue;
-    const std::string_view host = parts.topology.nics[*nic].host;
-    if (!first.empty() && first != host) return true;
-    first = host;
-  }
-  return false;
+  std::set<std::string_view> hosts;
+  for (const std::string& id : rail.nics)
+    if (const auto nic = parts.nic(id)) hosts.insert(parts.topology.nics[*nic].host);
+  return hosts.size() > 1;
 }
 
 void add_tracks(const Parts& parts, Scene& scene) {

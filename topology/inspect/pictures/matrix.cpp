@@ -52,8 +52,8 @@ class Matrix {
       const auto found = island_of_.find(gpu.id);
       return found == island_of_.end() ? nullptr : found->second;
     };
-    const Island* const own = island_of(a);
-    const Island* const island = own == island_of(b) ? own : nullptr;
+    const Island* const first = island_of(a);
+    const Island* const island = first == island_of(b) ? first : nullptr;
     if (island != nullptr && island->state == IslandState::known) {
       const std::string prefix = island->fabric == "xgmi" ? "XG" : "NV";
       const auto own = direct_.find(key(a.id, b.id));
