@@ -115,17 +115,12 @@ std::vector<Candidate> candidates(const MeshSites& sites, const RankGroups& grou
 
 // --- texts for people ---
 
-std::string amount(const Candidate& one, const MemoryNeed& need) {
-  const std::string memory = gib_text(one.ranks() * need.gpu_gives);
-  if (one.count > 1)
-    return fmt::format("{} hold {}", plural(at_index(one.count), one.noun), memory);
+// Describes the memory of `count` units of a candidate.
+std::string amount(const Candidate& one, int count, const MemoryNeed& need) {
+  const std::string memory = gib_text(one.unit * count * need.gpu_gives);
+  if (count > 1) return fmt::format("{} hold {}", plural(at_index(count), one.noun), memory);
   return one.unit == 1 ? fmt::format("{} holds {}", with_article(one.noun), memory)
                        : fmt::format("{} of {} holds {}", with_article(one.noun), one.unit, memory);
-}
-
-Candidate times(Candidate unit, int count) {
-  unit.count = count;
-  return unit;
 }
 
 // Explains why no smaller candidate holds the model. `chosen` indexes `all`.
@@ -134,14 +129,14 @@ std::string memory_text(const std::vector<Candidate>& all, std::size_t chosen,
   std::string text = fmt::format("{}, at {}: ", need.product, need.gives);
   const Candidate& taken = all[chosen];
   const std::string size = gib_text(taken.ranks() * need.gpu_gives);
-  if (chosen == 0) return text + amount(taken, need) + "; ";
+  if (chosen == 0) return text + amount(taken, taken.count, need) + "; ";
   if (taken.count == 1)
     return text + fmt::format("{}; {} of {} ({}) is the first to hold it; ",
-                              amount(all[chosen - 1], need), with_article(taken.noun), taken.unit,
-                              size);
+                              amount(all[chosen - 1], all[chosen - 1].count, need),
+                              with_article(taken.noun), taken.unit, size);
   const int enough = static_cast<int>(need.gpus_needed() - 1) / taken.unit + 1;
-  text += amount(times(taken, 1), need);
-  if (enough > 2) text += ", " + amount(times(taken, enough - 1), need);
+  text += amount(taken, 1, need);
+  if (enough > 2) text += ", " + amount(taken, enough - 1, need);
   const std::string many = fmt::format("{} {}s ({})", taken.count, taken.noun, size);
   if (enough == taken.count) return text + fmt::format("; {} are the first to hold it; ", many);
   return text + fmt::format("; {} ({}) would hold it, but {} does not divide {}; {} do; ",

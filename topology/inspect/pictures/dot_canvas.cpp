@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 namespace atoll_v1::atoll::drawing {
 namespace {
@@ -57,15 +58,8 @@ std::string label(const std::vector<std::string>& lines, Align align) {
 }
 
 std::string_view name(Dash dash) {
-  switch (dash) {
-    case Dash::solid:
-      return "solid";
-    case Dash::dashed:
-      return "dashed";
-    case Dash::dotted:
-      return "dotted";
-  }
-  return "solid";
+  constexpr std::array<std::string_view, 3> names{"solid", "dashed", "dotted"};
+  return names[static_cast<std::size_t>(dash)];
 }
 
 std::string style(const Look& look) {

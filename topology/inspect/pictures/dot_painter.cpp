@@ -143,15 +143,9 @@ class HostPainter {
 }  // namespace
 
 std::string_view colour_of(Severity mark, std::string_view otherwise) {
-  switch (mark) {
-    case Severity::info:
-      return otherwise;
-    case Severity::warning:
-      return warning_colour;
-    case Severity::error:
-      return error_colour;
-  }
-  return otherwise;
+  return mark == Severity::error     ? error_colour
+         : mark == Severity::warning ? warning_colour
+                                     : otherwise;
 }
 
 Look island_look(const IslandBox& island) {

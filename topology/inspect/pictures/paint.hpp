@@ -28,15 +28,8 @@ inline std::string paint(Colour colour, Ink ink, std::string_view text) {
 }
 
 inline Ink ink_of(Severity severity) {
-  switch (severity) {
-    case Severity::error:
-      return Ink::red;
-    case Severity::warning:
-      return Ink::yellow;
-    case Severity::info:
-      return Ink::blue;
-  }
-  return Ink::blue;
+  constexpr std::array inks{Ink::blue, Ink::yellow, Ink::red};  // for info, warning and error
+  return inks[static_cast<std::size_t>(severity)];
 }
 
 }  // namespace atoll_v1::atoll
