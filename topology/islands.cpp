@@ -103,8 +103,11 @@ class IslandFinder {
     has_link_.resize(topology_.gpus.size());
     has_unseen_.resize(topology_.gpus.size());
     join_links();
-    join_reported();
-    join_unknown();
+    for (const TopologyGpu& gpu : topology_.gpus) reported_.push_back(reported_fabric(gpu));
+    join_by([&](std::size_t gpu) { return reported_[gpu]; });
+    join_by([&](std::size_t gpu) {
+      return is_unknown(gpu) ? topology_.gpus[gpu].host + '/' : std::string();
+    });
     std::unordered_map<int, std::vector<std::size_t>> members;  // set -> its GPUs, ascending
     for (std::size_t gpu = 0; gpu < topology_.gpus.size(); ++gpu)
       members[sets_.find(static_cast<int>(gpu))].push_back(gpu);
@@ -161,15 +164,14 @@ class IslandFinder {
         marks[static_cast<std::size_t>(gpu)] = true;
   }
 
-  void join_reported() {
-    std::unordered_map<std::string, std::size_t> first;
-    reported_.resize(topology_.gpus.size());
-    for (std::size_t gpu = 0; gpu < topology_.gpus.size(); ++gpu) {
-      reported_[gpu] = reported_fabric(topology_.gpus[gpu]);
-      if (reported_[gpu].empty()) continue;
-      const auto [at, is_new] = first.try_emplace(reported_[gpu], gpu);
-      if (!is_new) sets_.join(static_cast<int>(at->second), static_cast<int>(gpu));
-    }
+  // Joins the GPUs for which key(gpu) is equal and not empty.
+  template <class Key>
+  void join_by(const Key& key) {
+    std::unordered_map<std::string, int> first;
+    for (std::size_t gpu = 0; gpu < topology_.gpus.size(); ++gpu)
+      if (const std::string text = key(gpu); !text.empty())
+        sets_.join(first.try_emplace(text, static_cast<int>(gpu)).first->second,
+                   static_cast<int>(gpu));
   }
 
   // Nothing is known about the GPU's links: none is visible, and no source claims to show all links
@@ -180,15 +182,6 @@ class IslandFinder {
     const std::size_t number = host_number(topology_.gpus[gpu].host);
     return has_unseen_[gpu] || number >= topology_.hosts.size() ||
            topology_.hosts[number].gpu_links == IslandState::unknown;
-  }
-
-  void join_unknown() {
-    std::unordered_map<std::string_view, std::size_t> first;  // host -> its first GPU
-    for (std::size_t gpu = 0; gpu < topology_.gpus.size(); ++gpu) {
-      if (!is_unknown(gpu)) continue;
-      const auto [at, is_new] = first.try_emplace(topology_.gpus[gpu].host, gpu);
-      if (!is_new) sets_.join(static_cast<int>(at->second), static_cast<int>(gpu));
-    }
   }
 
   void sort_links() {
