@@ -112,7 +112,9 @@ class IslandFinder {
     for (std::size_t gpu = 0; gpu < topology_.gpus.size(); ++gpu)
       members[sets_.find(static_cast<int>(gpu))].push_back(gpu);
     sort_links();
-    for (const auto& [set, gpus] : members) found_.push_back({key(gpus), make_island(set, gpus)});
+    for (const auto& [set, gpus] : members)
+      found_.push_back(
+          {{host_number(topology_.gpus[gpus.front()].host), gpus.front()}, make_island(set, gpus)});
     add_cpu_islands();
     std::ranges::sort(found_, {}, &Found::key);
     std::vector<Island> islands;
@@ -188,10 +190,6 @@ class IslandFinder {
     for (const TopologyLink& link : topology_.links)
       if (is_fast(link.type) && link.a != link.b)
         links_of_set_[sets_.find(node(link.a))].push_back(&link);
-  }
-
-  std::pair<std::size_t, std::size_t> key(const std::vector<std::size_t>& gpus) const {
-    return {host_number(topology_.gpus[gpus.front()].host), gpus.front()};
   }
 
   Island make_island(int set, const std::vector<std::size_t>& gpus) const {

@@ -26,7 +26,6 @@ constexpr std::size_t longest_value = 1024;
 constexpr std::size_t most_settings = 512;
 constexpr std::size_t largest_settings_file = std::size_t{64} << 10;
 constexpr std::size_t largest_proc_file = std::size_t{256} << 10;
-constexpr std::string_view nccl_prefix = "NCCL_";
 
 bool is_there(const fs::path& path) {
   std::error_code error;
@@ -222,7 +221,7 @@ class Surroundings {
   void describe_nccl() {
     for (const std::string& entry : variables_) {
       const auto equals = entry.find('=');
-      if (entry.starts_with(nccl_prefix) && equals != std::string::npos)
+      if (entry.starts_with("NCCL_") && equals != std::string::npos)
         set_setting(fact::env_prefix, std::string_view(entry).substr(0, equals),
                     std::string_view(entry).substr(equals + 1));
     }

@@ -26,11 +26,6 @@ using nvml_api::Result;
 constexpr unsigned most_gpus = 1024;
 constexpr unsigned most_partitions = 64;
 
-struct LibraryCloser {
-  void operator()(void* handle) const { dlclose(handle); }
-};
-using LibraryHandle = std::unique_ptr<void, LibraryCloser>;
-
 // Returns "" for an address of all ones, which stands for a switch that this machine cannot see.
 std::string busid(const nvml_api::PciInfo& at) {
   if (at.bus > 0xfe || at.device > 0x1f) return "";
@@ -407,7 +402,8 @@ std::string reason_of(const char* message, const std::string& library) {
 NvmlReading read_library(const std::string& library) {
   // RTLD_NODELETE keeps the library mapped, because its thread-local data is destroyed when the
   // thread ends.
-  const LibraryHandle handle(dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE));
+  const std::unique_ptr<void, int (*)(void*)> handle(
+      dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE), dlclose);
   if (!handle)
     return {.failure =
                 fmt::format("{} cannot be opened: {}", library, reason_of(dlerror(), library))};

@@ -196,11 +196,6 @@ TopologyNic& nic_of(const LiveRequest& request, const Port& port, Topology& topo
   return topology.nics.back();
 }
 
-int port_number(std::string_view name) {
-  const int number = parse_number<int>(name).value_or(0);
-  return number <= 255 ? number : 0;
-}
-
 // --- network interfaces ---
 //
 // Hardware interfaces have a `device` folder; bridges, veth pairs and tunnels have none. Speeds are
@@ -316,8 +311,9 @@ void sysfs_ports(const LiveRequest& request, Topology& topology) {
   const fs::path adapters = request.sysfs / "class/infiniband";
   for (const std::string& adapter : entries(adapters))
     for (const std::string& name : entries(adapters / adapter / "ports")) {
-      const Port port{adapters / adapter, adapter, port_number(name)};
-      if (port.number > 0) describe(request, port, nic_of(request, port, topology));
+      const Port port{adapters / adapter, adapter, parse_number<int>(name).value_or(0)};
+      if (port.number > 0 && port.number <= 255)
+        describe(request, port, nic_of(request, port, topology));
     }
   const auto host = std::ranges::find(topology.hosts, request.host_id, &TopologyHost::id);
   if (host != topology.hosts.end()) add_netdevs(request, *host, topology);
