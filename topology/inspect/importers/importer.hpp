@@ -1,6 +1,6 @@
 // Importers make a Topology from a text. Each importer is a file in this folder that defines an
-// `Importer`. The importers are declared below and listed in inspect/load.cpp, which also defines the
-// importer of atoll's own JSON form.
+// `Importer`. The importers are declared below and listed in inspect/load.cpp, which also defines
+// the importer of atoll's own JSON form.
 #pragma once
 
 #include <string>
