@@ -1,14 +1,13 @@
-// nlohmann's parser reads through a stream buffer that knows its position. The parser's events
-// build the document and enforce the limits. The parser does not recurse.
+// nlohmann's parser reads through an iterator that counts bytes. Its events build the document and
+// enforce the limits. The parser does not recurse.
 #include "json/document.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <istream>
+#include <iterator>
 #include <nlohmann/json.hpp>
-#include <streambuf>
 
 #include "wording.hpp"
 
@@ -25,22 +24,29 @@ std::string plain(std::string_view what) {
   return printable(colon == std::string_view::npos ? what : what.substr(colon + 2), 200);
 }
 
-// A text that is read as a stream.
-class TextBuffer : public std::streambuf {
- public:
-  explicit TextBuffer(std::string_view text) {
-    char* const begin = const_cast<char*>(text.data());  // nothing writes into the buffer
-    setg(begin, begin, begin + text.size());
+struct CountingIterator {
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  const char* at;
+  std::size_t* count;  // number of bytes that the parser has read
+  reference operator*() const { return *at; }
+  CountingIterator& operator++() {
+    ++at;
+    ++*count;
+    return *this;
   }
-  // Number of bytes that were read.
-  std::size_t position() const { return static_cast<std::size_t>(gptr() - eback()); }
+  bool operator==(const CountingIterator& other) const { return at == other.at; }
 };
 
 // Receives the parser's events.
 class Builder {
  public:
-  Builder(std::string_view source, const JsonLimits& limits, const TextBuffer& text)
-      : source_(source), limits_(limits), text_(text) {}
+  Builder(std::string_view source, const JsonLimits& limits, const std::size_t& offset)
+      : source_(source), limits_(limits), offset_(offset) {}
 
   bool null() { return add(nullptr); }
   bool boolean(bool value) { return add(value); }
@@ -81,7 +87,7 @@ class Builder {
   template <class T>
   JsonValue* append(T&& value) {
     if (++values_ > limits_.values)
-      fail_at(source_, text_.position(), fmt::format("more than {} values", limits_.values));
+      fail_at(source_, offset_, fmt::format("more than {} values", limits_.values));
     JsonValue* slot = &root_;
     if (!open_.empty()) {
       if (auto* array = std::get_if<JsonValue::Array>(&open_.back()->data))
@@ -90,7 +96,7 @@ class Builder {
         slot = &object->emplace_back(std::move(key_), JsonValue{}).second;
     }
     slot->data = std::forward<T>(value);
-    slot->offset = text_.position();
+    slot->offset = offset_;
     return slot;
   }
 
@@ -98,8 +104,7 @@ class Builder {
   template <class T>
   bool open(T&& empty) {
     if (open_.size() == limits_.depth)
-      fail_at(source_, text_.position(),
-              fmt::format("nested deeper than {} levels", limits_.depth));
+      fail_at(source_, offset_, fmt::format("nested deeper than {} levels", limits_.depth));
     open_.push_back(append(std::forward<T>(empty)));
     return true;
   }
@@ -111,7 +116,7 @@ class Builder {
 
   std::string_view source_;
   const JsonLimits& limits_;
-  const TextBuffer& text_;
+  const std::size_t& offset_;
   std::size_t values_ = 0;
   std::string key_;
   JsonValue root_;
@@ -123,10 +128,11 @@ class Builder {
 JsonValue parse_json(std::string_view text, std::string_view source, JsonLimits limits) {
   if (text.size() > limits.bytes)
     fail_at(source, limits.bytes, fmt::format("larger than {} bytes", limits.bytes));
-  TextBuffer buffer(text);
-  Builder builder(source, limits, buffer);
-  std::istream stream(&buffer);
-  json::sax_parse(stream, &builder);
+  std::size_t offset = 0;
+  Builder builder(source, limits, offset);
+  // The end iterator may share the counter, because comparison uses only the position.
+  json::sax_parse(CountingIterator{text.data(), &offset},
+                  CountingIterator{text.data() + text.size(), &offset}, &builder);
   return builder.take();
 }
 
