@@ -53,7 +53,8 @@ struct When {
   int min_hosts = 2;
   bool power_of_two = false;  // the number of hosts must be a power of two
   Ranks ranks = Ranks::any;
-  bool wide = false;  // excludes 16-bit types, which most other algorithms round more often than flat
+  // Excludes 16-bit types, which most other algorithms round more often than flat.
+  bool wide = false;
 };
 struct Default {
   std::uint32_t kinds;
