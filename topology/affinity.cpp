@@ -64,24 +64,22 @@ bool may_be_active(const TopologyNic& nic) {
 // RoCE ports. Otherwise InfiniBand and similar fabrics precede Ethernet.
 std::vector<const TopologyNic*> eligible_nics(const std::vector<const TopologyNic*>& nics) {
   struct Fabric {
-    int rank = 0;
     double rate = 0;
     Nics members = {};
   };
-  std::map<std::pair<int, std::string>, Fabric> fabrics;
+  std::map<std::pair<int, std::string>, Fabric> fabrics;  // by rank and name of the layer
   bool all_known = true;
   for (const TopologyNic* nic : nics) {
     if (!may_be_active(*nic)) continue;
     Fabric& fabric = fabrics[{layer_rank(*nic), nic->layer}];
-    fabric.rank = layer_rank(*nic);
     fabric.rate += nic->rate_gbit_s.value_or(0);
     fabric.members.push_back(nic);
     all_known = all_known && nic->rate_gbit_s.has_value();
   }
   const auto best = std::ranges::max_element(fabrics, {}, [&](const auto& entry) {
-    const Fabric& fabric = entry.second;
-    const bool is_rdma_fabric = fabric.rank > 0;
-    return std::tuple{is_rdma_fabric, all_known ? fabric.rate : 0, fabric.rank, fabric.rate,
+    const auto& [layer, fabric] = entry;
+    const bool is_rdma_fabric = layer.first > 0;
+    return std::tuple{is_rdma_fabric, all_known ? fabric.rate : 0, layer.first, fabric.rate,
                       fabric.members.size()};
   });
   return best == fabrics.end() ? Nics() : best->second.members;

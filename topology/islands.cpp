@@ -103,14 +103,19 @@ class IslandFinder {
     has_link_.resize(topology_.gpus.size());
     has_unseen_.resize(topology_.gpus.size());
     join_links();
-    join_reported();
-    join_unknown();
+    for (const TopologyGpu& gpu : topology_.gpus) reported_.push_back(reported_fabric(gpu));
+    join_by([&](std::size_t gpu) { return reported_[gpu]; });
+    join_by([&](std::size_t gpu) {
+      return is_unknown(gpu) ? topology_.gpus[gpu].host + '/' : std::string();
+    });
     // GPUs of each connected set, in ascending order.
     std::unordered_map<int, std::vector<std::size_t>> members;
     for (std::size_t gpu = 0; gpu < topology_.gpus.size(); ++gpu)
       members[sets_.find(static_cast<int>(gpu))].push_back(gpu);
     sort_links();
-    for (const auto& [set, gpus] : members) found_.push_back({key(gpus), make_island(set, gpus)});
+    for (const auto& [set, gpus] : members)
+      found_.push_back(
+          {{host_number(topology_.gpus[gpus.front()].host), gpus.front()}, make_island(set, gpus)});
     add_cpu_islands();
     std::ranges::sort(found_, {}, &Found::key);
     std::vector<Island> islands;
@@ -163,15 +168,14 @@ class IslandFinder {
         marks[static_cast<std::size_t>(gpu)] = true;
   }
 
-  void join_reported() {
-    std::unordered_map<std::string, std::size_t> first;
-    reported_.resize(topology_.gpus.size());
-    for (std::size_t gpu = 0; gpu < topology_.gpus.size(); ++gpu) {
-      reported_[gpu] = reported_fabric(topology_.gpus[gpu]);
-      if (reported_[gpu].empty()) continue;
-      const auto [at, is_new] = first.try_emplace(reported_[gpu], gpu);
-      if (!is_new) sets_.join(static_cast<int>(at->second), static_cast<int>(gpu));
-    }
+  // Joins the GPUs for which key(gpu) is equal and not empty.
+  template <class Key>
+  void join_by(const Key& key) {
+    std::unordered_map<std::string, int> first;
+    for (std::size_t gpu = 0; gpu < topology_.gpus.size(); ++gpu)
+      if (const std::string text = key(gpu); !text.empty())
+        sets_.join(first.try_emplace(text, static_cast<int>(gpu)).first->second,
+                   static_cast<int>(gpu));
   }
 
   // True if nothing is known about the GPU's links: none is visible, and no source claims to show
@@ -184,24 +188,10 @@ class IslandFinder {
            topology_.hosts[number].gpu_links == IslandState::unknown;
   }
 
-  void join_unknown() {
-    // Each host's first GPU with unknown links.
-    std::unordered_map<std::string_view, std::size_t> first;
-    for (std::size_t gpu = 0; gpu < topology_.gpus.size(); ++gpu) {
-      if (!is_unknown(gpu)) continue;
-      const auto [at, is_new] = first.try_emplace(topology_.gpus[gpu].host, gpu);
-      if (!is_new) sets_.join(static_cast<int>(at->second), static_cast<int>(gpu));
-    }
-  }
-
   void sort_links() {
     for (const TopologyLink& link : topology_.links)
       if (is_fast(link.type) && link.a != link.b)
         links_of_set_[sets_.find(node(link.a))].push_back(&link);
-  }
-
-  std::pair<std::size_t, std::size_t> key(const std::vector<std::size_t>& gpus) const {
-    return {host_number(topology_.gpus[gpus.front()].host), gpus.front()};
   }
 
   Island make_island(int set, const std::vector<std::size_t>& gpus) const {

@@ -1,6 +1,7 @@
-// Parsing of text that must be a number as a whole.
+// Parsing of numbers and versions.
 #pragma once
 
+#include <array>
 #include <charconv>
 #include <optional>
 #include <string_view>
@@ -8,10 +9,10 @@
 
 namespace atoll_v1::atoll {
 
-// Parses a number. Empty when the text is not a number, has other characters around it, or is out
-// of range.
+// Removes a number from the beginning of a text and returns it. Empty when the text does not begin
+// with a number, or when the number is out of range.
 template <class T>
-std::optional<T> parse_number(std::string_view text, [[maybe_unused]] int base = 10) {
+std::optional<T> take_number(std::string_view& text, [[maybe_unused]] int base = 10) {
   T value{};
   const char* const last = text.data() + text.size();
   std::from_chars_result result{};
@@ -19,13 +20,35 @@ std::optional<T> parse_number(std::string_view text, [[maybe_unused]] int base =
     result = std::from_chars(text.data(), last, value);
   else
     result = std::from_chars(text.data(), last, value, base);
-  return result.ec == std::errc() && result.ptr == last ? std::optional(value) : std::nullopt;
+  if (result.ec != std::errc()) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(result.ptr - text.data()));
+  return value;
+}
+
+// Parses a number. Empty when the text is not a number, has other characters around it, or is out
+// of range.
+template <class T>
+std::optional<T> parse_number(std::string_view text, int base = 10) {
+  const std::optional<T> value = take_number<T>(text, base);
+  return text.empty() ? value : std::nullopt;
 }
 
 // Accepts hexadecimal numbers too, as "0x1f".
 inline std::optional<long long> parse_integer(std::string_view text) {
   const bool is_hex = text.starts_with("0x") || text.starts_with("0X");
   return is_hex ? parse_number<long long>(text.substr(2), 16) : parse_number<long long>(text);
+}
+
+// Reads up to three numbers of a version: {5, 15, 0} for "5.15.0-91-generic". A number that is
+// missing is 0.
+inline std::array<int, 3> parse_version(std::string_view text) {
+  std::array<int, 3> version{};
+  for (int& number : version) {
+    number = take_number<int>(text).value_or(0);
+    if (!text.starts_with('.')) break;
+    text.remove_prefix(1);
+  }
+  return version;
 }
 
 }  // namespace atoll_v1::atoll

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <vector>
 
+#include "atoll/finding.hpp"
 #include "parse_number.hpp"
 
 namespace atoll_v1::atoll {
@@ -19,6 +21,10 @@ std::pair<std::string_view, int> split_number(std::string_view id) {
 }
 
 }  // namespace
+
+void fail_at(std::string_view source, std::size_t offset, std::string_view what) {
+  throw Error(ErrorCode::bad_data, fmt::format("{}: byte {}: {}", source, offset, what));
+}
 
 std::string plural(std::size_t count, std::string_view noun) {
   if (const auto either = noun.find(" or "); count != 1 && either != std::string_view::npos)
@@ -98,6 +104,21 @@ std::string lower_case(std::string_view text) {
   std::ranges::transform(lower, lower.begin(),
                          [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return lower;
+}
+
+std::string_view name(Severity severity) noexcept {
+  constexpr std::array<std::string_view, 3> names{"info", "warning", "error"};
+  return names[static_cast<std::size_t>(severity)];
+}
+
+std::string to_line(const Finding& finding) {
+  std::string line = finding.evidence;
+  for (const std::string* part : {&finding.consequence, &finding.fix})
+    if (!part->empty()) line += "; " + *part;
+  // Names come from files and devices, so they may contain control characters.
+  std::ranges::replace_if(
+      line, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
+  return line;
 }
 
 std::string_view fabric_name(std::string_view fabric) noexcept {

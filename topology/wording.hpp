@@ -10,6 +10,9 @@
 
 namespace atoll_v1::atoll {
 
+// Throws Error(bad_data) with the text "SOURCE: byte OFFSET: WHAT".
+[[noreturn]] void fail_at(std::string_view source, std::size_t offset, std::string_view what);
+
 // Formats a count with its noun: "1 GPU", "8 GPUs", "2 islands or hosts".
 std::string plural(std::size_t count, std::string_view noun);
 

@@ -13,7 +13,6 @@
 // sends h times the bytes of two_level, but needs only one message per pair of ranks, so it suits
 // small data.
 #include "collectives/collectives.hpp"
-#include "collectives/two_level.hpp"
 
 namespace atoll_collectives {
 namespace {
@@ -21,18 +20,15 @@ namespace {
 void one_host(Group& group, const atoll_operation& operation) {
   Extents extents{0, 0};
   for_each_block(group, operation, [&](int rank, const Block& block) {
-    group.offers[static_cast<std::size_t>(rank)].push_back(
-        {Offer::From::src, 0, block.offset, block.bytes, everybody});
+    group.offer(rank, {Offer::From::src, 0, block.offset, block.bytes, everybody});
     if (rank == group.rank()) extents.src = block.bytes;
     extents.dst += block.bytes;
   });
   move(group, operation, extents);
 }
 
-void flat(const Group& group, const atoll_operation& operation, const Partition& partition,
-          Exchange& exchange) {
-  for (int peer = 0; peer < group.size(); ++peer) {
-    if (peer == group.rank()) continue;
+void flat(const atoll_operation& operation, const Partition& partition, Exchange& exchange) {
+  for (const int peer : exchange.peers()) {
     const auto& theirs = partition.blocks[static_cast<std::size_t>(peer)];
     exchange.send(peer, {source(operation), partition.own.bytes});
     exchange.recv(peer, {destination(operation) + theirs.offset, theirs.bytes});
@@ -47,14 +43,14 @@ void all_gather(Group& group, const atoll_operation& operation) {
   const Partition partition(group, operation);
   const Block own = partition.own;
   Exchange exchange(group.team, operation);
-  switch (group.tuning.choose(operation, partition.whole)) {
+  const Algorithm algorithm = group.tuning.choose(operation, partition.whole);
+  compare(group, algorithm, exchange);
+  switch (algorithm) {
     case Algorithm::flat:
-      exchange.compare_with_all();
-      flat(group, operation, partition, exchange);
+      flat(operation, partition, exchange);
       copy(destination(operation) + own.offset, source(operation), own.bytes);
       break;
     case Algorithm::ring:
-      exchange.compare_with_all();
       copy(destination(operation) + own.offset, source(operation), own.bytes);
       ring_all_gather(group, partition.blocks, destination(operation), exchange);
       break;
@@ -62,7 +58,6 @@ void all_gather(Group& group, const atoll_operation& operation) {
     case Algorithm::halving:
     case Algorithm::chain:
     case Algorithm::two_level:
-      compare_with_counterparts(group, exchange);
       two_level_all_gather(group, operation, {own.bytes, partition.whole}, partition.blocks,
                            {Offer::From::src, 0, own.offset, own.bytes, everybody}, exchange);
       break;

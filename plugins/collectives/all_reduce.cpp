@@ -25,13 +25,8 @@
 // rank.
 //
 // Order of the sum: flat, ring and two_level sum in the order that reduce_scatter.cpp describes;
-// doubling.hpp and halving.hpp describe the order of doubling and halving.
-#include <algorithm>
-
+// doubling.cpp and halving.cpp describe the order of doubling and halving.
 #include "collectives/collectives.hpp"
-#include "collectives/doubling.hpp"
-#include "collectives/halving.hpp"
-#include "collectives/two_level.hpp"
 
 namespace atoll_collectives {
 namespace {
@@ -59,8 +54,7 @@ void one_host(Group& group, const atoll_operation& operation) {
   if (sum(group, operation, extents, {.op = operation.op, .push = Sum::Push::all})) return;
   for (int rank = 0; rank < group.size(); ++rank) {
     const Block slice = slices[rank];
-    group.offers[static_cast<std::size_t>(rank)].push_back(
-        {Offer::From::dst, slice.offset, slice.offset, slice.bytes, everybody});
+    group.offer(rank, {Offer::From::dst, slice.offset, slice.offset, slice.bytes, everybody});
   }
   move(group, operation, extents);
 }
@@ -72,9 +66,7 @@ void flat_small(Group& group, const atoll_operation& operation, Exchange& exchan
   const std::size_t stride = round_up_to_line(size);
   const auto scratch = group.scratch(stride * ranks);
   std::vector<const void*> parts(ranks, src);
-  std::vector<double> factors(ranks, operation.factor);
-  for (int peer = 0; peer < group.size(); ++peer) {
-    if (peer == group.rank()) continue;
+  for (const int peer : exchange.peers()) {
     const auto part = scratch.subspan(block(peer, stride), size);
     exchange.send(peer, {src, size});
     exchange.recv(peer, part);
@@ -82,12 +74,7 @@ void flat_small(Group& group, const atoll_operation& operation, Exchange& exchan
   }
   // run() also completes the sends: an in-place reduction overwrites the data that the sends read.
   exchange.run();
-  for (int peer = 0; peer < group.size(); ++peer) {
-    if (peer != group.rank()) factors[static_cast<std::size_t>(peer)] = exchange.factor(peer);
-  }
-  const bool scaled = std::ranges::any_of(factors, [](double f) { return f != 1.0; });
-  group.reduce_parts(destination(operation), parts, scaled ? factors.data() : nullptr,
-                     operation.count, operation);
+  reduce_contributions(group, exchange, parts, destination(operation), operation.count, operation);
 }
 
 void flat(Group& group, const atoll_operation& operation, Exchange& exchange) {
@@ -98,16 +85,14 @@ void flat(Group& group, const atoll_operation& operation, Exchange& exchange) {
   const std::byte* src = source(operation);
   std::byte* dst = destination(operation);
   const EvenSplit slices(size, group.size());
-  for (int peer = 0; peer < group.size(); ++peer) {
-    if (peer == group.rank()) continue;
+  for (const int peer : exchange.peers()) {
     exchange.send(peer, {src + slices[peer].offset, slices[peer].bytes});
   }
   const Block own = slices[group.rank()];
   if (own.bytes > 0) {
     receive_and_reduce(group, exchange, {src + own.offset, own.bytes}, dst + own.offset, operation);
   }
-  for (int peer = 0; peer < group.size(); ++peer) {
-    if (peer == group.rank()) continue;
+  for (const int peer : exchange.peers()) {
     exchange.send(peer, {dst + own.offset, own.bytes});
     exchange.recv(peer, {dst + slices[peer].offset, slices[peer].bytes});
   }
@@ -124,27 +109,24 @@ void all_reduce(Group& group, const atoll_operation& operation) {
   const Block own = slices[group.rank()];
   std::byte* dst = destination(operation);
   Exchange exchange(group.team, operation);
-  switch (group.tuning.choose(operation, size)) {
+  const Algorithm algorithm = group.tuning.choose(operation, size);
+  compare(group, algorithm, exchange);
+  switch (algorithm) {
     case Algorithm::flat:
-      exchange.compare_with_all();
       flat(group, operation, exchange);
       break;
     case Algorithm::ring:
-      exchange.compare_with_all();
       ring_reduce_scatter(group, blocks, dst + own.offset, operation, exchange);
       ring_all_gather(group, blocks, dst, exchange);
       break;
     case Algorithm::doubling:
-      compare_with_counterparts(group, exchange);
       doubling_all_reduce(group, operation, exchange);
       break;
     case Algorithm::halving:
-      compare_with_counterparts(group, exchange);
       halving_all_reduce(group, operation, exchange);
       break;
     case Algorithm::chain:  // chain is never chosen for all_reduce
     case Algorithm::two_level:
-      compare_with_counterparts(group, exchange);
       two_level_reduce_scatter(group, operation, {size, size}, blocks, dst + own.offset, exchange);
       two_level_all_gather(group, operation, {size, size}, blocks,
                            {Offer::From::dst, own.offset, own.offset, own.bytes, everybody},

@@ -12,13 +12,12 @@ namespace {
 void one_host(Group& group, const atoll_operation& operation) {
   const std::size_t size = bytes(operation);
   for (int rank = 0; rank < group.size(); ++rank) {
-    auto& offers = group.offers[static_cast<std::size_t>(rank)];
     // Each rank offers its blocks to a different receiver first, so that all ranks copy at the same
     // time.
     for (int step = 0; step < group.size(); ++step) {
       const int receiver = (rank + step) % group.size();
-      offers.push_back(
-          {Offer::From::src, block(receiver, size), block(rank, size), size, receiver});
+      group.offer(rank,
+                  {Offer::From::src, block(receiver, size), block(rank, size), size, receiver});
     }
   }
   const std::size_t whole = block(group.size(), size);
@@ -34,14 +33,13 @@ void all_to_all(Group& group, const atoll_operation& operation) {
   std::byte* dst = destination(operation);
   Exchange exchange(group.team, operation);
   exchange.compare_with_all();
-  for (int peer = 0; peer < group.size() && size > 0; ++peer) {
-    if (peer == group.rank()) continue;
+  for (const int peer : exchange.peers()) {
     exchange.send(peer, {src + block(peer, size), size});
     exchange.recv(peer, {dst + block(peer, size), size});
   }
   exchange.start();
   const std::size_t own = block(group.rank(), size);
-  if (size > 0) copy(dst + own, src + own, size);
+  copy(dst + own, src + own, size);
   exchange.run();
 }
 

@@ -1,4 +1,5 @@
-// Block is a byte range of a tensor; EvenSplit divides a tensor into blocks of equal size.
+// Block is a byte range of a tensor. EvenSplit divides a tensor into blocks of equal size, and
+// piece_of() divides a block into pieces.
 #pragma once
 
 #include <algorithm>
@@ -36,5 +37,16 @@ class EvenSplit {
   std::size_t size_;
   std::size_t each_;
 };
+
+// Returns piece `k` of a block that is cut into pieces of `piece` bytes. The last piece may be
+// shorter, and pieces after the end of the block are empty.
+inline Block piece_of(const Block& block, std::size_t k, std::size_t piece) {
+  const std::size_t first = std::min(k * piece, block.bytes);
+  return {block.offset + first, std::min(piece, block.bytes - first)};
+}
+// Returns the number of pieces of `bytes` bytes.
+constexpr std::size_t pieces_of(std::size_t bytes, std::size_t piece) {
+  return (bytes + piece - 1) / piece;
+}
 
 }  // namespace atoll_collectives

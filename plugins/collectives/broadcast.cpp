@@ -66,75 +66,56 @@ Route chain_route(const Layout& layout, int root, int here) {
   return route;
 }
 
-class Broadcast {
- public:
-  Broadcast(Group& group, const atoll_operation& operation, Route route, Exchange& exchange)
-      : group_(group),
-        operation_(operation),
-        route_(std::move(route)),
-        exchange_(exchange),
-        size_(bytes(operation)),
-        leads_(group.rank() == route_.leader) {
-    const auto links = static_cast<std::size_t>(group.layout.hosts() - 1);
-    const std::size_t wanted = size_ / (pieces_wanted * links) / cache_line * cache_line;
-    piece_ = std::clamp(wanted, smallest_piece, largest_piece);
-    pieces_ = std::max<std::size_t>((size_ + piece_ - 1) / piece_, 1);
-  }
-
-  void run() {
-    if (route_.from < 0) {
-      // Sends each piece to every host before the next piece, so that all hosts receive at the same
-      // rate.
-      for (std::size_t k = 0; leads_ && k < pieces_; ++k) pass_on(k, source(operation_));
-      exchange_.start();
-      return offer(0, size_, Offer::From::src);
+void pass_along(Group& group, const atoll_operation& operation, const Route& route,
+                Exchange& exchange) {
+  const std::size_t size = bytes(operation);
+  const Block whole{0, size};
+  const bool leads = group.rank() == route.leader;
+  const auto links = static_cast<std::size_t>(group.layout.hosts() - 1);
+  const std::size_t wanted = size / (pieces_wanted * links) / cache_line * cache_line;
+  const std::size_t piece = std::clamp(wanted, smallest_piece, largest_piece);
+  const std::size_t pieces = std::max<std::size_t>(pieces_of(size, piece), 1);
+  const auto send = [&](const Block& part, const std::byte* data) {
+    for (const int rank : route.to) exchange.send(rank, {data + part.offset, part.bytes});
+  };
+  // Lets the other ranks of this host copy `part` from the leader.
+  const auto offer = [&](const Block& part, Offer::From from) {
+    group.offer(group.layout.local_of(route.leader),
+                {from, part.offset, part.offset, part.bytes, everybody});
+    const bool reads = from == Offer::From::src && leads;
+    move(group, operation, {reads ? size : 0, size}, &exchange);
+  };
+  if (route.from < 0) {
+    // Sends each piece to every host before the next piece, so that all hosts receive at the same
+    // rate.
+    for (std::size_t k = 0; leads && k < pieces; ++k) {
+      send(piece_of(whole, k, piece), source(operation));
     }
-    std::vector<std::uint64_t> tickets;
-    for (std::size_t k = 0; leads_ && k < pieces_; ++k) {
-      tickets.push_back(exchange_.recv(route_.from, {destination(operation_) + at(k), length(k)}));
+    exchange.start();
+    return offer(whole, Offer::From::src);
+  }
+  std::vector<std::uint64_t> tickets;
+  for (std::size_t k = 0; leads && k < pieces; ++k) {
+    const Block part = piece_of(whole, k, piece);
+    tickets.push_back(
+        exchange.recv(route.from, {destination(operation) + part.offset, part.bytes}));
+  }
+  exchange.start();
+  for (std::size_t k = 0; k < pieces; ++k) {
+    const Block part = piece_of(whole, k, piece);
+    if (leads) {
+      exchange.run_until_received(route.from, tickets[k]);
+      send(part, destination(operation));
+      exchange.start();
     }
-    exchange_.start();
-    for (std::size_t k = 0; k < pieces_; ++k) {
-      if (leads_) {
-        exchange_.run_until_received(route_.from, tickets[k]);
-        pass_on(k, destination(operation_));
-        exchange_.start();
-      }
-      offer(at(k), length(k), Offer::From::dst);
-    }
+    offer(part, Offer::From::dst);
   }
-
- private:
-  std::size_t at(std::size_t k) const { return std::min(k * piece_, size_); }
-  std::size_t length(std::size_t k) const { return at(k + 1) - at(k); }
-
-  void pass_on(std::size_t k, const std::byte* data) {
-    for (const int rank : route_.to) exchange_.send(rank, {data + at(k), length(k)});
-  }
-
-  // Lets the other ranks of this host copy `length` bytes at offset `begin` from the leader.
-  void offer(std::size_t begin, std::size_t length, Offer::From from) {
-    group_.offers[static_cast<std::size_t>(group_.layout.local_of(route_.leader))].push_back(
-        {from, begin, begin, length, everybody});
-    const bool reads = from == Offer::From::src && leads_;
-    move(group_, operation_, {reads ? size_ : 0, size_}, &exchange_);
-  }
-
-  Group& group_;
-  const atoll_operation& operation_;
-  Route route_;
-  Exchange& exchange_;
-  std::size_t size_;
-  bool leads_;
-  std::size_t piece_ = 0;
-  std::size_t pieces_ = 0;
-};
+}
 
 void one_host(Group& group, const atoll_operation& operation) {
   const std::size_t size = bytes(operation);
   const bool reads = group.rank() == operation.peer;
-  group.offers[static_cast<std::size_t>(operation.peer)].push_back(
-      {Offer::From::src, 0, 0, size, everybody});
+  group.offer(operation.peer, {Offer::From::src, 0, 0, size, everybody});
   move(group, operation, {reads ? size : 0, size});
 }
 
@@ -151,10 +132,9 @@ void broadcast(Group& group, const atoll_operation& operation) {
   const int here = layout.host_of(group.rank());
   const bool chain = group.tuning.choose(operation, bytes(operation)) == Algorithm::chain;
   Exchange exchange(group.team, operation);
-  compare_with_counterparts(group, exchange);
-  Broadcast(group, local,
-            chain ? chain_route(layout, root, here) : direct_route(layout, root, here), exchange)
-      .run();
+  for (const int rank : layout.counterparts(group.rank())) exchange.compare_with(rank);
+  pass_along(group, local,
+             chain ? chain_route(layout, root, here) : direct_route(layout, root, here), exchange);
   exchange.run();
 }
 

@@ -48,6 +48,12 @@ void send_recv(Group& group, std::span<atoll_operation* const> messages);
 void receive_and_reduce(Group& group, Exchange& exchange, std::span<const std::byte> own,
                         std::byte* dst, const atoll_operation& operation);
 
+// Reduces `parts`, the contributions of all ranks in rank order, into `dst`, each scaled by the
+// factor of its rank. The signatures of all ranks must have arrived. `dst` may be one of the parts.
+void reduce_contributions(Group& group, const Exchange& exchange,
+                          std::span<const void* const> parts, std::byte* dst, std::uint64_t count,
+                          const atoll_operation& operation);
+
 // The all_gather of the ring algorithm. On entry, `dst` must already hold this rank's own block at
 // the block's offset; on return, `dst` holds the blocks of all ranks.
 void ring_all_gather(Group& group, const std::vector<Block>& blocks, std::byte* dst,
@@ -56,9 +62,44 @@ void ring_all_gather(Group& group, const std::vector<Block>& blocks, std::byte* 
 void ring_reduce_scatter(Group& group, const std::vector<Block>& blocks, std::byte* out,
                          const atoll_operation& operation, Exchange& exchange);
 
-// Queues a comparison of call signatures with this rank's counterparts: the ranks of other hosts
-// with which the two-level algorithms exchange data.
-inline void compare_with_counterparts(Group& group, Exchange& exchange) {
+// Callers of the two-level algorithms, doubling and halving must have queued the comparison of
+// call signatures with this rank's counterparts, as compare() does.
+
+// Fills dst with the blocks of all ranks; blocks may differ in size. `own` is the location of this
+// rank's block, in src or in dst. The owner of a block sends the block once to each other host, to
+// its counterpart there, and the other ranks of that host copy the block from the counterpart.
+// `exchange` may have pending sends on return.
+void two_level_all_gather(Group& group, const atoll_operation& operation, Extents extents,
+                          const std::vector<Block>& blocks, Offer own, Exchange& exchange);
+
+// Reduces each block over all ranks and writes the block that this rank owns to `out`. On each host
+// the counterpart of a block's owner sums the contributions of its host and sends the result,
+// rounded to the dtype, to the owner. The owner reduces the results of all hosts in host order. The
+// order of the sum is an adjacent-pair tree over the ranks of each host, followed by such a tree
+// over the hosts.
+void two_level_reduce_scatter(Group& group, const atoll_operation& operation, Extents extents,
+                              const std::vector<Block>& blocks, std::byte* out, Exchange& exchange);
+
+// Reduces the whole tensor into the root's dst, in the same order as two_level_reduce_scatter().
+// The algorithm is a reduce_scatter in which the owner of a block sends each piece to the root as
+// soon as the piece is reduced. On two hosts, the ranks of the root's host own the blocks and pass
+// them to the root through shared memory; S bytes enter the root's host and none leave it. On more
+// hosts, the ranks of all other hosts own the blocks; at most S bytes enter and leave every host,
+// whereas a root that received all contributions itself would receive (H - 1) S. The root must have
+// queued the comparison of call signatures with every rank.
+void two_level_reduce(Group& group, const atoll_operation& operation, Exchange& exchange);
+
+// Perform a whole all_reduce over several hosts. doubling.cpp and halving.cpp describe the steps.
+void doubling_all_reduce(Group& group, const atoll_operation& operation, Exchange& exchange);
+void halving_all_reduce(Group& group, const atoll_operation& operation, Exchange& exchange);
+
+// Queues a comparison of call signatures: with all ranks for flat and ring, otherwise with this
+// rank's counterparts, which are the ranks of other hosts with which the two-level algorithms
+// exchange data.
+inline void compare(Group& group, Algorithm algorithm, Exchange& exchange) {
+  if (algorithm == Algorithm::flat || algorithm == Algorithm::ring) {
+    return exchange.compare_with_all();
+  }
   for (const int rank : group.layout.counterparts(group.rank())) exchange.compare_with(rank);
 }
 

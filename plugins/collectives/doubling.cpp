@@ -1,5 +1,21 @@
-#include "collectives/doubling.hpp"
-
+// The doubling algorithm: all_reduce of small data over H hosts with log2 H messages between hosts.
+//
+// A leader is a rank that exchanges data with other hosts on behalf of its own host. Steps:
+// 1. On each host, the data of its ranks is summed into the dst of each leader.
+// 2. Each leader exchanges all data with its counterparts on the hosts at distance 1, 2, 4, ...,
+//    and adds the data that it receives. host_pairs.hpp explains what happens if H is not a power
+//    of two.
+// 3. The remaining ranks of the host copy the result from the leader.
+//
+// Up to `small_bytes` of data, every rank computes the sum of its host, and each host has h
+// leaders, where h is the number of ranks on the smallest host. If all hosts have h ranks, step 3
+// is unnecessary. For larger data, the first rank of a host is its only leader.
+//
+// Order of the sum: first the ranks of each host, then adjacent pairs of hosts. 16-bit types are
+// rounded at every exchange, so other algorithms suit them better. Bytes between hosts, for S bytes
+// of data and h leaders per host: each host sends and receives h S log2 H bytes. A flat exchange
+// between h ranks per host would send h h (H - 1) S bytes per host.
+#include "collectives/collectives.hpp"
 #include "collectives/host_pairs.hpp"
 
 namespace atoll_collectives {
@@ -9,39 +25,31 @@ void lead(Group& group, const atoll_operation& operation, std::span<std::byte> d
           Exchange& exchange) {
   using Side = HostPairs::Side;
   HostPairs pairs(group, operation, exchange, data.size());
-  if (pairs.hands_over()) {
-    exchange.send(pairs.partner(), data);
-    exchange.run();
-    return pairs.receive(pairs.partner(), data);
-  }
-  if (pairs.is_paired()) {
-    pairs.receive(pairs.partner(), pairs.incoming);
-    pairs.add(data, Side::right, partial_op(operation));
-  }
-  const unsigned position = pairs.position();
-  for (unsigned distance = 1; distance < pairs.participants(); distance *= 2) {
-    const unsigned other = position ^ distance;
-    exchange.send(pairs.rank_at(other), data);
-    pairs.receive(pairs.rank_at(other), pairs.incoming);
-    exchange.run();  // completes the send: add() overwrites the memory that the send reads
-    pairs.add(data, other < position ? Side::left : Side::right, pairs.op_at(distance));
-  }
-  if (pairs.is_paired()) exchange.send(pairs.partner(), data);
+  pairs.run(data, [&] {
+    const unsigned position = pairs.position();
+    for (unsigned distance = 1; distance < pairs.participants(); distance *= 2) {
+      const unsigned other = position ^ distance;
+      exchange.send(pairs.rank_at(other), data);
+      pairs.receive(pairs.rank_at(other), pairs.incoming);
+      exchange.run();  // completes the send: add() overwrites the memory that the send reads
+      pairs.add(data, other < position ? Side::left : Side::right, pairs.op_at(distance));
+    }
+  });
 }
 
 }  // namespace
 
 void doubling_all_reduce(Group& group, const atoll_operation& operation, Exchange& exchange) {
-  const std::size_t bytes = operation.count * dtype_size(operation.dtype);
-  const Extents extents{bytes, bytes};
-  auto* dst = static_cast<std::byte*>(operation.dst);
+  const std::size_t size = bytes(operation);
+  const Extents extents{size, size};
+  std::byte* dst = destination(operation);
   constexpr int first = 0;  // local rank of the only leader when the data is large
-  const int leaders = bytes <= small_bytes ? group.layout.fewest_ranks() : 1;
-  group.slices.push_back({0, bytes, leaders > 1 ? everybody : first, dst});
+  const int leaders = size <= small_bytes ? group.layout.fewest_ranks() : 1;
+  group.slices.push_back({0, size, leaders > 1 ? everybody : first, dst});
   sum(group, operation, extents, {.op = partial_op(operation)}, &exchange);
-  if (group.sync.self() < leaders) lead(group, operation, {dst, bytes}, exchange);
+  if (group.sync.self() < leaders) lead(group, operation, {dst, size}, exchange);
   if (group.sync.size() == leaders) return;
-  group.offers[first].push_back({Offer::From::dst, 0, 0, bytes, everybody});
+  group.offer(first, {Offer::From::dst, 0, 0, size, everybody});
   move(group, operation, extents, &exchange);
 }
 

@@ -22,14 +22,23 @@ constexpr auto spin_limit = 30us;
 // late the rank notices an abort, a deadline, or an event for which the wake-up was lost.
 constexpr auto first_sleep = 1ms;
 constexpr auto longest_sleep = 5ms;
-// Error texts name at most this many peers and give only the number of the others.
-constexpr int peers_named = 8;
 
 }  // namespace
 
 std::string Team::describe(int member) const {
   return fmt::format("rank {} (world rank {})", member,
                      world_ranks[static_cast<std::size_t>(member)]);
+}
+
+std::string waiting_text(std::span<const std::string> pending, std::string_view otherwise) {
+  constexpr std::size_t most_named = 8;
+  if (pending.empty()) return std::string(otherwise);
+  const std::size_t named = std::min(pending.size(), most_named);
+  auto text = fmt::format("waiting for {}", fmt::join(pending.first(named), "; "));
+  if (named < pending.size()) {
+    text += fmt::format("; and for {} more ranks", pending.size() - named);
+  }
+  return text;
 }
 
 Exchange::Exchange(Team& team, const atoll_operation& operation)
@@ -43,11 +52,8 @@ Exchange::Exchange(Team& team, const atoll_operation& operation)
   const auto timeout = std::chrono::nanoseconds(operation.timeout_ns);
   if (timeout > 0ns && timeout < deadline_ - now) deadline_ = now + timeout;
   for (auto& channel : team.channels) {
-    channel.sends.clear();
-    channel.recvs.clear();
-    channel.next_send = channel.next_recv = 0;
-    channel.sent = channel.to_send = channel.received = channel.to_receive = 0;
-    channel.sends_queued = channel.sends_done = channel.recvs_queued = channel.recvs_done = 0;
+    channel.sends.reset();
+    channel.recvs.reset();
   }
   peers_.reserve(team.channels.size());
   for (int step = 1; step < team.size(); ++step) peers_.push_back((team.rank + step) % team.size());
@@ -62,34 +68,32 @@ void Exchange::compare_with_all() {
   for (const int peer : peers_) compare_with(peer);
 }
 
+std::uint64_t Exchange::enqueue(int peer, Direction direction, const Queue::Item& item) {
+  Queue& to = queue(peer, direction);
+  to.items.push_back(item);
+  to.total += item.payload.size();
+  ++pending(direction);
+  return ++to.queued;
+}
+
 void Exchange::send_signature(int peer, const Signature& signature) {
-  channel(peer).sends.push_back(
-      {Channel::Content::signature, nullptr, sizeof(Signature), 0, signature});
-  ++channel(peer).sends_queued;
-  ++pending_sends_;
+  enqueue(peer, Direction::send, {.signature = signature});
 }
 
 void Exchange::expect_signature(int peer, const Signature& signature) {
-  channel(peer).recvs.push_back(
-      {Channel::Content::signature, nullptr, sizeof(Signature), 0, signature, {}});
-  ++channel(peer).recvs_queued;
-  ++pending_recvs_;
+  enqueue(peer, Direction::recv, {.expected = signature});
 }
 
 std::uint64_t Exchange::send(int peer, std::span<const std::byte> data) {
-  if (data.empty()) return channel(peer).sends_queued;
-  channel(peer).sends.push_back({Channel::Content::payload, data.data(), data.size(), 0, {}});
-  channel(peer).to_send += data.size();
-  ++pending_sends_;
-  return ++channel(peer).sends_queued;
+  if (data.empty()) return channel(peer).sends.queued;
+  // The cast is safe, because a payload that is sent is only read.
+  const std::span payload(const_cast<std::byte*>(data.data()), data.size());
+  return enqueue(peer, Direction::send, {.payload = payload});
 }
 
 std::uint64_t Exchange::recv(int peer, std::span<std::byte> data) {
-  if (data.empty()) return channel(peer).recvs_queued;
-  channel(peer).recvs.push_back({Channel::Content::payload, data.data(), data.size(), 0, {}, {}});
-  channel(peer).to_receive += data.size();
-  ++pending_recvs_;
-  return ++channel(peer).recvs_queued;
+  if (data.empty()) return channel(peer).recvs.queued;
+  return enqueue(peer, Direction::recv, {.payload = data});
 }
 
 void Exchange::start() {
@@ -107,11 +111,11 @@ void Exchange::run() {
 }
 
 void Exchange::run_until_sent(int peer, std::uint64_t ticket) {
-  run_until([&] { return channel(peer).sends_done >= ticket; });
+  run_until([&] { return channel(peer).sends.completed >= ticket; });
 }
 
 void Exchange::run_until_received(int peer, std::uint64_t ticket) {
-  run_until([&] { return channel(peer).recvs_done >= ticket; });
+  run_until([&] { return channel(peer).recvs.completed >= ticket; });
 }
 
 template <class Done>
@@ -119,7 +123,7 @@ void Exchange::run_until(const Done& done) {
   std::chrono::nanoseconds sleep = first_sleep;
   while (!done()) {
     check();
-    take_tickets();
+    for (std::size_t i = 0; i < tickets_.size(); ++i) tickets_[i] = team_.transports[i]->ticket();
     if (progress()) {
       sleep = first_sleep;
       continue;
@@ -134,86 +138,56 @@ void Exchange::run_until(const Done& done) {
 // has already sent its own signature.
 bool Exchange::progress() {
   bool moved = false;
-  for (const int peer : peers_) moved |= push(peer);
-  for (const int peer : peers_) moved |= pull(peer);
+  for (const int peer : peers_) moved |= transfer(peer, Direction::send);
+  for (const int peer : peers_) moved |= transfer(peer, Direction::recv);
   return moved;
 }
 
-bool Exchange::push(int peer) {
-  Channel& to = channel(peer);
+// Transfers at most one payload item per call, so that all peers progress at the same rate.
+bool Exchange::transfer(int peer, Direction direction) {
+  Queue& items = queue(peer, direction);
+  const bool sends = direction == Direction::send;
   bool moved = false;
-  while (to.next_send < to.sends.size()) {
-    auto& item = to.sends[to.next_send];
-    const bool payload = item.content == Channel::Content::payload;
-    const auto* data = payload ? item.data : reinterpret_cast<const std::byte*>(&item.signature);
+  while (items.pending()) {
+    auto& item = items.items[items.next];
+    const bool payload = !item.payload.empty();
+    const auto rest = item.bytes().subspan(item.done);
     std::size_t n = 0;
     try {
-      n = route(peer).send(peer, {data + item.done, item.size - item.done});
+      n = sends ? route(peer).send(peer, rest) : route(peer).recv(peer, rest);
     } catch (const Error& error) {
-      throw Error(error.status(),
-                  fmt::format("{}: lost {} after {} of {} bytes were sent: {}", label(),
-                              team_.describe(peer), to.sent, to.to_send, error.what()));
+      throw Error(error.status(), fmt::format("{}: lost {} after {} of {} bytes {}: {}", label(),
+                                              team_.describe(peer), items.moved, items.total,
+                                              sends ? "were sent" : "had arrived", error.what()));
     }
     item.done += n;
-    if (payload) to.sent += n;
+    if (payload) items.moved += n;
     moved |= n > 0;
-    if (item.done < item.size) return moved;
-    ++to.next_send;
-    ++to.sends_done;
-    --pending_sends_;
-    // Sends at most one payload item per call, so that all peers progress at the same rate.
+    if (n < rest.size()) return moved;
+    if (!sends && !payload) accept_signature(peer, item);
+    ++items.next;
+    ++items.completed;
+    --pending(direction);
     if (payload) break;
   }
-  if (to.next_send == to.sends.size()) {
-    to.sends.clear();
-    to.next_send = 0;
+  if (!items.pending()) {
+    items.items.clear();
+    items.next = 0;
   }
   return moved;
 }
 
-bool Exchange::pull(int peer) {
-  Channel& from = channel(peer);
-  bool moved = false;
-  while (from.next_recv < from.recvs.size()) {
-    auto& item = from.recvs[from.next_recv];
-    const bool payload = item.content == Channel::Content::payload;
-    auto* data = payload ? item.data : reinterpret_cast<std::byte*>(&item.arrived);
-    std::size_t n = 0;
-    try {
-      n = route(peer).recv(peer, {data + item.done, item.size - item.done});
-    } catch (const Error& error) {
-      throw Error(error.status(),
-                  fmt::format("{}: lost {} after {} of {} bytes had arrived: {}", label(),
-                              team_.describe(peer), from.received, from.to_receive, error.what()));
-    }
-    item.done += n;
-    if (payload) from.received += n;
-    moved |= n > 0;
-    if (item.done < item.size) return moved;
-    if (!payload) {
-      finish_signature(peer, item);
-      from.factor = item.arrived.factor;
-    }
-    ++from.next_recv;
-    ++from.recvs_done;
-    --pending_recvs_;
-    if (payload) break;
-  }
-  if (from.next_recv == from.recvs.size()) {
-    from.recvs.clear();
-    from.next_recv = 0;
-  }
-  return moved;
-}
-
-void Exchange::finish_signature(int peer, const Channel::Incoming& item) const {
-  if (item.arrived.magic != signature_magic) {
+void Exchange::accept_signature(int peer, const Queue::Item& item) {
+  const Signature& arrived = item.signature;
+  if (arrived.magic != signature_magic) {
     throw Error(ATOLL_INTERNAL, fmt::format("{}: the stream from {} is out of sync", label(),
                                             team_.describe(peer)));
   }
-  if (agree(item.arrived, item.expected)) return;
-  throw_mismatch(team_.name, team_.describe(team_.rank), item.expected, team_.describe(peer),
-                 item.arrived);
+  if (!agree(arrived, item.expected)) {
+    throw_mismatch(team_.name, team_.describe(team_.rank), item.expected, team_.describe(peer),
+                   arrived);
+  }
+  channel(peer).factor = arrived.factor;
 }
 
 void Exchange::check() const {
@@ -225,10 +199,6 @@ void Exchange::check() const {
                 fmt::format("{}: timed out after {:.3f} s; {}", label(),
                             static_cast<double>(operation_.timeout_ns) * 1e-9, pending_text()));
   }
-}
-
-void Exchange::take_tickets() {
-  for (std::size_t i = 0; i < tickets_.size(); ++i) tickets_[i] = team_.transports[i]->ticket();
 }
 
 bool Exchange::spin() {
@@ -248,12 +218,11 @@ bool Exchange::spin() {
 void Exchange::collect_needs() {
   for (auto& needs : needs_) needs.clear();
   for (const int peer : peers_) {
-    const Channel& l = channel(peer);
     const auto at = static_cast<std::size_t>(
         std::find(team_.transports.begin(), team_.transports.end(), &route(peer)) -
         team_.transports.begin());
-    if (l.next_send < l.sends.size()) needs_[at].push_back({peer, Direction::send});
-    if (l.next_recv < l.recvs.size()) needs_[at].push_back({peer, Direction::recv});
+    if (channel(peer).sends.pending()) needs_[at].push_back({peer, Direction::send});
+    if (channel(peer).recvs.pending()) needs_[at].push_back({peer, Direction::recv});
   }
 }
 
@@ -262,14 +231,11 @@ void Exchange::wait(std::chrono::nanoseconds limit) {
     limit = std::clamp<std::chrono::nanoseconds>(deadline_ - Clock::now(), 0ns, limit);
   }
   collect_needs();
-  const auto busy =
-      std::count_if(needs_.begin(), needs_.end(), [](const auto& needs) { return !needs.empty(); });
-  if (busy == 1) {
-    const auto at = static_cast<std::size_t>(
-        std::find_if(needs_.begin(), needs_.end(), [](const auto& n) { return !n.empty(); }) -
-        needs_.begin());
-    team_.transports[at]->wait(tickets_[at], needs_[at], limit);
-    return;
+  const auto has_needs = [](const auto& needs) { return !needs.empty(); };
+  if (std::ranges::count_if(needs_, has_needs) == 1) {
+    const auto at =
+        static_cast<std::size_t>(std::ranges::find_if(needs_, has_needs) - needs_.begin());
+    return team_.transports[at]->wait(tickets_[at], needs_[at], limit);
   }
   std::vector<pollfd> descriptors;
   auto armed = Transport::Armed::sleep;
@@ -290,24 +256,17 @@ std::string Exchange::label() const {
 }
 
 std::string Exchange::pending_text() const {
-  std::string text;
-  int named = 0;
-  int more = 0;
+  std::vector<std::string> pending;
   for (const int peer : peers_) {
-    const Channel& l = channel(peer);
-    const bool receives = l.next_recv < l.recvs.size();
-    const bool sends = l.next_send < l.sends.size();
-    if (!receives && !sends) continue;
-    if (++named > peers_named) {
-      ++more;
-      continue;
+    const auto& [sends, recvs, factor] = channel(peer);
+    if (!sends.pending() && !recvs.pending()) continue;
+    std::string& text = pending.emplace_back(team_.describe(peer));
+    if (recvs.pending()) {
+      text += fmt::format(", {} of {} bytes received", recvs.moved, recvs.total);
     }
-    text += fmt::format("{}{}", text.empty() ? "waiting for " : "; ", team_.describe(peer));
-    if (receives) text += fmt::format(", {} of {} bytes received", l.received, l.to_receive);
-    if (sends) text += fmt::format(", {} of {} bytes sent", l.sent, l.to_send);
+    if (sends.pending()) text += fmt::format(", {} of {} bytes sent", sends.moved, sends.total);
   }
-  if (more > 0) text += fmt::format("; and for {} more ranks", more);
-  return text.empty() ? "no transfer is pending" : text;
+  return waiting_text(pending, "no transfer is pending");
 }
 
 }  // namespace atoll_collectives

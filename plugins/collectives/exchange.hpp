@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "atoll/plugin.h"
@@ -17,40 +18,43 @@
 
 namespace atoll_collectives {
 
-// A Channel holds the send and receive queues for one peer. Items are transferred in the order in
-// which they were queued.
-struct Channel {
-  enum class Content {
-    payload,
-    signature,
+// A Queue holds the items to send to a peer, or to receive from it. Items are transferred in the
+// order in which they were queued.
+struct Queue {
+  struct Item {
+    std::span<std::byte> payload = {};  // only read if it is sent; empty if the item is a signature
+    Signature signature = {};           // signature to send, or signature that has arrived
+    Signature expected = {};            // signature that must arrive
+    std::size_t done = 0;               // number of bytes transferred
+
+    std::span<std::byte> bytes() {
+      return payload.empty() ? std::as_writable_bytes(std::span(&signature, 1)) : payload;
+    }
   };
-  struct Outgoing {
-    Content content;
-    const std::byte* data;
-    std::size_t size;
-    std::size_t done;
-    Signature signature;
-  };
-  struct Incoming {
-    Content content;
-    std::byte* data;
-    std::size_t size;
-    std::size_t done;
-    Signature expected;
-    Signature arrived;
-  };
-  std::vector<Outgoing> sends;
-  std::vector<Incoming> recvs;
-  std::size_t next_send = 0;
-  std::size_t next_recv = 0;
+
+  bool pending() const noexcept { return next < items.size(); }
+  // Empties the queue and resets the counts of one exchange.
+  void reset() noexcept {
+    items.clear();
+    next = 0;
+    queued = completed = moved = total = 0;
+  }
+
+  std::vector<Item> items;
+  std::size_t next = 0;
   // Counts of items that were queued and completed since the exchange began.
-  std::uint64_t sends_queued = 0, sends_done = 0, recvs_queued = 0, recvs_done = 0;
-  double factor = 1.0;  // factor by which the peer's data is scaled; part of the peer's signature
+  std::uint64_t queued = 0, completed = 0;
   // Payload bytes of the current operation: moved so far, and in total. Error texts report them.
-  std::uint64_t sent = 0, to_send = 0, received = 0, to_receive = 0;
-  // Numbers of messages sent to and received from this peer since the communicator was opened. The
-  // current number is the ordinal of the next message.
-  std::uint64_t messages_sent = 0, messages_received = 0;
+  std::uint64_t moved = 0, total = 0;
+  // Number of messages in this direction since the communicator was opened, which is the ordinal of
+  // the next message.
+  std::uint64_t messages = 0;
+};
+
+// A Channel holds the send and receive queues for one peer.
+struct Channel {
+  Queue sends, recvs;
+  double factor = 1.0;  // factor by which the peer's data is scaled; part of the peer's signature
 };
 
 enum class Waiting {
@@ -75,6 +79,10 @@ struct Team {
   // Returns a text such as "rank 2 (world rank 5)".
   std::string describe(int member) const;
 };
+
+// Returns a text such as "waiting for RANK; RANK; and for 3 more ranks", which names at most 8 of
+// the pending ranks, or returns `otherwise` if no rank is pending.
+std::string waiting_text(std::span<const std::string> pending, std::string_view otherwise);
 
 // An Exchange performs the transfers of one collective, or of one group of messages, on a team. A
 // team can have only one Exchange at a time. After an exception the positions in the byte streams
@@ -115,6 +123,8 @@ class Exchange {
   // Waits until every queued receive is complete. Sends progress meanwhile, but may be incomplete
   // on return.
   void run_receives();
+  // Returns all other ranks, starting with the next higher rank.
+  const std::vector<int>& peers() const noexcept { return peers_; }
   // Returns the factor by which a peer's data is scaled. Valid once the peer's signature has
   // arrived.
   double factor(int peer) const { return channel(peer).factor; }
@@ -127,18 +137,23 @@ class Exchange {
 
   template <class Done>
   void run_until(const Done& done);
-  bool push(int peer);
-  bool pull(int peer);
-  void finish_signature(int peer, const Channel::Incoming& item) const;
+  std::uint64_t enqueue(int peer, Direction direction, const Queue::Item& item);
+  bool transfer(int peer, Direction direction);
+  void accept_signature(int peer, const Queue::Item& item);
   void check() const;
   void wait(std::chrono::nanoseconds limit);
   bool spin();
   void collect_needs();
-  void take_tickets();
   std::string label() const;
   std::string pending_text() const;
   Channel& channel(int peer) { return team_.channels[static_cast<std::size_t>(peer)]; }
   const Channel& channel(int peer) const { return team_.channels[static_cast<std::size_t>(peer)]; }
+  Queue& queue(int peer, Direction direction) {
+    return direction == Direction::send ? channel(peer).sends : channel(peer).recvs;
+  }
+  std::size_t& pending(Direction direction) {
+    return direction == Direction::send ? pending_sends_ : pending_recvs_;
+  }
   Transport& route(int peer) { return *team_.routes[static_cast<std::size_t>(peer)]; }
 
   Team& team_;
@@ -147,7 +162,7 @@ class Exchange {
   Clock::time_point deadline_;
   std::size_t pending_sends_ = 0;
   std::size_t pending_recvs_ = 0;
-  std::vector<int> peers_;                // all other ranks, starting with the next higher rank
+  std::vector<int> peers_;
   std::vector<std::uint32_t> tickets_;    // transport states to wait from (Transport::ticket())
   std::vector<std::vector<Need>> needs_;  // what each transport must wait for
 };

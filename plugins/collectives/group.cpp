@@ -61,14 +61,6 @@ void Group::reduce(const atoll_reduction& reduction) const {
   }
 }
 
-void Group::reduce_parts(std::byte* dst, std::span<const void* const> all,
-                         const double* all_factors, std::uint64_t count,
-                         const atoll_operation& operation) const {
-  void* to = dst;
-  reduce({sizeof(atoll_reduction), &to, all.data(), all_factors, 1,
-          static_cast<std::int32_t>(all.size()), count, operation.dtype, operation.op, 0, 0});
-}
-
 std::span<std::byte> Group::scratch(std::size_t bytes) {
   if (bytes > scratch_bytes_) {
     scratch_.reset();

@@ -70,14 +70,14 @@ struct Group {
   }
   // Runs libatoll's reduction kernel. Throws Error if the kernel fails.
   void reduce(const atoll_reduction& reduction) const;
-  // Reduces the buffers `all`, one per rank, in rank order into `dst`, with the op and dtype of
-  // `operation`. `dst` may be one of these buffers. Null `all_factors` means that every factor is
-  // 1.
-  void reduce_parts(std::byte* dst, std::span<const void* const> all, const double* all_factors,
-                    std::uint64_t count, const atoll_operation& operation) const;
   // Returns scratch memory of `bytes` bytes, aligned to a cache line. The memory is valid until the
   // next call of scratch().
   std::span<std::byte> scratch(std::size_t bytes);
+
+  // Adds an offer by a local rank to the arguments of the next move().
+  void offer(int local, const Offer& one) {
+    offers[static_cast<std::size_t>(local)].push_back(one);
+  }
 
   const atoll_host& host;
   Team& team;
@@ -130,7 +130,6 @@ inline std::int32_t partial_op(const atoll_operation& operation) {
 // How sum() reduces the slices, and where it writes the results.
 struct Sum {
   std::int32_t op;
-  std::int32_t divisor = 0;  // divisor of an average; 0 means the number of ranks on this host
   // Which ranks receive the result of each slice directly in their dst if the dst is in a
   // registered window.
   enum class Push {

@@ -1,97 +1,72 @@
-#include "collectives/halving.hpp"
-
-#include "collectives/block.hpp"
+// The halving algorithm: all_reduce of medium-sized data over H hosts. Each rank exchanges 2 log2 H
+// messages, one at a time, that carry halves, quarters, ... of its share of the data.
+//
+// A column consists of one rank per host; these ranks are counterparts. The number of columns is
+// the number of ranks on the smallest host, and each column reduces an equal share of the data.
+// Steps:
+// 1. On each host, the rank that belongs to a column sums the contributions of the host's ranks to
+//    the column's share, and writes the sum to its dst.
+// 2. Within a column, the ranks of hosts at distance 1, 2, 4, ... exchange halves of their current
+//    range: each rank sends one half and reduces the other. After log2 H exchanges each rank has
+//    the complete sum of 1 / H of the share. Then the ranks exchange the finished halves in the
+//    opposite order. host_pairs.hpp explains what happens if H is not a power of two.
+// 3. The ranks of a host copy the finished shares from each other.
+//
+// Order of the sum: first the ranks of each host, then adjacent pairs of hosts. Data is rounded to
+// the dtype before it is sent to another host. 16-bit types are therefore rounded 1 + log2 H times,
+// and once more for paired hosts; two_level rounds them only twice. Bytes between hosts, for S
+// bytes of data: each host sends and receives 2 (H - 1) / H S, as in two_level, but in 2 log2 H
+// messages per rank instead of 2 (H - 1). Paired hosts move 2 S more.
+#include "collectives/collectives.hpp"
 #include "collectives/host_pairs.hpp"
 
 namespace atoll_collectives {
 namespace {
 
-// left_of() and right_of() return the two halves of a range. The left half consists of whole cache
-// lines and may be the larger one.
-Block left_of(Block range) {
-  return {range.offset, std::min(round_up_to_line(range.bytes / 2), range.bytes)};
+// Performs step 2 for hosts at `distance` and all larger distances. On entry `range` holds the sum
+// over `distance` neighboring hosts; on return it holds the sum over all hosts.
+void descend(HostPairs& pairs, Exchange& exchange, unsigned distance, std::span<std::byte> range) {
+  if (distance == pairs.participants()) return;
+  // The left half consists of whole cache lines and may be the larger one.
+  const std::size_t middle = std::min(round_up_to_line(range.size() / 2), range.size());
+  const auto left = range.first(middle);
+  const auto right = range.subspan(middle);
+  const bool low = (pairs.position() & distance) == 0;
+  const auto kept = low ? left : right;
+  const auto given = low ? right : left;
+  const int other = pairs.rank_at(pairs.position() ^ distance);
+  exchange.send(other, given);
+  pairs.receive(other, pairs.incoming.first(kept.size()));
+  pairs.add(kept, low ? HostPairs::Side::right : HostPairs::Side::left, pairs.op_at(distance));
+  descend(pairs, exchange, 2 * distance, kept);
+  // The range `given` may be overwritten, although this rank sent it: the peer received that data
+  // before it began to send the finished range.
+  exchange.send(other, kept);
+  pairs.receive(other, given);
 }
-Block right_of(Block range) {
-  const Block left = left_of(range);
-  return {range.offset + left.bytes, range.bytes - left.bytes};
-}
-
-// Performs one rank's part of the exchange within a column: the set of counterparts, one per host,
-// that reduce one share of the data.
-class Column {
- public:
-  Column(Group& group, const atoll_operation& operation, std::span<std::byte> share,
-         Exchange& exchange)
-      : operation_(operation),
-        share_(share),
-        exchange_(exchange),
-        pairs_(group, operation, exchange, share.size()) {}
-
-  void run() {
-    if (pairs_.hands_over()) {
-      exchange_.send(pairs_.partner(), share_);
-      return pairs_.receive(pairs_.partner(), share_);
-    }
-    if (pairs_.is_paired()) {
-      pairs_.receive(pairs_.partner(), pairs_.incoming);
-      pairs_.add(share_, HostPairs::Side::right, partial_op(operation_));
-    }
-    descend(1, {0, share_.size()});
-    if (pairs_.is_paired()) exchange_.send(pairs_.partner(), share_);
-  }
-
- private:
-  // On entry `range` holds the sum over `distance` neighbouring hosts; on return it holds the sum
-  // over all hosts.
-  void descend(unsigned distance, Block range) {
-    if (distance == pairs_.participants()) return;
-    const bool low = (pairs_.position() & distance) == 0;
-    const Block kept = low ? left_of(range) : right_of(range);
-    const Block given = low ? right_of(range) : left_of(range);
-    const int other = pairs_.rank_at(pairs_.position() ^ distance);
-    exchange_.send(other, part(given));
-    pairs_.receive(other, pairs_.incoming.first(kept.bytes));
-    pairs_.add(part(kept), low ? HostPairs::Side::right : HostPairs::Side::left,
-               pairs_.op_at(distance));
-    descend(2 * distance, kept);
-    // The range `given` may be overwritten, although this rank sent it: the peer received that data
-    // before it began to send the finished range.
-    exchange_.send(other, part(kept));
-    pairs_.receive(other, part(given));
-  }
-
-  std::span<std::byte> part(Block range) const { return share_.subspan(range.offset, range.bytes); }
-
-  const atoll_operation& operation_;
-  std::span<std::byte> share_;
-  Exchange& exchange_;
-  HostPairs pairs_;
-};
 
 }  // namespace
 
 void halving_all_reduce(Group& group, const atoll_operation& operation, Exchange& exchange) {
-  const std::size_t bytes = operation.count * dtype_size(operation.dtype);
+  const std::size_t size = bytes(operation);
   const int columns = group.layout.fewest_ranks();
-  const EvenSplit shares(bytes, columns);
-  auto* dst = static_cast<std::byte*>(operation.dst);
+  const EvenSplit shares(size, columns);
+  std::byte* dst = destination(operation);
   for (int column = 0; column < columns; ++column) {
     const Block share = shares[column];
     group.slices.push_back({share.offset, share.bytes, column, dst + share.offset});
   }
-  const Extents extents{bytes, bytes};
-  sum(group, operation, extents, {.op = partial_op(operation)}, &exchange);
-  const int self = group.sync.self();
-  if (self < columns) {
-    const Block own = shares[self];
-    Column(group, operation, {dst + own.offset, own.bytes}, exchange).run();
+  sum(group, operation, {size, size}, {.op = partial_op(operation)}, &exchange);
+  if (const int self = group.sync.self(); self < columns) {
+    const std::span own(dst + shares[self].offset, shares[self].bytes);
+    HostPairs pairs(group, operation, exchange, own.size());
+    pairs.run(own, [&] { descend(pairs, exchange, 1, own); });
   }
   for (int column = 0; column < columns; ++column) {
     const Block share = shares[column];
-    group.offers[static_cast<std::size_t>(column)].push_back(
-        {Offer::From::dst, share.offset, share.offset, share.bytes, everybody});
+    group.offer(column, {Offer::From::dst, share.offset, share.offset, share.bytes, everybody});
   }
-  move(group, operation, extents, &exchange);
+  move(group, operation, {size, size}, &exchange);
 }
 
 }  // namespace atoll_collectives

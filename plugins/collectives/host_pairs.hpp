@@ -30,19 +30,31 @@ class HostPairs {
         host_(static_cast<unsigned>(group.layout.host_of(group.rank()))) {}
 
   unsigned participants() const { return participants_; }
-  bool is_paired() const { return host_ < 2 * pairs_; }
-  bool hands_over() const { return is_paired() && host_ % 2 == 1; }
   unsigned position() const { return is_paired() ? host_ / 2 : host_ - pairs_; }
   int rank_at(unsigned position) const {
     return rank_of(position < pairs_ ? 2 * position : position + pairs_);
   }
-  // Returns the counterpart of this rank on the other host of its pair.
-  int partner() const { return rank_of(host_ ^ 1U); }
 
   // Returns the op for the exchange at this distance. Only the last exchange divides the sum of an
   // average.
   std::int32_t op_at(unsigned distance) const {
     return 2 * distance == participants_ ? operation_.op : partial_op(operation_);
+  }
+
+  // Completes a sum over all hosts in `data`, which holds the sum of this rank's host. On the hosts
+  // that participate, calls reduce(), which must complete the sum over the participants.
+  template <class Reduce>
+  void run(std::span<std::byte> data, const Reduce& reduce) {
+    if (is_paired() && host_ % 2 == 1) {
+      exchange_.send(partner(), data);
+      return receive(partner(), data);
+    }
+    if (is_paired()) {
+      receive(partner(), incoming);
+      add(data, Side::right, partial_op(operation_));
+    }
+    reduce();
+    if (is_paired()) exchange_.send(partner(), data);
   }
 
   void receive(int rank, std::span<std::byte> to) {
@@ -68,6 +80,9 @@ class HostPairs {
   std::span<std::byte> incoming;
 
  private:
+  bool is_paired() const { return host_ < 2 * pairs_; }
+  // Returns the counterpart of this rank on the other host of its pair.
+  int partner() const { return rank_of(host_ ^ 1U); }
   int rank_of(unsigned host) const {
     return group_.layout.counterpart(group_.rank(), static_cast<int>(host));
   }

@@ -14,7 +14,6 @@
 #include <algorithm>
 
 #include "collectives/collectives.hpp"
-#include "collectives/two_level.hpp"
 
 namespace atoll_collectives {
 namespace {

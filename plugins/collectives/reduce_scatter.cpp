@@ -25,7 +25,6 @@
 #include <algorithm>
 
 #include "collectives/collectives.hpp"
-#include "collectives/two_level.hpp"
 
 namespace atoll_collectives {
 namespace {
@@ -54,6 +53,19 @@ void one_host(Group& group, const atoll_operation& operation) {
 
 }  // namespace
 
+void reduce_contributions(Group& group, const Exchange& exchange,
+                          std::span<const void* const> parts, std::byte* dst, std::uint64_t count,
+                          const atoll_operation& operation) {
+  group.factors.assign(parts.size(), operation.factor);
+  for (const int peer : exchange.peers()) {
+    group.factors[static_cast<std::size_t>(peer)] = exchange.factor(peer);
+  }
+  const bool scaled = std::ranges::any_of(group.factors, [](double f) { return f != 1.0; });
+  void* to = dst;
+  group.reduce({sizeof(atoll_reduction), &to, parts.data(), scaled ? group.factors.data() : nullptr,
+                1, group.size(), count, operation.dtype, operation.op, 0, 0});
+}
+
 void receive_and_reduce(Group& group, Exchange& exchange, std::span<const std::byte> own,
                         std::byte* dst, const atoll_operation& operation) {
   const auto ranks = static_cast<std::size_t>(group.size());
@@ -62,21 +74,16 @@ void receive_and_reduce(Group& group, Exchange& exchange, std::span<const std::b
   const std::size_t stride = round_up_to_line(chunk);
   const auto scratch = group.scratch(stride * ranks);
   std::vector<const void*> parts(ranks);
-  std::vector<double> factors(ranks, operation.factor);
   for (std::size_t at = 0; at < own.size(); at += chunk) {
     const std::size_t size = std::min(chunk, own.size() - at);
-    for (int rank = 0; rank < group.size(); ++rank) {
-      const auto part = scratch.subspan(block(rank, stride), size);
-      if (rank != group.rank()) exchange.recv(rank, part);
-      parts[static_cast<std::size_t>(rank)] = rank == group.rank() ? own.data() + at : part.data();
+    parts[static_cast<std::size_t>(group.rank())] = own.data() + at;
+    for (const int peer : exchange.peers()) {
+      const auto part = scratch.subspan(block(peer, stride), size);
+      exchange.recv(peer, part);
+      parts[static_cast<std::size_t>(peer)] = part.data();
     }
     exchange.run_receives();
-    for (int rank = 0; rank < group.size(); ++rank) {
-      if (rank != group.rank()) factors[static_cast<std::size_t>(rank)] = exchange.factor(rank);
-    }
-    const bool scaled = std::ranges::any_of(factors, [](double f) { return f != 1.0; });
-    group.reduce_parts(dst + at, parts, scaled ? factors.data() : nullptr, size / element,
-                       operation);
+    reduce_contributions(group, exchange, parts, dst + at, size / element, operation);
   }
 }
 
@@ -85,27 +92,24 @@ void reduce_scatter(Group& group, const atoll_operation& operation) {
   const Partition partition(group, operation);
   const Block own = partition.own;
   Exchange exchange(group.team, operation);
-  switch (group.tuning.choose(operation, partition.whole)) {
+  const Algorithm algorithm = group.tuning.choose(operation, partition.whole);
+  compare(group, algorithm, exchange);
+  switch (algorithm) {
     case Algorithm::flat:
-      exchange.compare_with_all();
-      for (int peer = 0; peer < group.size(); ++peer) {
+      for (const int peer : exchange.peers()) {
         const auto& theirs = partition.blocks[static_cast<std::size_t>(peer)];
-        if (peer != group.rank()) {
-          exchange.send(peer, {source(operation) + theirs.offset, theirs.bytes});
-        }
+        exchange.send(peer, {source(operation) + theirs.offset, theirs.bytes});
       }
       receive_and_reduce(group, exchange, {source(operation) + own.offset, own.bytes},
                          destination(operation), operation);
       break;
     case Algorithm::ring:
-      exchange.compare_with_all();
       ring_reduce_scatter(group, partition.blocks, destination(operation), operation, exchange);
       break;
     case Algorithm::doubling:  // doubling, halving and chain are never chosen here
     case Algorithm::halving:
     case Algorithm::chain:
     case Algorithm::two_level:
-      compare_with_counterparts(group, exchange);
       two_level_reduce_scatter(group, operation, {partition.whole, own.bytes}, partition.blocks,
                                destination(operation), exchange);
       break;

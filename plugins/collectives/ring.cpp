@@ -22,14 +22,6 @@ const Block& block_at(const std::vector<Block>& blocks, int rank) {
   return blocks[static_cast<std::size_t>((rank % n + n) % n)];
 }
 
-std::size_t pieces_of(std::size_t bytes) { return (bytes + largest_piece - 1) / largest_piece; }
-
-// Returns piece k of a block, as a byte range of the whole tensor.
-Block piece_of(const Block& block, std::size_t k) {
-  const std::size_t first = std::min(k * largest_piece, block.bytes);
-  return {block.offset + first, std::min(largest_piece, block.bytes - first)};
-}
-
 // A reduce_scatter that passes partial sums around the ring. The scratch memory has two halves: the
 // partial sums of one step are sent from one half while the partial sums of the next step arrive in
 // the other half.
@@ -49,7 +41,7 @@ class ReduceScatterRing {
     for (const auto& block : blocks) largest_ = std::max(largest_, block.bytes);
     largest_ = round_up_to_line(largest_);
     scratch_ = group.scratch(2 * largest_);
-    for (auto& sent : sent_) sent.assign(pieces_of(largest_), 0);
+    for (auto& sent : sent_) sent.assign(pieces_of(largest_, largest_piece), 0);
   }
 
   // The partial sum of block b starts at rank b + 1 and ends, complete, at rank b.
@@ -57,7 +49,7 @@ class ReduceScatterRing {
     begin();
     for (int step = 1; step < group_.size(); ++step) {
       const auto& block = block_at(blocks_, group_.rank() - step - 1);
-      const std::size_t pieces = pieces_of(block.bytes);
+      const std::size_t pieces = pieces_of(block.bytes, largest_piece);
       if (pieces > 0) expect(step, 0);
       for (std::size_t k = 0; k < pieces; ++k) {
         const auto ticket = expected_;
@@ -75,19 +67,19 @@ class ReduceScatterRing {
     return scratch_.subspan(half + k * largest_piece, bytes);
   }
   Block piece(int step, std::size_t k) const {
-    return piece_of(block_at(blocks_, group_.rank() - step - 1), k);
+    return piece_of(block_at(blocks_, group_.rank() - step - 1), k, largest_piece);
   }
   std::vector<std::uint64_t>& sent(int step) { return sent_[static_cast<std::size_t>(step % 2)]; }
 
   void begin() {
-    auto part = operation_;
-    part.op = partial_op(operation_);
-    for (std::size_t k = 0; k < pieces_of(block_at(blocks_, group_.rank() - 1).bytes); ++k) {
+    const auto& first = block_at(blocks_, group_.rank() - 1);
+    for (std::size_t k = 0; k < pieces_of(first.bytes, largest_piece); ++k) {
       const auto range = piece(0, k);
       const auto to = buffer(0, k, range.bytes);
       const void* own = source(operation_) + range.offset;
-      group_.reduce_parts(to.data(), {&own, 1}, factor_ == 1.0 ? nullptr : &factor_,
-                          range.bytes / element_, part);
+      void* partial = to.data();
+      group_.reduce({sizeof(atoll_reduction), &partial, &own, factor_ == 1.0 ? nullptr : &factor_,
+                     1, 1, range.bytes / element_, operation_.dtype, partial_op(operation_), 0, 0});
       sent(0)[k] = exchange_.send(next_, to);
       exchange_.progress();
     }
@@ -138,12 +130,13 @@ void ring_all_gather(Group& group, const std::vector<Block>& blocks, std::byte* 
     exchange.send(next, {dst + piece.offset, piece.bytes});
   };
   const auto& own = block_at(blocks, group.rank());
-  for (std::size_t k = 0; k < pieces_of(own.bytes); ++k) send(piece_of(own, k));
+  for (std::size_t k = 0; k < pieces_of(own.bytes, largest_piece); ++k)
+    send(piece_of(own, k, largest_piece));
   std::vector<std::pair<Block, std::uint64_t>> passed;
   for (int step = 1; step < group.size(); ++step) {
     const auto& block = block_at(blocks, group.rank() - step);
-    for (std::size_t k = 0; k < pieces_of(block.bytes); ++k) {
-      const auto piece = piece_of(block, k);
+    for (std::size_t k = 0; k < pieces_of(block.bytes, largest_piece); ++k) {
+      const auto piece = piece_of(block, k, largest_piece);
       const auto ticket = exchange.recv(previous, {dst + piece.offset, piece.bytes});
       if (step + 1 < group.size()) passed.emplace_back(piece, ticket);
     }

@@ -13,8 +13,7 @@ void scatter(Group& group, const atoll_operation& operation) {
   const bool is_root = group.rank() == root;
   if (group.one_host()) {
     for (int rank = 0; rank < group.size(); ++rank) {
-      group.offers[static_cast<std::size_t>(root)].push_back(
-          {Offer::From::src, block(rank, size), 0, size, rank});
+      group.offer(root, {Offer::From::src, block(rank, size), 0, size, rank});
     }
     const std::size_t whole = is_root ? block(group.size(), size) : 0;
     return move(group, operation, {whole, size});
@@ -22,8 +21,8 @@ void scatter(Group& group, const atoll_operation& operation) {
   Exchange exchange(group.team, operation);
   exchange.compare_with_all();  // reports a mismatch if ranks passed different roots
   if (is_root) {
-    for (int peer = 0; peer < group.size(); ++peer) {
-      if (peer != root) exchange.send(peer, {source(operation) + block(peer, size), size});
+    for (const int peer : exchange.peers()) {
+      exchange.send(peer, {source(operation) + block(peer, size), size});
     }
     exchange.start();
     copy(destination(operation), source(operation) + block(root, size), size);

@@ -54,11 +54,11 @@ void send_recv(Group& group, std::span<atoll_operation* const> messages) {
     auto& channel = group.team.channels[static_cast<std::size_t>(peer)];
     if (message->kind == ATOLL_SEND) {
       exchange.send_signature(peer,
-                              make_signature(*message, group.size(), channel.messages_sent++));
+                              make_signature(*message, group.size(), channel.sends.messages++));
       exchange.send(peer, {source(*message), bytes(*message)});
     } else {
-      exchange.expect_signature(
-          peer, make_signature(*message, group.size(), channel.messages_received++));
+      exchange.expect_signature(peer,
+                                make_signature(*message, group.size(), channel.recvs.messages++));
       exchange.recv(peer, {destination(*message), bytes(*message)});
     }
   }

@@ -6,10 +6,6 @@
 #include <bit>
 #include <charconv>
 #include <iterator>
-#include <limits>
-#include <optional>
-#include <span>
-#include <string>
 
 #include "sdk/guard.hpp"
 #include "sdk/operation.hpp"
@@ -20,25 +16,34 @@ using namespace atoll_sdk;
 
 namespace {
 
-constexpr std::int32_t gathers[] = {ATOLL_ALL_GATHER, ATOLL_ALL_GATHER_V};
-constexpr std::int32_t reduce_scatters[] = {ATOLL_REDUCE_SCATTER, ATOLL_REDUCE_SCATTER_V};
-constexpr std::int32_t all_reduces[] = {ATOLL_ALL_REDUCE};
-constexpr std::int32_t reduces_to_root[] = {ATOLL_REDUCE};
-constexpr std::int32_t broadcasts[] = {ATOLL_BROADCAST};
+// A set of kinds of operations has one bit for each kind.
+constexpr std::uint32_t bit(std::int32_t kind) { return 1U << kind; }
+constexpr std::uint32_t gathers = bit(ATOLL_ALL_GATHER) | bit(ATOLL_ALL_GATHER_V);
+constexpr std::uint32_t reduce_scatters = bit(ATOLL_REDUCE_SCATTER) | bit(ATOLL_REDUCE_SCATTER_V);
+constexpr std::uint32_t all_reduces = bit(ATOLL_ALL_REDUCE);
+constexpr std::uint32_t reduces_to_root = bit(ATOLL_REDUCE);
+constexpr std::uint32_t broadcasts = bit(ATOLL_BROADCAST);
+
+// The names of the algorithms in the user's rules, and the kinds that each algorithm supports.
+struct Choice {
+  std::string_view name;
+  Algorithm algorithm;
+  std::uint32_t kinds;
+};
+constexpr Choice choices[] = {
+    {"flat", Algorithm::flat, ~0U},
+    {"ring", Algorithm::ring, gathers | reduce_scatters | all_reduces},
+    {"chain", Algorithm::chain, broadcasts},
+    {"doubling", Algorithm::doubling, all_reduces},
+    {"halving", Algorithm::halving, all_reduces},
+    {"two_level", Algorithm::two_level, gathers | reduce_scatters | all_reduces | reduces_to_root},
+};
 
 constexpr std::uint64_t KiB = 1024;
-enum class Hosts {
-  any,
-  power_of_two,
-};
 enum class Ranks {  // number of ranks on the host with the most ranks
   any,
   one,
   several,
-};
-enum class Dtypes {
-  all,
-  wide,  // all but 16-bit types, which most other algorithms round more often than flat
 };
 
 // The conditions under which a built-in rule matches an operation.
@@ -46,12 +51,13 @@ struct When {
   std::uint64_t bytes = 0;           // minimum size of the tensor
   std::uint64_t bytes_per_host = 0;  // minimum size of the tensor divided by the number of hosts
   int min_hosts = 2;
-  Hosts hosts = Hosts::any;
+  bool power_of_two = false;  // the number of hosts must be a power of two
   Ranks ranks = Ranks::any;
-  Dtypes dtypes = Dtypes::all;
+  // Excludes 16-bit types, which most other algorithms round more often than flat.
+  bool wide = false;
 };
 struct Default {
-  std::span<const std::int32_t> kinds;
+  std::uint32_t kinds;
   Algorithm algorithm;
   When when;
 };
@@ -64,32 +70,32 @@ constexpr Default defaults[] = {
     {gathers, Algorithm::two_level, {.bytes = 32 * KiB}},
     {gathers, Algorithm::two_level, {.ranks = Ranks::several}},
     {reduce_scatters, Algorithm::two_level, {.bytes = 32 * KiB}},
-    {reduce_scatters, Algorithm::two_level, {.ranks = Ranks::several, .dtypes = Dtypes::wide}},
+    {reduce_scatters, Algorithm::two_level, {.ranks = Ranks::several, .wide = true}},
     // In a ring each rank receives from only one sender. With four or more hosts this reaches 5 to
     // 40 % more bandwidth than when all ranks send to all at once. The ring adds one message
     // latency per host, so it is faster only for large blocks.
     {gathers, Algorithm::ring, {.bytes_per_host = 256 * KiB, .min_hosts = 4, .ranks = Ranks::one}},
     {reduce_scatters,
      Algorithm::ring,
-     {.bytes_per_host = 256 * KiB, .min_hosts = 4, .ranks = Ranks::one, .dtypes = Dtypes::wide}},
+     {.bytes_per_host = 256 * KiB, .min_hosts = 4, .ranks = Ranks::one, .wide = true}},
 
     // For small data, latency decides. On H hosts, doubling needs log2 H messages with all data in
     // sequence, halving 2 log2 H messages with parts of the data, and two_level 2 messages to each
     // of H - 1 hosts, which are sent at the same time.
-    {all_reduces, Algorithm::doubling, {.dtypes = Dtypes::wide}},
+    {all_reduces, Algorithm::doubling, {.wide = true}},
     {all_reduces, Algorithm::two_level, {.bytes = 32 * KiB}},
     // Halving requires a power-of-two number of hosts, because otherwise some hosts send twice the
     // bytes.
     {all_reduces,
      Algorithm::halving,
-     {.bytes = 64 * KiB, .min_hosts = 4, .hosts = Hosts::power_of_two, .dtypes = Dtypes::wide}},
+     {.bytes = 64 * KiB, .min_hosts = 4, .power_of_two = true, .wide = true}},
     // Two_level sends large data in pieces, so that the network and shared memory are busy at the
     // same time.
     {all_reduces, Algorithm::two_level, {.bytes = 1024 * KiB, .ranks = Ranks::several}},
     {all_reduces, Algorithm::two_level, {.bytes = 2048 * KiB}},
     {all_reduces,
      Algorithm::ring,
-     {.bytes_per_host = 256 * KiB, .min_hosts = 4, .ranks = Ranks::one, .dtypes = Dtypes::wide}},
+     {.bytes_per_host = 256 * KiB, .min_hosts = 4, .ranks = Ranks::one, .wide = true}},
 
     // Flat sends every rank's data to the root's host. Two_level sends only one sum per host, but
     // needs two messages in sequence.
@@ -99,50 +105,18 @@ constexpr Default defaults[] = {
     {broadcasts, Algorithm::chain, {.bytes = 64 * KiB, .min_hosts = 3}},
 };
 
-std::optional<Algorithm> algorithm_of(std::string_view name) {
-  if (name == "flat") return Algorithm::flat;
-  if (name == "ring") return Algorithm::ring;
-  if (name == "doubling") return Algorithm::doubling;
-  if (name == "chain") return Algorithm::chain;
-  if (name == "halving") return Algorithm::halving;
-  if (name == "two_level") return Algorithm::two_level;
-  return std::nullopt;
-}
-
 bool is_half(std::int32_t dtype) { return dtype == ATOLL_BF16 || dtype == ATOLL_F16; }
-
-bool one_of(std::span<const std::int32_t> kinds, std::int32_t kind) {
-  return std::ranges::find(kinds, kind) != kinds.end();
-}
 
 bool matches(const Default& row, int host_count, int ranks_per_host,
              const atoll_operation& operation, std::uint64_t bytes) {
   const When& when = row.when;
   const auto hosts = static_cast<unsigned>(host_count);
-  if (!one_of(row.kinds, operation.kind) || host_count < when.min_hosts) return false;
+  if ((row.kinds & bit(operation.kind)) == 0 || host_count < when.min_hosts) return false;
   if (bytes < when.bytes || bytes < when.bytes_per_host * hosts) return false;
-  if (when.hosts == Hosts::power_of_two && !std::has_single_bit(hosts)) return false;
+  if (when.power_of_two && !std::has_single_bit(hosts)) return false;
   const auto ranks = ranks_per_host == 1 ? Ranks::one : Ranks::several;
   if (when.ranks != Ranks::any && when.ranks != ranks) return false;
-  return when.dtypes == Dtypes::all || !is_half(operation.dtype);
-}
-
-bool supports(std::int32_t kind, Algorithm algorithm) {
-  const bool in_blocks = one_of(gathers, kind) || one_of(reduce_scatters, kind);
-  switch (algorithm) {
-    case Algorithm::flat:
-      return true;
-    case Algorithm::ring:
-      return in_blocks || kind == ATOLL_ALL_REDUCE;
-    case Algorithm::chain:
-      return kind == ATOLL_BROADCAST;
-    case Algorithm::doubling:
-    case Algorithm::halving:
-      return kind == ATOLL_ALL_REDUCE;
-    case Algorithm::two_level:
-      return in_blocks || kind == ATOLL_ALL_REDUCE || kind == ATOLL_REDUCE;
-  }
-  return false;
+  return !when.wide || !is_half(operation.dtype);
 }
 
 constexpr std::string_view connections = "connections";
@@ -194,12 +168,13 @@ void Tuning::add(std::string_view line) {
   std::string_view rest = line;
   const auto kind = kind_of(next_word(rest));
   const auto bytes_text = next_word(rest);
-  const auto algorithm = algorithm_of(rest);
+  const auto choice = std::ranges::find(choices, rest, &Choice::name);
+  const bool known = kind >= 0 && choice != std::end(choices) && (choice->kinds & bit(kind)) != 0;
   std::uint64_t bytes = 0;
   const auto* end = bytes_text.data() + bytes_text.size();
   const auto [rest_of_number, problem] = std::from_chars(bytes_text.data(), end, bytes);
   const bool number = problem == std::errc() && rest_of_number == end && !bytes_text.empty();
-  if (kind < 0 || !number || !algorithm || !supports(kind, *algorithm)) {
+  if (!known || !number) {
     throw Error(ATOLL_INVALID_ARGUMENT,
                 fmt::format("algorithm \"{}\" is unknown: use flat for any collective; "
                             "ring or two_level for all_gather, reduce_scatter, their _v forms and "
@@ -207,7 +182,7 @@ void Tuning::add(std::string_view line) {
                             "chain for broadcast",
                             line));
   }
-  rules_.push_back({kind, bytes, *algorithm});
+  rules_.push_back({kind, bytes, choice->algorithm});
 }
 
 Algorithm Tuning::choose(const atoll_operation& operation, std::uint64_t bytes) const noexcept {

@@ -1,9 +1,13 @@
-#include "collectives/two_level.hpp"
-
+// Two-level collectives: they combine data within each host first, so that as few bytes as possible
+// cross between hosts. For a tensor of S bytes, each of H hosts sends and receives (H - 1) / H S
+// bytes; a flat exchange with h ranks per host sends h times as many. A reduce moves S bytes per
+// host.
+//
+// Data is processed in pieces, so that the network and shared memory are busy at the same time.
 #include <algorithm>
 #include <array>
 
-#include "sdk/operation.hpp"
+#include "collectives/collectives.hpp"
 
 namespace atoll_collectives {
 namespace {
@@ -32,14 +36,6 @@ std::size_t piece_for(std::size_t largest, std::size_t limit) {
       cache_line);
 }
 
-// Returns the part of a block that belongs to piece `k`, if pieces have `piece` bytes.
-Block piece_of(const Block& block, std::size_t k, std::size_t piece) {
-  const std::size_t first = std::min(k * piece, block.bytes);
-  return {block.offset + first, std::min(piece, block.bytes - first)};
-}
-
-std::byte* at(void* buffer, std::size_t offset) { return static_cast<std::byte*>(buffer) + offset; }
-
 // A reduce_scatter that works piece by piece. The caller calls start() and later finish() for each
 // piece, in order, with at most `depth` pieces in flight.
 class ReduceScatter {
@@ -66,7 +62,7 @@ class ReduceScatter {
         static_cast<std::size_t>(group.size()) + static_cast<std::size_t>(group.layout.hosts()) + 1;
     const std::size_t largest = largest_block(blocks);
     piece_ = piece_for(largest, scratch_budget / depth / most);
-    pieces_ = std::max<std::size_t>((largest + piece_ - 1) / piece_, 1);
+    pieces_ = std::max<std::size_t>(pieces_of(largest, piece_), 1);
     const std::size_t slots = sends_to_.size() + receives_from_.size();
     scratch_ = group.scratch(depth * (slots + (out == nullptr ? 1 : 0)) * piece_);
     if (out == nullptr) kept_ = scratch_.data() + depth * slots * piece_;
@@ -156,106 +152,21 @@ class ReduceScatter {
   std::array<std::vector<std::uint64_t>, depth> expected_;
 };
 
-// A reduce that is built from a reduce_scatter: the owner of each block sends reduced pieces to the
-// root.
-class Reduce {
- public:
-  Reduce(Group& group, const atoll_operation& operation, const std::vector<Block>& blocks,
-         Exchange& exchange)
-      : group_(group),
-        operation_(operation),
-        bytes_(blocks.back().offset + blocks.back().bytes),
-        blocks_(blocks),
-        exchange_(exchange),
-        root_(operation.peer),
-        host_of_root_(group.layout.host_of(root_)),
-        at_root_(group.rank() == root_),
-        reduce_scatter_(group, operation, {bytes_, at_root_ ? bytes_ : 0}, blocks,
-                        at_root_ ? at(operation.dst, block(root_).offset) : nullptr, exchange),
-        local_(operation) {
-    if (!at_root_) local_.dst = reduce_scatter_.own(0);
-    for (const int rank : group.layout.ranks_of(host_of_root_)) {
-      through_memory_ |= rank != root_ && block(rank).bytes > 0;
-    }
-    through_memory_ &= group.layout.host_of(group.rank()) == host_of_root_;
-  }
-
-  void run() {
-    atoll_levels::run_pipeline(
-        reduce_scatter_.pieces(), depth,
-        [&](std::size_t k) {
-          exchange_.run_until_sent(root_, sent_[k % depth]);
-          reduce_scatter_.start(k);
-        },
-        [&](std::size_t k) {
-          reduce_scatter_.finish(k);
-          deliver(k);
-        });
-  }
-
- private:
-  const Block& block(int rank) const { return blocks_[static_cast<std::size_t>(rank)]; }
-  Block piece(int rank, std::size_t k) const {
-    return piece_of(block(rank), k, reduce_scatter_.piece_bytes());
-  }
-
-  void deliver(std::size_t k) {
-    for (int rank = 0; rank < group_.size(); ++rank) {
-      const Block part = piece(rank, k);
-      if (group_.layout.host_of(rank) == host_of_root_) continue;
-      if (at_root_) exchange_.recv(rank, {at(operation_.dst, part.offset), part.bytes});
-      if (rank != group_.rank()) continue;
-      sent_[k % depth] = exchange_.send(root_, {reduce_scatter_.own(k), part.bytes});
-    }
-    exchange_.start();
-    if (through_memory_) deliver_on_host(k);
-  }
-
-  void deliver_on_host(std::size_t k) {
-    const std::size_t slot = k % depth * reduce_scatter_.piece_bytes();
-    for (const int rank : group_.layout.ranks_of(host_of_root_)) {
-      if (rank == root_) continue;
-      const Block part = piece(rank, k);
-      auto& offers = group_.offers[static_cast<std::size_t>(group_.layout.local_of(rank))];
-      offers.push_back(
-          {Offer::From::dst, slot, part.offset, part.bytes, group_.layout.local_of(root_)});
-    }
-    move(group_, local_, {0, bytes_}, &exchange_);
-  }
-
-  Group& group_;
-  const atoll_operation& operation_;
-  std::size_t bytes_;
-  const std::vector<Block>& blocks_;
-  Exchange& exchange_;
-  int root_;
-  int host_of_root_;
-  bool at_root_;
-  ReduceScatter reduce_scatter_;
-  atoll_operation
-      local_;  // copy of the operation; on ranks other than the root, dst is scratch memory
-  bool through_memory_ = false;  // true on the root's host if its ranks own blocks
-  std::array<std::uint64_t, depth> sent_{};
-};
-
 // Returns the block of each rank for a reduce. The tensor is split evenly among the ranks that own
 // a block; the other ranks have empty blocks.
-std::vector<Block> owned_blocks(const Layout& layout, int root, std::size_t bytes,
-                                std::size_t ranks) {
-  const int host = layout.host_of(root);
+std::vector<Block> owned_blocks(const Layout& layout, int root, std::size_t size) {
   const auto owns = [&](int rank) {
-    return (layout.host_of(rank) == host) == (layout.hosts() == 2);
+    return (layout.host_of(rank) == layout.host_of(root)) == (layout.hosts() == 2);
   };
-  std::size_t owners = 0;
-  for (std::size_t rank = 0; rank < ranks; ++rank) owners += owns(static_cast<int>(rank)) ? 1 : 0;
-  const std::size_t even = (bytes + owners - 1) / owners;
-  const std::size_t each = round_up_to_line(even);
+  int owners = 0;
+  for (int rank = 0; rank < layout.size(); ++rank) owners += owns(rank) ? 1 : 0;
+  const EvenSplit split(size, owners);
   std::vector<Block> blocks;
-  std::size_t offset = 0;
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    const std::size_t size = owns(static_cast<int>(rank)) ? std::min(each, bytes - offset) : 0;
-    blocks.push_back({offset, size});
-    offset += size;
+  int next = 0;  // number of owners among the ranks so far
+  for (int rank = 0; rank < layout.size(); ++rank) {
+    const Block block = split[next];
+    blocks.push_back({block.offset, owns(rank) ? block.bytes : 0});
+    next += owns(rank) ? 1 : 0;
   }
   return blocks;
 }
@@ -268,13 +179,12 @@ void two_level_all_gather(Group& group, const atoll_operation& operation, Extent
   const int host = layout.host_of(group.rank());
   const std::size_t largest = largest_block(blocks);
   const std::size_t piece = piece_for(largest, largest_piece);
-  const std::size_t pieces = (largest + piece - 1) / piece;
+  const std::size_t pieces = pieces_of(largest, piece);
   const auto block = [&](int rank) -> const Block& {
     return blocks[static_cast<std::size_t>(rank)];
   };
 
-  const auto* from =
-      static_cast<const std::byte*>(own.from == Offer::From::src ? operation.src : operation.dst);
+  const std::byte* from = own.from == Offer::From::src ? source(operation) : destination(operation);
   const auto transfers = atoll_levels::transfers(layout, group.rank());
   for (const auto& transfer : transfers.out) {
     exchange.send(transfer.peer, {from + own.offset, own.bytes});
@@ -285,15 +195,15 @@ void two_level_all_gather(Group& group, const atoll_operation& operation, Extent
     auto& tickets = incoming.emplace_back(peer, std::vector<std::uint64_t>()).second;
     for (std::size_t k = 0; k < pieces; ++k) {
       const Block part = piece_of(block(owner), k, piece);
-      tickets.push_back(exchange.recv(peer, {at(operation.dst, part.offset), part.bytes}));
+      tickets.push_back(exchange.recv(peer, {destination(operation) + part.offset, part.bytes}));
     }
   }
   exchange.start();
 
   for (const int rank : layout.ranks_of(host)) {
-    auto& offers = group.offers[static_cast<std::size_t>(layout.local_of(rank))];
     const std::size_t offset = own.from == Offer::From::src ? 0 : block(rank).offset;
-    offers.push_back({own.from, offset, block(rank).offset, block(rank).bytes, everybody});
+    group.offer(layout.local_of(rank),
+                {own.from, offset, block(rank).offset, block(rank).bytes, everybody});
   }
   move(group, operation, extents, &exchange);
 
@@ -302,9 +212,8 @@ void two_level_all_gather(Group& group, const atoll_operation& operation, Extent
     for (int rank = 0; rank < group.size(); ++rank) {
       if (layout.host_of(rank) == host) continue;
       const Block part = piece_of(block(rank), k, piece);
-      auto& offers =
-          group.offers[static_cast<std::size_t>(layout.local_of(layout.holder(rank, host)))];
-      offers.push_back({Offer::From::dst, part.offset, part.offset, part.bytes, everybody});
+      group.offer(layout.local_of(layout.holder(rank, host)),
+                  {Offer::From::dst, part.offset, part.offset, part.bytes, everybody});
     }
     move(group, operation, extents, &exchange);
   }
@@ -319,11 +228,57 @@ void two_level_reduce_scatter(Group& group, const atoll_operation& operation, Ex
       [&](std::size_t k) { reduction.finish(k); });
 }
 
+// The owner of each block sends every piece to the root as soon as the piece is reduced.
 void two_level_reduce(Group& group, const atoll_operation& operation, Exchange& exchange) {
-  const std::size_t bytes = operation.count * dtype_size(operation.dtype);
-  const auto blocks =
-      owned_blocks(group.layout, operation.peer, bytes, static_cast<std::size_t>(group.size()));
-  Reduce(group, operation, blocks, exchange).run();
+  const Layout& layout = group.layout;
+  const int root = operation.peer;
+  const auto& neighbours = layout.ranks_of(layout.host_of(root));
+  const bool at_root = group.rank() == root;
+  const std::size_t size = bytes(operation);
+  const auto blocks = owned_blocks(layout, root, size);
+  const auto block = [&](int rank) { return blocks[static_cast<std::size_t>(rank)]; };
+  ReduceScatter reduction(group, operation, {size, at_root ? size : 0}, blocks,
+                          at_root ? destination(operation) + block(root).offset : nullptr,
+                          exchange);
+  // Outside the root, dst is the memory of reduced pieces.
+  auto local = operation;
+  if (!at_root) local.dst = reduction.own(0);
+  const bool on_host = layout.host_of(group.rank()) == layout.host_of(root);
+  const bool through_memory = on_host && std::ranges::any_of(neighbours, [&](int rank) {
+                                return rank != root && block(rank).bytes > 0;
+                              });
+  std::array<std::uint64_t, depth> sent{};
+
+  const auto deliver_on_host = [&](std::size_t k) {
+    const std::size_t slot = k % depth * reduction.piece_bytes();
+    for (const int rank : neighbours) {
+      if (rank == root) continue;
+      const Block part = piece_of(block(rank), k, reduction.piece_bytes());
+      group.offer(layout.local_of(rank),
+                  {Offer::From::dst, slot, part.offset, part.bytes, layout.local_of(root)});
+    }
+    move(group, local, {0, size}, &exchange);
+  };
+  const auto deliver = [&](std::size_t k) {
+    for (int rank = 0; rank < group.size(); ++rank) {
+      if (layout.host_of(rank) == layout.host_of(root)) continue;
+      const Block part = piece_of(block(rank), k, reduction.piece_bytes());
+      if (at_root) exchange.recv(rank, {destination(operation) + part.offset, part.bytes});
+      if (rank != group.rank()) continue;
+      sent[k % depth] = exchange.send(root, {reduction.own(k), part.bytes});
+    }
+    exchange.start();
+    if (through_memory) deliver_on_host(k);
+  };
+  const auto start = [&](std::size_t k) {
+    exchange.run_until_sent(root, sent[k % depth]);
+    reduction.start(k);
+  };
+  const auto finish = [&](std::size_t k) {
+    reduction.finish(k);
+    deliver(k);
+  };
+  atoll_levels::run_pipeline(reduction.pieces(), depth, start, finish);
 }
 
 }  // namespace atoll_collectives

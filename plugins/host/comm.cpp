@@ -3,41 +3,20 @@
 #include <fmt/format.h>
 
 namespace atoll_host_backend {
-namespace {
-
-constexpr std::int32_t preference = 100;
-
-}  // namespace
-
-std::int32_t Comm::probe(const atoll_group& /*world*/) { return preference; }
-
-std::int32_t Comm::capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
-                              std::int32_t memory) {
-  return atoll_collectives::capability(kind, dtype, op, memory);
-}
-
-std::unique_ptr<Comm> Comm::open(const atoll_host& host, const atoll_group& group) {
-  return std::make_unique<Comm>(host, group);
-}
 
 Comm::Comm(const atoll_host& host, const atoll_group& group) : open_timeout_ns_(group.timeout_ns) {
   describe_team(group, team_);
   transports_ = open_transports(host, group, team_);
-  auto* const shm = transports_.shm.get();
-  auto* const tcp = transports_.tcp.get();
+  atoll_collectives::Transport* const shm = transports_.shm.get();
+  atoll_collectives::Transport* const tcp = transports_.tcp.get();
   if (shm != nullptr) team_.transports.push_back(shm);
   if (tcp != nullptr) team_.transports.push_back(tcp);
-  const int here = group.placements[group.rank]->host;
   for (int rank = 0; rank < team_.size(); ++rank) {
     if (rank == team_.rank) continue;
-    auto& route = team_.routes[static_cast<std::size_t>(rank)];
-    if (group.placements[rank]->host == here) {
-      route = shm;
-    } else {
-      route = tcp;
-    }
+    const bool is_here = group.placements[rank]->host == group.placements[group.rank]->host;
+    team_.routes[static_cast<std::size_t>(rank)] = is_here ? shm : tcp;
   }
-  group_ = std::make_unique<atoll_collectives::Group>(host, group, team_, shm);
+  group_ = std::make_unique<atoll_collectives::Group>(host, group, team_, transports_.shm.get());
 }
 
 Comm::~Comm() {

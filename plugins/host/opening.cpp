@@ -83,16 +83,14 @@ Contact decode(const std::string& text, const std::string& who) {
 class Opening {
  public:
   Opening(const atoll_host& host, const atoll_group& group, const atoll_collectives::Team& team)
-      : host_(host), group_(group), team_(team), deadline_(Clock::time_point::max()) {
+      : host_(host),
+        group_(group),
+        team_(team),
+        layout_(atoll_collectives::layout_of(group)),
+        here_(layout_.ranks_of(layout_.host_of(team.rank))),
+        deadline_(Clock::time_point::max()) {
     const auto timeout = std::chrono::nanoseconds(group.timeout_ns);
     if (timeout > 0ns && timeout < deadline_ - Clock::now()) deadline_ = Clock::now() + timeout;
-    for (int rank = 0; rank < team.size(); ++rank) {
-      if (placement(group, rank).host == placement(group, team.rank).host) {
-        here_.push_back(rank);
-      } else {
-        elsewhere_.push_back(rank);
-      }
-    }
   }
 
   Transports run() {
@@ -100,13 +98,13 @@ class Opening {
     std::optional<Rendezvous> rendezvous;
     Contact mine;
     if (here_.size() > 1) {
-      const auto doorbell = elsewhere_.empty() ? atoll_collectives::Doorbell::futex_only
-                                               : atoll_collectives::Doorbell::futex_or_socket;
+      const auto doorbell = layout_.hosts() == 1 ? atoll_collectives::Doorbell::futex_only
+                                                 : atoll_collectives::Doorbell::futex_or_socket;
       transports.shm =
           std::make_unique<atoll_collectives::ShmTransport>(here_, team_.rank, doorbell);
       mine.inbox = transports.shm->published();
     }
-    if (!elsewhere_.empty()) {
+    if (layout_.hosts() > 1) {
       rendezvous.emplace(Identity{text_or_empty(group_.token), group_.id, team_.rank},
                          rails_of(placement(group_, team_.rank)));
       mine.ports = rendezvous->ports();
@@ -164,20 +162,7 @@ class Opening {
   // pair has more connections, so that two hosts have at least `connections_wanted`.
   int streams_per_rail() const {
     if (const int asked = atoll_collectives::connections_of(group_); asked > 0) return asked;
-    std::map<int, int> ranks_of_host;
-    for (int rank = 0; rank < team_.size(); ++rank) ++ranks_of_host[placement(group_, rank).host];
-    int fewest = team_.size();
-    for (const auto& [host, ranks] : ranks_of_host) fewest = std::min(fewest, ranks);
-    return std::max(1, connections_wanted / fewest);
-  }
-
-  // Returns the number of lower ranks on the same host as `rank`.
-  int local_index(int rank) const {
-    int index = 0;
-    for (int other = 0; other < rank; ++other) {
-      index += placement(group_, other).host == placement(group_, rank).host ? 1 : 0;
-    }
-    return index;
+    return std::max(1, connections_wanted / layout_.fewest_ranks());
   }
 
   // Announces this rank's connections with `rank` to the rendezvous. Both ranks compute the same
@@ -188,7 +173,7 @@ class Opening {
     const auto theirs = rails_of(placement(group_, rank));
     const std::size_t rails = std::min(mine.size(), theirs.size());
     const int streams = per_rail * static_cast<int>(rails);
-    const int first = local_index(std::min(rank, team_.rank));
+    const int first = layout_.local_of(std::min(rank, team_.rank));
     Contact listener;
     if (rank < team_.rank) {
       listener = contact(rank);
@@ -212,7 +197,10 @@ class Opening {
 
   std::map<int, Streams> connect(Rendezvous& rendezvous) const {
     const int per_rail = streams_per_rail();
-    for (const int rank : elsewhere_) arrange(rendezvous, rank, per_rail);
+    for (int rank = 0; rank < team_.size(); ++rank) {
+      const bool is_here = layout_.host_of(rank) == layout_.host_of(team_.rank);
+      if (!is_here) arrange(rendezvous, rank, per_rail);
+    }
     try {
       return rendezvous.run(
           deadline_, [this] { check_job(); }, [this](int rank) { return team_.describe(rank); });
@@ -244,9 +232,9 @@ class Opening {
   const atoll_host& host_;
   const atoll_group& group_;
   const atoll_collectives::Team& team_;
+  atoll_collectives::Layout layout_;
+  const std::vector<int>& here_;  // ranks of this host, including this rank
   Clock::time_point deadline_;
-  std::vector<int> here_;  // ranks of this host, including this rank
-  std::vector<int> elsewhere_;
 };
 
 }  // namespace
@@ -261,11 +249,11 @@ void describe_team(const atoll_group& group, atoll_collectives::Team& team) {
   }
   team.name = text_or_empty(group.name);
   team.rank = group.rank;
-  int here = 0;
   for (int rank = 0; rank < group.nranks; ++rank) {
     team.world_ranks.push_back(placement(group, rank).world_rank);
-    here += placement(group, rank).host == placement(group, group.rank).host ? 1 : 0;
   }
+  const auto layout = atoll_collectives::layout_of(group);
+  const auto here = static_cast<int>(layout.ranks_of(layout.host_of(group.rank)).size());
   const auto size = static_cast<std::size_t>(group.nranks);
   team.routes.assign(size, nullptr);
   team.channels.resize(size);

@@ -1,5 +1,7 @@
 #include "comm.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
@@ -8,7 +10,6 @@
 #include <utility>
 
 #include "collectives.hpp"
-#include "operation.hpp"
 #include "sdk/guard.hpp"
 #include "sdk/operation.hpp"
 
@@ -39,88 +40,53 @@ std::uint64_t fingerprint(const atoll_group& group) {
 // fingerprint of the group to the first rank and receives an answer. This precedes
 // MPI_Comm_create_group, which waits inside MPI for all ranks of the group: it would not report an
 // absent rank, and under MPI_THREAD_SERIALIZED it would keep other threads from using MPI.
-class Rendezvous {
- public:
-  Rendezvous(Session& session, const atoll_group& group)
-      : session_(session),
-        group_(group),
-        memory_((index(group.nranks) + 1) * sizeof(std::uint64_t)),
-        words_(reinterpret_cast<std::uint64_t*>(memory_.data()), index(group.nranks)),
-        answer_(*(words_.data() + words_.size())) {
-    words_[0] = fingerprint(group);
-    answer_ = different_groups;
-  }
-
-  void run() {
-    const std::atomic<bool> aborted{false};
-    Backoff backoff(aborted, group_.timeout_ns);
-    try {
-      if (group_.rank == 0) {
-        lead(backoff);
-      } else {
-        follow(backoff);
-      }
-    } catch (...) {
-      session_.retain(std::move(memory_));  // late ranks may still send to this memory
-      throw;
-    }
-  }
-
- private:
-  void lead(Backoff& backoff) {
-    const std::uint64_t own = words_[0];
-    Requests arrivals(session_);
-    for (int i = 1; i < group_.nranks; ++i) receive(arrivals, words_[index(i)], i);
-    arrivals.wait(backoff);
-    const bool equal = std::ranges::count(words_, own) == group_.nranks;
-    words_[0] = equal ? own : different_groups;
-    Requests answers(session_);
-    for (int i = 1; i < group_.nranks; ++i) send(answers, i);
-    answers.wait(backoff);
-    if (!equal) refuse();
-  }
-
-  void follow(Backoff& backoff) {
-    const std::uint64_t own = words_[0];
-    Requests exchange(session_);
-    send(exchange, 0);
-    receive(exchange, answer_, 0);
-    exchange.wait(backoff);
-    if (answer_ != own) refuse();
-  }
-
-  void send(Requests& requests, int to) {
+void meet(Session& session, const atoll_group& group) {
+  const std::uint64_t own = fingerprint(group);
+  // On the first rank, the words hold the fingerprint of each rank, and the first word later holds
+  // the answer to the other ranks. On the other ranks, the first word holds this rank's
+  // fingerprint, and the last word receives the answer of the first rank.
+  std::vector<std::uint64_t> words(static_cast<std::size_t>(group.nranks) + 1, different_groups);
+  words.front() = own;
+  const auto send = [&](Requests& requests, int to) {
     requests.post("MPI_Isend", [&](MPI_Request* request) {
-      return MPI_Isend(words_.data(), 1, MPI_UINT64_T, world_rank(to), rendezvous_tag,
-                       session_.world(), request);
+      return MPI_Isend(words.data(), 1, MPI_UINT64_T, group.placements[to]->world_rank,
+                       rendezvous_tag, session.world(), request);
     });
-  }
-
-  void receive(Requests& requests, std::uint64_t& word, int from) {
+  };
+  const auto receive = [&](Requests& requests, std::uint64_t& word, int from) {
     requests.post("MPI_Irecv", [&](MPI_Request* request) {
-      return MPI_Irecv(&word, 1, MPI_UINT64_T, world_rank(from), rendezvous_tag, session_.world(),
-                       request);
+      return MPI_Irecv(&word, 1, MPI_UINT64_T, group.placements[from]->world_rank, rendezvous_tag,
+                       session.world(), request);
     });
+  };
+  const std::atomic<bool> aborted{false};
+  Backoff backoff(aborted, group.timeout_ns);
+  try {
+    Requests arrivals(session);
+    Requests answers(session);
+    if (group.rank == 0) {
+      for (int i = 1; i < group.nranks; ++i) {
+        receive(arrivals, words[static_cast<std::size_t>(i)], i);
+      }
+      arrivals.wait(backoff);
+      const bool equal = std::ranges::count(words, own) == group.nranks;
+      words.front() = words.back() = equal ? own : different_groups;
+      for (int i = 1; i < group.nranks; ++i) send(answers, i);
+    } else {
+      send(answers, 0);
+      receive(answers, words.back(), 0);
+    }
+    answers.wait(backoff);
+  } catch (...) {
+    session.retain(std::move(words));  // late ranks may still send to this memory
+    throw;
   }
-
-  [[noreturn]] static void refuse() {
+  if (words.back() != own) {
     throw Error(ATOLL_MISMATCH,
                 "ranks are opening different communicators: all ranks must open their "
                 "communicators in the same order");
   }
-
-  int world_rank(int i) const { return group_.placements[i]->world_rank; }
-  static std::size_t index(int i) { return static_cast<std::size_t>(i); }
-
-  Session& session_;
-  const atoll_group& group_;
-  std::vector<std::byte> memory_;
-  // Parts of memory_. On the first rank, words_ holds the fingerprint of each rank, and words_[0]
-  // later holds the answer to the other ranks. On the other ranks, words_[0] holds this rank's
-  // fingerprint, and answer_ receives the answer of the first rank.
-  std::span<std::uint64_t> words_;
-  std::uint64_t& answer_;
-};
+}
 
 MPI_Comm create_group(Session& session, const atoll_group& group) {
   const std::vector<int> ranks = world_ranks(group);
@@ -170,7 +136,7 @@ std::unique_ptr<Comm> Comm::open(const atoll_host& host, const atoll_group& grou
   refuse_options(group);
   Session& session = Session::get();
   session.start(host, group);
-  Rendezvous(session, group).run();
+  meet(session, group);
   return std::unique_ptr<Comm>(new Comm(group, create_group(session, group)));
 }
 
@@ -199,7 +165,12 @@ void Comm::submit(std::span<atoll_operation* const> operations) {
   std::int64_t timeout_ns = 0;
   std::vector<const atoll_operation*> messages;
   for (const atoll_operation* operation : operations) {
-    validate(*operation, rank_, size_);
+    if (!capability(operation->kind, operation->dtype, operation->op, operation->memory)) {
+      throw Error(
+          ATOLL_UNSUPPORTED,
+          fmt::format("{}: the mpi backend does not support this operation", describe(*operation)));
+    }
+    check_operation(*operation, rank_, size_);
     timeout_ns = std::max(timeout_ns, operation->timeout_ns);
     if (is_message(operation->kind)) messages.push_back(operation);
   }
@@ -228,6 +199,7 @@ void Comm::perform(const atoll_operation& operation) {
     case ATOLL_ALL_GATHER:
       return all_gather(*this, operation);
     case ATOLL_REDUCE_SCATTER:
+    case ATOLL_REDUCE_SCATTER_V:
       return reduce_scatter(*this, operation);
     case ATOLL_ALL_REDUCE:
       return all_reduce(*this, operation);
@@ -241,8 +213,6 @@ void Comm::perform(const atoll_operation& operation) {
       return scatter(*this, operation);
     case ATOLL_ALL_GATHER_V:
       return all_gather_v(*this, operation);
-    case ATOLL_REDUCE_SCATTER_V:
-      return reduce_scatter_v(*this, operation);
   }
 }
 

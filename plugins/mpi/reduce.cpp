@@ -1,17 +1,12 @@
-// reduce: MPI chooses the algorithm and the order of the sums. Data that has a factor is first
-// multiplied by it: on the root into dst, on other ranks into scratch memory. Large data is reduced
-// with MPI_Iallreduce in pieces of `large_piece`, because Open MPI's MPI_Ireduce takes many times
-// as long as MPI_Iallreduce for data of 1 MiB and more.
+// all_reduce and reduce: MPI chooses the algorithm and the order of the sums. Large data is reduced
+// in pieces.
 #include <algorithm>
-#include <cstring>
 
 #include "collectives.hpp"
-#include "operation.hpp"
 #include "sdk/operation.hpp"
 #include "types.hpp"
 
 namespace atoll_mpi {
-
 namespace {
 
 constexpr std::uint64_t most_for_reduce = 256 * 1024;  // more bytes than this use MPI_Iallreduce
@@ -20,6 +15,33 @@ constexpr std::uint64_t large_piece =
 
 }  // namespace
 
+// MPI requires that all ranks pass MPI_IN_PLACE or none (Open MPI 4.1 selects a different algorithm
+// for it), and a rank does not know whether the data of other ranks is in place. MPI_IN_PLACE is
+// therefore never passed: data that is in place, or that has a factor, is sent from scratch memory.
+void all_reduce(Comm& comm, const atoll_operation& operation) {
+  const std::size_t element = dtype_size(operation.dtype);
+  const std::uint64_t piece = packed_bytes / element;
+  const auto* src = static_cast<const std::byte*>(operation.src);
+  const MPI_Datatype type = reduction_type(operation.dtype);
+  const MPI_Op op = reduction_op(comm.session(), operation.dtype, operation.op);
+  auto* dst = static_cast<std::byte*>(operation.dst);
+  for (std::uint64_t first = 0; first < operation.count; first += piece) {
+    const std::uint64_t n = std::min(piece, operation.count - first);
+    const std::byte* from = src + first * element;
+    if (scaled(operation) || src == dst) {
+      from = scale(comm.scratch(n * element), from, n, operation);
+    }
+    comm.run("MPI_Iallreduce", [&](MPI_Request* request) {
+      return MPI_Iallreduce(from, dst + first * element, static_cast<int>(n), type, op, comm.mpi(),
+                            request);
+    });
+  }
+  if (operation.op == ATOLL_AVG) divide(dst, operation.count, operation.dtype, comm.size());
+}
+
+// Data that has a factor is first multiplied by it: on the root into dst, on other ranks into
+// scratch memory. Large data is reduced with MPI_Iallreduce in pieces of `large_piece`, because Open
+// MPI's MPI_Ireduce takes many times as long as MPI_Iallreduce for data of 1 MiB and more.
 void reduce(Comm& comm, const atoll_operation& operation) {
   const std::size_t element = dtype_size(operation.dtype);
   const bool on_all = operation.count * element > most_for_reduce;
@@ -33,14 +55,12 @@ void reduce(Comm& comm, const atoll_operation& operation) {
     const std::uint64_t n = std::min(piece, operation.count - first);
     std::byte* to = is_root ? dst + first * element : nullptr;
     const void* from = src + first * element;
-    if (!is_root && (scaled(operation) || on_all)) to = comm.scratch(n * element);
-    if (scaled(operation)) {
-      multiply(to, from, n, operation);
-      from = to;
+    // With MPI_Iallreduce all ranks must pass MPI_IN_PLACE, or none.
+    if (scaled(operation) || on_all) {
+      if (!is_root) to = comm.scratch(n * element);
+      from = scale(to, src + first * element, n, operation);
     }
     if (on_all) {
-      // Copies the data if necessary, so that all ranks can pass MPI_IN_PLACE, as MPI requires.
-      if (from != to) std::memcpy(to, from, n * element);
       comm.run("MPI_Iallreduce", [&](MPI_Request* request) {
         return MPI_Iallreduce(MPI_IN_PLACE, to, static_cast<int>(n), type, op, comm.mpi(), request);
       });

@@ -1,6 +1,7 @@
 #include "session.hpp"
 
 #include <dlfcn.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -89,6 +90,22 @@ extern "C" void max_u8(void* in, void* in_out, int* n, MPI_Datatype*) {
   combine_u8(in, in_out, *n, [](std::uint8_t a, std::uint8_t b) { return std::max(a, b); });
 }
 
+// Throws an Error with this status unless the process has the same place in MPI as in the World.
+void verify(const atoll_group& group, atoll_status status) {
+  int rank = 0;
+  int size = 0;
+  check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
+  check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+  if (rank == group.world_rank && size == group.world_size) return;
+  throw Error(status, fmt::format("this process is rank {} of {} in MPI, but rank {} of {} in the "
+                                  "World",
+                                  rank, size, group.world_rank, group.world_size));
+}
+
+void require(atoll_status status, const char* failure) {
+  if (status != ATOLL_OK) throw Error(status, failure);
+}
+
 std::string ready_key(int rank) { return "atoll/mpi/ready/" + std::to_string(rank); }
 
 }  // namespace
@@ -111,19 +128,10 @@ Session& Session::get() {
 
 std::int32_t Session::probe(const atoll_group& world) {
   const auto refuse = [](const std::string& why) { throw Error(ATOLL_UNSUPPORTED, why); };
-  const std::string in_world =
-      std::to_string(world.world_rank) + " of " + std::to_string(world.world_size);
   if (world.memory != ATOLL_MEMORY_HOST) refuse("the mpi backend supports host memory only");
   if (mpi_finalized()) refuse("MPI has already been finalized in this process");
   if (mpi_initialized()) {
-    int rank = 0;
-    int size = 0;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
-    if (rank != world.world_rank || size != world.world_size) {
-      refuse("this process is rank " + std::to_string(rank) + " of " + std::to_string(size) +
-             " in MPI, but rank " + in_world + " in the World");
-    }
+    verify(world, ATOLL_UNSUPPORTED);
     return preference_launched;
   }
   const std::string library = library_version();
@@ -136,14 +144,15 @@ std::int32_t Session::probe(const atoll_group& world) {
       continue;
     }
     if (differs(rank, world.world_rank) || differs(size, world.world_size)) {
-      refuse(std::string(launcher.rank) + " gives rank " + rank + (size ? " of " : "") +
-             (size ? size : "") + ", but this process is rank " + in_world + " in the World");
+      refuse(fmt::format("{} gives rank {}{}{}, but this process is rank {} of {} in the World",
+                         launcher.rank, rank, size ? " of " : "", size ? size : "",
+                         world.world_rank, world.world_size));
     }
     return preference_launched;
   }
   if (world.world_size > 1) {
-    refuse("this process was not started by a launcher of " + library + " (" + looked_for +
-           " are not set)");
+    refuse(fmt::format("this process was not started by a launcher of {} ({} are not set)", library,
+                       looked_for));
   }
   return preference_alone;
 }
@@ -156,7 +165,7 @@ void Session::start(const atoll_host& host, const atoll_group& group) {
   if (state_ == State::idle) {
     wait_for_ranks(host, group);
     initialise();
-    verify(group);
+    verify(group, ATOLL_MISMATCH);
     check(MPI_Comm_dup(MPI_COMM_WORLD, &world_), "MPI_Comm_dup");
     check(MPI_Comm_set_errhandler(world_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     check(MPI_Op_create(sum_u8, 1, &u8_.sum), "MPI_Op_create");
@@ -164,7 +173,7 @@ void Session::start(const atoll_host& host, const atoll_group& group) {
     check(MPI_Op_create(max_u8, 1, &u8_.max), "MPI_Op_create");
     state_ = State::running;
   }
-  verify(group);
+  verify(group, ATOLL_MISMATCH);
 }
 
 // Waits until all ranks are ready for MPI_Init. Rank 0 waits in the store for each other rank and
@@ -177,14 +186,10 @@ void Session::wait_for_ranks(const atoll_host& host, const atoll_group& group) c
   if (group.world_size == 1) return;
   if (group.world_rank != 0) {
     const std::string key = ready_key(group.world_rank);
-    if (const auto status = host.put(host.ctx, key.c_str(), "", 0); status != ATOLL_OK) {
-      throw Error(status, "cannot announce this rank to rank 0 before MPI_Init");
-    }
-    if (const auto status =
-            host.get(host.ctx, go_key, text.data(), &n, group.timeout_ns + answer_margin_ns);
-        status != ATOLL_OK) {
-      throw Error(status, "rank 0 did not signal that all ranks are ready for MPI_Init");
-    }
+    require(host.put(host.ctx, key.c_str(), "", 0),
+            "cannot announce this rank to rank 0 before MPI_Init");
+    require(host.get(host.ctx, go_key, text.data(), &n, group.timeout_ns + answer_margin_ns),
+            "rank 0 did not signal that all ranks are ready for MPI_Init");
     if (n > 0) throw Error(ATOLL_TIMEOUT, std::string(text.data(), n));
     return;
   }
@@ -194,15 +199,15 @@ void Session::wait_for_ranks(const atoll_host& host, const atoll_group& group) c
     const std::chrono::nanoseconds left = std::max(deadline - Clock::now(), Clock::duration(0));
     const auto status = host.get(host.ctx, ready_key(rank).c_str(), text.data(), &n, left.count());
     if (status == ATOLL_OK) continue;
-    const std::string reason =
-        "rank " + std::to_string(rank) +
-        " did not open a communicator on the mpi backend; opening the first one needs all ranks";
+    const std::string reason = fmt::format(
+        "rank {} did not open a communicator on the mpi backend; opening the first one needs all "
+        "ranks",
+        rank);
     host.put(host.ctx, go_key, reason.data(), reason.size());
     throw Error(status, reason);
   }
-  if (const auto status = host.put(host.ctx, go_key, "", 0); status != ATOLL_OK) {
-    throw Error(status, "cannot signal the other ranks through the store to start MPI");
-  }
+  require(host.put(host.ctx, go_key, "", 0),
+          "cannot signal the other ranks through the store to start MPI");
 }
 
 void Session::initialise() {
@@ -225,18 +230,6 @@ void Session::initialise() {
                 "MPI was initialized without thread support, but operations run on the threads of "
                 "streams: call MPI_Init_thread with MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE");
   }
-}
-
-void Session::verify(const atoll_group& group) const {
-  int rank = 0;
-  int size = 0;
-  check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
-  check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
-  if (rank == group.world_rank && size == group.world_size) return;
-  throw Error(ATOLL_MISMATCH, "this process is rank " + std::to_string(rank) + " of " +
-                                  std::to_string(size) + " in MPI, but rank " +
-                                  std::to_string(group.world_rank) + " of " +
-                                  std::to_string(group.world_size) + " in the World");
 }
 
 void Session::finish(Ending ending) {
@@ -262,7 +255,7 @@ std::unique_lock<std::mutex> Session::lock() {
 
 bool Session::alive() const { return mpi_initialized() && !mpi_finalized(); }
 
-void Session::retain(std::vector<std::byte> memory) {
+void Session::retain(std::any memory) {
   const std::lock_guard guard(retained_mutex_);
   retained_.push_back(std::move(memory));
 }

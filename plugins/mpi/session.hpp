@@ -4,7 +4,7 @@
 
 #include <mpi.h>
 
-#include <cstddef>
+#include <any>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -60,14 +60,13 @@ class Session {
   // Returns true between MPI_Init and MPI_Finalize, also if the program itself made these calls.
   bool alive() const;
 
-  // Keeps memory until the process ends. Used for buffers that MPI may still access after an
-  // aborted wait.
-  void retain(std::vector<std::byte> memory);
+  // Keeps a container of memory until the process ends. Used for buffers that MPI may still access
+  // after an aborted wait.
+  void retain(std::any memory);
 
  private:
   void wait_for_ranks(const atoll_host& host, const atoll_group& group) const;
   void initialise();
-  void verify(const atoll_group& group) const;
 
   enum class State {
     idle,
@@ -82,7 +81,7 @@ class Session {
   Operators u8_;
   std::mutex serial_;
   std::mutex retained_mutex_;
-  std::vector<std::vector<std::byte>> retained_;
+  std::vector<std::any> retained_;
 };
 
 }  // namespace atoll_mpi

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "sdk/guard.hpp"
+#include "sdk/operation.hpp"
 
 namespace atoll_mpi {
 namespace {
@@ -31,33 +32,28 @@ void multiply_typed(void* dst, const void* src, std::uint64_t count, T factor) {
 }  // namespace
 
 MPI_Datatype reduction_type(std::int32_t dtype) {
-  switch (dtype) {
-    case ATOLL_F32:
-      return MPI_FLOAT;
-    case ATOLL_F64:
-      return MPI_DOUBLE;
-    case ATOLL_I32:
-      return MPI_INT32_T;
-    case ATOLL_I64:
-      return MPI_INT64_T;
-    case ATOLL_U8:
-      return MPI_UINT8_T;
-  }
-  unknown("a reduction of element type", dtype);
+  // In the order of atoll_dtype.
+  const std::array types{MPI_FLOAT,   MPI_DATATYPE_NULL, MPI_DATATYPE_NULL, MPI_DOUBLE,
+                         MPI_INT32_T, MPI_INT64_T,       MPI_UINT8_T};
+  const bool known = atoll_abi::within(types, dtype);
+  const MPI_Datatype type = known ? types[static_cast<std::size_t>(dtype)] : MPI_DATATYPE_NULL;
+  if (type == MPI_DATATYPE_NULL) unknown("a reduction of element type", dtype);
+  return type;
 }
 
 MPI_Op reduction_op(const Session& session, std::int32_t dtype, std::int32_t op) {
-  const bool own = dtype == ATOLL_U8;
-  switch (op) {
-    case ATOLL_SUM:
-    case ATOLL_AVG:
-      return own ? session.u8_operators().sum : MPI_SUM;
-    case ATOLL_MIN:
-      return own ? session.u8_operators().min : MPI_MIN;
-    case ATOLL_MAX:
-      return own ? session.u8_operators().max : MPI_MAX;
-  }
-  unknown("reduction", op);
+  // In the order of atoll_reduce_op.
+  const auto& u8 = session.u8_operators();
+  const std::array own{u8.sum, u8.sum, u8.min, u8.max};
+  const std::array builtin{MPI_SUM, MPI_SUM, MPI_MIN, MPI_MAX};
+  if (!atoll_abi::within(builtin, op)) unknown("reduction", op);
+  return (dtype == ATOLL_U8 ? own : builtin)[static_cast<std::size_t>(op)];
+}
+
+bool scaled(const atoll_operation& operation) noexcept {
+  return reduces(operation.kind) && operation.factor != 1.0 &&
+         (operation.op == ATOLL_SUM || operation.op == ATOLL_AVG) &&
+         (operation.dtype == ATOLL_F32 || operation.dtype == ATOLL_F64);
 }
 
 void divide(void* dst, std::uint64_t count, std::int32_t dtype, std::int32_t n) {
@@ -82,12 +78,16 @@ void divide(void* dst, std::uint64_t count, std::int32_t dtype, std::int32_t n) 
   unknown("an average of element type", dtype);
 }
 
-void multiply(void* dst, const void* src, std::uint64_t count, const atoll_operation& operation) {
-  if (operation.dtype == ATOLL_F32) {
+std::byte* scale(std::byte* dst, const std::byte* src, std::uint64_t count,
+                 const atoll_operation& operation) {
+  if (!scaled(operation)) {
+    if (dst != src) std::memcpy(dst, src, count * dtype_size(operation.dtype));
+  } else if (operation.dtype == ATOLL_F32) {
     multiply_typed(dst, src, count, static_cast<float>(operation.factor));
   } else {
     multiply_typed(dst, src, count, operation.factor);
   }
+  return dst;
 }
 
 Block::Block(Session& session, std::uint64_t bytes)

@@ -16,12 +16,16 @@ MPI_Datatype reduction_type(std::int32_t dtype);
 // call divide() on the result.
 MPI_Op reduction_op(const Session& session, std::int32_t dtype, std::int32_t op);
 
+// Returns true if src must be multiplied by this rank's factor before MPI reduces it.
+bool scaled(const atoll_operation& operation) noexcept;
+
 // Divides each element of dst by n. Integer quotients are truncated, as everywhere in atoll.
 void divide(void* dst, std::uint64_t count, std::int32_t dtype, std::int32_t n);
 
-// Computes dst[i] = factor * src[i] with the operation's factor, rounded to its dtype, which must
-// be f32 or f64. dst may equal src.
-void multiply(void* dst, const void* src, std::uint64_t count, const atoll_operation& operation);
+// Computes dst[i] = factor * src[i] with the operation's factor, rounded to its dtype. Copies src
+// if the operation has no factor. dst may equal src. Returns dst.
+std::byte* scale(std::byte* dst, const std::byte* src, std::uint64_t count,
+                 const atoll_operation& operation);
 
 // A pair of count and type that describes `bytes` contiguous bytes in an MPI call. MPI counts are
 // ints, so sizes that exceed an int become one element of a derived type.

@@ -2,8 +2,7 @@
 // reduces. NCCL chooses the algorithms and the order of sums. If the N ranks are in several
 // islands, NCCL's rings send (N - 1) / N of the data through each host's links; the library uses a
 // two-level algorithm instead if its cost model predicts that this is faster.
-#include "collectives.hpp"
-
+#include "comm.hpp"
 #include "sdk/operation.hpp"
 
 namespace atoll_nccl {
@@ -90,42 +89,40 @@ ncclResult_t gather_or_scatter(const Call& call) {
   return result;
 }
 
-// Implements all_gather_v as a group of broadcasts, one per block.
-ncclResult_t all_gather_v(const Call& call) {
-  std::byte* dst = call.dst;
+// Makes one call for each block of a _v collective that is not empty: of(root, offset, count). The
+// block of `root` has `count` elements and begins at byte `offset` of the whole tensor.
+template <class Of>
+ncclResult_t each_block(const Call& call, const Of& of) {
   ncclResult_t result = ncclSuccess;
+  std::size_t offset = 0;
   for (int root = 0; root < call.size; ++root) {
     const std::uint64_t count = call.operation.counts[root];
-    const void* src = root == call.rank ? call.operation.src : dst;
-    if (count > 0) {
-      result =
-          worse(result, ncclBroadcast(src, dst, count, call.type, root, call.nccl, call.stream));
-    }
-    dst += count * call.element;
+    if (count > 0) result = worse(result, of(root, offset, count));
+    offset += count * call.element;
   }
   return result;
+}
+
+// Implements all_gather_v as a group of broadcasts, one per block.
+ncclResult_t all_gather_v(const Call& call) {
+  return each_block(call, [&](int root, std::size_t offset, std::uint64_t count) {
+    std::byte* block = call.dst + offset;
+    return ncclBroadcast(root == call.rank ? call.src : block, block, count, call.type, root,
+                         call.nccl, call.stream);
+  });
 }
 
 // Implements reduce_scatter_v as a group of reduces, one per block.
 ncclResult_t reduce_scatter_v(const Call& call) {
-  const ncclRedOp_t op = op_of(call.operation.op);
-  const std::byte* src = call.src;
-  ncclResult_t result = ncclSuccess;
-  for (int root = 0; root < call.size; ++root) {
-    const std::uint64_t count = call.operation.counts[root];
-    void* dst = root == call.rank ? call.operation.dst : nullptr;
-    if (count > 0) {
-      result =
-          worse(result, ncclReduce(src, dst, count, call.type, op, root, call.nccl, call.stream));
-    }
-    src += count * call.element;
-  }
-  return result;
+  return each_block(call, [&](int root, std::size_t offset, std::uint64_t count) {
+    return ncclReduce(call.src + offset, root == call.rank ? call.dst : nullptr, count, call.type,
+                      op_of(call.operation.op), root, call.nccl, call.stream);
+  });
 }
 
 }  // namespace
 
-ncclResult_t perform(Comm& comm, const atoll_operation& operation) {
+ncclResult_t perform(const Comm& comm, const atoll_operation& operation) {
   if (operation.kind == ATOLL_BARRIER) return barrier(comm, operation);
   if (operation.count == 0) return ncclSuccess;
   const Call call(comm, operation);

@@ -10,7 +10,6 @@
 #include <thread>
 #include <utility>
 
-#include "collectives.hpp"
 #include "log.hpp"
 #include "sdk/guard.hpp"
 #include "sdk/operation.hpp"
@@ -26,55 +25,49 @@ constexpr auto longest_pause = 1ms;
 // only after that.
 constexpr auto finalize_limit = 10s;
 
+std::string key(const atoll_group& group, std::string_view what) {
+  return fmt::format("{}/nccl/{}", group.id, what);
+}
+
+void put(const atoll_host& host, const std::string& name, std::span<const char> value) {
+  const atoll_status status = host.put(host.ctx, name.c_str(), value.data(), value.size());
+  if (status != ATOLL_OK)
+    throw Error(status, fmt::format("cannot write the key {} to the store", name));
+}
+
+void get(const atoll_host& host, const atoll_group& group, const std::string& name,
+         std::span<char> value) {
+  std::size_t n = value.size();
+  const atoll_status status = host.get(host.ctx, name.c_str(), value.data(), &n, group.timeout_ns);
+  if (status == ATOLL_OK && n == value.size()) return;
+  throw Error(status == ATOLL_OK ? ATOLL_BAD_DATA : status,
+              fmt::format("opening communicator {}: the key {} did not appear in the store; has "
+                          "every rank started?",
+                          group.name, name));
+}
+
 // A barrier over the ranks of a group that uses the store. It runs before NCCL's bootstrap, which
-// would not name absent ranks.
-class StoreBarrier {
- public:
-  StoreBarrier(const atoll_host& host, const atoll_group& group) : host_(host), group_(group) {}
+// would not name absent ranks. Rank 0 waits until all ranks have arrived, and throws an error that
+// names an absent rank at the timeout. The other ranks do not wait.
+void meet(const atoll_host& host, const atoll_group& group) {
+  if (group.rank != 0) return put(host, key(group, fmt::format("ready/{}", group.rank)), {});
+  for (int rank = 1; rank < group.nranks; ++rank) {
+    get(host, group, key(group, fmt::format("ready/{}", rank)), {});
+  }
+}
 
-  // Rank 0 waits until all ranks have arrived, and throws an error that names an absent rank at the
-  // timeout. The other ranks do not wait.
-  void arrive() const {
-    if (group_.rank != 0) return put(key("ready/" + std::to_string(group_.rank)), {});
-    for (int rank = 1; rank < group_.nranks; ++rank) get(key("ready/" + std::to_string(rank)), {});
+// Returns NCCL's unique id, which rank 0 creates after all ranks have arrived.
+ncclUniqueId identity(const atoll_host& host, const atoll_group& group) {
+  meet(host, group);
+  ncclUniqueId id{};
+  if (group.rank == 0) {
+    check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    put(host, key(group, "id"), id.internal);
+  } else {
+    get(host, group, key(group, "id"), id.internal);
   }
-
-  // Returns NCCL's unique id, which rank 0 creates after all ranks have arrived.
-  ncclUniqueId identity() const {
-    arrive();
-    ncclUniqueId id{};
-    if (group_.rank == 0) {
-      check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-      put(key("id"), {id.internal, sizeof id.internal});
-    } else {
-      get(key("id"), {id.internal, sizeof id.internal});
-    }
-    return id;
-  }
-
- private:
-  std::string key(const std::string& what) const {
-    return fmt::format("{}/nccl/{}", group_.id, what);
-  }
-  void put(const std::string& name, std::span<const char> value) const {
-    const atoll_status status = host_.put(host_.ctx, name.c_str(), value.data(), value.size());
-    if (status != ATOLL_OK)
-      throw Error(status, fmt::format("cannot write the key {} to the store", name));
-  }
-  void get(const std::string& name, std::span<char> value) const {
-    std::size_t n = value.size();
-    const atoll_status status =
-        host_.get(host_.ctx, name.c_str(), value.data(), &n, group_.timeout_ns);
-    if (status == ATOLL_OK && n == value.size()) return;
-    throw Error(status == ATOLL_OK ? ATOLL_BAD_DATA : status,
-                fmt::format("opening communicator {}: the key {} did not appear in the store; has "
-                            "every rank started?",
-                            group_.name, name));
-  }
-
-  const atoll_host& host_;
-  const atoll_group& group_;
-};
+  return id;
+}
 
 // Throws Error for options that NCCL cannot honor: NCCL chooses algorithms by its own model and
 // cannot order its sums.
@@ -90,11 +83,18 @@ void refuse_options(const atoll_group& group) {
   }
 }
 
-}  // namespace
+ncclConfig_t config_of(const char* name) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  config.commName = name;
+  return config;
+}
 
 // The preference that probe() reports. It exceeds that of other backends, because NCCL is the best
 // choice for GPU memory.
 constexpr std::int32_t preference = 100;
+
+}  // namespace
 
 std::int32_t Comm::probe(const atoll_group& world) {
   if (world.memory != ATOLL_MEMORY_CUDA) {
@@ -130,21 +130,24 @@ std::unique_ptr<Comm> Comm::open(const atoll_host& host, const atoll_group& grou
   const int device = group.placements[group.rank]->device;
   if (device < 0)
     throw Error(ATOLL_INVALID_ARGUMENT, "the placement of this rank does not specify a GPU");
+  // Makes NCCL run the operations of several communicators on one GPU in launch order. All ranks
+  // launch in the same order, so no operation waits for a GPU that another operation occupies.
+  ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+  keep_log();
+  const auto deadline = deadline_of(group.timeout_ns);
+  const Current current(device);
   std::unique_ptr<Comm> comm(new Comm(host, group, device));
-  comm->start(group);
+  // The word precedes the barrier, so that a rank that fails here is reported as absent.
+  comm->make_barrier_word();
+  const ncclUniqueId id = identity(host, group);
+  ncclConfig_t config = config_of(group.name);
+  comm->run("ncclCommInitRankConfig", deadline, [&] {
+    return ncclCommInitRankConfig(&comm->nccl_, group.nranks, id, group.rank, &config);
+  });
+  release_environment();
+  comm->broken_ = false;
   return comm;
 }
-
-namespace {
-
-ncclConfig_t config_of(const char* name) {
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
-  config.commName = name;
-  return config;
-}
-
-}  // namespace
 
 std::unique_ptr<Comm> Comm::split(const atoll_group* group) {
   const Current current(device_);
@@ -153,7 +156,7 @@ std::unique_ptr<Comm> Comm::split(const atoll_group* group) {
     refuse_options(*group);
     part.reset(new Comm(host_, *group, device_));
     part->make_barrier_word();
-    StoreBarrier(host_, *group).arrive();
+    meet(host_, *group);
   }
   const auto deadline = deadline_of(timeout_ns_);
   // The world rank of a group's first rank serves as the group's color. It is unique, because the
@@ -161,14 +164,9 @@ std::unique_ptr<Comm> Comm::split(const atoll_group* group) {
   const int color = group ? group->placements[0]->world_rank : NCCL_SPLIT_NOCOLOR;
   ncclConfig_t config = config_of(group ? group->name : nullptr);
   ncclComm_t& made = *splits_.emplace_back(std::make_unique<ncclComm_t>(nullptr));
-  ncclResult_t result = ncclSuccess;
-  {
-    const std::lock_guard lock(calls_);
-    if (aborted_) throw Error(ATOLL_ABORTED, "ncclCommSplit: the communicator was aborted");
-    result = ncclCommSplit(nccl_, color, group ? group->rank : 0, &made, &config);
-  }
-  complete(result, "ncclCommSplit",
-           deadline);  // `made` becomes valid when the parent communicator is ready
+  // `made` becomes valid when the parent communicator is ready.
+  run("ncclCommSplit", deadline,
+      [&] { return ncclCommSplit(nccl_, color, group ? group->rank : 0, &made, &config); });
   if (!part) return nullptr;
   if (made == nullptr) throw Error(ATOLL_BACKEND, "ncclCommSplit returned no communicator");
   part->nccl_ = made;
@@ -183,22 +181,6 @@ Comm::Comm(const atoll_host& host, const atoll_group& group, int device)
       size_(group.nranks),
       device_(device),
       timeout_ns_(group.timeout_ns) {}
-
-void Comm::start(const atoll_group& group) {
-  // Makes NCCL run the operations of several communicators on one GPU in launch order. All ranks
-  // launch in the same order, so no operation waits for a GPU that another operation occupies.
-  ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
-  keep_log();
-  const auto deadline = deadline_of(group.timeout_ns);
-  const Current current(device_);
-  make_barrier_word();  // precedes the barrier, which reports a rank that fails here as absent
-  const ncclUniqueId id = StoreBarrier(host_, group).identity();
-  ncclConfig_t config = config_of(group.name);
-  complete(ncclCommInitRankConfig(&nccl_, size_, id, rank_, &config), "ncclCommInitRankConfig",
-           deadline);
-  release_environment();
-  broken_ = false;
-}
 
 void Comm::make_barrier_word() {
   void* word = nullptr;
@@ -271,13 +253,17 @@ Comm::Clock::time_point Comm::deadline_of(std::int64_t timeout_ns) {
   return limited ? now + timeout : Clock::time_point::max();
 }
 
+std::unique_lock<std::mutex> Comm::lock(std::string_view call) {
+  std::unique_lock locked(calls_);
+  if (aborted_) throw Error(ATOLL_ABORTED, fmt::format("{}: the communicator was aborted", call));
+  return locked;
+}
+
 void Comm::complete(ncclResult_t result, std::string_view call, Clock::time_point deadline) {
   std::chrono::microseconds pause = shortest_pause;
   while (true) {
     {
-      const std::lock_guard lock(calls_);
-      if (aborted_)
-        throw Error(ATOLL_ABORTED, fmt::format("{}: the communicator was aborted", call));
+      const auto locked = lock(call);
       // ncclCommSplit and ncclCommWindowRegister may return ncclSuccess although they are still in
       // progress, so success is checked as well.
       if (result == ncclInProgress || result == ncclSuccess) {
@@ -320,25 +306,20 @@ void Comm::submit(std::span<atoll_operation* const> all) {
 void Comm::launch(std::span<atoll_operation* const> operations) {
   const auto deadline = deadline_of(operations.front()->timeout_ns);
   const Current current(device_);
-  ncclResult_t result = ncclSuccess;
-  {
-    const std::lock_guard lock(calls_);
-    if (aborted_) throw Error(ATOLL_ABORTED, "the communicator was aborted");
+  // Waits until all work is launched, because the caller records events after this function
+  // returns.
+  run("launching the operations", deadline, [&] {
     check(ncclGroupStart(), "ncclGroupStart", nccl_);
+    ncclResult_t result = ncclSuccess;
     for (const atoll_operation* operation : operations) {
       result = worse(result, perform(*this, *operation));
     }
-    result =
-        worse(result, ncclGroupEnd());  // called even if an earlier call failed, to end the group
-  }
-  // Waits until all work is launched, because the caller records events after this function
-  // returns.
-  complete(result, "launching the operations", deadline);
+    return worse(result, ncclGroupEnd());  // called even if an earlier call failed
+  });
 }
 
 void Comm::check_async() {
-  const std::lock_guard lock(calls_);
-  if (aborted_) throw Error(ATOLL_ABORTED, "the communicator was aborted");
+  const auto locked = lock("ncclCommGetAsyncError");
   ncclResult_t state = ncclSuccess;
   check(ncclCommGetAsyncError(nccl_, &state), "ncclCommGetAsyncError", nccl_);
   if (state == ncclInProgress) return;
@@ -350,13 +331,9 @@ void Comm::register_window(void* memory, std::size_t bytes) {
   const Current current(device_);
   ncclWindow_t& window =
       windows_.emplace_back(nullptr);  // the handle stays null if NCCL does not use windows here
-  ncclResult_t result = ncclSuccess;
-  {
-    const std::lock_guard lock(calls_);
-    if (aborted_) throw Error(ATOLL_ABORTED, "the communicator was aborted");
-    result = ncclCommWindowRegister(nccl_, memory, bytes, &window, NCCL_WIN_COLL_SYMMETRIC);
-  }
-  complete(result, "ncclCommWindowRegister", deadline_of(timeout_ns_));
+  run("ncclCommWindowRegister", deadline_of(timeout_ns_), [&] {
+    return ncclCommWindowRegister(nccl_, memory, bytes, &window, NCCL_WIN_COLL_SYMMETRIC);
+  });
 }
 
 }  // namespace atoll_nccl

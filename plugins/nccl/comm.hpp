@@ -58,12 +58,23 @@ class Comm {
   };
 
   Comm(const atoll_host& host, const atoll_group& group, int device);
-  void start(const atoll_group& group);
   void make_barrier_word();
   static Clock::time_point deadline_of(std::int64_t timeout_ns);
+  // Returns the lock under which NCCL must be called. Throws Error after abort().
+  std::unique_lock<std::mutex> lock(std::string_view call);
   // Polls until the NCCL call that returned `result` is complete. Throws Error if it fails, at the
   // deadline, or after abort().
   void complete(ncclResult_t result, std::string_view call, Clock::time_point deadline);
+  // Makes NCCL calls and polls until they are complete.
+  template <class Calls>
+  void run(std::string_view name, Clock::time_point deadline, const Calls& calls) {
+    ncclResult_t result = ncclSuccess;
+    {
+      const auto locked = lock(name);
+      result = calls();
+    }
+    complete(result, name, deadline);
+  }
   void launch(std::span<atoll_operation* const> operations);
   void end() noexcept;
 
@@ -89,5 +100,10 @@ class Comm {
   // abort as well.
   std::jthread aborting_;
 };
+
+// Issues the NCCL calls for an operation whose arguments have been checked. The caller calls
+// ncclGroupStart() before and ncclGroupEnd() afterwards. The result may be ncclInProgress, because
+// communicators are nonblocking.
+ncclResult_t perform(const Comm& comm, const atoll_operation& operation);
 
 }  // namespace atoll_nccl

@@ -2,29 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <array>
+
 #include "atoll/cuda/context.hpp"
-#include "atoll/plugin.h"
+#include "atoll/plugin_names.hpp"
 #include "sdk/guard.hpp"
 
 namespace atoll_nccl {
 namespace {
 
 atoll_status status_of(ncclResult_t result) {
-  switch (result) {
-    case ncclRemoteError:
-      return ATOLL_PEER_LOST;
-    case ncclInvalidArgument:
-    case ncclInvalidUsage:
-      return ATOLL_INVALID_ARGUMENT;
-    case ncclSuccess:
-    case ncclUnhandledCudaError:
-    case ncclSystemError:
-    case ncclInternalError:
-    case ncclInProgress:
-    case ncclNumResults:
-      break;
-  }
-  return ATOLL_BACKEND;
+  if (result == ncclRemoteError) return ATOLL_PEER_LOST;
+  const bool is_misuse = result == ncclInvalidArgument || result == ncclInvalidUsage;
+  return is_misuse ? ATOLL_INVALID_ARGUMENT : ATOLL_BACKEND;
 }
 
 }  // namespace
@@ -48,36 +38,18 @@ void check(cudaError_t result, std::string_view call) {
 }
 
 ncclDataType_t type_of(std::int32_t dtype) {
-  switch (dtype) {
-    case ATOLL_F32:
-      return ncclFloat32;
-    case ATOLL_BF16:
-      return ncclBfloat16;
-    case ATOLL_F16:
-      return ncclFloat16;
-    case ATOLL_F64:
-      return ncclFloat64;
-    case ATOLL_I32:
-      return ncclInt32;
-    case ATOLL_I64:
-      return ncclInt64;
-    case ATOLL_U8:
-      return ncclUint8;
-  }
+  // In the order of atoll_dtype.
+  constexpr std::array types{ncclFloat32, ncclBfloat16, ncclFloat16, ncclFloat64,
+                             ncclInt32,   ncclInt64,    ncclUint8};
+  static_assert(types.size() == atoll_abi::dtypes.size());
+  if (atoll_abi::within(types, dtype)) return types[static_cast<std::size_t>(dtype)];
   throw Error(ATOLL_INVALID_ARGUMENT, fmt::format("unknown dtype {}", dtype));
 }
 
 ncclRedOp_t op_of(std::int32_t op) {
-  switch (op) {
-    case ATOLL_SUM:
-      return ncclSum;
-    case ATOLL_AVG:
-      return ncclAvg;
-    case ATOLL_MIN:
-      return ncclMin;
-    case ATOLL_MAX:
-      return ncclMax;
-  }
+  constexpr std::array ops{ncclSum, ncclAvg, ncclMin, ncclMax};  // in the order of atoll_reduce_op
+  static_assert(ops.size() == atoll_abi::ops.size());
+  if (atoll_abi::within(ops, op)) return ops[static_cast<std::size_t>(op)];
   throw Error(ATOLL_INVALID_ARGUMENT, fmt::format("unknown reduction {}", op));
 }
 

@@ -21,6 +21,14 @@ using namespace atoll_sdk;
 void check(ncclResult_t result, std::string_view call, ncclComm_t comm = nullptr);
 void check(cudaError_t result, std::string_view call);
 
+// Combines the results of two calls in one NCCL group. Returns the first error; without an error,
+// returns ncclInProgress if either call is in progress.
+inline ncclResult_t worse(ncclResult_t a, ncclResult_t b) {
+  const bool fine = a == ncclSuccess || a == ncclInProgress;
+  if (!fine) return a;
+  return b == ncclSuccess ? a : b;
+}
+
 ncclDataType_t type_of(std::int32_t dtype);
 ncclRedOp_t op_of(std::int32_t op);
 

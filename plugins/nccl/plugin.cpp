@@ -20,17 +20,14 @@ class Owners {
     const std::lock_guard lock(mutex_);
     devices_[memory] = device;
   }
-  int of(void* memory) {
+  // Removes the record of an allocation and returns its device.
+  int remove(void* memory) {
     const std::lock_guard lock(mutex_);
-    const auto found = devices_.find(memory);
-    if (found == devices_.end())
+    const auto record = devices_.extract(memory);
+    if (record.empty())
       throw Error(ATOLL_INVALID_ARGUMENT,
                   "mem_free: the nccl backend did not allocate this memory");
-    return found->second;
-  }
-  void remove(void* memory) {
-    const std::lock_guard lock(mutex_);
-    devices_.erase(memory);
+    return record.mapped();
   }
 
  private:
@@ -68,9 +65,8 @@ atoll_status mem_alloc(size_t bytes, int32_t memory, int32_t device, void** out)
 
 atoll_status mem_free(void* memory) {
   return guard([&] {
-    const Current current(owners().of(memory));
-    owners().remove(
-        memory);  // must precede ncclMemFree(), after which another thread may get this address
+    // remove() must precede ncclMemFree(), after which another thread may get the same address.
+    const Current current(owners().remove(memory));
     check(ncclMemFree(memory), "ncclMemFree");
   });
 }

@@ -1,19 +1,19 @@
 #include "comm/arguments.hpp"
 
-#include <fmt/core.h>
-
 #include <functional>
 #include <limits>
 
 #include "comm/backend_group.hpp"
+#include "core/errors.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
 
 constexpr std::uint64_t most_bytes = std::numeric_limits<std::int64_t>::max();
 
-// Returns true when two ranges of memory overlap. Uses std::less, because only std::less orders
-// addresses of different arrays.
+}  // namespace
+
+// Uses std::less, because only std::less orders addresses of different arrays.
 bool overlap(ConstView a, ConstView b) {
   const auto* const first = static_cast<const std::byte*>(a.data);
   const auto* const second = static_cast<const std::byte*>(b.data);
@@ -22,84 +22,65 @@ bool overlap(ConstView a, ConstView b) {
          before(second, first + a.bytes());
 }
 
-}  // namespace
-
 void Arguments::refuse(std::string_view rule) const {
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("rank {}: {} on communicator {}: {}", group_.world().rank(), operation_,
-                          group_.name(), rule));
+  throw invalid("rank {}: {} on communicator {}: {}", group_.world().rank(), operation_,
+                group_.name(), rule);
 }
 
 void Arguments::buffer(ConstView view, std::string_view which) const {
-  if (view.count > most_bytes / size_of(view.dtype)) {
-    refuse(
-        fmt::format("{2} is too large: {0} elements of {1}", view.count, name(view.dtype), which));
-  }
-  if (view.count > 0 && view.data == nullptr) {
-    refuse(fmt::format("{} is NULL and has {} elements", which, view.count));
-  }
+  require(view.count <= most_bytes / size_of(view.dtype), "{2} is too large: {0} elements of {1}",
+          view.count, name(view.dtype), which);
+  require(view.count == 0 || view.data != nullptr, "{} is NULL and has {} elements", which,
+          view.count);
 }
 
 void Arguments::same_dtype(ConstView src, ConstView dst) const {
-  if (src.dtype != dst.dtype) {
-    refuse(fmt::format("src has elements of {}, but dst has elements of {}", name(src.dtype),
-                       name(dst.dtype)));
-  }
+  require(src.dtype == dst.dtype, "src has elements of {}, but dst has elements of {}",
+          name(src.dtype), name(dst.dtype));
 }
 
-void Arguments::same_count(ConstView src, ConstView dst) const {
-  if (src.count != dst.count) {
-    refuse(fmt::format("src has {} elements, but dst has {}", src.count, dst.count));
-  }
+void Arguments::alike(ConstView src, ConstView dst) const {
+  same_dtype(src, dst);
+  require(src.count == dst.count, "src has {} elements, but dst has {}", src.count, dst.count);
+  buffer(src, "src");
+  buffer(dst, "dst");
 }
 
 void Arguments::multiple(std::uint64_t whole, std::uint64_t part) const {
   const auto ranks = static_cast<std::uint64_t>(group_.axis().size());
-  if (whole % ranks != 0 || whole / ranks != part) {
-    refuse(fmt::format("the larger buffer has {} elements, not {} ranks x {} elements", whole,
-                       ranks, part));
-  }
+  require(whole % ranks == 0 && whole / ranks == part,
+          "the larger buffer has {} elements, not {} ranks x {} elements", whole, ranks, part);
 }
 
 void Arguments::peer(int rank) const {
-  if (rank < 0 || rank >= group_.axis().size()) {
-    refuse(fmt::format("rank {} does not exist: the communicator has {} ranks", rank,
-                       group_.axis().size()));
-  }
+  require(rank >= 0 && rank < group_.axis().size(),
+          "rank {} does not exist: the communicator has {} ranks", rank, group_.axis().size());
 }
 
 std::uint64_t Arguments::counts(std::span<const std::uint64_t> counts, std::uint64_t whole,
                                 std::uint64_t part) const {
-  if (counts.size() != static_cast<std::size_t>(group_.axis().size())) {
-    refuse(fmt::format("{} counts were given for {} ranks", counts.size(), group_.axis().size()));
-  }
+  require(counts.size() == static_cast<std::size_t>(group_.axis().size()),
+          "{} counts were given for {} ranks", counts.size(), group_.axis().size());
   const auto own = static_cast<std::size_t>(group_.axis().index);
   std::uint64_t sum = 0, first = 0;
   for (std::size_t r = 0; r < counts.size(); ++r) {
     if (r == own) first = sum;
-    if (counts[r] > whole - sum) {
-      refuse(fmt::format("the counts of ranks 0 to {} exceed the {} elements of the larger buffer",
-                         r, whole));
-    }
+    require(counts[r] <= whole - sum,
+            "the counts of ranks 0 to {} exceed the {} elements of the larger buffer", r, whole);
     sum += counts[r];
   }
-  if (sum != whole) {
-    refuse(
-        fmt::format("the counts add up to {}, but the larger buffer has {} elements", sum, whole));
-  }
-  if (counts[own] != part) {
-    refuse(fmt::format("the count of rank {} is {}, but its buffer has {} elements", own,
-                       counts[own], part));
-  }
+  require(sum == whole, "the counts add up to {}, but the larger buffer has {} elements", sum,
+          whole);
+  require(counts[own] == part, "the count of rank {} is {}, but its buffer has {} elements", own,
+          counts[own], part);
   return first;
 }
 
 void Arguments::apart(ConstView one, ConstView other, const void* place) const {
   if (!overlap(one, other) || (place != nullptr && one.data == place)) return;
-  refuse(place == nullptr
-             ? "src and dst overlap"
-             : "src and dst overlap, but not in place: the smaller buffer must be this "
-               "rank's part of the larger one");
+  refuse(place == nullptr ? "src and dst overlap"
+                          : "src and dst overlap, but not in place: the smaller buffer must be "
+                            "this rank's part of the larger one");
 }
 
 void Arguments::blocks(ConstView src, ConstView dst, Whole whole) const {
@@ -114,14 +95,10 @@ void Arguments::blocks(ConstView src, ConstView dst, Whole whole) const {
 
 void Arguments::reduction(DType dtype, const Reduction& reduction) const {
   if (reduction.factor == 1.0) return;
-  if (reduction.op == ReduceOp::min || reduction.op == ReduceOp::max) {
-    refuse(fmt::format("a factor of {} is not supported with {}", reduction.factor,
-                       name(reduction.op)));
-  }
-  if (is_integer(dtype)) {
-    refuse(fmt::format("a factor of {} is not supported with elements of {}", reduction.factor,
-                       name(dtype)));
-  }
+  require(reduction.op != ReduceOp::min && reduction.op != ReduceOp::max,
+          "a factor of {} is not supported with {}", reduction.factor, name(reduction.op));
+  require(!is_integer(dtype), "a factor of {} is not supported with elements of {}",
+          reduction.factor, name(dtype));
 }
 
 }  // namespace atoll_v1::atoll

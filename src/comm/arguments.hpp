@@ -1,15 +1,21 @@
 // Checks the arguments of a collective before anything is sent.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "atoll/communicator.hpp"
 
 namespace atoll_v1::atoll {
 
 class BackendGroup;
+
+// Returns true when the two views share a byte.
+bool overlap(ConstView a, ConstView b);
 
 // Checks the arguments of one call. Every check throws Error(invalid_argument) that names the rank,
 // the operation and the communicator. Texts are built only for an error, so a successful check is
@@ -23,7 +29,8 @@ class Arguments {
   // `which` is the name of the argument.
   void buffer(ConstView view, std::string_view which) const;
   void same_dtype(ConstView src, ConstView dst) const;
-  void same_count(ConstView src, ConstView dst) const;
+  // Requires equal dtypes and counts, and memory for both.
+  void alike(ConstView src, ConstView dst) const;
   // Requires that `whole` elements are `part` elements times the number of ranks.
   void multiple(std::uint64_t whole, std::uint64_t part) const;
   // Requires that the larger buffer, src or dst as selected by `whole`, holds one block per rank,
@@ -46,6 +53,10 @@ class Arguments {
   void reduction(DType dtype, const Reduction& reduction) const;
 
  private:
+  template <class... Args>
+  void require(bool condition, fmt::format_string<Args...> rule, Args&&... args) const {
+    if (!condition) refuse(fmt::format(rule, std::forward<Args>(args)...));
+  }
   [[noreturn]] void refuse(std::string_view rule) const;
 
   const BackendGroup& group_;

@@ -1,6 +1,5 @@
 #include "comm/backend_group.hpp"
 
-#include <fmt/core.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 
 #include "comm/explain.hpp"
 #include "comm/registry/backend_choice.hpp"
+#include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "core/log.hpp"
 #include "flight/flight.hpp"
@@ -79,8 +79,6 @@ BackendGroup::~BackendGroup() {
   plugin_->table.close(comm_);
 }
 
-bool BackendGroup::lacks_levels() const { return plugin_->table.has_levels == 0; }
-
 void BackendGroup::open_backend(const BackendGroup* parent) {
   if (parent && parent->plugin_->table.split == nullptr) parent = nullptr;
   const std::string base =
@@ -92,20 +90,14 @@ void BackendGroup::open_backend(const BackendGroup* parent) {
   plugin_ = parent ? parent->plugin_
                    : &choose_backend({world_, axis_, id_, name_, device_, wanted_backend_}, tuning);
   if (lacks_levels()) level_choice_ = LevelChoice::take_from(tuning);
-  GroupDescription group(world_, axis_, id_, name_, device_.kind(), tuning,
-                         device_.ordinal());
+  GroupDescription group(world_, axis_, id_, name_, device_.kind(), tuning, device_.ordinal());
   const atoll_status status = parent ? split_group(*parent, group.group) : open_group(group.group);
   if (status != ATOLL_OK) {
     comm_ = nullptr;
-    const Error error(
-        static_cast<ErrorCode>(status),
-        fmt::format("rank {}: cannot open communicator {} on backend {}: {}", world_.rank(), name_,
-                    plugin_->name, last_error(*plugin_, nullptr)));
     await_failure(world_);
     world_.check();  // throws another rank's failure if that failure came first
-    world_.fail(error.what());
-    throw error;
   }
+  check(status, fmt::format("open communicator {} on backend {}", name_, plugin_->name));
   opened();
 }
 
@@ -168,10 +160,13 @@ void BackendGroup::join_split() const {
   wait_until_idle();
   atoll_comm* nothing = nullptr;
   const atoll_status status = plugin_->table.split(comm_, nullptr, &nothing);
+  check(status, fmt::format("take part in the split of communicator {}", name_));
+}
+
+void BackendGroup::check(atoll_status status, const std::string& what) const {
   if (status == ATOLL_OK) return;
-  const Error error(static_cast<ErrorCode>(status),
-                    fmt::format("rank {}: cannot take part in the split of communicator {}: {}",
-                                world_.rank(), name_, last_error(*plugin_, comm_)));
+  const Error error = make_error(static_cast<ErrorCode>(status), "rank {}: cannot {}: {}",
+                                 world_.rank(), what, last_error(*plugin_, comm_));
   world_.fail(error.what());
   throw error;
 }

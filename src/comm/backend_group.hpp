@@ -48,7 +48,7 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   // then across hosts). Empty if the backend implements levels itself: the backend then receives
   // these lines.
   const LevelChoice& level_choice() const noexcept { return level_choice_; }
-  bool lacks_levels() const;
+  bool lacks_levels() const noexcept { return plugin_->table.has_levels == 0; }
 
   // Returns true when the backend supports this kind of operation for `dtype` and `op`, and adds in
   // the requested order.
@@ -71,6 +71,9 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   Scratch& fallback_scratch() noexcept { return fallback_scratch_; }
   Scratch& scaled_source() noexcept { return scaled_source_; }
 
+  // Unless `status` is ATOLL_OK, fails the World and throws an error that names what the backend
+  // cannot do and its reason.
+  void check(atoll_status status, const std::string& what) const;
   // Call this when the ranks called different operations, which `finding` describes. Fails the
   // World and throws.
   [[noreturn]] void disagree(const std::string& finding, Work::State& state);

@@ -95,10 +95,7 @@ Work Communicator::reduce_scatter(ConstView src, View dst, Reduction reduction, 
 
 Work Communicator::all_reduce(ConstView src, View dst, Reduction reduction, Stream& stream) {
   const Arguments arguments(*impl_->group, "all_reduce");
-  arguments.same_dtype(src, dst);
-  arguments.same_count(src, dst);
-  arguments.buffer(src, "src");
-  arguments.buffer(dst, "dst");
+  arguments.alike(src, dst);
   arguments.apart(src, dst, dst.data);
   arguments.reduction(src.dtype, reduction);
   return start(*impl_, {ATOLL_ALL_REDUCE, src, dst, src.count, src.dtype, reduction}, stream,
@@ -111,9 +108,7 @@ Work Communicator::reduce(ConstView src, View dst, Reduction reduction, int root
   arguments.buffer(src, "src");
   arguments.reduction(src.dtype, reduction);
   if (rank() == root) {
-    arguments.same_dtype(src, dst);
-    arguments.same_count(src, dst);
-    arguments.buffer(dst, "dst");
+    arguments.alike(src, dst);
     arguments.apart(src, dst, dst.data);
   }
   const View result = rank() == root ? dst : View{nullptr, 0, src.dtype};
@@ -132,11 +127,8 @@ Work Communicator::broadcast(View data, int root, Stream& stream) {
 Work Communicator::all_to_all(ConstView src, View dst, Stream& stream) {
   const Arguments arguments(*impl_->group, "all_to_all");
   const std::uint64_t count = src.count / static_cast<std::uint64_t>(size());
-  arguments.same_dtype(src, dst);
-  arguments.same_count(src, dst);
+  arguments.alike(src, dst);
   arguments.multiple(src.count, count);
-  arguments.buffer(src, "src");
-  arguments.buffer(dst, "dst");
   arguments.apart(src, dst);
   return start(*impl_, {ATOLL_ALL_TO_ALL, src, dst, count, src.dtype}, stream);
 }

@@ -1,6 +1,7 @@
-#include <fmt/core.h>
 
+#include "comm/arguments.hpp"
 #include "comm/communicator_impl.hpp"
+#include "core/errors.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -36,18 +37,11 @@ void Work::synchronize() const {
 bool Work::done() const { return !state_ || state_->event.happened(); }
 
 Work Work::local_copy(ConstView src, View dst, Stream& stream) {
-  if (src.dtype != dst.dtype || src.count != dst.count) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("a collective of one rank: src has {} elements of {}, but dst has {} of {}",
-                    src.count, atoll::name(src.dtype), dst.count, atoll::name(dst.dtype)));
-  }
-  const auto from = reinterpret_cast<std::uintptr_t>(src.data),
-             to = reinterpret_cast<std::uintptr_t>(dst.data);
-  if (from != to && from < to + dst.bytes() && to < from + src.bytes()) {
-    throw Error(ErrorCode::invalid_argument,
-                "a collective of one rank: src and dst overlap partially");
-  }
+  require(src.dtype == dst.dtype && src.count == dst.count,
+          "a collective of one rank: src has {} elements of {}, but dst has {} of {}", src.count,
+          atoll::name(src.dtype), dst.count, atoll::name(dst.dtype));
+  require(src.data == dst.data || !overlap(src, dst),
+          "a collective of one rank: src and dst overlap partially");
   if (src.data != dst.data) stream.copy(dst.data, src.data, dst.bytes());
   auto state = std::make_shared<State>();
   state->event = stream.record();
@@ -67,9 +61,7 @@ Communicator::~Communicator() {
 }
 
 Communicator Communicator::open(const Axis& axis, CommunicatorOptions options) {
-  if (!axis.world || axis.ranks.empty()) {
-    throw Error(ErrorCode::invalid_argument, "Communicator::open: the axis is empty");
-  }
+  require(axis.world && !axis.ranks.empty(), "Communicator::open: the axis is empty");
   axis.world->check();
   const Communicator* const parent = options.parent;
   if (parent) {

@@ -11,24 +11,10 @@ namespace {
 // "A called X where B called Y" comes from a backend that has already compared the calls of the
 // ranks.
 bool wants_inquiry(const Error& error) {
-  switch (error.code()) {
-    case ErrorCode::timeout:
-    case ErrorCode::backend:
-      return true;
-    case ErrorCode::mismatch:
-      return std::string_view(error.what()).find(" called ") == std::string_view::npos;
-    case ErrorCode::invalid_argument:
-    case ErrorCode::not_found:
-    case ErrorCode::unsupported:
-    case ErrorCode::peer_lost:
-    case ErrorCode::aborted:
-    case ErrorCode::io:
-    case ErrorCode::out_of_memory:
-    case ErrorCode::bad_data:
-    case ErrorCode::internal:
-      return false;
+  if (error.code() == ErrorCode::mismatch) {
+    return std::string_view(error.what()).find(" called ") == std::string_view::npos;
   }
-  return false;
+  return error.code() == ErrorCode::timeout || error.code() == ErrorCode::backend;
 }
 
 InquirySubject subject_of(const FailedOperations& failed) {

@@ -1,8 +1,7 @@
 // Fallbacks: collectives that the library builds from other operations, for backends that lack them
 // or cannot add in the requested order.
 //
-// A fallback accesses the group of ranks only through FallbackContext. It enqueues groups of
-// operations and local work on one stream, and never waits.
+// A fallback enqueues groups of operations and local work on one stream, and never waits.
 #pragma once
 
 #include <functional>
@@ -11,12 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "comm/group_shape.hpp"
-#include "comm/operation.hpp"
+#include "comm/backend_group.hpp"
+#include "device/ops.hpp"
 
 namespace atoll_v1::atoll {
-
-class BackendGroup;
 
 // The call of the user that a fallback performs, and the functions that the fallback may use.
 class FallbackContext {
@@ -28,16 +25,12 @@ class FallbackContext {
 
   std::uint64_t ranks() const { return shape.ranks; }
   std::uint64_t rank() const { return shape.rank; }
-  const Device& device() const;
-  std::span<const int> world_ranks() const;  // World rank of each rank of the group
-  std::uint64_t sequence() const;            // number of the communicator's next operation
-  // Returns true when the backend supports the operation.
-  bool performs(std::int32_t kind, DType dtype, ReduceOp op) const;
+  DeviceOps& ops() const { return group.device().ops(); }
 
   // Enqueues the operations as one group. The flight recorder lists them as parts of the user's
   // call.
   void submit(std::vector<Operation> parts) const;
-  void submit_to(BackendGroup& group, std::vector<Operation> parts) const;
+  void submit_to(BackendGroup& other, std::vector<Operation> parts) const;
   // Enqueues the messages that are not empty as one group.
   void submit_messages(std::vector<Operation> messages) const;
   // Returns memory of the communicator that all its fallbacks share; valid until the call is
@@ -48,13 +41,13 @@ class FallbackContext {
   // called different operations: then the call fails with this text on every rank.
   void enqueue_check(std::function<std::string()> find) const;
 
+  BackendGroup& group;
   const GroupShape& shape;
   const Operation& operation;
   const std::shared_ptr<Work::State>& state;
   Stream& stream;
 
  private:
-  BackendGroup& group_;
   std::int32_t called_;  // kind of the operation that the user called
 };
 
@@ -71,16 +64,15 @@ void fallback_all_gather_v(const FallbackContext& call);
 // packed in rank order.
 void exchange_v(const FallbackContext& call, ConstView src, View parts);
 
-// A sum on this rank over `ranks` parts of dst.count elements each, added in rank order.
+// A sum on this rank over parts of dst.count elements each, added in rank order.
 struct LocalSum {
   View dst;
   ConstView parts;
-  std::uint64_t ranks;
   ReduceOp op;
   int block;
   // One factor per part, in host memory; null means that every factor is 1.
   const double* factors = nullptr;
-  std::uint64_t divisor = 0;  // divisor of an average; 0 means `ranks`
+  std::uint64_t divisor = 0;  // divisor of an average; 0 means the number of parts
 };
 void sum(const FallbackContext& call, const LocalSum& what);
 

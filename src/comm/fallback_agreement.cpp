@@ -2,8 +2,6 @@
 // its factor, in one all_gather of 40 bytes per rank. The messages of a fallback do not show which
 // reduction was called: a sum and a maximum move the same bytes, and 16-bit elements may be sent as
 // f32. If ranks called different operations, every rank throws an error.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -46,7 +44,7 @@ bool same_call(const Words& a, const Words& b) {
   return std::equal(a.begin(), a.begin() + compared_words, b.begin());
 }
 
-std::string text_of(const Words& words) {
+FlightOperation call_of(const Words& words) {
   const auto byte = [what = static_cast<std::uint64_t>(words[0])](int n) {
     return static_cast<std::int32_t>(what >> (8 * n) & 0xffu);
   };
@@ -58,34 +56,31 @@ std::string text_of(const Words& words) {
   call.op = atoll_abi::op_name(byte(0));
   call.count = static_cast<std::uint64_t>(words[1]);
   if (byte(2) == ATOLL_REDUCE) call.peer = static_cast<int>(words[0] >> 24);
-  return call_text(call);
+  return call;
 }
 
 // Returns a text such as "ranks 1, 2 called A where rank 0 called B", or "" when all ranks made the
 // same call.
 std::string disagreement(std::span<const Words> calls, std::span<const int> ranks) {
-  // The different calls, each with its ranks.
-  std::vector<std::pair<Words, std::vector<int>>> groups;
+  const auto same = [&](const Words& call) { return same_call(call, calls[0]); };
+  if (std::ranges::all_of(calls, same)) return {};
+  std::vector<Words> different;
+  std::vector<CallOfRanks> groups;  // the different calls, each with its ranks
   for (std::size_t r = 0; r < calls.size(); ++r) {
-    auto group = std::ranges::find_if(
-        groups, [&](const auto& known) { return same_call(known.first, calls[r]); });
-    if (group == groups.end()) group = groups.insert(groups.end(), {calls[r], {}});
-    group->second.push_back(ranks[r]);
+    const auto known = std::ranges::find_if(
+        different, [&](const Words& call) { return same_call(call, calls[r]); });
+    const auto index = static_cast<std::size_t>(known - different.begin());
+    if (index == different.size()) {
+      different.push_back(calls[r]);
+      groups.push_back({call_of(calls[r]), {}});
+    }
+    groups[index].ranks.push_back(ranks[r]);
   }
-  if (groups.size() < 2) return {};
-  // The text compares all other calls with the most frequent call, which comes first.
-  std::ranges::stable_sort(groups, std::ranges::greater{},
-                           [](const auto& group) { return group.second.size(); });
-  for (auto& group : groups) std::ranges::sort(group.second);
-  std::string text;
-  for (std::size_t g = 1; g < groups.size(); ++g) {
-    text += fmt::format("{}{} called {}", g > 1 ? ", " : "", ranks_text(groups[g].second),
-                        text_of(groups[g].first));
-  }
-  text +=
-      fmt::format(" where {} called {}", ranks_text(groups[0].second), text_of(groups[0].first));
-  const bool same_text = std::ranges::all_of(
-      groups, [&](const auto& group) { return text_of(group.first) == text_of(groups[0].first); });
+  for (CallOfRanks& group : groups) std::ranges::sort(group.ranks);
+  const std::string text = disagreement_text(groups);
+  const bool same_text = std::ranges::all_of(groups, [&](const CallOfRanks& group) {
+    return call_text(group.operation) == call_text(groups[0].operation);
+  });
   return same_text ? text + ", with different counts" : text;
 }
 
@@ -100,12 +95,12 @@ const double* agree(const FallbackContext& call, View room) {
   const View said{room.data, call.ranks() * words_of_call, DType::i64};
   const View own = said.part(call.rank() * words_of_call, words_of_call);
   call.stream.enqueue([to = static_cast<Words*>(own.data),
-                       words = words_of(call.operation, call.sequence())] { *to = words; });
+                       words = words_of(call.operation, call.group.sequence())] { *to = words; });
   call.submit({{ATOLL_ALL_GATHER, own, said, words_of_call, DType::i64}});
   auto* const factors =
       reinterpret_cast<double*>(static_cast<std::byte*>(room.data) + said.bytes());
   const std::span from(static_cast<const Words*>(said.data), call.ranks());
-  call.enqueue_check([from, factors, ranks = call.world_ranks()] {
+  call.enqueue_check([from, factors, ranks = std::span(call.group.axis().ranks)] {
     for (std::size_t r = 0; r < from.size(); ++r) {
       factors[r] = std::bit_cast<double>(from[r][factor_word]);
     }

@@ -20,7 +20,6 @@
 #include <numeric>
 
 #include "comm/fallback.hpp"
-#include "device/ops.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -115,16 +114,16 @@ void pack(const FallbackContext& call, const Grid& grid, ConstView src,
       const ConstView from = src.part(begins[r] + first, count);
       at += count;
       if (is_16_bit(src.dtype)) {
-        call.device().ops().cast(call.stream, to, from);
+        call.ops().cast(call.stream, to, from);
       } else if (call.operation.reduction.factor == 1.0) {
         call.stream.copy(to.data, from.data, from.bytes());
       } else {
-        call.device().ops().scale(call.stream, to, from, call.operation.reduction.factor);
+        call.ops().scale(call.stream, to, from, call.operation.reduction.factor);
       }
     }
   }
   if (is_16_bit(src.dtype) && call.operation.reduction.factor != 1.0 && own.count > 0) {
-    call.device().ops().scale(call.stream, own, own, call.operation.reduction.factor);
+    call.ops().scale(call.stream, own, own, call.operation.reduction.factor);
   }
 }
 
@@ -170,13 +169,12 @@ void sum_piece(const FallbackContext& call, const Grid& grid, const Pieces& piec
   const bool divides = op == ReduceOp::avg;
   const Levels& levels = *call.shape.levels;
   exchange_inside(call, grid, pieces.own, pieces.columns);
-  sum(call, {pieces.partial, pieces.columns, grid.inner(), divides ? ReduceOp::sum : op,
-             levels.inner_block});
+  sum(call, {pieces.partial, pieces.columns, divides ? ReduceOp::sum : op, levels.inner_block});
   exchange_across(call, grid, pieces.partial, pieces.slices);
   const bool rounds = is_16_bit(dst.dtype);
-  sum(call, {rounds ? pieces.sum : dst, pieces.slices, grid.outer(), op, levels.outer_block,
-             nullptr, divides ? call.ranks() : 0});
-  if (rounds && dst.count > 0) call.device().ops().cast(call.stream, dst, pieces.sum);
+  sum(call, {rounds ? pieces.sum : dst, pieces.slices, op, levels.outer_block, nullptr,
+             divides ? call.ranks() : 0});
+  if (rounds && dst.count > 0) call.ops().cast(call.stream, dst, pieces.sum);
 }
 
 }  // namespace

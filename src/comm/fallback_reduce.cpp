@@ -20,7 +20,6 @@
 
 #include "comm/fallback.hpp"
 #include "device/host/kernels.hpp"
-#include "device/ops.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -88,7 +87,7 @@ void sum_slices(const FallbackContext& call, ConstView src, const Counts& counts
   const View parts = room.view(2, dst.count * call.ranks(), dst.dtype);
   if (scales_before_send(operation) && src.count > 0) {
     const View scaled = room.view(3, src.count, src.dtype);
-    call.device().ops().scale(call.stream, scaled, src, operation.reduction.factor);
+    call.ops().scale(call.stream, scaled, src, operation.reduction.factor);
     src = scaled;
   }
   if (operation.counts.empty()) {
@@ -96,7 +95,7 @@ void sum_slices(const FallbackContext& call, ConstView src, const Counts& counts
   } else {
     exchange_v(call, src, parts);
   }
-  sum(call, {dst, parts, call.ranks(), operation.reduction.op, shape.block,
+  sum(call, {dst, parts, operation.reduction.op, shape.block,
              scales_at_sum(operation) ? factors : nullptr});
 }
 
@@ -151,24 +150,14 @@ Slices scatter_cut(const FallbackContext& call) {
 void sum(const FallbackContext& call, const LocalSum& what) {
   if (what.dst.count == 0) return;
   if (!what.factors && what.divisor == 0) {
-    return call.device().ops().reduce(call.stream, what.dst, what.parts, what.op, what.block);
+    return call.ops().reduce(call.stream, what.dst, what.parts, what.op, what.block);
   }
   call.stream.enqueue([what] {
-    const std::uint64_t count = what.dst.count;
-    std::vector<const void*> from;
-    for (std::uint64_t r = 0; r < what.ranks; ++r) {
-      from.push_back(what.parts.part(r * count, count).data);
-    }
-    void* const to = what.dst.data;
-    host::reduce_into({{&to, 1},
-                       from,
-                       what.factors,
-                       count,
-                       what.dst.dtype,
-                       what.op,
-                       static_cast<int>(what.divisor > 0 ? what.divisor : what.ranks),
-                       host::Stores::cached,
-                       static_cast<std::size_t>(what.block)});
+    host::reduce(what.dst, what.parts,
+                 {.factors = what.factors,
+                  .op = what.op,
+                  .divisor = static_cast<int>(what.divisor),
+                  .block = static_cast<std::size_t>(what.block)});
   });
 }
 
@@ -201,13 +190,13 @@ void fallback_all_reduce(const FallbackContext& call) {
 void fallback_reduce(const FallbackContext& call) {
   const Operation& operation = call.operation;
   const bool scatters =
-      call.performs(ATOLL_REDUCE_SCATTER, operation.dtype, operation.reduction.op);
+      call.group.performs(ATOLL_REDUCE_SCATTER, operation.dtype, operation.reduction.op);
   const auto [whole, mine] = scatters ? scatter_cut(call) : sum_cut(call);
   const bool is_root = call.rank() == static_cast<std::uint64_t>(operation.peer);
   const View result = is_root ? whole : View{nullptr, 0, mine.dtype};
   const Operation gather{ATOLL_GATHER, mine,          result,        mine.count,
                          mine.dtype,   ReduceOp::sum, operation.peer};
-  if (call.performs(ATOLL_GATHER, mine.dtype, ReduceOp::sum)) {
+  if (call.group.performs(ATOLL_GATHER, mine.dtype, ReduceOp::sum)) {
     call.submit({gather});
   } else {
     fallback_gather(call.with(gather));

@@ -10,6 +10,10 @@
 namespace atoll_v1::atoll {
 namespace {
 
+std::string allocation(const BackendGroup& group, std::size_t bytes) {
+  return fmt::format("allocate {} bytes for communicator {}", bytes, group.name());
+}
+
 // One allocation. The first backend with an allocator of its own allocates the memory; without such
 // a backend, the device does.
 class Memory {
@@ -19,9 +23,9 @@ class Memory {
       : device_(device), bytes_(bytes) {
     for (const auto& group : groups) {
       if (!group->plugin().table.mem_alloc) continue;
-      check(*group, bytes,
-            group->plugin().table.mem_alloc(bytes, memory_of(device.kind()),
-                                            device.ordinal(), &data_));
+      group->check(group->plugin().table.mem_alloc(bytes, memory_of(device.kind()),
+                                                   device.ordinal(), &data_),
+                   allocation(*group, bytes));
       owner_ = &group->plugin();
       device.backend()->adopt(data_, bytes);
       return;
@@ -49,16 +53,6 @@ class Memory {
   void* data() const noexcept { return data_; }
   std::size_t bytes() const noexcept { return bytes_; }
 
-  static void check(BackendGroup& group, std::size_t bytes, atoll_status status) {
-    if (status == ATOLL_OK) return;
-    const Error error(static_cast<ErrorCode>(status),
-                      fmt::format("rank {}: cannot allocate {} bytes for communicator {}: {}",
-                                  group.world().rank(), bytes, group.name(),
-                                  last_error(group.plugin(), group.handle())));
-    group.world().fail(error.what());
-    throw error;
-  }
-
  private:
   Device device_;
   std::size_t bytes_;
@@ -84,8 +78,8 @@ class RegisteredMemory {
   void register_with(const std::shared_ptr<BackendGroup>& group) {
     const auto register_memory = group->plugin().table.register_memory;
     if (!register_memory) return;
-    Memory::check(*group, memory_->bytes(),
-                  register_memory(group->handle(), memory_->data(), memory_->bytes()));
+    group->check(register_memory(group->handle(), memory_->data(), memory_->bytes()),
+                 allocation(*group, memory_->bytes()));
     registered_.push_back(group);
   }
 

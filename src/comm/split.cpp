@@ -2,10 +2,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "atoll/communicator.hpp"
 #include "comm/communicator_impl.hpp"
+#include "core/errors.hpp"
+#include "core/text.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -22,18 +23,11 @@ std::string to_text(const Wish& wish) {
 
 Wish wish_from(std::string_view text, int rank) {
   if (text.empty()) return {};
-  int color = 0;
-  Wish wish;
-  const char* const end = text.data() + text.size();
-  const auto first = std::from_chars(text.data(), end, color);
-  const auto second = first.ptr == end ? first : std::from_chars(first.ptr + 1, end, wish.key);
-  if (first.ec != std::errc() || second.ec != std::errc() || second.ptr != end) {
-    throw Error(
-        ErrorCode::bad_data,
-        fmt::format("split: rank {} sent \"{}\", which is not a color and a key", rank, text));
-  }
-  wish.color = color;
-  return wish;
+  const auto words = split(text, ' ');
+  const auto color = number_from<int>(words.front()), key = number_from<int>(words.back());
+  require(words.size() == 2 && color && key, ErrorCode::bad_data,
+          "split: rank {} sent \"{}\", which is not a color and a key", rank, text);
+  return {color, *key};
 }
 
 Wish wish_of(const BackendGroup& group, int rank, std::string_view at) {
@@ -42,10 +36,9 @@ Wish wish_of(const BackendGroup& group, int rank, std::string_view at) {
     return wish_from(group.world().get(at, timeout), rank);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::timeout) throw;
-    throw Error(
-        ErrorCode::timeout,
-        fmt::format("rank {}: split of communicator {}: rank {} did not call split() within {} s",
-                    group.world().rank(), group.name(), rank, timeout.count()));
+    throw make_error(ErrorCode::timeout,
+                     "rank {}: split of communicator {}: rank {} did not call split() within {} s",
+                     group.world().rank(), group.name(), rank, timeout.count());
   }
 }
 

@@ -7,15 +7,14 @@
 #include "atoll/communicator.hpp"
 #include "atoll/world.hpp"
 #include "comm/communicator_impl.hpp"
+#include "core/text.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
 
 Transports parse(std::string_view text) {
   Transports result;
-  while (!text.empty()) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(line.size() + 1, text.size()));
+  for (const std::string_view line : split(text, '\n')) {
     const std::size_t equals = line.find('=');
     if (equals == std::string_view::npos) continue;
     const std::string_view name = line.substr(0, equals), value = line.substr(equals + 1);

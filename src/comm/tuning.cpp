@@ -13,42 +13,26 @@
 #include <limits>
 #include <sstream>
 
-#include "atoll/error.hpp"
 #include "atoll/plugin_names.hpp"
+#include "core/errors.hpp"
+#include "core/text.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
 
-constexpr std::string_view blanks = " \t\r";
-
-[[noreturn]] void refuse(std::string_view where, std::string_view why) {
-  throw Error(ErrorCode::invalid_argument, fmt::format("{}: {}", where, why));
-}
-
-std::string_view trimmed(std::string_view text) {
-  const std::size_t first = text.find_first_not_of(blanks);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(blanks) - first + 1);
+template <class... Args>
+Error bad(std::string_view where, fmt::format_string<Args...> why, Args&&... args) {
+  return invalid("{}: {}", where, fmt::format(why, std::forward<Args>(args)...));
 }
 
 std::vector<std::string_view> words_of(std::string_view text) {
   std::vector<std::string_view> words;
   for (text = trimmed(text); !text.empty(); text = trimmed(text)) {
-    const std::size_t end = std::min(text.find_first_of(blanks), text.size());
+    const std::size_t end = std::min(text.find_first_of(" \t\r"), text.size());
     words.push_back(text.substr(0, end));
     text.remove_prefix(end);
   }
   return words;
-}
-
-std::vector<std::string_view> split_at(std::string_view text, char separator) {
-  std::vector<std::string_view> pieces;
-  while (true) {
-    const std::size_t end = text.find(separator);
-    pieces.push_back(text.substr(0, end));
-    if (end == std::string_view::npos) return pieces;
-    text.remove_prefix(end + 1);
-  }
 }
 
 std::uint64_t bytes_from(std::string_view text, std::string_view where) {
@@ -59,25 +43,22 @@ std::uint64_t bytes_from(std::string_view text, std::string_view where) {
   constexpr std::array<std::string_view, 4> units = {"", "K", "M", "G"};
   const auto* const found = std::ranges::find(units, unit);
   if (problem != std::errc() || found == units.end()) {
-    refuse(where,
-           fmt::format("\"{}\" is not a size: write bytes, or a number with K, M or G", text));
+    throw bad(where, "\"{}\" is not a size: write bytes, or a number with K, M or G", text);
   }
   const auto shift = 10 * static_cast<unsigned>(found - units.begin());
   if (bytes > std::numeric_limits<std::uint64_t>::max() >> shift) {
-    refuse(where, fmt::format("the size \"{}\" is too large", text));
+    throw bad(where, "the size \"{}\" is too large", text);
   }
   return bytes << shift;
 }
 
 int connections_from(std::string_view text, std::string_view where) {
   constexpr int most = 16;
-  int number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [rest, problem] = std::from_chars(text.data(), end, number);
-  if (problem != std::errc() || rest != end || number < 1 || number > most) {
-    refuse(where, fmt::format("\"{}\" is not a number of connections from 1 to {}", text, most));
+  const std::optional<int> number = number_from<int>(text);
+  if (!number || *number < 1 || *number > most) {
+    throw bad(where, "\"{}\" is not a number of connections from 1 to {}", text, most);
   }
-  return number;
+  return *number;
 }
 
 // Returns the names of all collectives in alphabetical order.
@@ -92,18 +73,16 @@ std::string line(std::string_view collective, std::uint64_t least, std::string_v
                  std::string_view where) {
   const std::int32_t kind = atoll_abi::kind_of(collective);
   if (kind < 0 || atoll_abi::is_message(kind)) {
-    refuse(where, fmt::format("unknown collective \"{}\"; the collectives are: {}", collective,
-                              fmt::join(collectives(), ", ")));
+    throw bad(where, "unknown collective \"{}\"; the collectives are: {}", collective,
+              fmt::join(collectives(), ", "));
   }
   return fmt::format("{} {} {}\n", collective, least, algorithm);
 }
 
 std::string from_file(const std::string& path) {
   std::ifstream file(path);
-  if (!file) {
-    throw Error(ErrorCode::io, fmt::format("cannot open the tuning file {} (ATOLL_TUNING): {}",
-                                           path, std::strerror(errno)));
-  }
+  require(file.is_open(), ErrorCode::io, "cannot open the tuning file {} (ATOLL_TUNING): {}", path,
+          std::strerror(errno));
   std::string lines, text;
   for (int number = 1; std::getline(file, text); ++number) {
     const auto words = words_of(std::string_view(text).substr(0, text.find('#')));
@@ -114,13 +93,11 @@ std::string from_file(const std::string& path) {
       continue;
     }
     if (words.size() != 3) {
-      refuse(where, "expected COLLECTIVE MIN_BYTES ALGORITHM, or connections N");
+      throw bad(where, "expected COLLECTIVE MIN_BYTES ALGORITHM, or connections N");
     }
     lines += line(words[0], bytes_from(words[1], where), words[2], where);
   }
-  if (file.bad()) {
-    throw Error(ErrorCode::io, fmt::format("cannot read the tuning file {} (ATOLL_TUNING)", path));
-  }
+  require(!file.bad(), ErrorCode::io, "cannot read the tuning file {} (ATOLL_TUNING)", path);
   return lines;
 }
 
@@ -128,11 +105,11 @@ std::string from_variable(std::string_view text) {
   if (trimmed(text).empty()) return {};
   const std::string where = fmt::format("ATOLL_ALGORITHM=\"{}\"", text);
   std::string lines;
-  for (const std::string_view choice : split_at(text, ',')) {
-    const auto halves = split_at(choice, ':');
+  for (const std::string_view choice : split(text, ',')) {
+    const auto halves = split(choice, ':');
     const bool whole =
         halves.size() == 2 && words_of(halves[0]).size() == 1 && words_of(halves[1]).size() == 1;
-    if (!whole) refuse(where, "expected a comma-separated list of COLLECTIVE:ALGORITHM");
+    if (!whole) throw bad(where, "expected a comma-separated list of COLLECTIVE:ALGORITHM");
     lines += line(trimmed(halves[0]), 0, trimmed(halves[1]), where);
   }
   return lines;

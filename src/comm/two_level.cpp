@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "comm/backend_group.hpp"
 #include "core/log.hpp"
 
 namespace atoll_v1::atoll {

@@ -5,14 +5,14 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdlib>
 #include <fstream>
 #include <numeric>
 #include <variant>
 
-#include "atoll/error.hpp"
+#include "core/errors.hpp"
 #include "core/log.hpp"
+#include "core/text.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -60,8 +60,7 @@ const Row rows[] = {
       "comma-separated network interfaces, one per rail; empty: that of the default route"},
      &Config::interface},
     {{"ATOLL_HOST_ID", "",
-      "ranks with different values count as different hosts, to test several hosts on one "
-      "machine"},
+      "ranks with different values count as different hosts, to test several hosts on one machine"},
      &Config::host_id},
     {{"ATOLL_RENDEZVOUS_TIMEOUT", "seconds", "time for all ranks to join the job"},
      &Config::rendezvous_timeout,
@@ -114,20 +113,17 @@ const Row* find_row(std::string_view name) {
 }
 
 [[noreturn]] void reject(std::string_view variable, std::string_view value, std::string_view want) {
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("{}=\"{}\": expected {}", variable, value, want));
+  throw invalid("{}=\"{}\": expected {}", variable, value, want);
 }
 
 int parse_number(const Row& row, std::string_view value) {
-  int number = 0;
-  const auto [end, problem] = std::from_chars(value.data(), value.data() + value.size(), number);
-  if (problem != std::errc{} || end != value.data() + value.size() || number < row.limits.least ||
-      number > row.limits.most) {
+  const std::optional<int> number = number_from<int>(value);
+  if (!number || *number < row.limits.least || *number > row.limits.most) {
     reject(row.entry.variable, value,
            fmt::format("a whole number{}{} from {} to {}", row.entry.unit.empty() ? "" : " of ",
                        row.entry.unit, row.limits.least, row.limits.most));
   }
-  return number;
+  return *number;
 }
 
 void set_row(Config& config, const Row& row, std::string_view value) {
@@ -148,8 +144,7 @@ void set_row(Config& config, const Row& row, std::string_view value) {
   } else if (const auto* seconds = std::get_if<std::chrono::seconds Config::*>(&row.field)) {
     config.*(*seconds) = std::chrono::seconds(parse_number(row, value));
   } else {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{} can only be set in the environment", row.entry.variable));
+    throw invalid("{} can only be set in the environment", row.entry.variable);
   }
 }
 
@@ -201,24 +196,15 @@ std::string as_variable(std::string_view name) {
   return result;
 }
 
-std::string_view trimmed(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t\r");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
-}
-
 void read_file(Config& config, const std::string& path, std::vector<std::string>& warnings) {
   std::ifstream file(path);
-  if (!file) throw Error(ErrorCode::not_found, fmt::format("ATOLL_CONFIG={}: cannot read", path));
+  if (!file) throw make_error(ErrorCode::not_found, "ATOLL_CONFIG={}: cannot read", path);
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
     const std::string_view text = trimmed(std::string_view(line).substr(0, line.find('#')));
     if (text.empty()) continue;
     const auto equals = text.find('=');
-    if (equals == std::string_view::npos) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("{}:{}: expected `name = value`", path, number));
-    }
+    require(equals != std::string_view::npos, "{}:{}: expected `name = value`", path, number);
     const std::string_view name = trimmed(text.substr(0, equals));
     const Row* row = find_row(name);
     if (row == nullptr) {
@@ -267,9 +253,8 @@ Config Config::from_env() {
 void Config::set(std::string_view name, std::string_view value) {
   const Row* row = find_row(name);
   if (row == nullptr) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("unknown setting {}; did you mean {}?", name,
-                            nearest_variable(as_variable(name))));
+    throw invalid("unknown setting {}; did you mean {}?", name,
+                  nearest_variable(as_variable(name)));
   }
   set_row(*this, *row, value);
 }

@@ -20,7 +20,8 @@
 #include <sstream>
 #include <vector>
 
-#include "atoll/error.hpp"
+#include "core/errors.hpp"
+#include "core/text.hpp"
 
 namespace atoll_v1::atoll::net {
 namespace {
@@ -30,7 +31,6 @@ constexpr std::size_t most_rails = 16;
 struct Interface {
   std::string name;
   std::string address;
-  int family = 0;
   unsigned flags = 0;
 };
 
@@ -57,7 +57,7 @@ std::vector<Interface> list_interfaces() {
                         nullptr, 0, NI_NUMERICHOST) != 0) {
         continue;
       }
-      result.push_back({item->ifa_name, text.data(), family, item->ifa_flags});
+      result.push_back({item->ifa_name, text.data(), item->ifa_flags});
     }
   }
   return result;
@@ -89,12 +89,6 @@ std::string default_of_v6(const Fields& fields) {
   const bool all = fields.size() > 2 && fields[1] == "00" &&
                    fields[0].find_first_not_of('0') == std::string::npos;
   return all && fields.back() != "lo" ? fields.back() : "";
-}
-
-std::string_view trimmed(std::string_view text) {
-  const std::size_t first = text.find_first_not_of(' ');
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(' ') - first + 1);
 }
 
 const Interface* find_interface(const std::vector<Interface>& all, std::string_view name) {
@@ -143,16 +137,13 @@ std::vector<std::string> rail_addresses(std::string_view interfaces) {
     for (const Interface& item : all) {
       if (std::ranges::find(known, item.name) == known.end()) known.push_back(item.name);
     }
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("ATOLL_INTERFACE=\"{}\": {}; interfaces with an address: {}", interfaces, why,
-                    known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
+    throw invalid("ATOLL_INTERFACE=\"{}\": {}; interfaces with an address: {}", interfaces, why,
+                  known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", ")));
   };
   std::vector<std::string_view> names;
   std::vector<std::string> result;
-  for (std::string_view rest = interfaces;;) {
-    const auto comma = rest.find(',');
-    const std::string_view name = trimmed(rest.substr(0, comma));
+  for (const std::string_view piece : split(interfaces, ',')) {
+    const std::string_view name = trimmed(piece);
     if (std::ranges::find(names, name) != names.end()) {
       reject(fmt::format("{} is listed twice; name each rail once", name));
     }
@@ -169,8 +160,6 @@ std::vector<std::string> rail_addresses(std::string_view interfaces) {
     }
     names.push_back(name);
     result.push_back(item->address);
-    if (comma == std::string_view::npos) break;
-    rest.remove_prefix(comma + 1);
   }
   if (result.size() > most_rails) reject(fmt::format("at most {} rails", most_rails));
   return result;
@@ -183,9 +172,7 @@ std::string random_token(std::size_t bytes) {
     throw Error(ErrorCode::io,
                 "getrandom failed: there are no random bytes for the token of the job");
   }
-  std::string result;
-  for (const unsigned char byte : random) result += fmt::format("{:02x}", byte);
-  return result;
+  return fmt::format("{:02x}", fmt::join(random, ""));
 }
 
 }  // namespace atoll_v1::atoll::net

@@ -4,32 +4,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <cstdlib>
 
-#include "atoll/error.hpp"
+#include "core/errors.hpp"
+#include "core/text.hpp"
 
 namespace atoll_v1::atoll::launch {
-namespace {
-
-std::optional<int> to_int(std::string_view text) {
-  int value = 0;
-  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (problem != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-std::vector<std::string> split(std::string_view text, char separator) {
-  std::vector<std::string> result;
-  for (;;) {
-    const auto end = text.find(separator);
-    result.emplace_back(text.substr(0, end));
-    if (end == std::string_view::npos) return result;
-    text.remove_prefix(end + 1);
-  }
-}
-
-}  // namespace
 
 std::string to_text(const Endpoint& endpoint) {
   return fmt::format("{}|{}|{}|{}", endpoint.host_id, fmt::join(endpoint.addresses, ","),
@@ -37,13 +17,15 @@ std::string to_text(const Endpoint& endpoint) {
 }
 
 Endpoint endpoint_from_text(std::string_view text) {
-  const std::vector<std::string> fields = split(text, '|');
-  const std::optional<int> port = fields.size() == 4 ? to_int(fields[2]) : std::nullopt;
+  const auto fields = split(text, '|');
+  const auto port = fields.size() == 4 ? number_from<int>(fields[2]) : std::nullopt;
   if (!port || *port < 1 || *port > 65535 || fields[1].empty()) {
     throw Error(ErrorCode::bad_data,
                 "the text that rank 0 published through the launcher is not a store address");
   }
-  return {fields[0], split(fields[1], ','), *port, fields[3]};
+  const auto addresses = split(fields[1], ',');
+  return {
+      std::string(fields[0]), {addresses.begin(), addresses.end()}, *port, std::string(fields[3])};
 }
 
 std::optional<std::string> variable(const char* name) {
@@ -55,11 +37,9 @@ std::optional<std::string> variable(const char* name) {
 std::optional<int> number(const char* name, int least) {
   const std::optional<std::string> text = variable(name);
   if (!text) return std::nullopt;
-  const std::optional<int> value = to_int(*text);
-  if (!value || *value < least) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{}=\"{}\": expected a whole number from {}", name, *text, least));
-  }
+  const std::optional<int> value = number_from<int>(*text);
+  require(value && *value >= least, "{}=\"{}\": expected a whole number from {}", name, *text,
+          least);
   return value;
 }
 
@@ -70,20 +50,13 @@ std::optional<Endpoint> configured_endpoint(const Config& config) {
   if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
   }
-  int port = -1;
-  if (colon != std::string::npos) {
-    port = to_int(std::string_view(config.addr).substr(colon + 1)).value_or(-1);
-  }
-  if (host.empty() || port < 0 || port > 65535) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("ATOLL_ADDR=\"{}\": expected host:port", config.addr));
-  }
-  if (port == 0 && config.rank > 0) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("ATOLL_ADDR=\"{}\" on rank {}: only rank 0 may choose port 0; set the "
-                            "port that rank 0 logs",
-                            config.addr, config.rank));
-  }
+  const std::string port_text = colon == std::string::npos ? "" : config.addr.substr(colon + 1);
+  const int port = number_from<int>(port_text).value_or(-1);
+  require(!host.empty() && port >= 0 && port <= 65535, "ATOLL_ADDR=\"{}\": expected host:port",
+          config.addr);
+  require(port > 0 || config.rank <= 0,
+          "ATOLL_ADDR=\"{}\" on rank {}: only rank 0 may choose port 0; set the port that rank 0 logs",
+          config.addr, config.rank);
   return Endpoint{"", {host}, port, config.token};
 }
 
@@ -98,19 +71,13 @@ namespace {
 // rank, ATOLL_ADDR and ATOLL_TOKEN.
 std::optional<Job> find_explicit(const Config& config) {
   if (config.rank < 0 && config.size < 0) return std::nullopt;
-  if (config.rank < 0 || config.size < 1 || config.rank >= config.size) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("ATOLL_RANK={} and ATOLL_SIZE={}: expected 0 <= rank < size",
-                            config.rank, config.size));
-  }
+  require(config.rank >= 0 && config.rank < config.size,
+          "ATOLL_RANK={} and ATOLL_SIZE={}: expected 0 <= rank < size", config.rank, config.size);
   Job job{"explicit", config.rank, config.size, configured_endpoint(config), nullptr};
-  if (job.size > 1 && !job.agreed) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("rank {} of {} was set by ATOLL_RANK: also set ATOLL_ADDR (host:port of rank "
-                    "0) and ATOLL_TOKEN (a secret of the job)",
-                    job.rank, job.size));
-  }
+  require(job.size == 1 || job.agreed,
+          "rank {} of {} was set by ATOLL_RANK: also set ATOLL_ADDR (host:port of rank 0) and "
+          "ATOLL_TOKEN (a secret of the job)",
+          job.rank, job.size);
   return job;
 }
 
@@ -122,25 +89,17 @@ std::optional<Job> find_torchrun(const Config& config) {
   const std::optional<std::string> address = variable("MASTER_ADDR");
   if (!rank || !size || !address) return std::nullopt;
   Job job{"torchrun", *rank, *size, configured_endpoint(config), nullptr};
-  if (*rank >= *size) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("RANK={} and WORLD_SIZE={}: expected rank < size", *rank, *size));
-  }
+  require(*rank < *size, "RANK={} and WORLD_SIZE={}: expected rank < size", *rank, *size);
   if (*size == 1 || job.agreed) return job;
 
   const int port = config.port != 0 ? config.port : number("MASTER_PORT", 1).value_or(0) + 1;
-  if (port < 2 || port > 65535) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        "no port for the store: set MASTER_PORT (the store uses the next port) or ATOLL_PORT");
-  }
+  require(port >= 2 && port <= 65535,
+          "no port for the store: set MASTER_PORT (the store uses the next port) or ATOLL_PORT");
   const std::vector<net::Address> addresses = net::resolve(*address, port);
-  if (config.token.empty() && !std::ranges::all_of(addresses, net::is_loopback)) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("MASTER_ADDR={} can be reached from other hosts: set ATOLL_TOKEN to a "
-                            "secret of the job on every rank",
-                            *address));
-  }
+  require(!config.token.empty() || std::ranges::all_of(addresses, net::is_loopback),
+          "MASTER_ADDR={} can be reached from other hosts: set ATOLL_TOKEN to a secret of the job "
+          "on every rank",
+          *address);
   job.agreed = Endpoint{"", {*address}, port, config.token};
   return job;
 }
@@ -155,13 +114,10 @@ std::optional<Job> find_slurm(const Config& config) {
   if (!size) size = number("SLURM_NTASKS", 1);
   if (!rank || !size || *size == 1) return std::nullopt;
   Job job{"slurm", *rank, *size, configured_endpoint(config), nullptr};
-  if (!job.agreed) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("rank {} of {} of a Slurm step without PMI: start it with `srun "
-                            "--mpi=pmix`, or set ATOLL_ADDR (host:port of rank 0) and ATOLL_TOKEN "
-                            "(a secret of the job)",
-                            *rank, *size));
-  }
+  require(job.agreed.has_value(),
+          "rank {} of {} of a Slurm step without PMI: start it with `srun --mpi=pmix`, or set "
+          "ATOLL_ADDR (host:port of rank 0) and ATOLL_TOKEN (a secret of the job)",
+          *rank, *size);
   return job;
 }
 

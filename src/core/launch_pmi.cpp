@@ -22,6 +22,7 @@
 
 #include "atoll/error.hpp"
 #include "core/launch.hpp"
+#include "core/text.hpp"
 
 namespace atoll_v1::atoll::launch {
 namespace {
@@ -30,12 +31,10 @@ using net::Clock;
 
 // Returns the value of `name` in "cmd=x name=value ...", or "" if the line does not contain it.
 std::string_view field(std::string_view line, std::string_view name) {
-  while (!line.empty()) {
-    const std::string_view word = line.substr(0, line.find(' '));
+  for (const std::string_view word : split(line, ' ')) {
     if (word.size() > name.size() && word.starts_with(name) && word[name.size()] == '=') {
       return word.substr(name.size() + 1);
     }
-    line.remove_prefix(std::min(line.size(), word.size() + 1));
   }
   return {};
 }

@@ -6,7 +6,6 @@
 // PMIx counts calls of PMIx_Init, so an MPI library in this process may call it before us, after us or
 // never. Each of our calls has a matching PMIx_Finalize at the end of the World.
 #include <dlfcn.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -15,9 +14,10 @@
 #include <cstring>
 #include <thread>
 
-#include "atoll/error.hpp"
+#include "core/errors.hpp"
 #include "core/launch.hpp"
 #include "core/log.hpp"
+#include "core/text.hpp"
 
 namespace atoll_v1::atoll::launch {
 namespace {
@@ -59,10 +59,10 @@ class PmixRendezvous final : public Rendezvous {
     // library is never closed, because its threads may still run.
     void* library = ::dlopen("libpmix.so.2", RTLD_NOW | RTLD_GLOBAL);
     if (library == nullptr) {
-      throw Error(ErrorCode::not_found,
-                  fmt::format("the launcher uses PMIx, but its client library cannot be loaded "
-                              "({}): install libpmix2, or set ATOLL_ADDR and ATOLL_TOKEN",
-                              ::dlerror()));
+      throw make_error(ErrorCode::not_found,
+                       "the launcher uses PMIx, but its client library cannot be loaded ({}): "
+                       "install libpmix2, or set ATOLL_ADDR and ATOLL_TOKEN",
+                       ::dlerror());
     }
     load(library, "PMIx_Init", init_);
     load(library, "PMIx_Finalize", finalize_);
@@ -82,12 +82,9 @@ class PmixRendezvous final : public Rendezvous {
   int rank() const { return static_cast<int>(self_.rank); }
 
   int size() {
-    int result = 0;
-    get(pmix_any_rank, "pmix.job.size", std::chrono::seconds(60), [&](const PmixValue& value) {
-      if (value.type == pmix_uint32) result = static_cast<int>(value.data.number);
-    });
-    if (result < 1)
-      throw Error(ErrorCode::backend, "PMIx: the launcher does not report the job size");
+    const std::string text = get(pmix_any_rank, "pmix.job.size", std::chrono::seconds(60));
+    const int result = number_from<int>(text).value_or(0);
+    require(result >= 1, ErrorCode::backend, "PMIx: the launcher does not report the job size");
     return result;
   }
 
@@ -101,30 +98,23 @@ class PmixRendezvous final : public Rendezvous {
   }
 
   std::string look_up(Clock::time_point deadline) override {
-    std::string result;
-    get(0, key_.c_str(), std::chrono::ceil<std::chrono::seconds>(deadline - Clock::now()),
-        [&](const PmixValue& value) {
-          if (value.type == pmix_string && value.data.text != nullptr) result = value.data.text;
-        });
-    return result;
+    return get(0, key_.c_str(), std::chrono::ceil<std::chrono::seconds>(deadline - Clock::now()));
   }
 
  private:
   template <class F>
   static void load(void* library, const char* name, F& function) {
     function = reinterpret_cast<F>(::dlsym(library, name));
-    if (function == nullptr) {
-      throw Error(ErrorCode::unsupported, fmt::format("libpmix.so.2 has no {}", name));
-    }
+    require(function != nullptr, ErrorCode::unsupported, "libpmix.so.2 has no {}", name);
   }
 
   void check(const char* call, int status) const {
     if (status == pmix_success) return;
-    throw Error(ErrorCode::backend, fmt::format("{}: {}", call, error_string_(status)));
+    throw make_error(ErrorCode::backend, "{}: {}", call, error_string_(status));
   }
 
-  template <class Reader>
-  void get(std::uint32_t rank, const char* key, std::chrono::seconds timeout, Reader&& reader) {
+  // Returns the value of a key as text; "" if it is neither text nor a number.
+  std::string get(std::uint32_t rank, const char* key, std::chrono::seconds timeout) {
     PmixProcess whose = self_;
     whose.rank = rank;
     PmixInfo limit{};
@@ -142,16 +132,18 @@ class PmixRendezvous final : public Rendezvous {
       status = get_(&whose, key, &limit, 1, &value);
     }
     if (status != pmix_success || value == nullptr) {
-      throw Error(
-          ErrorCode::timeout,
-          fmt::format("rank {}: rank 0 did not publish its store within {} s (PMIx_Get: {})",
-                      self_.rank, timeout.count(), error_string_(status)));
+      throw make_error(ErrorCode::timeout,
+                       "rank {}: rank 0 did not publish its store within {} s (PMIx_Get: {})",
+                       self_.rank, timeout.count(), error_string_(status));
     }
-    reader(*value);
+    std::string result;
+    if (value->type == pmix_uint32) result = std::to_string(value->data.number);
+    if (value->type == pmix_string && value->data.text != nullptr) result = value->data.text;
     // PMIx_Get passes ownership of the value and its text to the caller, but the library exports no
     // function to free them.
     if (value->type == pmix_string) std::free(value->data.text);
     std::free(value);
+    return result;
   }
 
   PmixProcess self_{};

@@ -7,7 +7,7 @@
 #include <atomic>
 #include <memory>
 
-#include "atoll/error.hpp"
+#include "core/errors.hpp"
 
 namespace atoll_v1::atoll::log {
 namespace {
@@ -47,9 +47,7 @@ Level level_from_name(std::string_view name) {
   for (std::size_t i = 0; i < levels.size(); ++i) {
     if (levels[i].name == name) return static_cast<Level>(i);
   }
-  throw Error(
-      ErrorCode::invalid_argument,
-      fmt::format("log level \"{}\": expected trace, debug, info, warn, error or off", name));
+  throw invalid("log level \"{}\": expected trace, debug, info, warn, error or off", name);
 }
 
 void set_level(Level level) { logger().set_level(to_spdlog(level)); }

@@ -2,7 +2,6 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -18,26 +17,25 @@
 #include <system_error>
 #include <utility>
 
-#include "atoll/error.hpp"
+#include "core/errors.hpp"
 
 namespace atoll_v1::atoll::net {
 namespace {
 
 [[noreturn]] void fail(std::string_view action, const Address& address, int number) {
-  throw Error(ErrorCode::io,
-              fmt::format("cannot {} {} port {}: {}", action, numeric_host(address),
-                          port_of(address), std::generic_category().message(number)));
+  throw make_error(ErrorCode::io, "cannot {} {} port {}: {}", action, numeric_host(address),
+                   port_of(address), std::generic_category().message(number));
 }
 
 const sockaddr* as_sockaddr(const Address& address) noexcept {
   return reinterpret_cast<const sockaddr*>(address.bytes.data());
 }
 
+int family_of(const Address& address) noexcept { return as_sockaddr(address)->sa_family; }
+
 Address from_sockaddr(const void* data, socklen_t length) {
   const auto* first = static_cast<const std::byte*>(data);
-  Address result{{first, first + length}, 0};
-  result.family = as_sockaddr(result)->sa_family;
-  return result;
+  return {{first, first + length}};
 }
 
 // Enables keepalive probes, which detect within half a minute that a host has lost power.
@@ -88,8 +86,8 @@ std::vector<Address> resolve(std::string_view host, int port) {
   // "localhost" is always this machine (RFC 6761, 6.3), even in containers without /etc/hosts.
   if (status != 0 && host == "localhost") return resolve("127.0.0.1", port);
   if (status != 0) {
-    throw Error(ErrorCode::not_found,
-                fmt::format("cannot resolve host \"{}\": {}", host, ::gai_strerror(status)));
+    throw make_error(ErrorCode::not_found, "cannot resolve host \"{}\": {}", host,
+                     ::gai_strerror(status));
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> list(raw, &::freeaddrinfo);
   std::vector<Address> result;
@@ -100,7 +98,7 @@ std::vector<Address> resolve(std::string_view host, int port) {
 }
 
 bool is_loopback(const Address& address) noexcept {
-  if (address.family == AF_INET) {
+  if (family_of(address) == AF_INET) {
     sockaddr_in v4{};
     std::memcpy(&v4, address.bytes.data(), sizeof v4);
     return (ntohl(v4.sin_addr.s_addr) >> 24) == 127;
@@ -126,10 +124,10 @@ int port_of(const Address& address) noexcept {
 }
 
 Fd listen_on(const Address& address) {
-  Fd result(::socket(address.family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  Fd result(::socket(family_of(address), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int yes = 1;
   if (result) ::setsockopt(result.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  if (result && address.family == AF_INET6) {
+  if (result && family_of(address) == AF_INET6) {
     ::setsockopt(result.get(), IPPROTO_IPV6, IPV6_V6ONLY, &yes, sizeof yes);
   }
   if (!result ||
@@ -148,7 +146,7 @@ Fd accept_from(int listener) {
 }
 
 Fd connect_to(const Address& address, Clock::time_point deadline) {
-  Fd result(::socket(address.family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  Fd result(::socket(family_of(address), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!result) fail("connect to", address, errno);
   if (::connect(result.get(), as_sockaddr(address), static_cast<socklen_t>(address.bytes.size())) !=
       0) {
@@ -195,16 +193,6 @@ void receive_all(int socket, std::span<char> data, Clock::time_point deadline) {
     if (received <= 0) throw Error(ErrorCode::peer_lost, "the connection was closed");
     data = data.subspan(static_cast<std::size_t>(received));
   }
-}
-
-bool receive_all(int socket, std::span<char> data) noexcept {
-  while (!data.empty()) {
-    const ssize_t received = ::recv(socket, data.data(), data.size(), 0);
-    if (received < 0 && errno == EINTR) continue;
-    if (received <= 0) return false;
-    data = data.subspan(static_cast<std::size_t>(received));
-  }
-  return true;
 }
 
 }  // namespace atoll_v1::atoll::net

@@ -35,7 +35,6 @@ class Fd {
 // A socket address of the kernel, IPv4 or IPv6.
 struct Address {
   std::vector<std::byte> bytes;  // contents of a sockaddr
-  int family = 0;
 };
 
 // Returns all TCP addresses of a host name or numeric address; throws Error(not_found) with the name.
@@ -54,8 +53,7 @@ bool wait_for(int socket, short events, Clock::time_point deadline);
 // Transfer all bytes, or throw Error(peer_lost) if the connection ends and Error(timeout) at the
 // deadline.
 void send_all(int socket, std::string_view data);
-void receive_all(int socket, std::span<char> data, Clock::time_point deadline);
-// Receives without a deadline; returns false if the connection ends or breaks.
-bool receive_all(int socket, std::span<char> data) noexcept;
+void receive_all(int socket, std::span<char> data,
+                 Clock::time_point deadline = Clock::time_point::max());
 
 }  // namespace atoll_v1::atoll::net

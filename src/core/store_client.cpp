@@ -8,6 +8,7 @@
 #include <limits>
 #include <utility>
 
+#include "core/errors.hpp"
 #include "core/log.hpp"
 
 namespace atoll_v1::atoll::store {
@@ -63,10 +64,8 @@ class SoloStore final : public Store {
     const bool ready =
         changed_.wait_for(lock, timeout, [&] { return failure_->get() || values_.contains(key); });
     failure_->check();
-    if (!ready) {
-      throw Error(ErrorCode::timeout,
-                  fmt::format("rank 0: no rank put key \"{}\" within {} ms", key, timeout.count()));
-    }
+    require(ready, ErrorCode::timeout, "rank 0: no rank put key \"{}\" within {} ms", key,
+            timeout.count());
     return values_.find(key)->second;
   }
 
@@ -134,9 +133,9 @@ net::Fd connect(const std::vector<net::Address>& addresses, const Hello& hello,
     if (Clock::now() + pause >= deadline) break;
     std::this_thread::sleep_for(pause);
   }
-  throw Error(ErrorCode::timeout,
-              fmt::format("rank {} (host {}, pid {}) cannot reach the store of rank 0: {}",
-                          hello.rank, hello.host, hello.pid, last));
+  throw make_error(ErrorCode::timeout,
+                   "rank {} (host {}, pid {}) cannot reach the store of rank 0: {}", hello.rank,
+                   hello.host, hello.pid, last);
 }
 
 Client::Client(net::Fd socket, int rank, std::shared_ptr<Failure> failure)
@@ -226,8 +225,7 @@ std::string Client::call(Kind kind, std::string_view body, milliseconds patience
   if (call.done && !call.problem) return std::move(call.payload);
   if (call.done) throw Error(*call.problem, fmt::format("rank {}: {}", rank_, call.payload));
   if (broken_) throw Error(*broken_);
-  throw Error(ErrorCode::timeout,
-              fmt::format("rank {}: the store on rank 0 does not answer", rank_));
+  throw make_error(ErrorCode::timeout, "rank {}: the store on rank 0 does not answer", rank_);
 }
 
 void Client::fail(std::string_view reason) noexcept {
@@ -266,12 +264,17 @@ void Client::farewell() noexcept {
 }
 
 bool Client::read_frame(Header& header, std::string& body) noexcept {
-  std::array<char, header_bytes> bytes{};
-  if (!net::receive_all(socket_.get(), bytes)) return false;
-  header = decode_header({bytes.data(), bytes.size()});
-  if (header.length < 4 || header.length > max_answer_bytes) return false;
-  body.resize(header.length);
-  return net::receive_all(socket_.get(), body);
+  try {
+    std::array<char, header_bytes> bytes{};
+    net::receive_all(socket_.get(), bytes);
+    header = decode_header({bytes.data(), bytes.size()});
+    if (header.length < 4 || header.length > max_answer_bytes) return false;
+    body.resize(header.length);
+    net::receive_all(socket_.get(), body);
+    return true;
+  } catch (const std::exception&) {
+    return false;  // the connection has ended
+  }
 }
 
 void Client::read() {

@@ -1,8 +1,7 @@
 #include "core/store_protocol.hpp"
 
-#include <fmt/format.h>
-
 #include "core/assert.hpp"
+#include "core/errors.hpp"
 
 namespace atoll_v1::atoll::store {
 namespace {
@@ -60,10 +59,8 @@ Packer& Packer::text(std::string_view value) {
 }
 
 std::string_view Unpacker::take(std::size_t count) {
-  if (count > bytes_.size() - offset_) {
-    throw Error(ErrorCode::bad_data, fmt::format("store message: needs {} bytes at offset {} of {}",
-                                                 count, offset_, bytes_.size()));
-  }
+  require(count <= bytes_.size() - offset_, ErrorCode::bad_data,
+          "store message: needs {} bytes at offset {} of {}", count, offset_, bytes_.size());
   const std::string_view result = bytes_.substr(offset_, count);
   offset_ += count;
   return result;
@@ -73,21 +70,17 @@ std::uint32_t Unpacker::number() { return read_little_endian<std::uint32_t>(take
 
 std::string_view Unpacker::text(std::size_t most) {
   const std::size_t length = number();
-  if (length > most) {
-    throw Error(ErrorCode::bad_data, fmt::format("store message: text of {} bytes at offset {}; at "
-                                                 "most {} are allowed",
-                                                 length, offset_, most));
-  }
+  require(length <= most, ErrorCode::bad_data,
+          "store message: text of {} bytes at offset {}; at most {} are allowed", length, offset_,
+          most);
   return take(length);
 }
 
 std::string_view Unpacker::rest() { return take(bytes_.size() - offset_); }
 
 void Unpacker::finish() const {
-  if (offset_ != bytes_.size()) {
-    throw Error(ErrorCode::bad_data, fmt::format("store message: {} bytes too many at offset {}",
-                                                 bytes_.size() - offset_, offset_));
-  }
+  require(offset_ == bytes_.size(), ErrorCode::bad_data,
+          "store message: {} bytes too many at offset {}", bytes_.size() - offset_, offset_);
 }
 
 std::string encode(const Hello& hello) {

@@ -12,6 +12,7 @@
 #include <deque>
 #include <utility>
 
+#include "core/errors.hpp"
 #include "core/log.hpp"
 #include "core/store_protocol.hpp"
 
@@ -44,12 +45,13 @@ class Connection {
   // frame is longer than a peer in this state may send.
   bool next(Frame& frame);
 
-  // Queues a frame; all frames of the store have the format of an answer. Bodies are shared, because
-  // an exchange sends the same bytes to every rank.
-  void queue(Kind kind, std::uint64_t request, std::optional<ErrorCode> problem,
-             std::shared_ptr<const std::string> body);
+  // Sends a frame; all frames of the store have the format of an answer. Bytes that the socket does
+  // not accept at once wait for flush(). Bodies are shared, because an exchange sends the same bytes
+  // to every rank.
+  void send(Kind kind, std::uint64_t request, std::optional<ErrorCode> problem,
+            std::shared_ptr<const std::string> body);
   bool has_output() const noexcept { return !output_.empty(); }
-  bool send();  // sends what the socket accepts; false if the peer closed it
+  bool flush();  // sends what the socket accepts; false if the peer closed it
 
  private:
   net::Fd socket_;
@@ -73,11 +75,8 @@ bool Connection::next(Frame& frame) {
   if (input_.size() < header_bytes) return false;
   const Header header = decode_header(input_);
   const std::size_t most = rank_ < 0 ? max_hello_bytes : max_request_bytes;
-  if (header.length > most) {
-    throw Error(
-        ErrorCode::bad_data,
-        fmt::format("store message of {} bytes; at most {} are allowed", header.length, most));
-  }
+  require(header.length <= most, ErrorCode::bad_data,
+          "store message of {} bytes; at most {} are allowed", header.length, most);
   const std::size_t total = header_bytes + header.length;
   if (input_.size() < total) return false;
   frame.kind = header.kind;
@@ -87,17 +86,18 @@ bool Connection::next(Frame& frame) {
   return true;
 }
 
-void Connection::queue(Kind kind, std::uint64_t request, std::optional<ErrorCode> problem,
-                       std::shared_ptr<const std::string> body) {
+void Connection::send(Kind kind, std::uint64_t request, std::optional<ErrorCode> problem,
+                      std::shared_ptr<const std::string> body) {
   const std::string status =
       Packer().number(problem ? static_cast<std::uint32_t>(*problem) : 0).take();
   const auto length = static_cast<std::uint32_t>(status.size() + body->size());
   output_.push_back(std::make_shared<const std::string>(
       encode_header({length, static_cast<std::uint32_t>(kind), request}) + status));
   if (!body->empty()) output_.push_back(std::move(body));
+  flush();  // serve() notices a closed connection
 }
 
-bool Connection::send() {
+bool Connection::flush() {
   while (!output_.empty()) {
     const std::string& front = *output_.front();
     const ssize_t sent =
@@ -230,11 +230,11 @@ void Server::accept_all(int listener) {
 void Server::serve(Connection& connection, short events) {
   bool open = true;
   try {
-    if ((events & POLLOUT) != 0) open = connection.send();
+    if ((events & POLLOUT) != 0) open = connection.flush();
     if (open && (events & ~POLLOUT) != 0) open = connection.receive();
     Frame frame;
     while (connection.is_open() && connection.next(frame)) handle(connection, frame);
-    if (open && connection.is_open()) open = connection.send();
+    if (open && connection.is_open()) open = connection.flush();
   } catch (const Error& error) {
     if (connection.rank() >= 0)
       log::error("{}: {}", roster_.named(connection.rank()), error.what());
@@ -274,8 +274,7 @@ void Server::handle(Connection& connection, const Frame& frame) {
   if (kind >= Kind::put && kind <= Kind::reply && known) {
     return handle_request(connection, kind, frame);
   }
-  throw Error(ErrorCode::bad_data,
-              fmt::format("store message of kind {} is not allowed here", frame.kind));
+  throw make_error(ErrorCode::bad_data, "store message of kind {} is not allowed here", frame.kind);
 }
 
 void Server::handle_hello(Connection& connection, const Frame& frame) {
@@ -297,13 +296,12 @@ void Server::handle_hello(Connection& connection, const Frame& frame) {
   }
   peer = {Peer::State::present, hello.host, hello.pid};
   connection.authenticate(hello.rank);
-  connection.queue(Kind::welcome, frame.request, std::nullopt, std::make_shared<std::string>());
+  connection.send(Kind::welcome, frame.request, std::nullopt, std::make_shared<std::string>());
   if (failure_) notify(connection);
 }
 
 void Server::refuse(Connection& connection, const std::string& why) {
-  connection.queue(Kind::refusal, 0, ErrorCode::mismatch, std::make_shared<std::string>(why));
-  connection.send();
+  connection.send(Kind::refusal, 0, ErrorCode::mismatch, std::make_shared<std::string>(why));
   close(connection);
 }
 
@@ -340,8 +338,7 @@ void Server::ask_all(const Waiter& waiter, std::string question) {
   const auto body = std::make_shared<const std::string>(std::move(question));
   for (Connection& connection : connections_) {
     if (!connection.is_open() || connection.rank() < 0) continue;
-    connection.queue(Kind::question, number, std::nullopt, body);
-    connection.send();
+    connection.send(Kind::question, number, std::nullopt, body);
   }
 }
 
@@ -351,12 +348,9 @@ void Server::depart(Connection& connection, std::uint64_t request) {
   reply({&connection, request, {}, {}}, std::nullopt, std::make_shared<std::string>());
 }
 
-// Sends at once as much as the socket accepts, because a reply often goes to another connection than
-// the one that is being served.
 void Server::reply(const Waiter& waiter, std::optional<ErrorCode> problem,
                    const Table::Body& body) {
-  waiter.connection->queue(Kind::answer, waiter.request, problem, body);
-  waiter.connection->send();
+  waiter.connection->send(Kind::answer, waiter.request, problem, body);
 }
 
 void Server::declare(ErrorCode code, const std::string& reason) {
@@ -370,9 +364,8 @@ void Server::declare(ErrorCode code, const std::string& reason) {
 }
 
 void Server::notify(Connection& connection) {
-  connection.queue(Kind::failure, 0, failure_->code(),
-                   std::make_shared<std::string>(failure_->what()));
-  connection.send();
+  connection.send(Kind::failure, 0, failure_->code(),
+                  std::make_shared<std::string>(failure_->what()));
 }
 
 }  // namespace atoll_v1::atoll::store

@@ -6,12 +6,11 @@
 #include <algorithm>
 #include <cctype>
 #include <exception>
-#include <iterator>
 #include <map>
 #include <mutex>
-#include <sstream>
 #include <utility>
 
+#include "core/errors.hpp"
 #include "core/failure.hpp"
 #include "core/host.hpp"
 #include "core/launch.hpp"
@@ -22,6 +21,7 @@
 #include "core/store_protocol.hpp"
 #include "core/store_server.hpp"
 #include "core/terminate.hpp"
+#include "core/text.hpp"
 #include "core/world_internals.hpp"
 
 namespace atoll_v1::atoll {
@@ -38,19 +38,14 @@ constexpr std::size_t token_bytes = 16;
 constexpr int port_attempts = 16;
 
 void check_key(std::string_view key) {
-  if (key.empty() || key.size() > store::max_key_bytes) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("a key of the store must have 1 to {} bytes, not {}",
-                            store::max_key_bytes, key.size()));
-  }
+  require(!key.empty() && key.size() <= store::max_key_bytes,
+          "a key of the store must have 1 to {} bytes, not {}", store::max_key_bytes, key.size());
 }
 
 void check_value(std::string_view key, std::string_view value) {
-  if (value.size() > store::max_value_bytes) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("key \"{}\": a value of {} bytes; at most {} are allowed", key,
-                            value.size(), store::max_value_bytes));
-  }
+  require(value.size() <= store::max_value_bytes,
+          "key \"{}\": a value of {} bytes; at most {} are allowed", key, value.size(),
+          store::max_value_bytes);
 }
 
 std::vector<net::Address> resolve_all(const std::vector<std::string>& hosts, int port) {
@@ -126,12 +121,9 @@ std::string own_host_id(const Config& config) {
   const bool plain = std::ranges::all_of(config.host_id, [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
   });
-  if (!plain || config.host_id.size() > most) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("ATOLL_HOST_ID=\"{}\": expected at most {} letters, digits, '-', '_' "
-                            "and '.'",
-                            config.host_id, most));
-  }
+  require(plain && config.host_id.size() <= most,
+          "ATOLL_HOST_ID=\"{}\": expected at most {} letters, digits, '-', '_' and '.'",
+          config.host_id, most);
   const std::string id = net::host_id();
   return config.host_id.empty() ? id : fmt::format("{}/{}", id, config.host_id);
 }
@@ -144,12 +136,10 @@ Placed decode_placed(std::string_view bytes) {
   result.host.name = in.text(most);
   result.host.id = in.text(most);
   result.pid = static_cast<int>(in.number());
-  std::istringstream addresses{std::string(in.text(most_addresses))};
-  result.addresses.assign(std::istream_iterator<std::string>(addresses), {});
+  const auto addresses = split(in.text(most_addresses), ' ');
+  result.addresses.assign(addresses.begin(), addresses.end());
   in.finish();
-  if (result.addresses.empty()) {
-    throw Error(ErrorCode::bad_data, "a rank has published no address");
-  }
+  require(!addresses.front().empty(), ErrorCode::bad_data, "a rank has published no address");
   return result;
 }
 
@@ -305,13 +295,10 @@ World::World(World&& other) {
   impl_ = std::move(other.impl_);
 }
 World& World::operator=(World&& other) {
-  if (this != &other) {
-    if (other.impl_) other.impl_->check_movable();
-    if (impl_) impl_->check_movable();
-    if (impl_) impl_->leave();
-    impl_ = std::move(other.impl_);
-  }
-  return *this;
+  if (this != &other && impl_) impl_->check_movable();
+  World old(std::move(other));
+  std::swap(impl_, old.impl_);
+  return *this;  // the destructor of `old` leaves the job
 }
 World::~World() {
   if (impl_) impl_->leave();
@@ -393,16 +380,7 @@ std::shared_ptr<void> WorldInternals::companion(
 }
 
 std::shared_ptr<const void> WorldInternals::hold(const World& world) { return world.impl_->holds; }
-
-std::vector<store::Answered> WorldInternals::ask(World& world, std::string_view question,
-                                                 milliseconds patience) {
-  check_value("a question", question);
-  return world.impl_->store->ask(question, patience);
-}
-
-void WorldInternals::answer_with(World& world, store::Answerer answerer) {
-  world.impl_->store->answer_with(std::move(answerer));
-}
+store::Store& WorldInternals::store(World& world) { return *world.impl_->store; }
 
 World::Subscription World::on_failure(std::function<void(const Error&)> callback) {
   const std::uint64_t id = impl_->failure->subscribe(std::move(callback));

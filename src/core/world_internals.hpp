@@ -1,11 +1,8 @@
 // Functions of World for other parts of the library, which users do not need.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <memory>
-#include <string_view>
-#include <vector>
 
 #include "atoll/world.hpp"
 #include "core/store.hpp"
@@ -20,11 +17,7 @@ struct WorldInternals {
 
   // While the result or a copy of it exists, moving this World throws.
   static std::shared_ptr<const void> hold(const World& world);
-  // Calls Store::ask.
-  static std::vector<store::Answered> ask(World& world, std::string_view question,
-                                          std::chrono::milliseconds patience);
-  // Calls Store::answer_with.
-  static void answer_with(World& world, store::Answerer answerer);
+  static store::Store& store(World& world);
 };
 
 }  // namespace atoll_v1::atoll

@@ -26,9 +26,7 @@ class Task {
       act_ = &act<decltype(boxed)>;
     }
   }
-  Task(Task&& other) noexcept : act_(std::exchange(other.act_, nullptr)) {
-    if (act_ != nullptr) act_(Action::move, other.storage_, storage_);
-  }
+  Task(Task&& other) noexcept { *this = std::move(other); }
   Task& operator=(Task&& other) noexcept {
     if (this != &other) {
       reset();

@@ -12,8 +12,8 @@
 #include <nlohmann/json.hpp>
 #include <ranges>
 
-#include "atoll/error.hpp"
 #include "atoll/flight.hpp"
+#include "core/errors.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -27,10 +27,11 @@ constexpr int entry_depth = 2;  // nesting depth of an object in one of the list
 constexpr int max_depth = 4;
 constexpr std::int64_t most_int64 = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t most_int = std::numeric_limits<int>::max();
+constexpr std::int64_t most_rank = static_cast<std::int64_t>(max_flight_ranks) - 1;
 // Names of the states in a flight file, indexed by FlightState.
 constexpr std::array<std::string_view, 4> states = {"enqueued", "started", "completed", "failed"};
 
-// Calls field(key, value) for each field of an entry, in the order of the file. For a number that is
+// Calls field(key, value) for each field of an object, in the order of the file. For a number that is
 // not from 0 to 2^63 - 1, the call also passes the least and the largest value.
 void for_each_field(auto& c, const auto& field) requires requires { c.backend; }
 {
@@ -65,6 +66,18 @@ void for_each_field(auto& o, const auto& field) requires requires { o.kind; }
   field("error", o.error);
 }
 
+void for_each_field(auto& l, const auto& field) requires requires { l.written_ns; }
+{
+  field("rank", l.rank, 0, most_rank);
+  field("size", l.size, 1, most_rank + 1);
+  field("host", l.host);
+  field("pid", l.pid, 0, most_int);
+  field("reason", l.reason);
+  field("failure", l.failure);
+  field("written_ns", l.written_ns);
+  field("monotonic_ns", l.monotonic_ns);
+}
+
 class Reader {
  public:
   Reader(std::string_view text, std::string_view file)
@@ -73,11 +86,15 @@ class Reader {
   FlightLog read();
 
  private:
-  [[noreturn]] void bad(std::size_t offset, std::string_view what) const {
-    throw Error(ErrorCode::bad_data, fmt::format("{}: byte {}: {}", file_, offset, what));
+  template <class... Args>
+  [[noreturn]] void bad(std::size_t offset, fmt::format_string<Args...> what,
+                        Args&&... args) const {
+    throw make_error(ErrorCode::bad_data, "{}: byte {}: {}", file_, offset,
+                     fmt::format(what, std::forward<Args>(args)...));
   }
-  [[noreturn]] void bad_here(std::string_view what) const {
-    bad(static_cast<std::size_t>(reached_ - text_.data()), what);
+  template <class... Args>
+  [[noreturn]] void bad_here(fmt::format_string<Args...> what, Args&&... args) const {
+    bad(static_cast<std::size_t>(reached_ - text_.data()), what, std::forward<Args>(args)...);
   }
 
   bool examine(int depth, Json::parse_event_t event, Json& value);
@@ -86,25 +103,40 @@ class Reader {
   void read_head(const Json& head);
   void check() const;
 
-  const Json& field(const Json& object, const char* key) const;
-  void read(const Json& object, const char* key, std::string& value) const;
-  void read(const Json& object, const char* key, bool& value) const;
-  void read(const Json& object, const char* key, FlightState& value) const;
-  void read(const Json& object, const char* key, std::vector<int>& ranks) const;
-  template <std::integral T>
-  void read(const Json& object, const char* key, T& value, std::int64_t least = 0,
-            std::int64_t most = most_int64) const {
-    value = number_of<T>(field(object, key), key, least, most);
+  const Json& field(const Json& object, const char* key) const {
+    const auto found = object.find(key);
+    if (found == object.end()) bad_here("{} is missing", key);
+    return *found;
+  }
+  // The functions below read the value of the field `key`.
+  void read(const Json& json, const char* key, std::string& value) const;
+  void read(const Json& json, const char* key, bool& value) const {
+    if (!json.is_boolean()) bad_here("{} is not true or false", key);
+    value = json.get<bool>();
+  }
+  void read(const Json& json, const char* key, FlightState& value) const {
+    std::string text;
+    read(json, key, text);
+    const auto known = std::ranges::find(states, text);
+    if (known == states.end()) bad_here("state is not one of {}", fmt::join(states, ", "));
+    value = static_cast<FlightState>(known - states.begin());
+  }
+  void read(const Json& json, const char* key, std::vector<int>& ranks) const {
+    if (!json.is_array() || json.empty() || json.size() > max_flight_ranks) {
+      bad_here("{} is not a list of 1 to {} numbers", key, max_flight_ranks);
+    }
+    for (const Json& rank : json) read(rank, key, ranks.emplace_back(), 0, most_int);
   }
   template <std::integral T>
-  T number_of(const Json& value, const char* key, std::int64_t least, std::int64_t most) const {
-    if (!value.is_number_integer()) bad_here(fmt::format("{} is not a whole number", key));
-    const bool fine = value.is_number_unsigned()
-                          ? std::cmp_greater_equal(value.get<std::uint64_t>(), least) &&
-                                std::cmp_less_equal(value.get<std::uint64_t>(), most)
-                          : value.get<std::int64_t>() >= least && value.get<std::int64_t>() <= most;
-    if (!fine) bad_here(fmt::format("{} is not from {} to {}", key, least, most));
-    return value.get<T>();
+  void read(const Json& json, const char* key, T& value, std::int64_t least = 0,
+            std::int64_t most = most_int64) const {
+    if (!json.is_number_integer()) bad_here("{} is not a whole number", key);
+    const bool fine = json.is_number_unsigned()
+                          ? std::cmp_greater_equal(json.get<std::uint64_t>(), least) &&
+                                std::cmp_less_equal(json.get<std::uint64_t>(), most)
+                          : json.get<std::int64_t>() >= least && json.get<std::int64_t>() <= most;
+    if (!fine) bad_here("{} is not from {} to {}", key, least, most);
+    value = json.get<T>();
   }
 
   std::string_view text_;
@@ -114,45 +146,15 @@ class Reader {
   FlightLog log_;
 };
 
-const Json& Reader::field(const Json& object, const char* key) const {
-  const auto found = object.find(key);
-  if (found == object.end()) bad_here(fmt::format("{} is missing", key));
-  return *found;
-}
-
-void Reader::read(const Json& object, const char* key, std::string& value) const {
-  const Json& found = field(object, key);
-  if (!found.is_string()) bad_here(fmt::format("{} is not a string", key));
-  value = found.get<std::string>();
+void Reader::read(const Json& json, const char* key, std::string& value) const {
+  if (!json.is_string()) bad_here("{} is not a string", key);
+  value = json.get<std::string>();
   if (value.size() > max_flight_text) {
-    bad_here(
-        fmt::format("{} has {} bytes; at most {} are allowed", key, value.size(), max_flight_text));
+    bad_here("{} has {} bytes; at most {} are allowed", key, value.size(), max_flight_text);
   }
   const bool printable =
       std::ranges::none_of(value, [](char c) { return static_cast<unsigned char>(c) < ' '; });
-  if (!printable) bad_here(fmt::format("{} has control characters", key));
-}
-
-void Reader::read(const Json& object, const char* key, bool& value) const {
-  const Json& found = field(object, key);
-  if (!found.is_boolean()) bad_here(fmt::format("{} is not true or false", key));
-  value = found.get<bool>();
-}
-
-void Reader::read(const Json& object, const char* key, FlightState& value) const {
-  std::string text;
-  read(object, key, text);
-  const auto known = std::ranges::find(states, text);
-  if (known == states.end()) bad_here("state is not one of enqueued, started, completed, failed");
-  value = static_cast<FlightState>(known - states.begin());
-}
-
-void Reader::read(const Json& object, const char* key, std::vector<int>& ranks) const {
-  const Json& found = field(object, key);
-  if (!found.is_array() || found.empty() || found.size() > max_flight_ranks) {
-    bad_here(fmt::format("{} is not a list of 1 to {} numbers", key, max_flight_ranks));
-  }
-  for (const Json& rank : found) ranks.push_back(number_of<int>(rank, key, 0, most_int));
+  if (!printable) bad_here("{} has control characters", key);
 }
 
 // Callback of the parser for every event. It consumes the entries of the lists and returns false
@@ -173,10 +175,10 @@ bool Reader::examine(int depth, Json::parse_event_t event, Json& value) {
 
 template <class Entry>
 void Reader::add_to(std::vector<Entry>& entries, std::size_t most, const Json& object) {
-  if (entries.size() >= most) bad_here(fmt::format("too many {}", section_));
+  if (entries.size() >= most) bad_here("too many {}", section_);
   for_each_field(entries.emplace_back(), [&](const char* key, auto& value, auto... limits) {
     if (key != std::string_view("part_of") || object.contains(key)) {
-      read(object, key, value, limits...);
+      read(field(object, key), key, value, limits...);
     }
   });
 }
@@ -184,46 +186,40 @@ void Reader::add_to(std::vector<Entry>& entries, std::size_t most, const Json& o
 void Reader::read_head(const Json& head) {
   if (!head.is_object()) bad(0, "the file is not a JSON object");
   int found = 0;
-  read(head, "atoll_flight", found, 0, most_int);
+  read(field(head, "atoll_flight"), "atoll_flight", found, 0, most_int);
   if (found != version) {
-    bad_here(fmt::format("the file has version {}; this library reads version {}", found, version));
+    bad_here("the file has version {}; this library reads version {}", found, version);
   }
-  read(head, "size", log_.size, 1, static_cast<std::int64_t>(max_flight_ranks));
-  read(head, "rank", log_.rank, 0, log_.size - 1);
-  read(head, "host", log_.host);
-  read(head, "pid", log_.pid, 0, most_int);
-  read(head, "reason", log_.reason);
-  read(head, "failure", log_.failure);
-  read(head, "written_ns", log_.written_ns);
-  read(head, "monotonic_ns", log_.monotonic_ns);
+  for_each_field(log_, [&](const char* key, auto& value, auto... limits) {
+    read(field(head, key), key, value, limits...);
+  });
+  if (log_.rank >= log_.size) bad_here("rank is not from 0 to {}", log_.size - 1);
   for (const char* list : {"communicators", "operations"}) {
     const Json& value = field(head, list);
     // examine() has consumed every object, so the list must be empty.
-    if (!value.is_array() || !value.empty())
-      bad_here(fmt::format("{} is not a list of objects", list));
+    if (!value.is_array() || !value.empty()) bad_here("{} is not a list of objects", list);
   }
 }
 
 void Reader::check() const {
   for (const FlightOperation& operation : log_.operations) {
     if (operation.communicator >= log_.communicators.size()) {
-      bad_here(fmt::format("operation {} refers to communicator {}; there are {}", operation.number,
-                           operation.communicator, log_.communicators.size()));
+      bad_here("operation {} refers to communicator {}; there are {}", operation.number,
+               operation.communicator, log_.communicators.size());
     }
   }
   for (const FlightCommunicator& communicator : log_.communicators) {
     if (std::ranges::any_of(communicator.ranks, [&](int r) { return r >= log_.size; }) ||
         communicator.ranks[static_cast<std::size_t>(communicator.rank)] != log_.rank) {
-      bad_here(fmt::format("the ranks of communicator {} are not those of rank {} of {}",
-                           communicator.id, log_.rank, log_.size));
+      bad_here("the ranks of communicator {} are not those of rank {} of {}", communicator.id,
+               log_.rank, log_.size);
     }
   }
 }
 
 FlightLog Reader::read() {
   if (text_.size() > max_flight_bytes) {
-    bad(0, fmt::format("the file has {} bytes; at most {} are allowed", text_.size(),
-                       max_flight_bytes));
+    bad(0, "the file has {} bytes; at most {} are allowed", text_.size(), max_flight_bytes);
   }
   auto bytes = std::views::transform(text_, [this](const char& byte) {
     reached_ = &byte + 1;  // how far the parser has read
@@ -252,34 +248,24 @@ std::string_view name(FlightState state) noexcept {
 }
 
 std::string to_json(const FlightLog& log) {
-  const auto dumped = [](const Ordered& json) {
+  const auto dumped = [](Ordered json, const auto& object) {
+    for_each_field(object, [&](const char* key, const auto& value, auto...) {
+      if constexpr (std::is_same_v<decltype(value), const FlightState&>) {
+        json[key] = name(value);
+      } else {
+        json[key] = value;
+      }
+    });
     return json.dump(-1, ' ', false, Ordered::error_handler_t::replace);
   };
   const auto list = [&](const auto& entries) {
     std::string text;
     for (const auto& entry : entries) {
-      Ordered json;
-      for_each_field(entry, [&](const char* key, const auto& value, auto...) {
-        if constexpr (std::is_same_v<decltype(value), const FlightState&>) {
-          json[key] = name(value);
-        } else {
-          json[key] = value;
-        }
-      });
-      text += fmt::format("{}\n    {}", text.empty() ? "" : ",", dumped(json));
+      text += fmt::format("{}\n    {}", text.empty() ? "" : ",", dumped({}, entry));
     }
     return text;
   };
-  const Ordered head = {{"atoll_flight", version},
-                        {"rank", log.rank},
-                        {"size", log.size},
-                        {"host", log.host},
-                        {"pid", log.pid},
-                        {"reason", log.reason},
-                        {"failure", log.failure},
-                        {"written_ns", log.written_ns},
-                        {"monotonic_ns", log.monotonic_ns}};
-  std::string text = dumped(head);
+  std::string text = dumped({{"atoll_flight", version}}, log);
   text.pop_back();  // removes the closing brace; the lists follow, one entry per line
   return fmt::format("{},\n  \"communicators\":[{}],\n  \"operations\":[{}]}}\n", text,
                      list(log.communicators), list(log.operations));
@@ -292,15 +278,13 @@ FlightLog parse_flight(std::string_view text, std::string_view file) {
 FlightLog read_flight(const std::filesystem::path& file) {
   std::error_code problem;
   if (!std::filesystem::is_regular_file(file, problem)) {
-    throw Error(ErrorCode::io,
-                fmt::format("{}: {}", file.string(), problem ? problem.message() : "not a file"));
+    throw make_error(ErrorCode::io, "{}: {}", file.string(),
+                     problem ? problem.message() : "not a file");
   }
   std::ifstream in(file, std::ios::binary);
   std::string text(max_flight_bytes + 1, '\0');
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!in.is_open() || in.bad()) {
-    throw Error(ErrorCode::io, fmt::format("cannot read {}", file.string()));
-  }
+  require(in.is_open() && !in.bad(), ErrorCode::io, "cannot read {}", file.string());
   text.resize(static_cast<std::size_t>(in.gcount()));
   return parse_flight(text, file.string());
 }

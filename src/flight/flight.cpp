@@ -9,7 +9,7 @@
 #include <fstream>
 #include <utility>
 
-#include "atoll/error.hpp"
+#include "core/errors.hpp"
 #include "core/host.hpp"
 #include "core/log.hpp"
 #include "core/world_internals.hpp"
@@ -34,8 +34,8 @@ void replace_file(const std::string& path, std::string_view text) {
   if (out && !problem) return;
   std::error_code ignored;
   std::filesystem::remove(fresh, ignored);
-  throw Error(ErrorCode::io, fmt::format("cannot write {}{}{}", path, problem ? ": " : "",
-                                         problem ? problem.message() : ""));
+  throw make_error(ErrorCode::io, "cannot write {}{}{}", path, problem ? ": " : "",
+                   problem ? problem.message() : "");
 }
 
 }  // namespace
@@ -53,9 +53,8 @@ Flight::Flight(World& world)
       path_(world.config().flight.empty()
                 ? ""
                 : fmt::format("{}.{}.json", world.config().flight, world.rank())) {
-  WorldInternals::answer_with(world, [this](std::string_view question) {
-    return answer_inquiry(log("question"), question);
-  });
+  WorldInternals::store(world).answer_with(
+      [this](std::string_view question) { return answer_inquiry(log("question"), question); });
   if (!path_.empty()) {
     event_ = net::Fd(::eventfd(0, EFD_CLOEXEC));
     if (!event_) throw Error(ErrorCode::io, "eventfd: no file descriptor for the flight recorder");
@@ -101,10 +100,8 @@ FlightLog Flight::log(std::string_view reason) const {
 }
 
 void Flight::write(std::string_view reason) {
-  if (path_.empty()) {
-    throw Error(ErrorCode::invalid_argument,
-                "write_flight: set Config::flight (ATOLL_FLIGHT) to the prefix of a file");
-  }
+  require(!path_.empty(),
+          "write_flight: set Config::flight (ATOLL_FLIGHT) to the prefix of a file");
   const std::lock_guard lock(writing_);
   replace_file(path_, to_json(log(reason)));
 }

@@ -8,11 +8,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <set>
 #include <utility>
 
 #include "core/log.hpp"
+#include "core/text.hpp"
 #include "core/world_internals.hpp"
 #include "flight/story.hpp"
 
@@ -97,39 +97,29 @@ InquiryResult find(const Answers& sorted, const InquirySubject& subject) {
 std::optional<InquiryResult> inquire(World& world, const InquirySubject& subject) {
   try {
     const auto question = fmt::format("{} {}", subject.collective, subject.communicator);
-    return find(sort_out(WorldInternals::ask(world, question, patience), subject), subject);
+    return find(sort_out(WorldInternals::store(world).ask(question, patience), subject), subject);
   } catch (const Error& error) {
     if (world.failure()) return std::nullopt;
     if (error.code() == ErrorCode::timeout) {
-      return InquiryResult{
-          false,
-          "rank 0, which serves the store, does not answer (the process is stopped or "
-          "its host unreachable)"};
+      return InquiryResult{false,
+                           "rank 0, which serves the store, does not answer (the process is "
+                           "stopped or its host unreachable)"};
     }
     log::error("cannot ask the other ranks: {}", error.what());
     return std::nullopt;
   }
 }
 
-std::string answer_inquiry(const FlightLog& log, std::string_view question) {
-  std::int64_t collective = -1;
-  const auto end =
-      std::from_chars(question.data(), question.data() + question.size(), collective).ptr;
-  const auto id = question.substr(
-      std::min(question.size(), static_cast<std::size_t>(end - question.data()) + 1));
-  const FlightView view = view_of(log, id);
-  FlightLog answer;
-  answer.rank = log.rank;
-  answer.size = log.size;
-  answer.host = log.host;
-  answer.pid = log.pid;
-  answer.reason = "question";
-  answer.written_ns = log.written_ns;
-  answer.monotonic_ns = log.monotonic_ns;
+std::string answer_inquiry(FlightLog log, std::string_view question) {
+  const std::size_t space = question.find(' ');
+  const auto collective = number_from<std::int64_t>(question.substr(0, space)).value_or(-1);
+  const FlightView view = view_of(log, question.substr(space + 1));
+  std::vector<FlightCommunicator> communicators;
+  std::vector<FlightOperation> operations;
   std::vector<std::size_t> places(log.communicators.size(), 0);
   const auto keep = [&](std::size_t index) {
-    answer.communicators.push_back(log.communicators[index]);
-    places[index] = answer.communicators.size() - 1;
+    communicators.push_back(log.communicators[index]);
+    places[index] = communicators.size() - 1;
   };
   if (view.communicator) keep(view.index);
   const bool elsewhere =
@@ -140,10 +130,12 @@ std::string answer_inquiry(const FlightLog& log, std::string_view question) {
                        operation.collective >= 0 && operation.collective <= collective &&
                        operation.collective > collective - looked_back;
     if (!asked && &operation != view.last && &operation != view.running) continue;
-    answer.operations.push_back(operation);
-    answer.operations.back().communicator = places[operation.communicator];
+    operations.push_back(operation);
+    operations.back().communicator = places[operation.communicator];
   }
-  return to_json(answer);
+  log.communicators = std::move(communicators);
+  log.operations = std::move(operations);
+  return to_json(log);
 }
 
 }  // namespace atoll_v1::atoll

@@ -29,6 +29,6 @@ struct InquiryResult {
 std::optional<InquiryResult> inquire(World& world, const InquirySubject& subject);
 
 // The answer of this rank: the part of its log that the question is about, as JSON.
-std::string answer_inquiry(const FlightLog& log, std::string_view question);
+std::string answer_inquiry(FlightLog log, std::string_view question);
 
 }  // namespace atoll_v1::atoll

@@ -29,12 +29,6 @@ std::string_view progress_text(FlightState state) {
   return texts[static_cast<std::size_t>(state)];
 }
 
-// A call and the ranks that made it.
-struct CallOfRanks {
-  const FlightOperation* operation = nullptr;
-  std::vector<int> ranks;
-};
-
 // Returns the different calls that ranks made as collective number `collective`, the most frequent
 // call first.
 std::vector<CallOfRanks> calls_at(const std::vector<FlightView>& views, std::int64_t collective) {
@@ -43,24 +37,11 @@ std::vector<CallOfRanks> calls_at(const std::vector<FlightView>& views, std::int
     const FlightOperation* operation = find(view, collective);
     if (!operation) continue;
     auto call = std::ranges::find_if(
-        calls, [&](const CallOfRanks& known) { return same_call(*known.operation, *operation); });
-    if (call == calls.end()) call = calls.insert(calls.end(), CallOfRanks{operation, {}});
+        calls, [&](const CallOfRanks& known) { return same_call(known.operation, *operation); });
+    if (call == calls.end()) call = calls.insert(calls.end(), CallOfRanks{*operation, {}});
     call->ranks.push_back(view.rank());
   }
-  std::ranges::stable_sort(calls, std::ranges::greater{},
-                           [](const CallOfRanks& call) { return call.ranks.size(); });
   return calls;
-}
-
-std::string disagreement(const std::vector<CallOfRanks>& calls) {
-  std::string text;
-  for (std::size_t i = 1; i < calls.size() && i <= most_told; ++i) {
-    text += fmt::format("{}{} called {}", i > 1 ? ", " : "", ranks_text(calls[i].ranks),
-                        call_text(*calls[i].operation));
-  }
-  if (calls.size() > most_told + 1) text += ", other ranks called other operations";
-  return fmt::format("{} where {} called {}", text, ranks_text(calls[0].ranks),
-                     call_text(*calls[0].operation));
 }
 
 // Describes how far the ranks that called the collective are, grouped by state.
@@ -109,6 +90,20 @@ std::string call_text(const FlightOperation& o) {
   if (!o.op.empty()) text += fmt::format(", {}", o.op);
   if (o.peer >= 0) text += fmt::format(", {} {}", is_message(o) ? "peer" : "root", o.peer);
   return text + ")";
+}
+
+std::string disagreement_text(std::vector<CallOfRanks>& calls) {
+  std::ranges::stable_sort(calls, std::ranges::greater{},
+                           [](const CallOfRanks& call) { return call.ranks.size(); });
+  const auto text_of = [](const CallOfRanks& call) {
+    return fmt::format("{} called {}", ranks_text(call.ranks), call_text(call.operation));
+  };
+  std::string text;
+  for (std::size_t i = 1; i < calls.size() && i <= most_told; ++i) {
+    text += (i > 1 ? ", " : "") + text_of(calls[i]);
+  }
+  if (calls.size() > most_told + 1) text += ", other ranks called other operations";
+  return fmt::format("{} where {}", text, text_of(calls[0]));
 }
 
 std::string ranks_text(const std::vector<int>& ranks) {
@@ -186,10 +181,10 @@ std::int64_t first_disagreement(const std::vector<FlightView>& views) {
 Story tell_collective(const std::vector<FlightView>& views, std::int64_t collective,
                       Views completeness) {
   Story story;
-  const std::vector<CallOfRanks> calls = calls_at(views, collective);
+  std::vector<CallOfRanks> calls = calls_at(views, collective);
   story.disagreed = calls.size() > 1;
-  if (story.disagreed) story.sentences.push_back(disagreement(calls));
-  const std::string name = calls.empty() ? "it" : name_text(*calls[0].operation);
+  if (story.disagreed) story.sentences.push_back(disagreement_text(calls));
+  const std::string name = calls.empty() ? "it" : name_text(calls[0].operation);
   std::vector<int> more;
   for (const FlightView& view : views) {
     if (has_called(view, collective)) continue;

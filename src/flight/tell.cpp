@@ -6,8 +6,8 @@
 #include <numeric>
 #include <set>
 
-#include "atoll/error.hpp"
 #include "atoll/flight.hpp"
+#include "core/errors.hpp"
 #include "flight/story.hpp"
 
 namespace atoll_v1::atoll {
@@ -16,19 +16,18 @@ namespace {
 using Logs = std::vector<const FlightLog*>;
 
 Logs in_order(std::span<const FlightLog> logs) {
-  if (logs.empty()) throw Error(ErrorCode::invalid_argument, "tell_flight: no logs");
+  if (logs.empty()) throw invalid("tell_flight: no logs");
   Logs result;
   for (const FlightLog& log : logs) result.push_back(&log);
   std::ranges::stable_sort(result, {}, [](const FlightLog* log) { return log->rank; });
   for (std::size_t i = 1; i < result.size(); ++i) {
     const FlightLog &a = *result[i - 1], &b = *result[i];
-    if (a.size != b.size) {
-      throw Error(ErrorCode::mismatch, fmt::format("flight logs of different jobs: the job of rank "
-                                                   "{} has {} ranks, that of rank {} has {}",
-                                                   a.rank, a.size, b.rank, b.size));
-    }
+    require(
+        a.size == b.size, ErrorCode::mismatch,
+        "flight logs of different jobs: the job of rank {} has {} ranks, that of rank {} has {}",
+        a.rank, a.size, b.rank, b.size);
     if (a.rank == b.rank) {
-      throw Error(ErrorCode::mismatch, fmt::format("two flight logs of rank {}", a.rank));
+      throw make_error(ErrorCode::mismatch, "two flight logs of rank {}", a.rank);
     }
   }
   return result;

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "core/errors.hpp"
 #include "core/log.hpp"
 #include "device/host/kernels.hpp"
 #include "fsdp/pass_state.hpp"
@@ -156,10 +157,8 @@ fs::path readable(const fs::path& folder) {
 json read_index(const fs::path& file) {
   std::error_code missing;
   const std::uintmax_t size = fs::file_size(file, missing);
-  if (missing) {
-    throw Error(ErrorCode::io, fmt::format("{}: not a checkpoint: {}", file.parent_path().string(),
-                                           missing.message()));
-  }
+  require(!missing, ErrorCode::io, "{}: not a checkpoint: {}", file.parent_path().string(),
+          missing.message());
   if (size > max_index_bytes)
     throw bad(file, "the file is too large for the index of a checkpoint");
   std::ifstream in(file, std::ios::binary);
@@ -187,7 +186,7 @@ std::uint64_t number_at(const json& object, const char* key, const fs::path& fil
 // parameters. The number of shards, dtypes and frozen parameters may differ.
 void check_layout(const json& index, const json& expected, const fs::path& file) {
   const auto mismatch = [&](const std::string& what) {
-    throw Error(ErrorCode::mismatch, fmt::format("{}: {}", file.string(), what));
+    throw make_error(ErrorCode::mismatch, "{}: {}", file.string(), what);
   };
   if (index.at("format") != format_name || index.at("version") != format_version) {
     mismatch(fmt::format("not a checkpoint of version {}", format_version));
@@ -251,13 +250,11 @@ void read_tensor(const std::vector<SafetensorsFile>& shards, const std::string& 
   while (!values.empty()) {
     const SafetensorsFile& file = shards[first / each];
     const ConstView data = file.at(name).data;
-    if ((data.dtype != DType::f32 && data.dtype != DType::bf16) || data.count != each) {
-      throw Error(
-          ErrorCode::mismatch,
-          fmt::format("{}: tensor {} is {} with {} elements, but the index requires {} elements "
-                      "of f32 or bf16",
-                      file.path().string(), name, atoll::name(data.dtype), data.count, each));
-    }
+    require(
+        (data.dtype == DType::f32 || data.dtype == DType::bf16) && data.count == each,
+        ErrorCode::mismatch,
+        "{}: tensor {} is {} with {} elements, but the index requires {} elements of f32 or bf16",
+        file.path().string(), name, atoll::name(data.dtype), data.count, each);
     const std::uint64_t n = std::min<std::uint64_t>(values.size(), each - first % each);
     const ConstView part = data.part(first % each, n);
     aligned.resize(part.bytes());

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <optional>
 
+#include "core/errors.hpp"
 #include "fsdp/strategy.hpp"
-#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -17,15 +17,14 @@ constexpr std::uint64_t master_size = 4, gradient_size = 4;
 constexpr double tie = 0.01;
 
 void check(const StrategyQuestion& q) {
-  const auto require = [](bool fine, const char* what) {
-    if (!fine) throw invalid("choose_strategy: {}", what);
-  };
-  require(q.mesh.replicate >= 1 && q.mesh.shard >= 1, "the mesh has no ranks");
-  require(q.parameters >= 1, "the model has no parameters");
-  require(q.frozen <= q.parameters, "there are more frozen parameters than parameters");
+  require(q.mesh.replicate >= 1 && q.mesh.shard >= 1, "choose_strategy: the mesh has no ranks");
+  require(q.parameters >= 1, "choose_strategy: the model has no parameters");
+  require(q.frozen <= q.parameters,
+          "choose_strategy: there are more frozen parameters than parameters");
   check_options(q.options);
-  require(q.units >= 1 && q.micro_batches >= 1, "units and micro_batches must be at least 1");
-  require(q.reserve >= 0 && q.reserve < 1, "reserve must be in [0, 1)");
+  require(q.units >= 1 && q.micro_batches >= 1,
+          "choose_strategy: units and micro_batches must be at least 1");
+  require(q.reserve >= 0 && q.reserve < 1, "choose_strategy: reserve must be in [0, 1)");
 }
 
 class Estimator {

@@ -1,4 +1,3 @@
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <functional>
@@ -7,13 +6,13 @@
 #include <utility>
 #include <vector>
 
+#include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "core/log.hpp"
 #include "device/host/kernels.hpp"
 #include "device/ops.hpp"
 #include "fsdp/declarations.hpp"
 #include "fsdp/pass_state.hpp"
-#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -97,9 +96,8 @@ Engine::~Engine() {
 Unit& Engine::add_unit(std::string_view unit_name, std::vector<ParamSpec> params) {
   EngineSetup& setup = impl_->setup;
   if (setup.frozen) throw invalid("add_unit({}): freeze() has been called already", unit_name);
-  if (impl_->by_name.contains(unit_name)) {
-    throw invalid("add_unit({}): the name is already in use", unit_name);
-  }
+  require(!impl_->by_name.contains(unit_name), "add_unit({}): the name is already in use",
+          unit_name);
   auto state = std::make_unique<UnitState>(
       unit_name, setup.units.size(), std::move(params), setup.options.precision.param,
       static_cast<std::uint64_t>(setup.scheduler.shard_count()));
@@ -142,16 +140,14 @@ PassPlan Engine::Impl::plan_of(const std::vector<std::string>& order) const {
 
 Unit& Engine::Impl::unit(std::string_view name) const {
   const auto found = by_name.find(name);
-  if (found == by_name.end()) {
-    throw Error(ErrorCode::not_found, fmt::format("the engine has no unit \"{}\"", name));
-  }
+  require(found != by_name.end(), ErrorCode::not_found, "the engine has no unit \"{}\"", name);
   return *setup.units[found->second];
 }
 
 Unit& Engine::unit(std::string_view unit_name) { return impl_->unit(unit_name); }
 
 void EngineSetup::check_frozen(std::string_view call) const {
-  if (!frozen) throw invalid("{}: call Engine::freeze() first", call);
+  require(frozen, "{}: call Engine::freeze() first", call);
 }
 
 Pass Engine::begin(const PassOptions& options, Stream& compute) {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/errors.hpp"
 #include "device/ops.hpp"
-#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 

@@ -13,13 +13,13 @@
 #include <span>
 #include <vector>
 
+#include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "device/ops.hpp"
 #include "fsdp/declarations.hpp"
 #include "fsdp/gathering.hpp"
 #include "fsdp/pass_state.hpp"
 #include "fsdp/reducing.hpp"
-#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -31,22 +31,21 @@ std::uint64_t owned_elements(const UnitState& unit) {
 }
 
 void check(Engine& engine, const OptimizerOptions& options) {
-  const auto require = [](bool is_fine, std::string_view what) {
-    if (!is_fine) throw invalid("Optimizer: {}", what);
-  };
-  const auto is_decay = [](float beta) { return beta >= 0 && beta < 1; };
   EngineAccess::setup(engine).check_frozen("Optimizer");
   require(!EngineAccess::reducing(engine).has_on_final(),
-          "the engine has another optimizer already");
-  require(is_decay(options.beta1), fmt::format("beta1 = {} is not in [0, 1)", options.beta1));
-  require(is_decay(options.beta2), fmt::format("beta2 = {} is not in [0, 1)", options.beta2));
-  require(options.epsilon > 0, fmt::format("epsilon = {} is not above 0", options.epsilon));
-  require(options.weight_decay >= 0,
-          fmt::format("weight_decay = {} is not 0 or above", options.weight_decay));
-  require(options.max_norm >= 0,
-          fmt::format("max_norm = {} is not 0 (no clipping) or above", options.max_norm));
+          "Optimizer: the engine has another optimizer already");
+  const auto in_range = [](bool is_fine, std::string_view option, float value,
+                           std::string_view range) {
+    require(is_fine, "Optimizer: {} = {} is not {}", option, value, range);
+  };
+  const float beta1 = options.beta1, beta2 = options.beta2;
+  in_range(beta1 >= 0 && beta1 < 1, "beta1", beta1, "in [0, 1)");
+  in_range(beta2 >= 0 && beta2 < 1, "beta2", beta2, "in [0, 1)");
+  in_range(options.epsilon > 0, "epsilon", options.epsilon, "above 0");
+  in_range(options.weight_decay >= 0, "weight_decay", options.weight_decay, "0 or above");
+  in_range(options.max_norm >= 0, "max_norm", options.max_norm, "0 (no clipping) or above");
   require(options.moment_dtype == DType::f32 || options.moment_dtype == DType::bf16,
-          fmt::format("moments cannot be {}: use f32 or bf16", name(options.moment_dtype)));
+          "Optimizer: moments cannot be {}: use f32 or bf16", name(options.moment_dtype));
 }
 
 }  // namespace
@@ -178,13 +177,10 @@ void Optimizer::Impl::gradient_complete(const UnitState& unit, Stream& stream) {
   stream.wait(known);  // waits until the last step has read local_blocks
   sum_squares(unit, stream);
   if (!in_backward) return;
-  if (updated[unit.index]) {
-    throw invalid(
-        "unit {}: an abandoned pass has already updated this unit: a step with "
-        "update_in_backward() "
-        "cannot begin again",
-        unit.name);
-  }
+  require(!updated[unit.index],
+          "unit {}: an abandoned pass has already updated this unit: a step with "
+          "update_in_backward() cannot begin again",
+          unit.name);
   updates.wait(stream.record());
   update(unit, *in_backward, updates);
   updated[unit.index] = true;
@@ -303,9 +299,8 @@ bool Optimizer::update_in_backward(float learning_rate) {
 }
 
 void Optimizer::step(float learning_rate, Stream& compute) {
-  if (impl_->in_backward && *impl_->in_backward != learning_rate) {
-    throw invalid("Optimizer::step: the learning rate differs from that of update_in_backward()");
-  }
+  require(!impl_->in_backward || *impl_->in_backward == learning_rate,
+          "Optimizer::step: the learning rate differs from that of update_in_backward()");
   // The wait comes first, so that a failed reduction stops the stream before parameters change, and
   // the error of the reduction is thrown instead of the error below.
   impl_->engine.wait_gradients(compute);

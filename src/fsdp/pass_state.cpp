@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "core/assert.hpp"
+#include "core/errors.hpp"
 #include "core/log.hpp"
 #include "device/backend.hpp"
-#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 
@@ -35,9 +35,8 @@ void PassState::begin(const PassOptions& options, Stream& compute) {
   setup_.world.check();
   setup_.check_frozen("begin");
   if (active_) throw invalid("Engine::begin: another pass is in progress");
-  if (options.of < 1 || options.micro < 0 || options.micro >= options.of) {
-    throw invalid("Engine::begin: there is no micro batch {} of {}", options.micro, options.of);
-  }
+  require(options.micro >= 0 && options.micro < options.of,
+          "Engine::begin: there is no micro batch {} of {}", options.micro, options.of);
   check_micro(options);
   options_ = options;
   if (is_training()) {
@@ -70,21 +69,19 @@ void PassState::use_gradients() {
 }
 
 void PassState::check_usable(const Unit& unit, std::string_view scope) const {
-  if (!abandoned_) return;
-  throw invalid("{}({}): this pass is abandoned, because an exception has left one of its scopes",
-                scope, unit.name());
+  require(!abandoned_,
+          "{}({}): this pass is abandoned, because an exception has left one of its scopes", scope,
+          unit.name());
 }
 
 void PassState::check_order(const Unit& unit, std::size_t lowest, std::size_t end,
                             std::string_view scope) const {
-  if (position_ < lowest || position_ >= end) {
-    throw invalid("{}({}): out of order: {} of the {} uses of units in this pass have begun", scope,
-                  unit.name(), position_, length());
-  }
+  require(position_ >= lowest && position_ < end,
+          "{}({}): out of order: {} of the {} uses of units in this pass have begun", scope,
+          unit.name(), position_, length());
   const Unit& expected = *setup_.units[plan_.sequence[position_]];
-  if (&expected == &unit) return;
-  throw invalid("{}({}): the declared order has unit {} here (use {} of {})", scope, unit.name(),
-                expected.name(), position_ + 1, length());
+  require(&expected == &unit, "{}({}): the declared order has unit {} here (use {} of {})", scope,
+          unit.name(), expected.name(), position_ + 1, length());
 }
 
 std::size_t PassState::enter_forward(Unit& unit) {
@@ -191,8 +188,7 @@ Gradient PassState::gradient(const UnitState& unit, std::string_view param,
 }
 
 void PassState::check_idle() const {
-  if (!active_) return;
-  throw invalid("Engine: parameters cannot be written or loaded while a pass is in progress");
+  require(!active_, "Engine: parameters cannot be written or loaded while a pass is in progress");
 }
 
 void PassState::wait_idle(Stream& stream) const {

@@ -1,7 +1,7 @@
 #include "fsdp/reducing.hpp"
 
+#include "core/errors.hpp"
 #include "device/ops.hpp"
-#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 

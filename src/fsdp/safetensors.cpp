@@ -15,7 +15,8 @@
 #include <set>
 #include <utility>
 
-#include "atoll/error.hpp"
+#include "core/errors.hpp"
+#include "core/socket.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -36,32 +37,26 @@ constexpr std::array dtype_names = {Tag{"F32", DType::f32}, Tag{"BF16", DType::b
                                     Tag{"U8", DType::u8}};
 
 [[noreturn]] void fail_io(const fs::path& path, std::string_view what) {
-  throw Error(ErrorCode::io,
-              fmt::format("{}: cannot {}: {}", path.string(), what, std::strerror(errno)));
+  throw make_error(ErrorCode::io, "{}: cannot {}: {}", path.string(), what, std::strerror(errno));
 }
 
-[[noreturn]] void bad(const fs::path& path, std::uint64_t offset, std::string_view what) {
-  throw Error(ErrorCode::bad_data, fmt::format("{}: byte {}: {}", path.string(), offset, what));
+template <class... Args>
+[[noreturn]] void bad(const fs::path& path, std::uint64_t offset, fmt::format_string<Args...> what,
+                      Args&&... args) {
+  throw make_error(ErrorCode::bad_data, "{}: byte {}: {}", path.string(), offset,
+                   fmt::format(what, std::forward<Args>(args)...));
 }
 
-class Descriptor {
- public:
-  explicit Descriptor(const fs::path& path) : value_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (value_ < 0) fail_io(path, "open");
-  }
-  ~Descriptor() { ::close(value_); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const noexcept { return value_; }
-
- private:
-  int value_;
-};
+net::Fd open_file(const fs::path& path) {
+  net::Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) fail_io(path, "open");
+  return file;
+}
 
 class Mapping {
  public:
   explicit Mapping(const fs::path& path) {
-    const Descriptor file(path);
+    const net::Fd file = open_file(path);
     struct stat status {};
     if (::fstat(file.get(), &status) != 0) fail_io(path, "examine");
     if (!S_ISREG(status.st_mode)) {
@@ -122,8 +117,11 @@ struct SafetensorsFile::Impl {
     const std::size_t at = text.find(fmt::format("\"{}\"", name));
     return length_bytes + (at == std::string_view::npos ? 0 : at);
   }
-  [[noreturn]] void fail(std::string_view name, std::string_view what) const {
-    bad(path, offset_of(name), fmt::format("tensor {}: {}", name, what));
+  template <class... Args>
+  [[noreturn]] void fail(std::string_view name, fmt::format_string<Args...> what,
+                         Args&&... args) const {
+    bad(path, offset_of(name), "tensor {}: {}", name,
+        fmt::format(what, std::forward<Args>(args)...));
   }
 };
 
@@ -136,8 +134,7 @@ Json SafetensorsFile::Impl::parse_header() {
   }
   const std::uint64_t most = std::min(max_header_bytes, mapping.size() - length_bytes);
   if (length > most) {
-    bad(path, 0,
-        fmt::format("the header claims {} bytes, but at most {} are possible", length, most));
+    bad(path, 0, "the header claims {} bytes, but at most {} are possible", length, most);
   }
   data_begin = length_bytes + length;
   text = {reinterpret_cast<const char*>(mapping.data() + length_bytes),
@@ -190,15 +187,14 @@ DType SafetensorsFile::Impl::parse_dtype(const std::string& name, const Json& js
   for (const auto& [known, dtype] : dtype_names) {
     if (known == spelling) return dtype;
   }
-  throw Error(ErrorCode::unsupported,
-              fmt::format("{}: byte {}: tensor {}: dtype {} is not supported", path.string(),
-                          offset_of(name), name, spelling));
+  throw make_error(ErrorCode::unsupported, "{}: byte {}: tensor {}: dtype {} is not supported",
+                   path.string(), offset_of(name), name, spelling);
 }
 
 const Json& SafetensorsFile::Impl::list(const std::string& name, const Json& json,
                                         const char* key) const {
   const auto found = json.find(key);
-  if (found == json.end() || !found->is_array()) fail(name, fmt::format("has no list \"{}\"", key));
+  if (found == json.end() || !found->is_array()) fail(name, "has no list \"{}\"", key);
   return *found;
 }
 
@@ -230,14 +226,13 @@ void SafetensorsFile::Impl::parse_entry(const std::string& name, const Json& jso
   const std::uint64_t end = number(name, offsets[1]);
   const std::uint64_t available = mapping.size() - data_begin;
   if (begin > end || end > available) {
-    fail(name, fmt::format("data_offsets [{}, {}] do not fit in {} bytes of data", begin, end,
-                           available));
+    fail(name, "data_offsets [{}, {}] do not fit in {} bytes of data", begin, end, available);
   }
   std::uint64_t bytes = 0;
   if (__builtin_mul_overflow(entry.data.count, size_of(entry.data.dtype), &bytes) ||
       bytes != end - begin) {
-    fail(name, fmt::format("has {} bytes of data for {} elements of {}", end - begin,
-                           entry.data.count, atoll::name(entry.data.dtype)));
+    fail(name, "has {} bytes of data for {} elements of {}", end - begin, entry.data.count,
+         atoll::name(entry.data.dtype));
   }
   entry.data.data = mapping.data() + data_begin + begin;
   entries.push_back(std::move(entry));
@@ -252,23 +247,17 @@ void SafetensorsFile::Impl::order_entries() {
     index.emplace(entries[i].name, i);
     const auto* begin = static_cast<const std::byte*>(entries[i].data.data);
     if (begin < end) {
-      fail(entries[i].name,
-           fmt::format("the data overlaps the data of tensor {}", entries[i - 1].name));
+      fail(entries[i].name, "the data overlaps the data of tensor {}", entries[i - 1].name);
     }
     end = begin + entries[i].data.bytes();
   }
 }
 
 SafetensorsFile SafetensorsFile::open(const fs::path& path) {
-  auto impl = std::make_unique<Impl>(path);
+  auto impl = std::make_shared<Impl>(path);
   impl->parse();
   return SafetensorsFile(std::move(impl));
 }
-
-SafetensorsFile::SafetensorsFile(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-SafetensorsFile::SafetensorsFile(SafetensorsFile&&) noexcept = default;
-SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&&) noexcept = default;
-SafetensorsFile::~SafetensorsFile() = default;
 
 std::span<const SafetensorsEntry> SafetensorsFile::tensors() const noexcept {
   return impl_->entries;
@@ -281,8 +270,7 @@ const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const noexc
 
 const SafetensorsEntry& SafetensorsFile::at(std::string_view name) const {
   if (const SafetensorsEntry* entry = find(name)) return *entry;
-  throw Error(ErrorCode::not_found,
-              fmt::format("{}: no tensor \"{}\"", impl_->path.string(), name));
+  throw make_error(ErrorCode::not_found, "{}: no tensor \"{}\"", impl_->path.string(), name);
 }
 
 const std::map<std::string, std::string, std::less<>>& SafetensorsFile::metadata() const noexcept {
@@ -322,17 +310,16 @@ void SafetensorsWriter::write(std::span<const std::byte> data) {
 }
 
 void SafetensorsWriter::close() {
-  if (written_ != expected_) {
-    throw Error(ErrorCode::io, fmt::format("{}: {} bytes were declared, but {} bytes were written",
-                                           path_.string(), expected_, written_));
-  }
+  require(written_ == expected_, ErrorCode::io,
+          "{}: {} bytes were declared, but {} bytes were written", path_.string(), expected_,
+          written_);
   file_.close();
   if (!file_) fail_io(path_, "close");
   sync_to_disk(path_);
 }
 
 void sync_to_disk(const fs::path& path) {
-  const Descriptor file(path);
+  const net::Fd file = open_file(path);
   if (::fsync(file.get()) != 0) fail_io(path, "sync");
 }
 

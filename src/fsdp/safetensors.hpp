@@ -16,6 +16,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "atoll/view.hpp"
@@ -37,10 +38,6 @@ class SafetensorsFile {
   // has no value for the dtype of a tensor.
   static SafetensorsFile open(const std::filesystem::path& path);
 
-  SafetensorsFile(SafetensorsFile&&) noexcept;
-  SafetensorsFile& operator=(SafetensorsFile&&) noexcept;
-  ~SafetensorsFile();
-
   // Returns all tensors in the order of their data in the file.
   std::span<const SafetensorsEntry> tensors() const noexcept;
   // find() returns null, and at() throws Error(not_found), when there is no tensor with this name.
@@ -51,8 +48,8 @@ class SafetensorsFile {
 
  private:
   struct Impl;
-  explicit SafetensorsFile(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  explicit SafetensorsFile(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+  std::shared_ptr<const Impl> impl_;
 };
 
 struct SafetensorsDeclaration {

@@ -1,9 +1,10 @@
 #include "fsdp/storage.hpp"
 
 #include <algorithm>
+#include <numeric>
 
+#include "core/errors.hpp"
 #include "device/backend.hpp"
-#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -31,12 +32,6 @@ void hold(Stream& stream, View memory, std::string_view what, const UnitState& u
 
 DType master_dtype(const UnitBucket& bucket) {
   return bucket.trainable ? DType::f32 : bucket.dtype;
-}
-
-std::uint64_t sum(const std::vector<std::uint64_t>& bytes) {
-  std::uint64_t total = 0;
-  for (const std::uint64_t n : bytes) total += n;
-  return total;
 }
 
 }  // namespace
@@ -82,12 +77,13 @@ void Storage::plan_memory() {
     }
   }
   memory_.gradients = unsharded_gradients / static_cast<std::uint64_t>(scheduler_.shard_count());
-  if (!sharding_.resident) memory_.gathered = sum(plan_.gathered_slots);
+  if (!sharding_.resident)
+    memory_.gathered = std::reduce(plan_.gathered_slots.begin(), plan_.gathered_slots.end());
   if (sharding_.accumulates_unsharded) {
     memory_.whole_gradients = unsharded_gradients - memory_.gradients;
   } else {
     memory_.staging = staging_bytes_ = largest * sizeof(float);
-    memory_.whole_gradients = sum(plan_.gradient_slots);
+    memory_.whole_gradients = std::reduce(plan_.gradient_slots.begin(), plan_.gradient_slots.end());
   }
   if (setup_.casts_gradients()) memory_.staging += plan_casts(largest);
   memory_.staging += plan_scratch(largest);

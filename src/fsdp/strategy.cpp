@@ -6,8 +6,8 @@
 #include <array>
 #include <utility>
 
+#include "core/errors.hpp"
 #include "core/log.hpp"
-#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -54,9 +54,8 @@ Axis alone(World& world, std::string name) {
 
 // Returns the group of `ranks` consecutive ranks that contains this rank.
 Axis inner_axis(const Axis& shard, int ranks) {
-  if (shard.size() % ranks != 0) {
-    throw invalid("Engine: inner_shards = {} does not divide the {} shards", ranks, shard.size());
-  }
+  require(shard.size() % ranks == 0, "Engine: inner_shards = {} does not divide the {} shards",
+          ranks, shard.size());
   // The ranks of a block (one shard group of the mesh) are joined by fast links.
   if (shard.block > 0 && shard.block % ranks != 0 && ranks % shard.block != 0 && shard.index == 0) {
     log::warn(
@@ -100,22 +99,17 @@ StrategyRule rule_of(Strategy strategy, Accumulation accumulation) noexcept {
 }
 
 void check_options(const Options& options) {
-  if (!computes_in(options.precision.param)) {
-    throw Error(ErrorCode::unsupported,
-                fmt::format("Engine: parameters cannot be {}: use f32 or bf16",
-                            name(options.precision.param)));
-  }
+  require(computes_in(options.precision.param), ErrorCode::unsupported,
+          "Engine: parameters cannot be {}: use f32 or bf16", name(options.precision.param));
   if (!computes_in(options.precision.reduce)) {
-    throw Error(ErrorCode::unsupported,
-                fmt::format("Engine: gradients cannot be reduced in {}: use f32 or bf16",
-                            name(options.precision.reduce)));
+    throw make_error(ErrorCode::unsupported,
+                     "Engine: gradients cannot be reduced in {}: use f32 or bf16",
+                     name(options.precision.reduce));
   }
-  if (options.prefetch < 0 || options.reduce_buffers < 1 || options.inner_shards < 0) {
-    throw invalid(
-        "Engine: prefetch = {}, reduce_buffers = {}, inner_shards = {}: must be at least 0, 1 and "
-        "0",
-        options.prefetch, options.reduce_buffers, options.inner_shards);
-  }
+  require(
+      options.prefetch >= 0 && options.reduce_buffers >= 1 && options.inner_shards >= 0,
+      "Engine: prefetch = {}, reduce_buffers = {}, inner_shards = {}: must be at least 0, 1 and 0",
+      options.prefetch, options.reduce_buffers, options.inner_shards);
 }
 
 Sharding sharding_of(const Mesh& mesh, const Options& options) {

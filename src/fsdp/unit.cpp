@@ -6,8 +6,8 @@
 #include <set>
 #include <utility>
 
+#include "core/errors.hpp"
 #include "fsdp/strategy.hpp"
-#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -37,9 +37,9 @@ void check_params(std::string_view unit, const std::vector<ParamSpec>& params) {
     const std::uint64_t count = checked_count(param);
     total += count;
     if (param.dtype && !computes_in(*param.dtype)) {
-      throw Error(ErrorCode::unsupported,
-                  fmt::format("add_unit({}): parameter {} has dtype {}: use f32 or bf16", unit,
-                              param.name, atoll::name(*param.dtype)));
+      throw make_error(ErrorCode::unsupported,
+                       "add_unit({}): parameter {} has dtype {}: use f32 or bf16", unit, param.name,
+                       atoll::name(*param.dtype));
     }
     if (count > most_elements || total > most_elements || !names.insert(param.name).second) {
       throw invalid(
@@ -76,7 +76,7 @@ std::size_t UnitState::find(std::string_view param) const {
   for (std::size_t i = 0; i < params.size(); ++i) {
     if (params[i].name == param) return i;
   }
-  throw Error(ErrorCode::not_found, fmt::format("unit {} has no parameter \"{}\"", name, param));
+  throw make_error(ErrorCode::not_found, "unit {} has no parameter \"{}\"", name, param);
 }
 
 UnitState::UnitState(std::string_view name_, std::size_t index_, std::vector<ParamSpec> params_,

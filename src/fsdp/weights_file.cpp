@@ -1,16 +1,15 @@
 // Export and import of whole weights as safetensors, the format of Hugging Face.
-#include <fmt/core.h>
 
 #include <cstring>
 #include <optional>
 #include <vector>
 
 #include "atoll/checkpoint.hpp"
+#include "core/errors.hpp"
 #include "device/host/kernels.hpp"
 #include "fsdp/safetensors.hpp"
 #include "fsdp/setup.hpp"
 #include "fsdp/together.hpp"
-#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -31,20 +30,15 @@ const SafetensorsEntry& find_entry(const std::vector<SafetensorsFile>& files,
   for (const SafetensorsFile& file : files) {
     const SafetensorsEntry* entry = file.find(tensor);
     if (!entry) continue;
-    if (entry->shape != file_shape(param) || !is_float(entry->data.dtype)) {
-      throw Error(
-          ErrorCode::mismatch,
-          fmt::format("{}: tensor {} is {} with {} elements, but the model needs {} elements of "
-                      "f32, bf16 or f16 in the shape of its parameter",
-                      file.path().string(), tensor, name(entry->data.dtype), entry->data.count,
-                      param.count()));
-    }
+    require(entry->shape == file_shape(param) && is_float(entry->data.dtype), ErrorCode::mismatch,
+            "{}: tensor {} is {} with {} elements, but the model needs {} elements of f32, bf16 or "
+            "f16 in the shape of its parameter",
+            file.path().string(), tensor, name(entry->data.dtype), entry->data.count,
+            param.count());
     return *entry;
   }
-  throw Error(
-      ErrorCode::not_found,
-      fmt::format("{}: no tensor {}",
-                  files.empty() ? "no weights file given" : files[0].path().string(), tensor));
+  throw make_error(ErrorCode::not_found, "{}: no tensor {}",
+                   files.empty() ? "no weights file given" : files[0].path().string(), tensor);
 }
 
 }  // namespace
@@ -52,9 +46,7 @@ const SafetensorsEntry& find_entry(const std::vector<SafetensorsFile>& files,
 void export_weights(const fs::path& file, Engine& engine, DType dtype,
                     const ParamName& param_name) {
   EngineAccess::setup(engine).check_frozen("export_weights");
-  if (!is_float(dtype)) {
-    throw invalid("export_weights: cannot write {}: use f32, bf16 or f16", name(dtype));
-  }
+  require(is_float(dtype), "export_weights: cannot write {}: use f32, bf16 or f16", name(dtype));
   World& world = EngineAccess::setup(engine).world;
   const fs::path partial = file.string() + ".partial";
   std::optional<SafetensorsWriter> writer;

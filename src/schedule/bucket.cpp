@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "atoll/schedule.hpp"
+#include "core/errors.hpp"
 #include "device/ops.hpp"
-#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -72,9 +72,8 @@ BucketPlan plan_buckets(std::span<const std::uint64_t> counts, DType dtype, std:
 }
 
 std::uint64_t bucket_bytes(const Axis& axis, double latency_share) {
-  if (!(latency_share > 0 && latency_share < 1)) {
-    throw invalid("bucket_bytes: latency_share is {}, but must be between 0 and 1", latency_share);
-  }
+  require(latency_share > 0 && latency_share < 1,
+          "bucket_bytes: latency_share is {}, but must be between 0 and 1", latency_share);
   if (axis.size() < 2 || !axis.rate.is_known()) return default_bucket_bytes;
   const double latency_bytes = axis.rate.latency_us * 1e-6 * axis.rate.gbyte_s * 1e9;
   const double bytes = (1 - latency_share) / latency_share * latency_bytes;

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "atoll/device.hpp"
-#include "schedule/invalid.hpp"
+#include "core/errors.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -22,13 +22,10 @@ class InFlight {
   void admit(std::uint64_t bytes, Stream& stream) {
     if (limit_ == 0) return;
     while (!held_.empty() && (bytes > limit_ || bytes_ > limit_ - bytes)) {
-      if (released_ == 0) {
-        throw invalid(
-            "Scheduler: {} more bytes do not fit on the lane {}, which has {} of at most {} bytes "
-            "in "
-            "flight: call release() first",
-            bytes, lane_, bytes_, limit_);
-      }
+      require(released_ > 0,
+              "Scheduler: {} more bytes do not fit on the lane {}, which has {} of at most {} "
+              "bytes in flight: call release() first",
+              bytes, lane_, bytes_, limit_);
       stream.wait(*held_.front().free);
       bytes_ -= held_.front().bytes;
       held_.pop_front();
@@ -46,9 +43,8 @@ class InFlight {
   // Implements Scheduler::release().
   void release(const Event& after) {
     if (limit_ == 0) return;
-    if (released_ == held_.size()) {
-      throw invalid("Scheduler: release() on the lane {} without an unreleased operation", lane_);
-    }
+    require(released_ < held_.size(),
+            "Scheduler: release() on the lane {} without an unreleased operation", lane_);
     held_[released_++].free = after;
   }
 

@@ -7,11 +7,11 @@
 
 #include "atoll/schedule.hpp"
 #include "core/assert.hpp"
+#include "core/errors.hpp"
 #include "device/backend.hpp"
 #include "device/checked/device.hpp"
 #include "schedule/activity_log.hpp"
 #include "schedule/in_flight.hpp"
-#include "schedule/invalid.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -31,9 +31,8 @@ Lane lane_of(Activity collective) {
 // World.
 Axis or_alone(const Axis& axis, const Axis& other, std::string_view name) {
   if (!axis.ranks.empty() && axis.world) return axis;
-  if (!other.world) {
-    throw invalid("Scheduler: the shard axis or the replicate axis must have ranks");
-  }
+  require(other.world != nullptr,
+          "Scheduler: the shard axis or the replicate axis must have ranks");
   return {.world = other.world, .name = std::string(name), .ranks = {other.world->rank()}};
 }
 
@@ -63,22 +62,14 @@ struct Scheduler::Impl {
     if (device.kind() == DeviceKind::cuda && options.root.size() > 1) {
       root = open(options.root, "root");
     }
-    gather = open(shard, "gather");
-    reduce = open(shard, "reduce");
-    outer = open(replicate, "outer");
+    communicator(Lane::gather) = open(shard, "gather");
+    communicator(Lane::reduce) = open(shard, "reduce");
+    communicator(Lane::outer) = open(replicate, "outer");
     if (!inner.ranks.empty()) gather_inner = open(inner, "gather");
   }
 
   std::optional<Communicator>& communicator(Lane lane) {
-    switch (lane) {
-      case Lane::gather:
-        return gather;
-      case Lane::reduce:
-        return reduce;
-      case Lane::outer:
-        return outer;
-    }
-    return gather;
+    return communicators[static_cast<std::size_t>(lane)];
   }
   Stream& stream(Lane lane) { return streams[static_cast<std::size_t>(lane)]; }
 
@@ -125,7 +116,8 @@ struct Scheduler::Impl {
   std::array<Stream, 3> streams;
   // Runs no collectives; the other communicators are split from it.
   std::optional<Communicator> root;
-  std::optional<Communicator> gather, reduce, outer, gather_inner;
+  std::array<std::optional<Communicator>, 3> communicators;
+  std::optional<Communicator> gather_inner;
 };
 
 Scheduler::Scheduler(const Axis& shard, const Axis& replicate, SchedulerOptions options)
@@ -135,8 +127,9 @@ Scheduler& Scheduler::operator=(Scheduler&&) noexcept = default;
 Scheduler::~Scheduler() = default;
 
 Work Scheduler::all_gather(ConstView src, View dst, const Event& after, std::string_view label) {
-  return impl_->all_gather(
-      impl_->gather, record_of(Activity::all_gather, "shard", dst.bytes(), label), src, dst, after);
+  return impl_->all_gather(impl_->communicator(Lane::gather),
+                           record_of(Activity::all_gather, "shard", dst.bytes(), label), src, dst,
+                           after);
 }
 
 Work Scheduler::all_gather_inner(ConstView src, View dst, const Event& after,
@@ -148,7 +141,7 @@ Work Scheduler::all_gather_inner(ConstView src, View dst, const Event& after,
 
 Work Scheduler::reduce_scatter(ConstView src, View dst, const Event& after,
                                std::string_view label) {
-  return impl_->collective(impl_->reduce,
+  return impl_->collective(impl_->communicator(Lane::reduce),
                            record_of(Activity::reduce_scatter, "shard", src.bytes(), label), src,
                            dst, after, [&](Communicator& on, Stream& lane) {
                              return on.reduce_scatter(src, dst, ReduceOp::sum, lane);
@@ -156,7 +149,7 @@ Work Scheduler::reduce_scatter(ConstView src, View dst, const Event& after,
 }
 
 Work Scheduler::all_reduce(View data, const Event& after, std::string_view label) {
-  return impl_->collective(impl_->outer,
+  return impl_->collective(impl_->communicator(Lane::outer),
                            record_of(Activity::all_reduce, "replicate", data.bytes(), label), data,
                            data, after, [&](Communicator& on, Stream& lane) {
                              return on.all_reduce(data, data, ReduceOp::sum, lane);
@@ -241,8 +234,9 @@ int Scheduler::shard_index() const noexcept { return impl_->shard.index; }
 int Scheduler::replicate_index() const noexcept { return impl_->replicate.index; }
 
 std::string_view Scheduler::backend() const noexcept {
-  if (impl_->gather) return impl_->gather->backend();
-  if (impl_->outer) return impl_->outer->backend();
+  for (const auto& communicator : impl_->communicators) {
+    if (communicator) return communicator->backend();
+  }
   return "none";
 }
 

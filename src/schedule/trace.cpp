@@ -104,24 +104,17 @@ json named(const TraceProcess& process, std::string_view what, json args) {
   return {{"ph", "M"}, {"pid", process.rank}, {"name", what}, {"args", std::move(args)}};
 }
 
-class EventText {
- public:
-  void add(const json& event) {
-    if (!text_.empty()) text_ += ",\n";
-    text_ += event.dump(-1, ' ', false, json::error_handler_t::replace);
-  }
-  std::string take() { return std::move(text_); }
+void append(std::string& events, const json& event) {
+  if (!events.empty()) events += ",\n";
+  events += event.dump(-1, ' ', false, json::error_handler_t::replace);
+}
 
- private:
-  std::string text_;
-};
-
-void add_row_names(EventText& text, const TraceProcess& process, const std::vector<Row>& rows) {
+void add_row_names(std::string& events, const TraceProcess& process, const std::vector<Row>& rows) {
   for (std::size_t row = 0; row < rows.size(); ++row) {
     for (json event : {named(process, "thread_name", {{"name", rows[row].name}}),
                        named(process, "thread_sort_index", {{"sort_index", row}})}) {
       event["tid"] = row;
-      text.add(event);
+      append(events, event);
     }
   }
 }
@@ -172,27 +165,27 @@ std::string chrome_events(const TraceProcess& process, std::span<const TraceReco
   const std::int64_t end = kept == 0 ? process.zero_ns : shown[kept - 1]->begin_ns;
   shown.resize(kept);
 
-  EventText text;
+  std::string events;
   std::string title = fmt::format("rank {}", process.rank);
   if (!process.host.empty()) title += " on " + process.host;
-  text.add(named(process, "process_name", {{"name", title}}));
-  text.add(named(process, "process_sort_index", {{"sort_index", process.rank}}));
+  append(events, named(process, "process_name", {{"name", title}}));
+  append(events, named(process, "process_sort_index", {{"sort_index", process.rank}}));
   const std::vector<Row> rows = rows_of(shown);
-  add_row_names(text, process, rows);
+  add_row_names(events, process, rows);
   for (std::size_t row = 0; row < rows.size(); ++row) {
     for (const TraceRecord* record : rows[row].records) {
-      text.add(span_event(process, row, *record));
+      append(events, span_event(process, row, *record));
     }
   }
   if (left_out > 0) {
-    text.add({{"ph", "i"},
-              {"s", "p"},
-              {"pid", process.rank},
-              {"tid", 0},
-              {"ts", us(end - process.zero_ns)},
-              {"name", fmt::format("{} records left out", left_out)}});
+    append(events, {{"ph", "i"},
+                    {"s", "p"},
+                    {"pid", process.rank},
+                    {"tid", 0},
+                    {"ts", us(end - process.zero_ns)},
+                    {"name", fmt::format("{} records left out", left_out)}});
   }
-  return text.take();
+  return events;
 }
 
 std::string chrome_trace(std::span<const std::string> events) {

@@ -29,40 +29,40 @@ class TimedOps final : public Ops {
     time(name_of(product, residual.count != 0), s,
          [&] { ops_.multiply(s, product, a, b, c, residual); });
   }
-  void rms_norm_forward(atoll::Stream& s, const RmsNormForward& args) override {
+  void run(atoll::Stream& s, const RmsNormForward& args) override {
     time("rms_norm_forward", s, [&] { ops_.rms_norm_forward(s, args); });
   }
-  void rms_norm_backward(atoll::Stream& s, const RmsNormBackward& args) override {
+  void run(atoll::Stream& s, const RmsNormBackward& args) override {
     time("rms_norm_backward", s, [&] { ops_.rms_norm_backward(s, args); });
   }
-  void rope_table(atoll::Stream& s, atoll::View table, std::int64_t head_dim,
-                  double theta) override {
+  void run_rope_table(atoll::Stream& s, atoll::View table, std::int64_t head_dim,
+                      double theta) override {
     time("rope_table", s, [&] { ops_.rope_table(s, table, head_dim, theta); });
   }
-  void rope(atoll::Stream& s, const Rope& args) override {
+  void run(atoll::Stream& s, const Rope& args) override {
     time("rope", s, [&] { ops_.rope(s, args); });
   }
-  void attention_forward(atoll::Stream& s, const AttentionForward& args) override {
+  void run(atoll::Stream& s, const AttentionForward& args) override {
     time("attention_forward", s, [&] { ops_.attention_forward(s, args); });
   }
-  void attention_backward(atoll::Stream& s, const AttentionBackward& args) override {
+  void run(atoll::Stream& s, const AttentionBackward& args) override {
     time("attention_backward", s, [&] { ops_.attention_backward(s, args); });
   }
-  void swiglu_forward(atoll::Stream& s, atoll::ConstView gate, atoll::ConstView up,
-                      atoll::View out) override {
+  void run_swiglu_forward(atoll::Stream& s, atoll::ConstView gate, atoll::ConstView up,
+                          atoll::View out) override {
     time("swiglu_forward", s, [&] { ops_.swiglu_forward(s, gate, up, out); });
   }
-  void swiglu_backward(atoll::Stream& s, const SwigluBackward& args) override {
+  void run(atoll::Stream& s, const SwigluBackward& args) override {
     time("swiglu_backward", s, [&] { ops_.swiglu_backward(s, args); });
   }
-  void embedding_forward(atoll::Stream& s, atoll::ConstView tokens, atoll::ConstView table,
-                         atoll::View out, std::int64_t width) override {
+  void run_embedding_forward(atoll::Stream& s, atoll::ConstView tokens, atoll::ConstView table,
+                             atoll::View out, std::int64_t width) override {
     time("embedding_forward", s, [&] { ops_.embedding_forward(s, tokens, table, out, width); });
   }
-  void embedding_backward(atoll::Stream& s, const EmbeddingBackward& args) override {
+  void run(atoll::Stream& s, const EmbeddingBackward& args) override {
     time("embedding_backward", s, [&] { ops_.embedding_backward(s, args); });
   }
-  void cross_entropy(atoll::Stream& s, const CrossEntropy& args) override {
+  void run(atoll::Stream& s, const CrossEntropy& args) override {
     time("cross_entropy", s, [&] { ops_.cross_entropy(s, args); });
   }
   void check_ids(atoll::Stream& s) override { ops_.check_ids(s); }

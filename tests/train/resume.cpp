@@ -9,7 +9,7 @@
 #include "../unit/train_data_temporary.hpp"
 #include "atoll/checkpoint.hpp"
 #include "job.hpp"
-#include "loop/setup.hpp"
+#include "model/params.hpp"
 #include "thread_ranks.hpp"
 
 using namespace train_test;
@@ -117,10 +117,9 @@ fs::path weights_folder(const TemporaryFolder& folder, bool tied) {
 void export_from_four_ranks(const train::RunOptions& options, const fs::path& file,
                             atoll::DType dtype) {
   run_job(4, shaped(options, "hybrid_shard", "2x2"), [&](fsdp::Engine& engine) {
-    const auto model = train::read_hf_config(options.model);
     fsdp::export_weights(file, engine, dtype,
                          [&](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
-                           return train::hf_name(model, unit.name(), param.name);
+                           return train::hf_name(unit.name(), param.name);
                          });
   });
 }

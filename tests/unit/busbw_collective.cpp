@@ -95,7 +95,7 @@ TEST_CASE("bus factors are those of nccl-tests") {
 TEST_CASE("groups of the axes of a mesh") {
   using Groups = std::vector<std::vector<int>>;
   const std::vector<int> order{0, 2, 1, 3, 4, 5};
-  CHECK(axis_groups(order, 3, AxisName::world) == Groups{order});
-  CHECK(axis_groups(order, 3, AxisName::shard) == Groups{{0, 2, 1}, {3, 4, 5}});
-  CHECK(axis_groups(order, 3, AxisName::replicate) == Groups{{0, 3}, {2, 4}, {1, 5}});
+  CHECK(axis_groups(order, 3, "world") == Groups{order});
+  CHECK(axis_groups(order, 3, "shard") == Groups{{0, 2, 1}, {3, 4, 5}});
+  CHECK(axis_groups(order, 3, "replicate") == Groups{{0, 3}, {2, 4}, {1, 5}});
 }

@@ -183,22 +183,14 @@ std::vector<std::uint64_t> sweep_sizes(std::uint64_t minimum, std::uint64_t maxi
   return sizes;
 }
 
-std::string_view name(AxisName axis) noexcept {
-  constexpr std::array<std::string_view, 3> names{"world", "shard", "replicate"};
-  return names[static_cast<std::size_t>(axis)];
-}
-
-std::optional<AxisName> axis_from_name(std::string_view text) noexcept {
-  return from_name(std::array{AxisName::world, AxisName::shard, AxisName::replicate}, text);
-}
-
-std::vector<std::vector<int>> axis_groups(const std::vector<int>& order, int shard, AxisName axis) {
-  if (axis == AxisName::world) return {order};
+std::vector<std::vector<int>> axis_groups(const std::vector<int>& order, int shard,
+                                          std::string_view axis) {
+  if (axis == "world") return {order};
   const auto inner = static_cast<std::size_t>(shard);
   const std::size_t outer = order.size() / inner;
-  std::vector<std::vector<int>> groups(axis == AxisName::shard ? outer : inner);
+  std::vector<std::vector<int>> groups(axis == "shard" ? outer : inner);
   for (std::size_t i = 0; i < order.size(); ++i)
-    groups[axis == AxisName::shard ? i / inner : i % inner].push_back(order[i]);
+    groups[axis == "shard" ? i / inner : i % inner].push_back(order[i]);
   return groups;
 }
 

@@ -102,15 +102,10 @@ double bus_factor(Collective collective, int ranks) noexcept;
 std::vector<std::uint64_t> sweep_sizes(std::uint64_t minimum, std::uint64_t maximum,
                                        std::uint64_t step, std::uint64_t factor);
 
-// Returns the world ranks of each group of an axis of a mesh (replicate x shard), in the order of
-// the axis. `order` holds the world ranks in mesh order, with the shard axis varying fastest.
-enum class AxisName {
-  world,
-  shard,
-  replicate
-};
-std::string_view name(AxisName axis) noexcept;
-std::optional<AxisName> axis_from_name(std::string_view name) noexcept;
-std::vector<std::vector<int>> axis_groups(const std::vector<int>& order, int shard, AxisName axis);
+// Returns the world ranks of each group of an axis ("world", "shard" or "replicate") of a mesh
+// (replicate x shard), in the order of the axis. `order` holds the world ranks in mesh order, with
+// the shard axis varying fastest.
+std::vector<std::vector<int>> axis_groups(const std::vector<int>& order, int shard,
+                                          std::string_view axis);
 
 }  // namespace busbw

@@ -5,9 +5,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
-#include <memory>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -88,7 +87,7 @@ Json atoll_json(const Job& job, const Options& o) {
           {"backend", job.communicator->backend()},
           {"launcher", job.world.launcher()},
           {"algorithm", job.world.config().algorithm},
-          {"axis", name(o.axis)},
+          {"axis", o.axis},
           {"mesh", job.mesh.to_string()},
           {"groups", job.groups},
           {"memory", name(o.memory)}};
@@ -152,12 +151,6 @@ Json head_json(const CommandLine& command, const Job& job, const Options& o) {
           {"atoll", atoll_json(job, o)},   {"config", config_json(job, o)}};
 }
 
-using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
-
-File open_file(const std::string& path, const char* mode) {
-  return {std::fopen(path.c_str(), mode), std::fclose};
-}
-
 [[noreturn]] void refuse(const std::string& path) {
   throw atoll::Error(atoll::ErrorCode::io, fmt::format("{}: {}", path, std::strerror(errno)));
 }
@@ -219,7 +212,7 @@ std::string to_curve(const Job& job, const Options& options, std::span<const Tab
              {{"ranks", job.world.size()},
               {"hosts", hosts},
               {"mesh", job.mesh.to_string()},
-              {"axis", name(options.axis)},
+              {"axis", options.axis},
               {"groups", job.groups},
               {"memory", name(options.memory)}}}};
   Json rows = Json::array();
@@ -247,14 +240,12 @@ std::string to_curve(const Job& job, const Options& options, std::span<const Tab
 }
 
 void require_writable(const std::string& path) {
-  if (!open_file(path, "ab")) refuse(path);
+  if (!std::ofstream(path, std::ios::binary | std::ios::app)) refuse(path);
 }
 
 void write_file(const std::string& path, const std::string& text) {
-  const File file = open_file(path, "wb");
-  if (!file || std::fwrite(text.data(), 1, text.size(), file.get()) != text.size() ||
-      std::fflush(file.get()) != 0)
-    refuse(path);
+  std::ofstream file(path, std::ios::binary);
+  if (!(file << text << std::flush)) refuse(path);
 }
 
 }  // namespace busbw

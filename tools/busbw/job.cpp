@@ -57,7 +57,7 @@ Job::Job(atoll::World& in, const Options& options)
   for (std::size_t g = 0; g < groups.size(); ++g)
     for (const int rank : groups[g]) group_of[static_cast<std::size_t>(rank)] = static_cast<int>(g);
   for (const atoll::Placement& placement : world.placements()) host_of.push_back(placement.host);
-  const atoll::Axis& axis = mesh.axis(name(options.axis));
+  const atoll::Axis& axis = mesh.axis(options.axis);
   axis_gbyte_s = axis.rate.gbyte_s;
   communicator = atoll::Communicator::open(
       axis, {.name = "busbw", .backend = options.backend, .device = rank_device.device});

@@ -5,17 +5,13 @@
 namespace busbw {
 namespace {
 
-// For each edge of the ring that leaves a host, the host sends S to the next host.
+// For each edge of the ring that leaves a host, the host sends S to the next host. It receives as
+// much, because the ring enters a host as often as it leaves the host.
 std::map<int, double> ring_bytes(double total_bytes, std::span<const int> hosts) {
-  std::map<int, double> sent, received;
+  std::map<int, double> sent;
   for (std::size_t i = 0; i < hosts.size(); ++i) {
-    const int from = hosts[i];
-    const int to = hosts[(i + 1) % hosts.size()];
-    if (from == to) continue;
-    sent[from] += total_bytes;
-    received[to] += total_bytes;
+    if (hosts[i] != hosts[(i + 1) % hosts.size()]) sent[hosts[i]] += total_bytes;
   }
-  for (const auto& [host, bytes] : received) sent[host] = std::max(sent[host], bytes);
   return sent;
 }
 
@@ -55,12 +51,10 @@ std::map<int, double> wire_bytes(Collective collective, double total_bytes,
   for (const int host : hosts) ++ranks[host];
   if (ranks.size() < 2) return {};
   if (collective == Collective::send_recv) return ring_bytes(total_bytes, hosts);
-  const auto n = static_cast<double>(hosts.size());
   const auto count = static_cast<double>(ranks.size());
   const int root_host = hosts[static_cast<std::size_t>(root)];
   std::map<int, double> bytes;
   for (const auto& [host, here] : ranks) {
-    const double elsewhere = (n - here) / n;
     double own = 0;  // share of the tensor that the host's ranks hold
     for (std::size_t r = 0; r < hosts.size(); ++r) {
       if (hosts[r] != host) continue;
@@ -83,10 +77,10 @@ std::map<int, double> wire_bytes(Collective collective, double total_bytes,
         break;
       case Collective::gather:
       case Collective::scatter:
-        bytes[host] = total_bytes * (host == root_host ? elsewhere : 1 - elsewhere);
+        bytes[host] = total_bytes * (host == root_host ? 1 - own : own);
         break;
       case Collective::all_to_all:
-        bytes[host] = total_bytes * here * elsewhere;
+        bytes[host] = total_bytes * here * (1 - own);
         break;
     }
   }

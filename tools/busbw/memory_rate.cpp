@@ -62,18 +62,14 @@ bool on_line(const std::byte* address) {
 }  // namespace
 
 double MemoryRate::gbyte_s(const Traffic& traffic, traffic::Element element,
-                           std::span<const Memory> slots) {
+                           std::span<const Memory> slots, Known known) {
   const Question question{traffic, element, slots.size()};
   const auto found = std::ranges::find(known_, question, &std::pair<Question, double>::first);
-  if (found != known_.end()) return found->second;
-  return known_.emplace_back(question, measure(question, slots)).second;
-}
-
-void MemoryRate::improve(const Traffic& traffic, traffic::Element element,
-                         std::span<const Memory> slots) {
-  const Question question{traffic, element, slots.size()};
-  const auto found = std::ranges::find(known_, question, &std::pair<Question, double>::first);
-  if (found != known_.end()) found->second = std::max(found->second, measure(question, slots));
+  if (found == known_.end()) {
+    return known_.emplace_back(question, measure(question, slots)).second;
+  }
+  if (known == Known::improve) found->second = std::max(found->second, measure(question, slots));
+  return found->second;
 }
 
 double MemoryRate::measure(const Question& question, std::span<const Memory> slots) {

@@ -14,9 +14,17 @@
 
 namespace busbw {
 
-// Measures a rate on first use and caches it. Every function is collective over the World.
+// Measures a rate on first use and caches it. Collective over the World.
 class MemoryRate {
  public:
+  // What to do with a rate that has been measured before. `improve` measures again and keeps the
+  // better rate. It is for a collective that was faster than the limit, because other work had
+  // disturbed the first measurement.
+  enum class Known {
+    keep,
+    improve
+  };
+
   explicit MemoryRate(Job& job) : job_(job) {}
   // Returns the GB/s that one rank reads and writes together. All ranks use `slots` one after
   // another. The slots are the buffers of the collective itself, so that the measurement touches as
@@ -24,10 +32,8 @@ class MemoryRate {
   // streaming stores and memcpy, and of a few batches of 20 ms. A batch lasts from the start of a
   // host's first rank to the end of its last; the slowest host counts. Returns 0 for traffic
   // without bytes.
-  double gbyte_s(const Traffic& traffic, traffic::Element element, std::span<const Memory> slots);
-  // Measures again and keeps the better rate. Used when a collective was faster than the limit,
-  // because other work had disturbed the first measurement.
-  void improve(const Traffic& traffic, traffic::Element element, std::span<const Memory> slots);
+  double gbyte_s(const Traffic& traffic, traffic::Element element, std::span<const Memory> slots,
+                 Known known);
 
  private:
   struct Pass {

@@ -60,20 +60,12 @@ Views views_of(const Call& call, Memory memory, int rank) {
 }
 
 atoll::Reduction reduction_of(Op op, int rank) {
-  switch (op) {
-    case Op::none:
-    case Op::sum:
-      return atoll::ReduceOp::sum;
-    case Op::min:
-      return atoll::ReduceOp::min;
-    case Op::max:
-      return atoll::ReduceOp::max;
-    case Op::avg:
-      return atoll::ReduceOp::avg;
-    case Op::mulsum:
-      return {atoll::ReduceOp::sum, mulsum_factor(rank)};
-  }
-  return atoll::ReduceOp::sum;
+  using atoll::ReduceOp;
+  if (op == Op::mulsum) return {ReduceOp::sum, mulsum_factor(rank)};
+  // In the order of the enumerators; without a reduction, the value is not used.
+  constexpr std::array ops{ReduceOp::sum, ReduceOp::sum, ReduceOp::min, ReduceOp::max,
+                           ReduceOp::avg};
+  return ops[static_cast<std::size_t>(op)];
 }
 
 // Sends to the next rank of a ring and receives from the previous one.

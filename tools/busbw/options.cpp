@@ -1,5 +1,7 @@
 #include "options.hpp"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <array>
 #include <charconv>
@@ -20,7 +22,7 @@ constexpr std::uint64_t most_bytes = std::uint64_t{1} << 50U;
 
 // Option values as text, until all options are parsed.
 struct Texts {
-  std::string collective = "all_reduce", axis = "world", limit = "machine", expect;
+  std::string collective = "all_reduce", limit = "machine", expect;
   std::vector<std::string> memory;
   std::string min = "32M", max = "32M", step = "1M", factor = "1";
   std::string dtype = "float", op = "sum";
@@ -39,10 +41,10 @@ double parse_number(const std::string& text, const std::string& what) {
   return value;
 }
 
-template <class Known, class Parse>
-std::vector<Known> parse_list(const std::string& text, const std::vector<Known>& all,
+template <class Known, std::size_t size, class Parse>
+std::vector<Known> parse_list(const std::string& text, const std::array<Known, size>& all,
                               const std::string& option, Parse parse) {
-  if (text == "all") return all;
+  if (text == "all") return {all.begin(), all.end()};
   std::vector<Known> list;
   std::size_t begin = 0;
   while (begin <= text.size()) {
@@ -54,8 +56,8 @@ std::vector<Known> parse_list(const std::string& text, const std::vector<Known>&
       continue;
     }
     std::string names;
-    for (const Known& one : all) names += std::string(name(one)) + ", ";
-    refuse(option + " " + item + ": not one of " + names + "all");
+    for (const Known& one : all) names += fmt::format("{}, ", name(one));
+    refuse(fmt::format("{} {}: not one of {}all", option, item, names));
   }
   return list;
 }
@@ -90,9 +92,11 @@ void declare_run(CLI::App& app, Options& o, Texts& t) {
   section.add("-o,--op", t.op,
               "sum, max, min, avg, mulsum (a sum of scaled inputs); a list with commas; or all");
   section.add("-r,--root", o.root, "root rank within the axis; -1: every rank in turn");
-  section.add("--axis", t.axis,
-              "axis of the planned mesh: world, shard or replicate; all groups of the axis run at "
-              "once, and the slowest counts");
+  section
+      .add("--axis", o.axis,
+           "axis of the planned mesh: world, shard or replicate; all groups of the axis run at "
+           "once, and the slowest counts")
+      ->check(CLI::IsMember({"world", "shard", "replicate"}));
   section
       .add("--device", o.device,
            "buffers in host memory (host) or on GPUs (cuda; the ranks of a host use its GPUs in "
@@ -200,16 +204,10 @@ void take_gpu_habits(Options& o, const Texts& t) {
 }
 
 void take_lists(Options& o, const Texts& t) {
-  o.collectives = parse_list(
-      t.collective, std::vector<Collective>(all_collectives.begin(), all_collectives.end()),
-      "--collective", collective_from_name);
-  o.dtypes = parse_list(t.dtype, std::vector<atoll::DType>(all_dtypes.begin(), all_dtypes.end()),
-                        "-d", dtype_from_name);
+  o.collectives = parse_list(t.collective, all_collectives, "--collective", collective_from_name);
+  o.dtypes = parse_list(t.dtype, all_dtypes, "-d", dtype_from_name);
   if (t.op == "prod") refuse("-o prod: atoll has no reduction by product");
-  o.ops = parse_list(t.op, std::vector<Op>(all_ops.begin(), all_ops.end()), "-o", op_from_name);
-  const auto axis = axis_from_name(t.axis);
-  if (!axis) refuse("--axis " + t.axis + ": not world, shard or replicate");
-  o.axis = *axis;
+  o.ops = parse_list(t.op, all_ops, "-o", op_from_name);
 }
 
 void take_memory(Options& o, const Texts& t) {
@@ -241,8 +239,8 @@ void take_limit(Options& o, const Texts& t) {
   for (const char* name : {"NCCL_TESTS_SPLIT", "NCCL_TESTS_SPLIT_MASK"}) {
     const char* split = std::getenv(name);
     if (split != nullptr && *split != '\0')
-      refuse(std::string(name) +
-             " is not supported: use --axis shard or --axis replicate to run groups");
+      refuse(fmt::format("{} is not supported: use --axis shard or --axis replicate to run groups",
+                         name));
   }
   if (const char* wanted = std::getenv("NCCL_TESTS_MIN_BW"); wanted != nullptr && *wanted != '\0')
     o.wanted_busbw = parse_number(wanted, "NCCL_TESTS_MIN_BW");
@@ -267,16 +265,13 @@ void take_sizes(Options& o, const Texts& t, const CLI::App& app) {
 
 template <class Enum>
 Enum take_choice(int value, int most, const char* option) {
-  if (value < 0 || value > most)
-    refuse(std::string(option) + " " + std::to_string(value) + ": 0 to " + std::to_string(most));
+  if (value < 0 || value > most) refuse(fmt::format("{} {}: 0 to {}", option, value, most));
   return static_cast<Enum>(value);
 }
 
 void take_counts(Options& o, const Texts& t) {
   const auto at_least = [](int value, int least, const char* option) {
-    if (value < least)
-      refuse(std::string(option) + " " + std::to_string(value) + ": at least " +
-             std::to_string(least));
+    if (value < least) refuse(fmt::format("{} {}: at least {}", option, value, least));
   };
   at_least(o.iterations, 1, "-n");
   at_least(o.batch, 1, "-m");
@@ -295,7 +290,7 @@ void take_counts(Options& o, const Texts& t) {
   if (t.local_register < -1 || t.local_register > 2) refuse("-R: 0, 1 or 2");
   if (o.latency_skip > 0 && !o.layout.latency) refuse("-K needs -I 1");
   if (o.latency_skip >= o.iterations) refuse("-K must be less than -n");
-  if (o.pairs > 0 && o.axis != AxisName::world) refuse("--pairs measures all ranks: remove --axis");
+  if (o.pairs > 0 && o.axis != "world") refuse("--pairs measures all ranks: remove --axis");
   if (o.pairs > 0 && o.expect) refuse("--pairs has its own verdict: remove --expect");
   if (o.pairs > 0 && (!o.plot.empty() || !o.save.empty()))
     refuse("--pairs writes --json only: remove --plot and --save");

@@ -43,8 +43,8 @@ struct Options {
   std::vector<Collective> collectives{Collective::all_reduce};
   std::vector<atoll::DType> dtypes{atoll::DType::f32};
   std::vector<Op> ops{Op::sum};
-  int root = 0;  // rank in the axis; -1: every rank in turn
-  AxisName axis = AxisName::world;
+  int root = 0;                 // rank in the axis; -1: every rank in turn
+  std::string axis = "world";   // "world", "shard" or "replicate"
   std::string device = "auto";  // "auto", "host" or "cuda"; see atoll/rank_device.hpp
   std::string backend;
   bool require_gdr = false;

@@ -69,8 +69,7 @@ PairSites sites_of(const Job& job, const std::vector<int>& group) {
 std::string title(const Job& job, const std::vector<int>& group, std::uint64_t bytes, int count) {
   std::string text = fmt::format(
       "{}# Bandwidth of pairs, GB/s from row to column, best of {} times {} messages of {} one "
-      "way, "
-      "each pair alone on its hosts\n",
+      "way, each pair alone on its hosts\n",
       title_line(job), trials, count, human_bytes(bytes));
   for (std::size_t r = 0; r < group.size(); ++r) {
     const auto world_rank = static_cast<std::size_t>(group[r]);
@@ -114,12 +113,6 @@ std::vector<double> measure_rounds(Job& job, const Options& options,
   return seconds;
 }
 
-int most_ranks_of_a_host(const PairSites& sites) {
-  std::ptrdiff_t most = 0;
-  for (const int host : sites.host) most = std::max(most, std::ranges::count(sites.host, host));
-  return static_cast<int>(most);
-}
-
 }  // namespace
 
 PairReport measure_pairs(Job& job, const Options& options) {
@@ -151,8 +144,9 @@ PairReport measure_pairs(Job& job, const Options& options) {
       row.push_back(time > 0 ? sent / time / 1e9 : 0);
   }
   report.verdict = judge_pairs(report.gbyte_s, sites);
-  const int sharing = most_ranks_of_a_host(sites);
-  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  std::size_t sharing = 0;  // number of ranks on the host with the most ranks
+  for (const auto& host : job.world.hosts()) sharing = std::max(sharing, host.ranks.size());
+  const unsigned cores = std::thread::hardware_concurrency();
   const bool crowded = cores > 0 && sharing > cores && !job.is_on_gpu();
   if (crowded) report.verdict.findings.clear();
   report.is_judged = !crowded;

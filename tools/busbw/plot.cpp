@@ -1,9 +1,7 @@
 #include "plot.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -80,14 +78,7 @@ std::string plot_program(std::span<const Table> tables, const std::string& path)
 }
 
 void find_gnuplot() {
-  const char* path = std::getenv("PATH");
-  std::string_view folders = path == nullptr ? "" : path;
-  while (!folders.empty()) {
-    const std::size_t end = std::min(folders.find(':'), folders.size());
-    const std::string program = std::string(folders.substr(0, end)) + "/gnuplot";
-    if (access(program.c_str(), X_OK) == 0) return;
-    folders.remove_prefix(std::min(end + 1, folders.size()));
-  }
+  if (std::system("command -v gnuplot > /dev/null") == 0) return;
   throw atoll::Error(atoll::ErrorCode::not_found,
                      "--plot: gnuplot is not in PATH: install the package gnuplot-nox");
 }

@@ -112,7 +112,7 @@ std::string preamble(const Job& job, const Options& o, Collective collective) {
   text += fmt::format(
       "# Axis {}: {} group{} of {} rank{} at once, of mesh {} (replicate x shard); {} memory\n#\n"
       "# Using devices\n",
-      name(o.axis), job.groups.size(), job.groups.size() == 1 ? "" : "s", job.group_size(),
+      o.axis, job.groups.size(), job.groups.size() == 1 ? "" : "s", job.group_size(),
       job.group_size() == 1 ? "" : "s", job.mesh.to_string(), name(o.memory));
   for (const atoll::Placement& placement : world.placements()) text += rank_line(job, placement);
   return text;
@@ -282,8 +282,7 @@ Half Sweep::measure_half(const Call& call) {
   const bool is_measured = options_.limit_from == LimitFrom::machine && !job_.is_on_gpu();
   for (int i = 0; is_measured && i < most_improvements; ++i) {
     if (half.percent().value_or(0) <= 100) break;
-    improve_limit(call);
-    half.limit = ceiling_of(call);
+    half.limit = ceiling_of(call, MemoryRate::Known::improve);
   }
   return half;
 }
@@ -416,7 +415,7 @@ std::uint64_t Sweep::check(const Call& call) {
   return wrong;
 }
 
-Ceiling Sweep::ceiling_of(const Call& call) {
+Ceiling Sweep::ceiling_of(const Call& call, MemoryRate::Known known) {
   const auto bytes = static_cast<double>(call.shape.total * size_of(call.dtype));
   switch (options_.limit_from) {
     case LimitFrom::nothing:
@@ -432,14 +431,8 @@ Ceiling Sweep::ceiling_of(const Call& call) {
   }
   rates_.memory_gbyte_s =
       memory_rate_.gbyte_s(traffic_of(call.collective, bytes, job_.group_size(), call.place),
-                           element_of(call), slots_of(call));
+                           element_of(call), slots_of(call), known);
   return ceiling(call.collective, bytes, call.place, call.root, job_.groups, job_.host_of, rates_);
-}
-
-void Sweep::improve_limit(const Call& call) {
-  const auto bytes = static_cast<double>(call.shape.total * size_of(call.dtype));
-  memory_rate_.improve(traffic_of(call.collective, bytes, job_.group_size(), call.place),
-                       element_of(call), slots_of(call));
 }
 
 void Sweep::show_progress(const Call& call) {

@@ -57,8 +57,7 @@ class Sweep {
   Timing time_batches(const Call& call);
   std::vector<double> time_single(const Call& call);
   std::uint64_t check(const Call& call);
-  Ceiling ceiling_of(const Call& call);
-  void improve_limit(const Call& call);
+  Ceiling ceiling_of(const Call& call, MemoryRate::Known known = MemoryRate::Known::keep);
   Memory memory_at(const Call& call, int iteration) const;
   std::vector<Memory> slots_of(const Call& call) const;
   std::uint64_t stride_of(const Call& call) const;

@@ -55,8 +55,7 @@ class Judge {
   PairVerdict run() {
     // Names hosts first, then NICs, then ranks, because a slow host explains the most slow entries.
     // Repeats until no slow host, NIC or rank is left.
-    while (take_worst(&Judge::host_candidates) || take_worst(&Judge::nic_candidates) ||
-           take_worst(&Judge::rank_candidates)) {
+    while (take_worst(Kind::host) || take_worst(Kind::nic) || take_worst(Kind::rank)) {
     }
     for (const Entry& entry : entries_) {
       if (entry.explained || !entry.is_slow()) continue;
@@ -69,11 +68,12 @@ class Judge {
   }
 
  private:
+  using Kind = PairFinding::Kind;
   struct Candidate {
     PairFinding finding;
     std::set<int> ranks;
 
-    bool is_rank() const { return finding.kind == PairFinding::Kind::rank; }
+    bool is_rank() const { return finding.kind == Kind::rank; }
     // Whether the candidate sends or receives in an entry. For hosts and NICs, only entries between
     // hosts count.
     bool sends(const Entry& e) const { return (e.between || is_rank()) && ranks.contains(e.from); }
@@ -82,7 +82,7 @@ class Judge {
 
   static std::size_t index(int i) { return static_cast<std::size_t>(i); }
   int host(int rank) const { return sites_.host[index(rank)]; }
-  const std::string& host_name(int h) const { return sites_.host_names[index(h)]; }
+  const std::string& nic(int rank) const { return sites_.nic[index(rank)]; }
 
   std::optional<double> share_of(const Candidate& candidate,
                                  bool (Candidate::*selects)(const Entry&) const) const {
@@ -102,53 +102,42 @@ class Judge {
     });
   }
 
-  std::vector<Candidate> host_candidates() const {
-    std::map<int, std::set<int>> ranks_of;
-    for (std::size_t r = 0; r < sites_.host.size(); ++r)
-      ranks_of[sites_.host[r]].insert(static_cast<int>(r));
+  // Returns the hosts, NICs or ranks that may be slow, with the ranks that use them.
+  std::vector<Candidate> candidates_of(Kind kind) const {
+    std::map<std::pair<int, std::string>, std::set<int>> ranks_of;  // by number and subject
+    for (int r = 0; r < static_cast<int>(sites_.host.size()); ++r) {
+      if (kind == Kind::host)
+        ranks_of[{host(r), "host " + sites_.host_names[index(host(r))]}].insert(r);
+      else if (kind == Kind::rank)
+        ranks_of[{r, fmt::format("rank {}", r)}].insert(r);
+      else if (!nic(r).empty())
+        ranks_of[{0, "NIC " + nic(r)}].insert(r);
+    }
     std::vector<Candidate> candidates;
-    if (ranks_of.size() < 3) return candidates;  // with two hosts, either may be the cause
-    for (const auto& [h, ranks] : ranks_of) {
-      candidates.push_back({{PairFinding::Kind::host, "host " + host_name(h), ""}, ranks});
-      name_single_nic(h, candidates.back());
+    // With two hosts or ranks, either may be the cause.
+    if (kind != Kind::nic && ranks_of.size() < 3) return candidates;
+    for (const auto& [subject, ranks] : ranks_of) {
+      candidates.push_back({{kind, subject.second, ""}, ranks});
+      if (kind == Kind::host) name_single_nic(candidates.back());
     }
     return candidates;
   }
 
   // Names the NIC if all ranks of the host send through one.
-  void name_single_nic(int h, Candidate& candidate) const {
+  void name_single_nic(Candidate& candidate) const {
     std::set<std::string> nics;
-    for (std::size_t r = 0; r < sites_.host.size(); ++r)
-      if (sites_.host[r] == h && r < sites_.nic.size()) nics.insert(sites_.nic[r]);
+    for (const int rank : candidate.ranks) nics.insert(nic(rank));
     if (nics.size() == 1 && !nics.begin()->empty())
       candidate.finding.text = fmt::format(" (its NIC is {})", *nics.begin());
   }
 
-  std::vector<Candidate> nic_candidates() const {
-    std::map<std::string, std::set<int>> ranks_of;
-    for (std::size_t r = 0; r < sites_.nic.size(); ++r)
-      if (!sites_.nic[r].empty()) ranks_of[sites_.nic[r]].insert(static_cast<int>(r));
-    std::vector<Candidate> candidates;
-    for (const auto& [nic, ranks] : ranks_of)
-      candidates.push_back({{PairFinding::Kind::nic, "NIC " + nic, ""}, ranks});
-    return candidates;
-  }
-
-  std::vector<Candidate> rank_candidates() const {
-    std::vector<Candidate> candidates;
-    if (sites_.host.size() < 3) return candidates;  // with two ranks, either may be the cause
-    for (int r = 0; r < static_cast<int>(sites_.host.size()); ++r)
-      candidates.push_back({{PairFinding::Kind::rank, fmt::format("rank {}", r), ""}, {r}});
-    return candidates;
-  }
-
   // Names the candidate with the lowest median bandwidth if that is slow, and marks its entries as
   // explained.
-  bool take_worst(std::vector<Candidate> (Judge::*candidates_of)() const) {
+  bool take_worst(Kind kind) {
     std::optional<Candidate> worst;
     double worst_share = slow_share;
     std::string direction;
-    for (const Candidate& candidate : (this->*candidates_of)()) {
+    for (const Candidate& candidate : candidates_of(kind)) {
       const auto sends = share_of(candidate, &Candidate::sends);
       const auto receives = share_of(candidate, &Candidate::receives);
       if (!sends || !receives || !has_others(candidate)) continue;

@@ -30,17 +30,13 @@ atoll::MeshPlan row_major(atoll::MeshShape shape, int inner) {
 // Plans a mesh, or checks the mesh that the user requested.
 atoll::MeshPlan plan_for(const atoll::Topology& topology, const Sites& sites,
                          const Options& options, const atoll::Config& config) {
-  atoll::MeshPlanOptions plan_options;
+  atoll::MeshPlanOptions plan_options = options.plan;
   plan_options.emulated_islands = config.islands;
-  plan_options.inner = options.inner;
-  plan_options.params = options.params;
-  plan_options.gpu_memory_bytes = options.gpu_memory_bytes;
-  plan_options.state_bytes = options.state_bytes;
   atoll::MeshPlan suggested = atoll::plan_mesh(topology, sites, plan_options);
   if (options.mesh->empty()) return suggested;
-  atoll::MeshPlan plan = row_major(atoll::parse_mesh(*options.mesh), options.inner);
+  atoll::MeshPlan plan = row_major(atoll::parse_mesh(*options.mesh), options.plan.inner);
   plan.findings = atoll::check_mesh(topology, sites, plan, plan_options);
-  const std::string inner = options.inner == 1 ? "" : fmt::format("x{}", options.inner);
+  const std::string inner = options.plan.inner == 1 ? "" : fmt::format("x{}", options.plan.inner);
   plan.why = fmt::format("requested; atoll would choose {}x{}{}: {}", suggested.replicate,
                          suggested.shard, inner, suggested.why);
   return plan;
@@ -52,11 +48,11 @@ Sites sites_on_paper(const atoll::Topology& topology, const Options& options) {
   int ranks = options.ranks;
   if (ranks == 0 && !options.mesh->empty()) {
     const atoll::MeshShape shape = atoll::parse_mesh(*options.mesh);
-    const auto asked = std::int64_t{shape.replicate} * shape.shard * options.inner;
+    const auto asked = std::int64_t{shape.replicate} * shape.shard * options.plan.inner;
     if (asked > most_ranks)
       throw atoll::Error(atoll::ErrorCode::invalid_argument,
                          fmt::format("--mesh {} with --inner {}: more than {} ranks", *options.mesh,
-                                     options.inner, most_ranks));
+                                     options.plan.inner, most_ranks));
     ranks = static_cast<int>(asked);
   }
   if (ranks == 0 && topology.gpus.empty())

@@ -34,9 +34,21 @@ double parse_quantity(const std::string& text, std::span<const Unit> units, std:
                      fmt::format("\"{}\" is not {}: write for example {}", text, what, example));
 }
 
-struct Texts {
-  std::string params, gpu_memory;
-};
+// Parses "70e9", "70B", "7.2b" (1e9) or "350M" (1e6).
+double parse_params(const std::string& text) {
+  static constexpr std::array units{Unit{"", 1},    Unit{"M", 1e6},  Unit{"m", 1e6}, Unit{"B", 1e9},
+                                    Unit{"b", 1e9}, Unit{"T", 1e12}, Unit{"t", 1e12}};
+  return parse_quantity(text, units, "a number of parameters", "70e9 or 70B");
+}
+
+// Parses "80GiB", "141GB", "1.5 TiB" or a number of bytes.
+double parse_bytes(const std::string& text) {
+  static constexpr std::array units{Unit{"", 1},         Unit{"B", 1},        Unit{"KiB", 0x1p10},
+                                    Unit{"MiB", 0x1p20}, Unit{"GiB", 0x1p30}, Unit{"TiB", 0x1p40},
+                                    Unit{"kB", 1e3},     Unit{"MB", 1e6},     Unit{"GB", 1e9},
+                                    Unit{"TB", 1e12}};
+  return parse_quantity(text, units, "a size", "80GiB or 141GB");
+}
 
 void declare_machine(CLI::App& app, Options& options) {
   app.add_option("--from", options.from,
@@ -80,7 +92,7 @@ void declare_views(CLI::App& app, Options& options) {
   app.add_flag("--env", options.env, "list every ATOLL_* variable with its value and meaning");
 }
 
-void declare_mesh(CLI::App& app, Options& options, Texts& texts) {
+void declare_mesh(CLI::App& app, Options& options) {
   app.add_option("--mesh", options.mesh,
                  "plan a mesh and explain it; with RxS (replicate x shard), check that mesh")
       ->option_text("[RxS]")
@@ -96,20 +108,23 @@ void declare_mesh(CLI::App& app, Options& options, Texts& texts) {
       ->option_text("N")
       ->check(CLI::Range(1, 1'000'000))
       ->needs("--mesh");
-  app.add_option("--params", texts.params,
-                 "number of model parameters: shard over as few GPUs as can hold the model")
+  app.add_option_function<std::string>(
+         "--params", [&](const std::string& text) { options.plan.params = parse_params(text); },
+         "number of model parameters: shard over as few GPUs as can hold the model")
       ->option_text("70e9|70B")
       ->needs("--mesh");
-  app.add_option("--gpu-memory", texts.gpu_memory,
-                 "memory of one GPU (default: the value that the machine reports)")
+  app.add_option_function<std::string>(
+         "--gpu-memory",
+         [&](const std::string& text) { options.plan.gpu_memory_bytes = parse_bytes(text); },
+         "memory of one GPU (default: the value that the machine reports)")
       ->option_text("80GiB")
       ->needs("--params");
-  app.add_option("--state-bytes", options.state_bytes,
+  app.add_option("--state-bytes", options.plan.state_bytes,
                  "bytes per parameter for weights, gradients and optimizer (default: 16)")
       ->option_text("B")
       ->check(CLI::Range(0.01, 1000.0))
       ->needs("--params");
-  app.add_option("--inner", options.inner,
+  app.add_option("--inner", options.plan.inner,
                  "reserve groups of K GPUs inside an island for tensor parallelism")
       ->option_text("K")
       ->check(CLI::Range(1, 1'000'000))
@@ -127,38 +142,23 @@ void check(const Options& options) {
           "--diff names both machines: remove --from and --cluster");
   require(!options.doctor || options.format == "tree" || options.format == "json",
           "--doctor supports only --format tree and --format json");
-  require(!options.mesh || options.mesh->empty() || !options.params,
+  require(!options.mesh || options.mesh->empty() || !options.plan.params,
           "--params plans a mesh: remove the shape RxS after --mesh");
-  require(options.islands == 0 || options.inner == 1,
+  require(options.islands == 0 || options.plan.inner == 1,
           "--inner needs real islands: remove --islands");
 }
 
 }  // namespace
 
-double parse_params(const std::string& text) {
-  static constexpr std::array units{Unit{"", 1},    Unit{"M", 1e6},  Unit{"m", 1e6}, Unit{"B", 1e9},
-                                    Unit{"b", 1e9}, Unit{"T", 1e12}, Unit{"t", 1e12}};
-  return parse_quantity(text, units, "a number of parameters", "70e9 or 70B");
-}
-
-double parse_bytes(const std::string& text) {
-  static constexpr std::array units{Unit{"", 1},         Unit{"B", 1},        Unit{"KiB", 0x1p10},
-                                    Unit{"MiB", 0x1p20}, Unit{"GiB", 0x1p30}, Unit{"TiB", 0x1p40},
-                                    Unit{"kB", 1e3},     Unit{"MB", 1e6},     Unit{"GB", 1e9},
-                                    Unit{"TB", 1e12}};
-  return parse_quantity(text, units, "a size", "80GiB or 141GB");
-}
-
 std::optional<Options> parse_options(int argc, char** argv) {
   Options options;
-  Texts texts;
   CLI::App app(
       "Shows the hosts, GPUs, NICs, islands and rails of a machine, reports faults and how to fix "
       "them, and plans a mesh.",
       "atoll-topo");
   declare_machine(app, options);
   declare_views(app, options);
-  declare_mesh(app, options, texts);
+  declare_mesh(app, options);
   app.set_version_flag("--version", "atoll-topo " ATOLL_VERSION, "print the version");
   app.footer(
       "Under a launcher, atoll-topo describes all hosts of the job, and rank 0 prints.\n\n"
@@ -180,8 +180,6 @@ std::optional<Options> parse_options(int argc, char** argv) {
     app.exit(request);
     return std::nullopt;
   }
-  if (!texts.params.empty()) options.params = parse_params(texts.params);
-  if (!texts.gpu_memory.empty()) options.gpu_memory_bytes = parse_bytes(texts.gpu_memory);
   options.catalog = options.cluster == std::vector<std::string>{"list"};
   check(options);
   return options;

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "atoll/mesh_plan.hpp"
+
 namespace topo {
 
 struct Options {
@@ -25,19 +27,11 @@ struct Options {
   std::optional<std::string> mesh;  // shape of a mesh to check ("2x8"), or "" to plan a mesh
   int ranks = 0;
   int islands = 0;
-  int inner = 1;
-  std::optional<double> params;
-  std::optional<double> gpu_memory_bytes;
-  double state_bytes = 16;
+  atoll::MeshPlanOptions plan;
 };
 
 // Parses the command line. Prints the text of --help or --version and returns an empty result for
 // these options. Throws an exception with a one-line message for an invalid command line.
 std::optional<Options> parse_options(int argc, char** argv);
-
-// Parses "70e9", "70B", "7.2b" (1e9) or "350M" (1e6). Error(invalid_argument) quotes the text.
-double parse_params(const std::string& text);
-// Parses "80GiB", "141GB", "1.5 TiB" or a number of bytes. Error(invalid_argument) quotes the text.
-double parse_bytes(const std::string& text);
 
 }  // namespace topo

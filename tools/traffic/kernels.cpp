@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
+#include <vector>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "traffic/kernels.cpp"
@@ -144,16 +144,17 @@ void copy_either(std::byte* to, const std::byte* from, std::size_t bytes, Stores
   copy_with<Stores::cached>(to, from, bytes);
 }
 
-void sum_single(std::span<std::byte* const> to, std::span<const std::byte* const> from,
+template <class Format>
+void sum_format(std::span<std::byte* const> to, std::span<const std::byte* const> from,
                 std::uint64_t words, Stores stores) {
-  if (stores == Stores::streaming) return sum_with<Single, Stores::streaming>(to, from, words);
-  sum_with<Single, Stores::cached>(to, from, words);
+  if (stores == Stores::streaming) return sum_with<Format, Stores::streaming>(to, from, words);
+  sum_with<Format, Stores::cached>(to, from, words);
 }
 
-void sum_pair(std::span<std::byte* const> to, std::span<const std::byte* const> from,
-              std::uint64_t words, Stores stores) {
-  if (stores == Stores::streaming) return sum_with<Pair, Stores::streaming>(to, from, words);
-  sum_with<Pair, Stores::cached>(to, from, words);
+void sum_any(std::span<std::byte* const> to, std::span<const std::byte* const> from,
+             std::uint64_t words, Element element, Stores stores) {
+  if (element == Element::f32) return sum_format<Single>(to, from, words, stores);
+  sum_format<Pair>(to, from, words, stores);
 }
 
 }  // namespace traffic::HWY_NAMESPACE
@@ -164,36 +165,7 @@ namespace traffic {
 
 HWY_EXPORT(word_lanes);
 HWY_EXPORT(copy_either);
-HWY_EXPORT(sum_single);
-HWY_EXPORT(sum_pair);
-
-namespace {
-
-constexpr std::size_t size_of(Element element) { return element == Element::f32 ? 4 : 2; }
-
-float load_one(const std::byte* from, Element element) {
-  std::uint32_t bits = 0;
-  if (element == Element::f32) {
-    std::memcpy(&bits, from, 4);
-  } else {
-    std::uint16_t half = 0;
-    std::memcpy(&half, from, 2);
-    bits = static_cast<std::uint32_t>(half) << 16;
-  }
-  return std::bit_cast<float>(bits);
-}
-
-void store_one(std::byte* to, float value, Element element) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  if (element == Element::f32) {
-    std::memcpy(to, &bits, 4);
-  } else {
-    const auto half = static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-    std::memcpy(to, &half, 2);
-  }
-}
-
-}  // namespace
+HWY_EXPORT(sum_any);
 
 void copy(std::byte* to, const std::byte* from, std::size_t bytes, Stores stores) {
   if (stores == Stores::library) {
@@ -206,19 +178,22 @@ void copy(std::byte* to, const std::byte* from, std::size_t bytes, Stores stores
 void sum(std::span<std::byte* const> to, std::span<const std::byte* const> from,
          std::uint64_t count, Element element, Stores stores) {
   const std::uint64_t lanes = HWY_DYNAMIC_DISPATCH(word_lanes)();
-  const std::uint64_t per_word = 4 / size_of(element);
-  const std::uint64_t words = count / per_word / lanes * lanes;
-  if (element == Element::f32) {
-    HWY_DYNAMIC_DISPATCH(sum_single)(to, from, words, stores);
-  } else {
-    HWY_DYNAMIC_DISPATCH(sum_pair)(to, from, words, stores);
+  const std::uint64_t bytes = count * (element == Element::f32 ? 4 : 2);
+  const std::uint64_t words = bytes / 4 / lanes * lanes;
+  HWY_DYNAMIC_DISPATCH(sum_any)(to, from, words, element, stores);
+  // The rest is shorter than a vector. Sum copies of it that fill a vector.
+  const std::uint64_t rest = bytes - 4 * words;
+  if (rest == 0) return;
+  std::vector<std::byte> copies(from.size() * 4 * lanes);
+  std::vector<const std::byte*> inputs;
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    std::byte* const copy = copies.data() + i * 4 * lanes;
+    std::memcpy(copy, from[i] + 4 * words, rest);
+    inputs.push_back(copy);
   }
-  for (std::uint64_t i = words * per_word; i < count; ++i) {
-    const std::size_t at = i * size_of(element);
-    float total = load_one(from[0] + at, element);
-    for (std::size_t k = 1; k < from.size(); ++k) total += load_one(from[k] + at, element);
-    for (std::byte* target : to) store_one(target + at, total, element);
-  }
+  std::byte* const result = copies.data();
+  HWY_DYNAMIC_DISPATCH(sum_any)(std::span(&result, 1), inputs, lanes, element, Stores::cached);
+  for (std::byte* target : to) std::memcpy(target + 4 * words, result, rest);
 }
 
 }  // namespace traffic

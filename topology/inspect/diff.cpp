@@ -129,11 +129,9 @@ class Flattened {
 };
 
 std::vector<std::string> names_of(const Topology& topology) {
+  const DisplayNames shown(topology);
   std::vector<std::string> names;
-  std::map<std::string, int> uses;
-  for (const TopologyHost& host : topology.hosts) ++uses[host.name];
-  for (const TopologyHost& host : topology.hosts)
-    names.push_back(uses[host.name] == 1 && !host.name.empty() ? host.name : host.id);
+  for (const TopologyHost& host : topology.hosts) names.push_back(shown.host(host.id));
   return names;
 }
 

@@ -32,8 +32,7 @@ Topology read_text(std::string_view text, const std::string& origin) {
   std::string names;
   for (const auto* importer : every_importer)
     names += (names.empty() ? "" : ", ") + std::string(importer->name);
-  importers::fail_at(origin, 0,
-                     fmt::format("the file is not in a format that atoll reads ({})", names));
+  fail_at(origin, 0, fmt::format("the file is not in a format that atoll reads ({})", names));
 }
 
 // Reads the file with the name `what`. If no such file exists, returns the machine of this name in
@@ -83,13 +82,13 @@ Topology load_topology(const std::string& what) {
 
 namespace importers {
 
+const Importer json{"atoll json",
+                    [](std::string_view text) { return trimmed(text).starts_with('{'); },
+                    Topology::from_json};
+
 std::string host_of(std::string_view origin) {
   const std::string stem = std::filesystem::path(origin).stem().string();
   return stem.empty() ? "host" : stem;
-}
-
-void fail_at(std::string_view origin, std::size_t offset, std::string_view what) {
-  throw Error(ErrorCode::bad_data, fmt::format("{}: byte {}: {}", origin, offset, what));
 }
 
 std::string read_file(const std::string& path) {

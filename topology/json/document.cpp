@@ -18,41 +18,28 @@ using nlohmann::json;
 
 constexpr std::size_t longest_text = 4096;
 
-[[noreturn]] void bad(std::string_view source, std::size_t offset, std::string_view what) {
-  throw Error(ErrorCode::bad_data, fmt::format("{}: byte {}: {}", source, offset, what));
-}
-
 // The parser's message without its prefix, shortened.
 std::string plain(std::string_view what) {
   const auto colon = what.find(": ");
   return printable(colon == std::string_view::npos ? what : what.substr(colon + 2), 200);
 }
 
-class CountingIterator {
- public:
+struct CountingIterator {
   using iterator_category = std::input_iterator_tag;
   using value_type = char;
   using difference_type = std::ptrdiff_t;
   using pointer = const char*;
   using reference = const char&;
 
-  CountingIterator(const char* at, std::size_t* count) : at_(at), count_(count) {}
-  reference operator*() const { return *at_; }
+  const char* at;
+  std::size_t* count;  // number of bytes that the parser has read
+  reference operator*() const { return *at; }
   CountingIterator& operator++() {
-    ++at_;
-    ++*count_;
+    ++at;
+    ++*count;
     return *this;
   }
-  CountingIterator operator++(int) {
-    CountingIterator before = *this;
-    ++*this;
-    return before;
-  }
-  bool operator==(const CountingIterator& other) const { return at_ == other.at_; }
-
- private:
-  const char* at_;
-  std::size_t* count_;
+  bool operator==(const CountingIterator& other) const { return at == other.at; }
 };
 
 // Receives the parser's events.
@@ -77,7 +64,7 @@ class Builder {
     return true;
   }
   bool parse_error(std::size_t position, const std::string&, const json::exception& error) {
-    bad(source_, position, "not JSON: " + plain(error.what()));
+    fail_at(source_, position, "not JSON: " + plain(error.what()));
   }
 
   JsonValue take() { return std::move(root_); }
@@ -100,7 +87,7 @@ class Builder {
   template <class T>
   JsonValue* append(T&& value) {
     if (++values_ > limits_.values)
-      bad(source_, offset_, fmt::format("more than {} values", limits_.values));
+      fail_at(source_, offset_, fmt::format("more than {} values", limits_.values));
     JsonValue* slot = &root_;
     if (!open_.empty()) {
       if (auto* array = std::get_if<JsonValue::Array>(&open_.back()->data))
@@ -118,7 +105,7 @@ class Builder {
   template <class T>
   bool open(T&& empty) {
     if (open_.size() == limits_.depth)
-      bad(source_, offset_, fmt::format("nested deeper than {} levels", limits_.depth));
+      fail_at(source_, offset_, fmt::format("nested deeper than {} levels", limits_.depth));
     open_.push_back(append(std::forward<T>(empty)));
     return true;
   }
@@ -141,21 +128,21 @@ class Builder {
 
 JsonValue parse_json(std::string_view text, std::string_view source, JsonLimits limits) {
   if (text.size() > limits.bytes)
-    bad(source, limits.bytes, fmt::format("larger than {} bytes", limits.bytes));
+    fail_at(source, limits.bytes, fmt::format("larger than {} bytes", limits.bytes));
   std::size_t offset = 0;
   Builder builder(source, limits, offset);
   // Both iterators can share one byte counter, because a comparison with the end uses only the
   // position.
-  json::sax_parse(CountingIterator(text.data(), &offset),
-                  CountingIterator(text.data() + text.size(), &offset), &builder);
+  json::sax_parse(CountingIterator{text.data(), &offset},
+                  CountingIterator{text.data() + text.size(), &offset}, &builder);
   return builder.take();
 }
 
 JsonObject::JsonObject(const JsonValue& value, std::string_view source, std::string path)
     : value_(&value), source_(source), path_(std::move(path)) {
   if (!std::holds_alternative<JsonValue::Object>(value.data))
-    bad(source_, value.offset,
-        path_.empty() ? "not an object" : fmt::format("{} is not an object", path_));
+    fail_at(source_, value.offset,
+            path_.empty() ? "not an object" : fmt::format("{} is not an object", path_));
 }
 
 const JsonValue* JsonObject::find(std::string_view member) const {
@@ -180,8 +167,8 @@ const T* JsonObject::typed(std::string_view member, std::string_view otherwise) 
 
 void JsonObject::fail(std::string_view member, std::string_view what) const {
   const JsonValue* value = find(member);
-  bad(source_, value == nullptr ? value_->offset : value->offset,
-      fmt::format("{}{}{} {}", path_, path_.empty() ? "" : ".", member, what));
+  fail_at(source_, value == nullptr ? value_->offset : value->offset,
+          fmt::format("{}{}{} {}", path_, path_.empty() ? "" : ".", member, what));
 }
 
 std::string JsonObject::checked_text(std::string_view member, const JsonValue& value,

@@ -115,9 +115,7 @@ class Reader {
 
   void required(const char* name, std::string& text) { text = object_.text(name); }
   void required(const char* name, PathLevel& level) {
-    level = one_of(name, object_.text(name),
-                   std::array{PathLevel::pix, PathLevel::pxb, PathLevel::phb, PathLevel::node,
-                              PathLevel::package, PathLevel::sys});
+    level = one_of(name, object_.text(name), PathLevel::sys);
   }
   void long_text(const char* name, std::string& text) { text = object_.long_text(name); }
   void operator()(const char* name, std::string& text, std::string_view absent = "") {
@@ -137,15 +135,16 @@ class Reader {
     texts = object_.text_list(name, most);
   }
   void operator()(const char* member, IslandState& state) {
-    state = one_of(member, object_.text_or(member, name(state)),
-                   std::array{IslandState::known, IslandState::none, IslandState::unknown});
+    state = one_of(member, object_.text_or(member, name(state)), IslandState::unknown);
   }
 
  private:
-  template <class Enum, std::size_t size>
-  Enum one_of(const char* member, std::string_view text, const std::array<Enum, size>& all) {
+  // Finds the enumerator of this name, up to `last`.
+  template <class Enum>
+  Enum one_of(const char* member, std::string_view text, Enum last) {
     std::string names;
-    for (const Enum one : all) {
+    for (int i = 0; i <= static_cast<int>(last); ++i) {
+      const Enum one = static_cast<Enum>(i);
       if (text == name(one)) return one;
       names += fmt::format("{}{}", names.empty() ? "" : ", ", name(one));
     }

@@ -33,8 +33,12 @@ void LinkRates::collect_hosts() {
     seen[at_index(site.gpu)] = true;
     hosts_[at_index(site.host)].gpus.push_back(at_index(site.gpu));
   }
-  affinity_ = find_affinity(topology);
-  usable_ = usable_gbyte_s(topology);
+  const std::vector<Affinity> affinity = find_affinity(topology);
+  const std::vector<std::optional<double>> usable = usable_gbyte_s(topology);
+  for (Host& host : hosts_) {
+    host.pcie = measure_pcie(host);
+    host.network = measure_network(host, affinity, usable);
+  }
 }
 
 std::optional<double> LinkRates::inside(int near) {
@@ -52,13 +56,7 @@ std::optional<double> LinkRates::network(int host) { return at(host).network; }
 
 LinkRates::Host& LinkRates::at(int number) {
   if (hosts_.empty()) collect_hosts();
-  Host& host = hosts_[at_index(number)];
-  if (!host.is_measured) {
-    host.pcie = measure_pcie(host);
-    host.network = measure_network(host);
-    host.is_measured = true;
-  }
-  return host;
+  return hosts_[at_index(number)];
 }
 
 std::optional<double> LinkRates::measure_pcie(const Host& host) const {
@@ -75,16 +73,18 @@ std::optional<double> LinkRates::measure_pcie(const Host& host) const {
 
 // Uses the NICs that the GPUs in use should send through. If there are none, uses all NICs that are
 // not known to be down.
-std::optional<double> LinkRates::measure_network(const Host& host) const {
+std::optional<double> LinkRates::measure_network(
+    const Host& host, const std::vector<Affinity>& affinity,
+    const std::vector<std::optional<double>>& usable) const {
   std::unordered_set<std::string_view> in_use;
   for (const std::size_t gpu : host.gpus)
-    for (const std::string& nic : affinity_[gpu].use) in_use.insert(nic);
+    for (const std::string& nic : affinity[gpu].use) in_use.insert(nic);
   double sum = 0;
   for (const std::size_t number : host.nics) {
     const TopologyNic& nic = topology.nics[number];
     if (in_use.empty() ? !may_be_active(nic) : !in_use.contains(nic.id)) continue;
-    if (!usable_[number]) return std::nullopt;
-    sum += *usable_[number];
+    if (!usable[number]) return std::nullopt;
+    sum += *usable[number];
   }
   const double ranks = host.gpus.empty() ? host.users : static_cast<double>(host.gpus.size());
   return sum > 0 ? std::optional(sum / ranks) : std::nullopt;

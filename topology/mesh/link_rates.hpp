@@ -38,17 +38,16 @@ class LinkRates {
     std::vector<std::size_t> gpus = {};    // GPUs that ranks use, each once
     std::vector<std::size_t> nics = {};
     int users = 0;  // number of ranks on the host
-    bool is_measured = false;
     std::optional<double> pcie = {}, network = {};
   };
   void collect_hosts();
   Host& at(int host);
   std::optional<double> measure_pcie(const Host& host) const;
-  std::optional<double> measure_network(const Host& host) const;
+  // `affinity` has the NICs of each GPU, `usable` the bandwidth of each NIC.
+  std::optional<double> measure_network(const Host& host, const std::vector<Affinity>& affinity,
+                                        const std::vector<std::optional<double>>& usable) const;
 
-  std::vector<Host> hosts_;                    // filled by the first query about a host
-  std::vector<Affinity> affinity_;             // NICs that each GPU should use
-  std::vector<std::optional<double>> usable_;  // bandwidth of each NIC in GB/s
+  std::vector<Host> hosts_;  // filled by the first query about a host
 };
 
 // Bandwidth of a GPU's PCIe link at full speed. Empty when unknown, or when it is below that of any

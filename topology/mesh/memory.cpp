@@ -14,21 +14,16 @@ namespace {
 
 constexpr double gib = 1024.0 * 1024 * 1024;
 
-[[noreturn]] void refuse(const std::string& message) {
-  throw Error(ErrorCode::invalid_argument, message);
-}
-
 void check_options(const MeshPlanOptions& options) {
   const auto check = [](double value, std::string_view what) {
-    if (!std::isfinite(value) || value <= 0)
-      refuse(fmt::format("{} must be more than 0, not {}", what, value));
+    if (!std::isfinite(value) || value <= 0) refuse("{} must be more than 0, not {}", what, value);
   };
   check(*options.params, "the number of parameters");
   check(options.state_bytes, "the state of a parameter in bytes");
   if (options.gpu_memory_bytes) check(*options.gpu_memory_bytes, "the memory of a GPU");
   if (!(options.reserve >= 0 && options.reserve < 1))
-    refuse(fmt::format("the reserved share of the memory must be at least 0 and below 1, not {}",
-                       options.reserve));
+    refuse("the reserved share of the memory must be at least 0 and below 1, not {}",
+           options.reserve);
 }
 
 // Formats a count: "1.5e12", "70e9", "350e6", "1234".
@@ -48,15 +43,15 @@ double least_memory(const Topology& topology, const std::vector<RankSite>& ranks
   double least = INFINITY;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const int gpu = sites.ranks[rank].gpu;
-    if (gpu < 0) refuse(fmt::format("rank {} has no GPU whose memory is known: {}", rank, remedy));
+    if (gpu < 0) refuse("rank {} has no GPU whose memory is known: {}", rank, remedy);
     if (!ranks[rank].partition.empty())
-      refuse(fmt::format("rank {} uses a partition of {}, whose memory no source provides: {}",
-                         rank, ranks[rank].gpu, remedy));
+      refuse("rank {} uses a partition of {}, whose memory no source provides: {}", rank,
+             ranks[rank].gpu, remedy);
     const TopologyGpu& used = topology.gpus[static_cast<std::size_t>(gpu)];
     const auto memory = number_fact(used.facts, fact::memory_bytes);
     if (!memory || *memory <= 0)
-      refuse(fmt::format("no source provides the memory of {}: {}",
-                         DisplayNames(topology).device(used.id), remedy));
+      refuse("no source provides the memory of {}: {}", DisplayNames(topology).device(used.id),
+             remedy);
     least = std::min(least, *memory / users[gpu]);
   }
   return least;
@@ -97,13 +92,13 @@ void refuse_model(const MemoryNeed& need, const MeshSites& sites) {
   const std::size_t size = sites.ranks.size();
   const std::string_view noun = all_have_gpus(sites) ? "GPU" : "rank";
   const double all = static_cast<double>(size) * need.gpu_gives;
-  refuse(fmt::format(
+  refuse(
       "the model does not fit: {}; {}, {}; {} are missing: use at least {:.0f} {}s, or fewer bytes "
       "for each parameter (--state-bytes)",
       need.product,
       size == 1 ? fmt::format("1 {} holds {}", noun, gib_text(all))
                 : fmt::format("all {} hold {} together", plural(size, noun), gib_text(all)),
-      need.gives, gib_text(need.state - all), need.gpus_needed(), noun));
+      need.gives, gib_text(need.state - all), need.gpus_needed(), noun);
 }
 
 }  // namespace atoll_v1::atoll

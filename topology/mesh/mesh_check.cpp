@@ -147,23 +147,17 @@ void check_order(const MeshPlan& plan, std::size_t size) {
   const auto rows = static_cast<std::int64_t>(plan.replicate) * plan.shard;
   const auto count = static_cast<std::int64_t>(size);
   if (!positive || rows > count || rows * plan.inner != count)
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("a mesh of {}x{}{} does not fit {}", plan.replicate, plan.shard,
-                    plan.inner == 1 ? "" : fmt::format("x{}", plan.inner), plural(size, "rank")));
+    refuse("a mesh of {}x{}{} does not fit {}", plan.replicate, plan.shard,
+           plan.inner == 1 ? "" : fmt::format("x{}", plan.inner), plural(size, "rank"));
   std::vector<bool> seen(size, false);
   for (const int rank : plan.order) {
     const auto number = at_index(rank);
     if (rank < 0 || number >= size || seen[number])
-      throw Error(
-          ErrorCode::invalid_argument,
-          fmt::format("the order of a mesh names rank {} twice, or the rank is out of range",
-                      rank));
+      refuse("the order of a mesh names rank {} twice, or the rank is out of range", rank);
     seen[number] = true;
   }
   if (plan.order.size() != size)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("the order of a mesh names {} of {} ranks", plan.order.size(), size));
+    refuse("the order of a mesh names {} of {} ranks", plan.order.size(), size);
 }
 
 int shard_inside(const RankGroups& groups, int inner) {
@@ -173,34 +167,25 @@ int shard_inside(const RankGroups& groups, int inner) {
 }
 
 std::vector<Finding> find_crossings(LinkRates& rates, const MeshPlan& plan) {
-  const auto rank_at = [&](int r, int s, int i) {
-    return plan.order[at_index((r * plan.shard + s) * plan.inner + i)];
-  };
   const int inside = shard_inside(rates.groups, plan.inner);
   std::vector<Finding> findings;
-  std::vector<int> ranks;
   Crossings shards(rates);
-  for (int r = 0; r < plan.replicate; ++r) {
-    std::vector<int> first;  // near groups of the row's first shard group
-    for (int i = 0; i < plan.inner; ++i) {
-      std::vector<int> near;
-      ranks.clear();
-      for (int s = 0; s < plan.shard; ++s) {
-        ranks.push_back(rank_at(r, s, i));
-        near.push_back(rates.groups.near_of[at_index(ranks.back())]);
-      }
-      // One finding covers all groups of a row that cross the same islands.
-      if (i > 0 && near == first) continue;
-      if (i == 0) first = near;
-      shards.look("shard group", r * plan.inner + i, ranks, inside);
-    }
-  }
+  int number = 0;
+  std::vector<int> first;  // near groups of the row's first shard group
+  each_shard_group(plan, [&](const std::vector<int>& ranks) {
+    std::vector<int> near;
+    for (const int rank : ranks) near.push_back(rates.groups.near_of[at_index(rank)]);
+    const bool is_first = number % plan.inner == 0;
+    // One finding covers all groups of a row that cross the same islands.
+    if (is_first || near != first) shards.look("shard group", number, ranks, inside);
+    if (is_first) first = std::move(near);
+    ++number;
+  });
   shards.take("shard group", findings);
   Crossings inners(rates);
   for (int row = 0; row < plan.replicate * plan.shard && plan.inner > 1; ++row) {
     const auto begin = plan.order.begin() + std::ptrdiff_t{row} * plan.inner;
-    ranks.assign(begin, begin + plan.inner);
-    inners.look("inner group", row, ranks, inside);
+    inners.look("inner group", row, {begin, begin + plan.inner}, inside);
   }
   inners.take("inner group", findings);
   return findings;

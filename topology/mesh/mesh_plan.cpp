@@ -25,11 +25,10 @@ namespace {
 
 // Requires that the ranks of each inner group are inside one island.
 void check_inner(const LinkRates& rates, int inner) {
-  const auto refuse = [&](const std::string& why) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{} inner ranks do not fit: {}", inner, why));
+  const auto do_not_fit = [&](const std::string& why) {
+    refuse("{} inner ranks do not fit: {}", inner, why);
   };
-  if (inner < 1) refuse("there must be at least 1");
+  if (inner < 1) do_not_fit("there must be at least 1");
   if (inner == 1) return;
   const DisplayNames names(rates.topology);
   for (const RankGroup& group : rates.groups.near) {
@@ -37,10 +36,10 @@ void check_inner(const LinkRates& rates, int inner) {
     const std::string host = names.host(rates.sites.hosts[at_index(rates.sites.at(first).host)]);
     for (const int rank : group.ranks)
       if (group.where.kind == Neighbourhood::Kind::host && rates.sites.is_alone(rank))
-        refuse(fmt::format("the GPUs of {} have no links, so an island has 1 GPU", host));
+        do_not_fit(fmt::format("the GPUs of {} have no links, so an island has 1 GPU", host));
     if (group.size() % inner != 0)
-      refuse(fmt::format("{} on {} has {}, which {} does not divide", noun(rates.sites, group),
-                         host, plural(at_index(group.size()), "rank"), inner));
+      do_not_fit(fmt::format("{} on {} has {}, which {} does not divide", noun(rates.sites, group),
+                             host, plural(at_index(group.size()), "rank"), inner));
   }
 }
 
@@ -116,17 +115,12 @@ std::vector<Candidate> candidates(const MeshSites& sites, const RankGroups& grou
 
 // --- texts for people ---
 
-std::string amount(const Candidate& one, const MemoryNeed& need) {
-  const std::string memory = gib_text(one.ranks() * need.gpu_gives);
-  if (one.count > 1)
-    return fmt::format("{} hold {}", plural(at_index(one.count), one.noun), memory);
+// Describes the memory of `count` units of a candidate.
+std::string amount(const Candidate& one, int count, const MemoryNeed& need) {
+  const std::string memory = gib_text(one.unit * count * need.gpu_gives);
+  if (count > 1) return fmt::format("{} hold {}", plural(at_index(count), one.noun), memory);
   return one.unit == 1 ? fmt::format("{} holds {}", with_article(one.noun), memory)
                        : fmt::format("{} of {} holds {}", with_article(one.noun), one.unit, memory);
-}
-
-Candidate times(Candidate unit, int count) {
-  unit.count = count;
-  return unit;
 }
 
 // Explains why no smaller candidate holds the model. `chosen` indexes `all`.
@@ -135,14 +129,14 @@ std::string memory_text(const std::vector<Candidate>& all, std::size_t chosen,
   std::string text = fmt::format("{}, at {}: ", need.product, need.gives);
   const Candidate& taken = all[chosen];
   const std::string size = gib_text(taken.ranks() * need.gpu_gives);
-  if (chosen == 0) return text + amount(taken, need) + "; ";
+  if (chosen == 0) return text + amount(taken, taken.count, need) + "; ";
   if (taken.count == 1)
     return text + fmt::format("{}; {} of {} ({}) is the smallest group that holds the model; ",
-                              amount(all[chosen - 1], need), with_article(taken.noun), taken.unit,
-                              size);
+                              amount(all[chosen - 1], all[chosen - 1].count, need),
+                              with_article(taken.noun), taken.unit, size);
   const int enough = static_cast<int>(need.gpus_needed() - 1) / taken.unit + 1;
-  text += amount(times(taken, 1), need);
-  if (enough > 2) text += ", " + amount(times(taken, enough - 1), need);
+  text += amount(taken, 1, need);
+  if (enough > 2) text += ", " + amount(taken, enough - 1, need);
   const std::string many = fmt::format("{} {}s ({})", taken.count, taken.noun, size);
   if (enough == taken.count)
     return text + fmt::format("; {} are the fewest that hold the model; ", many);
@@ -198,12 +192,7 @@ MeshPlan plan_even(const MeshRequest& request) {
     taken = *fits;  // the whole job is a candidate, and it holds the model
     memory = memory_text(all, at_index(static_cast<int>(fits - all.begin())), *request.need);
   }
-  MeshLayout layout = arrange(request.rates.groups, taken.ranks() / inner, inner);
-  MeshPlan plan;
-  plan.replicate = layout.replicate();
-  plan.shard = layout.shard;
-  plan.inner = inner;
-  plan.order = std::move(layout.order);
+  MeshPlan plan = arrange(request.rates.groups, taken.ranks() / inner, inner);
   plan.why = memory + explain(sites, taken, plan);
   return plan;
 }

@@ -60,9 +60,7 @@ GroupRate group_rate(const Topology& topology, const std::vector<RankSite>& rank
   LinkRates rates(topology, ranks, options);
   for (const int rank : group)
     if (rank < 0 || at_index(rank) >= ranks.size())
-      throw Error(
-          ErrorCode::invalid_argument,
-          fmt::format("rank {} of a group does not exist: there are {} ranks", rank, ranks.size()));
+      refuse("rank {} of a group does not exist: there are {} ranks", rank, ranks.size());
   return StepModel(rates).rate(group);
 }
 
@@ -71,15 +69,14 @@ MeshRates mesh_rates(const Topology& topology, const std::vector<RankSite>& rank
   LinkRates rates(topology, ranks, options);
   check_order(plan, ranks.size());
   StepModel model(rates);
-  const MeshLayout layout{.shard = plan.shard, .inner = plan.inner, .order = plan.order};
   MeshRates found{.shard = fastest, .replicate = fastest, .world = model.rate(plan.order)};
   SlowestLevels shard(rates.sites, model), replicate(rates.sites, model), world(rates.sites, model);
   world.add(plan.order);
-  layout.each_shard_group([&](const std::vector<int>& group) {
+  each_shard_group(plan, [&](const std::vector<int>& group) {
     take_slower(found.shard, model.rate(group));
     shard.add(group);
   });
-  layout.each_replicate_group([&](const std::vector<int>& group) {
+  each_replicate_group(plan, [&](const std::vector<int>& group) {
     take_slower(found.replicate, model.rate(group));
     replicate.add(group);
   });

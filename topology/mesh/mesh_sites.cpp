@@ -48,26 +48,17 @@ void locate_hosts(const Topology& topology, const std::vector<RankSite>& ranks, 
     sites.ranks[rank].host = numbers.at(ranks[rank].host);
 }
 
-std::vector<int> islands_of_gpus(const std::vector<Island>& islands, const Numbers& gpus,
-                                 std::size_t count) {
-  std::vector<int> island_of(count, -1);
-  for (std::size_t i = 0; i < islands.size(); ++i)
-    for (const std::string& gpu : islands[i].gpus)
-      if (const auto found = gpus.find(gpu); found != gpus.end())
-        island_of[at_index(found->second)] = static_cast<int>(i);
-  return island_of;
-}
-
 void locate_gpus(const Topology& topology, const std::vector<RankSite>& ranks,
                  const Numbers& numbers, MeshSites& sites) {
-  const std::vector<int> island_of = islands_of_gpus(sites.islands, numbers, topology.gpus.size());
+  std::vector<int> island_of(topology.gpus.size(), -1);
+  for (std::size_t i = 0; i < sites.islands.size(); ++i)
+    for (const std::string& gpu : sites.islands[i].gpus)
+      island_of[at_index(numbers.at(gpu))] = static_cast<int>(i);
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     if (ranks[rank].gpu.empty()) continue;
     const auto gpu = numbers.find(ranks[rank].gpu);
     if (gpu == numbers.end())
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("rank {} uses GPU {}, which the topology does not list", rank,
-                              ranks[rank].gpu));
+      refuse("rank {} uses GPU {}, which the topology does not list", rank, ranks[rank].gpu);
     const auto number = at_index(gpu->second);
     MeshSite& site = sites.ranks[rank];
     site.gpu = gpu->second;
@@ -78,14 +69,11 @@ void locate_gpus(const Topology& topology, const std::vector<RankSite>& ranks,
 
 // Rails matter only if leaf switches are known: assumed rails follow the order of the GPUs, and so
 // do the ranks. Rails do not matter on a single host.
-bool has_rails(const Topology& topology, const MeshSites& sites) {
-  return sites.hosts.size() > 1 && std::ranges::any_of(topology.nics, [](const TopologyNic& nic) {
-           return !get_fact(nic.facts, fact::leaf).empty();
-         });
-}
-
 void locate_rails(const Topology& topology, const Numbers& numbers, MeshSites& sites) {
-  if (!has_rails(topology, sites)) return;
+  const bool has_leaves = std::ranges::any_of(topology.nics, [](const TopologyNic& nic) {
+    return !get_fact(nic.facts, fact::leaf).empty();
+  });
+  if (!has_leaves || sites.hosts.size() < 2) return;
   std::vector<int> rail_of(topology.gpus.size(), -1);
   for (const Rail& rail : find_rails(topology, find_affinity(topology)))
     for (const std::string& gpu : rail.gpus)
@@ -97,14 +85,8 @@ void locate_rails(const Topology& topology, const Numbers& numbers, MeshSites& s
     if (site.gpu >= 0) site.rail = rail_of[at_index(site.gpu)];
 }
 
-// Sorts the ranks of each group by position, and groups by the position of their first ranks.
-void sort_groups(const MeshSites& sites, std::vector<RankGroup>& groups) {
-  for (RankGroup& group : groups)
-    std::ranges::sort(group.ranks, {}, [&](int rank) { return sites.position(rank); });
-  std::ranges::sort(groups, {},
-                    [&](const RankGroup& group) { return sites.position(group.ranks.front()); });
-}
-
+// Groups the ranks by neighbourhood. Sorts the ranks of each group by position, and groups by the
+// position of their first ranks.
 std::vector<RankGroup> collect(const MeshSites& sites,
                                Neighbourhood (MeshSites::*neighbourhood)(int) const) {
   std::vector<RankGroup> groups;
@@ -115,7 +97,10 @@ std::vector<RankGroup> collect(const MeshSites& sites,
     if (is_new) groups.push_back({where, {}});
     groups[at->second].ranks.push_back(rank);
   }
-  sort_groups(sites, groups);
+  for (RankGroup& group : groups)
+    std::ranges::sort(group.ranks, {}, [&](int rank) { return sites.position(rank); });
+  std::ranges::sort(groups, {},
+                    [&](const RankGroup& group) { return sites.position(group.ranks.front()); });
   return groups;
 }
 
@@ -165,12 +150,11 @@ std::tuple<int, int, unsigned, int, int, int> MeshSites::position(int rank) cons
 
 MeshSites locate(const Topology& topology, const std::vector<RankSite>& ranks,
                  const MeshPlanOptions& options) {
-  if (ranks.empty()) throw Error(ErrorCode::invalid_argument, "a mesh needs at least one rank");
+  if (ranks.empty()) refuse("a mesh needs at least one rank");
   const int islands = options.emulated_islands;
   const int size = static_cast<int>(ranks.size());
   if (islands < 0 || (islands > 0 && size % islands != 0))
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{} ranks cannot form {} equal emulated islands", size, islands));
+    refuse("{} ranks cannot form {} equal emulated islands", size, islands);
 
   MeshSites sites;
   sites.ranks.resize(ranks.size());

@@ -1,14 +1,23 @@
 // Locates the ranks of a mesh on the machine and groups them, for planning and checking.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <compare>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "atoll/mesh_plan.hpp"
 
 namespace atoll_v1::atoll {
+
+// Throws Error(invalid_argument).
+template <class... Values>
+[[noreturn]] void refuse(fmt::format_string<Values...> format, Values&&... values) {
+  throw Error(ErrorCode::invalid_argument, fmt::format(format, std::forward<Values>(values)...));
+}
 
 inline std::size_t at_index(int number) { return static_cast<std::size_t>(number); }
 
@@ -89,5 +98,33 @@ std::string shared_noun(const MeshSites& sites, const std::vector<RankGroup>& gr
 // Adds an article: "an NVLink island".
 std::string with_article(const std::string& noun);
 bool all_have_gpus(const MeshSites& sites);
+
+// --- groups of ranks by axis ---
+
+inline int rank_at(const MeshPlan& mesh, int r, int s, int i) {
+  return mesh.order[at_index((r * mesh.shard + s) * mesh.inner + i)];
+}
+
+// Calls visit(ranks) for every group of the shard axis, row by row.
+template <class Visit>
+void each_shard_group(const MeshPlan& mesh, const Visit& visit) {
+  std::vector<int> ranks(at_index(mesh.shard));
+  for (int r = 0; r < mesh.replicate; ++r)
+    for (int i = 0; i < mesh.inner; ++i) {
+      for (int s = 0; s < mesh.shard; ++s) ranks[at_index(s)] = rank_at(mesh, r, s, i);
+      visit(ranks);
+    }
+}
+
+// Calls visit(ranks) for every group of the replicate axis.
+template <class Visit>
+void each_replicate_group(const MeshPlan& mesh, const Visit& visit) {
+  std::vector<int> ranks(at_index(mesh.replicate));
+  for (int s = 0; s < mesh.shard; ++s)
+    for (int i = 0; i < mesh.inner; ++i) {
+      for (int r = 0; r < mesh.replicate; ++r) ranks[at_index(r)] = rank_at(mesh, r, s, i);
+      visit(ranks);
+    }
+}
 
 }  // namespace atoll_v1::atoll

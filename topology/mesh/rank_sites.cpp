@@ -23,6 +23,7 @@
 
 #include "atoll/mesh_plan.hpp"
 #include "facts.hpp"
+#include "mesh/mesh_sites.hpp"
 #include "parse_number.hpp"
 #include "wording.hpp"
 
@@ -161,15 +162,12 @@ class HostRanks {
   std::map<Devices, std::vector<std::pair<int, std::size_t>>> users_;
 };
 
-struct HostGpus {
-  std::vector<const std::string*> gpus;
-  std::size_t given = 0;  // number of GPUs already assigned to ranks
-};
-
 // Maps each host's id to its GPUs. The keys refer to strings in the topology.
-std::unordered_map<std::string_view, HostGpus> gpus_by_host(const Topology& topology) {
-  std::unordered_map<std::string_view, HostGpus> hosts;
-  for (const TopologyGpu& gpu : topology.gpus) hosts[gpu.host].gpus.push_back(&gpu.id);
+using GpusByHost = std::unordered_map<std::string_view, std::vector<const TopologyGpu*>>;
+
+GpusByHost gpus_by_host(const Topology& topology) {
+  GpusByHost hosts;
+  for (const TopologyGpu& gpu : topology.gpus) hosts[gpu.host].push_back(&gpu);
   return hosts;
 }
 
@@ -177,8 +175,7 @@ std::unordered_map<std::string_view, HostGpus> gpus_by_host(const Topology& topo
 
 std::vector<RankSite> resolve_ranks(const Topology& topology,
                                     const std::vector<RankEnvironment>& ranks) {
-  std::unordered_map<std::string_view, std::vector<const TopologyGpu*>> gpus;
-  for (const TopologyGpu& gpu : topology.gpus) gpus[gpu.host].push_back(&gpu);
+  GpusByHost gpus = gpus_by_host(topology);
   std::unordered_map<std::string_view, HostRanks> hosts;
   std::vector<RankSite> sites;
   sites.reserve(ranks.size());
@@ -192,15 +189,14 @@ std::vector<RankSite> resolve_ranks(const Topology& topology,
 }
 
 std::vector<RankSite> assign_gpus(const Topology& topology, const std::vector<std::string>& hosts) {
-  auto by_host = gpus_by_host(topology);
+  GpusByHost gpus = gpus_by_host(topology);
+  std::unordered_map<std::string_view, std::size_t> given;  // GPUs that ranks have, by host
   std::vector<RankSite> sites;
   sites.reserve(hosts.size());
   for (const std::string& host : hosts) {
     RankSite site{.host = host, .gpu = ""};
-    if (const auto found = by_host.find(host); found != by_host.end()) {
-      HostGpus& here = found->second;
-      if (here.given < here.gpus.size()) site.gpu = *here.gpus[here.given++];
-    }
+    const std::vector<const TopologyGpu*>& here = gpus[host];
+    if (const std::size_t next = given[host]++; next < here.size()) site.gpu = here[next]->id;
     sites.push_back(std::move(site));
   }
   return sites;
@@ -209,14 +205,11 @@ std::vector<RankSite> assign_gpus(const Topology& topology, const std::vector<st
 std::vector<RankSite> fill_hosts(const Topology& topology, int count) {
   constexpr int most_ranks = 1'000'000;
   if (count < 0 || count > most_ranks)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("the number of ranks, {}, is not between 0 and {}", count, most_ranks));
-  if (topology.hosts.empty()) throw Error(ErrorCode::invalid_argument, "the topology has no host");
+    refuse("the number of ranks, {}, is not between 0 and {}", count, most_ranks);
+  if (topology.hosts.empty()) refuse("the topology has no host");
   std::vector<std::string> hosts;
   if (topology.gpus.empty()) {
-    if (count == 0)
-      throw Error(ErrorCode::invalid_argument,
-                  "the topology has no GPUs: give the number of ranks");
+    if (count == 0) refuse("the topology has no GPUs: give the number of ranks");
     const std::size_t ranks = static_cast<std::size_t>(count), size = topology.hosts.size();
     for (std::size_t host = 0; host < size; ++host)
       hosts.resize(ranks * (host + 1) / size, topology.hosts[host].id);
@@ -224,14 +217,11 @@ std::vector<RankSite> fill_hosts(const Topology& topology, int count) {
   }
   const std::size_t ranks = count == 0 ? topology.gpus.size() : static_cast<std::size_t>(count);
   if (ranks > topology.gpus.size())
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{} do not fit on {}", plural(ranks, "rank"),
-                            plural(topology.gpus.size(), "GPU")));
-  const auto gpus = gpus_by_host(topology);
+    refuse("{} do not fit on {}", plural(ranks, "rank"), plural(topology.gpus.size(), "GPU"));
+  GpusByHost gpus = gpus_by_host(topology);
   hosts.reserve(topology.gpus.size());
   for (const TopologyHost& host : topology.hosts)
-    if (const auto found = gpus.find(host.id); found != gpus.end())
-      hosts.insert(hosts.end(), found->second.gpus.size(), host.id);
+    hosts.insert(hosts.end(), gpus[host.id].size(), host.id);
   hosts.resize(ranks);
   return assign_gpus(topology, hosts);
 }

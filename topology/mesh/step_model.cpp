@@ -79,27 +79,27 @@ StepModel::Rates StepModel::complete(const std::vector<std::optional<double>>& k
   return rates;
 }
 
-double StepModel::seconds(const MeshLayout& layout, double gbytes) {
-  const int shard = layout.shard, inner = layout.inner, replicate = layout.replicate();
+double StepModel::seconds(const MeshPlan& mesh, double gbytes) {
+  const int shard = mesh.shard, inner = mesh.inner, replicate = mesh.replicate;
   double row = std::numeric_limits<double>::infinity(), column = row;
   const auto slowest = [this](double& least) {
     return [this, &least](const std::vector<int>& ranks) {
       least = std::min(least, rate(ranks).gbyte_s);
     };
   };
-  if (shard > 1) layout.each_shard_group(slowest(row));
-  if (replicate > 1) layout.each_replicate_group(slowest(column));
+  if (shard > 1) each_shard_group(mesh, slowest(row));
+  if (replicate > 1) each_replicate_group(mesh, slowest(column));
   const double part = gbytes / inner;
   return 3.0 * (shard - 1) / shard * part / row +
          2.0 * (replicate - 1) / replicate * part / shard / column;
 }
 
-bool StepModel::crosses(const MeshLayout& layout) const {
-  const int row = layout.shard * layout.inner;
-  for (int first = 0; first < static_cast<int>(layout.order.size()); first += row)
+bool StepModel::crosses(const MeshPlan& mesh) const {
+  const int row = mesh.shard * mesh.inner;
+  for (int first = 0; first < static_cast<int>(mesh.order.size()); first += row)
     for (int i = 1; i < row; ++i)
-      if (groups_.near_of[at_index(layout.order[at_index(first + i)])] !=
-          groups_.near_of[at_index(layout.order[at_index(first)])])
+      if (groups_.near_of[at_index(mesh.order[at_index(first + i)])] !=
+          groups_.near_of[at_index(mesh.order[at_index(first)])])
         return true;
   return false;
 }

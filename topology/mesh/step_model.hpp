@@ -24,44 +24,14 @@
 
 namespace atoll_v1::atoll {
 
-// Shape and ranks of a mesh, in mesh order. Ranks that are missing in `order` take no part.
-struct MeshLayout {
-  int shard = 1;
-  int inner = 1;
-  std::vector<int> order;
-  int replicate() const { return static_cast<int>(order.size()) / (shard * inner); }
-  int rank_at(int r, int s, int i) const { return order[at_index((r * shard + s) * inner + i)]; }
-
-  // Calls visit(ranks) for every group of the shard axis.
-  template <class Visit>
-  void each_shard_group(const Visit& visit) const {
-    std::vector<int> ranks(at_index(shard));
-    for (int i = 0; i < inner; ++i)
-      for (int r = 0; r < replicate(); ++r) {
-        for (int s = 0; s < shard; ++s) ranks[at_index(s)] = rank_at(r, s, i);
-        visit(ranks);
-      }
-  }
-  // Calls visit(ranks) for every group of the replicate axis.
-  template <class Visit>
-  void each_replicate_group(const Visit& visit) const {
-    std::vector<int> ranks(at_index(replicate()));
-    for (int i = 0; i < inner; ++i)
-      for (int s = 0; s < shard; ++s) {
-        for (int r = 0; r < replicate(); ++r) ranks[at_index(r)] = rank_at(r, s, i);
-        visit(ranks);
-      }
-  }
-};
-
 class StepModel {
  public:
   explicit StepModel(LinkRates& rates);
 
   // Seconds that one step communicates, for `gbytes` of parameters in the type that is sent.
-  double seconds(const MeshLayout& layout, double gbytes);
-  // True if a shard group of the layout crosses islands.
-  bool crosses(const MeshLayout& layout) const;
+  double seconds(const MeshPlan& mesh, double gbytes);
+  // True if a shard group of the mesh crosses islands.
+  bool crosses(const MeshPlan& mesh) const;
   // Returns the rate of a group whose ranks form a ring in the given order.
   GroupRate rate(const std::vector<int>& members);
   // Describes the rates: "450 GB/s a GPU inside an island, 45 GB/s (assumed) over PCIe, 50 GB/s

@@ -32,15 +32,14 @@ constexpr double computing = 2;   // assumed computing time, relative to the com
 constexpr double wire_bytes = 2;  // bytes of a parameter in bf16
 
 struct Alternative {
-  MeshLayout layout;
-  std::vector<int> left_out;
+  MeshPlan mesh;
   double seconds = 0;
   bool crosses = false;
 };
 
-std::string shape_text(const MeshLayout& layout) {
-  const std::string shape = fmt::format("{}x{}", layout.replicate(), layout.shard);
-  return layout.inner == 1 ? shape : fmt::format("{}x{}", shape, layout.inner);
+std::string shape_text(const MeshPlan& mesh) {
+  const std::string shape = fmt::format("{}x{}", mesh.replicate, mesh.shard);
+  return mesh.inner == 1 ? shape : fmt::format("{}x{}", shape, mesh.inner);
 }
 
 class UnevenPlanner {
@@ -65,12 +64,8 @@ class UnevenPlanner {
     const double compute = computing * all.seconds;
     const std::optional<Alternative> fewer = without_some(compute);
     const bool wins = fewer && pace(*fewer, compute) < pace(all, compute);
-    MeshPlan plan;
-    plan.shard = all.layout.shard;
-    plan.inner = inner_;
-    plan.replicate = all.layout.replicate();
-    plan.order = all.layout.order;
-    if (wins) plan.left_out = fewer->left_out;
+    MeshPlan plan = all.mesh;
+    if (wins) plan.left_out = fewer->mesh.left_out;
     plan.why = explain(all, wins);
     plan.findings.push_back(finding(all, fewer, wins));
     return plan;
@@ -78,7 +73,7 @@ class UnevenPlanner {
 
  private:
   double share_kept(const Alternative& one) const {
-    return static_cast<double>(one.layout.order.size()) / ranks_;
+    return static_cast<double>(one.mesh.order.size()) / ranks_;
   }
 
   // Returns the time of a step, scaled to the work that all ranks do in a step.
@@ -86,10 +81,10 @@ class UnevenPlanner {
     return (compute + one.seconds) / share_kept(one);
   }
 
-  Alternative measure(MeshLayout layout, std::vector<int> left_out = {}) {
-    Alternative one{.layout = std::move(layout), .left_out = std::move(left_out)};
-    one.seconds = model_.seconds(one.layout, gbytes_);
-    one.crosses = model_.crosses(one.layout);
+  Alternative measure(MeshPlan mesh) {
+    Alternative one{.mesh = std::move(mesh)};
+    one.seconds = model_.seconds(one.mesh, gbytes_);
+    one.crosses = model_.crosses(one.mesh);
     return one;
   }
 
@@ -117,10 +112,10 @@ class UnevenPlanner {
       for (const RankGroup& unit : units) sizes.insert(unit.size());
       for (const int size : sizes) {
         if (size / inner_ < least_) continue;
-        auto [layout, left_out] = trim(units, size);
-        if (left_out.empty() || static_cast<double>(left_out.size()) > most_left_out * ranks_)
-          continue;
-        Alternative one = measure(std::move(layout), std::move(left_out));
+        MeshPlan mesh = trim(units, size);
+        const auto lost = static_cast<double>(mesh.left_out.size());
+        if (lost == 0 || lost > most_left_out * ranks_) continue;
+        Alternative one = measure(std::move(mesh));
         if (!best || pace(one, compute) < pace(*best, compute)) best = std::move(one);
       }
     };
@@ -135,10 +130,10 @@ class UnevenPlanner {
 
   // Builds rows of `size` ranks from each unit. A larger unit leaves out the positions that a unit
   // of that size lacks, so that columns stay on their rails.
-  std::pair<MeshLayout, std::vector<int>> trim(const std::vector<RankGroup>& units,
-                                               int size) const {
-    MeshLayout layout{.shard = size / inner_, .inner = inner_, .order = {}};
-    std::vector<int> left_out;
+  MeshPlan trim(const std::vector<RankGroup>& units, int size) const {
+    MeshPlan mesh;
+    mesh.shard = size / inner_;
+    mesh.inner = inner_;
     std::set<std::pair<int, int>> positions;
     const auto model = std::ranges::find(units, size, &RankGroup::size);
     for (const int rank : model->ranks) positions.insert(rail_position(rank));
@@ -148,13 +143,14 @@ class UnevenPlanner {
         (positions.contains(rail_position(rank)) ? first : last).push_back(rank);
       first.insert(first.end(), last.begin(), last.end());
       const auto kept = first.begin() + std::ptrdiff_t{unit.size() / size} * size;
-      left_out.insert(left_out.end(), kept, first.end());
+      mesh.left_out.insert(mesh.left_out.end(), kept, first.end());
       std::sort(first.begin(), kept,
                 [&](int a, int b) { return sites_.position(a) < sites_.position(b); });
-      layout.order.insert(layout.order.end(), first.begin(), kept);
+      mesh.order.insert(mesh.order.end(), first.begin(), kept);
     }
-    std::ranges::sort(left_out);
-    return {std::move(layout), std::move(left_out)};
+    mesh.replicate = static_cast<int>(mesh.order.size()) / size;
+    std::ranges::sort(mesh.left_out);
+    return mesh;
   }
 
   // --- texts for people ---
@@ -183,21 +179,21 @@ class UnevenPlanner {
   std::string each() const { return request_.need ? "" : " for each GB of parameters"; }
 
   // Describes the shard axis: "shard over 4 GPUs", or "shard over 4 x 2 GPUs" with inner ranks.
-  std::string row_text(const MeshLayout& layout) const {
+  std::string row_text(const MeshPlan& mesh) const {
     const std::string_view user = all_have_gpus(sites_) ? "GPU" : "rank";
-    if (inner_ == 1) return "shard over " + plural(at_index(layout.shard), user);
-    return fmt::format("shard over {} x {}", layout.shard, plural(at_index(inner_), user));
+    if (inner_ == 1) return "shard over " + plural(at_index(mesh.shard), user);
+    return fmt::format("shard over {} x {}", mesh.shard, plural(at_index(inner_), user));
   }
 
   std::string explain(const Alternative& all, bool wins) const {
-    const std::string what = row_text(all.layout);
-    const int replicate = all.layout.replicate();
+    const std::string what = row_text(all.mesh);
+    const int replicate = all.mesh.replicate;
     std::string text;
     if (request_.need)
       text = fmt::format("{}, at {}: {} needed; ", request_.need->product, request_.need->gives,
                          plural(static_cast<std::size_t>(request_.need->gpus_needed()),
                                 all_have_gpus(sites_) ? "GPU" : "rank"));
-    if (!all.crosses && all.layout.shard == shard_inside(groups_, inner_))
+    if (!all.crosses && all.mesh.shard == shard_inside(groups_, inner_))
       text += fmt::format(
           "{}, the largest number that divides the ranks of every {} ({}); replicate over {}", what,
           shared_noun(sites_, groups_.near), sizes(), plural(at_index(replicate), "group"));
@@ -223,7 +219,7 @@ class UnevenPlanner {
     if (inside >= least_ || request_.need) return "";
     const Alternative one = measure(arrange(groups_, inside, inner_));
     return fmt::format("; {} as {}, which needs {:.3g} times the memory of each GPU",
-                       time(one.seconds), shape_text(one.layout),
+                       time(one.seconds), shape_text(one.mesh),
                        static_cast<double>(widest_) / inside);
   }
 
@@ -231,17 +227,17 @@ class UnevenPlanner {
     Finding finding{.id = "mesh_uneven", .severity = Severity::warning};
     finding.evidence = fmt::format("islands or hosts hold unequal numbers of ranks ({})", sizes());
     finding.consequence =
-        fmt::format("a step communicates for {} as {}{}", time(all.seconds), shape_text(all.layout),
+        fmt::format("a step communicates for {} as {}{}", time(all.seconds), shape_text(all.mesh),
                     all.crosses ? ", where a shard group crosses islands" : ", inside the islands");
     if (fewer)
       finding.consequence += fmt::format("; {} as {} without {}", time(fewer->seconds),
-                                         shape_text(fewer->layout), names_of(fewer->left_out));
+                                         shape_text(fewer->mesh), names_of(fewer->mesh.left_out));
     finding.consequence += passed_over();
     finding.consequence += fmt::format(" (modelled{}: {})", each(), model_.rates_text());
     finding.fix =
         "give every island or host the same number of ranks, and repair lost GPUs and links";
     if (wins) finding.fix = remedy(all, *fewer);
-    add_subjects(wins ? fewer->left_out : smaller(), finding);
+    add_subjects(wins ? fewer->mesh.left_out : smaller(), finding);
     return finding;
   }
 
@@ -255,7 +251,8 @@ class UnevenPlanner {
     return fmt::format(
         "leave out {} ({} of {} ranks, {:.3g} %): the job is faster without them while a step "
         "computes for less than {}{}",
-        names_of(fewer.left_out), fewer.left_out.size(), ranks_, lost * 100, time(compute), each());
+        names_of(fewer.mesh.left_out), fewer.mesh.left_out.size(), ranks_, lost * 100,
+        time(compute), each());
   }
 
   // Returns the ranks of all groups that are smaller than the largest.
@@ -288,17 +285,20 @@ class UnevenPlanner {
 
 }  // namespace
 
-MeshLayout arrange(const RankGroups& groups, int shard, int inner) {
-  MeshLayout layout{.shard = shard, .inner = inner, .order = {}};
+MeshPlan arrange(const RankGroups& groups, int shard, int inner) {
   const int ranks = static_cast<int>(groups.near_of.size());
+  MeshPlan mesh;
+  mesh.replicate = ranks / (shard * inner);
+  mesh.shard = shard;
+  mesh.inner = inner;
   // Rows of whole hosts are ordered by position alone, so that equal positions of hosts share a
   // rail. Rows that are part of a host follow the islands, so that rows end where islands end.
   const bool whole = alike(groups.wide) && shard % groups.wide.front().size() == 0;
   const bool by_host = inner == 1 && (whole || shard == ranks);
-  layout.order.reserve(at_index(ranks));
+  mesh.order.reserve(at_index(ranks));
   for (const RankGroup& group : by_host ? groups.wide : groups.near)
-    layout.order.insert(layout.order.end(), group.ranks.begin(), group.ranks.end());
-  return layout;
+    mesh.order.insert(mesh.order.end(), group.ranks.begin(), group.ranks.end());
+  return mesh;
 }
 
 MeshPlan plan_uneven(const MeshRequest& request) { return UnevenPlanner(request).plan(); }

@@ -14,8 +14,8 @@ struct MeshRequest {
   const std::optional<MemoryNeed>& need;
 };
 
-// Orders all ranks for a shard axis of length `shard`.
-MeshLayout arrange(const RankGroups& groups, int shard, int inner);
+// Arranges all ranks in a mesh with a shard axis of length `shard`.
+MeshPlan arrange(const RankGroups& groups, int shard, int inner);
 
 // Plans the members shape, order, left_out and why of a mesh, and adds the finding "mesh_uneven".
 MeshPlan plan_uneven(const MeshRequest& request);

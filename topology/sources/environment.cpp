@@ -6,12 +6,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <filesystem>
 #include <optional>
 #include <vector>
 
 #include "facts.hpp"
+#include "parse_number.hpp"
 #include "sources/pci_address.hpp"
 #include "sources/small_file.hpp"
 #include "sources/source.hpp"
@@ -26,7 +26,6 @@ constexpr std::size_t longest_value = 1024;
 constexpr std::size_t most_settings = 512;
 constexpr std::size_t largest_settings_file = std::size_t{64} << 10;
 constexpr std::size_t largest_proc_file = std::size_t{256} << 10;
-constexpr std::string_view nccl_prefix = "NCCL_";
 
 bool is_there(const fs::path& path) {
   std::error_code error;
@@ -49,16 +48,10 @@ class Surroundings {
  public:
   Surroundings(const LiveRequest& request, std::span<const std::string> variables,
                const Topology& topology, TopologyHost& host)
-      : sysfs_(request.sysfs),
-        procfs_(request.procfs),
-        dev_(request.dev),
-        etc_(request.etc),
-        variables_(variables),
-        topology_(topology),
-        host_(host) {}
+      : request_(request), variables_(variables), topology_(topology), host_(host) {}
 
   void describe() {
-    set(fact::kernel_release, first_line(procfs_ / "sys/kernel/osrelease"));
+    set(fact::kernel_release, first_line(request_.procfs / "sys/kernel/osrelease"));
     set(fact::virtual_machine, virtual_machine());
     set(fact::container, container());
     set(fact::iommu, iommu());
@@ -80,7 +73,7 @@ class Surroundings {
 
   // x86 processors show a flag under a hypervisor. Other processors do not report it.
   std::string_view virtual_machine() const {
-    const auto text = read_start(procfs_ / "cpuinfo", std::size_t{64} << 10);
+    const auto text = read_start(request_.procfs / "cpuinfo", std::size_t{64} << 10);
     std::string_view answer;
     for_each_line(text ? *text : "", [&](std::string_view line) {
       if (!line.starts_with("flags")) return true;
@@ -96,8 +89,8 @@ class Surroundings {
     for (const std::string_view name :
          {"container", "KUBERNETES_SERVICE_HOST", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"})
       if (!variable(name).empty()) return "yes";
-    const auto mounts = read_start(procfs_ / "self/mountinfo", largest_proc_file);
-    const auto groups = read_start(procfs_ / "1/cgroup", largest_proc_file);
+    const auto mounts = read_start(request_.procfs / "self/mountinfo", largest_proc_file);
+    const auto groups = read_start(request_.procfs / "1/cgroup", largest_proc_file);
     if (!mounts && !groups) return "";
     bool is_inside = false;
     for_each_line(mounts ? *mounts : "", [&](std::string_view line) {
@@ -121,8 +114,8 @@ class Surroundings {
   // Looks at the IOMMU groups of GPUs and NICs, or at all groups when these have none. The kernel
   // reports the type of a group as "identity", "DMA" or "DMA-FQ".
   std::string_view iommu() const {
-    if (!is_there(sysfs_ / "class")) return "";
-    const fs::path groups = sysfs_ / "kernel/iommu_groups";
+    if (!is_there(request_.sysfs / "class")) return "";
+    const fs::path groups = request_.sysfs / "kernel/iommu_groups";
     const std::vector<std::string> numbers = entries(groups);
     if (numbers.empty()) return "off";
     std::vector<std::string> types;
@@ -131,7 +124,7 @@ class Surroundings {
         types.push_back(std::move(type));
     };
     const auto ask_device = [&](const std::string& busid) {
-      if (const fs::path folder = pci_folder(sysfs_, busid); !folder.empty())
+      if (const fs::path folder = pci_folder(request_.sysfs, busid); !folder.empty())
         ask(folder / "iommu_group");
     };
     for (const TopologyGpu& gpu : topology_.gpus) ask_device(gpu.busid);
@@ -146,41 +139,36 @@ class Surroundings {
 
   // Kernels before 4.20 do not report the type of a group, so the kernel command line decides.
   bool is_passthrough_by_default() const {
-    const std::string line = " " + first_line(procfs_ / "cmdline") + " ";
+    const std::string line = " " + first_line(request_.procfs / "cmdline") + " ";
     return line.find(" iommu=pt ") != std::string::npos ||
            line.find(" iommu.passthrough=1 ") != std::string::npos;
   }
 
   bool is_module_loaded(std::string_view name) const {
-    return is_there(sysfs_ / "module" / name) ||
+    return is_there(request_.sysfs / "module" / name) ||
            (modules_ && ("\n" + *modules_).find(fmt::format("\n{} ", name)) != std::string::npos);
   }
 
   // Linux supports dma-buf export of GPU memory from 5.12 on, with NVIDIA's open kernel module
   // only.
   bool has_dma_buf_kernel() const {
-    const std::string release = first_line(procfs_ / "sys/kernel/osrelease");
-    int major = 0, minor = 0;
-    const char* const last = release.data() + release.size();
-    const auto [end, error] = std::from_chars(release.data(), last, major);
-    if (error != std::errc() || end == last || *end != '.') return false;
-    std::from_chars(end + 1, last, minor);
-    return std::array{major, minor} >= std::array{5, 12};
+    return parse_version(first_line(request_.procfs / "sys/kernel/osrelease")) >=
+           std::array{5, 12, 0};
   }
 
   // Reads "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build ..."
   void describe_driver() {
-    modules_ = read_start(procfs_ / "modules", largest_proc_file);
-    const std::string line = first_line(procfs_ / "driver/nvidia/version");
+    modules_ = read_start(request_.procfs / "modules", largest_proc_file);
+    const std::string line = first_line(request_.procfs / "driver/nvidia/version");
     if (line.empty()) return;
     set(fact::driver_version, version_in(line));
     const bool is_open = line.find("Open Kernel Module") != std::string::npos;
     set(fact::dma_buf, yes_no(is_open && has_dma_buf_kernel()));
-    if (modules_ || is_there(sysfs_ / "module"))
+    if (modules_ || is_there(request_.sysfs / "module"))
       set(fact::peermem,
           yes_no(is_module_loaded("nvidia_peermem") || is_module_loaded("nv_peer_mem")));
     bool has_channel = false;
-    for (const std::string& name : entries(dev_ / "nvidia-caps-imex-channels"))
+    for (const std::string& name : entries(request_.dev / "nvidia-caps-imex-channels"))
       has_channel = has_channel || name.starts_with("channel");
     set(fact::imex_channel, yes_no(has_channel));
   }
@@ -204,17 +192,18 @@ class Surroundings {
       set(fact::memlock_bytes,
           locked.rlim_cur == RLIM_INFINITY ? "unlimited" : fmt::to_string(locked.rlim_cur));
     struct statvfs shared {};
-    if (statvfs((dev_ / "shm").c_str(), &shared) == 0)
+    if (statvfs((request_.dev / "shm").c_str(), &shared) == 0)
       set(fact::shm_bytes,
           fmt::to_string(static_cast<unsigned long long>(shared.f_blocks) * shared.f_frsize));
   }
 
   void describe_hidden() {
     std::string hidden;
-    const auto devices = read_start(procfs_ / "bus/pci/devices", 256);
-    if (entries(sysfs_ / "bus/pci/devices").empty() && devices && !devices->empty())
+    const auto devices = read_start(request_.procfs / "bus/pci/devices", 256);
+    if (entries(request_.sysfs / "bus/pci/devices").empty() && devices && !devices->empty())
       hidden += "/sys";
-    if (!entries(sysfs_ / "class/infiniband").empty() && !is_there(dev_ / "infiniband"))
+    if (!entries(request_.sysfs / "class/infiniband").empty() &&
+        !is_there(request_.dev / "infiniband"))
       hidden += hidden.empty() ? "/dev/infiniband" : " /dev/infiniband";
     set(fact::hidden, hidden);
   }
@@ -233,7 +222,7 @@ class Surroundings {
   void describe_nccl() {
     for (const std::string& entry : variables_) {
       const auto equals = entry.find('=');
-      if (entry.starts_with(nccl_prefix) && equals != std::string::npos)
+      if (entry.starts_with("NCCL_") && equals != std::string::npos)
         set_setting(fact::env_prefix, std::string_view(entry).substr(0, equals),
                     std::string_view(entry).substr(equals + 1));
     }
@@ -241,7 +230,7 @@ class Surroundings {
       read_settings(fs::path(file));
     else if (const std::string_view home = variable("HOME"); !home.empty())
       read_settings(fs::path(home) / ".nccl.conf");
-    read_settings(etc_ / "nccl.conf");
+    read_settings(request_.etc / "nccl.conf");
   }
 
   void read_settings(const fs::path& path) {
@@ -256,7 +245,7 @@ class Surroundings {
     });
   }
 
-  fs::path sysfs_, procfs_, dev_, etc_;
+  const LiveRequest& request_;
   std::span<const std::string> variables_;
   const Topology& topology_;
   TopologyHost& host_;

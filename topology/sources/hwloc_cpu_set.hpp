@@ -1,11 +1,10 @@
 // A set of hardware threads or NUMA nodes, in the text form of hwloc's bitmaps.
 #pragma once
 
-#include <cstdint>
+#include <bitset>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace atoll_v1::atoll::topology_sources {
 
@@ -19,18 +18,26 @@ class CpuSet {
   static std::optional<CpuSet> parse(std::string_view text);
   std::string to_text() const;
 
-  void add(unsigned number);
-  bool contains(unsigned number) const;
-  bool empty() const { return words_.empty(); }
-  int count() const;
-  bool intersects(const CpuSet& other) const;
-  CpuSet& operator|=(const CpuSet& other);
-  CpuSet& operator&=(const CpuSet& other);
+  // A number of at least `most` is ignored.
+  void add(unsigned number) {
+    if (number < most) bits_.set(number);
+  }
+  bool contains(unsigned number) const { return number < most && bits_[number]; }
+  bool empty() const { return bits_.none(); }
+  int count() const { return static_cast<int>(bits_.count()); }
+  bool intersects(const CpuSet& other) const { return (bits_ & other.bits_).any(); }
+  CpuSet& operator|=(const CpuSet& other) {
+    bits_ |= other.bits_;
+    return *this;
+  }
+  CpuSet& operator&=(const CpuSet& other) {
+    bits_ &= other.bits_;
+    return *this;
+  }
   bool operator==(const CpuSet& other) const = default;
 
  private:
-  void trim();
-  std::vector<std::uint64_t> words_;  // words of 64 bits, the lowest first; the last one is not 0
+  std::bitset<most> bits_;
 };
 
 }  // namespace atoll_v1::atoll::topology_sources

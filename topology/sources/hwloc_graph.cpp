@@ -17,6 +17,7 @@
 #include "facts.hpp"
 #include "gpu_models.hpp"
 #include "parse_number.hpp"
+#include "wording.hpp"
 
 namespace atoll_v1::atoll::topology_sources {
 namespace {
@@ -75,7 +76,8 @@ class HostReader {
     sort_devices();
     add_gpus();
     for (std::size_t i = 0; i < machine_.packages.size(); ++i)
-      names_.packages[i] = fmt::format("{}/package{}", host_.id, machine_.packages[i].number);
+      names_.ids[{HwlocEndKind::package, i}] =
+          fmt::format("{}/package{}", host_.id, machine_.packages[i].number);
     add_nics();
     names_.host = host_.id;
     host_.gpu_links = add_links(machine_, names_, topology_);
@@ -165,7 +167,7 @@ class HostReader {
       const HwlocPciDevice& device = machine_.pci[pci];
       // NVSwitches are recognized by subtype, since some show no vendor.
       if (device.subtype == "NVSwitch") {
-        names_.pci[pci] = fmt::format("{}/nvswitch{}", host_.id, switches++);
+        names_.ids[{HwlocEndKind::pci, pci}] = fmt::format("{}/nvswitch{}", host_.id, switches++);
         continue;
       }
       Candidate gpu;
@@ -318,8 +320,8 @@ class HostReader {
       TopologyGpu& gpu = gpus_[i].gpu;
       gpu.host = host_.id;
       gpu.id = fmt::format("{}/gpu{}", host_.id, numbered ? gpu.index : static_cast<int>(i));
-      if (gpus_[i].pci) names_.pci[*gpus_[i].pci] = gpu.id;
-      for (const std::size_t os : gpus_[i].os) names_.os[os] = gpu.id;
+      if (gpus_[i].pci) names_.ids[{HwlocEndKind::pci, *gpus_[i].pci}] = gpu.id;
+      for (const std::size_t os : gpus_[i].os) names_.ids[{HwlocEndKind::os, os}] = gpu.id;
       topology_.gpus.push_back(std::move(gpu));
     }
   }
@@ -437,9 +439,8 @@ std::string root_path(unsigned domain, unsigned bus) {
 }
 
 void fail(const HwlocMachine& machine, std::ptrdiff_t offset, std::string_view what) {
-  throw Error(ErrorCode::bad_data,
-              offset < 0 ? fmt::format("{}: {}", machine.origin, what)
-                         : fmt::format("{}: byte {}: {}", machine.origin, offset, what));
+  if (offset >= 0) fail_at(machine.origin, static_cast<std::size_t>(offset), what);
+  throw Error(ErrorCode::bad_data, fmt::format("{}: {}", machine.origin, what));
 }
 
 std::string_view nic_layer(const NicTraits& nic) {

@@ -18,9 +18,7 @@ void add_host(const HwlocMachine& machine, TopologyHost host, Topology& topology
 // Ids that add_host() gave to the GPUs, switches and packages of a machine.
 struct HwlocNames {
   std::string host;
-  std::map<std::size_t, std::string> pci;  // ids of PCI devices, by index in HwlocMachine::pci
-  std::map<std::size_t, std::string> os;   // ids of OS devices, by index in HwlocMachine::os
-  std::map<std::size_t, std::string> packages;
+  std::map<HwlocEnd, std::string> ids;
 };
 
 // Adds the links of the matrices and returns whether they are known, none or unknown. `topology`

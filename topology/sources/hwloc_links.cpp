@@ -8,12 +8,12 @@
 // included, for a host that is known to have no links.
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <set>
 
 #include "facts.hpp"
 #include "gpu_models.hpp"
+#include "parse_number.hpp"
 #include "sources/hwloc_graph.hpp"
 
 namespace atoll_v1::atoll::topology_sources {
@@ -21,14 +21,7 @@ namespace {
 
 // hwloc up to 2.9.0 reports 50 GB/s for a link of generations 3 and 4, which carries 25 GB/s.
 bool doubles_nvlink(std::string_view version) {
-  int major = 0, minor = 0, patch = 0;
-  const auto* end = version.data() + version.size();
-  auto read = [&, at = version.data()](int& number) mutable {
-    const auto result = std::from_chars(at, end, number);
-    at = result.ptr == end ? end : result.ptr + 1;
-  };
-  read(major), read(minor), read(patch);
-  return !version.empty() && std::array{major, minor, patch} <= std::array{2, 9, 0};
+  return !version.empty() && parse_version(version) <= std::array{2, 9, 0};
 }
 
 class LinkReader {
@@ -60,21 +53,8 @@ class LinkReader {
 
   // Returns the id of the GPU, switch or package of a row; "" for any other object.
   std::string id(const HwlocEnd& end) const {
-    const auto named = [&](const std::map<std::size_t, std::string>& names, std::size_t index) {
-      const auto found = names.find(index);
-      return found == names.end() ? std::string() : found->second;
-    };
-    switch (end.kind) {
-      case HwlocEndKind::pci:
-        return named(names_.pci, end.index);
-      case HwlocEndKind::os:
-        return named(names_.os, end.index);
-      case HwlocEndKind::package:
-        return named(names_.packages, end.index);
-      case HwlocEndKind::other:
-        break;
-    }
-    return {};
+    const auto found = names_.ids.find(end);
+    return found == names_.ids.end() ? std::string() : found->second;
   }
 
   std::vector<std::string> ids(const HwlocMatrix& matrix) const {
@@ -143,9 +123,11 @@ class LinkReader {
   // Reads "rsmi1 rsmi2 ", the list of GPUs that a GPU has links to.
   void add_xgmi_peers() {
     std::map<std::string_view, const std::string*> by_name;
-    for (const auto& [os, id] : names_.os) by_name.try_emplace(machine_.os[os].name, &id);
-    for (const auto& [os, id] : names_.os) {
-      std::string_view peers = machine_.os[os].info("XGMIPeers");
+    for (const auto& [end, id] : names_.ids)
+      if (end.kind == HwlocEndKind::os) by_name.try_emplace(machine_.os[end.index].name, &id);
+    for (const auto& [end, id] : names_.ids) {
+      if (end.kind != HwlocEndKind::os) continue;
+      std::string_view peers = machine_.os[end.index].info("XGMIPeers");
       while (!peers.empty()) {
         const std::string_view peer = peers.substr(0, peers.find(' '));
         if (const auto found = by_name.find(peer); found != by_name.end()) join(id, *found->second);

@@ -106,16 +106,11 @@ class Loaded {
   }
 
   static HwlocPciDevice pci_device(const hwloc_obj_attr_u::hwloc_pcidev_attr_s& attr) {
-    HwlocPciDevice device;
-    device.domain = static_cast<unsigned>(attr.domain);
-    device.bus = attr.bus;
-    device.slot = attr.dev;
-    device.function = attr.func;
-    device.vendor = attr.vendor_id;
-    device.device = attr.device_id;
-    device.pci_class = attr.class_id;
-    device.link_gbyte_s = static_cast<double>(attr.linkspeed);
-    return device;
+    return {{static_cast<unsigned>(attr.domain), attr.bus, attr.dev, attr.func},
+            attr.vendor_id,
+            attr.device_id,
+            attr.class_id,
+            static_cast<double>(attr.linkspeed)};
   }
 
   void read_devices() {

@@ -3,6 +3,7 @@
 // converts both to a Topology by the same rules.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -67,6 +68,7 @@ enum class HwlocEndKind {
 struct HwlocEnd {
   HwlocEndKind kind = HwlocEndKind::other;
   std::size_t index = 0;
+  friend auto operator<=>(const HwlocEnd&, const HwlocEnd&) = default;
 };
 
 struct HwlocMatrix {

@@ -26,11 +26,6 @@ using nvml_api::Result;
 constexpr unsigned most_gpus = 1024;
 constexpr unsigned most_partitions = 64;
 
-struct LibraryCloser {
-  void operator()(void* handle) const { dlclose(handle); }
-};
-using LibraryHandle = std::unique_ptr<void, LibraryCloser>;
-
 // Returns "" for an address of all ones, which stands for a switch that this machine cannot see.
 std::string busid(const nvml_api::PciInfo& at) {
   if (at.bus > 0xfe || at.device > 0x1f) return "";
@@ -94,21 +89,19 @@ std::string_view fabric_state(unsigned char state) {
 // Describes the fabric's health: "healthy", or a list of problems: "degraded bandwidth, route
 // unhealthy"; "" when NVML reports nothing.
 std::string fabric_health(unsigned mask, unsigned char summary) {
-  std::string words;
-  const auto add = [&words](std::string_view word) {
-    if (!words.empty()) words += ", ";
-    words += word;
+  std::vector<std::string> words;
+  const auto check = [&](unsigned shift, const char* word) {
+    if (((mask >> shift) & 3U) == 1U) words.emplace_back(word);
   };
-  const auto is_true = [mask](unsigned shift) { return ((mask >> shift) & 3U) == 1U; };
-  if (is_true(nvml_api::health_degraded_bandwidth_shift)) add("degraded bandwidth");
-  if (is_true(nvml_api::health_route_recovery_shift)) add("route recovery");
-  if (is_true(nvml_api::health_route_unhealthy_shift)) add("route unhealthy");
-  if (is_true(nvml_api::health_access_timeout_recovery_shift)) add("access timeout recovery");
+  check(nvml_api::health_degraded_bandwidth_shift, "degraded bandwidth");
+  check(nvml_api::health_route_recovery_shift, "route recovery");
+  check(nvml_api::health_route_unhealthy_shift, "route unhealthy");
+  check(nvml_api::health_access_timeout_recovery_shift, "access timeout recovery");
   const unsigned configuration = (mask >> nvml_api::health_incorrect_configuration_shift) & 0xfU;
   if (const auto fault = configuration_fault(configuration); !fault.empty())
-    add(fmt::format("incorrect configuration ({})", fault));
-  if (summary == nvml_api::summary_limited_capacity) add("limited capacity");
-  if (!words.empty()) return words;
+    words.push_back(fmt::format("incorrect configuration ({})", fault));
+  if (summary == nvml_api::summary_limited_capacity) words.emplace_back("limited capacity");
+  if (!words.empty()) return fmt::format("{}", fmt::join(words, ", "));
   if (summary == nvml_api::summary_unhealthy) return "unhealthy";
   return mask == 0 && summary == 0 ? "" : "healthy";
 }
@@ -149,12 +142,9 @@ class Reader {
   explicit Reader(void* library) : api_{library} {}
 
   NvmlReading read() {
-    NvmlReading reading;
-    if (const Result result = api_.init(); result != nvml_api::success) {
-      reading.failure = fmt::format("NVML: {}", explain(result));
-      return reading;
-    }
-    read_all(reading);
+    if (const Result result = api_.init(); result != nvml_api::success)
+      return {.failure = fmt::format("NVML: {}", explain(result))};
+    NvmlReading reading = read_all();
     api_.shutdown();
     return reading;
   }
@@ -181,14 +171,15 @@ class Reader {
     return value;
   }
 
-  void read_all(NvmlReading& reading) const {
+  NvmlReading read_all() const {
+    NvmlReading reading;
     std::array<char, nvml_api::version_size> version{};
     if (api_.driver_version(version.data(), unsigned{version.size() - 1}) == nvml_api::success)
       reading.driver_version = printable(std::string_view(version.data()), version.size());
     unsigned count = 0;
     if (const Result result = api_.count(&count); result != nvml_api::success) {
       reading.failure = fmt::format("NVML cannot count the GPUs: {}", explain(result));
-      return;
+      return reading;
     }
     count = std::min(count, most_gpus);
     unsigned failures = 0;
@@ -207,6 +198,7 @@ class Reader {
     if (failures > 0)
       reading.remark =
           fmt::format("{} of {} GPUs cannot be opened: {}", failures, count, explain(last));
+    return reading;
   }
 
   NvmlGpu read_gpu(Device* device, unsigned number) const {
@@ -410,15 +402,13 @@ std::string reason_of(const char* message, const std::string& library) {
 }
 
 NvmlReading read_library(const std::string& library) {
-  NvmlReading reading;
   // RTLD_NODELETE keeps the library mapped, because its thread-local data is destroyed when the
   // thread ends.
-  const LibraryHandle handle(dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE));
-  if (!handle) {
-    reading.failure =
-        fmt::format("{} cannot be opened: {}", library, reason_of(dlerror(), library));
-    return reading;
-  }
+  const std::unique_ptr<void, int (*)(void*)> handle(
+      dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE), dlclose);
+  if (!handle)
+    return {.failure =
+                fmt::format("{} cannot be opened: {}", library, reason_of(dlerror(), library))};
   return Reader(handle.get()).read();
 }
 
@@ -433,10 +423,8 @@ NvmlReading read_nvml(const std::string& library, std::chrono::milliseconds pati
     return read_library(library);
   }
   if (answer.wait_for(patience) == std::future_status::ready) return answer.get();
-  NvmlReading reading;
-  reading.failure =
-      fmt::format("NVML: no answer within {} s", std::chrono::duration<double>(patience).count());
-  return reading;
+  return {.failure = fmt::format("NVML: no answer within {} s",
+                                 std::chrono::duration<double>(patience).count())};
 }
 
 }  // namespace atoll_v1::atoll::topology_sources

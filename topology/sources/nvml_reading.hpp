@@ -33,11 +33,11 @@ struct NvmlGpu {
 };
 
 struct NvmlReading {
-  std::string failure;  // why nothing was read, "NVML: driver not loaded (9)"; "" on success
-  std::string remark;   // what is missing, such as "1 of 8 GPUs cannot be opened: GPU is lost (15)"
-  std::string driver_version;
-  std::vector<NvmlGpu> gpus;      // GPUs that this process may use
-  bool all_gpus_answered = true;  // all GPUs that this process may use answered
+  std::string failure = {};  // why nothing was read, "NVML: driver not loaded (9)"; "" on success
+  std::string remark = {};   // what is missing: "1 of 8 GPUs cannot be opened: GPU is lost (15)"
+  std::string driver_version = {};
+  std::vector<NvmlGpu> gpus = {};  // GPUs that this process may use
+  bool all_gpus_answered = true;   // all GPUs that this process may use answered
 };
 
 // Loads the library and reads all GPUs. The driver may hang when a GPU is broken, so a separate

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
+#include "parse_number.hpp"
 
 namespace atoll_v1::atoll::topology_sources {
 
@@ -10,13 +10,10 @@ std::vector<unsigned> hex_numbers(std::string_view text,
                                   std::initializer_list<std::string_view> separators) {
   std::vector<unsigned> numbers;
   for (const std::string_view separator : separators) {
-    unsigned value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
-    if (error != std::errc()) return {};
-    text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-    if (!text.starts_with(separator)) return {};
+    const auto value = take_number<unsigned>(text, 16);
+    if (!value || !text.starts_with(separator)) return {};
     text.remove_prefix(separator.size());
-    numbers.push_back(value);
+    numbers.push_back(*value);
   }
   return numbers;
 }

@@ -55,61 +55,52 @@ class Config {
   std::size_t conventional_;
 };
 
-struct Found {
-  enum class Kind {
-    found,
-    absent,
-    damaged
-  } kind;
-  std::size_t at = 0;
-};
-
-// Lists of damaged devices may point anywhere or in circles, so both searches are bounded.
-Found find_capability(const Config& config, unsigned id) {
+// Returns the offset of a capability; 0 when it is absent, empty when the list is damaged. Lists of
+// damaged devices may point anywhere or in circles, so both searches are bounded.
+std::optional<std::size_t> find_capability(const Config& config, unsigned id) {
   constexpr int most = (conventional_size - header_size) / 4;
-  if ((config.word(status_at) & status_has_capabilities) == 0) return {Found::Kind::absent};
+  if ((config.word(status_at) & status_has_capabilities) == 0) return 0;
   // The header of CardBus bridges has another layout.
-  if ((config.byte(header_type_at) & 0x7fU) > 1) return {Found::Kind::absent};
+  if ((config.byte(header_type_at) & 0x7fU) > 1) return 0;
   std::size_t at = config.byte(first_at) & 0xfcU;
   for (int i = 0; i < most; ++i) {
-    if (at == 0) return {Found::Kind::absent};
-    if (at < header_size) return {Found::Kind::damaged};
-    if (config.byte(at) == id) return {Found::Kind::found, at};
+    if (at == 0) return 0;
+    if (at < header_size) return std::nullopt;
+    if (config.byte(at) == id) return at;
     at = config.byte(at + 1) & 0xfcU;
   }
-  return {Found::Kind::damaged};
+  return std::nullopt;
 }
 
-Found find_extended(const Config& config, unsigned id) {
+std::optional<std::size_t> find_extended(const Config& config, unsigned id) {
   constexpr int most = (extended_size - conventional_size) / 4;
   std::size_t at = conventional_size;
   for (int i = 0; i < most; ++i) {
     const auto header = config.extended(at, 4);
-    if (!header) return {Found::Kind::damaged};
-    if (i == 0 && (*header == 0 || *header == 0xffffffffU)) return {Found::Kind::absent};
-    if ((*header & 0xffffU) == id) return {Found::Kind::found, at};
+    if (!header) return std::nullopt;
+    if (i == 0 && (*header == 0 || *header == 0xffffffffU)) return 0;
+    if ((*header & 0xffffU) == id) return at;
     at = (*header >> 20) & 0xffcU;
-    if (at == 0) return {Found::Kind::absent};
-    if (at < conventional_size) return {Found::Kind::damaged};
+    if (at == 0) return 0;
+    if (at < conventional_size) return std::nullopt;
   }
-  return {Found::Kind::damaged};
+  return std::nullopt;
 }
 
 // Returns whether any of `bits` is set in the control word of an extended capability.
 std::optional<bool> extended_bits(const Config& config, unsigned id, std::size_t control,
                                   unsigned bits) {
-  const Found found = find_extended(config, id);
-  if (found.kind == Found::Kind::absent) return false;
-  if (found.kind == Found::Kind::damaged) return std::nullopt;
-  const auto word = config.extended(found.at + control, 2);
+  const auto at = find_extended(config, id);
+  if (!at) return std::nullopt;
+  if (*at == 0) return false;
+  const auto word = config.extended(*at + control, 2);
   return word ? std::optional((*word & bits) != 0) : std::nullopt;
 }
 
 void read_device_control(const Config& config, PciSettings& settings) {
-  const Found express = find_capability(config, capability_express);
-  if (express.kind != Found::Kind::found || express.at + device_control_at + 2 > conventional_size)
-    return;
-  const unsigned control = config.word(express.at + device_control_at);
+  const std::size_t express = find_capability(config, capability_express).value_or(0);
+  if (express == 0 || express + device_control_at + 2 > conventional_size) return;
+  const unsigned control = config.word(express + device_control_at);
   const unsigned read_request = (control >> control_read_request_shift) & 7U;
   if (read_request <= 5) settings.max_read_request = 128U << read_request;
   settings.relaxed_ordering = (control & control_relaxed_ordering) != 0;

@@ -52,16 +52,10 @@ std::optional<std::size_t> SmallFile::read_at(std::size_t offset, std::span<char
 
 std::optional<std::string> read_start(const std::filesystem::path& path, std::size_t limit) {
   const SmallFile file(path);
-  std::string bytes;
-  while (bytes.size() < limit) {
-    const std::size_t before = bytes.size();
-    const std::size_t step = std::min<std::size_t>(limit - before, 4096);
-    bytes.resize(before + step);
-    const auto got = file.read_at(before, std::span(bytes).subspan(before));
-    if (!got && before == 0) return std::nullopt;
-    bytes.resize(before + got.value_or(0));
-    if (got.value_or(0) < step) break;
-  }
+  std::string bytes(limit, '\0');
+  const auto got = file.read_at(0, bytes);
+  if (!got) return std::nullopt;
+  bytes.resize(*got);
   return bytes;
 }
 

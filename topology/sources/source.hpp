@@ -2,6 +2,7 @@
 // function, which is declared below and listed in topology.cpp. No other code knows the source.
 #pragma once
 
+#include <filesystem>
 #include <span>
 #include <string>
 
@@ -17,10 +18,10 @@ namespace atoll_v1::atoll::topology_sources {
 struct LiveRequest {
   std::string host_id;
   std::string host_name;
-  std::string sysfs = "/sys";
-  std::string procfs = "/proc";
-  std::string dev = "/dev";
-  std::string etc = "/etc";
+  std::filesystem::path sysfs = "/sys";
+  std::filesystem::path procfs = "/proc";
+  std::filesystem::path dev = "/dev";
+  std::filesystem::path etc = "/etc";
   std::string nvml = "libnvidia-ml.so.1";
 };
 

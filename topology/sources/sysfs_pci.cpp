@@ -5,11 +5,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <map>
 
 #include "facts.hpp"
+#include "parse_number.hpp"
 #include "sources/pci_address.hpp"
 #include "sources/pci_config.hpp"
 #include "sources/small_file.hpp"
@@ -31,11 +31,9 @@ struct PciDevice {
 };
 
 // Parses a link speed: "32.0 GT/s PCIe" -> "32"; "" for "Unknown".
-std::string gigatransfers(const std::string& text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
-  if (error != std::errc() || !unit.starts_with(" GT/s") || !(value > 0) || value > 1000) return "";
+std::string gigatransfers(std::string_view text) {
+  const double value = take_number<double>(text).value_or(0);
+  if (!text.starts_with(" GT/s") || !(value > 0) || value > 1000) return "";
   return fmt::format("{:g}", value);
 }
 
@@ -54,11 +52,9 @@ std::string replays(const fs::path& folder) {
   for (const std::string_view name : {"Rollover ", "Timeout "}) {
     const auto at = text->find(name);
     if (at == std::string::npos || (at > 0 && (*text)[at - 1] != '\n')) continue;
-    long long count = 0;
-    const char* const begin = text->data() + at + name.size();
-    if (std::from_chars(begin, text->data() + text->size(), count).ec != std::errc() || count < 0 ||
-        count > (1LL << 60))
-      continue;
+    std::string_view rest = std::string_view(*text).substr(at + name.size());
+    const long long count = take_number<long long>(rest).value_or(-1);
+    if (count < 0 || count > (1LL << 60)) continue;
     is_any_readable = true;
     sum += count;
   }
@@ -179,12 +175,11 @@ void sysfs_pci(const LiveRequest& request, Topology& topology) {
   const auto host = std::ranges::find(topology.hosts, request.host_id, &TopologyHost::id);
   if (host == topology.hosts.end()) return;
   const std::string reason = fmt::format("{}sysfs_pci", fact::source_prefix);
-  const fs::path sysfs = request.sysfs;
-  if (std::error_code error; !fs::exists(sysfs / "bus/pci/devices", error)) {
+  if (std::error_code error; !fs::exists(request.sysfs / "bus/pci/devices", error)) {
     set_fact(host->facts, reason, "no PCI devices under /sys");
     return;
   }
-  PciReader reader(sysfs);
+  PciReader reader(request.sysfs);
   for (TopologyGpu& gpu : topology.gpus)
     if (gpu.host == host->id) reader.describe({gpu.busid, gpu.numa, gpu.pci_path, gpu.facts});
   for (TopologyNic& nic : topology.nics)

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <filesystem>
 
 #include "facts.hpp"
@@ -39,16 +38,13 @@ struct Rate {
 
 std::optional<Rate> parse_rate(std::string_view text) {
   Rate rate;
-  const char* const last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(text.data(), last, rate.gbit_s);
-  std::string_view rest(end, static_cast<std::size_t>(last - end));
-  constexpr std::string_view unit = " Gb/sec";
-  if (error != std::errc() || !rest.starts_with(unit) || !(rate.gbit_s > 0) || rate.gbit_s > 1e6)
-    return std::nullopt;
-  rest.remove_prefix(unit.size());
-  if (rest.starts_with(" (")) {
-    rest.remove_prefix(2);
-    std::from_chars(rest.data(), rest.data() + rest.size(), rate.lanes);
+  rate.gbit_s = take_number<double>(text).value_or(0);
+  constexpr std::string_view unit = " Gb/sec", lanes = " (";
+  if (!text.starts_with(unit) || !(rate.gbit_s > 0) || rate.gbit_s > 1e6) return std::nullopt;
+  text.remove_prefix(unit.size());
+  if (text.starts_with(lanes)) {
+    text.remove_prefix(lanes.size());
+    rate.lanes = take_number<int>(text).value_or(0);
   }
   return rate;
 }
@@ -170,7 +166,7 @@ void describe(const LiveRequest& request, const Port& port, TopologyNic& nic) {
   if (nic.layer != "ethernet") return;
   set_fact(nic.facts, fact::gid_roce_v2, roce_gid(folder));
   if (const auto netdev = get_fact(nic.facts, fact::netdev); !netdev.empty())
-    set_number(nic.facts, fact::mtu, fs::path(request.sysfs) / "class/net" / netdev / "mtu");
+    set_number(nic.facts, fact::mtu, request.sysfs / "class/net" / netdev / "mtu");
 }
 
 // Returns the bus id of a class device (/sys/class/net/eth0/device); "" if it is not a PCI device.
@@ -201,11 +197,6 @@ TopologyNic& nic_of(const LiveRequest& request, const Port& port, Topology& topo
   return topology.nics.back();
 }
 
-int port_number(std::string_view name) {
-  const int number = parse_number<int>(name).value_or(0);
-  return number <= 255 ? number : 0;
-}
-
 // --- network interfaces ---
 //
 // Hardware interfaces have a `device` folder; bridges, veth pairs and tunnels have none. Speeds are
@@ -227,7 +218,7 @@ struct Netdev {
 
 std::vector<Netdev> list(const LiveRequest& request) {
   std::vector<Netdev> all;
-  const fs::path folder = fs::path(request.sysfs) / "class/net";
+  const fs::path folder = request.sysfs / "class/net";
   for (const std::string& name : entries(folder)) {
     std::error_code error;
     Netdev netdev{.name = name, .folder = folder / name};
@@ -318,11 +309,12 @@ void add_netdevs(const LiveRequest& request, TopologyHost& host, Topology& topol
 }  // namespace
 
 void sysfs_ports(const LiveRequest& request, Topology& topology) {
-  const fs::path adapters = fs::path(request.sysfs) / "class/infiniband";
+  const fs::path adapters = request.sysfs / "class/infiniband";
   for (const std::string& adapter : entries(adapters))
     for (const std::string& name : entries(adapters / adapter / "ports")) {
-      const Port port{adapters / adapter, adapter, port_number(name)};
-      if (port.number > 0) describe(request, port, nic_of(request, port, topology));
+      const Port port{adapters / adapter, adapter, parse_number<int>(name).value_or(0)};
+      if (port.number > 0 && port.number <= 255)
+        describe(request, port, nic_of(request, port, topology));
     }
   const auto host = std::ranges::find(topology.hosts, request.host_id, &TopologyHost::id);
   if (host != topology.hosts.end()) add_netdevs(request, *host, topology);

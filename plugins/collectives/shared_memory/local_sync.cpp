@@ -54,7 +54,8 @@ void LocalSync::begin(const atoll_operation& operation, Exchange* exchange) {
   deadline_ = Clock::time_point::max();
 }
 
-Advert& LocalSync::advertise(const Signature& signature) noexcept {
+Advert& LocalSync::advertise() noexcept {
+  const Signature signature = make_signature(*operation_, team_.size(), team_.collectives);
   Advert& advert = blocks_[static_cast<std::size_t>(self_)]->adverts[step_ & 1];
   const bool oversubscribed = team_.waiting == Waiting::sleep;
   advert = {digest(signature), signature.factor, oversubscribed, {}, {}, signature};
@@ -193,24 +194,16 @@ void LocalSync::check(std::uint64_t target) const {
 }
 
 std::string LocalSync::pending_text(std::uint64_t target) const {
-  constexpr int most_named = 8;
-  std::string text;
-  int more = 0;
-  int named = 0;
+  std::vector<std::string> pending;
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const std::uint64_t theirs = blocks_[i]->reached.load(std::memory_order_acquire);
     if (theirs >= target) continue;
-    if (++named > most_named) {
-      ++more;
-      continue;
-    }
-    text += fmt::format("{}{}, which {}", text.empty() ? "waiting for " : "; ",
-                        team_.describe(ranks_[i]),
-                        theirs >> phase_bits == step_ ? "has not finished" : "has not arrived");
+    pending.push_back(
+        fmt::format("{}, which {}", team_.describe(ranks_[i]),
+                    theirs >> phase_bits == step_ ? "has not finished" : "has not arrived"));
   }
-  if (more > 0) text += fmt::format("; and for {} more ranks", more);
-  return text.empty() ? "all ranks have arrived; a rank has not finished its share of the work"
-                      : text;
+  return waiting_text(pending,
+                      "all ranks have arrived; a rank has not finished its share of the work");
 }
 
 void LocalSync::check_adverts() const {

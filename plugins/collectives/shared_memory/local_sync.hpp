@@ -40,7 +40,7 @@ class LocalSync {
   // Fills in this rank's advert, which shows the operation and the buffers to other ranks, and
   // returns it, so that the caller can set the window offsets of the buffers. Other ranks read the
   // advert after arrive(1).
-  Advert& advertise(const Signature& signature) noexcept;
+  Advert& advertise() noexcept;
   // Publishes that this rank has reached `phase`. A rank that sees the new phase also sees
   // everything that this rank wrote to memory before.
   void arrive(std::uint64_t phase);

@@ -78,35 +78,18 @@ Mapping::Mapping(int fd, std::size_t offset, std::size_t bytes) {
   void* at =
       ::mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at != MAP_FAILED) {
-    reserved_ = at;
-    length_ = reserved;
+    reserved_ = std::unique_ptr<void, Unmap>(at, Unmap{reserved});
     at = ::mmap(first_address(at, start, length), length, PROT_READ | PROT_WRITE,
                 MAP_SHARED | MAP_POPULATE | MAP_FIXED, fd, static_cast<off_t>(start));
   }
   if (at == MAP_FAILED) {
-    const int error = errno;
-    if (reserved_ != nullptr) ::munmap(reserved_, length_);
-    throw Error(error == ENOMEM ? ATOLL_OUT_OF_MEMORY : ATOLL_IO,
+    throw Error(errno == ENOMEM ? ATOLL_OUT_OF_MEMORY : ATOLL_IO,
                 fmt::format("cannot map {} bytes of shared memory", bytes));
   }
   data_ = static_cast<std::byte*>(at) + (offset - start);
 }
 
-Mapping::Mapping(Mapping&& other) noexcept
-    : reserved_(std::exchange(other.reserved_, nullptr)),
-      length_(std::exchange(other.length_, 0)),
-      data_(std::exchange(other.data_, nullptr)) {}
-
-Mapping& Mapping::operator=(Mapping&& other) noexcept {
-  std::swap(reserved_, other.reserved_);
-  std::swap(length_, other.length_);
-  std::swap(data_, other.data_);
-  return *this;
-}
-
-Mapping::~Mapping() {
-  if (reserved_ != nullptr) ::munmap(reserved_, length_);
-}
+void Mapping::Unmap::operator()(void* range) const noexcept { ::munmap(range, length); }
 
 int reserve_file(int fd, std::size_t bytes) noexcept {
   int error = 0;

@@ -17,15 +17,15 @@ class Mapping {
   Mapping() = default;
   // Maps `bytes` bytes of `fd` from `offset` and populates all pages. `offset` need not be aligned.
   Mapping(int fd, std::size_t offset, std::size_t bytes);
-  Mapping(Mapping&& other) noexcept;
-  Mapping& operator=(Mapping&& other) noexcept;
-  ~Mapping();
 
   std::byte* data() const noexcept { return data_; }
 
  private:
-  void* reserved_ = nullptr;  // reserved address range that contains the mapped pages
-  std::size_t length_ = 0;
+  struct Unmap {
+    std::size_t length;
+    void operator()(void* range) const noexcept;
+  };
+  std::unique_ptr<void, Unmap> reserved_;  // address range that contains the mapped pages
   std::byte* data_ = nullptr;
 };
 

@@ -11,6 +11,7 @@
 // caches.
 #include <algorithm>
 
+#include "collectives/block.hpp"
 #include "collectives/group.hpp"
 #include "sdk/operation.hpp"
 
@@ -52,7 +53,7 @@ class Move {
       const std::size_t bytes = offered(local);
       if (bytes == 0) continue;
       if (staged(local)) {
-        rounds = std::max(rounds, (bytes + staging_bytes - 1) / staging_bytes);
+        rounds = std::max(rounds, pieces_of(bytes, staging_bytes));
       } else {
         direct = true;
       }
@@ -76,6 +77,10 @@ class Move {
     const auto& mine = offers(self_);
     return !mine.empty() && mine.front().from == offer.from &&
            own(offer.from) + mine.front().offset == dst() + mine.front().to;
+  }
+  // Returns where the rank that published `advert` has the buffer of its offer.
+  static const WindowOffset& place(const Advert& advert, const Offer& offer) {
+    return offer.from == Offer::From::src ? advert.src : advert.dst;
   }
   const std::vector<Offer>& offers(int local) const {
     return group_.offers[static_cast<std::size_t>(local)];
@@ -109,14 +114,12 @@ class Move {
     if (bytes <= small_bytes) return true;
     const Advert& advert = sync_.advert_of(local);
     return std::ranges::any_of(offers(local), [&](const Offer& offer) {
-      return offer.receiver != local &&
-             (offer.from == Offer::From::src ? advert.src : advert.dst).window < 0;
+      return offer.receiver != local && place(advert, offer).window < 0;
     });
   }
 
   void advertise() {
-    Advert& advert =
-        sync_.advertise(make_signature(operation_, group_.size(), group_.team.collectives));
+    Advert& advert = sync_.advertise();
     if (offered(self_) > small_bytes) {
       advert.src = group_.windows.find(operation_.src, extents_.src);
     }
@@ -216,9 +219,8 @@ class Move {
   }
 
   void copy_piece(int local, const Offer& offer, std::size_t first, std::size_t bytes) const {
-    const Advert& from = sync_.advert_of(local);
-    const WindowOffset& place = offer.from == Offer::From::src ? from.src : from.dst;
-    const std::byte* source = group_.windows.at(local, place) + offer.offset + first;
+    const std::byte* source =
+        group_.windows.at(local, place(sync_.advert_of(local), offer)) + offer.offset + first;
     for (int receiver = 0; receiver < sync_.size(); ++receiver) {
       if (receiver == local || !receives(offer, receiver))
         continue;  // copy_own() copies what a rank offers to itself
@@ -234,9 +236,8 @@ class Move {
       const Advert& advert = sync_.advert_of(local);
       for (const auto& offer : offers(local)) {
         if (!receives(offer, self_) || offer.bytes == 0) continue;
-        const WindowOffset& place = offer.from == Offer::From::src ? advert.src : advert.dst;
-        group_.copy(dst() + offer.to, group_.windows.at(local, place) + offer.offset, offer.bytes,
-                    streaming_);
+        const std::byte* source = group_.windows.at(local, place(advert, offer)) + offer.offset;
+        group_.copy(dst() + offer.to, source, offer.bytes, streaming_);
       }
     }
   }

@@ -53,7 +53,7 @@ std::unique_ptr<Segment> Segment::create(std::size_t rings, std::size_t ring_byt
     const Descriptor fd(
         ::shm_open(segment->name_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (!fd) throw system_error("shm_open " + segment->name_, errno);
-    segment->named_ = Named::yes;
+    segment->is_named_ = true;
     const std::size_t bytes = segment_bytes(rings, ring_bytes);
     const int error = reserve_file(fd.get(), bytes);
     if (error == 0) {
@@ -99,7 +99,7 @@ void Segment::map(int fd) {
 }
 
 void Segment::unlink() noexcept {
-  if (std::exchange(named_, Named::no) == Named::yes) ::shm_unlink(name_.c_str());
+  if (std::exchange(is_named_, false)) ::shm_unlink(name_.c_str());
 }
 
 Inbox& Segment::inbox() const noexcept { return *reinterpret_cast<Inbox*>(memory_.data()); }

@@ -78,16 +78,12 @@ class Segment {
   std::byte* staging(std::size_t half) const noexcept;
 
  private:
-  enum class Named {
-    no,
-    yes,
-  };
   void map(int fd);
 
   std::string name_;
   std::size_t rings_;
   std::size_t ring_bytes_;
-  Named named_ = Named::no;
+  bool is_named_ = false;  // this rank must remove the name
   std::span<std::byte> memory_;
 };
 

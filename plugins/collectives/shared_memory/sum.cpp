@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "collectives/block.hpp"
 #include "collectives/group.hpp"
 #include "sdk/guard.hpp"
 #include "sdk/operation.hpp"
@@ -72,7 +73,7 @@ class LocalSum {
     }
     const std::size_t piece = any_staged ? chunk_ : largest_;
     const std::size_t rounds =
-        any_staged ? std::max<std::size_t>((largest_ + chunk_ - 1) / chunk_, 1) : 1;
+        any_staged ? std::max<std::size_t>(pieces_of(largest_, chunk_), 1) : 1;
     for (std::size_t round = 0; round < rounds; ++round) {
       if (round > 0) {
         if (staged(self_)) fill_staging(round);
@@ -99,7 +100,7 @@ class LocalSum {
       if (staged(local) || (!pushed && sync_.advert_of(local).dst.window < 0)) return false;
     }
     const std::size_t piece = piece_of_work(total_);
-    const std::size_t pieces = std::max<std::size_t>((largest_ + piece - 1) / piece, 1);
+    const std::size_t pieces = std::max<std::size_t>(pieces_of(largest_, piece), 1);
     const std::uint64_t jobs = pieces * group_.slices.size();
     for (auto job = sync_.claim(jobs); job >= 0; job = sync_.claim(jobs)) {
       const auto number = static_cast<std::size_t>(job);
@@ -123,8 +124,7 @@ class LocalSum {
   }
 
   void advertise() {
-    Advert& advert =
-        sync_.advertise(make_signature(operation_, group_.size(), group_.team.collectives));
+    Advert& advert = sync_.advertise();
     if (total_ <= small_bytes || sync_.size() == 1) return;
     advert.src = group_.windows.find(operation_.src, extents_.src);
     advert.dst = group_.windows.find(operation_.dst, extents_.dst);
@@ -229,7 +229,7 @@ class LocalSum {
     group_.reduce({sizeof(atoll_reduction), group_.dsts.data(), group_.parts.data(),
                    scaled_ ? group_.factors.data() : nullptr,
                    static_cast<std::int32_t>(group_.dsts.size()), sync_.size(), bytes / element_,
-                   operation_.dtype, how_.op, how_.divisor, streaming_});
+                   operation_.dtype, how_.op, 0, streaming_});
   }
 
   Group& group_;

@@ -42,10 +42,7 @@ struct Windows::Message {
 
 Windows::Windows(const Team& team, const ShmTransport* transport)
     : team_(team), transport_(transport) {
-  if (transport_ != nullptr) open_socket();
-}
-
-void Windows::open_socket() {
+  if (transport_ == nullptr) return;
   socket_ = open_datagram_socket(address_of(transport_->inbox_name(transport_->self())));
   const int on = 1;
   ::setsockopt(socket_.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof(on));

@@ -56,7 +56,6 @@ class Windows {
     Descriptor file;
   };
 
-  void open_socket();
   bool send(int local, const Message& message, int fd) const;
   bool receive_one();
   void exchange(const Message& mine, int fd, std::int64_t timeout_ns);

@@ -4,6 +4,7 @@
 
 #include "atoll/topology.hpp"
 #include "atoll/world.hpp"
+#include "core/errors.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -35,8 +36,8 @@ Topology Topology::discover(World& world) {
     const std::string_view text = texts[rank];
     if (text.empty()) continue;
     if (text.starts_with(failed))
-      throw Error(ErrorCode::io, fmt::format("rank {} cannot describe its host: {}", rank,
-                                             text.substr(failed.size())));
+      throw make_error(ErrorCode::io, "rank {} cannot describe its host: {}", rank,
+                       text.substr(failed.size()));
     parts.push_back(from_json(text, fmt::format("topology of rank {}", rank)));
   }
   return merge(parts);

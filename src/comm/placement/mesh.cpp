@@ -3,10 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <numeric>
 
 #include "comm/placement/rank_environment.hpp"
+#include "core/errors.hpp"
+#include "core/text.hpp"
 #include "core/world_internals.hpp"
 
 namespace atoll_v1::atoll {
@@ -16,10 +17,9 @@ constexpr int most_ranks = 1'000'000;
 
 MeshPlan row_major(const World& world, MeshShape shape) {
   const auto count = std::int64_t{shape.replicate} * shape.shard;
-  if (shape.replicate < 1 || shape.shard < 1 || count != world.size())
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("a mesh of {}x{} does not fit a world of {} ranks", shape.replicate,
-                            shape.shard, world.size()));
+  require(shape.replicate >= 1 && shape.shard >= 1 && count == world.size(),
+          "a mesh of {}x{} does not fit a world of {} ranks", shape.replicate, shape.shard,
+          world.size());
   MeshPlan plan;
   plan.replicate = shape.replicate;
   plan.shard = shape.shard;
@@ -48,17 +48,13 @@ std::vector<RankSite> locate_ranks(const Topology& topology, World& world) {
 }
 
 MeshShape parse_mesh(std::string_view text) {
-  const auto* const end = text.data() + text.size();
-  MeshShape shape;
-  const auto first = std::from_chars(text.data(), end, shape.replicate);
-  const bool has_cross = first.ec == std::errc() && first.ptr != end && *first.ptr == 'x';
-  const auto second =
-      has_cross ? std::from_chars(first.ptr + 1, end, shape.shard) : std::from_chars_result{};
-  if (!has_cross || second.ec != std::errc() || second.ptr != end || shape.replicate < 1 ||
-      shape.shard < 1 || std::int64_t{shape.replicate} * shape.shard > most_ranks)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("\"{}\" is not a mesh: write replicate x shard, as in 2x4", text));
-  return shape;
+  const auto extents = split(text, 'x');
+  const auto replicate = number_from<int>(extents.front());
+  const auto shard = number_from<int>(extents.back());
+  if (extents.size() != 2 || !replicate || !shard || *replicate < 1 || *shard < 1 ||
+      std::int64_t{*replicate} * *shard > most_ranks)
+    throw invalid("\"{}\" is not a mesh: write replicate x shard, as in 2x4", text);
+  return {*replicate, *shard};
 }
 
 Mesh::Mesh(World& world, MeshShape shape, const std::vector<int>& order)
@@ -89,10 +85,9 @@ Mesh Mesh::plan(const Topology& topology, World& world) {
 }
 
 Mesh Mesh::from_plan(World& world, MeshPlan plan) {
-  if (plan.inner != 1)
-    throw Error(ErrorCode::unsupported, fmt::format("a mesh plan with an inner axis of {} ranks is "
-                                                    "not supported: use only replicate x shard",
-                                                    plan.inner));
+  require(plan.inner == 1, ErrorCode::unsupported,
+          "a mesh plan with an inner axis of {} ranks is not supported: use only replicate x shard",
+          plan.inner);
   Mesh mesh(world, {plan.replicate, plan.shard}, plan.order);
   mesh.reason_ = std::move(plan.why);
   mesh.findings_ = std::move(plan.findings);
@@ -126,8 +121,7 @@ void Mesh::set_rates(const MeshRates& rates) {
 const Axis& Mesh::axis(std::string_view name) const {
   const auto found = std::ranges::find(axes_, name, &Axis::name);
   if (found == axes_.end())
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("a mesh has no axis \"{}\": use shard, replicate or world", name));
+    throw invalid("a mesh has no axis \"{}\": use shard, replicate or world", name);
   return *found;
 }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "atoll/communicator.hpp"
-#include "atoll/error.hpp"
+#include "core/errors.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -31,9 +31,8 @@ void check_backend(World& world, const std::string& backend) {
     if (info.unusable.empty()) return;
     reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", info.name, info.unusable);
   }
-  throw Error(ErrorCode::unsupported,
-              fmt::format("no backend supports GPU memory ({})",
-                          reasons.empty() ? "no backend was found" : reasons));
+  throw make_error(ErrorCode::unsupported, "no backend supports GPU memory ({})",
+                   reasons.empty() ? "no backend was found" : reasons);
 }
 
 // Returns the UUID of the GPU that this rank would use, or why the rank cannot use a GPU.
@@ -58,9 +57,9 @@ std::vector<std::string> decode(std::vector<std::string> all) {
   const std::string first = wanted(all.front());
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (wanted(all[rank]) == first) continue;
-    throw Error(ErrorCode::mismatch,
-                fmt::format("ranks must choose the same device: rank 0 chose {}, rank {} chose {}",
-                            first, rank, wanted(all[rank])));
+    throw make_error(ErrorCode::mismatch,
+                     "ranks must choose the same device: rank 0 chose {}, rank {} chose {}", first,
+                     rank, wanted(all[rank]));
   }
   for (std::string& text : all) text.erase(0, first.size() + 1);
   return all;
@@ -103,10 +102,7 @@ RankDevice choose_rank_device(World& world, const RankDeviceOptions& options) {
   const std::string mine = wanted + '\n' + (uses_gpus ? describe_gpu(world, options) : "");
   const auto gpus = decode(world.exchange("atoll/rank_device", mine));
   if (wanted == "host") return on_host(world, "");
-  if (!uses_gpus) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("unknown device \"{}\": use auto, host or cuda", wanted));
-  }
+  require(uses_gpus, "unknown device \"{}\": use auto, host or cuda", wanted);
   if (const std::string why = objection(gpus); !why.empty()) {
     if (!automatic) throw Error(ErrorCode::not_found, "device cuda: " + why);
     const bool any = std::ranges::any_of(
@@ -118,9 +114,9 @@ RankDevice choose_rank_device(World& world, const RankDeviceOptions& options) {
   if (automatic && most.size() > 1) {
     return on_host(
         world,
-        fmt::format("on the host, because ranks {} have only one GPU ({}): use --device cuda to "
-                    "share it",
-                    fmt::join(most, ", "), gpus[static_cast<std::size_t>(most.front())]));
+        fmt::format(
+            "on the host, because ranks {} have only one GPU ({}): use --device cuda to share it",
+            fmt::join(most, ", "), gpus[static_cast<std::size_t>(most.front())]));
   }
   const auto& here = ranks[static_cast<std::size_t>(world.rank())];
   return {open_gpu(world), "", static_cast<int>(here.size()),

@@ -15,30 +15,23 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/text.hpp"
+
 namespace atoll_v1::atoll {
 namespace {
 
 namespace fs = std::filesystem;
 
-// Converts a list such as "0-3,8" to {0, 1, 2, 3, 8}. Ignores everything from the first character
-// that cannot be parsed.
+// Converts a list such as "0-3,8" to {0, 1, 2, 3, 8}. Ignores everything from the first part that
+// cannot be parsed.
 std::vector<int> parse_cpu_list(std::string_view text) {
   constexpr int most_cpus = 65'536;
   std::vector<int> cpus;
-  const char* at = text.data();
-  const char* const end = text.data() + text.size();
-  while (at != end) {
-    int first = 0;
-    auto result = std::from_chars(at, end, first);
-    if (result.ec != std::errc() || first < 0) break;
-    int last = first;
-    if (result.ptr != end && *result.ptr == '-')
-      result = std::from_chars(result.ptr + 1, end, last);
-    if (result.ec != std::errc() || last < first || last >= most_cpus) break;
-    for (int cpu = first; cpu <= last; ++cpu) cpus.push_back(cpu);
-    at = result.ptr;
-    if (at == end || *at != ',') break;
-    ++at;
+  for (const std::string_view part : split(text, ',')) {
+    const auto ends = split(part, '-');
+    const auto first = number_from<int>(ends.front()), last = number_from<int>(ends.back());
+    if (ends.size() > 2 || !first || !last || *last < *first || *last >= most_cpus) break;
+    for (int cpu = *first; cpu <= *last; ++cpu) cpus.push_back(cpu);
   }
   return cpus;
 }
@@ -50,15 +43,13 @@ std::string first_line(const fs::path& path) {
   return line;
 }
 
-struct CpuSetFree {
-  void operator()(cpu_set_t* set) const { CPU_FREE(set); }
-};
+using CpuSet = std::unique_ptr<cpu_set_t, decltype([](cpu_set_t* set) { CPU_FREE(set); })>;
 
 // Returns the hardware threads to which this process is bound. Doubles the size of the mask until
 // the kernel accepts it, because a machine may have more than 1,024 hardware threads.
 std::vector<int> bound_cpus() {
   for (int size = 1024; size <= 65'536; size *= 2) {
-    const std::unique_ptr<cpu_set_t, CpuSetFree> set(CPU_ALLOC(size));
+    const CpuSet set(CPU_ALLOC(size));
     const std::size_t bytes = CPU_ALLOC_SIZE(size);
     if (!set) return {};
     CPU_ZERO_S(bytes, set.get());
@@ -155,25 +146,17 @@ RankEnvironment look_around(const EnvironmentRoots& roots) {
   return environment;
 }
 
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankEnvironment, visible, has_visible, allowed_busids, cpus,
+                                   numa)
+
 std::string to_text(const RankEnvironment& environment) {
-  const nlohmann::json text{{"visible", environment.visible},
-                            {"has_visible", environment.has_visible},
-                            {"allowed_busids", environment.allowed_busids},
-                            {"cpus", environment.cpus},
-                            {"numa", environment.numa}};
+  const nlohmann::json text = environment;
   return text.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 RankEnvironment rank_environment_from(std::string_view text) {
   try {
-    const auto json = nlohmann::json::parse(text);
-    RankEnvironment environment;
-    environment.visible = json.at("visible").get<std::string>();
-    environment.has_visible = json.at("has_visible").get<bool>();
-    environment.allowed_busids = json.at("allowed_busids").get<std::vector<std::string>>();
-    environment.cpus = json.at("cpus").get<std::vector<int>>();
-    environment.numa = json.at("numa").get<int>();
-    return environment;
+    return nlohmann::json::parse(text).get<RankEnvironment>();
   } catch (const nlohmann::json::exception&) {
     throw Error(ErrorCode::bad_data, "cannot parse the environment that a rank sent");
   }

@@ -4,13 +4,16 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <map>
+#include <sstream>
 
+#include "core/errors.hpp"
 #include "core/hash.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
+
+using Preferences = std::map<std::string, int>;  // preference of each usable backend, by name
 
 Axis world_axis(World& world) {
   Axis axis{&world, "world", {}, world.rank()};
@@ -20,11 +23,10 @@ Axis world_axis(World& world) {
 
 // Returns the preference of every backend that is usable here, by name. `found` receives every
 // backend, with the reason when it is unusable.
-std::map<std::string, int> probe_all(World& world, DeviceKind kind,
-                                     std::vector<BackendInfo>& found) {
+Preferences probe_all(World& world, DeviceKind kind, std::vector<BackendInfo>& found) {
   const atoll_host services = host_services(world);
   const GroupDescription group(world, world_axis(world), "world", "world", kind);
-  std::map<std::string, int> usable;
+  Preferences usable;
   for (const auto& file : find_plugins(world.config())) {
     BackendInfo info{file.filename().string(), file.string(), {}, 0};
     try {
@@ -44,22 +46,18 @@ std::map<std::string, int> probe_all(World& world, DeviceKind kind,
   return usable;
 }
 
-std::string encode(const std::map<std::string, int>& usable) {
+std::string encode(const Preferences& usable) {
   std::string text;
-  for (const auto& [name, preference] : usable) text += fmt::format("{} {}\n", name, preference);
+  for (const auto& [name, preference] : usable) text += fmt::format("{} {}\n", preference, name);
   return text;
 }
 
-std::map<std::string, int> decode(std::string_view text) {
-  std::map<std::string, int> usable;
-  while (!text.empty()) {
-    const std::size_t line = std::min(text.find('\n'), text.size());
-    const std::size_t space = text.substr(0, line).rfind(' ');
-    if (space != std::string_view::npos) {
-      usable[std::string(text.substr(0, space))] =
-          std::atoi(std::string(text.substr(space + 1, line - space - 1)).c_str());
-    }
-    text.remove_prefix(std::min(line + 1, text.size()));
+Preferences decode(const std::string& text) {
+  Preferences usable;
+  std::istringstream lines(text);
+  int preference = 0;
+  for (std::string name; lines >> preference && std::getline(lines >> std::ws, name);) {
+    usable[name] = preference;
   }
   return usable;
 }
@@ -82,8 +80,8 @@ std::string reasons(const std::vector<BackendInfo>& found) {
 
 // Removes from `usable` every backend that some rank of the axis cannot use. The preference of each
 // remaining backend becomes its lowest preference on any rank.
-void keep_common(const BackendQuery& query, std::string_view tuning,
-                 std::map<std::string, int>& usable, std::vector<BackendInfo>& found) {
+void keep_common(const BackendQuery& query, std::string_view tuning, Preferences& usable,
+                 std::vector<BackendInfo>& found) {
   if (query.axis.size() == 1) return;
   World& world = query.world;
   const auto key = [&](int rank) { return fmt::format("{}/probe/{}", query.id, rank); };
@@ -92,13 +90,11 @@ void keep_common(const BackendQuery& query, std::string_view tuning,
   for (const int rank : query.axis.ranks) {
     if (rank == world.rank()) continue;
     const std::string text = world.get(key(rank), world.config().rendezvous_timeout);
-    if (!text.starts_with(wishes)) {
-      throw Error(ErrorCode::mismatch,
-                  fmt::format("rank {}: communicator {}: rank {} has other settings of "
-                              "ATOLL_ALGORITHM, ATOLL_TUNING or ATOLL_DETERMINISTIC",
-                              world.rank(), query.name, rank));
-    }
-    const auto theirs = decode(std::string_view(text).substr(wishes.size()));
+    require(text.starts_with(wishes), ErrorCode::mismatch,
+            "rank {}: communicator {}: rank {} has other settings of ATOLL_ALGORITHM, ATOLL_TUNING "
+            "or ATOLL_DETERMINISTIC",
+            world.rank(), query.name, rank);
+    const auto theirs = decode(text.substr(wishes.size()));
     for (auto entry = usable.begin(); entry != usable.end();) {
       const auto other = theirs.find(entry->first);
       if (other == theirs.end()) {
@@ -162,16 +158,13 @@ const Plugin& choose_backend(const BackendQuery& query, std::string_view tuning)
   if (!query.wanted.empty()) {
     std::erase_if(common, [&](const auto& entry) { return entry.first != query.wanted; });
   }
-  const auto best =
-      std::max_element(common.begin(), common.end(),
-                       [](const auto& a, const auto& b) { return a.second < b.second; });
+  const auto best = std::ranges::max_element(common, {}, &Preferences::value_type::second);
   if (best == common.end()) {
     const std::string wanted = query.wanted.empty() ? "" : " \"" + query.wanted + "\"";
-    throw Error(
+    throw make_error(
         ErrorCode::unsupported,
-        fmt::format(
-            "rank {}: communicator {}: no backend{} for {} memory is usable on all ranks ({})",
-            query.world.rank(), query.name, wanted, query.device.name(), reasons(found)));
+        "rank {}: communicator {}: no backend{} for {} memory is usable on all ranks ({})",
+        query.world.rank(), query.name, wanted, query.device.name(), reasons(found));
   }
   const auto file = std::find_if(found.begin(), found.end(), [&](const BackendInfo& info) {
     return info.name == best->first && !info.file.empty() && info.unusable.empty();

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "comm/registry/registry.hpp"
+#include "core/errors.hpp"
 #include "core/log.hpp"
 #include "device/host/kernels.hpp"
 
@@ -27,18 +28,9 @@ atoll_status guarded(const Body& body) noexcept {
 }
 
 void log_line(void*, int32_t level, const char* message) {
-  switch (level) {
-    case ATOLL_LOG_TRACE:
-      return log::trace("{}", message);
-    case ATOLL_LOG_DEBUG:
-      return log::debug("{}", message);
-    case ATOLL_LOG_INFO:
-      return log::info("{}", message);
-    case ATOLL_LOG_WARN:
-      return log::warn("{}", message);
-    default:
-      return log::error("{}", message);
-  }
+  const bool known = level >= ATOLL_LOG_TRACE && level <= ATOLL_LOG_ERROR;
+  const log::Level same = known ? static_cast<log::Level>(level) : log::Level::error;
+  if (log::enabled(same)) log::write(same, message);
 }
 
 atoll_status store_put(void* ctx, const char* key, const void* value, size_t n) {
@@ -53,26 +45,23 @@ atoll_status store_get(void* ctx, const char* key, void* value, size_t* n, int64
     const std::string found = world_of(ctx).get(key, timeout);
     const size_t capacity = *n;
     *n = found.size();
-    if (found.size() > capacity) {
-      throw Error(ErrorCode::invalid_argument, "store_get: the value is larger than the buffer");
-    }
+    require(found.size() <= capacity, "store_get: the value is larger than the buffer");
     if (!found.empty()) std::memcpy(value, found.data(), found.size());
   });
 }
 
 atoll_status reduce_parts(void*, const atoll_reduction* r) {
   return guarded([&] {
-    if (r->nparts < 1 || r->ndsts < 1 || r->dtype < ATOLL_F32 || r->dtype > ATOLL_U8 ||
-        r->op < ATOLL_SUM || r->op > ATOLL_MAX) {
-      throw Error(ErrorCode::invalid_argument, "reduce: an argument is out of range");
-    }
+    require(r->nparts >= 1 && r->ndsts >= 1 && r->dtype >= ATOLL_F32 && r->dtype <= ATOLL_U8 &&
+                r->op >= ATOLL_SUM && r->op <= ATOLL_MAX,
+            "reduce: an argument is out of range");
     host::reduce_into({{r->dsts, static_cast<std::size_t>(r->ndsts)},
                        {r->parts, static_cast<std::size_t>(r->nparts)},
                        r->factors,
                        r->count,
                        static_cast<DType>(r->dtype),
                        static_cast<ReduceOp>(r->op),
-                       r->divisor > 0 ? r->divisor : r->nparts,
+                       r->divisor,
                        r->streaming != 0 ? host::Stores::streaming : host::Stores::cached});
   });
 }

@@ -9,8 +9,9 @@
 #include <mutex>
 #include <set>
 
-#include "atoll/error.hpp"
+#include "core/errors.hpp"
 #include "core/log.hpp"
+#include "core/text.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -37,31 +38,28 @@ std::unique_ptr<Loaded> open_plugin(const std::filesystem::path& file) {
   void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) {
     const char* reason = dlerror();
-    throw Error(ErrorCode::not_found, "cannot load backend " + file.string() + ": " +
-                                          (reason ? reason : "no reason given"));
+    throw make_error(ErrorCode::not_found, "cannot load backend {}: {}", file.string(),
+                     reason ? reason : "no reason given");
   }
   const auto entry =
       reinterpret_cast<atoll_backend_entry_fn>(dlsym(handle, "atoll_backend_entry_v1"));
   const atoll_backend* table = entry ? entry() : nullptr;
-  if (!table) {
-    throw Error(ErrorCode::mismatch,
-                "backend " + file.string() + " does not export atoll_backend_entry_v1");
-  }
+  const auto refuse = [&](const std::string& why) {
+    throw make_error(ErrorCode::mismatch, "backend {} {}", file.string(), why);
+  };
+  if (!table) refuse("does not export atoll_backend_entry_v1");
   if (table->size < offsetof(atoll_backend, name) || table->abi_major != ATOLL_ABI_MAJOR) {
-    throw Error(ErrorCode::mismatch, "backend " + file.string() + " was built for plugin ABI " +
-                                         std::to_string(table->abi_major) +
-                                         ", but this library has ABI " +
-                                         std::to_string(ATOLL_ABI_MAJOR) + ": rebuild the backend");
+    refuse(
+        fmt::format("was built for plugin ABI {}, but this library has ABI {}: rebuild the backend",
+                    table->abi_major, ATOLL_ABI_MAJOR));
   }
   if (table->size < required_size) {
-    throw Error(ErrorCode::mismatch, "backend " + file.string() + " has a table of " +
-                                         std::to_string(table->size) + " bytes, but at least " +
-                                         std::to_string(required_size) + " are required");
+    refuse(fmt::format("has a table of {} bytes, but at least {} are required", table->size,
+                       required_size));
   }
   if (!table->name || !table->probe || !table->capability || !table->open || !table->submit ||
       !table->abort || !table->close || !table->last_error || !table->shutdown) {
-    throw Error(ErrorCode::mismatch,
-                "backend " + file.string() + " has a null pointer in a required slot of its table");
+    refuse("has a null pointer in a required slot of its table");
   }
   auto loaded = std::make_unique<Loaded>();
   std::memcpy(&loaded->plugin.table, table, std::min(table->size, sizeof(atoll_backend)));
@@ -81,12 +79,8 @@ std::filesystem::path own_folder() {
 
 std::vector<std::filesystem::path> plugin_folders(const Config& config) {
   std::vector<std::filesystem::path> folders;
-  std::size_t begin = 0;
-  while (begin < config.plugin_path.size()) {
-    const std::size_t end =
-        std::min(config.plugin_path.find(':', begin), config.plugin_path.size());
-    if (end > begin) folders.emplace_back(config.plugin_path.substr(begin, end - begin));
-    begin = end + 1;
+  for (const std::string_view folder : split(config.plugin_path, ':')) {
+    if (!folder.empty()) folders.emplace_back(folder);
   }
   folders.push_back(own_folder() / "atoll");
   return folders;
@@ -98,16 +92,10 @@ const Plugin& load_plugin(const std::filesystem::path& file) {
   std::error_code ignored;
   const auto canonical = std::filesystem::weakly_canonical(file, ignored);
   const std::lock_guard lock(registry().mutex);
-  auto& slot = registry().plugins[canonical];
-  if (!slot) {
-    try {
-      slot = open_plugin(canonical);
-    } catch (...) {
-      registry().plugins.erase(canonical);
-      throw;
-    }
-  }
-  return slot->plugin;
+  auto& plugins = registry().plugins;
+  auto known = plugins.find(canonical);
+  if (known == plugins.end()) known = plugins.emplace(canonical, open_plugin(canonical)).first;
+  return known->second->plugin;
 }
 
 std::vector<std::filesystem::path> find_plugins(const Config& config) {

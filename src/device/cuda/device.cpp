@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "atoll/error.hpp"
+#include "core/errors.hpp"
 #include "device/backend.hpp"
 #include "device/cuda/api.hpp"
 #include "device/cuda/ops.hpp"
@@ -53,9 +53,8 @@ class CudaDevice final : public DeviceBackend {
       cudaGetLastError();  // clears the error, which the next call would otherwise report
       std::size_t free = 0, total = 0;
       cudaMemGetInfo(&free, &total);
-      throw Error(ErrorCode::out_of_memory,
-                  fmt::format("{}: cannot allocate {} bytes; {} of {} are free", info().name, bytes,
-                              free, total));
+      throw make_error(ErrorCode::out_of_memory, "{}: cannot allocate {} bytes; {} of {} are free",
+                       info().name, bytes, free, total);
     }
     check(status, "cudaMalloc");
     return data;
@@ -105,11 +104,9 @@ int Device::cuda_count() noexcept {
 
 Device Device::cuda(int ordinal) {
   const int count = cuda_count();
-  if (ordinal < 0 || ordinal >= count) {
-    throw Error(ErrorCode::not_found, fmt::format("cuda:{}: no such GPU; {} are visible (check "
-                                                  "the driver and CUDA_VISIBLE_DEVICES)",
-                                                  ordinal, count));
-  }
+  require(ordinal >= 0 && ordinal < count, ErrorCode::not_found,
+          "cuda:{}: no such GPU; {} are visible (check the driver and CUDA_VISIBLE_DEVICES)",
+          ordinal, count);
   return Device(std::make_shared<cuda::CudaDevice>(ordinal));
 }
 

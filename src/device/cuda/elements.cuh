@@ -8,8 +8,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "atoll/view.hpp"
-#include "core/assert.hpp"
+#include "device/element_type.hpp"
 
 namespace atoll_v1::atoll::cuda {
 
@@ -43,36 +42,21 @@ struct alignas(sizeof(T) * n) Pack {
 template <class T>
 using Type = std::type_identity<T>;
 
-// Calls body with the Type that corresponds to a dtype.
+// The CUDA type that corresponds to an element type of the library.
+template <class T>
+using Native =
+    std::conditional_t<std::is_same_v<T, bfloat16>, __nv_bfloat16,
+                       std::conditional_t<std::is_same_v<T, float16>, __half, T>>;
+
+// Calls body with the Type that kernels use for a dtype.
 template <class Body>
-void with_type(DType dtype, const Body& body) {
-  switch (dtype) {
-    case DType::f32:
-      return body(Type<float>{});
-    case DType::bf16:
-      return body(Type<__nv_bfloat16>{});
-    case DType::f16:
-      return body(Type<__half>{});
-    case DType::f64:
-      return body(Type<double>{});
-    case DType::i32:
-      return body(Type<std::int32_t>{});
-    case DType::i64:
-      return body(Type<std::int64_t>{});
-    case DType::u8:
-      return body(Type<std::uint8_t>{});
-  }
+void with_gpu_type(DType dtype, const Body& body) {
+  with_type(dtype, [&]<class T>(Type<T>) { body(Type<Native<T>>{}); });
 }
 
 template <class Body>
-void with_floating_type(DType dtype, const Body& body) {
-  with_type(dtype, [&]<class T>(Type<T> type) {
-    if constexpr (std::is_integral_v<T>) {
-      ATOLL_ASSERT(false, "floating point types only");
-    } else {
-      body(type);
-    }
-  });
+void with_gpu_floating_type(DType dtype, const Body& body) {
+  with_floating_type(dtype, [&]<class T>(Type<T>) { body(Type<Native<T>>{}); });
 }
 
 // The finaliser of SplitMix64 (Steele, Lea, Flood 2014); equal to mix() in ../host/kernels.cpp.

@@ -86,8 +86,8 @@ void CudaOps::cast(Stream& stream, View dst, ConstView src) {
     if (dst.data != src.data) stream.backend().copy(dst.data, src.data, dst.bytes());
     return;
   }
-  with_floating_type(dst.dtype, [&]<class To>(Type<To>) {
-    with_floating_type(src.dtype, [&]<class From>(Type<From>) {
+  with_gpu_floating_type(dst.dtype, [&]<class To>(Type<To>) {
+    with_gpu_floating_type(src.dtype, [&]<class From>(Type<From>) {
       auto* const to = static_cast<To*>(dst.data);
       const auto* const from = static_cast<const From*>(src.data);
       if constexpr (!std::is_same_v<To, From>) {
@@ -116,7 +116,7 @@ void CudaOps::scale(Stream& stream, View dst, ConstView src, double factor) {
   ATOLL_ASSERT(dst.count == src.count && dst.dtype == src.dtype, "scale: views differ");
   if (dst.count == 0) return;
   const Current current(ordinal_);
-  with_floating_type(dst.dtype, [&]<class T>(Type<T>) {
+  with_gpu_floating_type(dst.dtype, [&]<class T>(Type<T>) {
     auto* const to = static_cast<T*>(dst.data);
     const auto* const from = static_cast<const T*>(src.data);
     in_packs(to, from, dst.count, [&]<int n>(std::uint64_t first, std::uint64_t packs) {

@@ -115,7 +115,8 @@ void in_packs(std::uint64_t count, std::initializer_list<const void*> arrays,
 template <class Body>
 void with_low(View low, const Body& body) {
   if (low.count == 0) return body(static_cast<__nv_bfloat16*>(nullptr));
-  with_floating_type(low.dtype, [&]<class Low>(Type<Low>) { body(static_cast<Low*>(low.data)); });
+  with_gpu_floating_type(low.dtype,
+                         [&]<class Low>(Type<Low>) { body(static_cast<Low*>(low.data)); });
 }
 
 // Every block first computes the two bias corrections, which need f64 powers. This limit keeps that

@@ -277,7 +277,7 @@ void CudaOps::reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int
   const Current current(ordinal_);
   const auto nparts = static_cast<int>(parts.count / dst.count);
   ATOLL_ASSERT(nparts < 1 << tree_levels, "reduce: more parts than the tree has levels for");
-  with_type(dst.dtype, [&]<class T>(Type<T>) {
+  with_gpu_type(dst.dtype, [&]<class T>(Type<T>) {
     const auto with = [&]<ReduceOp chosen>() {
       launch_reduce<T, chosen>(native(stream), static_cast<T*>(dst.data),
                                static_cast<const T*>(parts.data), dst.count, nparts, block);

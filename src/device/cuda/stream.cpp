@@ -10,7 +10,7 @@
 #include <optional>
 #include <utility>
 
-#include "atoll/error.hpp"
+#include "core/errors.hpp"
 #include "core/log.hpp"
 
 namespace atoll_v1::atoll::cuda {
@@ -195,10 +195,7 @@ std::shared_ptr<const StampBackend> CudaStream::stamp() {
 void CudaStream::wait(std::shared_ptr<EventBackend> event, WaitReason reason) {
   const Current current(ordinal_);
   auto* const known = dynamic_cast<CudaEvent*>(event.get());
-  if (!known) {
-    throw Error(ErrorCode::invalid_argument,
-                "cuda: a CUDA stream can only wait for events of CUDA streams");
-  }
+  require(known != nullptr, "cuda: a CUDA stream can only wait for events of CUDA streams");
   failure_->follow(++position_, known->failure(), known->position());
   const auto pass = [&] {
     check(cudaStreamWaitEvent(stream_, known->get(), 0), "cudaStreamWaitEvent");

@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "atoll/error.hpp"
 #include "core/assert.hpp"
@@ -45,34 +44,13 @@ class HostOps final : public DeviceOps {
 
   void scale(Stream& stream, View dst, ConstView src, double factor) override {
     ATOLL_ASSERT(dst.count == src.count && dst.dtype == src.dtype, "scale: views differ");
-    stream.enqueue([dst, src, factor] {
-      void* const to = dst.data;
-      const void* const from = src.data;
-      host::reduce_into({.dsts = {&to, 1},
-                         .parts = {&from, 1},
-                         .factors = &factor,
-                         .count = src.count,
-                         .dtype = src.dtype});
-    });
+    stream.enqueue([dst, src, factor] { host::reduce(dst, src, {.factors = &factor}); });
   }
 
   void reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int block) override {
     ATOLL_ASSERT(dst.count == 0 || parts.count % dst.count == 0, "reduce: parts of unequal size");
-    stream.enqueue([=] {
-      if (dst.count == 0) return;
-      std::vector<const void*> pointers;
-      for (std::uint64_t first = 0; first < parts.count; first += dst.count) {
-        pointers.push_back(parts.part(first, dst.count).data);
-      }
-      void* const to = dst.data;
-      host::reduce_into({.dsts = {&to, 1},
-                         .parts = pointers,
-                         .count = dst.count,
-                         .dtype = dst.dtype,
-                         .op = op,
-                         .divisor = static_cast<int>(pointers.size()),
-                         .block = static_cast<std::size_t>(block)});
-    });
+    stream.enqueue(
+        [=] { host::reduce(dst, parts, {.op = op, .block = static_cast<std::size_t>(block)}); });
   }
 
   void sum_squares(Stream& stream, View out, ConstView src) override {

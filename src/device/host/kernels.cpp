@@ -9,8 +9,9 @@
 #include <cstring>
 #include <numbers>
 #include <type_traits>
+#include <vector>
 
-#include "core/assert.hpp"
+#include "device/element_type.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/host/kernels.cpp"
@@ -82,29 +83,9 @@ void cast_loop(To* HWY_RESTRICT dst, const From* HWY_RESTRICT src, std::uint64_t
   for (std::uint64_t i = 0; i < count; ++i) dst[i] = narrow<To>(widen(src[i]));
 }
 
-// Calls body with a null pointer to the type of elements.
-template <class Body>
-void with_floating_type(DType dtype, const Body& body) {
-  switch (dtype) {
-    case DType::f32:
-      return body(static_cast<float*>(nullptr));
-    case DType::bf16:
-      return body(static_cast<bfloat16*>(nullptr));
-    case DType::f16:
-      return body(static_cast<float16*>(nullptr));
-    case DType::f64:
-      return body(static_cast<double*>(nullptr));
-    case DType::i32:
-    case DType::i64:
-    case DType::u8:
-      break;
-  }
-  ATOLL_ASSERT(false, "cast: floating point types only");
-}
-
 void cast_views(View dst, ConstView src) {
-  with_floating_type(src.dtype, [&]<class From>(From*) {
-    with_floating_type(dst.dtype, [&]<class To>(To*) {
+  with_floating_type(src.dtype, [&]<class From>(std::type_identity<From>) {
+    with_floating_type(dst.dtype, [&]<class To>(std::type_identity<To>) {
       cast_loop(static_cast<To*>(dst.data), static_cast<const From*>(src.data), dst.count);
     });
   });
@@ -188,6 +169,24 @@ void cast(View dst, ConstView src) {
     return;
   }
   HWY_DYNAMIC_DISPATCH(cast_views)(dst, src);
+}
+
+void reduce(View dst, std::span<const void* const> parts, ReduceOp op) {
+  reduce_into(
+      {.dsts = {&dst.data, 1}, .parts = parts, .count = dst.count, .dtype = dst.dtype, .op = op});
+}
+
+void reduce(View dst, ConstView parts, Reduction rule) {
+  if (dst.count == 0) return;
+  std::vector<const void*> from;
+  for (std::uint64_t first = 0; first < parts.count; first += dst.count) {
+    from.push_back(parts.part(first, dst.count).data);
+  }
+  rule.dsts = {&dst.data, 1};
+  rule.parts = from;
+  rule.count = dst.count;
+  rule.dtype = dst.dtype;
+  reduce_into(rule);
 }
 
 void sum_squares(double* out, const float* src, std::uint64_t count) {

@@ -22,18 +22,21 @@ enum class Stores {
 
 // A reduction that writes several destinations and may multiply each part with a factor.
 struct Reduction {
-  std::span<void* const> dsts;
-  std::span<const void* const> parts;
+  std::span<void* const> dsts{};
+  std::span<const void* const> parts{};
   const double* factors =
       nullptr;  // one factor per part; null means all are 1. Only for sum and avg of floating types
-  std::uint64_t count;
-  DType dtype;
+  std::uint64_t count = 0;
+  DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;
-  int divisor = 1;  // avg divides the sum by this number
+  int divisor = 0;  // avg divides the sum by this number; 0 means the number of parts
   Stores stores = Stores::cached;
   std::size_t block = 0;  // consecutive parts per inner tree; 0 means one tree over all parts
 };
 void reduce_into(const Reduction& reduction);
+// Reduces parts that follow each other in memory into dst. `rule` gives op, factors, divisor, stores
+// and block; its other members are ignored.
+void reduce(View dst, ConstView parts, Reduction rule);
 void copy(void* dst, const void* src, std::size_t bytes, Stores stores);
 
 void sum_squares(double* out, const float* src, std::uint64_t count);

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "core/assert.hpp"
+#include "device/element_type.hpp"
 #include "device/host/kernels.hpp"
 
 #undef HWY_TARGET_INCLUDE
@@ -320,7 +321,10 @@ class Reducer {
   static constexpr bool usual = is_usual<T, op>;
   static constexpr std::size_t few = 8;  // up to this many parts need no allocation
 
-  int divisor() const { return reduction_.op == ReduceOp::avg ? reduction_.divisor : 1; }
+  int divisor() const {
+    if (reduction_.op != ReduceOp::avg) return 1;
+    return reduction_.divisor > 0 ? reduction_.divisor : static_cast<int>(reduction_.parts.size());
+  }
 
   static std::size_t misalignment(const void* dst) {
     return reinterpret_cast<std::uintptr_t>(dst) % line;
@@ -463,22 +467,7 @@ void reduce_typed(const Reduction& r) {
 }
 
 void reduce_any(const Reduction& r) {
-  switch (r.dtype) {
-    case DType::f32:
-      return reduce_typed<float>(r);
-    case DType::bf16:
-      return reduce_typed<bfloat16>(r);
-    case DType::f16:
-      return reduce_typed<float16>(r);
-    case DType::f64:
-      return reduce_typed<double>(r);
-    case DType::i32:
-      return reduce_typed<std::int32_t>(r);
-    case DType::i64:
-      return reduce_typed<std::int64_t>(r);
-    case DType::u8:
-      return reduce_typed<std::uint8_t>(r);
-  }
+  with_type(r.dtype, [&]<class T>(std::type_identity<T>) { reduce_typed<T>(r); });
 }
 
 }  // namespace HWY_NAMESPACE
@@ -495,15 +484,6 @@ void reduce_into(const Reduction& reduction) {
   ATOLL_ASSERT(reduction.block == 0 || reduction.parts.size() % reduction.block == 0,
                "reduce: the number of parts must be a multiple of the block");
   HWY_DYNAMIC_DISPATCH(reduce_any)(reduction);
-}
-
-void reduce(View dst, std::span<const void* const> parts, ReduceOp op) {
-  reduce_into({.dsts = {&dst.data, 1},
-               .parts = parts,
-               .count = dst.count,
-               .dtype = dst.dtype,
-               .op = op,
-               .divisor = static_cast<int>(parts.size())});
 }
 
 }  // namespace atoll_v1::atoll::host

@@ -11,13 +11,9 @@
 namespace train {
 namespace {
 
-// Text far beyond seq + 1 tokens is not encoded: with a superlinear tokenizer, a single huge record
-// could take minutes.
-std::string_view head(std::string_view text, std::size_t limit) {
-  return text.substr(0, std::min(text.size(), limit));
-}
-
-constexpr std::size_t longest_piece = 128;  // generous bound on the bytes of one token
+// Generous bound on the bytes of one token. Text far beyond seq + 1 tokens is not encoded: with a
+// superlinear tokenizer, a single huge record could take minutes.
+constexpr std::size_t longest_piece = 128;
 
 using Reader = void (*)(const Source&, const RecordSink&);
 
@@ -44,10 +40,10 @@ bool AlpacaRows::add(const AlpacaRecord& record) {
   const auto limit = static_cast<std::size_t>(spec_.seq) + 1;
   const std::string prompt = alpaca_prompt(record);
   const std::string whole = prompt + record.output;
-  const std::string_view used = head(whole, limit * longest_piece);
+  const auto used = std::string_view(whole).substr(0, limit * longest_piece);
 
   std::vector<std::int32_t> ids{tokenizer_.bos()};
-  const auto prompt_ids = tokenizer_.encode(head(prompt, limit * longest_piece));
+  const auto prompt_ids = tokenizer_.encode(prompt.substr(0, limit * longest_piece));
   const auto whole_ids = tokenizer_.encode(used);
   const auto common =
       std::mismatch(prompt_ids.begin(), prompt_ids.end(), whole_ids.begin(), whole_ids.end());

@@ -6,10 +6,9 @@
 #include <cstddef>
 #include <iterator>
 #include <nlohmann/json.hpp>
-#include <optional>
 
-#include "atoll/error.hpp"
 #include "data/loaders.hpp"
+#include "fail.hpp"
 
 namespace train {
 namespace {
@@ -55,17 +54,20 @@ std::string reason_of(std::string_view what) {
   return reason;
 }
 
+struct Input {
+  std::string_view text;
+  const std::string& place;  // prefix of error messages
+  std::size_t base;          // number of the text's first byte in error messages
+  const char* reached;       // end of the bytes that the parser has read
+};
+
 class AlpacaEvents {
  public:
-  AlpacaEvents(Layout layout, const RecordSink& sink) noexcept
-      : outer_(layout == Layout::list ? 1 : 0), sink_(sink) {}
+  AlpacaEvents(Layout layout, const RecordSink& sink, const Input& input) noexcept
+      : outer_(layout == Layout::list ? 1 : 0), sink_(sink), input_(input) {}
 
-  // The reason of a failure; empty if parsing succeeded or the sink stopped it.
-  const std::string& error() const noexcept { return error_; }
-  bool stopped() const noexcept { return stopped_; }
-  std::optional<std::size_t> syntax_error_at() const noexcept { return syntax_error_at_; }
-
-  // The SAX interface of nlohmann::json::sax_parse. Returning false ends the parse.
+  // The SAX interface of nlohmann::json::sax_parse. Returning false ends the parse, which only the
+  // sink does. Malformed input throws Error(bad_data).
   bool null() { return depth_ == outer_ + 1 || other_value("null"); }
   bool boolean(bool) { return other_value("a boolean"); }
   bool number_integer(std::int64_t) { return other_value("a number"); }
@@ -76,8 +78,8 @@ class AlpacaEvents {
   bool string(std::string& value) {
     if (depth_ != outer_ + 1 || field_ == nullptr) return other_value("a string");
     if (value.size() > longest_field) {
-      return fail(fmt::format("`{}` of {} bytes; at most {} are accepted", field_name_,
-                              value.size(), longest_field));
+      refuse(fmt::format("`{}` of {} bytes; at most {} are accepted", field_name_, value.size(),
+                         longest_field));
     }
     *field_ = std::move(value);
     if (field_ == &record_.instruction) has_instruction_ = true;
@@ -96,8 +98,8 @@ class AlpacaEvents {
   }
 
   bool start_object(std::size_t) {
-    if (depth_ < outer_) return fail("not a list of records, but an object");
-    if (depth_ > outer_ && !other_value("an object")) return false;
+    if (depth_ < outer_) refuse("not a list of records, but an object");
+    if (depth_ > outer_) other_value("an object");
     if (depth_ == outer_) {
       record_ = {};
       has_instruction_ = has_output_ = false;
@@ -109,15 +111,14 @@ class AlpacaEvents {
   bool end_object() {
     --depth_;
     if (depth_ != outer_) return true;
-    if (!has_instruction_) return fail("no `instruction`");
-    if (!has_output_) return fail("no `output`");
+    if (!has_instruction_) refuse("no `instruction`");
+    if (!has_output_) refuse("no `output`");
     ++records_;
-    stopped_ = !sink_(record_);
-    return !stopped_;
+    return sink_(record_);
   }
 
   bool start_array(std::size_t) {
-    if (depth_ >= outer_ && !other_value("a list")) return false;
+    if (depth_ >= outer_) other_value("a list");
     return enter();
   }
 
@@ -128,34 +129,38 @@ class AlpacaEvents {
 
   // `read` counts consumed bytes, including the offending one.
   bool parse_error(std::size_t read, const std::string&, const nlohmann::detail::exception& error) {
-    syntax_error_at_ = read > 0 ? read - 1 : 0;
-    return fail(reason_of(error.what()));
+    refuse(reason_of(error.what()), read > 0 ? read - 1 : 0);
   }
 
  private:
   bool enter() {
-    if (++depth_ > deepest) return fail(fmt::format("nested deeper than {} levels", deepest));
+    if (++depth_ > deepest) refuse(fmt::format("nested deeper than {} levels", deepest));
     return true;
   }
 
   // Handles a value that fills no field: accepted under ignored keys, an error elsewhere.
   bool other_value(std::string_view kind) {
-    if (depth_ < outer_) return fail(fmt::format("not a list of records, but {}", kind));
-    if (depth_ == outer_) return fail(fmt::format("not a record, but {}", kind));
+    if (depth_ < outer_) refuse(fmt::format("not a list of records, but {}", kind));
+    if (depth_ == outer_) refuse(fmt::format("not a record, but {}", kind));
     if (depth_ == outer_ + 1 && field_ != nullptr) {
-      return fail(fmt::format("`{}` is not a string, but {}", field_name_, kind));
+      refuse(fmt::format("`{}` is not a string, but {}", field_name_, kind));
     }
     return true;
   }
 
-  bool fail(const std::string& reason) {
-    error_ =
-        outer_ == 0 || depth_ == 0 ? reason : fmt::format("record {}: {}", records_ + 1, reason);
-    return false;
+  [[noreturn]] void refuse(const std::string& reason) const {
+    refuse(reason, static_cast<std::size_t>(input_.reached - input_.text.data()));
+  }
+  [[noreturn]] void refuse(const std::string& reason, std::size_t byte) const {
+    const bool in_record = outer_ > 0 && depth_ > 0;
+    fail(ErrorCode::bad_data, "{}byte {}: {}{}", input_.place,
+         input_.base + std::min(byte, input_.text.size()),
+         in_record ? fmt::format("record {}: ", records_ + 1) : "", reason);
   }
 
   int outer_;
   const RecordSink& sink_;
+  const Input& input_;
   int depth_ = 0;  // open lists and objects
   std::int64_t records_ = 0;
   AlpacaRecord record_;
@@ -163,25 +168,17 @@ class AlpacaEvents {
   bool has_output_ = false;
   std::string* field_ = nullptr;  // member of record_ that the next value fills
   std::string field_name_;
-  std::string error_;
-  std::optional<std::size_t> syntax_error_at_;
-  bool stopped_ = false;
 };
 
 // Parses the text and returns false if the sink wants no more records. Throws Error(bad_data) with
 // `place` and the byte, of which the text's first is number `base`.
 bool parse(std::string_view text, Layout layout, const RecordSink& sink, const std::string& place,
            std::size_t base = 0) {
-  AlpacaEvents events(layout, sink);
-  const char* reached = text.data();
-  const Cursor first(text.data(), &reached);
-  const Cursor last(text.data() + text.size(), &reached);
-  nlohmann::json::sax_parse(first, last, &events);
-  if (events.error().empty()) return !events.stopped();
-  const auto end = static_cast<std::size_t>(reached - text.data());
-  const std::size_t byte = base + std::min(events.syntax_error_at().value_or(end), text.size());
-  throw atoll::Error(atoll::ErrorCode::bad_data,
-                     fmt::format("{}byte {}: {}", place, byte, events.error()));
+  Input input{text, place, base, text.data()};
+  AlpacaEvents events(layout, sink, input);
+  const Cursor first(text.data(), &input.reached);
+  const Cursor last(text.data() + text.size(), &input.reached);
+  return nlohmann::json::sax_parse(first, last, &events);
 }
 
 }  // namespace

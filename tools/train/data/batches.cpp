@@ -1,25 +1,16 @@
 #include "data/batches.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <limits>
 #include <map>
 #include <numeric>
 
-#include "atoll/error.hpp"
 #include "data/random.hpp"
+#include "fail.hpp"
 
 namespace train {
 
-using atoll::Error;
-using atoll::ErrorCode;
-
 namespace {
-
-void require(bool holds, const std::string& message) {
-  if (!holds) throw Error(ErrorCode::invalid_argument, message);
-}
 
 // First sample of rank `rank` when `total` samples are divided evenly. Does not overflow.
 std::int64_t part_begin(std::int64_t total, std::int64_t rank, std::int64_t ranks) noexcept {
@@ -39,7 +30,7 @@ std::span<T> rows_of(std::span<T> samples, std::int64_t micro_batch, std::int64_
 PadTo pad_to_from_name(std::string_view name) {
   if (name == "longest") return PadTo::longest;
   if (name == "seq") return PadTo::seq;
-  require(name == "pack", fmt::format("row length \"{}\": use longest, seq or pack", name));
+  require(name == "pack", "row length \"{}\": use longest, seq or pack", name);
   return PadTo::pack;
 }
 
@@ -86,23 +77,19 @@ std::vector<Row> pack_rows(std::span<const std::uint32_t> samples,
 
 Batches::Batches(const Dataset& dataset, const BatchOptions& options, Share share)
     : dataset_(dataset), options_(options), share_(share) {
-  require(options.global_batch >= 1,
-          fmt::format("global batch {}: must be at least 1", options.global_batch));
-  require(options.micro_batch >= 1,
-          fmt::format("micro batch {}: must be at least 1", options.micro_batch));
-  require(options.seq >= 1, fmt::format("sequence length {}: must be at least 1", options.seq));
+  require(options.global_batch >= 1, "global batch {}: must be at least 1", options.global_batch);
+  require(options.micro_batch >= 1, "micro batch {}: must be at least 1", options.micro_batch);
+  require(options.seq >= 1, "sequence length {}: must be at least 1", options.seq);
   require(share.ranks >= 1 && share.rank >= 0 && share.rank < share.ranks,
-          fmt::format("rank {} of {}: no such rank", share.rank, share.ranks));
+          "rank {} of {}: no such rank", share.rank, share.ranks);
   require(dataset.size() >= 1 && dataset.size() <= std::numeric_limits<std::uint32_t>::max(),
-          fmt::format("{}: {} samples: must be between 1 and 2^32 - 1", dataset.name(),
-                      dataset.size()));
-  require(dataset.longest() <= options.seq,
-          fmt::format("{}: a sample has {} tokens, but rows have at most {}", dataset.name(),
-                      dataset.longest(), options.seq));
+          "{}: {} samples: must be between 1 and 2^32 - 1", dataset.name(), dataset.size());
+  require(dataset.longest() <= options.seq, "{}: a sample has {} tokens, but rows have at most {}",
+          dataset.name(), dataset.longest(), options.seq);
   const std::int64_t row_tokens = std::int64_t{options.micro_batch} * options.seq;
   require(row_tokens <= std::numeric_limits<std::int32_t>::max(),
-          fmt::format("micro batch {} x sequence length {}: must be below 2^31 tokens",
-                      options.micro_batch, options.seq));
+          "micro batch {} x sequence length {}: must be below 2^31 tokens", options.micro_batch,
+          options.seq);
 }
 
 std::int64_t Batches::steps_per_epoch() const noexcept {
@@ -185,8 +172,8 @@ std::vector<std::int64_t> Batches::documents(std::span<const Row> rows, RowShape
 
 StepPlan Batches::step(Position position) {
   require(position.epoch >= 0 && position.step >= 0 && position.step < steps_per_epoch(),
-          fmt::format("epoch {}, step {}: no such step, because an epoch has {} steps",
-                      position.epoch, position.step, steps_per_epoch()));
+          "epoch {}, step {}: no such step, because an epoch has {} steps", position.epoch,
+          position.step, steps_per_epoch());
   const std::span<const std::uint32_t> all = order(position.epoch);
   const auto samples = rows_of(all, options_.global_batch, position.step);
 

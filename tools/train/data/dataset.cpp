@@ -6,15 +6,12 @@
 #include <filesystem>
 #include <iterator>
 
-#include "atoll/error.hpp"
 #include "data/file.hpp"
 #include "data/loaders.hpp"
 #include "data/random.hpp"
+#include "fail.hpp"
 
 namespace train {
-
-using atoll::Error;
-using atoll::ErrorCode;
 
 void Dataset::add(std::span<const std::int32_t> tokens, std::span<const std::int32_t> labels) {
   const auto valid = static_cast<std::int64_t>(labels.size()) -
@@ -79,35 +76,27 @@ Dataset load(const DataSpec& spec, const Tokenizer& tokenizer) {
     const std::string extension = path.extension().string();
     kind = std::ranges::find(kinds, extension.empty() ? "" : extension.substr(1), &FileKind::name);
   }
-  if (kind == std::end(kinds)) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("data {}: use demo, synthetic, synthetic:copy, or a .json, .jsonl, "
-                            ".txt or .md file (json:FILE, jsonl:FILE, text:FILE for other names)",
-                            spec.data));
-  }
+  require(kind != std::end(kinds),
+          "data {}: use demo, synthetic, synthetic:copy, or a .json, .jsonl, .txt or .md file "
+          "(json:FILE, jsonl:FILE, text:FILE for other names)",
+          spec.data);
   const std::string bytes = read_file(path, largest_file);
   const std::string name = path.string();
   return kind->load({bytes, name}, spec, tokenizer);
 }
 
 void check(const DataSpec& spec, const Tokenizer& tokenizer) {
-  const auto refuse = [](const std::string& message) {
-    throw Error(ErrorCode::invalid_argument, message);
-  };
-  if (spec.seq < 1) refuse(fmt::format("sequence length {}: must be at least 1", spec.seq));
-  if (spec.samples < 0) refuse(fmt::format("samples {}: must not be negative", spec.samples));
-  if (spec.model.positions > 0 && spec.seq > spec.model.positions) {
-    refuse(fmt::format("sequence length {}: the model allows at most {}", spec.seq,
-                       spec.model.positions));
-  }
+  require(spec.seq >= 1, "sequence length {}: must be at least 1", spec.seq);
+  require(spec.samples >= 0, "samples {}: must not be negative", spec.samples);
+  require(spec.model.positions <= 0 || spec.seq <= spec.model.positions,
+          "sequence length {}: the model allows at most {}", spec.seq, spec.model.positions);
   const bool copies = spec.data == "synthetic:copy";
   const bool random = spec.data == "synthetic";
   const std::int32_t needed = copies ? copy_vocabulary : (random ? 1 : tokenizer.vocab_size());
-  if (spec.model.vocabulary > 0 && needed > spec.model.vocabulary) {
-    refuse(fmt::format("{} has {} tokens; the model's vocabulary has {}",
-                       copies ? spec.data : fmt::format("tokenizer {}", tokenizer.name()), needed,
-                       spec.model.vocabulary));
-  }
+  require(spec.model.vocabulary <= 0 || needed <= spec.model.vocabulary,
+          "{} has {} tokens; the model's vocabulary has {}",
+          copies ? spec.data : fmt::format("tokenizer {}", tokenizer.name()), needed,
+          spec.model.vocabulary);
 }
 
 Dataset make(const DataSpec& spec, const Tokenizer& tokenizer) {
@@ -124,7 +113,7 @@ Dataset open_dataset(const DataSpec& spec, const Tokenizer& tokenizer) {
   Dataset dataset = make(spec, tokenizer);
   if (dataset.size() == 0) {
     const std::string why = dataset.warnings.empty() ? "" : "; " + dataset.warnings.front();
-    throw Error(ErrorCode::bad_data, fmt::format("{}: no sample to train on{}", spec.data, why));
+    fail(ErrorCode::bad_data, "{}: no sample to train on{}", spec.data, why);
   }
   if (spec.samples > dataset.size()) {
     dataset.warnings.push_back(fmt::format("{}: {} samples requested, {} available", dataset.name(),

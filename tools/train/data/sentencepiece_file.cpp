@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "atoll/error.hpp"
+#include "fail.hpp"
 
 namespace train {
 namespace {
@@ -16,10 +16,9 @@ constexpr std::uint64_t length_delimited = 2;
 constexpr std::uint64_t first_extension = 200;  // ModelProto allows extensions from field 200 on
 constexpr std::size_t known_fields = 6;
 
-[[noreturn]] void fail(std::string_view file, std::size_t offset, std::string_view reason) {
-  throw atoll::Error(
-      atoll::ErrorCode::bad_data,
-      fmt::format("{}: byte {}: not a whole SentencePiece model: {}", file, offset, reason));
+[[noreturn]] void refuse(std::string_view file, std::size_t offset, std::string_view reason) {
+  fail(ErrorCode::bad_data, "{}: byte {}: not a whole SentencePiece model: {}", file, offset,
+       reason);
 }
 
 // Reads a base-128 number, low group first; nullopt if the bytes end early or it exceeds 64 bits.
@@ -41,25 +40,25 @@ void check_sentencepiece_file(std::string_view bytes, std::string_view file) {
   while (at < bytes.size()) {
     const std::size_t start = at;
     const auto tag = read_varint(bytes, at);
-    if (!tag) fail(file, start, "the file ends inside a field");
+    if (!tag) refuse(file, start, "the file ends inside a field");
     const std::uint64_t field = *tag >> 3;
     const bool known = field >= 1 && field < known_fields;
     if ((*tag & 7) != length_delimited || (!known && field < first_extension)) {
-      fail(file, start, fmt::format("unknown field {}", field));
+      refuse(file, start, fmt::format("unknown field {}", field));
     }
     const auto length = read_varint(bytes, at);
-    if (!length) fail(file, start, "the file ends inside a field");
+    if (!length) refuse(file, start, "the file ends inside a field");
     if (*length > bytes.size() - at) {
-      fail(file, start,
-           fmt::format("field {} needs {} bytes, but only {} are left", field, *length,
-                       bytes.size() - at));
+      refuse(file, start,
+             fmt::format("field {} needs {} bytes, but only {} are left", field, *length,
+                         bytes.size() - at));
     }
     if (known) seen[field] = true;
     at += static_cast<std::size_t>(*length);
   }
   constexpr std::array<std::string_view, 4> names{"", "pieces", "trainer_spec", "normalizer_spec"};
   for (std::size_t field = 1; field < names.size(); ++field) {
-    if (!seen[field]) fail(file, bytes.size(), fmt::format("it has no {}", names[field]));
+    if (!seen[field]) refuse(file, bytes.size(), fmt::format("it has no {}", names[field]));
   }
 }
 

@@ -1,15 +1,11 @@
-#include <fmt/format.h>
 #include <sentencepiece_processor.h>
 
-#include "atoll/error.hpp"
 #include "data/file.hpp"
 #include "data/tokenizer.hpp"
+#include "fail.hpp"
 
 namespace train {
 namespace {
-
-using atoll::Error;
-using atoll::ErrorCode;
 
 // Mistral's tokenizer model has 0.5 MB; models with large vocabularies have about 5 MB.
 constexpr std::uintmax_t largest_model = 64U << 20U;
@@ -22,22 +18,19 @@ class SentencePieceTokenizer final : public Tokenizer {
     check_sentencepiece_file(bytes, file.string());
     const auto status = processor_.LoadFromSerializedProto(bytes);
     if (!status.ok()) {
-      throw Error(ErrorCode::bad_data, fmt::format("{}: not a SentencePiece model: {}",
-                                                   file.string(), status.error_message()));
+      fail(ErrorCode::bad_data, "{}: not a SentencePiece model: {}", file.string(),
+           status.error_message());
     }
     // Rows begin with bos and samples end with eos, so training needs both.
     if (processor_.bos_id() < 0 || processor_.eos_id() < 0) {
-      throw Error(ErrorCode::bad_data,
-                  fmt::format("{}: the model has no bos or no eos piece", file.string()));
+      fail(ErrorCode::bad_data, "{}: the model has no bos or no eos piece", file.string());
     }
   }
 
   std::vector<std::int32_t> encode(std::string_view text) const override {
     std::vector<int> ids;
     const auto status = processor_.Encode({text.data(), text.size()}, &ids);
-    if (!status.ok()) {
-      throw Error(ErrorCode::internal, fmt::format("{}: {}", name_, status.error_message()));
-    }
+    if (!status.ok()) fail(ErrorCode::internal, "{}: {}", name_, status.error_message());
     return ids;
   }
 
@@ -45,17 +38,13 @@ class SentencePieceTokenizer final : public Tokenizer {
     std::vector<int> pieces;
     pieces.reserve(ids.size());
     for (const std::int32_t id : ids) {
-      if (id < 0 || id >= vocab_size()) {
-        throw Error(ErrorCode::invalid_argument,
-                    fmt::format("{}: token {} is not in [0, {})", name_, id, vocab_size()));
-      }
+      require(id >= 0 && id < vocab_size(), "{}: token {} is not in [0, {})", name_, id,
+              vocab_size());
       if (!processor_.IsControl(id)) pieces.push_back(id);
     }
     std::string text;
     const auto status = processor_.Decode(pieces, &text);
-    if (!status.ok()) {
-      throw Error(ErrorCode::internal, fmt::format("{}: {}", name_, status.error_message()));
-    }
+    if (!status.ok()) fail(ErrorCode::internal, "{}: {}", name_, status.error_message());
     return text;
   }
 

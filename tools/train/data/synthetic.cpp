@@ -1,10 +1,9 @@
-#include <fmt/format.h>
 
 #include <algorithm>
 
-#include "atoll/error.hpp"
 #include "data/loaders.hpp"
 #include "data/random.hpp"
+#include "fail.hpp"
 
 namespace train {
 namespace {
@@ -33,11 +32,7 @@ Dataset make_random(const DataSpec& spec, const Tokenizer& tokenizer) {
 }
 
 Dataset make_copy(const DataSpec& spec) {
-  if (spec.seq < 4) {
-    throw atoll::Error(
-        atoll::ErrorCode::invalid_argument,
-        fmt::format("synthetic:copy: sequence length {}: must be at least 4", spec.seq));
-  }
+  require(spec.seq >= 4, "synthetic:copy: sequence length {}: must be at least 4", spec.seq);
   Dataset dataset("synthetic:copy");
   const auto half = static_cast<std::size_t>(spec.seq) / 2;
   std::vector<std::int32_t> ids(2 * half);

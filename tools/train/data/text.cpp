@@ -1,12 +1,11 @@
 // Loads plain text, packed into full rows.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <optional>
 
-#include "atoll/error.hpp"
 #include "data/loaders.hpp"
+#include "fail.hpp"
 
 namespace train {
 namespace {
@@ -37,8 +36,7 @@ void check_utf8(const Source& source) {
   for (std::size_t at = 0; at < source.text.size();) {
     const std::size_t length = utf8_length(source.text.substr(at));
     if (length == 0) {
-      throw atoll::Error(atoll::ErrorCode::bad_data,
-                         fmt::format("{}: byte {}: not UTF-8", source.file, at));
+      fail(ErrorCode::bad_data, "{}: byte {}: not UTF-8", source.file, at);
     }
     at += length;
   }

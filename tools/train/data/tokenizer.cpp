@@ -1,8 +1,6 @@
 #include "data/tokenizer.hpp"
 
-#include <fmt/format.h>
-
-#include "atoll/error.hpp"
+#include "fail.hpp"
 
 namespace train {
 namespace {
@@ -26,10 +24,7 @@ class ByteTokenizer final : public Tokenizer {
     std::string text;
     text.reserve(ids.size());
     for (const std::int32_t id : ids) {
-      if (id < 0 || id >= size) {
-        throw atoll::Error(atoll::ErrorCode::invalid_argument,
-                           fmt::format("bytes: token {} is not in [0, {})", id, size));
-      }
+      require(id >= 0 && id < size, "bytes: token {} is not in [0, {})", id, size);
       if (id < bytes) text.push_back(static_cast<char>(static_cast<unsigned char>(id)));
     }
     return text;
@@ -47,10 +42,7 @@ class ByteTokenizer final : public Tokenizer {
 std::unique_ptr<const Tokenizer> byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
 
 std::unique_ptr<const Tokenizer> open_tokenizer(const std::string& what) {
-  if (what.empty()) {
-    throw atoll::Error(atoll::ErrorCode::invalid_argument,
-                       "tokenizer: name `bytes` or a SentencePiece model file");
-  }
+  require(!what.empty(), "tokenizer: name `bytes` or a SentencePiece model file");
   if (what == "bytes") return byte_tokenizer();
   return sentencepiece_tokenizer(what);
 }

@@ -1,9 +1,13 @@
 #include "loop/engine_model.hpp"
 
-#include <fmt/core.h>
 #include <fnmatch.h>
 
+#include <algorithm>
+#include <iterator>
 #include <optional>
+#include <set>
+
+#include "fail.hpp"
 
 namespace train {
 namespace {
@@ -57,72 +61,54 @@ void backward(fsdp::Engine& engine, fsdp::Pass& pass, const Decoder& decoder, co
   }
 }
 
-// Matches parameters against the patterns of --freeze, and checks that the patterns make sense.
-class Frozen {
- public:
-  explicit Frozen(const std::vector<std::string>& patterns) {
-    for (const std::string& pattern : patterns) patterns_.push_back({pattern});
+// Returns the Hugging Face names of the parameters that the patterns of --freeze match.
+std::set<std::string> frozen_names(const ModelConfig& model,
+                                   const std::vector<std::string>& patterns) {
+  std::vector<std::string> all;
+  for (std::size_t u = 0; u < unit_count(model); ++u) {
+    for (const auto& spec : param_specs(model, u)) all.push_back(spec.hf_name);
   }
-  bool has(const std::string& hf_name) {
-    bool frozen = false;
-    for (Pattern& pattern : patterns_) {
-      if (::fnmatch(pattern.text.c_str(), hf_name.c_str(), 0) != 0) continue;
-      frozen = pattern.used = true;
-    }
-    trained_ += frozen ? 0 : 1;
-    return frozen;
-  }
-  void check(const ModelConfig& model) const {
-    const auto refuse = [](const std::string& why) {
-      throw atoll::Error(atoll::ErrorCode::invalid_argument, "--freeze" + why);
+  std::set<std::string> frozen;
+  for (const std::string& pattern : patterns) {
+    const auto matches = [&](const std::string& name) {
+      return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
     };
-    for (const Pattern& pattern : patterns_) {
-      if (!pattern.used) {
-        refuse(fmt::format(" {}: matches no parameter of {}; {} is one of its names", pattern.text,
-                           model.name, param_specs(model, 0).front().hf_name));
-      }
-    }
-    if (trained_ == 0) refuse(": the patterns leave no parameter to train");
+    require(std::ranges::any_of(all, matches),
+            "--freeze {}: matches no parameter of {}; {} is one of its names", pattern, model.name,
+            all.front());
+    std::ranges::copy_if(all, std::inserter(frozen, frozen.end()), matches);
   }
-
- private:
-  struct Pattern {
-    std::string text;
-    bool used = false;
-  };
-  std::vector<Pattern> patterns_;
-  int trained_ = 0;
-};
+  require(frozen.size() < all.size(), "--freeze: the patterns leave no parameter to train");
+  return frozen;
+}
 
 }  // namespace
 
 void add_units(fsdp::Engine& engine, const ModelConfig& model,
                const std::vector<std::string>& patterns) {
-  Frozen frozen(patterns);
+  const auto frozen = frozen_names(model, patterns);
   std::vector<std::string> order;
   for (std::size_t u = 0; u < unit_count(model); ++u) {
     std::vector<fsdp::ParamSpec> params;
     for (const auto& spec : param_specs(model, u)) {
       params.push_back(
-          {spec.name, spec.shape, {spec.mean, spec.deviation}, !frozen.has(spec.hf_name)});
+          {spec.name, spec.shape, {spec.mean, spec.deviation}, !frozen.contains(spec.hf_name)});
     }
     order.push_back(unit_name(model, u));
     engine.add_unit(order.back(), std::move(params));
   }
-  frozen.check(model);
   if (model.tied) order.push_back(unit_name(model, 0));
   engine.freeze(order);
 }
 
 std::uint64_t frozen_count(const ModelConfig& model, const std::vector<std::string>& patterns) {
-  Frozen frozen(patterns);
+  const auto frozen = frozen_names(model, patterns);
   std::uint64_t count = 0;
   for (std::size_t u = 0; u < unit_count(model); ++u) {
     for (const auto& spec : param_specs(model, u)) {
-      if (frozen.has(spec.hf_name)) count += static_cast<std::uint64_t>(spec.count());
+      if (frozen.contains(spec.hf_name)) count += static_cast<std::uint64_t>(spec.count());
     }
   }
-  frozen.check(model);
   return count;
 }
 

@@ -19,12 +19,6 @@ atoll::RankDevice choose_device(atoll::World& world, const std::string& wanted,
                                            .check = cuda::check_usable});
 }
 
-void Machine::reserve(const LargestShapes& shapes) const {
-  if (device().kind() == atoll::DeviceKind::host) return;  // CPU scratch grows on demand
-  auto stream = device().stream({.name = "reserve"});
-  ops->reserve(stream, shapes);
-}
-
 double Machine::matrix_peak(atoll::World& world, atoll::DType dtype, double seconds) const {
   if (device().kind() == atoll::DeviceKind::cuda) {
     double peak = 0;  // FLOP/s of the whole GPU; ranks that share it measure in turn

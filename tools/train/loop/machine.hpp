@@ -22,8 +22,6 @@ struct Machine {
   int threads = 1;
 
   const atoll::Device& device() const noexcept { return place.device; }
-  // Allocates the scratch memory that kernels need for these shapes.
-  void reserve(const LargestShapes& shapes) const;
   // Peak matrix-product FLOP/s of this rank, measured for about `seconds`. Ranks that share cores
   // or a GPU get their share of it. Collective.
   double matrix_peak(atoll::World& world, atoll::DType dtype, double seconds) const;

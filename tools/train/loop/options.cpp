@@ -14,20 +14,26 @@
 
 #include "atoll/fsdp.hpp"
 #include "atoll/mesh.hpp"
+#include "fail.hpp"
 
 namespace train {
-namespace {
 
-void require(bool fine, std::string_view flag, std::string_view rule) {
-  if (!fine) {
-    throw atoll::Error(atoll::ErrorCode::invalid_argument, fmt::format("{}: {}", flag, rule));
-  }
-}
+// Defines to_json(json, options) for the members that have the names of their flags.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RunOptions, model, init, freeze, tokenizer, data, samples, seq,
+                                   global_batch, micro_batch, pad_to, optimizer, lr, lr_schedule,
+                                   lr_warmup, beta1, beta2, epsilon, weight_decay, clip, strategy,
+                                   memory_limit, accumulate, mesh, dtype, reduce_dtype, recompute,
+                                   head_rows, device, backend, inner_shards, prefetch,
+                                   reduce_buffers, moments, skip_nonfinite, threads, steps,
+                                   warmup_steps, seed, checkpoint_every, resume, require_gdr, trace,
+                                   trace_steps)
+
+namespace {
 
 void require_one_of(const std::string& value, std::string_view flag,
                     const std::vector<std::string_view>& known) {
-  require(std::ranges::find(known, value) != known.end(), fmt::format("{} {}", flag, value),
-          fmt::format("use one of {}", fmt::join(known, ", ")));
+  require(std::ranges::find(known, value) != known.end(), "{} {}: use one of {}", flag, value,
+          fmt::join(known, ", "));
 }
 
 StepRange parse_range(const std::string& text) {
@@ -36,18 +42,19 @@ StepRange parse_range(const std::string& text) {
   const auto first = std::from_chars(text.data(), end, range.first);
   const bool colon = first.ec == std::errc() && first.ptr != end && *first.ptr == ':';
   const auto last = std::from_chars(colon ? first.ptr + 1 : end, end, range.last);
-  require(last.ec == std::errc() && last.ptr == end, "--trace-steps " + text,
-          "use FIRST:LAST, for example 3:7");
+  require(last.ec == std::errc() && last.ptr == end,
+          "--trace-steps {}: use FIRST:LAST, for example 3:7", text);
   return range;
 }
 
 void check_trace(const RunOptions& options) {
   if (options.trace_steps.empty()) return;
-  require(!options.trace.empty(), "--trace-steps", "needs --trace");
+  require(!options.trace.empty(), "--trace-steps: needs --trace");
   const StepRange range = parse_range(options.trace_steps);
   require(1 <= range.first && range.first <= range.last && range.last <= options.steps,
-          "--trace-steps " + options.trace_steps,
-          fmt::format("must lie within 1:{}, and FIRST must not exceed LAST", options.steps));
+
+          "--trace-steps {}: must lie within 1:{}, and FIRST must not exceed LAST",
+          options.trace_steps, options.steps);
 }
 
 }  // namespace
@@ -64,7 +71,7 @@ void check(const RunOptions& options) {
                                          {"--micro-batch", options.micro_batch >= 1},
                                          {"--steps", options.steps >= 1},
                                          {"--reduce-buffers", options.reduce_buffers >= 1}})
-    require(fine, flag, "must be at least 1");
+    require(fine, "{}: must be at least 1", flag);
   for (const auto& [flag, fine] : Checks{{"--warmup-steps", options.warmup_steps >= 0},
                                          {"--lr-warmup", options.lr_warmup >= 0},
                                          {"--weight-decay", options.weight_decay >= 0},
@@ -74,12 +81,12 @@ void check(const RunOptions& options) {
                                          {"--threads", options.threads >= 0},
                                          {"--samples", options.samples >= 0},
                                          {"--checkpoint-every", options.checkpoint_every >= 0}})
-    require(fine, flag, "must not be negative");
-  require(options.beta1 >= 0 && options.beta1 < 1, "--beta1", "must be in [0, 1)");
-  require(options.beta2 >= 0 && options.beta2 < 1, "--beta2", "must be in [0, 1)");
-  require(options.seq >= 2, "--seq", "must be at least 2 tokens");
-  require(std::isfinite(options.lr) && options.lr >= 0, "--lr", "must be finite and not negative");
-  require(options.epsilon > 0, "--epsilon", "must be greater than 0");
+    require(fine, "{}: must not be negative", flag);
+  require(options.beta1 >= 0 && options.beta1 < 1, "--beta1: must be in [0, 1)");
+  require(options.beta2 >= 0 && options.beta2 < 1, "--beta2: must be in [0, 1)");
+  require(options.seq >= 2, "--seq: must be at least 2 tokens");
+  require(std::isfinite(options.lr) && options.lr >= 0, "--lr: must be finite and not negative");
+  require(options.epsilon > 0, "--epsilon: must be greater than 0");
   require_one_of(options.dtype, "--dtype", {"f32", "bf16"});
   require_one_of(options.reduce_dtype, "--reduce-dtype", {"f32", "bf16"});
   require_one_of(options.moments, "--moments", {"f32", "bf16"});
@@ -106,52 +113,12 @@ StepRange traced_steps(const RunOptions& options, std::int64_t done) {
   return {first, std::min(first + usual - 1, options.steps)};
 }
 
-nlohmann::json to_json(const RunOptions& o) {
-  return {{"model", o.model},
-          {"init", o.init},
-          {"freeze", o.freeze},
-          {"tokenizer", o.tokenizer},
-          {"data", o.data},
-          {"samples", o.samples},
-          {"seq", o.seq},
-          {"global_batch", o.global_batch},
-          {"micro_batch", o.micro_batch},
-          {"pad_to", o.pad_to},
-          {"optimizer", o.optimizer},
-          {"lr", o.lr},
-          {"lr_schedule", o.lr_schedule},
-          {"lr_warmup", o.lr_warmup},
-          {"beta1", o.beta1},
-          {"beta2", o.beta2},
-          {"epsilon", o.epsilon},
-          {"weight_decay", o.weight_decay},
-          {"clip", o.clip},
-          {"strategy", o.strategy},
-          {"memory_limit", o.memory_limit},
-          {"accumulate", o.accumulate},
-          {"mesh", o.mesh},
-          {"dtype", o.dtype},
-          {"reduce_dtype", o.reduce_dtype},
-          {"recompute", o.recompute},
-          {"head_rows", o.head_rows},
-          {"device", o.device},
-          {"backend", o.backend},
-          {"inner_shards", o.inner_shards},
-          {"prefetch", o.prefetch},
-          {"reduce_buffers", o.reduce_buffers},
-          {"moments", o.moments},
-          {"skip_nonfinite", o.skip_nonfinite},
-          {"threads", o.threads},
-          {"steps", o.steps},
-          {"warmup_steps", o.warmup_steps},
-          {"seed", o.seed},
-          {"checkpoint_every", o.checkpoint_every},
-          {"checkpoint", o.save_checkpoint},
-          {"resume", o.resume},
-          {"export", o.export_weights},
-          {"require_gdr", o.require_gdr},
-          {"trace", o.trace},
-          {"trace_steps", o.trace_steps}};
+nlohmann::json to_json(const RunOptions& options) {
+  nlohmann::json json;
+  to_json(json, options);
+  json["checkpoint"] = options.save_checkpoint;
+  json["export"] = options.export_weights;
+  return json;
 }
 
 double learning_rate(const RunOptions& options, std::int64_t step) {

@@ -13,6 +13,7 @@
 
 #include "atoll/checkpoint.hpp"
 #include "data/loaders.hpp"
+#include "fail.hpp"
 #include "model/params.hpp"
 #include "report/files.hpp"
 #include "report/log.hpp"
@@ -51,8 +52,7 @@ DeviceMemory memory_of_ranks(atoll::World& world, const atoll::Topology& topolog
 ModelConfig load_model(const RunOptions& options, const Tokenizer& tokenizer) {
   if (!options.init.empty()) {
     if (!fs::exists(options.init)) {
-      throw atoll::Error(atoll::ErrorCode::not_found,
-                         "--init " + options.init + ": no such file or folder");
+      fail(ErrorCode::not_found, "--init {}: no such file or folder", options.init);
     }
     const fs::path folder = fs::is_directory(options.init) ? fs::path(options.init)
                                                            : fs::path(options.init).parent_path();
@@ -92,8 +92,7 @@ void compare(atoll::World& world, std::string_view subject, const std::string& m
   const auto all = world.exchange(fmt::format("train/setup/{}", subject), mine);
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
-    throw atoll::Error(atoll::ErrorCode::mismatch,
-                       fmt::format("rank {} has {}", rank, tell(all[rank], all[0])));
+    fail(ErrorCode::mismatch, "rank {} has {}", rank, tell(all[rank], all[0]));
   }
 }
 
@@ -124,20 +123,8 @@ void check_trace_file(const std::string& file) {
   try {
     check_writable(file);
   } catch (const atoll::Error& error) {
-    throw atoll::Error(error.code(), std::string("--trace: ") + error.what());
+    fail(error.code(), "--trace: {}", error.what());
   }
-}
-
-// Throws if activations alone exceed --memory-limit, before anything is allocated. The engine's
-// memory is checked later.
-void check_activations(const RunOptions& options, std::uint64_t bytes) {
-  if (options.memory_limit == 0 || bytes <= options.memory_limit) return;
-  throw atoll::Error(
-      atoll::ErrorCode::invalid_argument,
-      fmt::format(
-          "--memory-limit: activations alone take {} of {} bytes: use --recompute full or a "
-          "smaller --micro-batch or --seq",
-          bytes, options.memory_limit));
 }
 
 // Steps completed by the run that saved the checkpoint, skipped updates included.
@@ -149,10 +136,9 @@ std::int64_t steps_done(const std::map<std::string, std::string>& extra,
   std::int64_t steps = -1;
   const auto parsed = std::from_chars(text.data(), end, steps);
   if (parsed.ec == std::errc() && parsed.ptr == end && steps >= 0) return steps;
-  throw atoll::Error(
-      atoll::ErrorCode::bad_data,
-      folder +
-          ": the checkpoint lacks the number of its last step; save it again with atoll-train");
+  fail(ErrorCode::bad_data,
+       "{}: the checkpoint lacks the number of its last step; save it again with atoll-train",
+       folder);
 }
 
 }  // namespace
@@ -193,7 +179,12 @@ Setup prepare(atoll::World& world, const RunOptions& options) {
   auto place = choose_device(world, options.device, options.backend);
   const atoll::DeviceKind kind = place.device.kind();
   const ActivationPlan plan = activation_plan(options, kind);
-  check_activations(options, Activations::bytes_for(model, plan));
+  // Activations alone must not exceed --memory-limit. The engine's memory is checked later.
+  const std::size_t activations = Activations::bytes_for(model, plan);
+  require(options.memory_limit == 0 || activations <= options.memory_limit,
+          "--memory-limit: activations alone take {} of {} bytes: use --recompute full or a "
+          "smaller --micro-batch or --seq",
+          activations, options.memory_limit);
   const int threads = compute_threads(world, options, kind);
   Machine machine = make_machine(world, std::move(place), threads);
   LargestShapes shapes = largest_shapes(model, plan);
@@ -201,17 +192,18 @@ Setup prepare(atoll::World& world, const RunOptions& options) {
     // Assumes 64 tokens per document; kernel plans hardly depend on the number of documents.
     shapes.attention.documents = std::max<std::int64_t>(1, plan.max_tokens / 64);
   }
-  machine.reserve(shapes);
+  auto stream = machine.device().stream({.name = "reserve"});
+  machine.ops->reserve(stream, shapes);
   const DeviceMemory memory = memory_of_ranks(world, topology, machine);
   Batches batches(dataset, batch_options(options, *tokenizer), {world.rank(), world.size()});
   const int micro_batches = batches.step({0, 0}).micro_batches;
-  auto strategy = choose_strategy(options, model, mesh, memory, micro_batches);
+  auto choice = choose_strategy(options, model, mesh, memory, micro_batches);
   return {std::move(tokenizer), std::move(model), std::move(dataset), std::move(mesh),
-          std::move(machine),   memory,           std::move(strategy)};
+          std::move(machine),   memory,           std::move(choice)};
 }
 
-std::int64_t start_weights(const RunOptions& options, const ModelConfig& model,
-                           fsdp::Engine& engine, fsdp::Optimizer& optimizer) {
+std::int64_t start_weights(const RunOptions& options, fsdp::Engine& engine,
+                           fsdp::Optimizer& optimizer) {
   if (!options.resume.empty()) {
     return steps_done(fsdp::load(options.resume, engine, optimizer), options.resume);
   }
@@ -226,27 +218,15 @@ std::int64_t start_weights(const RunOptions& options, const ModelConfig& model,
     }
     std::sort(files.begin(), files.end());
     if (files.empty()) {
-      throw atoll::Error(atoll::ErrorCode::not_found,
-                         fmt::format("{}: no .safetensors file in it", options.init));
+      fail(ErrorCode::not_found, "{}: no .safetensors file in it", options.init);
     }
   } else {
     files.emplace_back(options.init);
   }
   fsdp::import_weights(files, engine, [&](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
-    return hf_name(model, unit.name(), param.name);
+    return hf_name(unit.name(), param.name);
   });
   return 0;
-}
-
-std::string hf_name(const ModelConfig& model, std::string_view unit, std::string_view param) {
-  for (std::size_t u = 0; u < unit_count(model); ++u) {
-    if (unit_name(model, u) != unit) continue;
-    for (const auto& spec : param_specs(model, u)) {
-      if (spec.name == param) return spec.hf_name;
-    }
-  }
-  throw atoll::Error(atoll::ErrorCode::not_found,
-                     fmt::format("the model has no {}.{}", unit, param));
 }
 
 }  // namespace train

@@ -22,7 +22,7 @@ struct Setup {
   atoll::Mesh mesh;
   Machine machine;  // its kernels have already reserved scratch memory for the model
   DeviceMemory memory;
-  Strategy strategy;
+  atoll::fsdp::StrategyChoice choice;  // of the sharding strategy
 };
 
 // Collective. Throws Error(mismatch) that names a rank when its data or options differ from those
@@ -39,10 +39,7 @@ BatchOptions batch_options(const RunOptions& options, const Tokenizer& tokenizer
 // Loads weights and moments from the checkpoint of --resume, or weights from the files of --init,
 // or draws random weights. Returns the steps that the checkpoint has completed, otherwise 0.
 // Collective.
-std::int64_t start_weights(const RunOptions& options, const ModelConfig& model,
-                           atoll::fsdp::Engine& engine, atoll::fsdp::Optimizer& optimizer);
-
-// The Hugging Face name of this parameter.
-std::string hf_name(const ModelConfig& model, std::string_view unit, std::string_view param);
+std::int64_t start_weights(const RunOptions& options, atoll::fsdp::Engine& engine,
+                           atoll::fsdp::Optimizer& optimizer);
 
 }  // namespace train

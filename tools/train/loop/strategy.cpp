@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "atoll/choose_strategy.hpp"
 #include "loop/engine_model.hpp"
 #include "model/params.hpp"
 
@@ -37,15 +36,13 @@ fsdp::Options sharding_options(const RunOptions& options, const ModelConfig& mod
 }  // namespace
 
 ActivationPlan activation_plan(const RunOptions& options, atoll::DeviceKind device) {
-  ActivationPlan plan;
-  plan.max_tokens = std::int64_t{options.micro_batch} * options.seq;
-  plan.max_seq = options.seq;
-  plan.compute = atoll::dtype_from_name(options.dtype);
-  plan.recompute = options.recompute == "full"        ? Recompute::full
-                   : options.recompute == "selective" ? Recompute::selective
-                                                      : Recompute::none;
-  plan.head_rows = options.head_rows > 0 ? options.head_rows : usual_head_rows(device);
-  return plan;
+  return {.max_tokens = std::int64_t{options.micro_batch} * options.seq,
+          .max_seq = options.seq,
+          .compute = atoll::dtype_from_name(options.dtype),
+          .recompute = options.recompute == "full"        ? Recompute::full
+                       : options.recompute == "selective" ? Recompute::selective
+                                                          : Recompute::none,
+          .head_rows = options.head_rows > 0 ? options.head_rows : usual_head_rows(device)};
 }
 
 std::uint64_t bytes_beside_engine(const RunOptions& options, const ModelConfig& model,
@@ -53,9 +50,10 @@ std::uint64_t bytes_beside_engine(const RunOptions& options, const ModelConfig& 
   return Activations::bytes_for(model, activation_plan(options, memory.kind)) + memory.arithmetic;
 }
 
-Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
-                         const atoll::Mesh& mesh, const DeviceMemory& memory, int micro_batches) {
-  if (options.strategy != "auto") return {fsdp::strategy_from_name(options.strategy), ""};
+fsdp::StrategyChoice choose_strategy(const RunOptions& options, const ModelConfig& model,
+                                     const atoll::Mesh& mesh, const DeviceMemory& memory,
+                                     int micro_batches) {
+  if (options.strategy != "auto") return {fsdp::strategy_from_name(options.strategy), "", {}};
   fsdp::StrategyQuestion question{
       .mesh = mesh.shape(),
       .rates = fsdp::rates_of(mesh),
@@ -72,15 +70,14 @@ Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
       .memory_bytes = options.memory_limit > 0 ? options.memory_limit : memory.bytes};
   // A tied table needs a gradient buffer of its own.
   if (model.tied) ++question.options.reduce_buffers;
-  fsdp::StrategyChoice choice = fsdp::choose_strategy(question);
-  return {choice.strategy, std::move(choice.why)};
+  return fsdp::choose_strategy(question);
 }
 
 fsdp::Options engine_options(const RunOptions& options, const ModelConfig& model,
-                             const Strategy& strategy, const atoll::Device& device,
+                             fsdp::Strategy strategy, const atoll::Device& device,
                              const DeviceMemory& memory) {
   fsdp::Options engine = sharding_options(options, model);
-  engine.strategy = strategy.kind;
+  engine.strategy = strategy;
   // The optimizer adds its moments to the plan later.
   if (options.memory_limit > 0) {
     engine.memory_bytes =
@@ -93,18 +90,16 @@ fsdp::Options engine_options(const RunOptions& options, const ModelConfig& model
 }
 
 fsdp::OptimizerOptions optimizer_options(const RunOptions& options) {
-  fsdp::OptimizerOptions optimizer;
-  optimizer.kind = options.optimizer == "sgd" ? fsdp::OptimizerOptions::Kind::sgd
-                                              : fsdp::OptimizerOptions::Kind::adamw;
-  optimizer.beta1 = static_cast<float>(options.beta1);
-  optimizer.beta2 = static_cast<float>(options.beta2);
-  optimizer.epsilon = static_cast<float>(options.epsilon);
-  optimizer.weight_decay = static_cast<float>(options.weight_decay);
-  optimizer.max_norm = static_cast<float>(options.clip);
-  optimizer.skip_nonfinite = options.skip_nonfinite;
-  optimizer.moment_dtype = atoll::dtype_from_name(options.moments);
-  optimizer.seed = options.seed;
-  return optimizer;
+  using Kind = fsdp::OptimizerOptions::Kind;
+  return {.kind = options.optimizer == "sgd" ? Kind::sgd : Kind::adamw,
+          .beta1 = static_cast<float>(options.beta1),
+          .beta2 = static_cast<float>(options.beta2),
+          .epsilon = static_cast<float>(options.epsilon),
+          .weight_decay = static_cast<float>(options.weight_decay),
+          .max_norm = static_cast<float>(options.clip),
+          .skip_nonfinite = options.skip_nonfinite,
+          .moment_dtype = atoll::dtype_from_name(options.moments),
+          .seed = options.seed};
 }
 
 }  // namespace train

@@ -2,19 +2,14 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
+#include "atoll/choose_strategy.hpp"
 #include "atoll/fsdp.hpp"
 #include "atoll/optimizer.hpp"
 #include "loop/options.hpp"
 #include "model/activations.hpp"
 
 namespace train {
-
-struct Strategy {
-  atoll::fsdp::Strategy kind{};
-  std::string why;  // one sentence from the planner; empty when the user chose the strategy
-};
 
 // Memory of a rank's device; equal on all ranks, so that all choose the same strategy.
 struct DeviceMemory {
@@ -23,9 +18,11 @@ struct DeviceMemory {
   std::uint64_t arithmetic = 0;  // bytes within the capacity that the kernels (Ops) hold
 };
 
-// `micro_batches` is the number per step on each rank.
-Strategy choose_strategy(const RunOptions& options, const ModelConfig& model,
-                         const atoll::Mesh& mesh, const DeviceMemory& memory, int micro_batches);
+// `micro_batches` is the number per step on each rank. Returns only the strategy, without a reason,
+// if the user chose it.
+atoll::fsdp::StrategyChoice choose_strategy(const RunOptions& options, const ModelConfig& model,
+                                            const atoll::Mesh& mesh, const DeviceMemory& memory,
+                                            int micro_batches);
 
 ActivationPlan activation_plan(const RunOptions& options, atoll::DeviceKind device);
 
@@ -34,7 +31,7 @@ std::uint64_t bytes_beside_engine(const RunOptions& options, const ModelConfig& 
                                   const DeviceMemory& memory);
 
 atoll::fsdp::Options engine_options(const RunOptions& options, const ModelConfig& model,
-                                    const Strategy& strategy, const atoll::Device& device,
+                                    atoll::fsdp::Strategy strategy, const atoll::Device& device,
                                     const DeviceMemory& memory);
 atoll::fsdp::OptimizerOptions optimizer_options(const RunOptions& options);
 

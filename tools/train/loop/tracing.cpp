@@ -35,36 +35,32 @@ std::int64_t common_zero(atoll::World& world, const std::vector<atoll::TraceReco
   return std::ranges::min(exchange_numbers(world, "train/trace/begin", first + offset)) - offset;
 }
 
-// Gathers every rank's text on the root, one rank after another; index i is communicator rank i.
-std::vector<std::string> gather(atoll::World& world, atoll::Communicator* communicator, int root,
+// Gathers every rank's text on rank 0, one rank after another, in the order of the axis.
+std::vector<std::string> gather(const atoll::Axis& axis, atoll::Communicator* communicator,
                                 const std::string& mine) {
   if (!communicator) return {mine};
-  atoll::Communicator& ranks = *communicator;
-  const auto at = exchange_numbers(world, "train/trace/ranks", ranks.rank());
   const auto bytes =
-      exchange_numbers(world, "train/trace/bytes", static_cast<std::int64_t>(mine.size()));
-  std::vector<std::size_t> sizes(at.size());
-  for (std::size_t i = 0; i < at.size(); ++i) {
-    sizes[static_cast<std::size_t>(at[i])] = static_cast<std::size_t>(bytes[i]);
-  }
-  auto stream = ranks.device().stream({.name = "trace"});
-  const atoll::Buffer buffer = ranks.device().allocate(
-      ranks.rank() == root ? *std::ranges::max_element(sizes) : mine.size());
+      exchange_numbers(*axis.world, "train/trace/bytes", static_cast<std::int64_t>(mine.size()));
+  const auto root = static_cast<int>(std::ranges::find(axis.ranks, 0) - axis.ranks.begin());
+  const bool receives = axis.world->rank() == 0;
+  auto stream = communicator->device().stream({.name = "trace"});
+  const atoll::Buffer buffer = communicator->device().allocate(
+      receives ? static_cast<std::size_t>(std::ranges::max(bytes)) : mine.size());
   const auto part = [&](std::size_t size) { return buffer.view(atoll::DType::u8).part(0, size); };
-  if (ranks.rank() != root) {
+  if (!receives) {
     stream.copy(buffer.data(), mine.data(), mine.size());
-    ranks.send(part(mine.size()), root, stream).synchronize();
+    communicator->send(part(mine.size()), root, stream).synchronize();
     return {};
   }
   std::vector<std::string> all;
-  for (int rank = 0; rank < ranks.size(); ++rank) {
-    if (rank == root) {
+  for (int i = 0; i < communicator->size(); ++i) {
+    if (i == root) {
       all.push_back(mine);
       continue;
     }
-    std::string& text = all.emplace_back(sizes[static_cast<std::size_t>(rank)], '\0');
-    const auto work = ranks.recv(part(text.size()), rank, stream);
-    work.wait(stream);
+    const auto rank = static_cast<std::size_t>(axis.ranks[static_cast<std::size_t>(i)]);
+    std::string& text = all.emplace_back(static_cast<std::size_t>(bytes[rank]), '\0');
+    communicator->recv(part(text.size()), i, stream).wait(stream);
     stream.copy(text.data(), buffer.data(), text.size());
     stream.synchronize();
   }
@@ -87,8 +83,9 @@ void Tracing::add(std::int64_t step, atoll::TraceLog log, Clock::time_point begi
             std::back_inserter(records_));
 }
 
-void Tracing::write(atoll::World& world, atoll::Communicator* ranks, int root,
+void Tracing::write(const atoll::Axis& axis, atoll::Communicator* communicator,
                     const std::filesystem::path& file) const {
+  atoll::World& world = *axis.world;
   const auto host =
       static_cast<std::size_t>(world.placements()[static_cast<std::size_t>(world.rank())].host);
   const atoll::TraceProcess process{.rank = world.rank(),
@@ -96,8 +93,8 @@ void Tracing::write(atoll::World& world, atoll::Communicator* ranks, int root,
                                     .zero_ns = common_zero(world, records_),
                                     .left_out = left_out_,
                                     .most_records = most_records};
-  const auto all = gather(world, ranks, root, atoll::chrome_events(process, records_));
-  if (ranks && ranks->rank() != root) return;
+  const auto all = gather(axis, communicator, atoll::chrome_events(process, records_));
+  if (world.rank() != 0) return;
   write_file_atomic(file, atoll::chrome_trace(all));
   if (records_.empty()) {
     return log::warn("{}: no step of this run was traced", file.string());

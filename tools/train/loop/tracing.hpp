@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "atoll/communicator.hpp"
+#include "atoll/mesh.hpp"
 #include "atoll/trace.hpp"
 #include "loop/options.hpp"
 
@@ -24,9 +25,10 @@ class Tracing {
   }
   // Adds the records of one traced step, which this rank computed from `begin` to `end`.
   void add(std::int64_t step, atoll::TraceLog log, Clock::time_point begin, Clock::time_point end);
-  // Writes the file on `root`. Collective over `ranks`, which are all ranks of the job. System
-  // clocks align the ranks. Throws Error(io).
-  void write(atoll::World& world, atoll::Communicator* ranks, int root,
+  // Writes the file on rank 0. Collective over all ranks of the job. `axis` lists them in the order
+  // of the communicator, which is null if there is only one rank. System clocks align the ranks.
+  // Throws Error(io).
+  void write(const atoll::Axis& axis, atoll::Communicator* communicator,
              const std::filesystem::path& file) const;
 
  private:

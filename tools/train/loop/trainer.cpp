@@ -1,7 +1,5 @@
 #include "loop/trainer.hpp"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -11,6 +9,7 @@
 
 #include "atoll/checkpoint.hpp"
 #include "data/batches.hpp"
+#include "fail.hpp"
 #include "loop/engine_model.hpp"
 #include "loop/machine.hpp"
 #include "loop/setup.hpp"
@@ -31,19 +30,6 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
-
-// Files and progress line of a run; only rank 0 has them.
-struct Report {
-  Report(const fs::path& out, const RunOptions& options, std::int64_t first_step)
-      : log(out / "steps.jsonl", first_step + 1), progress(stderr, [&] {
-          auto shown = progress_options_for(stderr);
-          shown.total_steps = options.steps;
-          if (options.quiet) shown.surface = Surface::silent;
-          return shown;
-        }()) {}
-  StepLog log;
-  Progress progress;
-};
 
 // A rank's figures of one step, exchanged as f64.
 struct RankFigures {
@@ -106,14 +92,15 @@ class Trainer {
   std::optional<Tracing> tracing_;
   std::optional<Metrics> metrics_;
   fs::path out_;
-  std::optional<Report> report_;
+  std::optional<StepLog> log_;        // only on rank 0
+  std::optional<Progress> progress_;  // only on rank 0
 };
 
 Trainer::Trainer(atoll::World& world, const RunOptions& options)
     : world_(world),
       options_(options),
       setup_(prepare(world, options)),
-      engine_(setup_.mesh, engine_options(options, setup_.model, setup_.strategy,
+      engine_(setup_.mesh, engine_options(options, setup_.model, setup_.choice.strategy,
                                           setup_.machine.device(), setup_.memory)),
       batches_(setup_.dataset, batch_options(options, *setup_.tokenizer),
                {world.rank(), world.size()}),
@@ -139,7 +126,7 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
       engine_.device().allocate(static_cast<std::size_t>(world.size()) * sizeof(RankFigures));
   count_activations();
   check_memory();
-  first_step_ = start_weights(options_, setup_.model, engine_, *optimizer_);
+  first_step_ = start_weights(options_, engine_, *optimizer_);
   tracing_.emplace(traced_steps(options_, first_step_));
   out_ = run_directory(options_.out, run_name(options_));
   const double peak = setup_.machine.matrix_peak(world_, plan.compute, options_.peak_seconds);
@@ -147,7 +134,11 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
       SpeedBase{options_.warmup_steps, parameter_count(setup_.model), peak, world.size()});
   if (world.rank() == 0) {
     make_directory(out_);
-    report_.emplace(out_, options_, first_step_);
+    log_.emplace(out_ / "steps.jsonl", first_step_ + 1);
+    auto shown = progress_options_for(stderr);
+    shown.total_steps = options_.steps;
+    if (options_.quiet) shown.surface = Surface::silent;
+    progress_.emplace(stderr, shown);
     announce();
   }
 }
@@ -170,11 +161,10 @@ Trainer::~Trainer() {
 void Trainer::check_memory() {
   const std::uint64_t planned = engine_.memory().total();
   if (options_.memory_limit == 0 || planned <= options_.memory_limit) return;
-  throw atoll::Error(
-      atoll::ErrorCode::invalid_argument,
-      fmt::format("--memory-limit: the plan of {} is over {} bytes: use --strategy auto to find a "
-                  "strategy that fits, --recompute full, or a smaller --micro-batch\n{}",
-                  name(setup_.strategy.kind), options_.memory_limit, engine_.memory().to_string()));
+  fail(ErrorCode::invalid_argument,
+       "--memory-limit: the plan of {} is over {} bytes: use --strategy auto to find a "
+       "strategy that fits, --recompute full, or a smaller --micro-batch\n{}",
+       name(setup_.choice.strategy), options_.memory_limit, engine_.memory().to_string());
 }
 
 // Counts the device memory allocated outside the engine.
@@ -191,8 +181,8 @@ void Trainer::announce() {
             static_cast<double>(parameter_count(setup_.model)) / 1e6, options_.dtype, world_.size(),
             engine_.backend());
   log::info("mesh {} ({}); {}: {} replicas of {} shards", setup_.mesh.to_string(),
-            setup_.mesh.reason(), name(setup_.strategy.kind), shape.replicate, shape.shard);
-  if (!setup_.strategy.why.empty()) log::info("{}", setup_.strategy.why);
+            setup_.mesh.reason(), name(setup_.choice.strategy), shape.replicate, shape.shard);
+  if (!setup_.choice.why.empty()) log::info("{}", setup_.choice.why);
   if (!setup_.machine.place.why.empty()) log::info("{}", setup_.machine.place.why);
   log::info("{} samples of {}, {} per step; results in {}", setup_.dataset.size(),
             setup_.dataset.name(), options_.global_batch, out_.string());
@@ -203,8 +193,8 @@ void Trainer::announce() {
   args["world_size"] = world_.size();
   args["threads"] = setup_.machine.threads;
   args["mesh_reason"] = setup_.mesh.reason();
-  args["strategy"] = name(setup_.strategy.kind);
-  args["strategy_reason"] = setup_.strategy.why;
+  args["strategy"] = name(setup_.choice.strategy);
+  args["strategy_reason"] = setup_.choice.why;
   write_json_atomic(out_ / "run_args.json", args);
 }
 
@@ -361,10 +351,8 @@ RunResult Trainer::run() {
     }
     metrics_->add(record);
     result.steps.push_back(record);
-    if (report_) {
-      report_->log.add(record, metrics_->base());
-      report_->progress.step(record, metrics_->running());
-    }
+    if (log_) log_->add(record, metrics_->base());
+    if (progress_) progress_->step(record, metrics_->running());
     const bool last = index + 1 == options_.steps;
     const bool due = options_.checkpoint_every > 0 && (index + 1) % options_.checkpoint_every == 0;
     if (options_.save_checkpoint && (last || due)) {
@@ -373,9 +361,7 @@ RunResult Trainer::run() {
   }
   finish(result, seconds_since(start));
   if (!options_.trace.empty()) {
-    const auto& ranks = setup_.mesh.axis("world").ranks;
-    const auto root = std::ranges::find(ranks, 0) - ranks.begin();
-    tracing_->write(world_, totals_ ? &*totals_ : nullptr, static_cast<int>(root), options_.trace);
+    tracing_->write(setup_.mesh.axis("world"), totals_ ? &*totals_ : nullptr, options_.trace);
   }
   if (!result.steps.empty()) check_transports();
   return result;
@@ -398,11 +384,11 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
   if (!options_.export_weights.empty()) {  // after measuring: the plan excludes the export's memory
     fsdp::export_weights(options_.export_weights, engine_, atoll::DType::f32,
                          [&](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
-                           return hf_name(setup_.model, unit.name(), param.name);
+                           return hf_name(unit.name(), param.name);
                          });
   }
-  if (!report_) return;
-  report_->progress.finish();
+  if (!progress_) return;
+  progress_->finish();
   if (result.steps.empty()) {  // keep the finished run's metrics.json
     return log::warn(
         "the checkpoint already has all {} steps, so no step was run; raise "
@@ -413,22 +399,21 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
     log::info("{}", summary_line(result.summary.speed));
   }
   const auto shape = engine_.sharding();
-  RunInfo info;
-  info.run_name = run_name(options_);
-  info.model = setup_.model.name;
-  info.dataset = options_.data;
-  info.tokenizer = setup_.tokenizer->name();
-  info.strategy = name(setup_.strategy.kind);
-  info.replicate = shape.replicate;
-  info.shard = shape.shard;
-  info.dtype = options_.dtype;
-  info.peak_source = setup_.machine.peak_source();
-  info.peak_memory_bytes = peak;
-  info.proportional_memory_bytes = own;
-  info.planned_memory_bytes = planned;
-  info.device_memory_bytes = measured;
-  info.wall_time_s = wall_seconds;
-  info.transports = transports;
+  const RunInfo info{.run_name = run_name(options_),
+                     .model = setup_.model.name,
+                     .dataset = options_.data,
+                     .tokenizer = std::string(setup_.tokenizer->name()),
+                     .strategy = std::string(name(setup_.choice.strategy)),
+                     .replicate = shape.replicate,
+                     .shard = shape.shard,
+                     .dtype = options_.dtype,
+                     .peak_source = setup_.machine.peak_source(),
+                     .transports = transports,
+                     .peak_memory_bytes = peak,
+                     .planned_memory_bytes = planned,
+                     .device_memory_bytes = measured,
+                     .proportional_memory_bytes = own,
+                     .wall_time_s = wall_seconds};
   log::info(
       "memory per rank: {:.1f} MB planned, {:.1f} MB allocated at peak ({:+.1f} %); {:.1f} MB "
       "resident in the process, shared pages divided among its users",

@@ -1,11 +1,10 @@
 #include "model/activations.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
+#include <span>
 
-#include "atoll/error.hpp"
+#include "fail.hpp"
 
 namespace train {
 namespace {
@@ -13,30 +12,22 @@ namespace {
 using atoll::DType;
 using atoll::View;
 
-constexpr std::size_t alignment = 256;
-
-[[noreturn]] void fail(const std::string& what) {
-  throw atoll::Error(atoll::ErrorCode::invalid_argument, what);
+std::size_t aligned_bytes(View view) {
+  constexpr std::size_t alignment = 256;
+  return (view.bytes() + alignment - 1) / alignment * alignment;
 }
 
 void validate(const ActivationPlan& plan) {
-  if (plan.max_tokens <= 0 || plan.max_seq <= 0 || plan.head_rows <= 0) {
-    fail(fmt::format(
-        "activation plan: max_tokens = {}, max_seq = {}, head_rows = {}: all must be positive",
-        plan.max_tokens, plan.max_seq, plan.head_rows));
-  }
-  if (plan.compute != DType::f32 && plan.compute != DType::bf16) {
-    fail(fmt::format("activation plan: dtype {} is not supported, only f32 and bf16",
-                     atoll::name(plan.compute)));
-  }
-}
-
-View first(View view, std::int64_t count) {
-  return view.part(0, static_cast<std::uint64_t>(count));
+  require(plan.max_tokens > 0 && plan.max_seq > 0 && plan.head_rows > 0,
+          "activation plan: max_tokens = {}, max_seq = {}, head_rows = {}: all must be positive",
+          plan.max_tokens, plan.max_seq, plan.head_rows);
+  require(plan.compute == DType::f32 || plan.compute == DType::bf16,
+          "activation plan: dtype {} is not supported, only f32 and bf16",
+          atoll::name(plan.compute));
 }
 
 // A member of LayerActivations: its elements per token, its dtype, and whether selective
-// recomputation recomputes it.
+// recomputation recomputes it. All layers then share the memory of the first layer's view.
 struct LayerField {
   View LayerActivations::*view;
   std::int64_t width;
@@ -63,11 +54,6 @@ std::array<LayerField, 13> layer_fields(const ModelConfig& config, DType low) {
 
 }  // namespace
 
-std::size_t Activations::Piece::aligned_bytes() const {
-  const std::size_t bytes = static_cast<std::size_t>(count) * size_of(dtype);
-  return (bytes + alignment - 1) / alignment * alignment;
-}
-
 Activations::Activations(const ModelConfig& config, const ActivationPlan& plan)
     : config_(config), plan_(plan) {
   validate(plan);
@@ -75,45 +61,44 @@ Activations::Activations(const ModelConfig& config, const ActivationPlan& plan)
   layers_.resize(plan.recompute == Recompute::full ? 1 : static_cast<std::size_t>(config.layers));
 }
 
-std::vector<Activations::Piece> Activations::pieces() {
-  const ModelConfig& config = config_;
-  const ActivationPlan& plan = plan_;
-  const std::int64_t tokens = plan.max_tokens;
-  const std::int64_t hidden = tokens * config.hidden;
-  const std::int64_t queries = tokens * config.query_width();
-  const std::int64_t keys = tokens * config.kv_width();
-  const std::int64_t head_rows = std::min(plan.head_rows, tokens);
-  const DType low = plan.compute;
-  const bool selective = plan.recompute == Recompute::selective;
-  std::vector<Piece> pieces;
-  for (View& boundary : boundaries_) pieces.push_back({&boundary, hidden, low});
-  for (const LayerField& field : layer_fields(config, low)) {
-    const auto add = [&](LayerActivations& layer) {
-      pieces.push_back({&(layer.*field.view), tokens * field.width, field.dtype});
-    };
-    if (selective && field.cheap) {
-      add(shared_);
-    } else {
-      for (LayerActivations& layer : layers_) add(layer);
+std::vector<View*> Activations::sized_views() {
+  const std::int64_t tokens = plan_.max_tokens;
+  const std::int64_t hidden = tokens * config_.hidden;
+  const std::int64_t queries = tokens * config_.query_width();
+  const std::int64_t keys = tokens * config_.kv_width();
+  const std::int64_t head_rows = std::min(plan_.head_rows, tokens);
+  const DType low = plan_.compute;
+  const bool selective = plan_.recompute == Recompute::selective;
+  std::vector<View*> views;
+  const auto add = [&](View& view, std::int64_t count, DType dtype) {
+    view = View(nullptr, static_cast<std::uint64_t>(count), dtype);
+    views.push_back(&view);
+  };
+  for (View& boundary : boundaries_) add(boundary, hidden, low);
+  for (const LayerField& field : layer_fields(config_, low)) {
+    for (LayerActivations& layer :
+         std::span(layers_).first(selective && field.cheap ? 1 : layers_.size())) {
+      add(layer.*field.view, tokens * field.width, field.dtype);
     }
   }
-  pieces.insert(pieces.end(), {{&backward_.dattended, queries, low},
-                               {&backward_.dq, queries, low},
-                               {&backward_.dk, keys, low},
-                               {&backward_.dv, keys, low},
-                               {&backward_.dnormed, hidden, low},
-                               {&gradient_, hidden, low},
-                               {&head_.normed, hidden, low},
-                               {&head_.inverse, tokens, DType::f32},
-                               {&head_.logits, head_rows * config.vocab, low},
-                               {&rope_table_, plan.max_seq * config.head_dim, DType::f32},
-                               {&total_, 2, DType::f64}});
-  return pieces;
+  add(backward_.dattended, queries, low);
+  add(backward_.dq, queries, low);
+  add(backward_.dk, keys, low);
+  add(backward_.dv, keys, low);
+  add(backward_.dnormed, hidden, low);
+  add(gradient_, hidden, low);
+  add(head_.normed, hidden, low);
+  add(head_.inverse, tokens, DType::f32);
+  add(head_.logits, head_rows * config_.vocab, low);
+  add(rope_table_, plan_.max_seq * config_.head_dim, DType::f32);
+  add(total_, 2, DType::f64);
+  return views;
 }
 
 std::size_t Activations::bytes_for(const ModelConfig& config, const ActivationPlan& plan) {
+  Activations sizes(config, plan);
   std::size_t bytes = 0;
-  for (const Piece& piece : Activations(config, plan).pieces()) bytes += piece.aligned_bytes();
+  for (const View* view : sizes.sized_views()) bytes += aligned_bytes(*view);
   return bytes;
 }
 
@@ -122,65 +107,59 @@ Activations::Activations(const ModelConfig& config, const ActivationPlan& plan,
     : Activations(config, plan) {
   memory_ = device.allocate(bytes_for(config, plan));
   auto* next = static_cast<std::byte*>(memory_.data());
-  for (const Piece& piece : pieces()) {
-    *piece.view = View(next, static_cast<std::uint64_t>(piece.count), piece.dtype);
-    next += piece.aligned_bytes();
+  for (View* view : sized_views()) {
+    view->data = next;
+    next += aligned_bytes(*view);
   }
   if (plan.recompute == Recompute::selective) {
     for (LayerActivations& layer : layers_) {
-      layer.normed1 = shared_.normed1;
-      layer.normed2 = shared_.normed2;
-      layer.hidden = shared_.hidden;
+      layer.normed1 = layers_.front().normed1;
+      layer.normed2 = layers_.front().normed2;
+      layer.hidden = layers_.front().hidden;
     }
   }
   head_.dnormed = backward_.dnormed;  // the head's backward ends before any layer's begins
 }
 
 void Activations::require_fits(const Batch& batch) const {
-  if (batch.rows <= 0 || batch.seq <= 0) {
-    fail(fmt::format("a batch of {} rows of {} tokens: both must be positive", batch.rows,
-                     batch.seq));
-  }
-  if (batch.seq > plan_.max_seq || batch.rows > plan_.max_tokens / batch.seq) {
-    fail(
-        fmt::format("a batch of {} rows of {} tokens; activations were planned for {} tokens in "
-                    "sequences of at most {}",
-                    batch.rows, batch.seq, plan_.max_tokens, plan_.max_seq));
-  }
+  require(batch.rows > 0 && batch.seq > 0, "a batch of {} rows of {} tokens: both must be positive",
+          batch.rows, batch.seq);
+  require(batch.seq <= plan_.max_seq && batch.rows <= plan_.max_tokens / batch.seq,
+          "a batch of {} rows of {} tokens; activations were planned for {} tokens in sequences of "
+          "at most {}",
+          batch.rows, batch.seq, plan_.max_tokens, plan_.max_seq);
+}
+
+// Cuts a view, which has room for max_tokens, to the tokens of the batch.
+View Activations::cut(View view, const Batch& batch) const {
+  const std::uint64_t width = view.count / static_cast<std::uint64_t>(plan_.max_tokens);
+  return view.part(0, static_cast<std::uint64_t>(batch.size()) * width);
 }
 
 View Activations::boundary(std::int64_t n, const Batch& batch) const {
-  return first(boundaries_.at(static_cast<std::size_t>(n)), batch.size() * config_.hidden);
+  return cut(boundaries_.at(static_cast<std::size_t>(n)), batch);
 }
 
 LayerActivations Activations::layer(std::int64_t n, const Batch& batch) const {
-  const LayerActivations& all =
+  LayerActivations layer =
       layers_.at(plan_.recompute == Recompute::full ? 0 : static_cast<std::size_t>(n));
-  LayerActivations cut;
   for (const LayerField& field : layer_fields(config_, plan_.compute)) {
-    cut.*field.view = first(all.*field.view, batch.size() * field.width);
+    layer.*field.view = cut(layer.*field.view, batch);
   }
-  return cut;
+  return layer;
 }
 
 BackwardScratch Activations::backward(const Batch& batch) const {
-  const std::int64_t tokens = batch.size();
-  return {first(backward_.dattended, tokens * config_.query_width()),
-          first(backward_.dq, tokens * config_.query_width()),
-          first(backward_.dk, tokens * config_.kv_width()),
-          first(backward_.dv, tokens * config_.kv_width()),
-          first(backward_.dnormed, tokens * config_.hidden)};
+  return {cut(backward_.dattended, batch), cut(backward_.dq, batch), cut(backward_.dk, batch),
+          cut(backward_.dv, batch), cut(backward_.dnormed, batch)};
 }
 
 HeadActivations Activations::head(const Batch& batch) const {
-  const std::int64_t tokens = batch.size();
-  return {first(head_.normed, tokens * config_.hidden), first(head_.inverse, tokens),
-          first(head_.dnormed, tokens * config_.hidden), head_.logits};
+  return {cut(head_.normed, batch), cut(head_.inverse, batch), cut(head_.dnormed, batch),
+          head_.logits};
 }
 
-View Activations::gradient(const Batch& batch) const {
-  return first(gradient_, batch.size() * config_.hidden);
-}
+View Activations::gradient(const Batch& batch) const { return cut(gradient_, batch); }
 
 // Each block of rows reads and writes the head's whole f32 gradient: 8 bytes per element for 2
 // FLOPs per row. On an H100 (989 TFLOP/s, 3.35 TB/s), up to 1,181 rows are limited by bandwidth.

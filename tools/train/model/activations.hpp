@@ -92,19 +92,13 @@ class Activations {
   std::size_t bytes() const noexcept { return memory_.bytes(); }
 
  private:
-  // A view that the constructor places in the allocation, and its size.
-  struct Piece {
-    atoll::View* view;
-    std::int64_t count;
-    atoll::DType dtype;
-    std::size_t aligned_bytes() const;
-  };
   Activations(const ModelConfig& config, const ActivationPlan& plan);
-  std::vector<Piece> pieces();
+  // Sets the sizes of all views that need memory and returns these views.
+  std::vector<atoll::View*> sized_views();
+  atoll::View cut(atoll::View view, const Batch& batch) const;
 
   ModelConfig config_;
   ActivationPlan plan_;
-  LayerActivations shared_;  // buffers that all layers share under selective recomputation
   atoll::Buffer memory_;
   std::vector<atoll::View> boundaries_;
   std::vector<LayerActivations> layers_;  // one per layer, or one in total under full recomputation

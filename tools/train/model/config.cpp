@@ -7,13 +7,11 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "atoll/error.hpp"
+#include "fail.hpp"
 
 namespace train {
 namespace {
 
-using atoll::Error;
-using atoll::ErrorCode;
 using Json = nlohmann::json;
 
 constexpr std::size_t max_config_bytes = std::size_t{1} << 20;
@@ -36,7 +34,7 @@ class Reader {
   Reader(const Json& json, std::string file) : json_(json), file_(std::move(file)) {}
 
   std::int64_t integer(const char* key) const {
-    if (!present(key)) fail(fmt::format("\"{}\" is missing", key));
+    if (!present(key)) fail(ErrorCode::bad_data, "{}: \"{}\" is missing", file_, key);
     return integer_or(key, 0);
   }
   std::int64_t integer_or(const char* key, std::int64_t fallback) const {
@@ -56,19 +54,19 @@ class Reader {
     const auto found = json_.find(key);
     return found != json_.end() && !found->is_null();
   }
-  [[noreturn]] void fail(const std::string& why, ErrorCode code = ErrorCode::bad_data) const {
-    throw Error(code, fmt::format("{}: {}", file_, why));
-  }
+  const std::string& file() const { return file_; }
   // Newer versions of transformers nest theta in "rope_parameters".
   double rope_theta() const {
     constexpr double fallback = 10000.0;
     if (!present("rope_parameters")) return number_or("rope_theta", fallback);
     const Json& nested = json_["rope_parameters"];
-    if (!nested.is_object()) fail("\"rope_parameters\" is not an object");
+    if (!nested.is_object()) {
+      fail(ErrorCode::bad_data, "{}: \"rope_parameters\" is not an object", file_);
+    }
     const Reader inner(nested, file_);
     const std::string type = inner.text_or("rope_type", "default");
     if (type != "default") {
-      fail(fmt::format("rope_type \"{}\" is not supported", type), ErrorCode::unsupported);
+      fail(ErrorCode::unsupported, "{}: rope_type \"{}\" is not supported", file_, type);
     }
     return inner.number_or("rope_theta", fallback);
   }
@@ -79,7 +77,7 @@ class Reader {
         const char* kind) const {
     if (!present(key)) return fallback;
     const Json& value = json_[key];
-    if (!(value.*is)()) fail(fmt::format("\"{}\" is not {}", key, kind));
+    if (!(value.*is)()) fail(ErrorCode::bad_data, "{}: \"{}\" is not {}", file_, key, kind);
     return value.get<T>();
   }
 
@@ -88,25 +86,24 @@ class Reader {
 };
 
 Json parse_file(const std::filesystem::path& file) {
-  const auto fail = [&](const std::string& why) {
-    throw Error(ErrorCode::bad_data, fmt::format("{}: {}", file.string(), why));
-  };
+  const std::string name = file.string();
   std::ifstream in(file, std::ios::binary);
-  if (!in) throw Error(ErrorCode::io, fmt::format("cannot open {}", file.string()));
+  if (!in) fail(ErrorCode::io, "cannot open {}", name);
   std::string text(max_config_bytes + 1, '\0');
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<std::size_t>(in.gcount()));
-  if (in.bad()) throw Error(ErrorCode::io, fmt::format("cannot read {}", file.string()));
+  if (in.bad()) fail(ErrorCode::io, "cannot read {}", name);
   if (text.size() > max_config_bytes) {
-    fail(fmt::format("larger than {} bytes, so not a model's config.json", max_config_bytes));
+    fail(ErrorCode::bad_data, "{}: larger than {} bytes, so not a model's config.json", name,
+         max_config_bytes);
   }
   Json json;
   try {
     json = Json::parse(text);
   } catch (const Json::parse_error& error) {
-    fail(fmt::format("not JSON at byte {}", error.byte));
+    fail(ErrorCode::bad_data, "{}: not JSON at byte {}", name, error.byte);
   }
-  if (!json.is_object()) fail("not a JSON object at byte 0");
+  if (!json.is_object()) fail(ErrorCode::bad_data, "{}: not a JSON object at byte 0", name);
   return json;
 }
 
@@ -114,13 +111,13 @@ void require_mistral(const Reader& reader) {
   const auto require = [&](const char* key, const std::string& only) {
     const std::string value = reader.text_or(key, only);
     if (value == only) return;
-    reader.fail(fmt::format("{} \"{}\": only \"{}\" is supported", key, value, only),
-                ErrorCode::unsupported);
+    fail(ErrorCode::unsupported, "{}: {} \"{}\": only \"{}\" is supported", reader.file(), key,
+         value, only);
   };
   require("model_type", "mistral");
   require("hidden_act", "silu");
   if (reader.present("rope_scaling")) {
-    reader.fail("rope_scaling is not supported", ErrorCode::unsupported);
+    fail(ErrorCode::unsupported, "{}: rope_scaling is not supported", reader.file());
   }
 }
 
@@ -140,8 +137,8 @@ std::vector<std::string_view> preset_names() {
 ModelConfig preset(std::string_view name, std::int64_t vocab) {
   const auto found = std::ranges::find(presets(), name, &ModelConfig::name);
   if (found == presets().end()) {
-    throw Error(ErrorCode::not_found, fmt::format("unknown model \"{}\"; use one of {}", name,
-                                                  fmt::join(preset_names(), ", ")));
+    fail(ErrorCode::not_found, "unknown model \"{}\"; use one of {}", name,
+         fmt::join(preset_names(), ", "));
   }
   ModelConfig config = *found;
   if (vocab > 0) config.vocab = vocab;
@@ -196,13 +193,10 @@ std::string hf_config_json(const ModelConfig& config, std::string_view torch_dty
 
 void validate(const ModelConfig& config) {
   constexpr std::int64_t million = 1'000'000;
-  const auto fail = [&](const std::string& what) {
-    throw Error(ErrorCode::invalid_argument, fmt::format("model {}: {}", config.name, what));
-  };
   const auto within = [&](std::string_view field, std::int64_t value, std::int64_t low,
                           std::int64_t high) {
-    if (value >= low && value <= high) return;
-    fail(fmt::format("{} = {} is not in [{}, {}]", field, value, low, high));
+    require(value >= low && value <= high, "model {}: {} = {} is not in [{}, {}]", config.name,
+            field, value, low, high);
   };
   within("layers", config.layers, 1, 1000);
   within("hidden", config.hidden, 1, million);
@@ -213,17 +207,14 @@ void validate(const ModelConfig& config) {
   within("vocab", config.vocab, 2, 16 * million);
   within("sliding_window", config.sliding_window, 0, 1000 * million);
   within("max_seq", config.max_seq, 1, 1000 * million);
-  if (config.heads % config.kv_heads != 0) {
-    fail(fmt::format("heads = {} is not a multiple of kv_heads = {}", config.heads,
-                     config.kv_heads));
-  }
-  if (config.head_dim % 2 != 0) fail(fmt::format("head_dim = {} is odd", config.head_dim));
-  if (!(config.rope_theta > 0.0 && config.rope_theta < 1e12)) {
-    fail(fmt::format("rope_theta = {} is not in (0, 1e12)", config.rope_theta));
-  }
-  if (!(config.rms_eps >= 0.0 && config.rms_eps < 1.0)) {
-    fail(fmt::format("rms_eps = {} is not in [0, 1)", config.rms_eps));
-  }
+  require(config.heads % config.kv_heads == 0,
+          "model {}: heads = {} is not a multiple of kv_heads = {}", config.name, config.heads,
+          config.kv_heads);
+  require(config.head_dim % 2 == 0, "model {}: head_dim = {} is odd", config.name, config.head_dim);
+  require(config.rope_theta > 0.0 && config.rope_theta < 1e12,
+          "model {}: rope_theta = {} is not in (0, 1e12)", config.name, config.rope_theta);
+  require(config.rms_eps >= 0.0 && config.rms_eps < 1.0, "model {}: rms_eps = {} is not in [0, 1)",
+          config.name, config.rms_eps);
 }
 
 std::int64_t parameter_count(const ModelConfig& config) {

@@ -148,7 +148,7 @@ class Ops {
   // Bytes of device memory that this object holds; host memory is not counted.
   virtual std::uint64_t device_bytes() const { return 0; }
   // Allocates scratch for these shapes ahead of their first use. Throws Error(unsupported) for a
-  // width that the kernels do not support.
+  // width that the kernels do not support. By default, scratch grows on demand.
   virtual void reserve([[maybe_unused]] atoll::Stream& stream,
                        [[maybe_unused]] const LargestShapes& shapes) {}
 
@@ -170,32 +170,49 @@ class Ops {
   virtual void multiply(atoll::Stream& stream, const Product& product, atoll::ConstView a,
                         atoll::ConstView b, atoll::View c, atoll::ConstView residual) = 0;
 
-  virtual void rms_norm_forward(atoll::Stream& stream, const RmsNormForward& args) = 0;
-  virtual void rms_norm_backward(atoll::Stream& stream, const RmsNormBackward& args) = 0;
+  void rms_norm_forward(atoll::Stream& stream, const RmsNormForward& args);
+  void rms_norm_backward(atoll::Stream& stream, const RmsNormBackward& args);
 
   // table: f32 [positions, head_dim]. Each row has head_dim / 2 cosines, then as many sines, of
   // position * theta^(-2k / head_dim).
-  virtual void rope_table(atoll::Stream& stream, atoll::View table, std::int64_t head_dim,
-                          double theta) = 0;
-  virtual void rope(atoll::Stream& stream, const Rope& args) = 0;
+  void rope_table(atoll::Stream& stream, atoll::View table, std::int64_t head_dim, double theta);
+  void rope(atoll::Stream& stream, const Rope& args);
 
-  virtual void attention_forward(atoll::Stream& stream, const AttentionForward& args) = 0;
-  virtual void attention_backward(atoll::Stream& stream, const AttentionBackward& args) = 0;
+  void attention_forward(atoll::Stream& stream, const AttentionForward& args);
+  void attention_backward(atoll::Stream& stream, const AttentionBackward& args);
 
-  virtual void swiglu_forward(atoll::Stream& stream, atoll::ConstView gate, atoll::ConstView up,
-                              atoll::View out) = 0;
-  virtual void swiglu_backward(atoll::Stream& stream, const SwigluBackward& args) = 0;
+  void swiglu_forward(atoll::Stream& stream, atoll::ConstView gate, atoll::ConstView up,
+                      atoll::View out);
+  void swiglu_backward(atoll::Stream& stream, const SwigluBackward& args);
 
   // out [n, width] = rows of table [vocab, width]. A token or label outside the vocabulary raises
   // Error(invalid_argument) on the stream, at check_ids() at the latest.
-  virtual void embedding_forward(atoll::Stream& stream, atoll::ConstView tokens,
-                                 atoll::ConstView table, atoll::View out, std::int64_t width) = 0;
-  virtual void embedding_backward(atoll::Stream& stream, const EmbeddingBackward& args) = 0;
+  void embedding_forward(atoll::Stream& stream, atoll::ConstView tokens, atoll::ConstView table,
+                         atoll::View out, std::int64_t width);
+  void embedding_backward(atoll::Stream& stream, const EmbeddingBackward& args);
 
-  virtual void cross_entropy(atoll::Stream& stream, const CrossEntropy& args) = 0;
+  void cross_entropy(atoll::Stream& stream, const CrossEntropy& args);
   // Reports invalid ids of all previous calls. Separate, so that a GPU does not wait for the host
   // after each call.
   virtual void check_ids([[maybe_unused]] atoll::Stream& stream) {}
+
+ private:
+  // The functions above call these with checked arguments.
+  virtual void run(atoll::Stream& stream, const RmsNormForward& args) = 0;
+  virtual void run(atoll::Stream& stream, const RmsNormBackward& args) = 0;
+  virtual void run(atoll::Stream& stream, const Rope& args) = 0;
+  virtual void run(atoll::Stream& stream, const AttentionForward& args) = 0;
+  virtual void run(atoll::Stream& stream, const AttentionBackward& args) = 0;
+  virtual void run(atoll::Stream& stream, const SwigluBackward& args) = 0;
+  virtual void run(atoll::Stream& stream, const EmbeddingBackward& args) = 0;
+  virtual void run(atoll::Stream& stream, const CrossEntropy& args) = 0;
+  virtual void run_rope_table(atoll::Stream& stream, atoll::View table, std::int64_t head_dim,
+                              double theta) = 0;
+  virtual void run_swiglu_forward(atoll::Stream& stream, atoll::ConstView gate, atoll::ConstView up,
+                                  atoll::View out) = 0;
+  virtual void run_embedding_forward(atoll::Stream& stream, atoll::ConstView tokens,
+                                     atoll::ConstView table, atoll::View out,
+                                     std::int64_t width) = 0;
 };
 
 }  // namespace train

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/config.hpp"
@@ -12,14 +13,14 @@
 namespace train {
 
 struct ParamSpec {
-  std::string name;     // name within the unit: "self_attn.q_proj.weight"
-  std::string hf_name;  // name in Hugging Face files: "model.layers.0.self_attn.q_proj.weight"
+  std::string name;  // name within the unit: "self_attn.q_proj.weight"
   std::vector<std::int64_t> shape;
   // Initial values are normal with this mean and deviation: (1, 0) for norms, (0, 0.02) for
   // matrices. o_proj and down_proj add to the residual stream and use 0.02 / sqrt(2 layers), so
   // that its initial variance does not grow with depth.
   float mean = 0;
   float deviation = 0;
+  std::string hf_name{};  // name in Hugging Face files: "model.layers.0.self_attn.q_proj.weight"
 
   std::int64_t count() const noexcept;
 };
@@ -27,6 +28,9 @@ struct ParamSpec {
 // layers + 2: unit 0 is "embed", unit n + 1 is "layers.n", and the last is "head".
 std::size_t unit_count(const ModelConfig& config) noexcept;
 std::string unit_name(const ModelConfig& config, std::size_t unit);
+
+// The name in a Hugging Face checkpoint of a unit's parameter.
+std::string hf_name(std::string_view unit, std::string_view param);
 
 // Parameters of a unit. embed: embed_tokens.weight. layers.N: nine tensors. head: norm.weight and,
 // unless the embedding is tied, lm_head.weight.

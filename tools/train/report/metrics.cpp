@@ -1,5 +1,6 @@
 #include "report/metrics.hpp"
 
+#include <algorithm>
 #include <numeric>
 
 namespace train {
@@ -65,26 +66,19 @@ Speed speed_of(const StepRecord& sums, const SpeedBase& base, std::int64_t steps
 }
 
 void Metrics::add(const StepRecord& step) {
-  if (steps_ == 0) loss_first_ = loss_min_ = step.loss;
-  loss_min_ = std::min(*loss_min_, step.loss);
-  if (steps_ < loss_window) {
-    last_losses_.push_back(step.loss);
-  } else {
-    last_losses_[static_cast<std::size_t>(steps_ % loss_window)] = step.loss;
-  }
-  ++steps_;
-  accumulate(step, all_);
-  if (steps_ > base_.warmup_steps) accumulate(step, timed_);
+  if (summary_.steps == 0) summary_.loss_first = summary_.loss_min = step.loss;
+  summary_.loss_min = std::min(*summary_.loss_min, step.loss);
+  last_losses_.push_back(step.loss);
+  if (last_losses_.size() > loss_window) last_losses_.pop_front();
+  accumulate(step, summary_.totals);
+  if (++summary_.steps <= base_.warmup_steps) return;
+  ++summary_.timed_steps;
+  accumulate(step, timed_);
 }
 
 Summary Metrics::summary() const {
-  Summary summary{.steps = steps_,
-                  .timed_steps = timed_steps(),
-                  .totals = all_,
-                  .loss_first = loss_first_,
-                  .loss_last = std::nullopt,
-                  .loss_min = loss_min_,
-                  .speed = running()};
+  Summary summary = summary_;
+  summary.speed = running();
   if (!last_losses_.empty()) {
     summary.loss_last = std::accumulate(last_losses_.begin(), last_losses_.end(), 0.0) /
                         static_cast<double>(last_losses_.size());
@@ -92,6 +86,6 @@ Summary Metrics::summary() const {
   return summary;
 }
 
-Speed Metrics::running() const { return speed_of(timed_, base_, timed_steps()); }
+Speed Metrics::running() const { return speed_of(timed_, base_, summary_.timed_steps); }
 
 }  // namespace train

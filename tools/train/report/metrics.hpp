@@ -4,12 +4,11 @@
 // positions hold none. real + padded = positions computed. All counts include all ranks.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
-#include <vector>
 
 namespace train {
 
@@ -81,7 +80,7 @@ struct Summary {
   Speed speed;  // rates of the steps after the warm-up
 };
 
-inline constexpr std::int64_t loss_window = 20;
+inline constexpr std::size_t loss_window = 20;
 
 class Metrics {
  public:
@@ -96,16 +95,10 @@ class Metrics {
   Speed running() const;
 
  private:
-  std::int64_t timed_steps() const {
-    return std::max<std::int64_t>(steps_ - base_.warmup_steps, 0);
-  }
-
   SpeedBase base_;
-  std::int64_t steps_ = 0;
-  StepRecord all_;    // sum of the records of all steps
-  StepRecord timed_;  // sum of the records of the steps after the warm-up
-  std::optional<double> loss_first_, loss_min_;
-  std::vector<double> last_losses_;  // ring buffer of loss_window entries
+  Summary summary_;                 // figures of all steps, still without loss_last and speed
+  StepRecord timed_;                // sum of the records of the steps after the warm-up
+  std::deque<double> last_losses_;  // at most loss_window entries
 };
 
 }  // namespace train

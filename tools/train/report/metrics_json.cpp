@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "atoll/error.hpp"
+#include "fail.hpp"
 #include "report/files.hpp"
 
 namespace train {
@@ -116,17 +116,14 @@ json step_json(const StepRecord& step, const SpeedBase& base) {
 StepLog::StepLog(const std::filesystem::path& file, std::int64_t first_step) : file_(file) {
   write_file_atomic(file, first_step > 1 ? lines_before(file, first_step) : "");
   out_.open(file, std::ios::app);
-  if (!out_)
-    throw atoll::Error(atoll::ErrorCode::io,
-                       fmt::format("{}: cannot be opened for writing", file.string()));
+  if (!out_) fail(ErrorCode::io, "{}: cannot be opened for writing", file.string());
 }
 
 void StepLog::add(const StepRecord& step, const SpeedBase& base) {
   out_ << step_json(step, base).dump() << '\n' << std::flush;
   if (!out_) {
-    throw atoll::Error(atoll::ErrorCode::io,
-                       fmt::format("{}: writing the line of step {} failed (disk full?)",
-                                   file_.string(), step.step));
+    fail(ErrorCode::io, "{}: writing the line of step {} failed (disk full?)", file_.string(),
+         step.step);
   }
 }
 

@@ -27,8 +27,7 @@ constexpr std::size_t longest_name = 64;
 constexpr std::string_view rack_prefix = "rack:";
 
 std::string shown_as(std::string_view name) {
-  return printable(name, longest_name) +
-         (name.size() > longest_name ? "..." : "");
+  return printable(name, longest_name) + (name.size() > longest_name ? "..." : "");
 }
 
 const CatalogFile* find_file(std::string_view name) noexcept {

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 
+#include "affinity.hpp"
 #include "path_level.hpp"
 #include "pcie_rate.hpp"
 
@@ -196,7 +196,7 @@ Machine::Machine(const Topology& machine, std::span<const RankSite> sites, const
   look_at_gpus();
   for (const TopologyNic& nic : topology.nics) {
     is_rdma.push_back(doctor::is_rdma(nic));
-    may_be_active.push_back(doctor::may_be_active(nic));
+    may_be_active.push_back(atoll::may_be_active(nic));
   }
 }
 
@@ -344,10 +344,6 @@ bool is_plain(std::string_view word) {
              std::string_view::npos;
 }
 
-bool may_be_active(const TopologyNic& nic) {
-  return !nic.is_virtual && (nic.state.empty() || nic.state == "active");
-}
-
 bool is_card(const TopologyGpu& gpu) {
   constexpr std::array words{"PCIe",   "PCIE",  "H100 NVL", "H200 NVL", "RTX",   "GeForce",
                              "Quadro", "TITAN", "A30",      "A40",      "A6000", "DGXS"};
@@ -386,11 +382,7 @@ Setting setting_of(const TopologyHost& host, std::string_view name) {
   return {};
 }
 
-bool is_on(std::string_view setting) {
-  long long value = 0;
-  std::from_chars(setting.data(), setting.data() + setting.size(), value);
-  return value != 0;
-}
+bool is_on(std::string_view setting) { return take_number<long long>(setting).value_or(0) != 0; }
 
 void Range::add(double value) {
   least_ = empty_ ? value : std::min(least_, value);

@@ -190,8 +190,6 @@ extern const std::span<const CheckRow> rank_checks;
 
 // True for NICs that support RDMA verbs; false for plain and virtual network interfaces.
 bool is_rdma(const TopologyNic& nic);
-// True for physical ports that are active, or whose state no source reports.
-bool may_be_active(const TopologyNic& nic);
 bool has_rdma(const Machine& machine, const HostView& view);
 // Returns the ids of all NICs that are nearest to some GPU of the host. Empty when no source shows
 // the PCI paths.

@@ -1,5 +1,6 @@
 // Runs all checks in the order of their areas and sorts their findings by severity.
 #include <algorithm>
+#include <array>
 
 #include "inspect/doctor/check.hpp"
 
@@ -8,17 +9,13 @@ namespace {
 
 using doctor::CheckRow;
 
-// Returns the last check of a diagnosis. It reports the findings of the planner that belong to no
-// other check.
-Check mesh_check(const MeshPlan* plan, const std::vector<Finding>& said) {
-  Check check{.id = "mesh", .title = "The planner finds no fault with the mesh", .reason = ""};
-  check.status = said.empty() ? CheckStatus::ok : CheckStatus::finding;
-  if (plan == nullptr) {
-    check.status = CheckStatus::not_checked;
-    check.reason = "no mesh";
-  }
-  return check;
-}
+// The last check of a diagnosis. It reports the findings of the planner that belong to no other
+// check.
+constexpr CheckRow mesh_row{"mesh", "The planner finds no fault with the mesh",
+                            [](const doctor::Machine& machine, doctor::CheckResult& result) {
+                              if (machine.plan != nullptr) result.looked();
+                            },
+                            "no mesh"};
 
 }  // namespace
 
@@ -35,37 +32,27 @@ Diagnosis diagnose(const Topology& topology, std::span<const RankSite> ranks,
     return taken;
   };
   Diagnosis diagnosis;
-  const auto append = [&](std::vector<Finding> findings) {
-    for (Finding& finding : findings) diagnosis.findings.push_back(std::move(finding));
+  // Runs a check. `said` are the planner's findings that replace its own.
+  const auto run = [&](const CheckRow& row, std::vector<Finding> said) {
+    doctor::CheckResult result;
+    row.run(machine, result);
+    if (!said.empty()) result.said_elsewhere();
+    diagnosis.checks.push_back(result.check(row));
+    for (Finding& finding : said.empty() ? result.findings(row.id) : std::move(said))
+      diagnosis.findings.push_back(std::move(finding));
   };
   for (const auto& area : {doctor::gpu_fabric_checks, doctor::pcie_checks, doctor::gpu_checks,
                            doctor::network_checks, doctor::gpu_network_checks,
-                           doctor::environment_checks, doctor::nccl_checks, doctor::rank_checks}) {
-    for (const CheckRow& row : area) {
-      doctor::CheckResult result;
-      row.run(machine, result);
-      std::vector<Finding> said = take_planned(row.id);
-      if (!said.empty()) result.said_elsewhere();
-      diagnosis.checks.push_back(result.check(row));
-      append(said.empty() ? result.findings(row.id) : std::move(said));
-    }
-  }
-  diagnosis.checks.push_back(mesh_check(plan, planned));
-  append(std::move(planned));
+                           doctor::environment_checks, doctor::nccl_checks, doctor::rank_checks})
+    for (const CheckRow& row : area) run(row, take_planned(row.id));
+  run(mesh_row, std::move(planned));
   std::ranges::stable_sort(diagnosis.findings, std::ranges::greater(), &Finding::severity);
   return diagnosis;
 }
 
 std::string_view name(CheckStatus status) noexcept {
-  switch (status) {
-    case CheckStatus::ok:
-      return "ok";
-    case CheckStatus::finding:
-      return "finding";
-    case CheckStatus::not_checked:
-      return "not_checked";
-  }
-  return "not_checked";
+  constexpr std::array<std::string_view, 3> names{"ok", "finding", "not_checked"};
+  return names[static_cast<std::size_t>(status)];
 }
 
 }  // namespace atoll_v1::atoll

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 
 #include "inspect/doctor/check.hpp"
 
@@ -114,17 +113,6 @@ void gpus_hidden(const Machine& machine, CheckResult& result) {
 
 using Version = std::array<int, 3>;
 
-Version version_of(std::string_view text) {
-  Version version{};
-  std::size_t part = 0;
-  for (const std::string_view word : words_of(text, ".")) {
-    if (part == version.size()) break;
-    int& number = version[part++];
-    std::from_chars(word.data(), word.data() + word.size(), number);
-  }
-  return version;
-}
-
 int highest_generation(const Machine& machine, const HostView& view) {
   int highest = 0;
   for (const std::size_t gpu : view.gpus)
@@ -138,7 +126,7 @@ void hwloc_version(const Machine& machine, CheckResult& result) {
   constexpr Version sees_nvlink{2, 5, 0}, last_doubling{2, 9, 0}, sees_hopper{2, 12, 0};
   if (machine.topology.gpus.empty()) return;
   each_host(machine, result, fact::hwloc_version, [&](const HostView& view, std::string_view text) {
-    const Version version = version_of(text);
+    const Version version = parse_version(text);
     const int generation = highest_generation(machine, view);
     if (version < sees_nvlink) return;
     if (version <= last_doubling && (generation == 3 || generation == 4)) {

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <set>
 
 #include "inspect/doctor/check.hpp"
@@ -210,11 +209,7 @@ void mtu_differs(const Machine& machine, CheckResult& result) {
 
 // Returns the first number of a firmware version: 28 for "28.39.1002". On NVIDIA's adapters this
 // number identifies the type of device.
-int firmware_family(std::string_view version) {
-  int family = -1;
-  std::from_chars(version.data(), version.data() + version.size(), family);
-  return family;
-}
+int firmware_family(std::string_view version) { return take_number<int>(version).value_or(-1); }
 
 void firmware_differs(const Machine& machine, CheckResult& result) {
   // NICs that should have the same firmware: those of one PCI device id, or of one link layer and

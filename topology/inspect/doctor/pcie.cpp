@@ -39,26 +39,21 @@ struct PciLink {
   double gt_s = 0, gt_s_max = 0, width = 0, width_max = 0;  // 0 for an unknown rate or width
 };
 
+// The PCIe links of all GPUs, or of all NICs.
 class PciLinks {
  public:
-  explicit PciLinks(const Machine& machine) : gpus_(machine.gpu_facts), nics_(machine.nic_facts) {}
-  PciLink operator[](const Device& device) {
-    Columns& columns = device.is_nic ? nics_ : gpus_;
-    const auto read = [&](Numbers& column) { return column[device.number].value_or(0); };
-    return {read(columns.gt_s), read(columns.gt_s_max), read(columns.width),
-            read(columns.width_max)};
+  explicit PciLinks(const FactColumns& facts)
+      : gt_s_(facts[fact::pci_gt_s]),
+        gt_s_max_(facts[fact::pci_gt_s_max]),
+        width_(facts[fact::pci_width]),
+        width_max_(facts[fact::pci_width_max]) {}
+  PciLink operator[](std::size_t device) {
+    return {gt_s_[device].value_or(0), gt_s_max_[device].value_or(0), width_[device].value_or(0),
+            width_max_[device].value_or(0)};
   }
 
  private:
-  struct Columns {
-    explicit Columns(const FactColumns& facts)
-        : gt_s(facts[fact::pci_gt_s]),
-          gt_s_max(facts[fact::pci_gt_s_max]),
-          width(facts[fact::pci_width]),
-          width_max(facts[fact::pci_width_max]) {}
-    Numbers gt_s, gt_s_max, width, width_max;
-  };
-  Columns gpus_, nics_;
+  Numbers gt_s_, gt_s_max_, width_, width_max_;
 };
 
 // True for PCIe links that a virtual machine emulates: they show 2.5 GT/s, one lane or no lanes.
@@ -75,10 +70,10 @@ std::string carries(double gt_s, double width, double gt_s_max, double width_max
 }
 
 void pcie_width(const Machine& machine, CheckResult& result) {
-  PciLinks links(machine);
+  PciLinks of_gpus(machine.gpu_facts), of_nics(machine.nic_facts);
   each_pci_device(machine, result, fact::pci_width, [&](const Device& device, std::string_view) {
     const HostView& view = host_of(machine, device);
-    const PciLink link = links[device];
+    const PciLink link = (device.is_nic ? of_nics : of_gpus)[device.number];
     if (is_emulated(view, link))
       return result.not_checked("a virtual machine shows emulated PCIe links");
     if (link.width <= 0 || link.width_max <= 0)
@@ -117,10 +112,10 @@ Problem slow_link(const PciLink& link, double port_gbyte_s) {
 }
 
 void pcie_speed(const Machine& machine, CheckResult& result) {
-  PciLinks links(machine);
+  PciLinks of_gpus(machine.gpu_facts), of_nics(machine.nic_facts);
   each_pci_device(machine, result, fact::pci_gt_s, [&](const Device& device, std::string_view) {
     const HostView& view = host_of(machine, device);
-    const PciLink link = links[device];
+    const PciLink link = (device.is_nic ? of_nics : of_gpus)[device.number];
     if (is_emulated(view, link))
       return result.not_checked("a virtual machine shows emulated PCIe links");
     if (link.gt_s <= 0 || link.gt_s_max <= 0) return result.lacks(*view.host, fact::pci_gt_s_max);

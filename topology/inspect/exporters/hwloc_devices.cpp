@@ -202,16 +202,11 @@ class Arranger {
 
 }  // namespace
 
-std::string GpuName::text() const {
-  switch (driver) {
-    case GpuDriver::nvml:
-      return fmt::format("nvml{}", number);
-    case GpuDriver::rsmi:
-      return fmt::format("rsmi{}", number);
-    case GpuDriver::unknown:
-      break;
-  }
-  return fmt::format("gpu{}", number);
+const DriverNames& names_of(GpuDriver driver) {
+  static constexpr std::array<DriverNames, 3> names{{{"nvml", " subtype=\"NVML\"", "NVIDIAUUID"},
+                                                     {"rsmi", " subtype=\"RSMI\"", "AMDUUID"},
+                                                     {"gpu", "", ""}}};
+  return names[static_cast<std::size_t>(driver)];
 }
 
 HwlocDevices arrange_devices(const Topology& topology, const HwlocLayout& layout,

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "atoll/topology.hpp"
@@ -84,8 +85,15 @@ enum class GpuDriver {
 struct GpuName {
   GpuDriver driver = GpuDriver::unknown;
   int number = 0;
-  std::string text() const;
 };
+
+// hwloc's names for the GPUs of a driver.
+struct DriverNames {
+  std::string_view device;   // beginning of the name of the OS device
+  std::string_view subtype;  // attribute of the OS device in the XML
+  std::string_view uuid;     // name of the <info> that has the UUID
+};
+const DriverNames& names_of(GpuDriver driver);
 
 // The OS device of an adapter with its ports.
 struct AdapterEntry {

@@ -19,13 +19,6 @@ constexpr std::array kept_facts{fact::kernel_release, fact::pci_device, fact::pc
                                 fact::pci_gbyte_s,    fact::xgmi_hive,  fact::lid,
                                 fact::node_guid};
 
-void say_facts(std::string_view what, const std::set<std::string>& names,
-               std::vector<std::string>& lost) {
-  if (!names.empty())
-    lost.push_back(
-        fmt::format("facts of {}: {}", what, enumerate(std::vector(names.begin(), names.end()))));
-}
-
 void collect(const Facts& facts, std::set<std::string>& names) {
   for (const auto& [name, unused] : facts)
     if (std::ranges::find(kept_facts, name) == kept_facts.end()) names.insert(name);
@@ -42,33 +35,13 @@ std::string_view read_layer(const TopologyNic& nic, const PciSlot& slot) {
   return nic_layer(traits);
 }
 
-void find_lost_nics(const HwlocDevices& devices, std::vector<std::string>& lost) {
-  std::set<std::string> facts;
-  std::vector<std::string> rates, layers, states;
-  for (const auto& slot : devices.slots)
-    for (const AdapterEntry& adapter : slot->adapters)
-      for (const TopologyNic* nic : adapter.ports) {
-        collect(nic->facts, facts);
-        if (nic->rate_gbit_s) rates.push_back(nic->id);
-        if (!nic->layer.empty() && read_layer(*nic, *slot) != nic->layer) layers.push_back(nic->id);
-        if (!nic->state.empty() && port_state_number(nic->state).empty()) states.push_back(nic->id);
-      }
-  const auto say = [&](std::string_view what, const std::vector<std::string>& ids) {
-    if (!ids.empty()) lost.push_back(fmt::format("{} of {}", what, enumerate(ids)));
-  };
-  say_facts("NICs", facts, lost);
-  say("the rate", rates);
-  say("the link layer", layers);
-  say("the state", states);
-}
-
 }  // namespace
 
 void find_lost(const Topology& topology, const HwlocDevices& devices,
                std::vector<std::string>& lost) {
   const TopologyHost& host = topology.hosts.front();
-  std::set<std::string> host_facts, gpu_facts;
-  std::vector<std::string> partitioned, nameless;
+  std::set<std::string> host_facts, gpu_facts, nic_facts;
+  std::vector<std::string> partitioned, nameless, rates, layers, states;
   collect(host.facts, host_facts);
   for (const TopologyGpu& gpu : topology.gpus) {
     collect(gpu.facts, gpu_facts);
@@ -76,12 +49,27 @@ void find_lost(const Topology& topology, const HwlocDevices& devices,
     if (!gpu.uuid.empty() && devices.gpus.at(gpu.id).driver == GpuDriver::unknown)
       nameless.push_back(gpu.id);
   }
-  say_facts("the host", host_facts, lost);
-  say_facts("GPUs", gpu_facts, lost);
-  if (!partitioned.empty())
-    lost.push_back(fmt::format("the partitions of {}", enumerate(partitioned)));
-  if (!nameless.empty()) lost.push_back(fmt::format("the UUID of {}", enumerate(nameless)));
-  find_lost_nics(devices, lost);
+  for (const auto& slot : devices.slots)
+    for (const AdapterEntry& adapter : slot->adapters)
+      for (const TopologyNic* nic : adapter.ports) {
+        collect(nic->facts, nic_facts);
+        if (nic->rate_gbit_s) rates.push_back(nic->id);
+        if (!nic->layer.empty() && read_layer(*nic, *slot) != nic->layer) layers.push_back(nic->id);
+        if (!nic->state.empty() && port_state_number(nic->state).empty()) states.push_back(nic->id);
+      }
+  const auto say = [&](std::string_view what, const auto& names) {
+    if (!names.empty())
+      lost.push_back(fmt::format("{} {}", what,
+                                 enumerate(std::vector<std::string>(names.begin(), names.end()))));
+  };
+  say("facts of the host:", host_facts);
+  say("facts of GPUs:", gpu_facts);
+  say("the partitions of", partitioned);
+  say("the UUID of", nameless);
+  say("facts of NICs:", nic_facts);
+  say("the rate of", rates);
+  say("the link layer of", layers);
+  say("the state of", states);
   if (host.id != host.name) lost.push_back(fmt::format("the id of the host, {}", host.id));
   if (host.threads < host.host_threads)
     lost.push_back(

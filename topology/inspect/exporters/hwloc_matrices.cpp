@@ -18,10 +18,6 @@ constexpr double least_mbyte_s = 1;
 constexpr double most_mbyte_s = 1e12;
 constexpr std::size_t values_per_line = 10;
 
-bool is_amd(GpuDriver driver) { return driver == GpuDriver::rsmi; }
-bool is_not_amd(GpuDriver driver) { return driver != GpuDriver::rsmi; }
-bool is_any(GpuDriver) { return true; }
-
 // Prints the words as elements of several values each, like libhwloc. The attribute `length` must
 // be exact for libhwloc's built-in parser.
 void print_lines(std::string_view tag, const std::vector<std::string>& words, std::string& text) {
@@ -38,7 +34,9 @@ void print_lines(std::string_view tag, const std::vector<std::string>& words, st
 HwlocMatrices::HwlocMatrices(const Topology& topology, const HwlocDevices& devices,
                              const HwlocLayout& layout, std::vector<std::string>& lost)
     : lost_(lost), host_(topology.hosts.front().id) {
-  for (const TopologyGpu& gpu : topology.gpus) gpus_.insert(gpu.id);
+  for (const auto& slot : devices.slots)
+    for (const TopologyGpu* gpu : slot->gpus) ordered_gpus_.push_back(gpu->id);
+  gpus_.insert(ordered_gpus_.begin(), ordered_gpus_.end());
   for (const LayoutPart& part : layout.parts())
     if (part.kind == LayoutKind::package)
       packages_.insert(fmt::format("{}/package{}", host_, part.number));
@@ -53,7 +51,9 @@ HwlocMatrices::HwlocMatrices(const Topology& topology, const HwlocDevices& devic
   }
   name_switches(devices);
   add_nvlinks(devices);
-  add_xgmi(devices);
+  if (!xgmi_.empty())
+    matrices_.push_back(
+        {.name = topology_sources::xgmi_matrix, .ends = ordered_gpus_, .mbyte_s = xgmi_});
   add_zeros(topology, devices);
 }
 
@@ -124,20 +124,12 @@ void HwlocMatrices::name_switches(const HwlocDevices& devices) {
         fmt::format("the information that {} also connects other hosts", enumerate(elsewhere)));
 }
 
-std::vector<std::string> HwlocMatrices::gpus_of(const HwlocDevices& devices,
-                                                bool (*holds)(GpuDriver)) const {
-  std::vector<std::string> ids;
-  for (const auto& slot : devices.slots)
-    for (const TopologyGpu* gpu : slot->gpus)
-      if (holds(devices.gpus.at(gpu->id).driver)) ids.push_back(gpu->id);
-  return ids;
-}
-
 void HwlocMatrices::add_nvlinks(const HwlocDevices& devices) {
   if (nvlink_.empty()) return;
-  Matrix matrix{.name = topology_sources::nvlink_matrix,
-                .ends = gpus_of(devices, is_not_amd),
-                .mbyte_s = nvlink_};
+  Matrix matrix{.name = topology_sources::nvlink_matrix, .ends = {}, .mbyte_s = nvlink_};
+  std::ranges::copy_if(ordered_gpus_, std::back_inserter(matrix.ends), [&](const std::string& id) {
+    return devices.gpus.at(id).driver != GpuDriver::rsmi;
+  });
   std::set<std::string> ends(matrix.ends.begin(), matrix.ends.end());
   // NVLinks of an AMD GPU are probably an error in the topology, but they are written.
   for (const auto& [pair, unused] : nvlink_)
@@ -151,12 +143,6 @@ void HwlocMatrices::add_nvlinks(const HwlocDevices& devices) {
   matrices_.push_back(std::move(matrix));
 }
 
-void HwlocMatrices::add_xgmi(const HwlocDevices& devices) {
-  if (xgmi_.empty()) return;
-  matrices_.push_back(
-      {.name = topology_sources::xgmi_matrix, .ends = gpus_of(devices, is_any), .mbyte_s = xgmi_});
-}
-
 void HwlocMatrices::add_zeros(const Topology& topology, const HwlocDevices& devices) {
   const bool none = topology.hosts.front().gpu_links != IslandState::unknown;
   if (!none || !matrices_.empty() || gpus_.empty() || without_rate_ > 0) return;
@@ -164,11 +150,13 @@ void HwlocMatrices::add_zeros(const Topology& topology, const HwlocDevices& devi
     lost_.emplace_back("the information that the GPU has no links");
     return;
   }
-  matrices_.push_back({.name = gpus_of(devices, is_amd).empty() ? topology_sources::nvlink_matrix
-                                                                : topology_sources::xgmi_matrix,
-                       .ends = gpus_of(devices, is_any),
-                       .mbyte_s = {},
-                       .zeros = true});
+  const bool has_amd = std::ranges::any_of(
+      devices.gpus, [](const auto& gpu) { return gpu.second.driver == GpuDriver::rsmi; });
+  matrices_.push_back(
+      {.name = has_amd ? topology_sources::xgmi_matrix : topology_sources::nvlink_matrix,
+       .ends = ordered_gpus_,
+       .mbyte_s = {},
+       .zeros = true});
 }
 
 void HwlocMatrices::set_id(const std::string& name, std::string_view type, std::uint64_t id) {

@@ -48,15 +48,14 @@ class HwlocMatrices {
   bool is_gpu(const std::string& name) const { return gpus_.contains(name); }
   void read_links(const Topology& topology);
   void add_nvlinks(const HwlocDevices& devices);
-  void add_xgmi(const HwlocDevices& devices);
   void add_zeros(const Topology& topology, const HwlocDevices& devices);
   void name_switches(const HwlocDevices& devices);
-  std::vector<std::string> gpus_of(const HwlocDevices& devices, bool (*holds)(GpuDriver)) const;
   void print(const Matrix& matrix, std::string& text) const;
 
   std::vector<std::string>& lost_;
   std::string host_;
   std::set<std::string> gpus_, packages_, switch_names_;
+  std::vector<std::string> ordered_gpus_;  // the GPUs in the order of the file
   std::map<Pair, double> nvlink_, xgmi_;
   std::size_t without_rate_ = 0;
   std::vector<HwlocSwitch> switches_;

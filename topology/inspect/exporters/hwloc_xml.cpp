@@ -218,26 +218,14 @@ class Writer {
   }
 
   void write_gpu(const TopologyGpu& gpu) {
-    const GpuName& name = devices_.gpus.at(gpu.id);
+    const auto& [driver, number] = devices_.gpus.at(gpu.id);
+    const DriverNames& names = names_of(driver);
     const std::uint64_t id = matrices_.new_id();
     matrices_.set_id(gpu.id, "OSDev", id);
-    std::string_view subtype, uuid;
-    switch (name.driver) {
-      case GpuDriver::nvml:
-        subtype = " subtype=\"NVML\"";
-        uuid = "NVIDIAUUID";
-        break;
-      case GpuDriver::rsmi:
-        subtype = " subtype=\"RSMI\"";
-        uuid = "AMDUUID";
-        break;
-      case GpuDriver::unknown:
-        break;
-    }
-    open(fmt::format("type=\"OSDev\" gp_index=\"{}\" name=\"{}\"{} osdev_type=\"1\"", id,
-                     name.text(), subtype));
+    open(fmt::format("type=\"OSDev\" gp_index=\"{}\" name=\"{}{}\"{} osdev_type=\"1\"", id,
+                     names.device, number, names.subtype));
     info("GPUModel", gpu.model);
-    if (!uuid.empty()) info(uuid, gpu.uuid);
+    if (!names.uuid.empty()) info(names.uuid, gpu.uuid);
     info("XGMIHiveID", get_fact(gpu.facts, fact::xgmi_hive));
     close();
   }

@@ -9,8 +9,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <compare>
 #include <set>
-#include <tuple>
 
 #include "atoll/inspect/inspection.hpp"
 #include "inspect/doctor/check.hpp"
@@ -27,9 +27,7 @@ using doctor::Setting;
 // comment.
 struct Line {
   std::string name, value, reason;
-  bool operator<(const Line& other) const {
-    return std::tie(name, value, reason) < std::tie(other.name, other.value, other.reason);
-  }
+  auto operator<=>(const Line&) const = default;
 };
 
 // True for NICs that NCCL's InfiniBand transport supports. EFA and Slingshot have plugins of their

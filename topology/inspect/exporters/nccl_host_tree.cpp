@@ -7,6 +7,7 @@
 
 #include "facts.hpp"
 #include "inspect/importers/xml_document.hpp"
+#include "inspect/text.hpp"
 #include "sources/pci_address.hpp"
 
 namespace atoll_v1::atoll::nccl {
@@ -19,10 +20,7 @@ constexpr std::size_t most_bridges = 40;  // largest number of bridges above one
 // Returns the bridges of a PCI path, outermost first; empty when the path is malformed.
 std::vector<std::string> bridges_of(std::string_view pci_path) {
   std::vector<std::string> bridges;
-  while (!pci_path.empty()) {
-    const auto slash = pci_path.find('/');
-    const std::string_view part = pci_path.substr(0, slash);
-    pci_path.remove_prefix(slash == std::string_view::npos ? pci_path.size() : slash + 1);
+  for (const std::string_view part : words_of(pci_path, "/")) {
     if (part.starts_with("pci")) continue;
     const std::string busid = normal_busid(part);
     if (busid.empty() || std::ranges::find(bridges, busid) != bridges.end() ||

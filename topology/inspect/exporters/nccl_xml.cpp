@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <array>
+#include <compare>
 #include <set>
 
 #include "atoll/inspect/inspection.hpp"
@@ -152,9 +153,7 @@ class Writer {
   struct Target {
     LinkEnd end = LinkEnd::own_switch;
     std::string busid;
-    bool operator<(const Target& other) const {
-      return std::pair(end, busid) < std::pair(other.end, other.busid);
-    }
+    auto operator<=>(const Target&) const = default;
   };
   struct Links {
     std::string element;  // name of the XML element: "nvlink" or "xgmi"
@@ -330,20 +329,11 @@ class Writer {
     return "";
   }
 
-  std::string target_class(LinkEnd end, const TopologyGpu* gpu) const {
-    switch (end) {
-      case LinkEnd::itself:
-      case LinkEnd::hidden_switch:
-      case LinkEnd::own_switch:
-        return "0x068000";
-      case LinkEnd::gpu:
-        return class_of(*gpu);
-      case LinkEnd::unseen_gpu:
-        return "0x03";
-      case LinkEnd::processor:
-        return "0x068001";
-    }
-    return "";
+  // `gpu` is the GPU at the end of the links, if the file contains it.
+  static std::string target_class(LinkEnd end, const TopologyGpu* gpu) {
+    if (gpu != nullptr) return class_of(*gpu);
+    if (end == LinkEnd::unseen_gpu) return "0x03";
+    return end == LinkEnd::processor ? "0x068001" : "0x068000";
   }
 
   // Adds a NIC to the tree. A NIC without a bus id is omitted, because NCCL searches for NICs that

@@ -31,7 +31,6 @@
 namespace atoll_v1::atoll {
 namespace {
 
-using importers::fail_at;
 using namespace topology_sources;
 
 constexpr std::size_t longest_line = std::size_t{64} << 10;
@@ -310,8 +309,7 @@ Leaves read_discover(std::string_view text, const std::string& path, const NicNa
 void apply_fabric(const std::string& path, Topology& topology) {
   const std::string text = importers::read_file(path);
   const NicNames names(topology);
-  const std::size_t begin = text.find_first_not_of(" \t\r\n");
-  const bool is_json = begin != std::string::npos && text[begin] == '{';
+  const bool is_json = trimmed(text).starts_with('{');
   const Leaves leaves = is_json ? read_json(text, path, names) : read_discover(text, path, names);
   if (leaves.of_nic.empty())
     fail_at(path, 0,

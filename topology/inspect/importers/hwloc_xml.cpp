@@ -128,6 +128,8 @@ class XmlReader {
       ++machine_.thread_count;
       machine_.threads |= cpus;
     } else if (type == "Core") {
+      if (machine_.cores.size() == CpuSet::most)
+        document_.fail(object, fmt::format("the file has more than {} cores", CpuSet::most));
       machine_.cores.push_back(cpus);
     } else if (type == "NUMANode") {
       machine_.nodes.push_back({.number = number_of(object),

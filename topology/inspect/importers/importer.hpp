@@ -1,11 +1,13 @@
 // Importers make a Topology from a text. Each importer is a file in this folder that defines an
-// `Importer`. The importers are declared below and listed in inspect/load.cpp.
+// `Importer`. The importers are declared below and listed in inspect/load.cpp, which also defines
+// the importer of atoll's own JSON form.
 #pragma once
 
 #include <string>
 #include <string_view>
 
 #include "atoll/topology.hpp"
+#include "wording.hpp"
 
 namespace atoll_v1::atoll::importers {
 
@@ -30,8 +32,5 @@ std::string host_of(std::string_view origin);
 // Reads a whole file. Throws Error(not_found | io), or Error(bad_data) for a file of more than 64
 // MiB; the text names the file.
 std::string read_file(const std::string& path);
-
-// Throws Error(bad_data) with the text "ORIGIN: byte OFFSET: WHAT".
-[[noreturn]] void fail_at(std::string_view origin, std::size_t offset, std::string_view what);
 
 }  // namespace atoll_v1::atoll::importers

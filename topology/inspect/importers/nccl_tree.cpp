@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <set>
 
 #include "facts.hpp"
@@ -45,15 +44,11 @@ std::uint64_t turned(std::uint64_t number) {
   return result;
 }
 
-constexpr std::size_t most_mask_words = 2'048;
 constexpr auto most_mbit_s = static_cast<long long>(1000 * most_gbit_s);
 
 // Returns "32" for "32.0 GT/s PCIe" or "32 GT/s PCIe/s"; "" for a speed that PCIe does not define.
 std::string transfer_rate(std::string_view text) {
-  double rate = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rate);
-  if (error != std::errc()) return "";
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  const double rate = take_number<double>(text).value_or(0);
   text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
   constexpr std::array rates{2.5, 5.0, 8.0, 16.0, 32.0, 64.0};
   if (!text.starts_with("GT/s") || std::ranges::find(rates, rate) == rates.end()) return "";
@@ -172,20 +167,6 @@ std::optional<int> integer_in(pugi::xml_node node, const char* attribute,
   const auto value = importers::XmlDocument::integer(node, attribute);
   if (!value || *value < range.first || *value > range.second) return std::nullopt;
   return static_cast<int>(*value);
-}
-
-void add_mask(std::string_view text, std::vector<std::uint32_t>& set) {
-  std::vector<std::uint32_t> words;
-  while (!text.empty()) {
-    const auto comma = text.rfind(',');
-    const std::size_t begin = comma == std::string_view::npos ? 0 : comma + 1;
-    const auto value = parse_number<std::uint32_t>(text.substr(begin), 16);
-    if (!value || words.size() == most_mask_words) return;
-    words.push_back(*value);
-    text = text.substr(0, begin == 0 ? 0 : comma);
-  }
-  set.resize(std::max(set.size(), words.size()));
-  for (std::size_t i = 0; i < words.size(); ++i) set[i] |= words[i];
 }
 
 void add_pci_facts(pugi::xml_node pci, Facts& facts) {

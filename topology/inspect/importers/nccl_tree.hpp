@@ -89,10 +89,6 @@ std::string number_of_guid(std::string_view guid);
 std::optional<int> integer_in(pugi::xml_node node, const char* attribute,
                               std::pair<long long, long long> range);
 
-// Adds the CPUs in a mask such as "0000ffff,000000ff" to the bits of `set`. The last word of the
-// mask has the lowest numbers. A malformed mask adds nothing.
-void add_mask(std::string_view text, std::vector<std::uint32_t>& set);
-
 // Adds the device id, the class and the PCIe link of a <pci> to `facts`, unless they are
 // placeholders.
 void add_pci_facts(pugi::xml_node pci, Facts& facts);

@@ -16,7 +16,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -26,6 +25,7 @@
 #include "inspect/importers/importer.hpp"
 #include "inspect/importers/nccl_tree.hpp"
 #include "inspect/importers/xml_document.hpp"
+#include "sources/hwloc_cpu_set.hpp"
 #include "sources/pci_address.hpp"
 
 namespace atoll_v1::atoll::importers {
@@ -60,7 +60,8 @@ class HostReader {
     for (const pugi::xml_node cpu : elements.cpus) {
       numa_ = nccl::integer_in(cpu, "numaid", {0, most_numa_nodes}).value_or(-1);
       if (numa_ >= 0) numa_nodes_.insert(numa_);
-      nccl::add_mask(cpu.attribute("affinity").value(), threads_);
+      // A mask such as "0000ffff,000000ff" has the form of a CpuSet.
+      threads_ |= CpuSet::parse(cpu.attribute("affinity").value()).value_or(CpuSet());
       for (const pugi::xml_node child : cpu.children()) {
         if (std::string_view(child.name()) == "pci") add_pci(child);
         if (std::string_view(child.name()) == "nic") add_nets(child, pugi::xml_node());
@@ -341,8 +342,7 @@ class HostReader {
     TopologyHost host;
     host.id = host.name = id_;
     host.numa_nodes = static_cast<int>(numa_nodes_.size());
-    for (const std::uint32_t word : threads_) host.host_threads += std::popcount(word);
-    host.threads = host.host_threads;
+    host.threads = host.host_threads = threads_.count();
     host.gpu_links = gpu_links();
     set_fact(host.facts, fact::host_hash, elements.hash);
     topology_.hosts.push_back(std::move(host));
@@ -358,7 +358,7 @@ class HostReader {
   std::map<std::string, std::string> roots_;  // for each outermost <pci>, the root complex above
   std::set<std::string> root_names_;
   std::set<int> numa_nodes_;
-  std::vector<std::uint32_t> threads_;
+  CpuSet threads_;
   nccl::PciElements elements_;
   std::vector<Found> gpus_;
   std::map<std::string, std::size_t> by_busid_;

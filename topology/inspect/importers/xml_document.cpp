@@ -9,7 +9,17 @@ namespace atoll_v1::atoll::importers {
 namespace {
 
 constexpr std::size_t most_nodes = 2'000'000;
-constexpr std::size_t most_depth = 64;
+constexpr int most_depth = 64;
+
+// Stops the traversal of a document at the first element beyond the limits.
+struct Limits : pugi::xml_tree_walker {
+  std::size_t nodes = 0;
+  pugi::xml_node last;
+  bool for_each(pugi::xml_node& node) override {
+    last = node;
+    return ++nodes <= most_nodes && depth() <= most_depth;
+  }
+};
 
 // Returns the position after the "<? ... ?>", "<!-- ... -->" or "<! ... >" that begins at `at`;
 // npos when its end is missing.
@@ -30,24 +40,13 @@ XmlDocument::XmlDocument(std::string_view text, std::string_view origin) : origi
   if (!result)
     fail_at(origin_, static_cast<std::size_t>(std::max<std::ptrdiff_t>(0, result.offset)),
             fmt::format("invalid XML: {}", result.description()));
-  // Checks the depth without recursion, so that readers of the document can safely recurse.
-  std::size_t nodes = 0, depth = 0;
-  pugi::xml_node node = document_.first_child();
-  while (node) {
-    if (++nodes > most_nodes)
-      fail(node, fmt::format("the XML document has more than {} elements", most_nodes));
-    if (node.first_child()) {
-      if (++depth > most_depth)
-        fail(node, fmt::format("XML elements are nested more than {} levels deep", most_depth));
-      node = node.first_child();
-      continue;
-    }
-    while (node && !node.next_sibling()) {
-      node = node.parent();
-      if (depth > 0) --depth;
-    }
-    if (node) node = node.next_sibling();
-  }
+  // traverse() does not recurse. After this check, readers of the document can safely recurse.
+  Limits limits;
+  if (document_.traverse(limits)) return;
+  if (limits.nodes > most_nodes)
+    fail(limits.last, fmt::format("the XML document has more than {} elements", most_nodes));
+  fail(limits.last.parent(),
+       fmt::format("XML elements are nested more than {} levels deep", most_depth));
 }
 
 pugi::xml_node XmlDocument::root(std::string_view name) const {

@@ -245,7 +245,7 @@ class Painter {
     const auto paint_bus = [&](double x, double y) {
       const std::string to = fmt::format("{} {:.0f}", from, x);
       canvas_.dot(to, {x, y}, 0, "black");
-      canvas_.line(from, to, {{x, group.around->bar->place.bottom()}, {x, y}},
+      canvas_.line(from, to, {x, group.around->bar->place.bottom()}, {x, y},
                    fabric_pen(*group.around, 5));
     };
     for (const HostBox& host : group.hosts) paint_bus(host.at.x + host.width / 2, host.at.y);
@@ -264,14 +264,14 @@ class Painter {
                 {.fill = "white", .border = {"white", 0}, .text = colour, .font = detail_font},
                 track.title);
     canvas_.dot(end, {right, y}, 0, colour);
-    canvas_.line(track.title, end, {{left_ - margin / 2, y}, {right, y}},
+    canvas_.line(track.title, end, {left_ - margin / 2, y}, {right, y},
                  {colour, 2.2, track.is_assumed ? Dash::dashed : Dash::solid});
     for (const Drop& drop : drops_) {
       if (drop.track != number) continue;
       const std::string joint =
           fmt::format("{} at {:.0f} {:.0f}", track.title, drop.place.x, drop.place.y);
       canvas_.dot(joint, {drop.place.x, y}, 6, colour);
-      canvas_.line(drop.from, joint, {drop.place, {drop.place.x, y}}, {colour, 1.4});
+      canvas_.line(drop.from, joint, drop.place, {drop.place.x, y}, {colour, 1.4});
     }
   }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 namespace atoll_v1::atoll::drawing {
 namespace {
@@ -47,8 +48,7 @@ std::string escaped(std::string_view text) {
 std::string quoted(std::string_view text) { return '"' + escaped(text) + '"'; }
 
 std::string label(const std::vector<std::string>& lines, Align align) {
-  constexpr std::string_view ends = "lnr";
-  const char end = ends[static_cast<std::size_t>(align)];
+  const char end = align == Align::left ? 'l' : 'n';
   std::string text;
   for (const std::string& line : lines) {
     text += escaped(line);
@@ -58,15 +58,8 @@ std::string label(const std::vector<std::string>& lines, Align align) {
 }
 
 std::string_view name(Dash dash) {
-  switch (dash) {
-    case Dash::solid:
-      return "solid";
-    case Dash::dashed:
-      return "dashed";
-    case Dash::dotted:
-      return "dotted";
-  }
-  return "solid";
+  constexpr std::array<std::string_view, 3> names{"solid", "dashed", "dotted"};
+  return names[static_cast<std::size_t>(dash)];
 }
 
 std::string style(const Look& look) {
@@ -119,32 +112,19 @@ Rect Canvas::placed(const Rect& place) const {
   return {center.x - place.width / 2, center.y - place.height / 2, place.width, place.height};
 }
 
-void Canvas::indent() { body_.append(depth_ * 2, ' '); }
-
 void Canvas::open(std::string_view cluster, const Rect& place, const Look& look,
                   std::string_view tooltip) {
   const Rect at = placed(place);
-  indent();
-  body_ += fmt::format("subgraph {} {{\n", quoted(fmt::format("cluster {}", cluster)));
-  ++depth_;
-  indent();
   body_ += fmt::format(
-      "graph [bb=\"{:.1f},{:.1f},{:.1f},{:.1f}\", style=\"{}\", fillcolor=\"{}\", color=\"{}\", "
-      "penwidth={:g}, tooltip={}];\n",
-      at.x, at.y, at.right(), at.bottom(), style(look), look.fill, look.border.colour,
-      look.border.width, quoted(tooltip));
-}
-
-void Canvas::close() {
-  --depth_;
-  indent();
-  body_ += "}\n";
+      "subgraph {} {{\ngraph [bb=\"{:.1f},{:.1f},{:.1f},{:.1f}\", style=\"{}\", fillcolor=\"{}\", "
+      "color=\"{}\", penwidth={:g}, tooltip={}];\n",
+      quoted(fmt::format("cluster {}", cluster)), at.x, at.y, at.right(), at.bottom(), style(look),
+      look.fill, look.border.colour, look.border.width, quoted(tooltip));
 }
 
 void Canvas::box(std::string_view id, const Rect& place, const std::vector<std::string>& lines,
                  const Look& look, std::string_view tooltip) {
   const Rect at = placed(place);
-  indent();
   body_ += fmt::format(
       "{} [pos=\"{:.1f},{:.1f}\", width={:.4f}, height={:.4f}, label={}, style=\"{}\", "
       "fillcolor=\"{}\", color=\"{}\", penwidth={:g}, fontcolor=\"{}\", fontsize={:g}, "
@@ -156,7 +136,6 @@ void Canvas::box(std::string_view id, const Rect& place, const std::vector<std::
 
 void Canvas::text(const Rect& place, const std::vector<std::string>& lines, const TextLook& look) {
   const Rect at = placed(place);
-  indent();
   body_ += fmt::format(
       "\"text {}\" [shape=none, style=\"\", pos=\"{:.1f},{:.1f}\", width={:.4f}, height={:.4f}, "
       "margin=0, label={}, fontcolor=\"{}\", fontsize={:g}{}];\n",
@@ -167,7 +146,6 @@ void Canvas::text(const Rect& place, const std::vector<std::string>& lines, cons
 
 void Canvas::dot(std::string_view id, Point place, double size, std::string_view colour) {
   const Point at = placed(place);
-  indent();
   body_ += fmt::format(
       "{} [shape=point, pos=\"{:.1f},{:.1f}\", width={:.4f}, style=\"{}\", color=\"{}\", "
       "fillcolor=\"{}\", label=\"\"];\n",
@@ -182,24 +160,18 @@ void Canvas::curve(std::string_view a, std::string_view b, const std::vector<Poi
     const Point at = placed(point);
     way += fmt::format("{}{:.1f},{:.1f}", way.empty() ? "" : " ", at.x, at.y);
   }
-  indent();
   body_ += fmt::format("{} -- {} [pos=\"{}\", color=\"{}\", penwidth={:g}, style={}];\n", quoted(a),
                        quoted(b), way, pen.colour, pen.width, name(pen.dash));
 }
 
-void Canvas::line(std::string_view a, std::string_view b, std::initializer_list<Point> corners,
-                  const Pen& pen) {
-  std::vector<Point> points;
-  for (const Point& corner : corners) {
-    if (!points.empty()) {
-      const Point last = points.back();
-      for (const double part : {1.0 / 3, 2.0 / 3})
-        points.push_back(
-            {last.x + (corner.x - last.x) * part, last.y + (corner.y - last.y) * part});
-    }
-    points.push_back(corner);
-  }
-  curve(a, b, points, pen);
+void Canvas::line(std::string_view a, std::string_view b, Point from, Point to, const Pen& pen) {
+  const Point third{(to.x - from.x) / 3, (to.y - from.y) / 3};
+  curve(a, b,
+        {from,
+         {from.x + third.x, from.y + third.y},
+         {from.x + 2 * third.x, from.y + 2 * third.y},
+         to},
+        pen);
 }
 
 std::string Canvas::finish(std::string_view title, double width, double height) const {

@@ -4,7 +4,6 @@
 // to the lower left corner, as Graphviz expects.
 #pragma once
 
-#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,8 +47,7 @@ enum class Weight {
 
 enum class Align {
   left,
-  middle,
-  right
+  middle
 };
 
 struct TextLook {
@@ -77,7 +75,7 @@ class Canvas {
 
   // Begins a frame around all elements until close(). `name` must be unique.
   void open(std::string_view name, const Rect& place, const Look& look, std::string_view tooltip);
-  void close();
+  void close() { body_ += "}\n"; }
 
   // Draws a box with lines of text. Edges refer to the box by `id`.
   void box(std::string_view id, const Rect& place, const std::vector<std::string>& lines,
@@ -90,19 +88,16 @@ class Canvas {
   // points for each curve.
   void curve(std::string_view a, std::string_view b, const std::vector<Point>& points,
              const Pen& pen);
-  void line(std::string_view a, std::string_view b, std::initializer_list<Point> corners,
-            const Pen& pen);
+  void line(std::string_view a, std::string_view b, Point from, Point to, const Pen& pen);
 
   std::string finish(std::string_view title, double width, double height) const;
 
  private:
   Point placed(Point point) const;
   Rect placed(const Rect& place) const;
-  void indent();
 
   Point origin_;
   double mirrored_height_ = 0;
-  std::size_t depth_ = 1;
   std::size_t texts_ = 0;
   std::string body_;
 };

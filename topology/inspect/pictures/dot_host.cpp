@@ -113,8 +113,8 @@ std::string models_of(const Topology& topology, const std::vector<std::size_t>& 
 // by its position in the topology, the position in `box`.
 std::map<std::size_t, std::size_t> add_islands(const Parts& parts, const HostParts& host,
                                                HostBox& box) {
-  const Topology& topology = parts.topology();
-  const std::vector<Island>& islands = parts.inspection().islands;
+  const Topology& topology = parts.topology;
+  const std::vector<Island>& islands = parts.inspection.islands;
   std::map<std::size_t, std::vector<std::size_t>> members;  // GPUs on this host, by island
   std::vector<std::size_t> order, lone;
   for (const std::size_t gpu : host.gpus) {
@@ -172,7 +172,7 @@ void shorten(NicStack& stack) {
 }
 
 void add_stacks(const Parts& parts, const HostParts& host, HostBox& box) {
-  const Topology& topology = parts.topology();
+  const Topology& topology = parts.topology;
   const std::map<std::size_t, Use> uses = uses_of(parts, box);
   // Position of the stack for each pair of users and near GPUs.
   std::map<std::pair<Gpus, Gpus>, std::size_t> stack_of;
@@ -182,8 +182,8 @@ void add_stacks(const Parts& parts, const HostParts& host, HostBox& box) {
     const auto found = uses.find(position);
     Use use = found == uses.end() ? Use() : found->second;
     NicBox nic_box = make_nic(parts, nic);
-    const bool is_problem = !nic_box.is_active || nic_box.mark != Mark::none;
-    if (nic.is_virtual && use.users.empty() && nic_box.mark == Mark::none) continue;
+    const bool is_problem = !nic_box.is_active || nic_box.mark != Severity::info;
+    if (nic.is_virtual && use.users.empty() && nic_box.mark == Severity::info) continue;
     if (!use.users.empty() || !is_problem) use.near.clear();
     const bool is_single = box.gpus.empty() && host.nics.size() <= most_single_nics;
     if (use.users.empty() && use.near.empty() && !is_single) {
@@ -232,7 +232,7 @@ std::string likeness_of(const HostBox& box) {
 }  // namespace
 
 IslandBox make_island(const Parts& parts, std::size_t position) {
-  const Island& island = parts.inspection().islands[position];
+  const Island& island = parts.inspection.islands[position];
   IslandBox box;
   box.state = island.state;
   box.fabric = island.fabric;
@@ -258,7 +258,7 @@ IslandBox make_island(const Parts& parts, std::size_t position) {
 HostBox make_host(const Parts& parts, const HostParts& host) {
   HostBox box;
   box.id = host.host->id;
-  box.title = parts.names().host(box.id);
+  box.title = parts.names.host(box.id);
   box.detail = host_detail(*host.host);
   box.mark = parts.mark(box.id);
   const auto places = add_islands(parts, host, box);

@@ -10,7 +10,6 @@
 namespace atoll_v1::atoll::drawing {
 namespace {
 
-constexpr double pad = 10;
 constexpr double gpu_pitch = 66, gpu_width = 56, gpu_height = 34;
 constexpr double nic_pitch = 66, nic_width = 62, nic_height = 26;
 constexpr double bar_height = 18, stub_height = 16;
@@ -151,8 +150,7 @@ void place(HostBox& host) {
   host.width =
       std::max(text_width(host.title, title_font) + 2 * pad, text_width(host.detail, detail_font)) +
       pad;
-  host.title_place = {pad, 6, 0, 2 * line_height};
-  double y = host.title_place.bottom() + 6;
+  double y = title_top + 2 * line_height + 6;
   // The first call of place_islands() only finds the columns of the GPUs, which package_bars()
   // needs.
   place_islands(y, host);
@@ -165,7 +163,6 @@ void place(HostBox& host) {
   }
   host.width += pad;
   host.height = y + pad;
-  host.title_place.width = host.width - 2 * pad;
 }
 
 }  // namespace

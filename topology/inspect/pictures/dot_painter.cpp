@@ -11,19 +11,10 @@ namespace {
 constexpr std::string_view error_colour = "#c81e1e", warning_colour = "#d97706";
 constexpr std::string_view dark = "#222222", frame_colour = "#9aa3ad", host_fill = "#f7f8fa";
 
-Look with_mark(Look look, Mark mark) {
-  switch (mark) {
-    case Mark::none:
-      break;
-    case Mark::warning:
-      look.fill = "#fde3b8";
-      look.border = {warning_colour, 2};
-      break;
-    case Mark::error:
-      look.fill = "#f8c9c6";
-      look.border = {error_colour, 2};
-      break;
-  }
+Look with_mark(Look look, Severity mark) {
+  if (mark == Severity::info) return look;
+  look.fill = mark == Severity::warning ? "#fde3b8" : "#f8c9c6";
+  look.border = {colour_of(mark, ""), 2};
   return look;
 }
 
@@ -33,7 +24,7 @@ class HostPainter {
 
   void paint() {
     Look look{.fill = host_fill, .border = {frame_colour, 1}};
-    if (host_.mark != Mark::none) look.border = {colour_of(host_.mark, ""), 2};
+    if (host_.mark != Severity::info) look.border = {colour_of(host_.mark, ""), 2};
     canvas_.open(fmt::format("host {}", host_.id), {0, 0, host_.width, host_.height}, look,
                  host_.id);
     paint_title();
@@ -48,8 +39,7 @@ class HostPainter {
 
  private:
   void paint_title() {
-    Rect place = host_.title_place;
-    place.height /= 2;
+    Rect place{pad, title_top, host_.width - 2 * pad, line_height};
     canvas_.text(
         place, {host_.title},
         {.font = title_font, .weight = Weight::bold, .colour = colour_of(host_.mark, dark)});
@@ -82,8 +72,8 @@ class HostPainter {
         canvas_.text({gpu.middle() + 3, bar.place.bottom() + 1, 40, gpu.y - bar.place.bottom() - 2},
                      {std::to_string(stub.count)}, {.font = 9, .colour = warning_colour});
       }
-      canvas_.line(switch_id(island), host_.gpus[stub.gpu].id,
-                   {{gpu.middle(), bar.place.bottom()}, {gpu.middle(), gpu.y}}, pen);
+      canvas_.line(switch_id(island), host_.gpus[stub.gpu].id, {gpu.middle(), bar.place.bottom()},
+                   {gpu.middle(), gpu.y}, pen);
     }
   }
 
@@ -128,7 +118,7 @@ class HostPainter {
               .border = {is_used ? "#4a78b5" : "#b5bcc4", 1},
               .text = is_used ? dark : quiet,
               .font = 8};
-    look = with_mark(look, nic.is_active ? nic.mark : Mark::error);
+    look = with_mark(look, nic.is_active ? nic.mark : Severity::error);
     if (!nic.is_active) {
       look.border.dash = Dash::dashed;
       look.text = error_colour;
@@ -152,16 +142,10 @@ class HostPainter {
 
 }  // namespace
 
-std::string_view colour_of(Mark mark, std::string_view otherwise) {
-  switch (mark) {
-    case Mark::none:
-      return otherwise;
-    case Mark::warning:
-      return warning_colour;
-    case Mark::error:
-      return error_colour;
-  }
-  return otherwise;
+std::string_view colour_of(Severity mark, std::string_view otherwise) {
+  return mark == Severity::error     ? error_colour
+         : mark == Severity::warning ? warning_colour
+                                     : otherwise;
 }
 
 Look island_look(const IslandBox& island) {

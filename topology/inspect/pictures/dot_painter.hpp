@@ -9,6 +9,8 @@ inline constexpr std::string_view quiet = "#5a6067";  // colour of secondary tex
 inline constexpr double title_font = 12;
 inline constexpr double detail_font = 9.5;
 inline constexpr double line_height = 14;
+inline constexpr double pad = 10;         // distance between a frame and its content in points
+inline constexpr double title_top = 6;    // distance between the frame of a host and its title
 inline constexpr double gap = 14;         // distance between frames in points
 inline constexpr double arc_height = 15;  // an arc over n GPUs is n times this high, in points
 
@@ -17,7 +19,7 @@ inline constexpr double arc_height = 15;  // an arc over n GPUs is n times this 
 // are relative to the group.
 void place(Group& group);
 
-std::string_view colour_of(Mark mark, std::string_view otherwise);
+std::string_view colour_of(Severity mark, std::string_view otherwise);
 Look island_look(const IslandBox& island);
 Pen fabric_pen(const IslandBox& island, double width);
 

@@ -9,18 +9,6 @@
 namespace atoll_v1::atoll::drawing {
 namespace {
 
-Mark mark_of(Severity severity) {
-  switch (severity) {
-    case Severity::info:
-      return Mark::none;
-    case Severity::warning:
-      return Mark::warning;
-    case Severity::error:
-      return Mark::error;
-  }
-  return Mark::none;
-}
-
 // Returns the rank in the subject of a finding: 3 for "rank 3".
 std::optional<std::size_t> rank_of(std::string_view subject) {
   constexpr std::string_view word = "rank ";
@@ -35,23 +23,23 @@ void number(const std::vector<T>& things, std::unordered_map<std::string_view, s
 
 }  // namespace
 
-Parts::Parts(const Inspection& inspection) : inspection_(inspection), names_(inspection.topology) {
-  const Topology& topology = inspection.topology;
+Parts::Parts(const Inspection& inspected)
+    : inspection(inspected), topology(inspected.topology), names(inspected.topology) {
   number(topology.hosts, host_of_);
   number(topology.gpus, gpu_of_);
   number(topology.nics, nic_of_);
-  for (const TopologyHost& host : topology.hosts) hosts_.emplace_back().host = &host;
+  for (const TopologyHost& host : topology.hosts) hosts.emplace_back().host = &host;
   for (std::size_t i = 0; i < topology.gpus.size(); ++i)
-    if (const auto at = host(topology.gpus[i].host)) hosts_[*at].gpus.push_back(i);
+    if (const auto at = host(topology.gpus[i].host)) hosts[*at].gpus.push_back(i);
   for (std::size_t i = 0; i < topology.nics.size(); ++i)
-    if (const auto at = host(topology.nics[i].host)) hosts_[*at].nics.push_back(i);
+    if (const auto at = host(topology.nics[i].host)) hosts[*at].nics.push_back(i);
   for (const TopologyLink& link : topology.links) {
     if (link.type != "nvlink" && link.type != "xgmi") continue;
     std::optional<std::size_t> before;
     for (const std::string* end : {&link.a, &link.b}) {
       const auto at = gpu(*end);
       const auto of = at ? host(topology.gpus[*at].host) : std::nullopt;
-      if (of && of != before) hosts_[*of].links.push_back(&link);
+      if (of && of != before) hosts[*of].links.push_back(&link);
       before = of;
     }
   }
@@ -66,20 +54,20 @@ Parts::Parts(const Inspection& inspection) : inspection_(inspection), names_(ins
 
 void Parts::mark_subjects() {
   const auto mark = [&](const std::string& subject, Severity severity) {
-    Mark& known = marks_[subject];
-    known = std::max(known, mark_of(severity));
+    Severity& known = marks_[subject];
+    known = std::max(known, severity);
   };
   const auto mark_all = [&](const std::vector<Finding>& findings) {
     for (const Finding& finding : findings)
       for (const std::string& subject : finding.subjects) {
         mark(subject, finding.severity);
         const auto rank = rank_of(subject);
-        if (rank && *rank < inspection_.ranks.size())
-          mark(inspection_.ranks[*rank].gpu, finding.severity);
+        if (rank && *rank < inspection.ranks.size())
+          mark(inspection.ranks[*rank].gpu, finding.severity);
       }
   };
-  mark_all(inspection_.diagnosis.findings);
-  if (inspection_.plan) mark_all(inspection_.plan->findings);
+  mark_all(inspection.diagnosis.findings);
+  if (inspection.plan) mark_all(inspection.plan->findings);
 }
 
 std::optional<std::size_t> Parts::find(const Positions& positions, std::string_view id) {
@@ -89,12 +77,12 @@ std::optional<std::size_t> Parts::find(const Positions& positions, std::string_v
 
 const Affinity* Parts::affinity(std::string_view gpu) const {
   const auto at = find(affinity_of_, gpu);
-  return at ? &inspection_.affinity[*at] : nullptr;
+  return at ? &inspection.affinity[*at] : nullptr;
 }
 
-Mark Parts::mark(std::string_view subject) const {
+Severity Parts::mark(std::string_view subject) const {
   const auto found = marks_.find(std::string(subject));
-  return found == marks_.end() ? Mark::none : found->second;
+  return found == marks_.end() ? Severity::info : found->second;
 }
 
 std::string Parts::ranks(std::string_view gpu) const {

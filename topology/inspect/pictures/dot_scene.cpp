@@ -27,7 +27,7 @@ constexpr std::size_t most_problems = 8;
 struct Candidate {
   std::string name, last_name;        // names of the first and the last host of the candidate
   std::vector<std::size_t> likeness;  // equal for candidates that look the same
-  Mark mark = Mark::none;
+  Severity mark = Severity::info;
   std::size_t hosts = 1;
 };
 
@@ -114,7 +114,7 @@ struct Outline {
 };
 
 std::vector<Outline> outlines_of(const Parts& parts) {
-  const auto& islands = parts.inspection().islands;
+  const auto& islands = parts.inspection.islands;
   // For each host, the island that spans several hosts and contains all GPUs of this host.
   std::map<std::size_t, std::size_t> around;
   for (std::size_t i = 0; i < islands.size(); ++i) {
@@ -125,15 +125,15 @@ std::vector<Outline> outlines_of(const Parts& parts) {
       const auto host = parts.host(id);
       if (!host) continue;
       hosts.push_back(*host);
-      for (const std::size_t gpu : parts.hosts()[*host].gpus)
-        is_alone = is_alone && parts.island(parts.topology().gpus[gpu].id) == i;
+      for (const std::size_t gpu : parts.hosts[*host].gpus)
+        is_alone = is_alone && parts.island(parts.topology.gpus[gpu].id) == i;
     }
     if (is_alone)
       for (const std::size_t host : hosts) around[host] = i;
   }
   std::vector<Outline> outlines;
   std::map<std::size_t, std::size_t> outline_of;  // for each island, the position in `outlines`
-  for (std::size_t host = 0; host < parts.hosts().size(); ++host) {
+  for (std::size_t host = 0; host < parts.hosts.size(); ++host) {
     const auto found = around.find(host);
     if (found == around.end()) {
       outlines.push_back({{host}, std::nullopt});
@@ -146,8 +146,8 @@ std::vector<Outline> outlines_of(const Parts& parts) {
   return outlines;
 }
 
-Mark worst_mark(const HostBox& host) {
-  Mark worst = host.mark;
+Severity worst_mark(const HostBox& host) {
+  Severity worst = host.mark;
   for (const GpuBox& gpu : host.gpus) worst = std::max(worst, gpu.mark);
   for (const NicStack& stack : host.stacks)
     for (const NicBox& nic : stack.nics) worst = std::max(worst, nic.mark);
@@ -159,9 +159,9 @@ Mark worst_mark(const HostBox& host) {
 std::vector<Candidate> candidates_of(const Parts& parts) {
   std::unordered_map<std::string, std::size_t> numbers;  // number of each different appearance
   std::vector<Candidate> candidates;
-  for (const HostParts& host : parts.hosts()) {
+  for (const HostParts& host : parts.hosts) {
     HostBox box = make_host(parts, host);
-    const Mark mark = worst_mark(box);
+    const Severity mark = worst_mark(box);
     const auto at = numbers.try_emplace(std::move(box.likeness), numbers.size()).first;
     candidates.push_back(
         {.name = box.title, .last_name = box.title, .likeness = {at->second}, .mark = mark});
@@ -189,14 +189,14 @@ Group make_group(const Parts& parts, const std::vector<Candidate>& hosts, const 
   const Choice choice = choose(candidates, most_hosts_in_island);
   Group group;
   for (const std::size_t drawn : choice.drawn) {
-    group.hosts.push_back(make_host(parts, parts.hosts()[outline.hosts[drawn]]));
+    group.hosts.push_back(make_host(parts, parts.hosts[outline.hosts[drawn]]));
     if (outline.island)
       for (IslandBox& island : group.hosts.back().islands) island.has_frame = false;
   }
   for (const Told& told : choice.told) group.summaries.push_back({told.parts, {}});
   if (outline.island) {
     group.around = make_island(parts, *outline.island);
-    group.around->id = parts.inspection().islands[*outline.island].gpus.front();
+    group.around->id = parts.inspection.islands[*outline.island].gpus.front();
     group.around->detail = group.hosts.front().islands.front().detail;
   }
   return group;
@@ -215,15 +215,10 @@ std::map<std::string, StackPlace, std::less<>> stack_places(const std::vector<Gr
 }
 
 bool joins_hosts(const Parts& parts, const Rail& rail) {
-  std::string_view first;
-  for (const std::string& id : rail.nics) {
-    const auto nic = parts.nic(id);
-    if (!nic) continue;
-    const std::string_view host = parts.topology().nics[*nic].host;
-    if (!first.empty() && first != host) return true;
-    first = host;
-  }
-  return false;
+  std::set<std::string_view> hosts;
+  for (const std::string& id : rail.nics)
+    if (const auto nic = parts.nic(id)) hosts.insert(parts.topology.nics[*nic].host);
+  return hosts.size() > 1;
 }
 
 void add_tracks(const Parts& parts, Scene& scene) {
@@ -235,7 +230,7 @@ void add_tracks(const Parts& parts, Scene& scene) {
   const auto places = stack_places(scene.groups);
   std::vector<Line> lines;
   std::map<std::pair<bool, std::set<StackPlace>>, std::size_t> line_of;
-  for (const Rail& rail : parts.inspection().rails) {
+  for (const Rail& rail : parts.inspection.rails) {
     if (!joins_hosts(parts, rail)) continue;
     std::set<StackPlace> ends;
     for (const std::string& nic : rail.nics)
@@ -273,25 +268,25 @@ std::vector<std::size_t> tracks_of(const Group& group) {
 
 void add_problems(const Parts& parts, Scene& scene) {
   std::vector<const Finding*> findings;
-  for (const Finding& finding : parts.inspection().diagnosis.findings) findings.push_back(&finding);
-  if (parts.inspection().plan)
-    for (const Finding& finding : parts.inspection().plan->findings) findings.push_back(&finding);
+  for (const Finding& finding : parts.inspection.diagnosis.findings) findings.push_back(&finding);
+  if (parts.inspection.plan)
+    for (const Finding& finding : parts.inspection.plan->findings) findings.push_back(&finding);
   std::erase_if(findings, [](const Finding* f) { return f->severity == Severity::info; });
   std::ranges::stable_sort(findings, std::ranges::greater(), &Finding::severity);
   for (const Finding* finding : findings) {
     if (scene.problems.size() == most_problems) {
       scene.problems.push_back(
-          {Mark::none,
+          {Severity::info,
            fmt::format("and {}", plural(findings.size() - most_problems, "more finding"))});
       break;
     }
     std::vector<std::string> subjects;
     for (const std::string& subject : finding->subjects)
-      subjects.push_back(parts.names().device(subject));
-    const Mark mark = finding->severity == Severity::error ? Mark::error : Mark::warning;
+      subjects.push_back(parts.names.device(subject));
     const std::string who = enumerate(subjects, 3);
-    scene.problems.push_back({mark, fmt::format("{}: {}{}{}", name(finding->severity), who,
-                                                who.empty() ? "" : ": ", finding->evidence)});
+    scene.problems.push_back(
+        {finding->severity, fmt::format("{}: {}{}{}", name(finding->severity), who,
+                                        who.empty() ? "" : ": ", finding->evidence)});
   }
 }
 

@@ -14,19 +14,14 @@
 
 namespace atoll_v1::atoll::drawing {
 
-// Severity of the worst finding about a part of the machine. Findings of severity `info` do not
-// appear.
-enum class Mark {
-  none,
-  warning,
-  error
-};
+// The mark of a part of the machine is the severity of the worst finding about the part. Findings
+// of severity `info` do not appear.
 
 struct GpuBox {
   std::string id;
   std::vector<std::string> lines;  // texts in the box: "GPU 3", "rank 11"
   std::string tooltip;
-  Mark mark = Mark::none;
+  Severity mark = Severity::info;
   int package = -1;
   Rect place = {};
 };
@@ -34,7 +29,7 @@ struct GpuBox {
 struct NicBox {
   std::string id, name, note;  // such as name "mlx5_0" and note "400G IB"
   std::string tooltip;
-  Mark mark = Mark::none;
+  Severity mark = Severity::info;
   bool is_active = true;
   Rect place = {};
 };
@@ -54,7 +49,7 @@ struct NicStack {
 struct Arc {
   std::size_t a = 0, b = 0;  // positions of the two GPUs in HostBox::gpus; a < b
   int count = 0;
-  Mark mark = Mark::none;
+  Severity mark = Severity::info;
 };
 
 // Links of a GPU to switches.
@@ -74,7 +69,7 @@ struct IslandBox {
   std::vector<std::string> title;
   IslandState state = IslandState::unknown;
   std::string fabric;
-  Mark mark = Mark::none;
+  Severity mark = Severity::info;
   bool has_frame = true;  // false when the island's frame is drawn around several hosts
   std::vector<std::size_t> gpus;
   std::vector<Arc> arcs;
@@ -86,7 +81,7 @@ struct IslandBox {
 
 struct HostBox {
   std::string id, title, detail;
-  Mark mark = Mark::none;
+  Severity mark = Severity::info;
   std::vector<GpuBox> gpus;  // GPUs of the host, sorted by island
   std::vector<IslandBox> islands;
   std::vector<NicStack> stacks;
@@ -94,7 +89,6 @@ struct HostBox {
   std::string likeness;
   Point at;  // upper left corner of the host, relative to the group
   double width = 0, height = 0;
-  Rect title_place;
   std::vector<Bar> packages;
 };
 
@@ -121,7 +115,7 @@ struct Track {
 
 // A finding that is listed below the picture.
 struct Problem {
-  Mark mark = Mark::none;
+  Severity mark = Severity::info;
   std::string text;
 };
 
@@ -145,12 +139,12 @@ struct HostParts {
 // Finds hosts, devices, marks and ranks of an inspection by id.
 class Parts {
  public:
-  explicit Parts(const Inspection& inspection);
+  explicit Parts(const Inspection& inspected);
 
-  const Inspection& inspection() const { return inspection_; }
-  const std::vector<HostParts>& hosts() const { return hosts_; }
-  const Topology& topology() const { return inspection_.topology; }
-  const DisplayNames& names() const { return names_; }
+  const Inspection& inspection;
+  const Topology& topology;
+  const DisplayNames names;
+  std::vector<HostParts> hosts;
   // Return the position of a part in the inspection; empty when the id is unknown. island() expects
   // the id of a GPU.
   std::optional<std::size_t> host(std::string_view id) const { return find(host_of_, id); }
@@ -158,7 +152,7 @@ class Parts {
   std::optional<std::size_t> nic(std::string_view id) const { return find(nic_of_, id); }
   std::optional<std::size_t> island(std::string_view gpu) const { return find(island_of_, gpu); }
   const Affinity* affinity(std::string_view gpu) const;
-  Mark mark(std::string_view subject) const;
+  Severity mark(std::string_view subject) const;
   // Describes the ranks on a GPU: "rank 3" or "ranks 0, 4"; "" for a GPU without ranks.
   std::string ranks(std::string_view gpu) const;
 
@@ -167,11 +161,8 @@ class Parts {
   static std::optional<std::size_t> find(const Positions& positions, std::string_view id);
   void mark_subjects();
 
-  const Inspection& inspection_;
-  DisplayNames names_;
-  std::vector<HostParts> hosts_;
   Positions host_of_, gpu_of_, nic_of_, island_of_, affinity_of_;
-  std::unordered_map<std::string, Mark> marks_;
+  std::unordered_map<std::string, Severity> marks_;
   std::unordered_map<std::string_view, std::vector<std::size_t>> ranks_of_;
 };
 

@@ -48,18 +48,20 @@ class Matrix {
 
   std::string between(const TopologyGpu& a, const TopologyGpu& b) {
     if (a.id == b.id) return "X";
-    const auto found = island_of_.find(a.id), other = island_of_.find(b.id);
-    const Island* island = found == island_of_.end() ? nullptr : found->second;
-    if (island != nullptr && other != island_of_.end() && island == other->second &&
-        island->state == IslandState::known) {
+    const auto island_of = [&](const TopologyGpu& gpu) {
+      const auto found = island_of_.find(gpu.id);
+      return found == island_of_.end() ? nullptr : found->second;
+    };
+    const Island* const first = island_of(a);
+    const Island* const island = first == island_of(b) ? first : nullptr;
+    if (island != nullptr && island->state == IslandState::known) {
       const std::string prefix = island->fabric == "xgmi" ? "XG" : "NV";
       const auto own = direct_.find(key(a.id, b.id));
       used_.insert(prefix + (own == direct_.end() ? "*" : "n"));
       return own == direct_.end() ? prefix + "*" : fmt::format("{}{}", prefix, own->second);
     }
-    const bool unseen = island != nullptr && island->state == IslandState::unknown &&
-                        other != island_of_.end() && island == other->second;
-    if (!unseen) return level(location_of(a), location_of(b));
+    if (island == nullptr || island->state != IslandState::unknown)
+      return level(location_of(a), location_of(b));
     used_.insert("...?");
     return level(location_of(a), location_of(b)) + '?';
   }

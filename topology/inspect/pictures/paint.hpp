@@ -28,18 +28,8 @@ inline std::string paint(Colour colour, Ink ink, std::string_view text) {
 }
 
 inline Ink ink_of(Severity severity) {
-  switch (severity) {
-    case Severity::error:
-      return Ink::red;
-    case Severity::warning:
-      return Ink::yellow;
-    case Severity::info:
-      return Ink::blue;
-  }
-  return Ink::blue;
+  constexpr std::array inks{Ink::blue, Ink::yellow, Ink::red};  // for info, warning and error
+  return inks[static_cast<std::size_t>(severity)];
 }
-
-// Describes a mesh plan for people: shape, reason, shard groups and findings.
-std::string to_text(const MeshPlan& plan, Colour colour);
 
 }  // namespace atoll_v1::atoll

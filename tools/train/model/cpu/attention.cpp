@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "model/cpu/kernels.hpp"
 
@@ -165,19 +166,8 @@ Block block_at(const Sizes& sizes, std::size_t first) {
   return {first, rows, low, padded(first + rows) - low};
 }
 
-// Divides a task's scratch memory. Every piece is a multiple of 64 bytes.
-class Arena {
- public:
-  explicit Arena(float* next) : next_(next) {}
-  float* take(std::size_t floats) {
-    float* taken = next_;
-    next_ += floats;
-    return taken;
-  }
-
- private:
-  float* next_;
-};
+// Takes the next piece of a task's scratch memory. Every piece is a multiple of 64 bytes.
+float* take(float*& memory, std::size_t floats) { return std::exchange(memory, memory + floats); }
 
 // One head of an activation: rows of head_dim elements, `stride` apart.
 template <class T>
@@ -280,12 +270,12 @@ void attention_forward_typed(const AttentionForward& args, const AttentionTask& 
   const std::size_t q_width = sizes.heads * sizes.dim;
   const std::size_t kv_width = sizes.kv_heads * sizes.dim;
   const float scale = 1.0F / std::sqrt(static_cast<float>(sizes.dim));
-  Arena arena(task.scratch);
-  float* values = arena.take(sizes.seq_pad * sizes.dim_pad);
-  float* keys = arena.take(sizes.seq_pad * sizes.dim_pad);
-  float* query = arena.take(sizes.block * sizes.dim_pad);
-  float* out = arena.take(sizes.block * sizes.dim_pad);
-  float* scores = arena.take(sizes.block * sizes.seq_pad);
+  float* memory = task.scratch;
+  float* values = take(memory, sizes.seq_pad * sizes.dim_pad);
+  float* keys = take(memory, sizes.seq_pad * sizes.dim_pad);
+  float* query = take(memory, sizes.block * sizes.dim_pad);
+  float* out = take(memory, sizes.block * sizes.dim_pad);
+  float* scores = take(memory, sizes.block * sizes.seq_pad);
   const std::size_t kv_at = task.row * sizes.seq * kv_width + task.kv_head * sizes.dim;
   // `values` holds the packed keys until they have been transposed; only then are values packed.
   pack_keys<T>({args.k.as<T>() + kv_at, kv_width}, sizes, values, keys);
@@ -341,12 +331,12 @@ HWY_INLINE void softmax_backward_row(float* scores, float* dprobs, std::size_t s
 struct BackwardScratch {
   float *keys, *keys_t, *values_t, *dkeys, *dvalues, *query, *dout, *dquery, *scores, *dprobs;
   BackwardScratch(float* memory, const Sizes& sizes) {
-    Arena arena(memory);
     for (float** piece : {&keys, &keys_t, &values_t, &dkeys, &dvalues}) {
-      *piece = arena.take(sizes.seq_pad * sizes.dim_pad);
+      *piece = take(memory, sizes.seq_pad * sizes.dim_pad);
     }
-    for (float** piece : {&query, &dout, &dquery}) *piece = arena.take(sizes.block * sizes.dim_pad);
-    for (float** piece : {&scores, &dprobs}) *piece = arena.take(sizes.block * sizes.seq_pad);
+    for (float** piece : {&query, &dout, &dquery})
+      *piece = take(memory, sizes.block * sizes.dim_pad);
+    for (float** piece : {&scores, &dprobs}) *piece = take(memory, sizes.block * sizes.seq_pad);
   }
 };
 

@@ -1,6 +1,5 @@
 #include "model/cpu/cpu_ops.hpp"
 
-#include <fmt/format.h>
 #include <omp.h>
 
 #include <algorithm>
@@ -9,16 +8,13 @@
 #include <limits>
 #include <vector>
 
-#include "atoll/error.hpp"
+#include "fail.hpp"
 #include "model/cpu/kernels.hpp"
 #include "model/cpu/scratch.hpp"
-#include "model/ops_check.hpp"
 
 namespace train::cpu {
 
 using atoll::ConstView;
-using atoll::Error;
-using atoll::ErrorCode;
 using atoll::Stream;
 using atoll::View;
 
@@ -32,11 +28,8 @@ constexpr std::size_t column_step = 64;
 void require_ids(const char* what, ConstView ids, std::int64_t vocab, std::int32_t lowest) {
   const auto* values = ids.as<std::int32_t>();
   for (std::uint64_t i = 0; i < ids.count; ++i) {
-    if (values[i] < lowest || values[i] >= vocab) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("{} {} at position {} is not in the vocabulary of {}", what,
-                              values[i], i, vocab));
-    }
+    require(values[i] >= lowest && values[i] < vocab,
+            "{} {} at position {} is not in the vocabulary of {}", what, values[i], i, vocab);
   }
 }
 
@@ -45,11 +38,9 @@ void check_positions(ConstView positions, std::int64_t seq) {
   const auto* values = positions.as<std::int32_t>();
   for (std::uint64_t i = 0; i < positions.count; ++i) {
     const bool begins = i % to_size(seq) == 0;
-    if (values[i] == 0 || (!begins && values[i] == values[i - 1] + 1)) continue;
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("token {} has position {}: it must be 0 or one more than the previous "
-                            "token's",
-                            i, values[i]));
+    require(values[i] == 0 || (!begins && values[i] == values[i - 1] + 1),
+            "token {} has position {}: it must be 0 or one more than the previous token's", i,
+            values[i]);
   }
 }
 
@@ -69,15 +60,13 @@ class CpuOps final : public Ops {
     });
   }
 
-  void rms_norm_forward(Stream& stream, const RmsNormForward& args) override {
-    check(args);
+  void run(Stream& stream, const RmsNormForward& args) override {
     stream.enqueue([this, args] {
       split(args.inverse.count, 1, [&](Range r) { cpu::rms_norm_forward(args, r); });
     });
   }
 
-  void rms_norm_backward(Stream& stream, const RmsNormBackward& args) override {
-    check(args);
+  void run(Stream& stream, const RmsNormBackward& args) override {
     stream.enqueue([this, args] {
       const std::size_t tokens = args.inverse.count;
       const std::size_t width = to_size(args.width);
@@ -94,8 +83,7 @@ class CpuOps final : public Ops {
     });
   }
 
-  void rope_table(Stream& stream, View table, std::int64_t head_dim, double theta) override {
-    check_rope_table(table, head_dim);
+  void run_rope_table(Stream& stream, View table, std::int64_t head_dim, double theta) override {
     stream.enqueue([table, head_dim, theta] {
       const std::int64_t half = head_dim / 2;
       const auto positions = static_cast<std::int64_t>(table.count) / head_dim;
@@ -111,8 +99,7 @@ class CpuOps final : public Ops {
     });
   }
 
-  void rope(Stream& stream, const Rope& args) override {
-    check(args);
+  void run(Stream& stream, const Rope& args) override {
     stream.enqueue([this, args] {
       check_positions(args.positions, args.seq);
       const std::size_t tokens = args.x.count / to_size(args.heads * args.head_dim);
@@ -120,47 +107,28 @@ class CpuOps final : public Ops {
     });
   }
 
-  void attention_forward(Stream& stream, const AttentionForward& args) override {
-    check(args);
-    stream.enqueue([this, args] {
-      check_positions(args.positions, args.shape.seq);
-      const std::size_t kv_heads = to_size(args.shape.kv_heads);
-      reserve_threads(attention_forward_scratch(args.shape));
-      each(to_size(args.shape.rows) * kv_heads, [&](std::size_t i) {
-        cpu::attention_forward(args, {i / kv_heads, i % kv_heads, thread_scratch()});
-      });
-    });
+  void run(Stream& stream, const AttentionForward& args) override {
+    attention(stream, args, attention_forward_scratch, cpu::attention_forward);
   }
 
-  void attention_backward(Stream& stream, const AttentionBackward& args) override {
-    check(args);
-    stream.enqueue([this, args] {
-      check_positions(args.positions, args.shape.seq);
-      const std::size_t kv_heads = to_size(args.shape.kv_heads);
-      reserve_threads(attention_backward_scratch(args.shape));
-      each(to_size(args.shape.rows) * kv_heads, [&](std::size_t i) {
-        cpu::attention_backward(args, {i / kv_heads, i % kv_heads, thread_scratch()});
-      });
-    });
+  void run(Stream& stream, const AttentionBackward& args) override {
+    attention(stream, args, attention_backward_scratch, cpu::attention_backward);
   }
 
-  void swiglu_forward(Stream& stream, ConstView gate, ConstView up, View out) override {
-    check_swiglu_forward(gate, up, out);
+  void run_swiglu_forward(Stream& stream, ConstView gate, ConstView up, View out) override {
     stream.enqueue([this, gate, up, out] {
       split(gate.count, column_step, [&](Range r) { cpu::swiglu_forward(gate, up, out, r); });
     });
   }
 
-  void swiglu_backward(Stream& stream, const SwigluBackward& args) override {
-    check(args);
+  void run(Stream& stream, const SwigluBackward& args) override {
     stream.enqueue([this, args] {
       split(args.gate.count, column_step, [&](Range r) { cpu::swiglu_backward(args, r); });
     });
   }
 
-  void embedding_forward(Stream& stream, ConstView tokens, ConstView table, View out,
-                         std::int64_t width) override {
-    check_embedding_forward(tokens, table, out, width);
+  void run_embedding_forward(Stream& stream, ConstView tokens, ConstView table, View out,
+                             std::int64_t width) override {
     stream.enqueue([this, tokens, table, out, width] {
       require_ids("token", tokens, static_cast<std::int64_t>(table.count) / width, 0);
       const std::size_t bytes = to_size(width) * size_of(table.dtype);
@@ -175,9 +143,7 @@ class CpuOps final : public Ops {
     });
   }
 
-  void embedding_backward(Stream& stream, const EmbeddingBackward& args) override {
-    if (args.mode == WriteMode::none) return;
-    check(args);
+  void run(Stream& stream, const EmbeddingBackward& args) override {
     stream.enqueue([this, args] {
       require_ids("token", args.tokens, args.vocab, 0);
       split(to_size(args.width), column_step,
@@ -185,8 +151,7 @@ class CpuOps final : public Ops {
     });
   }
 
-  void cross_entropy(Stream& stream, const CrossEntropy& args) override {
-    check(args);
+  void run(Stream& stream, const CrossEntropy& args) override {
     stream.enqueue([this, args] {
       const std::size_t tokens = args.labels.count;
       require_ids("label", args.labels, args.vocab, std::numeric_limits<std::int32_t>::min());
@@ -202,6 +167,20 @@ class CpuOps final : public Ops {
   }
 
  private:
+  template <class Args>
+  void attention(Stream& stream, const Args& args, std::size_t (*scratch)(const AttentionShape&),
+                 void (*kernel)(const Args&, const AttentionTask&)) {
+    stream.enqueue([this, args, scratch, kernel] {
+      check_positions(args.positions, args.shape.seq);
+      const std::size_t kv_heads = to_size(args.shape.kv_heads);
+      for (Scratch& of_thread : scratch_) of_thread.reserve(scratch(args.shape));
+      each(to_size(args.shape.rows) * kv_heads, [&](std::size_t i) {
+        float* const of_thread = scratch_[to_size(omp_get_thread_num())].reserve(0);
+        kernel(args, {i / kv_heads, i % kv_heads, of_thread});
+      });
+    });
+  }
+
   // Runs body(Range) on [0, count), divided among the threads at multiples of `step`.
   template <class Body>
   void split(std::size_t count, std::size_t step, const Body& body) const {
@@ -222,13 +201,6 @@ class CpuOps final : public Ops {
 #pragma omp parallel for num_threads(threads_) schedule(dynamic, 1)
     for (std::size_t i = 0; i < count; ++i) body(i);
   }
-
-  // Reserves `floats` of scratch per thread. Within each(), thread_scratch() is the current
-  // thread's.
-  void reserve_threads(std::size_t floats) {
-    for (Scratch& scratch : scratch_) scratch.reserve(floats);
-  }
-  float* thread_scratch() { return scratch_[to_size(omp_get_thread_num())].reserve(0); }
 
   int threads_;
   MatMul matmul_;

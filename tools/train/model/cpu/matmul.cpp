@@ -1,6 +1,5 @@
 #include "model/cpu/matmul.hpp"
 
-#include <fmt/format.h>
 #include <omp.h>
 
 #include <algorithm>
@@ -10,7 +9,7 @@
 #include <map>
 #include <oneapi/dnnl/dnnl.hpp>
 
-#include "atoll/error.hpp"
+#include "fail.hpp"
 #include "model/cpu/kernels.hpp"
 #include "model/cpu/scratch.hpp"
 #include "report/log.hpp"
@@ -19,8 +18,6 @@ namespace train::cpu {
 namespace {
 
 using atoll::DType;
-using atoll::Error;
-using atoll::ErrorCode;
 
 // oneDNN uses OpenMP's thread count of the calling thread, both to create and to run a primitive.
 // Sets that count and restores it afterwards.
@@ -167,9 +164,8 @@ struct MatMul::Impl {
     const dnnl_status_t status = dnnl_primitive_execute(
         entry.primitive.get(), stream.get(), static_cast<int>(arguments.size()), arguments.data());
     if (status != dnnl_success) {
-      throw Error(ErrorCode::backend,
-                  fmt::format("oneDNN: matrix product {} x {} x {} failed with status {}",
-                              product.m, product.n, product.k, static_cast<int>(status)));
+      fail(ErrorCode::backend, "oneDNN: matrix product {} x {} x {} failed with status {}",
+           product.m, product.n, product.k, static_cast<int>(status));
     }
   }
 
@@ -215,8 +211,8 @@ void MatMul::run(const Product& product, const void* a, const void* b, void* c) 
       impl_->execute(product, a, b, c);
     }
   } catch (const dnnl::error& error) {
-    throw Error(ErrorCode::backend, fmt::format("oneDNN: matrix product {} x {} x {}: {}",
-                                                product.m, product.n, product.k, error.what()));
+    fail(ErrorCode::backend, "oneDNN: matrix product {} x {} x {}: {}", product.m, product.n,
+         product.k, error.what());
   }
 }
 

@@ -1,11 +1,10 @@
 #pragma once
 
-#include <fmt/format.h>
 #include <hwy/aligned_allocator.h>
 
 #include <cstddef>
 
-#include "atoll/error.hpp"
+#include "fail.hpp"
 
 namespace train::cpu {
 
@@ -17,8 +16,7 @@ class Scratch {
       size_ = 0;
       memory_ = hwy::AllocateAligned<float>(floats);
       if (memory_ == nullptr) {
-        throw atoll::Error(atoll::ErrorCode::out_of_memory,
-                           fmt::format("cannot allocate {} floats of scratch memory", floats));
+        fail(ErrorCode::out_of_memory, "cannot allocate {} floats of scratch memory", floats);
       }
       size_ = floats;
     }

@@ -1,12 +1,12 @@
 // Replaces this folder in builds without CUDA.
-#include "atoll/error.hpp"
+#include "fail.hpp"
 #include "model/cuda/cuda_ops.hpp"
 
 namespace train::cuda {
 namespace {
 
 [[noreturn]] void refuse() {
-  throw atoll::Error(atoll::ErrorCode::unsupported, "this build of the trainer is without CUDA");
+  fail(ErrorCode::unsupported, "this build of the trainer is without CUDA");
 }
 
 }  // namespace

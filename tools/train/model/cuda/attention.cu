@@ -239,18 +239,17 @@ __global__ void __launch_bounds__(threads, 1)
 
 Shape kernel_shape(const AttentionShape& shape, bool packs, atoll::ConstView positions) {
   const bool packed = positions.count != 0;
-  Shape of{};
-  of.seq = static_cast<int>(shape.seq);
-  of.heads = static_cast<int>(shape.heads);
-  of.kv_heads = static_cast<int>(shape.kv_heads);
-  of.width = static_cast<int>(shape.head_dim);
-  of.window = static_cast<int>(shape.window);
-  of.packs = packs;
-  of.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
-  of.positions = packed ? positions.as<std::int32_t>() : nullptr;
-  of.head_step = packed ? 1 : of.seq;
-  of.query_step = packed ? of.heads : 1;
-  return of;
+  const auto seq = static_cast<int>(shape.seq), heads = static_cast<int>(shape.heads);
+  return {.seq = seq,
+          .heads = heads,
+          .kv_heads = static_cast<int>(shape.kv_heads),
+          .width = static_cast<int>(shape.head_dim),
+          .window = static_cast<int>(shape.window),
+          .packs = packs,
+          .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim))),
+          .positions = packed ? positions.as<std::int32_t>() : nullptr,
+          .head_step = packed ? 1 : seq,
+          .query_step = packed ? heads : 1};
 }
 
 // Launches a kernel whose shared memory exceeds the default limit.

@@ -13,8 +13,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "atoll/error.hpp"
 #include "device/cuda/api.hpp"
+#include "fail.hpp"
 #include "model/cuda/attention.hpp"
 #include "model/cuda/attention_graphs.hpp"
 #include "model/cuda/kernels.hpp"
@@ -25,8 +25,6 @@ namespace {
 
 namespace fe = cudnn_frontend;
 using atoll::DType;
-using atoll::Error;
-using atoll::ErrorCode;
 
 using Pointers = std::unordered_map<std::int64_t, void*>;
 using Key = AttentionKey;
@@ -59,8 +57,10 @@ int capability_of_current() {
 
 void check(fe::error_t status, const char* what) {
   if (status.is_good()) return;
-  throw Error(ErrorCode::backend, fmt::format("cuDNN: {}: {}", what, status.get_message()));
+  fail(ErrorCode::backend, "cuDNN: {}: {}", what, status.get_message());
 }
+
+void* address(atoll::ConstView view) { return const_cast<void*>(view.data); }
 
 }  // namespace
 
@@ -81,8 +81,8 @@ struct Attention::Impl {
     }
     if (const cudnnStatus_t status = fe::detail::create_handle(&handle);
         status != CUDNN_STATUS_SUCCESS) {
-      throw Error(ErrorCode::backend, fmt::format("cuDNN: creating a handle failed: status {}",
-                                                  static_cast<int>(status)));
+      fail(ErrorCode::backend, "cuDNN: creating a handle failed: status {}",
+           static_cast<int>(status));
     }
     capability = capability_of_current();
   }
@@ -182,14 +182,22 @@ struct Attention::Impl {
     return found->second ? &*found->second : nullptr;
   }
 
-  bool run(cudaStream_t stream, AttentionShape shape, atoll::ConstView positions, DType dtype,
-           Direction direction, Pointers pointers, const Scratch& scratch) {
-    if (!prepare_documents(shape, positions)) return false;
+  // `pointers` holds the tensors that only backward has.
+  template <class Args>
+  bool run(cudaStream_t stream, const Args& args, Direction direction, Pointers pointers,
+           const Scratch& scratch) {
+    AttentionShape shape = args.shape;
+    if (!prepare_documents(shape, args.positions)) return false;
+    pointers.insert({{tensor::q, address(args.q)},
+                     {tensor::k, address(args.k)},
+                     {tensor::v, address(args.v)},
+                     {tensor::out, address(args.out)},
+                     {tensor::lse, address(args.lse)}});
     constexpr std::size_t alignment = 16;  // cuDNN assumes this alignment of tensors
-    for (const auto& [tensor, address] : pointers) {
-      if (reinterpret_cast<std::uintptr_t>(address) % alignment != 0) return false;
+    for (const auto& [tensor, data] : pointers) {
+      if (reinterpret_cast<std::uintptr_t>(data) % alignment != 0) return false;
     }
-    const Plans* const found = plans_for(stream, shape, dtype);
+    const Plans* const found = plans_for(stream, shape, args.q.dtype);
     if (!found) return false;
     const Plan& plan = found->of(direction);
     const std::size_t index_bytes = shape.documents > 0 ? DocumentIndex::bytes(shape.documents) : 0;
@@ -200,7 +208,7 @@ struct Attention::Impl {
       // Results of grouped heads may depend on old contents (TransformerEngine #2448).
       atoll::cuda::check(cudaMemsetAsync(memory + index_bytes, 0, plan.workspace_bytes, stream),
                          "cudaMemsetAsync");
-      document_index(stream, positions, shape, index);
+      document_index(stream, args.positions, shape, index);
       pointers.insert({{tensor::query_lengths, index.lengths},
                        {tensor::key_lengths, index.lengths},
                        {tensor::query_offsets, index.queries},
@@ -208,7 +216,7 @@ struct Attention::Impl {
                        {tensor::statistics_offsets, index.statistics}});
     }
     if (fe::detail::set_stream(handle, stream) != CUDNN_STATUS_SUCCESS) {
-      throw Error(ErrorCode::backend, "cuDNN: setting the stream failed");
+      fail(ErrorCode::backend, "cuDNN: setting the stream failed");
     }
     check(plan.graph->execute(handle, pointers, memory + index_bytes),
           direction == Direction::forward ? "attention_forward" : "attention_backward");
@@ -247,29 +255,14 @@ std::size_t Attention::scratch_bytes(cudaStream_t stream, const AttentionShape& 
          (shape.documents > 0 ? DocumentIndex::bytes(shape.rows * shape.seq) : 0);
 }
 
-namespace {
-void* address(atoll::ConstView view) { return const_cast<void*>(view.data); }
-}  // namespace
-
 bool Attention::forward(cudaStream_t stream, const AttentionForward& args, const Scratch& scratch) {
-  return impl_->run(stream, args.shape, args.positions, args.q.dtype, Direction::forward,
-                    {{tensor::q, address(args.q)},
-                     {tensor::k, address(args.k)},
-                     {tensor::v, address(args.v)},
-                     {tensor::out, address(args.out)},
-                     {tensor::lse, address(args.lse)}},
-                    scratch);
+  return impl_->run(stream, args, Direction::forward, {}, scratch);
 }
 
 bool Attention::backward(cudaStream_t stream, const AttentionBackward& args,
                          const Scratch& scratch) {
-  return impl_->run(stream, args.shape, args.positions, args.q.dtype, Direction::backward,
-                    {{tensor::q, address(args.q)},
-                     {tensor::k, address(args.k)},
-                     {tensor::v, address(args.v)},
-                     {tensor::out, address(args.out)},
-                     {tensor::lse, address(args.lse)},
-                     {tensor::dout, address(args.dout)},
+  return impl_->run(stream, args, Direction::backward,
+                    {{tensor::dout, address(args.dout)},
                      {tensor::dq, address(args.dq)},
                      {tensor::dk, address(args.dk)},
                      {tensor::dv, address(args.dv)}},

@@ -1,23 +1,18 @@
 #include "model/cuda/cuda_ops.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
-#include "atoll/error.hpp"
 #include "device/backend.hpp"
 #include "device/cuda/api.hpp"
+#include "fail.hpp"
 #include "model/cuda/attention.hpp"
 #include "model/cuda/kernels.hpp"
 #include "model/cuda/matmul.hpp"
-#include "model/ops_check.hpp"
 
 namespace train::cuda {
 
 using atoll::ConstView;
-using atoll::Error;
-using atoll::ErrorCode;
 using atoll::Stream;
 using atoll::View;
 using atoll::cuda::Current;
@@ -28,6 +23,10 @@ namespace {
 // Invalid ids that kernels report: host memory that the GPU writes, read in stream order.
 class IdReport {
  public:
+  struct Told {
+    BadId token, label;
+  };
+
   IdReport() {
     void* memory = nullptr;
     atoll::cuda::check(cudaHostAlloc(&memory, sizeof(Told), cudaHostAllocMapped), "cudaHostAlloc");
@@ -36,13 +35,9 @@ class IdReport {
     *told_ = {};
   }
   // Where kernels report tokens and labels outside a vocabulary of this size.
-  BadId* token(std::int64_t vocab) noexcept {
+  Told& outside(std::int64_t vocab) noexcept {
     vocab_ = vocab;
-    return &told_->token;
-  }
-  BadId* label(std::int64_t vocab) noexcept {
-    vocab_ = vocab;
-    return &told_->label;
+    return *told_;
   }
 
   // Enqueues a check that raises an Error on the stream; call after the kernels that report.
@@ -55,14 +50,9 @@ class IdReport {
   }
 
  private:
-  struct Told {
-    BadId token, label;
-  };
   static void refuse(const char* what, const BadId& found, std::int64_t vocab) {
-    if (found.position == 0) return;
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{} {} at position {} is not in the vocabulary of {}", what, found.id,
-                            found.position - 1, vocab));
+    require(found.position == 0, "{} {} at position {} is not in the vocabulary of {}", what,
+            found.id, found.position - 1, vocab);
   }
 
   std::shared_ptr<Told> told_;
@@ -71,17 +61,16 @@ class IdReport {
 
 void check_head_dim(std::int64_t head_dim) {
   if (head_dim <= most_head_dim) return;
-  throw Error(ErrorCode::unsupported,
-              fmt::format("a head of {} elements: the GPU kernels support up to {}", head_dim,
-                          most_head_dim));
+  fail(ErrorCode::unsupported, "a head of {} elements: the GPU kernels support up to {}", head_dim,
+       most_head_dim);
 }
 
 void check_norm_width(std::int64_t width, atoll::DType dtype, bool aligned = true) {
   if (width <= norm_width_limit(width, dtype, aligned)) return;
-  throw Error(ErrorCode::unsupported,
-              fmt::format("a row of {} {} elements: the GPU norms support up to {} in rows "
-                          "aligned to 16 bytes, and half as many otherwise",
-                          width, atoll::name(dtype), most_norm_width));
+  fail(ErrorCode::unsupported,
+       "a row of {} {} elements: the GPU norms support up to {} in rows aligned "
+       "to 16 bytes, and half as many otherwise",
+       width, atoll::name(dtype), most_norm_width);
 }
 
 // Operations share scratch memory, because one stream runs them one after another.
@@ -112,15 +101,13 @@ class CudaOps final : public Ops {
     matmul_.run(native(stream), product, a.data, b.data, c.data, residual.data);
   }
 
-  void rms_norm_forward(Stream& stream, const RmsNormForward& args) override {
-    check(args);
+  void run(Stream& stream, const RmsNormForward& args) override {
     check_norm_width(args.width, args.x.dtype, is_aligned(args));
     const Current current(ordinal_);
     cuda::rms_norm_forward(native(stream), args);
   }
 
-  void rms_norm_backward(Stream& stream, const RmsNormBackward& args) override {
-    check(args);
+  void run(Stream& stream, const RmsNormBackward& args) override {
     check_norm_width(args.width, args.x.dtype, is_aligned(args));
     const Current current(ordinal_);
     const auto tokens = static_cast<std::int64_t>(args.inverse.count);
@@ -128,20 +115,17 @@ class CudaOps final : public Ops {
     cuda::rms_norm_backward(native(stream), args, static_cast<float*>(partials));
   }
 
-  void rope_table(Stream& stream, View table, std::int64_t head_dim, double theta) override {
-    check_rope_table(table, head_dim);
+  void run_rope_table(Stream& stream, View table, std::int64_t head_dim, double theta) override {
     const Current current(ordinal_);
     cuda::rope_table(native(stream), table, head_dim, theta);
   }
 
-  void rope(Stream& stream, const Rope& args) override {
-    check(args);
+  void run(Stream& stream, const Rope& args) override {
     const Current current(ordinal_);
     cuda::rope(native(stream), args);
   }
 
-  void attention_forward(Stream& stream, const AttentionForward& args) override {
-    check(args);
+  void run(Stream& stream, const AttentionForward& args) override {
     check_head_dim(args.shape.head_dim);
     const Current current(ordinal_);
     const bool done = attention_.forward(native(stream), args,
@@ -149,8 +133,7 @@ class CudaOps final : public Ops {
     if (!done) cuda::attention_forward(native(stream), args);
   }
 
-  void attention_backward(Stream& stream, const AttentionBackward& args) override {
-    check(args);
+  void run(Stream& stream, const AttentionBackward& args) override {
     check_head_dim(args.shape.head_dim);
     const Current current(ordinal_);
     const bool done = attention_.backward(
@@ -160,39 +143,34 @@ class CudaOps final : public Ops {
     cuda::attention_backward(native(stream), args, static_cast<float*>(deltas));
   }
 
-  void swiglu_forward(Stream& stream, ConstView gate, ConstView up, View out) override {
-    check_swiglu_forward(gate, up, out);
+  void run_swiglu_forward(Stream& stream, ConstView gate, ConstView up, View out) override {
     const Current current(ordinal_);
     cuda::swiglu_forward(native(stream), gate, up, out);
   }
 
-  void swiglu_backward(Stream& stream, const SwigluBackward& args) override {
-    check(args);
+  void run(Stream& stream, const SwigluBackward& args) override {
     const Current current(ordinal_);
     cuda::swiglu_backward(native(stream), args);
   }
 
-  void embedding_forward(Stream& stream, ConstView tokens, ConstView table, View out,
-                         std::int64_t width) override {
-    check_embedding_forward(tokens, table, out, width);
+  void run_embedding_forward(Stream& stream, ConstView tokens, ConstView table, View out,
+                             std::int64_t width) override {
     const Current current(ordinal_);
     cuda::embedding_forward(native(stream), tokens, table, out, width,
-                            ids_.token(static_cast<std::int64_t>(table.count) / width));
+                            &ids_.outside(static_cast<std::int64_t>(table.count) / width).token);
   }
 
-  void embedding_backward(Stream& stream, const EmbeddingBackward& args) override {
-    if (args.mode == WriteMode::none) return;
-    check(args);
+  void run(Stream& stream, const EmbeddingBackward& args) override {
     const Current current(ordinal_);
     void* const memory = scratch(stream, embedding_scratch(args.tokens.count));
-    cuda::embedding_backward(native(stream), args, memory, ids_.token(args.vocab));
+    cuda::embedding_backward(native(stream), args, memory, &ids_.outside(args.vocab).token);
   }
 
-  void cross_entropy(Stream& stream, const CrossEntropy& args) override {
-    check(args);
+  void run(Stream& stream, const CrossEntropy& args) override {
     const Current current(ordinal_);
     void* const losses = scratch(stream, args.labels.count * sizeof(double));
-    cuda::cross_entropy(native(stream), args, static_cast<double*>(losses), ids_.label(args.vocab));
+    cuda::cross_entropy(native(stream), args, static_cast<double*>(losses),
+                        &ids_.outside(args.vocab).label);
   }
 
   void check_ids(Stream& stream) override { ids_.check_behind(stream); }
@@ -224,11 +202,10 @@ void check_usable(const atoll::Device& device) {
       cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal),
       "cudaDeviceGetAttribute");
   if (static_cast<std::size_t>(bytes) < attention_shared_bytes()) {
-    throw Error(
-        ErrorCode::unsupported,
-        fmt::format("{}: a block has {} bytes of shared memory, but the attention kernels need {}; "
-                    "use an A100, H100, B200 or similar GPU",
-                    device.name(), bytes, attention_shared_bytes()));
+    fail(ErrorCode::unsupported,
+         "{}: a block has {} bytes of shared memory, but the attention kernels need {}; "
+         "use an A100, H100, B200 or similar GPU",
+         device.name(), bytes, attention_shared_bytes());
   }
   MatMul::find_library();
 }

@@ -15,9 +15,9 @@
 #include <type_traits>
 #include <utility>
 
-#include "atoll/error.hpp"
 #include "device/cuda/api.hpp"
 #include "device/ops.hpp"
+#include "fail.hpp"
 #include "model/cuda/cuda_ops.hpp"
 #include "model/cuda/library.hpp"
 
@@ -25,8 +25,6 @@ namespace train::cuda {
 namespace {
 
 using atoll::DType;
-using atoll::Error;
-using atoll::ErrorCode;
 using atoll::cuda::Current;
 using atoll::cuda::native;
 
@@ -55,9 +53,8 @@ struct CublasLt {
 
   void check(cublasStatus_t status, std::string_view what) const {
     if (status == CUBLAS_STATUS_SUCCESS) return;
-    throw Error(
-        status == CUBLAS_STATUS_ALLOC_FAILED ? ErrorCode::out_of_memory : ErrorCode::backend,
-        fmt::format("cuBLASLt: {}: {}", what, status_string(status)));
+    fail(status == CUBLAS_STATUS_ALLOC_FAILED ? ErrorCode::out_of_memory : ErrorCode::backend,
+         "cuBLASLt: {}: {}", what, status_string(status));
   }
 };
 
@@ -224,8 +221,7 @@ struct MatMul::Impl {
                           made.out.get(), made.out.get(), preferred.get(), 1, &result, &found),
              to_string(product));
     if (found == 0) {
-      throw Error(ErrorCode::unsupported,
-                  fmt::format("cuBLASLt has no algorithm for a {}", to_string(product)));
+      fail(ErrorCode::unsupported, "cuBLASLt has no algorithm for a {}", to_string(product));
     }
     made.algorithm = result.algo;
     return cache.emplace(key, std::move(made)).first->second;

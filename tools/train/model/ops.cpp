@@ -1,10 +1,12 @@
-#include "model/ops_check.hpp"
+#include "model/ops.hpp"
 
 #include <fmt/format.h>
 
+#include <initializer_list>
 #include <string_view>
+#include <utility>
 
-#include "atoll/error.hpp"
+#include "fail.hpp"
 
 namespace train {
 namespace {
@@ -18,36 +20,40 @@ class Checker {
  public:
   explicit Checker(std::string_view operation) : operation_(operation) {}
 
-  void positive(std::string_view what, std::int64_t value) const {
-    if (value <= 0) fail(fmt::format("{} = {} is not positive", what, value));
+  void positive(std::initializer_list<std::pair<std::string_view, std::int64_t>> values) const {
+    for (const auto& [what, value] : values) {
+      require(value > 0, "{} = {} is not positive", what, value);
+    }
   }
   void count(std::string_view what, ConstView view, std::int64_t expected) const {
-    if (expected < 0 || view.count != static_cast<std::uint64_t>(expected)) {
-      fail(fmt::format("{} has {} elements, expected {}", what, view.count, expected));
-    }
+    require(expected >= 0 && view.count == static_cast<std::uint64_t>(expected),
+            "{} has {} elements, expected {}", what, view.count, expected);
   }
   void dtype(std::string_view what, ConstView view, DType expected) const {
-    if (view.dtype != expected) {
-      fail(fmt::format("{} is {}, expected {}", what, atoll::name(view.dtype),
-                       atoll::name(expected)));
-    }
+    require(view.dtype == expected, "{} is {}, expected {}", what, atoll::name(view.dtype),
+            atoll::name(expected));
   }
   void view(std::string_view what, ConstView view, std::int64_t expected, DType type) const {
     count(what, view, expected);
     dtype(what, view, type);
   }
+  void views(std::initializer_list<std::pair<std::string_view, ConstView>> all,
+             std::int64_t expected, DType type) const {
+    for (const auto& [what, one] : all) view(what, one, expected, type);
+  }
   void compute(std::string_view what, ConstView view) const {
-    if (view.dtype != DType::f32 && view.dtype != DType::bf16) {
-      fail(fmt::format("{} is {}, expected f32 or bf16", what, atoll::name(view.dtype)));
-    }
+    require(view.dtype == DType::f32 || view.dtype == DType::bf16, "{} is {}, expected f32 or bf16",
+            what, atoll::name(view.dtype));
   }
   void multiple(std::string_view what, ConstView view, std::int64_t of) const {
-    if (view.count % static_cast<std::uint64_t>(of) != 0) {
-      fail(fmt::format("{} has {} elements, not a multiple of {}", what, view.count, of));
-    }
+    require(view.count % static_cast<std::uint64_t>(of) == 0,
+            "{} has {} elements, not a multiple of {}", what, view.count, of);
   }
-  [[noreturn]] void fail(const std::string& why) const {
-    throw atoll::Error(atoll::ErrorCode::invalid_argument, fmt::format("{}: {}", operation_, why));
+  template <class... Args>
+  void require(bool holds, fmt::format_string<Args...> why, Args&&... args) const {
+    if (holds) return;
+    fail(ErrorCode::invalid_argument, "{}: {}", operation_,
+         fmt::format(why, std::forward<Args>(args)...));
   }
 
  private:
@@ -59,9 +65,7 @@ std::int64_t elements(ConstView view) { return static_cast<std::int64_t>(view.co
 // Checks the shape and the argument that determines the compute dtype.
 void check_linear(const Checker& checker, LinearShape shape, std::string_view what, ConstView view,
                   std::int64_t count) {
-  checker.positive("tokens", shape.tokens);
-  checker.positive("in", shape.in);
-  checker.positive("out", shape.out);
+  checker.positive({{"tokens", shape.tokens}, {"in", shape.in}, {"out", shape.out}});
   checker.compute(what, view);
   checker.count(what, view, count);
 }
@@ -85,23 +89,18 @@ void check_positions(const Checker& checker, ConstView positions, std::int64_t t
 }
 
 AttentionCounts check_shape(const Checker& checker, const AttentionShape& shape) {
-  checker.positive("rows", shape.rows);
-  checker.positive("seq", shape.seq);
-  checker.positive("heads", shape.heads);
-  checker.positive("kv_heads", shape.kv_heads);
-  checker.positive("head_dim", shape.head_dim);
-  if (shape.window < 0) checker.fail(fmt::format("window = {} is negative", shape.window));
-  if (shape.heads % shape.kv_heads != 0) {
-    checker.fail(
-        fmt::format("heads = {} is not a multiple of kv_heads = {}", shape.heads, shape.kv_heads));
-  }
-  if (shape.seq >= std::int64_t{1} << 24) {
-    checker.fail(fmt::format("seq = {} is longer than 2^24 - 1", shape.seq));
-  }
+  checker.positive({{"rows", shape.rows},
+                    {"seq", shape.seq},
+                    {"heads", shape.heads},
+                    {"kv_heads", shape.kv_heads},
+                    {"head_dim", shape.head_dim}});
+  checker.require(shape.window >= 0, "window = {} is negative", shape.window);
+  checker.require(shape.heads % shape.kv_heads == 0,
+                  "heads = {} is not a multiple of kv_heads = {}", shape.heads, shape.kv_heads);
+  checker.require(shape.seq < std::int64_t{1} << 24, "seq = {} is longer than 2^24 - 1", shape.seq);
   const std::int64_t tokens = shape.rows * shape.seq;
-  if (shape.documents < 0 || shape.documents > tokens) {
-    checker.fail(fmt::format("documents = {} in {} tokens", shape.documents, tokens));
-  }
+  checker.require(shape.documents >= 0 && shape.documents <= tokens, "documents = {} in {} tokens",
+                  shape.documents, tokens);
   return {tokens * shape.heads * shape.head_dim, tokens * shape.kv_heads * shape.head_dim,
           tokens * shape.heads};
 }
@@ -110,10 +109,8 @@ template <class Args>
 AttentionCounts check_attention(const Checker& checker, const Args& args) {
   const AttentionCounts counts = check_shape(checker, args.shape);
   checker.compute("q", args.q);
-  checker.view("q", args.q, counts.queries, args.q.dtype);
-  checker.view("k", args.k, counts.keys, args.q.dtype);
-  checker.view("v", args.v, counts.keys, args.q.dtype);
-  checker.view("out", args.out, counts.queries, args.q.dtype);
+  checker.views({{"q", args.q}, {"out", args.out}}, counts.queries, args.q.dtype);
+  checker.views({{"k", args.k}, {"v", args.v}}, counts.keys, args.q.dtype);
   checker.view("lse", args.lse, counts.lse, DType::f32);
   check_positions(checker, args.positions, args.shape.rows * args.shape.seq);
   return counts;
@@ -121,7 +118,7 @@ AttentionCounts check_attention(const Checker& checker, const Args& args) {
 
 template <class Args>
 void check_norm(const Checker& checker, const Args& args) {
-  checker.positive("width", args.width);
+  checker.positive({{"width", args.width}});
   checker.compute("x", args.x);
   checker.multiple("x", args.x, args.width);
   checker.view("weight", args.weight, args.width, args.x.dtype);
@@ -133,9 +130,8 @@ void check_norm(const Checker& checker, const Args& args) {
 bool is_bf16(DType dtype) {
   if (dtype == DType::bf16) return true;
   if (dtype == DType::f32) return false;
-  throw atoll::Error(
-      atoll::ErrorCode::unsupported,
-      fmt::format("matrix product in {}: only f32 and bf16 are supported", atoll::name(dtype)));
+  fail(ErrorCode::unsupported, "matrix product in {}: only f32 and bf16 are supported",
+       atoll::name(dtype));
 }
 
 void Ops::linear_forward(Stream& stream, LinearShape shape, ConstView x, ConstView weight, View y) {
@@ -149,7 +145,7 @@ void Ops::linear_residual_forward(Stream& stream, LinearShape shape, ConstView x
   const Checker checker("linear_residual_forward");
   checker.dtype("y", y, x.dtype);
   checker.view("residual", residual, elements(y), x.dtype);
-  if (residual.data == y.data) checker.fail("y must not alias residual");
+  checker.require(residual.data != y.data, "y must not alias residual");
   multiply(stream, product, x, weight, y, residual);
 }
 
@@ -179,98 +175,100 @@ void Ops::linear_wgrad(Stream& stream, LinearShape shape, ConstView dy, ConstVie
            dy, x, dweight, {});
 }
 
-void check(const RmsNormForward& args) {
+void Ops::rms_norm_forward(Stream& stream, const RmsNormForward& args) {
   const Checker checker("rms_norm_forward");
   check_norm(checker, args);
   checker.view("y", args.y, elements(args.x), args.x.dtype);
+  run(stream, args);
 }
 
-void check(const RmsNormBackward& args) {
+void Ops::rms_norm_backward(Stream& stream, const RmsNormBackward& args) {
   const Checker checker("rms_norm_backward");
   check_norm(checker, args);
-  checker.view("dy", args.dy, elements(args.x), args.x.dtype);
-  checker.view("dx", args.dx, elements(args.x), args.x.dtype);
-  if (args.dx_mode == WriteMode::none) checker.fail("dx_mode none is not supported");
+  checker.views({{"dy", args.dy}, {"dx", args.dx}}, elements(args.x), args.x.dtype);
+  checker.require(args.dx_mode != WriteMode::none, "dx_mode none is not supported");
   if (args.dweight_mode != WriteMode::none) {
     checker.view("dweight", args.dweight, args.width, DType::f32);
   }
+  run(stream, args);
 }
 
-void check_rope_table(ConstView table, std::int64_t head_dim) {
+void Ops::rope_table(Stream& stream, View table, std::int64_t head_dim, double theta) {
   const Checker checker("rope_table");
-  checker.positive("head_dim", head_dim);
-  if (head_dim % 2 != 0) checker.fail(fmt::format("head_dim = {} is odd", head_dim));
+  checker.positive({{"head_dim", head_dim}});
+  checker.require(head_dim % 2 == 0, "head_dim = {} is odd", head_dim);
   checker.dtype("table", table, DType::f32);
   checker.multiple("table", table, head_dim);
+  run_rope_table(stream, table, head_dim, theta);
 }
 
-void check(const Rope& args) {
+void Ops::rope(Stream& stream, const Rope& args) {
   const Checker checker("rope");
-  checker.positive("seq", args.seq);
-  checker.positive("heads", args.heads);
-  checker.positive("head_dim", args.head_dim);
-  if (args.head_dim % 2 != 0) checker.fail(fmt::format("head_dim = {} is odd", args.head_dim));
+  checker.positive({{"seq", args.seq}, {"heads", args.heads}, {"head_dim", args.head_dim}});
+  checker.require(args.head_dim % 2 == 0, "head_dim = {} is odd", args.head_dim);
   checker.compute("x", args.x);
   checker.multiple("x", args.x, args.seq * args.heads * args.head_dim);
   checker.dtype("table", args.table, DType::f32);
-  if (elements(args.table) < args.seq * args.head_dim) {
-    checker.fail(fmt::format("table has {} elements, expected at least {}", args.table.count,
-                             args.seq * args.head_dim));
-  }
+  checker.require(elements(args.table) >= args.seq * args.head_dim,
+                  "table has {} elements, expected at least {}", args.table.count,
+                  args.seq * args.head_dim);
   check_positions(checker, args.positions, elements(args.x) / (args.heads * args.head_dim));
+  run(stream, args);
 }
 
-void check(const AttentionForward& args) { check_attention(Checker("attention_forward"), args); }
+void Ops::attention_forward(Stream& stream, const AttentionForward& args) {
+  check_attention(Checker("attention_forward"), args);
+  run(stream, args);
+}
 
-void check(const AttentionBackward& args) {
+void Ops::attention_backward(Stream& stream, const AttentionBackward& args) {
   const Checker checker("attention_backward");
   const AttentionCounts counts = check_attention(checker, args);
-  checker.view("dout", args.dout, counts.queries, args.q.dtype);
-  checker.view("dq", args.dq, counts.queries, args.q.dtype);
-  checker.view("dk", args.dk, counts.keys, args.q.dtype);
-  checker.view("dv", args.dv, counts.keys, args.q.dtype);
+  checker.views({{"dout", args.dout}, {"dq", args.dq}}, counts.queries, args.q.dtype);
+  checker.views({{"dk", args.dk}, {"dv", args.dv}}, counts.keys, args.q.dtype);
+  run(stream, args);
 }
 
-void check_swiglu_forward(ConstView gate, ConstView up, ConstView out) {
+void Ops::swiglu_forward(Stream& stream, ConstView gate, ConstView up, View out) {
   const Checker checker("swiglu_forward");
   checker.compute("gate", gate);
-  checker.view("up", up, elements(gate), gate.dtype);
-  checker.view("out", out, elements(gate), gate.dtype);
+  checker.views({{"up", up}, {"out", out}}, elements(gate), gate.dtype);
+  run_swiglu_forward(stream, gate, up, out);
 }
 
-void check(const SwigluBackward& args) {
+void Ops::swiglu_backward(Stream& stream, const SwigluBackward& args) {
   const Checker checker("swiglu_backward");
   checker.compute("gate", args.gate);
-  checker.view("up", args.up, elements(args.gate), args.gate.dtype);
-  checker.view("dout", args.dout, elements(args.gate), args.gate.dtype);
-  checker.view("dgate", args.dgate, elements(args.gate), args.gate.dtype);
-  checker.view("dup", args.dup, elements(args.gate), args.gate.dtype);
+  checker.views({{"up", args.up}, {"dout", args.dout}, {"dgate", args.dgate}, {"dup", args.dup}},
+                elements(args.gate), args.gate.dtype);
+  run(stream, args);
 }
 
-void check_embedding_forward(ConstView tokens, ConstView table, ConstView out, std::int64_t width) {
+void Ops::embedding_forward(Stream& stream, ConstView tokens, ConstView table, View out,
+                            std::int64_t width) {
   const Checker checker("embedding_forward");
-  checker.positive("width", width);
+  checker.positive({{"width", width}});
   checker.dtype("tokens", tokens, DType::i32);
   checker.compute("table", table);
   checker.multiple("table", table, width);
   checker.view("out", out, elements(tokens) * width, table.dtype);
+  run_embedding_forward(stream, tokens, table, out, width);
 }
 
-void check(const EmbeddingBackward& args) {
+void Ops::embedding_backward(Stream& stream, const EmbeddingBackward& args) {
+  if (args.mode == WriteMode::none) return;
   const Checker checker("embedding_backward");
-  checker.positive("width", args.width);
-  checker.positive("vocab", args.vocab);
+  checker.positive({{"width", args.width}, {"vocab", args.vocab}});
   checker.dtype("tokens", args.tokens, DType::i32);
   checker.compute("dy", args.dy);
   checker.count("dy", args.dy, elements(args.tokens) * args.width);
-  if (args.mode != WriteMode::none) {
-    checker.view("dtable", args.dtable, args.vocab * args.width, DType::f32);
-  }
+  checker.view("dtable", args.dtable, args.vocab * args.width, DType::f32);
+  run(stream, args);
 }
 
-void check(const CrossEntropy& args) {
+void Ops::cross_entropy(Stream& stream, const CrossEntropy& args) {
   const Checker checker("cross_entropy");
-  checker.positive("vocab", args.vocab);
+  checker.positive({{"vocab", args.vocab}});
   checker.dtype("labels", args.labels, DType::i32);
   checker.compute("logits", args.logits);
   checker.count("logits", args.logits, elements(args.labels) * args.vocab);
@@ -282,6 +280,7 @@ void check(const CrossEntropy& args) {
     checker.dtype("dlogits in place", args.dlogits, args.logits.dtype);
   }
   checker.view("total", args.total, 2, DType::f64);
+  run(stream, args);
 }
 
 }  // namespace train

@@ -1,0 +1,45 @@
+// Chooses code by the type of elements, which is known only at run time.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "atoll/view.hpp"
+#include "core/assert.hpp"
+
+namespace atoll_v1::atoll {
+
+// Calls body with the std::type_identity of the type that a dtype names.
+template <class Body>
+void with_type(DType dtype, const Body& body) {
+  switch (dtype) {
+    case DType::f32:
+      return body(std::type_identity<float>());
+    case DType::bf16:
+      return body(std::type_identity<bfloat16>());
+    case DType::f16:
+      return body(std::type_identity<float16>());
+    case DType::f64:
+      return body(std::type_identity<double>());
+    case DType::i32:
+      return body(std::type_identity<std::int32_t>());
+    case DType::i64:
+      return body(std::type_identity<std::int64_t>());
+    case DType::u8:
+      return body(std::type_identity<std::uint8_t>());
+  }
+}
+
+// Calls body like with_type() for floating-point types; aborts the process for other types.
+template <class Body>
+void with_floating_type(DType dtype, const Body& body) {
+  with_type(dtype, [&]<class T>(std::type_identity<T> type) {
+    if constexpr (std::is_integral_v<T>) {
+      ATOLL_ASSERT(false, "floating point types only");
+    } else {
+      body(type);
+    }
+  });
+}
+
+}  // namespace atoll_v1::atoll

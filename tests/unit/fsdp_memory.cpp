@@ -1,0 +1,127 @@
+// The memory plan of an engine equals the memory that the engine allocates.
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "fsdp_toy.hpp"
+#include "thread_ranks.hpp"
+
+using namespace atoll_test;
+namespace fsdp = atoll::fsdp;
+using fsdp::Strategy;
+
+TEST_CASE("on four ranks full_shard needs a quarter of the state plus buffers for two units") {
+  constexpr std::uint64_t unit_bytes = 3 * 16'384 * 4, units = 12;
+  const auto plan = [&](Strategy strategy) {
+    fsdp::MemoryPlan memory;
+    run_thread_ranks(4, [&](atoll::World& world) {
+      fsdp::Engine engine(atoll::Mesh::make(world, {1, 4}), {.strategy = strategy});
+      std::vector<std::string> order;
+      for (std::uint64_t u = 0; u < units; ++u) {
+        order.push_back("unit." + std::to_string(u));
+        engine.add_unit(order.back(), {{"w", {3, 128, 128}, {}}});
+      }
+      engine.freeze(order);
+      const fsdp::Optimizer optimizer(engine);
+      const std::uint64_t allocated = engine.device().allocated_bytes();
+      if (world.rank() == 0) memory = engine.memory();
+      CHECK(allocated == engine.memory().total());  // the plan is exact
+    });
+    return memory;
+  };
+  const auto whole = plan(Strategy::no_shard), quarter = plan(Strategy::full_shard);
+  CHECK(whole.parameters == 0);  // compute reads the masters themselves
+  CHECK(whole.resident == units * unit_bytes);
+  CHECK(whole.gradients == units * unit_bytes);
+  CHECK(whole.optimizer == 2 * units * unit_bytes);
+  CHECK(whole.gathered == 0);
+  CHECK(whole.whole_gradients == 0);
+  CHECK(quarter.parameters == whole.resident / 4);
+  CHECK(quarter.resident == 0);
+  CHECK(quarter.gradients == whole.gradients / 4);
+  CHECK(quarter.optimizer == whole.optimizer / 4);
+  CHECK(quarter.gathered == 2 * unit_bytes);
+  CHECK(quarter.whole_gradients == 2 * unit_bytes);
+}
+
+TEST_CASE("with all options the allocated bytes are those of the plan") {
+  const auto check = [](const atoll::Mesh& mesh, const fsdp::Options& options) {
+    fsdp::Engine engine(mesh, options);
+    for (const auto& unit : toy_mixed_units()) {
+      std::vector<fsdp::ParamSpec> params;
+      for (const auto& [size, trainable, dtype] : unit.params)
+        params.push_back({std::to_string(params.size()), {size}, {}, trainable, dtype});
+      engine.add_unit(unit.name, std::move(params));
+    }
+    engine.freeze(toy_order());
+    CHECK(engine.device().allocated_bytes() == engine.memory().total());
+    const fsdp::Optimizer optimizer(engine);
+    CHECK(engine.device().allocated_bytes() == engine.memory().total());
+  };
+  // In deterministic mode core computes sums over three shards with fallbacks, which need scratch
+  // memory.
+  run_thread_ranks(
+      6,
+      [&](atoll::World& world) {
+        const auto mesh = atoll::Mesh::make(world, {2, 3});
+        for (const auto strategy : fsdp::every_strategy()) {
+          for (const auto reduce : {atoll::DType::f32, atoll::DType::bf16})
+            check(mesh, {.strategy = strategy, .precision = {.reduce = reduce}});
+        }
+      },
+      [](atoll::Config& config) { config.deterministic = 1; });
+  for (const auto shape : {atoll::MeshShape{1, 4}, atoll::MeshShape{2, 2}}) {
+    run_thread_ranks(4, [&](atoll::World& world) {
+      const auto mesh = atoll::Mesh::make(world, shape);
+      for (const auto strategy : fsdp::every_strategy()) {
+        for (const auto accumulation : {fsdp::Accumulation::shard, fsdp::Accumulation::local}) {
+          for (const int inner : {0, 2}) {
+            for (const auto dtype : {atoll::DType::f32, atoll::DType::bf16}) {
+              check(mesh, {.strategy = strategy,
+                           .accumulation = accumulation,
+                           .precision = {.param = dtype},
+                           .inner_shards = inner,
+                           .prefetch = inner});
+            }
+          }
+        }
+      }
+    });
+  }
+}
+
+TEST_CASE("fallback reductions need no more memory than planned") {
+  const auto check = [](const atoll::Mesh& mesh, Strategy strategy, atoll::DType reduce) {
+    fsdp::Engine engine(mesh, {.strategy = strategy, .precision = {.reduce = reduce}});
+    auto& unit = engine.add_unit("a", {{"w", {30'000}, {}}});
+    engine.freeze({"a"});
+    engine.initialize(1);
+    fsdp::Optimizer optimizer(engine);
+    auto compute = engine.device().stream();
+    for (int step = 0; step < 2; ++step) {
+      auto pass = engine.begin({}, compute);
+      { auto w = pass.forward(unit); }
+      {
+        auto w = pass.backward(unit);
+        const atoll::View g = w.grad("w").view;
+        compute.zero(g.data, g.bytes());
+      }
+      optimizer.step(0.1f, compute);
+    }
+    compute.synchronize();
+    CHECK(engine.device().allocated_bytes() == engine.memory().total());
+    return engine.memory().staging;
+  };
+  run_thread_ranks(
+      6,
+      [&](atoll::World& world) {
+        const auto mesh = atoll::Mesh::make(world, {2, 3});
+        for (const auto strategy : fsdp::every_strategy()) {
+          check(mesh, strategy, atoll::DType::bf16);
+          const auto staging = check(mesh, strategy, atoll::DType::f32);
+          if (strategy == Strategy::no_shard) CHECK(staging > 2 * 30'000 * sizeof(float));
+        }
+      },
+      [](atoll::Config& config) { config.deterministic = 1; });
+}

@@ -1,0 +1,26 @@
+// Throws errors with formatted messages.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "atoll/error.hpp"
+
+namespace train {
+
+using atoll::Error;
+using atoll::ErrorCode;
+
+template <class... Args>
+[[noreturn]] void fail(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) {
+  throw Error(code, fmt::format(format, std::forward<Args>(args)...));
+}
+
+// Throws Error(invalid_argument) unless the condition holds.
+template <class... Args>
+void require(bool holds, fmt::format_string<Args...> format, Args&&... args) {
+  if (!holds) fail(ErrorCode::invalid_argument, format, std::forward<Args>(args)...);
+}
+
+}  // namespace train
