@@ -266,6 +266,10 @@ class Engine {
 
   // Begins a pass. Throws Error(invalid_argument) before freeze() and while another pass is in
   // progress. The stream must belong to device(). Stream and engine must outlive the pass.
+  //
+  // All ranks must pass the same PassOptions::of. In the first step, and in a step with another
+  // number than the step before, the call blocks until all ranks have compared the number, and
+  // throws Error(mismatch) on every rank if it differs.
   [[nodiscard]] Pass begin(const PassOptions& options, Stream& compute);
   // Makes `compute` wait until every gradient shard is final.
   void wait_gradients(Stream& compute);

@@ -213,9 +213,10 @@ void check_layout(const json& index, const json& expected, const fs::path& file)
   }
   compare("the number of units", theirs.size(), ours.size());
   if (index.at("optimizer") != expected.at("optimizer"))
-    mismatch(fmt::format("the optimizer: {} in the checkpoint, {} in the job; to take over the "
-                         "weights alone, use export_weights and import_weights",
-                         index.at("optimizer").dump(), expected.at("optimizer").dump()));
+    mismatch(
+        fmt::format("the optimizer: {} in the checkpoint, {} in the job; to take over the "
+                    "weights alone, use export_weights and import_weights",
+                    index.at("optimizer").dump(), expected.at("optimizer").dump()));
 }
 
 // Where a checkpoint stores a parameter.

@@ -6,6 +6,7 @@
 #include <exception>
 #include <utility>
 
+#include "core/agreement.hpp"
 #include "core/assert.hpp"
 #include "core/errors.hpp"
 #include "core/log.hpp"
@@ -38,6 +39,12 @@ void PassState::begin(const PassOptions& options, Stream& compute) {
   require(options.micro >= 0 && options.micro < options.of,
           "Engine::begin: there is no micro batch {} of {}", options.micro, options.of);
   check_micro(options);
+  if (options.kind == PassOptions::Kind::train && options.of != agreed_micros_) {
+    agree(setup_.world, "begin", [&]() -> std::vector<Declaration> {
+      return {{"PassOptions::of", fmt::format("{}", options.of)}};
+    });
+    agreed_micros_ = options.of;
+  }
   options_ = options;
   if (is_training()) {
     next_micro_ = 0;  // the next micro batch is 0 unless this pass completes

@@ -72,6 +72,7 @@ class PassState {
   Event ended_;                        // happens when compute has finished the last pass
   int next_micro_ = 0;                 // index of the next micro batch; 0 begins a new step
   int step_micros_ = 1;                // number of micro batches in the step
+  int agreed_micros_ = 0;              // the last number that all ranks have compared
   bool gradients_complete_ = false;
   bool gradients_used_ = false;  // true when a step has used the complete gradients
 };

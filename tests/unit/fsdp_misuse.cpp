@@ -107,6 +107,20 @@ TEST_CASE("engine misuse: ranks with another seed or another optimizer are named
         disagree("Optimizer", "OptimizerOptions::beta1: 0.9 on rank 0, 0.5 on rank 1"));
 }
 
+TEST_CASE("engine misuse: ranks with another number of micro batches") {
+  const auto reports = atoll_test::on_threads(2, [&](atoll::World& world) {
+    fsdp::Engine engine(atoll::Mesh::make(world, {1, 2}));
+    engine.add_unit("a", weights({4}));
+    engine.freeze({"a"});
+    auto compute = engine.device().stream();
+    { const auto pass = engine.begin({.kind = fsdp::PassOptions::Kind::eval}, compute); }
+    const auto pass = engine.begin({.of = world.rank() + 2}, compute);
+    return std::string("begun");
+  });
+  for (const std::string& report : reports)
+    CHECK(report == disagree("begin", "PassOptions::of: 2 on rank 0, 3 on rank 1"));
+}
+
 TEST_CASE("engine misuse: an error of one rank is the error of all") {
   const auto reports = atoll_test::on_threads(2, [&](atoll::World& world) {
     fsdp::Engine engine(atoll::Mesh::make(world, {1, 2}));
