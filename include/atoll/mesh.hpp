@@ -15,7 +15,7 @@ namespace atoll_v1::atoll {
 struct Axis {
   World* world = nullptr;
   std::string name;        // name of the axis: "shard", "replicate" or "world"
-  std::vector<int> ranks;  // ranks of the World, in the order of the coordinate
+  std::vector<int> ranks;  // ranks of the World, ordered by their position on this axis
   int index = 0;           // position of this rank in `ranks`
   GroupRate rate{};        // rate of the slowest group of this axis; unknown without a topology
   LevelRates levels{};     // rates of that slowest group inside hosts and across hosts

@@ -137,7 +137,8 @@ std::unique_ptr<Comm> Comm::open(const atoll_host& host, const atoll_group& grou
   const auto deadline = deadline_of(group.timeout_ns);
   const Current current(device);
   std::unique_ptr<Comm> comm(new Comm(host, group, device));
-  // The word precedes the barrier, so that a rank that fails here is reported as absent.
+  // The allocation precedes the store barrier in identity(), so that the other ranks report a rank
+  // that fails here as absent.
   comm->make_barrier_word();
   const ncclUniqueId id = identity(host, group);
   ncclConfig_t config = config_of(group.name);

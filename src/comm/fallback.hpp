@@ -37,8 +37,9 @@ class FallbackContext {
   // complete.
   View scratch(std::uint64_t count, DType dtype) const;
   void copy_unless_there(View dst, ConstView src) const;
-  // Runs `find` on the stream's thread; for host memory only. `find` returns a text when the ranks
-  // called different operations: then the call fails with this text on every rank.
+  // Runs `find` on the thread of the operation's stream; for host memory only. If the ranks called
+  // different operations, `find` returns a text, and the operation fails with this text on every
+  // rank.
   void enqueue_check(std::function<std::string()> find) const;
 
   BackendGroup& group;

@@ -147,7 +147,7 @@ std::vector<std::string> rail_addresses(std::string_view interfaces) {
     if (std::ranges::find(names, name) != names.end()) {
       reject(fmt::format("{} is listed twice; name each rail once", name));
     }
-    if (name.empty()) reject("a name is empty; write one interface name between two commas");
+    if (name.empty()) reject("a name is empty; write interface names separated by single commas");
     const Interface* const item = find_interface(all, name);
     if (item == nullptr && ::if_nametoindex(std::string(name).c_str()) == 0) {
       reject(fmt::format("there is no interface {}", name));

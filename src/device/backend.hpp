@@ -49,7 +49,7 @@ inline std::int64_t steady_ns() {
   return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
 }
 
-// A stamp of the CPU's clock: a task of the stream calls take().
+// A time stamp of the CPU's clock. take() reads the clock; a task of the stream calls it.
 class ClockStamp final : public StampBackend {
  public:
   void take() noexcept { ns_.store(steady_ns(), std::memory_order_release); }

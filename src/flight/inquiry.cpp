@@ -66,8 +66,8 @@ InquiryResult find(const Answers& sorted, const InquirySubject& subject) {
     Story story = tell_collective(views, subject.collective, views_are);
     result.disagreed = story.disagreed;
     sentences = std::move(story.sentences);
-    // A backend may not notice calls that differ but move the same bytes. The ranks diverge there
-    // and wait for each other later.
+    // If ranks made different calls that move the same number of bytes, a backend may not notice.
+    // The ranks then wait for each other in a later call, so the report names the earlier one.
     const std::int64_t earlier = first_disagreement(views);
     if (earlier >= 0 && earlier < subject.collective) {
       result.disagreed = true;

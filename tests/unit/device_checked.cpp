@@ -229,7 +229,7 @@ TEST_CASE("a use after a lifetime, or of other content, is an error that names t
   {
     Bench bench;
     bench.hold(bench.a, "parameters");
-    CHECK(has(finding([&] { bench.hold(bench.a, "gradient"); }), "which is still alive"));
+    CHECK(has(finding([&] { bench.hold(bench.a, "gradient"); }), "although that content is still in use"));
   }
   Bench bench;
   bench.hold(bench.a, "parameters");

@@ -43,8 +43,8 @@ std::optional<Collective> collective_from_name(std::string_view name) noexcept;
 std::string_view program_name(Collective collective) noexcept;
 bool has_reduction(Collective collective) noexcept;
 bool has_root(Collective collective) noexcept;
-// Whether the right half of a row runs in place. all_to_all and send_recv have no in-place form;
-// broadcast has no other form.
+// Whether the in-place columns of the table (its right half, as in nccl-tests) use an in-place
+// call. all_to_all and send_recv have no in-place form; broadcast has no other form.
 bool has_in_place(Collective collective) noexcept;
 
 enum class Op {

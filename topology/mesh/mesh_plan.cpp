@@ -1,13 +1,13 @@
 // Chooses the mesh that suits a machine.
 //
 // Idea: a sharded step gathers every parameter over the shard axis several times and crosses the
-// replicate axis once, so the shard axis should use the fastest links. It is as wide as these
-// reach, or as wide as the memory of a model requires. The *near* group of a rank is its island;
-// its *wide* group is the larger of island and host (mesh_sites.hpp). Steps:
+// replicate axis once, so the shard axis should use the fastest links. The axis contains all
+// ranks that these links join, or more if the model needs their memory. The *near* group of a rank
+// is its island; its *wide* group is the larger of island and host (mesh_sites.hpp). Steps:
 //   1. locate the ranks and group them;
-//   2. when all near groups have one size, and all wide groups too, choose a candidate:
-//      the wide group, or the smallest candidate that holds the model. Otherwise compare modelled
-//      times (uneven.cpp);
+//   2. when all near groups have one size, and all wide groups too, use the wide group as shard
+//      group, or the smallest group that holds the model. Otherwise compare modelled times
+//      (uneven.cpp);
 //   3. order the ranks by host, rail and GPU, so that columns join ranks in equal positions. On
 //      machines with rails, equal positions share a rail.
 #include <fmt/format.h>

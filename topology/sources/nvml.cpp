@@ -269,8 +269,8 @@ class NvmlView {
           {.a = pair.first, .b = pair.second, .type = std::string(type), .count = count});
   }
 
-  // hwloc reports bandwidths instead of counts, so counts compare only if the rate of a link is
-  // known.
+  // True if the rate of one NVLink of the GPU is known. hwloc reports bandwidths, which can be
+  // compared with numbers of links only by this rate.
   bool has_rate(const std::string& id) const {
     const TopologyGpu* gpu = by_id(id);
     return gpu != nullptr && find_gpu_model(std::string_view(gpu->model)) != nullptr;

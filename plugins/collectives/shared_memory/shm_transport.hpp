@@ -18,8 +18,8 @@ namespace atoll_collectives {
 
 // How a peer can wake a sleeping rank.
 enum class Doorbell {
-  futex_only,       // through a futex only, if the communicator uses no other transport
-  futex_or_socket,  // also through a socket, if ranks wait for other transports at the same time
+  futex_only,       // by a futex only; for communicators that use no other transport
+  futex_or_socket,  // by a futex or a socket; for ranks that also wait for other transports
 };
 
 class ShmTransport final : public Transport {

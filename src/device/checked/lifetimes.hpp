@@ -48,7 +48,7 @@ class Clock {
     if (party >= moments_.size()) moments_.resize(party + 1, 0);
     return ++moments_[party];
   }
-  // Adds everything that `other` knows to be done.
+  // Sets each count to the larger one of this clock and `other`.
   void join(const Clock& other) {
     if (other.moments_.size() > moments_.size()) moments_.resize(other.moments_.size(), 0);
     for (std::size_t i = 0; i < other.moments_.size(); ++i) {

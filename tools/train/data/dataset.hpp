@@ -10,7 +10,7 @@
 
 namespace train {
 
-// A label that carries no loss.
+// Marks a token that the loss ignores.
 inline constexpr std::int32_t ignored_label = -100;
 
 // One row before padding. labels[t] is the target predicted at position t: the token after

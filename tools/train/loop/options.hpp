@@ -67,8 +67,8 @@ struct RunOptions {
 // Returns the options with the defaults that depend on the data filled in.
 RunOptions resolved(RunOptions options);
 
-// Checks ranges and spellings of resolved options, without files or other ranks. Throws
-// Error(invalid_argument) that names the flag.
+// Checks ranges and spellings of resolved options. Reads no file and communicates with no rank.
+// Throws Error(invalid_argument) that names the flag.
 void check(const RunOptions& options);
 
 // The steps that --trace covers, counted from 1, in a run that continues after `done` steps.

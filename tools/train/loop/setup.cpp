@@ -112,10 +112,12 @@ void compare_ranks(atoll::World& world, const RunOptions& options, const ModelCo
   auto flags = to_json(options);
   flags.erase("threads");
   compare(world, "flags", flags.dump(), flag_difference);
-  compare(world, "model", hf_config_json(model, options.dtype),
-          [](auto&&...) { return "another model than rank 0 (another copy of config.json?)"; });
-  compare(world, "data", fmt::format("{:016x}", dataset.fingerprint()),
-          [](auto&&...) { return "other training data than rank 0 (another copy of the file?)"; });
+  compare(world, "model", hf_config_json(model, options.dtype), [](auto&&...) {
+    return "the model differs from that of rank 0 (another copy of config.json?)";
+  });
+  compare(world, "data", fmt::format("{:016x}", dataset.fingerprint()), [](auto&&...) {
+    return "the training data differ from those of rank 0 (another copy of the file?)";
+  });
 }
 
 // Rank 0 writes the trace at the end; this finds an unwritable file at the start.

@@ -94,7 +94,7 @@ struct Machine {
   std::vector<HostView> hosts;
   FactColumns gpu_facts, nic_facts;
   std::vector<Island> islands;
-  std::vector<Affinity> affinity;                 // NICs of each GPU, with the reason
+  std::vector<Affinity> affinity;                 // the NICs to use for each GPU, and why
   std::vector<std::size_t> gpu_hosts, nic_hosts;  // positions of hosts; `nowhere`: unlisted host
   std::vector<std::size_t> island_of_gpu;         // position in `islands`; `nowhere`: no island
   std::vector<const GpuModel*> models;            // model of each GPU; null when it is unknown

@@ -66,7 +66,7 @@ bool is_plain(std::string_view text);
 // What an <nvlink> or <xgmi> element of a GPU leads to.
 enum class LinkEnd {
   itself,  // the GPU itself: a mistake in some templates, which is ignored
-  gpu,     // GPU of this host that is in the file
+  gpu,     // another GPU of this host, which the file describes
   // GPU that is not in the file: files contain only the GPUs of the job that wrote them.
   unseen_gpu,
   processor,      // CPU; only POWER machines have NVLinks to a CPU

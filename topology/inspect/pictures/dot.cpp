@@ -77,7 +77,7 @@ class Drops {
 
   const std::vector<Drop>& drops() const { return drops_; }
 
-  // Counts the drops that overlap a drop of another track.
+  // Counts the drops (lines from a NIC down to its rail) that overlap a drop of another rail.
   std::size_t clashes() const {
     std::size_t count = 0;
     for (const Drop& drop : drops_)

@@ -1,4 +1,4 @@
-// Builds the boxes of one host.
+// Arranges the boxes of one host in a picture: islands, GPUs, NICs and their frames.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -12,7 +12,8 @@ enum class Bf16Arithmetic {
   convert     // converts operands to f32: any processor, at f32 speed
 };
 
-// run() computes on the calling thread and `threads - 1` others and blocks. One caller at a time.
+// Multiplies matrices. run() blocks and computes on `threads` threads, one of which is the caller.
+// Only one thread may call it at a time.
 class MatMul {
  public:
   MatMul(int threads, Bf16Arithmetic bf16);
