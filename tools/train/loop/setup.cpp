@@ -113,10 +113,10 @@ void compare_ranks(atoll::World& world, const RunOptions& options, const ModelCo
   flags.erase("threads");
   compare(world, "flags", flags.dump(), flag_difference);
   compare(world, "model", hf_config_json(model, options.dtype), [](auto&&...) {
-    return "the model differs from that of rank 0 (another copy of config.json?)";
+    return "another model than rank 0 (another copy of config.json?)";
   });
   compare(world, "data", fmt::format("{:016x}", dataset.fingerprint()), [](auto&&...) {
-    return "the training data differ from those of rank 0 (another copy of the file?)";
+    return "other training data than rank 0 (another copy of the file?)";
   });
 }
 
