@@ -32,9 +32,9 @@ inline constexpr Name hidden = "hidden";  // paths that the container hides: "/s
 inline constexpr Name hidden_gpus = "gpus.hidden";
 inline constexpr Name net_interfaces = "net.interfaces";  // names of network interfaces: "eth0 ib0"
 inline constexpr Name host_hash = "nccl.host_hash";       // host hash from NCCL's XML file
-inline constexpr Name env_prefix = "env.";                // prefix of environment variables
-inline constexpr Name nccl_conf_prefix = "nccl.conf.";    // prefix of settings in nccl.conf
-inline constexpr Name source_prefix = "source.";  // why a source found nothing: "source.nvml"
+inline constexpr Name env_prefix = "env.";              // environment variables: "env.NCCL_IB_HCA"
+inline constexpr Name nccl_conf_prefix = "nccl.conf.";  // settings in nccl.conf: "nccl.conf.DEBUG"
+inline constexpr Name source_prefix = "source.";        // why a source found nothing: "source.nvml"
 
 // --- GPUs and NICs: their PCIe link, and the path to them ---
 inline constexpr Name pci_device = "pci.device";  // PCI vendor and device id: "10de:2330"

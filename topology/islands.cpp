@@ -105,6 +105,7 @@ class IslandFinder {
     join_links();
     for (const TopologyGpu& gpu : topology_.gpus) reported_.push_back(reported_fabric(gpu));
     join_by([&](std::size_t gpu) { return reported_[gpu]; });
+    // The slash keeps the key of a host with an empty id from being empty, which means no key.
     join_by([&](std::size_t gpu) {
       return is_unknown(gpu) ? topology_.gpus[gpu].host + '/' : std::string();
     });

@@ -107,11 +107,11 @@ struct GroupRate {
 GroupRate group_rate(const Topology& topology, const std::vector<RankSite>& ranks,
                      const std::vector<int>& group, const MeshPlanOptions& options = {});
 
-// Rates of two-level collectives over a group whose hosts all have the same number of ranks, at
-// least two, with consecutive numbers; unknown for other groups. `inside` is the rate among the
-// ranks of one host. `across` is the rate among the ranks with the same local rank on all hosts,
-// while the groups of all local ranks communicate at once. Each is the rate of the slowest group of
-// its kind.
+// Rates of two-level collectives over a group on several hosts that all have the same number of
+// ranks, at least two, in consecutive positions of the group; unknown for other groups. `inside`
+// is the rate among the ranks of one host. `across` is the rate among the ranks with the same local
+// rank on all hosts, while the groups of all local ranks communicate at once. Each is the rate of
+// the slowest group of its kind.
 struct LevelRates {
   GroupRate inside{}, across{};
 };

@@ -35,6 +35,7 @@ MPI_Datatype reduction_type(std::int32_t dtype) {
   // In the order of atoll_dtype.
   const std::array types{MPI_FLOAT,   MPI_DATATYPE_NULL, MPI_DATATYPE_NULL, MPI_DOUBLE,
                          MPI_INT32_T, MPI_INT64_T,       MPI_UINT8_T};
+  static_assert(types.size() == atoll_abi::dtypes.size());
   const bool known = atoll_abi::within(types, dtype);
   const MPI_Datatype type = known ? types[static_cast<std::size_t>(dtype)] : MPI_DATATYPE_NULL;
   if (type == MPI_DATATYPE_NULL) unknown("a reduction of element type", dtype);
@@ -46,6 +47,7 @@ MPI_Op reduction_op(const Session& session, std::int32_t dtype, std::int32_t op)
   const auto& u8 = session.u8_operators();
   const std::array own{u8.sum, u8.sum, u8.min, u8.max};
   const std::array builtin{MPI_SUM, MPI_SUM, MPI_MIN, MPI_MAX};
+  static_assert(builtin.size() == atoll_abi::ops.size());
   if (!atoll_abi::within(builtin, op)) unknown("reduction", op);
   return (dtype == ATOLL_U8 ? own : builtin)[static_cast<std::size_t>(op)];
 }

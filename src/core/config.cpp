@@ -57,7 +57,8 @@ const Row rows[] = {
      &Config::port,
      Limits{0, 65535}},
     {{"ATOLL_INTERFACE", "",
-      "comma-separated network interfaces, one per rail; empty: that of the default route"},
+      "comma-separated network interfaces, one per rail; empty: the interface of "
+      "the default route"},
      &Config::interface},
     {{"ATOLL_HOST_ID", "",
       "ranks with different values count as different hosts, to test several hosts on one machine"},

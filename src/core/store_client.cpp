@@ -172,6 +172,8 @@ std::vector<std::string> Client::exchange(std::string_view key, std::string_view
 }
 
 std::vector<Answered> Client::ask(std::string_view question, milliseconds timeout) {
+  require(question.size() <= max_value_bytes, "a question of {} bytes; at most {} are allowed",
+          question.size(), max_value_bytes);
   return decode_answers(request(Kind::ask, "", question, timeout));
 }
 
@@ -245,7 +247,7 @@ void Client::fail(std::string_view reason) noexcept {
     std::unique_lock lock(mutex_);
     if (changed_.wait_for(lock, fail_patience, [&] { return broken_.has_value(); })) return;
     // The store did not react. This rank stops anyway, for the given reason.
-    verdict_.emplace(ErrorCode::aborted, fmt::format("rank {}: {}", rank_, reason));
+    why_closed_.emplace(ErrorCode::aborted, fmt::format("rank {}: {}", rank_, reason));
     ::shutdown(socket_.get(), SHUT_RDWR);
     changed_.wait_for(lock, fail_patience, [&] { return broken_.has_value(); });
   } catch (const std::exception& problem) {
@@ -301,7 +303,7 @@ void Client::read() {
   std::unique_lock lock(mutex_);
   const bool leaving = leaving_;
   const Error reason =
-      verdict_.value_or(Error(ErrorCode::peer_lost, "rank 0 (which serves the store) was lost"));
+      why_closed_.value_or(Error(ErrorCode::peer_lost, "rank 0 (which serves the store) was lost"));
   lock.unlock();
   if (!leaving) lose(reason);
 }

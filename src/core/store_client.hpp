@@ -65,7 +65,7 @@ class Client final : public Store {
   std::map<std::uint64_t, Call*> calls_;  // calls in progress, on the stacks of their callers
   std::uint64_t next_request_ = 1;
   std::optional<Error> broken_;   // reason why calls cannot be answered; empty while connected
-  std::optional<Error> verdict_;  // explains a closed connection; if empty, rank 0 was lost
+  std::optional<Error> why_closed_;  // explains a closed connection; if empty, rank 0 was lost
   bool leaving_ = false;
   std::jthread reader_;
 };

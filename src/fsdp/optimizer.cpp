@@ -283,7 +283,7 @@ bool Optimizer::update_in_backward(float learning_rate) {
 
 void Optimizer::step(float learning_rate, Stream& compute) {
   require(!impl_->in_backward || *impl_->in_backward == learning_rate,
-          "Optimizer::step: the learning rate differs from that of update_in_backward()");
+          "Optimizer::step: the learning rate differs from the rate passed to update_in_backward()");
   // The wait comes first, so that a failed reduction stops the stream before parameters change, and
   // the error of the reduction is thrown instead of the error below.
   impl_->engine.wait_gradients(compute);

@@ -224,7 +224,7 @@ TEST_CASE("a file that is not a flight file is refused, with its name and the by
         std::string::npos);
   CHECK(bad(replaced(good, "\"rank\":0", "\"rank\":2")).find("rank is not from 0 to 1") !=
         std::string::npos);
-  CHECK(bad(replaced(good, "\"ranks\":[0,1]", "\"ranks\":[0,7]")).find("are not those of rank 0") !=
+  CHECK(bad(replaced(good, "\"ranks\":[0,1]", "\"ranks\":[0,7]")).find("does not contain rank 0 of 2") !=
         std::string::npos);
   CHECK(bad(replaced(good, "\"communicator\":0", "\"communicator\":3"))
             .find("on communicator 3 of 1") != std::string::npos);

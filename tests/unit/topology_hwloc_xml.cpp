@@ -69,6 +69,7 @@ TEST_CASE("hwloc XML: CPU sets are written and read as hwloc does") {
   }
   CHECK(sources::CpuSet::parse("")->empty());
   CHECK(sources::CpuSet::parse("0xf...f,0x0")->count() == sources::CpuSet::most - 32);
+  CHECK(sources::CpuSet::parse("0xf...f,,0x1")->count() == sources::CpuSet::most - 63);
   for (const char* text : {"0x1ffffffff", "x", "0x1,y", "-1", "0xf...fa"})
     CHECK_FALSE(sources::CpuSet::parse(text));
   CHECK_FALSE(sources::CpuSet::parse(std::string(sources::CpuSet::most / 32, ',')));

@@ -26,7 +26,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-constexpr double worth_widening = 0.9;  // a wider axis must be faster by this factor
+constexpr double worth_widening = 0.9;  // largest time of a wider axis, relative to a shorter one
 constexpr double most_left_out = 0.25;  // largest share of the ranks that may be left out
 constexpr double computing = 2;   // assumed computing time, relative to the communication time
 constexpr double wire_bytes = 2;  // bytes of a parameter in bf16

@@ -32,12 +32,14 @@ std::optional<CpuSet> CpuSet::parse(std::string_view text) {
   if (std::ranges::count(text, ',') >= most / word_bits) return std::nullopt;
   CpuSet set;
   unsigned first = 0;  // lowest number of the last word that is left
-  for (; !text.empty(); first += word_bits) {
-    const std::size_t begin = text.rfind(',') + 1;  // 0 without a comma
-    const auto word = parse_word(text.substr(begin));
+  for (bool is_left = !text.empty(); is_left; first += word_bits) {
+    const std::size_t comma = text.rfind(',');
+    is_left = comma != std::string_view::npos;
+    const auto word = parse_word(is_left ? text.substr(comma + 1) : text);
     if (!word) return std::nullopt;
-    set.bits_ |= std::bitset<most>(*word) << first;
-    text.remove_suffix(text.size() - (begin == 0 ? 0 : begin - 1));
+    for (unsigned bit = 0; bit < word_bits; ++bit)
+      if ((*word >> bit & 1) != 0) set.bits_.set(first + bit);
+    if (is_left) text = text.substr(0, comma);
   }
   if (is_infinite) set.bits_ |= std::bitset<most>().set() << first;
   return set;

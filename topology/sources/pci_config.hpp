@@ -15,7 +15,7 @@ struct PciSettings {
   std::optional<bool> relaxed_ordering;      // the device may use relaxed ordering
   std::optional<bool> ats;                   // address translation services are enabled
   std::optional<bool> acs_redirects;         // traffic between devices passes the root complex
-  bool is_cut = false;  // some bytes are missing: the kernel shows them to root
+  bool is_cut = false;  // bytes are missing, because the kernel shows them only to root
 };
 
 // Reads bytes at an offset and returns how many it read.

@@ -14,7 +14,7 @@ struct RunOptions {
   std::vector<std::string> freeze;  // shell patterns of HF names of untrained parameters
   std::string tokenizer = "bytes";  // "bytes" or the path of a SentencePiece model
   std::string data = "demo";
-  std::int64_t samples = 0;        // number of samples to use; 0: all
+  std::int64_t samples = 0;        // use the first N samples; 0: all
   std::int32_t seq = 0;            // longest row in tokens; 0: 512, or 64 for synthetic:copy
   std::int64_t global_batch = 8;   // samples per step, over all ranks
   std::int32_t micro_batch = 1;    // rows per forward and backward of a rank
@@ -31,7 +31,9 @@ struct RunOptions {
   double clip = 1.0;  // largest global gradient norm; 0: no clipping
 
   std::string strategy = "hybrid_shard";  // name of a strategy, or auto: fsdp::choose_strategy()
-  std::uint64_t memory_limit = 0;    // bytes per rank; 0 limits auto only, to a share of the memory
+  // Bytes per rank. 0 means no limit, but with --strategy auto the rank's share of the machine's
+  // memory.
+  std::uint64_t memory_limit = 0;
   std::string accumulate = "auto";   // auto, shard or local: atoll::fsdp::Accumulation
   std::string mesh;                  // "RxS", replicate x shard; empty: planned from the topology
   std::string dtype = "f32";         // f32 or bf16, for parameters and activations

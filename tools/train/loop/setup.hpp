@@ -22,7 +22,7 @@ struct Setup {
   atoll::Mesh mesh;
   Machine machine;  // its kernels have already reserved scratch memory for the model
   DeviceMemory memory;
-  atoll::fsdp::StrategyChoice choice;  // of the sharding strategy
+  atoll::fsdp::StrategyChoice choice;  // the sharding strategy of the run, and why
 };
 
 // Collective. Throws Error(mismatch) that names a rank when its data or options differ from those

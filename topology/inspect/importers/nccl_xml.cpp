@@ -60,8 +60,10 @@ class HostReader {
     for (const pugi::xml_node cpu : elements.cpus) {
       numa_ = nccl::integer_in(cpu, "numaid", {0, most_numa_nodes}).value_or(-1);
       if (numa_ >= 0) numa_nodes_.insert(numa_);
-      // A mask such as "0000ffff,000000ff" has the form of a CpuSet.
-      threads_ |= CpuSet::parse(cpu.attribute("affinity").value()).value_or(CpuSet());
+      // A mask such as "0000ffff,000000ff" has the form of a CpuSet. A malformed mask adds nothing.
+      const std::string_view mask = cpu.attribute("affinity").value();
+      if (mask.find_first_not_of("0123456789abcdefABCDEF,") == std::string_view::npos)
+        threads_ |= CpuSet::parse(mask).value_or(CpuSet());
       for (const pugi::xml_node child : cpu.children()) {
         if (std::string_view(child.name()) == "pci") add_pci(child);
         if (std::string_view(child.name()) == "nic") add_nets(child, pugi::xml_node());

@@ -44,7 +44,7 @@ struct Tile {
 };
 
 // Vectors of accumulators per row. With them, a block occupies 16 of the 32 registers of AVX-512,
-// and 8 of the 16 registers of other instruction sets.
+// and 8 of the 16 of AVX2.
 #if HWY_TARGET <= HWY_AVX3
 inline constexpr std::size_t wide_vectors = 4;
 #else
