@@ -18,8 +18,9 @@ namespace busbw {
 // work evenly. Arrays of equal length are read and written once, without staging.
 struct Traffic {
   enum class Pass {
-    copies,  // output i is input i; a single input is copied to all outputs
-    sum      // every output is the sum of all inputs
+    // Each input is copied to the output with the same index, or a single input to all outputs.
+    copies,
+    sum  // every output is the sum of all inputs
   };
   Pass pass = Pass::copies;
   int inputs = 0;

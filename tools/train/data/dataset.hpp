@@ -68,9 +68,10 @@ struct DataSpec {
   // demo, synthetic, synthetic:copy, or a file whose name ends in .json, .jsonl, .txt or .md. The
   // prefixes json:, jsonl: and text: override the ending.
   std::string data = "demo";
-  std::int64_t samples = 0;  // number to use; 0: the whole file, or the generator's default
-  std::int32_t seq = 512;    // longest row in tokens
-  std::uint64_t seed = 0;    // seed of generated data; files ignore it
+  // Number of samples to use; 0: the whole file, or the generator's default.
+  std::int64_t samples = 0;
+  std::int32_t seq = 512;  // longest row in tokens
+  std::uint64_t seed = 0;  // seed of generated data; files ignore it
   ModelLimits model{};
 };
 

@@ -31,8 +31,11 @@ struct RunOptions {
   double clip = 1.0;  // largest global gradient norm; 0: no clipping
 
   std::string strategy = "hybrid_shard";  // name of a strategy, or auto: fsdp::choose_strategy()
-  std::uint64_t memory_limit = 0;    // bytes per rank; 0 limits auto only, to a share of the memory
-  std::string accumulate = "auto";   // auto, shard or local: atoll::fsdp::Accumulation
+  // Largest memory per rank in bytes. 0 means that only --strategy auto is limited, to a share of
+  // the memory.
+  std::uint64_t memory_limit = 0;
+  // How gradients accumulate: auto, shard or local, as in atoll::fsdp::Accumulation.
+  std::string accumulate = "auto";
   std::string mesh;                  // "RxS", replicate x shard; empty: planned from the topology
   std::string dtype = "f32";         // f32 or bf16, for parameters and activations
   std::string reduce_dtype = "f32";  // f32 or bf16, for gradients on the wire
@@ -40,15 +43,17 @@ struct RunOptions {
   std::int64_t head_rows = 0;        // tokens per block of logits; 0: usual_head_rows(device)
   std::string device = "auto";       // auto, host or cuda
   std::string backend;               // name of a backend; empty: the best that works
-  int inner_shards = 0;              // ranks per group of partial resharding; 0: off
+  // Number of ranks in a group of partial resharding; 0 turns it off.
+  int inner_shards = 0;
   int prefetch = 1;
   int reduce_buffers = 2;
   std::string moments = "f32";
   bool skip_nonfinite = true;
-  int threads = 0;  // CPU compute threads per rank; 0: the host's cores / its ranks
+  // Compute threads of each CPU rank. 0 means the number of cores of the host divided by its ranks.
+  int threads = 0;
 
   std::int64_t steps = 100;
-  double peak_seconds = 0.5;      // time spent measuring the matrix peak, for MFU; not a flag
+  double peak_seconds = 0.5;      // time to measure the matrix peak for MFU; no flag sets it
   std::int64_t warmup_steps = 2;  // initial steps that speed figures leave out
   std::uint64_t seed = 0;
 

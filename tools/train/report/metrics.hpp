@@ -51,7 +51,7 @@ struct Speed {
   std::optional<double> padded_tokens_per_s;  // positions of padding, which tokens_per_s excludes
   std::optional<double> valid_tokens_per_s;
   std::optional<double> tflops;     // TFLOP/s per rank, on all computed positions
-  std::optional<double> mfu;        // tflops / peak
+  std::optional<double> mfu;        // tflops / peak rate of a rank
   std::optional<double> tflops_6n;  // from 6 x parameters x positions instead of counted FLOPs
   std::optional<double> mfu_6n;
   std::optional<double> mfu_real;  // mfu x real / (real + padded)
@@ -73,7 +73,7 @@ Speed speed_of(const StepRecord& sums, const SpeedBase& base, std::int64_t steps
 struct Summary {
   std::int64_t steps = 0;
   std::int64_t timed_steps = 0;
-  StepRecord totals;                 // sums over all steps, with the warm-up
+  StepRecord totals;                 // sums of all records, including those of the warm-up
   std::optional<double> loss_first;  // loss of this run's first step
   std::optional<double> loss_last;   // mean of the last loss_window steps, or of all if fewer
   std::optional<double> loss_min;
@@ -98,7 +98,7 @@ class Metrics {
   SpeedBase base_;
   Summary summary_;                 // figures of all steps, still without loss_last and speed
   StepRecord timed_;                // sum of the records of the steps after the warm-up
-  std::deque<double> last_losses_;  // at most loss_window entries
+  std::deque<double> last_losses_;  // losses of the last steps, at most loss_window
 };
 
 }  // namespace train

@@ -46,9 +46,11 @@ struct DocumentIndex {
   std::int32_t *lengths, *queries, *keys, *statistics;
 
   static std::size_t bytes(std::int64_t documents);
-  static DocumentIndex in(void* memory, std::int64_t documents);  // needs bytes(documents) bytes
+  // Places the index in `memory`, which must have bytes(documents) bytes.
+  static DocumentIndex in(void* memory, std::int64_t documents);
 };
-// Expects shape.documents documents: surplus documents join the last, missing ones get no tokens.
+// Fills the index for exactly shape.documents documents: surplus documents join the last one, and
+// missing documents get no tokens.
 void document_index(cudaStream_t stream, atoll::ConstView positions, const AttentionShape& shape,
                     const DocumentIndex& index);
 
@@ -58,12 +60,12 @@ void swiglu_backward(cudaStream_t stream, const SwigluBackward& args);
 
 void embedding_forward(cudaStream_t stream, atoll::ConstView tokens, atoll::ConstView table,
                        atoll::View out, std::int64_t width, BadId* bad);
-// scratch: embedding_scratch(number of tokens) bytes.
+// `scratch` must have embedding_scratch(number of tokens) bytes.
 void embedding_backward(cudaStream_t stream, const EmbeddingBackward& args, void* scratch,
                         BadId* bad);
 std::size_t embedding_scratch(std::uint64_t tokens);
 
-// losses: one f64 per row.
+// `losses` receives one f64 for each row.
 void cross_entropy(cudaStream_t stream, const CrossEntropy& args, double* losses, BadId* bad);
 
 }  // namespace train::cuda
