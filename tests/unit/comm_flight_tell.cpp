@@ -241,7 +241,7 @@ TEST_CASE("a file that is not a flight file is refused, with its name and the by
   CHECK(bad(replaced(good, "node0", std::string(atoll::max_flight_text + 1, 'x')))
             .find("host has 16385 bytes") != std::string::npos);
   CHECK(bad(std::string(atoll::max_flight_bytes + 1, ' ')).find("bytes; ") != std::string::npos);
-  // The error names the byte offset at which the invalid entry ends.
+  // The error names the byte offset at the end of the invalid entry.
   const std::string wrong = replaced(good, "\"state\":\"started\"", "\"state\":\"asleep\"");
   const auto end = wrong.find('}', wrong.find("asleep")) + 1;
   CHECK(bad(wrong) == "f.json: byte " + std::to_string(end) +
