@@ -74,8 +74,9 @@ struct Rates {
 };
 
 struct Ceiling {
-  std::optional<double> seconds;  // least time of the operation; empty if unknown
-  std::string by;  // "memory", "links", "ring", "given", or the reason why there is no limit
+  std::optional<double> seconds;  // least time of the operation in seconds; empty if unknown
+  // The cause of the limit: "memory", "links", "ring" or "given". Without a limit, the reason.
+  std::string by;
 };
 
 // Limit of operations that all `groups` run at once. Groups hold world ranks; `host_of` gives the

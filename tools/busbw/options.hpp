@@ -73,7 +73,7 @@ struct Options {
   LimitFrom limit_from = LimitFrom::machine;
   double limit_busbw = 0;
   std::optional<double> expect;
-  std::optional<double> wanted_busbw;  // value of NCCL_TESTS_MIN_BW
+  std::optional<double> wanted_busbw;  // least average bandwidth, set by NCCL_TESTS_MIN_BW
   int memory_report = 0;
   std::vector<std::string> notes;  // options that were accepted and have no effect
   // Modes that replace the sweep over sizes.

@@ -65,7 +65,7 @@ std::string row_line(const Row& row, const Layout& layout);
 struct Verdict {
   int wrong_rows = 0;  // number of halves with wrong elements
   double average_busbw = 0;
-  std::optional<double> wanted_busbw;  // value of NCCL_TESTS_MIN_BW
+  std::optional<double> wanted_busbw;  // least average bandwidth, set by NCCL_TESTS_MIN_BW
   bool is_bandwidth_fine() const noexcept;
 };
 Verdict judge(std::span<const Row> rows, std::optional<double> wanted_busbw);

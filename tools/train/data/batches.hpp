@@ -22,7 +22,7 @@ namespace train {
 
 // Length and contents of the rows of a micro batch.
 enum class PadTo {
-  longest,  // the longest sample, rounded up to row_multiple, at most seq
+  longest,  // length of the longest sample, rounded up to a multiple of row_multiple, at most seq
   seq,      // always seq, so all batches have one shape; published padded runs do the same
   pack,     // several samples share a row of up to seq tokens, without attention between them;
             // the longest row sets the row length
@@ -38,7 +38,7 @@ inline constexpr std::int64_t document_multiple = 16;
 
 struct BatchOptions {
   std::int64_t global_batch = 32;  // samples per step over all ranks
-  std::int32_t micro_batch = 1;    // rows per forward and backward
+  std::int32_t micro_batch = 1;    // number of rows in each forward and backward pass
   std::int32_t seq = 512;
   std::int32_t pad_token = 0;
   std::uint64_t seed = 0;
@@ -47,7 +47,7 @@ struct BatchOptions {
 
 struct Share {
   int rank = 0;
-  int ranks = 1;  // all ranks of the job, whatever the mesh
+  int ranks = 1;  // number of ranks in the job, for any mesh
 };
 
 struct Position {

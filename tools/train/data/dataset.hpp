@@ -52,7 +52,8 @@ class Dataset {
   std::string name_;
   std::vector<std::int32_t> tokens_;
   std::vector<std::int32_t> labels_;
-  std::vector<std::size_t> begin_{0};  // first token of each sample, then the end of tokens_
+  // Index of each sample's first token, and the size of tokens_.
+  std::vector<std::size_t> begin_{0};
   std::vector<std::int64_t> valid_;
   std::int64_t total_valid_ = 0;
   std::int64_t longest_ = 0;

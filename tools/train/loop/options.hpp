@@ -17,12 +17,12 @@ struct RunOptions {
   std::int64_t samples = 0;        // number of samples to use; 0: all
   std::int32_t seq = 0;            // longest row in tokens; 0: 512, or 64 for synthetic:copy
   std::int64_t global_batch = 8;   // samples per step, over all ranks
-  std::int32_t micro_batch = 1;    // rows per forward and backward of a rank
+  std::int32_t micro_batch = 1;    // number of rows in each forward and backward pass of a rank
   std::string pad_to = "longest";  // longest, seq or pack; see PadTo
 
-  std::string optimizer = "adamw";  // adamw or sgd
+  std::string optimizer = "adamw";  // name of the optimizer: adamw or sgd
   double lr = 1e-3;
-  std::string lr_schedule = "constant";  // constant, or cosine (a tenth of lr at the last step)
+  std::string lr_schedule = "constant";  // constant, or cosine, which ends at a tenth of lr
   std::int64_t lr_warmup = 20;           // steps in which the learning rate rises linearly
   double beta1 = 0.9;
   double beta2 = 0.95;
@@ -41,7 +41,7 @@ struct RunOptions {
   std::string reduce_dtype = "f32";  // f32 or bf16, for gradients on the wire
   std::string recompute = "none";    // none, selective or full: activation checkpointing
   std::int64_t head_rows = 0;        // tokens per block of logits; 0: usual_head_rows(device)
-  std::string device = "auto";       // auto, host or cuda
+  std::string device = "auto";       // kind of device: auto, host or cuda
   std::string backend;               // name of a backend; empty: the best that works
   // Number of ranks in a group of partial resharding; 0 turns it off.
   int inner_shards = 0;

@@ -37,7 +37,7 @@ std::int64_t usual_head_rows(atoll::DeviceKind device);
 
 struct ActivationPlan {
   std::int64_t max_tokens = 0;  // largest number of tokens in a batch (rows * seq)
-  std::int64_t max_seq = 0;     // longest sequence
+  std::int64_t max_seq = 0;     // number of tokens in the longest sequence
   atoll::DType compute = atoll::DType::f32;
   Recompute recompute = Recompute::none;
   std::int64_t head_rows = 512;  // tokens per block of logits

@@ -13,9 +13,9 @@
 namespace train {
 
 struct StepRecord {
-  std::int64_t step = 0;   // counted from 1; a resumed run continues the count
-  std::int64_t epoch = 0;  // epochs are counted from 0
-  double seconds = 0;      // duration on the slowest rank
+  std::int64_t step = 0;   // number of the step, from 1; a resumed run continues the count
+  std::int64_t epoch = 0;  // number of the epoch, from 0
+  double seconds = 0;      // duration of the step on the slowest rank
   double loss = 0;         // mean loss of the valid tokens
   double learning_rate = 0;
   double grad_norm = 0;
@@ -37,7 +37,8 @@ struct StepRecord {
 // Constants that turn counts into rates.
 struct SpeedBase {
   std::int64_t warmup_steps = 0;  // first steps of this run, excluded from rates and fractions
-  std::int64_t parameters = 0;    // of the whole model: N in the estimate of 6 N FLOPs per token
+  // Parameters of the model: N in the estimate of 6 N FLOPs per token.
+  std::int64_t parameters = 0;
   double peak_flops = 0;          // FLOP/s of one rank, measured or published; 0: unknown
   int world_size = 1;
 };
@@ -47,12 +48,12 @@ struct Speed {
   double seconds = 0;
   std::optional<double> steps_per_s;
   std::optional<double> samples_per_s;
-  std::optional<double> tokens_per_s;         // positions that hold a token of a sample
-  std::optional<double> padded_tokens_per_s;  // positions of padding, which tokens_per_s excludes
+  std::optional<double> tokens_per_s;         // tokens of samples per second
+  std::optional<double> padded_tokens_per_s;  // padded positions per second
   std::optional<double> valid_tokens_per_s;
   std::optional<double> tflops;     // TFLOP/s per rank, on all computed positions
   std::optional<double> mfu;        // tflops / peak rate of a rank
-  std::optional<double> tflops_6n;  // from 6 x parameters x positions instead of counted FLOPs
+  std::optional<double> tflops_6n;  // TFLOP/s per rank, if FLOPs are 6 x parameters x positions
   std::optional<double> mfu_6n;
   std::optional<double> mfu_real;  // mfu x real / (real + padded)
   // Means per step, in seconds and bytes.

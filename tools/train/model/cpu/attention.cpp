@@ -133,7 +133,7 @@ struct Sizes {
       positions = positions_of_rows.as<std::int32_t>() + row * seq;
     }
   }
-  // First visible key; it never decreases from query to query.
+  // Returns the first key that a query sees. It never decreases from one query to the next.
   std::size_t first_key(std::size_t query) const {
     const std::size_t in_window = query + 1 > window ? query + 1 - window : 0;
     if (positions == nullptr) return in_window;

@@ -37,7 +37,7 @@ void rms_norm_forward(const RmsNormForward& args, Range tokens);
 // Computes dx of the tokens. `partial` (args.width floats) receives their share of dweight, unless
 // it is null.
 void rms_norm_backward(const RmsNormBackward& args, Range tokens, float* partial);
-// Sums `count` consecutive partials, in order, into these columns of dweight.
+// Sums `count` consecutive partial sums, in order, into these columns of dweight.
 void rms_norm_weight(const RmsNormBackward& args, const float* partials, std::size_t count,
                      Range columns);
 

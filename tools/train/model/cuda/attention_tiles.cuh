@@ -165,7 +165,7 @@ struct Shape {
   int seq, heads, kv_heads, width, window;
   bool packs;
   float scale;
-  const std::int32_t* positions;  // null if each row is one document
+  const std::int32_t* positions;  // positions of all tokens; null if each row is one document
   int head_step, query_step;      // strides of lse between heads and between queries
 
   // Returns the shape of a single row, with the positions of that row.
@@ -186,7 +186,7 @@ struct Shape {
     return key <= query && (window == 0 || key > query - window) && query < seq &&
            key >= start(query);
   }
-  // First visible key of a query; it never decreases from query to query.
+  // Returns the first key that a query sees. It never decreases from one query to the next.
   __device__ int first_key(int query) const {
     return window == 0 ? start(query) : max(start(query), query - window + 1);
   }

@@ -114,7 +114,7 @@ class PeakProduct {
     const auto n = static_cast<double>(size_);
     return 2 * n * n * n;
   }
-  // Time of `batch` consecutive products.
+  // Returns the time of `batch` consecutive products in seconds.
   double seconds(int batch) {
     const Product product{size_,
                           size_,
