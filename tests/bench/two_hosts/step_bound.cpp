@@ -113,7 +113,7 @@ class Simulation {
   double lane_ = 0;     // time at which the last gather so far ends
   double reduced_ = 0;  // time at which the last reduction so far ends
   std::vector<double> reductions_;
-  // Gradients whose reduction has not started: the time at which they are ready, and their bytes.
+  // Gradients that have not been reduced yet: the time at which they are ready, and their bytes.
   std::optional<std::pair<double, double>> waiting_;
   std::vector<std::pair<double, double>> busy_;  // busy intervals of the link, in ascending order
 };

@@ -33,7 +33,7 @@ double seconds_since(Clock::time_point start) {
 
 // A rank's figures of one step, exchanged as f64.
 struct RankFigures {
-  double loss = 0;  // loss summed over the rank's tokens whose labels are not ignored
+  double loss = 0;  // loss summed over the rank's tokens that have a valid label
   double compute_seconds = 0;
   double enqueue_seconds = 0;
   double communication_seconds = 0;

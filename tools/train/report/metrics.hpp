@@ -39,7 +39,7 @@ struct SpeedBase {
   std::int64_t warmup_steps = 0;  // first steps of this run, excluded from rates and fractions
   // Parameters of the model: N in the estimate of 6 N FLOPs per token.
   std::int64_t parameters = 0;
-  double peak_flops = 0;          // FLOP/s of one rank, measured or published; 0: unknown
+  double peak_flops = 0;  // FLOP/s of one rank, measured or published; 0: unknown
   int world_size = 1;
 };
 
