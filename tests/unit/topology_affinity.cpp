@@ -305,7 +305,7 @@ TEST_CASE("rails: a lost GPU and another order of the list move no NIC") {
       add_nic(topology, "mlx5_" + std::to_string(i), path, 400, host);
     }
   }
-  topology.gpus.erase(topology.gpus.begin() + 4);  // removes the GPU b/gpu0
+  topology.gpus.erase(topology.gpus.begin() + 4);  // remove the GPU b/gpu0 from the topology
   std::swap(topology.gpus[1], topology.gpus[2]);
   const auto rails = find_rails(topology, find_affinity(topology));
   for (const auto& rail : rails)

@@ -151,7 +151,8 @@ TEST_CASE("firmware_differs: among like NICs only") {
   CHECK(finding.severity == Severity::info);
   CHECK(finding.subjects == Strings{"c/mlx5_0"});
   CHECK(finding.evidence == "firmware 28.36.1010, but 2 NICs of the same type have 28.39.1002");
-  set(topology.nics[2].facts, fact::firmware, "20.36.1010");  // firmware of another type of adapter
+  // The firmware of another type of adapter.
+  set(topology.nics[2].facts, fact::firmware, "20.36.1010");
   CHECK(state_of(topology, "firmware_differs") == "ok");
 }
 

@@ -87,7 +87,7 @@ TEST_CASE("rank_off_socket: several NUMA nodes a socket") {
 }
 
 TEST_CASE("ranks_share_core: bound to the same core, or to sets that overlap") {
-  const Topology topology = cluster(1);  // a host of 8 cores with 2 threads each
+  const Topology topology = cluster(1);  // one host with 8 cores of 2 threads each
   auto ranks = one_a_gpu(topology);
   const auto cpus = [&](const std::vector<std::vector<int>>& sets) {
     for (std::size_t i = 0; i < sets.size(); ++i) ranks[i].cpus = sets[i];

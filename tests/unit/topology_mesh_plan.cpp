@@ -110,7 +110,7 @@ TEST_CASE("mesh plan: columns follow the leaf switches that a fabric file names"
   machines::add_switched(topology, "a", 4);
   machines::add_switched(topology, "b", 4);
   add_nics(topology, "a", {0, 1, 2, 3});
-  add_nics(topology, "b", {1, 0, 3, 2});  // the cables of host b are crossed
+  add_nics(topology, "b", {1, 0, 3, 2});  // the cables of host b are crossed between leaf switches
   const MeshPlan crossed = plan(topology);
   CHECK(crossed.order == std::vector<int>{0, 1, 2, 3, 5, 4, 7, 6});
 
