@@ -99,11 +99,11 @@ struct GroupRate {
   // B GB in (n - 1) / n * B / gbyte_s seconds. 0 means unknown; infinite for a group of one rank.
   double gbyte_s = 0;
   double latency_us = 0;    // time that a collective of a few bytes takes
-  bool is_assumed = false;  // a link of the group has no known rate, so one is assumed
+  bool is_assumed = false;  // true when the rate of a link is unknown and was assumed
   bool is_known() const noexcept { return gbyte_s > 0; }
 };
-// `group` holds indices into `ranks`. Throws the errors of plan_mesh(), and Error(invalid_argument)
-// for an index out of range.
+// `group` holds indices into `ranks`. Throws the same errors as plan_mesh(), and
+// Error(invalid_argument) for an index out of range.
 GroupRate group_rate(const Topology& topology, const std::vector<RankSite>& ranks,
                      const std::vector<int>& group, const MeshPlanOptions& options = {});
 
@@ -123,7 +123,7 @@ struct MeshRates {
   GroupRate shard{}, replicate{}, world{};
   LevelRates shard_levels{}, replicate_levels{}, world_levels{};
 };
-// Throws the errors of check_mesh().
+// Throws the same errors as check_mesh().
 MeshRates mesh_rates(const Topology& topology, const std::vector<RankSite>& ranks,
                      const MeshPlan& plan, const MeshPlanOptions& options = {});
 

@@ -104,7 +104,7 @@ enum class PathLevel {
 // Returns the name of a level: "PIX", "PXB", "PHB", "NODE", "PKG" or "SYS".
 std::string_view name(PathLevel level) noexcept;
 
-// A distance that a source states without a PCI path, as `nvidia-smi topo -m` does.
+// A distance between two devices, from a source that states no PCI paths (`nvidia-smi topo -m`).
 struct TopologyPath {
   std::string a, b;  // ids of two GPUs or NICs
   PathLevel level = PathLevel::sys;
@@ -137,8 +137,8 @@ struct Island {
   std::string fabric;  // kind of links: "nvlink", "xgmi", "cpu"; "" unless the state is known
   IslandState state = IslandState::unknown;
   bool uniform = true;                 // all pairs of GPUs are joined, at equal rates
-  std::optional<double> pair_gbyte_s;  // rate of the slowest pair; empty if one has no direct link
-  std::optional<double> gpu_gbyte_s;   // rate of the slowest GPU over all its links
+  std::optional<double> pair_gbyte_s;  // rate of the slowest pair; empty if a pair has no link
+  std::optional<double> gpu_gbyte_s;   // total rate of the links of the slowest GPU
 };
 
 // The NICs of one GPU. `nearest` depends on the distance alone. `use` lists the NICs to send
@@ -199,8 +199,8 @@ std::vector<Affinity> find_affinity(const Topology& topology);
 // Bandwidth of a NIC in GB/s: the minimum of the rates of its port, its PCIe link and its share of
 // the adapter. Empty when none of these rates is known.
 std::optional<double> usable_gbyte_s(const Topology& topology, const TopologyNic& nic);
-// Bandwidth of every NIC, in the order of Topology::nics. Prefer it over the function above for
-// more than a few NICs of a large cluster.
+// Bandwidth of every NIC, in the order of Topology::nics. For many NICs of a
+// large cluster, one call is faster than a call for each NIC.
 std::vector<std::optional<double>> usable_gbyte_s(const Topology& topology);
 
 // Returns the rails, ordered by the first GPU that uses each rail.

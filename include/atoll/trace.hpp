@@ -60,7 +60,7 @@ TraceBandwidth bandwidth(const TraceRecord& collective);
 struct TraceProcess {
   int rank = 0;
   std::string host{};
-  std::int64_t zero_ns = 0;    // steady clock of this process at time 0 of the trace
+  std::int64_t zero_ns = 0;    // this process's steady clock at time 0 of the trace
   std::uint64_t left_out = 0;  // number of records dropped earlier (TraceLog::left_out)
   std::size_t most_records =
       100'000;  // only the earliest records are exported; a note in the trace counts the others

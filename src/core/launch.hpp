@@ -56,10 +56,11 @@ std::optional<std::string> variable(const char* name);
 // Reads a number from the environment. Throws Error(invalid_argument) if it is malformed or less than
 // `least`.
 std::optional<int> number(const char* name, int least);
-// The endpoint in ATOLL_ADDR and ATOLL_TOKEN, if both are set; it overrides that of the launcher.
+// Returns the store's endpoint from ATOLL_ADDR and ATOLL_TOKEN if both are set. It overrides the
+// endpoint from the launcher.
 std::optional<Endpoint> configured_endpoint(const Config& config);
-// A new name under which rank 0 publishes its endpoint, because a process can create several Worlds in
-// sequence. Ranks get equal names, because creating a World is collective.
+// Returns a new name under which rank 0 publishes its endpoint, because a process can create
+// several Worlds in sequence. All ranks get equal names, because creating a World is collective.
 std::string next_key();
 
 }  // namespace atoll_v1::atoll::launch

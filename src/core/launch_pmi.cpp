@@ -49,7 +49,7 @@ class PmiSession {
   // Duplicates the descriptor, because MPI_Finalize closes the original, and the system may then reuse
   // its number for another file.
   explicit PmiSession(int socket) : socket_(::fcntl(socket, F_DUPFD_CLOEXEC, 0)) {
-    if (!socket_) fail(ErrorCode::io, "PMI_FD is not open");
+    if (!socket_) fail(ErrorCode::io, "the file descriptor in PMI_FD is not open");
   }
   ~PmiSession() {
     // A forked child must not end the PMI session of its parent.
@@ -91,7 +91,8 @@ class PmiSession {
     for (;;) {
       const std::string line = read_line(deadline);
       const std::string_view command = field(line, "cmd");
-      if (command == "response_to_init" && answer != command) continue;  // late answer to init
+      // Skips a late answer to the request "init".
+      if (command == "response_to_init" && answer != command) continue;
       const std::string_view status = field(line, "rc");
       if (command != answer || (!status.empty() && status != "0")) {
         fail(ErrorCode::backend,

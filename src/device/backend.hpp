@@ -42,7 +42,7 @@ class EventBackend {
 class StampBackend {
  public:
   virtual ~StampBackend() = default;
-  virtual std::optional<std::int64_t> ns() const = 0;  // time on the steady clock, once known
+  virtual std::optional<std::int64_t> ns() const = 0;  // empty until the time is known
 };
 
 inline std::int64_t steady_ns() {

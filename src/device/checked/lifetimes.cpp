@@ -19,7 +19,7 @@ std::string_view verb(Access access) { return access == Access::read ? "reads" :
 // Describes a range of bytes in an allocation, for messages.
 std::string place_of(std::uintptr_t begin, std::uintptr_t end, std::uintptr_t first,
                      std::uintptr_t bytes, const std::string* content) {
-  const std::string memory = fmt::format("bytes {} to {} of the {} allocated at {:#x}",
+  const std::string memory = fmt::format("bytes {} to {} of the {} bytes allocated at {:#x}",
                                          first - begin, first - begin + bytes, end - begin, begin);
   return content ? fmt::format("\"{}\" ({})", *content, memory) : memory;
 }
