@@ -146,7 +146,7 @@ std::vector<std::string> rail_addresses(std::string_view interfaces) {
   for (const std::string_view piece : split(interfaces, ',')) {
     const std::string_view name = trimmed(piece);
     if (std::ranges::find(names, name) != names.end()) {
-      reject(fmt::format("{} is listed twice; name each interface once", name));
+      reject(fmt::format("interface {} is listed twice; name it once", name));
     }
     if (name.empty()) reject("a name is empty; write interface names separated by single commas");
     const Interface* const item = find_interface(all, name);

@@ -49,7 +49,7 @@ class Flight {
   void await_written();
 
  private:
-  void serve();  // runs in thread_, which exists only when Config::flight is set
+  void serve();  // main loop of thread_, which exists only when Config::flight is set
   void wake(std::uint64_t value) const noexcept;
 
   const int rank_;

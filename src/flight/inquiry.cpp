@@ -24,7 +24,7 @@ constexpr std::int64_t looked_back = 32;  // number of collectives in an answer
 
 using How = store::Answered::How;
 
-// Ranks by their kind of answer, in ascending order.
+// Logs of the ranks that answered a question, and the ranks that did not, in ascending order.
 struct Answers {
   std::vector<FlightLog> logs;
   std::vector<int> silent;    // ranks that did not answer in time
@@ -59,7 +59,7 @@ InquiryResult find(const Answers& sorted, const InquirySubject& subject) {
   std::vector<std::string> sentences;
   std::vector<FlightView> views;
   for (const FlightLog& log : sorted.logs) views.push_back(view_of(log, subject.communicator));
-  // A silent rank explains why the others wait, so their progress is of no interest then.
+  // If a rank did not answer, the others wait for that rank, so their progress is not described.
   const auto views_are =
       sorted.silent.empty() && sorted.departed.empty() ? Views::all : Views::some;
   if (subject.collective >= 0) {

@@ -9,7 +9,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-constexpr std::size_t most_told = 8;  // number of sentences or calls after which the rest is cut
+constexpr std::size_t most_told = 8;  // largest number of sentences or calls in a text
 
 bool is_message(const FlightOperation& operation) { return operation.collective < 0; }
 

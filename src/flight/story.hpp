@@ -33,14 +33,15 @@ bool same_call(const FlightOperation& a, const FlightOperation& b);
 struct FlightView {
   const FlightLog* log = nullptr;
   const FlightCommunicator* communicator = nullptr;
-  std::size_t index = 0;                     // index of the communicator in the log
+  std::size_t index = 0;                     // index of the communicator in the rank's log
   const FlightOperation* last = nullptr;     // last call of the rank on the communicator
-  const FlightOperation* running = nullptr;  // operation in progress, on any communicator
-  std::map<std::int64_t, const FlightOperation*> collectives{};  // key: collective number
+  const FlightOperation* running = nullptr;  // operation in progress on any communicator, or null
+  std::map<std::int64_t, const FlightOperation*> collectives{};  // keys: collective numbers
 
   int rank() const { return log->rank; }
 };
-// `communicator` is null in the result when the rank has not opened it.
+// Returns one rank's operations on the communicator `id`. In the result, `communicator` is null
+// when the rank has not opened that communicator.
 FlightView view_of(const FlightLog& log, std::string_view id);
 
 // The number of the first collective that differs between logs; -1 when there is none.
@@ -48,16 +49,17 @@ std::int64_t first_disagreement(const std::vector<FlightView>& views);
 
 struct Story {
   bool disagreed = false;
-  std::vector<std::string> sentences;  // sentences that name a culprit come first
+  std::vector<std::string> sentences;  // explanation; sentences that name a culprit come first
 };
-// Whether the views cover all ranks that may explain a failure. A rank that is missing explains why
-// the others wait, so their progress is then not described.
+// States whether there are logs of all ranks of a communicator. If the log of a rank is missing,
+// that explains why the others wait, so their progress is not described.
 enum class Views {
   all,
   some
 };
-// Explains collective number `collective` of the communicator: calls that differ, and ranks that
-// have not called it. If there are none and the views are complete, describes how far each rank is.
+// Explains collective number `collective` of a communicator: which ranks called something else, and
+// which ranks have not called it. If there are no such ranks, and the logs of all ranks are there,
+// describes how far each rank is.
 Story tell_collective(const std::vector<FlightView>& views, std::int64_t collective,
                       Views completeness);
 // Returns text such as "its last operation on this communicator was all_gather 41, complete", and

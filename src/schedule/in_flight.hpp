@@ -51,7 +51,7 @@ class InFlight {
  private:
   struct Held {
     std::uint64_t bytes = 0;
-    std::optional<Event> free{};  // event given to release(); unset before release()
+    std::optional<Event> free{};  // event that was passed to release()
   };
 
   std::string_view lane_;

@@ -137,7 +137,7 @@ std::int64_t communication_ns(std::span<const TraceRecord> records, std::int64_t
     if (is_collective(record.activity)) spans.emplace_back(record.begin_ns, record.end_ns);
   }
   std::ranges::sort(spans);
-  std::int64_t sum = 0, covered = from_ns;  // time before `covered` has already been counted
+  std::int64_t sum = 0, covered = from_ns;  // spans before `covered` are counted already
   for (const auto& [begin, end] : spans) {
     if (end > covered) sum += end - std::max(begin, covered);
     covered = std::max(covered, end);

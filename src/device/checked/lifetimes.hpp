@@ -78,7 +78,7 @@ class Lifetimes {
   void synchronized(const Clock& event);  // records that the host waited for the event
 
   void allocated(Range range);
-  // Tells whether the host or a task of a stream frees memory. A free by a task is not checked,
+  // States whether the host or a task of a stream frees memory. A free by a task is not checked,
   // because its order relative to other work is not known.
   enum class By {
     host,

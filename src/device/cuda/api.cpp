@@ -28,7 +28,7 @@ Pool& pool() {
 
 void check(cudaError_t status, std::string_view what) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // clears the error, which the next call would otherwise report
+  cudaGetLastError();  // clears CUDA's error, which later calls would report again
   const auto code =
       status == cudaErrorMemoryAllocation ? ErrorCode::out_of_memory : ErrorCode::backend;
   throw Error(code, fmt::format("cuda: {}: {} ({})", what, cudaGetErrorString(status),
@@ -79,7 +79,7 @@ bool PooledEvent::happened() const {
   const Current current(ordinal_);
   const cudaError_t status = cudaEventQuery(event_);
   if (status == cudaErrorNotReady) {
-    cudaGetLastError();  // clears the status, which the next check would take for a failure
+    cudaGetLastError();  // clears cudaErrorNotReady, which is no failure
     return false;
   }
   check(status, "cudaEventQuery");

@@ -20,7 +20,7 @@ inline unsigned blocks_for(std::uint64_t items) {
 }
 
 struct Launch {
-  dim3 blocks;  // grid of blocks with `threads` threads each
+  dim3 blocks;  // number of thread blocks; each has `threads` threads
   cudaStream_t stream;
   std::size_t shared_bytes = 0;  // size of dynamic_shared in each block
 };

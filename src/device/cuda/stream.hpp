@@ -63,7 +63,7 @@ class CudaStream final : public StreamBackend {
   // Finished calls are destroyed later, by the thread that uses the stream: their captures may call
   // CUDA when destroyed, which a host function must not do.
   std::deque<std::unique_ptr<Call>> calls_;
-  mutable std::deque<Wait> waits_;  // waits that have not ended yet
+  mutable std::deque<Wait> waits_;  // waits of this stream that have not ended yet
   mutable std::chrono::nanoseconds exposed_{0};
 };
 

@@ -243,7 +243,7 @@ void adamw_low_moments(const AdamWStep& s) {
 
 void adamw(const AdamWStep& step) {
   if (step.scale && !std::isfinite(*step.scale))
-    return;  // a step without a finite norm changes nothing
+    return;  // a step with an infinite or NaN norm changes nothing
   if (step.moment1.dtype == DType::bf16) {
     adamw_low_moments(step);
   } else {

@@ -49,7 +49,7 @@ struct Lanes {
   using Vector = hn::Vec<Tag>;
   static std::size_t count() { return hn::Lanes(Tag()); }  // number of elements in a Vector
   static HWY_INLINE Vector load(const T* from) { return hn::LoadU(Tag(), from); }
-  static HWY_INLINE Vector pack(Vector v) { return v; }  // no conversion: sums are of type T
+  static HWY_INLINE Vector pack(Vector v) { return v; }  // no conversion, because sums have type T
   static HWY_INLINE void store(Vector v, T* to) { hn::StoreU(v, Tag(), to); }
   static HWY_INLINE void stream(Vector v, T* to) { hn::Stream(v, Tag(), to); }
   template <class Function, class... Vectors>
@@ -153,7 +153,7 @@ HWY_INLINE typename Lanes<T>::Vector combine(typename Lanes<T>::Vector left,
       left, right);
 }
 
-// The parts of a small node, from element `first` on.
+// Loads the parts of a small node (at most 8 arrays), from element `first` on.
 template <class T, bool scaled, std::size_t n>
 struct Inputs {
   using A = typename Lanes<T>::Accumulator;
@@ -193,7 +193,7 @@ HWY_INLINE typename Lanes<T>::Vector node(const In& in, std::size_t at) {
   }
 }
 
-// Where finished vectors go: they are divided by `divisor`, rounded and stored to every dst.
+// Destination of finished sums: they are divided by `divisor`, rounded and stored to every dst.
 template <class T>
 struct Output {
   void* const* dsts;
@@ -319,7 +319,7 @@ class Reducer {
 
  private:
   static constexpr bool usual = is_usual<T, op>;
-  static constexpr std::size_t few = 8;  // up to this many parts need no allocation
+  static constexpr std::size_t few = 8;  // a tree over this many parts needs no allocation
 
   int divisor() const {
     if (reduction_.op != ReduceOp::avg) return 1;
