@@ -204,7 +204,7 @@ class Communicator {
   std::optional<Communicator> split(std::optional<int> color, int key = 0,
                                     std::string name = {}) const;
 
-  struct Impl;  // defined in src/comm/communicator_impl.hpp
+  struct Impl;  // this struct is defined in src/comm/communicator_impl.hpp
 
  private:
   friend Buffer allocate(const Device& device, std::size_t bytes,

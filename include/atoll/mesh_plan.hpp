@@ -14,7 +14,7 @@ namespace atoll_v1::atoll {
 // The site of a rank: the host and the GPU that it runs on.
 struct RankSite {
   std::string host;            // id of the rank's host (TopologyHost::id)
-  std::string gpu;             // id of the rank's GPU (TopologyGpu::id); empty if it has none
+  std::string gpu;             // id of the rank's GPU (TopologyGpu::id); empty without a GPU
   std::string partition = {};  // UUID of the rank's MIG or CPX instance; "" for a whole GPU
   std::vector<int> cpus = {};  // hardware threads on which the rank may run; empty if unknown
   int numa = -1;               // NUMA node of the rank's hardware threads; -1 if several or unknown
@@ -28,7 +28,7 @@ struct RankEnvironment {
   bool has_visible = false;  // whether CUDA_VISIBLE_DEVICES is set; set and empty hides all GPUs
   std::vector<std::string> allowed_busids = {};  // GPUs that control groups allow; empty allows all
   std::vector<int> cpus = {};                    // hardware threads of the rank; empty if unknown
-  int numa = -1;                                 // NUMA node; -1 if several or unknown
+  int numa = -1;                                 // NUMA node of the rank; -1 if several or unknown
 };
 
 // Finds the GPU of each rank. A rank sees the GPUs that control groups allow, in PCI bus order;
@@ -51,7 +51,7 @@ std::vector<RankSite> fill_hosts(const Topology& topology, int count);
 struct MeshPlan {
   int replicate = 1;
   int shard = 1;
-  int inner = 1;  // innermost axis, below the shard axis, for tensor parallelism
+  int inner = 1;  // size of the innermost axis, which is for tensor parallelism
   // Ranks in mesh order, the last axis varying fastest: the rank at (r, s, i) is
   // order[(r * shard + s) * inner + i].
   std::vector<int> order;

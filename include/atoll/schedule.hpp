@@ -27,7 +27,7 @@ struct BucketSlot {
 // which is a multiple of bucket_granularity.
 struct BucketLayout {
   std::vector<BucketSlot> slots;  // one slot per tensor, in the order given to plan_bucket()
-  std::uint64_t elements = 0;     // number of elements, including padding
+  std::uint64_t elements = 0;     // number of elements of the bucket, including padding
   std::uint64_t shards = 1;
 
   std::uint64_t shard_elements() const noexcept { return elements / shards; }
@@ -51,7 +51,7 @@ struct BucketPlan {
     BucketSlot slot;  // position of the tensor in the bucket
   };
   std::vector<BucketLayout> buckets;
-  std::vector<Location> locations;  // bucket and slot of each tensor
+  std::vector<Location> locations;  // the bucket and slot of each tensor, by tensor
 };
 
 // Fills buckets in the order of `counts`. A bucket has at most `max_bytes`, padding included,

@@ -40,9 +40,8 @@ struct TopologyHost {
   std::uint64_t memory_bytes = 0;
   int host_cores = 0;    // all physical cores of the host
   int host_threads = 0;  // all hardware threads of the host
-  // Whether `links` holds the links between this host's GPUs. known: it holds all of them. none: a
-  // source showed that there are no links. unknown: no source could see the links; a source without
-  // a link matrix proves nothing.
+  // States whether Topology::links lists the links between this host's GPUs. known: it lists all.
+  // none: a source showed that there are no links. unknown: no source could see the links.
   IslandState gpu_links = IslandState::unknown;
   Facts facts = {};
 };
@@ -54,8 +53,8 @@ struct TopologyGpu {
   std::string uuid;
   std::string model;
   int index = -1;    // number of the GPU in its source, such as NVML's index; -1 if unknown
-  int numa = -1;     // NUMA node; -1 if unknown
-  int package = -1;  // processor package; -1 if unknown
+  int numa = -1;     // NUMA node of the GPU; -1 if unknown
+  int package = -1;  // processor package of the GPU; -1 if unknown
   // PCI path as in sysfs: the root complex, then every bridge above the device, joined by "/":
   // "pci0000:15/00000000:15:01.0/00000000:16:00.0". "" if unknown.
   std::string pci_path = {};
@@ -74,8 +73,8 @@ struct TopologyNic {
   std::string state;    // port state: "active", "down", "init", "armed"; "" if unknown
   std::optional<double> rate_gbit_s;
   std::string evidence;       // source of the rate: "sysfs", "nccl xml", ...; "" without a rate
-  int numa = -1;              // NUMA node; -1 if unknown
-  int package = -1;           // processor package; -1 if unknown
+  int numa = -1;              // NUMA node of the NIC; -1 if unknown
+  int package = -1;           // processor package of the NIC; -1 if unknown
   std::string pci_path = {};  // PCI path, in the format of TopologyGpu::pci_path
   bool is_virtual = false;    // true for a bridge, veth or tunnel, which joins no hosts by itself
   Facts facts = {};

@@ -33,10 +33,10 @@ struct TraceRecord {
   // A collective begins when this rank is ready to start it, so waiting for peers is included.
   std::int64_t begin_ns = 0;
   std::int64_t end_ns = 0;
-  // The members below are set for collectives only.
-  std::uint64_t bytes = 0;     // size of the whole tensor: gathered, or not yet reduced
+  // Only records of collectives set the following members.
+  std::uint64_t bytes = 0;     // bytes of the whole tensor, as after a gather or before a reduction
   std::string axis{};          // name of the axis: "shard", "inner" or "replicate"
-  int ranks = 1;               // number of ranks of the axis
+  int ranks = 1;               // number of ranks on the axis
   std::int64_t waited_ns = 0;  // part of the span during which compute waited for the collective
 };
 
@@ -52,7 +52,7 @@ std::int64_t communication_ns(std::span<const TraceRecord> records,
 // Bandwidths in GB/s (1e9 B/s), as nccl-tests defines them; 0 if the collective took no time.
 struct TraceBandwidth {
   double algorithm = 0;  // bytes of the whole tensor divided by time
-  double bus = 0;        // load of a link: algorithm bandwidth x (n - 1) / n, x 2 for all_reduce
+  double bus = 0;        // `algorithm` x (n - 1) / n for n ranks, and x 2 for all_reduce
 };
 TraceBandwidth bandwidth(const TraceRecord& collective);
 

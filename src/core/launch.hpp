@@ -39,8 +39,9 @@ struct Job {
   std::string launcher;
   int rank = 0;
   int size = 1;
-  // A job with more than one rank has either an agreed endpoint or a rendezvous.
-  std::optional<Endpoint> agreed;  // store address that all ranks know in advance; rank 0 listens
+  // A job with more than one rank has one of these: an endpoint of the store that all ranks know in
+  // advance, or a rendezvous through which rank 0 publishes the endpoint.
+  std::optional<Endpoint> agreed;  // endpoint of the store, on which rank 0 listens
   std::unique_ptr<Rendezvous> rendezvous;
 };
 
@@ -50,7 +51,7 @@ Job find(const Config& config);
 std::optional<Job> find_pmix(const Config& config);  // for Open MPI's mpirun and srun --mpi=pmix
 std::optional<Job> find_pmi(const Config& config);   // for MPICH's Hydra and srun --mpi=pmi2
 
-// Helpers that the source files of the launchers share:
+// The following functions are helpers of the launchers' source files.
 
 std::optional<std::string> variable(const char* name);
 // Reads a number from the environment. Throws Error(invalid_argument) if it is malformed or less than

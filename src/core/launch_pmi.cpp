@@ -29,7 +29,8 @@ namespace {
 
 using net::Clock;
 
-// Returns the value of `name` in "cmd=x name=value ...", or "" if the line does not contain it.
+// Returns the value of the field `name` in a PMI line "cmd=x name=value ...", or "" if the line
+// does not contain this field.
 std::string_view field(std::string_view line, std::string_view name) {
   for (const std::string_view word : split(line, ' ')) {
     if (word.size() > name.size() && word.starts_with(name) && word[name.size()] == '=') {
@@ -63,7 +64,7 @@ class PmiSession {
   PmiSession(const PmiSession&) = delete;
   PmiSession& operator=(const PmiSession&) = delete;
 
-  // The name of the job's key-value space.
+  // Returns the name of the job's key-value space, and starts the PMI session at the first call.
   const std::string& name_space(Clock::time_point deadline) {
     if (!name_space_.empty()) return name_space_;
     send("cmd=init pmi_version=1 pmi_subversion=1");

@@ -96,7 +96,7 @@ struct Answer {
 };
 Answer decode_answer(std::string_view body);
 
-// The result of Kind::ask: what every rank answered, indexed by rank.
+// Encode and decode the answers of all ranks to a question, indexed by rank.
 std::string encode(const std::vector<Answered>& answers);
 std::vector<Answered> decode_answers(std::string_view body);
 

@@ -34,7 +34,7 @@ struct Frame;
 class Server {
  public:
   explicit Server(ServerOptions options);
-  ~Server();  // calls finish() with a patience of 1 s
+  ~Server();  // calls finish(), with a limit of 1 s
 
   // Returns when every rank has left or is lost, at the latest after `patience` (1 s once the job has
   // failed). Ranks that remain are told that the store has ended.

@@ -79,9 +79,9 @@ class StreamBackend {
   virtual void wait(std::shared_ptr<EventBackend> event, WaitReason reason) = 0;
   virtual void synchronize() = 0;
   virtual std::chrono::nanoseconds exposed_communication() const = 0;
-  virtual void* native() noexcept = 0;  // cudaStream_t on a GPU; null on the host
-  // Names, for profilers, the work that the host enqueues here until end_range() is called with the
-  // returned number.
+  virtual void* native() noexcept = 0;  // returns the cudaStream_t on a GPU, and null on the host
+  // Starts a range that names, for profilers, the work that the host enqueues on this stream. The
+  // range ends when end_range() is called with the returned number.
   virtual std::uint64_t begin_range([[maybe_unused]] const Label& label) { return 0; }
   virtual void end_range([[maybe_unused]] std::uint64_t number) noexcept {}
 

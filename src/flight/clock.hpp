@@ -33,7 +33,7 @@ class FlightClock {
   // clock and the creation of the scale. Ticks from that interval give times in that interval.
   struct Scale {
     Point first;
-    Point last;  // reading at the creation of the scale
+    Point last;  // reading of both clocks when the scale was created
     std::int64_t ns(std::int64_t ticks) const noexcept;
   };
   Scale scale() const noexcept { return {start_, look()}; }

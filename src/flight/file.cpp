@@ -28,7 +28,7 @@ constexpr int max_depth = 4;
 constexpr std::int64_t most_int64 = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t most_int = std::numeric_limits<int>::max();
 constexpr std::int64_t most_rank = static_cast<std::int64_t>(max_flight_ranks) - 1;
-// Names of the states in a flight file, indexed by FlightState.
+// Names of the states of operations in a flight file, indexed by FlightState.
 constexpr std::array<std::string_view, 4> states = {"enqueued", "started", "completed", "failed"};
 
 // Calls field(key, value) for each field of an object, in the order of the file. For a number that is

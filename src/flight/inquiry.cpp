@@ -20,7 +20,7 @@ namespace atoll_v1::atoll {
 namespace {
 
 constexpr std::chrono::milliseconds patience{2'000};
-constexpr std::int64_t looked_back = 32;  // number of collectives in an answer
+constexpr std::int64_t looked_back = 32;  // largest number of collectives in an answer
 
 using How = store::Answered::How;
 

@@ -33,8 +33,8 @@ struct FlightCall {
   std::uint64_t count;  // number of elements
   DType dtype;
   ReduceOp op = ReduceOp::sum;
-  int peer = 0;               // root, or the other rank of a message
-  std::int32_t part_of = -1;  // kind that the user called; -1 when the user called this operation
+  int peer = 0;               // root of a collective, or other rank of a send or recv
+  std::int32_t part_of = -1;  // kind of the collective that this call is a part of; else -1
 };
 
 // The recorder's data of one communicator of this rank. One caller at a time enqueues operations.

@@ -11,8 +11,8 @@
 
 namespace atoll_v1::atoll {
 
-// Returns text such as "all_reduce 42", or "all_to_all 42 of all_reduce" for a part of a
-// collective.
+// Returns text such as "all_reduce 42", or "all_to_all 42 of all_reduce" when the all_to_all is one
+// of the operations that make up an all_reduce.
 std::string name_text(const FlightOperation& operation);
 // Returns text such as "all_reduce 42 (1024 x f32, sum)".
 std::string call_text(const FlightOperation& operation);
@@ -44,7 +44,8 @@ struct FlightView {
 // when the rank has not opened that communicator.
 FlightView view_of(const FlightLog& log, std::string_view id);
 
-// The number of the first collective that differs between logs; -1 when there is none.
+// Returns the number of the first collective that differs between the logs of ranks, or -1 when
+// there is none.
 std::int64_t first_disagreement(const std::vector<FlightView>& views);
 
 struct Story {

@@ -48,7 +48,7 @@ BucketPlan plan_buckets(std::span<const std::uint64_t> counts, DType dtype, std:
                         std::uint64_t shards) {
   if (shards == 0) throw invalid("plan_buckets: the number of shards must be at least 1");
   BucketPlan plan;
-  std::size_t first = 0;  // first tensor of the bucket that is being filled
+  std::size_t first = 0;  // index of the first tensor in the current bucket
   std::uint64_t end = 0;
   const auto close = [&](std::size_t last) {
     if (first == last) return;

@@ -35,7 +35,7 @@ std::size_t rank_of(std::string_view row) {
 std::vector<Row> rows_of_stream(const std::string& name,
                                 const std::vector<const TraceRecord*>& records) {
   std::vector<Row> rows;
-  // For each row, the end times of the spans that contain the current time.
+  // For each row, the end times of the spans that contain the begin of the current record.
   std::vector<std::vector<std::int64_t>> open;
   for (const TraceRecord* record : records) {
     std::size_t row = 0;

@@ -134,8 +134,8 @@ class Lifetimes {
   [[noreturn]] void find(const std::string& text);
 
   mutable std::mutex mutex_;
-  std::vector<Clock> clocks_;       // vector clocks, indexed by party
-  std::vector<std::string> names_;  // names for messages, indexed by party
+  std::vector<Clock> clocks_;       // the vector clock of each party
+  std::vector<std::string> names_;  // the name of each party in messages
   std::map<std::uintptr_t, Region> regions_;
   std::optional<Error> found_;
 };

@@ -66,7 +66,7 @@ class CudaStamp final : public StampBackend {
 
 std::shared_ptr<const Clock::Anchor> Clock::anchor() {
   constexpr std::int64_t fresh_ns =
-      5'000'000'000;  // up to 5 s, f32 milliseconds are exact to 0.5 us
+      5'000'000'000;  // an f32 stores 5 s in milliseconds with an error below 0.5 us
   const std::lock_guard lock(mutex_);
   if (anchor_ && steady_ns() - anchor_->ns < fresh_ns) return anchor_;
   const Current current(ordinal_);

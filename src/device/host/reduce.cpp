@@ -295,7 +295,7 @@ class Reducer {
  public:
   explicit Reducer(const Reduction& r)
       : reduction_(r), parts_(reinterpret_cast<const T* const*>(r.parts.data())) {
-    // Blocks of parts can add one level to the tree.
+    // If the parts form blocks, the reduction tree can have one more level.
     const auto levels = static_cast<std::size_t>(std::bit_width(r.parts.size())) + 1;
     if (!is_small(r.parts.size())) {
       scratch_ = std::make_unique_for_overwrite<A[]>((levels + 1) * block_elements);

@@ -12,12 +12,13 @@
 namespace atoll_v1::atoll::host {
 namespace {
 
-// Shortest and longest time that a dozing worker sleeps before it looks at the queue again. The time
-// doubles while callers run all work themselves, and bounds the delay of work without a waiter.
+// Shortest and longest time that a dozing worker thread sleeps before it checks the queue again.
+// The time doubles as long as calling threads run all tasks themselves. It limits the delay of a
+// task for which no thread waits.
 constexpr auto first_nap = std::chrono::microseconds(50);
 constexpr auto longest_nap = std::chrono::microseconds(1600);
-// Number of naps without new work after which the worker stops polling and sleeps until it is
-// woken.
+// After this number of naps without new tasks, the worker thread stops polling and sleeps until
+// another thread wakes it.
 constexpr int naps_before_sleep = 10;
 
 }  // namespace

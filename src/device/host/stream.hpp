@@ -31,7 +31,8 @@ namespace atoll_v1::atoll::host {
 
 class Queue;
 
-// One task of a queue, which is also its list node and the event that marks its end.
+// One task of a stream's queue. The same object is the node of the linked list and the event that
+// marks the end of the task.
 class HostEvent final : public EventBackend {
  public:
   // After a failure of the stream, tasks of kind `always` still run, and other tasks do not.
@@ -60,7 +61,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
  public:
   Queue();
 
-  // Appends a task and returns the event of its end.
+  // Appends a task to the queue and returns the event that marks the end of the task.
   std::shared_ptr<HostEvent> push(HostEvent::Kind kind, Task&& task);
   // If there is no executor, becomes it and runs tasks until `event` has happened or the queue is
   // empty.
