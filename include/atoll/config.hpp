@@ -28,8 +28,8 @@ struct Config {
   // that multi-host jobs can be tested on one machine.
   std::string host_id;
 
-  std::chrono::seconds rendezvous_timeout{60};  // time for all ranks to join the job
-  std::chrono::seconds timeout{600};            // time for one collective
+  std::chrono::seconds rendezvous_timeout{60};  // time limit for all ranks to join the job
+  std::chrono::seconds timeout{600};            // time limit of one collective
 
   std::string backend;      // name of the backend; "" chooses the best that works on every rank
   std::string plugin_path;  // colon-separated directories, searched before the installed backends

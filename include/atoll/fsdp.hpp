@@ -94,7 +94,7 @@ struct Init {
 
 struct ParamSpec {
   std::string name{};                 // name that is unique in the unit
-  std::vector<std::int64_t> shape{};  // extents in row-major order
+  std::vector<std::int64_t> shape{};  // extents of the tensor's dimensions, in row-major order
   Init init{};
   // When false, the parameter is frozen: it has no gradient, no moments and no f32 master.
   bool trainable = true;
@@ -144,12 +144,12 @@ struct MemoryPlan {
   std::uint64_t gathered = 0;    // bytes of buffers for units that are unsharded only while in use
   // Parts of parameters that partial resharding keeps after forward.
   std::uint64_t inner_shards = 0;
-  std::uint64_t whole_gradients = 0;  // unsharded gradients, as compute writes them
+  std::uint64_t whole_gradients = 0;  // bytes of unsharded gradients, as compute writes them
   // Gradient shards of one micro batch before they are added to the sum of earlier micro batches,
   // gradients cast to the type in which they are sent, partial norms, and scratch of fallback
   // reductions.
   std::uint64_t staging = 0;
-  std::uint64_t activations = 0;  // activations; the caller sets this number
+  std::uint64_t activations = 0;  // bytes of activations; the caller sets this number
 
   std::uint64_t total() const noexcept;
   std::string to_string() const;  // returns the plan as a table to print

@@ -56,13 +56,13 @@ struct MeshPlan {
   // order[(r * shard + s) * inner + i].
   std::vector<int> order;
   std::vector<int> left_out;  // ranks without which the job would run faster
-  std::string why;            // explanation of the choice, for people
+  std::string why;            // explanation of the choice of the mesh, for people
   std::vector<Finding> findings;
 };
 
 struct MeshPlanOptions {
   int emulated_islands = 0;  // number of equal islands to emulate, in rank order; 0 emulates none
-  int inner = 1;             // size of the innermost axis
+  int inner = 1;             // size of the mesh's innermost axis
   // With `params`, plan_mesh() shards over the smallest of island, host and k islands whose memory
   // holds the sharded state of the model.
   std::optional<double> params = {};            // number of parameters of the model

@@ -84,7 +84,7 @@ struct TopologyNic {
 // end that is not a GPU is a switch. All other types are kept in the data but form no islands:
 // "nvlink_cpu" (GPU to processor), "pci", and "nvlink_unseen" (to a GPU that the source hides).
 struct TopologyLink {
-  std::string a, b;  // ids of the two ends
+  std::string a, b;  // ids of the GPUs or switch at the two ends
   std::string type;
   int count = 1;                       // number of parallel links that this entry stands for
   std::optional<double> gbyte_s = {};  // GB/s of all `count` links together
@@ -119,8 +119,8 @@ struct TopologyConflict {
 // An input file, kept verbatim so that an export in the same format can reproduce what the other
 // members of Topology cannot hold.
 struct TopologyDocument {
-  std::string format;  // format of the file: "nccl xml"
-  std::string origin;  // name of the file
+  std::string format;  // format of the input file: "nccl xml"
+  std::string origin;  // name of the input file
   std::vector<std::string> hosts;
   std::string text;
 };
@@ -148,7 +148,7 @@ struct Affinity {
   std::vector<std::string> nearest;
   std::vector<std::string> use;
   std::optional<PathLevel> level;  // distance of `nearest`; empty if no source provides it
-  std::string why;                 // explanation of the choice, for people
+  std::string why;                 // explanation of the choice of NICs, for people
 };
 
 // NICs on one leaf switch, one or more on each host, and the GPUs that use them.

@@ -19,7 +19,7 @@ enum class Activity {
   reduce_scatter,
   all_reduce,
   wait,  // time during which a compute stream waits for a collective
-  work   // work other than collectives and waits
+  work   // work that is neither a collective nor a wait
 };
 std::string_view name(Activity activity) noexcept;
 bool is_collective(Activity activity) noexcept;
@@ -28,7 +28,7 @@ bool is_collective(Activity activity) noexcept;
 // process.
 struct TraceRecord {
   Activity activity = Activity::work;
-  std::string row{};    // name of the stream
+  std::string row{};    // name of the stream that ran the work
   std::string label{};  // purpose, such as a unit or a step
   // A collective begins when this rank is ready to start it, so waiting for peers is included.
   std::int64_t begin_ns = 0;

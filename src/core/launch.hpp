@@ -31,8 +31,8 @@ class Rendezvous {
  public:
   virtual ~Rendezvous() = default;
   virtual void publish(const std::string& text,
-                       net::Clock::time_point deadline) = 0;         // called on rank 0 only
-  virtual std::string look_up(net::Clock::time_point deadline) = 0;  // called on all other ranks
+                       net::Clock::time_point deadline) = 0;  // only rank 0 calls this function
+  virtual std::string look_up(net::Clock::time_point deadline) = 0;  // not called on rank 0
 };
 
 struct Job {

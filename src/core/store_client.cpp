@@ -106,7 +106,7 @@ class SoloStore final : public Store {
 
  private:
   std::shared_ptr<Failure> failure_;
-  std::mutex mutex_;  // guards everything below
+  std::mutex mutex_;  // guards all members below
   std::condition_variable changed_;
   std::map<std::string, std::string, std::less<>> values_;
   Answerer answerer_;

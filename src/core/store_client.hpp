@@ -60,7 +60,7 @@ class Client final : public Store {
   std::mutex sending_;
   std::mutex answering_;
   Answerer answerer_;  // function that answers questions; guarded by answering_
-  std::mutex mutex_;   // guards everything below
+  std::mutex mutex_;   // guards all members below
   std::condition_variable changed_;
   std::map<std::uint64_t, Call*> calls_;  // requests that wait for an answer
   std::uint64_t next_request_ = 1;

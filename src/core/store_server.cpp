@@ -59,7 +59,7 @@ class Connection {
   int rank_ = -1;
   std::string input_;
   std::deque<std::shared_ptr<const std::string>> output_;
-  std::size_t sent_ = 0;  // bytes of output_.front() already sent
+  std::size_t sent_ = 0;  // bytes of output_.front() that are already sent
 };
 
 bool Connection::receive() {

@@ -156,7 +156,7 @@ struct World::Impl {
   std::unique_ptr<store::Server> server;  // serves the store; exists only on rank 0
   std::unique_ptr<store::Store> store;
 
-  std::mutex mutex;  // guards everything below
+  std::mutex mutex;  // guards all members below
   std::map<std::string, std::uint64_t, std::less<>> tickets;
   std::vector<std::function<void(bool)>> exit_callbacks;
   std::shared_ptr<void> companion;

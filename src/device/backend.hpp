@@ -65,7 +65,7 @@ class ClockStamp final : public StampBackend {
 
 class StreamBackend {
  public:
-  virtual ~StreamBackend() = default;  // waits for all enqueued work
+  virtual ~StreamBackend() = default;  // waits until all enqueued work is done
   virtual void enqueue(std::function<void()> work) = 0;
   virtual void copy(void* dst, const void* src, std::size_t bytes) = 0;
   virtual void fill(void* dst, std::byte value, std::size_t bytes) = 0;

@@ -30,8 +30,8 @@ class ExactSum {
   // `largest` must be the largest result of bits() for all values that will be added.
   ATOLL_ANYWHERE explicit ExactSum(std::uint64_t largest) : largest_(largest) {}
 
-  // Adds the value for which bits() returned this pattern. At most 2^28 - 1 values may be added, all
-  // of them finite.
+  // Adds the value for which bits() returned this pattern. At most 2^28 - 1 values may be added,
+  // all of them finite.
   ATOLL_ANYWHERE void add(std::uint64_t value) {
     const std::uint64_t digits = digits_of(value);
     const int shift = exponent(value) - exponent(largest_) + spare;

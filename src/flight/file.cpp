@@ -23,7 +23,7 @@ using Ordered = nlohmann::ordered_json;
 using Json = nlohmann::json;
 
 constexpr int version = 1;
-constexpr int entry_depth = 2;  // nesting depth of a list's entries
+constexpr int entry_depth = 2;  // depth of the entries of a list in the JSON document
 constexpr int max_depth = 4;
 constexpr std::int64_t most_int64 = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t most_int = std::numeric_limits<int>::max();

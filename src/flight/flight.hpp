@@ -57,12 +57,12 @@ class Flight {
   const std::string host_;
   const std::string path_;  // path of the flight file; empty when no file is written
   FlightRecorder recorder_;
-  mutable std::mutex mutex_;  // guards the members below, up to writing_
+  mutable std::mutex mutex_;  // guards the members between this one and writing_
   std::condition_variable changed_;
   std::string failure_;
   bool failure_written_ = false;
   bool ending_ = false;
-  std::mutex writing_;  // held while the file is written
+  std::mutex writing_;  // held while the flight file is written
   net::Fd event_;
   std::unique_ptr<FlightSignal> signal_;
   std::jthread thread_;

@@ -81,8 +81,9 @@ InquiryResult find(const Answers& sorted, const InquirySubject& subject) {
   }
   if (!sorted.silent.empty()) {
     sentences.push_back(
-        fmt::format("{} not answer (the process is stopped or its host unreachable)",
-                    ranks_text(sorted.silent) + (sorted.silent.size() == 1 ? " does" : " do")));
+        fmt::format("{} (its process is stopped, or its host is unreachable)",
+                    ranks_text(sorted.silent) +
+                        (sorted.silent.size() == 1 ? " does not answer" : " do not answer")));
   }
   if (!sorted.departed.empty()) {
     sentences.push_back(ranks_text(sorted.departed) +
@@ -102,10 +103,10 @@ std::optional<InquiryResult> inquire(World& world, const InquirySubject& subject
     if (world.failure()) return std::nullopt;
     if (error.code() == ErrorCode::timeout) {
       return InquiryResult{false,
-                           "rank 0, which serves the store, does not answer (the process is "
-                           "stopped or its host unreachable)"};
+                           "rank 0, which serves the store, does not answer (its process is "
+                           "stopped, or its host is unreachable)"};
     }
-    log::error("cannot ask the other ranks: {}", error.what());
+    log::error("cannot ask the other ranks what they were doing: {}", error.what());
     return std::nullopt;
   }
 }

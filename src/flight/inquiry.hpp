@@ -20,7 +20,7 @@ struct InquirySubject {
 };
 
 struct InquiryResult {
-  bool disagreed = false;  // the ranks called different collectives
+  bool disagreed = false;  // true when the ranks called different collectives
   std::string text;        // empty when the ranks reported nothing of interest
 };
 

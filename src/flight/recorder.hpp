@@ -30,7 +30,7 @@ namespace atoll_v1::atoll {
 // The fields of an operation that are recorded when it is called.
 struct FlightCall {
   std::int32_t kind;    // kind as numbered in plugin.h, such as ATOLL_ALL_GATHER
-  std::uint64_t count;  // number of elements
+  std::uint64_t count;  // number of elements of the operation
   DType dtype;
   ReduceOp op = ReduceOp::sum;
   int peer = 0;               // root of a collective, or other rank of a send or recv
@@ -95,7 +95,7 @@ class FlightRecorder {
   const FlightClock clock_;
   std::atomic<std::uint64_t> next_{0};
   std::array<Slot, flight_capacity> slots_;
-  mutable std::mutex mutex_;  // guards everything below
+  mutable std::mutex mutex_;  // guards all members below
   std::vector<std::shared_ptr<FlightTrack>> tracks_;
   std::uint32_t next_track_ = 0;
   std::vector<std::pair<std::uint64_t, std::string>> errors_;  // failed operation and error text

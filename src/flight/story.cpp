@@ -62,7 +62,7 @@ std::vector<std::string> progress(const std::vector<FlightView>& views, std::int
         view.running
             ? fmt::format("which waits for {} of communicator {}", call_text(*view.running),
                           view.log->communicators[view.running->communicator].name)
-            : "but its stream has not reached it"));
+            : "but its stream has not reached this operation"));
   }
   const auto add = [&](FlightState state, std::string_view one, std::string_view all) {
     const std::vector<int>& ranks = ranks_in[state];

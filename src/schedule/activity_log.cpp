@@ -10,7 +10,7 @@ namespace atoll_v1::atoll {
 namespace {
 
 using Entry = ActivityLog::Entry;
-using LaneEntries = std::array<std::vector<Entry*>, 3>;  // collectives, grouped by lane
+using LaneEntries = std::array<std::vector<Entry*>, 3>;  // entries of collectives, grouped by lane
 
 // Waits shorter than this are dropped, because they are only the overhead of the time stamps.
 constexpr std::int64_t shortest_wait_ns = 1'000;

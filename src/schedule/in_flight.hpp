@@ -51,7 +51,7 @@ class InFlight {
  private:
   struct Held {
     std::uint64_t bytes = 0;
-    std::optional<Event> free{};  // event that was passed to release()
+    std::optional<Event> free{};  // event that was passed to release(); empty before
   };
 
   std::string_view lane_;

@@ -130,7 +130,8 @@ void Lifetimes::hold(Party party, Range range, Label content) {
     const std::string* holds = cell.content.get();
     const std::string place = place_of(start, end, span.begin, range.bytes, holds);
     if (begins && holds && cell.alive && *holds != *text) {
-      find(fmt::format("{} in {}, although that content is still in use", told(*use), place));
+      find(fmt::format("{} overwrites {}, although that content is still in use", told(*use),
+                       place));
     }
     check_order(cell, *use, place);
     cell.write = use;

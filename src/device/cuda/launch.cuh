@@ -22,7 +22,7 @@ inline unsigned blocks_for(std::uint64_t items) {
 struct Launch {
   dim3 blocks;  // number of thread blocks; each has `threads` threads
   cudaStream_t stream;
-  std::size_t shared_bytes = 0;  // size of dynamic_shared in each block
+  std::size_t shared_bytes = 0;  // bytes of dynamic shared memory in each block
 };
 
 // Launches a kernel; throws the error of the launch with `name`. It does not use nvcc's <<<>>> syntax,

@@ -197,7 +197,7 @@ HWY_INLINE typename Lanes<T>::Vector node(const In& in, std::size_t at) {
 template <class T>
 struct Output {
   void* const* dsts;
-  std::size_t count;  // number of dsts
+  std::size_t count;  // number of destinations (dsts)
   std::size_t first;  // index of the first element to write
   int divisor;        // divides the sums of an average; 1 means no division
   Stores stores;

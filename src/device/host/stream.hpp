@@ -98,7 +98,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
   std::atomic<bool> executing_{false};  // true while some thread is the executor
 
   alignas(64) std::atomic<Rest> rest_{Rest::none};
-  std::mutex mutex_;  // protects the sleep of the worker
+  std::mutex mutex_;  // guards the start of the worker's sleep
   std::condition_variable_any ready_;
 };
 
