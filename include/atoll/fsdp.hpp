@@ -267,7 +267,7 @@ class Engine {
   // Begins a pass. Throws Error(invalid_argument) before freeze() and while another pass is in
   // progress. The stream must belong to device(). Stream and engine must outlive the pass.
   [[nodiscard]] Pass begin(const PassOptions& options, Stream& compute);
-  // Makes `compute` wait until every gradient shard is final.
+  // Makes the stream `compute` wait until every gradient shard is final.
   void wait_gradients(Stream& compute);
   // For callers that bring their own optimizer. Call it after the last micro batch, when the work
   // that updates the master shards has been enqueued on `compute`. Enqueues on `compute` the copies

@@ -111,7 +111,8 @@ class Range {
   std::uint64_t number_;
 };
 
-// Counts the allocated bytes of a device, and the largest number so far. Any thread may call.
+// Counts the allocated bytes of a device, and the largest number so far. Any thread may call any
+// function.
 class AllocationCount {
  public:
   // A negative number of bytes means that memory was freed.

@@ -32,7 +32,8 @@ class FlightSignal {
 
 class Flight {
  public:
-  // The recorder of the World, created at the first call and destroyed with the World.
+  // Returns the flight recorder of the World. The first call creates it; it is destroyed with the
+  // World.
   static std::shared_ptr<Flight> of(World& world);
 
   explicit Flight(World& world);

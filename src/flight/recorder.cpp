@@ -109,8 +109,8 @@ void FlightRecorder::started(std::uint64_t number, std::size_t n) noexcept {
 void FlightRecorder::completed(FlightTrack& track, std::uint64_t number, std::size_t n,
                                std::uint64_t collectives) noexcept {
   advance(number, n, &Slot::finished, FlightState::completed);
-  // Operations of a communicator complete one after the other, so no other thread updates its
-  // counters.
+  // Operations of a communicator complete one after the other, so only one thread at a time updates
+  // the counters of the communicator.
   track.completed.store(track.completed.load(memory_order_relaxed) + n, memory_order_relaxed);
   track.collectives_completed.store(
       track.collectives_completed.load(memory_order_relaxed) + collectives, memory_order_relaxed);
@@ -178,7 +178,8 @@ FlightLog FlightRecorder::snapshot() const {
   for (const auto& track : tracks_) {
     FlightCommunicator& communicator = log.communicators.emplace_back(track->description);
     communicator.closed = track->closed;
-    // Completed counts are read first, so that they never exceed the enqueued counts.
+    // The numbers of completed operations are read first, so that they never exceed the numbers of
+    // enqueued operations.
     communicator.completed = track->completed;
     communicator.collectives_completed = track->collectives_completed;
     communicator.enqueued = track->enqueued;

@@ -44,7 +44,8 @@ std::vector<CallOfRanks> calls_at(const std::vector<FlightView>& views, std::int
   return calls;
 }
 
-// Describes how far the ranks that called the collective are, grouped by state.
+// Describes how far a collective is on the ranks that called it. Ranks in the same state are listed
+// together.
 std::vector<std::string> progress(const std::vector<FlightView>& views, std::int64_t collective,
                                   std::string_view name) {
   std::map<FlightState, std::vector<int>> ranks_in;

@@ -18,7 +18,7 @@ std::string name_text(const FlightOperation& operation);
 std::string call_text(const FlightOperation& operation);
 // Returns text such as "rank 3" or "ranks 0-2, 5". `ranks` must be ascending and not empty.
 std::string ranks_text(const std::vector<int>& ranks);
-// A call and the ranks that made it, in ascending order.
+// A call of an operation, and the ranks that made this call, in ascending order.
 struct CallOfRanks {
   FlightOperation operation;
   std::vector<int> ranks;
@@ -26,7 +26,7 @@ struct CallOfRanks {
 // "ranks 1, 2 called A, rank 3 called B where rank 0 called C", for at least two calls. Sorts the
 // calls, so that the most frequent one, C, is the first.
 std::string disagreement_text(std::vector<CallOfRanks>& calls);
-// True when the two collectives match, so that backends can run them together.
+// Returns true when the calls of two ranks match, so that they can be one collective.
 bool same_call(const FlightOperation& a, const FlightOperation& b);
 
 // The operations of one rank on one communicator. Points into the rank's log.

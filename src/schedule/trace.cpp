@@ -22,7 +22,7 @@ constexpr std::array<std::string_view, 6> usual_rows = {"step",   "compute", "up
 
 struct Row {
   std::string name;
-  // Records sorted by begin; of equal begins the longer record comes first.
+  // Records sorted by their begin; if two have the same begin, the longer one comes first.
   std::vector<const TraceRecord*> records;
 };
 

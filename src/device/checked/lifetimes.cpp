@@ -72,7 +72,7 @@ void Lifetimes::freed(const void* data, By by) noexcept {
     uses.push_back(cell.write);
     for (const SharedUse& use : uses) {
       if (knows(clocks_[host_party], use)) continue;
-      // Freeing must not throw, so the next call on this device reports the finding.
+      // Freeing must not throw, so the next call on this device reports the error.
       found_ = Error(
           ErrorCode::internal,
           fmt::format("ATOLL_CHECK=lifetimes: {} is freed while {} may still be using it: the host "

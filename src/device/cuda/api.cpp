@@ -13,7 +13,8 @@
 namespace atoll_v1::atoll::cuda {
 namespace {
 
-// Unused events, by device and kind. Never destroyed, because the CUDA runtime may end first.
+// A pool of unused CUDA events, by device and kind. The pool is never destroyed, because the CUDA
+// runtime may end first.
 struct Pool {
   std::mutex mutex;
   std::map<std::pair<int, PooledEvent::Kind>, std::vector<cudaEvent_t>> free;

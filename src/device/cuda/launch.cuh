@@ -12,8 +12,8 @@ namespace atoll_v1::atoll::cuda {
 
 constexpr int threads = 256;
 
-// Number of blocks for `items` threads, up to a limit; kernels loop with a stride over any further
-// items.
+// Returns the number of thread blocks for `items` threads, up to a limit. If there are more items,
+// each thread of the kernel processes several.
 inline unsigned blocks_for(std::uint64_t items) {
   constexpr std::uint64_t most = 1u << 20;
   return static_cast<unsigned>(std::clamp<std::uint64_t>((items + threads - 1) / threads, 1, most));

@@ -22,7 +22,7 @@ __device__ __forceinline__ T combine(T a, T b) {
   }
 }
 
-constexpr int tree_levels = 12;  // levels of the adjacent-pair tree; 12 are enough for 4,095 parts
+constexpr int tree_levels = 12;  // levels of the reduction tree; enough for 4,095 parts
 
 // Builds an adjacent-pair tree from values that arrive one by one, like the carries of a binary
 // counter. Levels are unrolled, so that they stay in registers.

@@ -56,13 +56,13 @@ struct Lanes {
   static HWY_INLINE Vector apply(const Function& f, Vectors... v) {
     return f(v...);
   }
-  // Accumulators in scratch memory keep the order of the vector's registers.
+  // Accumulators in scratch memory have the same order as in the vector registers.
   static HWY_INLINE Vector load_sums(const T* from) { return load(from); }
   static HWY_INLINE void store_sums(Vector v, T* to) { store(v, to); }
 };
 
-// Two bf16 neighbours share a 32-bit word. Their lower and upper halves are summed in two vectors,
-// which needs no shuffles.
+// Two neighbouring bf16 elements share a 32-bit word. The lower and upper halves of the words are
+// summed in two separate vectors, which needs no shuffles.
 template <>
 struct Lanes<bfloat16> {
   using Accumulator = float;
@@ -127,7 +127,7 @@ struct Lanes<float16> : Lanes<float> {
 // Other reductions share fewer loops, and so do all reductions for the baseline instruction set of
 // x86, which few processors still need. This keeps the compile time of this file low.
 constexpr bool is_baseline =
-    HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2;  // Highway gives better instruction sets smaller numbers
+    HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2;  // better instruction sets have smaller numbers
 template <class T, ReduceOp op>
 constexpr bool is_usual = !is_baseline && op == ReduceOp::sum &&
                           (std::is_same_v<T, float> || std::is_same_v<T, bfloat16>);
@@ -182,7 +182,7 @@ struct Inputs {
   std::array<A, scaled ? n : 0> scale;
 };
 
-// Combines parts [lo, lo + n) at one vector, as an unrolled tree.
+// Combines one vector of each of the parts [lo, lo + n) in an unrolled tree.
 template <class T, ReduceOp op, std::size_t lo, std::size_t n, class In>
 HWY_INLINE typename Lanes<T>::Vector node(const In& in, std::size_t at) {
   if constexpr (n == 1) {
@@ -209,8 +209,8 @@ enum class Choice {
   at_run_time
 };
 
-// Stores the vectors of a loop to `fixed` dsts, whose addresses stay in registers, or to any number
-// of them if `fixed` is 0.
+// Stores the vectors of a loop to the destinations (dsts). If `fixed` is not 0, there are `fixed`
+// dsts, and their addresses stay in registers; otherwise there may be any number of dsts.
 template <class T, Choice choice, std::size_t fixed>
 struct Sink {
   explicit Sink(const Output<T>& out_) : out(out_) {
@@ -269,7 +269,7 @@ void with_sink(const Output<T>& out, const Body& body) {
   body(Sink<T, Choice::at_run_time, 0>(out));
 }
 
-// Stores the accumulators of an inner node to scratch memory, without rounding.
+// Stores the accumulators of an inner node of the tree to scratch memory, without rounding.
 template <class T>
 struct Partial {
   typename Lanes<T>::Accumulator* to;
@@ -278,7 +278,8 @@ struct Partial {
   }
 };
 
-// Combines `count` elements from element `first` on; count is a multiple of the vector length.
+// Combines `count` elements of each part, from element `first` on. `count` must be a multiple of
+// the vector length.
 template <class T, ReduceOp op, bool scaled, std::size_t n, class To>
 void node_loop(const T* const* parts, const double* factors, std::size_t first, std::size_t count,
                const To& sink) {
@@ -388,7 +389,8 @@ class Reducer {
     divide_integers(out, count);
   }
 
-  // Writes the accumulators of a node to the scratch block of level `depth`.
+  // Combines the parts of a node of the tree, and writes the accumulators to the scratch block of
+  // level `depth`.
   void large_node(std::size_t lo, std::size_t n, std::size_t first, std::size_t count,
                   std::size_t depth) {
     A* mine = scratch_.get() + depth * block_elements;
