@@ -25,7 +25,7 @@ using namespace std::chrono_literals;
 using atoll_sdk::Error;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t largest_value = 1024;  // size limit for an address in the store
+constexpr std::size_t largest_value = 1024;  // maximum size in bytes of an address in the store
 constexpr int connections_wanted =
     2;  // minimum number of connections between two hosts on each rail
 constexpr std::size_t most_rails = 64;

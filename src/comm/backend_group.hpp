@@ -123,14 +123,14 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   const Plugin* plugin_ = nullptr;
   atoll_host services_;
   atoll_comm* comm_ = nullptr;
-  bool backend_orders_sums_ = true;  // false when fallbacks must order the sums
+  bool backend_orders_sums_ = true;  // false when fallbacks must compute ordered sums
   GroupShape shape_;
   LevelChoice level_choice_;
   std::uint64_t sequence_ = 0;
   Scratch fallback_scratch_, scaled_source_;
   StreamOrder order_;
   RetiredMemory retired_;
-  std::unique_ptr<LaunchWatchdog> watchdog_;  // null on host memory
+  std::unique_ptr<LaunchWatchdog> watchdog_;  // observes operations on a GPU; null on host memory
   World::Subscription subscription_;
   std::shared_ptr<Flight> flight_;
   std::shared_ptr<FlightTrack> track_;

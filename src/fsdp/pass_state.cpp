@@ -40,7 +40,7 @@ void PassState::begin(const PassOptions& options, Stream& compute) {
   check_micro(options);
   options_ = options;
   if (is_training()) {
-    next_micro_ = 0;  // the next micro batch is 0 unless this pass completes
+    next_micro_ = 0;  // the next micro batch is 0 unless the pass that begins here completes
     gradients_complete_ = false;
     step_micros_ = options.of;
   }
@@ -143,7 +143,7 @@ void PassState::end_use(std::size_t position) {
 void PassState::end() noexcept {
   active_ = false;
   try {
-    ended_ = compute_->record();  // recorded after failures too: compute may still read buffers
+    ended_ = compute_->record();  // recorded even after a failure: compute may still read buffers
     setup_.world.check();
     if (position_ == length() && !abandoned_) {
       if (is_training()) next_micro_ = (options_.micro + 1) % options_.of;

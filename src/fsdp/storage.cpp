@@ -126,15 +126,15 @@ void Storage::allocate() {
   hold_fixed_memory();
 }
 
-// Returns false if the resident parameters, which stay unsharded, contain the master of a bucket as
-// this rank's part.
+// Returns false if the resident parameters, which stay unsharded, contain the master parameters of
+// a bucket as this rank's part.
 bool Storage::has_separate_master(const UnitBucket& bucket) const {
   return !sharding_.resident || master_dtype(bucket) != bucket.dtype;
 }
 
-// Allocates masters and resident parameters, which stay unsharded between passes. This rank's part
-// of the resident parameters is the master itself or its compute copy, so that all-gathers work in
-// place.
+// Allocates master parameters and resident parameters, which stay unsharded between passes. This
+// rank's part of the resident parameters is the master parameters themselves or their compute copy,
+// so that all-gathers work in place.
 void Storage::allocate_parameters() {
   masters_ = scheduler_.allocate(memory_.parameters, {Lane::gather});
   residents_ = scheduler_.allocate(memory_.resident, {Lane::gather});

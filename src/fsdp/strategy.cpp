@@ -15,10 +15,10 @@ namespace {
 struct StrategyRow {
   Strategy value;
   std::string_view name;
-  StrategyRule rule;  // what the strategy shards under Accumulation::automatic
+  StrategyRule rule;  // definition of the strategy under Accumulation::automatic
 };
-// Rows are in the order of the enumerators. The two flags are StrategyRule::resident and
-// StrategyRule::accumulates_unsharded.
+// Rows are in the order of the enumerators of Strategy. The two flags of a row are
+// StrategyRule::resident and StrategyRule::accumulates_unsharded.
 constexpr std::array strategies = {
     StrategyRow{Strategy::no_shard, "no_shard", {ShardedOver::nothing, true, true}},
     StrategyRow{Strategy::shard_optimizer, "shard_optimizer", {ShardedOver::world, true, true}},

@@ -45,7 +45,8 @@ std::string describe_gpu(World& world, const RankDeviceOptions& options) {
       check_backend(world, options.backend.empty() ? world.config().backend : options.backend);
     }
     return std::string(gpu.uuid());
-  } catch (const std::exception& error) {  // other ranks wait for a message, so send the error
+  } catch (
+      const std::exception& error) {  // sends the error, because other ranks wait for this rank
     return lacking + fmt::format("cannot use its GPU: {}", error.what());
   }
 }
