@@ -217,8 +217,8 @@ class Opening {
         std::string names;
         for (const int rank : absent) names += fmt::format(" {}", team_.describe(rank));
         throw Error(ATOLL_TIMEOUT,
-                    fmt::format("{}: these ranks did not attach to its shared memory:{}", opening(),
-                                names));
+                    fmt::format("{}: these ranks did not attach to this rank's shared memory:{}",
+                                opening(), names));
       }
       if (Clock::now() >= next_check) {
         check_job();

@@ -100,7 +100,8 @@ std::size_t TcpTransport::recv(int peer, std::span<std::byte> data) {
     }
     const std::size_t done = moved(got);
     if (done > n && next >= from.streams.size()) {
-      throw atoll_sdk::Error(ATOLL_INTERNAL, "the stripes from the peer are out of sync");
+      throw atoll_sdk::Error(ATOLL_INTERNAL,
+                             "the peer's data is out of sync between its connections");
     }
     if (several)
       from.in = done > n ? Turn{next, stripe_bytes} : Turn{from.in.stream, from.in.left - done};

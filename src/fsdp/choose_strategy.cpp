@@ -195,7 +195,7 @@ std::string explain(const StrategyQuestion& q, const std::vector<StrategyEstimat
         "{}: no strategy fits in {}; this strategy needs the least memory, {} per rank",
         name(taken.strategy), room, size_text(taken.bytes));
   }
-  std::string text = fmt::format("{}: {} of communication per step and {} per rank{}",
+  std::string text = fmt::format("{}: a step communicates for {} and needs {} per rank{}",
                                  name(taken.strategy), time_of(taken), size_text(taken.bytes),
                                  q.memory_bytes > 0 ? " of " + room : ", memory limit unknown");
   if (const auto* next = fastest(all, taken.strategy)) {

@@ -112,7 +112,8 @@ void Engine::freeze(const std::vector<std::string>& order) {
   }
   std::vector<UnitSize> sizes;
   for (const auto& unit : setup.units) {
-    if (!used[sizes.size()]) throw invalid("freeze: unit {} is not in the order", unit->name());
+    if (!used[sizes.size()])
+      throw invalid("freeze: unit {} does not occur in the declared order", unit->name());
     sizes.push_back(state_of(*unit).size);
   }
   setup.plan =

@@ -92,7 +92,7 @@ void Storage::plan_memory() {
   throw invalid("freeze: the plan needs more than the {} bytes of Options::memory_bytes{}\n{}",
                 limit,
                 sharding_.accumulates_unsharded && setup_.sharded()
-                    ? "; Accumulation::shard would need no whole gradients"
+                    ? "; Accumulation::shard avoids unsharded gradients"
                     : "",
                 memory_.to_string());
 }
