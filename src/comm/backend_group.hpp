@@ -64,8 +64,8 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   Work finish(std::shared_ptr<Work::State> state, Stream& stream);
   // Performs one operation: begin(), submit() and finish(), with fewer allocations for host memory.
   Work perform(Operation operation, Stream& stream);
-  // Reports to the lifetime checker, if there is one, which memory the next operation on `stream`
-  // reads and writes.
+  // Reports to the lifetime checker, if ATOLL_CHECK=lifetimes has enabled it, which memory the next
+  // operation on `stream` reads and writes.
   void declare_use(const Operation& operation, Stream& stream) const;
 
   Scratch& fallback_scratch() noexcept { return fallback_scratch_; }

@@ -91,8 +91,8 @@ class Gathering {
 
   // The members below describe the pass in progress. Indices refer to PassPlan::unshards.
   PassOptions pass_;
-  std::size_t next_ = 0;         // first gather that has not been started
-  std::size_t wanted_ = 0;       // last gather to start as soon as its slot is free
+  std::size_t next_ = 0;         // index of the first gather that has not been started
+  std::size_t wanted_ = 0;       // index of the last gather to start once its slot is free
   std::vector<bool> resharded_;  // for each unshard, true when compute has ended its use
   // For each unshard, the event at the end of its gather; empty when no gather was needed.
   std::vector<LaneEvent> gathered_;

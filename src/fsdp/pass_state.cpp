@@ -115,8 +115,8 @@ void PassState::leave(const Unit& unit, std::size_t position) noexcept {
     if (backward) reducing_.close(*compute_, state, position_);
     end_use(position);
   } catch (const Error& error) {
-    // The lifetime checker reports a finding as an internal error. The job does not fail here,
-    // because the next call reports the complete finding.
+    // The lifetime checker (ATOLL_CHECK=lifetimes) reports a finding as an internal error. The job
+    // does not fail here, because the next call reports the complete finding.
     if (error.code() == ErrorCode::internal) {
       log::debug("at the end of a scope of unit {}: {}", unit.name(), error.what());
     } else {

@@ -244,8 +244,8 @@ void Storage::hold_nothing(Stream& stream, const Buffer& slot) {
   stream.backend().hold(slot.data(), slot.bytes(), {});
 }
 
-// Reports to the lifetime checker what each buffer with fixed content holds, and that slots are
-// empty.
+// Reports to the lifetime checker (ATOLL_CHECK=lifetimes) what each buffer with fixed content
+// holds, and that slots (buffers that units use in turn) are empty.
 void Storage::hold_fixed_memory() {
   Stream& stream = scheduler_.stream(Lane::gather);
   for (const auto& entry : setup_.units) {

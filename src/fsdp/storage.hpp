@@ -43,7 +43,8 @@ class Storage {
   void hold_parameters(Stream& stream, std::size_t slot, const UnitState& unit) const;
   void hold_gradient(Stream& stream, std::size_t slot, const UnitState& unit) const;
   static void hold_nothing(Stream& stream, const Buffer& slot);
-  // Reports to the lifetime checker what compute reads and writes in the scope at `position`.
+  // Reports to the lifetime checker (ATOLL_CHECK=lifetimes) what compute reads and writes in the
+  // scope at `position`.
   void report_uses(Stream& compute, const UnitState& unit, std::size_t position) const;
 
  private:
