@@ -32,7 +32,7 @@ void multiply_typed(void* dst, const void* src, std::uint64_t count, T factor) {
 }  // namespace
 
 MPI_Datatype reduction_type(std::int32_t dtype) {
-  // In the order of atoll_dtype.
+  // The MPI types, in the order of the enumerators of atoll_dtype.
   const std::array types{MPI_FLOAT,   MPI_DATATYPE_NULL, MPI_DATATYPE_NULL, MPI_DOUBLE,
                          MPI_INT32_T, MPI_INT64_T,       MPI_UINT8_T};
   static_assert(types.size() == atoll_abi::dtypes.size());
@@ -43,7 +43,7 @@ MPI_Datatype reduction_type(std::int32_t dtype) {
 }
 
 MPI_Op reduction_op(const Session& session, std::int32_t dtype, std::int32_t op) {
-  // In the order of atoll_reduce_op.
+  // Both arrays of MPI operators are in the order of the enumerators of atoll_reduce_op.
   const auto& u8 = session.u8_operators();
   const std::array own{u8.sum, u8.sum, u8.min, u8.max};
   const std::array builtin{MPI_SUM, MPI_SUM, MPI_MIN, MPI_MAX};
@@ -96,8 +96,8 @@ Block::Block(Session& session, std::uint64_t bytes)
     : session_(session), count_(static_cast<int>(bytes)) {
   constexpr std::uint64_t most = std::numeric_limits<int>::max();
   if (bytes <= most) return;
-  constexpr int row =
-      1 << 20;  // bytes per row of the type; for up to 2 PiB the number of rows fits into an int
+  // Bytes per row of the derived type. For up to 2 PiB the number of rows fits into an int.
+  constexpr int row = 1 << 20;
   count_ = 1;
   const auto lock = session_.lock();
   MPI_Datatype one_row = MPI_DATATYPE_NULL;
@@ -117,7 +117,7 @@ Block::Block(Session& session, std::uint64_t bytes)
 Block::~Block() {
   if (type_ == MPI_BYTE) return;
   const auto lock = session_.lock();
-  MPI_Type_free(&type_);  // operations in flight keep the type alive inside MPI
+  MPI_Type_free(&type_);  // MPI keeps the type alive while operations in flight use it
 }
 
 }  // namespace atoll_mpi

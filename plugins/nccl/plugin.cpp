@@ -65,7 +65,8 @@ atoll_status mem_alloc(size_t bytes, int32_t memory, int32_t device, void** out)
 
 atoll_status mem_free(void* memory) {
   return guard([&] {
-    // remove() must precede ncclMemFree(), after which another thread may get the same address.
+    // Removes the record before ncclMemFree() frees the memory, because another thread may then get
+    // the same address.
     const int device = owners().remove(memory);
     try {
       const Current current(device);

@@ -64,7 +64,7 @@ class Client final : public Store {
   std::condition_variable changed_;
   std::map<std::uint64_t, Call*> calls_;  // requests that wait for an answer
   std::uint64_t next_request_ = 1;
-  std::optional<Error> broken_;   // reason why calls cannot be answered; empty while connected
+  std::optional<Error> broken_;      // reason why calls cannot be answered; empty while connected
   std::optional<Error> why_closed_;  // reported if the connection closes; empty: rank 0 was lost
   bool leaving_ = false;
   std::jthread reader_;
