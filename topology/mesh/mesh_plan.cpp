@@ -28,7 +28,7 @@ void check_inner(const LinkRates& rates, int inner) {
   const auto do_not_fit = [&](const std::string& why) {
     refuse("{} inner ranks do not fit: {}", inner, why);
   };
-  if (inner < 1) do_not_fit("there must be at least 1");
+  if (inner < 1) do_not_fit("there must be at least 1 inner rank");
   if (inner == 1) return;
   const DisplayNames names(rates.topology);
   for (const RankGroup& group : rates.groups.near) {
@@ -53,7 +53,7 @@ void check_inner(const LinkRates& rates, int inner) {
 struct Candidate {
   int unit = 1;
   int count = 1;
-  int units = 1;     // number of units to choose `count` from
+  int units = 1;     // total number of units, of which a candidate uses `count`
   std::string noun;  // name of a unit: "host", "NVLink island"
   int ranks() const { return unit * count; }
 };
@@ -230,7 +230,7 @@ MeshPlan plan_mesh(const Topology& topology, const std::vector<RankSite>& ranks,
   MeshPlan plan = is_even ? plan_even(request) : plan_uneven(request);
   find_unknown(topology, rates.sites, plan);
   for (Finding& finding : find_crossings(rates, plan)) {
-    if (need) {  // only more memory per GPU avoids the crossing
+    if (need) {  // the model needs shard groups of this size
       finding.severity = Severity::info;
       finding.fix = "use GPUs with more memory, or fewer bytes for each parameter";
     }

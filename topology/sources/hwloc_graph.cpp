@@ -396,7 +396,8 @@ class HostReader {
     if (!nics_.insert(nic.name).second)
       fail(machine_, device.offset, fmt::format("two NICs are called {}", nic.name));
     if (std::ranges::find(topology_.gpus, nic.id, &TopologyGpu::id) != topology_.gpus.end())
-      fail(machine_, device.offset, fmt::format("a NIC and a GPU are called {}", nic.name));
+      fail(machine_, device.offset,
+           fmt::format("a NIC and a GPU have the same name, {}", nic.name));
     topology_.nics.push_back(std::move(nic));
   }
 

@@ -87,7 +87,8 @@ void append_not_checked(std::string& text, const Diagnosis& diagnosis, Colour co
     const bool is_missing =
         check.reason.starts_with(missing) && check.reason.find(';') == std::string::npos;
     const std::string what = is_missing ? check.reason.substr(missing.size()) : "";
-    const std::string reason = is_missing ? "no source provides the facts" : check.reason;
+    const std::string reason =
+        is_missing ? "no source provides the facts that a check needs" : check.reason;
     by_reason[printable(reason)].push_back(
         what.empty() || what == check.id ? check.id : fmt::format("{} ({})", check.id, what));
   }
