@@ -32,9 +32,11 @@ inline constexpr Name hidden = "hidden";  // paths that the container hides: "/s
 inline constexpr Name hidden_gpus = "gpus.hidden";
 inline constexpr Name net_interfaces = "net.interfaces";  // names of network interfaces: "eth0 ib0"
 inline constexpr Name host_hash = "nccl.host_hash";       // host hash from NCCL's XML file
-inline constexpr Name env_prefix = "env.";                // prefix of environment variables
-inline constexpr Name nccl_conf_prefix = "nccl.conf.";    // prefix of settings in nccl.conf
-inline constexpr Name source_prefix = "source.";  // why a source found nothing: "source.nvml"
+// Prefixes of the names of facts: "env.NAME" is an environment variable, "nccl.conf.NAME" a setting
+// in nccl.conf, and "source.NAME" the reason why a source found nothing.
+inline constexpr Name env_prefix = "env.";
+inline constexpr Name nccl_conf_prefix = "nccl.conf.";
+inline constexpr Name source_prefix = "source.";
 
 // --- GPUs and NICs: their PCIe link, and the path to them ---
 inline constexpr Name pci_device = "pci.device";  // PCI vendor and device id: "10de:2330"
@@ -43,10 +45,10 @@ inline constexpr Name pci_gt_s = "pci.gt_s";      // current GT/s of a lane: 2.5
 inline constexpr Name pci_gt_s_max = "pci.gt_s_max";
 inline constexpr Name pci_width = "pci.width";  // current number of lanes
 inline constexpr Name pci_width_max = "pci.width_max";
-inline constexpr Name pci_replays = "pci.replays";  // counter of replayed packets
+inline constexpr Name pci_replays = "pci.replays";  // number of PCIe packets sent again
 inline constexpr Name pci_gbyte_s = "pci.gbyte_s";  // link's current GB/s, if its GT/s are unknown
-inline constexpr Name pci_acs = "pci.acs";          // ACS: "off", or redirecting bridges above
-inline constexpr Name pci_ats = "pci.ats";          // address translation is enabled: yes, no
+inline constexpr Name pci_acs = "pci.acs";          // ACS: "off", or bridges that redirect traffic
+inline constexpr Name pci_ats = "pci.ats";          // ATS (address translation) is on: yes, no
 inline constexpr Name pci_max_read_request = "pci.max_read_request";  // read request limit in bytes
 inline constexpr Name pci_relaxed_ordering = "pci.relaxed_ordering";  // relaxed ordering: yes, no
 
@@ -54,10 +56,10 @@ inline constexpr Name pci_relaxed_ordering = "pci.relaxed_ordering";  // relaxed
 inline constexpr Name sm = "sm";    // CUDA compute capability: "90"
 inline constexpr Name gcn = "gcn";  // AMD architecture: "gfx942"
 inline constexpr Name memory_bytes = "memory_bytes";
-inline constexpr Name nvlink_active = "nvlink.active";  // number of links that are up
-inline constexpr Name nvlink_total = "nvlink.total";    // number of links of the chip
+inline constexpr Name nvlink_active = "nvlink.active";  // number of NVLinks that are up
+inline constexpr Name nvlink_total = "nvlink.total";    // number of NVLinks of the chip
 inline constexpr Name nvlink_errors = "nvlink.errors";  // sum of CRC, replay and recovery errors
-inline constexpr Name fabric_state = "fabric.state";    // NVLink fabric: "completed", ...
+inline constexpr Name fabric_state = "fabric.state";    // NVLink fabric state: "completed", ...
 inline constexpr Name fabric_status = "fabric.status";  // fabric setup: "success", or NVML's error
 inline constexpr Name fabric_cluster = "fabric.cluster";  // UUID of the NVLink fabric
 inline constexpr Name fabric_clique = "fabric.clique";

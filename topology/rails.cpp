@@ -87,7 +87,7 @@ class RailFinder {
       for (TopologyNic& nic : repaired.nics) nic.state = "active";
       homes = find_affinity(repaired);
     }
-    std::map<std::string_view, std::vector<std::size_t>> gpus;  // sorted by GPU number
+    std::map<std::string_view, std::vector<std::size_t>> gpus;  // GPUs of each host, by number
     for (std::size_t i = 0; i < affinity.size(); ++i) gpus[topology_.gpus[i].host].push_back(i);
     std::map<std::string_view, Names> of_hosts;
     const Names* reference = nullptr;

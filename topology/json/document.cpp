@@ -131,8 +131,8 @@ JsonValue parse_json(std::string_view text, std::string_view source, JsonLimits 
     fail_at(source, limits.bytes, fmt::format("larger than {} bytes", limits.bytes));
   std::size_t offset = 0;
   Builder builder(source, limits, offset);
-  // Both iterators can share one byte counter, because a comparison with the end uses only the
-  // position.
+  // The begin and end iterators can share one byte counter, because a comparison with the end uses
+  // only the position.
   json::sax_parse(CountingIterator{text.data(), &offset},
                   CountingIterator{text.data() + text.size(), &offset}, &builder);
   return builder.take();

@@ -156,7 +156,7 @@ class HostRanks {
 
  private:
   std::vector<const TopologyGpu*> gpus_;
-  // Devices for each list of allowed bus ids.
+  // Maps the bus ids that control groups allow to a rank to the devices that the rank may use.
   std::map<std::vector<std::string>, HostDevices> hosts_;
   // Maps a list of visible devices to the ranks that see it, as pairs of local rank and index.
   std::map<Devices, std::vector<std::pair<int, std::size_t>>> users_;

@@ -28,7 +28,8 @@ class StepModel {
  public:
   explicit StepModel(LinkRates& rates);
 
-  // Seconds that one step communicates, for `gbytes` of parameters in the type that is sent.
+  // Returns the communication time of one step in seconds. `gbytes` is the size of the parameters
+  // in the type that is sent.
   double seconds(const MeshPlan& mesh, double gbytes);
   // True if a shard group of the mesh crosses islands.
   bool crosses(const MeshPlan& mesh) const;
@@ -52,7 +53,7 @@ class StepModel {
   struct Part {
     int members = 0;
     int near = -1;
-    bool is_split = false;  // the ranks are in several near groups
+    bool is_split = false;  // true if the ranks are in several near groups
     double slowest = 0;     // GB/s of the slowest link of a rank
     double network = 0;     // GB/s of the NICs of all ranks together
     double latency_us = 0;  // microseconds of the hops between the ranks
@@ -69,7 +70,7 @@ class StepModel {
   const MeshSites& sites_;
   const RankGroups& groups_;
   Rates inside_, pcie_, network_;
-  std::vector<Part> parts_;  // for each wide group; empty except in rate()
+  std::vector<Part> parts_;  // one part for each wide group; used only by rate()
 };
 
 }  // namespace atoll_v1::atoll

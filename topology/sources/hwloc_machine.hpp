@@ -82,7 +82,7 @@ struct HwlocMatrix {
 };
 
 struct HwlocMachine {
-  std::string origin = "hwloc";  // source that error messages name
+  std::string origin = "hwloc";  // name of the source, for error messages
   std::string host_name = {};
   std::string version = {};  // version of the hwloc that described the machine
   std::string kernel = {};

@@ -271,8 +271,8 @@ class Reader {
     }
   }
 
-  // Drivers refuse versions of the structure that they do not know, so this function tries the
-  // newest version first, then the older one.
+  // Drivers refuse versions of the FabricInfo structure that they do not know, so this function
+  // tries the newest version first, then the older one.
   std::optional<nvml_api::FabricInfo> fabric_of(Device* device) const {
     for (const unsigned version : {nvml_api::fabric_version_3, nvml_api::fabric_version_2}) {
       nvml_api::FabricInfo info{};

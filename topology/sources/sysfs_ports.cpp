@@ -202,11 +202,11 @@ TopologyNic& nic_of(const LiveRequest& request, const Port& port, Topology& topo
 // Hardware interfaces have a `device` folder; bridges, veth pairs and tunnels have none. Speeds are
 // Mbit/s; for links that are down and for some virtual machines the kernel reports -1 or an error.
 
-constexpr int arp_ethernet = 1;  // interface types of linux/if_arp.h
+constexpr int arp_ethernet = 1;  // interface types from linux/if_arp.h
 constexpr int arp_loopback = 772;
 constexpr long long vendor_slingshot = 0x17db;
 constexpr std::size_t longest_list = 4000;  // texts in atoll's JSON form have at most 4,096 bytes
-constexpr std::size_t most_virtual = 64;    // container hosts have hundreds of virtual interfaces
+constexpr std::size_t most_virtual = 64;    // limit for interfaces; container hosts have hundreds
 
 struct Netdev {
   std::string name;

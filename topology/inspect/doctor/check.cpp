@@ -114,7 +114,8 @@ bool has_environment(const TopologyHost& host) {
     const auto found = host.facts.lower_bound(prefix);
     if (found != host.facts.end() && found->first.starts_with(prefix)) return true;
   }
-  // Only the source that reads the environment provides the facts in this list.
+  // Only the source that reads the environment provides these facts, so each of them proves that
+  // this source has run.
   return std::ranges::any_of(
       std::array{fact::memlock_bytes, fact::shm_bytes, fact::container, fact::net_interfaces},
       [&](std::string_view fact) { return host.facts.contains(fact); });

@@ -15,8 +15,8 @@ namespace {
 // The number of a GPU's NVLinks that are up, and the number that should be up.
 struct LinkCount {
   std::optional<int> active, expected;
-  // True if `active` is the number of links in the topology. GPUs that are hidden from the process
-  // lower this number.
+  // True if `active` was counted from the links in the topology. GPUs that are hidden from the
+  // process lower this count.
   bool counted = false;
   bool switched = false;  // the GPU has links to a switch, so hidden GPUs do not lower `active`
 };

@@ -167,7 +167,7 @@ void rails_assumed(const Machine& machine, CheckResult& result) {
   std::vector<bool> seen(machine.topology.nics.size());
   std::size_t used = 0, assumed = 0, rails = 0;
   for (const HostView& view : machine.hosts) {
-    std::size_t rails_here = 0;  // number of rails on this host; GPUs with the same NIC share one
+    std::size_t rails_here = 0;  // number of rails on this host; GPUs with one NIC share a rail
     for (const std::size_t gpu : view.gpus) {
       const std::size_t before = used;
       for (const std::size_t nic : machine.used[gpu]) {

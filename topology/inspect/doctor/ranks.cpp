@@ -191,12 +191,12 @@ void ranks_share_core(const Machine& machine, CheckResult& result) {
 
 // How the rows of a mesh match islands. A row is a shard group with its tensor-parallel ranks.
 struct Rows {
-  std::size_t all = 0;           // number of rows
+  std::size_t all = 0;           // number of rows of the mesh
   std::size_t crossing = 0;      // rows that consist of several whole islands
   std::size_t splitting = 0;     // rows in several islands that contain only a part of an island
   std::size_t islands = 0;       // largest number of islands in one row
   std::set<std::size_t> narrow;  // islands that contain a whole row and other ranks
-  bool known = false;            // at least one rank is in a known island
+  bool known = false;            // true if at least one rank is in a known island
 };
 
 Rows look_at_rows(const Machine& machine) {
@@ -290,7 +290,7 @@ void shard_not_island(const Machine& machine, CheckResult& result) {
 struct Feature {
   std::string_view what;
   Severity severity;
-  std::function<std::string(const HostView&)> of;  // returns "" when the value is unknown
+  std::function<std::string(const HostView&)> of;  // returns the host's value; "" when unknown
 };
 
 std::string models_of(const Machine& machine, const HostView& view) {

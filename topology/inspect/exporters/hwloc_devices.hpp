@@ -42,7 +42,7 @@ class HwlocLayout {
   // Error(unsupported) when the host has more parts than this exporter supports.
   HwlocLayout(const TopologyHost& host, const Topology& devices);
 
-  const std::vector<LayoutPart>& parts() const { return parts_; }  // the first part is the machine
+  const std::vector<LayoutPart>& parts() const { return parts_; }  // part 0 is the machine
   const std::vector<int>& numas() const { return numas_; }  // numbers of NUMA nodes, ascending
   int cores() const { return cores_; }
   // The hardware threads of a core are [first_thread(core), first_thread(core + 1)).
@@ -67,7 +67,7 @@ class HwlocLayout {
 
   std::vector<LayoutPart> parts_;
   std::vector<int> numas_, packages_;
-  std::vector<std::size_t> homes_;  // package of each NUMA node, if packages contain NUMA nodes
+  std::vector<std::size_t> homes_;  // package of each NUMA node; empty if nodes contain packages
   int cores_ = 0, threads_ = 0;
 };
 
@@ -113,7 +113,7 @@ struct PciSlot {
 };
 
 struct HwlocDevices {
-  std::vector<std::unique_ptr<PciSlot>> slots;  // sorted by bus id; slots without one come last
+  std::vector<std::unique_ptr<PciSlot>> slots;  // sorted by bus id; unknown bus ids come last
   std::map<std::string, GpuName> gpus;          // name of each GPU's OS device, by TopologyGpu::id
 };
 

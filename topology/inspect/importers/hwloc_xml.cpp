@@ -57,8 +57,8 @@ class XmlReader {
  private:
   struct Place {
     CpuSet cpus;
-    // Position of `cpus` in HwlocMachine::localities; empty until a device near these threads is
-    // read.
+    // Position of `cpus` in HwlocMachine::localities. Empty until the importer reads a device near
+    // these hardware threads.
     std::optional<std::size_t> number = {};
   };
 
@@ -207,8 +207,8 @@ class XmlReader {
   }
 
   HwlocOsKind kind_of(pugi::xml_node object) const {
-    constexpr long long network = 2, openfabrics = 3;  // values of osdev_type in versions 1 and 2
-    // In version 3, osdev_type is a set of bits.
+    constexpr long long network = 2, openfabrics = 3;  // values of osdev_type in hwloc XML 1 and 2
+    // In version 3 of hwloc's XML, osdev_type is a set of bits.
     constexpr long long network_bit = 1 << 4, openfabrics_bit = 1 << 5;
     const long long type = XmlDocument::integer(object, "osdev_type").value_or(-1);
     if (type < 0) return HwlocOsKind::other;

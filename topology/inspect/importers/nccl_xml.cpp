@@ -35,7 +35,7 @@ namespace {
 
 using nccl::LinkEnd;
 
-constexpr std::size_t most_devices = 65'536;  // limit for hosts, for GPUs and for NICs
+constexpr std::size_t most_devices = 65'536;  // maximum number of hosts, of GPUs and of NICs
 constexpr long long most_numa_nodes = 65'536;
 constexpr long long most_index = 1'000'000;
 constexpr std::string_view bad_count = "the number of links is not between 1 and 1024";
