@@ -78,7 +78,7 @@ constexpr std::array models{
     GpuModel{"K40", never},
 };
 
-// Models by PCI device id, for files that have no model names.
+// Maps PCI device ids to models, for files that have no model names.
 struct DeviceModel {
   std::string_view device, model;
 };

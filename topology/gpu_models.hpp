@@ -17,7 +17,7 @@ enum class LinkKind {
 struct GpuModel {
   std::string_view word;  // text that occurs in the driver's name of the model
   LinkKind kind = LinkKind::possible;
-  int generation = 0;       // NVLink generation; 0 for none, or for xGMI
+  int generation = 0;       // NVLink generation; 0 for a GPU without NVLink
   int links = 0;            // number of links of one GPU
   double link_gbyte_s = 0;  // payload bandwidth of one link in one direction, in GB/s
 };

@@ -29,7 +29,7 @@ class LinkRates {
   // use. `host` indexes MeshSites::hosts.
   std::optional<double> pcie(int host);
   // Returns the network rate of a host for each GPU that ranks use, or for each rank on a host
-  // without GPUs. They share the NICs in use equally.
+  // without GPUs. These GPUs or ranks share the NICs in use equally.
   std::optional<double> network(int host);
 
  private:

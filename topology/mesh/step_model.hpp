@@ -60,8 +60,8 @@ class StepModel {
     bool assumed_inside = false;
     bool assumed_network = false;
   };
-  // Replaces unknown rates by `assumed`. If `counts` is not empty, elements that it does not mark
-  // affect neither the slowest rate nor whether a rate is assumed.
+  // Replaces unknown rates by `assumed`. Elements that `counts` does not mark affect neither the
+  // slowest rate nor whether a rate is assumed. An empty `counts` marks all elements.
   static Rates complete(const std::vector<std::optional<double>>& known, double assumed,
                         const std::vector<bool>& counts = {});
   double hop_us(int rank, bool leaves_near) const;

@@ -129,7 +129,7 @@ class UnevenPlanner {
   }
 
   // Builds rows of `size` ranks from each unit. A larger unit leaves out the positions that a unit
-  // of that size lacks, so that columns stay on their rails.
+  // of `size` ranks lacks, so that columns stay on their rails.
   MeshPlan trim(const std::vector<RankGroup>& units, int size) const {
     MeshPlan mesh;
     mesh.shard = size / inner_;

@@ -148,7 +148,8 @@ class HostReader {
       fail(machine_, offset, fmt::format("more than {} GPUs", most_hwloc_gpus));
   }
 
-  // hwloc orders devices by locality. This sorts them by bus id, as drivers number them.
+  // hwloc orders devices by locality. This function sorts them by bus id, because drivers number
+  // devices in this order.
   void sort_devices() {
     pci_order_.resize(machine_.pci.size());
     std::iota(pci_order_.begin(), pci_order_.end(), std::size_t{0});

@@ -168,7 +168,7 @@ struct Function {
 };
 
 using Number = Function<Device*, unsigned*>;
-using Text = Function<Device*, char*, unsigned>;  // the arguments are a buffer and its size
+using Text = Function<Device*, char*, unsigned>;  // these functions write a text into a buffer
 
 // The functions of a library that dlopen() has loaded.
 struct Functions {

@@ -33,7 +33,7 @@ constexpr std::array<const char*, 6> error_counters{
 // The rate and the number of lanes of a port, as in "400 Gb/sec (4X NDR)".
 struct Rate {
   double gbit_s = 0;
-  int lanes = 0;  // number of lanes; 0 if unknown
+  int lanes = 0;  // number of lanes of the port; 0 if unknown
 };
 
 std::optional<Rate> parse_rate(std::string_view text) {
@@ -121,7 +121,7 @@ void set_number(Facts& facts, std::string_view name, const fs::path& file) {
 }
 
 struct Port {
-  fs::path adapter;  // folder of the adapter
+  fs::path adapter;  // the adapter's folder in sysfs
   std::string adapter_name;
   int number = 1;
   fs::path folder() const { return adapter / "ports" / fmt::to_string(number); }

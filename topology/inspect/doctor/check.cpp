@@ -16,8 +16,8 @@ namespace {
 // A check reports at most this number of findings; the last one combines the rest. Nobody reads
 // longer lists.
 constexpr std::size_t most_findings = 12;
-// After this number of missing facts, further ones are ignored, because the hosts of a cluster
-// usually lack facts for the same few reasons.
+// After this number of missing facts, further missing facts are ignored, because the hosts of a
+// cluster usually lack facts for the same few reasons.
 constexpr std::size_t most_lacks = 64;
 constexpr std::size_t most_reasons = 2;
 
@@ -206,7 +206,8 @@ void Machine::place(const Devices& devices, std::vector<std::size_t>& hosts_of,
                     std::vector<std::size_t> HostView::*members) {
   hosts_of.resize(devices.size());
   for (std::size_t i = 0; i < devices.size(); ++i) {
-    // Avoids most look-ups of hosts: devices are usually sorted by host.
+    // Reusing the previous device's host avoids most look-ups, because devices are usually sorted
+    // by host.
     if (i > 0 && devices[i].host == devices[i - 1].host)
       hosts_of[i] = hosts_of[i - 1];
     else

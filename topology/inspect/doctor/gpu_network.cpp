@@ -148,8 +148,8 @@ void nic_shared(const Machine& machine, CheckResult& result) {
     std::vector<Subject> gpus, nics;
     for (const std::size_t gpu : share.gpus) gpus.emplace_back(machine.gpu(gpu));
     for (const std::size_t nic : share.nics) nics.emplace_back(machine.nic(nic));
-    // The evidence names the devices, because the subjects of a combined finding do not show which
-    // GPU shares which NIC.
+    // The evidence of a finding names the devices, because the subjects of a combined finding do
+    // not show which GPU shares which NIC.
     const std::string evidence = fmt::format(
         "{} ({}) share {} ({})", plural(gpus.size(), "GPU"), local_names(gpus),
         nics.size() == 1 ? "one NIC" : fmt::format("{} ports of one adapter", nics.size()),

@@ -193,7 +193,7 @@ void ranks_share_core(const Machine& machine, CheckResult& result) {
 struct Rows {
   std::size_t all = 0;           // number of rows of the mesh
   std::size_t crossing = 0;      // rows that consist of several whole islands
-  std::size_t splitting = 0;     // rows in several islands that contain only a part of an island
+  std::size_t splitting = 0;     // rows that span islands and contain only a part of one
   std::size_t islands = 0;       // largest number of islands in one row
   std::set<std::size_t> narrow;  // islands that contain a whole row and other ranks
   bool known = false;            // true if at least one rank is in a known island

@@ -107,7 +107,7 @@ struct PciSlot {
   bool has_address = false;
   std::string root = {};  // host bridge, such as "pci0000:17"; "" when the PCI path is unknown
   std::vector<topology_sources::HwlocPciDevice> bridges = {};
-  std::size_t place = 0;  // position in HwlocLayout::parts()
+  std::size_t place = 0;  // the slot's position in HwlocLayout::parts()
   std::vector<const TopologyGpu*> gpus = {};
   std::vector<AdapterEntry> adapters = {};
 };

@@ -60,7 +60,7 @@ class HostReader {
     for (const pugi::xml_node cpu : elements.cpus) {
       numa_ = nccl::integer_in(cpu, "numaid", {0, most_numa_nodes}).value_or(-1);
       if (numa_ >= 0) numa_nodes_.insert(numa_);
-      // A mask such as "0000ffff,000000ff" has the form of a CpuSet.
+      // A CPU mask such as "0000ffff,000000ff" has a form that CpuSet can parse.
       threads_ |= CpuSet::parse(cpu.attribute("affinity").value()).value_or(CpuSet());
       for (const pugi::xml_node child : cpu.children()) {
         if (std::string_view(child.name()) == "pci") add_pci(child);
@@ -79,7 +79,7 @@ class HostReader {
   struct Found {
     TopologyGpu gpu;
     pugi::xml_node pci;
-    bool says_links = false;  // the <gpu> shows links, or proves that the GPU has none
+    bool says_links = false;  // true if the <gpu> shows links, or proves that the GPU has none
     bool is_linked = false;
   };
   struct Net {

@@ -45,7 +45,7 @@ constexpr std::size_t longest_line = std::size_t{64} << 10;
 constexpr std::size_t longest_name = 64;
 constexpr std::string_view name_bytes =
     "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-.:";
-constexpr std::size_t most_devices = 1024;  // most devices in a matrix: each pair has a path
+constexpr std::size_t most_devices = 1024;  // limit for devices in a matrix: each pair has a path
 constexpr int most_cpus = 16'384;
 constexpr int most_nodes = 1'024;  // largest number of NUMA nodes
 constexpr int highest_gpu = 65'535;

@@ -77,7 +77,8 @@ std::size_t count(const Diagnosis& diagnosis, CheckStatus status) {
   return static_cast<std::size_t>(std::ranges::count(diagnosis.checks, status, &Check::status));
 }
 
-// Lists the checks that could not run by reason. Checks that lack one fact each share a line.
+// Lists the checks that could not run, grouped by reason. Checks that each lack a single fact share
+// one line.
 void append_not_checked(std::string& text, const Diagnosis& diagnosis, Colour colour) {
   constexpr std::string_view missing = "no source provides ";
   constexpr std::size_t indent = 6, width = 92;
