@@ -154,12 +154,13 @@ std::string passed_over(const Choice& choice) {
   }
   std::string text;
   if (!down.empty())
-    text += fmt::format("; {} {} as near or nearer, but {}", names_of(down),
+    text += fmt::format("; {} {} as near as a chosen NIC or nearer, but {}", names_of(down),
                         down.size() == 1 ? "is" : "are",
                         down.front()->state.empty() ? "not active" : down.front()->state);
   if (!other.empty())
-    text += fmt::format("; {} {} as near or nearer, but slower or of another fabric",
-                        names_of(other), other.size() == 1 ? "is" : "are");
+    text +=
+        fmt::format("; {} {} as near as a chosen NIC or nearer, but slower or of another fabric",
+                    names_of(other), other.size() == 1 ? "is" : "are");
   return text;
 }
 

@@ -197,11 +197,14 @@ TEST_CASE("hosts_differ: the odd ones out, for each feature") {
     REQUIRE(finding.subjects.size() == 1);
     seen.push_back(finding.subjects[0] + " " + finding.evidence);
   }
-  CHECK(seen == Strings{"d GPUs: 3 on this host, but 4 on 3 other hosts",
-                        "a models: NVIDIA A100-SXM4-80GB on this host, but NVIDIA H100 80GB HBM3 "
-                        "on 3 other hosts",
-                        "d RDMA ports: 3 on this host, but 4 on 3 other hosts",
-                        "b rates: 200 Gbit/s on this host, but 400 Gbit/s on 3 other hosts",
-                        "c driver: 535.104.05 on this host, but 550.54.15 on 3 other hosts",
-                        "d kernel: 5.15.0 on this host, but 6.1.0 on 3 other hosts"});
+  CHECK(
+      seen ==
+      Strings{
+          "d hosts differ in GPUs: 3 on this host, but 4 on 3 other hosts",
+          "a hosts differ in models: NVIDIA A100-SXM4-80GB on this host, but NVIDIA H100 80GB HBM3 "
+          "on 3 other hosts",
+          "d hosts differ in RDMA ports: 3 on this host, but 4 on 3 other hosts",
+          "b hosts differ in rates: 200 Gbit/s on this host, but 400 Gbit/s on 3 other hosts",
+          "c hosts differ in driver: 535.104.05 on this host, but 550.54.15 on 3 other hosts",
+          "d hosts differ in kernel: 5.15.0 on this host, but 6.1.0 on 3 other hosts"});
 }

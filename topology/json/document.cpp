@@ -18,7 +18,7 @@ using nlohmann::json;
 
 constexpr std::size_t longest_text = 4096;
 
-// The parser's message without its prefix, shortened.
+// Shortens the parser's message and removes its prefix.
 std::string plain(std::string_view what) {
   const auto colon = what.find(": ");
   return printable(colon == std::string_view::npos ? what : what.substr(colon + 2), 200);

@@ -38,8 +38,9 @@ void check_inner(const LinkRates& rates, int inner) {
       if (group.where.kind == Neighbourhood::Kind::host && rates.sites.is_alone(rank))
         do_not_fit(fmt::format("the GPUs of {} have no links, so an island has 1 GPU", host));
     if (group.size() % inner != 0)
-      do_not_fit(fmt::format("{} on {} has {}, which {} does not divide", noun(rates.sites, group),
-                             host, plural(at_index(group.size()), "rank"), inner));
+      do_not_fit(fmt::format("the {} on {} has {}, a number that {} does not divide",
+                             noun(rates.sites, group), host, plural(at_index(group.size()), "rank"),
+                             inner));
   }
 }
 

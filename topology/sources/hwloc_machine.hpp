@@ -112,7 +112,7 @@ inline constexpr std::string_view xgmi_matrix = "XGMIBandwidth";
 // Names a root complex as sysfs does: "pci0000:17".
 std::string root_path(unsigned domain, unsigned bus);
 
-// Throws Error(bad_data) that names the machine's origin, and the offset unless that is negative.
+// Throws Error(bad_data) with the machine's origin and, unless it is negative, the byte offset.
 [[noreturn]] void fail(const HwlocMachine& machine, std::ptrdiff_t offset, std::string_view what);
 
 }  // namespace atoll_v1::atoll::topology_sources

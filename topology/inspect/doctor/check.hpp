@@ -68,7 +68,7 @@ class Numbers {
 struct HostView {
   const TopologyHost* host = nullptr;
   std::vector<std::size_t> gpus, nics;  // positions of the host's devices in the topology
-  bool has_environment = false;         // a source read the host's NCCL settings and memory limits
+  bool has_environment = false;         // true if a source read NCCL settings and limits
   bool is_vm = false;
 };
 

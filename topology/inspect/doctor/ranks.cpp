@@ -348,8 +348,8 @@ void hosts_differ(const Machine& machine, CheckResult& result) {
       if (values[host].empty() || values[host] == usual) continue;
       result.add(*machine.hosts[host].host,
                  {feature.severity,
-                  fmt::format("{}: {} on this host, but {} on {}", feature.what, values[host],
-                              usual, plural(count, "other host")),
+                  fmt::format("hosts differ in {}: {} on this host, but {} on {}", feature.what,
+                              values[host], usual, plural(count, "other host")),
                   "a synchronous job runs at the pace of its slowest host",
                   "leave the host out of the job, or make it like the others"});
     }

@@ -95,7 +95,7 @@ struct DriverNames {
 };
 const DriverNames& names_of(GpuDriver driver);
 
-// The OS device of an adapter with its ports.
+// The OS device of a network adapter, with the ports of the adapter.
 struct AdapterEntry {
   std::string name;
   std::vector<const TopologyNic*> ports;

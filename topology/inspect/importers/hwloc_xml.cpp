@@ -278,8 +278,9 @@ class XmlReader {
     if (type != "OSDev" && type != "PCIDev" && type != "Package") return {};
     const auto found = ends_.find({type, static_cast<long long>(*number)});
     if (found == ends_.end())
-      document_.fail(child,
-                     fmt::format("the matrix names {} {}, which does not exist", type, *number));
+      document_.fail(
+          child, fmt::format("the matrix refers to the object {} {}, which does not exist", type,
+                             *number));
     return found->second;
   }
 
