@@ -54,7 +54,7 @@ inline constexpr Name pci_relaxed_ordering = "pci.relaxed_ordering";  // relaxed
 
 // --- GPUs ---
 inline constexpr Name sm = "sm";    // CUDA compute capability: "90"
-inline constexpr Name gcn = "gcn";  // AMD architecture: "gfx942"
+inline constexpr Name gcn = "gcn";  // architecture of an AMD GPU: "gfx942"
 inline constexpr Name memory_bytes = "memory_bytes";
 inline constexpr Name nvlink_active = "nvlink.active";  // number of NVLinks that are up
 inline constexpr Name nvlink_total = "nvlink.total";    // number of NVLinks of the chip

@@ -171,7 +171,7 @@ std::vector<Finding> find_crossings(LinkRates& rates, const MeshPlan& plan) {
   std::vector<Finding> findings;
   Crossings shards(rates);
   int number = 0;
-  std::vector<int> first;  // near groups of the row's first shard group
+  std::vector<int> first;  // near groups (islands or hosts) of the row's first shard group
   each_shard_group(plan, [&](const std::vector<int>& ranks) {
     std::vector<int> near;
     for (const int rank : ranks) near.push_back(rates.groups.near_of[at_index(rank)]);

@@ -1,4 +1,4 @@
-// Checks of a mesh whose ranks are located.
+// Checks a mesh, given the sites of its ranks.
 #pragma once
 
 #include <vector>

@@ -56,7 +56,7 @@ class StepModel {
     bool is_split = false;  // true if the ranks are in several near groups
     double slowest = 0;     // GB/s of the slowest link of a rank
     double network = 0;     // GB/s of the NICs of all ranks together
-    double latency_us = 0;  // microseconds of the hops between the ranks
+    double latency_us = 0;  // latency in microseconds of the hops between the ranks
     bool assumed_inside = false;
     bool assumed_network = false;
   };

@@ -276,7 +276,7 @@ class UnevenPlanner {
   const MeshRequest& request_;
   const MeshSites& sites_;
   const RankGroups& groups_;
-  int inner_, ranks_, slots_;   // slots_ is the number of inner groups, ranks_ / inner_
+  int inner_, ranks_, slots_;   // slots_ is ranks_ / inner_, the number of inner groups
   int widest_ = 1, least_ = 1;  // longest useful and shortest allowed shard axis
   double gbytes_;
   StepModel model_;

@@ -417,7 +417,7 @@ class HostReader {
   const HwlocMachine& machine_;
   TopologyHost host_;
   Topology& topology_;
-  std::map<std::size_t, Locality> localities_;      // keys index HwlocMachine::localities
+  std::map<std::size_t, Locality> localities_;      // keys: indices in HwlocMachine::localities
   std::vector<std::size_t> pci_order_;              // indices of PCI devices, sorted by bus id
   std::vector<std::vector<std::size_t>> children_;  // OS devices of each PCI device
   std::vector<Candidate> gpus_;

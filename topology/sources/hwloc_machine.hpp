@@ -100,7 +100,7 @@ struct HwlocMachine {
 
 // Limits that no real machine exceeds. A matrix has one row for each GPU and switch.
 inline constexpr std::size_t most_hwloc_parts =
-    1024;  // limit for NUMA nodes, packages and NICs each
+    1024;  // maximum number of NUMA nodes, of packages and of NICs
 inline constexpr std::size_t most_hwloc_gpus = 512;
 inline constexpr std::size_t most_hwloc_devices = 16'384;
 inline constexpr std::size_t most_hwloc_ends = 512;

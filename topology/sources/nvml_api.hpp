@@ -88,11 +88,11 @@ inline constexpr unsigned char summary_healthy = 1;
 inline constexpr unsigned char summary_unhealthy = 2;
 inline constexpr unsigned char summary_limited_capacity = 3;
 
-inline constexpr unsigned most_links = 36;  // no existing GPU has more links
+inline constexpr unsigned most_links = 36;  // no existing GPU has more NVLinks
 
 enum RemoteType : unsigned {
   remote_gpu = 0,
-  remote_processor = 1,  // processor, on IBM POWER
+  remote_processor = 1,  // a processor, only on IBM POWER
   remote_switch = 2,
   remote_unknown = 0xff,
 };

@@ -419,7 +419,7 @@ NvmlReading read_nvml(const std::string& library, std::chrono::milliseconds pati
   std::future<NvmlReading> answer = task.get_future();
   try {
     std::thread(std::move(task)).detach();
-  } catch (const std::system_error&) {  // no thread could be started: read without a timeout
+  } catch (const std::system_error&) {  // without a thread, NVML is read without a timeout
     return read_library(library);
   }
   if (answer.wait_for(patience) == std::future_status::ready) return answer.get();

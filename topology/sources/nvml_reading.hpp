@@ -1,4 +1,4 @@
-// What NVML reports about this host's GPUs, as plain data.
+// The data that NVML reports about this host's GPUs.
 #pragma once
 
 #include <chrono>

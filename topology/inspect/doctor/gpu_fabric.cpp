@@ -97,7 +97,7 @@ std::optional<int> should_have(const TopologyGpu& gpu, const LinkCount& count,
                                const Neighbours& like, bool in_container) {
   const int expected = std::max(count.expected.value_or(0), like.most_active);
   if (*count.active >= expected) return std::nullopt;
-  if (get_fact(gpu.facts, fact::mig) == "yes") return std::nullopt;  // MIG turns NVLinks off
+  if (get_fact(gpu.facts, fact::mig) == "yes") return std::nullopt;  // MIG mode turns NVLinks off
   if (is_card(gpu)) {
     // A PCIe card without an NVLink bridge has no links. This is not a fault.
     if (*count.active == 0) return std::nullopt;

@@ -43,7 +43,7 @@ class HwlocLayout {
   HwlocLayout(const TopologyHost& host, const Topology& devices);
 
   const std::vector<LayoutPart>& parts() const { return parts_; }  // part 0 is the machine
-  const std::vector<int>& numas() const { return numas_; }  // numbers of NUMA nodes, ascending
+  const std::vector<int>& numas() const { return numas_; }         // sorted numbers of NUMA nodes
   int cores() const { return cores_; }
   // The hardware threads of a core are [first_thread(core), first_thread(core + 1)).
   int first_thread(int core) const;
@@ -90,7 +90,7 @@ struct GpuName {
 // hwloc's names for the GPUs of a driver.
 struct DriverNames {
   std::string_view device;   // beginning of the name of the OS device
-  std::string_view subtype;  // attribute of the OS device in the XML
+  std::string_view subtype;  // attribute `subtype` of the OS device in the XML
   std::string_view uuid;     // name of the <info> that has the UUID
 };
 const DriverNames& names_of(GpuDriver driver);

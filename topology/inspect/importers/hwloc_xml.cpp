@@ -286,7 +286,7 @@ class XmlReader {
 
   const XmlDocument& document_;
   HwlocMachine machine_;
-  // Objects by their type and hwloc's gp_index.
+  // Maps the type and gp_index of hwloc objects to the objects.
   std::map<std::pair<std::string, long long>, HwlocEnd> ends_;
   bool is_version_3_ = false;
 };

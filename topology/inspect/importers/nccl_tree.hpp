@@ -74,7 +74,7 @@ enum class LinkEnd {
   own_switch      // switch of this host
 };
 LinkEnd link_end(pugi::xml_node link, const PciElements& elements);
-bool is_link(pugi::xml_node element);  // True for <nvlink> and <xgmi>
+bool is_link(pugi::xml_node element);  // True for the elements <nvlink> and <xgmi>.
 // Returns "nvlink" or "xgmi".
 std::string_view type_of_link(pugi::xml_node link);
 

@@ -40,7 +40,7 @@ constexpr long long most_numa_nodes = 65'536;
 constexpr long long most_index = 1'000'000;
 constexpr std::string_view bad_count = "the number of links is not between 1 and 1024";
 
-// The links of one GPU to switches.
+// The numbers of links from one GPU to switches.
 struct SwitchLinks {
   std::string gpu;
   std::string type;

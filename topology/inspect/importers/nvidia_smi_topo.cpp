@@ -441,7 +441,7 @@ class MatrixReader {
   std::string origin_, host_;
   Header header_;
   std::map<std::string_view, std::size_t> columns_;
-  std::vector<std::size_t> gpus_;  // columns of the matrix that are GPUs
+  std::vector<std::size_t> gpus_;  // columns of the matrix that belong to GPUs
   std::vector<Cell> cells_;        // cells of all rows, in row-major order
   std::bitset<most_cpus> cpus_;    // CPUs that are near at least one device
   std::vector<std::vector<int>> near_nodes_;

@@ -76,7 +76,7 @@ struct IslandBox {
   std::vector<Stub> stubs;
   Rect frame, text;
   std::vector<std::string> lines;  // title, wrapped to the width of the frame
-  std::optional<Bar> bar;          // bar that represents the switches
+  std::optional<Bar> bar;          // bar that is drawn for the switches
 };
 
 struct HostBox {
