@@ -91,13 +91,14 @@ inline constexpr Name leaf = "leaf";                // leaf switch that the port
 
 namespace atoll_v1::atoll {
 
-// Returns the value of a fact, or "" when no source provided the fact.
+// Returns the value of a fact (a named property), or "" when no source provided the fact.
 inline std::string_view get_fact(const Facts& facts, std::string_view name) {
   const auto found = facts.find(name);
   return found == facts.end() ? std::string_view() : std::string_view(found->second);
 }
 
-// Returns the value of a fact; empty when the fact is absent or not a number.
+// Returns the value of a fact (a named property) as a number; empty when the fact is absent or not
+// a number.
 std::optional<double> number_fact(const Facts& facts, std::string_view name);
 
 // True if a fact changes while the machine stays the same, like counters, throttling and the speed

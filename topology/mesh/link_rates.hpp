@@ -23,7 +23,7 @@ class LinkRates {
   const MeshSites sites;
   const RankGroups groups;
 
-  // Returns the rate inside the near group with the index `near`.
+  // Returns the rate inside a near group (an island or a host), given the index of the group.
   std::optional<double> inside(int near);
   // Returns the PCIe rate of a host: the rate of the slowest PCIe link among the GPUs that ranks
   // use. `host` indexes MeshSites::hosts.

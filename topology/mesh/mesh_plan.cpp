@@ -50,7 +50,7 @@ void check_inner(const LinkRates& rates, int inner) {
 // without links; an island; k islands of a host; a host; k hosts, or k islands that span hosts. k
 // divides the number of units, so that the mesh uses every rank.
 
-// A candidate is `count` neighbouring units of `unit` ranks each.
+// A candidate for the shard axis: `count` neighbouring units (islands, hosts) of `unit` ranks each.
 struct Candidate {
   int unit = 1;
   int count = 1;
@@ -85,7 +85,7 @@ Candidate widest_candidate(const MeshSites& sites, const RankGroups& groups) {
           .noun = shared_noun(sites, groups.wide)};
 }
 
-// Returns the candidates in ascending size. Each is a multiple of `inner` ranks.
+// Returns the candidates for the shard axis in ascending size. Each is a multiple of `inner` ranks.
 std::vector<Candidate> candidates(const MeshSites& sites, const RankGroups& groups, int inner) {
   std::vector<Candidate> all;
   const Candidate widest = widest_candidate(sites, groups);

@@ -76,7 +76,8 @@ struct RankGroup {
   int size() const { return static_cast<int>(ranks.size()); }
 };
 
-// Every rank is in one near group and one wide group. Each near group is part of one wide group.
+// Every rank is in one near group (its nearest neighbourhood) and in one wide group (the larger of
+// island and host). Each near group is part of one wide group.
 struct RankGroups {
   std::vector<RankGroup> near;  // sorted like the wide groups that contain them
   std::vector<RankGroup> wide;

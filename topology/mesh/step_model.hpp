@@ -49,7 +49,8 @@ class StepModel {
     bool is_assumed = false;
     std::string text() const;
   };
-  // The ranks of one communicating group that are in one wide group.
+  // The ranks of one communicating group that are in one wide group (the larger of island and
+  // host).
   struct Part {
     int members = 0;
     int near = -1;

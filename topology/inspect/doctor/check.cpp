@@ -59,7 +59,7 @@ constexpr auto fact_names = [] {
   std::ranges::sort(names);
   return names;
 }();
-// Returns the name of the source that can provide a fact.
+// Returns the name of the source (NVML, sysfs, ...) that can provide a fact.
 std::string_view source_of(std::string_view fact) {
   if (starts_with_any(fact, {"pci.", "iommu"})) return "sysfs_pci";
   if (starts_with_any(

@@ -55,8 +55,8 @@ double row_height(const Row& row) {
   return height;
 }
 
-// Computes the drops of a row with its upper left corner at `at`. Drops of NICs are computed first,
-// because only the drops of summaries can move sideways.
+// Computes the drops (lines to tracks) of a row with its upper left corner at `at`. Drops of NICs
+// are computed first, because only the drops of summaries can move sideways.
 class Drops {
  public:
   Drops(const Row& row, Point at, bool is_mirrored, const std::vector<Drop>& others)
