@@ -129,14 +129,16 @@ TEST_CASE("shard_not_island: rows that cross, split or divide islands") {
   plan = mesh(1, 8);
   Finding finding = the_finding(diagnose(topology, ranks, &plan), "shard_not_island");
   CHECK(finding.severity == Severity::info);
-  CHECK(finding.evidence == "1 of 1 shard group span up to 2 islands");
+  CHECK(finding.evidence ==
+        "groups that cross islands: 1 of 1 shard group; one group spans up to 2 islands");
   CHECK(has(finding.consequence, "50 instead of 450 GB/s per GPU"));
 
   plan = mesh(2, 4);
   plan.order = {0, 1, 4, 5, 2, 3, 6, 7};
   finding = the_finding(diagnose(topology, ranks, &plan), "shard_not_island");
   CHECK(finding.severity == Severity::warning);
-  CHECK(finding.evidence == "2 of 2 shard groups span up to 2 islands");
+  CHECK(finding.evidence ==
+        "groups that cross islands: 2 of 2 shard groups; one group spans up to 2 islands");
 
   plan = mesh(4, 2);
   finding = the_finding(diagnose(topology, ranks, &plan), "shard_not_island");

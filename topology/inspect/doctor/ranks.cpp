@@ -268,13 +268,14 @@ void shard_not_island(const Machine& machine, CheckResult& result) {
       said, [](const Finding& finding) { return finding.id == "mesh_crosses_islands"; });
   if (crossing_said) return result.said_elsewhere();
   if (rows.crossing + rows.splitting > 0)
-    result.add(std::vector<Subject>{},
-               {rows.splitting > 0 ? warning : info,
-                fmt::format("{} of {} span up to {} islands", rows.crossing + rows.splitting,
-                            plural(rows.all, "shard group"), rows.islands),
-                slowdown(machine),
-                "shard inside the islands unless the model does not fit there: atoll-topo --mesh "
-                "plans the mesh"});
+    result.add(
+        std::vector<Subject>{},
+        {rows.splitting > 0 ? warning : info,
+         fmt::format("groups that cross islands: {} of {}; one group spans up to {} islands",
+                     rows.crossing + rows.splitting, plural(rows.all, "shard group"), rows.islands),
+         slowdown(machine),
+         "shard inside the islands unless the model does not fit there: atoll-topo --mesh "
+         "plans the mesh"});
   if (!rows.narrow.empty())
     result.add(std::vector<Subject>{}, {info,
                                         fmt::format("the shard axis of {} ranks covers only a part "
