@@ -302,7 +302,8 @@ TEST_CASE("mesh plan: inner ranks are GPUs of one island below the shard axis") 
 
 TEST_CASE("mesh plan: inner ranks that do not fit an island are refused") {
   CHECK(refusal([] { plan(machines::hgx(2), {.inner = 3}); }) ==
-        "3 inner ranks do not fit: NVLink island on a has 8 ranks, which 3 does not divide");
+        "3 inner ranks do not fit: the NVLink island on a has 8 ranks, a number that 3 does not "
+        "divide");
   CHECK(contains(refusal([] { plan(machines::hgx(2), {.inner = 16}); }), "has 8 ranks"));
   CHECK(contains(refusal([] { plan(pair_hosts(1, 2), {.inner = 4}); }), "has 2 ranks"));
   CHECK(refusal([] { plan(machines::hgx(1), {.inner = 0}); }) != "");

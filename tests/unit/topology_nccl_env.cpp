@@ -125,7 +125,7 @@ TEST_CASE("nccl env: a replaced NCCL_IB_HCA names each active port that it leave
   for (auto& nic : blind.nics) nic.pci_path = "";
   set_hosts(blind, fact::container, "no");
   set_hosts(blind, "env.NCCL_IB_HCA", "mlx4");
-  CHECK(has(env_of(blind), "(no source shows the path to it)\nNCCL_IB_HCA=="));
+  CHECK(has(env_of(blind), "(no source shows the path to this NIC)\nNCCL_IB_HCA=="));
 }
 
 TEST_CASE("nccl env: the RoCE address, only where NCCL would take another one") {

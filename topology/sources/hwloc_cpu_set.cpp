@@ -13,7 +13,7 @@ namespace {
 constexpr unsigned word_bits = 32;
 constexpr std::string_view infinite = "0xf...f";
 
-// Parses one word, with or without "0x".
+// Parses a hexadecimal number of up to 32 bits, with or without "0x". An empty text means 0.
 std::optional<std::uint32_t> parse_word(std::string_view text) {
   if (text.empty()) return 0;
   if (text.starts_with("0x") || text.starts_with("0X")) text.remove_prefix(2);
@@ -31,7 +31,7 @@ std::optional<CpuSet> CpuSet::parse(std::string_view text) {
   }
   if (std::ranges::count(text, ',') >= most / word_bits) return std::nullopt;
   CpuSet set;
-  unsigned first = 0;  // lowest number of the last word that is left
+  unsigned first = 0;  // lowest number in the last word of `text`
   for (bool is_left = !text.empty(); is_left; first += word_bits) {
     const std::size_t comma = text.rfind(',');
     is_left = comma != std::string_view::npos;
