@@ -44,7 +44,7 @@ inline Block piece_of(const Block& block, std::size_t k, std::size_t piece) {
   const std::size_t first = std::min(k * piece, block.bytes);
   return {block.offset + first, std::min(piece, block.bytes - first)};
 }
-// Returns the number of pieces of `bytes` bytes.
+// Returns the number of pieces of at most `piece` bytes into which `bytes` bytes are cut.
 constexpr std::size_t pieces_of(std::size_t bytes, std::size_t piece) {
   return (bytes + piece - 1) / piece;
 }

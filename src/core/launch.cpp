@@ -97,7 +97,7 @@ std::optional<Job> find_torchrun(const Config& config) {
           "no port for the store: set MASTER_PORT (the store uses the next port) or ATOLL_PORT");
   const std::vector<net::Address> addresses = net::resolve(*address, port);
   require(!config.token.empty() || std::ranges::all_of(addresses, net::is_loopback),
-          "MASTER_ADDR={} can be reached from other hosts: set ATOLL_TOKEN to a secret of the job "
+          "MASTER_ADDR={} can be reached from other hosts: set ATOLL_TOKEN to the same secret "
           "on every rank",
           *address);
   job.agreed = Endpoint{"", {*address}, port, config.token};

@@ -86,7 +86,8 @@ TEST_CASE("reducing collectives") {
       }
       for (const auto dtype : dtypes) {
         for (const auto op : ops) {
-          // Counts below and above the limit up to which all_reduce sends all data in one message.
+          // One count is below and one is above the limit up to which all_reduce sends all data in
+          // one message.
           for (const std::uint64_t count : {67, 2503}) {
             check_reduce_scatter(rank, dtype, op, count);
             check_all_reduce(rank, dtype, op, count);

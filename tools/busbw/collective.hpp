@@ -43,8 +43,8 @@ std::optional<Collective> collective_from_name(std::string_view name) noexcept;
 std::string_view program_name(Collective collective) noexcept;
 bool has_reduction(Collective collective) noexcept;
 bool has_root(Collective collective) noexcept;
-// Whether the right half of a row runs in place. all_to_all and send_recv have no in-place form;
-// broadcast has no other form.
+// Whether the in-place columns of the table (its right half, as in nccl-tests) use an in-place
+// call. all_to_all and send_recv have no in-place form; broadcast has no other form.
 bool has_in_place(Collective collective) noexcept;
 
 enum class Op {
@@ -74,7 +74,7 @@ std::optional<atoll::DType> dtype_from_name(std::string_view name) noexcept;
 // that some backend supports.
 std::optional<std::string> why_undefined(Op op, atoll::DType dtype);
 
-// The two halves of a row: out of place and in place.
+// The two halves of a table row: the out-of-place and the in-place measurement.
 enum class Place {
   out,
   in
@@ -84,8 +84,9 @@ constexpr std::string_view name(Place place) noexcept { return place == Place::o
 
 // Element counts of one operation over a group of ranks.
 struct Shape {
-  std::uint64_t count = 0;                 // the `count` column: elements that a caller passes
-  std::uint64_t total = 0;                 // whole tensor: larger of sent and received on a rank
+  std::uint64_t count = 0;  // the `count` column: elements that a caller passes
+  // Elements of the whole tensor: the larger of a rank's input and output.
+  std::uint64_t total = 0;
   std::vector<std::uint64_t> counts = {};  // number of elements per rank, for the _v collectives
 };
 

@@ -216,7 +216,8 @@ class NvmlView {
       count = std::max(count, sides_[{gpu.id, peer->id}]);
       return;
     }
-    // The peer is hidden from this process, or bus ids differ from those of the driver.
+    // The peer of the link is hidden from this process, or this process sees bus ids that differ
+    // from those of the driver.
     some_links_unseen_ = true;
     if (peer == nullptr) ++unseen_[{gpu.id, fmt::format("{}/unseen-{}", host_.id, busid)}];
   }
@@ -269,8 +270,8 @@ class NvmlView {
           {.a = pair.first, .b = pair.second, .type = std::string(type), .count = count});
   }
 
-  // hwloc reports bandwidths instead of counts, so counts compare only if the rate of a link is
-  // known.
+  // True if the rate of one NVLink of the GPU is known. hwloc reports bandwidths, which can be
+  // compared with numbers of links only by this rate.
   bool has_rate(const std::string& id) const {
     const TopologyGpu* gpu = by_id(id);
     return gpu != nullptr && find_gpu_model(std::string_view(gpu->model)) != nullptr;

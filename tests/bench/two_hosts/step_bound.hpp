@@ -24,15 +24,15 @@ struct StepShape {
   std::vector<StepUnit> units;  // units of the model in forward order
   int micro_batches = 1;
   int prefetch = 1;
-  // Number of buffers for whole gradients that wait for the link. 0 means that compute never waits
-  // for a buffer, because gradients are kept or cross the link as shards.
+  // Number of buffers for unsharded gradients that have not been sent over the link yet. 0 means
+  // that compute never waits for such a buffer.
   int reduce_buffers = 2;
   double link_Bps = 0;  // bytes per second in each direction of the link
 };
 
 struct StepBound {
   double seconds = 0;
-  double wire_seconds = 0;  // time of the transfers without compute
+  double wire_seconds = 0;  // time of all transfers if compute took no time
   double wire_bytes = 0;
 };
 

@@ -15,14 +15,15 @@ int main() {
     auto pass = engine.begin({}, compute);
     {
       auto w = pass.forward(layer);
-    }  // `w` holds the gathered weights; a real layer would enqueue its forward here
+    }  // `w` holds the gathered weights; a real layer would run its forward pass here
     {
       auto w = pass.backward(layer);
       compute.enqueue([w = w["w"].as<float>(), g = w.grad("w").view.as<float>()] {
         for (int i = 0; i < 1000; ++i) g[i] = w[i] - 3;
       });
     }
-    optimizer.step(0.05f, compute);  // runs after the reduction, which overlaps compute
+    // The update waits for the reduction of the gradients, which overlaps compute.
+    optimizer.step(0.05f, compute);
   }
   float last = 0;
   engine.visit([&](const auto&, const auto&, auto values) { last = values.back(); });

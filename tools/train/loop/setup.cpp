@@ -85,7 +85,8 @@ int compute_threads(const atoll::World& world, const RunOptions& options,
   return threads;
 }
 
-// Throws if `mine` of any rank differs from that of rank 0; `tell` describes the difference.
+// Throws an error if the string `mine` of any rank differs from that of rank 0. `tell` returns the
+// part of the error text that follows "rank N has".
 template <class Tell>
 void compare(atoll::World& world, std::string_view subject, const std::string& mine,
              const Tell& tell) {
@@ -112,10 +113,12 @@ void compare_ranks(atoll::World& world, const RunOptions& options, const ModelCo
   auto flags = to_json(options);
   flags.erase("threads");
   compare(world, "flags", flags.dump(), flag_difference);
-  compare(world, "model", hf_config_json(model, options.dtype),
-          [](auto&&...) { return "another model than rank 0 (another copy of config.json?)"; });
-  compare(world, "data", fmt::format("{:016x}", dataset.fingerprint()),
-          [](auto&&...) { return "other training data than rank 0 (another copy of the file?)"; });
+  compare(world, "model", hf_config_json(model, options.dtype), [](auto&&...) {
+    return "another model than rank 0 (another copy of config.json?)";
+  });
+  compare(world, "data", fmt::format("{:016x}", dataset.fingerprint()), [](auto&&...) {
+    return "other training data than rank 0 (another copy of the file?)";
+  });
 }
 
 // Rank 0 writes the trace at the end; this finds an unwritable file at the start.

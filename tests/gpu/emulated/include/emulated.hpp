@@ -91,7 +91,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   }(std::forward<Arguments>(arguments)...);
 }
 
-// These functions exist in the global namespace of CUDA.
+// CUDA code can call these functions without a namespace.
 using std::max;
 using std::min;
 inline double cospi(double x) { return ::cos(3.14159265358979323846 * x); }

@@ -10,7 +10,9 @@
 namespace train::cpu {
 
 struct CpuOpsOptions {
-  int threads = 1;  // use the host's cores / its ranks: more would compete for cores
+  // Compute threads of this rank. Use the cores of the host divided by its number of ranks: more
+  // threads would compete for cores.
+  int threads = 1;
   Bf16Arithmetic bf16 = Bf16Arithmetic::automatic;
 };
 

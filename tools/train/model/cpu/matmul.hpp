@@ -8,11 +8,13 @@
 namespace train::cpu {
 
 enum class Bf16Arithmetic {
-  automatic,  // uses oneDNN's bf16 kernels if the processor has AVX512-BF16, otherwise converts
-  convert     // converts operands to f32: any processor, at f32 speed
+  // Uses oneDNN's bf16 kernels if the processor has AVX512-BF16, and otherwise converts to f32.
+  automatic,
+  convert  // converts operands to f32: any processor, at f32 speed
 };
 
-// run() computes on the calling thread and `threads - 1` others and blocks. One caller at a time.
+// Multiplies matrices. run() blocks and computes on `threads` threads, one of which is the caller.
+// Only one thread may call it at a time.
 class MatMul {
  public:
   MatMul(int threads, Bf16Arithmetic bf16);
