@@ -115,8 +115,15 @@ std::size_t PassState::begin_scope(Unit& unit, std::string_view scope) {
   if (position >= plan_.forward_length) reducing_.open(*compute_, state, position);
   begun_[position] = scheduler_.begin_work(*compute_);
   storage_.report_uses(*compute_, state, position);
+  if (checks_gradients(state, position)) storage_.poison_gradients(*compute_, state);
   ranges_[position] = compute_->backend().begin_range({scope, unit.name()});
   return position;
+}
+
+bool PassState::checks_gradients(const UnitState& unit, std::size_t position) const {
+  return position >= plan_.forward_length && unit.size.gradient > 0 &&
+         !setup_.world.config().check.empty() &&
+         reducing_.write_mode(unit, position) == WriteMode::overwrite;
 }
 
 void PassState::leave(const Unit& unit, std::size_t position) noexcept {
@@ -128,6 +135,7 @@ void PassState::leave(const Unit& unit, std::size_t position) noexcept {
   try {
     const UnitState& state = state_of(unit);
     storage_.report_uses(*compute_, state, position);
+    if (checks_gradients(state, position)) storage_.check_gradients(*compute_, state);
     const bool backward = position >= plan_.forward_length;
     scheduler_.end_work(*compute_, begun_[position], backward ? "backward" : "forward",
                         unit.name());

@@ -53,6 +53,9 @@ class PassState {
                    std::string_view scope) const;
   std::size_t begin_scope(Unit& unit, std::string_view scope);
   void end_use(std::size_t position);
+  // Returns true if the lifetime checker has to find gradients that compute does not write in the
+  // scope at `position`.
+  bool checks_gradients(const UnitState& unit, std::size_t position) const;
 
   EngineSetup& setup_;
   Scheduler& scheduler_ = setup_.scheduler;

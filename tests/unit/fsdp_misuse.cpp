@@ -281,3 +281,39 @@ TEST_CASE("misuse: moving a World that a mesh refers to") {
   const atoll::World moved = std::move(world);
   CHECK(moved.size() == 1);
 }
+
+TEST_CASE("misuse: a gradient that backward does not write is found by the lifetime checker") {
+  const auto run = [](std::size_t written) -> std::string {
+    atoll::Config config;
+    config.check = "lifetimes";
+    config.log = "error";
+    atoll::World world = atoll::World::single(config);
+    fsdp::Engine engine(atoll::Mesh::make(world, {1, 1}));
+    fsdp::Unit& unit =
+        engine.add_unit("a", {{.name = "v", .shape = {3}}, {.name = "w", .shape = {2, 8}}});
+    engine.freeze({"a"});
+    engine.initialize(1);
+    auto compute = engine.device().stream();
+    try {
+      auto pass = engine.begin({}, compute);
+      { auto scope = pass.forward(unit); }
+      {
+        auto scope = pass.backward(unit);
+        compute.enqueue(
+            [v = scope.grad("v").view.as<float>(), w = scope.grad("w").view.as<float>(), written] {
+              std::fill_n(v, 3, 1.0f);
+              std::fill_n(w, written, 1.0f);
+            });
+      }
+      compute.synchronize();
+      return "no error";
+    } catch (const atoll::Error& error) {
+      return error.what();
+    }
+  };
+  CHECK(run(16) == "no error");
+  CHECK(run(11) ==
+        "ATOLL_CHECK=lifetimes: backward of unit a did not write element 11 of the 16 elements of "
+        "the "
+        "gradient of w");
+}
