@@ -51,6 +51,14 @@ class World {
   // did not join in time.
   static World from_env(Config config = Config::from_env());
 
+  // Joins a job whose ranks the program knows, without a launcher or variables. `broadcast` is called
+  // once on every rank: rank 0 passes a text of up to 1 KiB, which every rank must return. The text
+  // contains the secret of the job. For MPI programs, atoll/mpi.hpp supplies the three arguments.
+  // Collective. Throws as from_env().
+  using Broadcast = std::function<std::string(const std::string& text)>;
+  static World from_ranks(int rank, int size, const Broadcast& broadcast,
+                          Config config = Config::from_env());
+
   // Makes a job of one process, without network connections or threads.
   static World single(Config config = {});
 

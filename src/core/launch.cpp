@@ -54,9 +54,10 @@ std::optional<Endpoint> configured_endpoint(const Config& config) {
   const int port = number_from<int>(port_text).value_or(-1);
   require(!host.empty() && port >= 0 && port <= 65535, "ATOLL_ADDR=\"{}\": expected host:port",
           config.addr);
-  require(port > 0 || config.rank <= 0,
-          "ATOLL_ADDR=\"{}\" on rank {}: only rank 0 may choose port 0; set the port that rank 0 logs",
-          config.addr, config.rank);
+  require(
+      port > 0 || config.rank <= 0,
+      "ATOLL_ADDR=\"{}\" on rank {}: only rank 0 may choose port 0; set the port that rank 0 logs",
+      config.addr, config.rank);
   return Endpoint{"", {host}, port, config.token};
 }
 
@@ -122,6 +123,24 @@ std::optional<Job> find_slurm(const Config& config) {
 }
 
 }  // namespace
+
+Job from_broadcast(int rank, int size,
+                   const std::function<std::string(const std::string&)>& broadcast) {
+  class OfProgram final : public Rendezvous {
+   public:
+    explicit OfProgram(std::function<std::string(const std::string&)> broadcast)
+        : broadcast_(std::move(broadcast)) {}
+    void publish(const std::string& text, net::Clock::time_point) override { broadcast_(text); }
+    std::string look_up(net::Clock::time_point) override { return broadcast_(""); }
+
+   private:
+    std::function<std::string(const std::string&)> broadcast_;
+  };
+  require(rank >= 0 && rank < size, "World::from_ranks: rank {} of {}: expected 0 <= rank < size",
+          rank, size);
+  require(size == 1 || broadcast != nullptr, "World::from_ranks: no broadcast function");
+  return {"program", rank, size, std::nullopt, std::make_unique<OfProgram>(broadcast)};
+}
 
 Job find(const Config& config) {
   for (const auto finder : {find_explicit, find_pmix, find_pmi, find_torchrun, find_slurm}) {

@@ -3,6 +3,7 @@
 // returns nothing if the process was not started by that launcher.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -47,6 +48,10 @@ struct Job {
 
 // Returns the job of the first launcher that applies, or a job of one rank.
 Job find(const Config& config);
+
+// Makes the job of World::from_ranks(). Throws Error(invalid_argument) for an impossible rank.
+Job from_broadcast(int rank, int size,
+                   const std::function<std::string(const std::string&)>& broadcast);
 
 std::optional<Job> find_pmix(const Config& config);  // for Open MPI's mpirun and srun --mpi=pmix
 std::optional<Job> find_pmi(const Config& config);   // for MPICH's Hydra and srun --mpi=pmi2

@@ -149,6 +149,7 @@ struct World::Impl {
   Impl(Config config_, std::string launcher_, int rank_, int size_)
       : config(std::move(config_)), launcher(std::move(launcher_)), rank(rank_), size(size_) {}
 
+  static World start(Config config, launch::Job job);
   void leave() noexcept;
   void check_movable() const {
     if (holds.use_count() > 1)
@@ -307,6 +308,15 @@ World::~World() {
 World World::from_env(Config config) {
   log::set_level(log::level_from_name(config.log));
   launch::Job job = launch::find(config);
+  return Impl::start(std::move(config), std::move(job));
+}
+
+World World::from_ranks(int rank, int size, const Broadcast& broadcast, Config config) {
+  log::set_level(log::level_from_name(config.log));
+  return Impl::start(std::move(config), launch::from_broadcast(rank, size, broadcast));
+}
+
+World World::Impl::start(Config config, launch::Job job) {
   log::set_rank(job.rank);
   auto impl = std::make_unique<Impl>(std::move(config), job.launcher, job.rank, job.size);
   if (job.size == 1) {

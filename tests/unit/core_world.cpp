@@ -379,3 +379,29 @@ TEST_CASE("a subscription waits for its callback, but not from inside it") {
   failing.join();
   CHECK(own == nullptr);
 }
+
+TEST_CASE("a job from ranks and a broadcast of the program") {
+  std::promise<std::string> sent;
+  std::shared_future<std::string> text = sent.get_future().share();
+  std::vector<std::string> results(3);
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto broadcast = [&](const std::string& mine) {
+        if (rank == 0) sent.set_value(mine);
+        return text.get();
+      };
+      auto world = atoll::World::from_ranks(rank, 3, broadcast, {});
+      for (const std::string& entry : world.exchange("rank", std::to_string(world.rank())))
+        results[static_cast<std::size_t>(rank)] += entry;
+      results[static_cast<std::size_t>(rank)] += world.launcher();
+    });
+  }
+  threads.clear();
+  for (const std::string& result : results) CHECK(result == "012program");
+  CHECK(atoll::World::from_ranks(0, 1, {}).size() == 1);
+  CHECK_THROWS_WITH_AS(atoll::World::from_ranks(3, 3, {}),
+                       "World::from_ranks: rank 3 of 3: expected 0 <= rank < size", atoll::Error);
+  CHECK_THROWS_WITH_AS(atoll::World::from_ranks(1, 3, {}),
+                       "World::from_ranks: no broadcast function", atoll::Error);
+}
