@@ -12,6 +12,11 @@
 // Gradients are summed over ranks and micro batches, never averaged: divide the loss by the global
 // number of samples or tokens.
 //
+// All ranks must pass the same options, units, order and seed. The constructor, freeze(),
+// initialize(), begin() and the constructor of Optimizer compare them and throw Error(mismatch) on
+// every rank, which names the first difference and two ranks. An error of one rank in these calls is
+// the error of all ranks.
+//
 // Threads and order: one thread calls the engine, and all ranks make the same calls in the same
 // order. Compute is enqueued on the stream given to begin(). Calls return without waiting for
 // devices or peers, except where a comment says that they block.
