@@ -92,9 +92,9 @@ struct CommunicatorOptions {
 // Calls: every collective is enqueued on the stream given to it and returns at once. All ranks of
 // the axis must call the same operations of a communicator in the same order, with the same counts,
 // dtypes and ops. Only one thread at a time may call a communicator: a second thread gets
-// Error(invalid_argument), because the order could differ between ranks. Operations of one communicator run in the order of the calls, even on different
-// streams. A count of 0 is allowed. If an in-place form is documented, each rank may choose to use
-// it.
+// Error(invalid_argument), because the order could differ between ranks. Operations of one
+// communicator run in the order of the calls, even on different streams. A count of 0 is allowed.
+// If an in-place form is documented, each rank may choose to use it.
 //
 // GPU memory: in one call, src comes from allocate() on all ranks or on none, and so does dst. If
 // it does, memory that other ranks access (src and dst of all_reduce, dst of all_gather, src of

@@ -14,8 +14,8 @@
 //
 // All ranks must pass the same options, units, order and seed. The constructor, freeze(),
 // initialize(), begin() and the constructor of Optimizer compare them and throw Error(mismatch) on
-// every rank, which names the first difference and two ranks. An error of one rank in these calls is
-// the error of all ranks.
+// every rank, which names the first difference and two ranks. An error of one rank in these calls
+// is the error of all ranks.
 //
 // Threads and order: one thread calls the engine, and all ranks make the same calls in the same
 // order. Compute is enqueued on the stream given to begin(). Calls return without waiting for
@@ -254,8 +254,8 @@ class Engine {
   // Functions that write parameters (initialize, assign, refresh, and load() of checkpoint.hpp)
   // throw Error(invalid_argument) while a pass is in progress.
 
-  // Fills this rank's shards with the initial values of ParamSpec::init, without allocating whole
-  // parameters. Blocks.
+  // Collective. Fills this rank's shards with the initial values of ParamSpec::init, without
+  // allocating whole parameters. Blocks.
   void initialize(std::uint64_t seed);
   // Calls `fill` with each segment and an f32 host buffer, which `fill` must fill. Blocks.
   void assign(const std::function<void(const Segment&, std::span<float>)>& fill);

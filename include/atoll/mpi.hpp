@@ -4,8 +4,8 @@
 //   MPI_Init(&argc, &argv);
 //   auto world = atoll::world_from_mpi(MPI_COMM_WORLD);
 //
-// The World must be destroyed before MPI_Finalize. Afterwards atoll uses its own connections, unless
-// the backend `mpi` is chosen, which uses the same MPI library.
+// The World must be destroyed before MPI_Finalize. Afterwards atoll uses its own connections,
+// unless the backend `mpi` is chosen, which uses the same MPI library.
 #pragma once
 
 #include <mpi.h>

@@ -41,8 +41,9 @@ struct OptimizerOptions {
 
 class Optimizer {
  public:
-  // The engine must outlive the optimizer. Throws Error(invalid_argument) before Engine::freeze(),
-  // while the engine has another optimizer, and for invalid options.
+  // Collective over all ranks of the engine. The engine must outlive the optimizer. Throws
+  // Error(invalid_argument) before Engine::freeze(), while the engine has another optimizer, and
+  // for invalid options.
   Optimizer(Engine& engine, OptimizerOptions options = {});
   Optimizer(Optimizer&&) noexcept;
   ~Optimizer();  // blocks until no stream uses the moments
@@ -57,8 +58,9 @@ class Optimizer {
   // Enqueues the step on `compute`: waits for the gradients, computes the norm, and updates units
   // in the order of use, so that the next pass can gather the first units while later units are
   // updated. Collective over the shard axis. Throws Error(invalid_argument) before all micro
-  // batches of the step have ended, because gradients are not yet summed over all ranks, and when
-  // the learning rate differs from that of update_in_backward().
+  // batches of the step have ended, because gradients are not yet summed over all ranks, for
+  // gradients that an earlier step has used, and when the learning rate differs from that of
+  // update_in_backward().
   void step(float learning_rate, Stream& compute);
   // Returns the global norm of the gradients of the last step, before clipping. Blocks until the
   // norm is known.

@@ -16,8 +16,8 @@
 
 namespace atoll_v1::atoll {
 
-// Type of an element. Values equal those of `atoll_dtype` in plugin.h, are stored in files and never
-// change.
+// Type of an element. Values equal those of `atoll_dtype` in plugin.h, are stored in files and
+// never change.
 enum class DType : std::int32_t {
   f32 = 0,
   bf16 = 1,
@@ -104,9 +104,9 @@ inline void check_dtype(DType actual, DType requested) {
                                                std::string(name(requested)));
 }
 
-// Read-only view of `count` elements of type `dtype` at `data`, an address of the device on which the
-// operation runs. A view does not own its memory, which must live until the operation is done on its
-// stream. Spans, vectors and arrays of elements convert to views.
+// Read-only view of `count` elements of type `dtype` at `data`, an address of the device on which
+// the operation runs. A view does not own its memory, which must live until the operation is done
+// on its stream. Spans, vectors and arrays of elements convert to views.
 struct ConstView {
   const void* data = nullptr;
   std::uint64_t count = 0;

@@ -20,10 +20,10 @@ struct Declaration {
 // Calls `declare` on every rank and compares the results. Collective over the World; blocks.
 //
 // If `declare` throws on a rank, every rank throws the error of the lowest such rank, and the other
-// ranks name it. If the lists differ, every rank throws Error(mismatch) that names `call`, the first
-// subject with different values, and two ranks with their values. All ranks must declare the same
-// subjects in the same order as long as the values are the same, so counts and names come before the
-// facts that depend on them.
+// ranks name it. If the lists differ, every rank throws Error(mismatch) that names `call`, the
+// first subject with different values, and two ranks with their values. All ranks must declare the
+// same subjects in the same order as long as the values are the same, so counts and names come
+// before the facts that depend on them.
 //
 // Each rank sends 8 bytes; only after a difference do two ranks send their lists.
 void agree(World& world, std::string_view call,
