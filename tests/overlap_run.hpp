@@ -20,20 +20,22 @@ namespace atoll_test {
 struct OverlapRun {
   enum class Update {
     none,
-    after_all,    // gathers of the next step wait until every unit is updated
+    after_all,    // all units are updated before the first gather of the next step
     unit_by_unit  // each gather waits only until its own unit is updated
   };
   int units = 6;
   int prefetch = 1;
   int reduce_buffers = 2;
   int steps = 5;
-  int micro = 1;  // micro batches per step
+  int micro = 1;  // number of micro batches per step
   atoll::fsdp::Accumulation accumulation = atoll::fsdp::Accumulation::automatic;
-  std::chrono::milliseconds compute{60};  // time of one unit in forward or in backward
-  std::int64_t gather_ms = 0;             // delay of every gather
-  std::int64_t reduce_ms = 0;             // delay of every reduction
-  std::int64_t planted_ms = 0;            // delay of the gather of the third unit in forward
-  std::int64_t elements = 20'000;         // parameters of one unit
+  // Compute time of one unit, in forward and again in backward.
+  std::chrono::milliseconds compute{60};
+  std::int64_t gather_ms = 0;  // delay of every gather in milliseconds
+  std::int64_t reduce_ms = 0;  // delay of every reduction in milliseconds
+  // Delay in milliseconds of one gather, that of the third unit in forward.
+  std::int64_t planted_ms = 0;
+  std::int64_t elements = 20'000;  // number of parameter elements in one unit
   // Number of units without parameters that follow the `units` units. With enough of them, no unit
   // with parameters is still gathered when backward begins.
   int empty_at_end = 0;
@@ -46,7 +48,7 @@ struct OverlapRun {
   int replicas = 1;
   int shards = 2;
   int inner_shards = 0;
-  std::int64_t outer_ms = 0;  // delay of every reduction across replicas
+  std::int64_t outer_ms = 0;  // delay of every reduction across replicas, in milliseconds
   Update update = Update::none;
   bool in_backward = false;
   // Whether backward of a unit first repeats the forward of the unit. from_backward uses the
@@ -60,7 +62,7 @@ struct OverlapRun {
 };
 
 struct OverlapFigures {
-  double step_ms = 0;  // median over steps, on the slowest rank
+  double step_ms = 0;  // time of a step on the slowest rank, median over all steps
   // Time for which compute waited for communication in the same step.
   double exposed_ms = 0;
 };

@@ -70,7 +70,7 @@ struct Options {
 struct Rank {
   pid_t pid = -1;
   Fd output;
-  std::string line;  // output of the rank since its last newline
+  std::string line;  // output of the rank after its last complete line
   bool running = true;
   int status = 0;
 };
@@ -148,8 +148,8 @@ void print(int rank, std::string_view line) {
   std::fflush(stdout);
 }
 
-// Reads the output that is available. At the end of the output, waits for the process of the rank,
-// which is about to exit.
+// Reads the output that is available from the rank. When the output has ended, waits for the
+// process of the rank, which is about to exit.
 void drain(Rank& rank, int number) {
   std::array<char, 4096> buffer{};
   const ssize_t n = ::read(rank.output.get(), buffer.data(), buffer.size());

@@ -67,7 +67,7 @@ std::vector<const TopologyNic*> eligible_nics(const std::vector<const TopologyNi
     double rate = 0;
     Nics members = {};
   };
-  std::map<std::pair<int, std::string>, Fabric> fabrics;  // by rank and name of the layer
+  std::map<std::pair<int, std::string>, Fabric> fabrics;  // keys: rank and name of a link layer
   bool all_known = true;
   for (const TopologyNic* nic : nics) {
     if (!may_be_active(*nic)) continue;
@@ -114,7 +114,7 @@ Nics fastest_of(const Nics& nics) {
   return fastest;
 }
 
-// Returns the NICs that GPU `number` of 0 to `users` - 1 uses when `users` GPUs share `nics`.
+// `users` GPUs share `nics`. Returns the NICs of the GPU with this number, which is counted from 0.
 Nics share_of(const Nics& nics, std::size_t number, std::size_t users) {
   if (nics.size() < users) return {nics[number * nics.size() / users]};
   const std::size_t each = nics.size() / users;
@@ -154,12 +154,13 @@ std::string passed_over(const Choice& choice) {
   }
   std::string text;
   if (!down.empty())
-    text += fmt::format("; {} {} as near or nearer, but {}", names_of(down),
+    text += fmt::format("; {} {} as near as a chosen NIC or nearer, but {}", names_of(down),
                         down.size() == 1 ? "is" : "are",
                         down.front()->state.empty() ? "not active" : down.front()->state);
   if (!other.empty())
-    text += fmt::format("; {} {} as near or nearer, but slower or of another fabric",
-                        names_of(other), other.size() == 1 ? "is" : "are");
+    text +=
+        fmt::format("; {} {} as near as a chosen NIC or nearer, but slower or of another fabric",
+                    names_of(other), other.size() == 1 ? "is" : "are");
   return text;
 }
 
@@ -253,8 +254,7 @@ std::vector<Affinity> find_affinity(const Topology& topology) {
 }
 
 std::vector<std::optional<double>> usable_gbyte_s(const Topology& topology) {
-  using Key =
-      std::pair<std::string_view, std::string_view>;  // a host and one of its adapters or slots
+  using Key = std::pair<std::string_view, std::string_view>;  // (host, adapter) or (host, PCI slot)
   std::map<Key, double> on_adapter, on_slot;
   for (const TopologyNic& nic : topology.nics) {
     if (!may_be_active(nic)) continue;

@@ -1,4 +1,4 @@
-// Rules about NICs that affinity, rails and the mesh share.
+// Rules that the code for affinity, rails and the mesh uses to select NICs.
 #pragma once
 
 #include <vector>

@@ -11,18 +11,18 @@ namespace {
 
 using enum LinkKind;
 
-// A model is identified by the first of these words that its name contains, so special words
-// precede general ones. Cards without a connector are listed because they are known to have no
-// links. For a model that is not listed, nothing is known about links.
+// A model is the first entry with a text that occurs in the GPU's name, so special texts precede
+// general ones. Cards without an NVLink or xGMI connector are listed because they are known to have
+// no links. Nothing is known about the links of a model that is not listed.
 constexpr std::array models{
-    // Blackwell: 18 links of 50 GB/s.
+    // Blackwell: 18 NVLinks of 50 GB/s.
     GpuModel{"GB300", possible, 5, 18, 50},
     GpuModel{"GB200", possible, 5, 18, 50},
     GpuModel{"B300", possible, 5, 18, 50},
     GpuModel{"B200", possible, 5, 18, 50},
     GpuModel{"B100", possible, 5, 18, 50},
     GpuModel{"RTX PRO", never},
-    // Hopper: 18 links of 25 GB/s, 8 on the H800; PCIe cards reach 12 over bridges.
+    // Hopper: 18 NVLinks of 25 GB/s, but 8 on the H800, and 12 on H100 cards with bridges.
     GpuModel{"H100 PCIe", possible, 4, 12, 25},
     GpuModel{"H100 NVL", possible, 4, 12, 25},
     GpuModel{"H200 NVL", possible, 4, 18, 25},
@@ -31,7 +31,7 @@ constexpr std::array models{
     GpuModel{"H200", possible, 4, 18, 25},
     GpuModel{"H800", possible, 4, 8, 25},
     GpuModel{"H20", possible, 4, 18, 25},
-    // Ada: none has NVLink.
+    // Ada: no GPU has NVLink.
     GpuModel{"L40S", never},
     GpuModel{"L40", never},
     GpuModel{"L20", never},
@@ -44,7 +44,7 @@ constexpr std::array models{
     GpuModel{"RTX 5060", never},
     GpuModel{"RTX 5050", never},
     GpuModel{"RTX 40", never},
-    // Ampere: 12 links of 25 GB/s, 8 on the A800, 4 on A30 and the graphics cards.
+    // Ampere: 12 NVLinks of 25 GB/s, but 8 on the A800, and 4 on the A30 and on graphics cards.
     GpuModel{"A100", possible, 3, 12, 25},
     GpuModel{"A800", possible, 3, 8, 25},
     GpuModel{"A30", possible, 3, 4, 25},
@@ -60,7 +60,7 @@ constexpr std::array models{
     GpuModel{"NVIDIA A2", never},
     GpuModel{"RTX 3090", possible, 3, 4, 14.0625},
     GpuModel{"RTX 30", never},
-    // Turing and Volta: 6 links of 25 GB/s on V100 SXM; its PCIe card has no connector.
+    // Turing and Volta: 6 NVLinks of 25 GB/s on the V100 SXM; the V100 PCIe card has no connector.
     GpuModel{"T4", never},
     GpuModel{"V100-PCIE", never},
     GpuModel{"V100S-PCIE", never},
@@ -69,7 +69,7 @@ constexpr std::array models{
     GpuModel{"RTX 8000", possible, 2, 2, 25},
     GpuModel{"RTX 6000", possible, 2, 2, 25},
     GpuModel{"RTX 5000", possible, 2, 2, 25},
-    // Pascal and older.
+    // Pascal and older GPUs.
     GpuModel{"P100-PCIE", never},
     GpuModel{"P100", possible, 1, 4, 20},
     GpuModel{"P40", never},
@@ -78,7 +78,7 @@ constexpr std::array models{
     GpuModel{"K40", never},
 };
 
-// Models by PCI device id, for files that have no model names.
+// Maps PCI device ids to models, for files that have no model names.
 struct DeviceModel {
   std::string_view device, model;
 };

@@ -17,9 +17,9 @@ enum class LinkKind {
 struct GpuModel {
   std::string_view word;  // text that occurs in the driver's name of the model
   LinkKind kind = LinkKind::possible;
-  int generation = 0;       // NVLink generation; 0 for none, or for xGMI
+  int generation = 0;       // NVLink generation; 0 for a GPU without NVLink
   int links = 0;            // number of links of one GPU
-  double link_gbyte_s = 0;  // payload of one link in one direction
+  double link_gbyte_s = 0;  // payload bandwidth of one link in one direction, in GB/s
 };
 
 // Finds a model by name ("NVIDIA H100 80GB HBM3"). Null for a model that is not listed.
@@ -34,7 +34,7 @@ bool has_no_connector(const TopologyGpu& gpu) noexcept;
 // device.
 std::string_view model_of_pci_device(std::string_view device) noexcept;
 
-// Sets the rate of links that have none, when the model of one end is known.
+// Sets the missing rates of links, if the GPU model at one end of the link is known.
 void fill_link_rates(Topology& topology);
 
 }  // namespace atoll_v1::atoll

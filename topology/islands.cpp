@@ -71,7 +71,7 @@ bool all_alike(const std::vector<Sum>& sums) {
 // Name of the multi-host fabric that the GPU's driver reports; "" when it reports none.
 std::string reported_fabric(const TopologyGpu& gpu) {
   const std::string_view hive = get_fact(gpu.facts, fact::xgmi_hive);
-  // A hive id is unique only within its host.
+  // The id of an xGMI hive is unique only within its host.
   if (hive.find_first_not_of("0x") != std::string_view::npos)
     return "xgmi " + std::string(hive) + ' ' + gpu.host;
   const std::string_view cluster = get_fact(gpu.facts, fact::fabric_cluster);
@@ -105,6 +105,7 @@ class IslandFinder {
     join_links();
     for (const TopologyGpu& gpu : topology_.gpus) reported_.push_back(reported_fabric(gpu));
     join_by([&](std::size_t gpu) { return reported_[gpu]; });
+    // The slash keeps the key of a host with an empty id from being empty, which means no key.
     join_by([&](std::size_t gpu) {
       return is_unknown(gpu) ? topology_.gpus[gpu].host + '/' : std::string();
     });
@@ -263,7 +264,7 @@ class IslandFinder {
   }
 
   const Topology& topology_;
-  // The keys refer to strings in the topology.
+  // The keys are views of ids that the topology owns.
   std::unordered_map<std::string_view, std::size_t> host_numbers_, gpu_numbers_;
   std::unordered_map<std::string_view, int> switches_;
   // For each GPU, whether it has links to devices in the topology, and whether it has links to GPUs

@@ -22,7 +22,8 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// The homes of one host, and the position of each of its NICs by NIC name ("/mlx5_0").
+// The homes of one host (sets of NICs that a GPU would use), and the position of each of its NICs
+// by NIC name ("/mlx5_0").
 struct Names {
   std::map<std::vector<std::string>, std::size_t> homes;
   std::map<std::string, std::size_t, std::less<>> positions;
@@ -87,7 +88,7 @@ class RailFinder {
       for (TopologyNic& nic : repaired.nics) nic.state = "active";
       homes = find_affinity(repaired);
     }
-    std::map<std::string_view, std::vector<std::size_t>> gpus;  // sorted by GPU number
+    std::map<std::string_view, std::vector<std::size_t>> gpus;  // GPUs of each host, by number
     for (std::size_t i = 0; i < affinity.size(); ++i) gpus[topology_.gpus[i].host].push_back(i);
     std::map<std::string_view, Names> of_hosts;
     const Names* reference = nullptr;
@@ -112,7 +113,7 @@ class RailFinder {
   }
 
   // Returns the rail of a NIC: by leaf switch if that is known, otherwise by position. A NIC that
-  // is in no home gets its own rail.
+  // is in no home (the NICs that a GPU would use) gets its own rail.
   Rail& rail_of(const std::string& host, const std::string& nic) {
     const auto leaf = leaves_.find(nic);
     const auto position = positions_.find(nic);

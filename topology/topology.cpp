@@ -18,7 +18,7 @@ std::string host_name() {
   return buffer.data();
 }
 
-// Appends the elements of `part` with new ids.
+// Appends the elements of the topology `part` with new ids.
 template <class T>
 void append_new(std::vector<T>& all, const std::vector<T>& part, std::set<std::string>& seen) {
   for (const T& element : part)

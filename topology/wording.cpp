@@ -64,7 +64,7 @@ bool natural_less(std::string_view a, std::string_view b) noexcept {
     if (left != right) return left < right;
   }
   if (a.size() - i != b.size() - j) return a.size() - i < b.size() - j;
-  return a < b;  // separates names with equal numbers, such as "1" and "01"
+  return a < b;  // decides between names with equal numbers, such as "1" and "01"
 }
 
 std::string enumerate(std::span<const std::string> words, std::size_t most) {

@@ -38,7 +38,7 @@ std::map<std::string, std::string> load(const std::filesystem::path& folder, Eng
 // Returns the name of a parameter in a weights file, such as "model.layers.0.mlp.up_proj.weight".
 using ParamName = std::function<std::string(const Unit&, const ParamSpec&)>;
 
-// Writes one safetensors file with every parameter whole, in `dtype` (f32, bf16 or f16). Rank 0
+// Writes one safetensors file with all parameters unsharded, as `dtype` (f32, bf16 or f16). Rank 0
 // writes unit by unit, so that no rank holds more than one whole unit. The file appears complete or
 // not at all. Error(io) names the file.
 void export_weights(const std::filesystem::path& file, Engine& engine, DType dtype,

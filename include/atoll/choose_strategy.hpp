@@ -14,8 +14,8 @@ struct StrategyQuestion {
   // Bandwidth and latency of the mesh's axes. If the bandwidth of an axis with several ranks is
   // unknown, every link is assumed to carry 1 GB/s.
   MeshRates rates{};
-  // The estimates use the precision, accumulation, inner shards, prefetch and number of buffers.
-  // Options::strategy is ignored.
+  // Options of the engine that the estimates assume: precision, accumulation, inner shards,
+  // prefetch and number of buffers. Options::strategy is ignored.
   Options options{};
   std::uint64_t parameters = 0;  // number of elements of all parameters
   std::uint64_t frozen = 0;  // number of elements of frozen parameters, which `parameters` includes
@@ -34,8 +34,8 @@ struct StrategyQuestion {
 
 struct StrategyEstimate {
   Strategy strategy{};
-  // Memory of a rank by the categories of MemoryPlan: sharded state, buffers for gathered units,
-  // and activations. Excludes padding and the scratch of fallback reductions.
+  // Estimated memory of a rank in bytes: sharded state, buffers for gathered units, and
+  // activations. Excludes padding and the scratch of fallback reductions.
   std::uint64_t bytes = 0;
   // Modelled communication time of a step, without overlap. A collective over all ranks is modelled
   // as one inside the shard axis and one across it. On an axis of n ranks, a collective takes the

@@ -22,7 +22,7 @@ class BackendGroup;  // internal class that creates every Work (src/comm/backend
 // Destroying a Work does not cancel the operation.
 class Work {
  public:
-  Work() = default;  // a Work without an operation is complete
+  Work() = default;  // creates a Work without an operation, which is complete
   // Makes `stream` wait for the operation and returns at once. If the operation is known to have
   // failed, throws its error.
   void wait(Stream& stream) const;
@@ -33,7 +33,7 @@ class Work {
   // the same memory.
   static Work local_copy(ConstView src, View dst, Stream& stream);
 
-  struct State;  // defined in src/comm/operation.hpp
+  struct State;  // this struct is defined in src/comm/operation.hpp
 
  private:
   friend class BackendGroup;
@@ -204,7 +204,7 @@ class Communicator {
   std::optional<Communicator> split(std::optional<int> color, int key = 0,
                                     std::string name = {}) const;
 
-  struct Impl;  // defined in src/comm/communicator_impl.hpp
+  struct Impl;  // this struct is defined in src/comm/communicator_impl.hpp
 
  private:
   friend Buffer allocate(const Device& device, std::size_t bytes,

@@ -28,18 +28,18 @@ struct Config {
   // that multi-host jobs can be tested on one machine.
   std::string host_id;
 
-  std::chrono::seconds rendezvous_timeout{60};  // time for all ranks to join the job
-  std::chrono::seconds timeout{600};            // time for one collective
+  std::chrono::seconds rendezvous_timeout{60};  // time limit for all ranks to join the job
+  std::chrono::seconds timeout{600};            // time limit of one collective
 
   std::string backend;      // name of the backend; "" chooses the best that works on every rank
   std::string plugin_path;  // colon-separated directories, searched before the installed backends
-  std::string algorithm;    // algorithms, as in "all_reduce:ring,..."; "" lets the backend choose
+  std::string algorithm;    // such as "all_reduce:ring"; "" lets the backend choose algorithms
   std::string tuning;       // file with measured algorithm choices; `algorithm` overrides it
   int deterministic = 0;    // 1 makes the order of sums independent of job size and placement
   std::string flight;  // prefix of the flight recorder's PREFIX.RANK.json files; "" writes none
   int islands = 0;     // number of islands to emulate; 0 uses the islands of the topology
   int threads = 0;     // compute threads of this rank; 0 divides the host's cores among its ranks
-  std::string check;   // "lifetimes" finds unordered uses of device memory; "" checks nothing
+  std::string check;   // "lifetimes" reports races on device memory; "" checks nothing
   std::string log = "info";  // lowest level to log: trace, debug, info, warn, error or off
 
   // Reads the file named by ATOLL_CONFIG (lines `name = value`, `#` comments), then the environment.

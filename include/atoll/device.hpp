@@ -17,7 +17,7 @@
 
 namespace atoll_v1::atoll {
 
-class DeviceBackend;  // interface of a kind of device (src/device/backend.hpp)
+class DeviceBackend;  // interface that each kind of device implements (src/device/backend.hpp)
 class StreamBackend;
 class EventBackend;
 class StampBackend;
@@ -148,7 +148,7 @@ class Buffer {
   View view(DType dtype) const noexcept { return {data(), bytes_ / size_of(dtype), dtype}; }
 
  private:
-  std::shared_ptr<void> memory_;  // never shared with another Buffer; shared_ptr stores any deleter
+  std::shared_ptr<void> memory_;  // owned by this Buffer alone; a shared_ptr can store any deleter
   std::size_t bytes_ = 0;
 };
 

@@ -11,22 +11,23 @@
 namespace atoll_v1::atoll {
 
 enum class Severity {
-  info,     // worth knowing, but without effect on speed
-  warning,  // slower than the machine could be, or likely to break
-  error     // broken, or much slower than the machine could be
+  info,     // the finding is worth knowing, but does not affect speed
+  warning,  // the machine is slower than it could be, or likely to break
+  error     // the machine is broken, or much slower than it could be
 };
 std::string_view name(Severity severity) noexcept;
 
 struct Finding {
   std::string id;  // name of the check, such as "nvlink_down"
   Severity severity = Severity::info;
-  std::vector<std::string> subjects = {};  // ids of hosts and devices, and ranks such as "rank 3"
-  std::string evidence = {};               // what was seen, with figures
+  std::vector<std::string> subjects = {};  // ids of the hosts and devices concerned, or "rank 3"
+  std::string evidence = {};               // what the check saw, with figures
   std::string consequence = {};            // what the problem costs
   std::string fix = {};                    // how to fix the problem
 };
 
-// "evidence; consequence; fix" on one line, for a log: "ranks 0, 4 share GPU node0/gpu0; ...".
+// Returns the finding as one line for a log, "EVIDENCE; CONSEQUENCE; FIX", such as
+// "ranks 0, 4 share GPU node0/gpu0; ...".
 std::string to_line(const Finding& finding);
 
 }  // namespace atoll_v1::atoll

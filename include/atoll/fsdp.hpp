@@ -50,15 +50,15 @@ std::vector<Strategy> every_strategy();  // all strategies, in the order of the 
 
 // How gradients accumulate over the micro batches of a step.
 enum class Accumulation {
-  automatic,  // `local` for no_shard and shard_optimizer, `shard` for the other strategies
-  shard,      // reduce each micro batch over the shard axis; across replicas only the last one
-  local,      // keep unsharded f32 gradients (4 P bytes); communicate only in the last micro batch
+  automatic,  // uses `local` for no_shard and shard_optimizer, and `shard` for other strategies
+  shard,      // reduces every micro batch over the shard axis, but across replicas only the last
+  local,      // keeps unsharded f32 gradients (4 P bytes); reduces only in the last micro batch
 };
 std::string_view name(Accumulation accumulation) noexcept;  // returns "auto", "shard" or "local"
 Accumulation accumulation_from_name(std::string_view name);
 
 struct Precision {
-  DType param = DType::f32;  // f32 or bf16: type that compute reads and gathers send
+  DType param = DType::f32;  // type that gathers send and compute reads: f32 or bf16
   // The type in which gradients are sent: f32 or bf16. With bf16 each level of a sum adds in f32
   // and rounds once. Compute writes gradients in f32, and optimizers read gradients in f32.
   DType reduce = DType::f32;
@@ -94,7 +94,7 @@ struct Init {
 
 struct ParamSpec {
   std::string name{};                 // name that is unique in the unit
-  std::vector<std::int64_t> shape{};  // extents in row-major order
+  std::vector<std::int64_t> shape{};  // extents of the tensor's dimensions, in row-major order
   Init init{};
   // When false, the parameter is frozen: it has no gradient, no moments and no f32 master.
   bool trainable = true;
@@ -134,22 +134,22 @@ class Unit {
   std::unique_ptr<UnitState> state_;
 };
 
-// Device bytes of this rank by category. Engine::freeze() sets all members except `optimizer`,
-// which the constructor of Optimizer sets, and `activations`.
+// The device bytes that this rank uses for each purpose. Engine::freeze() sets all members except
+// `optimizer`, which the constructor of Optimizer sets, and `activations`.
 struct MemoryPlan {
-  std::uint64_t parameters = 0;  // master shards
-  std::uint64_t resident = 0;    // parameters that stay unsharded, including their masters
-  std::uint64_t optimizer = 0;   // moments of the optimizer
-  std::uint64_t gradients = 0;   // f32 gradient shards
-  std::uint64_t gathered = 0;    // buffers for units that are unsharded only while in use
+  std::uint64_t parameters = 0;  // bytes of the f32 master shards
+  std::uint64_t resident = 0;    // bytes of parameters that stay unsharded, with their masters
+  std::uint64_t optimizer = 0;   // bytes of the optimizer's moments
+  std::uint64_t gradients = 0;   // bytes of the f32 gradient shards
+  std::uint64_t gathered = 0;    // bytes of buffers for units that are unsharded only while in use
   // Parts of parameters that partial resharding keeps after forward.
   std::uint64_t inner_shards = 0;
-  std::uint64_t whole_gradients = 0;  // unsharded gradients, as compute writes them
+  std::uint64_t whole_gradients = 0;  // bytes of unsharded gradients, as compute writes them
   // Gradient shards of one micro batch before they are added to the sum of earlier micro batches,
   // gradients cast to the type in which they are sent, partial norms, and scratch of fallback
   // reductions.
   std::uint64_t staging = 0;
-  std::uint64_t activations = 0;  // activations; the caller sets this number
+  std::uint64_t activations = 0;  // bytes of activations; the caller sets this number
 
   std::uint64_t total() const noexcept;
   std::string to_string() const;  // returns the plan as a table to print
@@ -229,7 +229,7 @@ class Pass {
 
 class Engine {
  public:
-  // Opens the communicators. Collective. Blocks.
+  // Opens the engine's communicators. Collective over all ranks of the mesh. Blocks.
   Engine(const Mesh& mesh, Options options = {});
   ~Engine();  // blocks until no stream uses the engine's memory
   Engine(const Engine&) = delete;
@@ -267,7 +267,7 @@ class Engine {
   // Begins a pass. Throws Error(invalid_argument) before freeze() and while another pass is in
   // progress. The stream must belong to device(). Stream and engine must outlive the pass.
   [[nodiscard]] Pass begin(const PassOptions& options, Stream& compute);
-  // Makes `compute` wait until every gradient shard is final.
+  // Makes the stream `compute` wait until every gradient shard is final.
   void wait_gradients(Stream& compute);
   // For callers that bring their own optimizer. Call it after the last micro batch, when the work
   // that updates the master shards has been enqueued on `compute`. Enqueues on `compute` the copies
@@ -279,7 +279,7 @@ class Engine {
   const Options& options() const noexcept;
   // Returns Options::device; with ATOLL_CHECK=lifetimes, a checker that wraps the device.
   const Device& device() const noexcept;
-  MeshShape sharding() const noexcept;  // mesh as the strategy uses it: replicas x shards
+  MeshShape sharding() const noexcept;  // number of replicas and of shards under the strategy
   std::string_view backend() const noexcept;
   MemoryPlan& memory() noexcept;
   Scheduler& scheduler() noexcept;

@@ -39,8 +39,8 @@ class HostLayout {
       const auto [entry, is_new] = numbers.emplace(hosts[rank], static_cast<int>(numbers.size()));
       if (is_new) ranks_.emplace_back();
       auto& ranks = ranks_[static_cast<std::size_t>(entry->second)];
-      // If the ranks of a host are not consecutive, a tree over them is not a subtree of the tree
-      // over all ranks.
+      // If the ranks of a host are not consecutive, a reduction tree over these ranks is not a
+      // subtree of the reduction tree over all ranks.
       if (!ranks.empty() && ranks.back() + 1 != static_cast<int>(rank)) are_consecutive_ = false;
       host_.push_back(entry->second);
       local_.push_back(static_cast<int>(ranks.size()));
@@ -101,9 +101,9 @@ class HostLayout {
   }
 
  private:
-  std::vector<int> host_;                // host of each rank
-  std::vector<int> local_;               // local rank of each rank
-  std::vector<std::vector<int>> ranks_;  // ranks of each host
+  std::vector<int> host_;                // index of each rank's host
+  std::vector<int> local_;               // each rank's index on its host
+  std::vector<std::vector<int>> ranks_;  // ranks on each host, by the index of the host
   bool are_consecutive_ = true;
 };
 
@@ -117,7 +117,7 @@ struct Transfer {
 // All transfers of one rank between hosts in an all_gather.
 struct Transfers {
   std::vector<Transfer> out;  // transfers of the rank's own block to its holder on each other host
-  std::vector<Transfer> in;   // transfers of the blocks that the rank holds, from their owners
+  std::vector<Transfer> in;   // transfers from the owners of the blocks that the rank holds
 
   // Returns the transfers for a reduce_scatter, which have the opposite direction.
   Transfers reversed() && { return {std::move(in), std::move(out)}; }

@@ -18,7 +18,7 @@ struct Axis {
   std::vector<int> ranks;  // ranks of the World, ordered by their position on this axis
   int index = 0;           // position of this rank in `ranks`
   GroupRate rate{};        // rate of the slowest group of this axis; unknown without a topology
-  LevelRates levels{};     // rates of that slowest group inside hosts and across hosts
+  LevelRates levels{};     // rates of the axis's slowest group inside hosts and across hosts
   // Number of neighbouring ranks in a block. Under Config::deterministic the ranks of a block are
   // summed first. Divides the size of the axis; 0 means that the axis has no blocks.
   int block = 0;
@@ -40,7 +40,7 @@ MeshShape parse_mesh(std::string_view text);
 // allows (CUDA_VISIBLE_DEVICES, control groups, binding). Collective.
 std::vector<RankSite> locate_ranks(const Topology& topology, World& world);
 
-// A mesh refers to the World and must not outlive it. All ranks must make the same mesh.
+// A mesh refers to the World and must not outlive it. All ranks must construct equal meshes.
 class Mesh {
  public:
   // Plans a mesh with plan_mesh(). It shards inside islands or hosts, whichever are larger, and

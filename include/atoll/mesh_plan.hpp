@@ -14,7 +14,7 @@ namespace atoll_v1::atoll {
 // The site of a rank: the host and the GPU that it runs on.
 struct RankSite {
   std::string host;            // id of the rank's host (TopologyHost::id)
-  std::string gpu;             // id of the rank's GPU (TopologyGpu::id); empty if it has none
+  std::string gpu;             // id of the rank's GPU (TopologyGpu::id); empty without a GPU
   std::string partition = {};  // UUID of the rank's MIG or CPX instance; "" for a whole GPU
   std::vector<int> cpus = {};  // hardware threads on which the rank may run; empty if unknown
   int numa = -1;               // NUMA node of the rank's hardware threads; -1 if several or unknown
@@ -28,7 +28,7 @@ struct RankEnvironment {
   bool has_visible = false;  // whether CUDA_VISIBLE_DEVICES is set; set and empty hides all GPUs
   std::vector<std::string> allowed_busids = {};  // GPUs that control groups allow; empty allows all
   std::vector<int> cpus = {};                    // hardware threads of the rank; empty if unknown
-  int numa = -1;                                 // NUMA node; -1 if several or unknown
+  int numa = -1;                                 // NUMA node of the rank; -1 if several or unknown
 };
 
 // Finds the GPU of each rank. A rank sees the GPUs that control groups allow, in PCI bus order;
@@ -51,18 +51,18 @@ std::vector<RankSite> fill_hosts(const Topology& topology, int count);
 struct MeshPlan {
   int replicate = 1;
   int shard = 1;
-  int inner = 1;  // innermost axis, below the shard axis, for tensor parallelism
+  int inner = 1;  // size of the innermost axis, which is for tensor parallelism
   // Ranks in mesh order, the last axis varying fastest: the rank at (r, s, i) is
   // order[(r * shard + s) * inner + i].
   std::vector<int> order;
   std::vector<int> left_out;  // ranks without which the job would run faster
-  std::string why;            // explanation of the choice, for people
+  std::string why;            // explanation of the choice of the mesh, for people
   std::vector<Finding> findings;
 };
 
 struct MeshPlanOptions {
   int emulated_islands = 0;  // number of equal islands to emulate, in rank order; 0 emulates none
-  int inner = 1;             // size of the innermost axis
+  int inner = 1;             // size of the mesh's innermost axis
   // With `params`, plan_mesh() shards over the smallest of island, host and k islands whose memory
   // holds the sharded state of the model.
   std::optional<double> params = {};            // number of parameters of the model
@@ -99,19 +99,19 @@ struct GroupRate {
   // B GB in (n - 1) / n * B / gbyte_s seconds. 0 means unknown; infinite for a group of one rank.
   double gbyte_s = 0;
   double latency_us = 0;    // time that a collective of a few bytes takes
-  bool is_assumed = false;  // a link of the group has no known rate, so one is assumed
+  bool is_assumed = false;  // true when the rate of a link is unknown and was assumed
   bool is_known() const noexcept { return gbyte_s > 0; }
 };
-// `group` holds indices into `ranks`. Throws the errors of plan_mesh(), and Error(invalid_argument)
-// for an index out of range.
+// `group` holds indices into `ranks`. Throws the same errors as plan_mesh(), and
+// Error(invalid_argument) for an index out of range.
 GroupRate group_rate(const Topology& topology, const std::vector<RankSite>& ranks,
                      const std::vector<int>& group, const MeshPlanOptions& options = {});
 
-// Rates of two-level collectives over a group whose hosts all have the same number of ranks, at
-// least two, with consecutive numbers; unknown for other groups. `inside` is the rate among the
-// ranks of one host. `across` is the rate among the ranks with the same local rank on all hosts,
-// while the groups of all local ranks communicate at once. Each is the rate of the slowest group of
-// its kind.
+// Rates of two-level collectives over a group on several hosts that all have the same number of
+// ranks, at least two, in consecutive positions of the group; unknown for other groups. `inside`
+// is the rate among the ranks of one host. `across` is the rate among the ranks with the same local
+// rank on all hosts, while the groups of all local ranks communicate at once. Each is the rate of
+// the slowest group of its kind.
 struct LevelRates {
   GroupRate inside{}, across{};
 };
@@ -123,7 +123,7 @@ struct MeshRates {
   GroupRate shard{}, replicate{}, world{};
   LevelRates shard_levels{}, replicate_levels{}, world_levels{};
 };
-// Throws the errors of check_mesh().
+// Throws the same errors as check_mesh().
 MeshRates mesh_rates(const Topology& topology, const std::vector<RankSite>& ranks,
                      const MeshPlan& plan, const MeshPlanOptions& options = {});
 

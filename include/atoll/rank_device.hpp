@@ -16,7 +16,7 @@ struct RankDeviceOptions {
   std::string wanted = "auto";
   // Backend of the communicators that will be opened; empty means any backend.
   std::string backend = {};
-  bool communicates = true;  // false when no communicator will be opened
+  bool communicates = true;  // false when the job opens no communicator and needs no backend
   // Caller's check of a GPU: throws Error with the reason when the caller cannot use the GPU.
   std::function<void(const Device&)> check = {};
 };

@@ -27,7 +27,7 @@ struct BucketSlot {
 // which is a multiple of bucket_granularity.
 struct BucketLayout {
   std::vector<BucketSlot> slots;  // one slot per tensor, in the order given to plan_bucket()
-  std::uint64_t elements = 0;     // number of elements, including padding
+  std::uint64_t elements = 0;     // number of elements of the bucket, including padding
   std::uint64_t shards = 1;
 
   std::uint64_t shard_elements() const noexcept { return elements / shards; }
@@ -51,13 +51,13 @@ struct BucketPlan {
     BucketSlot slot;  // position of the tensor in the bucket
   };
   std::vector<BucketLayout> buckets;
-  std::vector<Location> locations;  // bucket and slot of each tensor
+  std::vector<Location> locations;  // the bucket and slot of each tensor, by tensor
 };
 
 // Fills buckets in the order of `counts`. A bucket has at most `max_bytes`, padding included,
 // unless it holds a single larger tensor: tensors are never split. List tensors in the order in
 // which their gradients become complete, so that buckets become complete in order as well. Throws
-// the errors of plan_bucket().
+// the same errors as plan_bucket().
 BucketPlan plan_buckets(std::span<const std::uint64_t> counts, DType dtype, std::uint64_t max_bytes,
                         std::uint64_t shards = 1);
 
@@ -78,7 +78,7 @@ inline constexpr std::uint64_t default_bucket_bytes = std::uint64_t{32} << 20;
 // reductions free; `outer` has the priority of compute, since only the optimizer waits for this
 // lane.
 enum class Lane {
-  gather,  // all-gathers over the shard axis and over inner groups
+  gather,  // all-gathers over the shard axis or over groups inside it
   reduce,  // reduce-scatters over the shard axis
   outer    // all-reduces over the replicate axis
 };
@@ -167,8 +167,8 @@ class Scheduler {
   void wait(Stream& compute, const LaneEvent& event, std::string_view label = {});
 
   // begin_work() and end_work() record the work that is enqueued on a stream between the two calls,
-  // as a span with the label "WHAT SUBJECT". Both do nothing unless the scheduler records with
-  // Recording::work.
+  // as a span labelled with the arguments `what` and `subject`. Both do nothing unless the
+  // scheduler records with Recording::work.
   Stamp begin_work(Stream& stream);
   void end_work(Stream& stream, const Stamp& begin, std::string_view what,
                 std::string_view subject = {});

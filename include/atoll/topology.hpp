@@ -40,9 +40,8 @@ struct TopologyHost {
   std::uint64_t memory_bytes = 0;
   int host_cores = 0;    // all physical cores of the host
   int host_threads = 0;  // all hardware threads of the host
-  // Whether `links` holds the links between this host's GPUs. known: it holds all of them. none: a
-  // source showed that there are no links. unknown: no source could see the links; a source without
-  // a link matrix proves nothing.
+  // States whether Topology::links lists the links between this host's GPUs. known: it lists all.
+  // none: a source showed that there are no links. unknown: no source could see the links.
   IslandState gpu_links = IslandState::unknown;
   Facts facts = {};
 };
@@ -54,8 +53,8 @@ struct TopologyGpu {
   std::string uuid;
   std::string model;
   int index = -1;    // number of the GPU in its source, such as NVML's index; -1 if unknown
-  int numa = -1;     // NUMA node; -1 if unknown
-  int package = -1;  // processor package; -1 if unknown
+  int numa = -1;     // NUMA node of the GPU; -1 if unknown
+  int package = -1;  // processor package of the GPU; -1 if unknown
   // PCI path as in sysfs: the root complex, then every bridge above the device, joined by "/":
   // "pci0000:15/00000000:15:01.0/00000000:16:00.0". "" if unknown.
   std::string pci_path = {};
@@ -74,8 +73,8 @@ struct TopologyNic {
   std::string state;    // port state: "active", "down", "init", "armed"; "" if unknown
   std::optional<double> rate_gbit_s;
   std::string evidence;       // source of the rate: "sysfs", "nccl xml", ...; "" without a rate
-  int numa = -1;              // NUMA node; -1 if unknown
-  int package = -1;           // processor package; -1 if unknown
+  int numa = -1;              // NUMA node of the NIC; -1 if unknown
+  int package = -1;           // processor package of the NIC; -1 if unknown
   std::string pci_path = {};  // PCI path, in the format of TopologyGpu::pci_path
   bool is_virtual = false;    // true for a bridge, veth or tunnel, which joins no hosts by itself
   Facts facts = {};
@@ -85,7 +84,7 @@ struct TopologyNic {
 // end that is not a GPU is a switch. All other types are kept in the data but form no islands:
 // "nvlink_cpu" (GPU to processor), "pci", and "nvlink_unseen" (to a GPU that the source hides).
 struct TopologyLink {
-  std::string a, b;  // ids of the two ends
+  std::string a, b;  // ids of the GPUs or switch at the two ends
   std::string type;
   int count = 1;                       // number of parallel links that this entry stands for
   std::optional<double> gbyte_s = {};  // GB/s of all `count` links together
@@ -104,7 +103,7 @@ enum class PathLevel {
 // Returns the name of a level: "PIX", "PXB", "PHB", "NODE", "PKG" or "SYS".
 std::string_view name(PathLevel level) noexcept;
 
-// A distance that a source states without a PCI path, as `nvidia-smi topo -m` does.
+// A distance between two devices, from a source that states no PCI paths (`nvidia-smi topo -m`).
 struct TopologyPath {
   std::string a, b;  // ids of two GPUs or NICs
   PathLevel level = PathLevel::sys;
@@ -120,8 +119,8 @@ struct TopologyConflict {
 // An input file, kept verbatim so that an export in the same format can reproduce what the other
 // members of Topology cannot hold.
 struct TopologyDocument {
-  std::string format;  // format of the file: "nccl xml"
-  std::string origin;  // name of the file
+  std::string format;  // format of the input file: "nccl xml"
+  std::string origin;  // name of the input file
   std::vector<std::string> hosts;
   std::string text;
 };
@@ -137,8 +136,8 @@ struct Island {
   std::string fabric;  // kind of links: "nvlink", "xgmi", "cpu"; "" unless the state is known
   IslandState state = IslandState::unknown;
   bool uniform = true;                 // all pairs of GPUs are joined, at equal rates
-  std::optional<double> pair_gbyte_s;  // rate of the slowest pair; empty if one has no direct link
-  std::optional<double> gpu_gbyte_s;   // rate of the slowest GPU over all its links
+  std::optional<double> pair_gbyte_s;  // rate of the slowest pair; empty if a pair has no link
+  std::optional<double> gpu_gbyte_s;   // total rate of the links of the slowest GPU
 };
 
 // The NICs of one GPU. `nearest` depends on the distance alone. `use` lists the NICs to send
@@ -149,7 +148,7 @@ struct Affinity {
   std::vector<std::string> nearest;
   std::vector<std::string> use;
   std::optional<PathLevel> level;  // distance of `nearest`; empty if no source provides it
-  std::string why;                 // explanation of the choice, for people
+  std::string why;                 // explanation of the choice of NICs, for people
 };
 
 // NICs on one leaf switch, one or more on each host, and the GPUs that use them.
@@ -199,8 +198,8 @@ std::vector<Affinity> find_affinity(const Topology& topology);
 // Bandwidth of a NIC in GB/s: the minimum of the rates of its port, its PCIe link and its share of
 // the adapter. Empty when none of these rates is known.
 std::optional<double> usable_gbyte_s(const Topology& topology, const TopologyNic& nic);
-// Bandwidth of every NIC, in the order of Topology::nics. Prefer it over the function above for
-// more than a few NICs of a large cluster.
+// Bandwidth of every NIC, in the order of Topology::nics. For many NICs of a
+// large cluster, one call is faster than a call for each NIC.
 std::vector<std::optional<double>> usable_gbyte_s(const Topology& topology);
 
 // Returns the rails, ordered by the first GPU that uses each rail.

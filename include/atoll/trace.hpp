@@ -19,7 +19,7 @@ enum class Activity {
   reduce_scatter,
   all_reduce,
   wait,  // time during which a compute stream waits for a collective
-  work   // work other than collectives and waits
+  work   // work that is neither a collective nor a wait
 };
 std::string_view name(Activity activity) noexcept;
 bool is_collective(Activity activity) noexcept;
@@ -28,15 +28,15 @@ bool is_collective(Activity activity) noexcept;
 // process.
 struct TraceRecord {
   Activity activity = Activity::work;
-  std::string row{};    // name of the stream
+  std::string row{};    // name of the stream that ran the work
   std::string label{};  // purpose, such as a unit or a step
   // A collective begins when this rank is ready to start it, so waiting for peers is included.
   std::int64_t begin_ns = 0;
   std::int64_t end_ns = 0;
-  // The members below are set for collectives only.
-  std::uint64_t bytes = 0;     // size of the whole tensor: gathered, or not yet reduced
+  // Only records of collectives set the following members.
+  std::uint64_t bytes = 0;     // bytes of the whole tensor, as after a gather or before a reduction
   std::string axis{};          // name of the axis: "shard", "inner" or "replicate"
-  int ranks = 1;               // number of ranks of the axis
+  int ranks = 1;               // number of ranks on the axis
   std::int64_t waited_ns = 0;  // part of the span during which compute waited for the collective
 };
 
@@ -52,7 +52,7 @@ std::int64_t communication_ns(std::span<const TraceRecord> records,
 // Bandwidths in GB/s (1e9 B/s), as nccl-tests defines them; 0 if the collective took no time.
 struct TraceBandwidth {
   double algorithm = 0;  // bytes of the whole tensor divided by time
-  double bus = 0;        // load of a link: algorithm bandwidth x (n - 1) / n, x 2 for all_reduce
+  double bus = 0;        // `algorithm` x (n - 1) / n for n ranks, and x 2 for all_reduce
 };
 TraceBandwidth bandwidth(const TraceRecord& collective);
 
@@ -60,7 +60,7 @@ TraceBandwidth bandwidth(const TraceRecord& collective);
 struct TraceProcess {
   int rank = 0;
   std::string host{};
-  std::int64_t zero_ns = 0;    // steady clock of this process at time 0 of the trace
+  std::int64_t zero_ns = 0;    // this process's steady clock at time 0 of the trace
   std::uint64_t left_out = 0;  // number of records dropped earlier (TraceLog::left_out)
   std::size_t most_records =
       100'000;  // only the earliest records are exported; a note in the trace counts the others

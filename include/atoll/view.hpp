@@ -51,7 +51,7 @@ constexpr std::string_view name(ReduceOp op) noexcept {
 // Parses the spelling that name(DType) returns; throws Error(invalid_argument) for any other text.
 DType dtype_from_name(std::string_view name);
 
-// Storage of the two 16-bit formats: bit patterns without arithmetic.
+// Storage of the two 16-bit floating-point formats: bit patterns without arithmetic.
 struct bfloat16 {
   std::uint16_t bits;
   friend bool operator==(bfloat16, bfloat16) = default;
@@ -122,7 +122,7 @@ struct ConstView {
   }
 };
 
-// The same as ConstView, for memory that an operation writes.
+// A view like ConstView, but of memory that an operation writes.
 struct View {
   void* data = nullptr;
   std::uint64_t count = 0;

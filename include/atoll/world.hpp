@@ -19,7 +19,7 @@ namespace atoll_v1::atoll {
 // Describes where one rank runs. Two ranks share a host if its name, boot id and network namespace are equal.
 struct Placement {
   int rank = 0;
-  int host = 0;        // index into World::hosts()
+  int host = 0;        // index of the rank's host in World::hosts()
   int local_rank = 0;  // index among the ranks of its host, in rank order
   int pid = 0;
   std::string address;  // numeric address at which other hosts reach this rank
@@ -67,8 +67,8 @@ class World {
   // "pmi", "torchrun", "slurm", or "single" without a launcher.
   std::string_view launcher() const noexcept;
   const Config& config() const noexcept;
-  const std::vector<HostInfo>& hosts() const noexcept;        // all hosts, ordered by lowest rank
-  const std::vector<Placement>& placements() const noexcept;  // placements, indexed by rank
+  const std::vector<HostInfo>& hosts() const noexcept;        // hosts of the job, by lowest rank
+  const std::vector<Placement>& placements() const noexcept;  // placement of each rank
 
   // Stores a value for all ranks and overwrites an earlier one. Keys have 1 to 256 bytes and values
   // at most 16 MiB; other sizes throw Error(invalid_argument).
@@ -110,14 +110,14 @@ class World {
 
    private:
     friend class World;
-    std::shared_ptr<void> registration_;  // destroying it removes the callback
+    std::shared_ptr<void> registration_;  // destroying this pointer removes the callback
   };
   // Calls `callback` once when the job fails, from a thread of World; if the job has already failed,
   // calls it at once on this thread.
   [[nodiscard]] Subscription on_failure(std::function<void(const Error&)> callback);
 
  private:
-  friend struct WorldInternals;  // defined in src/core/world_internals.hpp
+  friend struct WorldInternals;  // this class is defined in src/core/world_internals.hpp
   struct Impl;
   explicit World(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

@@ -31,9 +31,9 @@
 namespace atoll_collectives {
 namespace {
 
-// Up to these sizes, flat sends all data of a rank in one message, which is faster than sending
-// slices in two messages. The first limit is for the data of one rank, the second for the data of
-// all ranks together.
+// Limits in bytes up to which the flat algorithm sends all data of a rank in one message, which is
+// faster than sending slices in two messages. The first limit is for the data of one rank, the
+// second for the data of all ranks together.
 constexpr std::size_t small_flat_bytes = 4 * 1024;
 constexpr std::size_t small_total = 64 * 1024;
 
@@ -72,7 +72,8 @@ void flat_small(Group& group, const atoll_operation& operation, Exchange& exchan
     exchange.recv(peer, part);
     parts[static_cast<std::size_t>(peer)] = part.data();
   }
-  // run() also completes the sends: an in-place reduction overwrites the data that the sends read.
+  // Exchange::run() also completes the sends, because an in-place reduction overwrites the data
+  // that they read.
   exchange.run();
   reduce_contributions(group, exchange, parts, destination(operation), operation.count, operation);
 }

@@ -27,13 +27,14 @@
 namespace atoll_collectives {
 namespace {
 
-// Limits for the size of a piece. A piece must be large enough to hide the cost of synchronizing
-// the ranks, and small compared with the whole tensor.
+// Limits for the size of the pieces in which a tensor is broadcast. A piece must be large enough to
+// hide the cost of synchronizing the ranks, and small compared with the whole tensor.
 constexpr std::size_t smallest_piece = 64 * 1024;
 constexpr std::size_t largest_piece = 1024 * 1024;
 constexpr std::size_t pieces_wanted = 16;
 
-// How the broadcast data reaches the leader of this host, and where the leader sends it.
+// The path of a broadcast through this host. The leader is the rank that receives the data from
+// another host; on the root's host, the leader is the root.
 struct Route {
   int from = -1;   // rank of another host that sends to this host's leader; -1 on the root's host
   int leader = 0;  // rank that distributes the data on this host; on the root's host, the root

@@ -16,8 +16,8 @@
 
 namespace atoll_collectives {
 
-// Returns 1 if submit() supports this combination, which holds for every known kind, dtype and op
-// on host memory; otherwise 0.
+// Returns 1 if submit() supports this combination of arguments, otherwise 0. On host memory it
+// supports every known kind, dtype and op.
 std::int32_t capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
                         std::int32_t memory) noexcept;
 
@@ -62,21 +62,22 @@ void ring_all_gather(Group& group, const std::vector<Block>& blocks, std::byte* 
 void ring_reduce_scatter(Group& group, const std::vector<Block>& blocks, std::byte* out,
                          const atoll_operation& operation, Exchange& exchange);
 
-// Callers of the two-level algorithms, doubling and halving must have queued the comparison of
-// call signatures with this rank's counterparts, as compare() does.
+// Before a call of a two-level algorithm, doubling or halving, the caller must have queued a
+// comparison of call signatures, as compare() does, with this rank's counterparts: the ranks of
+// other hosts with which this rank exchanges data.
 
 // Fills dst with the blocks of all ranks; blocks may differ in size. `own` is the location of this
-// rank's block, in src or in dst. The owner of a block sends the block once to each other host, to
-// its counterpart there, and the other ranks of that host copy the block from the counterpart.
-// `exchange` may have pending sends on return.
+// rank's block, in src or in dst. On each other host, one rank (the owner's counterpart) receives
+// the block once from its owner, and the other ranks of that host copy the block from the
+// counterpart. `exchange` may have pending sends on return.
 void two_level_all_gather(Group& group, const atoll_operation& operation, Extents extents,
                           const std::vector<Block>& blocks, Offer own, Exchange& exchange);
 
 // Reduces each block over all ranks and writes the block that this rank owns to `out`. On each host
-// the counterpart of a block's owner sums the contributions of its host and sends the result,
-// rounded to the dtype, to the owner. The owner reduces the results of all hosts in host order. The
-// order of the sum is an adjacent-pair tree over the ranks of each host, followed by such a tree
-// over the hosts.
+// one rank, the counterpart of a block's owner, sums the contributions of its host and sends the
+// result, rounded to the dtype, to the owner. The owner reduces the results of all hosts in host
+// order. The order of the sum is an adjacent-pair tree over the ranks of each host, followed by
+// such a tree over the hosts.
 void two_level_reduce_scatter(Group& group, const atoll_operation& operation, Extents extents,
                               const std::vector<Block>& blocks, std::byte* out, Exchange& exchange);
 
@@ -89,7 +90,8 @@ void two_level_reduce_scatter(Group& group, const atoll_operation& operation, Ex
 // queued the comparison of call signatures with every rank.
 void two_level_reduce(Group& group, const atoll_operation& operation, Exchange& exchange);
 
-// Perform a whole all_reduce over several hosts. doubling.cpp and halving.cpp describe the steps.
+// Both functions perform a whole all_reduce over several hosts. doubling.cpp and halving.cpp
+// describe the steps.
 void doubling_all_reduce(Group& group, const atoll_operation& operation, Exchange& exchange);
 void halving_all_reduce(Group& group, const atoll_operation& operation, Exchange& exchange);
 

@@ -31,7 +31,7 @@ void lead(Group& group, const atoll_operation& operation, std::span<std::byte> d
       const unsigned other = position ^ distance;
       exchange.send(pairs.rank_at(other), data);
       pairs.receive(pairs.rank_at(other), pairs.incoming);
-      exchange.run();  // completes the send: add() overwrites the memory that the send reads
+      exchange.run();  // completes the send, because add() overwrites the data that is sent
       pairs.add(data, other < position ? Side::left : Side::right, pairs.op_at(distance));
     }
   });
@@ -43,7 +43,8 @@ void doubling_all_reduce(Group& group, const atoll_operation& operation, Exchang
   const std::size_t size = bytes(operation);
   const Extents extents{size, size};
   std::byte* dst = destination(operation);
-  constexpr int first = 0;  // local rank of the only leader when the data is large
+  // Local rank of the only leader (rank that exchanges data with other hosts) if the data is large.
+  constexpr int first = 0;
   const int leaders = size <= small_bytes ? group.layout.fewest_ranks() : 1;
   group.slices.push_back({0, size, leaders > 1 ? everybody : first, dst});
   sum(group, operation, extents, {.op = partial_op(operation)}, &exchange);

@@ -18,8 +18,8 @@ using namespace std::chrono_literals;
 // Maximum time that a waiting rank spins: long enough to notice a peer that runs on another core,
 // short compared with a scheduler time slice.
 constexpr auto spin_limit = 30us;
-// Time limits for one sleep. The event that a rank waits for wakes the rank; the limits bound how
-// late the rank notices an abort, a deadline, or an event for which the wake-up was lost.
+// Limits for the time of one sleep of a waiting rank. The awaited event wakes the rank earlier; the
+// limits bound how late the rank notices an abort, a deadline, or an event that did not wake it.
 constexpr auto first_sleep = 1ms;
 constexpr auto longest_sleep = 5ms;
 
@@ -86,7 +86,7 @@ void Exchange::expect_signature(int peer, const Signature& signature) {
 
 std::uint64_t Exchange::send(int peer, std::span<const std::byte> data) {
   if (data.empty()) return channel(peer).sends.queued;
-  // The cast is safe, because a payload that is sent is only read.
+  // The const_cast is safe, because Exchange only reads a payload that it sends.
   const std::span payload(const_cast<std::byte*>(data.data()), data.size());
   return enqueue(peer, Direction::send, {.payload = payload});
 }

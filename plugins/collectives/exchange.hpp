@@ -22,10 +22,12 @@ namespace atoll_collectives {
 // order in which they were queued.
 struct Queue {
   struct Item {
-    std::span<std::byte> payload = {};  // only read if it is sent; empty if the item is a signature
-    Signature signature = {};           // signature to send, or signature that has arrived
-    Signature expected = {};            // signature that must arrive
-    std::size_t done = 0;               // number of bytes transferred
+    // Data to send, which is only read, or memory for received data. Empty if the item is a
+    // signature.
+    std::span<std::byte> payload = {};
+    Signature signature = {};  // signature to send, or signature that has arrived
+    Signature expected = {};   // signature that the peer is expected to send
+    std::size_t done = 0;      // number of bytes transferred so far
 
     std::span<std::byte> bytes() {
       return payload.empty() ? std::as_writable_bytes(std::span(&signature, 1)) : payload;
@@ -33,7 +35,7 @@ struct Queue {
   };
 
   bool pending() const noexcept { return next < items.size(); }
-  // Empties the queue and resets the counts of one exchange.
+  // Empties the queue and sets its counters to 0.
   void reset() noexcept {
     items.clear();
     next = 0;
@@ -42,7 +44,7 @@ struct Queue {
 
   std::vector<Item> items;
   std::size_t next = 0;
-  // Counts of items that were queued and completed since the exchange began.
+  // Numbers of items queued and of items completed since the exchange began.
   std::uint64_t queued = 0, completed = 0;
   // Payload bytes of the current operation: moved so far, and in total. Error texts report them.
   std::uint64_t moved = 0, total = 0;
@@ -59,7 +61,7 @@ struct Channel {
 
 enum class Waiting {
   spin_then_sleep,
-  sleep,  // used if ranks outnumber cores, because spinning would delay other ranks
+  sleep,  // sleeps at once; used if ranks outnumber cores, when spinning would delay other ranks
 };
 
 // A Team lists the ranks of a communicator and the transport that reaches each of them.
@@ -117,7 +119,8 @@ class Exchange {
   // Transfers all bytes that can be transferred without waiting. Returns false if no byte was
   // transferred.
   bool progress();
-  // Wait until the item with this ticket has been transferred. All other items progress meanwhile.
+  // Both functions wait until the item with this ticket, the number that send() or recv() returned,
+  // has been transferred. All other items progress meanwhile.
   void run_until_sent(int peer, std::uint64_t ticket);
   void run_until_received(int peer, std::uint64_t ticket);
   // Waits until every queued receive is complete. Sends progress meanwhile, but may be incomplete
@@ -163,8 +166,8 @@ class Exchange {
   std::size_t pending_sends_ = 0;
   std::size_t pending_recvs_ = 0;
   std::vector<int> peers_;
-  std::vector<std::uint32_t> tickets_;    // transport states to wait from (Transport::ticket())
-  std::vector<std::vector<Need>> needs_;  // what each transport must wait for
+  std::vector<std::uint32_t> tickets_;    // ticket of each transport, to be passed to its wait()
+  std::vector<std::vector<Need>> needs_;  // for each transport, the peers and directions to await
 };
 
 }  // namespace atoll_collectives

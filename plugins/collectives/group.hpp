@@ -74,7 +74,8 @@ struct Group {
   // next call of scratch().
   std::span<std::byte> scratch(std::size_t bytes);
 
-  // Adds an offer by a local rank to the arguments of the next move().
+  // Adds an offer, which is a range that the rank `local` lets other ranks of its host copy, to the
+  // arguments of the next move().
   void offer(int local, const Offer& one) {
     offers[static_cast<std::size_t>(local)].push_back(one);
   }
@@ -130,16 +131,17 @@ inline std::int32_t partial_op(const atoll_operation& operation) {
 // How sum() reduces the slices, and where it writes the results.
 struct Sum {
   std::int32_t op;
-  // Which ranks receive the result of each slice directly in their dst if the dst is in a
-  // registered window.
+  // Selects the ranks that receive the result of each slice directly in their dst, if the dst is in
+  // a registered window.
   enum class Push {
     no,
     all,
     root,
   } push = Push::no;
   int root = 0;  // local rank that receives the results if push is `root`
-  // `in_dst`: each Slice::dst is the start of the reducer's dst, so that other ranks can find it.
-  // `elsewhere`: Slice::dst may be any memory of the reducer.
+  // Location of Slice::dst, the memory to which the reducer of a slice writes. With `in_dst` it is
+  // the start of the reducer's dst, so that other ranks can find it. With `elsewhere` it may be any
+  // memory of the reducer.
   enum class Owners {
     elsewhere,
     in_dst,

@@ -23,11 +23,13 @@
 namespace atoll_collectives {
 namespace {
 
-// Performs step 2 for hosts at `distance` and all larger distances. On entry `range` holds the sum
-// over `distance` neighboring hosts; on return it holds the sum over all hosts.
+// Exchanges halves (step 2 of the halving algorithm) with the hosts at `distance` and at all larger
+// distances. On entry `range` holds the sum over `distance` neighboring hosts; on return it holds
+// the sum over all hosts.
 void descend(HostPairs& pairs, Exchange& exchange, unsigned distance, std::span<std::byte> range) {
   if (distance == pairs.participants()) return;
-  // The left half consists of whole cache lines and may be the larger one.
+  // Cuts the range into a left and a right half. The left half consists of whole cache lines and
+  // may be the larger half.
   const std::size_t middle = std::min(round_up_to_line(range.size() / 2), range.size());
   const auto left = range.first(middle);
   const auto right = range.subspan(middle);

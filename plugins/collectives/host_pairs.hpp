@@ -35,8 +35,8 @@ class HostPairs {
     return rank_of(position < pairs_ ? 2 * position : position + pairs_);
   }
 
-  // Returns the op for the exchange at this distance. Only the last exchange divides the sum of an
-  // average.
+  // Returns the op for the exchange between hosts at `distance`. For an average only the last
+  // exchange divides; the exchanges before it only add.
   std::int32_t op_at(unsigned distance) const {
     return 2 * distance == participants_ ? operation_.op : partial_op(operation_);
   }
@@ -81,7 +81,7 @@ class HostPairs {
 
  private:
   bool is_paired() const { return host_ < 2 * pairs_; }
-  // Returns the counterpart of this rank on the other host of its pair.
+  // Returns the rank on the other host of this host's pair with which this rank exchanges data.
   int partner() const { return rank_of(host_ ^ 1U); }
   int rank_of(unsigned host) const {
     return group_.layout.counterpart(group_.rank(), static_cast<int>(host));

@@ -47,8 +47,9 @@ void flat(Group& group, const atoll_operation& operation, Exchange& exchange) {
   }
 }
 
-// Queues a comparison of call signatures with the root and with this rank's counterparts. Ranks
-// that passed different roots or counts thus report a mismatch.
+// Queues a comparison of call signatures with the root and with this rank's counterparts, which are
+// the ranks of other hosts with which it exchanges data. Ranks that passed different roots or
+// counts thus report a mismatch.
 void compare_with_root_and_counterparts(Group& group, int root, Exchange& exchange) {
   if (group.rank() == root) return exchange.compare_with_all();
   const auto known = group.layout.counterparts(group.rank());

@@ -29,8 +29,8 @@
 namespace atoll_collectives {
 namespace {
 
-// Limits for the size of a chunk. The chunks from all peers should stay in the caches between their
-// arrival and their reduction.
+// Limits for the size of the chunks in which a rank receives data that it reduces. The chunks from
+// all peers should stay in the caches between their arrival and their reduction.
 constexpr std::size_t largest_chunk = 256 * 1024;
 constexpr std::size_t smallest_chunk = 16 * 1024;
 constexpr std::size_t scratch_budget = 4 * 1024 * 1024;

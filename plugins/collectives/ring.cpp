@@ -116,8 +116,10 @@ class ReduceScatterRing {
   int previous_;
   std::size_t largest_ = 0;
   std::span<std::byte> scratch_;
-  std::array<std::vector<std::uint64_t>, 2> sent_;  // send tickets by scratch half and piece
-  std::uint64_t expected_ = 0;                      // ticket of the last queued receive
+  // Tickets, as Exchange::send() returned them, of the pieces sent from each half of the scratch
+  // memory.
+  std::array<std::vector<std::uint64_t>, 2> sent_;
+  std::uint64_t expected_ = 0;  // ticket of the last receive that was queued
 };
 
 }  // namespace

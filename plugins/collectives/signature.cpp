@@ -38,9 +38,9 @@ bool agree(const Signature& a, const Signature& b) noexcept {
          a.layout == b.layout && a.count == b.count && a.ordinal == b.ordinal;
 }
 
-// Each term is multiplied by an odd constant, so a change of a single field always changes the sum.
-// The constants come from Knuth's multiplicative hashing (the golden ratio) and from the finalizers
-// of MurmurHash3 and SplitMix64.
+// The digest is a sum of terms, each multiplied by an odd constant, so a change of a single field
+// always changes the digest. The constants come from Knuth's multiplicative hashing (the golden
+// ratio) and from the finalizers of MurmurHash3 and SplitMix64.
 std::uint64_t digest(const Signature& s) noexcept {
   // Combines two 32-bit values into one 64-bit value and mixes `high` into the lower half as well,
   // because the lower half of a product does not depend on the upper half of a factor.

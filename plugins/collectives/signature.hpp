@@ -33,7 +33,7 @@ struct Signature {
 };
 static_assert(sizeof(Signature) == 56);
 
-constexpr std::uint32_t signature_magic = 0x4c4f5441;  // marks a signature: "ATOL"
+constexpr std::uint32_t signature_magic = 0x4c4f5441;  // identifies a signature: "ATOL"
 
 Signature make_signature(const atoll_operation& operation, int nranks, std::uint64_t ordinal);
 // Returns true if two ranks called the same operation. Ignores `sequence` and `factor`.

@@ -34,8 +34,8 @@ struct Need {
 class Transport {
  public:
   enum class Armed {
-    sleep,    // the caller may sleep: the descriptors become ready at the next change
-    changed,  // the state changed after the ticket was taken: do not sleep
+    sleep,    // the caller may poll the descriptors, which become ready at the next change
+    changed,  // the transport changed after the ticket was taken, so the caller must not sleep
   };
 
   virtual ~Transport() = default;

@@ -48,12 +48,12 @@ enum class Ranks {  // number of ranks on the host with the most ranks
 
 // The conditions under which a built-in rule matches an operation.
 struct When {
-  std::uint64_t bytes = 0;           // minimum size of the tensor
-  std::uint64_t bytes_per_host = 0;  // minimum size of the tensor divided by the number of hosts
+  std::uint64_t bytes = 0;           // minimum size of the tensor in bytes
+  std::uint64_t bytes_per_host = 0;  // minimum bytes of the tensor divided by the number of hosts
   int min_hosts = 2;
-  bool power_of_two = false;  // the number of hosts must be a power of two
+  bool power_of_two = false;  // true if the number of hosts must be a power of two
   Ranks ranks = Ranks::any;
-  // Excludes 16-bit types, which most other algorithms round more often than flat.
+  // If true, the rule excludes 16-bit types, which most algorithms round more often than flat does.
   bool wide = false;
 };
 struct Default {
@@ -65,8 +65,9 @@ struct Default {
 // The built-in rules. The last row that matches decides; if no row matches, the algorithm is flat.
 // The thresholds were measured on links of 1 Gbit/s (tests/bench/results-host-backend.md).
 constexpr Default defaults[] = {
-    // Flat sends one message per pair of ranks, two_level one per pair of counterparts. With one
-    // rank per host the only difference is that two_level sends each block in pieces.
+    // Flat sends a message between any two ranks, two_level only between a rank and its counterpart
+    // on each other host. With one rank per host the only difference is that two_level sends each
+    // block in pieces.
     {gathers, Algorithm::two_level, {.bytes = 32 * KiB}},
     {gathers, Algorithm::two_level, {.ranks = Ranks::several}},
     {reduce_scatters, Algorithm::two_level, {.bytes = 32 * KiB}},
@@ -97,11 +98,11 @@ constexpr Default defaults[] = {
      Algorithm::ring,
      {.bytes_per_host = 256 * KiB, .min_hosts = 4, .ranks = Ranks::one, .wide = true}},
 
-    // Flat sends every rank's data to the root's host. Two_level sends only one sum per host, but
-    // needs two messages in sequence.
+    // In a reduce, flat sends every rank's data to the root's host. Two_level sends only one sum
+    // per host, but needs two messages in sequence.
     {reduces_to_root, Algorithm::two_level, {.bytes_per_host = 4 * KiB}},
-    // The chain sends H - 1 messages in sequence, so it is faster only if a message's transfer time
-    // exceeds its latency.
+    // In a broadcast over H hosts, chain sends H - 1 messages in sequence, so it is faster than
+    // flat only if a message's transfer time exceeds its latency.
     {broadcasts, Algorithm::chain, {.bytes = 64 * KiB, .min_hosts = 3}},
 };
 

@@ -12,12 +12,14 @@
 namespace atoll_collectives {
 
 enum class Algorithm : std::int32_t {
-  flat,       // every rank exchanges data with every other rank
-  ring,       // every rank passes data on to the next rank
-  chain,      // every host passes data on to the next host
-  doubling,   // one rank per host exchanges all data with hosts at distance 1, 2, 4, ...
-  halving,    // all ranks exchange halves, quarters, ... with hosts at distance 1, 2, 4, ...
-  two_level,  // counterparts exchange data between hosts, shared memory moves it within a host
+  flat,      // every rank exchanges data with every other rank
+  ring,      // every rank passes data on to the next rank
+  chain,     // every host passes data on to the next host
+  doubling,  // one rank per host exchanges all data with hosts at distance 1, 2, 4, ...
+  halving,   // all ranks exchange halves, quarters, ... with hosts at distance 1, 2, 4, ...
+  // Each rank exchanges data with one rank of each other host, and through shared memory with the
+  // ranks of its own host.
+  two_level,
 };
 
 // Returns the number N of a line "connections N" in `group.tuning`: the number of connections

@@ -12,8 +12,8 @@
 namespace atoll_collectives {
 namespace {
 
-// Limits for the size of a piece. A piece must be large enough to hide the cost of synchronizing
-// the ranks, and small compared with the whole tensor.
+// Limits for the size of the pieces in which a tensor is processed. A piece must be large enough to
+// hide the cost of synchronizing the ranks, and small compared with the whole tensor.
 constexpr std::size_t smallest_piece = 128 * 1024;
 constexpr std::size_t largest_piece = 1024 * 1024;
 constexpr std::size_t pieces_wanted = 16;
@@ -56,8 +56,8 @@ class ReduceScatter {
       if (block(transfer.owner).bytes > 0) sends_to_.push_back(transfer.peer);
     }
     for (const auto& transfer : transfers.in) receives_from_.push_back(transfer.peer);
-    // An upper bound for the number of scratch slots of any rank, so that all ranks choose the same
-    // piece size.
+    // An upper bound for the number of scratch slots that any rank needs for each piece in flight.
+    // It is equal on all ranks, so that all ranks choose the same piece size.
     const auto most =
         static_cast<std::size_t>(group.size()) + static_cast<std::size_t>(group.layout.hosts()) + 1;
     const std::size_t largest = largest_block(blocks);
@@ -162,7 +162,7 @@ std::vector<Block> owned_blocks(const Layout& layout, int root, std::size_t size
   for (int rank = 0; rank < layout.size(); ++rank) owners += owns(rank) ? 1 : 0;
   const EvenSplit split(size, owners);
   std::vector<Block> blocks;
-  int next = 0;  // number of owners among the ranks so far
+  int next = 0;  // number of ranks so far that own a block
   for (int rank = 0; rank < layout.size(); ++rank) {
     const Block block = split[next];
     blocks.push_back({block.offset, owns(rank) ? block.bytes : 0});
@@ -240,7 +240,8 @@ void two_level_reduce(Group& group, const atoll_operation& operation, Exchange& 
   ReduceScatter reduction(group, operation, {size, at_root ? size : 0}, blocks,
                           at_root ? destination(operation) + block(root).offset : nullptr,
                           exchange);
-  // Outside the root, dst is the memory of reduced pieces.
+  // Only the root reduces into its dst. On other ranks, dst is replaced by the scratch memory that
+  // holds the reduced pieces.
   auto local = operation;
   if (!at_root) local.dst = reduction.own(0);
   const bool on_host = layout.host_of(group.rank()) == layout.host_of(root);

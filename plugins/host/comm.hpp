@@ -15,12 +15,13 @@ namespace atoll_host_backend {
 
 class Comm {
  public:
-  static std::int32_t probe(const atoll_group& /*world*/) { return 100; }  // the preference
+  // Returns the preference of this backend, by which the library chooses among usable backends.
+  static std::int32_t probe(const atoll_group& /*world*/) { return 100; }
   static std::int32_t capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
                                  std::int32_t memory) {
     return atoll_collectives::capability(kind, dtype, op, memory);
   }
-  // Collective over the group. Throws atoll_sdk::Error.
+  // Opens a communicator. Collective over the group. Throws atoll_sdk::Error.
   static std::unique_ptr<Comm> open(const atoll_host& host, const atoll_group& group) {
     return std::make_unique<Comm>(host, group);
   }
@@ -35,7 +36,7 @@ class Comm {
   // Performs the operations and returns when they are complete. The first failure is final: every
   // later call throws Error(ATOLL_ABORTED) with the text of that failure.
   void submit(std::span<atoll_operation* const> operations);
-  void abort() noexcept;                                  // may be called by any thread
+  void abort() noexcept;                                  // any thread may call abort()
   void register_memory(void* memory, std::size_t bytes);  // collective over the ranks of a host
   void deregister_memory(void* memory) { group_->windows.remove(memory); }
 

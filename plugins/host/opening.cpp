@@ -25,7 +25,7 @@ using namespace std::chrono_literals;
 using atoll_sdk::Error;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t largest_value = 1024;  // size limit for an address in the store
+constexpr std::size_t largest_value = 1024;  // maximum size in bytes of an address in the store
 constexpr int connections_wanted =
     2;  // minimum number of connections between two hosts on each rail
 constexpr std::size_t most_rails = 64;
@@ -217,8 +217,8 @@ class Opening {
         std::string names;
         for (const int rank : absent) names += fmt::format(" {}", team_.describe(rank));
         throw Error(ATOLL_TIMEOUT,
-                    fmt::format("{}: these ranks did not attach to its shared memory:{}", opening(),
-                                names));
+                    fmt::format("{}: these ranks did not attach to this rank's shared memory:{}",
+                                opening(), names));
       }
       if (Clock::now() >= next_check) {
         check_job();

@@ -17,8 +17,10 @@
 namespace atoll_host_backend {
 
 struct Transports {
-  std::unique_ptr<atoll_collectives::ShmTransport> shm;  // null if this rank is alone on its host
-  std::unique_ptr<TcpTransport> tcp;                     // null if the group has one host
+  // Transport through shared memory; null if this rank is alone on its host.
+  std::unique_ptr<atoll_collectives::ShmTransport> shm;
+  // Transport to the ranks of other hosts; null if the group has one host.
+  std::unique_ptr<TcpTransport> tcp;
 };
 
 // Checks `group` and fills in `team`, except for its routes and transports. Throws

@@ -333,8 +333,8 @@ Digest Rendezvous::proof(const char* role, const Digest& challenge, const Hello&
 
 std::string Rendezvous::missing(const std::function<std::string(int)>& describe) const {
   std::string text = "no connection with";
-  std::set<std::pair<int, std::string>>
-      named;  // pairs of rank and address that the text already names
+  // Pairs of rank and address that the error text already names.
+  std::set<std::pair<int, std::string>> named;
   for (const auto& attempt : outgoing_) {
     if (!named.emplace(attempt.stream.first, attempt.where.address).second) continue;
     text += fmt::format(" {} at {} port {}{}{} ({});", describe(attempt.stream.first),

@@ -46,9 +46,9 @@ TcpTransport::TcpTransport(std::map<int, Streams> connections) {
   }
 }
 
-// Returns the connection for the next stripe: the next connection in turn, unless another
-// connection has a much shorter queue. Taking turns keeps equal rails balanced; reacting to small
-// differences costs more time than it saves.
+// Returns the connection for the next stripe (part of the byte stream to a peer): the next
+// connection in turn, unless another connection has a much shorter queue. Taking turns keeps equal
+// rails balanced; reacting to small differences costs more time than it saves.
 std::uint8_t TcpTransport::choose(const Peer& peer) {
   const std::size_t count = peer.streams.size();
   std::size_t best = 0;
@@ -70,7 +70,7 @@ std::size_t TcpTransport::send(int peer, std::span<const std::byte> data) {
     const std::size_t n = std::min(data.size(), to.out.left);
     const bool ends = several && n == to.out.left;
     std::uint8_t next = ends ? choose(to) : 0;
-    // The cast is safe, because sendmsg() does not write to the buffer.
+    // The const_cast is safe, because sendmsg() does not write to the buffer.
     iovec parts[2] = {{const_cast<std::byte*>(data.data()), n}, {&next, sizeof(next)}};
     msghdr message{};
     message.msg_iov = parts;
@@ -100,7 +100,8 @@ std::size_t TcpTransport::recv(int peer, std::span<std::byte> data) {
     }
     const std::size_t done = moved(got);
     if (done > n && next >= from.streams.size()) {
-      throw atoll_sdk::Error(ATOLL_INTERNAL, "the stripes from the peer are out of sync");
+      throw atoll_sdk::Error(ATOLL_INTERNAL,
+                             "the peer's data is out of sync between its connections");
     }
     if (several)
       from.in = done > n ? Turn{next, stripe_bytes} : Turn{from.in.stream, from.in.left - done};

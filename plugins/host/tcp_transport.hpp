@@ -33,12 +33,13 @@ class TcpTransport final : public atoll_collectives::Transport {
   Armed arm(std::uint32_t ticket, std::span<const atoll_collectives::Need> needs,
             std::vector<pollfd>& descriptors) override;
   void disarm() noexcept override {}
-  void wake() noexcept override {}  // not needed: wait() always ends within its time limit
+  void wake() noexcept override {}  // not needed, because wait() always ends within its time limit
   void finish() noexcept override;
 
  private:
-  // State of one direction of a byte stream: the connection in use, and the number of bytes left in
-  // its stripe. If that number is 0, the next byte on the connection names the next connection.
+  // State of one direction of a byte stream, which is cut into stripes: the connection in use, and
+  // the number of bytes left in the current stripe. If that number is 0, the next byte on the
+  // connection names the connection that carries the next stripe.
   struct Turn {
     std::size_t stream = 0;
     std::size_t left = 0;

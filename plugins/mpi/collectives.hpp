@@ -10,7 +10,7 @@ namespace atoll_mpi {
 void barrier(Comm& comm, const atoll_operation& operation);
 void broadcast(Comm& comm, const atoll_operation& operation);
 void all_gather(Comm& comm, const atoll_operation& operation);
-void reduce_scatter(Comm& comm, const atoll_operation& operation);  // also performs the _v form
+void reduce_scatter(Comm& comm, const atoll_operation& operation);  // also does reduce_scatter_v
 void all_reduce(Comm& comm, const atoll_operation& operation);
 void reduce(Comm& comm, const atoll_operation& operation);
 void all_to_all(Comm& comm, const atoll_operation& operation);

@@ -42,9 +42,9 @@ std::uint64_t fingerprint(const atoll_group& group) {
 // absent rank, and under MPI_THREAD_SERIALIZED it would keep other threads from using MPI.
 void meet(Session& session, const atoll_group& group) {
   const std::uint64_t own = fingerprint(group);
-  // On the first rank, the words hold the fingerprint of each rank, and the first word later holds
-  // the answer to the other ranks. On the other ranks, the first word holds this rank's
-  // fingerprint, and the last word receives the answer of the first rank.
+  // On the first rank, `words` holds the fingerprint of each rank, and words[0] later holds the
+  // answer to the other ranks. On the other ranks, words[0] holds this rank's fingerprint, and the
+  // last word receives the answer of the first rank.
   std::vector<std::uint64_t> words(static_cast<std::size_t>(group.nranks) + 1, different_groups);
   words.front() = own;
   const auto send = [&](Requests& requests, int to) {

@@ -58,7 +58,7 @@ class Comm {
   int size_;
   std::atomic<bool> aborted_{false};
   bool broken_ = false;
-  std::unique_ptr<Backoff> backoff_;  // pauses and deadline of the current submit()
+  std::unique_ptr<Backoff> backoff_;  // pauses and deadline of the submit() in progress
   std::vector<std::byte> scratch_;
 };
 

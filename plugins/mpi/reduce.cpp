@@ -9,7 +9,7 @@
 namespace atoll_mpi {
 namespace {
 
-constexpr std::uint64_t most_for_reduce = 256 * 1024;  // more bytes than this use MPI_Iallreduce
+constexpr std::uint64_t most_for_reduce = 256 * 1024;  // maximum number of bytes for MPI_Ireduce
 constexpr std::uint64_t large_piece =
     8 * 1024 * 1024;  // size in bytes of the pieces for MPI_Iallreduce
 

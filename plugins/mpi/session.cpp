@@ -18,9 +18,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int preference_launched = 50;  // preference if an MPI launcher started the process
-// Preference for a World of one rank without a launcher. It is low, because one rank gains nothing
-// from MPI.
+// Preference of the mpi backend if an MPI launcher started the process.
+constexpr int preference_launched = 50;
+// Preference of the mpi backend for a World of one rank without a launcher. It is low, because one
+// rank gains nothing from MPI.
 constexpr int preference_alone = 10;
 constexpr std::size_t answer_bytes = 512;
 // How much longer the other ranks wait than rank 0, so that rank 0, which can name an absent rank,
@@ -90,7 +91,8 @@ extern "C" void max_u8(void* in, void* in_out, int* n, MPI_Datatype*) {
   combine_u8(in, in_out, *n, [](std::uint8_t a, std::uint8_t b) { return std::max(a, b); });
 }
 
-// Throws an Error with this status unless the process has the same place in MPI as in the World.
+// Throws an Error with this status unless the process has the same rank and size in MPI as in the
+// World.
 void verify(const atoll_group& group, atoll_status status) {
   int rank = 0;
   int size = 0;
@@ -243,7 +245,7 @@ void Session::finish(Ending ending) {
   if (initialised_here_) {
     check(MPI_Finalize(), "MPI_Finalize");
   } else {
-    state_ = State::idle;  // the program, which owns MPI, may create another World
+    state_ = State::idle;  // the program keeps MPI initialized, so another World can start
   }
 }
 

@@ -32,9 +32,10 @@ void multiply_typed(void* dst, const void* src, std::uint64_t count, T factor) {
 }  // namespace
 
 MPI_Datatype reduction_type(std::int32_t dtype) {
-  // In the order of atoll_dtype.
+  // The MPI types, in the order of the enumerators of atoll_dtype.
   const std::array types{MPI_FLOAT,   MPI_DATATYPE_NULL, MPI_DATATYPE_NULL, MPI_DOUBLE,
                          MPI_INT32_T, MPI_INT64_T,       MPI_UINT8_T};
+  static_assert(types.size() == atoll_abi::dtypes.size());
   const bool known = atoll_abi::within(types, dtype);
   const MPI_Datatype type = known ? types[static_cast<std::size_t>(dtype)] : MPI_DATATYPE_NULL;
   if (type == MPI_DATATYPE_NULL) unknown("a reduction of element type", dtype);
@@ -42,10 +43,11 @@ MPI_Datatype reduction_type(std::int32_t dtype) {
 }
 
 MPI_Op reduction_op(const Session& session, std::int32_t dtype, std::int32_t op) {
-  // In the order of atoll_reduce_op.
+  // Both arrays of MPI operators are in the order of the enumerators of atoll_reduce_op.
   const auto& u8 = session.u8_operators();
   const std::array own{u8.sum, u8.sum, u8.min, u8.max};
   const std::array builtin{MPI_SUM, MPI_SUM, MPI_MIN, MPI_MAX};
+  static_assert(builtin.size() == atoll_abi::ops.size());
   if (!atoll_abi::within(builtin, op)) unknown("reduction", op);
   return (dtype == ATOLL_U8 ? own : builtin)[static_cast<std::size_t>(op)];
 }
@@ -94,8 +96,8 @@ Block::Block(Session& session, std::uint64_t bytes)
     : session_(session), count_(static_cast<int>(bytes)) {
   constexpr std::uint64_t most = std::numeric_limits<int>::max();
   if (bytes <= most) return;
-  constexpr int row =
-      1 << 20;  // bytes per row of the type; for up to 2 PiB the number of rows fits into an int
+  // Bytes per row of the derived type. For up to 2 PiB the number of rows fits into an int.
+  constexpr int row = 1 << 20;
   count_ = 1;
   const auto lock = session_.lock();
   MPI_Datatype one_row = MPI_DATATYPE_NULL;
@@ -115,7 +117,7 @@ Block::Block(Session& session, std::uint64_t bytes)
 Block::~Block() {
   if (type_ == MPI_BYTE) return;
   const auto lock = session_.lock();
-  MPI_Type_free(&type_);  // operations in flight keep the type alive inside MPI
+  MPI_Type_free(&type_);  // MPI keeps the type alive while operations in flight use it
 }
 
 }  // namespace atoll_mpi

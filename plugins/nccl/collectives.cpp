@@ -1,7 +1,8 @@
 // Implements the collectives: each is one NCCL call, or one group of messages, broadcasts or
-// reduces. NCCL chooses the algorithms and the order of sums. If the N ranks are in several
-// islands, NCCL's rings send (N - 1) / N of the data through each host's links; the library uses a
-// two-level algorithm instead if its cost model predicts that this is faster.
+// reduces. NCCL chooses the algorithms and the order of sums. If the N ranks are in several islands
+// (sets of GPUs joined by a fast fabric such as NVLink), NCCL's rings send (N - 1) / N of the data
+// through each host's links; the library uses a two-level algorithm instead if its cost model
+// predicts that this is faster.
 #include "comm.hpp"
 #include "sdk/operation.hpp"
 
@@ -89,8 +90,9 @@ ncclResult_t gather_or_scatter(const Call& call) {
   return result;
 }
 
-// Makes one call for each block of a _v collective that is not empty: of(root, offset, count). The
-// block of `root` has `count` elements and begins at byte `offset` of the whole tensor.
+// Calls of(root, offset, count), which makes one NCCL call, for each nonempty block of a _v
+// collective. The block of `root` has `count` elements and begins at byte `offset` of the whole
+// tensor.
 template <class Of>
 ncclResult_t each_block(const Call& call, const Of& of) {
   ncclResult_t result = ncclSuccess;

@@ -103,7 +103,7 @@ std::int32_t Comm::probe(const atoll_group& world) {
   int devices = 0;
   const cudaError_t found = cudaGetDeviceCount(&devices);
   if (found == cudaSuccess && devices > 0) return preference;
-  cudaGetLastError();  // clears the error of the CUDA runtime
+  cudaGetLastError();  // clears the error that the CUDA runtime has stored
   throw Error(ATOLL_UNSUPPORTED,
               found == cudaSuccess
                   ? std::string("the CUDA runtime finds no GPU")
@@ -137,8 +137,8 @@ std::unique_ptr<Comm> Comm::open(const atoll_host& host, const atoll_group& grou
   const auto deadline = deadline_of(group.timeout_ns);
   const Current current(device);
   std::unique_ptr<Comm> comm(new Comm(host, group, device));
-  // The allocation precedes the store barrier in identity(), so that the other ranks report a rank
-  // that fails here as absent.
+  // Allocates the barrier word before identity() waits for the other ranks through the store. If
+  // the allocation fails here, the other ranks report this rank as absent.
   comm->make_barrier_word();
   const ncclUniqueId id = identity(host, group);
   ncclConfig_t config = config_of(group.name);
@@ -160,8 +160,8 @@ std::unique_ptr<Comm> Comm::split(const atoll_group* group) {
     meet(host_, *group);
   }
   const auto deadline = deadline_of(timeout_ns_);
-  // The world rank of a group's first rank serves as the group's color. It is unique, because the
-  // groups of a split are disjoint.
+  // ncclCommSplit() needs a color for each group: the world rank of the group's first rank. It is
+  // unique, because the groups of a split are disjoint.
   const int color = group ? group->placements[0]->world_rank : NCCL_SPLIT_NOCOLOR;
   ncclConfig_t config = config_of(group ? group->name : nullptr);
   ncclComm_t& made = *splits_.emplace_back(std::make_unique<ncclComm_t>(nullptr));
@@ -213,8 +213,8 @@ void Comm::end() noexcept {
   ncclResult_t state = broken_ || others_are_gone ? ncclSystemError : ncclSuccess;
   const auto deadline = Clock::now() + finalize_limit;
   const auto finish = [&](ncclResult_t result) {
-    state = result == ncclSuccess ? ncclInProgress
-                                  : result;  // ncclSuccess may mean that the call is in progress
+    // The call may still be in progress although it has returned ncclSuccess.
+    state = result == ncclSuccess ? ncclInProgress : result;
     while (state == ncclInProgress && Clock::now() < deadline) {
       if (ncclCommGetAsyncError(nccl_, &state) != ncclSuccess) state = ncclSystemError;
       if (state == ncclInProgress) std::this_thread::sleep_for(longest_pause);
@@ -242,7 +242,8 @@ void Comm::abort() noexcept {
   ncclComm_t comm = std::exchange(nccl_, nullptr);
   if (comm == nullptr) return;
   aborting_ = std::jthread([comm, device = device_] {
-    cudaSetDevice(device);  // ncclCommAbort() makes this device current again before it returns
+    // Before ncclCommAbort() returns, it restores the device that was current when it was called.
+    cudaSetDevice(device);
     ncclCommAbort(comm);
   });
 }
@@ -265,8 +266,8 @@ void Comm::complete(ncclResult_t result, std::string_view call, Clock::time_poin
   while (true) {
     {
       const auto locked = lock(call);
-      // ncclCommSplit and ncclCommWindowRegister may return ncclSuccess although they are still in
-      // progress, so success is checked as well.
+      // ncclCommSplit and ncclCommWindowRegister may return ncclSuccess while they are still in
+      // progress, so the state of the communicator is also queried after ncclSuccess.
       if (result == ncclInProgress || result == ncclSuccess) {
         check(ncclCommGetAsyncError(nccl_, &result), "ncclCommGetAsyncError", nccl_);
       }
@@ -315,7 +316,7 @@ void Comm::launch(std::span<atoll_operation* const> operations) {
     for (const atoll_operation* operation : operations) {
       result = worse(result, perform(*this, *operation));
     }
-    return worse(result, ncclGroupEnd());  // called even if an earlier call failed
+    return worse(result, ncclGroupEnd());  // the group must end even if a call in it has failed
   });
 }
 
@@ -330,8 +331,8 @@ void Comm::check_async() {
 
 void Comm::register_window(void* memory, std::size_t bytes) {
   const Current current(device_);
-  ncclWindow_t& window =
-      windows_.emplace_back(nullptr);  // the handle stays null if NCCL does not use windows here
+  // NCCL leaves the handle null if the communicator cannot use windows.
+  ncclWindow_t& window = windows_.emplace_back(nullptr);
   run("ncclCommWindowRegister", deadline_of(timeout_ns_), [&] {
     return ncclCommWindowRegister(nccl_, memory, bytes, &window, NCCL_WIN_COLL_SYMMETRIC);
   });

@@ -87,7 +87,7 @@ class Comm {
   std::mutex calls_;
   ncclComm_t nccl_ = nullptr;
   std::atomic<bool> aborted_{false};
-  std::atomic<bool> broken_{true};  // unusable: not open yet, or failed
+  std::atomic<bool> broken_{true};  // true while the communicator is not open yet or has failed
   std::unique_ptr<void, Free> barrier_word_;
   std::int64_t timeout_ns_;  // time limit for opening, splitting, and registering a window
   // Handles of windows and of subcommunicators. NCCL writes to a handle while it registers the

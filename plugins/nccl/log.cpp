@@ -15,7 +15,7 @@ namespace {
 
 struct Log {
   int file = -1;
-  std::string missing;  // reason why NCCL's log is not captured; empty if it is
+  std::string missing;  // reason why NCCL's log is not captured; empty if the log is captured
 };
 
 // Redirects NCCL's log to a memory file, unless the user has set NCCL_DEBUG or a related variable.

@@ -21,8 +21,8 @@ void release_environment();
 // specifies.
 std::string transports();
 
-// Returns the transports that an NCCL log shows, in the same format. Parses logs of NCCL 2.27 or
-// later; the patterns come from NCCL's net.cc and nvls.cc.
+// Returns the transports that the given NCCL log shows, in the format of atoll_backend::transports.
+// Parses logs of NCCL 2.27 or later; the patterns come from NCCL's net.cc and nvls.cc.
 std::string transports_of(std::string_view log);
 
 }  // namespace atoll_nccl

@@ -38,7 +38,7 @@ void check(cudaError_t result, std::string_view call) {
 }
 
 ncclDataType_t type_of(std::int32_t dtype) {
-  // In the order of atoll_dtype.
+  // The NCCL types, in the order of the enumerators of atoll_dtype.
   constexpr std::array types{ncclFloat32, ncclBfloat16, ncclFloat16, ncclFloat64,
                              ncclInt32,   ncclInt64,    ncclUint8};
   static_assert(types.size() == atoll_abi::dtypes.size());
@@ -47,7 +47,8 @@ ncclDataType_t type_of(std::int32_t dtype) {
 }
 
 ncclRedOp_t op_of(std::int32_t op) {
-  constexpr std::array ops{ncclSum, ncclAvg, ncclMin, ncclMax};  // in the order of atoll_reduce_op
+  // The NCCL operators, in the order of the enumerators of atoll_reduce_op.
+  constexpr std::array ops{ncclSum, ncclAvg, ncclMin, ncclMax};
   static_assert(ops.size() == atoll_abi::ops.size());
   if (atoll_abi::within(ops, op)) return ops[static_cast<std::size_t>(op)];
   throw Error(ATOLL_INVALID_ARGUMENT, fmt::format("unknown reduction {}", op));

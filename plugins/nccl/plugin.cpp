@@ -65,9 +65,16 @@ atoll_status mem_alloc(size_t bytes, int32_t memory, int32_t device, void** out)
 
 atoll_status mem_free(void* memory) {
   return guard([&] {
-    // remove() must precede ncclMemFree(), after which another thread may get the same address.
-    const Current current(owners().remove(memory));
-    check(ncclMemFree(memory), "ncclMemFree");
+    // Removes the record before ncclMemFree() frees the memory, because another thread may then get
+    // the same address.
+    const int device = owners().remove(memory);
+    try {
+      const Current current(device);
+      check(ncclMemFree(memory), "ncclMemFree");
+    } catch (...) {
+      owners().add(memory, device);
+      throw;
+    }
   });
 }
 

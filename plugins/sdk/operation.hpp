@@ -153,8 +153,8 @@ inline void check_operation(const atoll_operation& operation, int rank, int nran
   }
   const bool has_peer = has_root(operation.kind) || is_message(operation.kind);
   if (has_peer && (operation.peer < 0 || operation.peer >= nranks)) {
-    refuse(operation, "peer " + std::to_string(operation.peer) + " is not one of the " +
-                          std::to_string(nranks) + " ranks");
+    refuse(operation, "peer " + std::to_string(operation.peer) +
+                          " is invalid: the group has only " + std::to_string(nranks) + " ranks");
   }
   check_size(operation, nranks);
   if (is_uneven(operation.kind)) check_counts(operation, nranks);

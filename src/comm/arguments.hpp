@@ -31,7 +31,7 @@ class Arguments {
   void same_dtype(ConstView src, ConstView dst) const;
   // Requires equal dtypes and counts, and memory for both.
   void alike(ConstView src, ConstView dst) const;
-  // Requires that `whole` elements are `part` elements times the number of ranks.
+  // Requires that `whole` is `part` times the number of ranks. Both are numbers of elements.
   void multiple(std::uint64_t whole, std::uint64_t part) const;
   // Requires that the larger buffer, src or dst as selected by `whole`, holds one block per rank,
   // all of equal size, and that the other buffer holds one block. Both must have memory. They may

@@ -27,8 +27,9 @@ void await_failure(const World& world) {
   }
 }
 
-// An operation in the queue of a host stream. A failed stream destroys its queued operations
-// without running them: then take() has not been called, and the destructor fails the World.
+// An operation in the queue of a host stream. Its execution begins with take(). A failed stream
+// destroys its queued operations without running them; the destructor fails the World if take() has
+// not been called.
 class Queued {
  public:
   explicit Queued(BackendGroup& group) noexcept : group_(&group) {}
@@ -123,7 +124,7 @@ void BackendGroup::opened() {
 }
 
 // Opens the group again without ordered sums if the backend returns ATOLL_UNSUPPORTED for them.
-// Fallbacks then compute the ordered sums.
+// Fallbacks, which are collectives that the library builds itself, then compute the ordered sums.
 atoll_status BackendGroup::open_group(atoll_group& group) {
   if (order_needs_fallback(group)) {
     shape_.block = axis_.block;
@@ -137,9 +138,10 @@ atoll_status BackendGroup::open_group(atoll_group& group) {
   return plugin_->table.open(&services_, &group, &comm_);
 }
 
-// Backends do not know the blocks of a mesh (Axis::block), so a deterministic sum in blocks needs a
-// fallback. If the size of a block is a power of two, a block is a subtree of the tree over all
-// ranks, and the backend's order is correct.
+// Ordered sums may have to add the ranks of each block of a mesh first (Axis::block). Backends do
+// not know these blocks, so such a sum needs a fallback. If the size of a block is a power of two,
+// a block is a subtree of the adjacent-pair tree over all ranks, and the backend's order is
+// correct.
 bool BackendGroup::order_needs_fallback(const atoll_group& group) const {
   const bool in_blocks = axis_.block > 0 && axis_.block < axis_.size() &&
                          !std::has_single_bit(static_cast<unsigned>(axis_.block));
@@ -225,8 +227,8 @@ Work BackendGroup::perform(Operation operation, Stream& stream) {
   const std::uint64_t number = flight_->recorder().enqueue(*track_, {&call, 1}, first);
   if (device_.kind() == DeviceKind::host) {
     state->operation = std::move(operation);
-    // The task needs no reference to the group, because the group is destroyed only after its
-    // operations are complete.
+    // The queued task holds no reference to the group, because the group is destroyed only after
+    // its operations are complete.
     state->event = Event(stream.backend().enqueue_and_record(
         [queued = Queued(*this), state, first, number]() mutable {
           queued.take().run({&*state->operation, 1}, first, number, *state);
@@ -324,7 +326,7 @@ Error BackendGroup::fail(atoll_status status, const std::string& why,
   if (cause == Cause::elsewhere) await_failure(world_);
   const ExplainedError explained = explain({world_, axis_, *track_, operations}, own);
   flight_->recorder().failed(number, operations.size(), explained.error.what());
-  world_.fail(explained.error.what());  // no effect if the World has failed before
+  world_.fail(explained.error.what());  // fail() has no effect if the World has already failed
   const Error error = explained.to_report(world_.failure(), cause);
   state.fail(error);
   flight_->await_written();
@@ -334,7 +336,7 @@ Error BackendGroup::fail(atoll_status status, const std::string& why,
 void BackendGroup::disagree(const std::string& finding, Work::State& state) {
   const Error own(ErrorCode::mismatch,
                   fmt::format("rank {}: communicator {}: {}", world_.rank(), name_, finding));
-  world_.fail(own.what());  // no effect if the World has failed before
+  world_.fail(own.what());  // fail() has no effect if the World has already failed
   flight_->await_written();
   const Error error = ExplainedError{own, finding}.to_report(world_.failure(), Cause::here);
   state.fail(error);

@@ -64,8 +64,8 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   Work finish(std::shared_ptr<Work::State> state, Stream& stream);
   // Performs one operation: begin(), submit() and finish(), with fewer allocations for host memory.
   Work perform(Operation operation, Stream& stream);
-  // Reports to the lifetime checker, if there is one, which memory the next operation on `stream`
-  // reads and writes.
+  // Reports to the lifetime checker, if ATOLL_CHECK=lifetimes has enabled it, which memory the next
+  // operation on `stream` reads and writes.
   void declare_use(const Operation& operation, Stream& stream) const;
 
   Scratch& fallback_scratch() noexcept { return fallback_scratch_; }
@@ -123,14 +123,14 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   const Plugin* plugin_ = nullptr;
   atoll_host services_;
   atoll_comm* comm_ = nullptr;
-  bool backend_orders_sums_ = true;  // false when fallbacks must order the sums
+  bool backend_orders_sums_ = true;  // false when fallbacks must compute ordered sums
   GroupShape shape_;
   LevelChoice level_choice_;
   std::uint64_t sequence_ = 0;
   Scratch fallback_scratch_, scaled_source_;
   StreamOrder order_;
   RetiredMemory retired_;
-  std::unique_ptr<LaunchWatchdog> watchdog_;  // null on host memory
+  std::unique_ptr<LaunchWatchdog> watchdog_;  // observes operations on a GPU; null on host memory
   World::Subscription subscription_;
   std::shared_ptr<Flight> flight_;
   std::shared_ptr<FlightTrack> track_;

@@ -13,9 +13,10 @@ namespace {
 using Fallback = void (*)(const FallbackContext&);
 using Whole = Arguments::Whole;
 
-// Returns true when a GPU kernel must apply the factor before the operation, because plugin.h
-// supports factors only for host memory. The kernel also runs for a factor of 1: NCCL's choice of
-// algorithm depends on the memory that holds the source and must be equal on all ranks.
+// Returns true when a GPU kernel must multiply the source by the call's factor before the
+// operation, because plugin.h supports factors only for host memory. The kernel also runs for a
+// factor of 1: NCCL's choice of algorithm depends on the memory that holds the source and must be
+// equal on all ranks.
 bool scales_first(const BackendGroup& group, const Operation& operation) {
   return operation.reduction.has_factor && group.device().kind() == DeviceKind::cuda &&
          !is_integer(operation.dtype);

@@ -1,24 +1,33 @@
 #include "comm/fallback.hpp"
 
+#include "comm/backend_group.hpp"
+
 namespace atoll_v1::atoll {
 
-FallbackContext::FallbackContext(BackendGroup& group_, const Operation& called,
+FallbackContext::FallbackContext(BackendGroup& group, const Operation& called,
                                  const std::shared_ptr<Work::State>& work, Stream& on)
-    : group(group_),
-      shape(group.shape()),
+    : shape(group.shape()),
       operation(called),
       state(work),
       stream(on),
+      group_(group),
       called_(called.kind) {}
 
 FallbackContext FallbackContext::with(const Operation& other) const {
-  FallbackContext context(group, other, state, stream);
+  FallbackContext context(group_, other, state, stream);
   context.called_ = called_;
   return context;
 }
 
+DeviceOps& FallbackContext::ops() const { return group_.device().ops(); }
+std::span<const int> FallbackContext::world_ranks() const { return group_.axis().ranks; }
+std::uint64_t FallbackContext::sequence() const { return group_.sequence(); }
+bool FallbackContext::backend_performs(std::int32_t kind, DType dtype, ReduceOp op) const {
+  return group_.performs(kind, dtype, op);
+}
+
 void FallbackContext::submit(std::vector<Operation> parts) const {
-  submit_to(group, std::move(parts));
+  submit_to(group_, std::move(parts));
 }
 
 void FallbackContext::submit_to(BackendGroup& other, std::vector<Operation> parts) const {
@@ -32,7 +41,7 @@ void FallbackContext::submit_messages(std::vector<Operation> messages) const {
 }
 
 View FallbackContext::scratch(std::uint64_t count, DType dtype) const {
-  return group.fallback_scratch().take(count, dtype);
+  return group_.fallback_scratch().take(count, dtype);
 }
 
 void FallbackContext::copy_unless_there(View dst, ConstView src) const {
@@ -40,7 +49,7 @@ void FallbackContext::copy_unless_there(View dst, ConstView src) const {
 }
 
 void FallbackContext::enqueue_check(std::function<std::string()> find) const {
-  stream.enqueue([self = group.shared_from_this(), work = state, find = std::move(find)] {
+  stream.enqueue([self = group_.shared_from_this(), work = state, find = std::move(find)] {
     const std::string finding = find();
     if (!finding.empty()) self->disagree(finding, *work);
   });

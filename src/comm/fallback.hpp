@@ -10,12 +10,16 @@
 #include <string>
 #include <vector>
 
-#include "comm/backend_group.hpp"
+#include "comm/group_shape.hpp"
+#include "comm/operation.hpp"
 #include "device/ops.hpp"
 
 namespace atoll_v1::atoll {
 
-// The call of the user that a fallback performs, and the functions that the fallback may use.
+class BackendGroup;
+
+// The call of the user that a fallback performs, and the functions that the fallback may use. A
+// fallback uses nothing else of the backend's group.
 class FallbackContext {
  public:
   FallbackContext(BackendGroup& group, const Operation& called,
@@ -25,7 +29,10 @@ class FallbackContext {
 
   std::uint64_t ranks() const { return shape.ranks; }
   std::uint64_t rank() const { return shape.rank; }
-  DeviceOps& ops() const { return group.device().ops(); }
+  DeviceOps& ops() const;
+  std::span<const int> world_ranks() const;  // ranks of the World, by rank of the communicator
+  std::uint64_t sequence() const;            // number of the user's call
+  bool backend_performs(std::int32_t kind, DType dtype, ReduceOp op) const;
 
   // Enqueues the operations as one group. The flight recorder lists them as parts of the user's
   // call.
@@ -42,13 +49,13 @@ class FallbackContext {
   // rank.
   void enqueue_check(std::function<std::string()> find) const;
 
-  BackendGroup& group;
   const GroupShape& shape;
   const Operation& operation;
   const std::shared_ptr<Work::State>& state;
   Stream& stream;
 
  private:
+  BackendGroup& group_;
   std::int32_t called_;  // kind of the operation that the user called
 };
 

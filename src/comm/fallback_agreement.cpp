@@ -95,12 +95,12 @@ const double* agree(const FallbackContext& call, View room) {
   const View said{room.data, call.ranks() * words_of_call, DType::i64};
   const View own = said.part(call.rank() * words_of_call, words_of_call);
   call.stream.enqueue([to = static_cast<Words*>(own.data),
-                       words = words_of(call.operation, call.group.sequence())] { *to = words; });
+                       words = words_of(call.operation, call.sequence())] { *to = words; });
   call.submit({{ATOLL_ALL_GATHER, own, said, words_of_call, DType::i64}});
   auto* const factors =
       reinterpret_cast<double*>(static_cast<std::byte*>(room.data) + said.bytes());
   const std::span from(static_cast<const Words*>(said.data), call.ranks());
-  call.enqueue_check([from, factors, ranks = std::span(call.group.axis().ranks)] {
+  call.enqueue_check([from, factors, ranks = call.world_ranks()] {
     for (std::size_t r = 0; r < from.size(); ++r) {
       factors[r] = std::bit_cast<double>(from[r][factor_word]);
     }

@@ -63,7 +63,8 @@ class Grid {
   std::uint64_t total() const {
     return std::accumulate(counts_.begin(), counts_.end(), std::uint64_t{0});
   }
-  // Returns the number of elements of `column` in the slices of the hosts before `host`.
+  // A column consists of one slice per host. Returns the number of elements in those slices of
+  // `column` that belong to the hosts before `host`.
   std::uint64_t before(std::uint64_t host, std::uint64_t column) const {
     std::uint64_t sum = 0;
     for (std::uint64_t h = 0; h < host; ++h) sum += counts_[rank(h, column)];
@@ -77,11 +78,11 @@ class Grid {
   std::uint64_t inner_, rank_;
 };
 
-// The views in scratch memory that the sum of one piece uses.
+// The views in scratch memory that are used to sum one piece in two levels.
 struct Pieces {
-  View own;      // this rank's data, ordered by column
-  View columns;  // contributions of all ranks of the host to this rank's column
-  View partial;  // sum over this host of this rank's column
+  View own;      // this rank's data, grouped by the local rank that adds it
+  View columns;  // contributions of this host's ranks to the data that this rank adds
+  View partial;  // sum over this host of the data that this rank adds
   View slices;   // partial sums of this rank's slice, one per host
   View sum;      // complete sum of this rank's slice before it is rounded to 16 bits
 
@@ -99,8 +100,9 @@ struct Pieces {
   }
 };
 
-// Copies one piece, which begins at element `first` of each slice, to `own`. The copy is ordered by
-// column, in the type of partial sums, and multiplied by this rank's factor.
+// Copies one piece of `src`, which begins at element `first` of each slice, to `own`. The copy is
+// grouped by the local rank that adds it, in the type of partial sums, and multiplied by this
+// rank's factor.
 void pack(const FallbackContext& call, const Grid& grid, ConstView src,
           std::span<const std::uint64_t> counts, std::uint64_t first, View own) {
   std::vector<std::uint64_t> begins(counts.size() + 1, 0);

@@ -190,13 +190,13 @@ void fallback_all_reduce(const FallbackContext& call) {
 void fallback_reduce(const FallbackContext& call) {
   const Operation& operation = call.operation;
   const bool scatters =
-      call.group.performs(ATOLL_REDUCE_SCATTER, operation.dtype, operation.reduction.op);
+      call.backend_performs(ATOLL_REDUCE_SCATTER, operation.dtype, operation.reduction.op);
   const auto [whole, mine] = scatters ? scatter_cut(call) : sum_cut(call);
   const bool is_root = call.rank() == static_cast<std::uint64_t>(operation.peer);
   const View result = is_root ? whole : View{nullptr, 0, mine.dtype};
   const Operation gather{ATOLL_GATHER, mine,          result,        mine.count,
                          mine.dtype,   ReduceOp::sum, operation.peer};
-  if (call.group.performs(ATOLL_GATHER, mine.dtype, ReduceOp::sum)) {
+  if (call.backend_performs(ATOLL_GATHER, mine.dtype, ReduceOp::sum)) {
     call.submit({gather});
   } else {
     fallback_gather(call.with(gather));

@@ -63,7 +63,7 @@ void LaunchWatchdog::fail(const Error& error) {
 void LaunchWatchdog::watch(const std::stop_token& stop) {
   try {
     watch_until(stop);
-  } catch (const std::exception& error) {  // the device reported a failure
+  } catch (const std::exception& error) {  // thrown when the device reports a failure
     fail_first(ATOLL_BACKEND, error.what());
   }
 }

@@ -33,8 +33,8 @@ class LaunchWatchdog {
     std::uint64_t sequence;             // number of the first operation on its communicator
     std::uint64_t number;               // number of the first operation in the flight recorder
     std::shared_ptr<Work::State> state;
-    Event reached;  // happens when the stream reaches the operations
-    Event done;     // happens when the operations are complete or aborted
+    Event reached;  // event that happens when the stream reaches the operations
+    Event done;     // event that happens when the operations are complete or aborted
   };
 
   // The communicator implements this interface; the watchdog's thread calls it.
@@ -78,7 +78,7 @@ class LaunchWatchdog {
   std::mutex mutex_;  // guards everything below
   std::condition_variable_any changed_;
   std::deque<Launch> launches_;               // launches in the order of execution
-  std::optional<Clock::time_point> started_;  // when the first launch was seen to have started
+  std::optional<Clock::time_point> started_;  // time at which the first launch was seen to start
   std::shared_ptr<Work::State> reported_;     // Work of the operation that fail_first() reports
   std::optional<Error> failure_;
   std::jthread thread_;

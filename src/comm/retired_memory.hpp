@@ -29,7 +29,7 @@ class RetiredMemory {
   void deregister(const Plugin& plugin, atoll_comm* comm, std::string_view name) {
     if (!any_.load(std::memory_order_acquire)) return;
     if (plugin.table.deregister_memory == nullptr) return;
-    std::vector<std::shared_ptr<void>> memories;  // memory to free without holding the lock
+    std::vector<std::shared_ptr<void>> memories;  // memory to free after the lock is released
     {
       const std::lock_guard lock(mutex_);
       memories.swap(memories_);

@@ -29,7 +29,8 @@ constexpr Limits rank_limits{-1, 1 << 20};
 constexpr Limits count_limits{0, 1 << 20};
 constexpr Limits seconds_limits{1, 1'000'000'000};
 
-// Marks the row of ATOLL_CONFIG, which has no field in Config because only from_env() reads it.
+// Marks ATOLL_CONFIG in the table of settings. This variable has no field in Config, because only
+// from_env() reads it.
 struct FileName {};
 using Field =
     std::variant<int Config::*, std::string Config::*, std::chrono::seconds Config::*, FileName>;
@@ -37,7 +38,7 @@ using Field =
 struct Row {
   ConfigEntry entry;
   Field field;
-  Limits limits{};  // bounds of numbers and seconds; other types of settings have none
+  Limits limits{};  // range of a number or duration; unused for texts
 };
 
 const Row rows[] = {
@@ -57,7 +58,8 @@ const Row rows[] = {
      &Config::port,
      Limits{0, 65535}},
     {{"ATOLL_INTERFACE", "",
-      "comma-separated network interfaces, one per rail; empty: that of the default route"},
+      "comma-separated network interfaces, one per rail; empty: the interface of "
+      "the default route"},
      &Config::interface},
     {{"ATOLL_HOST_ID", "",
       "ranks with different values count as different hosts, to test several hosts on one machine"},
@@ -94,7 +96,8 @@ const Row rows[] = {
     {{"ATOLL_CHECK", "",
       "\"lifetimes\": checks the order of all uses of device memory (slower); empty: no checks"},
      &Config::check},
-    {{"ATOLL_LOG", "", "trace, debug, info, warn, error or off"}, &Config::log},
+    {{"ATOLL_LOG", "", "lowest level to log: trace, debug, info, warn, error or off"},
+     &Config::log},
 };
 
 std::string name_in_file(std::string_view variable) {
@@ -153,7 +156,7 @@ std::string value_of(const Config& config, const Row& row) {
     return fmt::format("{}", config.*(*number));
   }
   if (const auto* text = std::get_if<std::string Config::*>(&row.field)) {
-    // Listings are pasted into bug reports, which must not contain the secret.
+    // Users paste listings of the settings into bug reports, so these must not show the secret.
     if (row.entry.variable == "ATOLL_TOKEN" && !config.token.empty()) return "(set)";
     return config.*(*text);
   }

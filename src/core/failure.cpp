@@ -18,7 +18,8 @@ bool Failure::record(const Error& error) {
 void Failure::announce() {
   std::unique_lock lock(mutex_);
   const Error error = error_.value();
-  // Callbacks run without the lock and may unsubscribe others, so each step searches the map again.
+  // A callback runs with the mutex unlocked and may unsubscribe other callbacks. Therefore the next
+  // callback is searched for in the map each time.
   for (std::uint64_t last = 0;;) {
     const auto next = subscribers_.upper_bound(last);
     if (next == subscribers_.end()) return;
@@ -44,7 +45,7 @@ std::uint64_t Failure::subscribe(Callback callback) {
   const auto subscriber = std::make_shared<Subscriber>();
   subscriber->callback = std::move(callback);
   if (error_) {
-    // The subscriber is not in the map, because an announcement in progress would call it again.
+    // Do not add the subscriber to the map: an announcement in progress would call it again.
     const Error error = *error_;
     call(lock, *subscriber, error);
   } else {
@@ -54,7 +55,8 @@ std::uint64_t Failure::subscribe(Callback callback) {
 }
 
 void Failure::unsubscribe(std::uint64_t id) {
-  // Declared before the lock, so that the callback is destroyed after the lock is released.
+  // `subscriber` is declared before `lock`, so that the mutex is unlocked before the callback is
+  // destroyed.
   std::shared_ptr<Subscriber> subscriber;
   std::unique_lock lock(mutex_);
   const auto found = subscribers_.find(id);
@@ -67,7 +69,8 @@ void Failure::unsubscribe(std::uint64_t id) {
   });
 }
 
-// The caller holds a shared_ptr to the subscriber, so it survives if the callback unsubscribes it.
+// The caller holds a shared_ptr to the subscriber. The subscriber therefore stays alive when its
+// callback unsubscribes itself.
 void Failure::call(std::unique_lock<std::mutex>& lock, Subscriber& subscriber, const Error& error) {
   Callback callback = std::exchange(subscriber.callback, nullptr);
   subscriber.runner = std::this_thread::get_id();

@@ -65,7 +65,8 @@ std::vector<Interface> list_interfaces() {
 
 using Fields = std::vector<std::string>;
 
-// Returns the first name that `interface_of` finds in a line of a routing table; "" if it finds none.
+// Returns the network interface that the function `interface_of` finds first in the lines of a
+// routing table; "" if it finds none.
 std::string interface_in(const char* table, std::string (*interface_of)(const Fields&)) {
   std::ifstream routes(table);
   for (std::string line; std::getline(routes, line);) {
@@ -145,7 +146,7 @@ std::vector<std::string> rail_addresses(std::string_view interfaces) {
   for (const std::string_view piece : split(interfaces, ',')) {
     const std::string_view name = trimmed(piece);
     if (std::ranges::find(names, name) != names.end()) {
-      reject(fmt::format("{} is listed twice; name each rail once", name));
+      reject(fmt::format("interface {} is listed twice; name it once", name));
     }
     if (name.empty()) reject("a name is empty; write interface names separated by single commas");
     const Interface* const item = find_interface(all, name);

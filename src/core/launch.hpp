@@ -31,16 +31,17 @@ class Rendezvous {
  public:
   virtual ~Rendezvous() = default;
   virtual void publish(const std::string& text,
-                       net::Clock::time_point deadline) = 0;         // called on rank 0 only
-  virtual std::string look_up(net::Clock::time_point deadline) = 0;  // called on all other ranks
+                       net::Clock::time_point deadline) = 0;  // only rank 0 calls this function
+  virtual std::string look_up(net::Clock::time_point deadline) = 0;  // not called on rank 0
 };
 
 struct Job {
   std::string launcher;
   int rank = 0;
   int size = 1;
-  // A job with more than one rank has either an agreed endpoint or a rendezvous.
-  std::optional<Endpoint> agreed;  // store address that all ranks know in advance; rank 0 listens
+  // A job with more than one rank has one of these: an endpoint of the store that all ranks know in
+  // advance, or a rendezvous through which rank 0 publishes the endpoint.
+  std::optional<Endpoint> agreed;  // endpoint of the store, on which rank 0 listens
   std::unique_ptr<Rendezvous> rendezvous;
 };
 
@@ -50,16 +51,17 @@ Job find(const Config& config);
 std::optional<Job> find_pmix(const Config& config);  // for Open MPI's mpirun and srun --mpi=pmix
 std::optional<Job> find_pmi(const Config& config);   // for MPICH's Hydra and srun --mpi=pmi2
 
-// Helpers that the source files of the launchers share:
+// The following functions are helpers of the launchers' source files.
 
 std::optional<std::string> variable(const char* name);
 // Reads a number from the environment. Throws Error(invalid_argument) if it is malformed or less than
 // `least`.
 std::optional<int> number(const char* name, int least);
-// The endpoint in ATOLL_ADDR and ATOLL_TOKEN, if both are set; it overrides that of the launcher.
+// Returns the store's endpoint from ATOLL_ADDR and ATOLL_TOKEN if both are set. It overrides the
+// endpoint from the launcher.
 std::optional<Endpoint> configured_endpoint(const Config& config);
-// A new name under which rank 0 publishes its endpoint, because a process can create several Worlds in
-// sequence. Ranks get equal names, because creating a World is collective.
+// Returns a new name under which rank 0 publishes its endpoint, because a process can create
+// several Worlds in sequence. All ranks get equal names, because creating a World is collective.
 std::string next_key();
 
 }  // namespace atoll_v1::atoll::launch

@@ -29,7 +29,8 @@ namespace {
 
 using net::Clock;
 
-// Returns the value of `name` in "cmd=x name=value ...", or "" if the line does not contain it.
+// Returns the value of the field `name` in a PMI line "cmd=x name=value ...", or "" if the line
+// does not contain this field.
 std::string_view field(std::string_view line, std::string_view name) {
   for (const std::string_view word : split(line, ' ')) {
     if (word.size() > name.size() && word.starts_with(name) && word[name.size()] == '=') {
@@ -49,7 +50,7 @@ class PmiSession {
   // Duplicates the descriptor, because MPI_Finalize closes the original, and the system may then reuse
   // its number for another file.
   explicit PmiSession(int socket) : socket_(::fcntl(socket, F_DUPFD_CLOEXEC, 0)) {
-    if (!socket_) fail(ErrorCode::io, "PMI_FD is not open");
+    if (!socket_) fail(ErrorCode::io, "the file descriptor in PMI_FD is not open");
   }
   ~PmiSession() {
     // A forked child must not end the PMI session of its parent.
@@ -63,7 +64,7 @@ class PmiSession {
   PmiSession(const PmiSession&) = delete;
   PmiSession& operator=(const PmiSession&) = delete;
 
-  // The name of the job's key-value space.
+  // Returns the name of the job's key-value space, and starts the PMI session at the first call.
   const std::string& name_space(Clock::time_point deadline) {
     if (!name_space_.empty()) return name_space_;
     send("cmd=init pmi_version=1 pmi_subversion=1");
@@ -91,7 +92,8 @@ class PmiSession {
     for (;;) {
       const std::string line = read_line(deadline);
       const std::string_view command = field(line, "cmd");
-      if (command == "response_to_init" && answer != command) continue;  // late answer to init
+      // Skips a late answer to the request "init".
+      if (command == "response_to_init" && answer != command) continue;
       const std::string_view status = field(line, "rc");
       if (command != answer || (!status.empty() && status != "0")) {
         fail(ErrorCode::backend,

@@ -34,7 +34,7 @@ struct PmixValue {
     char* text;
     int integer;
     std::uint32_t number;
-    std::array<std::uint64_t, 3> room;  // as large as the largest PMIx member, pmix_envar_t
+    std::array<std::uint64_t, 3> room;  // the size of pmix_envar_t, the largest member in PMIx
   } data;
 };
 struct PmixInfo {
@@ -49,8 +49,8 @@ constexpr int pmix_not_found = -46;
 constexpr std::uint16_t pmix_string = 3;
 constexpr std::uint16_t pmix_int = 6;
 constexpr std::uint16_t pmix_uint32 = 14;
-constexpr std::uint8_t pmix_global = 3;               // scope: ranks on this host and on others
-constexpr std::uint32_t pmix_any_rank = 0xffff'fffe;  // PMIX_RANK_WILDCARD: for keys of the job
+constexpr std::uint8_t pmix_global = 3;               // scope of a value: ranks on all hosts
+constexpr std::uint32_t pmix_any_rank = 0xffff'fffe;  // PMIX_RANK_WILDCARD: the whole job
 
 class PmixRendezvous final : public Rendezvous {
  public:

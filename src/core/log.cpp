@@ -16,7 +16,7 @@ struct LevelEntry {
   std::string_view name;
   spdlog::level::level_enum level;
 };
-// Names of the levels and their spdlog values, indexed by Level.
+// Names of the log levels and their spdlog values, indexed by Level.
 constexpr std::array<LevelEntry, 6> levels{{{"trace", spdlog::level::trace},
                                             {"debug", spdlog::level::debug},
                                             {"info", spdlog::level::info},

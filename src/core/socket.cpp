@@ -60,8 +60,7 @@ bool wait_for(int socket, short events, Clock::time_point deadline) {
     const int ready =
         ::poll(&item, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000)));
     if (ready > 0) return true;
-    if (ready < 0 && errno != EINTR)
-      return true;  // on an error, the next call on the socket reports it
+    if (ready < 0 && errno != EINTR) return true;  // the next call on the socket reports the error
     if (ready == 0 && left <= 0) return false;
   }
 }

@@ -34,7 +34,7 @@ class Fd {
 
 // A socket address of the kernel, IPv4 or IPv6.
 struct Address {
-  std::vector<std::byte> bytes;  // contents of a sockaddr
+  std::vector<std::byte> bytes;  // address as the kernel stores it, a sockaddr
 };
 
 // Returns all TCP addresses of a host name or numeric address; throws Error(not_found) with the name.

@@ -15,7 +15,7 @@
 
 namespace atoll_v1::atoll::store {
 
-// The answer of one rank to Store::ask().
+// The answer of one rank to a question that Store::ask() sent to all ranks.
 struct Answered {
   enum class How : std::uint32_t {
     answered,

@@ -17,15 +17,17 @@ namespace {
 using net::Clock;
 using std::chrono::milliseconds;
 
-// Extra time for the answer to arrive after the timeout that the store itself enforces.
+// The store itself enforces the timeout of a request. A client waits this much longer for the
+// answer to arrive.
 constexpr milliseconds grace{10'000};
-// Extra time for the answer to a question to all ranks; shorter, because the store itself ends
-// questions on time.
+// The same for a question to all ranks. A short time is enough, because the store ends questions
+// on time.
 constexpr milliseconds ask_grace{1'000};
 constexpr milliseconds fail_patience{2'000};
 constexpr milliseconds farewell_patience{2'000};
 
-// Sends the hello and reads the answer. The store closes the connection silently if the token is wrong.
+// Sends the handshake message (hello) and reads the answer. If the token is wrong, the store closes
+// the connection without an answer.
 void shake_hands(int socket, const Hello& hello, Clock::time_point deadline) {
   net::send_all(socket, encode_frame(Kind::hello, 0, encode(hello)));
   std::array<char, header_bytes> bytes{};
@@ -91,7 +93,7 @@ class SoloStore final : public Store {
       if (!failure_->record(Error(ErrorCode::aborted, fmt::format("rank 0: {}", reason)))) return;
       {
         const std::lock_guard lock(
-            mutex_);  // no get() can be between its check of failure_ and its wait
+            mutex_);  // prevents a wake-up between a get()'s check and its wait
       }
       changed_.notify_all();
       failure_->announce();
@@ -104,7 +106,7 @@ class SoloStore final : public Store {
 
  private:
   std::shared_ptr<Failure> failure_;
-  std::mutex mutex_;  // guards everything below
+  std::mutex mutex_;  // guards all members below
   std::condition_variable changed_;
   std::map<std::string, std::string, std::less<>> values_;
   Answerer answerer_;
@@ -172,6 +174,8 @@ std::vector<std::string> Client::exchange(std::string_view key, std::string_view
 }
 
 std::vector<Answered> Client::ask(std::string_view question, milliseconds timeout) {
+  require(question.size() <= max_value_bytes, "a question of {} bytes; at most {} are allowed",
+          question.size(), max_value_bytes);
   return decode_answers(request(Kind::ask, "", question, timeout));
 }
 
@@ -244,8 +248,8 @@ void Client::fail(std::string_view reason) noexcept {
     }
     std::unique_lock lock(mutex_);
     if (changed_.wait_for(lock, fail_patience, [&] { return broken_.has_value(); })) return;
-    // The store did not react. This rank stops anyway, for the given reason.
-    verdict_.emplace(ErrorCode::aborted, fmt::format("rank {}: {}", rank_, reason));
+    // The store did not confirm the failure. This rank stops anyway, for the given reason.
+    why_closed_.emplace(ErrorCode::aborted, fmt::format("rank {}: {}", rank_, reason));
     ::shutdown(socket_.get(), SHUT_RDWR);
     changed_.wait_for(lock, fail_patience, [&] { return broken_.has_value(); });
   } catch (const std::exception& problem) {
@@ -273,7 +277,7 @@ bool Client::read_frame(Header& header, std::string& body) noexcept {
     net::receive_all(socket_.get(), body);
     return true;
   } catch (const std::exception&) {
-    return false;  // the connection has ended
+    return false;  // sending fails when the connection has ended
   }
 }
 
@@ -291,7 +295,7 @@ void Client::read() {
     }
     const std::lock_guard lock(mutex_);
     const auto found = calls_.find(header.request);
-    if (found == calls_.end()) continue;  // the caller of this request has timed out
+    if (found == calls_.end()) continue;  // ignores a late answer: the caller has timed out
     Call& call = *found->second;
     call.problem = answer.problem;
     call.payload = answer.payload;
@@ -301,7 +305,7 @@ void Client::read() {
   std::unique_lock lock(mutex_);
   const bool leaving = leaving_;
   const Error reason =
-      verdict_.value_or(Error(ErrorCode::peer_lost, "rank 0 (which serves the store) was lost"));
+      why_closed_.value_or(Error(ErrorCode::peer_lost, "rank 0 (which serves the store) was lost"));
   lock.unlock();
   if (!leaving) lose(reason);
 }

@@ -59,13 +59,13 @@ class Client final : public Store {
 
   std::mutex sending_;
   std::mutex answering_;
-  Answerer answerer_;  // guarded by answering_
-  std::mutex mutex_;   // guards everything below
+  Answerer answerer_;  // function that answers questions; guarded by answering_
+  std::mutex mutex_;   // guards all members below
   std::condition_variable changed_;
-  std::map<std::uint64_t, Call*> calls_;  // calls in progress, on the stacks of their callers
+  std::map<std::uint64_t, Call*> calls_;  // requests that wait for an answer
   std::uint64_t next_request_ = 1;
-  std::optional<Error> broken_;   // reason why calls cannot be answered; empty while connected
-  std::optional<Error> verdict_;  // explains a closed connection; if empty, rank 0 was lost
+  std::optional<Error> broken_;      // reason why calls cannot be answered; empty while connected
+  std::optional<Error> why_closed_;  // reported if the connection closes; empty: rank 0 was lost
   bool leaving_ = false;
   std::jthread reader_;
 };

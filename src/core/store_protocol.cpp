@@ -27,7 +27,8 @@ constexpr std::uint32_t last_error_code = static_cast<std::uint32_t>(ErrorCode::
 }  // namespace
 
 Header decode_header(std::string_view bytes) {
-  ATOLL_ASSERT(bytes.size() >= header_bytes, "decode_header: the header is not complete");
+  ATOLL_ASSERT(bytes.size() >= header_bytes,
+               "decode_header: the header of a store message is not complete");
   return {read_little_endian<std::uint32_t>(bytes),
           read_little_endian<std::uint32_t>(bytes.substr(4)),
           read_little_endian<std::uint64_t>(bytes.substr(8))};
@@ -60,7 +61,8 @@ Packer& Packer::text(std::string_view value) {
 
 std::string_view Unpacker::take(std::size_t count) {
   require(count <= bytes_.size() - offset_, ErrorCode::bad_data,
-          "store message: needs {} bytes at offset {} of {}", count, offset_, bytes_.size());
+          "store message: {} bytes expected at offset {}, but the message has {} bytes", count,
+          offset_, bytes_.size());
   const std::string_view result = bytes_.substr(offset_, count);
   offset_ += count;
   return result;
@@ -71,7 +73,7 @@ std::uint32_t Unpacker::number() { return read_little_endian<std::uint32_t>(take
 std::string_view Unpacker::text(std::size_t most) {
   const std::size_t length = number();
   require(length <= most, ErrorCode::bad_data,
-          "store message: text of {} bytes at offset {}; at most {} are allowed", length, offset_,
+          "store message: a text of {} bytes at offset {}; at most {} are allowed", length, offset_,
           most);
   return take(length);
 }
@@ -80,7 +82,7 @@ std::string_view Unpacker::rest() { return take(bytes_.size() - offset_); }
 
 void Unpacker::finish() const {
   require(offset_ == bytes_.size(), ErrorCode::bad_data,
-          "store message: {} bytes too many at offset {}", bytes_.size() - offset_, offset_);
+          "store message: {} bytes are left over at offset {}", bytes_.size() - offset_, offset_);
 }
 
 std::string encode(const Hello& hello) {

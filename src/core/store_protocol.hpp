@@ -25,10 +25,10 @@ constexpr std::size_t max_token_bytes = 256;
 constexpr std::size_t max_key_bytes = 256;
 constexpr std::size_t max_value_bytes = std::size_t{16} << 20;
 constexpr std::size_t max_request_bytes = max_value_bytes + 1024;
-constexpr std::size_t max_answer_bytes = std::size_t{1} << 30;  // room for exchanges of many ranks
+constexpr std::size_t max_answer_bytes = std::size_t{1} << 30;  // enough for values of many ranks
 
 enum class Kind : std::uint32_t {
-  hello = 1,  // kinds up to `reply` are sent by a rank
+  hello = 1,  // ranks send the kinds from `hello` to `reply`
   put = 2,
   get = 3,
   exchange = 4,
@@ -36,7 +36,7 @@ enum class Kind : std::uint32_t {
   farewell = 6,
   ask = 7,
   reply = 8,
-  welcome = 16,  // kinds from here on are sent by the store
+  welcome = 16,  // the store sends the kinds from `welcome` on
   answer = 17,
   refusal = 18,
   failure = 19,
@@ -67,9 +67,9 @@ class Unpacker {
  public:
   explicit Unpacker(std::string_view bytes) : bytes_(bytes) {}
   std::uint32_t number();
-  std::string_view text(std::size_t most);  // returns a view into the input
+  std::string_view text(std::size_t most);  // returns a view into the message
   std::string_view rest();
-  void finish() const;  // throws if unread bytes remain
+  void finish() const;  // throws if the message has unread bytes left
 
  private:
   std::string_view take(std::size_t count);
@@ -88,14 +88,15 @@ struct Hello {
 std::string encode(const Hello& hello);
 Hello decode_hello(std::string_view body);
 
-// The body of all frames of the store: 0 and the result, or an ErrorCode and its message.
+// The body of every frame that the store sends: either 0 and the result, or an ErrorCode and its
+// message.
 struct Answer {
   std::optional<ErrorCode> problem;
   std::string_view payload;
 };
 Answer decode_answer(std::string_view body);
 
-// The result of Kind::ask: what every rank answered, indexed by rank.
+// Encode and decode the answers of all ranks to a question, indexed by rank.
 std::string encode(const std::vector<Answered>& answers);
 std::vector<Answered> decode_answers(std::string_view body);
 

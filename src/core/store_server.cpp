@@ -59,7 +59,7 @@ class Connection {
   int rank_ = -1;
   std::string input_;
   std::deque<std::shared_ptr<const std::string>> output_;
-  std::size_t sent_ = 0;  // bytes of output_.front() already sent
+  std::size_t sent_ = 0;  // bytes of output_.front() that are already sent
 };
 
 bool Connection::receive() {
@@ -94,7 +94,7 @@ void Connection::send(Kind kind, std::uint64_t request, std::optional<ErrorCode>
   output_.push_back(std::make_shared<const std::string>(
       encode_header({length, static_cast<std::uint32_t>(kind), request}) + status));
   if (!body->empty()) output_.push_back(std::move(body));
-  flush();  // serve() notices a closed connection
+  flush();  // if the connection is closed, serve() notices it
 }
 
 bool Connection::flush() {
@@ -128,7 +128,7 @@ Server::Server(ServerOptions options)
       rendezvous_deadline_(Clock::now() + options_.rendezvous_timeout),
       roster_(options_.size),
       table_(roster_, &Server::reply) {
-  if (!wake_) throw Error(ErrorCode::io, "eventfd: no file descriptor for the store");
+  if (!wake_) throw Error(ErrorCode::io, "eventfd failed: no file descriptor for the store");
   thread_ = std::jthread([this] { run(); });
 }
 
@@ -274,7 +274,9 @@ void Server::handle(Connection& connection, const Frame& frame) {
   if (kind >= Kind::put && kind <= Kind::reply && known) {
     return handle_request(connection, kind, frame);
   }
-  throw make_error(ErrorCode::bad_data, "store message of kind {} is not allowed here", frame.kind);
+  throw make_error(ErrorCode::bad_data,
+                   "a store message of kind {} is not allowed at this point of the connection",
+                   frame.kind);
 }
 
 void Server::handle_hello(Connection& connection, const Frame& frame) {

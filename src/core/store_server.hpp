@@ -34,14 +34,14 @@ struct Frame;
 class Server {
  public:
   explicit Server(ServerOptions options);
-  ~Server();  // calls finish() with a patience of 1 s
+  ~Server();  // calls finish(), with a limit of 1 s
 
   // Returns when every rank has left or is lost, at the latest after `patience` (1 s once the job has
   // failed). Ranks that remain are told that the store has ended.
   void finish(std::chrono::milliseconds patience);
 
  private:
-  void run();  // runs in thread_
+  void run();  // main loop of the server's thread
   bool done(net::Clock::time_point now) const;
   net::Clock::time_point next_deadline() const;
   net::Clock::time_point finish_deadline() const;
@@ -66,10 +66,10 @@ class Server {
   ServerOptions options_;
   net::Fd wake_;
   net::Clock::time_point rendezvous_deadline_;
-  std::atomic<net::Clock::rep> finish_deadline_{0};  // deadline of finish(); 0 before it is called
+  std::atomic<net::Clock::rep> finish_deadline_{0};  // when finish() must end; 0 before its call
   Roster roster_;
   Table table_;
-  std::list<Connection> connections_;  // oldest first; a list keeps the addresses of its elements
+  std::list<Connection> connections_;  // ordered by age; a list never moves its elements
   std::optional<Error> failure_;
   net::Clock::time_point failed_at_;
   std::jthread thread_;

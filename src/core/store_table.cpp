@@ -97,8 +97,9 @@ void Table::complete(const Round& round) {
   if (round.bytes + 4 > max_answer_bytes) {
     for (const Round::Entry& entry : round.entries) {
       reply_(entry.waiter, ErrorCode::invalid_argument,
-             shared(fmt::format("an exchange of {} bytes in total; at most {} are allowed",
-                                round.bytes, max_answer_bytes)));
+             shared(fmt::format(
+                 "an exchange of {} bytes in total is too large; at most {} are allowed",
+                 round.bytes, max_answer_bytes)));
     }
     return;
   }

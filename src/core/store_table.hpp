@@ -51,7 +51,7 @@ class Roster {
 // Returns "a, b, c"; a long list is cut to 16 names and a count of the others.
 std::string list_of(const std::vector<std::string>& names);
 
-// A request that is answered later.
+// A request of a rank that the store cannot answer yet, such as a get() of an unknown key.
 struct Waiter {
   Connection* connection = nullptr;
   std::uint64_t request = 0;
@@ -96,7 +96,7 @@ class Table {
   // A question from one rank to all ranks.
   struct Poll {
     Waiter waiter;
-    std::vector<std::optional<std::string>> answers;  // answers so far, indexed by rank
+    std::vector<std::optional<std::string>> answers;  // answers that have arrived, indexed by rank
   };
 
   void complete(const Round& round);
@@ -109,7 +109,7 @@ class Table {
   const Roster& roster_;
   Reply reply_;
   std::unordered_map<std::string, Body> values_;
-  std::map<std::string, std::vector<Waiter>> waiting_;  // requests that wait for a key
+  std::map<std::string, std::vector<Waiter>> waiting_;  // get requests that wait for a key, by key
   std::map<std::string, Round> rounds_;
   std::map<std::uint64_t, Poll> polls_;
   std::uint64_t next_poll_ = 1;

@@ -13,7 +13,7 @@ constexpr std::uint32_t f32_magnitude = 0x7fff'ffff;
 // f16 has 10 instead of 23 bits of mantissa, and an exponent bias of 15 instead of 127.
 constexpr int f16_shift = 13;
 constexpr std::uint32_t f16_rebias = (127 - 15) << 23;
-constexpr std::uint32_t f16_overflow = 0x477f'f000;  // 65520, halfway from the largest f16 to 2^16
+constexpr std::uint32_t f16_overflow = 0x477f'f000;  // 65520, midpoint of the largest f16 and 2^16
 constexpr std::uint32_t f16_normal = 0x3880'0000;    // 2^-14, the smallest normal f16
 
 }  // namespace

@@ -156,7 +156,7 @@ struct World::Impl {
   std::unique_ptr<store::Server> server;  // serves the store; exists only on rank 0
   std::unique_ptr<store::Store> store;
 
-  std::mutex mutex;  // guards everything below
+  std::mutex mutex;  // guards all members below
   std::map<std::string, std::uint64_t, std::less<>> tickets;
   std::vector<std::function<void(bool)>> exit_callbacks;
   std::shared_ptr<void> companion;
@@ -195,8 +195,8 @@ void World::Impl::leave() noexcept {
 
 void World::Impl::stay_alone() {
   store = store::make_solo_store(failure);
-  // Computed before the struct: if the initialiser of its last member throws, g++ 12 destroys the other
-  // members twice.
+  // The addresses are computed before the braces below. If they were the last initialiser in braces
+  // and threw, g++ 12 would destroy the other members twice.
   std::vector<std::string> addresses = net::rail_addresses(config.interface);
   std::string host_id = own_host_id(config);
   place({encode({{net::host_name(), std::move(host_id), {}},
@@ -268,7 +268,7 @@ World::World(World&&) noexcept = default;
 World& World::operator=(World&& other) noexcept {
   World old(std::move(other));
   std::swap(impl_, old.impl_);
-  return *this;  // the destructor of `old` leaves the job
+  return *this;  // leaves the job of the overwritten World
 }
 World::~World() {
   if (impl_) impl_->leave();

@@ -42,7 +42,7 @@ class EventBackend {
 class StampBackend {
  public:
   virtual ~StampBackend() = default;
-  virtual std::optional<std::int64_t> ns() const = 0;  // time on the steady clock, once known
+  virtual std::optional<std::int64_t> ns() const = 0;  // empty until the time is known
 };
 
 inline std::int64_t steady_ns() {
@@ -65,7 +65,7 @@ class ClockStamp final : public StampBackend {
 
 class StreamBackend {
  public:
-  virtual ~StreamBackend() = default;  // waits for all enqueued work
+  virtual ~StreamBackend() = default;  // waits until all enqueued work is done
   virtual void enqueue(std::function<void()> work) = 0;
   virtual void copy(void* dst, const void* src, std::size_t bytes) = 0;
   virtual void fill(void* dst, std::byte value, std::size_t bytes) = 0;
@@ -79,9 +79,9 @@ class StreamBackend {
   virtual void wait(std::shared_ptr<EventBackend> event, WaitReason reason) = 0;
   virtual void synchronize() = 0;
   virtual std::chrono::nanoseconds exposed_communication() const = 0;
-  virtual void* native() noexcept = 0;  // cudaStream_t on a GPU; null on the host
-  // Names, for profilers, the work that the host enqueues here until end_range() is called with the
-  // returned number.
+  virtual void* native() noexcept = 0;  // returns the cudaStream_t on a GPU, and null on the host
+  // Starts a range that names, for profilers, the work that the host enqueues on this stream. The
+  // range ends when end_range() is called with the returned number.
   virtual std::uint64_t begin_range([[maybe_unused]] const Label& label) { return 0; }
   virtual void end_range([[maybe_unused]] std::uint64_t number) noexcept {}
 
@@ -111,7 +111,8 @@ class Range {
   std::uint64_t number_;
 };
 
-// Counts the allocated bytes of a device, and the largest number so far. Any thread may call.
+// Counts the allocated bytes of a device, and the largest number so far. Any thread may call any
+// function.
 class AllocationCount {
  public:
   // A negative number of bytes means that memory was freed.

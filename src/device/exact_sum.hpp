@@ -27,10 +27,11 @@ class ExactSum {
     return bits & ~(std::uint64_t{1} << 63);
   }
 
-  // `largest` is the largest bits() of all values that will be added.
+  // `largest` must be the largest result of bits() for all values that will be added.
   ATOLL_ANYWHERE explicit ExactSum(std::uint64_t largest) : largest_(largest) {}
 
-  // Adds the value with these bits(). At most 2^28 - 1 values may be added, all of them finite.
+  // Adds the value for which bits() returned this pattern. At most 2^28 - 1 values may be added,
+  // all of them finite.
   ATOLL_ANYWHERE void add(std::uint64_t value) {
     const std::uint64_t digits = digits_of(value);
     const int shift = exponent(value) - exponent(largest_) + spare;
@@ -60,7 +61,7 @@ class ExactSum {
   }
 
  private:
-  static constexpr int spare = 47;  // 128 - 53 - 47 = 28 bits remain for carries
+  static constexpr int spare = 47;  // leaves 128 - 53 - 47 = 28 bits for carries
   static constexpr int infinite = 0x7ff, bias = 1075;
 
   // Biased exponent of the last bit; subnormal values share that of the smallest normal values.

@@ -14,9 +14,9 @@ namespace atoll_v1::atoll {
 inline constexpr std::uint64_t norm_block = 4096;
 
 struct AdamWStep {
-  View weights;           // f32 master shard
-  ConstView gradient;     // f32 gradient shard
-  View moment1, moment2;  // f32 moments, or both bf16
+  View weights;           // master shard of the weights, in f32
+  ConstView gradient;     // gradient shard, in f32
+  View moment1, moment2;  // first and second moments; both f32 or both bf16
   View weights_low;       // optional bf16 copy of the weights; count 0 if there is no copy
   float learning_rate, beta1, beta2, epsilon, weight_decay;
   // Device address of the number of steps t, this step included, for the bias corrections 1 - beta^t.

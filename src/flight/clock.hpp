@@ -24,16 +24,16 @@ class FlightClock {
     return steady_ns();
   }
 
-  // Readings of both clocks at one moment.
+  // Readings of the tick counter and of the steady clock at the same moment.
   struct Point {
     std::int64_t ticks = 0;
     std::int64_t ns = 0;
   };
   // Converts ticks to ns of the steady clock. The rate is measured between the creation of the
-  // clock and the creation of the scale, so stamps from that interval stay inside it.
+  // clock and the creation of the scale. Ticks from that interval give times in that interval.
   struct Scale {
     Point first;
-    Point last;  // reading at the creation of the scale
+    Point last;  // reading of both clocks when the scale was created
     std::int64_t ns(std::int64_t ticks) const noexcept;
   };
   Scale scale() const noexcept { return {start_, look()}; }

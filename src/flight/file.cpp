@@ -23,12 +23,12 @@ using Ordered = nlohmann::ordered_json;
 using Json = nlohmann::json;
 
 constexpr int version = 1;
-constexpr int entry_depth = 2;  // nesting depth of an object in one of the lists
+constexpr int entry_depth = 2;  // depth of the entries of a list in the JSON document
 constexpr int max_depth = 4;
 constexpr std::int64_t most_int64 = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t most_int = std::numeric_limits<int>::max();
 constexpr std::int64_t most_rank = static_cast<std::int64_t>(max_flight_ranks) - 1;
-// Names of the states in a flight file, indexed by FlightState.
+// Names of the states of operations in a flight file, indexed by FlightState.
 constexpr std::array<std::string_view, 4> states = {"enqueued", "started", "completed", "failed"};
 
 // Calls field(key, value) for each field of an object, in the order of the file. For a number that is
@@ -111,7 +111,7 @@ class Reader {
   // The functions below read the value of the field `key`.
   void read(const Json& json, const char* key, std::string& value) const;
   void read(const Json& json, const char* key, bool& value) const {
-    if (!json.is_boolean()) bad_here("{} is not true or false", key);
+    if (!json.is_boolean()) bad_here("field {} is not true or false", key);
     value = json.get<bool>();
   }
   void read(const Json& json, const char* key, FlightState& value) const {
@@ -123,7 +123,7 @@ class Reader {
   }
   void read(const Json& json, const char* key, std::vector<int>& ranks) const {
     if (!json.is_array() || json.empty() || json.size() > max_flight_ranks) {
-      bad_here("{} is not a list of 1 to {} numbers", key, max_flight_ranks);
+      bad_here("field {} is not a list of 1 to {} numbers", key, max_flight_ranks);
     }
     for (const Json& rank : json) read(rank, key, ranks.emplace_back(), 0, most_int);
   }
@@ -142,7 +142,7 @@ class Reader {
   std::string_view text_;
   std::string_view file_;
   const char* reached_;
-  std::string section_;  // key of the list that is being read
+  std::string section_;  // key of the JSON list that is being read
   FlightLog log_;
 };
 
@@ -150,15 +150,15 @@ void Reader::read(const Json& json, const char* key, std::string& value) const {
   if (!json.is_string()) bad_here("{} is not a string", key);
   value = json.get<std::string>();
   if (value.size() > max_flight_text) {
-    bad_here("{} has {} bytes; at most {} are allowed", key, value.size(), max_flight_text);
+    bad_here("field {} has {} bytes; at most {} are allowed", key, value.size(), max_flight_text);
   }
   const bool printable =
       std::ranges::none_of(value, [](char c) { return static_cast<unsigned char>(c) < ' '; });
   if (!printable) bad_here("{} has control characters", key);
 }
 
-// Callback of the parser for every event. It consumes the entries of the lists and returns false
-// for them, so that the parser does not keep them.
+// The JSON parser calls this function for every event. The function reads each entry of a list and
+// then returns false, so that the parser does not keep the entry.
 bool Reader::examine(int depth, Json::parse_event_t event, Json& value) {
   if (depth > max_depth) bad_here("nested too deeply");
   if (event == Json::parse_event_t::key && depth == 1) section_ = value.get<std::string>();
@@ -196,8 +196,8 @@ void Reader::read_head(const Json& head) {
   if (log_.rank >= log_.size) bad_here("rank is not from 0 to {}", log_.size - 1);
   for (const char* list : {"communicators", "operations"}) {
     const Json& value = field(head, list);
-    // examine() has consumed every object, so the list must be empty.
-    if (!value.is_array() || !value.empty()) bad_here("{} is not a list of objects", list);
+    // examine() has read and removed every object, so only other values can be left in the list.
+    if (!value.is_array() || !value.empty()) bad_here("field {} is not a list of objects", list);
   }
 }
 
@@ -211,7 +211,7 @@ void Reader::check() const {
   for (const FlightCommunicator& communicator : log_.communicators) {
     if (std::ranges::any_of(communicator.ranks, [&](int r) { return r >= log_.size; }) ||
         communicator.ranks[static_cast<std::size_t>(communicator.rank)] != log_.rank) {
-      bad_here("the ranks of communicator {} are not those of rank {} of {}", communicator.id,
+      bad_here("communicator {} does not contain rank {} of {} at its own position", communicator.id,
                log_.rank, log_.size);
     }
   }
@@ -222,7 +222,7 @@ FlightLog Reader::read() {
     bad(0, "the file has {} bytes; at most {} are allowed", text_.size(), max_flight_bytes);
   }
   auto bytes = std::views::transform(text_, [this](const char& byte) {
-    reached_ = &byte + 1;  // how far the parser has read
+    reached_ = &byte + 1;  // end of the text that was read so far
     return byte;
   });
   Json head;
@@ -266,7 +266,7 @@ std::string to_json(const FlightLog& log) {
     return text;
   };
   std::string text = dumped({{"atoll_flight", version}}, log);
-  text.pop_back();  // removes the closing brace; the lists follow, one entry per line
+  text.pop_back();  // removes the closing brace, because the lists follow
   return fmt::format("{},\n  \"communicators\":[{}],\n  \"operations\":[{}]}}\n", text,
                      list(log.communicators), list(log.operations));
 }

@@ -61,8 +61,8 @@ Flight::Flight(World& world)
     signal_ = std::make_unique<FlightSignal>(event_.get(), signalled);
     thread_ = std::jthread([this] { serve(); });
   }
-  // Only notes the failure for the thread that writes the file, because a slow disk must not delay
-  // the abort of waiting operations.
+  // The callback only passes the failure to the thread that writes the flight file, because a slow
+  // disk must not delay the abort of waiting operations.
   subscription_ = world.on_failure([this](const Error& error) {
     {
       const std::lock_guard lock(mutex_);

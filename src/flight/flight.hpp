@@ -32,7 +32,8 @@ class FlightSignal {
 
 class Flight {
  public:
-  // The recorder of the World, created at the first call and destroyed with the World.
+  // Returns the flight recorder of the World. The first call creates it; it is destroyed with the
+  // World.
   static std::shared_ptr<Flight> of(World& world);
 
   explicit Flight(World& world);
@@ -49,7 +50,7 @@ class Flight {
   void await_written();
 
  private:
-  void serve();  // runs in thread_, which exists only when Config::flight is set
+  void serve();  // main loop of thread_, which exists only when Config::flight is set
   void wake(std::uint64_t value) const noexcept;
 
   const int rank_;
@@ -57,12 +58,12 @@ class Flight {
   const std::string host_;
   const std::string path_;  // path of the flight file; empty when no file is written
   FlightRecorder recorder_;
-  mutable std::mutex mutex_;  // guards the members below, up to writing_
+  mutable std::mutex mutex_;  // guards the members between this one and writing_
   std::condition_variable changed_;
   std::string failure_;
   bool failure_written_ = false;
   bool ending_ = false;
-  std::mutex writing_;  // held while the file is written
+  std::mutex writing_;  // held while the flight file is written
   net::Fd event_;
   std::unique_ptr<FlightSignal> signal_;
   std::jthread thread_;

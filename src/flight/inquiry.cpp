@@ -20,11 +20,11 @@ namespace atoll_v1::atoll {
 namespace {
 
 constexpr std::chrono::milliseconds patience{2'000};
-constexpr std::int64_t looked_back = 32;  // number of collectives in an answer
+constexpr std::int64_t looked_back = 32;  // largest number of collectives in an answer
 
 using How = store::Answered::How;
 
-// Ranks by their kind of answer, in ascending order.
+// Logs of the ranks that answered a question, and the ranks that did not, in ascending order.
 struct Answers {
   std::vector<FlightLog> logs;
   std::vector<int> silent;    // ranks that did not answer in time
@@ -59,7 +59,7 @@ InquiryResult find(const Answers& sorted, const InquirySubject& subject) {
   std::vector<std::string> sentences;
   std::vector<FlightView> views;
   for (const FlightLog& log : sorted.logs) views.push_back(view_of(log, subject.communicator));
-  // A silent rank explains why the others wait, so their progress is of no interest then.
+  // If a rank did not answer, the others wait for that rank, so their progress is not described.
   const auto views_are =
       sorted.silent.empty() && sorted.departed.empty() ? Views::all : Views::some;
   if (subject.collective >= 0) {
@@ -81,8 +81,9 @@ InquiryResult find(const Answers& sorted, const InquirySubject& subject) {
   }
   if (!sorted.silent.empty()) {
     sentences.push_back(
-        fmt::format("{} not answer (the process is stopped or its host unreachable)",
-                    ranks_text(sorted.silent) + (sorted.silent.size() == 1 ? " does" : " do")));
+        fmt::format("{} (its process is stopped, or its host is unreachable)",
+                    ranks_text(sorted.silent) +
+                        (sorted.silent.size() == 1 ? " does not answer" : " do not answer")));
   }
   if (!sorted.departed.empty()) {
     sentences.push_back(ranks_text(sorted.departed) +
@@ -102,10 +103,10 @@ std::optional<InquiryResult> inquire(World& world, const InquirySubject& subject
     if (world.failure()) return std::nullopt;
     if (error.code() == ErrorCode::timeout) {
       return InquiryResult{false,
-                           "rank 0, which serves the store, does not answer (the process is "
-                           "stopped or its host unreachable)"};
+                           "rank 0, which serves the store, does not answer (its process is "
+                           "stopped, or its host is unreachable)"};
     }
-    log::error("cannot ask the other ranks: {}", error.what());
+    log::error("cannot ask the other ranks what they were doing: {}", error.what());
     return std::nullopt;
   }
 }
@@ -135,6 +136,7 @@ std::string answer_inquiry(FlightLog log, std::string_view question) {
   }
   log.communicators = std::move(communicators);
   log.operations = std::move(operations);
+  log.failure.clear();  // the rank that asks knows the failure, and the text can be long
   return to_json(log);
 }
 

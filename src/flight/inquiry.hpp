@@ -16,11 +16,11 @@ namespace atoll_v1::atoll {
 struct InquirySubject {
   std::string communicator;      // id of the communicator
   std::vector<int> ranks;        // ranks of the World to ask
-  std::int64_t collective = -1;  // number among the communicator's collectives; -1 for messages
+  std::int64_t collective = -1;  // number of the collective; -1 for send and recv
 };
 
 struct InquiryResult {
-  bool disagreed = false;  // the ranks called different collectives
+  bool disagreed = false;  // true when the ranks called different collectives
   std::string text;        // empty when the ranks reported nothing of interest
 };
 
@@ -28,7 +28,8 @@ struct InquiryResult {
 // has failed meanwhile. Ranks that ask about the same collective get the same result.
 std::optional<InquiryResult> inquire(World& world, const InquirySubject& subject);
 
-// The answer of this rank: the part of its log that the question is about, as JSON.
+// Returns this rank's answer to a question: the part of its log that the question is about, as
+// JSON.
 std::string answer_inquiry(FlightLog log, std::string_view question);
 
 }  // namespace atoll_v1::atoll

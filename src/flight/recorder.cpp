@@ -62,8 +62,8 @@ std::uint64_t FlightRecorder::enqueue(FlightTrack& track, std::span<const Flight
     const auto ordinal = message ? -1 : static_cast<std::int64_t>(collectives++);
     Slot& entry = slot(number);
     if (claim(entry, number)) {
-      // The stores release and the loads of readers acquire, so a reader that sees a field of this
-      // operation also sees that the slot was claimed for it.
+      // Fields are stored with release order and loaded with acquire order. A reader that sees a
+      // field of this operation therefore also sees that this operation has claimed the slot.
       entry.sequence.store(sequence, memory_order_release);
       entry.collective.store(ordinal, memory_order_release);
       entry.count.store(call.count, memory_order_release);
@@ -87,8 +87,8 @@ std::uint64_t FlightRecorder::enqueue(FlightTrack& track, std::span<const Flight
   return first;
 }
 
-// An entry that is overwritten between the check and the store may hold a wrong time, until its own
-// operation stores the right one.
+// If another operation takes the slot between the check of its number and the store of the time,
+// the slot has a wrong time until that operation stores its own.
 void FlightRecorder::advance(std::uint64_t first, std::size_t n,
                              std::atomic<std::int64_t> Slot::*time, FlightState state) noexcept {
   const std::int64_t now = clock_.ticks();
@@ -109,8 +109,8 @@ void FlightRecorder::started(std::uint64_t number, std::size_t n) noexcept {
 void FlightRecorder::completed(FlightTrack& track, std::uint64_t number, std::size_t n,
                                std::uint64_t collectives) noexcept {
   advance(number, n, &Slot::finished, FlightState::completed);
-  // Operations of a communicator complete one after the other, so no other thread updates its
-  // counters.
+  // Operations of a communicator complete one after the other, so only one thread at a time updates
+  // the counters of the communicator.
   track.completed.store(track.completed.load(memory_order_relaxed) + n, memory_order_relaxed);
   track.collectives_completed.store(
       track.collectives_completed.load(memory_order_relaxed) + collectives, memory_order_relaxed);
@@ -159,7 +159,7 @@ std::optional<std::pair<FlightOperation, std::uint32_t>> FlightRecorder::read(co
     const std::uint32_t track = entry.track.load(memory_order_acquire);
     if (entry.word.load(memory_order_acquire) == word) return std::pair(operation, track);
   }
-  return std::nullopt;  // the slot changes all the time, so no rank hangs in this operation
+  return std::nullopt;  // the slot keeps changing, so its operation does not hang
 }
 
 FlightLog FlightRecorder::snapshot() const {
@@ -178,7 +178,8 @@ FlightLog FlightRecorder::snapshot() const {
   for (const auto& track : tracks_) {
     FlightCommunicator& communicator = log.communicators.emplace_back(track->description);
     communicator.closed = track->closed;
-    // Completed counts are read first, so that they never exceed the enqueued counts.
+    // The numbers of completed operations are read first, so that they never exceed the numbers of
+    // enqueued operations.
     communicator.completed = track->completed;
     communicator.collectives_completed = track->collectives_completed;
     communicator.enqueued = track->enqueued;

@@ -30,17 +30,17 @@ namespace atoll_v1::atoll {
 // The fields of an operation that are recorded when it is called.
 struct FlightCall {
   std::int32_t kind;    // kind as numbered in plugin.h, such as ATOLL_ALL_GATHER
-  std::uint64_t count;  // number of elements
+  std::uint64_t count;  // number of elements of the operation
   DType dtype;
   ReduceOp op = ReduceOp::sum;
-  int peer = 0;               // root, or the other rank of a message
-  std::int32_t part_of = -1;  // kind that the user called; -1 when the user called this operation
+  int peer = 0;               // root of a collective, or other rank of a send or recv
+  std::int32_t part_of = -1;  // kind of the collective that this call is a part of; else -1
 };
 
-// One communicator of this rank. Its operations are enqueued by one caller at a time.
+// The recorder's data of one communicator of this rank. One caller at a time enqueues operations.
 struct FlightTrack {
   std::uint32_t id = 0;
-  FlightCommunicator description;  // fixed properties; the counters below replace its counts
+  FlightCommunicator description;  // id, name and ranks; its counts are unused
   std::atomic<std::uint64_t> enqueued{0};
   std::atomic<std::uint64_t> completed{0};
   std::atomic<std::uint64_t> collectives_enqueued{0};
@@ -50,16 +50,16 @@ struct FlightTrack {
 
 class FlightRecorder {
  public:
-  // Adds the track of a new communicator. Tracks of closed communicators are kept until there are
-  // max_flight_communicators tracks; then each new one replaces the oldest closed one.
+  // Starts recording a new communicator. Closed communicators are remembered until there are
+  // max_flight_communicators in all; then each new one replaces the oldest closed one.
   std::shared_ptr<FlightTrack> open(FlightCommunicator description);
 
-  // Returns the number of the first operation; the others follow it. `sequence` is the number of
-  // the first one on its communicator.
+  // Records calls, and returns the number of the first one; the others get the next numbers.
+  // `sequence` is the number of the first call among the calls of its communicator.
   std::uint64_t enqueue(FlightTrack& track, std::span<const FlightCall> calls,
                         std::uint64_t sequence) noexcept;
-  // Update the state of `n` operations, from `number` on. `collectives` is the number of
-  // collectives among them; the others are send and recv.
+  // Record that `n` operations have started or completed, from operation `number` on. `collectives`
+  // is the number of collectives among them; the others are send and recv.
   void started(std::uint64_t number, std::size_t n) noexcept;
   void completed(FlightTrack& track, std::uint64_t number, std::size_t n,
                  std::uint64_t collectives) noexcept;
@@ -80,7 +80,7 @@ class FlightRecorder {
     std::atomic<std::int16_t> part_of{-1};
     std::atomic<std::int16_t> dtype{0};
     std::atomic<std::int16_t> op{0};
-    std::atomic<std::int64_t> enqueued{0};  // time of the call, in ticks like the next two times
+    std::atomic<std::int64_t> enqueued{0};  // time of the call in ticks
     std::atomic<std::int64_t> started{0};
     std::atomic<std::int64_t> finished{0};
   };
@@ -89,16 +89,16 @@ class FlightRecorder {
   static bool claim(Slot& entry, std::uint64_t number) noexcept;
   void advance(std::uint64_t first, std::size_t n, std::atomic<std::int64_t> Slot::*time,
                FlightState state) noexcept;
-  // Returns the operation in a slot, with its times in ticks, and the id of its track.
+  // Returns the operation in a slot, with times in ticks, and the id of its communicator's track.
   static std::optional<std::pair<FlightOperation, std::uint32_t>> read(const Slot& slot);
 
   const FlightClock clock_;
   std::atomic<std::uint64_t> next_{0};
   std::array<Slot, flight_capacity> slots_;
-  mutable std::mutex mutex_;  // guards everything below
+  mutable std::mutex mutex_;  // guards all members below
   std::vector<std::shared_ptr<FlightTrack>> tracks_;
   std::uint32_t next_track_ = 0;
-  std::vector<std::pair<std::uint64_t, std::string>> errors_;  // operation number and error text
+  std::vector<std::pair<std::uint64_t, std::string>> errors_;  // failed operation and error text
 };
 
 }  // namespace atoll_v1::atoll

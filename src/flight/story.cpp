@@ -9,7 +9,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-constexpr std::size_t most_told = 8;  // number of sentences or calls after which the rest is cut
+constexpr std::size_t most_told = 8;  // largest number of sentences or calls in a text
 
 bool is_message(const FlightOperation& operation) { return operation.collective < 0; }
 
@@ -44,7 +44,8 @@ std::vector<CallOfRanks> calls_at(const std::vector<FlightView>& views, std::int
   return calls;
 }
 
-// Describes how far the ranks that called the collective are, grouped by state.
+// Describes how far a collective is on the ranks that called it. Ranks in the same state are listed
+// together.
 std::vector<std::string> progress(const std::vector<FlightView>& views, std::int64_t collective,
                                   std::string_view name) {
   std::map<FlightState, std::vector<int>> ranks_in;
@@ -62,7 +63,7 @@ std::vector<std::string> progress(const std::vector<FlightView>& views, std::int
         view.running
             ? fmt::format("which waits for {} of communicator {}", call_text(*view.running),
                           view.log->communicators[view.running->communicator].name)
-            : "but its stream has not reached it"));
+            : "but its stream has not reached this operation"));
   }
   const auto add = [&](FlightState state, std::string_view one, std::string_view all) {
     const std::vector<int>& ranks = ranks_in[state];

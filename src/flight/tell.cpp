@@ -1,4 +1,4 @@
-// tell_flight: explains the logs of a job to a person.
+// Implements tell_flight(), which explains the logs of a job to people.
 #include <fmt/format.h>
 
 #include <algorithm>

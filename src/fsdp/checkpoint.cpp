@@ -27,7 +27,8 @@ constexpr std::string_view format_name = "atoll-checkpoint";
 constexpr int format_version = 2;
 constexpr std::uintmax_t max_index_bytes = 256 << 20;
 constexpr int max_index_depth = 8;
-constexpr std::uint64_t max_steps = std::uint64_t{1} << 53;  // doubles are exact up to this integer
+// Maximum number of steps in a checkpoint: a double represents every integer up to 2^53 exactly.
+constexpr std::uint64_t max_steps = std::uint64_t{1} << 53;
 
 template <class... Args>
 Error bad(const fs::path& file, fmt::format_string<Args...> text, Args&&... args) {
@@ -361,7 +362,7 @@ std::map<std::string, std::string> load(const fs::path& wanted, Engine& engine,
   try {
     together(EngineAccess::setup(engine).world, read);
   } catch (...) {
-    engine.refresh();  // some masters may be newer than the copies that compute reads
+    engine.refresh();  // some master parameters may be newer than the copies that compute reads
     throw;
   }
   engine.refresh();

@@ -67,14 +67,16 @@ class Estimator {
     return 1;
   }
 
-  // Returns the sum of the categories of MemoryPlan, without padding.
+  // Returns the bytes that a rank needs, without padding. The terms correspond to the categories of
+  // MemoryPlan, such as moments and gradients.
   std::uint64_t bytes(const StrategyRule& rule, std::uint64_t shards) const {
     const Options& options = q_.options;
     const std::uint64_t low = size_of(options.precision.param);
     const std::uint64_t shard = (trained() + shards - 1) / shards;
     std::uint64_t sum = q_.activation_bytes + shard * q_.moment_bytes;
-    // Resident parameters, which stay unsharded between passes, contain every master that has the
-    // compute dtype. The masters of frozen parameters always have the compute dtype.
+    // Resident parameters, which stay unsharded between passes, contain every master parameter that
+    // has the compute dtype. The master parameters of frozen parameters always have the compute
+    // dtype.
     if (!rule.resident || options.precision.param != DType::f32) sum += shard * master_size;
     if (!rule.resident) sum += q_.frozen * low / shards;
     if (rule.resident) {
@@ -119,14 +121,15 @@ class Estimator {
     return 0;
   }
 
-  // Returns the time of one collective per unit over all ranks, in two levels: inside the shard
-  // groups, then across them.
+  // Returns the time of collectives over all ranks that move `bytes` bytes, one collective per
+  // unit. They run in two levels: inside the shard groups, then across them.
   double world_leg(double bytes) const {
     return leg(bytes, q_.mesh.shard, shard_) +
            leg(bytes / q_.mesh.shard, q_.mesh.replicate, replicate_);
   }
-  // Returns the time to gather every unit once over the inner groups. If an inner group spans
-  // several shard groups, its slower links set the time of all ranks.
+  // Returns the time to gather every unit once over the inner groups, which are groups of
+  // Options::inner_shards ranks. If an inner group spans several shard groups, its slower links set
+  // the time of all ranks.
   double inner_leg(double bytes) const {
     const int ranks = q_.options.inner_shards, shard = q_.mesh.shard;
     if (shard % ranks != 0 && ranks % shard != 0) return leg(bytes, ranks, replicate_);
@@ -192,7 +195,7 @@ std::string explain(const StrategyQuestion& q, const std::vector<StrategyEstimat
         "{}: no strategy fits in {}; this strategy needs the least memory, {} per rank",
         name(taken.strategy), room, size_text(taken.bytes));
   }
-  std::string text = fmt::format("{}: {} of communication per step and {} per rank{}",
+  std::string text = fmt::format("{}: a step communicates for {} and needs {} per rank{}",
                                  name(taken.strategy), time_of(taken), size_text(taken.bytes),
                                  q.memory_bytes > 0 ? " of " + room : ", memory limit unknown");
   if (const auto* next = fastest(all, taken.strategy)) {

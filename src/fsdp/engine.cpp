@@ -20,8 +20,8 @@ std::uint64_t hash_name(std::string_view unit, std::string_view param) {
   return fnv1a(param, fnv1a("/", fnv1a(unit)));
 }
 
-// Fills memory of another type than f32 with normal numbers. Generates the numbers in f32 in small
-// pieces, which limits the scratch memory.
+// Fills memory of a type other than f32 with normally distributed random numbers. Generates the
+// numbers in f32 in small pieces, which limits the scratch memory.
 void fill_narrow(const Device& device, Stream& stream, View values, NormalFill fill) {
   constexpr std::uint64_t most = 1 << 16;
   const Buffer wide = device.allocate(std::min(most, values.count) * sizeof(float));
@@ -112,7 +112,8 @@ void Engine::freeze(const std::vector<std::string>& order) {
   }
   std::vector<UnitSize> sizes;
   for (const auto& unit : setup.units) {
-    if (!used[sizes.size()]) throw invalid("freeze: unit {} is not in the order", unit->name());
+    if (!used[sizes.size()])
+      throw invalid("freeze: unit {} does not occur in the declared order", unit->name());
     sizes.push_back(state_of(*unit).size);
   }
   setup.plan =
@@ -223,7 +224,7 @@ void Engine::assign(const std::function<void(const Segment&, std::span<float>)>&
       stream.synchronize();  // the copy must end before the next segment overwrites `stored`
     }
   } catch (...) {
-    refresh();  // some masters may be newer than the copies that compute reads
+    refresh();  // some master parameters may be newer than the copies that compute reads
     throw;
   }
   refresh();

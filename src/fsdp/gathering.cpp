@@ -85,7 +85,7 @@ void Gathering::reshard(Stream& compute, std::size_t position) {
 }
 
 Event Gathering::cancel(Stream& compute) {
-  // Gathers for which compute has not waited may still be reading the masters.
+  // Gathers for which compute has not waited may still be reading the master parameters.
   for (std::size_t index = 0; index < next_; ++index) compute.wait(gathered_[index]);
   for (const UnitParameters& unit : units_) compute.wait(unit.gathered);
   for (std::size_t slot = 0; slot < slots_.size(); ++slot) empty(compute, slot);
@@ -95,8 +95,9 @@ Event Gathering::cancel(Stream& compute) {
   return ended;
 }
 
-// Gathers all stale resident units, which then stay unsharded between passes. Gathers them in the
-// order of use, so that compute can begin with the first unit while others are gathered.
+// Gathers every resident unit (a unit that stays unsharded between passes) for which the unsharded
+// copy is older than the master parameters. Gathers them in the order of use, so that compute can
+// begin with the first unit while others are gathered.
 void Gathering::gather_resident() {
   for (const std::size_t index : plan_.sequence) {
     const UnitState& unit = setup_.state(index);
@@ -130,17 +131,18 @@ bool Gathering::is_in_slot(const Unshard& unshard) const {
   return slot.content == unshard.unit && !slot.stale;
 }
 
-// Returns true if the unit is used again before another unit needs its slot: in backward, or in the
-// next micro batch, because forward begins with the units with which backward ends.
+// Returns true if the unit is used again before another unit needs its slot (buffer for an
+// unsharded unit): in backward, or in the next micro batch, because forward begins with the units
+// with which backward ends.
 bool Gathering::is_used_again(std::size_t index) const {
   if (!is_training()) return false;
   const bool at_end = plan_.mirror_of(index) < slots_.size();
   return plan_.unshards[index].stays_unsharded || (at_end && pass_.micro + 1 < pass_.of);
 }
 
-// Returns true if the gather may be enqueued, which requires that its slot is free. A gather for
-// backward must also follow the end of the unit's forward if forward saves an inner shard or the
-// unit stays unsharded until backward.
+// Returns true if the gather may be enqueued, which requires that its slot (buffer for an unsharded
+// unit) is free. A gather for backward must also follow the end of the unit's forward if forward
+// saves an inner shard, from which backward gathers, or if the unit stays unsharded until backward.
 bool Gathering::may_gather(std::size_t index) const {
   const Unshard& unshard = plan_.unshards[index];
   const std::size_t mirror = plan_.mirror_of(index);
@@ -176,9 +178,9 @@ void Gathering::gather(std::size_t index) {
   slot.stale = false;
 }
 
-// Gathers one bucket into `unsharded`. The source is the compute copy or, if there is none, the
-// master. A master of another dtype is first cast to the dtype of compute, in this rank's part of
-// `unsharded`.
+// Gathers one bucket into `unsharded`. The source is the compute copy of this rank's parameters or,
+// if there is none, the master parameters. Master parameters of another dtype are first cast to the
+// dtype of compute, in this rank's part of `unsharded`.
 void Gathering::gather_bucket(const UnitState& unit, const UnitBucket& bucket, View unsharded,
                               const Event& after) {
   ConstView mine = bucket.compute_copy.count > 0 ? bucket.compute_copy : bucket.master;
@@ -194,7 +196,8 @@ void Gathering::gather_bucket(const UnitState& unit, const UnitBucket& bucket, V
   traffic_.shard_bytes += unsharded.bytes();
 }
 
-// Copies this rank's inner shard out of the slot. The slot is free after the copy.
+// Copies this rank's inner shard, from which backward gathers the unit, out of the slot (buffer for
+// an unsharded unit). The slot is free after the copy.
 void Gathering::save_inner_shard(std::size_t index, std::size_t slot) {
   const View to = setup_.state(index).inner_shard;
   const auto* from = static_cast<const std::byte*>(storage_.parameter_slot(slot).data());

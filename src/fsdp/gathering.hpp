@@ -1,4 +1,5 @@
-// Unshards parameters: starts all-gathers ahead of compute, on the lane `gather`.
+// Unshards parameters: starts all-gathers ahead of compute, on the lane (communication stream)
+// `gather`.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,8 @@
 
 namespace atoll_v1::atoll::fsdp {
 
-// Which unsharded copies of a unit's parameters are stale, that is, older than the masters.
+// Which unsharded copies of a unit's parameters are stale, that is, older than the master
+// parameters.
 enum class Stale {
   none,
   trainable,  // trainable parameters are stale, as after a step
@@ -18,9 +20,10 @@ enum class Stale {
 };
 
 // Decides when each unit is gathered, from which memory, and into which slot (a buffer that units
-// use in turn). Events order the all-gathers with compute and with updates of the masters:
+// use in turn). Events order the all-gathers with compute and with updates of the master
+// parameters:
 //  - a gather waits until compute has ended the previous use of the slot, and for the last update
-//    of the unit's masters;
+//    of the unit's master parameters;
 //  - compute waits for the gather.
 // A unit that is still unsharded in its slot is not gathered again.
 class Gathering {
@@ -29,14 +32,15 @@ class Gathering {
   void add_unit() { units_.emplace_back(); }
   void freeze();  // must be called once, after Storage::allocate()
 
-  // Declares that the masters of a unit are up to date once `event` has happened, and that the
-  // unsharded copies selected by `stale` are older.
+  // Declares that the master parameters of a unit are up to date once `event` has happened, and
+  // that the unsharded copies selected by `stale` are older.
   void masters_updated(std::size_t unit, const Event& event, Stale stale);
-  // Makes `stream` wait until the masters of all units are up to date.
+  // Makes `stream` wait until the master parameters of all units are up to date.
   void wait_updated(Stream& stream) const;
   void synchronize_updates() const noexcept;
 
-  // Starts the first gathers of a pass: all stale resident units, or Options::prefetch units.
+  // Starts the first gathers of a pass. If units stay unsharded between passes, gathers all units
+  // with stale parameters; otherwise gathers the first Options::prefetch units.
   void begin_pass(const PassOptions& pass);
   // Makes `compute` wait until the unit at this position is unsharded, and starts the gathers of
   // the next Options::prefetch units. Throws Error(invalid_argument), which names `scope`, when
@@ -51,16 +55,16 @@ class Gathering {
 
  private:
   struct Slot {
-    Event free;                          // happens when compute has ended the last use of the slot
+    Event free;                          // event that happens when compute no longer uses the slot
     std::optional<std::size_t> content;  // unit that is unsharded in this slot
-    bool stale = false;                  // true if the unit's masters changed after the gather
+    bool stale = false;                  // true if the master parameters changed after the gather
   };
   struct UnitParameters {
-    Event updated;                 // happens when the masters of the unit are up to date
-    Event read;                    // happens when compute no longer reads resident parameters
-    LaneEvent gathered;            // happens when resident parameters are unsharded
+    Event updated;                 // event that happens when the unit's masters are up to date
+    Event read;                    // event that happens when compute no longer reads the unit
+    LaneEvent gathered;            // event that happens when resident parameters are unsharded
     Stale stale = Stale::all;      // which resident parameters are stale
-    bool has_inner_shard = false;  // true when forward has saved the inner shard
+    bool has_inner_shard = false;  // true when forward has saved the inner shard for backward
   };
 
   bool is_training() const noexcept { return pass_.kind == PassOptions::Kind::train; }
@@ -87,10 +91,10 @@ class Gathering {
 
   // The members below describe the pass in progress. Indices refer to PassPlan::unshards.
   PassOptions pass_;
-  std::size_t next_ = 0;         // first gather that has not been started
-  std::size_t wanted_ = 0;       // last gather to start as soon as its slot is free
+  std::size_t next_ = 0;         // index of the first gather that has not been started
+  std::size_t wanted_ = 0;       // index of the last gather to start once its slot is free
   std::vector<bool> resharded_;  // for each unshard, true when compute has ended its use
-  // For each unshard, the end of its gather; empty when no gather was needed.
+  // For each unshard, the event at the end of its gather; empty when no gather was needed.
   std::vector<LaneEvent> gathered_;
 };
 

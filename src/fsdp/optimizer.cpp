@@ -1,8 +1,8 @@
 // A step has three parts. First, when the gradient of a unit is final, its squares are summed in
-// blocks, on the lane that reduced the gradient. Second, step() gathers the sums of the blocks of
-// all shards and computes the norm and the clip factor. Third, step() updates unit by unit. After
-// update_in_backward() each unit is updated as soon as its squares are summed, on the stream
-// `updates`.
+// blocks, on the lane (communication stream) that reduced the gradient. Second, step() gathers the
+// sums of the blocks of all shards and computes the norm and the clip factor. Third, step() updates
+// unit by unit. After update_in_backward() each unit is updated as soon as its squares are summed,
+// on the stream `updates`.
 #include "atoll/optimizer.hpp"
 
 #include <fmt/core.h>
@@ -43,7 +43,8 @@ struct Optimizer::Impl {
   std::uint64_t norm_bytes() const;
   void gradient_complete(const UnitState& unit, Stream& stream);
   void sum_squares(const UnitState& unit, Stream& stream);
-  // Compute the squares and the updates of units for which backward has not done so.
+  // These functions sum the squares and update the parameters of units for which backward has not
+  // done so.
   void finish_squares(Stream& compute);
   void finish_updates(float learning_rate, Stream& compute);
   // Writes norm and clip factor to `result`. If backward has updated units, writes only the norm,
@@ -98,7 +99,7 @@ Optimizer::Impl::Impl(Engine& engine_, OptimizerOptions options_)
 Optimizer::Impl::~Impl() {
   EngineAccess::reducing(engine).set_on_final(nullptr);
   // Waits for the last step, which uses the moments and writes to `outcome`, and for sums of
-  // squares that an abandoned step may have left on the lanes.
+  // squares that an abandoned step may still be computing.
   settle(engine.scheduler());
   settle(done);
   engine.memory().optimizer = 0;
@@ -283,9 +284,9 @@ bool Optimizer::update_in_backward(float learning_rate) {
 
 void Optimizer::step(float learning_rate, Stream& compute) {
   require(!impl_->in_backward || *impl_->in_backward == learning_rate,
-          "Optimizer::step: the learning rate differs from that of update_in_backward()");
-  // The wait comes first, so that a failed reduction stops the stream before parameters change, and
-  // the error of the reduction is thrown instead of the error below.
+          "Optimizer::step: the learning rate differs from the rate passed to update_in_backward()");
+  // wait_gradients() comes first, so that a failed reduction stops the stream before parameters
+  // change, and the error of the reduction is thrown instead of the error about micro batches.
   impl_->engine.wait_gradients(compute);
   require(EngineAccess::pass(impl_->engine).gradients_complete(),
           "Optimizer::step: called before all micro batches of the step are complete, so gradients "

@@ -40,7 +40,7 @@ void PassState::begin(const PassOptions& options, Stream& compute) {
   check_micro(options);
   options_ = options;
   if (is_training()) {
-    next_micro_ = 0;  // the next micro batch is 0 unless this pass completes
+    next_micro_ = 0;  // the next micro batch is 0 unless the pass that begins here completes
     gradients_complete_ = false;
     step_micros_ = options.of;
   }
@@ -115,8 +115,8 @@ void PassState::leave(const Unit& unit, std::size_t position) noexcept {
     if (backward) reducing_.close(*compute_, state, position_);
     end_use(position);
   } catch (const Error& error) {
-    // The lifetime checker reports a finding as an internal error. The job does not fail here,
-    // because the next call reports the complete finding.
+    // The lifetime checker (ATOLL_CHECK=lifetimes) reports a finding as an internal error. The job
+    // does not fail here, because the next call reports the complete finding.
     if (error.code() == ErrorCode::internal) {
       log::debug("at the end of a scope of unit {}: {}", unit.name(), error.what());
     } else {
@@ -143,7 +143,7 @@ void PassState::end_use(std::size_t position) {
 void PassState::end() noexcept {
   active_ = false;
   try {
-    ended_ = compute_->record();  // recorded after failures too: compute may still read buffers
+    ended_ = compute_->record();  // recorded even after a failure: compute may still read buffers
     setup_.world.check();
     if (position_ == length() && !abandoned_) {
       if (is_training()) next_micro_ = (options_.micro + 1) % options_.of;

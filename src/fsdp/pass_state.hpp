@@ -21,7 +21,8 @@ class PassState {
 
   // Implements Engine::begin() and throws its errors.
   void begin(const PassOptions& options, Stream& compute);
-  // Both functions begin a scope of the unit and return the position of the scope in the pass.
+  // enter_forward() and enter_backward() begin a scope, which is one use of a unit, and return the
+  // position of the scope in the pass.
   std::size_t enter_forward(Unit& unit);
   std::size_t enter_backward(Unit& unit);
   void abandon() noexcept { abandoned_ = true; }
@@ -37,14 +38,14 @@ class PassState {
   bool gradients_complete() const noexcept { return gradients_complete_; }
 
   void check_idle() const;  // throws Error(invalid_argument) during a pass
-  // Makes `stream` wait until it may write the masters. Throws the error of check_idle().
+  // Makes `stream` wait until it may write the master parameters. Throws the error of check_idle().
   void wait_idle(Stream& stream) const;
   // Blocks until no stream uses the memory of the engine.
   void synchronize() const noexcept;
 
  private:
   bool is_training() const noexcept { return options_.kind == PassOptions::Kind::train; }
-  std::size_t length() const noexcept;  // number of positions in this pass
+  std::size_t length() const noexcept;  // number of uses of units in this pass
   void check_micro(const PassOptions& next) const;
   void check_usable(const Unit& unit, std::string_view scope) const;
   void check_order(const Unit& unit, std::size_t lowest, std::size_t end,
@@ -63,12 +64,12 @@ class PassState {
   bool abandoned_ = false;
   PassOptions options_;
   Stream* compute_ = nullptr;
-  std::size_t position_ = 0;           // position of the next scope
-  std::size_t ended_uses_ = 0;         // number of unshards that have ended
-  std::vector<int> open_scopes_;       // number of open scopes of each unshard
-  std::vector<Stamp> begun_;           // time at which the scope at each position began, for traces
-  std::vector<std::uint64_t> ranges_;  // profiler range of the open scope at each position
-  Event ended_;                        // happens when compute has finished the last pass
+  std::size_t position_ = 0;           // position in the pass of the next scope
+  std::size_t ended_uses_ = 0;         // number of unsharded periods (unshards) that have ended
+  std::vector<int> open_scopes_;       // number of open scopes for each unshard
+  std::vector<Stamp> begun_;           // time at which each scope of the pass began, for traces
+  std::vector<std::uint64_t> ranges_;  // profiler range of each open scope of the pass
+  Event ended_;                        // event that happens when compute has finished the last pass
   int next_micro_ = 0;                 // index of the next micro batch; 0 begins a new step
   int step_micros_ = 1;                // number of micro batches in the step
   bool gradients_complete_ = false;

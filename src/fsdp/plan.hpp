@@ -24,7 +24,8 @@ struct Unshard {
   bool stays_unsharded = false;
 };
 
-// The time during which a unit's unsharded gradient occupies a slot.
+// The time during which a unit's unsharded gradient occupies a slot (a buffer that units use in
+// turn).
 struct GradientUse {
   std::size_t first = 0, last = 0;  // first and last position in backward at which the unit is used
   std::size_t slot = 0;
@@ -36,10 +37,10 @@ struct UnitSize {
 };
 
 struct PassPlan {
-  std::vector<std::size_t> sequence;          // index of the unit at each position
-  std::size_t forward_length = 0;             // number of forward positions
+  std::vector<std::size_t> sequence;          // index of the unit at each position in the pass
+  std::size_t forward_length = 0;             // number of positions in forward
   std::vector<Unshard> unshards;              // unshards in ascending order of positions
-  std::vector<std::size_t> unshard_of;        // index in `unshards` of each position
+  std::vector<std::size_t> unshard_of;        // index in `unshards` for each position in the pass
   std::vector<std::uint64_t> gathered_slots;  // bytes of each slot for unsharded parameters
   std::vector<GradientUse> gradients;         // use of a gradient slot by each unit
   std::vector<std::uint64_t> gradient_slots;  // bytes of each slot for unsharded gradients

@@ -75,7 +75,8 @@ void Reducing::cancel(Stream& compute) const {
 void Reducing::wait(Stream& compute) const {
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     scheduler_.wait(compute, units_[unit].reduced, setup_.state(unit).name);
-    compute.wait(units_[unit].final);  // a wait for squares is not recorded as communication
+    // The wait for `final` is not recorded as communication: it waits for local sums of squares.
+    compute.wait(units_[unit].final);
   }
 }
 

@@ -1,5 +1,5 @@
-// Reduces gradients: compute writes unsharded gradients, and the lanes `reduce` and `outer` sum
-// them over ranks into sharded gradients.
+// Reduces gradients: compute writes unsharded gradients, and the lanes (communication streams)
+// `reduce` and `outer` sum them over ranks into sharded gradients.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 namespace atoll_v1::atoll::fsdp {
 
 // Gradients are summed over ranks, not averaged. Events order the work:
-//  - compute writes into a gradient slot after the reduction of the slot's last gradient has read
-//    it;
+//  - compute writes into a gradient slot (a buffer that units use in turn) after the reduction of
+//    the slot's last gradient has read it;
 //  - a reduction over the shard axis waits until compute has written the whole gradient;
-//  - a reduction across replicas waits for the one over the shard axis.
-// There are no other waits, so each lane runs as early as possible.
+//  - a reduction across replicas waits for the reduction over the shard axis.
+// There are no other waits, so each lane (communication stream) runs as early as possible.
 class Reducing {
  public:
   // A function that is called for each unit when its gradient of the step is final. Compute reads
@@ -47,12 +47,12 @@ class Reducing {
 
  private:
   struct Slot {
-    LaneEvent free;                    // happens when the last reduction has read the slot
+    LaneEvent free;                    // event that happens when the reduction has read the slot
     std::optional<std::size_t> owner;  // unit with open scopes that uses the slot
   };
   struct UnitGradient {
-    LaneEvent reduced;  // end of the last reduction of the sharded gradient
-    LaneEvent final;    // end of the reduction and of the work that follows it (on_final)
+    LaneEvent reduced;  // event at the end of the last reduction of the sharded gradient
+    LaneEvent final;    // event at the end of the reduction and of the later on_final work
     int scopes = 0;     // number of open backward scopes
   };
 

@@ -25,9 +25,9 @@ using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t length_bytes = 8;
-constexpr std::uint64_t max_header_bytes = 100'000'000;  // limit of Hugging Face's own library
+constexpr std::uint64_t max_header_bytes = 100'000'000;  // same limit as Hugging Face's library
 constexpr std::size_t max_dimensions = 32;
-constexpr int max_depth = 3;  // nesting of a valid header: header object, tensor object, list
+constexpr int max_depth = 3;  // maximum nesting of a header: header object, tensor object, list
 constexpr std::string_view metadata_key = "__metadata__";
 
 using Tag = std::pair<std::string_view, DType>;

@@ -92,7 +92,7 @@ void Storage::plan_memory() {
   throw invalid("freeze: the plan needs more than the {} bytes of Options::memory_bytes{}\n{}",
                 limit,
                 sharding_.accumulates_unsharded && setup_.sharded()
-                    ? "; Accumulation::shard would need no whole gradients"
+                    ? "; Accumulation::shard avoids unsharded gradients"
                     : "",
                 memory_.to_string());
 }
@@ -126,15 +126,15 @@ void Storage::allocate() {
   hold_fixed_memory();
 }
 
-// Returns false if the resident parameters, which stay unsharded, contain the master of a bucket as
-// this rank's part.
+// Returns false if the resident parameters, which stay unsharded, contain the master parameters of
+// a bucket as this rank's part.
 bool Storage::has_separate_master(const UnitBucket& bucket) const {
   return !sharding_.resident || master_dtype(bucket) != bucket.dtype;
 }
 
-// Allocates masters and resident parameters, which stay unsharded between passes. This rank's part
-// of the resident parameters is the master itself or its compute copy, so that all-gathers work in
-// place.
+// Allocates master parameters and resident parameters, which stay unsharded between passes. This
+// rank's part of the resident parameters is the master parameters themselves or their compute copy,
+// so that all-gathers work in place.
 void Storage::allocate_parameters() {
   masters_ = scheduler_.allocate(memory_.parameters, {Lane::gather});
   residents_ = scheduler_.allocate(memory_.resident, {Lane::gather});
@@ -244,8 +244,8 @@ void Storage::hold_nothing(Stream& stream, const Buffer& slot) {
   stream.backend().hold(slot.data(), slot.bytes(), {});
 }
 
-// Reports to the lifetime checker what each buffer with fixed content holds, and that slots are
-// empty.
+// Reports to the lifetime checker (ATOLL_CHECK=lifetimes) what each buffer with fixed content
+// holds, and that slots (buffers that units use in turn) are empty.
 void Storage::hold_fixed_memory() {
   Stream& stream = scheduler_.stream(Lane::gather);
   for (const auto& entry : setup_.units) {

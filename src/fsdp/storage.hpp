@@ -1,4 +1,4 @@
-// The device memory of an engine, allocated once by category of MemoryPlan.
+// Storage owns the device memory of an engine. It is allocated once, as MemoryPlan describes.
 #pragma once
 
 #include <array>
@@ -17,8 +17,8 @@ class Storage {
   explicit Storage(EngineSetup& setup) : setup_(setup) {}
 
   // Plans and allocates all buffers. Collective. If the plan exceeds Options::memory_bytes, throws
-  // Error(invalid_argument) that shows the plan, before anything is allocated. Masters and
-  // gradients are filled with zeros.
+  // Error(invalid_argument) that shows the plan, before anything is allocated. Master parameters
+  // and gradients are filled with zeros.
   void allocate();
   MemoryPlan& plan() noexcept { return memory_; }
 
@@ -31,18 +31,20 @@ class Storage {
   // Returns the buffer for a reduced gradient shard that will be added to the sum of earlier micro
   // batches.
   View staging(std::uint64_t elements) const;
-  // Return buffers for gradients in the type Precision::reduce: for the unsharded gradient, for the
-  // reduced shard, and for the shard that is summed across replicas.
+  // These functions return buffers for gradients in the type Precision::reduce: for the unsharded
+  // gradient, for the reduced shard, and for the shard that is summed across replicas.
   View cast_unsharded(std::uint64_t elements) const { return cast_view(cast_unsharded_, elements); }
   View cast_shard(std::uint64_t elements) const { return cast_view(cast_shard_, elements); }
   View cast_outer(std::uint64_t elements) const { return cast_view(cast_outer_, elements); }
 
-  // The hold functions report to the lifetime checker (ATOLL_CHECK=lifetimes), in the order of
-  // `stream`, what a slot contains from then on. Without a checker they do nothing.
+  // The three hold functions report to the lifetime checker (ATOLL_CHECK=lifetimes), in the order
+  // of `stream`, what a slot (a buffer that units use in turn) contains from then on. Without a
+  // checker they do nothing.
   void hold_parameters(Stream& stream, std::size_t slot, const UnitState& unit) const;
   void hold_gradient(Stream& stream, std::size_t slot, const UnitState& unit) const;
   static void hold_nothing(Stream& stream, const Buffer& slot);
-  // Reports to the lifetime checker what compute reads and writes in the scope at `position`.
+  // Reports to the lifetime checker (ATOLL_CHECK=lifetimes) what compute reads and writes in the
+  // scope at `position`.
   void report_uses(Stream& compute, const UnitState& unit, std::size_t position) const;
 
  private:
@@ -64,7 +66,7 @@ class Storage {
   // Sizes in bytes of the buffers for gradients in the type in which they are sent:
   // cast_unsharded_, cast_shard_ and cast_outer_.
   std::array<std::uint64_t, 3> cast_bytes_{};
-  // Bytes of scratch for the lanes `reduce` and `outer`.
+  // Bytes of scratch memory for the lanes (communication streams) `reduce` and `outer`.
   std::array<std::uint64_t, 2> scratch_bytes_{};
   std::uint64_t staging_bytes_ = 0;
   Buffer masters_, residents_, inner_shards_, gradients_, unsharded_gradients_, staging_;

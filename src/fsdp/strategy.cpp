@@ -15,10 +15,10 @@ namespace {
 struct StrategyRow {
   Strategy value;
   std::string_view name;
-  StrategyRule rule;  // what the strategy shards under Accumulation::automatic
+  StrategyRule rule;  // definition of the strategy under Accumulation::automatic
 };
-// Rows are in the order of the enumerators. The two flags are StrategyRule::resident and
-// StrategyRule::accumulates_unsharded.
+// Rows are in the order of the enumerators of Strategy. The two flags of a row are
+// StrategyRule::resident and StrategyRule::accumulates_unsharded.
 constexpr std::array strategies = {
     StrategyRow{Strategy::no_shard, "no_shard", {ShardedOver::nothing, true, true}},
     StrategyRow{Strategy::shard_optimizer, "shard_optimizer", {ShardedOver::world, true, true}},
@@ -106,10 +106,10 @@ void check_options(const Options& options) {
                      "Engine: gradients cannot be reduced in {}: use f32 or bf16",
                      name(options.precision.reduce));
   }
-  require(
-      options.prefetch >= 0 && options.reduce_buffers >= 1 && options.inner_shards >= 0,
-      "Engine: prefetch = {}, reduce_buffers = {}, inner_shards = {}: must be at least 0, 1 and 0",
-      options.prefetch, options.reduce_buffers, options.inner_shards);
+  require(options.prefetch >= 0 && options.reduce_buffers >= 1 && options.inner_shards >= 0,
+          "Engine: prefetch is {}, reduce_buffers is {} and inner_shards is {}, but they must be "
+          "at least 0, 1 and 0",
+          options.prefetch, options.reduce_buffers, options.inner_shards);
 }
 
 Sharding sharding_of(const Mesh& mesh, const Options& options) {

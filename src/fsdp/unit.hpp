@@ -24,10 +24,10 @@ struct UnitBucket {
   std::uint64_t gradient_offset = 0;
 
   View master;        // this rank's part of the parameters: f32, or `dtype` if the bucket is frozen
-  View compute_copy;  // copy of the master in `dtype`; empty if not needed
-  View unsharded;     // resident parameters; empty if slots are used
+  View compute_copy;  // copy of the master parameters in `dtype`; empty if not needed
+  View unsharded;     // parameters that stay unsharded; empty if units share buffers in turn
   View gradient;      // sharded gradient in f32
-  View unsharded_gradient;  // sum over micro batches; empty if slots are used
+  View unsharded_gradient;  // gradient sum over micro batches; empty if units share buffers
 
   std::string label() const;  // name that is unique in the unit, such as "frozen f32"
 };
@@ -43,7 +43,7 @@ struct UnitState {
   // Error(unsupported), which name the unit and the invalid parameter.
   UnitState(std::string_view name, std::size_t index, std::vector<ParamSpec> params,
             DType param_dtype, std::uint64_t shards);
-  // Returns the index in `params`; throws Error(not_found).
+  // Returns the index in `params` of the parameter with this name; throws Error(not_found).
   std::size_t find(std::string_view param) const;
 
   std::string name;

@@ -100,7 +100,8 @@ void import_weights(const std::vector<fs::path>& paths, Engine& engine,
   try {
     together(EngineAccess::setup(engine).world, fill);
   } catch (...) {
-    engine.refresh();  // all ranks refresh: some masters may be newer than the copies for compute
+    // All ranks refresh: some master parameters may be newer than the copies that compute reads.
+    engine.refresh();
     throw;
   }
 }

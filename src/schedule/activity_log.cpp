@@ -10,9 +10,9 @@ namespace atoll_v1::atoll {
 namespace {
 
 using Entry = ActivityLog::Entry;
-using LaneEntries = std::array<std::vector<Entry*>, 3>;  // collectives, grouped by lane
+using LaneEntries = std::array<std::vector<Entry*>, 3>;  // entries of collectives, grouped by lane
 
-// Shorter waits are only the overhead of the time stamps and are dropped.
+// Waits shorter than this are dropped, because they are only the overhead of the time stamps.
 constexpr std::int64_t shortest_wait_ns = 1'000;
 
 bool set_times(Entry& entry) {
@@ -89,7 +89,7 @@ TraceLog ActivityLog::take() {
   for (Entry* entry : complete) {
     if (!is_wait_for_nothing(entry->record)) log.records.push_back(std::move(entry->record));
   }
-  entries_.clear();  // clear() keeps the allocation
+  entries_.clear();  // unlike an assignment, clear() keeps the allocation
   std::ranges::move(open, std::back_inserter(entries_));
   return log;
 }

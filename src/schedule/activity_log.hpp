@@ -22,9 +22,9 @@ class ActivityLog {
   static constexpr std::size_t capacity_asked = 262'144;   // records kept after the first take()
 
   struct Entry {
-    TraceRecord record;  // the record, still without its times
+    TraceRecord record;  // record with times that are not known yet
     Lane lane = Lane::gather;
-    // Number of the collective; for a wait, number of the last collective that it waits for.
+    // Number of the collective on its lane. For a wait: number of the last collective to wait for.
     std::uint64_t number = 0;
     Stamp begin, end;
   };
@@ -34,7 +34,7 @@ class ActivityLog {
   TraceLog take();
 
  private:
-  std::vector<Entry> entries_;  // entries; a ring buffer once the log is full
+  std::vector<Entry> entries_;  // a ring buffer once the log is full
   std::size_t oldest_ = 0;
   std::size_t capacity_ = capacity_unasked;
   std::uint64_t left_out_ = 0;

@@ -8,7 +8,8 @@
 namespace atoll_v1::atoll {
 namespace {
 
-static_assert(bucket_granularity == norm_block, "norm blocks must not span two shards");
+static_assert(bucket_granularity == norm_block,
+              "a block of the gradient norm must not span two shards");
 
 // This limit ensures that rounding up and conversion to bytes do not overflow 64 bits.
 constexpr std::uint64_t most_elements = std::uint64_t{1} << 60;
@@ -22,8 +23,8 @@ void check_size(std::uint64_t offset, std::uint64_t count, std::uint64_t shards)
       count <= most_elements - offset) {
     return;
   }
-  throw invalid("a bucket is too large: a tensor of {} elements at offset {}, in {} shards", count,
-                offset, shards);
+  throw invalid("a bucket is too large: it has a tensor of {} elements at offset {}, in {} shards",
+                count, offset, shards);
 }
 
 }  // namespace
@@ -47,7 +48,7 @@ BucketPlan plan_buckets(std::span<const std::uint64_t> counts, DType dtype, std:
                         std::uint64_t shards) {
   if (shards == 0) throw invalid("plan_buckets: the number of shards must be at least 1");
   BucketPlan plan;
-  std::size_t first = 0;  // first tensor of the bucket that is being filled
+  std::size_t first = 0;  // index of the first tensor in the current bucket
   std::uint64_t end = 0;
   const auto close = [&](std::size_t last) {
     if (first == last) return;

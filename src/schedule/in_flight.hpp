@@ -51,13 +51,13 @@ class InFlight {
  private:
   struct Held {
     std::uint64_t bytes = 0;
-    std::optional<Event> free{};  // event given to release(); unset before release()
+    std::optional<Event> free{};  // event that was passed to release(); empty before
   };
 
   std::string_view lane_;
   std::uint64_t limit_;  // limit on the bytes in flight; 0 means no limit
   std::deque<Held> held_;
-  std::uint64_t bytes_ = 0;   // sum of the bytes in held_
+  std::uint64_t bytes_ = 0;   // bytes that all operations in held_ occupy
   std::size_t released_ = 0;  // number of released operations at the front of held_
 };
 

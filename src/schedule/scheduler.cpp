@@ -114,7 +114,7 @@ struct Scheduler::Impl {
   // Streams are declared before the communicators, because communicators must be closed before
   // their streams are destroyed.
   std::array<Stream, 3> streams;
-  // Runs no collectives; the other communicators are split from it.
+  // The communicator from which the communicators of the lanes are split. It runs no collectives.
   std::optional<Communicator> root;
   std::array<std::optional<Communicator>, 3> communicators;
   std::optional<Communicator> gather_inner;

@@ -22,7 +22,7 @@ constexpr std::array<std::string_view, 6> usual_rows = {"step",   "compute", "up
 
 struct Row {
   std::string name;
-  // Records sorted by begin; of equal begins the longer record comes first.
+  // Records sorted by their begin; if two have the same begin, the longer one comes first.
   std::vector<const TraceRecord*> records;
 };
 
@@ -35,7 +35,7 @@ std::size_t rank_of(std::string_view row) {
 std::vector<Row> rows_of_stream(const std::string& name,
                                 const std::vector<const TraceRecord*>& records) {
   std::vector<Row> rows;
-  // For each row, the end times of the spans that contain the current time.
+  // For each row, the end times of the spans that contain the begin of the current record.
   std::vector<std::vector<std::int64_t>> open;
   for (const TraceRecord* record : records) {
     std::size_t row = 0;
@@ -137,7 +137,7 @@ std::int64_t communication_ns(std::span<const TraceRecord> records, std::int64_t
     if (is_collective(record.activity)) spans.emplace_back(record.begin_ns, record.end_ns);
   }
   std::ranges::sort(spans);
-  std::int64_t sum = 0, covered = from_ns;  // time before `covered` has already been counted
+  std::int64_t sum = 0, covered = from_ns;  // spans before `covered` are counted already
   for (const auto& [begin, end] : spans) {
     if (end > covered) sum += end - std::max(begin, covered);
     covered = std::max(covered, end);

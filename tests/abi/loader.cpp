@@ -15,7 +15,8 @@ namespace {
 
 using atoll::ErrorCode;
 
-const std::filesystem::path fakes = ATOLL_FAKES;  // folder of the test backends, which CMake sets
+// Folder of the test backends. CMake defines ATOLL_FAKES.
+const std::filesystem::path fakes = ATOLL_FAKES;
 const std::filesystem::path other_fakes = ATOLL_OTHER_FAKES;
 
 std::filesystem::path fake(const std::string& name) { return fakes / ("libatoll-" + name + ".so"); }
@@ -65,7 +66,8 @@ TEST_CASE("a file is loaded once, even through different spellings of its path")
 TEST_CASE("the missing members of a shorter table are NULL") {
   const auto& plugin = atoll::load_plugin(fake("shorter"));
   CHECK(exists(plugin.table.shutdown));
-  CHECK_FALSE(exists(plugin.table.async_error));  // null, even though a pointer follows the table
+  // A null pointer, although the table is followed by another pointer in memory.
+  CHECK_FALSE(exists(plugin.table.async_error));
   CHECK_FALSE(exists(plugin.table.deregister_memory));
 }
 
@@ -113,7 +115,8 @@ TEST_CASE("the folders of the plugin path are searched in order") {
     });
   };
   CHECK(count(other_fakes / "libatoll-exact.so") == 1);
-  CHECK(count(fakes / "libatoll-exact.so") == 0);  // an earlier folder has a file with this name
+  // The plugin of this name in an earlier folder is used instead.
+  CHECK(count(fakes / "libatoll-exact.so") == 0);
   CHECK(count(fakes / "libatoll-shorter.so") == 1);
   CHECK(std::all_of(files.begin(), files.end(), [](const auto& file) {
     return file.filename().string().starts_with("libatoll-") && file.extension() == ".so";

@@ -23,7 +23,7 @@ namespace {
 using atoll_bench::Collective;
 using Clock = std::chrono::steady_clock;
 
-// Targets apply to sizes of at least this many bytes.
+// Smallest message size in bytes to which the targets apply.
 constexpr std::uint64_t large = std::uint64_t{4} << 20;
 constexpr double wanted_share = 0.92;
 // Minimum length of a batch. It is long compared to the burst that a link passes at full speed.
@@ -43,10 +43,10 @@ struct Figures {
   Collective collective = Collective::all_gather;
   std::uint64_t bytes = 0;
   double seconds = 0;  // seconds per operation on the slowest rank; median of the batches
-  double wire = 0;     // seconds in which raw TCP transfers `ideal` bytes
+  double wire = 0;     // time in seconds that raw TCP needs for `ideal` bytes
   // Bytes per operation that the busiest host sent, according to its interface counters.
   double sent = 0;
-  double ideal = 0;  // payload in bytes that must leave a host
+  double ideal = 0;  // least payload in bytes that a host must send
 };
 
 // Returns the bytes that each of H hosts must send and receive: (H - 1) / H of the tensor, and
@@ -179,7 +179,8 @@ void print_row(const Figures& row) {
              100 * row.wire / row.seconds, row.sent, row.ideal, row.sent / row.ideal);
 }
 
-// Smallest share of the raw TCP rate that a collective reached at any size from 4 MiB on.
+// The result of one collective: the smallest share of the raw TCP rate that it reached at any size
+// from 4 MiB on.
 struct Verdict {
   Collective collective = Collective::all_gather;
   double share = 0;

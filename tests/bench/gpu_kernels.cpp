@@ -134,7 +134,7 @@ class Table {
       stream_.synchronize();
       return std::chrono::duration<double>(Clock::now() - start).count();
     };
-    batch(2);  // warm-up, which excludes the one-time work of first calls
+    batch(2);  // not measured, because the first calls also set up the kernels
     const double once = batch(1);
     constexpr int batches = 5;
     const int n = static_cast<int>(std::clamp(arguments_.seconds / batches / once, 1.0, 1e4));

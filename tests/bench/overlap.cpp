@@ -29,7 +29,7 @@ constexpr double least_of_worth = 0.7;
 
 struct Feature {
   const char* name;
-  // Time of the communication that the feature hides or saves, computed from the planted times.
+  // Communication time that the feature hides or saves in a step, computed from the planted times.
   double worth_ms;
   OverlapRun on, off;
   // True if compute can hide all communication, so that a step can reach its bound.
@@ -75,7 +75,8 @@ std::vector<Feature> features() {
         run.elements *= 6;
       },
       no_gathers);
-  OverlapRun slow = usual;  // gathers are longer than compute, so no gather is hidden completely
+  // A schedule in which gathers take longer than compute, so none is hidden completely.
+  OverlapRun slow = usual;
   slow.gather_ms = 40;
   slow.reduce_ms = 0;
   // If the last units are not kept between forward and backward, both slots are empty when backward

@@ -31,7 +31,7 @@ struct Arguments {
 struct Row {
   int ranks = 1;
   std::string strategy;
-  int threads = 1;  // threads of each rank
+  int threads = 1;  // number of compute threads of each rank
 };
 
 json measure(const Arguments& arguments, const Row& row, const fs::path& out) {

@@ -105,7 +105,7 @@ struct Figures {
 };
 
 Figures measure(Contender& with, Contender& without, const Row& row, int rounds) {
-  std::int64_t operations = 0;  // operations per batch, the same for both backends
+  std::int64_t operations = 0;  // number of operations per batch, the same for both backends
   std::vector<double> times_with, times_without;
   for (int round = 0; round < rounds; ++round) {
     if (round % 2 == 0) times_with.push_back(with.measure(row, operations));

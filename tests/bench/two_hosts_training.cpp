@@ -59,7 +59,7 @@ train::ModelConfig model_of(const Arguments& arguments) {
   model.kv_heads = 2;
   model.head_dim = arguments.hidden / model.heads;
   model.ffn = arguments.ffn;
-  model.vocab = 259;  // 256 byte values and the tokens bos, eos and pad
+  model.vocab = 259;  // the tokens of the bytes tokenizer: 256 byte values, bos, eos and pad
   model.max_seq = arguments.seq;
   return model;
 }
@@ -113,7 +113,7 @@ class Bench {
   struct Times {
     double step = 0;     // median time of the measured steps
     double exposed = 0;  // median exposed communication of the measured steps
-    double sent = 0;     // bytes per step on the host that sends most
+    double sent = 0;     // bytes per step that leave the host with the most traffic
   };
 
   std::int64_t samples(const Row& row) const {

@@ -76,7 +76,8 @@ void misuse_uneven(Rank& self, const Refused& refused) {
   const std::vector<std::uint64_t> too_many(ranks + 1, 8);
   std::vector<std::uint64_t> wrong_own = even;
   wrong_own[unsigned_of(self.rank())] = 7;
-  // The sum of these counts overflows 64 bits and wraps around to the true number of elements.
+  // The sum of the counts in `huge` overflows 64 bits and wraps around to the true number of
+  // elements.
   std::vector<std::uint64_t> huge = even;
   huge[0] = ~std::uint64_t{0} - 100;
   const auto refused_with = [&](const std::string& what, const std::vector<std::uint64_t>& counts,

@@ -82,7 +82,8 @@ struct Copies {
   atoll::Device device;
   atoll::Stream stream;
 };
-thread_local std::optional<Copies> copies;  // empty when the CPU can read the memory directly
+// Device and stream for copies of values. Empty if the CPU can access the memory directly.
+thread_local std::optional<Copies> copies;
 
 }  // namespace
 

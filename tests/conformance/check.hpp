@@ -71,11 +71,11 @@ class Bytes {
  public:
   // Uses the memory at `piece`, or allocates memory if `piece` is null.
   Bytes(std::size_t count, std::byte* piece);
-  Bytes(const Bytes& other);  // copies the values into newly allocated memory
+  Bytes(const Bytes& other);  // copies the values into memory of its own
   Bytes(Bytes&&) noexcept = default;
   Bytes& operator=(Bytes&&) noexcept = default;
 
-  std::byte* on_device();  // for use by an operation, which may write
+  std::byte* on_device();  // returns memory that an operation may read and write
   const std::byte* on_device() const;
   // Returns the memory in which the CPU reads and writes the values. Tests call this for every
   // element, so it must be fast: if CPU and device share memory, it only reads a member.
@@ -91,8 +91,8 @@ class Bytes {
   void pull() const;
 
   std::size_t count_;
-  std::byte* piece_;  // memory that the caller gave; null if there is none
-  // Memory that CPU and device can both access; null if there is none.
+  std::byte* piece_;  // memory that the caller of the constructor passed; null if it passed none
+  // Memory that both the CPU and the device can access; null if the device has separate memory.
   std::byte* shared_ = nullptr;
   // Memory that this object allocated; empty if the caller gave the memory.
   mutable atoll::Buffer own_;

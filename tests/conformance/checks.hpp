@@ -40,9 +40,9 @@ struct Rank {
 // Gathers one number from each rank of `comm` and returns the numbers in rank order.
 std::vector<std::int64_t> all_say(const Rank& self, atoll::Communicator& comm, std::int64_t mine);
 
-// Each of these functions runs every operation of one kind, out of place and in place. The checks
-// of registered memory and of split communicators also call them, with a different memory or
-// communicator in `self`.
+// The functions move*() run every operation that only moves data, and reduce*() every reduction,
+// out of place and in place. The checks of registered memory and of split communicators also call
+// them, with a different memory or communicator in `self`.
 void move(Rank& self, DType dtype, std::uint64_t count);
 void reduce(Rank& self, DType dtype, ReduceOp op, std::uint64_t count);
 void move_rooted(Rank& self, DType dtype, std::uint64_t count, int root);

@@ -13,7 +13,7 @@ struct Case {
   DType dtype;
   ReduceOp op;
   std::uint64_t count;
-  const Factors& factors;  // one factor per rank
+  const Factors& factors;  // the factor of each rank
 };
 
 std::string named(std::string_view operation, const Case& c, Place place) {

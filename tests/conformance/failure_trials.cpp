@@ -33,9 +33,11 @@ using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
 constexpr int culprit = 1;
-constexpr auto patience = 20s;  // time limit of the loop; generous, because many trials run at once
-constexpr auto inquiry = 2s;    // a rank that has not answered for this time is reported as silent
-constexpr auto slack = 3s;      // added to a time limit, because many trials run at once
+// Time limit of the loop of collectives. It is generous, because many trials run at once.
+constexpr auto patience = 20s;
+// Time after which a rank that has not answered is reported as silent.
+constexpr auto inquiry = 2s;
+constexpr auto slack = 3s;  // added to a time limit, because many trials run at once
 
 struct Trial {
   atoll::Communicator& comm;
@@ -141,7 +143,8 @@ int judge(int rank, std::string_view kind, const std::optional<atoll::Error>& er
 }
 
 int run(std::string_view kind, std::string_view collective, unsigned seed) {
-  std::mt19937 random(seed);  // all ranks draw the same numbers, because they share the seed
+  // All ranks draw the same random numbers, because they use the same seed.
+  std::mt19937 random(seed);
   const auto n = std::array<std::uint64_t, 3>{7, 1000, 200'000}[random() % 3];
   const bool registered = random() % 2 == 0;
   const auto delay = std::chrono::microseconds(random() % 30'000);

@@ -201,7 +201,7 @@ bool has_order_of_summation(const Rank& self) {
   if (hosts == 1 || self.world.config().deterministic != 0) return true;
   const bool alone = ranks == hosts;
   return (std::has_single_bit(hosts) && std::has_single_bit(ranks / hosts)) ||
-         (alone && hosts == 3);  // with three hosts, both trees compute (0 + 1) + 2
+         (alone && hosts == 3);  // with three hosts of one rank, both trees compute (0 + 1) + 2
 }
 
 void check_order_of_summation(Rank& self) {

@@ -75,7 +75,7 @@ std::vector<std::vector<std::uint64_t>> uneven_counts(int ranks, std::uint64_t c
     ways[1][r] = count + 3 * r;
     ways[2][r] = r % 2 == 0 ? 0 : 2 * count + r;
   }
-  ways[3].front() = count + 1;  // only the first rank has elements
+  ways[3].front() = count + 1;  // in the fourth distribution, only the first rank has elements
   ways[4].back() = 3 * count;
   return ways;
 }

@@ -44,7 +44,7 @@ class Both {
   struct Pair {
     atoll::Buffer gpu, host;
     DType dtype;
-    std::uint64_t shift;  // number of elements before the view
+    std::uint64_t shift;  // number of elements between the start of the memory and the view
     std::uint64_t count;
     View on_gpu() const { return gpu.view(dtype).part(shift, count); }
     View on_host() const { return host.view(dtype).part(shift, count); }
@@ -242,7 +242,7 @@ TEST_CASE("optimizers update weights as on the host") {
       const auto w = both.random(DType::f32, n, 1), g = both.random(DType::f32, n, 2);
       const auto m = both.make(DType::f32, n), v = both.make(DType::f32, n);
       const auto low = both.make(DType::bf16, n);
-      // The number of the step, and the factor for gradients.
+      // Two values that each update reads: the number of the step, and the factor for gradients.
       const auto steps = both.make(DType::f64, 2);
       for (int step = 1; step <= 3; ++step) {
         steps.on_host().as<double>()[0] = step;
@@ -287,8 +287,10 @@ void check_first_step(Both& both, std::uint64_t n) {
 
 TEST_CASE("counts beyond the largest grid are updated completely") {
   Both both;
-  check_first_step(both, 8192 * 256 + 1001);      // odd count: a thread updates one element
-  check_first_step(both, 4 * 8192 * 256 + 4096);  // multiple of 4: a thread updates four elements
+  // An odd count, for which each thread updates one element.
+  check_first_step(both, 8192 * 256 + 1001);
+  // A multiple of 4, for which each thread updates four elements.
+  check_first_step(both, 4 * 8192 * 256 + 4096);
 }
 
 TEST_CASE("bf16 moments have the bits of the host, with stochastic rounding and to nearest") {

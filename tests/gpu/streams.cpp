@@ -44,7 +44,8 @@ TEST_CASE("memory is counted, copied, and filled with zeros") {
   CHECK(device.allocated_bytes() == 0);
   CHECK(device.peak_allocated_bytes() == 16);
   CHECK_THROWS_AS(device.allocate(std::size_t{1} << 50), atoll::Error);
-  CHECK_NOTHROW(device.allocate(16));  // must not report the earlier failure again
+  // The failed allocation before this one must not be reported again.
+  CHECK_NOTHROW(device.allocate(16));
 }
 
 TEST_CASE(

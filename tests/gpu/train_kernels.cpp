@@ -141,7 +141,8 @@ TEST_CASE("embedding: rows, their gradient with the same bits every time, and id
         std::int32_t told[2];
         std::memcpy(told, both.bytes(bad).data(), sizeof told);
         CHECK(told[0] == vocab);
-        CHECK(told[1] == 6);  // the sixth position, because the kernel counts from 1
+        // The invalid id is at the sixth position, because the kernel counts from 1.
+        CHECK(told[1] == 6);
       }
     }
   }

@@ -42,7 +42,8 @@ class Scratch {
   void* operator()(std::size_t bytes) {
     both_.gpu_stream().synchronize();
     memory_ = both_.gpu().allocate(bytes);
-    cudaMemsetAsync(memory_.data(), 0xff, bytes, both_.stream());  // every byte 0xff makes NaN
+    // Fill with 0xff, which makes every value NaN.
+    cudaMemsetAsync(memory_.data(), 0xff, bytes, both_.stream());
     return memory_.data();
   }
 
@@ -334,7 +335,8 @@ struct Parameters {
         weights[name] = device.allocate(bytes.size());
         gradients[name] = device.allocate(count * sizeof(float));
         stream.copy(weights[name].data(), bytes.data(), bytes.size());
-        stream.synchronize();  // the copy reads `bytes`, which is destroyed next
+        // Wait until the copy has read `bytes`, which is about to be destroyed.
+        stream.synchronize();
       }
     }
   }

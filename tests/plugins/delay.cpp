@@ -17,7 +17,7 @@ struct Delay {
   std::atomic<std::int64_t> ms{0};
 };
 constexpr std::int32_t kinds = ATOLL_REDUCE_SCATTER_V + 1;
-std::array<Delay, kinds> delays;  // one delay for each kind of operation
+std::array<Delay, kinds> delays;  // the planted delay of each kind of operation
 
 atoll_status submit(atoll_comm* comm, atoll_operation* const* operations, std::int32_t n) {
   for (std::int32_t i = 0; i < n; ++i) {
@@ -32,9 +32,9 @@ atoll_status submit(atoll_comm* comm, atoll_operation* const* operations, std::i
 
 }  // namespace
 
-// Delays all further operations of `kind` for which sequence number % every == which. They sleep
-// for `ms` milliseconds before they start, on the thread of their stream. The delays of other kinds
-// stay as they are. Kind -1 removes all delays.
+// Delays all further operations of `kind` with a sequence number for which number % every == which.
+// These operations sleep for `ms` milliseconds before they start, on the thread of their stream.
+// The delays of other kinds stay unchanged. Kind -1 removes all delays.
 extern "C" __attribute__((visibility("default"))) void atoll_test_plant(std::int32_t kind,
                                                                         std::uint64_t every,
                                                                         std::uint64_t which,

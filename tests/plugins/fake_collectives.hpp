@@ -40,9 +40,9 @@ struct Call {
   void* dst;
   std::size_t count;
   ncclDataType_t type;
-  int op = 0;  // reduction, a value of ncclRedOp_t
+  int op = 0;  // kind of reduction, a value of ncclRedOp_t
   int peer = 0;
-  cudaStream_t stream = nullptr;  // stream of the emulated GPU on which the operation runs
+  cudaStream_t stream = nullptr;  // stream on which the operation runs, if the GPU is emulated
   Place src_place{}, dst_place{};
   bool done = false;
   bool given_up = false;
@@ -58,12 +58,14 @@ struct Split {
 
 struct Clique {
   explicit Clique(int n) : ranks(n), collectives(static_cast<std::size_t>(n)) {}
-  std::vector<Split> splits;  // kept until all ranks have called ncclCommSplit
+  std::vector<Split> splits;  // calls of ncclCommSplit, kept until all ranks have called it
   int ranks;
   int joined = 0;
   int finalized = 0;
-  bool broken = false;                          // true if ranks have called different operations
-  std::vector<std::deque<Shared>> collectives;  // queues by rank, with calls that have not run yet
+  // True if the ranks have called different operations.
+  bool broken = false;
+  // Calls of collectives that have not run yet, one queue for each rank.
+  std::vector<std::deque<Shared>> collectives;
   std::map<std::pair<int, int>, std::pair<std::deque<Shared>, std::deque<Shared>>> messages;
 };
 

@@ -35,7 +35,7 @@ using fake_gpu::Shared;
 using fake_gpu::Split;
 
 std::mutex mutex;
-std::condition_variable changed;  // notified when a call is complete or aborted
+std::condition_variable changed;  // notified whenever a call is complete or aborted
 std::map<std::string, std::shared_ptr<Clique>> cliques;
 std::map<int, ncclResult_t> failures;
 ncclResult_t later = ncclSuccess;
@@ -88,11 +88,11 @@ struct ncclComm {
   bool busy = false;
   bool splitting = false;
   bool finalizing = false;
-  // New communicators and the variables of the callers of ncclCommSplit that receive them. The next
-  // successful status query sets these variables.
+  // Pairs of a new communicator and the variable in which the caller of ncclCommSplit expects it.
+  // The next successful status query sets these variables.
   std::vector<std::pair<ncclComm_t*, ncclComm_t>> parts{};
-  // Windows and the variables of the callers of ncclCommWindowRegister that receive them. The next
-  // successful status query sets these variables.
+  // Pairs of a new window and the variable in which the caller of ncclCommWindowRegister expects
+  // it. The next successful status query sets these variables.
   std::vector<std::pair<ncclWindow_t*, ncclWindow_t>> windows{};
   // Every window that was ever registered, in the order of registration.
   std::vector<std::span<const char>> registered{};
@@ -174,7 +174,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 // Appends the text of FAKE_NCCL_LOG to the file that NCCL_DEBUG_FILE names, as NCCL appends its
 // log.
 void write_log() {
-  // The environment is read only once per process.
+  // The environment variable is read only once per process.
   static const char* const file = [] {
     const char* const name = std::getenv("NCCL_DEBUG_FILE");
     return name ? ::strdup(name) : nullptr;
@@ -373,7 +373,7 @@ ncclResult_t ncclMemAlloc(void** memory, std::size_t bytes) {
 ncclResult_t ncclMemFree(void* memory) {
   const std::lock_guard lock(mutex);
   if (std::ranges::any_of(live_windows, [&](const auto& of) { return of.second == memory; })) {
-    return ncclInvalidUsage;  // all windows of the memory must be deregistered first
+    return ncclInvalidUsage;  // the caller must first deregister all windows of this memory
   }
   --counted.allocations;
   go_back_to_device();
@@ -399,4 +399,4 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
   return ncclSuccess;
 }
 
-}  // extern "C"
+}  // end of extern "C"

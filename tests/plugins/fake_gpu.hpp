@@ -30,6 +30,6 @@ struct Left {
   int allocations = 0;
 };
 Left left();
-int aborted();  // returns the number of communicators that were aborted
+int aborted();  // returns how many communicators have been aborted
 
 }  // namespace fake_gpu

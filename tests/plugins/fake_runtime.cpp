@@ -52,4 +52,4 @@ cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorString(cudaError_t) { return "an error of the GPU"; }
 
-}  // extern "C"
+}  // end of extern "C"

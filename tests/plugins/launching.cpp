@@ -15,7 +15,7 @@
 #include "host_backend.hpp"
 
 struct atoll_comm {
-  atoll_comm* inner = nullptr;  // the communicator of the host backend
+  atoll_comm* inner = nullptr;  // communicator of the host backend, which runs the operations
   bool broken = false;
   std::atomic<bool> aborted{false};
   std::atomic<atoll_status> failure{ATOLL_OK};
@@ -77,7 +77,7 @@ atoll_status submit(atoll_comm* comm, atoll_operation* const* operations, int32_
     copies.push_back(*operations[i]);
     copies.back().memory = ATOLL_MEMORY_HOST;
     copies.back().stream = nullptr;
-    copies.back().timeout_ns = forever;  // a kernel on a GPU has no timeout
+    copies.back().timeout_ns = forever;  // no timeout, because a kernel on a GPU has none either
   }
   auto* const stream = static_cast<atoll::StreamBackend*>(operations[0]->stream);
   stream->enqueue([comm, copies = std::move(copies)] { run(*comm, copies); });

@@ -19,11 +19,11 @@ namespace {
 
 using atoll_test::host_backend;
 
-constexpr std::uint64_t small = 4096;  // largest size of a small gather, in bytes per slice
+constexpr std::uint64_t small = 4096;  // largest number of bytes per slice in a small gather
 
 struct Comm {
   std::size_t ranks = 1;
-  std::set<const void*> filled;  // buffers that a large gather has already filled
+  std::set<const void*> filled;  // destinations that a large gather has already filled once
 };
 std::mutex mutex;
 std::map<atoll_comm*, Comm> comms;

@@ -37,7 +37,7 @@ const std::vector<std::string> recomputes{"none", "selective", "full"};
 
 struct Size {
   int ranks;
-  std::string mesh;  // mesh of every strategy
+  std::string mesh;  // mesh that all strategies use, as replicate x shard
 };
 const std::vector<Size> sizes{{1, "1x1"}, {2, "1x2"}, {3, "1x3"},
                               {4, "2x2"}, {5, "1x5"}, {6, "2x3"}};
@@ -75,13 +75,14 @@ train::RunOptions with(train::RunOptions options, const Cut& cut, int ranks) {
   options.optimizer = cut.optimizer;
   if (cut.optimizer == "sgd") {
     options.clip = 0;
-    options.lr = 0.03;  // moves weights by far more than the tolerance of the comparison
+    // High enough to move weights by far more than the tolerance of the comparison.
+    options.lr = 0.03;
   }
   return options;
 }
 
-// Returns all cuts in the long form. The short form returns three cuts: one for each number of
-// micro batches. No two of the three share both dtype and optimizer.
+// Returns the cuts to test. The long form tests all cuts. The short form tests three cuts, one for
+// each number of micro batches; no two of the three share both dtype and optimizer.
 std::vector<Cut> cuts(std::size_t turn) {
   std::vector<Cut> all, some;
   for (int micro = 1; micro <= 3; ++micro) {
@@ -142,7 +143,8 @@ void check_same(const RankResult& result, const RankResult& other) {
   const auto curve = distance(result.run.steps, other.run.steps);
   CHECK(curve.loss == 0);
   CHECK(curve.grad_norm == 0);
-  const bool same = result.weights == other.weights;  // a plain CHECK would print every weight
+  // Compared here, because a CHECK of the vectors would print every weight.
+  const bool same = result.weights == other.weights;
   CHECK(same);
 }
 

@@ -90,7 +90,8 @@ std::vector<std::string> failures_of_job(int ranks, const train::RunOptions& opt
   };
   try {
     atoll_test::run_thread_ranks(ranks, body, quiet);
-  } catch (const atoll::Error&) {  // `failures` already holds the error of each rank
+  } catch (const atoll::Error&) {
+    // The error is ignored here, because `failures` already holds the error of each rank.
   }
   return failures;
 }
@@ -130,8 +131,8 @@ void check_ranks_agree(const std::vector<RankResult>& ranks) {
     const CurveDistance apart = distance(rank.run.steps, ranks[0].run.steps);
     CHECK(apart.loss == 0);
     CHECK(apart.grad_norm == 0);
-    const bool same_weights =
-        rank.weights == ranks[0].weights;  // a plain CHECK would print every weight
+    // Compared here, because a CHECK of the weights would print every weight.
+    const bool same_weights = rank.weights == ranks[0].weights;
     CHECK(same_weights);
     for (const RankResult& other : ranks) {
       const bool same_shards = other.shards == rank.shards;
@@ -148,7 +149,7 @@ std::string small_model_json(bool tied) {
   model.kv_heads = 2;
   model.head_dim = 16;
   model.ffn = 160;
-  model.vocab = 259;  // 256 bytes, bos, eos and pad
+  model.vocab = 259;  // the tokens of the bytes tokenizer: 256 bytes, bos, eos and pad
   model.max_seq = 256;
   model.tied = tied;
   return train::hf_config_json(model, "float32");
@@ -162,7 +163,8 @@ std::string prime_model_json() {
   model.kv_heads = 1;
   model.head_dim = 24;
   model.ffn = 157;
-  model.vocab = 263;  // 256 bytes, bos, eos, pad, and four more for a prime size
+  // The bytes tokenizer has 259 tokens: 256 bytes, bos, eos and pad. Four more make the size prime.
+  model.vocab = 263;
   model.max_seq = 256;
   model.tied = true;
   return train::hf_config_json(model, "float32");

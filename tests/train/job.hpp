@@ -22,8 +22,8 @@ bool long_form();
 
 struct RankResult {
   train::RunResult run;
-  Weights weights;  // whole parameters, gathered over this rank's shard axis
-  Weights shards;   // parts that this rank owns, by parameter and first element
+  Weights weights;  // complete parameters, gathered over the shard axis of this rank
+  Weights shards;   // the rank's own parts of parameters, by name and first element
   int shard_index = 0;
 };
 

@@ -81,7 +81,8 @@ void check_metrics(const json& metrics, const train::RunResult& run) {
   CHECK(metrics["world_size"] == 4);
   CHECK(metrics["gpu0"].is_null());
   CHECK(metrics["bf16"] == false);
-  CHECK(metrics["engine"]["name"] == "atoll");  // other trainers write a `torch` key instead
+  // Other trainers write the key `torch` instead of `engine`.
+  CHECK(metrics["engine"]["name"] == "atoll");
   CHECK(metrics["engine"]["version"].is_string());
   CHECK(metrics["dataset"] == "demo");
   CHECK(metrics["tokenizer"] == "bytes");
@@ -120,11 +121,13 @@ TEST_CASE("an automatic strategy reports its reason and depends on the memory") 
   const TemporaryFolder folder;
   auto options = base(folder);
   options.strategy = "auto";
-  options.model = "mistral-tiny";  // a model with little bucket padding, which estimates omit
-  options.data = "synthetic";      // synthetic data has enough samples for each step
+  // A model with little padding of buckets, because estimates omit the padding.
+  options.model = "mistral-tiny";
+  options.data = "synthetic";  // generated data has enough samples for each step
   options.seq = 64;
   options.steps = 2;
-  options.global_batch = 16;  // four micro batches favour accumulating whole gradients
+  // Four micro batches, which favour a strategy that accumulates whole gradients.
+  options.global_batch = 16;
   const auto chosen = [&](std::uint64_t limit) {
     options.memory_limit = limit;
     run_job(4, options);
@@ -153,7 +156,8 @@ TEST_CASE("an automatic strategy reports its reason and depends on the memory") 
     CHECK(failure.find("activations alone take ") != std::string::npos);
   }
   options.strategy = tight;
-  options.memory_limit = bytes / 3;  // too little memory for the plan, even without moments
+  // Too little memory for the plan of this strategy, even without moments.
+  options.memory_limit = bytes / 3;
   for (const std::string& failure : failures_of_job(4, options)) {
     CHECK(failure.find("freeze: the plan needs more than ") != std::string::npos);
   }
@@ -226,7 +230,7 @@ TEST_CASE("a run writes its curve, and a resumed run continues it") {
     CHECK(lines[i]["step"] == i + 1);
     CHECK(lines[i]["loss"].get<double>() == doctest::Approx(first[i].loss));
     CHECK(lines[i]["samples"] ==
-          (i == 6 ? 4 : 6));  // the last step of an epoch of 40 samples has 4
+          (i == 6 ? 4 : 6));  // of 40 samples, the last step of an epoch gets 4
     check_positive(lines[i], {"loss", "learning_rate", "grad_norm", "seconds", "tokens",
                               "valid_tokens", "tokens_per_s", "tflops", "mfu"});
     check_fraction(lines[i], "exposed_comm_fraction");

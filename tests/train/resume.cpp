@@ -24,11 +24,11 @@ train::RunOptions base(const TemporaryFolder& folder, bool tied = false) {
   train::RunOptions options;
   options.model = folder.write(tied ? "tied.json" : "small.json", small_model_json(tied)).string();
   options.out = (folder.path() / "out").string();
-  options.samples = 40;  // the resumed part contains the end of an epoch
+  options.samples = 40;  // so few samples that an epoch ends in the resumed part
   options.seq = 128;
   options.global_batch = 5;
   options.lr = 3e-4;
-  options.lr_warmup = 8;  // the learning rate still warms up after resuming
+  options.lr_warmup = 8;  // long enough that the learning rate still warms up after resuming
   options.steps = last_step;
   options.threads = 1;
   options.save_checkpoint = false;
@@ -78,7 +78,7 @@ void check_resumes(const train::RunOptions& options) {
   };
   check(1, "no_shard", "1x1");
   check(2, "no_shard", "2x1");
-  check(3, "full_shard", "1x3");  // on three ranks, shards begin elsewhere than on four
+  check(3, "full_shard", "1x3");  // shards on three ranks have other boundaries than on four
   check(4, "hybrid_shard", "2x2");
   const bool same_bits = check(4, "full_shard", "2x2");
   CHECK(same_bits);
@@ -191,9 +191,9 @@ TEST_CASE("weights in 16 bits come back rounded") {
     return distance(run_job(2, start).front().weights, trained);
   };
   const double bf16 = error_in(atoll::DType::bf16), f16 = error_in(atoll::DType::f16);
-  CHECK(bf16 > 1e-4);  // bf16 rounds to a mantissa of 8 bits
+  CHECK(bf16 > 1e-4);  // a bf16 mantissa has 8 bits, so rounding errors are larger than this
   CHECK(bf16 < 4e-3);
-  CHECK(f16 > 1e-5);  // f16 rounds to a mantissa of 11 bits
+  CHECK(f16 > 1e-5);  // an f16 mantissa has 11 bits, so its errors are smaller than those of bf16
   CHECK(f16 < 5e-4);
 }
 

@@ -134,7 +134,7 @@ TEST_CASE("strategies on one planned mesh agree bit for bit") {
   for (const bool tied : {false, true}) {
     CAPTURE(tied);
     auto options = small(folder, tied);
-    options.global_batch = 3;  // 3 samples on 4 ranks: a single micro batch, empty on one rank
+    options.global_batch = 3;  // one micro batch of 3 samples on 4 ranks, so one rank has no sample
     const auto replicated = run_job(4, sharded(options, "no_shard"));
     for (const auto& strategy : strategies) {
       CAPTURE(strategy);
@@ -175,7 +175,7 @@ TEST_CASE("updates beside backward change no bit") {
 TEST_CASE("gradients accumulated whole train alike") {
   const TemporaryFolder folder;
   auto options = small(folder);
-  options.global_batch = 12;  // 12 samples on 4 ranks: three micro batches in a step
+  options.global_batch = 12;  // three micro batches in each step of 12 samples on 4 ranks
   const auto reference = run_job(1, options).front();
   options.accumulate = "local";
   for (const std::string strategy : {"full_shard", "hybrid_shard"}) {
@@ -224,7 +224,7 @@ TEST_CASE("packed rows: strategies and recomputation change no bit") {
   auto again = options;
   again.recompute = "full";
   check_same_bits_and_bytes(sharded(options, "hybrid_shard"), sharded(again, "hybrid_shard"));
-  options.global_batch = 3;  // 3 samples on 4 ranks: a single micro batch, empty on one rank
+  options.global_batch = 3;  // one micro batch of 3 samples on 4 ranks, so one rank has no sample
   check_same_bits(sharded(options, "no_shard"), sharded(options, "full_shard"));
 }
 
@@ -265,7 +265,7 @@ TEST_CASE("bf16 stays near f32") {
     const auto curve = distance(result.run.steps, reference.run.steps);
     const double weights = distance(result.weights, reference.weights);
     MESSAGE("bf16: losses " << curve.loss << ", weights " << weights);
-    CHECK(curve.loss > 0);  // equal losses would show that bf16 was not used
+    CHECK(curve.loss > 0);  // if the losses were equal, bf16 would not have been used
     CHECK(curve.loss <= 2e-2);
     CHECK(weights <= 2e-2);
   };

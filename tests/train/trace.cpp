@@ -39,7 +39,7 @@ train::RunOptions base(const TemporaryFolder& folder) {
   return options;
 }
 
-using Row = std::pair<int, std::string>;  // rank and stream name
+using Row = std::pair<int, std::string>;  // number of the rank and name of the stream
 
 std::map<Row, std::vector<json>> spans_by_row(const json& document) {
   std::map<std::pair<int, int>, std::string> names;
@@ -66,7 +66,8 @@ std::set<std::string> rows_of(const std::map<Row, std::vector<json>>& spans, int
 
 // Checks that the spans of one row of the trace are in order and properly nested.
 void check_nesting(const std::vector<json>& spans) {
-  constexpr double rounding = 0.002;  // in microseconds; timestamps have 3 decimals
+  // Tolerance in microseconds, because timestamps have 3 decimals.
+  constexpr double rounding = 0.002;
   std::vector<double> open;
   double last = 0;
   for (const json& span : spans) {
@@ -183,7 +184,7 @@ TEST_CASE("a trace covers the chosen steps, by default 5 after the warm-up") {
   CHECK(train::traced_steps(options, 0).last == 7);
   CHECK(train::traced_steps(options, 40).first == 43);
   options.steps = 2;
-  CHECK(train::traced_steps(options, 0).first == 2);  // only the last of the 2 steps is traced
+  CHECK(train::traced_steps(options, 0).first == 2);  // a run of 2 steps traces only its last step
   CHECK(train::traced_steps(options, 0).last == 2);
   options.trace_steps = "1:2";
   CHECK_NOTHROW(train::check(options = train::resolved(options)));

@@ -62,7 +62,8 @@ TEST_CASE("shapes hold at most the bytes asked for, ranks in equal parts of 16 b
   CHECK(reduce.count == 250);
   CHECK(reduce.total == 250);
   const Shape gather = shape_of(Collective::all_gather, 1000, DType::f32, 3);
-  CHECK(gather.count == 80);  // 80 f32: a third of 1,000 bytes, rounded down to 16
+  // A third of 1,000 bytes, rounded down to a multiple of 16, holds 80 f32.
+  CHECK(gather.count == 80);
   CHECK(gather.total == 240);
   CHECK(shape_of(Collective::all_to_all, 63, DType::f32, 4).total == 0);
   CHECK(shape_of(Collective::all_to_all, 64, DType::f32, 4).count == 4);

@@ -68,7 +68,7 @@ TEST_CASE("a host sends its part of a gather, or receives the rest, whichever is
     CHECK(bytes.at(0) == Approx(600));
     CHECK(bytes.at(1) == Approx(600));
   }
-  // The four ranks contribute 1, 2, 3 and 4 tenths of the data.
+  // The _v collectives give the four ranks 1, 2, 3 and 4 tenths of the data.
   for (const auto one : {Collective::all_gather_v, Collective::reduce_scatter_v}) {
     const auto bytes = wire_bytes(one, 1000, two_by_two, 0);
     CHECK(bytes.at(0) == Approx(700));
@@ -89,7 +89,8 @@ TEST_CASE("across hosts the slowest of links and memory is, and groups share the
   const Ceiling alone =
       ceiling(Collective::all_gather, 1e9, Place::out, 0, {{0, 1, 2, 3}}, two_by_two, rates);
   REQUIRE(alone.seconds);
-  CHECK(*alone.seconds == Approx(1.0));  // the slower host moves 0.5 GB at 0.5 GB/s
+  // The slower host sends 0.5 GB at 0.5 GB/s, which takes 1 s.
+  CHECK(*alone.seconds == Approx(1.0));
   CHECK(alone.by == "links");
   const Ceiling both =
       ceiling(Collective::all_gather, 1e9, Place::out, 0, {{0, 2}, {1, 3}}, two_by_two, rates);

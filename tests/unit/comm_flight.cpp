@@ -144,7 +144,8 @@ TEST_CASE("times are those of the steady clock") {
   recorder.started(number, 1);
   const auto after = steady();
   const auto log = recorder.snapshot();
-  constexpr std::int64_t slack = 1'000'000;  // 1 ms, because ticks are not converted to ns exactly
+  // A tolerance of 1 ms, because the conversion of clock ticks to nanoseconds is not exact.
+  constexpr std::int64_t slack = 1'000'000;
   CHECK(log.operations[0].enqueued_ns >= before - slack);
   CHECK(log.operations[0].enqueued_ns <= between + slack);
   CHECK(log.operations[0].started_ns >= between + 20'000'000 - slack);
@@ -186,7 +187,8 @@ TEST_CASE("several communicators can record while another thread takes snapshots
       description.name = std::to_string(w);
       const auto track = recorder.open(description);
       for (std::uint64_t i = 0; i < each; ++i) {
-        // The element count tells which thread recorded the operation, and its number.
+        // The element count of an operation encodes the thread that recorded it, and its number in
+        // that thread.
         const std::vector one = {all_reduce(static_cast<std::uint64_t>(w) * each + i)};
         const auto number = recorder.enqueue(*track, one, i);
         recorder.started(number, 1);
@@ -278,7 +280,7 @@ TEST_CASE("a World writes its flight file on request, at SIGUSR1 and at a failur
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder.path)) {
     ++files;
   }
-  CHECK(files == 1);  // no temporary file is left
+  CHECK(files == 1);  // only the flight file exists, without a temporary file
   struct sigaction action {};
   REQUIRE(::sigaction(SIGUSR1, nullptr, &action) == 0);
   const bool given_back = action.sa_handler == SIG_DFL;
@@ -349,5 +351,5 @@ TEST_CASE("recording costs little") {
     best = std::min(best, spent.count() / operations);
   }
   MESSAGE("one operation, all three steps: " << best << " ns");
-  CHECK(best < 20'000);  // a loose limit, for sanitizers and busy machines
+  CHECK(best < 20'000);  // a generous limit in ns, for sanitizer builds and busy machines
 }

@@ -224,10 +224,10 @@ TEST_CASE("a file that is not a flight file is refused, with its name and the by
         std::string::npos);
   CHECK(bad(replaced(good, "\"rank\":0", "\"rank\":2")).find("rank is not from 0 to 1") !=
         std::string::npos);
-  CHECK(bad(replaced(good, "\"ranks\":[0,1]", "\"ranks\":[0,7]")).find("are not those of rank 0") !=
-        std::string::npos);
+  CHECK(bad(replaced(good, "\"ranks\":[0,1]", "\"ranks\":[0,7]"))
+            .find("does not contain rank 0 of 2") != std::string::npos);
   CHECK(bad(replaced(good, "\"communicator\":0", "\"communicator\":3"))
-            .find("on communicator 3 of 1") != std::string::npos);
+            .find("refers to communicator 3; there are 1") != std::string::npos);
   CHECK(bad(replaced(good, "\"count\":1024", "\"count\":-1")).find("count is not from 0 to") !=
         std::string::npos);
   CHECK(bad(replaced(good, "\"count\":1024", "\"count\":1e400")).find("f.json: byte ") == 0);
@@ -241,7 +241,7 @@ TEST_CASE("a file that is not a flight file is refused, with its name and the by
   CHECK(bad(replaced(good, "node0", std::string(atoll::max_flight_text + 1, 'x')))
             .find("host has 16385 bytes") != std::string::npos);
   CHECK(bad(std::string(atoll::max_flight_bytes + 1, ' ')).find("bytes; ") != std::string::npos);
-  // The error names the byte offset at which the invalid entry ends.
+  // The error names the byte offset at the end of the invalid entry.
   const std::string wrong = replaced(good, "\"state\":\"started\"", "\"state\":\"asleep\"");
   const auto end = wrong.find('}', wrong.find("asleep")) + 1;
   CHECK(bad(wrong) == "f.json: byte " + std::to_string(end) +

@@ -20,8 +20,8 @@ namespace {
 using namespace std::chrono_literals;
 using Floats = std::vector<float>;
 
-// `body` must not throw, because doctest would then collect captured values from several threads at
-// once.
+// Runs `body` on thread ranks. `body` must not throw, because doctest would then collect captured
+// values from several threads at once.
 void run(int ranks, std::chrono::seconds timeout, const std::function<void(atoll::World&)>& body) {
   atoll_test::run_thread_ranks(ranks, body, [&](atoll::Config& config) {
     config.plugin_path = ATOLL_TEST_PLUGINS;

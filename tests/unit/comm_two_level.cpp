@@ -73,8 +73,8 @@ void check_reduce_scatter(atoll::Communicator& comm, atoll::Stream& stream) {
     src[i] = static_cast<float>((i / count + 1) * (mine + 1));
   }
   const auto kept = src;
-  // All ranks have factor 2, so the result is 2 * (1 + ... + n) times the number of the block,
-  // which begins at 1.
+  // All ranks use the factor 2. Block `mine` of every rank r holds (r + 1) * (mine + 1), so the sum
+  // is 2 * (1 + ... + n) * (mine + 1).
   const auto sum = static_cast<float>(n * (n + 1) * (mine + 1));
   std::vector<float> dst(count);
   comm.reduce_scatter(src, dst, {atoll::ReduceOp::sum, 2.0}, stream).synchronize();
@@ -143,8 +143,10 @@ TEST_CASE("one level is used without known rates, on request, and for averages")
   CHECK(kinds({2, 2, ""}, atoll::ReduceOp::sum) == one);
   CHECK(kinds({2, 2, "reduce_scatter:flat"}, atoll::ReduceOp::sum) == one);
   CHECK(kinds({2, 2, two_levels}, atoll::ReduceOp::avg) == one);
-  CHECK(kinds({1, 4, two_levels}, atoll::ReduceOp::sum) == one);  // one host of 4 ranks
-  CHECK(kinds({4, 1, two_levels}, atoll::ReduceOp::sum) == one);  // 4 hosts of one rank
+  // A single host with 4 ranks needs no second level.
+  CHECK(kinds({1, 4, two_levels}, atoll::ReduceOp::sum) == one);
+  // 4 hosts with one rank each need no second level.
+  CHECK(kinds({4, 1, two_levels}, atoll::ReduceOp::sum) == one);
   CHECK(kinds({2, 2, two_levels}, atoll::ReduceOp::sum).size() == 3);
 }
 

@@ -106,7 +106,7 @@ TEST_CASE("Slurm without PMI needs an address, and says how to get PMIx") {
   CHECK(found(step, with_address()) == "slurm 1/4 10.0.0.1:4000 secret");
   CHECK(found(step).find(
             "rank 1 of 4 of a Slurm step without PMI: start it with `srun --mpi=pmix`") == 0);
-  step.erase("SLURM_STEP_ID");  // a batch script has no Slurm step
+  step.erase("SLURM_STEP_ID");  // batch scripts run outside of Slurm steps and have no step id
   CHECK(found(step) == "single 0/1");
 }
 

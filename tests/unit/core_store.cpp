@@ -264,7 +264,8 @@ TEST_CASE("a question reaches every rank, whatever it is doing") {
   using How = store::Answered::How;
   Place place(4);
   Rank zero(place, 0), one(place, 1);
-  const net::Fd stopped = place.hello(2);  // rank 2 never reads its connection, as if stopped
+  // Rank 2 joins but never reads from its connection, like a process that is stopped.
+  const net::Fd stopped = place.hello(2);
   Rank three(place, 3);
   one.client.answer_with([](std::string_view question) { return std::string(question) + " one"; });
   three.client.farewell();
@@ -275,7 +276,7 @@ TEST_CASE("a question reaches every rank, whatever it is doing") {
   CHECK(Clock::now() - start < 5s);
   REQUIRE(answers.size() == 4);
   CHECK(answers[0].how == How::answered);
-  CHECK(answers[0].text.empty());  // rank 0 has not called answer_with()
+  CHECK(answers[0].text.empty());  // rank 0 has no answer, because it has not called answer_with()
   CHECK(answers[1].how == How::answered);
   CHECK(answers[1].text == "who? one");
   CHECK(answers[2].how == How::silent);
@@ -367,8 +368,8 @@ TEST_CASE("connections without a valid hello get no answer and do no harm") {
   for (std::size_t cut = 0; cut < body.size(); ++cut) {
     CHECK(answer_to(place, store::encode_frame(Kind::hello, 0, body.substr(0, cut))) == "");
   }
-  // Requests before the hello get no answer, and neither does a hello with a text that claims to
-  // extend beyond the end of the message.
+  // The store does not answer requests that precede the hello message, nor a hello message with a
+  // text that claims to extend beyond the end of the message.
   const std::string get = Packer().number(1000).text("key").text("").take();
   CHECK(answer_to(place, store::encode_frame(Kind::get, 1, get)) == "");
   CHECK(answer_to(place, store::encode_frame(Kind::farewell, 1, "")) == "");

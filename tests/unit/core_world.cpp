@@ -187,7 +187,8 @@ TEST_CASE("without rank 0 the others report the address that they cannot reach")
 TEST_CASE("a declared failure ends every wait with its reason and runs callbacks once") {
   std::atomic<int> calls{0};
   const auto results = on_threads(3, [&](atoll::World& world) -> std::string {
-    std::promise<void> called;  // set_value() throws if the callback runs twice
+    // The test fails if the callback runs twice, because set_value() then throws.
+    std::promise<void> called;
     const auto subscription = world.on_failure([&](const atoll::Error&) {
       ++calls;
       called.set_value();

@@ -15,8 +15,9 @@
 namespace atoll_test {
 
 struct Waits {
-  int deaf_to = -1;   // number of the wait that is hidden from the checker; -1 hides no wait
-  bool slow = false;  // true lets record() return only after the stream has reached the event
+  // Number of the wait that is hidden from the checked device; -1: no wait is hidden.
+  int deaf_to = -1;
+  bool slow = false;  // if true, record() returns only after the stream has reached the event
   // For each wait: the name of the waiting stream, and whether the wait adds order. A wait adds no
   // order if the stream is already ordered after the event. It also adds none if the stream's next
   // action is a wait for a second event that comes after the first event.
@@ -71,7 +72,7 @@ class DeafStream final : public atoll::StreamBackend {
   }
 
   std::unique_ptr<atoll::StreamBackend> inner_;
-  // Event of the last wait. Null once work was enqueued after the wait.
+  // Event of the stream's last action, if that was a wait; otherwise null.
   std::shared_ptr<atoll::EventBackend> last_;
   std::size_t last_wait_ = 0;
   std::string name_;
@@ -80,7 +81,7 @@ class DeafStream final : public atoll::StreamBackend {
 
 class DeafDevice final : public atoll::DeviceBackend {
  public:
-  // `waits` must outlive the device.
+  // The object `waits` must outlive the device.
   DeafDevice(const atoll::Device& inner, Waits& waits)
       : DeviceBackend(inner.backend()->info()), inner_(inner.backend()), waits_(waits) {}
   void* allocate(std::size_t bytes) override { return inner_->allocate(bytes); }

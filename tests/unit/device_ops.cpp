@@ -43,7 +43,7 @@ float tree_sum(std::vector<float> parts) {
 
 TEST_CASE("reduce follows the adjacent-pair tree for any number of parts") {
   for (std::size_t ranks = 1; ranks <= 9; ++ranks) {
-    const std::size_t n = 2500;  // more than two blocks of 1,024 elements
+    const std::size_t n = 2500;  // vectors of more than two blocks of 1,024 elements
     std::vector<std::vector<float>> parts;
     std::vector<const void*> pointers;
     for (std::size_t r = 0; r < ranks; ++r) {
@@ -114,7 +114,8 @@ TEST_CASE("scale multiplies in the type, out of place and in place") {
 }
 
 TEST_CASE("16-bit sums accumulate in f32 and round once") {
-  // The sum is 256 + 1 + 1. In bf16, adding 1 to 256 twice changes nothing, but adding 2 gives 258.
+  // The exact sum is 256 + 1 + 1 = 258. If bf16 sums were rounded after each addition, both
+  // additions of 1 to 256 would have no effect.
   const std::vector<bfloat16> a{atoll::to_bfloat16(256.0f)}, one{atoll::to_bfloat16(1.0f)};
   const std::vector<const void*> parts{a.data(), one.data(), one.data()};
   std::vector<bfloat16> sum(1);
@@ -139,9 +140,9 @@ TEST_CASE("integers wrap in sums and divide by any number of ranks") {
   const std::vector<const void*> parts(256, part.data());
   std::vector<std::uint8_t> out(1);
   host::reduce(out, parts, ReduceOp::sum);
-  CHECK(out[0] == 0);  // 256 times 200 wraps to 0 modulo 256
+  CHECK(out[0] == 0);  // the sum of 256 values of 200 is 0 modulo 256
   host::reduce(out, std::span(parts).first(2), ReduceOp::avg);
-  CHECK(out[0] == 72);  // 200 + 200 wraps to 144, and 144 / 2 = 72
+  CHECK(out[0] == 72);  // 200 + 200 wraps around to 144, and the average is 144 / 2 = 72
   host::reduce(out, parts, ReduceOp::avg);
   CHECK(out[0] == 0);
   const std::vector<std::int32_t> large{std::numeric_limits<std::int32_t>::max()};
@@ -190,7 +191,8 @@ TEST_CASE("exact sums equal those of a wider type, in any order") {
     std::vector<double> values(n);
     long double wide = 0;
     for (double& value : values) value = std::exp2(exponent(random) / (n > 100 ? 4 : 1));
-    std::sort(values.begin(), values.end());  // from small to large, for a small rounding error
+    // Add small values first, so that the reference has a small rounding error.
+    std::sort(values.begin(), values.end());
     for (const double value : values) wide += static_cast<long double>(value);
     const double sum = atoll::exact_sum(values);
     CHECK(std::abs(sum - static_cast<double>(wide)) <= std::abs(sum) * 2.3e-16);
@@ -208,9 +210,10 @@ TEST_CASE("exact sums of no values, of extreme values and of non-finite values")
   CHECK(sum({0.0, -0.0}) == 0.0);
   CHECK(sum({least, least, least}) == 3 * least);
   CHECK(sum({1.0, least}) == 1.0);
-  // Added to 1.0 one by one, both values of 2^-53 would be lost.
+  // The exact sum keeps both values of 2^-53, which would be lost if they were added to 1.0 one by
+  // one.
   CHECK(sum({1.0, 0x1p-53, 0x1p-53}) == 1.0 + 0x1p-52);
-  CHECK(sum({1.0, 0x1p-53}) == 1.0);  // a tie is rounded to even
+  CHECK(sum({1.0, 0x1p-53}) == 1.0);  // a sum halfway between two values is rounded to even
   CHECK(sum({most, most}) == inf);
   CHECK(sum({most, 1.0}) == most);
   CHECK(sum({1.0, inf, 2.0}) == inf);

@@ -17,12 +17,12 @@ using api::Result;
 namespace {
 
 enum class Peers {
-  none,      // NVLinks are not supported
-  inactive,  // NVLinks are down
-  network,   // NVLinks lead to switches
-  board,     // NVLinks lead to every other GPU
-  power,     // NVLinks lead to the other GPU and to a processor
-  nowhere,   // NVLinks lead to a bus id that no GPU has
+  none,      // the GPUs do not support NVLinks
+  inactive,  // the NVLinks of all GPUs are down
+  network,   // the NVLinks of all GPUs lead to switches
+  board,     // the NVLinks of each GPU lead to all other GPUs
+  power,     // the NVLinks of each GPU lead to the other GPU and to a processor
+  nowhere,   // the NVLinks lead to a bus id that no GPU has
 };
 
 struct Machine {
@@ -221,7 +221,7 @@ Result nvmlDeviceGetRemappedRows(api::Device* device, unsigned* correctable,
 Result nvmlDeviceGetCurrentClocksThrottleReasons(api::Device* device, unsigned long long* reasons) {
   *reasons = device->number == 6
                  ? api::clocks_power_cap | api::clocks_hw_slowdown | api::clocks_hw_thermal
-                 : 1;  // the only reason for throttling is an idle GPU
+                 : 1;  // 1 means that the clock is low only because the GPU is idle
   return api::success;
 }
 
@@ -302,7 +302,7 @@ Result nvmlDeviceGetGpuFabricInfoV(api::Device* device, api::FabricInfo* info) {
   info->status = api::success;
   info->clique_id = plays("hgx") ? 0 : 32766;
   info->state = is_done ? api::fabric_completed : api::fabric_in_progress;
-  // The mask reports that every health problem is absent and that the configuration is correct.
+  // The mask reports that no health problem exists and that the configuration is correct.
   info->health_mask = 0b01'10'10'10'10U;
   if (plays("blackwell")) {
     if (device->number == 1) info->health_mask = 0b0101'10'10'10'01U;
@@ -348,4 +348,4 @@ Result nvmlDeviceGetGpuFabricInfo(api::Device*, api::FabricInfo1* info) {
 
 #endif
 
-}  // extern "C"
+}  // end of extern "C"

@@ -93,11 +93,11 @@ TEST_CASE("choice: one host, where the smaller strategy wins ties") {
   MESSAGE(one.why);
   CHECK(says(one, "GB per rank of 72 GB (80 GB less 10 %)"));
   CHECK(says(one, "equally fast within 1 % but larger is shard_optimizer"));
-  // With more micro batches, accumulating unsharded gradients saves so much communication that
-  // shard_optimizer is chosen.
+  // With four micro batches instead of one, accumulating unsharded gradients saves so much
+  // communication that choose_strategy() returns shard_optimizer.
   asked.micro_batches = 4;
   CHECK(choose_strategy(asked).strategy == Strategy::shard_optimizer);
-  // shard_optimizer is not chosen if unsharded gradients do not fit in memory.
+  // If unsharded gradients do not fit in memory, choose_strategy() does not return shard_optimizer.
   asked.activation_bytes = 30 * gb;
   const auto tight = choose_strategy(asked);
   CHECK(tight.strategy == Strategy::shard_grad);
@@ -157,7 +157,8 @@ TEST_CASE("choice: a single rank, unknown rates and invalid questions") {
 
 TEST_CASE("choice: strategies that the options rule out are not considered") {
   auto asked = question(load_topology("azure-nd-h100-v5x3"), 100 * gb);
-  asked.options.inner_shards = 3;  // divides full_shard's 24 shards, but not hybrid_shard's 8
+  // 3 divides the 24 shards of full_shard, but not the 8 shards of hybrid_shard.
+  asked.options.inner_shards = 3;
   const auto choice = choose_strategy(asked);
   CHECK(choice.strategy == Strategy::full_shard);
   for (const auto& one : choice.estimates) CHECK(one.strategy != Strategy::hybrid_shard);

@@ -37,7 +37,7 @@ ToyResult run_on(atoll::MeshShape shape, const ToyRun& run, bool jitter = false)
     results.push_back(std::move(result));
   });
   for (const auto& result : results) {
-    CHECK(result.weights == results[0].weights);  // equal bit for bit on all ranks
+    CHECK(result.weights == results[0].weights);  // all ranks have bitwise equal weights
     CHECK(result.norms == results[0].norms);
   }
   return results[0];
@@ -285,7 +285,7 @@ TEST_CASE("gradients that are sent in bf16 give weights near those of f32, at ha
   for (const auto strategy : fsdp::every_strategy()) {
     CAPTURE(fsdp::name(strategy));
     run_thread_ranks(4, [&](atoll::World& world) {
-      std::vector<std::uint64_t> bytes;  // gradient bytes sent, one entry per dtype
+      std::vector<std::uint64_t> bytes;  // number of gradient bytes sent, for f32 and for bf16
       for (const auto dtype : {atoll::DType::f32, atoll::DType::bf16}) {
         fsdp::Engine engine(atoll::Mesh::make(world, {2, 2}),
                             {.strategy = strategy, .precision = {.reduce = dtype}});
@@ -302,7 +302,7 @@ TEST_CASE("gradients that are sent in bf16 give weights near those of f32, at ha
           const auto now = engine.traffic();
           return now.shard_bytes - gathered.shard_bytes + now.replicate_bytes;
         };
-        std::uint64_t again = 0;  // bytes of parameters that backward gathers
+        std::uint64_t again = 0;  // number of parameter bytes that backward gathers
         for (const char* name : {"b", "a"}) {
           const auto before = engine.traffic().shard_bytes;
           const auto w = pass.backward(engine.unit(name));

@@ -22,8 +22,8 @@ using fsdp::Strategy;
 namespace {
 
 struct Outcome {
-  std::string finding;  // the checker's finding on rank 0
-  Waits waits;          // waits that rank 0's streams made
+  std::string finding;  // the error that the checker reported on rank 0; "" if none
+  Waits waits;          // all waits that the streams of rank 0 made
 };
 
 // Runs the toy model, in which the streams of rank 0 skip the waits that `of_rank_0` selects.
@@ -61,7 +61,7 @@ Outcome run_deaf(atoll::MeshShape shape, const ToyRun& run, const Waits& of_rank
 void check_every_edge(atoll::MeshShape shape, const ToyRun& run, bool slow = false) {
   const Outcome clean = run_deaf(shape, run, {.slow = slow});
   REQUIRE(clean.finding == "");
-  std::map<std::string, int> found;  // number of findings per stream
+  std::map<std::string, int> found;  // number of missing waits that the checker found, by stream
   for (std::size_t n = 0; n < clean.waits.streams.size(); ++n) {
     if (!clean.waits.adds[n]) continue;
     CAPTURE(n);
@@ -85,7 +85,8 @@ ToyRun toy_run(Strategy strategy) {
   run.units = toy_units();
   run.order = toy_order();
   run.steps = run.micro = 2;
-  run.figures = false;  // host waits would order streams and hide missing waits
+  // The host must not wait, because that would order streams and hide missing waits.
+  run.figures = false;
   run.engine.strategy = strategy;
   return run;
 }

@@ -26,12 +26,14 @@ TEST_CASE("on four ranks full_shard needs a quarter of the state plus buffers fo
       const fsdp::Optimizer optimizer(engine);
       const std::uint64_t allocated = engine.device().allocated_bytes();
       if (world.rank() == 0) memory = engine.memory();
-      CHECK(allocated == engine.memory().total());  // the plan is exact
+      // The engine allocates exactly the planned memory.
+      CHECK(allocated == engine.memory().total());
     });
     return memory;
   };
   const auto whole = plan(Strategy::no_shard), quarter = plan(Strategy::full_shard);
-  CHECK(whole.parameters == 0);  // compute reads the masters themselves
+  // No copy is needed, because compute reads the master weights themselves.
+  CHECK(whole.parameters == 0);
   CHECK(whole.resident == units * unit_bytes);
   CHECK(whole.gradients == units * unit_bytes);
   CHECK(whole.optimizer == 2 * units * unit_bytes);

@@ -56,7 +56,7 @@ inline std::vector<ToyUnit> toy_units() {
   return {{"embed", {{101}}},
           {"layers.0", {{31}, {64}, {17}}},
           {"layers.1", {{31}, {64}, {17}}},
-          {"head", {{20'011}, {3}}}};  // large enough to be sharded over four ranks
+          {"head", {{20'011}, {3}}}};  // large enough to be sharded over all four ranks
 }
 // A model with frozen parameters, a frozen unit, and two dtypes in one unit.
 inline std::vector<ToyUnit> toy_mixed_units() {
@@ -122,14 +122,16 @@ inline ToyResult run_toy(const atoll::Mesh& mesh, const ToyRun& run,
   engine.freeze(run.order);
   engine.initialize(42);
   fsdp::Optimizer optimizer(engine, run.optimizer);
-  double sum = 0;  // written by tasks on `compute`
+  double sum = 0;  // sum of the weights that forward reads, written by tasks on `compute`
   auto compute = engine.device().stream({.name = "compute"});
   ToyResult result;
   const int ranks = mesh.world().size(), rank = mesh.world().rank();
   for (int step = 0; step < run.steps; ++step) {
-    if (run.figures) sum = 0;  // without waits, compute may still be adding to `sum`
+    // Reset only if the host waits; otherwise compute may still add to `sum`.
+    if (run.figures) sum = 0;
     for (int micro = 0; micro < run.micro; ++micro) {
-      std::vector<int> mine;  // strided, so some ranks get one sample more than others
+      // This rank's samples; the stride gives some ranks one sample more than others.
+      std::vector<int> mine;
       for (int s = rank + ranks * micro; s < run.samples; s += ranks * run.micro) mine.push_back(s);
       if (run.in_backward && micro + 1 == run.micro) optimizer.update_in_backward(0.01f);
       toy_micro_batch(engine, run, mine, {fsdp::PassOptions::Kind::train, micro, run.micro},

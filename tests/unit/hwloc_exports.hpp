@@ -17,8 +17,8 @@
 
 namespace hwloc_machines {
 
-// The parts of a topology that hwloc XML can hold. An export reports all other parts as lost, such
-// as facts and rates.
+// The parts of a topology that hwloc XML can hold. An export lists everything that it had to leave
+// out, such as facts and rates.
 struct Told {
   std::vector<std::string> gpus, nics, links, islands;
   atoll::IslandState state = atoll::IslandState::unknown;

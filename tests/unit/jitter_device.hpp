@@ -146,7 +146,7 @@ class JitterStream final : public atoll::StreamBackend {
     }
   }
 
-  std::mt19937 random_;  // used only by the worker thread
+  std::mt19937 random_;  // generator of the delays, used only by the worker thread
   std::mutex mutex_;
   std::condition_variable ready_;
   std::deque<Task> tasks_;
@@ -160,11 +160,11 @@ class JitterDevice final : public atoll::DeviceBackend {
   explicit JitterDevice(unsigned seed) : DeviceBackend({.name = "jitter"}), seed_(seed) {}
   void* allocate(std::size_t bytes) override {
     void* data = ::operator new(bytes, std::align_val_t(4096));
-    std::memset(data, 0xff, bytes);  // NaN in every floating point type
+    std::memset(data, 0xff, bytes);  // bytes of 0xff are NaN in every floating point type
     return data;
   }
   void deallocate(void* data, std::size_t bytes) noexcept override {
-    std::memset(data, 0xff, bytes);  // NaN, to expose reads after deallocation
+    std::memset(data, 0xff, bytes);  // fill with NaN, so that reads after deallocation are noticed
     ::operator delete(data, std::align_val_t(4096));
   }
   std::unique_ptr<atoll::StreamBackend> make_stream(const atoll::StreamOptions&) override {

@@ -88,8 +88,8 @@ void check_blocks(Rank& rank, const std::vector<std::uint64_t>& counts) {
 void check_op(Rank& rank, std::int32_t dtype, std::int32_t op, std::uint64_t count) {
   std::vector<Bytes> all;
   for (int r = 0; r < rank.size(); ++r) all.push_back(input(dtype, r, count));
-  // The values are small whole numbers, so that intermediate rounding does not change them, even
-  // for 16-bit types.
+  // Inputs are small whole numbers, so intermediate rounding does not change the sums, even in
+  // 16-bit types.
   const auto expected = reference_reduce(all, dtype, op);
   Bytes mine = all[static_cast<std::size_t>(rank.rank())];
   Bytes out(mine.size());

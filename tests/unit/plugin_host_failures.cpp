@@ -97,7 +97,7 @@ TEST_CASE("abort ends a wait at once") {
     }
     CHECK(result.status == ATOLL_ABORTED);
     CHECK_MESSAGE(contains(result.text, "all_gather 0"), result.text);
-    CHECK(late.count() < 0.25);  // waits check for aborts every 5 ms; the limit is generous
+    CHECK(late.count() < 0.25);  // a generous limit, because waits check for aborts every 5 ms
     CHECK(barrier(ranks[0]).status == ATOLL_ABORTED);
   }
 }
@@ -287,7 +287,7 @@ TEST_CASE("connections without the token get only the challenge and do not keep 
     for (ssize_t n = 1; n > 0; got += n > 0 ? static_cast<std::size_t>(n) : 0) {
       n = ::recv(fd, buffer, sizeof(buffer), 0);
     }
-    CHECK(got <= 32);  // no more than the 32 bytes of the challenge, which a client must sign
+    CHECK(got <= 32);  // a client that has not signed gets at most the 32 bytes of the challenge
     ::close(fd);
   }
 }

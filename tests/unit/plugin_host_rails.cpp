@@ -136,7 +136,8 @@ TEST_CASE("the tuning file sets the number of connections between two ranks on e
       CHECK(count == 3);
       all += count;
     }
-    CHECK(all == 2 * 4 * 2 * 3);  // 2 ends x 4 pairs of ranks x 2 rails x 3 connections per rail
+    // 2 ends x 4 pairs of ranks x 2 rails x 3 connections per rail and pair.
+    CHECK(all == 2 * 4 * 2 * 3);
   }
   run_ranks(
       backend(), {0, 0, 1, 1}, [](Rank& rank) { gather_and_reduce(rank, 300'007); }, options);

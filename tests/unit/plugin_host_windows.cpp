@@ -63,7 +63,7 @@ class Buffer {
   }
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
-  // Does not deregister the memory, because the communicator may be closed already.
+  // Frees the memory but does not deregister it, because the communicator may be closed already.
   ~Buffer() {
     if (window_ != nullptr) backend().mem_free(window_);
   }
@@ -371,7 +371,7 @@ TEST_CASE("deregistered memory is used like plain memory until it is registered 
       buffers.in.delist();
       check_all(buffers, largest);
       CHECK(buffers.rank.deregister_memory(buffers.in.data()).status == ATOLL_NOT_FOUND);
-      // Registers the windows again in the opposite order.
+      // Registers the two windows again, in the opposite order.
       buffers.out.enlist();
       buffers.in.enlist();
       check_all(buffers, 20'011);
@@ -412,8 +412,8 @@ TEST_CASE("if a rank aborts before a step, no other rank waits forever in that s
             if (closes) rank.close();
             return {};
           }
-          // If the aborted rank does not close, the other ranks do not notice the abort, and the
-          // deadline ends their wait.
+          // If the aborted rank does not close its communicator, the other ranks do not notice the
+          // abort, and their timeout ends the wait.
           rank.timeout_ns = closes ? 10 * second : second / 2;
           const auto begin = Clock::now();
           auto result = all_reduce_largest(buffers);

@@ -66,7 +66,7 @@ TEST_CASE("the log is captured in memory unless the user has set NCCL_DEBUG") {
   REQUIRE(std::string(std::getenv("NCCL_DEBUG")) == "INFO");
   CHECK(transports() == "");
   std::FILE* const log =
-      std::fopen(std::getenv("NCCL_DEBUG_FILE"), "w");  // as NCCL opens its log file
+      std::fopen(std::getenv("NCCL_DEBUG_FILE"), "w");  // NCCL opens its log file in the same mode
   REQUIRE(log != nullptr);
   release_environment();
   CHECK(std::getenv("NCCL_DEBUG_FILE") == nullptr);

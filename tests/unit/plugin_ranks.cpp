@@ -40,7 +40,8 @@ std::uint16_t narrow(float value, Narrow format) {
   const int exponent = std::ilogb(value);
   const float scaled = std::ldexp(std::fabs(value), format.mantissa - exponent);
   auto mantissa = static_cast<int>(std::nearbyint(scaled));
-  const int shift = mantissa >> (format.mantissa + 1);  // 1 if rounding gave a power of two, else 0
+  // 1 if rounding carried into the next power of two, else 0.
+  const int shift = mantissa >> (format.mantissa + 1);
   mantissa >>= shift;
   const int biased = exponent + shift + format.bias;
   const int bits = (std::signbit(value) ? 0x8000 : 0) | (biased << format.mantissa) |

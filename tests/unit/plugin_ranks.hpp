@@ -36,7 +36,7 @@ class FakeCore {
  public:
   FakeCore();
   const atoll_host& host() const { return host_; }
-  atoll_host& host() { return host_; }  // lets tests replace functions
+  atoll_host& host() { return host_; }  // gives write access, so that tests can replace functions
   // Waits for a key and returns its value, as get() of atoll_host does.
   std::string get(const std::string& key);
 
@@ -51,7 +51,7 @@ class FakeCore {
   atoll_host host_;
 };
 
-// Number of the host of each rank.
+// The host number of each rank, by rank.
 using Layout = std::vector<int>;
 std::string text(const Layout& layout);
 
@@ -61,9 +61,11 @@ struct GroupOptions {
   std::string tuning{};
   int deterministic = 0;
   std::int64_t timeout_ns = 20'000'000'000;
-  std::vector<std::string> rails{};  // rail_addresses of each rank; empty: every rank has one rail
-  int host_ranks = 0;                // value of atoll_group::host_ranks; 0: unknown
-  std::int32_t memory = ATOLL_MEMORY_HOST;  // with CUDA memory, rank r has device r
+  // Value of rail_addresses for each rank; if empty, every rank has one rail.
+  std::vector<std::string> rails{};
+  int host_ranks = 0;  // value of atoll_group::host_ranks; 0 means unknown
+  // Kind of memory; if it is CUDA memory, rank r uses device r.
+  std::int32_t memory = ATOLL_MEMORY_HOST;
 };
 // Builds the atoll_group of one rank. World ranks are 2 * rank + 1, so that tests detect texts that
 // confuse the two numbers.

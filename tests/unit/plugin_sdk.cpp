@@ -129,7 +129,8 @@ TEST_CASE("signatures that agree have equal digests, and others have different d
   CHECK(calls.size() == 468);
   CHECK(wrong == 0);
   auto longer = calls.front();
-  longer.factor = 0.5;  // must not change the digest, as ranks may have different factors
+  // The factor is not part of the digest, because ranks may use different factors.
+  longer.factor = 0.5;
   CHECK(digest(longer) == digest(calls.front()));
 }
 

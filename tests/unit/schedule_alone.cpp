@@ -100,10 +100,10 @@ TEST_CASE(
   one.scheduler.release(Lane::outer, before);
   const auto second = one.reduce(one.bytes(100));
   one.scheduler.release(Lane::outer, behind);
-  const auto third = one.reduce(one.bytes(100));  // waits until the bytes of `first` are released
+  const auto third = one.reduce(one.bytes(100));  // starts when the bytes of `first` are released
   third.synchronize();
   one.scheduler.release(Lane::outer, {});
-  const auto fourth = one.reduce(one.bytes(100));  // waits until the bytes of `second` are released
+  const auto fourth = one.reduce(one.bytes(100));  // starts when the bytes of `second` are released
   CHECK(first.done());
   CHECK(second.done());
   CHECK_FALSE(fourth.done());
@@ -125,7 +125,7 @@ TEST_CASE("in flight: an operation above the limit runs alone, and without a lim
 
   Alone free({});
   for (int i = 0; i < 100; ++i) free.reduce(free.bytes(4000));
-  free.scheduler.release(Lane::outer, {});  // without a limit this call has no effect
+  free.scheduler.release(Lane::outer, {});  // release() has no effect, because there is no limit
   free.scheduler.synchronize();
 }
 

@@ -95,12 +95,12 @@ TEST_CASE("plans without tensors, with empty tensors, and with too many elements
   CHECK_THROWS_AS(plan_buckets(Counts{1, most}, DType::f32, most), atoll::Error);
   CHECK_THROWS_AS(plan_buckets(Counts{1}, DType::f32, most, most), atoll::Error);
   CHECK_THROWS_AS(atoll::plan_bucket(Counts{most / 2, most / 2, 9}, 1), atoll::Error);
-  const std::uint64_t large = std::uint64_t{1} << 40;  // 2^40 elements, which are 4 TiB in f32
+  const std::uint64_t large = std::uint64_t{1} << 40;  // 2^40 elements of f32 are 4 TiB
   CHECK(plan_buckets(Counts{large, large}, DType::f32, most).buckets.size() == 1);
 }
 
 TEST_CASE("bucket_bytes() keeps latency a small share of the time of a collective") {
-  // At 1 GB/s and 1 ms of latency, 1 MB takes as long as the latency.
+  // At 1 GB/s, the transfer of 1 MB takes 1 ms, which is also the latency.
   const Axis slow = axis_of(4, 1, 1000);
   const std::uint64_t bytes = bucket_bytes(slow);
   CHECK(bytes >= 19'000'000);

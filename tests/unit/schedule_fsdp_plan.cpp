@@ -103,8 +103,8 @@ TEST_CASE("backward finds in the slots what forward left there") {
       const std::vector<UnitSize> sizes(units, {64, 64});
       const PassPlan plan = plan_pass(order, sizes, {.prefetch = prefetch});
       check_slots(plan, std::min(prefetch, units - 1));
-      std::vector<std::size_t> holds(prefetch + 1,
-                                     units);  // unit in each slot; `units` means an empty slot
+      // The unit that each slot holds; the value `units` means an empty slot.
+      std::vector<std::size_t> holds(prefetch + 1, units);
       std::size_t found = 0;
       for (std::size_t k = 0; k < plan.unshards.size(); ++k) {
         const auto& [unit, first, last, slot, stays] = plan.unshards[k];
@@ -115,7 +115,7 @@ TEST_CASE("backward finds in the slots what forward left there") {
         holds[slot] = unit;
       }
       CHECK(found == std::min(prefetch, units - 1));
-      // The next forward finds its first units in their slots.
+      // The next forward pass finds its first units still in their slots.
       for (std::size_t unit = 0; unit < std::min(prefetch + 1, units); ++unit) {
         CHECK(holds[plan.unshards[unit].slot] == unit);
       }
@@ -145,7 +145,8 @@ TEST_CASE("whole gradients alternate between two slots") {
 }
 
 TEST_CASE("a unit used at both ends keeps its gradient from first to last use") {
-  const std::vector<std::size_t> order{0, 1, 2, 0};  // unit 0 is a tied embedding
+  // Unit 0 is a tied embedding, which is used first and last.
+  const std::vector<std::size_t> order{0, 1, 2, 0};
   const auto sizes = sizes_of({50, 10, 10});
   const PassPlan plan = plan_pass(order, sizes, {});
   CHECK(plan.gradients[0].first == 4);

@@ -120,9 +120,10 @@ TEST_CASE("every collective is recorded with bytes, axis and times") {
     const auto outer = check(Activity::all_reduce, "outer", "replicate", "b", 1024);
     CHECK(gather.end_ns <= reduce.begin_ns);
     CHECK(reduce.end_ns <= outer.begin_ns);
-    CHECK(outer.waited_ns == 0);  // compute did not wait for the all-reduce
+    CHECK(outer.waited_ns == 0);  // compute has not waited for the all-reduce
     CHECK(of(records, Activity::work).empty());
-    CHECK(step.scheduler.take_records().records.empty());  // the first call has taken all records
+    // No records are left, because the first call has taken them all.
+    CHECK(step.scheduler.take_records().records.empty());
   });
 }
 
@@ -217,7 +218,8 @@ TEST_CASE(
         const std::lock_guard lock(mutex);
         REQUIRE(reductions.size() == 2);
         CHECK(reductions[0].waited_ns >= 45'000'000);
-        CHECK(reductions[1].waited_ns == 0);  // the second reduction starts after the wait
+        // The second reduction starts after compute has waited, so compute does not wait for it.
+        CHECK(reductions[1].waited_ns == 0);
       },
       atoll_test::use_delay_backend);
   atoll_test::plant_delay(-1, 1, 0, 0);

@@ -72,8 +72,9 @@ TEST_CASE("a collective has bytes, axis, bandwidth and how long compute waited")
   CHECK(args["bytes"] == 8'000);
   CHECK(args["axis"] == "shard");
   CHECK(args["ranks"] == 4);
-  CHECK(args["algorithm_GB_per_s"] == Approx(4));  // 8,000 B in 2 us
-  CHECK(args["bus_GB_per_s"] == Approx(3));        // 3/4 of the algorithm bandwidth
+  CHECK(args["algorithm_GB_per_s"] == Approx(4));  // 8,000 bytes in 2 us are 4 GB/s
+  // The bus bandwidth of 4 ranks is 3/4 of the algorithm bandwidth.
+  CHECK(args["bus_GB_per_s"] == Approx(3));
   CHECK(args["waited_us"] == Approx(0.5));
   CHECK(args["compute_waited"] == true);
 }
@@ -101,7 +102,7 @@ TEST_CASE("spans in one row are disjoint or nested") {
   for (const json& span : spans_of(events)) row_of[span["name"]] = rows[span["tid"]];
   CHECK(row_of == std::map<std::string, std::string>{
                       {"a", "compute"}, {"b", "compute"}, {"c", "compute (2)"}, {"d", "compute"}});
-  CHECK(spans_of(events)[0]["name"] == "a");  // the enclosing span comes first
+  CHECK(spans_of(events)[0]["name"] == "a");  // an enclosing span precedes the spans inside it
 }
 
 TEST_CASE("names with quotes, line ends and bytes that are not UTF-8 leave a valid document") {

@@ -100,7 +100,8 @@ TEST_CASE("affinity: the nearest NIC, and the one to use when that is down") {
   CHECK(affinity[0].why == "mlx5_0 is nearest (PIX)");
   CHECK(affinity[1].nearest == Names{"a/mlx5_1"});
   CHECK(affinity[1].use == Names{"a/mlx5_0"});
-  CHECK(affinity[1].why == "mlx5_0 is nearest (NODE); mlx5_1 is as near or nearer, but down");
+  CHECK(affinity[1].why ==
+        "mlx5_0 is nearest (NODE); mlx5_1 is as near as a chosen NIC or nearer, but down");
 }
 
 TEST_CASE("affinity: ties are spread, in the order in which people count") {
@@ -145,7 +146,8 @@ TEST_CASE("affinity: virtual NICs and those of a lesser fabric are not used") {
   CHECK(affinity[0].nearest == Names{"a/eth0"});
   CHECK(affinity[0].use == Names{"a/mlx5_0"});
   CHECK(affinity[0].why ==
-        "mlx5_0 is nearest (NODE); eth0 is as near or nearer, but slower or of another fabric");
+        "mlx5_0 is nearest (NODE); eth0 is as near as a chosen NIC or nearer, but slower or of "
+        "another fabric");
 }
 
 TEST_CASE("affinity: the fabric that joins hosts, with and without rates") {
@@ -305,7 +307,7 @@ TEST_CASE("rails: a lost GPU and another order of the list move no NIC") {
       add_nic(topology, "mlx5_" + std::to_string(i), path, 400, host);
     }
   }
-  topology.gpus.erase(topology.gpus.begin() + 4);  // removes the GPU b/gpu0
+  topology.gpus.erase(topology.gpus.begin() + 4);  // remove the GPU b/gpu0 from the topology
   std::swap(topology.gpus[1], topology.gpus[2]);
   const auto rails = find_rails(topology, find_affinity(topology));
   for (const auto& rail : rails)

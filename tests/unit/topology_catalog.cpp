@@ -26,10 +26,10 @@ struct Published {
   const char* name;
   std::size_t hosts, gpus;
   std::vector<std::size_t> islands;
-  double gpu_gbyte_s;   // bandwidth from one GPU to its island; 0 without links
-  double pair_gbyte_s;  // bandwidth between two GPUs; 0 when pairs differ or have no links
-  std::size_t nics;     // number of NICs in one host
-  double nic_gbit_s;    // network bandwidth for each GPU
+  double gpu_gbyte_s;   // bandwidth of one GPU to its island in GB/s; 0 without links
+  double pair_gbyte_s;  // bandwidth between two GPUs in GB/s; 0 when pairs differ or have no links
+  std::size_t nics;     // number of NICs in each host
+  double nic_gbit_s;    // network bandwidth of each GPU in Gbit/s
 };
 
 const std::vector<Published> published{
@@ -324,5 +324,6 @@ TEST_CASE("catalog: 2,048 machines are made in a moment") {
   CHECK(topology.gpus.size() == 16384);
   CHECK(topology.gpus.back().id == "hgx-h100-2047/gpu7");
   MESSAGE("hgx-h100x2048 in " << elapsed.count() * 1e3 << " ms");
-  CHECK(elapsed.count() < 5);  // generous limit for sanitizer builds; tests/bench measures the time
+  // A generous limit for sanitizer builds; tests/bench measures the exact time.
+  CHECK(elapsed.count() < 5);
 }

@@ -166,7 +166,7 @@ TEST_CASE("report: groups, names, reasons and the sum") {
         "not checked\n"
         "    needs root\n"
         "      throttle, acs\n"
-        "    no source provides the facts\n"
+        "    no source provides the facts that a check needs\n"
         "      mtu_differs (mtu)\n"
         "1 error, 1 warning, 1 info; 1 check ok, 3 not checked\n");
 }

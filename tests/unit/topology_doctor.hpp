@@ -26,7 +26,7 @@ inline Check check_of(const Diagnosis& diagnosis, std::string_view id) {
   return *found;
 }
 
-// Returns "ok" or "finding", or the reason why the check with this id did not run.
+// Returns "ok" or "finding" for the check with this id, or the reason why the check did not run.
 inline std::string state_of(const Diagnosis& diagnosis, std::string_view id) {
   const Check check = check_of(diagnosis, id);
   return check.reason.empty() ? std::string(name(check.status)) : check.reason;

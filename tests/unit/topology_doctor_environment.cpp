@@ -53,7 +53,7 @@ TEST_CASE("vm_flattened: without a topology file") {
   CHECK(has(finding.fix, "set NCCL_TOPO_FILE"));
   set_hosts(topology, "nccl.conf.NCCL_TOPO_FILE", "/opt/topo.xml");
   CHECK(state_of(topology, "vm_flattened") == "ok");
-  Topology shaped = cluster(1);  // here the virtual machine shows the PCI paths of its devices
+  Topology shaped = cluster(1);  // a virtual machine that shows the PCI paths of its devices
   set_hosts(shaped, fact::virtual_machine, "yes");
   CHECK(state_of(shaped, "vm_flattened") == "ok");
 }
@@ -172,8 +172,10 @@ TEST_CASE("nccl_ib_hca: nobody looked, not set, or right") {
 }
 
 TEST_CASE("nccl_ib_hca: names and ports that are not there") {
-  CHECK(evidence_of(with_setting("NCCL_IB_HCA", "^mlx4"), "nccl_ib_hca") ==
-        Strings{"NCCL_IB_HCA=^mlx4 (environment) names mlx4, which this host does not have"});
+  CHECK(
+      evidence_of(with_setting("NCCL_IB_HCA", "^mlx4"), "nccl_ib_hca") ==
+      Strings{
+          "the setting NCCL_IB_HCA=^mlx4 (environment) names mlx4, which this host does not have"});
   const Topology topology = with_setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2:2,mlx5_3,mlx5_9");
   const auto findings = found_in(diagnose(topology), "nccl_ib_hca");
   REQUIRE(findings.size() == 3);
@@ -219,7 +221,8 @@ TEST_CASE("nccl_ib_hca: active ports that no GPU uses, if the list is given") {
   const Finding finding = the_finding(topology, "nccl_ib_hca");
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.evidence ==
-        "NCCL_IB_HCA=mlx5 (environment) selects mlx5_2 and mlx5_20, which no GPU should use");
+        "the setting NCCL_IB_HCA=mlx5 (environment) selects mlx5_2 and mlx5_20, which no GPU "
+        "should use");
   topology.nics[3].state = "down";
   CHECK(has(the_finding(topology, "nccl_ib_hca").evidence, "selects mlx5_2, which"));
   set_hosts(topology, "env.NCCL_IB_HCA", "=mlx5_0,mlx5_1");
@@ -244,7 +247,8 @@ TEST_CASE("nccl_ib_hca: InfiniBand and RoCE together; nccl.conf counts, the envi
   Finding finding = the_finding(topology, "nccl_ib_hca");
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.evidence ==
-        "NCCL_IB_HCA=mlx5 (nccl.conf) selects ports of several link layers: ethernet, infiniband");
+        "the setting NCCL_IB_HCA=mlx5 (nccl.conf) selects ports of several link layers: ethernet, "
+        "infiniband");
   set_hosts(topology, "env.NCCL_IB_HCA", "^=mlx5_9");
   CHECK(state_of(topology, "nccl_ib_hca") == "ok");
 }
@@ -280,7 +284,7 @@ TEST_CASE("nccl_socket_ifname: prefixes, exact names, exclusions") {
   set_hosts(topology, "env.NCCL_SOCKET_IFNAME", "ib0,ib1");
   const Finding finding = the_finding(topology, "nccl_socket_ifname");
   CHECK(finding.severity == Severity::warning);
-  CHECK(has(finding.evidence, "names ib1, which this host does not have"));
+  CHECK(has(finding.evidence, "names ib1, but the host has only "));
 }
 
 TEST_CASE("nccl_p2p_disabled: an error where links join the GPUs") {

@@ -94,7 +94,8 @@ TEST_CASE("port_slow: a port that no GPU uses is information, and holds up no ra
   const Finding finding = the_finding(topology, "port_slow");
   CHECK(finding.severity == Severity::info);
   CHECK(finding.subjects == Strings{"a/mlx5_3"});
-  CHECK(finding.consequence == "the port carries 25 of 50 GB/s, and no GPU sends through it");
+  CHECK(finding.consequence ==
+        "the port carries 25 of 50 GB/s, and no GPU sends through this port");
 }
 
 TEST_CASE("port_slow: ports for storage are no peers of the fast ones") {
@@ -150,8 +151,10 @@ TEST_CASE("firmware_differs: among like NICs only") {
   const Finding finding = the_finding(topology, "firmware_differs");
   CHECK(finding.severity == Severity::info);
   CHECK(finding.subjects == Strings{"c/mlx5_0"});
-  CHECK(finding.evidence == "firmware 28.36.1010, but 2 NICs of the same type have 28.39.1002");
-  set(topology.nics[2].facts, fact::firmware, "20.36.1010");  // firmware of another type of adapter
+  CHECK(finding.evidence ==
+        "the NIC has firmware 28.36.1010, but 2 NICs of the same type have 28.39.1002");
+  // The firmware of another type of adapter.
+  set(topology.nics[2].facts, fact::firmware, "20.36.1010");
   CHECK(state_of(topology, "firmware_differs") == "ok");
 }
 

@@ -87,7 +87,7 @@ TEST_CASE("rank_off_socket: several NUMA nodes a socket") {
 }
 
 TEST_CASE("ranks_share_core: bound to the same core, or to sets that overlap") {
-  const Topology topology = cluster(1);  // a host of 8 cores with 2 threads each
+  const Topology topology = cluster(1);  // one host with 8 cores of 2 threads each
   auto ranks = one_a_gpu(topology);
   const auto cpus = [&](const std::vector<std::vector<int>>& sets) {
     for (std::size_t i = 0; i < sets.size(); ++i) ranks[i].cpus = sets[i];
@@ -129,14 +129,16 @@ TEST_CASE("shard_not_island: rows that cross, split or divide islands") {
   plan = mesh(1, 8);
   Finding finding = the_finding(diagnose(topology, ranks, &plan), "shard_not_island");
   CHECK(finding.severity == Severity::info);
-  CHECK(finding.evidence == "1 of 1 shard group span up to 2 islands");
+  CHECK(finding.evidence ==
+        "groups that cross islands: 1 of 1 shard group; one group spans up to 2 islands");
   CHECK(has(finding.consequence, "50 instead of 450 GB/s per GPU"));
 
   plan = mesh(2, 4);
   plan.order = {0, 1, 4, 5, 2, 3, 6, 7};
   finding = the_finding(diagnose(topology, ranks, &plan), "shard_not_island");
   CHECK(finding.severity == Severity::warning);
-  CHECK(finding.evidence == "2 of 2 shard groups span up to 2 islands");
+  CHECK(finding.evidence ==
+        "groups that cross islands: 2 of 2 shard groups; one group spans up to 2 islands");
 
   plan = mesh(4, 2);
   finding = the_finding(diagnose(topology, ranks, &plan), "shard_not_island");
@@ -197,11 +199,14 @@ TEST_CASE("hosts_differ: the odd ones out, for each feature") {
     REQUIRE(finding.subjects.size() == 1);
     seen.push_back(finding.subjects[0] + " " + finding.evidence);
   }
-  CHECK(seen == Strings{"d GPUs: 3 on this host, but 4 on 3 other hosts",
-                        "a models: NVIDIA A100-SXM4-80GB on this host, but NVIDIA H100 80GB HBM3 "
-                        "on 3 other hosts",
-                        "d RDMA ports: 3 on this host, but 4 on 3 other hosts",
-                        "b rates: 200 Gbit/s on this host, but 400 Gbit/s on 3 other hosts",
-                        "c driver: 535.104.05 on this host, but 550.54.15 on 3 other hosts",
-                        "d kernel: 5.15.0 on this host, but 6.1.0 on 3 other hosts"});
+  CHECK(
+      seen ==
+      Strings{
+          "d hosts differ in GPUs: 3 on this host, but 4 on 3 other hosts",
+          "a hosts differ in models: NVIDIA A100-SXM4-80GB on this host, but NVIDIA H100 80GB HBM3 "
+          "on 3 other hosts",
+          "d hosts differ in RDMA ports: 3 on this host, but 4 on 3 other hosts",
+          "b hosts differ in rates: 200 Gbit/s on this host, but 400 Gbit/s on 3 other hosts",
+          "c hosts differ in driver: 535.104.05 on this host, but 550.54.15 on 3 other hosts",
+          "d hosts differ in kernel: 5.15.0 on this host, but 6.1.0 on 3 other hosts"});
 }

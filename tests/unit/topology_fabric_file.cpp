@@ -74,8 +74,8 @@ std::string leaves(const std::string& text, Topology topology = two_hosts()) {
   return all;
 }
 
-// Applies a damaged fabric file and returns the byte offset and the text of the error, without the
-// file name.
+// Applies a damaged fabric file, and returns the error message without the file name. The message
+// has the byte offset of the damage.
 std::string error_of(const std::string& text, Topology topology = two_hosts()) {
   const TemporaryFile file(text);
   try {
@@ -209,7 +209,8 @@ TEST_CASE("fabric: ibnetdiscover, ports by the node's description") {
 }
 
 TEST_CASE("fabric: a GUID that several NICs share names none of them") {
-  Topology topology = two_hosts();  // anonymised data, or a machine listed twice, repeats GUIDs
+  // GUIDs repeat if data was anonymised or if a machine is listed twice.
+  Topology topology = two_hosts();
   for (auto& nic : topology.nics) nic.facts[std::string(fact::node_guid)] = "aa";
   CHECK(leaves(switch_block("1", "x", cable(1, "aa", "node1 mlx5_0")), topology) == "- - - x - -");
 }

@@ -48,7 +48,7 @@ TEST_CASE("hwloc: a synthetic machine, and a process bound to a part of it") {
   REQUIRE(hwloc_topology_set_synthetic(raw, "pack:2 [numa(memory=1GB)] core:4 pu:2") == 0);
   REQUIRE(hwloc_topology_load(raw) == 0);
   const sources::Bitmap usable(hwloc_bitmap_alloc());
-  hwloc_bitmap_set_range(usable.get(), 0, 4);  // five threads: two and a half cores
+  hwloc_bitmap_set_range(usable.get(), 0, 4);  // allow five threads, which are two and a half cores
   Topology topology;
   atoll::TopologyHost host;
   host.id = "h";
@@ -84,7 +84,8 @@ TEST_CASE("hwloc: GPUs with and without NVML, and a graphics card that is no GPU
   CHECK_FALSE(first.facts.contains(fact::pci_gbyte_s));
   CHECK(topology.gpus[1].model == "GH100 [H100 SXM5 80GB]");
   CHECK(topology.gpus[1].index == -1);
-  CHECK(topology.gpus[2].model == "NVIDIA H100 80GB HBM3");  // name derived from the PCI device id
+  // A model name that was derived from the PCI device id.
+  CHECK(topology.gpus[2].model == "NVIDIA H100 80GB HBM3");
   CHECK(get_fact(topology.hosts[0].facts, fact::hwloc_version) == "2.12.0");
   // Without a bandwidth matrix, the links between GPUs are unknown. They must never be reported as
   // absent.
@@ -130,7 +131,8 @@ TEST_CASE("hwloc: what is near a device, and when nothing tells") {
   CHECK(host.host_cores == 4);
   REQUIRE(topology.gpus.size() == 4);
   CHECK(topology.gpus[0].package == 0);
-  CHECK(topology.gpus[0].numa == -1);  // unknown: the GPU is near both NUMA nodes of its package
+  // The NUMA node is unknown, because the GPU is near both nodes of its package.
+  CHECK(topology.gpus[0].numa == -1);
   CHECK(topology.gpus[1].package == 0);
   CHECK(topology.gpus[1].numa == 1);
   CHECK(topology.gpus[2].package == 8);
@@ -208,7 +210,8 @@ TEST_CASE("hwloc: a pair without a link beside one with a link") {
   for (int i = 0; i < 3; ++i) machine.devices += gpu(0x10 + i, i, "NVIDIA A100-PCIE-40GB");
   machine.distances = matrix({"416", "417", "418"}, {0, 0, 0, 300'000, 0, 0, 0, 0, 0});
   const Topology topology = read(machine);
-  CHECK(topology.links.size() == 1);  // one link, though the matrix lists it in one direction only
+  // A single link, although the matrix lists it in one direction only.
+  CHECK(topology.links.size() == 1);
   const auto islands = find_islands(topology);
   REQUIRE(islands.size() == 2);
   CHECK(islands[0].gpus.size() == 2);
@@ -287,7 +290,7 @@ TEST_CASE("hwloc: pairs of zeros prove nothing, a matrix of zeros is how atoll w
   topology = read(machine);
   CHECK(topology.hosts[0].gpu_links == IslandState::none);
   CHECK(find_islands(topology).size() == 2);
-  machine.devices += gpu(0x12, 2, "x");  // adds a GPU that the bandwidth matrix omits
+  machine.devices += gpu(0x12, 2, "x");  // add a GPU that is missing in the bandwidth matrix
   CHECK(read(machine).hosts[0].gpu_links == IslandState::unknown);
 }
 
@@ -375,7 +378,8 @@ TEST_CASE("hwloc: partitions are one GPU") {
   CHECK(topology.gpus[0].partitions == Ids{"a0", "a1"});
   // The two partitions report the same UUID, so their hwloc names identify them.
   CHECK(topology.gpus[1].partitions == Ids{"rsmi2", "rsmi3"});
-  CHECK(topology.gpus[1].index == -1);  // unknown, because the name "rsmi2" gives no GPU index
+  // The index is unknown, because the name "rsmi2" does not contain it.
+  CHECK(topology.gpus[1].index == -1);
   CHECK(topology.links.size() == 1);
 }
 

@@ -69,6 +69,7 @@ TEST_CASE("hwloc XML: CPU sets are written and read as hwloc does") {
   }
   CHECK(sources::CpuSet::parse("")->empty());
   CHECK(sources::CpuSet::parse("0xf...f,0x0")->count() == sources::CpuSet::most - 32);
+  CHECK(sources::CpuSet::parse("0xf...f,,0x1")->count() == sources::CpuSet::most - 63);
   for (const char* text : {"0x1ffffffff", "x", "0x1,y", "-1", "0xf...fa"})
     CHECK_FALSE(sources::CpuSet::parse(text));
   CHECK_FALSE(sources::CpuSet::parse(std::string(sources::CpuSet::most / 32, ',')));
@@ -82,7 +83,7 @@ TEST_CASE("hwloc XML: sets of threads, joined and cut") {
   CHECK(a.count() == 3);
   a &= b;
   CHECK(a == b);
-  b.add(sources::CpuSet::most);  // a thread number beyond the limit is ignored
+  b.add(sources::CpuSet::most);  // add() ignores a thread number beyond the limit
   CHECK(b.count() == 1);
 }
 
@@ -358,13 +359,15 @@ TEST_CASE("hwloc XML export: devices of which little is known") {
   REQUIRE(again.gpus.size() == 2);
   // GPUs are sorted by bus id. GPUs without a bus id come last.
   CHECK(again.gpus[0].busid == topology.gpus[1].busid);
-  CHECK_FALSE(again.gpus[0].facts.contains(fact::pci_device));  // the PCI vendor stays unknown
+  // No such fact, because the PCI vendor is unknown.
+  CHECK_FALSE(again.gpus[0].facts.contains(fact::pci_device));
   CHECK(again.gpus[1].model == "a & b <c> \"d\"?");
   CHECK(says(written, "the PCI path of h/gpu1"));
   CHECK(says(written, "the numbers of GPUs"));
   REQUIRE(again.nics.size() == 1);
   CHECK(again.nics[0].state == "active");
-  CHECK(says(written, "the link layer of h/mlx5_0"));  // lost, since the NIC has no PCI device
+  // The export loses the link layer, because the NIC has no PCI device.
+  CHECK(says(written, "the link layer of h/mlx5_0"));
 }
 
 TEST_CASE("hwloc XML export: more packages than NUMA nodes, and ids with gaps") {

@@ -190,7 +190,7 @@ TEST_CASE("environment: NCCL's files, the user's before the host's") {
   atoll::Facts facts = surroundings(tree);
   CHECK(get_fact(facts, "nccl.conf.NCCL_DEBUG") == "WARN");
   CHECK(get_fact(facts, "nccl.conf.NCCL_IB_HCA") == "mlx5_0");
-  CHECK(facts.size() == 3);  // the facts are the two NCCL settings and memlock_bytes
+  CHECK(facts.size() == 3);  // these are the two NCCL settings and memlock_bytes
   facts = surroundings(tree, {"HOME=" + tree.path("home")});
   CHECK(get_fact(facts, "nccl.conf.NCCL_DEBUG") == "INFO");
   CHECK(get_fact(facts, "nccl.conf.NCCL_IB_HCA") == "mlx5_0");

@@ -337,7 +337,7 @@ TEST_CASE("nvml: hwloc's links are confirmed, or contradicted") {
   Topology topology = with_hwloc(4);
   CHECK(topology.conflicts.empty());
   REQUIRE(topology.links.size() == 6);
-  CHECK(topology.links[0].gbyte_s == 100);  // the bandwidth from hwloc is kept
+  CHECK(topology.links[0].gbyte_s == 100);  // the bandwidth that hwloc reported is kept
 
   topology = with_hwloc(3);
   REQUIRE(topology.conflicts.size() == 1);

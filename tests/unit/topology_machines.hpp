@@ -1,4 +1,4 @@
-// Builds small topologies by hand, for tests.
+// Functions that build small topologies for tests.
 #pragma once
 
 #include <initializer_list>

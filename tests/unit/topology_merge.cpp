@@ -152,7 +152,7 @@ TEST_CASE("views: names of models") {
 TEST_CASE("views: GPUs are matched by bus id, though their numbers differ") {
   Topology a = view("a", 2), b = view("b", 2);
   std::swap(b.gpus[0].busid, b.gpus[1].busid);
-  b.gpus[0].model = "H100";  // this GPU has index 0 in `b`, but the bus id of index 1 in `a`
+  b.gpus[0].model = "H100";  // `b` gives this GPU index 0, but `a` gives its bus id index 1
   const Topology node = merge_two(a, b);
   REQUIRE(node.gpus.size() == 2);
   CHECK(node.gpus[1].index == 1);
@@ -189,7 +189,8 @@ TEST_CASE("views: NVML's numbers go by bus id") {
   Topology a = view("a", 3), b = view("b", 3);
   without_numbers(a);
   without_busids(b);
-  std::swap(a.gpus[0], a.gpus[2]);  // so `a` lists the bus ids in the order 12, 11, 10
+  // `a` lists its GPUs with the bus ids 12, 11 and 10, in this order.
+  std::swap(a.gpus[0], a.gpus[2]);
   b.gpus[0].package = 7;
   for (const auto& node : {merge_two(a, b), merge_two(b, a)}) {
     REQUIRE(node.gpus.size() == 3);
@@ -216,7 +217,8 @@ TEST_CASE("views: GPUs that cannot be matched are refused") {
 
 TEST_CASE("views: GPUs that a container hides from the first view are added") {
   Topology a = view("a", 2), b = view("b", 4);
-  a.gpus[0].busid = "00000000:12:00.0";  // `a` numbers GPUs 2 and 3 of the host from 0
+  // `a` sees only GPUs 2 and 3 of the host, and numbers them 0 and 1.
+  a.gpus[0].busid = "00000000:12:00.0";
   a.gpus[1].busid = "00000000:13:00.0";
   const Topology node = merge_two(a, b);
   REQUIRE(node.gpus.size() == 4);
@@ -302,7 +304,8 @@ TEST_CASE("views: members of NICs") {
   other.rate_gbit_s = 180;
   other.evidence = "nccl xml";
   one.adapter = "506b:4b03:00cb:b4e2";
-  other.adapter = "0xe2b4cb00034b6b50";  // GUID 506b:4b03:00cb:b4e2 in NCCL's byte order
+  // The GUID 506b:4b03:00cb:b4e2 in the byte order that NCCL prints.
+  other.adapter = "0xe2b4cb00034b6b50";
   one.state = "active";
   other.state = "down";
   one.layer = "infiniband";

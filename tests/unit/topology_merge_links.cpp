@@ -107,7 +107,8 @@ TEST_CASE("views: links are compared on the GPUs that both views show") {
   switched(all, 18);
   const Topology node = merge_two(some, all);
   CHECK(conflict(node, "node", "links") == nullptr);
-  CHECK(node.links.size() == 8);  // with the links of the four GPUs that only `all` shows
+  // The links include those of the four GPUs that only `all` contains.
+  CHECK(node.links.size() == 8);
   CHECK(atoll::find_islands(node).size() == 1);
   CHECK(atoll::find_islands(node)[0].gpus.size() == 8);
   CHECK(conflict(merge_two(all, some), "node", "links") == nullptr);

@@ -144,7 +144,7 @@ TEST_CASE("mesh memory: a GPU without links may hold the model alone") {
 TEST_CASE("mesh memory: the GPUs' own memory, the least of them") {
   Topology topology = machines::hgx(2);
   CHECK(refusal([&] { plan(topology, {.params = 1e9}); }) ==
-        "no source provides the memory of a/gpu0: set it with --gpu-memory");
+        "no source provides the memory of a/gpu0: set the memory size with --gpu-memory");
   for (atoll::TopologyGpu& one : topology.gpus)
     one.facts["memory_bytes"] = std::to_string(std::int64_t{80} << 30);
   CHECK(shape(plan(topology, {.params = 30e9})) == "2x8x1");

@@ -110,7 +110,7 @@ TEST_CASE("mesh plan: columns follow the leaf switches that a fabric file names"
   machines::add_switched(topology, "a", 4);
   machines::add_switched(topology, "b", 4);
   add_nics(topology, "a", {0, 1, 2, 3});
-  add_nics(topology, "b", {1, 0, 3, 2});  // the cables of host b are crossed
+  add_nics(topology, "b", {1, 0, 3, 2});  // the cables of host b are crossed between leaf switches
   const MeshPlan crossed = plan(topology);
   CHECK(crossed.order == std::vector<int>{0, 1, 2, 3, 5, 4, 7, 6});
 
@@ -302,7 +302,8 @@ TEST_CASE("mesh plan: inner ranks are GPUs of one island below the shard axis") 
 
 TEST_CASE("mesh plan: inner ranks that do not fit an island are refused") {
   CHECK(refusal([] { plan(machines::hgx(2), {.inner = 3}); }) ==
-        "3 inner ranks do not fit: NVLink island on a has 8 ranks, which 3 does not divide");
+        "3 inner ranks do not fit: the NVLink island on a has 8 ranks, a number that 3 does not "
+        "divide");
   CHECK(contains(refusal([] { plan(machines::hgx(2), {.inner = 16}); }), "has 8 ranks"));
   CHECK(contains(refusal([] { plan(pair_hosts(1, 2), {.inner = 4}); }), "has 2 ranks"));
   CHECK(refusal([] { plan(machines::hgx(1), {.inner = 0}); }) != "");

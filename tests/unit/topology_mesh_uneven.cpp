@@ -63,7 +63,8 @@ TEST_CASE("mesh uneven: 8 + 7 + 1, where a GPU lost its links") {
   CHECK(
       uneven.consequence ==
       "a step communicates for 54.9 ms as 2x8, where a shard group crosses islands; 10.4 ms as "
-      "2x7 without a/gpu3 and b/gpu3; 37.2 ms as 16x1, which needs 8 times the memory of each GPU "
+      "2x7 without a/gpu3 and b/gpu3; 37.2 ms as mesh 16x1, which needs 8 times the memory of each "
+      "GPU "
       "(modelled for each GB of parameters: 450 GB/s a GPU inside an island, 63.02 GB/s over PCIe, "
       "50 GB/s over "
       "the network)");

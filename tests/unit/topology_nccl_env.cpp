@@ -23,7 +23,7 @@ TEST_CASE("nccl env: a plain machine needs nothing") {
   CHECK(env_of(cluster(3)) == nothing);
   CHECK(env_of(machines::cpus(2)) == "# no settings: this machine has no GPUs\n");
   Topology down = cluster(1);
-  down.nics[1].state = "down";  // NCCL skips a NIC that is down
+  down.nics[1].state = "down";  // NCCL skips a NIC that is down, so no setting is needed
   CHECK(env_of(down) == nothing);
 }
 
@@ -125,7 +125,7 @@ TEST_CASE("nccl env: a replaced NCCL_IB_HCA names each active port that it leave
   for (auto& nic : blind.nics) nic.pci_path = "";
   set_hosts(blind, fact::container, "no");
   set_hosts(blind, "env.NCCL_IB_HCA", "mlx4");
-  CHECK(has(env_of(blind), "(no source shows the path to it)\nNCCL_IB_HCA=="));
+  CHECK(has(env_of(blind), "(no source shows the path to this NIC)\nNCCL_IB_HCA=="));
 }
 
 TEST_CASE("nccl env: the RoCE address, only where NCCL would take another one") {
@@ -140,7 +140,8 @@ TEST_CASE("nccl env: the RoCE address, only where NCCL would take another one") 
   CHECK(env_of(topology) ==
         "# the routable RoCE v2 address of all NICs, but NCCL_IB_GID_INDEX is 1 "
         "(nccl.conf)\nNCCL_IB_GID_INDEX=3\n");
-  set(topology.nics[0].facts, fact::gid_roce_v2, "5");  // no single GID index fits both NICs
+  // The two NICs need different GID indices, so no single setting fits.
+  set(topology.nics[0].facts, fact::gid_roce_v2, "5");
   CHECK_FALSE(has(env_of(topology), "\nNCCL_IB_GID_INDEX="));
 }
 

@@ -235,7 +235,7 @@ TEST_CASE("two racks do not become one") {
     machines::link(topology, gpu.id, gpu.host < "c" ? "rack:x/s" : "rack:y/s", 18);
   const atoll::Export result = to_nccl_xml(topology);
   CHECK(find_islands(read(result.text)).size() == 4);
-  CHECK(tells_loss(result, "the end at a shared switch of 8 links"));
+  CHECK(tells_loss(result, "the shared switch at one end of 8 links"));
 }
 
 TEST_CASE("whether there are links: unknown, none") {

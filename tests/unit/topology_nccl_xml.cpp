@@ -266,7 +266,8 @@ TEST_CASE("a NIC") {
   CHECK(nic.busid == "00000000:0c:00.0");
   CHECK(nic.rate_gbit_s == 400);
   CHECK(nic.evidence == "nccl xml");
-  CHECK(nic.adapter == "946d:ae03:0050:709a");  // the GUID in the kernel's notation
+  // The GUID of the adapter, as the Linux kernel prints it.
+  CHECK(nic.adapter == "946d:ae03:0050:709a");
   CHECK(nic.layer == "infiniband");
   CHECK(nic.state == "");
   CHECK(nic.numa == 0);

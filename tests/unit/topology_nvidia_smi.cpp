@@ -259,11 +259,13 @@ TEST_CASE("topo -m: a GPU is near one NUMA node only where the file says so") {
     return read.gpus[0].numa;
   };
   CHECK(numa_of("0-15\t1\t\tN/A") == 1);
-  CHECK(numa_of("0-15\t1\t\t2") == 1);  // the GPU's own memory is NUMA node 2
+  // The last column is the NUMA node of the GPU's own memory and is ignored.
+  CHECK(numa_of("0-15\t1\t\t2") == 1);
   CHECK(numa_of("0-15\t0-1\t\tN/A") == -1);
   CHECK(numa_of("0-15\tN/A\t\tN/A") == -1);
   CHECK(numa_of("0-15\t-1\t\tN/A") == -1);
-  CHECK(numa_of("\t\t\t\tN/A") == -1);  // WSL prints no NUMA column that can be identified
+  // No column can be identified as the NUMA node, as in the output under WSL.
+  CHECK(numa_of("\t\t\t\tN/A") == -1);
   CHECK(numa_of("") == -1);
 }
 
@@ -350,5 +352,6 @@ TEST_CASE("topo -m: sizes are bounded") {
       "\tGPU0\tGPU1\tCPU Affinity\nGPU0\tX\t" + std::string(70'000, ' ') + "NV4\n";
   CHECK(error_of(wide).find("the line is longer than 65536 bytes") != std::string::npos);
   const std::string cpus = "\tGPU0\tCPU Affinity\nGPU0\tX\t0-9,5-9,5-9\n";
-  CHECK(read_topo(cpus).hosts[0].host_threads == 0);  // overlapping ranges are not a list of CPUs
+  // Ranges that overlap are not accepted as a list of CPUs.
+  CHECK(read_topo(cpus).hosts[0].host_threads == 0);
 }

@@ -286,7 +286,8 @@ TEST_CASE("-q -x: a GPU passed to a virtual machine") {
     return std::string(get_fact(read.hosts[0].facts, fact::virtual_machine));
   };
   CHECK(machine("Pass-Through") == "yes");
-  CHECK(machine("None").empty());  // the GPU is not virtual, but its host may be a virtual machine
+  // Unknown, because the GPU is not virtual but its host may be a virtual machine.
+  CHECK(machine("None").empty());
 }
 
 TEST_CASE("-q -x: a bus id that is none, and a host without GPUs") {

@@ -103,8 +103,9 @@ TEST_CASE("ranks: by UUID, whole or the beginning that tells one GPU") {
   CHECK(first(topology, "GPU-a2c0ffee-0000-0000-0000-000000000000") == "a/gpu2");
   CHECK(first(topology, "GPU-a2") == "a/gpu2");
   CHECK(first(topology, "GPU-A2C0FFEE") == "a/gpu2");
-  CHECK(first(topology, "GPU-a").empty());   // a prefix of four UUIDs selects no GPU
-  CHECK(first(topology, "GPU-b1").empty());  // a prefix of a UUID on another host selects no GPU
+  CHECK(first(topology, "GPU-a").empty());  // a prefix that four UUIDs share selects no GPU
+  // A prefix of the UUID of another host's GPU selects no GPU.
+  CHECK(first(topology, "GPU-b1").empty());
   CHECK(first(topology, "GPU-a2c0ffee-0000-0000-0000-0000000000000").empty());
   const std::string mixed = "GPU-a1,0,GPU-a2";
   CHECK(gpus(topology, {seeing("a", 0, mixed), seeing("a", 1, mixed), seeing("a", 2, mixed)}) ==
@@ -163,7 +164,8 @@ TEST_CASE("ranks: HIP numbers the partitions of a divided GPU") {
 TEST_CASE("ranks: control groups renumber what they leave") {
   const Topology topology = four();
   RankEnvironment rank = environment("a", 0);
-  rank.allowed_busids = {"00000000:10:00.0", "00000000:30:00.0"};  // bus ids of gpu3 and gpu1
+  // These are the bus ids of gpu3 and gpu1.
+  rank.allowed_busids = {"00000000:10:00.0", "00000000:30:00.0"};
   CHECK(gpus(topology, {rank})[0] == "a/gpu3");
   rank.has_visible = true;
   rank.visible = "1";
@@ -178,7 +180,7 @@ TEST_CASE("ranks: control groups renumber what they leave") {
   CHECK(gpus(topology, {rank})[0] == "a/gpu1");
   rank.allowed_busids = {"20:00.0"};
   CHECK(gpus(topology, {rank})[0] == "a/gpu2");
-  // The only allowed GPU does not exist, so the rank has no GPU.
+  // No GPU has the only allowed bus id, so the rank has no GPU.
   rank.allowed_busids = {"0000:99:00.0"};
   CHECK(gpus(topology, {rank})[0].empty());
 }

@@ -216,7 +216,7 @@ TEST_CASE("rows: cut to seq, and dropped when no output is left") {
   CHECK(whole.warnings.empty());
   const auto cut = load(prompt + 6);
   CHECK(valid_text(cut.sample(0), *tokenizer) == "abcdef");
-  CHECK(cut.sample(0).valid == 6);  // no eos, because the output was cut
+  CHECK(cut.sample(0).valid == 6);  // the sample has no eos, because its output was cut
   CHECK(cut.sample(0).tokens.size() == static_cast<std::size_t>(prompt) + 6);
   REQUIRE(cut.warnings.size() == 1);
   CHECK(cut.warnings[0].find("1 samples cut") != std::string::npos);

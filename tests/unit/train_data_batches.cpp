@@ -179,7 +179,7 @@ TEST_CASE(
   for (int rank = 0; rank < 4; ++rank) {
     Batches batches(data, options, {rank, 4});
     const auto step = batches.step({0, 0});
-    // Rank 0 has 3 samples and needs two micro batches of at most 2 samples.
+    // Rank 0 has 3 samples, so it needs two micro batches of at most 2 samples each.
     CHECK(step.micro_batches == 2);
     shares.push_back(step.mine.size());
     const auto last = batches.micro_batch(step, 1);
@@ -203,7 +203,7 @@ TEST_CASE("step: more ranks than samples") {
   std::size_t samples = 0;
   for (int rank = 0; rank < 6; ++rank) {
     Batches batches(data, options, {rank, 6});
-    const auto step = batches.step({0, 2});  // the last step of the epoch has one sample
+    const auto step = batches.step({0, 2});  // this is the last step of the epoch, with one sample
     CHECK(step.samples == 1);
     CHECK(step.micro_batches == 1);
     samples += step.mine.size();
@@ -256,7 +256,7 @@ TEST_CASE("options: out of range is refused") {
   CHECK(refused({.global_batch = 0, .seq = 48}, {}));
   CHECK(refused({.micro_batch = 0, .seq = 48}, {}));
   CHECK(refused({.seq = 0}, {}));
-  CHECK(refused({.seq = 20}, {}));  // refused, because one sample is longer than 20 tokens
+  CHECK(refused({.seq = 20}, {}));  // one sample is longer than 20 tokens
   CHECK(refused({.seq = 48}, {2, 2}));
   CHECK(refused({.seq = 48}, {-1, 2}));
   CHECK(refused({.micro_batch = 100'000, .seq = 100'000}, {}));

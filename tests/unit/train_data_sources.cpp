@@ -40,7 +40,7 @@ TEST_CASE("text: documents are packed with bos and eos, nothing is lost") {
   auto expected = stream;
   // A "\r" at the end of a line is part of the document.
   CHECK(data.size() == 4);
-  expected.pop_back();  // the last eos is only a target, not an input
+  expected.pop_back();  // the last eos is never an input, only a target
   CHECK(all_tokens(data) == expected);
   std::size_t at = 0;
   for (std::int64_t i = 0; i < data.size(); ++i) {
@@ -68,13 +68,13 @@ TEST_CASE("text: not UTF-8 is refused with its byte") {
     return failure_of([&] { (void)train::load_text({text, "t.txt"}, {.seq = 8}, bytes()); });
   };
   CHECK(failure("abc\xff").says("t.txt: byte 3: not UTF-8"));
-  CHECK(failure("a\xc3").thrown);             // truncated sequence
-  CHECK(failure("\xc0\xaf").thrown);          // overlong encoding
-  CHECK(failure("\xe0\x80\xaf").thrown);      // overlong encoding
-  CHECK(failure("\xed\xa0\x80").thrown);      // surrogate code point
-  CHECK(failure("\xf4\x90\x80\x80").thrown);  // code point above U+10FFFF
-  CHECK(failure("\xf0\x80\x80\x80").thrown);  // overlong encoding
-  CHECK(failure("\x80").thrown);              // begins with a continuation byte
+  CHECK(failure("a\xc3").thrown);             // a truncated UTF-8 sequence
+  CHECK(failure("\xc0\xaf").thrown);          // an overlong UTF-8 encoding
+  CHECK(failure("\xe0\x80\xaf").thrown);      // an overlong UTF-8 encoding
+  CHECK(failure("\xed\xa0\x80").thrown);      // an encoded surrogate code point
+  CHECK(failure("\xf4\x90\x80\x80").thrown);  // a code point above U+10FFFF
+  CHECK(failure("\xf0\x80\x80\x80").thrown);  // an overlong UTF-8 encoding
+  CHECK(failure("\x80").thrown);              // a sequence that begins with a continuation byte
   CHECK_FALSE(
       failure("\xc3\xa9 \xe2\x82\xac \xed\x9f\xbf \xf0\x9f\x90\x9a \xf4\x8f\xbf\xbf").thrown);
 }

@@ -64,8 +64,8 @@ TEST_CASE("sentencepiece layout: whole, truncated anywhere, foreign") {
   const std::string whole = field(1, "piece a") + field(1, "piece b") + field(2, "trainer") +
                             field(3, "normalizer") + field(5, "");
   train::check_sentencepiece_file(whole, "tok.model");
-  // A file that is cut off anywhere is an error, except if it is cut exactly before the last field
-  // of 2 bytes, which is optional.
+  // A truncated file is an error, unless the cut removes exactly the last field of 2 bytes, which
+  // is optional.
   for (std::size_t size = 0; size < whole.size(); ++size) {
     CAPTURE(size);
     const auto failure = failure_of(

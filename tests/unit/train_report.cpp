@@ -57,9 +57,10 @@ TEST_CASE("speed: hand-computed figures of one step") {
   CHECK(*speed.tokens_per_s == Approx(150));
   CHECK(*speed.padded_tokens_per_s == Approx(50));
   CHECK(*speed.valid_tokens_per_s == Approx(100));
-  CHECK(*speed.tflops == Approx(0.8));     // 6.4e12 FLOPs / 2 s / 4 ranks
-  CHECK(*speed.mfu == Approx(0.2));        // 0.8 of the peak of 4 TFLOP/s
-  CHECK(*speed.tflops_6n == Approx(0.3));  // 6 x 1e9 parameters x 400 tokens / 2 s / 4 ranks
+  CHECK(*speed.tflops == Approx(0.8));  // 6.4e12 FLOPs / 2 s / 4 ranks = 0.8 TFLOP/s
+  CHECK(*speed.mfu == Approx(0.2));     // 0.8 TFLOP/s / peak of 4 TFLOP/s
+  // 6 * 1e9 parameters * 400 tokens / 2 s / 4 ranks = 0.3 TFLOP/s.
+  CHECK(*speed.tflops_6n == Approx(0.3));
   CHECK(*speed.mfu_6n == Approx(0.075));
   CHECK(*speed.mfu_real == Approx(0.15));
   CHECK(*speed.exposed_comm_fraction == Approx(0.125));
@@ -188,11 +189,12 @@ TEST_CASE("metrics.json: every name, with the figures of a typical run") {
   CHECK(out["gpu0"].is_null());
   CHECK(out["bf16"] == true);
   CHECK(out["fsdp"] == "hybrid_shard");
-  CHECK(out["approx_tokens_per_rank"] == 1000);  // 10 steps x 400 positions / 4 ranks
+  CHECK(out["approx_tokens_per_rank"] == 1000);  // 10 steps * 400 positions / 4 ranks
   CHECK(out["approx_tokens_per_s_per_rank"].get<double>() == Approx(40));
   CHECK(out["tokens_per_s"].get<double>() == Approx(150));
   CHECK(out["padded_tokens_per_s"].get<double>() == Approx(50));
-  CHECK(out["compute_s"].get<double>() == Approx(1.5));  // mean compute time of all steps
+  // The mean compute time of a step over all steps.
+  CHECK(out["compute_s"].get<double>() == Approx(1.5));
   CHECK(out["exposed_s"].get<double>() == Approx(0.25));
   CHECK(out["axis_bytes"] == json{{"shard", 1'500'000}});
   CHECK(out["loss_first"].get<double>() == Approx(3.9));
@@ -402,7 +404,8 @@ TEST_CASE("progress: silent, and a stream that is no terminal") {
   std::fclose(stream);
   const auto text = TemporaryFolder::read(file);
   CHECK(text.find("step 1 ") != std::string::npos);
-  CHECK(text.find("step 2 ") != std::string::npos);  // finish() shows the last step
+  // The line of the last step has been written by finish().
+  CHECK(text.find("step 2 ") != std::string::npos);
 }
 
 TEST_CASE("peak memory: positive and growing") {

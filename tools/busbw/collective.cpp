@@ -177,7 +177,7 @@ std::vector<std::uint64_t> sweep_sizes(std::uint64_t minimum, std::uint64_t maxi
     const std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
     if (factor > 1 ? size > most / factor : size > most - step) break;
     const std::uint64_t next = factor > 1 ? size * factor : size + step;
-    if (next <= size) break;  // neither 0 times a factor nor a step of 0 makes the size grow
+    if (next <= size) break;  // the size cannot grow from 0 by a factor, nor by a step of 0
     size = next;
   }
   return sizes;

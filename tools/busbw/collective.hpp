@@ -74,7 +74,7 @@ std::optional<atoll::DType> dtype_from_name(std::string_view name) noexcept;
 // that some backend supports.
 std::optional<std::string> why_undefined(Op op, atoll::DType dtype);
 
-// The two halves of a row: out of place and in place.
+// The two halves of a table row: the out-of-place and the in-place measurement.
 enum class Place {
   out,
   in
@@ -84,8 +84,9 @@ constexpr std::string_view name(Place place) noexcept { return place == Place::o
 
 // Element counts of one operation over a group of ranks.
 struct Shape {
-  std::uint64_t count = 0;                 // the `count` column: elements that a caller passes
-  std::uint64_t total = 0;                 // whole tensor: larger of sent and received on a rank
+  std::uint64_t count = 0;  // the `count` column: elements that a caller passes
+  // Elements of the whole tensor: the larger of a rank's input and output.
+  std::uint64_t total = 0;
   std::vector<std::uint64_t> counts = {};  // number of elements per rank, for the _v collectives
 };
 

@@ -142,7 +142,7 @@ double decode(DType dtype, const std::byte* at) {
 
 struct Precision {
   DType dtype;
-  double exact;    // largest number up to which all whole numbers are exact
+  double exact;    // largest number up to which the type represents all whole numbers exactly
   double average;  // relative tolerance of averages: four units in the last place, or 0
 };
 constexpr std::array precisions{

@@ -37,7 +37,8 @@ class Pattern {
   atoll::DType dtype_;
   std::vector<double> values_;
   std::vector<std::byte> encoded_;  // two periods of values_, converted to the element type
-  double tolerance_;                // relative; 0 means exact
+  // Largest allowed relative error; 0 means that results must be exact.
+  double tolerance_;
 };
 
 // The largest number up to which the type represents all whole numbers exactly.

@@ -14,7 +14,7 @@ namespace busbw {
 
 struct CommandLine {
   std::vector<std::string> arguments;
-  std::string start_time;  // "2026-01-31 12:00:00"
+  std::string start_time;  // local time, such as "2026-01-31 12:00:00"
 };
 
 // Content of --json: the form of nccl-tests' -J (version 3) with additional members.

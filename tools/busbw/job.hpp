@@ -21,7 +21,7 @@ atoll::Config config_of(const Options& options);
 // The device of a rank, in the form that nccl-tests prints.
 struct UsedDevice {
   std::string number;
-  std::string pci;   // PCI address without function: "0000:0f:00"
+  std::string pci;   // PCI address without the function number, such as "0000:0f:00"
   std::string info;  // description: "cuda:0 (NVIDIA H200)", or "CPU"
 };
 

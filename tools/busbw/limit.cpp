@@ -21,7 +21,7 @@ Traffic traffic_of(Collective collective, double total_bytes, int ranks, Place p
   using Pass = Traffic::Pass;
   const double slice = total_bytes / ranks;
   const bool in = place == Place::in;
-  // With one rank in place, nothing moves.
+  // A group of one rank moves no data in place.
   if (ranks == 1 && in && has_in_place(collective)) return {};
   switch (collective) {
     case Collective::all_reduce:

@@ -18,8 +18,9 @@ namespace busbw {
 // work evenly. Arrays of equal length are read and written once, without staging.
 struct Traffic {
   enum class Pass {
-    copies,  // output i is input i; a single input is copied to all outputs
-    sum      // every output is the sum of all inputs
+    // Each input is copied to the output with the same index, or a single input to all outputs.
+    copies,
+    sum  // every output is the sum of all inputs
   };
   Pass pass = Pass::copies;
   int inputs = 0;
@@ -73,8 +74,9 @@ struct Rates {
 };
 
 struct Ceiling {
-  std::optional<double> seconds;  // least time of the operation; empty if unknown
-  std::string by;  // "memory", "links", "ring", "given", or the reason why there is no limit
+  std::optional<double> seconds;  // least time of the operation in seconds; empty if unknown
+  // The cause of the limit: "memory", "links", "ring" or "given". Without a limit, the reason.
+  std::string by;
 };
 
 // Limit of operations that all `groups` run at once. Groups hold world ranks; `host_of` gives the

@@ -34,7 +34,7 @@ constexpr int exit_library = 3;
 constexpr int exit_timeout = 4;
 constexpr int exit_unsupported = 5;
 constexpr int exit_usage = 6;
-constexpr int exit_below = 7;  // data is wrong, or a rate is too low
+constexpr int exit_below = 7;  // exit code if data is wrong or a rate is too low
 
 // Whether this process is rank 0 according to the variables of launchers. Needed before there is a
 // World.
@@ -53,7 +53,7 @@ void complain(const std::string& what) { fmt::print(stderr, "atoll-busbw: {}\n",
 void await_speaker(atoll::World& world) {
   try {
     world.barrier();
-  } catch (const std::exception&) {  // rank 0 is gone
+  } catch (const std::exception&) {  // rank 0 has ended, so there is nothing to wait for
   }
 }
 
@@ -87,7 +87,8 @@ int measure(Job& job, const Options& options, const busbw::CommandLine& command)
     const auto report = busbw::measure_pairs(job, options);
     if (job.is_root() && !options.json.empty())
       busbw::write_file(options.json, busbw::to_json(command, job, options, report));
-    if (!report.is_judged) return exit_unsupported;  // scripts must not mistake this for success
+    // Scripts must not mistake a missing verdict for success.
+    if (!report.is_judged) return exit_unsupported;
     return report.verdict.findings.empty() ? exit_ok : exit_below;
   }
   busbw::Sweep sweep(job, options);

@@ -120,8 +120,8 @@ double MemoryRate::seconds_of(const Question& question, std::uint64_t bytes,
       });
   std::vector<Stores> kernels{Stores::cached};
   if (question.traffic.pass == Traffic::Pass::copies) kernels.push_back(Stores::library);
-  // Streaming stores come last, so that a rank with unaligned addresses, which cannot use them,
-  // only lacks the last time of the list.
+  // Streaming stores are measured last. A rank with unaligned addresses cannot use them, so its
+  // list of times only lacks the last entry.
   if (fits) kernels.push_back(Stores::streaming);
   std::vector<double> mine;
   for (const Stores stores : kernels) mine.push_back(single_pass(go, stores));

@@ -17,9 +17,9 @@ namespace busbw {
 // Measures a rate on first use and caches it. Collective over the World.
 class MemoryRate {
  public:
-  // What to do with a rate that has been measured before. `improve` measures again and keeps the
-  // better rate. It is for a collective that was faster than the limit, because other work had
-  // disturbed the first measurement.
+  // Selects the treatment of a rate that has been measured before. `improve` measures again and
+  // keeps the better rate. It is for a collective that was faster than the limit, which means that
+  // other work disturbed the first measurement.
   enum class Known {
     keep,
     improve

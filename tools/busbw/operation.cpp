@@ -62,7 +62,8 @@ Views views_of(const Call& call, Memory memory, int rank) {
 atoll::Reduction reduction_of(Op op, int rank) {
   using atoll::ReduceOp;
   if (op == Op::mulsum) return {ReduceOp::sum, mulsum_factor(rank)};
-  // In the order of the enumerators; without a reduction, the value is not used.
+  // The list has the order of the enumerators of Op. Its first entry is for Op::none and has no
+  // effect.
   constexpr std::array ops{ReduceOp::sum, ReduceOp::sum, ReduceOp::min, ReduceOp::max,
                            ReduceOp::avg};
   return ops[static_cast<std::size_t>(op)];

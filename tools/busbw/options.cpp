@@ -218,7 +218,7 @@ void take_memory(Options& o, const Texts& t) {
     else if (word == "0" || word == "1")
       o.memory_report = word == "1";
     else
-      refuse("--memory " + word + ": not registered or plain, and not 0 or 1");
+      refuse("--memory " + word + ": use registered, plain, 0 or 1");
   }
 }
 

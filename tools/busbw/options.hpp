@@ -20,13 +20,15 @@ enum class MemoryKind {
 constexpr std::string_view name(MemoryKind kind) noexcept {
   return kind == MemoryKind::registered ? "registered" : "plain";
 }
-enum class TimeOf {  // values of -a
+// Selects the time that the report shows. The enumerators are the values of option -a.
+enum class TimeOf {
   rank_0 = 0,
   average = 1,
   fastest = 2,
   slowest = 3
 };
-enum class Blocking {  // values of -z
+// Selects when operations wait. The enumerators are the values of option -z.
+enum class Blocking {
   none = 0,
   barrier = 1,  // wait and barrier after every operation
   wait = 2,     // wait after every operation
@@ -43,14 +45,14 @@ struct Options {
   std::vector<Collective> collectives{Collective::all_reduce};
   std::vector<atoll::DType> dtypes{atoll::DType::f32};
   std::vector<Op> ops{Op::sum};
-  int root = 0;                 // rank in the axis; -1: every rank in turn
+  int root = 0;                 // rank of the root within the axis; -1 means every rank in turn
   std::string axis = "world";   // "world", "shard" or "replicate"
   std::string device = "auto";  // "auto", "host" or "cuda"; see atoll/rank_device.hpp
   std::string backend;
   bool require_gdr = false;
   std::string algorithm;
   MemoryKind memory = MemoryKind::registered;
-  // Sizes, in bytes.
+  // Message sizes in bytes.
   std::uint64_t min_bytes = 32 << 20;
   std::uint64_t max_bytes = 32 << 20;
   std::uint64_t step_bytes = 1 << 20;
@@ -71,14 +73,14 @@ struct Options {
   LimitFrom limit_from = LimitFrom::machine;
   double limit_busbw = 0;
   std::optional<double> expect;
-  std::optional<double> wanted_busbw;  // value of NCCL_TESTS_MIN_BW
+  std::optional<double> wanted_busbw;  // least average bandwidth, set by NCCL_TESTS_MIN_BW
   int memory_report = 0;
   std::vector<std::string> notes;  // options that were accepted and have no effect
   // Modes that replace the sweep over sizes.
   int pairs = 0;
   std::vector<std::filesystem::path> flight;
   std::vector<std::filesystem::path> tune;  // the file to write, then the curves to read
-  // Output files; empty: none.
+  // Paths of the output files. An empty path means that the file is not written.
   std::string json, save, plot;
 };
 

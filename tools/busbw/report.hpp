@@ -24,7 +24,8 @@ LatencySummary summarize(std::vector<double> times);
 
 // One half of a row: the out-of-place or the in-place measurement.
 struct Half {
-  double time_us = 0;                  // time per operation, of the rank or average that -a selects
+  // Time per operation in microseconds; -a selects the rank, or the average.
+  double time_us = 0;
   double cpu_us = 0;                   // part of time_us in which the host enqueues
   double algbw = 0;                    // algorithm bandwidth in GB/s
   double busbw = 0;                    // bus bandwidth in GB/s
@@ -64,7 +65,7 @@ std::string row_line(const Row& row, const Layout& layout);
 struct Verdict {
   int wrong_rows = 0;  // number of halves with wrong elements
   double average_busbw = 0;
-  std::optional<double> wanted_busbw;  // value of NCCL_TESTS_MIN_BW
+  std::optional<double> wanted_busbw;  // least average bandwidth, set by NCCL_TESTS_MIN_BW
   bool is_bandwidth_fine() const noexcept;
 };
 Verdict judge(std::span<const Row> rows, std::optional<double> wanted_busbw);

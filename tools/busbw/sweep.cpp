@@ -32,7 +32,7 @@ traffic::Element element_of(const Call& call) {
   return halves ? traffic::Element::bf16 : traffic::Element::f32;
 }
 
-// The time of a group, as -a selects.
+// Returns the time that -a selects from the times of a group's ranks.
 double selected(TimeOf which, const std::vector<double>& times) {
   switch (which) {
     case TimeOf::rank_0:

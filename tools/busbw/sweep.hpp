@@ -20,7 +20,8 @@ namespace busbw {
 struct Table {
   Collective collective = Collective::all_reduce;
   std::vector<Row> rows = {};
-  std::vector<std::string> unsupported = {};  // combinations that were left out, with the reason
+  // Combinations of type and reduction that were left out, each with the reason.
+  std::vector<std::string> unsupported = {};
   Verdict verdict = {};
   std::optional<Expectation> expectation = {};
 

@@ -34,7 +34,8 @@ std::string text_member(const Json& row, const char* member, std::string_view so
   const auto& text = found->get_ref<const std::string&>();
   // A name becomes one word in a line of the tuning file.
   if (text.size() > most_name || text.find_first_of(" \t\r\n#") != std::string::npos)
-    refuse(source, fmt::format("\"{}\" of a row must be a short name without spaces", member));
+    refuse(source,
+           fmt::format("the member \"{}\" of a row must be a short name without spaces", member));
   return text;
 }
 
@@ -66,10 +67,11 @@ CurvePoint read_point(const Json& row, std::string_view source) {
           .time_us = time_member(row, source)};
 }
 
-// Maps an algorithm and a setting to the best time.
+// Maps an algorithm to its best time in each setting. A setting is a combination of element type,
+// reduction, place, ranks and hosts.
 using Contest = std::map<std::string, std::map<std::string, double>>;
 
-// Returns the settings for which every algorithm has a time.
+// Returns the settings in which every algorithm of the contest was timed.
 std::set<std::string> common_settings(const Contest& contest) {
   std::set<std::string> common;
   for (const auto& [setting, time] : contest.begin()->second) {
@@ -80,7 +82,8 @@ std::set<std::string> common_settings(const Contest& contest) {
   return common;
 }
 
-// Whether these settings suffice to choose an algorithm for all element types.
+// Whether measurements in these settings suffice to choose the algorithm for all element types.
+// Algorithms that round 16-bit sums at each step need a setting with a 16-bit type.
 bool is_safe(std::string_view algorithm, Collective collective,
              const std::set<std::string>& settings) {
   const bool rounds = algorithm == "ring" || algorithm == "doubling" || algorithm == "halving";

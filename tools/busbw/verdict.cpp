@@ -104,7 +104,8 @@ class Judge {
 
   // Returns the hosts, NICs or ranks that may be slow, with the ranks that use them.
   std::vector<Candidate> candidates_of(Kind kind) const {
-    std::map<std::pair<int, std::string>, std::set<int>> ranks_of;  // by number and subject
+    // The key is the number of the host or rank (0 for NICs), and its name.
+    std::map<std::pair<int, std::string>, std::set<int>> ranks_of;
     for (int r = 0; r < static_cast<int>(sites_.host.size()); ++r) {
       if (kind == Kind::host)
         ranks_of[{host(r), "host " + sites_.host_names[index(host(r))]}].insert(r);
@@ -114,7 +115,7 @@ class Judge {
         ranks_of[{0, "NIC " + nic(r)}].insert(r);
     }
     std::vector<Candidate> candidates;
-    // With two hosts or ranks, either may be the cause.
+    // Of two hosts or two ranks, either may cause slow traffic between them, so none is named.
     if (kind != Kind::nic && ranks_of.size() < 3) return candidates;
     for (const auto& [subject, ranks] : ranks_of) {
       candidates.push_back({{kind, subject.second, ""}, ranks});

@@ -30,15 +30,17 @@ struct PairFinding {
     pair
   } kind;
   std::string subject;  // what is slow: "host n1", "NIC n1/mlx5_0", "rank 3", "0 -> 3"
-  std::string text;     // one line for people
+  std::string text;     // the finding as one line of text for users
 };
 
 // An entry is slow below this share of its class's upper quartile.
 inline constexpr double slow_share = 0.7;
 
 struct PairVerdict {
-  std::vector<PairFinding> findings;  // empty if all pairs are alike
-  double inside_gbyte_s = 0;          // upper quartile of the class; 0 without entries
+  // Slow hosts, NICs, ranks and pairs; empty if all pairs are alike.
+  std::vector<PairFinding> findings;
+  // Upper quartiles of the pairs inside hosts and of the pairs between hosts; 0 without such pairs.
+  double inside_gbyte_s = 0;
   double between_gbyte_s = 0;
 };
 PairVerdict judge_pairs(const Matrix& matrix, const PairSites& sites);

@@ -20,8 +20,8 @@
 namespace {
 
 constexpr int exit_ok = 0;
-constexpr int exit_warnings = 1;  // --doctor found warnings; --diff found differences
-constexpr int exit_errors = 2;    // --doctor found errors
+constexpr int exit_warnings = 1;  // exit status: --doctor found warnings, or --diff differences
+constexpr int exit_errors = 2;    // exit status: --doctor found errors
 constexpr int exit_failure = 2;
 constexpr int exit_doctor_failure = 3;
 

@@ -176,7 +176,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
       "return 2 after one line on standard error.");
   try {
     app.parse(argc, argv);
-  } catch (const CLI::Success& request) {  // the user passed --help or --version
+  } catch (const CLI::Success& request) {  // thrown for --help and --version
     app.exit(request);
     return std::nullopt;
   }

@@ -41,7 +41,7 @@ Topology load_one(const std::string& what) {
   if (!std::filesystem::exists(what) && what.find('/') == std::string::npos) try {
       return catalog_cluster(what);
     } catch (const Error& error) {
-      throw Error(error.code(), fmt::format("{}: neither a file nor a machine of the catalog: {}",
+      throw Error(error.code(), fmt::format("{} is neither a file nor a machine of the catalog: {}",
                                             what, error.what()));
     }
   return read_text(importers::read_file(what), what);

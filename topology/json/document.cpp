@@ -18,7 +18,7 @@ using nlohmann::json;
 
 constexpr std::size_t longest_text = 4096;
 
-// The parser's message without its prefix, shortened.
+// Shortens the parser's message and removes its prefix.
 std::string plain(std::string_view what) {
   const auto colon = what.find(": ");
   return printable(colon == std::string_view::npos ? what : what.substr(colon + 2), 200);
@@ -131,8 +131,8 @@ JsonValue parse_json(std::string_view text, std::string_view source, JsonLimits 
     fail_at(source, limits.bytes, fmt::format("larger than {} bytes", limits.bytes));
   std::size_t offset = 0;
   Builder builder(source, limits, offset);
-  // Both iterators can share one byte counter, because a comparison with the end uses only the
-  // position.
+  // The begin and end iterators can share one byte counter, because a comparison with the end uses
+  // only the position.
   json::sax_parse(CountingIterator{text.data(), &offset},
                   CountingIterator{text.data() + text.size(), &offset}, &builder);
   return builder.take();

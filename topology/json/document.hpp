@@ -19,7 +19,7 @@ namespace atoll_v1::atoll {
 
 struct JsonLimits {
   std::size_t bytes = std::size_t{64} << 20;
-  std::size_t values = 4'000'000;  // each value takes about 100 bytes of memory
+  std::size_t values = 4'000'000;  // each value needs about 100 bytes of memory
   std::size_t depth = 16;
 };
 

@@ -14,7 +14,7 @@ namespace {
 using topology_json::Json;
 
 constexpr std::string_view schema = "atoll-topology-1";
-constexpr std::size_t most_devices = 65'536;  // limit for hosts, GPUs and NICs each
+constexpr std::size_t most_devices = 65'536;  // maximum number of hosts, of GPUs and of NICs
 constexpr std::size_t most_links = 524'288;
 constexpr std::size_t most_documents = 4'096;
 constexpr std::size_t most_partitions = 64;
@@ -139,7 +139,7 @@ class Reader {
   }
 
  private:
-  // Finds the enumerator of this name, up to `last`.
+  // Finds the enumerator with the name `text`, among the enumerators up to `last`.
   template <class Enum>
   Enum one_of(const char* member, std::string_view text, Enum last) {
     std::string names;
@@ -176,7 +176,7 @@ class Writer {
 
 using Ids = std::set<std::string>;
 
-// Requires an id that is not empty and occurs once.
+// Throws an error if the object's id is empty or is already in `seen`; otherwise adds it to `seen`.
 void check_id(const JsonObject& object, Ids& seen) {
   const std::string id = object.text("id");
   if (id.empty()) object.fail("id", "is empty");

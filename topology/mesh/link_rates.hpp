@@ -23,18 +23,18 @@ class LinkRates {
   const MeshSites sites;
   const RankGroups groups;
 
-  // Returns the rate inside the near group with the index `near`.
+  // Returns the rate inside a near group (an island or a host), given the index of the group.
   std::optional<double> inside(int near);
-  // Returns the PCIe rate of a host: the slowest link of a GPU that a rank uses. `host` indexes
-  // MeshSites::hosts.
+  // Returns the PCIe rate of a host: the rate of the slowest PCIe link among the GPUs that ranks
+  // use. `host` indexes MeshSites::hosts.
   std::optional<double> pcie(int host);
   // Returns the network rate of a host for each GPU that ranks use, or for each rank on a host
-  // without GPUs. They share the NICs in use equally.
+  // without GPUs. These GPUs or ranks share the NICs in use equally.
   std::optional<double> network(int host);
 
  private:
   struct Host {
-    const TopologyHost* listed = nullptr;  // null if the topology does not list the host
+    const TopologyHost* listed = nullptr;  // the host in the topology; null if it is not listed
     std::vector<std::size_t> gpus = {};    // GPUs that ranks use, each once
     std::vector<std::size_t> nics = {};
     int users = 0;  // number of ranks on the host
@@ -47,7 +47,7 @@ class LinkRates {
   std::optional<double> measure_network(const Host& host, const std::vector<Affinity>& affinity,
                                         const std::vector<std::optional<double>>& usable) const;
 
-  std::vector<Host> hosts_;  // filled by the first query about a host
+  std::vector<Host> hosts_;  // each entry is filled by the first query about its host
 };
 
 // Bandwidth of a GPU's PCIe link at full speed. Empty when unknown, or when it is below that of any

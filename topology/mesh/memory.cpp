@@ -19,7 +19,7 @@ void check_options(const MeshPlanOptions& options) {
     if (!std::isfinite(value) || value <= 0) refuse("{} must be more than 0, not {}", what, value);
   };
   check(*options.params, "the number of parameters");
-  check(options.state_bytes, "the state of a parameter in bytes");
+  check(options.state_bytes, "the number of state bytes for each parameter");
   if (options.gpu_memory_bytes) check(*options.gpu_memory_bytes, "the memory of a GPU");
   if (!(options.reserve >= 0 && options.reserve < 1))
     refuse("the reserved share of the memory must be at least 0 and below 1, not {}",
@@ -37,7 +37,7 @@ std::string count_text(double count) {
 // Returns the smallest memory of any rank. Ranks that share a GPU share its memory.
 double least_memory(const Topology& topology, const std::vector<RankSite>& ranks,
                     const MeshSites& sites) {
-  constexpr std::string_view remedy = "set it with --gpu-memory";
+  constexpr std::string_view remedy = "set the memory size with --gpu-memory";
   std::map<int, int> users;
   for (const MeshSite& site : sites.ranks) ++users[site.gpu];
   double least = INFINITY;

@@ -24,7 +24,7 @@ struct MemoryNeed {
 std::optional<MemoryNeed> memory_need(const Topology& topology, const std::vector<RankSite>& ranks,
                                       const MeshSites& sites, const MeshPlanOptions& options);
 
-// Throws Error(invalid_argument) that names the missing memory.
+// Throws Error(invalid_argument) with a text that states how much memory the model lacks.
 [[noreturn]] void refuse_model(const MemoryNeed& need, const MeshSites& sites);
 
 // Formats bytes: "1043 GiB".

@@ -20,7 +20,7 @@ using Kind = Neighbourhood::Kind;
 constexpr std::size_t most_findings = 8;
 constexpr std::size_t most_parts = 4;
 
-// The near groups and hosts of ranks that communicate as one group.
+// The near groups (islands or hosts) and the hosts of ranks that communicate as one group.
 struct Parts {
   std::map<int, int> members;  // number of ranks in each near group
   std::set<int> hosts;
@@ -31,7 +31,7 @@ class Crossings {
   explicit Crossings(LinkRates& rates)
       : sites_(rates.sites), groups_(rates.groups), rates_(rates) {}
 
-  // Adds a finding, unless all ranks are in one near group.
+  // Adds a finding, unless all ranks are in one near group (island or host).
   void look(std::string_view noun, int number, const std::vector<int>& ranks, int inside) {
     const auto near_of = [&](int rank) { return groups_.near_of[at_index(rank)]; };
     if (std::ranges::all_of(ranks, [&](int rank) { return near_of(rank) == near_of(ranks[0]); }))
@@ -135,7 +135,7 @@ class Crossings {
   const MeshSites& sites_;
   const RankGroups& groups_;
   LinkRates& rates_;
-  std::optional<DisplayNames> names_;  // names for texts; empty until the first finding
+  std::optional<DisplayNames> names_;  // names for messages; empty until the first finding
   std::vector<Finding> found_;
   std::size_t unsaid_ = 0;
 };
@@ -171,7 +171,7 @@ std::vector<Finding> find_crossings(LinkRates& rates, const MeshPlan& plan) {
   std::vector<Finding> findings;
   Crossings shards(rates);
   int number = 0;
-  std::vector<int> first;  // near groups of the row's first shard group
+  std::vector<int> first;  // near groups (islands or hosts) of the row's first shard group
   each_shard_group(plan, [&](const std::vector<int>& ranks) {
     std::vector<int> near;
     for (const int rank : ranks) near.push_back(rates.groups.near_of[at_index(rank)]);

@@ -28,7 +28,7 @@ void check_inner(const LinkRates& rates, int inner) {
   const auto do_not_fit = [&](const std::string& why) {
     refuse("{} inner ranks do not fit: {}", inner, why);
   };
-  if (inner < 1) do_not_fit("there must be at least 1");
+  if (inner < 1) do_not_fit("there must be at least 1 inner rank");
   if (inner == 1) return;
   const DisplayNames names(rates.topology);
   for (const RankGroup& group : rates.groups.near) {
@@ -38,8 +38,9 @@ void check_inner(const LinkRates& rates, int inner) {
       if (group.where.kind == Neighbourhood::Kind::host && rates.sites.is_alone(rank))
         do_not_fit(fmt::format("the GPUs of {} have no links, so an island has 1 GPU", host));
     if (group.size() % inner != 0)
-      do_not_fit(fmt::format("{} on {} has {}, which {} does not divide", noun(rates.sites, group),
-                             host, plural(at_index(group.size()), "rank"), inner));
+      do_not_fit(fmt::format("the {} on {} has {}, a number that {} does not divide",
+                             noun(rates.sites, group), host, plural(at_index(group.size()), "rank"),
+                             inner));
   }
 }
 
@@ -49,11 +50,11 @@ void check_inner(const LinkRates& rates, int inner) {
 // without links; an island; k islands of a host; a host; k hosts, or k islands that span hosts. k
 // divides the number of units, so that the mesh uses every rank.
 
-// A candidate is `count` neighbouring units of `unit` ranks each.
+// A candidate for the shard axis: `count` neighbouring units (islands, hosts) of `unit` ranks each.
 struct Candidate {
   int unit = 1;
   int count = 1;
-  int units = 1;     // number of units to choose `count` from
+  int units = 1;     // total number of units, of which a candidate uses `count`
   std::string noun;  // name of a unit: "host", "NVLink island"
   int ranks() const { return unit * count; }
 };
@@ -84,7 +85,7 @@ Candidate widest_candidate(const MeshSites& sites, const RankGroups& groups) {
           .noun = shared_noun(sites, groups.wide)};
 }
 
-// Returns the candidates in ascending size. Each is a multiple of `inner` ranks.
+// Returns the candidates for the shard axis in ascending size. Each is a multiple of `inner` ranks.
 std::vector<Candidate> candidates(const MeshSites& sites, const RankGroups& groups, int inner) {
   std::vector<Candidate> all;
   const Candidate widest = widest_candidate(sites, groups);
@@ -230,7 +231,7 @@ MeshPlan plan_mesh(const Topology& topology, const std::vector<RankSite>& ranks,
   MeshPlan plan = is_even ? plan_even(request) : plan_uneven(request);
   find_unknown(topology, rates.sites, plan);
   for (Finding& finding : find_crossings(rates, plan)) {
-    if (need) {  // only more memory per GPU avoids the crossing
+    if (need) {  // the model needs shard groups of this size
       finding.severity = Severity::info;
       finding.fix = "use GPUs with more memory, or fewer bytes for each parameter";
     }

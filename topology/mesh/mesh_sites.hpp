@@ -13,7 +13,7 @@
 
 namespace atoll_v1::atoll {
 
-// Throws Error(invalid_argument).
+// Throws Error(invalid_argument) with the formatted text.
 template <class... Values>
 [[noreturn]] void refuse(fmt::format_string<Values...> format, Values&&... values) {
   throw Error(ErrorCode::invalid_argument, fmt::format(format, std::forward<Values>(values)...));
@@ -72,13 +72,14 @@ MeshSites locate(const Topology& topology, const std::vector<RankSite>& ranks,
 
 struct RankGroup {
   Neighbourhood where;
-  std::vector<int> ranks;  // in the order of MeshSites::position()
+  std::vector<int> ranks;  // sorted by MeshSites::position()
   int size() const { return static_cast<int>(ranks.size()); }
 };
 
-// Every rank is in one near group and one wide group. Each near group is part of one wide group.
+// Every rank is in one near group (its nearest neighbourhood) and in one wide group (the larger of
+// island and host). Each near group is part of one wide group.
 struct RankGroups {
-  std::vector<RankGroup> near;  // in the order of the wide groups
+  std::vector<RankGroup> near;  // sorted like the wide groups that contain them
   std::vector<RankGroup> wide;
   std::vector<int> near_of, wide_of;  // for each rank, the index of its group
 };

@@ -58,7 +58,7 @@ void add_devices(const TopologyGpu& gpu, Devices& devices) {
   }
 }
 
-// The GPUs of a host that control groups allow to a process.
+// The GPUs of a host that control groups allow a process to use.
 class HostDevices {
  public:
   HostDevices(const std::vector<const TopologyGpu*>& gpus,
@@ -156,7 +156,7 @@ class HostRanks {
 
  private:
   std::vector<const TopologyGpu*> gpus_;
-  // Devices for each list of allowed bus ids.
+  // Maps the bus ids that control groups allow to a rank to the devices that the rank may use.
   std::map<std::vector<std::string>, HostDevices> hosts_;
   // Maps a list of visible devices to the ranks that see it, as pairs of local rank and index.
   std::map<Devices, std::vector<std::pair<int, std::size_t>>> users_;
@@ -190,7 +190,7 @@ std::vector<RankSite> resolve_ranks(const Topology& topology,
 
 std::vector<RankSite> assign_gpus(const Topology& topology, const std::vector<std::string>& hosts) {
   GpusByHost gpus = gpus_by_host(topology);
-  std::unordered_map<std::string_view, std::size_t> given;  // GPUs that ranks have, by host
+  std::unordered_map<std::string_view, std::size_t> given;  // GPUs of the ranks, by host
   std::vector<RankSite> sites;
   sites.reserve(hosts.size());
   for (const std::string& host : hosts) {

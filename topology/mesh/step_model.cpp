@@ -12,7 +12,7 @@ namespace {
 
 constexpr double assumed_inside_gbyte_s = 250;
 constexpr double assumed_memory_gbyte_s =
-    10;  // bandwidth of one core copying memory, for ranks without GPUs
+    10;  // GB/s that one core copies in memory, for ranks without GPUs
 constexpr double inside_to_across = 10;
 constexpr double efficiency_inside = 0.8;
 

@@ -28,7 +28,8 @@ class StepModel {
  public:
   explicit StepModel(LinkRates& rates);
 
-  // Seconds that one step communicates, for `gbytes` of parameters in the type that is sent.
+  // Returns the communication time of one step in seconds. `gbytes` is the size of the parameters
+  // in the type that is sent.
   double seconds(const MeshPlan& mesh, double gbytes);
   // True if a shard group of the mesh crosses islands.
   bool crosses(const MeshPlan& mesh) const;
@@ -48,19 +49,20 @@ class StepModel {
     bool is_assumed = false;
     std::string text() const;
   };
-  // The ranks of one communicating group that are in one wide group.
+  // The ranks of one communicating group that are in one wide group (the larger of island and
+  // host).
   struct Part {
     int members = 0;
     int near = -1;
-    bool is_split = false;  // the ranks are in several near groups
+    bool is_split = false;  // true if the ranks are in several near groups
     double slowest = 0;     // GB/s of the slowest link of a rank
     double network = 0;     // GB/s of the NICs of all ranks together
-    double latency_us = 0;  // microseconds of the hops between the ranks
+    double latency_us = 0;  // latency in microseconds of the hops between the ranks
     bool assumed_inside = false;
     bool assumed_network = false;
   };
-  // Replaces unknown rates by `assumed`. If `counts` is not empty, elements that it does not mark
-  // affect neither the slowest rate nor whether a rate is assumed.
+  // Replaces unknown rates by `assumed`. Elements that `counts` does not mark affect neither the
+  // slowest rate nor whether a rate is assumed. An empty `counts` marks all elements.
   static Rates complete(const std::vector<std::optional<double>>& known, double assumed,
                         const std::vector<bool>& counts = {});
   double hop_us(int rank, bool leaves_near) const;
@@ -69,7 +71,7 @@ class StepModel {
   const MeshSites& sites_;
   const RankGroups& groups_;
   Rates inside_, pcie_, network_;
-  std::vector<Part> parts_;  // for each wide group; empty except in rate()
+  std::vector<Part> parts_;  // one part for each wide group; used only by rate()
 };
 
 }  // namespace atoll_v1::atoll

@@ -26,7 +26,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-constexpr double worth_widening = 0.9;  // a wider axis must be faster by this factor
+constexpr double worth_widening = 0.9;  // largest time of a wider axis, relative to a shorter one
 constexpr double most_left_out = 0.25;  // largest share of the ranks that may be left out
 constexpr double computing = 2;   // assumed computing time, relative to the communication time
 constexpr double wire_bytes = 2;  // bytes of a parameter in bf16
@@ -90,8 +90,8 @@ class UnevenPlanner {
 
   bool may_shard(int shard) const {
     if (slots_ % shard != 0 || shard < least_) return false;
-    // Without a model, accept the widest axis inside the islands and all axes that fill the largest
-    // one.
+    // If the size of the model is unknown, accept the widest axis inside the islands and all axes
+    // that fill the largest island.
     return request_.need || shard >= widest_ || shard == shard_inside(groups_, inner_);
   }
 
@@ -102,7 +102,7 @@ class UnevenPlanner {
       Alternative one = measure(arrange(groups_, shard, inner_));
       if (!best || one.seconds < worth_widening * best->seconds) best = std::move(one);
     }
-    return std::move(*best);  // never empty: a single row of all ranks is always allowed
+    return std::move(*best);  // has a value: one row of all ranks is always allowed
   }
 
   std::optional<Alternative> without_some(double compute) {
@@ -129,7 +129,7 @@ class UnevenPlanner {
   }
 
   // Builds rows of `size` ranks from each unit. A larger unit leaves out the positions that a unit
-  // of that size lacks, so that columns stay on their rails.
+  // of `size` ranks lacks, so that columns stay on their rails.
   MeshPlan trim(const std::vector<RankGroup>& units, int size) const {
     MeshPlan mesh;
     mesh.shard = size / inner_;
@@ -218,7 +218,7 @@ class UnevenPlanner {
     const int inside = shard_inside(groups_, inner_);
     if (inside >= least_ || request_.need) return "";
     const Alternative one = measure(arrange(groups_, inside, inner_));
-    return fmt::format("; {} as {}, which needs {:.3g} times the memory of each GPU",
+    return fmt::format("; {} as mesh {}, which needs {:.3g} times the memory of each GPU",
                        time(one.seconds), shape_text(one.mesh),
                        static_cast<double>(widest_) / inside);
   }
@@ -276,7 +276,7 @@ class UnevenPlanner {
   const MeshRequest& request_;
   const MeshSites& sites_;
   const RankGroups& groups_;
-  int inner_, ranks_, slots_;   // slots_ is the number of inner groups, ranks_ / inner_
+  int inner_, ranks_, slots_;   // slots_ is ranks_ / inner_, the number of inner groups
   int widest_ = 1, least_ = 1;  // longest useful and shortest allowed shard axis
   double gbytes_;
   StepModel model_;

@@ -249,7 +249,7 @@ class Surroundings {
   std::span<const std::string> variables_;
   const Topology& topology_;
   TopologyHost& host_;
-  std::optional<std::string> modules_;  // content of /proc/modules
+  std::optional<std::string> modules_;  // content of /proc/modules, once it was read
   std::size_t settings_ = 0;
 };
 

@@ -13,7 +13,7 @@ namespace {
 constexpr unsigned word_bits = 32;
 constexpr std::string_view infinite = "0xf...f";
 
-// Parses one word, with or without "0x".
+// Parses a hexadecimal number of up to 32 bits, with or without "0x". An empty text means 0.
 std::optional<std::uint32_t> parse_word(std::string_view text) {
   if (text.empty()) return 0;
   if (text.starts_with("0x") || text.starts_with("0X")) text.remove_prefix(2);
@@ -31,13 +31,15 @@ std::optional<CpuSet> CpuSet::parse(std::string_view text) {
   }
   if (std::ranges::count(text, ',') >= most / word_bits) return std::nullopt;
   CpuSet set;
-  unsigned first = 0;  // lowest number of the last word that is left
-  for (; !text.empty(); first += word_bits) {
-    const std::size_t begin = text.rfind(',') + 1;  // 0 without a comma
-    const auto word = parse_word(text.substr(begin));
+  unsigned first = 0;  // lowest number in the last word of `text`
+  for (bool is_left = !text.empty(); is_left; first += word_bits) {
+    const std::size_t comma = text.rfind(',');
+    is_left = comma != std::string_view::npos;
+    const auto word = parse_word(is_left ? text.substr(comma + 1) : text);
     if (!word) return std::nullopt;
-    set.bits_ |= std::bitset<most>(*word) << first;
-    text.remove_suffix(text.size() - (begin == 0 ? 0 : begin - 1));
+    for (unsigned bit = 0; bit < word_bits; ++bit)
+      if ((*word >> bit & 1) != 0) set.bits_.set(first + bit);
+    if (is_left) text = text.substr(0, comma);
   }
   if (is_infinite) set.bits_ |= std::bitset<most>().set() << first;
   return set;

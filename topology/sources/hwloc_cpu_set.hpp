@@ -18,7 +18,7 @@ class CpuSet {
   static std::optional<CpuSet> parse(std::string_view text);
   std::string to_text() const;
 
-  // A number of at least `most` is ignored.
+  // Adds a number to the set. Ignores numbers of at least `most`.
   void add(unsigned number) {
     if (number < most) bits_.set(number);
   }

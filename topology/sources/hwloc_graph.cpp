@@ -148,7 +148,8 @@ class HostReader {
       fail(machine_, offset, fmt::format("more than {} GPUs", most_hwloc_gpus));
   }
 
-  // hwloc orders devices by locality. This sorts them by bus id, as drivers number them.
+  // hwloc orders devices by locality. This function sorts them by bus id, because drivers number
+  // devices in this order.
   void sort_devices() {
     pci_order_.resize(machine_.pci.size());
     std::iota(pci_order_.begin(), pci_order_.end(), std::size_t{0});
@@ -396,7 +397,8 @@ class HostReader {
     if (!nics_.insert(nic.name).second)
       fail(machine_, device.offset, fmt::format("two NICs are called {}", nic.name));
     if (std::ranges::find(topology_.gpus, nic.id, &TopologyGpu::id) != topology_.gpus.end())
-      fail(machine_, device.offset, fmt::format("a NIC and a GPU are called {}", nic.name));
+      fail(machine_, device.offset,
+           fmt::format("a NIC and a GPU have the same name, {}", nic.name));
     topology_.nics.push_back(std::move(nic));
   }
 
@@ -415,7 +417,7 @@ class HostReader {
   const HwlocMachine& machine_;
   TopologyHost host_;
   Topology& topology_;
-  std::map<std::size_t, Locality> localities_;      // keys index HwlocMachine::localities
+  std::map<std::size_t, Locality> localities_;      // keys: indices in HwlocMachine::localities
   std::vector<std::size_t> pci_order_;              // indices of PCI devices, sorted by bus id
   std::vector<std::vector<std::size_t>> children_;  // OS devices of each PCI device
   std::vector<Candidate> gpus_;

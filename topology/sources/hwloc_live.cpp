@@ -168,8 +168,8 @@ class Loaded {
   std::map<hwloc_obj_t, std::size_t> localities_;
 };
 
-// Disables leak checking. libpciaccess, which hwloc's PCI plugin uses, leaks 1 KiB on each load. It
-// is unloaded before leaks are reported, so no suppression could name it.
+// Disables leak checking. libpciaccess, which hwloc's PCI plugin uses, leaks 1 KiB on each load.
+// The library is unloaded before leaks are reported, so no suppression could name it.
 class LeakPardon {
  public:
   LeakPardon() {

@@ -82,7 +82,7 @@ struct HwlocMatrix {
 };
 
 struct HwlocMachine {
-  std::string origin = "hwloc";  // source that error messages name
+  std::string origin = "hwloc";  // name of the source, for error messages
   std::string host_name = {};
   std::string version = {};  // version of the hwloc that described the machine
   std::string kernel = {};
@@ -100,7 +100,7 @@ struct HwlocMachine {
 
 // Limits that no real machine exceeds. A matrix has one row for each GPU and switch.
 inline constexpr std::size_t most_hwloc_parts =
-    1024;  // limit for NUMA nodes, packages and NICs each
+    1024;  // maximum number of NUMA nodes, of packages and of NICs
 inline constexpr std::size_t most_hwloc_gpus = 512;
 inline constexpr std::size_t most_hwloc_devices = 16'384;
 inline constexpr std::size_t most_hwloc_ends = 512;
@@ -112,7 +112,7 @@ inline constexpr std::string_view xgmi_matrix = "XGMIBandwidth";
 // Names a root complex as sysfs does: "pci0000:17".
 std::string root_path(unsigned domain, unsigned bus);
 
-// Throws Error(bad_data) that names the machine's origin, and the offset unless that is negative.
+// Throws Error(bad_data) with the machine's origin and, unless it is negative, the byte offset.
 [[noreturn]] void fail(const HwlocMachine& machine, std::ptrdiff_t offset, std::string_view what);
 
 }  // namespace atoll_v1::atoll::topology_sources

@@ -12,7 +12,7 @@ namespace atoll_v1::atoll::nvml_api {
 
 using Result = int;
 inline constexpr Result success = 0;
-// NVML also returns this when a GPU has no link of the given number.
+// NVML also returns this code for a link number that the GPU does not have.
 inline constexpr Result invalid_argument = 2;
 inline constexpr Result not_supported = 3;
 inline constexpr Result no_permission = 4;
@@ -24,7 +24,8 @@ inline constexpr Result version_mismatch = 25;
 
 struct Device;  // opaque handle of a GPU
 
-// Older symbols fill a shorter structure that is identical up to pci_subsystem_id.
+// Older versions of NVML's function fill a shorter structure, which is identical up to
+// pci_subsystem_id.
 struct PciInfo {
   char legacy_busid[16];
   unsigned domain, bus, device;
@@ -53,7 +54,7 @@ enum FabricState : unsigned char {
 
 struct FabricInfo1 {
   unsigned char cluster_uuid[16];
-  Result status;  // valid only if the fabric's state is "completed"
+  Result status;  // result of the fabric setup; valid only if the state is "completed"
   unsigned clique_id;
   unsigned char state;
 };
@@ -87,11 +88,11 @@ inline constexpr unsigned char summary_healthy = 1;
 inline constexpr unsigned char summary_unhealthy = 2;
 inline constexpr unsigned char summary_limited_capacity = 3;
 
-inline constexpr unsigned most_links = 36;  // no existing GPU has more links
+inline constexpr unsigned most_links = 36;  // no existing GPU has more NVLinks
 
 enum RemoteType : unsigned {
   remote_gpu = 0,
-  remote_processor = 1,  // processor, on IBM POWER
+  remote_processor = 1,  // a processor, only on IBM POWER
   remote_switch = 2,
   remote_unknown = 0xff,
 };
@@ -125,9 +126,9 @@ enum ValueType : unsigned {
 
 struct FieldValue {
   unsigned field;
-  unsigned scope;  // link number, for fields of a link
+  unsigned scope;  // link number, if the field belongs to one link
   long long timestamp, latency;
-  unsigned type;  // ValueType of `value`
+  unsigned type;  // the ValueType of `value`: which member is valid
   Result result;
   Value value;
 };
@@ -167,7 +168,7 @@ struct Function {
 };
 
 using Number = Function<Device*, unsigned*>;
-using Text = Function<Device*, char*, unsigned>;  // the arguments are a buffer and its size
+using Text = Function<Device*, char*, unsigned>;  // these functions write a text into a buffer
 
 // The functions of a library that dlopen() has loaded.
 struct Functions {

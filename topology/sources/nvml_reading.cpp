@@ -271,8 +271,8 @@ class Reader {
     }
   }
 
-  // Drivers refuse versions of the structure that they do not know, so this function tries the
-  // newest version first, then the older one.
+  // Drivers refuse versions of the FabricInfo structure that they do not know, so this function
+  // tries the newest version first, then the older one.
   std::optional<nvml_api::FabricInfo> fabric_of(Device* device) const {
     for (const unsigned version : {nvml_api::fabric_version_3, nvml_api::fabric_version_2}) {
       nvml_api::FabricInfo info{};
@@ -419,7 +419,7 @@ NvmlReading read_nvml(const std::string& library, std::chrono::milliseconds pati
   std::future<NvmlReading> answer = task.get_future();
   try {
     std::thread(std::move(task)).detach();
-  } catch (const std::system_error&) {  // no thread could be started: read without a timeout
+  } catch (const std::system_error&) {  // without a thread, NVML is read without a timeout
     return read_library(library);
   }
   if (answer.wait_for(patience) == std::future_status::ready) return answer.get();

@@ -1,4 +1,4 @@
-// What NVML reports about this host's GPUs, as plain data.
+// The data that NVML reports about this host's GPUs.
 #pragma once
 
 #include <chrono>
@@ -37,7 +37,7 @@ struct NvmlReading {
   std::string remark = {};   // what is missing: "1 of 8 GPUs cannot be opened: GPU is lost (15)"
   std::string driver_version = {};
   std::vector<NvmlGpu> gpus = {};  // GPUs that this process may use
-  bool all_gpus_answered = true;   // all GPUs that this process may use answered
+  bool all_gpus_answered = true;   // true if all GPUs that this process may use answered
 };
 
 // Loads the library and reads all GPUs. The driver may hang when a GPU is broken, so a separate

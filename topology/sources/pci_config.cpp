@@ -15,9 +15,9 @@ constexpr std::size_t header_size = 64, conventional_size = 256, extended_size =
 constexpr std::size_t vendor_at = 0x00, status_at = 0x06, header_type_at = 0x0e, first_at = 0x34;
 constexpr unsigned status_has_capabilities = 0x10;
 constexpr unsigned capability_express = 0x10;
-constexpr unsigned capability_acs = 0x0d, capability_ats = 0x0f;  // ids of extended capabilities
+constexpr unsigned capability_acs = 0x0d, capability_ats = 0x0f;  // ids of PCI capabilities
 
-constexpr std::size_t device_control_at = 8;  // offset within the PCI Express capability
+constexpr std::size_t device_control_at = 8;  // offset in the PCI Express capability
 constexpr unsigned control_relaxed_ordering = 1U << 4;
 constexpr unsigned control_read_request_shift = 12;
 
@@ -41,7 +41,7 @@ class Config {
   bool has_conventional() const { return conventional_ >= conventional_size; }
   unsigned byte(std::size_t at) const { return little_endian(std::span(start_).subspan(at, 1)); }
   unsigned word(std::size_t at) const { return little_endian(std::span(start_).subspan(at, 2)); }
-  // Reads up to four bytes of extended space; empty where nothing can be read.
+  // Reads up to four bytes of the extended configuration space; empty where nothing can be read.
   std::optional<unsigned> extended(std::size_t at, std::size_t bytes) const {
     std::array<char, 4> buffer{};
     const std::span<char> wanted = std::span(buffer).first(bytes);

@@ -12,10 +12,10 @@ namespace atoll_v1::atoll::topology_sources {
 // A member is empty when it could not be read or its value is invalid.
 struct PciSettings {
   std::optional<unsigned> max_read_request;  // maximum read request in bytes
-  std::optional<bool> relaxed_ordering;      // the device may use relaxed ordering
-  std::optional<bool> ats;                   // address translation services are enabled
-  std::optional<bool> acs_redirects;         // traffic between devices passes the root complex
-  bool is_cut = false;  // some bytes are missing: the kernel shows them to root
+  std::optional<bool> relaxed_ordering;      // true if the device may use relaxed ordering
+  std::optional<bool> ats;                   // true if address translation services are enabled
+  std::optional<bool> acs_redirects;         // true if peer traffic is sent up to the root complex
+  bool is_cut = false;  // true if some bytes are missing because only root may read them
 };
 
 // Reads bytes at an offset and returns how many it read.

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t longest_way = 64;  // bridges in a path; real machines have up to six
+constexpr std::size_t longest_way = 64;  // most bridges in a path; real machines have up to six
 
 // Properties that GPUs and NICs share.
 struct PciDevice {
@@ -164,7 +164,7 @@ class PciReader {
   }
 
   fs::path sysfs_;
-  // Whether each bridge redirects traffic, by the bus id of the bridge.
+  // Maps a bridge's bus id to whether the bridge redirects traffic; empty when unknown.
   std::map<std::string, std::optional<bool>> bridges_;
   bool is_any_cut_ = false;
 };

@@ -33,7 +33,7 @@ constexpr std::array<const char*, 6> error_counters{
 // The rate and the number of lanes of a port, as in "400 Gb/sec (4X NDR)".
 struct Rate {
   double gbit_s = 0;
-  int lanes = 0;  // number of lanes; 0 if unknown
+  int lanes = 0;  // number of lanes of the port; 0 if unknown
 };
 
 std::optional<Rate> parse_rate(std::string_view text) {
@@ -121,7 +121,7 @@ void set_number(Facts& facts, std::string_view name, const fs::path& file) {
 }
 
 struct Port {
-  fs::path adapter;  // folder of the adapter
+  fs::path adapter;  // the adapter's folder in sysfs
   std::string adapter_name;
   int number = 1;
   fs::path folder() const { return adapter / "ports" / fmt::to_string(number); }
@@ -202,11 +202,11 @@ TopologyNic& nic_of(const LiveRequest& request, const Port& port, Topology& topo
 // Hardware interfaces have a `device` folder; bridges, veth pairs and tunnels have none. Speeds are
 // Mbit/s; for links that are down and for some virtual machines the kernel reports -1 or an error.
 
-constexpr int arp_ethernet = 1;  // interface types of linux/if_arp.h
+constexpr int arp_ethernet = 1;  // interface types from linux/if_arp.h
 constexpr int arp_loopback = 772;
 constexpr long long vendor_slingshot = 0x17db;
 constexpr std::size_t longest_list = 4000;  // texts in atoll's JSON form have at most 4,096 bytes
-constexpr std::size_t most_virtual = 64;    // container hosts have hundreds of virtual interfaces
+constexpr std::size_t most_virtual = 64;    // limit for interfaces; container hosts have hundreds
 
 struct Netdev {
   std::string name;

@@ -15,7 +15,7 @@ namespace atoll_abi {
 inline bool has_cuda_context(int ordinal) noexcept {
   using GetState = decltype(cuDevicePrimaryCtxGetState);
   static const auto get_state = []() -> GetState* {
-    constexpr unsigned since = 7000;  // CUDA 7.0, the first version with cuDevicePrimaryCtxGetState
+    constexpr unsigned since = 7000;  // cuDevicePrimaryCtxGetState exists since CUDA 7.0
     void* found = nullptr;
     cudaDriverEntryPointQueryResult result{};
     const cudaError_t status = cudaGetDriverEntryPointByVersion(

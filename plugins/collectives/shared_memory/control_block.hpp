@@ -44,10 +44,12 @@ struct SharedWork {
 };
 
 struct ControlBlock {
-  // The step and the phase that the rank has reached, combined into one number that only grows.
+  // The progress of the rank: the step, and the phase of that step, that the rank has reached. They
+  // are combined into one number that only grows.
   alignas(cache_line) std::atomic<std::uint64_t> reached;
-  // One advert for even steps and one for odd steps, so that a rank that is one step ahead does not
-  // overwrite an advert that others still read.
+  // This rank's adverts, which show its operation and buffers to other ranks: one for even steps
+  // and one for odd steps, so that a rank that is one step ahead does not overwrite an advert that
+  // others still read.
   std::array<Advert, 2> adverts;
   SharedWork work;
 };

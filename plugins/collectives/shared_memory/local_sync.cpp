@@ -25,7 +25,8 @@ constexpr std::chrono::nanoseconds shortest_spin = 500ns;
 // How long a waiting rank yields before it sleeps. Each yield lets a peer on the same core run and
 // costs about one context switch.
 constexpr auto yield_limit = 200us;
-constexpr int looks_between_clocks = 16;  // checks of peers by a waiting rank per read of the clock
+// Number of times that a waiting rank checks its peers between two readings of the clock.
+constexpr int looks_between_clocks = 16;
 // Maximum time of one sleep. The awaited event wakes the rank; this limit bounds how late the rank
 // notices an abort or a deadline.
 constexpr auto longest_sleep = 5ms;
@@ -83,8 +84,8 @@ void LocalSync::arrive(std::uint64_t phase) {
   if (transport_ != nullptr) transport_->notify_sleepers();
 }
 
-// The loads are sequentially consistent, as ShmTransport::notify_sleepers() requires to wake every
-// sleeping rank.
+// Returns true if all ranks have reached `target`. The loads are sequentially consistent, because
+// otherwise ShmTransport::notify_sleepers() might not wake every sleeping rank.
 bool LocalSync::reached(std::uint64_t target) noexcept {
   for (; seen_ < size(); ++seen_) {
     const auto& block = *blocks_[static_cast<std::size_t>(seen_)];
@@ -120,8 +121,9 @@ void LocalSync::await(std::uint64_t phase) {
   wait([&] { return reached(target); }, target);
 }
 
-// The counter may already belong to the next step, because other ranks continue once all jobs of
-// this step are done. Its larger value then means that no job is left.
+// The counter of claimed jobs may already belong to the next step, because other ranks continue
+// once all jobs of this step are done. Its larger value then means that no job of this step is
+// left.
 std::int64_t LocalSync::claim(std::uint64_t jobs) noexcept {
   auto& claimed = work().claimed;
   std::uint64_t seen = claimed.load(std::memory_order_acquire);
@@ -183,8 +185,9 @@ void LocalSync::check(std::uint64_t target) const {
   }
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     if (static_cast<int>(i) == self_) continue;
-    // Reads `closed` before the position. In the opposite order, a rank that finishes the step and
-    // closes in between would be reported as lost.
+    // Reads the peer's `closed` flag before the peer's position. In the opposite order, a peer that
+    // finishes the step and closes the communicator between the two reads would be reported as
+    // lost.
     const bool closed = transport_->closed(i);
     if (closed && blocks_[i]->reached.load(std::memory_order_seq_cst) < target) {
       throw Error(ATOLL_PEER_LOST, fmt::format("{}: lost {}: that rank has closed the communicator",

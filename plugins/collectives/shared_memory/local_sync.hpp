@@ -34,8 +34,8 @@ class LocalSync {
   int self() const noexcept { return self_; }  // local rank of the calling rank
   int rank_of(int local) const noexcept { return ranks_[static_cast<std::size_t>(local)]; }
 
-  // Begins a step of `operation`. While this rank waits in the step, it makes progress on
-  // `exchange`, unless that is null.
+  // Begins a step of `operation`; the ranks of a host synchronize in steps. While this rank waits
+  // in the step, it makes progress on `exchange`, unless that is null.
   void begin(const atoll_operation& operation, Exchange* exchange = nullptr);
   // Fills in this rank's advert, which shows the operation and the buffers to other ranks, and
   // returns it, so that the caller can set the window offsets of the buffers. Other ranks read the
@@ -85,7 +85,7 @@ class LocalSync {
 
   Team& team_;
   ShmTransport* transport_;
-  std::vector<int> ranks_;             // rank in the communicator of each local rank
+  std::vector<int> ranks_;             // for each local rank, its rank in the communicator
   std::vector<ControlBlock*> blocks_;  // control block of each local rank
   int self_ = 0;
   ControlBlock alone_{};  // control block that is used if this rank is alone on its host

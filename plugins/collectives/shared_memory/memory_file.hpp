@@ -39,11 +39,10 @@ namespace shared_memory {
 // Allocates memory that is zeroed, page-aligned, and backed by physical pages at once. Throws
 // Error(ATOLL_OUT_OF_MEMORY).
 void* allocate(std::size_t bytes);
-// Frees memory of allocate(). Throws Error(ATOLL_NOT_FOUND) for an address that allocate() did not
-// return.
+// Frees memory that allocate() returned. Throws Error(ATOLL_NOT_FOUND) for any other address.
 void free(void* memory);
 
-// A range of a memory file.
+// A range of the anonymous memory file (memfd) that backs an allocation.
 struct Range {
   std::shared_ptr<const Descriptor> file;
   std::size_t offset;

@@ -27,7 +27,7 @@ class Move {
         extents_(extents),
         exchange_(exchange),
         self_(sync_.self()) {
-    // Data that is already in place is not read, so it is not part of the working set.
+    // Computes the working set in bytes. Data that is already in place is not read and not counted.
     std::size_t received = 0;
     std::size_t read = 0;
     for (const auto& offers : group.offers) {
@@ -71,14 +71,16 @@ class Move {
   bool receives(const Offer& offer, int local) const {
     return offer.receiver == everybody || offer.receiver == local;
   }
-  // Returns true if this rank's first offer comes from the same buffer (src or dst) as `offer` and
-  // is already at its destination. The data of other ranks is assumed to be in place as well.
+  // An offer is a range that a rank lets other ranks copy. Returns true if this rank's first offer
+  // comes from the same buffer (src or dst) as `offer` and is already at its destination. The data
+  // of other ranks is assumed to be in place as well.
   bool in_place(const Offer& offer) const {
     const auto& mine = offers(self_);
     return !mine.empty() && mine.front().from == offer.from &&
            own(offer.from) + mine.front().offset == dst() + mine.front().to;
   }
-  // Returns where the rank that published `advert` has the buffer of its offer.
+  // Returns the position of the buffer (src or dst) that contains the offered range, in the windows
+  // of the rank that published `advert`.
   static const WindowOffset& place(const Advert& advert, const Offer& offer) {
     return offer.from == Offer::From::src ? advert.src : advert.dst;
   }
@@ -135,9 +137,9 @@ class Move {
     }
   }
 
-  // Calls body(offer, first, bytes, at) for each part of the offers of `local` that is staged in
-  // this round. `first` is the offset of the part in the offer, and `at` its offset in the half of
-  // the staging buffer.
+  // Calls body(offer, first, bytes, at) for each part of the ranges that the rank `local` offers to
+  // other ranks and stages in this round. `first` is the offset of the part in the offered range,
+  // and `at` its offset in the current half of the staging buffer.
   template <class Body>
   void each_piece(int local, std::size_t round, const Body& body) const {
     const std::size_t low = round * staging_bytes;
@@ -182,8 +184,8 @@ class Move {
     }
   }
 
-  // Calls body(local, offer, first, bytes) for every piece of every offer. `first` is the offset of
-  // the piece in the offer.
+  // Calls body(local, offer, first, bytes) for every piece of every range that a local rank offers
+  // to other ranks. `first` is the offset of the piece in the offered range.
   template <class Body>
   void each_job(const Body& body) const {
     for (int local = 0; local < sync_.size(); ++local) {
@@ -223,7 +225,7 @@ class Move {
         group_.windows.at(local, place(sync_.advert_of(local), offer)) + offer.offset + first;
     for (int receiver = 0; receiver < sync_.size(); ++receiver) {
       if (receiver == local || !receives(offer, receiver))
-        continue;  // copy_own() copies what a rank offers to itself
+        continue;  // copy_own() copies data from a rank to itself
       std::byte* to = group_.windows.at(receiver, sync_.advert_of(receiver).dst) + offer.to + first;
       group_.copy(to, source, bytes, streaming_);
     }

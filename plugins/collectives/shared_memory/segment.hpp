@@ -22,7 +22,7 @@ namespace atoll_collectives {
 // is read.
 constexpr std::size_t staging_bytes = 256 * 1024;
 
-// How the owner of an inbox waits.
+// How the owner of an inbox waits for events.
 enum class Sleeper : std::uint32_t {
   awake = 0,
   futex = 1,   // the owner sleeps on the futex Inbox::doorbell
@@ -36,7 +36,7 @@ struct Inbox {
   alignas(
       cache_line) std::atomic<std::uint32_t> doorbell;    // futex; each event for the owner adds 1
   std::atomic<std::uint32_t> sleeper;                     // how the owner waits, a value of Sleeper
-  alignas(cache_line) std::atomic<std::uint32_t> closed;  // nonzero once the owner has closed
+  alignas(cache_line) std::atomic<std::uint32_t> closed;  // nonzero once the inbox has been closed
   ControlBlock control;
 };
 
@@ -45,7 +45,8 @@ struct Inbox {
 struct Ring {
   alignas(cache_line) std::atomic<std::uint64_t> written;
   alignas(cache_line) std::atomic<std::uint64_t> consumed;
-  alignas(cache_line) std::atomic<std::uint32_t> attached;  // nonzero once the writer has attached
+  // Nonzero once the rank that writes to the ring has attached to the segment.
+  alignas(cache_line) std::atomic<std::uint32_t> attached;
 };
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 static_assert(sizeof(std::atomic<std::uint32_t>) == 4, "the doorbell is a futex");
@@ -83,7 +84,7 @@ class Segment {
   std::string name_;
   std::size_t rings_;
   std::size_t ring_bytes_;
-  bool is_named_ = false;  // this rank must remove the name
+  bool is_named_ = false;  // true while the segment has a name, which this rank must remove
   std::span<std::byte> memory_;
 };
 

@@ -18,8 +18,8 @@
 namespace atoll_collectives {
 namespace {
 
-// Sizes of rings. A ring holds several pieces, so that the writer and the reader can work at the
-// same time. All rings of a rank together should stay in the caches.
+// Sizes of ring buffers in bytes. A ring holds several pieces, so that the writer and the reader
+// can work at the same time. All rings of a rank together should stay in the caches.
 constexpr std::size_t piece_bytes = 128 * 1024;
 constexpr std::size_t largest_ring = 512 * 1024;
 constexpr std::size_t smallest_ring = 64 * 1024;
@@ -35,7 +35,7 @@ void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value,
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(limit);
   const timespec time{static_cast<time_t>(seconds.count()),
                       static_cast<long>((limit - seconds).count())};
-  // The result of the system call is ignored, because the caller checks its condition again after
+  // The result of the futex call is ignored, because the caller checks its condition again after
   // every return.
   ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &time, nullptr, 0);
 }
@@ -136,8 +136,8 @@ std::size_t ShmTransport::send(int rank, std::span<const std::byte> data) {
 
 std::size_t ShmTransport::recv(int rank, std::span<std::byte> data) {
   Peer& from = peer(rank);
-  // Reads `closed` before the ring, so that all bytes that the peer wrote before it closed are
-  // received.
+  // Reads the peer's `closed` flag before the ring buffer, so that all bytes that the peer wrote
+  // before it closed the transport are received.
   const bool closed = from.inbox->inbox().closed.load(std::memory_order_acquire) != 0;
   const std::uint64_t consumed = from.incoming->consumed.load(std::memory_order_relaxed);
   const std::uint64_t written = from.incoming->written.load(std::memory_order_acquire);
@@ -167,8 +167,8 @@ void ShmTransport::ring_doorbell(const Segment& segment) const noexcept {
   if (sleeper == number(Sleeper::futex)) {
     futex_wake(inbox.doorbell);
   } else if (sleeper == number(Sleeper::socket) && socket_) {
-    // Errors can be ignored: if the socket's queue is full, its owner wakes anyway, and if the
-    // socket is closed, no rank sleeps on it.
+    // Errors of sendto() can be ignored: if the socket's queue is full, its owner wakes anyway, and
+    // if the socket is closed, no rank sleeps on it.
     const UnixAddress address(segment.name());
     ::sendto(socket_.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL, address.get(), address.size);
   }

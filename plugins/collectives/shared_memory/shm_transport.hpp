@@ -18,8 +18,8 @@ namespace atoll_collectives {
 
 // How a peer can wake a sleeping rank.
 enum class Doorbell {
-  futex_only,       // by a futex only; for communicators that use no other transport
-  futex_or_socket,  // by a futex or a socket; for ranks that also wait for other transports
+  futex_only,       // a futex wakes the rank, which waits for no other transport
+  futex_or_socket,  // a futex or a socket wakes the rank, which may wait for other transports too
 };
 
 class ShmTransport final : public Transport {
@@ -27,7 +27,7 @@ class ShmTransport final : public Transport {
   // `ranks` lists the ranks of the communicator on this host, including `rank`, in the same order
   // on every rank.
   ShmTransport(std::vector<int> ranks, int rank, Doorbell doorbell);
-  ~ShmTransport() override;  // tells the peers that this rank has closed
+  ~ShmTransport() override;  // shows the peers that this rank has closed its transport
 
   // Access to the control blocks and staging buffers of the ranks of this host. A local rank is an
   // index in ranks().
@@ -75,7 +75,7 @@ class ShmTransport final : public Transport {
             std::vector<pollfd>& descriptors) override;
   void disarm() noexcept override;
   void wake() noexcept override;
-  void finish() noexcept override {}  // not needed: sent bytes stay readable after this rank closes
+  void finish() noexcept override {}  // does nothing: sent bytes stay readable after closing
 
  private:
   struct Peer {

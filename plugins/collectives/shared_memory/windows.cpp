@@ -20,7 +20,8 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::uint64_t message_magic = 0x31776f646e697461;  // marks a message: "atindow1"
+// Identifies a message about a window: "atindow1".
+constexpr std::uint64_t message_magic = 0x31776f646e697461;
 constexpr auto look_period = 5ms;
 constexpr auto retry_period = 100us;
 

@@ -46,8 +46,8 @@ class Windows {
   struct Window {
     std::byte* own = nullptr;
     std::size_t bytes = 0;
-    std::vector<Mapping> parts;  // memory of each local rank; empty for this rank
-    bool shared = false;         // true if other ranks can map this rank's part
+    std::vector<Mapping> parts;  // mapped memory of each local rank; empty for this rank itself
+    bool shared = false;         // true if other ranks can map this rank's part of the window
   };
   struct Message;  // message in which a rank announces its part of a window
   struct Part {    // a rank's part of a window, as its message announced it
@@ -65,8 +65,10 @@ class Windows {
   Descriptor socket_;
   std::vector<Window>
       windows_;  // all windows in order of registration; removed windows stay as empty entries
-  std::map<std::uintptr_t, std::size_t> by_address_;       // window that begins at each address
-  std::map<std::pair<std::uint64_t, int>, Part> arrived_;  // parts by window index and local rank
+  // Index in windows_ of the window that begins at each address.
+  std::map<std::uintptr_t, std::size_t> by_address_;
+  // Parts of windows that other ranks have announced, by window index and local rank.
+  std::map<std::pair<std::uint64_t, int>, Part> arrived_;
 };
 
 }  // namespace atoll_collectives

@@ -28,8 +28,8 @@ std::string look(const World& world) {
 }  // namespace
 
 Topology Topology::discover(World& world) {
-  // Every call can use the same key, because no rank leaves an exchange before all ranks have
-  // entered it.
+  // Every call can use the same key of the store, because no rank leaves an exchange before all
+  // ranks have entered it.
   const auto texts = world.exchange("atoll/topology", world.local_rank() == 0 ? look(world) : "");
   std::vector<Topology> parts;
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {

@@ -45,7 +45,7 @@ std::string describe_gpu(World& world, const RankDeviceOptions& options) {
       check_backend(world, options.backend.empty() ? world.config().backend : options.backend);
     }
     return std::string(gpu.uuid());
-  } catch (const std::exception& error) {  // other ranks wait for a message, so send the error
+  } catch (const std::exception& error) {  // sends the error, because the other ranks wait
     return lacking + fmt::format("cannot use its GPU: {}", error.what());
   }
 }
@@ -107,16 +107,15 @@ RankDevice choose_rank_device(World& world, const RankDeviceOptions& options) {
     if (!automatic) throw Error(ErrorCode::not_found, "device cuda: " + why);
     const bool any = std::ranges::any_of(
         gpus, [](const std::string& gpu) { return gpu != lacking + std::string(no_gpu); });
-    return on_host(world, any ? "on the host, because " + why : "");
+    return on_host(world, any ? "running on the host, because " + why : "");
   }
   const auto ranks = sharers(gpus);
   const auto& most = *std::ranges::max_element(ranks, {}, &std::vector<int>::size);
   if (automatic && most.size() > 1) {
     return on_host(
-        world,
-        fmt::format(
-            "on the host, because ranks {} have only one GPU ({}): use --device cuda to share it",
-            fmt::join(most, ", "), gpus[static_cast<std::size_t>(most.front())]));
+        world, fmt::format("running on the host, because ranks {} have only one GPU ({}): use "
+                           "--device cuda to share it",
+                           fmt::join(most, ", "), gpus[static_cast<std::size_t>(most.front())]));
   }
   const auto& here = ranks[static_cast<std::size_t>(world.rank())];
   return {open_gpu(world), "", static_cast<int>(here.size()),

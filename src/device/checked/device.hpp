@@ -16,10 +16,10 @@ Device checked_device(const Device& device);
 // Returns checked_device(device) if `check`, taken from Config::check, is "lifetimes", else `device`.
 Device checked_device(const Device& device, std::string_view check);
 
-// For tests: whether `stream` of a checked device is already ordered after the event, so that waiting
-// for the event would be redundant.
+// For tests: returns whether `stream` of a checked device is already ordered after `event`, so that
+// it need not wait for the event.
 bool is_behind(const StreamBackend& stream, const EventBackend& event);
-// For tests: whether event `later` of a checked device is ordered after `event`.
+// For tests: returns whether the event `later` of a checked device is ordered after `event`.
 bool is_behind(const EventBackend& later, const EventBackend& event);
 
 }  // namespace atoll_v1::atoll

@@ -19,7 +19,7 @@ std::string_view verb(Access access) { return access == Access::read ? "reads" :
 // Describes a range of bytes in an allocation, for messages.
 std::string place_of(std::uintptr_t begin, std::uintptr_t end, std::uintptr_t first,
                      std::uintptr_t bytes, const std::string* content) {
-  const std::string memory = fmt::format("bytes {} to {} of the {} allocated at {:#x}",
+  const std::string memory = fmt::format("bytes {} to {} of the {} bytes allocated at {:#x}",
                                          first - begin, first - begin + bytes, end - begin, begin);
   return content ? fmt::format("\"{}\" ({})", *content, memory) : memory;
 }
@@ -72,7 +72,7 @@ void Lifetimes::freed(const void* data, By by) noexcept {
     uses.push_back(cell.write);
     for (const SharedUse& use : uses) {
       if (knows(clocks_[host_party], use)) continue;
-      // Freeing must not throw, so the next call on this device reports the finding.
+      // Freeing must not throw, so the next call on this device reports the error.
       found_ = Error(
           ErrorCode::internal,
           fmt::format("ATOLL_CHECK=lifetimes: {} is freed while {} may still be using it: the host "
@@ -130,7 +130,8 @@ void Lifetimes::hold(Party party, Range range, Label content) {
     const std::string* holds = cell.content.get();
     const std::string place = place_of(start, end, span.begin, range.bytes, holds);
     if (begins && holds && cell.alive && *holds != *text) {
-      find(fmt::format("{} in {}, although that content is still in use", told(*use), place));
+      find(fmt::format("{} overwrites {}, although that content is still in use", told(*use),
+                       place));
     }
     check_order(cell, *use, place);
     cell.write = use;

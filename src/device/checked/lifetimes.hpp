@@ -66,19 +66,20 @@ struct Range {
 };
 
 // Any thread may call any function. A finding is an Error(internal). The call that makes a finding
-// throws it, and so does every later call marked "throws findings", so that a finding made in a
-// destructor is not lost.
+// throws it, and so does every later call of wait(), use(), hold() and check(), so that a finding
+// made in a destructor is not lost.
 class Lifetimes {
  public:
   Lifetimes();
 
   Party add_stream(std::string name);
   Clock record(Party party);
-  void wait(Party party, const Clock& event);  // throws findings
-  void synchronized(const Clock& event);       // the host has synchronized with the event
+  void wait(Party party, const Clock& event);
+  void synchronized(const Clock& event);  // records that the host waited for the event
 
   void allocated(Range range);
-  // The caller that frees memory. A free by a task of a stream is not checked, because its order is not known.
+  // States whether the host or a task of a stream frees memory. A free by a task is not checked,
+  // because its order relative to other work is not known.
   enum class By {
     host,
     task
@@ -86,12 +87,12 @@ class Lifetimes {
   void freed(const void* data, By by) noexcept;
 
   // use() and hold() ignore memory that this device did not allocate.
-  void use(Party party, Range range, Access access, Label by, Label content);  // throws findings
-  void hold(Party party, Range range, Label content);                          // throws findings
+  void use(Party party, Range range, Access access, Label by, Label content);
+  void hold(Party party, Range range, Label content);
 
-  // Records the text as a finding and throws it; for other kinds of misuse.
+  // Records any other misuse, described by the text, and throws it as Error(internal).
   [[noreturn]] void report(const std::string& text);
-  void check() const;  // throws findings
+  void check() const;
 
  private:
   struct Use {
@@ -103,8 +104,8 @@ class Lifetimes {
   using SharedUse = std::shared_ptr<const Use>;
   struct Cell {
     SharedUse write;
-    std::vector<SharedUse> reads;                // last read of each stream since the last write
-    std::shared_ptr<const std::string> content;  // null if the content is not declared
+    std::vector<SharedUse> reads;                // each stream's last read since the last write
+    std::shared_ptr<const std::string> content;  // declared content of the memory; null if none
     bool alive = true;
   };
   // One allocation. Neighbouring bytes with the same history form a cell. The keys of `cells` are
@@ -113,12 +114,12 @@ class Lifetimes {
     std::uintptr_t end = 0;
     std::map<std::uintptr_t, Cell> cells;
   };
-  struct Span {  // first and end address of a range inside one region
+  struct Span {  // addresses where a range of memory begins and ends
     std::uintptr_t begin = 0, end = 0;
   };
   struct Target {
-    std::uintptr_t begin = 0;  // start of the region
-    Region* region = nullptr;  // null if this device did not allocate the range, or if it is empty
+    std::uintptr_t begin = 0;  // address at which the allocation begins
+    Region* region = nullptr;  // allocation with the range; null for foreign or no memory
     Span span;
   };
 
@@ -133,8 +134,8 @@ class Lifetimes {
   [[noreturn]] void find(const std::string& text);
 
   mutable std::mutex mutex_;
-  std::vector<Clock> clocks_;       // vector clocks, indexed by party
-  std::vector<std::string> names_;  // names for messages, indexed by party
+  std::vector<Clock> clocks_;       // the vector clock of each party
+  std::vector<std::string> names_;  // the name of each party in messages
   std::map<std::uintptr_t, Region> regions_;
   std::optional<Error> found_;
 };

@@ -1,4 +1,4 @@
-// Replaces the cuda device in builds without a CUDA toolkit.
+// This file replaces the implementation of CUDA devices in builds without a CUDA toolkit.
 #include "atoll/device.hpp"
 #include "atoll/error.hpp"
 

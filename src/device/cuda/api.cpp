@@ -13,7 +13,8 @@
 namespace atoll_v1::atoll::cuda {
 namespace {
 
-// Unused events, by device and kind. Never destroyed, because the CUDA runtime may end first.
+// A pool of unused CUDA events, by device and kind. The pool is never destroyed, because the CUDA
+// runtime may end first.
 struct Pool {
   std::mutex mutex;
   std::map<std::pair<int, PooledEvent::Kind>, std::vector<cudaEvent_t>> free;
@@ -28,7 +29,7 @@ Pool& pool() {
 
 void check(cudaError_t status, std::string_view what) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // clears the error, which the next call would otherwise report
+  cudaGetLastError();  // clears CUDA's error, which later calls would report again
   const auto code =
       status == cudaErrorMemoryAllocation ? ErrorCode::out_of_memory : ErrorCode::backend;
   throw Error(code, fmt::format("cuda: {}: {} ({})", what, cudaGetErrorString(status),
@@ -79,7 +80,7 @@ bool PooledEvent::happened() const {
   const Current current(ordinal_);
   const cudaError_t status = cudaEventQuery(event_);
   if (status == cudaErrorNotReady) {
-    cudaGetLastError();  // clears the status, which the next check would take for a failure
+    cudaGetLastError();  // clears cudaErrorNotReady, which is no failure
     return false;
   }
   check(status, "cudaEventQuery");

@@ -42,7 +42,7 @@ class Current {
 class PooledEvent {
  public:
   enum class Kind {
-    order,  // event without a time stamp, which makes waits cheaper
+    order,  // event without a time stamp, so that waits are cheaper
     time
   };
   PooledEvent(int ordinal, Kind kind);

@@ -95,7 +95,7 @@ class CudaDevice final : public DeviceBackend {
 int Device::cuda_count() noexcept {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-  cudaGetLastError();  // without a usable driver there is no device
+  cudaGetLastError();  // clears the error of a missing driver
   return 0;
 }
 

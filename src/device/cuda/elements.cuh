@@ -48,7 +48,7 @@ using Native =
     std::conditional_t<std::is_same_v<T, bfloat16>, __nv_bfloat16,
                        std::conditional_t<std::is_same_v<T, float16>, __half, T>>;
 
-// Calls body with the Type that kernels use for a dtype.
+// Calls `body` with the CUDA element type that kernels use for a dtype, wrapped in Type<>.
 template <class Body>
 void with_gpu_type(DType dtype, const Body& body) {
   with_type(dtype, [&]<class T>(Type<T>) { body(Type<Native<T>>{}); });

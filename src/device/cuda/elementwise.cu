@@ -56,8 +56,8 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-// Calls body.operator()<n>(first, packs) for packs of 16 bytes of the wider type if both arrays are
-// aligned to packs, and then with n = 1 for the remaining elements.
+// If both arrays are aligned, calls body.operator()<n>(first, packs) for all whole packs of n
+// elements, which are 16 bytes of the wider type. Then calls it with n = 1 for the other elements.
 template <class To, class From, class Body>
 void in_packs(const To* dst, const From* src, std::uint64_t count, const Body& body) {
   constexpr int n = 16 / static_cast<int>(sizeof(To) > sizeof(From) ? sizeof(To) : sizeof(From));

@@ -23,8 +23,8 @@ class Failure {
     position_ = position;
   }
 
-  // From `position` of this stream on, errors of the other stream up to its position `theirs` count as
-  // errors of this stream.
+  // Records that this stream, at `position`, waits for position `theirs` of another stream. From
+  // there on, earlier errors of the other stream count as errors of this stream.
   void follow(std::uint64_t position, const std::shared_ptr<Failure>& other, std::uint64_t theirs) {
     if (other.get() == this) return;
     const std::lock_guard lock(mutex_);
@@ -38,7 +38,7 @@ class Failure {
     sources_.push_back({other, position, theirs});
   }
 
-  // The error that affects operations up to `position`; null if there is none so far.
+  // Returns an error that affects operations up to `position`; null if there is none so far.
   std::exception_ptr before(std::uint64_t position) const {
     std::vector<const Failure*> seen;
     return before(position, seen);

@@ -12,17 +12,17 @@ namespace atoll_v1::atoll::cuda {
 
 constexpr int threads = 256;
 
-// Number of blocks for `items` threads, up to a limit; kernels loop with a stride over any further
-// items.
+// Returns the number of thread blocks for `items` threads, up to a limit. If there are more items,
+// each thread of the kernel processes several.
 inline unsigned blocks_for(std::uint64_t items) {
   constexpr std::uint64_t most = 1u << 20;
   return static_cast<unsigned>(std::clamp<std::uint64_t>((items + threads - 1) / threads, 1, most));
 }
 
 struct Launch {
-  dim3 blocks;  // grid of blocks with `threads` threads each
+  dim3 blocks;  // number of thread blocks; each has `threads` threads
   cudaStream_t stream;
-  std::size_t shared_bytes = 0;  // size of dynamic_shared in each block
+  std::size_t shared_bytes = 0;  // bytes of dynamic shared memory in each block
 };
 
 // Launches a kernel; throws the error of the launch with `name`. It does not use nvcc's <<<>>> syntax,

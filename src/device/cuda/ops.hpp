@@ -27,16 +27,17 @@ class CudaOps final : public DeviceOps {
  private:
   // Memory of clip_factor() for one stream.
   struct Clip {
-    // Mapped host memory. A host function, which is skipped after a failure of the stream, sets it to
-    // 1; the kernel reads it and resets it to 0. If it is 0, the factor becomes NaN.
+    // A flag in mapped host memory. A host function sets the flag to 1 unless the stream has
+    // failed; the kernel reads the flag and resets it to 0. If the kernel reads 0, the clip factor
+    // becomes NaN.
     std::shared_ptr<int> permit;
-    std::shared_ptr<void> parts;  // partial results of the norm
+    std::shared_ptr<void> parts;  // partial results of the gradient norm
   };
   Clip clip_of(Stream& stream);
 
   int ordinal_;
   std::mutex mutex_;
-  std::map<void*, Clip> clips_;  // key: the CUDA stream
+  std::map<void*, Clip> clips_;  // one entry for each CUDA stream
 };
 
 }  // namespace atoll_v1::atoll::cuda

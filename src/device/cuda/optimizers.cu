@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(threads) adamw_packs(AdamWStep s, Low* low, st
   __shared__ bool skipped;
   if (threadIdx.x == 0) {
     const double factor = s.scale ? *s.scale : 1.0;
-    skipped = !isfinite(factor);  // a step without a finite norm changes nothing
+    skipped = !isfinite(factor);  // a step with an infinite or NaN norm changes nothing
     scale = static_cast<float>(factor);
     const auto correction = [&s](float beta) {
       return 1.0 - pow(static_cast<double>(beta), *s.steps);
@@ -97,8 +97,9 @@ __global__ void __launch_bounds__(threads) sgd_packs(SgdStep s, Low* low, std::u
   }
 }
 
-// Calls launch with packs of 4 elements if the count and all arrays allow it, which is true for
-// shards of whole 4,096-element blocks, and else with single elements.
+// Calls `launch` for packs of 4 elements if the count is a multiple of 4 and all arrays are
+// aligned, as for shards of whole 4,096-element blocks. Otherwise calls `launch` for single
+// elements.
 template <class Launch>
 void in_packs(std::uint64_t count, std::initializer_list<const void*> arrays,
               const Launch& launch) {

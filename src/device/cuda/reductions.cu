@@ -22,7 +22,7 @@ __device__ __forceinline__ T combine(T a, T b) {
   }
 }
 
-constexpr int tree_levels = 12;  // levels of the adjacent-pair tree; 12 are enough for 4,095 parts
+constexpr int tree_levels = 12;  // levels of the reduction tree; enough for 4,095 parts
 
 // Builds an adjacent-pair tree from values that arrive one by one, like the carries of a binary
 // counter. Levels are unrolled, so that they stay in registers.
@@ -276,7 +276,7 @@ void CudaOps::reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int
   if (dst.count == 0) return;
   const Current current(ordinal_);
   const auto nparts = static_cast<int>(parts.count / dst.count);
-  ATOLL_ASSERT(nparts < 1 << tree_levels, "reduce: more parts than the tree has levels for");
+  ATOLL_ASSERT(nparts < 1 << tree_levels, "reduce: too many parts for a tree of limited depth");
   with_gpu_type(dst.dtype, [&]<class T>(Type<T>) {
     const auto with = [&]<ReduceOp chosen>() {
       launch_reduce<T, chosen>(native(stream), static_cast<T*>(dst.data),
@@ -298,7 +298,7 @@ void CudaOps::reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int
 void CudaOps::sum_squares(Stream& stream, View out, ConstView src) {
   ATOLL_ASSERT(out.dtype == DType::f64 && src.dtype == DType::f32 &&
                    out.count == (src.count + norm_block - 1) / norm_block,
-               "sum_squares: needs f32 src, and an f64 in out for each norm block");
+               "sum_squares: src must be f32, and out must have one f64 for each norm block");
   if (out.count == 0) return;
   const Current current(ordinal_);
   const auto grid = static_cast<unsigned>((out.count * lanes + threads - 1) / threads);
@@ -328,7 +328,7 @@ CudaOps::Clip CudaOps::clip_of(Stream& stream) {
 
 void CudaOps::clip_factor(Stream& stream, View result, ConstView blocks, ClipRule rule) {
   ATOLL_ASSERT(result.count == 3 && result.dtype == DType::f64 && blocks.dtype == DType::f64,
-               "clip_factor: needs f64 blocks, and three f64 in result");
+               "clip_factor: blocks must be f64, and result must have three f64");
   const Current current(ordinal_);
   const Clip clip = clip_of(stream);
   stream.enqueue([word = clip.permit] { *word = 1; });

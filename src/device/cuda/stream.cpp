@@ -66,7 +66,7 @@ class CudaStamp final : public StampBackend {
 
 std::shared_ptr<const Clock::Anchor> Clock::anchor() {
   constexpr std::int64_t fresh_ns =
-      5'000'000'000;  // up to 5 s, f32 milliseconds are exact to 0.5 us
+      5'000'000'000;  // an f32 stores 5 s in milliseconds with an error below 0.5 us
   const std::lock_guard lock(mutex_);
   if (anchor_ && steady_ns() - anchor_->ns < fresh_ns) return anchor_;
   const Current current(ordinal_);
@@ -125,7 +125,7 @@ CudaStream::~CudaStream() {
   const cudaError_t status = cudaStreamSynchronize(stream_);
   if (status != cudaSuccess) {
     log::error("cuda: a stream failed before it was destroyed: {}", cudaGetErrorName(status));
-    // Leaks these host functions, because the GPU may still run them.
+    // Leaks the host functions of the stream, because the failed GPU may still run them.
     for (auto& call : calls_) static_cast<void>(call.release());
   }
   cudaStreamDestroy(stream_);
@@ -164,7 +164,7 @@ void CudaStream::fill(void* dst, std::byte value, std::size_t bytes) {
 
 std::shared_ptr<EventBackend> CudaStream::record() {
   const Current current(ordinal_);
-  // The event has its own position, so that a later failure does not affect earlier events.
+  // Recording counts as an operation of the stream, so that later failures do not affect the event.
   auto event = std::make_shared<CudaEvent>(ordinal_, failure_, ++position_);
   check(cudaEventRecord(event->get(), stream_), "cudaEventRecord");
   return event;
@@ -216,7 +216,7 @@ std::chrono::nanoseconds CudaStream::exposed_communication() const {
 
 std::uint64_t CudaStream::begin_range([[maybe_unused]] const Label& label) {
 #if __has_include(<nvtx3/nvToolsExt.h>)
-  char text[128];  // on the stack, because ranges must be cheap: there may be no profiler
+  char text[128];  // no allocation, because a range must cost little without a profiler
   *fmt::format_to_n(text, sizeof text - 1, "{} {}", label.what, label.of).out = '\0';
   return nvtxRangeStartA(text);
 #else

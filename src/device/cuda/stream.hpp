@@ -60,10 +60,10 @@ class CudaStream final : public StreamBackend {
   cudaStream_t stream_ = nullptr;
   std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();
   std::uint64_t position_ = 0;
-  // Finished calls are destroyed later, by the thread that uses the stream: their captures may call
-  // CUDA when destroyed, which a host function must not do.
+  // Host functions of the stream. The thread that uses the stream destroys them after they have
+  // run: destroying their captures may call CUDA, which a host function must not do.
   std::deque<std::unique_ptr<Call>> calls_;
-  mutable std::deque<Wait> waits_;  // waits that have not ended yet
+  mutable std::deque<Wait> waits_;  // waits of this stream that have not ended yet
   mutable std::chrono::nanoseconds exposed_{0};
 };
 

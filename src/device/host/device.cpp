@@ -56,13 +56,13 @@ class HostOps final : public DeviceOps {
   void sum_squares(Stream& stream, View out, ConstView src) override {
     ATOLL_ASSERT(out.dtype == DType::f64 && src.dtype == DType::f32 &&
                      out.count == (src.count + norm_block - 1) / norm_block,
-                 "sum_squares: needs f32 src, and an f64 in out for each norm block");
+                 "sum_squares: src must be f32, and out must have one f64 for each norm block");
     stream.enqueue([=] { host::sum_squares(out.as<double>(), src.as<float>(), src.count); });
   }
 
   void clip_factor(Stream& stream, View result, ConstView blocks, ClipRule rule) override {
     ATOLL_ASSERT(result.count == 3 && result.dtype == DType::f64 && blocks.dtype == DType::f64,
-                 "clip_factor: needs f64 blocks, and three f64 in result");
+                 "clip_factor: blocks must be f64, and result must have three f64");
     stream.enqueue([=] {
       const double norm = std::sqrt(exact_sum({blocks.as<double>(), blocks.count}));
       const auto limit = static_cast<double>(rule.max_norm);

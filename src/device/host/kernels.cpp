@@ -59,7 +59,7 @@ inline float widen(float16 value) { return to_float(value); }
 inline float widen(float value) { return value; }
 inline double widen(double value) { return value; }
 
-// Rounds to nearest even and keeps NaN quiet. Without branches, so that loops vectorise.
+// Rounds to nearest even and keeps NaN quiet. It has no branches, so that loops vectorise.
 inline bfloat16 narrow_bf16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
@@ -243,7 +243,7 @@ void adamw_low_moments(const AdamWStep& s) {
 
 void adamw(const AdamWStep& step) {
   if (step.scale && !std::isfinite(*step.scale))
-    return;  // a step without a finite norm changes nothing
+    return;  // a step with an infinite or NaN norm changes nothing
   if (step.moment1.dtype == DType::bf16) {
     adamw_low_moments(step);
   } else {

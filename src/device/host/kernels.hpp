@@ -17,7 +17,7 @@ void reduce(View dst, std::span<const void* const> parts, ReduceOp op);
 
 enum class Stores {
   cached,
-  streaming,  // non-temporal stores, for data that is not read soon
+  streaming,  // uses non-temporal stores, for data that is not read soon
 };
 
 // A reduction that writes several destinations and may multiply each part with a factor.

@@ -49,20 +49,20 @@ struct Lanes {
   using Vector = hn::Vec<Tag>;
   static std::size_t count() { return hn::Lanes(Tag()); }  // number of elements in a Vector
   static HWY_INLINE Vector load(const T* from) { return hn::LoadU(Tag(), from); }
-  static HWY_INLINE Vector pack(Vector v) { return v; }  // no conversion: sums are of type T
+  static HWY_INLINE Vector pack(Vector v) { return v; }  // no conversion, because sums have type T
   static HWY_INLINE void store(Vector v, T* to) { hn::StoreU(v, Tag(), to); }
   static HWY_INLINE void stream(Vector v, T* to) { hn::Stream(v, Tag(), to); }
   template <class Function, class... Vectors>
   static HWY_INLINE Vector apply(const Function& f, Vectors... v) {
     return f(v...);
   }
-  // Accumulators in scratch memory keep the order of the vector's registers.
+  // Accumulators in scratch memory have the same order as in the vector registers.
   static HWY_INLINE Vector load_sums(const T* from) { return load(from); }
   static HWY_INLINE void store_sums(Vector v, T* to) { store(v, to); }
 };
 
-// Two bf16 neighbours share a 32-bit word. Their lower and upper halves are summed in two vectors,
-// which needs no shuffles.
+// Two neighbouring bf16 elements share a 32-bit word. The lower and upper halves of the words are
+// summed in two separate vectors, which needs no shuffles.
 template <>
 struct Lanes<bfloat16> {
   using Accumulator = float;
@@ -127,7 +127,7 @@ struct Lanes<float16> : Lanes<float> {
 // Other reductions share fewer loops, and so do all reductions for the baseline instruction set of
 // x86, which few processors still need. This keeps the compile time of this file low.
 constexpr bool is_baseline =
-    HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2;  // Highway gives better instruction sets smaller numbers
+    HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2;  // better instruction sets have smaller numbers
 template <class T, ReduceOp op>
 constexpr bool is_usual = !is_baseline && op == ReduceOp::sum &&
                           (std::is_same_v<T, float> || std::is_same_v<T, bfloat16>);
@@ -153,7 +153,7 @@ HWY_INLINE typename Lanes<T>::Vector combine(typename Lanes<T>::Vector left,
       left, right);
 }
 
-// The parts of a small node, from element `first` on.
+// Loads the parts of a small node (at most 8 arrays), from element `first` on.
 template <class T, bool scaled, std::size_t n>
 struct Inputs {
   using A = typename Lanes<T>::Accumulator;
@@ -182,7 +182,7 @@ struct Inputs {
   std::array<A, scaled ? n : 0> scale;
 };
 
-// Combines parts [lo, lo + n) at one vector, as an unrolled tree.
+// Combines one vector of each of the parts [lo, lo + n) in an unrolled tree.
 template <class T, ReduceOp op, std::size_t lo, std::size_t n, class In>
 HWY_INLINE typename Lanes<T>::Vector node(const In& in, std::size_t at) {
   if constexpr (n == 1) {
@@ -193,11 +193,11 @@ HWY_INLINE typename Lanes<T>::Vector node(const In& in, std::size_t at) {
   }
 }
 
-// Where finished vectors go: they are divided by `divisor`, rounded and stored to every dst.
+// Destination of finished sums: they are divided by `divisor`, rounded and stored to every dst.
 template <class T>
 struct Output {
   void* const* dsts;
-  std::size_t count;  // number of dsts
+  std::size_t count;  // number of destinations (dsts)
   std::size_t first;  // index of the first element to write
   int divisor;        // divides the sums of an average; 1 means no division
   Stores stores;
@@ -209,8 +209,8 @@ enum class Choice {
   at_run_time
 };
 
-// Stores the vectors of a loop to `fixed` dsts, whose addresses stay in registers, or to any number
-// of them if `fixed` is 0.
+// Stores the vectors of a loop to the destinations (dsts). If `fixed` is not 0, there are `fixed`
+// dsts, and their addresses stay in registers; otherwise there may be any number of dsts.
 template <class T, Choice choice, std::size_t fixed>
 struct Sink {
   explicit Sink(const Output<T>& out_) : out(out_) {
@@ -269,7 +269,7 @@ void with_sink(const Output<T>& out, const Body& body) {
   body(Sink<T, Choice::at_run_time, 0>(out));
 }
 
-// Stores the accumulators of an inner node to scratch memory, without rounding.
+// Stores the accumulators of an inner node of the tree to scratch memory, without rounding.
 template <class T>
 struct Partial {
   typename Lanes<T>::Accumulator* to;
@@ -278,7 +278,8 @@ struct Partial {
   }
 };
 
-// Combines `count` elements from element `first` on; count is a multiple of the vector length.
+// Combines `count` elements of each part, from element `first` on. `count` must be a multiple of
+// the vector length.
 template <class T, ReduceOp op, bool scaled, std::size_t n, class To>
 void node_loop(const T* const* parts, const double* factors, std::size_t first, std::size_t count,
                const To& sink) {
@@ -295,7 +296,7 @@ class Reducer {
  public:
   explicit Reducer(const Reduction& r)
       : reduction_(r), parts_(reinterpret_cast<const T* const*>(r.parts.data())) {
-    // Blocks of parts can add one level to the tree.
+    // If the parts form blocks, the reduction tree can have one more level.
     const auto levels = static_cast<std::size_t>(std::bit_width(r.parts.size())) + 1;
     if (!is_small(r.parts.size())) {
       scratch_ = std::make_unique_for_overwrite<A[]>((levels + 1) * block_elements);
@@ -319,7 +320,7 @@ class Reducer {
 
  private:
   static constexpr bool usual = is_usual<T, op>;
-  static constexpr std::size_t few = 8;  // up to this many parts need no allocation
+  static constexpr std::size_t few = 8;  // a tree over this many parts needs no allocation
 
   int divisor() const {
     if (reduction_.op != ReduceOp::avg) return 1;
@@ -388,7 +389,8 @@ class Reducer {
     divide_integers(out, count);
   }
 
-  // Writes the accumulators of a node to the scratch block of level `depth`.
+  // Combines the parts of a node of the tree, and writes the accumulators to the scratch block of
+  // level `depth`.
   void large_node(std::size_t lo, std::size_t n, std::size_t first, std::size_t count,
                   std::size_t depth) {
     A* mine = scratch_.get() + depth * block_elements;

@@ -12,12 +12,13 @@
 namespace atoll_v1::atoll::host {
 namespace {
 
-// Shortest and longest time that a dozing worker sleeps before it looks at the queue again. The time
-// doubles while callers run all work themselves, and bounds the delay of work without a waiter.
+// Shortest and longest time that a dozing worker thread sleeps before it checks the queue again.
+// The time doubles as long as calling threads run all tasks themselves. It limits the delay of a
+// task for which no thread waits.
 constexpr auto first_nap = std::chrono::microseconds(50);
 constexpr auto longest_nap = std::chrono::microseconds(1600);
-// Number of naps without new work after which the worker stops polling and sleeps until it is
-// woken.
+// After this number of naps without new tasks, the worker thread stops polling and sleeps until
+// another thread wakes it.
 constexpr int naps_before_sleep = 10;
 
 }  // namespace
@@ -37,13 +38,13 @@ std::shared_ptr<HostEvent> Queue::push(HostEvent::Kind kind, Task&& task) {
   last_ = event.get();
   pushing_.store(false, std::memory_order_release);
   pushed_.store(pushed_.load(std::memory_order_relaxed) + 1);
-  // A busy executor checks the queue again before and after it leaves, so it needs no wake-up.
+  // A thread that is running tasks needs no wake-up: it checks the queue again when it stops.
   if (!executing_.load() && rest_.load() == Rest::sleeping) wake();
   return event;
 }
 
 void Queue::wake() {
-  { const std::lock_guard lock(mutex_); }  // the worker is asleep, or has yet to check the queue
+  { const std::lock_guard lock(mutex_); }  // no worker can be between its check and its sleep
   ready_.notify_all();
 }
 
@@ -58,7 +59,7 @@ void Queue::execute_next() {
       if (!error_) error_ = std::current_exception();
     }
   }
-  event.task_.reset();  // destroys the captures before any waiter wakes
+  event.task_.reset();  // destroys the task's captures before any waiter wakes
   event.error_ = error_;
   // This store must be sequentially consistent. The standard library's notify_all() starts by loading
   // its count of waiters, and that load could move before a release store; a waiter that has just
@@ -72,8 +73,8 @@ void Queue::help_until(const HostEvent* event) {
     bool enough = false;
     while (!empty() && !(enough = event != nullptr && event->happened())) execute_next();
     executing_.store(false);
-    if (!enough) continue;  // a task may have arrived without a wake-up
-    if (!empty()) wake();   // another thread may wait for the remaining tasks
+    if (!enough) continue;  // checks again: a new task may have come without a wake-up
+    if (!empty()) wake();   // the worker must run the remaining tasks
     return;
   }
 }
@@ -93,7 +94,7 @@ void Queue::await_ready(std::unique_lock<std::mutex>& lock, const std::stop_toke
     } else {
       rest_ = Rest::sleeping;
       ready_.wait(lock, stop, [&] { return ready() || pushed_.load() != before; });
-      dozing = !ready() && !stop.stop_requested();  // another thread took the work
+      dozing = !ready() && !stop.stop_requested();  // dozes after a wake-up that found no work left
       nap = first_nap;
       quiet = 0;
     }
@@ -111,7 +112,7 @@ void Queue::work(const std::stop_token& stop) {
     if (!stop.stop_requested()) continue;
     if (!executing_.load() && empty()) return;
     std::this_thread::sleep_for(
-        std::chrono::milliseconds(1));  // another executor is still running tasks
+        std::chrono::milliseconds(1));  // another thread is still running tasks
   }
 }
 
@@ -166,7 +167,8 @@ std::shared_ptr<const StampBackend> HostStream::stamp() {
 }
 
 void HostStream::wait(std::shared_ptr<EventBackend> event, WaitReason reason) {
-  // A plain pointer is safe, because the queue outlives its tasks; a shared_ptr would be a cycle.
+  // The task has a plain pointer to the queue, which outlives its tasks. A shared_ptr would create
+  // a cycle.
   queue_->push(HostEvent::Kind::work, [event = std::move(event), reason, queue = queue_.get()] {
     if (event->happened() || reason == WaitReason::order) return event->synchronize();
     struct Timer {

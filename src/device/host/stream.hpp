@@ -31,10 +31,11 @@ namespace atoll_v1::atoll::host {
 
 class Queue;
 
-// One task of a queue, which is also its list node and the event that marks its end.
+// One task of a stream's queue. The same object is the node of the linked list and the event that
+// marks the end of the task.
 class HostEvent final : public EventBackend {
  public:
-  // `always` tasks run even after a failure.
+  // After a failure of the stream, tasks of kind `always` still run, and other tasks do not.
   enum class Kind {
     work,
     always
@@ -50,22 +51,22 @@ class HostEvent final : public EventBackend {
   Kind kind_;
   Task task_;
   std::weak_ptr<Queue> queue_;
-  std::shared_ptr<HostEvent> self_;  // keeps the node alive while it is in the queue
+  std::shared_ptr<HostEvent> self_;  // keeps this event alive while it is in the queue
   std::atomic<HostEvent*> next_{nullptr};
   std::atomic<int> happened_{0};  // not bool, because waits on int map directly to a futex
-  std::exception_ptr error_;      // first error up to this task; written before happened_
+  std::exception_ptr error_;      // first error of the stream so far; set before happened_
 };
 
 class Queue : public std::enable_shared_from_this<Queue> {
  public:
   Queue();
 
-  // Appends a task and returns the event of its end.
+  // Appends a task to the queue and returns the event that marks the end of the task.
   std::shared_ptr<HostEvent> push(HostEvent::Kind kind, Task&& task);
   // If there is no executor, becomes it and runs tasks until `event` has happened or the queue is
   // empty.
   void help_until(const HostEvent* event);
-  void work(const std::stop_token& stop);  // main loop of the worker, until stopped and empty
+  void work(const std::stop_token& stop);  // main loop of the worker thread
   void wake();
 
   std::atomic<std::int64_t> exposed_ns{0};
@@ -83,21 +84,21 @@ class Queue : public std::enable_shared_from_this<Queue> {
     return !executing_.load(std::memory_order_relaxed) && !executing_.exchange(true);
   }
   void execute_next();
-  // Waits until ready() or stopped. The lock is held at entry and at return.
+  // Waits until ready() is true or a stop is requested. The caller holds `lock` before and after.
   void await_ready(std::unique_lock<std::mutex>& lock, const std::stop_token& stop);
 
-  // Members that only the producer writes, on their own cache line.
+  // Only the thread that adds tasks writes the following members. They have their own cache line.
   alignas(64) std::atomic<bool> pushing_{false};
   HostEvent* last_;
   std::atomic<std::uint64_t> pushed_{0};
-  // Members that only the executor writes, on their own cache line.
-  alignas(64) std::shared_ptr<HostEvent> first_;  // last finished task; the next task follows it
-  std::exception_ptr error_;                      // the first failure
+  // Only the thread that runs tasks writes the following members. They have their own cache line.
+  alignas(64) std::shared_ptr<HostEvent> first_;  // last finished task; links to the next one
+  std::exception_ptr error_;                      // the first failure of a task
   std::atomic<std::uint64_t> taken_{0};
   std::atomic<bool> executing_{false};  // true while some thread is the executor
 
   alignas(64) std::atomic<Rest> rest_{Rest::none};
-  std::mutex mutex_;  // protects the sleep of the worker
+  std::mutex mutex_;  // guards the start of the worker's sleep
   std::condition_variable_any ready_;
 };
 
@@ -110,7 +111,7 @@ class HostStream final : public StreamBackend {
   void fill(void* dst, std::byte value, std::size_t bytes) override;
   std::shared_ptr<EventBackend> record() override;
   std::shared_ptr<EventBackend> enqueue_and_record(Task work) override;
-  std::shared_ptr<const StampBackend> stamp() override;  // the stamp is set even after a failure
+  std::shared_ptr<const StampBackend> stamp() override;  // sets the stamp even after a failure
   void wait(std::shared_ptr<EventBackend> event, WaitReason reason) override;
   void synchronize() override;
   std::chrono::nanoseconds exposed_communication() const override;

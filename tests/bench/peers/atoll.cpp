@@ -98,7 +98,7 @@ class AtollPeer final : public Peer {
   atoll::Buffer allocated_[2];
   PlainMemory plain_[2];
   Row row_;
-  bool waits_ = false;  // true if the program waits for every operation
+  bool waits_ = false;  // true if the rank waits for each operation before it starts the next
   Buffers buffers_;
 };
 

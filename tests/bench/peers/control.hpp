@@ -40,7 +40,8 @@ struct Request {
   Order order = Order::quit;
   Variant variant = Variant::usual;
   Row row;
-  // Number of operations per batch. 0 means as many as fill `batch_seconds`.
+  // Number of operations per batch. 0 means that the ranks choose a number that takes
+  // `batch_seconds`.
   std::int64_t operations = 0;
   std::int32_t batches = 1;
   double batch_seconds = 0.02;
@@ -63,7 +64,7 @@ struct Control {
   // 1 if `difference` describes a wrong result, 2 while `difference` is being written.
   std::atomic<std::uint32_t> wrong;
   std::atomic<std::uint32_t> arrived;   // number of ranks that have arrived at the barrier
-  std::atomic<std::uint32_t> released;  // number of completed barriers
+  std::atomic<std::uint32_t> released;  // number of times that all ranks have passed the barrier
   std::atomic<std::int64_t> released_ns;
   std::array<std::atomic<std::int64_t>, most_ranks> ended_ns;
   Request request;
@@ -95,7 +96,8 @@ class SharedControl {
   std::string path_;
 };
 
-// Returns when `word` no longer has the value `seen`, when `time` has passed, or spuriously.
+// Waits until `word` no longer has the value `seen`, but at most for `time`. May also return early
+// without a reason.
 void wait_for_change(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
                      std::chrono::milliseconds time);
 void wake_all(std::atomic<std::uint32_t>& word);

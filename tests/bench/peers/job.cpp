@@ -48,7 +48,7 @@ Job::~Job() {
   const auto deadline = Clock::now() + farewell;
   while (!ended() && Clock::now() < deadline) ::usleep(10'000);
   if (ended()) return;
-  ::kill(process_, SIGTERM);  // mpirun ends its ranks when it receives this signal
+  ::kill(process_, SIGTERM);  // mpirun ends its ranks when it receives SIGTERM
   for (int i = 0; i < 200 && !ended(); ++i) ::usleep(10'000);
   if (ended()) return;
   ::kill(process_, SIGKILL);

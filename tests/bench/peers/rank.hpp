@@ -14,8 +14,10 @@ namespace atoll_bench {
 // The buffers of one row on one rank. In place, input and output overlap as the implementation
 // requires.
 struct Buffers {
-  std::byte* input = nullptr;   // input_elements() elements, filled before the first operation
-  std::byte* output = nullptr;  // output_elements() elements, the result of the first operation
+  // The rank's contribution: input_elements() elements, filled before the first operation.
+  std::byte* input = nullptr;
+  // The rank's result: output_elements() elements, written by the first operation.
+  std::byte* output = nullptr;
 };
 
 class Peer {

@@ -90,7 +90,7 @@ void add_shares_in_turns(const Result& result, std::vector<Target>& all) {
 struct Ask {
   Impl peer;
   Collective collective;
-  std::optional<Place> place;  // in place or out of place; empty means that both count
+  std::optional<Place> place;  // the rows to compare: in place or out of place; empty means both
   double factor;
 };
 

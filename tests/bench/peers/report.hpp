@@ -16,8 +16,8 @@ struct Target {
   double bound = 0;
   bool at_least = true;  // true if `wanted` is a minimum, false if it is a maximum
   std::string unit;      // unit of the value: "%" or "x"
-  std::string where;     // row in which a worst case occurred
-  std::size_t rows = 0;  // number of rows from which the value was computed
+  std::string where;     // the row with the worst value, if the value is a worst case
+  std::size_t rows = 0;  // number of measured rows from which the value was computed
   bool met() const { return at_least ? value >= bound : value <= bound; }
 };
 

@@ -140,7 +140,7 @@ class Field {
   void leave_out(Impl impl, const std::string& why) {
     const std::string line = fmt::format("{}, {} ranks: {}", name(impl), ranks_, why);
     result_.absent.push_back(line);
-    result_.sound = false;  // a target cannot be judged without this implementation
+    result_.sound = false;  // targets that compare with this implementation cannot be judged
     fmt::print(stderr, "{}\n", line);
   }
 

@@ -15,13 +15,14 @@ namespace atoll_bench {
 enum class Impl {
   atoll,
   atoll_plain,
-  // Waits for every operation, as MPI calls do; measured from 8 to 512 KiB.
+  // Variant of atoll that waits for every operation, as MPI calls do. It is measured from 8 to 512
+  // KiB.
   atoll_waited,
   openmpi,
   gloo,
   limit,
-  // A limit in which each rank yields its core after every pass; measured if there are more ranks
-  // than cores.
+  // Variant of the limit in which each rank yields its core after every pass. It is measured if
+  // there are more ranks than cores.
   limit_in_turns
 };
 inline constexpr Impl all_impls[] = {Impl::atoll,         Impl::atoll_plain, Impl::atoll_waited,
@@ -63,7 +64,7 @@ struct Result {
   std::vector<std::string> absent;  // one line for each implementation that is missing or failed
   // One line for each wrong result of a peer. The time of that result is still reported.
   std::vector<std::string> wrong;
-  bool sound = true;  // false if an implementation is missing or failed
+  bool sound = true;  // false if an implementation is missing or has failed
 };
 
 // Measures all rows and reports its progress on stderr.

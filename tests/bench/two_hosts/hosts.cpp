@@ -104,7 +104,7 @@ RawRates raw_rates(atoll::World& world) {
     for (const std::string& address : addresses) ports >> targets.emplace_back(address).port;
     rates = measure_as_caller(targets);
   }
-  // Only two ranks have measured a rate; the other ranks pass 0.
+  // Only the two ranks at the ends of the links have measured a rate. All other ranks pass 0.
   return {addresses.size(), most(world, rates.one_way), most(world, rates.both_ways)};
 }
 

@@ -12,8 +12,8 @@ namespace atoll_bench {
 // of half a second.
 struct RawRates {
   std::size_t links = 0;
-  double one_way = 0;    // rate in one direction while the other direction is idle
-  double both_ways = 0;  // rate of the slower direction while both are busy
+  double one_way = 0;    // bytes per second in one direction while the other direction is idle
+  double both_ways = 0;  // bytes per second of the slower direction while both directions are busy
 };
 
 // A listening socket on this host, to which the other host connects.

@@ -18,7 +18,7 @@ struct Residence {
 std::vector<Residence> residences_of(std::size_t units) {
   std::vector<Residence> all;
   for (std::size_t u = 0; u < units; ++u) all.push_back({u, true, false});
-  all.back().backward = true;  // the last unit stays gathered from forward to backward
+  all.back().backward = true;  // the last unit stays gathered between its forward and its backward
   for (std::size_t u = units - 1; u-- > 0;) all.push_back({u, false, true});
   return all;
 }
@@ -109,11 +109,11 @@ class Simulation {
   const StepShape& shape_;
   std::vector<Residence> residences_;
   StepBound bound_;
-  double compute_ = 0;  // time at which compute becomes idle
-  double lane_ = 0;     // time at which the lane of gathers becomes idle
-  double reduced_ = 0;  // time at which the lanes of reductions become idle
+  double compute_ = 0;  // time at which compute has finished all work so far
+  double lane_ = 0;     // time at which the last gather so far ends
+  double reduced_ = 0;  // time at which the last reduction so far ends
   std::vector<double> reductions_;
-  // Gradients that wait for their reduction: the time at which they are ready, and their bytes.
+  // Gradients that have not been reduced yet: the time at which they are ready, and their bytes.
   std::optional<std::pair<double, double>> waiting_;
   std::vector<std::pair<double, double>> busy_;  // busy intervals of the link, in ascending order
 };

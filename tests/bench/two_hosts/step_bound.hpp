@@ -32,7 +32,7 @@ struct StepShape {
 
 struct StepBound {
   double seconds = 0;
-  double wire_seconds = 0;  // time of the transfers without compute
+  double wire_seconds = 0;  // time of all transfers if compute took no time
   double wire_bytes = 0;
 };
 

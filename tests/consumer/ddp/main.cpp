@@ -17,7 +17,7 @@ constexpr std::size_t width = 64, depth = 6, rows = 16;
 constexpr int micro_batches = 2, steps = 60;
 constexpr float learning_rate = 0.2f;
 
-using Matrix = std::vector<float>;  // elements of a matrix in row-major order
+using Matrix = std::vector<float>;  // the elements of a matrix in row-major order
 
 // Returns a pseudo-random number in [-1, 1) that is the same on every machine.
 float noise(std::uint64_t at) {
@@ -27,8 +27,9 @@ float noise(std::uint64_t at) {
 }
 
 struct Network {
-  std::vector<Matrix> weights, values,
-      slopes;  // per layer boundary, a rows x width matrix of values and its gradients (slopes)
+  // `values` has a rows x width matrix for each boundary between layers, and `slopes` has the
+  // gradients of these values.
+  std::vector<Matrix> weights, values, slopes;
 
   Network() : values(depth + 1, Matrix(rows * width)), slopes(values) {
     for (std::size_t l = 0; l < depth; ++l) {

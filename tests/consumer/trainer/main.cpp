@@ -22,7 +22,8 @@ int main() {
         for (int i = 0; i < 1000; ++i) g[i] = w[i] - 3;
       });
     }
-    optimizer.step(0.05f, compute);  // runs after the reduction, which overlaps compute
+    // The update waits for the reduction of the gradients, which overlaps compute.
+    optimizer.step(0.05f, compute);
   }
   float last = 0;
   engine.visit([&](const auto&, const auto&, auto values) { last = values.back(); });

@@ -33,14 +33,14 @@ class Block {
  private:
   enum class State {
     ready,
-    at_block,  // waits for all threads of the block
-    at_warp,   // waits for all threads of the warp
+    at_block,  // the fiber waits until all threads of the block have reached the barrier
+    at_warp,   // the fiber waits until all threads of the warp have reached the barrier
     done
   };
   struct Fiber {
-    jmp_buf place;  // place at which the fiber continues
+    jmp_buf place;  // saved context in which the fiber continues
     State state;
-    unsigned exchanges;  // number of exchanges of this fiber in the current block
+    unsigned exchanges;  // number of exchanges in which this fiber took part in the current block
     bool started;        // true once the fiber exists; later blocks reuse it
   };
   struct Warp {

@@ -83,7 +83,7 @@ TEST_CASE("registered memory that is freed stays mapped until its communicator i
     const atoll::View data = plain.view(atoll::DType::f32);
     held.comm->all_reduce(data, data, atoll::ReduceOp::sum, stream).synchronize();
     world.barrier();
-    CHECK(fake_gpu::left().windows == 2);  // one window on each of the two ranks
+    CHECK(fake_gpu::left().windows == 2);  // each of the two ranks has one window
     CHECK(fake_gpu::left().allocations == 2);
     world.barrier();
     held.registered = atoll::allocate(device, 4096, {*held.comm});

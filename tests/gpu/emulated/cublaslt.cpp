@@ -16,7 +16,7 @@ namespace {
 struct Layout {
   cudaDataType_t type;
   std::uint64_t rows, columns;
-  std::int64_t stride;  // number of elements between the starts of two columns
+  std::int64_t stride;  // number of elements from the start of a column to the start of the next
 };
 struct Description {
   cublasOperation_t left = CUBLAS_OP_N, right = CUBLAS_OP_N;
@@ -149,4 +149,4 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   return CUBLAS_STATUS_SUCCESS;
 }
 
-}  // extern "C"
+}  // end of extern "C"

@@ -21,7 +21,7 @@
 #include "device/cuda/launch.cuh"
 
 namespace atoll_v1::atoll::cuda {
-constexpr std::size_t most_shared_bytes = 227u << 10;  // largest shared memory of a block on sm_90
+constexpr std::size_t most_shared_bytes = 227u << 10;  // limit of shared memory per block on sm_90
 thread_local float4 dynamic_shared[most_shared_bytes / sizeof(float4)];
 }  // namespace atoll_v1::atoll::cuda
 
@@ -34,8 +34,8 @@ std::size_t page() { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
 std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
 struct Range {
-  void* first = nullptr;  // start of the mapping
-  std::size_t bytes = 0;  // size of the mapping, including the protected page at its end
+  void* first = nullptr;  // address of the first byte of the mapping
+  std::size_t bytes = 0;  // number of mapped bytes, including the protected page at the end
 };
 
 // Device memory. The host can access it while any stream has work; once the host has waited for all
@@ -87,14 +87,15 @@ class Memory {
 
   std::mutex mutex_;
   std::map<void*, Range> ranges_;
-  std::uint64_t work_ = 0;  // number of enqueued operations that are not complete
+  std::uint64_t work_ = 0;  // number of operations that are enqueued but not complete
   bool closed_ = false;
   // False if EMULATED_GPU_OPEN is set. Memory then always stays accessible, because protecting it
   // would take most of the time of test suites with thousands of small operations.
   bool closes_ = std::getenv("EMULATED_GPU_OPEN") == nullptr;
 };
 Memory& memory() {
-  static auto* const one = new Memory;  // never destroyed, because streams may outlive main
+  // Never destroyed, because streams may still use it after main has returned.
+  static auto* const one = new Memory;
   return *one;
 }
 
@@ -480,4 +481,4 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   return cudaSuccess;
 }
 
-}  // extern "C"
+}  // end of extern "C"

@@ -22,7 +22,7 @@ int signal_of(const std::function<void()>& body) {
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
   if (child == 0) {
-    // Remove the signal handlers of doctest, so that the signal ends the process.
+    // doctest handles these signals. Without its handlers, the signal ends the process.
     for (const int sign : {SIGABRT, SIGSEGV}) ::signal(sign, SIG_DFL);
     static_cast<void>(std::freopen("/dev/null", "w", stderr));
     body();
@@ -43,7 +43,8 @@ void run_kernel(void (*kernel)(float*), unsigned blocks = 1) {
 
 __global__ void waits_apart(float*) {
   if (threadIdx.x < 32) return __syncwarp();
-  if (threadIdx.x < 40) __syncwarp();  // the other threads of this warp do not reach this barrier
+  // Threads 40 to 63, the rest of the second warp, do not reach this barrier.
+  if (threadIdx.x < 40) __syncwarp();
   __syncthreads();
 }
 
@@ -88,7 +89,8 @@ TEST_CASE("threads of a block meet at barriers, block after block") {
     CHECK(values[static_cast<std::size_t>(i)] == static_cast<float>(255 - i));
     CHECK(values[static_cast<std::size_t>(256 + i)] == static_cast<float>(511 - i));
   }
-  // Still the NaN of the allocation, because the kernel did not write here.
+  // The kernel did not write this element, so it is still the NaN that filled the memory when it
+  // was allocated.
   CHECK(std::isnan(values[512]));
 }
 

@@ -66,8 +66,9 @@ class AlpacaEvents {
   AlpacaEvents(Layout layout, const RecordSink& sink, const Input& input) noexcept
       : outer_(layout == Layout::list ? 1 : 0), sink_(sink), input_(input) {}
 
-  // The SAX interface of nlohmann::json::sax_parse. Returning false ends the parse, which only the
-  // sink does. Malformed input throws Error(bad_data).
+  // The functions below are called by nlohmann::json::sax_parse. They return false to end the
+  // parse, which happens only when the sink wants no more records. Malformed input throws
+  // Error(bad_data).
   bool null() { return depth_ == outer_ + 1 || other_value("null"); }
   bool boolean(bool) { return other_value("a boolean"); }
   bool number_integer(std::int64_t) { return other_value("a number"); }
@@ -127,7 +128,8 @@ class AlpacaEvents {
     return true;
   }
 
-  // `read` counts consumed bytes, including the offending one.
+  // `read` is the number of bytes that the parser has read, including the byte that caused the
+  // error.
   bool parse_error(std::size_t read, const std::string&, const nlohmann::detail::exception& error) {
     refuse(reason_of(error.what()), read > 0 ? read - 1 : 0);
   }
@@ -166,12 +168,12 @@ class AlpacaEvents {
   AlpacaRecord record_;
   bool has_instruction_ = false;
   bool has_output_ = false;
-  std::string* field_ = nullptr;  // member of record_ that the next value fills
+  std::string* field_ = nullptr;  // member of record_ that receives the next value
   std::string field_name_;
 };
 
-// Parses the text and returns false if the sink wants no more records. Throws Error(bad_data) with
-// `place` and the byte, of which the text's first is number `base`.
+// Parses the text. Returns false if the sink wants no more records. Throws Error(bad_data) with
+// `place` and the offset of the byte. `base` is the offset of the first byte of the text.
 bool parse(std::string_view text, Layout layout, const RecordSink& sink, const std::string& place,
            std::size_t base = 0) {
   Input input{text, place, base, text.data()};

@@ -51,8 +51,9 @@ std::vector<Row> pack_rows(std::span<const std::uint32_t> samples,
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(
       order, [&](std::size_t a, std::size_t b) { return length(samples[a]) > length(samples[b]); });
-  std::vector<std::vector<std::size_t>> rows;      // indices into `samples`
-  std::multimap<std::int64_t, std::size_t> rooms;  // number of free tokens -> index of the row
+  std::vector<std::vector<std::size_t>> rows;  // indices into `samples`
+  // Maps the number of free tokens of a row to the row's index.
+  std::multimap<std::int64_t, std::size_t> rooms;
   for (const std::size_t place : order) {
     const std::int64_t tokens = length(samples[place]);
     std::int64_t room = capacity;

@@ -22,13 +22,13 @@ namespace train {
 
 // Length and contents of the rows of a micro batch.
 enum class PadTo {
-  longest,  // the longest sample, rounded up to row_multiple, at most seq
-  seq,      // always seq: a single shape, as in published figures of padded runs
-  pack,     // like longest, but each row holds several samples, up to seq tokens; attention stays
-            // within a sample
+  longest,  // length of the longest sample, rounded up to a multiple of row_multiple, at most seq
+  seq,      // always seq, so all batches have one shape; published padded runs do the same
+  pack,     // several samples share a row of up to seq tokens, without attention between them;
+            // the longest row sets the row length
 };
 
-// "longest", "seq", "pack". Throws Error(invalid_argument).
+// Accepts "longest", "seq" and "pack", and throws Error(invalid_argument) for other names.
 PadTo pad_to_from_name(std::string_view name);
 
 inline constexpr std::int32_t row_multiple = 16;
@@ -38,7 +38,7 @@ inline constexpr std::int64_t document_multiple = 16;
 
 struct BatchOptions {
   std::int64_t global_batch = 32;  // samples per step over all ranks
-  std::int32_t micro_batch = 1;    // rows per forward and backward
+  std::int32_t micro_batch = 1;    // number of rows in each forward and backward pass
   std::int32_t seq = 512;
   std::int32_t pad_token = 0;
   std::uint64_t seed = 0;
@@ -47,7 +47,7 @@ struct BatchOptions {
 
 struct Share {
   int rank = 0;
-  int ranks = 1;  // all ranks of the job, whatever the mesh
+  int ranks = 1;  // number of ranks in the job, for any mesh
 };
 
 struct Position {
@@ -61,15 +61,15 @@ struct Position {
 struct MicroBatch {
   std::int32_t rows = 0;
   std::int32_t seq = 0;
-  std::vector<std::int32_t> tokens;  // [rows * seq]
-  std::vector<std::int32_t> labels;  // [rows * seq]
+  std::vector<std::int32_t> tokens;  // rows * seq token ids, one row after another
+  std::vector<std::int32_t> labels;  // rows * seq target ids, one row after another
   // [rows * seq]: positions within each document, from 0. A document is a sample or a part of the
   // padding. Empty unless rows are packed.
   std::vector<std::int32_t> positions;
-  std::int64_t documents = 0;  // 0 unless rows are packed
-  std::int64_t valid = 0;      // labels that carry loss
-  std::int64_t real = 0;       // positions that hold a token of a sample
-  std::int64_t padded = 0;     // rows * seq - real
+  std::int64_t documents = 0;  // number of documents; 0 unless rows are packed
+  std::int64_t valid = 0;      // number of labels that count in the loss
+  std::int64_t real = 0;       // number of positions that hold a token of a sample
+  std::int64_t padded = 0;     // number of positions without a token of a sample: rows * seq - real
 };
 
 struct RowShape {
@@ -88,8 +88,8 @@ struct StepPlan {
   std::int64_t real = 0;
   std::int64_t padded = 0;
   int micro_batches = 0;              // number of micro batches on each rank
-  std::vector<RowShape> shapes;       // one per micro batch, at [rank * micro_batches + index]
-  std::vector<std::int64_t> lengths;  // lengths of rows, or of documents if packed
+  std::vector<RowShape> shapes;       // element r * micro_batches + m: micro batch m of rank r
+  std::vector<std::int64_t> lengths;  // lengths of all rows, or of all documents if packed
   std::vector<std::uint32_t> mine;    // this rank's samples, in order
   std::vector<Row> rows;              // this rank's rows, ordered by micro batch
 };

@@ -94,7 +94,7 @@ void check(const DataSpec& spec, const Tokenizer& tokenizer) {
   const bool random = spec.data == "synthetic";
   const std::int32_t needed = copies ? copy_vocabulary : (random ? 1 : tokenizer.vocab_size());
   require(spec.model.vocabulary <= 0 || needed <= spec.model.vocabulary,
-          "{} has {} tokens; the model's vocabulary has {}",
+          "{} needs a vocabulary of {} tokens, but that of the model has {}",
           copies ? spec.data : fmt::format("tokenizer {}", tokenizer.name()), needed,
           spec.model.vocabulary);
 }

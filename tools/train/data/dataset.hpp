@@ -52,7 +52,8 @@ class Dataset {
   std::string name_;
   std::vector<std::int32_t> tokens_;
   std::vector<std::int32_t> labels_;
-  std::vector<std::size_t> begin_{0};  // first token of each sample, then the end of tokens_
+  // Index of each sample's first token, and the size of tokens_.
+  std::vector<std::size_t> begin_{0};
   std::vector<std::int64_t> valid_;
   std::int64_t total_valid_ = 0;
   std::int64_t longest_ = 0;
@@ -68,9 +69,10 @@ struct DataSpec {
   // demo, synthetic, synthetic:copy, or a file whose name ends in .json, .jsonl, .txt or .md. The
   // prefixes json:, jsonl: and text: override the ending.
   std::string data = "demo";
-  std::int64_t samples = 0;  // number to use; 0: the whole file, or the generator's default
-  std::int32_t seq = 512;    // longest row in tokens
-  std::uint64_t seed = 0;    // seed of generated data; files ignore it
+  // Use the first N samples; 0 means the whole file, or the generator's default.
+  std::int64_t samples = 0;
+  std::int32_t seq = 512;  // longest row in tokens
+  std::uint64_t seed = 0;  // seed of generated data; files ignore it
   ModelLimits model{};
 };
 

@@ -28,7 +28,7 @@ constexpr std::uint64_t scramble(std::uint64_t value) noexcept {
 struct RandomKey {
   std::uint64_t seed = 0;
   RandomStream stream = RandomStream::shuffle;
-  std::int64_t index = 0;  // epoch or sample, depending on the stream
+  std::int64_t index = 0;  // number of the epoch or of the sample, depending on the stream
 };
 
 class CounterRandom {

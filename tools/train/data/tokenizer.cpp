@@ -42,7 +42,7 @@ class ByteTokenizer final : public Tokenizer {
 std::unique_ptr<const Tokenizer> byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
 
 std::unique_ptr<const Tokenizer> open_tokenizer(const std::string& what) {
-  require(!what.empty(), "tokenizer: name `bytes` or a SentencePiece model file");
+  require(!what.empty(), "tokenizer: use `bytes` or the path of a SentencePiece model");
   if (what == "bytes") return byte_tokenizer();
   return sentencepiece_tokenizer(what);
 }

@@ -32,7 +32,7 @@ class Tokenizer {
   // The id that fills short rows, where labels are ignored. It may equal eos().
   virtual std::int32_t pad() const noexcept = 0;
 
-  // "bytes", or the file name of a model.
+  // "bytes" for the built-in tokenizer, otherwise the file name of the model.
   virtual std::string_view name() const noexcept = 0;
 };
 

@@ -57,7 +57,8 @@ void backward(fsdp::Engine& engine, fsdp::Pass& pass, const Decoder& decoder, co
           step, u, [&](std::string_view name) { return owner(name)[name]; },
           [&](std::string_view name) { return gradient_of(owner(name), name); });
     }
-    table.reset();  // The head is computed first, and no other unit needs the table.
+    // Only the head uses the table of the tied embedding here, and the head is computed first.
+    table.reset();
   }
 }
 

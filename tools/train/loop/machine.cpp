@@ -21,7 +21,8 @@ atoll::RankDevice choose_device(atoll::World& world, const std::string& wanted,
 
 double Machine::matrix_peak(atoll::World& world, atoll::DType dtype, double seconds) const {
   if (device().kind() == atoll::DeviceKind::cuda) {
-    double peak = 0;  // FLOP/s of the whole GPU; ranks that share it measure in turn
+    // Rate of the whole GPU in FLOP/s. Ranks that share a GPU measure one after another.
+    double peak = 0;
     for (int turn = 0; turn < place.most_turns; ++turn) {
       if (turn == place.turn) peak = cuda::matrix_peak_flops(device(), dtype, seconds);
       if (place.most_turns > 1) world.barrier();

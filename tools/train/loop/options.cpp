@@ -18,7 +18,8 @@
 
 namespace train {
 
-// Defines to_json(json, options) for the members that have the names of their flags.
+// Defines to_json(json, options) for the members that have the names of their flags. The macro
+// accepts at most 63 members.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RunOptions, model, init, freeze, tokenizer, data, samples, seq,
                                    global_batch, micro_batch, pad_to, optimizer, lr, lr_schedule,
                                    lr_warmup, beta1, beta2, epsilon, weight_decay, clip, strategy,
@@ -52,7 +53,6 @@ void check_trace(const RunOptions& options) {
   require(!options.trace.empty(), "--trace-steps: needs --trace");
   const StepRange range = parse_range(options.trace_steps);
   require(1 <= range.first && range.first <= range.last && range.last <= options.steps,
-
           "--trace-steps {}: must lie within 1:{}, and FIRST must not exceed LAST",
           options.trace_steps, options.steps);
 }

@@ -14,15 +14,15 @@ struct RunOptions {
   std::vector<std::string> freeze;  // shell patterns of HF names of untrained parameters
   std::string tokenizer = "bytes";  // "bytes" or the path of a SentencePiece model
   std::string data = "demo";
-  std::int64_t samples = 0;        // number of samples to use; 0: all
+  std::int64_t samples = 0;        // use the first N samples; 0: all
   std::int32_t seq = 0;            // longest row in tokens; 0: 512, or 64 for synthetic:copy
   std::int64_t global_batch = 8;   // samples per step, over all ranks
-  std::int32_t micro_batch = 1;    // rows per forward and backward of a rank
+  std::int32_t micro_batch = 1;    // number of rows in each forward and backward pass of a rank
   std::string pad_to = "longest";  // longest, seq or pack; see PadTo
 
-  std::string optimizer = "adamw";  // adamw or sgd
+  std::string optimizer = "adamw";  // name of the optimizer: adamw or sgd
   double lr = 1e-3;
-  std::string lr_schedule = "constant";  // constant, or cosine (a tenth of lr at the last step)
+  std::string lr_schedule = "constant";  // constant, or cosine, which ends at a tenth of lr
   std::int64_t lr_warmup = 20;           // steps in which the learning rate rises linearly
   double beta1 = 0.9;
   double beta2 = 0.95;
@@ -31,24 +31,29 @@ struct RunOptions {
   double clip = 1.0;  // largest global gradient norm; 0: no clipping
 
   std::string strategy = "hybrid_shard";  // name of a strategy, or auto: fsdp::choose_strategy()
-  std::uint64_t memory_limit = 0;    // bytes per rank; 0 limits auto only, to a share of the memory
-  std::string accumulate = "auto";   // auto, shard or local: atoll::fsdp::Accumulation
+  // Largest memory per rank in bytes. 0 means no limit, but --strategy auto then plans for the rank's
+  // share of the machine's memory.
+  std::uint64_t memory_limit = 0;
+  // How gradients accumulate: auto, shard or local, as in atoll::fsdp::Accumulation.
+  std::string accumulate = "auto";
   std::string mesh;                  // "RxS", replicate x shard; empty: planned from the topology
   std::string dtype = "f32";         // f32 or bf16, for parameters and activations
   std::string reduce_dtype = "f32";  // f32 or bf16, for gradients on the wire
   std::string recompute = "none";    // none, selective or full: activation checkpointing
   std::int64_t head_rows = 0;        // tokens per block of logits; 0: usual_head_rows(device)
-  std::string device = "auto";       // auto, host or cuda
+  std::string device = "auto";       // kind of device: auto, host or cuda
   std::string backend;               // name of a backend; empty: the best that works
-  int inner_shards = 0;              // ranks per group of partial resharding; 0: off
+  // Number of ranks in a group of partial resharding; 0 turns it off.
+  int inner_shards = 0;
   int prefetch = 1;
   int reduce_buffers = 2;
   std::string moments = "f32";
   bool skip_nonfinite = true;
-  int threads = 0;  // CPU compute threads per rank; 0: the host's cores / its ranks
+  // Compute threads of each CPU rank. 0 means the number of cores of the host divided by its ranks.
+  int threads = 0;
 
   std::int64_t steps = 100;
-  double peak_seconds = 0.5;      // time spent measuring the matrix peak, for MFU; not a flag
+  double peak_seconds = 0.5;      // time to measure the matrix peak for MFU; no flag sets it
   std::int64_t warmup_steps = 2;  // initial steps that speed figures leave out
   std::uint64_t seed = 0;
 

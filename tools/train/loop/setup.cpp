@@ -85,7 +85,8 @@ int compute_threads(const atoll::World& world, const RunOptions& options,
   return threads;
 }
 
-// Throws if `mine` of any rank differs from that of rank 0; `tell` describes the difference.
+// Throws an error if the string `mine` of any rank differs from that of rank 0. `tell` returns the
+// part of the error text that follows "rank N has".
 template <class Tell>
 void compare(atoll::World& world, std::string_view subject, const std::string& mine,
              const Tell& tell) {

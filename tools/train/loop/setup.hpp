@@ -20,9 +20,9 @@ struct Setup {
   ModelConfig model;
   Dataset dataset;
   atoll::Mesh mesh;
-  Machine machine;  // its kernels have already reserved scratch memory for the model
+  Machine machine;  // device and kernels, which have reserved scratch memory for the model
   DeviceMemory memory;
-  atoll::fsdp::StrategyChoice choice;  // of the sharding strategy
+  atoll::fsdp::StrategyChoice choice;  // the sharding strategy and the reason for it
 };
 
 // Collective. Throws Error(mismatch) that names a rank when its data or options differ from those

@@ -27,7 +27,7 @@ fsdp::Options sharding_options(const RunOptions& options, const ModelConfig& mod
                         .reduce = atoll::dtype_from_name(options.reduce_dtype)};
   sharding.accumulation = fsdp::accumulation_from_name(options.accumulate);
   sharding.inner_shards = options.inner_shards;
-  // A tied head uses two units at once.
+  // A tied head uses its own unit and the unit of the embedding at the same time.
   sharding.prefetch = options.prefetch + (model.tied ? 1 : 0);
   sharding.reduce_buffers = options.reduce_buffers;
   return sharding;

@@ -33,7 +33,7 @@ double seconds_since(Clock::time_point start) {
 
 // A rank's figures of one step, exchanged as f64.
 struct RankFigures {
-  double loss = 0;  // sum over the rank's valid tokens
+  double loss = 0;  // loss summed over the rank's tokens that have a valid label
   double compute_seconds = 0;
   double enqueue_seconds = 0;
   double communication_seconds = 0;
@@ -42,8 +42,9 @@ struct RankFigures {
 
 struct StepStart {
   Clock::time_point time;
-  std::chrono::nanoseconds exposed;  // exposed communication of all earlier steps
-  double enqueue_seconds = 0;        // host time until the whole step was enqueued
+  // Exposed communication of all steps before this one.
+  std::chrono::nanoseconds exposed;
+  double enqueue_seconds = 0;  // host time until the whole step was enqueued
 };
 
 class Trainer {
@@ -81,19 +82,22 @@ class Trainer {
   atoll::Buffer figures_;
   std::vector<RankFigures> figures_of_ranks_;  // host copy of figures_
   std::vector<atoll::Buffer> staging_;         // token ids of each micro batch of the step
-  // Destroyed before the members above, which its queued work may use.
+  // The stream is destroyed before the members above, because its queued work may use them.
   atoll::Stream compute_;
-  std::optional<atoll::Communicator> totals_;  // empty on one rank, so that no backend is needed
+  // Communicator for the totals of a step. It does not exist in a job of one rank, which then needs
+  // no backend.
+  std::optional<atoll::Communicator> totals_;
   StepPlan next_plan_;
-  std::optional<fsdp::Pass> next_pass_;  // the next pass, open early so that its gathers overlap
-  fsdp::Engine::Traffic counted_;        // traffic of the steps counted so far
+  // Pass of the next step, opened early so that its gathers overlap this step.
+  std::optional<fsdp::Pass> next_pass_;
+  fsdp::Engine::Traffic counted_;  // traffic of the steps counted so far
   std::int64_t own_memory_ = 0;
   std::int64_t first_step_ = 0;
   std::optional<Tracing> tracing_;
   std::optional<Metrics> metrics_;
   fs::path out_;
-  std::optional<StepLog> log_;        // only on rank 0
-  std::optional<Progress> progress_;  // only on rank 0
+  std::optional<StepLog> log_;        // exists only on rank 0
+  std::optional<Progress> progress_;  // exists only on rank 0
 };
 
 Trainer::Trainer(atoll::World& world, const RunOptions& options)
@@ -262,12 +266,12 @@ void Trainer::measure(StepRecord& record, const StepStart& start, std::int64_t v
   RankFigures mine;
   mine.enqueue_seconds = start.enqueue_seconds;
   compute_.copy(&mine.loss, activations_->total().data, sizeof(mine.loss));
-  compute_.synchronize();  // the step's compute is complete
+  compute_.synchronize();  // wait until all compute of the step is complete
   mine.exposed_seconds =
       std::chrono::duration<double>(compute_.exposed_communication() - start.exposed).count();
   mine.compute_seconds = std::max(0.0, seconds_since(start.time) - mine.exposed_seconds);
   atoll::TraceLog log = engine_.scheduler().take_records();
-  // Leaves out gathers for this step that ran during the previous one.
+  // Excludes gathers for this step that ran during the previous step.
   const std::int64_t began = start.time.time_since_epoch() / std::chrono::nanoseconds(1);
   mine.communication_seconds =
       static_cast<double>(atoll::communication_ns(log.records, began)) / 1e9;
@@ -381,7 +385,8 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
   const auto planned = static_cast<std::int64_t>(engine_.memory().total());
   const std::int64_t measured = most(
       "train/device_memory", static_cast<std::int64_t>(engine_.device().peak_allocated_bytes()));
-  if (!options_.export_weights.empty()) {  // after measuring: the plan excludes the export's memory
+  // After the measurement, because the memory plan excludes the export's memory.
+  if (!options_.export_weights.empty()) {
     fsdp::export_weights(options_.export_weights, engine_, atoll::DType::f32,
                          [&](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
                            return hf_name(unit.name(), param.name);
@@ -432,7 +437,7 @@ RunResult run(atoll::World& world, const RunOptions& options, const Inspect& ins
     if (inspect) inspect(trainer.engine());
     return result;
   } catch (const std::exception& error) {
-    world.fail(error.what());  // before ~Trainer, which would wait for the other ranks
+    world.fail(error.what());  // must precede ~Trainer, which would wait for the other ranks
     throw;
   }
 }

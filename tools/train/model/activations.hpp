@@ -36,8 +36,8 @@ enum class Recompute {
 std::int64_t usual_head_rows(atoll::DeviceKind device);
 
 struct ActivationPlan {
-  std::int64_t max_tokens = 0;  // rows * seq of the largest batch
-  std::int64_t max_seq = 0;     // longest sequence
+  std::int64_t max_tokens = 0;  // largest number of tokens in a batch (rows * seq)
+  std::int64_t max_seq = 0;     // number of tokens in the longest sequence
   atoll::DType compute = atoll::DType::f32;
   Recompute recompute = Recompute::none;
   std::int64_t head_rows = 512;  // tokens per block of logits
@@ -60,7 +60,9 @@ struct BackwardScratch {
 
 struct HeadActivations {
   atoll::View normed, inverse, dnormed;
-  atoll::View logits;  // [head_rows, vocab] in the compute dtype; backward puts the gradient here
+  // Logits of one block of tokens: [head_rows, vocab] in the compute dtype. Backward overwrites
+  // them with their gradient.
+  atoll::View logits;
 };
 
 // Must outlive all work enqueued on it, even if an Error ends a step early.
@@ -93,7 +95,7 @@ class Activations {
 
  private:
   Activations(const ModelConfig& config, const ActivationPlan& plan);
-  // Sets the sizes of all views that need memory and returns these views.
+  // Sets the sizes of all views that need memory, without allocating it, and returns these views.
   std::vector<atoll::View*> sized_views();
   atoll::View cut(atoll::View view, const Batch& batch) const;
 
@@ -101,7 +103,8 @@ class Activations {
   ActivationPlan plan_;
   atoll::Buffer memory_;
   std::vector<atoll::View> boundaries_;
-  std::vector<LayerActivations> layers_;  // one per layer, or one in total under full recomputation
+  // One entry for each layer. With full recomputation, all layers share a single entry.
+  std::vector<LayerActivations> layers_;
   BackwardScratch backward_;
   HeadActivations head_;
   atoll::View gradient_, rope_table_, total_;

@@ -17,13 +17,15 @@ struct ModelConfig {
   std::int64_t layers = 0;
   std::int64_t hidden = 0;
   std::int64_t heads = 0;
-  std::int64_t kv_heads = 0;  // must divide heads; each serves heads / kv_heads query heads
-  std::int64_t head_dim = 0;  // must be even; heads * head_dim may differ from hidden
+  // Number of key-value heads, a divisor of heads; heads / kv_heads query heads share one.
+  std::int64_t kv_heads = 0;
+  // Elements per head, an even number; heads * head_dim may differ from hidden.
+  std::int64_t head_dim = 0;
   std::int64_t ffn = 0;
   std::int64_t vocab = 0;
   double rope_theta = 10000.0;
   double rms_eps = 1e-5;
-  std::int64_t sliding_window = 0;  // keys that a query sees, including itself; 0: all
+  std::int64_t sliding_window = 0;  // number of keys that a query sees, including its own; 0: all
   bool tied = false;                // the head shares the embedding's weight
   std::int64_t max_seq = 0;         // largest number of positions
 
@@ -58,7 +60,8 @@ std::int64_t parameter_count(const ModelConfig& config);
 // element-wise work and recomputation are not counted.
 double matmul_flops(const ModelConfig& config, std::span<const std::int64_t> lengths);
 
-// Forward and backward: three times matmul_flops(). MFU divides this by time x matrix peak.
+// FLOPs of forward and backward: three times matmul_flops(). MFU is this number / (time * matrix
+// peak).
 double training_flops(const ModelConfig& config, std::span<const std::int64_t> lengths);
 
 }  // namespace train

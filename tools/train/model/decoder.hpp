@@ -19,7 +19,7 @@ namespace train {
 using WeightLookup = std::function<atoll::ConstView(std::string_view name)>;
 
 struct Gradient {
-  atoll::View view;  // f32, in the shape of the weight
+  atoll::View view;  // f32 memory for the gradient, in the shape of the weight
   WriteMode mode = WriteMode::none;
 };
 using GradientLookup = std::function<Gradient(std::string_view name)>;
@@ -43,7 +43,7 @@ class Decoder {
   Activations make_activations(const ActivationPlan& plan, const atoll::Device& device,
                                atoll::Stream& stream) const;
 
-  // Zeroes the loss total; call once before the micro batches that it shall sum.
+  // Sets the loss total to zero. Call it once before the micro batches of a step.
   void begin(const Step& step) const;
 
   // Runs one unit forward. For the head this is only the final norm, because logits exist only in
@@ -62,7 +62,8 @@ class Decoder {
                 const GradientLookup& gradients) const;
 
  private:
-  // Adds to the loss total, and computes gradients unless the lookup is null.
+  // Computes the head in blocks of tokens and adds to the loss total. Computes gradients unless
+  // `gradients` is null.
   void head_chunks(const Step& step, const WeightLookup& weights,
                    const GradientLookup* gradients) const;
   void backward_head(const Step& step, const WeightLookup& weights,

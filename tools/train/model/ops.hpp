@@ -51,24 +51,24 @@ bool is_bf16(atoll::DType dtype);
 struct RmsNormForward {
   std::int64_t width;
   float eps;
-  atoll::ConstView x, weight;  // x: [tokens, width], weight: [width]
+  atoll::ConstView x, weight;  // x has the shape [tokens, width], and weight has [width]
   atoll::View y;
-  atoll::View inverse;  // f32 [tokens]: 1 / sqrt(mean(x^2) + eps), for the backward pass
+  atoll::View inverse;  // f32 [tokens]: 1 / sqrt(mean(x^2) + eps), which backward needs
 };
 
 struct RmsNormBackward {
   std::int64_t width;
   atoll::ConstView x, weight, inverse, dy;
   atoll::View dx;
-  WriteMode dx_mode;    // accumulate adds to the gradient of the residual path
-  atoll::View dweight;  // f32 [width]
+  WriteMode dx_mode;    // accumulate adds dx to the gradient of the residual path
+  atoll::View dweight;  // gradient of the weight, f32 [width]
   WriteMode dweight_mode;
 };
 
 enum class RopeDirection {
   forward,
-  inverse
-};  // the backward pass uses inverse
+  inverse  // the rotation of the backward pass
+};
 
 // `positions` (i32 [rows * seq]) separates documents that share a row: each token's position in its
 // document, which starts at 0 in each row and then increases by 1 or restarts at 0. Empty positions
@@ -79,7 +79,7 @@ enum class RopeDirection {
 // position t % seq.
 struct Rope {
   std::int64_t seq, heads, head_dim;
-  atoll::View x;           // [rows * seq, heads * head_dim]
+  atoll::View x;           // tensor to rotate in place, [rows * seq, heads * head_dim]
   atoll::ConstView table;  // from rope_table(), for at least seq positions
   RopeDirection direction;
   atoll::ConstView positions = {};
@@ -95,9 +95,9 @@ struct AttentionShape {
 
 struct AttentionForward {
   AttentionShape shape;
-  atoll::ConstView q;     // [rows * seq, heads * head_dim], rotated
-  atoll::ConstView k, v;  // [rows * seq, kv_heads * head_dim]
-  atoll::View out;        // shaped like q
+  atoll::ConstView q;     // rotated queries, [rows * seq, heads * head_dim]
+  atoll::ConstView k, v;  // rotated keys, and values: [rows * seq, kv_heads * head_dim]
+  atoll::View out;        // result, in the shape of q
   // log(sum(exp(scores))) for backward: f32 [rows, heads, seq], or [rows, seq, heads] with
   // positions.
   atoll::View lse;
@@ -113,13 +113,13 @@ struct AttentionBackward {
 
 struct SwigluBackward {
   atoll::ConstView gate, up, dout;
-  atoll::View dgate, dup;  // may alias gate and up
+  atoll::View dgate, dup;  // gradients of gate and up; they may alias gate and up
 };
 
 struct EmbeddingBackward {
   std::int64_t vocab, width;
-  atoll::ConstView tokens, dy;  // tokens: i32 [n], dy: compute [n, width]
-  atoll::View dtable;           // f32 [vocab, width]
+  atoll::ConstView tokens, dy;  // token ids, i32 [n], and gradient of their rows, [n, width]
+  atoll::View dtable;           // gradient of the embedding table, f32 [vocab, width]
   WriteMode mode;
 };
 
@@ -127,17 +127,17 @@ struct EmbeddingBackward {
 // Negative labels are ignored; a batch may consist of them.
 struct CrossEntropy {
   std::int64_t vocab;
-  atoll::ConstView labels;  // i32 [n]
-  atoll::View logits;       // f32 or bf16 [n, vocab]; overwritten with scratch values
-  atoll::View dlogits;      // scale * gradient of the sum; may alias logits; empty: only the loss
+  atoll::ConstView labels;  // target of each row, i32 [n]
+  atoll::View logits;       // f32 or bf16 [n, vocab]; the operation overwrites them
+  atoll::View dlogits;      // scale * gradient of the sum; may alias logits; empty: not computed
   float scale;              // 1 / the global number of valid tokens
   atoll::View total;        // f64 [2]: adds the sum of losses and the number of valid rows
 };
 
 // Upper bounds of the shapes that a model uses.
 struct LargestShapes {
-  AttentionShape attention;  // for all tokens of a micro batch
-  std::int64_t width;        // row width of the norms
+  AttentionShape attention;  // attention over all tokens of a micro batch
+  std::int64_t width;        // number of elements in a row of the norms
   atoll::DType compute;
 };
 

@@ -62,10 +62,11 @@ void check_writable(const std::filesystem::path& file) {
 void write_file_atomic(const std::filesystem::path& file, std::string_view bytes) {
   const std::filesystem::path draft = draft_of(file);
   try {
+    errno = 0;
     std::ofstream out(draft, std::ios::binary);
     out << bytes;
     out.close();
-    if (!out || !flush(draft)) fail_io(draft, errno);
+    if (!out || !flush(draft)) fail_io(draft, errno != 0 ? errno : EIO);
     if (::rename(draft.c_str(), file.c_str()) != 0) fail_io(file, errno);
   } catch (...) {
     ::unlink(draft.c_str());

@@ -13,9 +13,9 @@
 namespace train {
 
 struct StepRecord {
-  std::int64_t step = 0;   // counted from 1; a resumed run continues the count
-  std::int64_t epoch = 0;  // epochs are counted from 0
-  double seconds = 0;      // duration on the slowest rank
+  std::int64_t step = 0;   // number of the step, from 1; a resumed run continues the count
+  std::int64_t epoch = 0;  // number of the epoch, from 0
+  double seconds = 0;      // duration of the step on the slowest rank
   double loss = 0;         // mean loss of the valid tokens
   double learning_rate = 0;
   double grad_norm = 0;
@@ -37,8 +37,9 @@ struct StepRecord {
 // Constants that turn counts into rates.
 struct SpeedBase {
   std::int64_t warmup_steps = 0;  // first steps of this run, excluded from rates and fractions
-  std::int64_t parameters = 0;    // of the whole model: N in the estimate of 6 N FLOPs per token
-  double peak_flops = 0;          // FLOP/s of one rank, measured or published; 0: unknown
+  // Parameters of the model: N in the estimate of 6 N FLOPs per token.
+  std::int64_t parameters = 0;
+  double peak_flops = 0;  // FLOP/s of one rank, measured or published; 0: unknown
   int world_size = 1;
 };
 
@@ -47,12 +48,12 @@ struct Speed {
   double seconds = 0;
   std::optional<double> steps_per_s;
   std::optional<double> samples_per_s;
-  std::optional<double> tokens_per_s;         // positions that hold a token of a sample
-  std::optional<double> padded_tokens_per_s;  // positions of padding, which tokens_per_s excludes
+  std::optional<double> tokens_per_s;         // tokens of samples per second
+  std::optional<double> padded_tokens_per_s;  // padded positions per second
   std::optional<double> valid_tokens_per_s;
   std::optional<double> tflops;     // TFLOP/s per rank, on all computed positions
-  std::optional<double> mfu;        // tflops / peak
-  std::optional<double> tflops_6n;  // from 6 x parameters x positions instead of counted FLOPs
+  std::optional<double> mfu;        // tflops / peak rate of a rank
+  std::optional<double> tflops_6n;  // TFLOP/s per rank, if FLOPs are 6 x parameters x positions
   std::optional<double> mfu_6n;
   std::optional<double> mfu_real;  // mfu x real / (real + padded)
   // Means per step, in seconds and bytes.
@@ -73,7 +74,7 @@ Speed speed_of(const StepRecord& sums, const SpeedBase& base, std::int64_t steps
 struct Summary {
   std::int64_t steps = 0;
   std::int64_t timed_steps = 0;
-  StepRecord totals;                 // sums over all steps, with the warm-up
+  StepRecord totals;                 // sums of all records, including those of the warm-up
   std::optional<double> loss_first;  // loss of this run's first step
   std::optional<double> loss_last;   // mean of the last loss_window steps, or of all if fewer
   std::optional<double> loss_min;
@@ -98,7 +99,7 @@ class Metrics {
   SpeedBase base_;
   Summary summary_;                 // figures of all steps, still without loss_last and speed
   StepRecord timed_;                // sum of the records of the steps after the warm-up
-  std::deque<double> last_losses_;  // at most loss_window entries
+  std::deque<double> last_losses_;  // losses of the last steps, at most loss_window
 };
 
 }  // namespace train

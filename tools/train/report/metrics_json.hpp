@@ -23,10 +23,11 @@ struct RunInfo {
   std::string peak_source;    // how SpeedBase::peak_flops was measured
   std::string transports;     // transports between the ranks; empty with one rank
   // Bytes per rank, the largest of all ranks; the plan is rank 0's.
-  std::int64_t peak_memory_bytes = 0;          // peak resident memory of the process
-  std::int64_t planned_memory_bytes = 0;       // the engine's memory plan, with activations
-  std::int64_t device_memory_bytes = 0;        // most bytes allocated on the device at once
-  std::int64_t proportional_memory_bytes = 0;  // resident; shared pages divided among processes
+  std::int64_t peak_memory_bytes = 0;     // peak resident memory of the process
+  std::int64_t planned_memory_bytes = 0;  // the engine's memory plan, with activations
+  std::int64_t device_memory_bytes = 0;   // most bytes allocated on the device at once
+  // Resident memory; shared pages divided among processes.
+  std::int64_t proportional_memory_bytes = 0;
   double wall_time_s = 0;  // duration of the training loop, including warm-up and checkpoints
 };
 

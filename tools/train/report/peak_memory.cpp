@@ -10,7 +10,7 @@ namespace train {
 std::int64_t peak_resident_bytes() noexcept {
   rusage usage{};
   if (::getrusage(RUSAGE_SELF, &usage) != 0) return 0;
-  return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;  // Linux reports KiB
+  return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;  // Linux reports ru_maxrss in KiB
 }
 
 std::int64_t proportional_bytes() {

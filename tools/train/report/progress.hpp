@@ -62,7 +62,7 @@ class ProgressPacer {
   bool line_open_ = false;  // the terminal's line has no newline yet
 };
 
-// Writes the paced line to a stream. The destructor ends the line.
+// Writes the lines that the pacer lets pass to a stream. The destructor ends the line.
 class Progress {
  public:
   Progress(std::FILE* stream, const ProgressOptions& options) : stream_(stream), pacer_(options) {}
@@ -76,7 +76,7 @@ class Progress {
  private:
   void write(const std::string& bytes);
 
-  std::FILE* stream_;  // not owned
+  std::FILE* stream_;  // must outlive this object, which does not close it
   ProgressPacer pacer_;
 };
 

@@ -16,8 +16,8 @@ namespace {
 // A check reports at most this number of findings; the last one combines the rest. Nobody reads
 // longer lists.
 constexpr std::size_t most_findings = 12;
-// After this number of missing facts, further ones are ignored, because the hosts of a cluster
-// usually lack facts for the same few reasons.
+// After this number of missing facts, further missing facts are ignored, because the hosts of a
+// cluster usually lack facts for the same few reasons.
 constexpr std::size_t most_lacks = 64;
 constexpr std::size_t most_reasons = 2;
 
@@ -59,7 +59,7 @@ constexpr auto fact_names = [] {
   std::ranges::sort(names);
   return names;
 }();
-// Returns the name of the source that can provide a fact.
+// Returns the name of the source (NVML, sysfs, ...) that can provide a fact.
 std::string_view source_of(std::string_view fact) {
   if (starts_with_any(fact, {"pci.", "iommu"})) return "sysfs_pci";
   if (starts_with_any(
@@ -114,7 +114,8 @@ bool has_environment(const TopologyHost& host) {
     const auto found = host.facts.lower_bound(prefix);
     if (found != host.facts.end() && found->first.starts_with(prefix)) return true;
   }
-  // Only the source that reads the environment provides the facts in this list.
+  // Only the source that reads the environment provides these facts, so each of them proves that
+  // this source has run.
   return std::ranges::any_of(
       std::array{fact::memlock_bytes, fact::shm_bytes, fact::container, fact::net_interfaces},
       [&](std::string_view fact) { return host.facts.contains(fact); });
@@ -205,7 +206,8 @@ void Machine::place(const Devices& devices, std::vector<std::size_t>& hosts_of,
                     std::vector<std::size_t> HostView::*members) {
   hosts_of.resize(devices.size());
   for (std::size_t i = 0; i < devices.size(); ++i) {
-    // Avoids most look-ups of hosts: devices are usually sorted by host.
+    // Reusing the previous device's host avoids most look-ups, because devices are usually sorted
+    // by host.
     if (i > 0 && devices[i].host == devices[i - 1].host)
       hosts_of[i] = hosts_of[i - 1];
     else

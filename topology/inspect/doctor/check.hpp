@@ -43,7 +43,7 @@ class FactColumns {
   std::span<const std::string_view> operator[](std::string_view fact) const;
 
  private:
-  static std::size_t number_of(std::string_view fact);  // column of the fact; `nowhere` if none
+  static std::size_t number_of(std::string_view fact);  // column of the fact, or `nowhere`
   void add(std::size_t device, const Facts& facts);
 
   // The name and the column of each fact of the previous device.
@@ -68,7 +68,7 @@ class Numbers {
 struct HostView {
   const TopologyHost* host = nullptr;
   std::vector<std::size_t> gpus, nics;  // positions of the host's devices in the topology
-  bool has_environment = false;         // a source read the host's NCCL settings and memory limits
+  bool has_environment = false;         // true if a source read NCCL settings and limits
   bool is_vm = false;
 };
 
@@ -94,12 +94,12 @@ struct Machine {
   std::vector<HostView> hosts;
   FactColumns gpu_facts, nic_facts;
   std::vector<Island> islands;
-  std::vector<Affinity> affinity;                 // the NICs to use for each GPU, and why
-  std::vector<std::size_t> gpu_hosts, nic_hosts;  // positions of hosts; `nowhere`: unlisted host
-  std::vector<std::size_t> island_of_gpu;         // position in `islands`; `nowhere`: no island
+  std::vector<Affinity> affinity;                 // the choice of NICs for each GPU
+  std::vector<std::size_t> gpu_hosts, nic_hosts;  // position of each device's host, or `nowhere`
+  std::vector<std::size_t> island_of_gpu;         // position of each GPU's island, or `nowhere`
   std::vector<const GpuModel*> models;            // model of each GPU; null when it is unknown
   std::vector<std::vector<std::size_t>> used;  // for each GPU, the NICs that it should send through
-  std::vector<bool> is_rdma, may_be_active;    // for each NIC: supports RDMA; not known to be down
+  std::vector<bool> is_rdma, may_be_active;    // per NIC: supports RDMA; is not known to be down
   std::vector<std::optional<double>> usable;   // bandwidth of each NIC in GB/s
 
  private:
@@ -168,7 +168,7 @@ class CheckResult {
 
  private:
   std::vector<Finding> groups_;  // one finding for each problem, with an empty id
-  // For each text of a problem, the position of its finding in groups_.
+  // Maps the text of a problem to the position of its finding in groups_.
   std::unordered_map<std::string, std::size_t> numbers_;
   std::vector<std::string> reasons_;
   const TopologyHost* last_lack_host_ = nullptr;
@@ -211,7 +211,7 @@ bool is_flattened(const Machine& machine, const HostView& view);
 // An NCCL setting. The environment overrides nccl.conf; `value` is empty when neither sets it.
 struct Setting {
   std::string_view value;
-  std::string_view where;  // "environment" or "nccl.conf"
+  std::string_view where;  // where NCCL reads the value: "environment" or "nccl.conf"
 };
 Setting setting_of(const TopologyHost& host, std::string_view name);
 

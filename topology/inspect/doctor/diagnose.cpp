@@ -32,7 +32,7 @@ Diagnosis diagnose(const Topology& topology, std::span<const RankSite> ranks,
     return taken;
   };
   Diagnosis diagnosis;
-  // Runs a check. `said` are the planner's findings that replace its own.
+  // Runs a check. If `said` is not empty, these findings of the planner replace the check's own.
   const auto run = [&](const CheckRow& row, std::vector<Finding> said) {
     doctor::CheckResult result;
     row.run(machine, result);

@@ -15,8 +15,8 @@ namespace {
 // The number of a GPU's NVLinks that are up, and the number that should be up.
 struct LinkCount {
   std::optional<int> active, expected;
-  // True if `active` is the number of links in the topology. GPUs that are hidden from the process
-  // lower this number.
+  // True if `active` was counted from the links in the topology. GPUs that are hidden from the
+  // process lower this count.
   bool counted = false;
   bool switched = false;  // the GPU has links to a switch, so hidden GPUs do not lower `active`
 };
@@ -97,7 +97,7 @@ std::optional<int> should_have(const TopologyGpu& gpu, const LinkCount& count,
                                const Neighbours& like, bool in_container) {
   const int expected = std::max(count.expected.value_or(0), like.most_active);
   if (*count.active >= expected) return std::nullopt;
-  if (get_fact(gpu.facts, fact::mig) == "yes") return std::nullopt;  // MIG turns NVLinks off
+  if (get_fact(gpu.facts, fact::mig) == "yes") return std::nullopt;  // MIG mode turns NVLinks off
   if (is_card(gpu)) {
     // A PCIe card without an NVLink bridge has no links. This is not a fault.
     if (*count.active == 0) return std::nullopt;

@@ -148,8 +148,8 @@ void nic_shared(const Machine& machine, CheckResult& result) {
     std::vector<Subject> gpus, nics;
     for (const std::size_t gpu : share.gpus) gpus.emplace_back(machine.gpu(gpu));
     for (const std::size_t nic : share.nics) nics.emplace_back(machine.nic(nic));
-    // The evidence names the devices, because the subjects of a combined finding do not show which
-    // GPU shares which NIC.
+    // The evidence of a finding names the devices, because the subjects of a combined finding do
+    // not show which GPU shares which NIC.
     const std::string evidence = fmt::format(
         "{} ({}) share {} ({})", plural(gpus.size(), "GPU"), local_names(gpus),
         nics.size() == 1 ? "one NIC" : fmt::format("{} ports of one adapter", nics.size()),
@@ -167,7 +167,7 @@ void rails_assumed(const Machine& machine, CheckResult& result) {
   std::vector<bool> seen(machine.topology.nics.size());
   std::size_t used = 0, assumed = 0, rails = 0;
   for (const HostView& view : machine.hosts) {
-    std::size_t rails_here = 0;  // number of rails on this host; GPUs with the same NIC share one
+    std::size_t rails_here = 0;  // number of rails on this host; GPUs with one NIC share a rail
     for (const std::size_t gpu : view.gpus) {
       const std::size_t before = used;
       for (const std::size_t nic : machine.used[gpu]) {

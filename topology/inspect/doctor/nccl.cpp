@@ -105,7 +105,7 @@ void judge_entries(const HostView& view, const Setting& setting, const NameList&
     if (!found)
       result.add(*view.host,
                  {warning,
-                  fmt::format("{} names {}, which this host does not have",
+                  fmt::format("the setting {} names {}, which this host does not have",
                               quoted("NCCL_IB_HCA", setting), entry.text),
                   list.exclude ? "this name excludes no NIC" : "NCCL uses fewer NICs than intended",
                   exact_fix});
@@ -142,7 +142,8 @@ void judge_excess(const Machine& machine, const HostView& view, const std::strin
   std::ranges::sort(names, natural_less);
   result.add(*view.host,
              {far ? warning : info,
-              fmt::format("{} selects {}, which no GPU should use", setting, enumerate(names, 4)),
+              fmt::format("the setting {} selects {}, which no GPU should use", setting,
+                          enumerate(names, 4)),
               far ? "NCCL may send through ports that are slower or farther from the GPUs"
                   : "GPUs may get unequal shares of the ports",
               exact_fix});
@@ -168,22 +169,23 @@ void judge_choice(const Machine& machine, const HostView& view, const Setting& s
   const std::string text = quoted("NCCL_IB_HCA", setting);
   if (!any) {
     result.add(*view.host,
-               {error, fmt::format("{} leaves NCCL no active port", text),
+               {error, fmt::format("the setting {} leaves NCCL no active port", text),
                 "NCCL falls back to TCP sockets, or stops",
                 "unset NCCL_IB_HCA, or use the line that atoll-topo --format env prints"});
     return;
   }
   if (kept.size() < useful.size())
-    result.add(*view.host, {warning,
-                            fmt::format("{} selects {} of the {} NICs that the GPUs should use",
-                                        text, kept.size(), useful.size()),
-                            fmt::format("NCCL can use {:.4g} of {:.4g} GB/s",
-                                        gbyte_s(machine, kept), gbyte_s(machine, useful)),
-                            exact_fix});
+    result.add(*view.host,
+               {warning,
+                fmt::format("the setting {} selects {} of the {} NICs that the GPUs should use",
+                            text, kept.size(), useful.size()),
+                fmt::format("NCCL can use {:.4g} of {:.4g} GB/s", gbyte_s(machine, kept),
+                            gbyte_s(machine, useful)),
+                exact_fix});
   if (layers.size() > 1)
     result.add(*view.host, {warning,
-                            fmt::format("{} selects ports of several link layers: {}", text,
-                                        fmt::join(layers, ", ")),
+                            fmt::format("the setting {} selects ports of several link layers: {}",
+                                        text, fmt::join(layers, ", ")),
                             "NCCL cannot connect ports of different link layers", exact_fix});
   else
     judge_excess(machine, view, text, useless, result);
@@ -296,7 +298,7 @@ void nccl_socket_ifname(const Machine& machine, CheckResult& result) {
               if (!any)
                 result.add(*view.host,
                            {error,
-                            fmt::format("{} leaves NCCL no interface; the host has {}",
+                            fmt::format("the setting {} leaves NCCL no interface; the host has {}",
                                         quoted("NCCL_SOCKET_IFNAME", setting), enumerate(present)),
                             "NCCL does not start",
                             "unset NCCL_SOCKET_IFNAME, or name an interface of this host"});
@@ -304,7 +306,7 @@ void nccl_socket_ifname(const Machine& machine, CheckResult& result) {
                 result.add(
                     *view.host,
                     {warning,
-                     fmt::format("{} names {}, which this host does not have; the host has {}",
+                     fmt::format("the setting {} names {}, but the host has only {}",
                                  quoted("NCCL_SOCKET_IFNAME", setting), enumerate(absent),
                                  enumerate(present)),
                      "NCCL uses fewer interfaces than intended", "name interfaces of this host"});

@@ -10,8 +10,8 @@
 namespace atoll_v1::atoll::doctor {
 namespace {
 
-// Returns for each NIC the number of GPUs for which it is a nearest NIC and no NIC at the same
-// distance is active.
+// For each NIC, counts the GPUs that have this NIC among their nearest NICs, if none of these
+// nearest NICs is active.
 std::vector<std::size_t> gpus_without_other(const Machine& machine) {
   std::vector<std::size_t> gpus(machine.topology.nics.size());
   for (const Affinity& one : machine.affinity) {
@@ -181,7 +181,7 @@ void port_slow(const Machine& machine, CheckResult& result) {
         add(nic, fmt::format("the port runs at {:g} Gbit/s, {}", rate, others(most)),
             fmt::format("the port carries {:.4g} of {:.4g} GB/s, and {}", rate / 8, most.first / 8,
                         used.contains(nic.id) ? "transfers over all rails wait for the slowest"
-                                              : "no GPU sends through it"));
+                                              : "no GPU sends through this port"));
       });
   compare(
       machine, result, [&](std::size_t nic) { return widths[nic]; },
@@ -212,8 +212,8 @@ void mtu_differs(const Machine& machine, CheckResult& result) {
 int firmware_family(std::string_view version) { return take_number<int>(version).value_or(-1); }
 
 void firmware_differs(const Machine& machine, CheckResult& result) {
-  // NICs that should have the same firmware: those of one PCI device id, or of one link layer and
-  // firmware family.
+  // NICs with the same PCI device id should have the same firmware. If the id is unknown, NICs with
+  // the same link layer and firmware family should.
   using Peers = std::pair<std::string_view, int>;
   std::map<Peers, Census<std::string_view>> peers;
   const auto devices = machine.nic_facts[fact::pci_device];
@@ -229,7 +229,7 @@ void firmware_differs(const Machine& machine, CheckResult& result) {
     if (version == usual) return;
     result.add(machine.nic(nic),
                {info,
-                fmt::format("firmware {}, but {} of the same type {} {}", version,
+                fmt::format("the NIC has firmware {}, but {} of the same type {} {}", version,
                             plural(count, "NIC"), count == 1 ? "has" : "have", usual),
                 "NICs with different firmware may behave differently under load",
                 "mlxfwmanager --query; update all NICs to one version"});

@@ -36,7 +36,7 @@ void each_pci_device(const Machine& machine, CheckResult& result, std::string_vi
 }
 
 struct PciLink {
-  double gt_s = 0, gt_s_max = 0, width = 0, width_max = 0;  // 0 for an unknown rate or width
+  double gt_s = 0, gt_s_max = 0, width = 0, width_max = 0;  // a rate or width of 0 is unknown
 };
 
 // The PCIe links of all GPUs, or of all NICs.
@@ -80,7 +80,7 @@ void pcie_width(const Machine& machine, CheckResult& result) {
       return result.lacks(*view.host, fact::pci_width_max);
     result.looked();
     if (link.width >= link.width_max) return;
-    // The bandwidth is computed at full speed, because idle devices lower the speed of their link.
+    // Uses the maximum rate of the link, because an idle device lowers its current rate.
     const double gt_s = std::max(link.gt_s, link.gt_s_max);
     result.add(
         subject_of(machine, device),
@@ -160,7 +160,7 @@ std::vector<std::string_view> redirecting(std::string_view redirects, std::strin
   if (redirects.empty() || redirects == "off") return found;
   const std::vector<std::string_view> own = words_of(path, "/"), theirs = words_of(other, "/");
   const auto fork = std::ranges::mismatch(own, theirs).in1;
-  // The first two parts of a path are the root complex and one of its ports.
+  // The first two parts of a PCI path are the root complex and one of its ports.
   if (fork - own.begin() < 2) return found;
   const std::vector<std::string_view> bridges = words_of(redirects, " ,");
   std::copy_if(fork, own.end(), std::back_inserter(found), [&](std::string_view bridge) {
@@ -265,7 +265,7 @@ void ats(const Machine& machine, CheckResult& result) {
         if (value != "no") return;
         const HostView& view = machine.host_of_nic(nic);
         const bool translated = get_fact(view.host->facts, fact::iommu) == "translated";
-        if (!view.is_vm && !translated) return;  // no translations for ATS to cache
+        if (!view.is_vm && !translated) return;  // nothing is translated, so ATS has no use
         result.add(
             machine.nic(nic),
             {warning,

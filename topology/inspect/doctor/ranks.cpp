@@ -191,12 +191,12 @@ void ranks_share_core(const Machine& machine, CheckResult& result) {
 
 // How the rows of a mesh match islands. A row is a shard group with its tensor-parallel ranks.
 struct Rows {
-  std::size_t all = 0;           // number of rows
+  std::size_t all = 0;           // number of rows of the mesh
   std::size_t crossing = 0;      // rows that consist of several whole islands
-  std::size_t splitting = 0;     // rows in several islands that contain only a part of an island
+  std::size_t splitting = 0;     // rows that span islands and contain only a part of one
   std::size_t islands = 0;       // largest number of islands in one row
   std::set<std::size_t> narrow;  // islands that contain a whole row and other ranks
-  bool known = false;            // at least one rank is in a known island
+  bool known = false;            // true if at least one rank is in a known island
 };
 
 Rows look_at_rows(const Machine& machine) {
@@ -268,13 +268,14 @@ void shard_not_island(const Machine& machine, CheckResult& result) {
       said, [](const Finding& finding) { return finding.id == "mesh_crosses_islands"; });
   if (crossing_said) return result.said_elsewhere();
   if (rows.crossing + rows.splitting > 0)
-    result.add(std::vector<Subject>{},
-               {rows.splitting > 0 ? warning : info,
-                fmt::format("{} of {} span up to {} islands", rows.crossing + rows.splitting,
-                            plural(rows.all, "shard group"), rows.islands),
-                slowdown(machine),
-                "shard inside the islands unless the model does not fit there: atoll-topo --mesh "
-                "plans the mesh"});
+    result.add(
+        std::vector<Subject>{},
+        {rows.splitting > 0 ? warning : info,
+         fmt::format("groups that cross islands: {} of {}; one group spans up to {} islands",
+                     rows.crossing + rows.splitting, plural(rows.all, "shard group"), rows.islands),
+         slowdown(machine),
+         "shard inside the islands unless the model does not fit there: atoll-topo --mesh "
+         "plans the mesh"});
   if (!rows.narrow.empty())
     result.add(std::vector<Subject>{}, {info,
                                         fmt::format("the shard axis of {} ranks covers only a part "
@@ -290,7 +291,7 @@ void shard_not_island(const Machine& machine, CheckResult& result) {
 struct Feature {
   std::string_view what;
   Severity severity;
-  std::function<std::string(const HostView&)> of;  // returns "" when the value is unknown
+  std::function<std::string(const HostView&)> of;  // returns the host's value; "" when unknown
 };
 
 std::string models_of(const Machine& machine, const HostView& view) {
@@ -348,8 +349,8 @@ void hosts_differ(const Machine& machine, CheckResult& result) {
       if (values[host].empty() || values[host] == usual) continue;
       result.add(*machine.hosts[host].host,
                  {feature.severity,
-                  fmt::format("{}: {} on this host, but {} on {}", feature.what, values[host],
-                              usual, plural(count, "other host")),
+                  fmt::format("hosts differ in {}: {} on this host, but {} on {}", feature.what,
+                              values[host], usual, plural(count, "other host")),
                   "a synchronous job runs at the pace of its slowest host",
                   "leave the host out of the job, or make it like the others"});
     }

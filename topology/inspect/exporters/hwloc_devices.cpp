@@ -111,7 +111,7 @@ class Arranger {
     std::vector<std::string> moved;
     for (const Wish& wish : wishes_)
       if (!layout_.is_true(wish.slot->place, wish.numa, wish.package)) moved.push_back(wish.id);
-    say("NUMA node or package of", moved);
+    say("the NUMA node or package of", moved);
     say("the bus id of", without_address_);
     say("the PCI path of", without_path_);
     return std::move(devices_);

@@ -42,8 +42,8 @@ class HwlocLayout {
   // Error(unsupported) when the host has more parts than this exporter supports.
   HwlocLayout(const TopologyHost& host, const Topology& devices);
 
-  const std::vector<LayoutPart>& parts() const { return parts_; }  // the first part is the machine
-  const std::vector<int>& numas() const { return numas_; }  // numbers of NUMA nodes, ascending
+  const std::vector<LayoutPart>& parts() const { return parts_; }  // part 0 is the machine
+  const std::vector<int>& numas() const { return numas_; }         // sorted numbers of NUMA nodes
   int cores() const { return cores_; }
   // The hardware threads of a core are [first_thread(core), first_thread(core + 1)).
   int first_thread(int core) const;
@@ -67,7 +67,7 @@ class HwlocLayout {
 
   std::vector<LayoutPart> parts_;
   std::vector<int> numas_, packages_;
-  std::vector<std::size_t> homes_;  // package of each NUMA node, if packages contain NUMA nodes
+  std::vector<std::size_t> homes_;  // package of each NUMA node; empty if nodes contain packages
   int cores_ = 0, threads_ = 0;
 };
 
@@ -90,12 +90,12 @@ struct GpuName {
 // hwloc's names for the GPUs of a driver.
 struct DriverNames {
   std::string_view device;   // beginning of the name of the OS device
-  std::string_view subtype;  // attribute of the OS device in the XML
+  std::string_view subtype;  // attribute `subtype` of the OS device in the XML
   std::string_view uuid;     // name of the <info> that has the UUID
 };
 const DriverNames& names_of(GpuDriver driver);
 
-// The OS device of an adapter with its ports.
+// The OS device of a network adapter, with the ports of the adapter.
 struct AdapterEntry {
   std::string name;
   std::vector<const TopologyNic*> ports;
@@ -107,13 +107,13 @@ struct PciSlot {
   bool has_address = false;
   std::string root = {};  // host bridge, such as "pci0000:17"; "" when the PCI path is unknown
   std::vector<topology_sources::HwlocPciDevice> bridges = {};
-  std::size_t place = 0;  // position in HwlocLayout::parts()
+  std::size_t place = 0;  // the slot's position in HwlocLayout::parts()
   std::vector<const TopologyGpu*> gpus = {};
   std::vector<AdapterEntry> adapters = {};
 };
 
 struct HwlocDevices {
-  std::vector<std::unique_ptr<PciSlot>> slots;  // sorted by bus id; slots without one come last
+  std::vector<std::unique_ptr<PciSlot>> slots;  // sorted by bus id; unknown bus ids come last
   std::map<std::string, GpuName> gpus;          // name of each GPU's OS device, by TopologyGpu::id
 };
 

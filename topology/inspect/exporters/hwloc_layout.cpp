@@ -173,7 +173,7 @@ std::size_t HwlocLayout::place(int numa, int package) const {
 
 bool HwlocLayout::is_true(std::size_t place, int numa, int package) const {
   const auto within = [&](std::optional<std::size_t> other, int number) {
-    if (number < 0) return true;  // a device with an unknown number fits any part
+    if (number < 0) return true;  // an unknown NUMA node or package fits any part
     return other && parts_[*other].holds(parts_[place]);
   };
   return within(find(numa, -1), numa) && within(find(-1, package), package);

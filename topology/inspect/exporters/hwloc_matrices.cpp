@@ -18,8 +18,8 @@ constexpr double least_mbyte_s = 1;
 constexpr double most_mbyte_s = 1e12;
 constexpr std::size_t values_per_line = 10;
 
-// Prints the words as elements of several values each, like libhwloc. The attribute `length` must
-// be exact for libhwloc's built-in parser.
+// Prints the words in XML elements that hold several words each, like libhwloc. The attribute
+// `length` must be exact for libhwloc's built-in parser.
 void print_lines(std::string_view tag, const std::vector<std::string>& words, std::string& text) {
   for (std::size_t i = 0; i < words.size(); i += values_per_line) {
     std::string line;
@@ -137,7 +137,8 @@ void HwlocMatrices::add_nvlinks(const HwlocDevices& devices) {
       if (!switch_names_.contains(*end) && ends.insert(*end).second) matrix.ends.push_back(*end);
   for (const HwlocSwitch& device : switches_) matrix.ends.push_back(device.name);
   if (matrix.ends.size() > topology_sources::most_hwloc_ends) {
-    lost_.push_back(fmt::format("the links between {} GPUs and switches", matrix.ends.size()));
+    lost_.push_back(fmt::format("the links between {} GPUs and switches, which are too many",
+                                matrix.ends.size()));
     return;
   }
   matrices_.push_back(std::move(matrix));

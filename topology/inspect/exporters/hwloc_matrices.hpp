@@ -55,7 +55,7 @@ class HwlocMatrices {
   std::vector<std::string>& lost_;
   std::string host_;
   std::set<std::string> gpus_, packages_, switch_names_;
-  std::vector<std::string> ordered_gpus_;  // the GPUs in the order of the file
+  std::vector<std::string> ordered_gpus_;  // the GPUs in the order of the exported file
   std::map<Pair, double> nvlink_, xgmi_;
   std::size_t without_rate_ = 0;
   std::vector<HwlocSwitch> switches_;

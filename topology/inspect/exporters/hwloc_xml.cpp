@@ -148,7 +148,7 @@ class Writer {
   // files of some cloud providers, a root complex has devices near several parts; the root complex
   // is then written at each of these parts.
   void write_devices(std::size_t place) {
-    std::map<std::string, Slots> below;  // devices of each root complex
+    std::map<std::string, Slots> below;  // devices below each root complex
     for (const auto& slot : devices_.slots)
       if (!slot->root.empty() && slot->place == place) below[slot->root].push_back(slot.get());
     for (const auto& [root, slots] : below) {

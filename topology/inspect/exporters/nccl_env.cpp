@@ -99,7 +99,7 @@ class HostLines {
     if (nic.rate_gbit_s && usual.rate_gbit_s && *nic.rate_gbit_s < *usual.rate_gbit_s)
       return fmt::format("{:g} instead of {:g} Gbit/s", *nic.rate_gbit_s, *usual.rate_gbit_s);
     if (nearest_.empty()) return "";
-    return nearest_.contains(nic.id) ? "left over after an even distribution to the GPUs"
+    return nearest_.contains(nic.id) ? "left over when the GPUs share the NICs evenly"
                                      : "nearest to no GPU";
   }
 
@@ -107,7 +107,7 @@ class HostLines {
     constexpr std::string_view name = "NCCL_IB_HCA";
     const bool wrong = has_finding("nccl_ib_hca");
     if (used_.empty()) {
-      if (wrong) unset(name, "it does not fit this machine");
+      if (wrong) unset(name, "the value does not fit this machine");
       return;
     }
     std::vector<std::string> spare, used;
@@ -115,8 +115,8 @@ class HostLines {
     for (const TopologyNic* nic : spare_) {
       const std::string why = why_spare(*nic);
       must = must || !why.empty();
-      spare.push_back(
-          fmt::format("{} ({})", nic->name, why.empty() ? "no source shows the path to it" : why));
+      spare.push_back(fmt::format("{} ({})", nic->name,
+                                  why.empty() ? "no source shows the path to this NIC" : why));
     }
     if (!must) return;
     std::string reason;
@@ -141,7 +141,7 @@ class HostLines {
       if (nic->layer == "ethernet") indices.insert(get_fact(nic->facts, fact::gid_roce_v2));
     const std::string_view set = setting(name).value;
     const bool is_set = !set.empty() && set != "-1";
-    if (indices.size() > 1 && is_set) unset(name, "no single index fits all NICs");
+    if (indices.size() > 1 && is_set) unset(name, "no single GID index fits all NICs");
     if (indices.size() != 1 || !doctor::number_of(*indices.begin())) return;
     const std::string_view index = *indices.begin();
     if (is_set && set != index)
@@ -158,7 +158,7 @@ class HostLines {
     std::set<std::string_view> of_rdma;
     for (const TopologyNic* nic : used_) of_rdma.insert(get_fact(nic->facts, fact::netdev));
     std::vector<std::string> physical;
-    std::vector<std::string> made_up;  // interfaces of containers and tunnels
+    std::vector<std::string> made_up;  // names of virtual interfaces: containers, tunnels
     bool has_ib = false;
     each_word(get_fact(view_.host->facts, fact::net_interfaces), " ,", [&](std::string_view word) {
       if (starts_with_any(word, {"docker", "lo", "virbr"}) || of_rdma.contains(word)) return;
@@ -171,7 +171,7 @@ class HostLines {
     });
     const bool wrong = has_finding("nccl_socket_ifname");
     if (physical.size() != 1 || !doctor::is_plain(physical.front())) {
-      if (wrong) unset(name, "it names interfaces that this host does not have");
+      if (wrong) unset(name, "the value names interfaces that this host does not have");
     } else if (wrong) {
       add(name, "=" + physical.front(),
           fmt::format("the only physical interface, unlike the present value {} ({})",

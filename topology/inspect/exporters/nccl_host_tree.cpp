@@ -17,7 +17,7 @@ using topology_sources::normal_busid;
 
 constexpr std::size_t most_bridges = 40;  // largest number of bridges above one device
 
-// Returns the bridges of a PCI path, outermost first; empty when the path is malformed.
+// Returns the bridges of a PCI path, outermost first; empty when an element is not an address.
 std::vector<std::string> bridges_of(std::string_view pci_path) {
   std::vector<std::string> bridges;
   for (const std::string_view part : words_of(pci_path, "/")) {

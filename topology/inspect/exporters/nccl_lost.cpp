@@ -28,7 +28,7 @@ struct LinkSum {
   int count = 0;
   double gbyte_s = 0;
   bool has_rate = true;
-  bool is_shared = false;  // one end is a switch that belongs to no host
+  bool is_shared = false;  // true if one end is a switch that belongs to no host
 };
 
 // Adds up the links of a topology by ends and type. An end has the same name in the original and in
@@ -188,7 +188,7 @@ class Loss {
     for (const auto& [key, sum] : before.sums()) {
       const auto found = after.sums().find(key);
       const bool is_lost = found == after.sums().end() || found->second.count < sum.count;
-      count("the end at a shared switch", "link", is_lost && sum.is_shared);
+      count("the shared switch at one end", "link", is_lost && sum.is_shared);
       count(all, "link", is_lost && !sum.is_shared);
       if (is_lost || !sum.has_rate) continue;
       const double again = found->second.has_rate ? found->second.gbyte_s : 0;

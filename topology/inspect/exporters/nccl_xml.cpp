@@ -180,8 +180,8 @@ class Writer {
                             pugi::parse_default | pugi::parse_comments, pugi::encoding_utf8);
       const auto elements = nccl::hosts_of(document_.document_element());
       for (std::size_t i = 0; i < elements.size(); ++i)
-        // The paths of devices that the file lacks come from another source and have the kernel's
-        // form.
+        // The PCI paths of devices that the file lacks come from another source and have the
+        // kernel's form.
         add_tree(*hosts_.at(original.hosts[i]), elements[i], nccl::Ways::kernel);
       for (Part& part : parts_) note_stated(part);
       original_ = &original;

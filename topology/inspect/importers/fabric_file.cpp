@@ -175,9 +175,9 @@ struct FabricNode {
 
 // A NIC port with a cable, and the switch at the other end of the cable.
 struct FabricPort {
-  FabricNode node;  // node of the adapter
+  FabricNode node;  // the adapter, which is a node of the fabric
   int port = 1;
-  std::string_view leaf;   // id of the switch
+  std::string_view leaf;   // id of the leaf switch
   std::size_t offset = 0;  // byte offset of the line in the file
 };
 

@@ -57,8 +57,8 @@ class XmlReader {
  private:
   struct Place {
     CpuSet cpus;
-    // Position of `cpus` in HwlocMachine::localities; empty until a device near these threads is
-    // read.
+    // Position of `cpus` in HwlocMachine::localities. Empty until the importer reads a device near
+    // these hardware threads.
     std::optional<std::size_t> number = {};
   };
 
@@ -207,8 +207,8 @@ class XmlReader {
   }
 
   HwlocOsKind kind_of(pugi::xml_node object) const {
-    constexpr long long network = 2, openfabrics = 3;  // values of osdev_type in versions 1 and 2
-    // In version 3, osdev_type is a set of bits.
+    constexpr long long network = 2, openfabrics = 3;  // values of osdev_type in hwloc XML 1 and 2
+    // In version 3 of hwloc's XML, osdev_type is a set of bits.
     constexpr long long network_bit = 1 << 4, openfabrics_bit = 1 << 5;
     const long long type = XmlDocument::integer(object, "osdev_type").value_or(-1);
     if (type < 0) return HwlocOsKind::other;
@@ -278,14 +278,15 @@ class XmlReader {
     if (type != "OSDev" && type != "PCIDev" && type != "Package") return {};
     const auto found = ends_.find({type, static_cast<long long>(*number)});
     if (found == ends_.end())
-      document_.fail(child,
-                     fmt::format("the matrix names {} {}, which does not exist", type, *number));
+      document_.fail(
+          child, fmt::format("the matrix refers to the object {} {}, which does not exist", type,
+                             *number));
     return found->second;
   }
 
   const XmlDocument& document_;
   HwlocMachine machine_;
-  // Objects by their type and hwloc's gp_index.
+  // Maps the type and gp_index of hwloc objects to the objects.
   std::map<std::pair<std::string, long long>, HwlocEnd> ends_;
   bool is_version_3_ = false;
 };

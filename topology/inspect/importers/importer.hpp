@@ -20,11 +20,11 @@ struct Importer {
   Topology (*read)(std::string_view text, std::string_view origin);
 };
 
-extern const Importer json;             // reads atoll's own JSON form
-extern const Importer hwloc_xml;        // reads hwloc's XML, versions 1 to 3
-extern const Importer nccl_xml;         // reads topology files of NCCL and RCCL
-extern const Importer nvidia_smi_xml;   // reads nvidia-smi -q -x
-extern const Importer nvidia_smi_topo;  // reads nvidia-smi topo -m
+extern const Importer json;             // importer of atoll's own JSON form
+extern const Importer hwloc_xml;        // importer of hwloc's XML, versions 1 to 3
+extern const Importer nccl_xml;         // importer of topology files of NCCL and RCCL
+extern const Importer nvidia_smi_xml;   // importer of the output of nvidia-smi -q -x
+extern const Importer nvidia_smi_topo;  // importer of the output of nvidia-smi topo -m
 
 // Returns a host name made from a file name: "node7" for "dumps/node7.xml".
 std::string host_of(std::string_view origin);

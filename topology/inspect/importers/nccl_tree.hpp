@@ -63,7 +63,7 @@ std::string short_busid(std::string_view busid);
 // True for printable ASCII text that is not too long for NCCL.
 bool is_plain(std::string_view text);
 
-// What an <nvlink> or <xgmi> element of a GPU leads to.
+// The kind of end that an <nvlink> or <xgmi> element of a GPU leads to.
 enum class LinkEnd {
   itself,  // the GPU itself: a mistake in some templates, which is ignored
   gpu,     // another GPU of this host, which the file describes
@@ -74,7 +74,7 @@ enum class LinkEnd {
   own_switch      // switch of this host
 };
 LinkEnd link_end(pugi::xml_node link, const PciElements& elements);
-bool is_link(pugi::xml_node element);  // True for <nvlink> and <xgmi>
+bool is_link(pugi::xml_node element);  // True for the elements <nvlink> and <xgmi>.
 // Returns "nvlink" or "xgmi".
 std::string_view type_of_link(pugi::xml_node link);
 
@@ -112,7 +112,7 @@ struct Rereading {
   const Topology& topology;
   const Topology& again;
   std::vector<std::string> hosts;  // for each host of `again`, its id in `topology`
-  bool from_document = false;      // the export extends the file that `topology` came from
+  bool from_document = false;      // true if the export extends the file that `topology` came from
 };
 // Returns one line for each kind of information that is in `topology` but not in `again`.
 std::vector<std::string> find_lost(const Rereading& rereading);

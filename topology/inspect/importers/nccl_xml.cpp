@@ -35,12 +35,12 @@ namespace {
 
 using nccl::LinkEnd;
 
-constexpr std::size_t most_devices = 65'536;  // limit for hosts, for GPUs and for NICs
+constexpr std::size_t most_devices = 65'536;  // maximum number of hosts, of GPUs and of NICs
 constexpr long long most_numa_nodes = 65'536;
 constexpr long long most_index = 1'000'000;
 constexpr std::string_view bad_count = "the number of links is not between 1 and 1024";
 
-// The links of one GPU to switches.
+// The numbers of links from one GPU to switches.
 struct SwitchLinks {
   std::string gpu;
   std::string type;
@@ -60,8 +60,11 @@ class HostReader {
     for (const pugi::xml_node cpu : elements.cpus) {
       numa_ = nccl::integer_in(cpu, "numaid", {0, most_numa_nodes}).value_or(-1);
       if (numa_ >= 0) numa_nodes_.insert(numa_);
-      // A mask such as "0000ffff,000000ff" has the form of a CpuSet.
-      threads_ |= CpuSet::parse(cpu.attribute("affinity").value()).value_or(CpuSet());
+      // A CPU mask such as "0000ffff,000000ff" has a form that CpuSet can parse. A malformed mask
+      // adds nothing.
+      const std::string_view mask = cpu.attribute("affinity").value();
+      if (mask.find_first_not_of("0123456789abcdefABCDEF,") == std::string_view::npos)
+        threads_ |= CpuSet::parse(mask).value_or(CpuSet());
       for (const pugi::xml_node child : cpu.children()) {
         if (std::string_view(child.name()) == "pci") add_pci(child);
         if (std::string_view(child.name()) == "nic") add_nets(child, pugi::xml_node());
@@ -79,7 +82,7 @@ class HostReader {
   struct Found {
     TopologyGpu gpu;
     pugi::xml_node pci;
-    bool says_links = false;  // the <gpu> shows links, or proves that the GPU has none
+    bool says_links = false;  // true if the <gpu> shows links, or proves that the GPU has none
     bool is_linked = false;
   };
   struct Net {

@@ -45,7 +45,7 @@ constexpr std::size_t longest_line = std::size_t{64} << 10;
 constexpr std::size_t longest_name = 64;
 constexpr std::string_view name_bytes =
     "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-.:";
-constexpr std::size_t most_devices = 1024;  // most devices in a matrix: each pair has a path
+constexpr std::size_t most_devices = 1024;  // limit for devices in a matrix: each pair has a path
 constexpr int most_cpus = 16'384;
 constexpr int most_nodes = 1'024;  // largest number of NUMA nodes
 constexpr int highest_gpu = 65'535;
@@ -441,7 +441,7 @@ class MatrixReader {
   std::string origin_, host_;
   Header header_;
   std::map<std::string_view, std::size_t> columns_;
-  std::vector<std::size_t> gpus_;  // columns of the matrix that are GPUs
+  std::vector<std::size_t> gpus_;  // columns of the matrix that belong to GPUs
   std::vector<Cell> cells_;        // cells of all rows, in row-major order
   std::bitset<most_cpus> cpus_;    // CPUs that are near at least one device
   std::vector<std::vector<int>> near_nodes_;

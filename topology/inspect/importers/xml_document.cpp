@@ -11,7 +11,7 @@ namespace {
 constexpr std::size_t most_nodes = 2'000'000;
 constexpr int most_depth = 64;
 
-// Stops the traversal of a document at the first element beyond the limits.
+// Stops the traversal of an XML document at the first element that exceeds a limit.
 struct Limits : pugi::xml_tree_walker {
   std::size_t nodes = 0;
   pugi::xml_node last;
@@ -40,7 +40,8 @@ XmlDocument::XmlDocument(std::string_view text, std::string_view origin) : origi
   if (!result)
     fail_at(origin_, static_cast<std::size_t>(std::max<std::ptrdiff_t>(0, result.offset)),
             fmt::format("invalid XML: {}", result.description()));
-  // traverse() does not recurse. After this check, readers of the document can safely recurse.
+  // pugixml's traverse() does not recurse, so it can check any depth. After this check, readers of
+  // the document can safely recurse.
   Limits limits;
   if (document_.traverse(limits)) return;
   if (limits.nodes > most_nodes)

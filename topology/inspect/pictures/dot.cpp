@@ -19,8 +19,8 @@ constexpr double heading_font = 13, problem_font = 10;
 constexpr double track_pitch = 13;
 constexpr double row_gap = 24;
 constexpr double summary_width = 330, summary_height = 4 * line_height;
-constexpr double widest_row = 1400;     // a wider row of groups is split in two; width in points
-constexpr double widest_problem = 800;  // findings widen the picture to at most this width
+constexpr double widest_row = 1400;     // width in points above which a row of hosts is split
+constexpr double widest_problem = 800;  // width in points up to which findings widen the picture
 
 // Colours of the tracks. Colour-blind readers can distinguish them, and none looks like the colour
 // of an error or a warning.
@@ -55,8 +55,8 @@ double row_height(const Row& row) {
   return height;
 }
 
-// Computes the drops of a row with its upper left corner at `at`. Drops of NICs are computed first,
-// because only the drops of summaries can move sideways.
+// Computes the drops (lines to tracks) of a row with its upper left corner at `at`. Drops of NICs
+// are computed first, because only the drops of summaries can move sideways.
 class Drops {
  public:
   Drops(const Row& row, Point at, bool is_mirrored, const std::vector<Drop>& others)
@@ -115,8 +115,8 @@ class Drops {
     }
   }
 
-  // Adds the drops of a summary. Each drop is moved sideways until it does not overlap another
-  // drop, at most four times.
+  // Adds the drops (lines to tracks) of a summary. Each drop is moved sideways, at most four times,
+  // until it does not overlap another drop.
   void add_summary(const Summary& summary, const Rect& place, double y) {
     const double step = place.width / (static_cast<double>(summary.tracks.size()) + 1);
     for (std::size_t i = 0; i < summary.tracks.size(); ++i) {
@@ -184,9 +184,9 @@ class Painter {
     width_ = left_ + width + margin;
   }
 
-  // Returns the left edge of a row. If the picture has at most two blocks, they are aligned on the
-  // left, so that equal blocks are above each other. Other rows are centred, and shifted if that
-  // separates overlapping drops of different tracks.
+  // Returns the left edge of a row. If the picture has at most two blocks (groups or summaries),
+  // they are aligned on the left, so that equal blocks are above each other. Other rows are
+  // centred, and shifted if that separates overlapping drops (lines to tracks) of different tracks.
   double begin_of(const Row& row, double y, bool is_mirrored) const {
     if (rows_[0].size() + rows_[1].size() <= 2) return left_;
     const double middle = left_ + (width_ - margin - left_ - row_width(row)) / 2;
@@ -208,7 +208,8 @@ class Painter {
     const std::vector<Drop> drops = Drops(row, {x, y}, is_mirrored, drops_).drops();
     drops_.insert(drops_.end(), drops.begin(), drops.end());
     for (const Block& block : row) {
-      // Blocks of different height are aligned on the side that faces the rails.
+      // Blocks (groups or summaries) of different height are aligned on the side that faces the
+      // rails.
       const double top = is_mirrored ? y : y + height - block.height();
       if (block.group != nullptr) {
         paint_group(*block.group, {x, top}, is_mirrored);

@@ -73,7 +73,7 @@ class Canvas {
   // positive, the area of this height below the origin is drawn upside down.
   void move_to(Point origin, double mirrored_height = 0);
 
-  // Begins a frame around all elements until close(). `name` must be unique.
+  // Begins a frame around all elements that are drawn until close(). `name` must be unique.
   void open(std::string_view name, const Rect& place, const Look& look, std::string_view tooltip);
   void close() { body_ += "}\n"; }
 

@@ -162,8 +162,8 @@ std::map<std::size_t, Use> uses_of(const Parts& parts, const HostBox& box) {
   return uses;
 }
 
-// Limits the number of NICs in a stack. NICs with findings are moved to the front, so that they are
-// always drawn.
+// Limits the number of NIC boxes in a stack. NICs with findings are moved to the front, so that
+// they are always drawn.
 void shorten(NicStack& stack) {
   if (stack.nics.size() <= most_in_stack) return;
   std::ranges::stable_sort(stack.nics, std::ranges::greater(), &NicBox::mark);
@@ -174,7 +174,7 @@ void shorten(NicStack& stack) {
 void add_stacks(const Parts& parts, const HostParts& host, HostBox& box) {
   const Topology& topology = parts.topology;
   const std::map<std::size_t, Use> uses = uses_of(parts, box);
-  // Position of the stack for each pair of users and near GPUs.
+  // Position of the NIC stack for each pair (GPUs that use its NICs, GPUs nearest to its NICs).
   std::map<std::pair<Gpus, Gpus>, std::size_t> stack_of;
   NicStack others;
   for (const std::size_t position : host.nics) {

@@ -34,8 +34,8 @@ double island_width(const IslandBox& island) {
   return std::max(island.has_frame ? least_island_width : 0, gpus + 2 * pad);
 }
 
-// Returns one bar for each sequence of neighbouring GPUs on the same processor. Returns no bar if
-// all GPUs are on one processor.
+// Returns the bars that show processors: one bar for each sequence of neighbouring GPUs on the same
+// processor, and no bar if all GPUs are on one processor.
 std::vector<Bar> package_bars(const std::vector<GpuBox>& gpus, double y) {
   std::vector<Bar> bars;
   for (std::size_t i = 0; i < gpus.size(); ++i) {
@@ -74,7 +74,7 @@ std::vector<double> stack_middles(const HostBox& host) {
   for (std::size_t k = 0; k < order.size(); ++k)
     middles[order[k]] = std::max(wanted[order[k]],
                                  k == 0 ? pad + nic_width / 2 : middles[order[k - 1]] + nic_pitch);
-  // Stacks that were pushed to the right move back as far as there is room.
+  // NIC stacks that were pushed to the right move back to the left as far as there is room.
   for (std::size_t k = order.size(); k-- > 0;) {
     const double limit = k + 1 < order.size() ? middles[order[k + 1]] - nic_pitch
                          : gpus.empty()       ? middles[order[k]]

@@ -12,11 +12,11 @@ inline constexpr double line_height = 14;
 inline constexpr double pad = 10;         // distance between a frame and its content in points
 inline constexpr double title_top = 6;    // distance between the frame of a host and its title
 inline constexpr double gap = 14;         // distance between frames in points
-inline constexpr double arc_height = 15;  // an arc over n GPUs is n times this high, in points
+inline constexpr double arc_height = 15;  // height in points of an arc, for each GPU that it spans
 
-// Computes the positions of everything in a group. The positions of parts of a host are relative to
-// the upper left corner of the host. The positions of hosts, summaries and the surrounding island
-// are relative to the group.
+// Computes the positions of everything in a group: one host, or an island that spans hosts. The
+// positions of parts of a host are relative to the upper left corner of the host. The positions of
+// hosts, summaries and the surrounding island are relative to the group.
 void place(Group& group);
 
 std::string_view colour_of(Severity mark, std::string_view otherwise);

@@ -25,15 +25,15 @@ constexpr std::size_t most_tracks = 16;
 constexpr std::size_t most_problems = 8;
 
 struct Candidate {
-  std::string name, last_name;        // names of the first and the last host of the candidate
-  std::vector<std::size_t> likeness;  // equal for candidates that look the same
+  std::string name, last_name;        // names of the first and the last host
+  std::vector<std::size_t> likeness;  // equal for hosts or islands that look alike
   Severity mark = Severity::info;
   std::size_t hosts = 1;
 };
 
 struct Told {
   std::vector<std::string> parts;
-  std::optional<std::size_t> like;  // position of the drawn candidate that looks the same
+  std::optional<std::size_t> like;  // position of the drawn host or island that looks alike
 };
 
 struct Choice {
@@ -41,7 +41,7 @@ struct Choice {
   std::vector<Told> told;
 };
 
-using Kind = std::vector<std::size_t>;  // positions of candidates that look alike
+using Kind = std::vector<std::size_t>;  // positions of hosts or islands that look alike
 
 std::vector<Kind> kinds_of(const std::vector<Candidate>& candidates) {
   std::map<std::vector<std::size_t>, std::size_t> kind_of;
@@ -157,7 +157,7 @@ Severity worst_mark(const HostBox& host) {
 // Returns the data that is needed to choose the groups to draw. The boxes of all hosts are not
 // kept, because they would need much memory.
 std::vector<Candidate> candidates_of(const Parts& parts) {
-  std::unordered_map<std::string, std::size_t> numbers;  // number of each different appearance
+  std::unordered_map<std::string, std::size_t> numbers;  // maps the look of a host to a number
   std::vector<Candidate> candidates;
   for (const HostParts& host : parts.hosts) {
     HostBox box = make_host(parts, host);

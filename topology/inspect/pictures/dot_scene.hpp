@@ -27,7 +27,7 @@ struct GpuBox {
 };
 
 struct NicBox {
-  std::string id, name, note;  // such as name "mlx5_0" and note "400G IB"
+  std::string id, name, note;  // name, such as "mlx5_0"; note, such as "400G IB"
   std::string tooltip;
   Severity mark = Severity::info;
   bool is_active = true;
@@ -40,9 +40,9 @@ struct NicStack {
   // GPUs that send through the stack, as positions in HostBox::gpus.
   std::vector<std::size_t> users = {};
   std::vector<std::size_t> near = {};  // GPUs that would send through the NICs if these were active
-  std::vector<std::size_t> tracks = {};  // connected lines, as positions in Scene::tracks
+  std::vector<std::size_t> tracks = {};  // positions in Scene::tracks of the connected lines
   std::string more = {};                 // text about NICs that are not drawn: "and 3 more"
-  Rect last = {};  // area of the lowest row, which shows the last NIC or `more`
+  Rect last = {};                        // area of the stack's lowest row: its last NIC, or `more`
 };
 
 // Direct links between two GPUs.
@@ -76,7 +76,7 @@ struct IslandBox {
   std::vector<Stub> stubs;
   Rect frame, text;
   std::vector<std::string> lines;  // title, wrapped to the width of the frame
-  std::optional<Bar> bar;          // bar that represents the switches
+  std::optional<Bar> bar;          // bar that is drawn for the switches
 };
 
 struct HostBox {

@@ -28,7 +28,7 @@ inline std::string paint(Colour colour, Ink ink, std::string_view text) {
 }
 
 inline Ink ink_of(Severity severity) {
-  constexpr std::array inks{Ink::blue, Ink::yellow, Ink::red};  // for info, warning and error
+  constexpr std::array inks{Ink::blue, Ink::yellow, Ink::red};  // for info, warning, error
   return inks[static_cast<std::size_t>(severity)];
 }
 

@@ -77,7 +77,8 @@ std::size_t count(const Diagnosis& diagnosis, CheckStatus status) {
   return static_cast<std::size_t>(std::ranges::count(diagnosis.checks, status, &Check::status));
 }
 
-// Lists the checks that could not run by reason. Checks that lack one fact each share a line.
+// Lists the checks that could not run, grouped by reason. Checks that each lack a single fact share
+// one line.
 void append_not_checked(std::string& text, const Diagnosis& diagnosis, Colour colour) {
   constexpr std::string_view missing = "no source provides ";
   constexpr std::size_t indent = 6, width = 92;
@@ -87,7 +88,8 @@ void append_not_checked(std::string& text, const Diagnosis& diagnosis, Colour co
     const bool is_missing =
         check.reason.starts_with(missing) && check.reason.find(';') == std::string::npos;
     const std::string what = is_missing ? check.reason.substr(missing.size()) : "";
-    const std::string reason = is_missing ? "no source provides the facts" : check.reason;
+    const std::string reason =
+        is_missing ? "no source provides the facts that a check needs" : check.reason;
     by_reason[printable(reason)].push_back(
         what.empty() || what == check.id ? check.id : fmt::format("{} ({})", check.id, what));
   }

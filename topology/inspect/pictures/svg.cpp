@@ -107,7 +107,7 @@ int run_dot(const MemoryFile& input, const MemoryFile& output, const MemoryFile&
       throw Error(ErrorCode::unsupported,
                   fmt::format("the picture is larger than {} MiB", most_output >> 20));
     if (has_ended) return status;
-    if (is_late) fail("it did not finish in time", ETIMEDOUT);
+    if (is_late) fail("dot did not finish in time", ETIMEDOUT);
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
 }

@@ -199,7 +199,8 @@ class Tree {
     const std::size_t shown = std::min(all_.islands.size(), most_islands);
     for (std::size_t i = 0; i < shown; ++i)
       text_ += fmt::format("  {}: {}\n", i, island_line(all_.islands[i]));
-    // Maps the size of unlisted islands to the number of islands of this size.
+    // For islands that are not listed one by one, maps a size to the number of islands of this
+    // size.
     std::map<std::size_t, std::size_t, std::greater<>> rest;
     for (std::size_t i = shown; i < all_.islands.size(); ++i) ++rest[all_.islands[i].gpus.size()];
     for (const auto& [size, number] : rest)

@@ -152,7 +152,7 @@ class ViewMerger {
     return is_of_host ? host_ + rest : id;
   }
 
-  // The value of a member in one view.
+  // The value that one view (one source's description) gives for a member.
   struct Claim {
     std::size_t view = 0;
     std::string text;
@@ -243,7 +243,7 @@ class ViewMerger {
     merged_.hosts.push_back(std::move(host));
   }
 
-  // Settles the members that GPUs and NICs have in common, and all facts of the device.
+  // Merges the members that GPUs and NICs have in common, and all facts of the device.
   template <class Device>
   Device settle_device(const DeviceGroup<Device>& group) {
     Device device;

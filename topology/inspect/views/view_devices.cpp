@@ -189,8 +189,8 @@ class DeviceMatcher {
     left.clear();
   }
 
-  // Tries several keys, because both ports of an adapter may have the same bus id, and a container
-  // may rename NICs.
+  // Tries several keys to match NICs, because both ports of an adapter may have the same bus id,
+  // and a container may rename NICs.
   void match_nics() {
     Groups<TopologyNic>& groups = matched_.nics;
     Sights<TopologyNic> left = sights_of(views_[view_].nics);

@@ -85,7 +85,7 @@ class ClusterFinder {
 
  private:
   const std::set<std::string>& gpus_;
-  std::vector<TopologyLink> links_;  // links with graph nodes as ends
+  std::vector<TopologyLink> links_;  // links; their ends are nodes of the graph
   std::map<std::string, std::vector<std::string>> next_;
 };
 

@@ -44,7 +44,7 @@ struct Tile {
 };
 
 // Vectors of accumulators per row. With them, a block occupies 16 of the 32 registers of AVX-512,
-// and 8 of the 16 registers of other instruction sets.
+// and 8 of the 16 of AVX2.
 #if HWY_TARGET <= HWY_AVX3
 inline constexpr std::size_t wide_vectors = 4;
 #else
@@ -133,7 +133,7 @@ struct Sizes {
       positions = positions_of_rows.as<std::int32_t>() + row * seq;
     }
   }
-  // First visible key; it never decreases from query to query.
+  // Returns the first key that a query sees. It never decreases from one query to the next.
   std::size_t first_key(std::size_t query) const {
     const std::size_t in_window = query + 1 > window ? query + 1 - window : 0;
     if (positions == nullptr) return in_window;
@@ -208,7 +208,8 @@ void pack_keys(const Slice<const T>& from, const Sizes& sizes, float* rows, floa
   if (columns != nullptr) transpose(rows, sizes, columns);
 }
 
-// to = scale * from[row][dim_pad], without the padding.
+// Writes scale * from to `to`. The rows of `from` have dim_pad elements, and the padding is
+// dropped.
 template <class T>
 void unpack(const float* from, const Sizes& sizes, std::size_t rows, float scale,
             const Slice<T>& to) {
@@ -277,7 +278,8 @@ void attention_forward_typed(const AttentionForward& args, const AttentionTask& 
   float* out = take(memory, sizes.block * sizes.dim_pad);
   float* scores = take(memory, sizes.block * sizes.seq_pad);
   const std::size_t kv_at = task.row * sizes.seq * kv_width + task.kv_head * sizes.dim;
-  // `values` holds the packed keys until they have been transposed; only then are values packed.
+  // The first call uses `values` as temporary memory to transpose the keys. The second call packs
+  // the values.
   pack_keys<T>({args.k.as<T>() + kv_at, kv_width}, sizes, values, keys);
   pack_keys<T>({args.v.as<T>() + kv_at, kv_width}, sizes, values, nullptr);
   for (std::size_t g = 0; g < sizes.group; ++g) {

@@ -16,7 +16,7 @@
 namespace train::cpu {
 
 struct Range {
-  std::size_t first, last;  // last is exclusive
+  std::size_t first, last;  // from `first` up to, but not including, `last`
 };
 
 // Converts a count, which must not be negative, to size_t.
@@ -37,7 +37,7 @@ void rms_norm_forward(const RmsNormForward& args, Range tokens);
 // Computes dx of the tokens. `partial` (args.width floats) receives their share of dweight, unless
 // it is null.
 void rms_norm_backward(const RmsNormBackward& args, Range tokens, float* partial);
-// Sums `count` consecutive partials, in order, into these columns of dweight.
+// Sums `count` consecutive partial sums, in order, into these columns of dweight.
 void rms_norm_weight(const RmsNormBackward& args, const float* partials, std::size_t count,
                      Range columns);
 
@@ -47,7 +47,9 @@ void cross_entropy(const CrossEntropy& args, Range tokens, double* row_loss);
 // One sequence and one key-value head, with all query heads that share it.
 struct AttentionTask {
   std::size_t row, kv_head;
-  float* scratch;  // as many floats as attention_*_scratch() returns, 64-byte aligned
+  // Memory of attention_forward_scratch() or attention_backward_scratch() floats, aligned to 64
+  // bytes.
+  float* scratch;
 };
 std::size_t attention_forward_scratch(const AttentionShape& shape);
 std::size_t attention_backward_scratch(const AttentionShape& shape);

@@ -84,7 +84,8 @@ class PeakProduct {
     for (std::size_t i = 0; i < descs.size(); ++i) {
       memories_[i] = dnnl::memory(descs[i], engine_);
       auto* bytes = static_cast<std::uint8_t*>(memories_[i].get_data_handle());
-      std::fill_n(bytes, descs[i].get_size(), std::uint8_t{0x3c});  // small numbers in f32 and bf16
+      // A small number in f32 and in bf16.
+      std::fill_n(bytes, descs[i].get_size(), std::uint8_t{0x3c});
     }
   }
 

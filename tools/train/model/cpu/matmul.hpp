@@ -8,8 +8,9 @@
 namespace train::cpu {
 
 enum class Bf16Arithmetic {
-  automatic,  // uses oneDNN's bf16 kernels if the processor has AVX512-BF16, otherwise converts
-  convert     // converts operands to f32: any processor, at f32 speed
+  // Uses oneDNN's bf16 kernels if the processor has AVX512-BF16, and otherwise converts to f32.
+  automatic,
+  convert  // converts operands to f32: any processor, at f32 speed
 };
 
 // Multiplies matrices. run() blocks and computes on `threads` threads, one of which is the caller.

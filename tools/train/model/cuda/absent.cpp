@@ -1,4 +1,4 @@
-// Replaces this folder in builds without CUDA.
+// Defines the functions of the folder cuda for builds without CUDA.
 #include "fail.hpp"
 #include "model/cuda/cuda_ops.hpp"
 

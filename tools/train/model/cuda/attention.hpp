@@ -21,7 +21,7 @@ class Attention {
   Attention(const Attention&) = delete;
   Attention& operator=(const Attention&) = delete;
 
-  // For example 91800 for 9.18.0; 0 if cuDNN is absent.
+  // Version of the loaded cuDNN, for example 91800 for 9.18.0; 0 if cuDNN is absent.
   std::size_t cudnn_version() const noexcept;
 
   // Returns device memory for the work enqueued next.

@@ -65,12 +65,13 @@ void* address(atoll::ConstView view) { return const_cast<void*>(view.data); }
 }  // namespace
 
 struct Attention::Impl {
-  cudnnHandle_t handle = nullptr;             // null if cuDNN is absent
-  bool deterministic;                         // backward sums in a fixed order
-  int capability = 0;                         // compute capability of the GPU: 90 for an H100
-  std::map<Key, std::optional<Plans>> plans;  // nullopt: cuDNN does not support the shape
-  std::set<std::string> told;                 // reasons that were logged
-  std::optional<std::size_t> reserved;        // scratch bytes available to later plans
+  cudnnHandle_t handle = nullptr;  // null if cuDNN is absent
+  bool deterministic;              // backward sums in a fixed order
+  int capability = 0;              // compute capability of the GPU: 90 for an H100
+  // Plans by shape; nullopt if cuDNN does not support the shape.
+  std::map<Key, std::optional<Plans>> plans;
+  std::set<std::string> told;           // reasons that were logged
+  std::optional<std::size_t> reserved;  // scratch bytes available to later plans
 
   explicit Impl(bool deterministic_) : deterministic(deterministic_) {
     try {
@@ -99,7 +100,7 @@ struct Attention::Impl {
       tell(key, reason);
       return std::nullopt;
     }
-    // Backward first: cuDNN usually supports it for fewer shapes.
+    // Plans backward first, because cuDNN usually supports backward for fewer shapes than forward.
     std::optional<Plan> backward = make(key, Direction::backward);
     std::optional<Plan> forward = backward ? make(key, Direction::forward) : std::nullopt;
     if (!forward) return std::nullopt;
@@ -109,7 +110,7 @@ struct Attention::Impl {
   // Returns why cuDNN cannot compute packed rows of the shape `key`; empty if it can.
   std::string objection(const Key& key) const {
     if (key.documents == 0) return "";
-    // Earlier versions assume that parts of backward's workspace are zero (TransformerEngine
+    // cuDNN before 9.18 assumes that parts of the workspace of backward are zero (TransformerEngine
     // #2186).
     constexpr std::size_t oldest = 91800;
     if (version() < oldest) return "packed rows need version 9.18";
@@ -135,8 +136,8 @@ struct Attention::Impl {
     return plan;
   }
 
-  // Limits the workspace to `limit` bytes, apart from the front end's additions. Returns nullopt
-  // with a reason if cuDNN does not support the key.
+  // Makes a plan with a workspace of at most `limit` bytes, not counting the front end's additions.
+  // Returns nullopt and sets `reason` if cuDNN does not support the key's shape.
   std::optional<Plan> build(const Key& key, Direction direction, std::optional<std::size_t> limit,
                             std::string& reason) {
     auto graph = std::make_shared<fe::graph::Graph>();
@@ -182,7 +183,7 @@ struct Attention::Impl {
     return found->second ? &*found->second : nullptr;
   }
 
-  // `pointers` holds the tensors that only backward has.
+  // `pointers` holds the tensors that only the backward pass uses; run() adds all others.
   template <class Args>
   bool run(cudaStream_t stream, const Args& args, Direction direction, Pointers pointers,
            const Scratch& scratch) {
@@ -246,7 +247,7 @@ std::size_t Attention::cudnn_version() const noexcept { return impl_->version();
 
 std::size_t Attention::scratch_bytes(cudaStream_t stream, const AttentionShape& shape,
                                      DType dtype) {
-  impl_->reserved.reset();  // plan without the limit of the previous request
+  impl_->reserved.reset();  // plan without the scratch limit of an earlier request
   const Plans* const plans = impl_->plans_for(stream, shape, dtype);
   if (!plans) return 0;
   impl_->reserved = plans->workspace_bytes();

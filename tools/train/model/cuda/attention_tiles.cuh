@@ -11,7 +11,7 @@ namespace train::cuda::tiles {
 
 constexpr int side = 16;              // threads form a side x side square
 constexpr int passing = 32;           // rows of a streamed tile
-constexpr int met = passing / side;   // streamed rows per thread: tx + 16 j
+constexpr int met = passing / side;   // streamed rows per thread; thread tx has the rows tx + 16 j
 static_assert(side * side == threads);
 
 // Tiles for heads of up to 64 * groups elements. Wide heads use fewer rows, so that everything fits
@@ -22,7 +22,8 @@ struct Tiles {
   static constexpr int columns = 64 * groups;
   static constexpr int stride = columns + 4;  // consecutive rows begin in different banks
   static constexpr int resident = groups <= 2 ? 64 : 32;
-  static constexpr int rows = resident / side;  // rows per thread: ty * rows + i
+  // Rows per thread; thread ty has the rows ty * rows + i.
+  static constexpr int rows = resident / side;
   static constexpr int resident_floats = resident * stride;
   static constexpr int passing_floats = passing * stride;
   static constexpr int weight_floats = resident * (passing + 1);
@@ -39,8 +40,8 @@ __device__ __forceinline__ int ty() { return static_cast<int>(threadIdx.x) / sid
 // One head of one sequence.
 template <class T>
 struct Head {
-  T* first;    // element 0 of token 0
-  int stride;  // elements from one token to the next
+  T* first;    // address of the head's first element in token 0
+  int stride;  // number of elements from one token to the next
   int tokens;
   int width;
   bool packs;  // rows can be read four elements at a time
@@ -164,7 +165,7 @@ struct Shape {
   int seq, heads, kv_heads, width, window;
   bool packs;
   float scale;
-  const std::int32_t* positions;  // null if each row is one document
+  const std::int32_t* positions;  // positions of all tokens; null if each row is one document
   int head_step, query_step;      // strides of lse between heads and between queries
 
   // Returns the shape of a single row, with the positions of that row.
@@ -185,7 +186,7 @@ struct Shape {
     return key <= query && (window == 0 || key > query - window) && query < seq &&
            key >= start(query);
   }
-  // First visible key of a query; it never decreases from query to query.
+  // Returns the first key that a query sees. It never decreases from one query to the next.
   __device__ int first_key(int query) const {
     return window == 0 ? start(query) : max(start(query), query - window + 1);
   }

@@ -49,7 +49,7 @@ struct Running {
   }
 };
 
-// Each thread handles n elements at a time.
+// Computes the loss of each row. A thread handles n elements at a time.
 template <class In, class Out, int n>
 __global__ void __launch_bounds__(threads)
     loss_of_rows(const In* logits, Out* dlogits, const std::int32_t* labels, double* losses,

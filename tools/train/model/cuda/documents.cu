@@ -5,7 +5,7 @@
 namespace train::cuda {
 namespace {
 
-// Elements per token.
+// Numbers of elements that one token has in q, in k, and in the log-sum-exp.
 struct Strides {
   int queries, keys, statistics;
 };
@@ -13,7 +13,8 @@ struct Strides {
 __global__ void __launch_bounds__(threads)
     find_documents(const std::int32_t* positions, int tokens, int documents, Strides strides,
                    DocumentIndex index) {
-  __shared__ int before[threads + 1];  // documents that begin in tokens of earlier threads
+  // Numbers of documents that begin in tokens of earlier threads.
+  __shared__ int before[threads + 1];
   const int each = (tokens + static_cast<int>(threads) - 1) / static_cast<int>(threads);
   const int begin = min(tokens, static_cast<int>(threadIdx.x) * each);
   const int end = min(tokens, begin + each);

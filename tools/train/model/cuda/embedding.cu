@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(threads)
   if (is_bad(id, vocab, static_cast<std::uint64_t>(positions[first]), bad)) return;
   const std::int64_t column = n * static_cast<std::int64_t>(blockIdx.y * blockDim.x + threadIdx.x);
   if (column >= width) return;
-  constexpr int n_of_sums = n < 4 ? n : 4;  // a pack has at most 16 bytes
+  constexpr int n_of_sums = n < 4 ? n : 4;  // a Pack has at most 16 bytes, which are 4 floats
   using Sums = Pack<float, n_of_sums>;
   Sums sums[n / n_of_sums] = {};
   auto* const to = reinterpret_cast<Sums*>(dtable + id * width + column);

@@ -24,7 +24,8 @@ std::int64_t norm_width_limit(std::int64_t width, atoll::DType dtype, bool align
 bool is_aligned(const RmsNormForward& args);
 bool is_aligned(const RmsNormBackward& args);
 void rms_norm_forward(cudaStream_t stream, const RmsNormForward& args);
-// partials: rms_norm_partials() floats; unused if the weight's gradient is not computed.
+// `partials` must have rms_norm_partials() floats. It is unused if the weight's gradient is not
+// computed.
 void rms_norm_backward(cudaStream_t stream, const RmsNormBackward& args, float* partials);
 std::size_t rms_norm_partials(std::int64_t tokens, std::int64_t width);
 
@@ -33,7 +34,7 @@ void rope(cudaStream_t stream, const Rope& args);
 // Attention in f32 arithmetic, for heads of up to most_head_dim elements.
 inline constexpr std::int64_t most_head_dim = 256;
 void attention_forward(cudaStream_t stream, const AttentionForward& args);
-// scratch: attention_scratch() floats.
+// `scratch` must have attention_scratch() floats.
 void attention_backward(cudaStream_t stream, const AttentionBackward& args, float* scratch);
 std::size_t attention_scratch(const AttentionShape& shape);
 // Shared memory per block that the attention kernels need. sm_80 has enough; sm_86 and sm_89 do
@@ -46,9 +47,11 @@ struct DocumentIndex {
   std::int32_t *lengths, *queries, *keys, *statistics;
 
   static std::size_t bytes(std::int64_t documents);
-  static DocumentIndex in(void* memory, std::int64_t documents);  // needs bytes(documents) bytes
+  // Places the index in `memory`, which must have bytes(documents) bytes.
+  static DocumentIndex in(void* memory, std::int64_t documents);
 };
-// Expects shape.documents documents: surplus documents join the last, missing ones get no tokens.
+// Fills the index for exactly shape.documents documents: surplus documents join the last one, and
+// missing documents get no tokens.
 void document_index(cudaStream_t stream, atoll::ConstView positions, const AttentionShape& shape,
                     const DocumentIndex& index);
 
@@ -58,12 +61,12 @@ void swiglu_backward(cudaStream_t stream, const SwigluBackward& args);
 
 void embedding_forward(cudaStream_t stream, atoll::ConstView tokens, atoll::ConstView table,
                        atoll::View out, std::int64_t width, BadId* bad);
-// scratch: embedding_scratch(number of tokens) bytes.
+// `scratch` must have embedding_scratch(number of tokens) bytes.
 void embedding_backward(cudaStream_t stream, const EmbeddingBackward& args, void* scratch,
                         BadId* bad);
 std::size_t embedding_scratch(std::uint64_t tokens);
 
-// losses: one f64 per row.
+// `losses` receives one f64 for each row.
 void cross_entropy(cudaStream_t stream, const CrossEntropy& args, double* losses, BadId* bad);
 
 }  // namespace train::cuda

@@ -21,8 +21,8 @@ Library::Library(std::string name, std::string_view needed_for)
 void* Library::address(const char* symbol) const {
   void* const found = ::dlsym(handle_, symbol);
   if (found != nullptr) return found;
-  fail(ErrorCode::not_found, "{} has no {}: install the version that this build expects", name_,
-       symbol);
+  fail(ErrorCode::not_found, "{} has no function {}: install the version that this build expects",
+       name_, symbol);
 }
 
 }  // namespace train::cuda

@@ -108,13 +108,13 @@ class PeakProduct {
       device.ops().fill_normal(stream_, values.view(DType::f32), {1, 1, 0, 0.0f, 1.0f});
       device.ops().cast(stream_, operand.view(dtype), values.view(DType::f32));
     }
-    seconds(1);  // warm up
+    seconds(1);
   }
   double operations() const {
     const auto n = static_cast<double>(size_);
     return 2 * n * n * n;
   }
-  // Time of `batch` consecutive products.
+  // Returns the time of `batch` consecutive products in seconds.
   double seconds(int batch) {
     const Product product{size_,
                           size_,
@@ -265,10 +265,11 @@ double matrix_peak_flops(const atoll::Device& device, DType dtype, double second
         once = product.seconds(batch) / batch;
         best = std::max(best, product.operations() / once);
       } while (size == largest && seconds_since(start) < seconds);
-      if (8 * batch * once > seconds) break;  // the next size would take 8 times as long
+      // The next size would take 8 times as long, which exceeds the time limit.
+      if (8 * batch * once > seconds) break;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::out_of_memory || best == 0) throw;
-      break;  // the model leaves too little memory for this size
+      break;  // the memory that the model leaves is too small for this size
     }
   }
   return best;

@@ -15,8 +15,8 @@ namespace train::cuda {
 // reproducible on one GPU model and cuBLAS version.
 class MatMul {
  public:
-  static constexpr std::size_t workspace_bytes = std::size_t{32}
-                                                 << 20;  // NVIDIA recommends 32 MiB for sm_90
+  // Size of the workspace in bytes, as NVIDIA recommends for sm_90.
+  static constexpr std::size_t workspace_bytes = std::size_t{32} << 20;
 
   // Throws Error(not_found) without cuBLASLt.
   static void find_library();

@@ -80,7 +80,7 @@ __device__ __forceinline__ float over_block(float value, float* shared) {
   return __shfl_sync(0xffffffffu, value, 0);
 }
 
-// Up to `held` packs of n elements of one row per thread.
+// The part of a row that one thread keeps in registers: up to `held` packs of n elements.
 template <class T, int n, int held>
 struct Row {
   Pack<T, n> packs[held];
