@@ -173,7 +173,7 @@ void declare_output(CLI::App& app, Options& o, Texts& t) {
   section.add("--expect", t.expect,
               "share of the limit that every row must reach, for example 0.85 for 85 %");
   section.add("-J,--output_file,--json", o.json, "file for the complete report as JSON");
-  section.add("--save", o.save, "file for the measured curve, read by atoll's planner and --tune");
+  section.add("--save", o.save, "file for the measured curve, which --tune reads");
   section.add("--plot", o.plot, "file for an SVG plot of bus bandwidth over size (needs gnuplot)");
 }
 
