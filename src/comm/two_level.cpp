@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "comm/backend_group.hpp"
 #include "core/log.hpp"
 
 namespace atoll_v1::atoll {
