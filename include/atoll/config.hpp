@@ -1,5 +1,5 @@
-// All settings of the library. Each setting has a default, which a file, then an environment variable
-// (ATOLL_*), then a flag of the program can override.
+// All settings of the library. Each setting has a default, which a file, then an environment
+// variable (ATOLL_*), then a flag of the program can override.
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,8 @@
 namespace atoll_v1::atoll {
 
 struct Config {
-  // Identity of this process, for jobs without a launcher. -1 and "" mean that the launcher decides.
+  // Identity of this process, for jobs without a launcher. -1 and "" mean that the launcher
+  // decides.
   int rank = -1;
   int size = -1;
   int local_rank = -1;
@@ -44,9 +45,9 @@ struct Config {
   std::string check;   // "lifetimes" reports races on device memory; "" checks nothing
   std::string log = "info";  // lowest level to log: trace, debug, info, warn, error or off
 
-  // Reads the file named by ATOLL_CONFIG (lines `name = value`, `#` comments), then the environment.
-  // An unknown name gives a warning that suggests the nearest known name. A malformed value throws
-  // Error(invalid_argument) with the name of the variable.
+  // Reads the file named by ATOLL_CONFIG (lines `name = value`, `#` comments), then the
+  // environment. An unknown name gives a warning that suggests the nearest known name. A malformed
+  // value throws Error(invalid_argument) with the name of the variable.
   static Config from_env();
 
   // Sets one entry by its variable ("ATOLL_TIMEOUT") or by its name in a file ("timeout"). Throws

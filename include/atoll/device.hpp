@@ -29,8 +29,8 @@ enum class DeviceKind : std::int32_t {
   virtual_time = 2  // reserved for simulated devices, where a stream is a clock
 };
 
-// Marks a point in the work of a stream; it happens when all work enqueued before it is done. Copies
-// refer to the same point. A default-constructed event has already happened.
+// Marks a point in the work of a stream; it happens when all work enqueued before it is done.
+// Copies refer to the same point. A default-constructed event has already happened.
 class Event {
  public:
   Event() = default;
@@ -50,8 +50,8 @@ class Stamp {
  public:
   Stamp() = default;
   explicit Stamp(std::shared_ptr<const StampBackend> impl) : impl_(std::move(impl)) {}
-  // Nanoseconds of the steady clock. Empty until the stream reaches the point, which a failed stream
-  // may never do, and always empty for a default-constructed Stamp.
+  // Nanoseconds of the steady clock. Empty until the stream reaches the point, which a failed
+  // stream may never do, and always empty for a default-constructed Stamp.
   std::optional<std::int64_t> ns() const;
   explicit operator bool() const noexcept { return impl_ != nullptr; }
 
@@ -81,8 +81,8 @@ struct StreamOptions {
 
 // An ordered queue of work on one device. Every function but synchronize() returns at once.
 //
-// Threads: only one thread at a time may call a Stream, synchronize() included, and a task that runs
-// on the stream counts as a caller. A task must not destroy the stream that runs it.
+// Threads: only one thread at a time may call a Stream, synchronize() included, and a task that
+// runs on the stream counts as a caller. A task must not destroy the stream that runs it.
 //
 // Errors: when work fails, later work on this stream does not run. synchronize(), and waits for
 // later events of this stream, throw the first error. Kernels already launched on a GPU still run.
@@ -127,8 +127,8 @@ class Stream {
   std::string name_;
 };
 
-// Owns a block of memory and frees it when the handle is destroyed. The owner must make sure that no
-// stream still uses the memory then.
+// Owns a block of memory and frees it when the handle is destroyed. The owner must make sure that
+// no stream still uses the memory then.
 class Buffer {
  public:
   Buffer() = default;

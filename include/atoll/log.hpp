@@ -1,5 +1,5 @@
-// The log of the process: one line per message to stderr, with time, level and rank. The library and
-// its consumers share it. Any thread may call any function.
+// The log of the process: one line per message to stderr, with time, level and rank. The library
+// and its consumers share it. Any thread may call any function.
 #pragma once
 
 #include <string_view>

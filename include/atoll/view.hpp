@@ -14,8 +14,8 @@
 
 namespace atoll_v1::atoll {
 
-// Type of an element. Values equal those of `atoll_dtype` in plugin.h, are stored in files and never
-// change.
+// Type of an element. Values equal those of `atoll_dtype` in plugin.h, are stored in files and
+// never change.
 enum class DType : std::int32_t {
   f32 = 0,
   bf16 = 1,
@@ -94,9 +94,9 @@ template <class R>
 concept ElementRange = std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
     Element<std::ranges::range_value_t<R>>;
 
-// Read-only view of `count` elements of type `dtype` at `data`, an address of the device on which the
-// operation runs. A view does not own its memory, which must live until the operation is done on its
-// stream. Spans, vectors and arrays of elements convert to views.
+// Read-only view of `count` elements of type `dtype` at `data`, an address of the device on which
+// the operation runs. A view does not own its memory, which must live until the operation is done
+// on its stream. Spans, vectors and arrays of elements convert to views.
 struct ConstView {
   const void* data = nullptr;
   std::uint64_t count = 0;

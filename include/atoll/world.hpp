@@ -1,5 +1,5 @@
-// The processes of a job: the rank of this process, where all ranks run, and a small key-value store
-// that they share.
+// The processes of a job: the rank of this process, where all ranks run, and a small key-value
+// store that they share.
 #pragma once
 
 #include <chrono>
@@ -38,8 +38,8 @@ struct HostInfo {
 // engines) and must not move while those exist, because they keep its address.
 //
 // A thread of rank 0 serves the store over TCP, and every rank keeps one connection to it. If a
-// process ends without leaving the job, the store notices and immediately tells every rank which one
-// was lost.
+// process ends without leaving the job, the store notices and immediately tells every rank which
+// one was lost.
 //
 // Any thread may call any function. All ranks must call functions marked "collective", in the same
 // order.
@@ -74,8 +74,8 @@ class World {
   // Stores a value for all ranks and overwrites an earlier one. Keys have 1 to 256 bytes and values
   // at most 16 MiB; other sizes throw Error(invalid_argument).
   void put(std::string_view key, std::string_view value);
-  // Waits until a rank has put `key`. Throws Error(timeout) with the key and this rank. Once the job
-  // has failed, this and every other call that needs the store throws failure().
+  // Waits until a rank has put `key`. Throws Error(timeout) with the key and this rank. Once the
+  // job has failed, this and every other call that needs the store throws failure().
   std::string get(std::string_view key, std::chrono::milliseconds timeout);
   // Collective. Returns the values that all ranks passed as `mine`, indexed by rank. No other
   // exchange in progress may use the same key.
@@ -114,8 +114,8 @@ class World {
     friend class World;
     std::shared_ptr<void> registration_;  // destroying this pointer removes the callback
   };
-  // Calls `callback` once when the job fails, from a thread of World; if the job has already failed,
-  // calls it at once on this thread.
+  // Calls `callback` once when the job fails, from a thread of World; if the job has already
+  // failed, calls it at once on this thread.
   [[nodiscard]] Subscription on_failure(std::function<void(const Error&)> callback);
 
  private:

@@ -40,8 +40,8 @@ void all_reduce(Comm& comm, const atoll_operation& operation) {
 }
 
 // Data that has a factor is first multiplied by it: on the root into dst, on other ranks into
-// scratch memory. Large data is reduced with MPI_Iallreduce in pieces of `large_piece`, because Open
-// MPI's MPI_Ireduce takes many times as long as MPI_Iallreduce for data of 1 MiB and more.
+// scratch memory. Large data is reduced with MPI_Iallreduce in pieces of `large_piece`, because
+// Open MPI's MPI_Ireduce takes many times as long as MPI_Iallreduce for data of 1 MiB and more.
 void reduce(Comm& comm, const atoll_operation& operation) {
   const std::size_t element = dtype_size(operation.dtype);
   const bool on_all = operation.count * element > most_for_reduce;

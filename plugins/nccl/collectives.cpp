@@ -69,8 +69,8 @@ ncclResult_t all_to_all(const Call& call) {
   return result;
 }
 
-// Implements gather and scatter as messages between the root and each rank. The root does not send to
-// itself if its block is already in place.
+// Implements gather and scatter as messages between the root and each rank. The root does not send
+// to itself if its block is already in place.
 ncclResult_t gather_or_scatter(const Call& call) {
   const std::size_t block = call.operation.count * call.element;
   const int root = call.operation.peer;

@@ -1,5 +1,5 @@
-// ATOLL_ASSERT checks an invariant in every build and aborts the process if it is broken, because that
-// is a bug of atoll. Mistakes that a caller or a peer can make throw Error instead.
+// ATOLL_ASSERT checks an invariant in every build and aborts the process if it is broken, because
+// that is a bug of atoll. Mistakes that a caller or a peer can make throw Error instead.
 #pragma once
 
 #include <cstdio>

@@ -20,8 +20,8 @@ class Failure {
  public:
   using Callback = std::function<void(const Error&)>;
 
-  // Records the first failure and returns true; the caller must then call announce(). Later failures
-  // are ignored and return false.
+  // Records the first failure and returns true; the caller must then call announce(). Later
+  // failures are ignored and return false.
   bool record(const Error& error);
   // Runs the callbacks on this thread, except those unsubscribed since record().
   void announce();
@@ -29,8 +29,8 @@ class Failure {
   std::optional<Error> get() const;
   void check() const;
 
-  // Registers a callback and returns its id for unsubscribe(). If the job has already failed, calls it
-  // at once on this thread.
+  // Registers a callback and returns its id for unsubscribe(). If the job has already failed, calls
+  // it at once on this thread.
   std::uint64_t subscribe(Callback callback);
   // Removes a callback. Waits for a call in progress, unless it is called from that callback.
   void unsubscribe(std::uint64_t id);

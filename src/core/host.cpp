@@ -40,8 +40,8 @@ bool is_link_local(const sockaddr* address) {
   return IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr);
 }
 
-// Lists IPv4 before IPv6 addresses. Link-local IPv6 addresses are omitted, because they are only valid
-// with a scope id that a peer does not know.
+// Lists IPv4 before IPv6 addresses. Link-local IPv6 addresses are omitted, because they are only
+// valid with a scope id that a peer does not know.
 std::vector<Interface> list_interfaces() {
   ifaddrs* raw = nullptr;
   if (::getifaddrs(&raw) != 0) return {};
@@ -77,15 +77,15 @@ std::string interface_in(const char* table, std::string (*interface_of)(const Fi
   return "";
 }
 
-// Fields of /proc/net/route, see proc(5): interface, destination, gateway, flags, two counts, metric,
-// mask. The default route has destination and mask 0.
+// Fields of /proc/net/route, see proc(5): interface, destination, gateway, flags, two counts,
+// metric, mask. The default route has destination and mask 0.
 std::string default_of_v4(const Fields& fields) {
   const bool all = fields.size() > 7 && fields[1] == "00000000" && fields[7] == "00000000";
   return all ? fields[0] : "";
 }
 
-// Fields of /proc/net/ipv6_route, see proc(5): first the destination and the prefix length, last the
-// interface.
+// Fields of /proc/net/ipv6_route, see proc(5): first the destination and the prefix length, last
+// the interface.
 std::string default_of_v6(const Fields& fields) {
   const bool all = fields.size() > 2 && fields[1] == "00" &&
                    fields[0].find_first_not_of('0') == std::string::npos;

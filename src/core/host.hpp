@@ -13,15 +13,15 @@ namespace atoll_v1::atoll::net {
 // '.' are replaced with '-'.
 std::string host_name();
 
-// "name/boot id/network namespace". Processes with equal ids reach each other over loopback. Contains
-// no '|', ',' or white space.
+// "name/boot id/network namespace". Processes with equal ids reach each other over loopback.
+// Contains no '|', ',' or white space.
 std::string host_id();
 
-// Returns one numeric address per interface of a comma-separated list, in the same order; each is one
-// rail. IPv4 addresses are preferred. For "" the result is one address: that of the interface of the
-// default route, else of the first interface that is up, else loopback. Throws
-// Error(invalid_argument) if an interface does not exist, has no address or is listed twice, and for
-// more than 16 interfaces.
+// Returns one numeric address per interface of a comma-separated list, in the same order; each is
+// one rail. IPv4 addresses are preferred. For "" the result is one address: that of the interface
+// of the default route, else of the first interface that is up, else loopback. Throws
+// Error(invalid_argument) if an interface does not exist, has no address or is listed twice, and
+// for more than 16 interfaces.
 std::vector<std::string> rail_addresses(std::string_view interfaces);
 
 // Returns `bytes` random bytes from the kernel as hexadecimal digits.

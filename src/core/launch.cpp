@@ -78,8 +78,9 @@ std::optional<Job> find_explicit(const Config& config) {
   return job;
 }
 
-// torchrun, and launchers that set the same variables: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
-// The agent of torchrun listens on MASTER_PORT, so the store uses the next port or ATOLL_PORT.
+// torchrun, and launchers that set the same variables: RANK, WORLD_SIZE, MASTER_ADDR and
+// MASTER_PORT. The agent of torchrun listens on MASTER_PORT, so the store uses the next port or
+// ATOLL_PORT.
 std::optional<Job> find_torchrun(const Config& config) {
   const std::optional<int> rank = number("RANK", 0);
   const std::optional<int> size = number("WORLD_SIZE", 1);

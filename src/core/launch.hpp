@@ -1,6 +1,6 @@
 // Finds out how this process was started: its rank, the size of the job, and how ranks learn the
-// address of the store on rank 0. Each launcher has one function, which inspects the environment and
-// returns nothing if the process was not started by that launcher.
+// address of the store on rank 0. Each launcher has one function, which inspects the environment
+// and returns nothing if the process was not started by that launcher.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,8 @@
 
 namespace atoll_v1::atoll::launch {
 
-// Address of the store. Its text form is "host id|address,address|port|token", without white space or
-// '=', so that every launcher can transport it.
+// Address of the store. Its text form is "host id|address,address|port|token", without white space
+// or '=', so that every launcher can transport it.
 struct Endpoint {
   std::string host_id;                 // host id of rank 0; "" if unknown
   std::vector<std::string> addresses;  // numeric addresses, or the host name in ATOLL_ADDR
@@ -54,7 +54,8 @@ std::optional<Job> find_pmi(const Config& config);   // for MPICH's Hydra and sr
 // The following functions are helpers of the launchers' source files.
 
 std::optional<std::string> variable(const char* name);
-// Reads a number from the environment. Throws Error(invalid_argument) if it is malformed or less than
+// Reads a number from the environment. Throws Error(invalid_argument) if it is malformed or less
+// than
 // `least`.
 std::optional<int> number(const char* name, int least);
 // Returns the store's endpoint from ATOLL_ADDR and ATOLL_TOKEN if both are set. It overrides the

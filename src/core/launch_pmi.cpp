@@ -1,16 +1,16 @@
-// PMI-1, the protocol of MPICH's process manager Hydra, which Slurm's pmi2 plugin supports as well. The
-// launcher passes a socket in PMI_FD. Each request is a line `cmd=name key=value ...`, and each answer
-// is another line. The format is described in "PMI: A Scalable Parallel Process-Management Interface
-// for Extreme-Scale Systems" (Balaji et al.); details follow what both launchers send.
+// PMI-1, the protocol of MPICH's process manager Hydra, which Slurm's pmi2 plugin supports as well.
+// The launcher passes a socket in PMI_FD. Each request is a line `cmd=name key=value ...`, and each
+// answer is another line. The format is described in "PMI: A Scalable Parallel Process-Management
+// Interface for Extreme-Scale Systems" (Balaji et al.); details follow what both launchers send.
 //
-// A put is visible to other ranks after a barrier. Creating a World is therefore a barrier here, and an
-// absent rank cannot be named.
+// A put is visible to other ranks after a barrier. Creating a World is therefore a barrier here,
+// and an absent rank cannot be named.
 //
-// The socket belongs to the process, and an MPI library may use it before, after and between Worlds.
-// Hydra treats a process that exits without "finalize" as crashed and stops the others, and it answers
-// nothing after "finalize". We therefore send "finalize" at process exit; if MPI_Finalize sent it
-// first, ours has no effect. Slurm requires "init" first and does not answer a second one, so under
-// Slurm MPI_Init must come before World.
+// The socket belongs to the process, and an MPI library may use it before, after and between
+// Worlds. Hydra treats a process that exits without "finalize" as crashed and stops the others, and
+// it answers nothing after "finalize". We therefore send "finalize" at process exit; if
+// MPI_Finalize sent it first, ours has no effect. Slurm requires "init" first and does not answer a
+// second one, so under Slurm MPI_Init must come before World.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -47,8 +47,8 @@ class PmiSession {
     return session;
   }
 
-  // Duplicates the descriptor, because MPI_Finalize closes the original, and the system may then reuse
-  // its number for another file.
+  // Duplicates the descriptor, because MPI_Finalize closes the original, and the system may then
+  // reuse its number for another file.
   explicit PmiSession(int socket) : socket_(::fcntl(socket, F_DUPFD_CLOEXEC, 0)) {
     if (!socket_) fail(ErrorCode::io, "the file descriptor in PMI_FD is not open");
   }

@@ -1,10 +1,10 @@
 // PMIx, as used by Open MPI's mpirun and srun --mpi=pmix. The client library is loaded at run time,
 // because most machines do not need it, so the used part of its ABI is declared here. Layouts and
-// numbers follow the PMIx standard (3.2 and 4.1, chapters on data structures and the client API) and
-// have not changed since version 2 of the library.
+// numbers follow the PMIx standard (3.2 and 4.1, chapters on data structures and the client API)
+// and have not changed since version 2 of the library.
 //
-// PMIx counts calls of PMIx_Init, so an MPI library in this process may call it before us, after us or
-// never. Each of our calls has a matching PMIx_Finalize at the end of the World.
+// PMIx counts calls of PMIx_Init, so an MPI library in this process may call it before us, after us
+// or never. Each of our calls has a matching PMIx_Finalize at the end of the World.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -123,8 +123,9 @@ class PmixRendezvous final : public Rendezvous {
     limit.value.data.integer =
         static_cast<int>(std::clamp<std::int64_t>(timeout.count(), 1, 1 << 20));
     PmixValue* value = nullptr;
-    // If the request reaches the server before rank 0 has published, the server sometimes answers "not
-    // found" at once despite the timeout (Open MPI 4.1 with PMIx 4.2: one start in 60), so we retry.
+    // If the request reaches the server before rank 0 has published, the server sometimes answers
+    // "not found" at once despite the timeout (Open MPI 4.1 with PMIx 4.2: one start in 60), so we
+    // retry.
     const auto deadline = Clock::now() + timeout;
     int status = get_(&whose, key, &limit, 1, &value);
     while (status == pmix_not_found && Clock::now() < deadline) {

@@ -1,5 +1,5 @@
-// Formats messages for the log of atoll/log.hpp. Only log.cpp includes spdlog, because its headers are
-// slow to compile.
+// Formats messages for the log of atoll/log.hpp. Only log.cpp includes spdlog, because its headers
+// are slow to compile.
 #pragma once
 
 #include <fmt/core.h>

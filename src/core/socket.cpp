@@ -156,8 +156,8 @@ Fd connect_to(const Address& address, Clock::time_point deadline) {
     ::getsockopt(result.get(), SOL_SOCKET, SO_ERROR, &problem, &length);
     if (problem != 0) fail("connect to", address, problem);
   }
-  // If nobody listens on a port in the ephemeral range, the system may assign that port to this socket,
-  // which then connects to itself.
+  // If nobody listens on a port in the ephemeral range, the system may assign that port to this
+  // socket, which then connects to itself.
   if (local_address(result.get()).bytes == address.bytes) fail("connect to", address, ECONNREFUSED);
   ::fcntl(result.get(), F_SETFL, ::fcntl(result.get(), F_GETFL) & ~O_NONBLOCK);
   configure_stream(result.get());

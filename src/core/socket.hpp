@@ -37,7 +37,8 @@ struct Address {
   std::vector<std::byte> bytes;  // address as the kernel stores it, a sockaddr
 };
 
-// Returns all TCP addresses of a host name or numeric address; throws Error(not_found) with the name.
+// Returns all TCP addresses of a host name or numeric address; throws Error(not_found) with the
+// name.
 std::vector<Address> resolve(std::string_view host, int port);
 bool is_loopback(const Address& address) noexcept;
 std::string numeric_host(const Address& address);

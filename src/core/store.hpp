@@ -36,18 +36,18 @@ class Store {
   // Waits until a rank has put the key; throws Error(timeout).
   virtual std::string get(std::string_view key, std::chrono::milliseconds timeout) = 0;
   // Waits until every rank has passed its value for `key`, and returns all values by rank. Throws
-  // Error(timeout) with the absent ranks, or Error(peer_lost) with ranks that have left the job. The
-  // key "" is reserved for barriers.
+  // Error(timeout) with the absent ranks, or Error(peer_lost) with ranks that have left the job.
+  // The key "" is reserved for barriers.
   virtual std::vector<std::string> exchange(std::string_view key, std::string_view mine,
                                             std::chrono::milliseconds timeout) = 0;
   // Sends a question to every rank, this one included, waits for at most `timeout`, and returns the
   // answers by rank. A rank answers with its answerer, or with "" without one, on the thread that
-  // reads its connection, so it answers even while it computes or hangs. Throws Error(timeout) if the
-  // store does not answer.
+  // reads its connection, so it answers even while it computes or hangs. Throws Error(timeout) if
+  // the store does not answer.
   virtual std::vector<Answered> ask(std::string_view question,
                                     std::chrono::milliseconds timeout) = 0;
-  // Sets the function that answers questions; it must not block or call the store. An empty function
-  // removes it and waits for a call in progress.
+  // Sets the function that answers questions; it must not block or call the store. An empty
+  // function removes it and waits for a call in progress.
   virtual void answer_with(Answerer answerer) = 0;
   // Declares on every rank that the job has failed for this reason.
   virtual void fail(std::string_view reason) noexcept = 0;

@@ -1,7 +1,7 @@
-// Encodes and decodes the messages of the rendezvous store. A frame has a header of 16 bytes (length of
-// the body, kind, request number; little endian) and a body of u32 numbers and strings (u32 length,
-// then bytes); README.md lists the bodies. The input comes from the network, so lengths are checked
-// before use and malformed data throws Error(bad_data).
+// Encodes and decodes the messages of the rendezvous store. A frame has a header of 16 bytes
+// (length of the body, kind, request number; little endian) and a body of u32 numbers and strings
+// (u32 length, then bytes); README.md lists the bodies. The input comes from the network, so
+// lengths are checked before use and malformed data throws Error(bad_data).
 #pragma once
 
 #include <cstddef>

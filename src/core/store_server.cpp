@@ -24,8 +24,8 @@ struct Frame {
   std::string body;
 };
 
-// One accepted connection: a nonblocking socket, the received part of the next frame, and the output
-// that is not yet sent.
+// One accepted connection: a nonblocking socket, the received part of the next frame, and the
+// output that is not yet sent.
 class Connection {
  public:
   explicit Connection(net::Fd socket) : socket_(std::move(socket)) {}
@@ -41,13 +41,13 @@ class Connection {
 
   // Reads available data, up to a limit; returns false if the peer has closed the connection.
   bool receive();
-  // Extracts one complete frame from the received data, if there is one. Throws Error(bad_data) if the
-  // frame is longer than a peer in this state may send.
+  // Extracts one complete frame from the received data, if there is one. Throws Error(bad_data) if
+  // the frame is longer than a peer in this state may send.
   bool next(Frame& frame);
 
   // Sends a frame; all frames of the store have the format of an answer. Bytes that the socket does
-  // not accept at once wait for flush(). Bodies are shared, because an exchange sends the same bytes
-  // to every rank.
+  // not accept at once wait for flush(). Bodies are shared, because an exchange sends the same
+  // bytes to every rank.
   void send(Kind kind, std::uint64_t request, std::optional<ErrorCode> problem,
             std::shared_ptr<const std::string> body);
   bool has_output() const noexcept { return !output_.empty(); }

@@ -1,5 +1,5 @@
-// The server of the store: a thread of rank 0 that serves all ranks over TCP. Only the server decides
-// that the job has failed, so all ranks get the same first reason.
+// The server of the store: a thread of rank 0 that serves all ranks over TCP. Only the server
+// decides that the job has failed, so all ranks get the same first reason.
 #pragma once
 
 #include <atomic>
@@ -16,8 +16,8 @@
 
 namespace atoll_v1::atoll::store {
 
-// Limits for connections without a valid hello: their number, and the time that each one may stay. If
-// there are too many, a new connection replaces the oldest.
+// Limits for connections without a valid hello: their number, and the time that each one may stay.
+// If there are too many, a new connection replaces the oldest.
 constexpr std::size_t max_strangers = 128;
 constexpr std::chrono::seconds handshake_timeout{5};
 
@@ -36,8 +36,8 @@ class Server {
   explicit Server(ServerOptions options);
   ~Server();  // calls finish(), with a limit of 1 s
 
-  // Returns when every rank has left or is lost, at the latest after `patience` (1 s once the job has
-  // failed). Ranks that remain are told that the store has ended.
+  // Returns when every rank has left or is lost, at the latest after `patience` (1 s once the job
+  // has failed). Ranks that remain are told that the store has ended.
   void finish(std::chrono::milliseconds patience);
 
  private:

@@ -1,5 +1,5 @@
-// The state of the store: values, waiting requests, and the ranks that have joined. It uses no sockets;
-// answers are passed to a function. Only the server's thread calls it.
+// The state of the store: values, waiting requests, and the ranks that have joined. It uses no
+// sockets; answers are passed to a function. Only the server's thread calls it.
 #pragma once
 
 #include <chrono>

@@ -62,8 +62,8 @@ float16 to_float16(float value) noexcept {
   if (magnitude > f32_infinity) return result(0x7e00u | ((magnitude >> f16_shift) & 0x3ffu));
   if (magnitude >= f16_overflow) return result(0x7c00u);
   if (magnitude < f16_normal) {
-    // Adding 0.5 aligns the unit of subnormal f16 (2^-24) with the last bit of the f32 mantissa, so the
-    // addition itself rounds to nearest even.
+    // Adding 0.5 aligns the unit of subnormal f16 (2^-24) with the last bit of the f32 mantissa, so
+    // the addition itself rounds to nearest even.
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return result(std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(0.5f));
   }

@@ -55,8 +55,8 @@ std::vector<net::Address> resolve_all(const std::vector<std::string>& hosts, int
   return result;
 }
 
-// Listens on all addresses of the agreed endpoint that belong to this host; a host name can resolve to
-// others as well.
+// Listens on all addresses of the agreed endpoint that belong to this host; a host name can resolve
+// to others as well.
 std::vector<net::Fd> listen_where_agreed(const launch::Endpoint& endpoint) {
   std::vector<net::Fd> result;
   std::optional<Error> problem;
@@ -162,15 +162,15 @@ struct World::Impl {
   std::shared_ptr<void> companion;
 };
 
-// If an exception destroys the World, peers may wait for this rank, so it declares a failure instead of
-// leaving normally.
+// If an exception destroys the World, peers may wait for this rank, so it declares a failure
+// instead of leaving normally.
 void World::Impl::leave() noexcept {
   const bool unwinding = std::uncaught_exceptions() > exceptions;
   if (unwinding) store->fail("ended by an exception");
   bool failed = failure->get().has_value();
   if (!exit_callbacks.empty() && !failed) {
-    // Callbacks may shut down libraries that wait for all ranks without a timeout, so all ranks first
-    // meet here, where an absent rank is named.
+    // Callbacks may shut down libraries that wait for all ranks without a timeout, so all ranks
+    // first meet here, where an absent rank is named.
     try {
       store->exchange("", "", config.timeout);
     } catch (const std::exception& problem) {
@@ -240,7 +240,8 @@ void World::Impl::join(launch::Job job) {
   const int pid = static_cast<int>(::getpid());
   net::Fd socket = store::connect(resolve_all(endpoint.addresses, endpoint.port),
                                   {endpoint.token, rank, size, net::host_name(), pid}, deadline);
-  // The local address of the connection to rank 0 is the best guess for an address that others reach.
+  // The local address of the connection to rank 0 is the best guess for an address that others
+  // reach.
   const net::Address local = net::local_address(socket.get());
   const bool guess = config.interface.empty() && !net::is_loopback(local);
   Placed mine{{net::host_name(), host_id, {}}, pid, {net::numeric_host(local)}};

@@ -10,8 +10,8 @@
 namespace atoll_v1::atoll {
 
 struct WorldInternals {
-  // Returns the one object that the communicator layer attaches to this World. The first call makes it;
-  // ~World releases it after the callbacks of at_exit, while the store still works.
+  // Returns the one object that the communicator layer attaches to this World. The first call makes
+  // it; ~World releases it after the callbacks of at_exit, while the store still works.
   static std::shared_ptr<void> companion(World& world,
                                          const std::function<std::shared_ptr<void>()>& make);
 

@@ -34,8 +34,8 @@ class EventBackend {
   virtual bool peek() const { return happened(); }
   // Blocks until the event has happened; throws the error of its stream if that failed before it.
   virtual void synchronize() = 0;
-  // Marks the event and its stream as failed. Used on GPUs when a caller learns that work before the
-  // event has failed; on the host, tasks report failures by throwing.
+  // Marks the event and its stream as failed. Used on GPUs when a caller learns that work before
+  // the event has failed; on the host, tasks report failures by throwing.
   virtual void fail([[maybe_unused]] std::exception_ptr error) {}
 };
 
@@ -91,8 +91,8 @@ class StreamBackend {
   virtual void use([[maybe_unused]] const void* data, [[maybe_unused]] std::size_t bytes,
                    [[maybe_unused]] Access access, [[maybe_unused]] Label by,
                    [[maybe_unused]] Label content) {}
-  // From this point of the stream on, the memory holds `content`. If `content` is empty, the lifetime
-  // of the memory ends and it may not be used.
+  // From this point of the stream on, the memory holds `content`. If `content` is empty, the
+  // lifetime of the memory ends and it may not be used.
   virtual void hold([[maybe_unused]] void* data, [[maybe_unused]] std::size_t bytes,
                     [[maybe_unused]] Label content) {}
 };

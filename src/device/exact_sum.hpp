@@ -19,8 +19,8 @@ namespace atoll_v1::atoll {
 
 class ExactSum {
  public:
-  // The bit pattern of a value without its sign. Patterns sort like the values, with infinity and then
-  // NaN after all finite values.
+  // The bit pattern of a value without its sign. Patterns sort like the values, with infinity and
+  // then NaN after all finite values.
   ATOLL_ANYWHERE static std::uint64_t bits(double value) {
     std::uint64_t bits = 0;
     memcpy(&bits, &value, sizeof bits);

@@ -9,8 +9,8 @@
 
 namespace atoll_v1::atoll {
 
-// Sums of squares are computed in f64 over fixed blocks of this many elements, so that a norm does not
-// depend on the sharding. Shard boundaries are multiples of this number.
+// Sums of squares are computed in f64 over fixed blocks of this many elements, so that a norm does
+// not depend on the sharding. Shard boundaries are multiples of this number.
 inline constexpr std::uint64_t norm_block = 4096;
 
 struct AdamWStep {
@@ -19,13 +19,15 @@ struct AdamWStep {
   View moment1, moment2;  // first and second moments; both f32 or both bf16
   View weights_low;       // optional bf16 copy of the weights; count 0 if there is no copy
   float learning_rate, beta1, beta2, epsilon, weight_decay;
-  // Device address of the number of steps t, this step included, for the bias corrections 1 - beta^t.
+  // Device address of the number of steps t, this step included, for the bias corrections 1 -
+  // beta^t.
   const double* steps;
-  // Device address of a factor of the gradient. Null means 1; if the factor is NaN, nothing changes.
+  // Device address of a factor of the gradient. Null means 1; if the factor is NaN, nothing
+  // changes.
   const double* scale;
-  // Key of stochastic rounding for bf16 moments; 0 rounds to nearest. Rounding to nearest would lose
-  // changes below 2^-9 of a moment, and 1 - beta2 is smaller. The random bits depend only on the key,
-  // the step and the index first + i, so they do not depend on the sharding.
+  // Key of stochastic rounding for bf16 moments; 0 rounds to nearest. Rounding to nearest would
+  // lose changes below 2^-9 of a moment, and 1 - beta2 is smaller. The random bits depend only on
+  // the key, the step and the index first + i, so they do not depend on the sharding.
   std::uint64_t key = 0;
   std::uint64_t first = 0;  // index of weights[0] in the unsharded parameters
 };
@@ -38,8 +40,8 @@ struct SgdStep {
   const double* scale;
 };
 
-// Element i is set to mean + deviation * normal(seed, stream, first + i), which does not depend on the
-// sharding.
+// Element i is set to mean + deviation * normal(seed, stream, first + i), which does not depend on
+// the sharding.
 struct NormalFill {
   std::uint64_t seed;
   std::uint64_t stream;  // hash of the parameter's name
@@ -47,8 +49,8 @@ struct NormalFill {
   float mean, deviation;
 };
 
-// How gradient clipping computes its factor from the norm: min(1, max_norm / norm), or 1 if max_norm
-// is 0. If the norm is not finite, the factor is NaN with skip_nonfinite and 1 without.
+// How gradient clipping computes its factor from the norm: min(1, max_norm / norm), or 1 if
+// max_norm is 0. If the norm is not finite, the factor is NaN with skip_nonfinite and 1 without.
 struct ClipRule {
   float max_norm = 0;
   bool skip_nonfinite = true;
@@ -57,22 +59,22 @@ struct ClipRule {
 class DeviceOps {
  public:
   virtual ~DeviceOps() = default;
-  // Converts between f32, bf16, f16 and f64, rounding to nearest even. src may equal dst if the types
-  // are equal.
+  // Converts between f32, bf16, f16 and f64, rounding to nearest even. src may equal dst if the
+  // types are equal.
   virtual void cast(Stream& stream, View dst, ConstView src) = 0;
   virtual void add(Stream& stream, View dst, ConstView src) = 0;  // dst += src, for f32 and f64
-  // dst = factor * src, computed in f64 for f64 and in f32 for the other floating types, and rounded
-  // once. dst may equal src.
+  // dst = factor * src, computed in f64 for f64 and in f32 for the other floating types, and
+  // rounded once. dst may equal src.
   virtual void scale(Stream& stream, View dst, ConstView src, double factor) = 0;
   // dst[i] = op over all p of parts[p * dst.count + i], with the order and rounding of
   // atoll_host.reduce in plugin.h. If `block` is not 0, each run of `block` parts is combined in a
   // tree of its own, and a second tree combines the results.
   virtual void reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int block) = 0;
-  // out[b] = sum of squares of block b of src. src is f32; out is f64 with ceil(src.count / norm_block)
-  // elements.
+  // out[b] = sum of squares of block b of src. src is f32; out is f64 with ceil(src.count /
+  // norm_block) elements.
   virtual void sum_squares(Stream& stream, View out, ConstView src) = 0;
   // Writes three f64 values to result: the norm, which is the square root of the exact sum of
-  // `blocks`; the clip factor; and the number of steps, which grows by one unless the factor is NaN.
+  // `blocks`; the clip factor; and the number of steps, which grows unless the factor is NaN.
   // After a failure of the stream, kernels of a GPU still run, but the factor is then NaN, so that
   // optimizer steps that use it change nothing.
   virtual void clip_factor(Stream& stream, View result, ConstView blocks, ClipRule rule) = 0;

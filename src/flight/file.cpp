@@ -31,8 +31,8 @@ constexpr std::int64_t most_rank = static_cast<std::int64_t>(max_flight_ranks) -
 // Names of the states of operations in a flight file, indexed by FlightState.
 constexpr std::array<std::string_view, 4> states = {"enqueued", "started", "completed", "failed"};
 
-// Calls field(key, value) for each field of an object, in the order of the file. For a number that is
-// not from 0 to 2^63 - 1, the call also passes the least and the largest value.
+// Calls field(key, value) for each field of an object, in the order of the file. For a number that
+// is not from 0 to 2^63 - 1, the call also passes the least and the largest value.
 void for_each_field(auto& c, const auto& field) requires requires { c.backend; }
 {
   field("id", c.id);
@@ -211,7 +211,7 @@ void Reader::check() const {
   for (const FlightCommunicator& communicator : log_.communicators) {
     if (std::ranges::any_of(communicator.ranks, [&](int r) { return r >= log_.size; }) ||
         communicator.ranks[static_cast<std::size_t>(communicator.rank)] != log_.rank) {
-      bad_here("communicator {} does not contain rank {} of {} at its own position", communicator.id,
+      bad_here("communicator {} does not contain rank {} of {} at its position", communicator.id,
                log_.rank, log_.size);
     }
   }

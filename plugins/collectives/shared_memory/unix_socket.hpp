@@ -1,5 +1,5 @@
-// Unix datagram sockets with addresses in the abstract namespace. All ranks of a host can reach such
-// an address, because they share a network namespace. No file is left behind.
+// Unix datagram sockets with addresses in the abstract namespace. All ranks of a host can reach
+// such an address, because they share a network namespace. No file is left behind.
 #pragma once
 
 #include <sys/socket.h>

@@ -25,7 +25,8 @@ constexpr std::uint64_t message_magic = 0x31776f646e697461;
 constexpr auto look_period = 5ms;
 constexpr auto retry_period = 100us;
 
-// Returns the address of a rank's socket, which is derived from the random name of the rank's inbox.
+// Returns the address of a rank's socket, which is derived from the random name of the rank's
+// inbox.
 UnixAddress address_of(const std::string& inbox) { return UnixAddress(inbox + ".windows"); }
 
 std::uintptr_t number_of(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory); }

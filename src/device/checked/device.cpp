@@ -11,8 +11,8 @@ namespace atoll_v1::atoll {
 namespace checked {
 namespace {
 
-// True while this thread runs a task of a checked stream. Calls made by a task do not count as calls of
-// the host, because a task runs at no defined point of the host's order.
+// True while this thread runs a task of a checked stream. Calls made by a task do not count as
+// calls of the host, because a task runs at no defined point of the host's order.
 thread_local bool in_task = false;
 
 class TaskMark {

@@ -8,12 +8,13 @@
 
 namespace atoll_v1::atoll {
 
-// Wraps `device` in a checker (lifetimes.hpp); returns a device that is already checked unchanged. New
-// memory, and memory at the end of its lifetime, is filled with NaN, so that undeclared uses show up
-// in results. Streams that wait for each other must all come from the returned device.
+// Wraps `device` in a checker (lifetimes.hpp); returns a device that is already checked unchanged.
+// New memory, and memory at the end of its lifetime, is filled with NaN, so that undeclared uses
+// show up in results. Streams that wait for each other must all come from the returned device.
 Device checked_device(const Device& device);
 
-// Returns checked_device(device) if `check`, taken from Config::check, is "lifetimes", else `device`.
+// Returns checked_device(device) if `check`, taken from Config::check, is "lifetimes", else
+// `device`.
 Device checked_device(const Device& device, std::string_view check);
 
 // For tests: returns whether `stream` of a checked device is already ordered after `event`, so that

@@ -3,10 +3,10 @@
 // enqueued, with vector clocks alone, so it finds a missing wait even if the work happened to run
 // in the right order.
 //
-// Each use of memory has a number on its stream. A stream knows all uses before the events that it has
-// waited for, and all uses that the host knew when it enqueued; the host knows all uses before the
-// points with which it has synchronized. Two uses of the same bytes, at least one of them a write, are
-// ordered if the stream of the later use knows the earlier one.
+// Each use of memory has a number on its stream. A stream knows all uses before the events that it
+// has waited for, and all uses that the host knew when it enqueued; the host knows all uses before
+// the points with which it has synchronized. Two uses of the same bytes, at least one of them a
+// write, are ordered if the stream of the later use knows the earlier one.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +29,8 @@ namespace atoll_v1::atoll::checked {
 using Party = std::size_t;
 inline constexpr Party host_party = 0;
 
-// A vector clock (Lamport, Mattern). At a point of one party's work, it states how much work of every
-// other party is known to be done.
+// A vector clock (Lamport, Mattern). At a point of one party's work, it states how much work of
+// every other party is known to be done.
 class Clock {
  public:
   // Number of the last operation of `party` that is known to be done; operations count from 1.

@@ -11,8 +11,8 @@
 
 namespace atoll_v1::atoll::cuda {
 
-// Returns if `status` is success. Otherwise throws Error(out_of_memory) or Error(backend) with `what`
-// and the message of the runtime.
+// Returns if `status` is success. Otherwise throws Error(out_of_memory) or Error(backend) with
+// `what` and the message of the runtime.
 void check(cudaError_t status, std::string_view what);
 
 // Returns the cudaStream_t of a stream on a cuda device.

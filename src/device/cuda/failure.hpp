@@ -1,6 +1,6 @@
-// Records the failures of the host functions of a CUDA stream, and follows those of the streams that
-// it waits for. A GPU knows no exceptions: after a failure, later kernels of the stream still run, but
-// host functions are skipped, and synchronizing throws the error.
+// Records the failures of the host functions of a CUDA stream, and follows those of the streams
+// that it waits for. A GPU knows no exceptions: after a failure, later kernels of the stream still
+// run, but host functions are skipped, and synchronizing throws the error.
 #pragma once
 
 #include <algorithm>

@@ -25,8 +25,8 @@ struct Launch {
   std::size_t shared_bytes = 0;  // bytes of dynamic shared memory in each block
 };
 
-// Launches a kernel; throws the error of the launch with `name`. It does not use nvcc's <<<>>> syntax,
-// so that any C++ compiler can compile it for the emulated GPU (tests/gpu/emulated).
+// Launches a kernel; throws the error of the launch with `name`. It does not use nvcc's <<<>>>
+// syntax, so that any C++ compiler can compile it for the emulated GPU (tests/gpu/emulated).
 template <class... Parameters, class... Arguments>
 void start(std::string_view name, void (*kernel)(Parameters...), const Launch& launch,
            Arguments&&... arguments) {

@@ -20,8 +20,8 @@ __device__ __forceinline__ void store_low(Low* low, std::uint64_t i,
   reinterpret_cast<Pack<Low, n>*>(low)[i] = rounded;
 }
 
-// Stochastic rounding with 16 random bits. Rounds to nearest if `nearest` is set or the value is not
-// finite.
+// Stochastic rounding with 16 random bits. Rounds to nearest if `nearest` is set or the value is
+// not finite.
 __device__ __forceinline__ __nv_bfloat16 round_by_chance(float value, std::uint32_t chance,
                                                          bool nearest) {
   std::uint32_t bits = 0;

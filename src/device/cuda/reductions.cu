@@ -170,8 +170,8 @@ void launch_reduce(cudaStream_t stream, T* dst, const T* parts, std::uint64_t co
   }
 }
 
-// Each norm block has eight partial sums, as in ../host/kernels.cpp. One thread computes each partial
-// sum, so a thread block handles 32 norm blocks.
+// Each norm block has eight partial sums, as in ../host/kernels.cpp. One thread computes each
+// partial sum, so a thread block handles 32 norm blocks.
 constexpr unsigned lanes = 8;
 
 __global__ void __launch_bounds__(threads)

@@ -73,8 +73,8 @@ std::shared_ptr<const Clock::Anchor> Clock::anchor() {
   cudaStream_t created = nullptr;
   check(cudaStreamCreateWithFlags(&created, cudaStreamNonBlocking), "cudaStreamCreate");
   const std::unique_ptr<CUstream_st, decltype(&cudaStreamDestroy)> idle(created, cudaStreamDestroy);
-  // The event happens between two readings of the host clock. The second reading can be late, so the
-  // closest pair of several attempts is used.
+  // The event happens between two readings of the host clock. The second reading can be late, so
+  // the closest pair of several attempts is used.
   constexpr int attempts = 5;
   constexpr std::int64_t good_ns = 50'000;
   std::int64_t best = std::numeric_limits<std::int64_t>::max();

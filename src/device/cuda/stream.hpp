@@ -12,8 +12,9 @@
 
 namespace atoll_v1::atoll::cuda {
 
-// Converts the times of CUDA events to the steady clock. CUDA returns only differences between events,
-// in f32 milliseconds, so a new reference event is recorded every few seconds to stay precise.
+// Converts the times of CUDA events to the steady clock. CUDA returns only differences between
+// events, in f32 milliseconds, so a new reference event is recorded every few seconds to stay
+// precise.
 class Clock {
  public:
   explicit Clock(int ordinal) : ordinal_(ordinal) {}

@@ -1,4 +1,5 @@
-// The host device: memory of the CPU, streams with worker threads, and kernels as tasks of a stream.
+// The host device: memory of the CPU, streams with worker threads, and kernels as tasks of a
+// stream.
 #include <unistd.h>
 
 #include <array>

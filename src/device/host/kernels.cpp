@@ -202,8 +202,8 @@ std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Stochastic rounding with 16 random bits. Rounds to nearest if `nearest` is set or the value is not
-// finite.
+// Stochastic rounding with 16 random bits. Rounds to nearest if `nearest` is set or the value is
+// not finite.
 bfloat16 round_by_chance(float value, std::uint64_t chance, bool nearest) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if (nearest || (bits & 0x7f800000u) == 0x7f800000u) return to_bfloat16(value);

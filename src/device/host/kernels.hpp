@@ -9,10 +9,10 @@ namespace atoll_v1::atoll::host {
 
 // Converts between f32, bf16, f16 and f64, rounding to nearest even.
 void cast(View dst, ConstView src);
-// dst[i] = op over all p of parts[p][i], in the order of an adjacent-pair tree: parts 0 and 1, parts 2
-// and 3 and so on are combined, then pairs of these results; an odd last operand moves up a level.
-// 16-bit types are summed in f32 and rounded once. avg divides before that rounding; for integers the
-// division truncates. dst may be one of the parts.
+// dst[i] = op over all p of parts[p][i], in the order of an adjacent-pair tree: parts 0 and 1,
+// parts 2 and 3 and so on are combined, then pairs of these results; an odd last operand moves up a
+// level. 16-bit types are summed in f32 and rounded once. avg divides before that rounding; for
+// integers the division truncates. dst may be one of the parts.
 void reduce(View dst, std::span<const void* const> parts, ReduceOp op);
 
 enum class Stores {
@@ -34,8 +34,8 @@ struct Reduction {
   std::size_t block = 0;  // consecutive parts per inner tree; 0 means one tree over all parts
 };
 void reduce_into(const Reduction& reduction);
-// Reduces parts that follow each other in memory into dst. `rule` gives op, factors, divisor, stores
-// and block; its other members are ignored.
+// Reduces parts that follow each other in memory into dst. `rule` gives op, factors, divisor,
+// stores and block; its other members are ignored.
 void reduce(View dst, ConstView parts, Reduction rule);
 void copy(void* dst, const void* src, std::size_t bytes, Stores stores);
 

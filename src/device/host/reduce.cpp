@@ -1,14 +1,15 @@
-// Reduces several arrays in one pass. Highway compiles this file once per instruction set and chooses
-// the best version for the processor at the first call.
+// Reduces several arrays in one pass. Highway compiles this file once per instruction set and
+// chooses the best version for the processor at the first call.
 //
-// Vocabulary: a part is one of the arrays that are combined. The accumulator is the type of the sum:
-// f32 for the 16-bit types, else the type of the elements. A node is a subtree of the adjacent-pair
-// tree over the parts.
+// Vocabulary: a part is one of the arrays that are combined. The accumulator is the type of the
+// sum: f32 for the 16-bit types, else the type of the elements. A node is a subtree of the
+// adjacent-pair tree over the parts.
 //
-// A small node (1, 2, 4 or 8 parts, for usual sums also 3) is combined in registers, vector by vector.
-// A larger node combines the results of its two halves, 1,024 elements at a time, in scratch memory
-// that stays in the first-level cache. Every element is read once from each part and written once to
-// each dst. If the parts form blocks, the tree over the blocks has one tree per block as its leaves.
+// A small node (1, 2, 4 or 8 parts, for usual sums also 3) is combined in registers, vector by
+// vector. A larger node combines the results of its two halves, 1,024 elements at a time, in
+// scratch memory that stays in the first-level cache. Every element is read once from each part and
+// written once to each dst. If the parts form blocks, the tree over the blocks has one tree per
+// block as its leaves.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -78,8 +79,8 @@ struct Lanes<bfloat16> {
     return {hn::BitCast(Tag(), hn::ShiftLeft<16>(words)),
             hn::BitCast(Tag(), hn::And(words, hn::Set(d, 0xffff0000u)))};
   }
-  // Rounds to nearest even; the result is in the upper half of each word. Any NaN here came from bf16
-  // or from arithmetic, so its lower half is zero and rounding does not change it.
+  // Rounds to nearest even; the result is in the upper half of each word. Any NaN here came from
+  // bf16 or from arithmetic, so its lower half is zero and rounding does not change it.
   static HWY_INLINE hn::Vec<Words> rounded(hn::Vec<Tag> v) {
     const Words d;
     const auto raw = hn::BitCast(d, v);
@@ -123,9 +124,9 @@ struct Lanes<float16> : Lanes<float> {
   static HWY_INLINE void stream(hn::Vec<Half> packed, float16* to) { store(packed, to); }
 };
 
-// Gradients are sums of f32 and bf16, so these sums get a loop for each usual number of parts and dsts.
-// Other reductions share fewer loops, and so do all reductions for the baseline instruction set of
-// x86, which few processors still need. This keeps the compile time of this file low.
+// Gradients are sums of f32 and bf16, so these sums get a loop for each usual number of parts and
+// dsts. Other reductions share fewer loops, and so do all reductions for the baseline instruction
+// set of x86, which few processors still need. This keeps the compile time of this file low.
 constexpr bool is_baseline =
     HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2;  // better instruction sets have smaller numbers
 template <class T, ReduceOp op>

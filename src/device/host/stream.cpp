@@ -61,9 +61,9 @@ void Queue::execute_next() {
   }
   event.task_.reset();  // destroys the task's captures before any waiter wakes
   event.error_ = error_;
-  // This store must be sequentially consistent. The standard library's notify_all() starts by loading
-  // its count of waiters, and that load could move before a release store; a waiter that has just
-  // registered and seen the old value would then sleep forever.
+  // This store must be sequentially consistent. The standard library's notify_all() starts by
+  // loading its count of waiters, and that load could move before a release store; a waiter that
+  // has just registered and seen the old value would then sleep forever.
   event.happened_.store(1);
   event.happened_.notify_all();
 }

@@ -1,18 +1,18 @@
 // Streams of the host device: an ordered queue and a worker thread.
 //
-// One thread at a time is the executor of a queue and runs its tasks until the queue is empty. It is
-// either the worker, or a thread that synchronizes with an event while there is no executor. A small
-// operation that the caller waits for at once therefore runs on the caller's thread, without a
-// thread switch.
+// One thread at a time is the executor of a queue and runs its tasks until the queue is empty. It
+// is either the worker, or a thread that synchronizes with an event while there is no executor. A
+// small operation that the caller waits for at once therefore runs on the caller's thread, without
+// a thread switch.
 //
-// Waking the worker costs a system call and may take a core from another thread. If a caller has run
-// the work before the worker woke up, the worker dozes for a while: it polls the queue at intervals,
-// and callers do not wake it.
+// Waking the worker costs a system call and may take a core from another thread. If a caller has
+// run the work before the worker woke up, the worker dozes for a while: it polls the queue at
+// intervals, and callers do not wake it.
 //
 // This path takes no lock. The queue is a linked list with one producer (the thread that calls the
 // stream) and one consumer (the executor), and two counters show whether it is empty. The producer
-// publishes its task before it checks whether the executor is active; an executor that leaves, and a
-// worker that goes to sleep, publish that before they check for tasks. All these accesses are
+// publishes its task before it checks whether the executor is active; an executor that leaves, and
+// a worker that goes to sleep, publish that before they check for tasks. All these accesses are
 // sequentially consistent, so at least one side sees the other.
 #pragma once
 

@@ -31,8 +31,8 @@ struct RunOptions {
   double clip = 1.0;  // largest global gradient norm; 0: no clipping
 
   std::string strategy = "hybrid_shard";  // name of a strategy, or auto: fsdp::choose_strategy()
-  // Largest memory per rank in bytes. 0 means no limit, but --strategy auto then plans for the rank's
-  // share of the machine's memory.
+  // Largest memory per rank in bytes. 0 means no limit, but --strategy auto then plans for the
+  // rank's share of the machine's memory.
   std::uint64_t memory_limit = 0;
   // How gradients accumulate: auto, shard or local, as in atoll::fsdp::Accumulation.
   std::string accumulate = "auto";
