@@ -169,7 +169,8 @@ TEST_CASE("hwloc: GPUs are numbered as NVML does, not as CUDA shows them") {
   CHECK(ids(read(machine)) == Ids{"h/gpu1", "h/gpu0"});
   machine.devices = both(0x10, -1, 1) + both(0x11, -1, 0);
   CHECK(ids(read(machine)) == Ids{"h/gpu1", "h/gpu0"});
-  // A GPU that only CUDA shows has no NVML index, so all GPUs are numbered by their positions.
+  // One GPU has no NVML index, because only CUDA shows it. So all GPUs get indices in the order of
+  // the file.
   machine.devices = both(0x10, 1, 0) + both(0x11, -1, 1);
   const Topology topology = read(machine);
   CHECK(ids(topology) == Ids{"h/gpu0", "h/gpu1"});

@@ -178,7 +178,7 @@ void declare_output(CLI::App& app, Options& o, Texts& t) {
 }
 
 void declare_gpu_habits(CLI::App& app, Texts& t) {
-  Section section(app, "Options of nccl-tests, accepted for scripts");
+  Section section(app, "Options of nccl-tests, so that its scripts run unchanged");
   section.add("-t,--nthreads", t.threads, "must be 1: a rank is a process");
   section.add("-g,--ngpus", t.gpus, "must be 1: a rank is a process");
   section.add("-p,--parallel_init", t.parallel_init, "ignored");
