@@ -468,7 +468,7 @@ TEST_CASE("hwloc: names that occur twice") {
                        doctest::Contains("two NICs are called mlx5_0"), atoll::Error);
   machine.devices = pci(0x10, h100, "") + adapter(0x41, mellanox, "gpu0", "");
   CHECK_THROWS_WITH_AS(atoll::importers::hwloc_xml.read(machine.text(), "h.xml"),
-                       doctest::Contains("a NIC and a GPU are called gpu0"), atoll::Error);
+                       doctest::Contains("a NIC and a GPU have the same name, gpu0"), atoll::Error);
 }
 
 TEST_CASE("hwloc: rates of a link by model") {
