@@ -10,7 +10,7 @@ namespace atoll_v1::atoll {
 // True if the NIC is hardware and is not known to be down.
 bool may_be_active(const TopologyNic& nic);
 
-// Selects from the NICs of one host those that are not known to be down and that belong to the
+// Returns the NICs of a host that may be up (none is known to be down) and that belong to the
 // fabric that joins the hosts.
 std::vector<const TopologyNic*> eligible_nics(const std::vector<const TopologyNic*>& nics);
 

@@ -24,8 +24,8 @@ struct GpuModel {
 
 // Finds a model by name ("NVIDIA H100 80GB HBM3"). Null for a model that is not listed.
 const GpuModel* find_gpu_model(std::string_view model) noexcept;
-// Finds a model by name, otherwise by PCI device id, otherwise by compute capability, which gives
-// only generation and rate.
+// Finds a model by name, otherwise by PCI device id, otherwise by compute capability, which
+// determines only the generation and the rate of NVLink.
 const GpuModel* find_gpu_model(const TopologyGpu& gpu) noexcept;
 // True if the model is listed as a card without NVLink or xGMI connector, so that it cannot have
 // links.

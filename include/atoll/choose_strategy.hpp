@@ -63,7 +63,8 @@ struct StrategyChoice {
 // options that no engine supports, and a reserve outside [0, 1).
 StrategyChoice choose_strategy(const StrategyQuestion& question);
 
-// Returns the measured or assumed rates of a mesh's axes.
+// Returns the modelled rates of a mesh's axes (Axis::rate and Axis::levels). GroupRate::is_assumed
+// marks a rate that includes a link of unknown rate.
 MeshRates rates_of(const Mesh& mesh);
 
 }  // namespace atoll_v1::atoll::fsdp

@@ -84,8 +84,9 @@ struct CommunicatorOptions {
   std::string backend{};
   Device device = Device::host();
   // A communicator to split, or null. It must be idle, and every rank of it must open a
-  // communicator in the same call, on any axis. A backend that supports splitting (NCCL) then
-  // reuses the parent's connections. `backend` and `device` are taken from the parent.
+  // communicator in the same call, on any axis. A backend that supports splitting (NCCL) then opens
+  // the new communicator without another bootstrap; the new communicator makes its own connections.
+  // `backend` and `device` are taken from the parent.
   const Communicator* parent = nullptr;
 };
 
@@ -96,24 +97,28 @@ struct CommunicatorOptions {
 // communicator run in the order of the calls, even on different streams. A count of 0 is allowed.
 // If an in-place form is documented, each rank may choose to use it.
 //
-// GPU memory: in one call, src comes from allocate() on all ranks or on none, and so does dst. If
-// it does, memory that other ranks access (src and dst of all_reduce, dst of all_gather, src of
-// reduce_scatter) must be at the same offset of the same allocation on every rank. Ranks that share
-// several communicators must call them in the same order, at least for the first operation of each,
-// because NCCL connects ranks at the first operation and waits for the other ranks.
+// GPU memory: in one call, either all ranks must pass a src from allocate() or none; the same holds
+// for dst. Memory from allocate() that other ranks access (src and dst of all_reduce, dst of
+// all_gather, src of reduce_scatter) must be at the same offset of the same allocation on every
+// rank. Ranks that share several communicators must call them in the same
+// order, at least for the first operation of each, because NCCL connects ranks at the first
+// operation and waits for the other ranks.
 //
 // Sums: bf16 and f16 accumulate in f32 and are rounded once, or once per level when a backend adds
 // inside each host before it sends. A backend that can order its sums chooses an algorithm by size
-// and shape, and adds every element in the order of that algorithm. Inside a host, and when all
-// ranks exchange at once, the order is an adjacent-pair tree over the ranks: ((0 + 1) + (2 + 3)) +
-// .... In two levels a tree over the ranks of each host comes first, then a tree over the hosts.
-// Both orders are the same if every host has the same number of neighbouring ranks and this number
-// is a power of two. Large multi-host sums may use another order (plugins/collectives/README.md).
-// For a backend that cannot order its sums, core builds the sums of 16-bit types from all_to_all,
-// local sums and all_gather, level by level where the hosts allow it; other types are added in the
-// backend's order. Config::deterministic requests one tree and one rounding for all floating-point
-// reductions, which sends more bytes between hosts. On an axis with blocks (Axis::block) a
-// deterministic sum is a tree over the ranks of each block, then a tree over the blocks.
+// and shape, and adds every element in the order of that algorithm. Inside a host, and with the
+// algorithm `flat` between hosts, the order is an adjacent-pair tree over the ranks:
+// ((0 + 1) + (2 + 3)) + .... With `two_level`, a tree over the ranks of each host comes first, then
+// a tree over the hosts. Both orders are the same if every host has the same number of neighbouring
+// ranks and this number is a power of two. plugins/collectives/README.md lists the orders of the
+// other algorithms.
+//
+// If a backend cannot order its sums (MPI, NCCL), the library builds the sums of 16-bit types from
+// all_to_all, local sums and all_gather; src/comm/README.md says when it adds inside each host
+// first. Other types are added in the backend's order. Config::deterministic requests one tree and
+// one rounding for all floating-point reductions, which sends more bytes between hosts. On an axis
+// with blocks (Axis::block) a deterministic sum is a tree over the ranks of each block, then a tree
+// over the blocks.
 //
 // Errors: wrong arguments throw Error(invalid_argument) before anything is sent: a rank or count
 // out of range, unequal dtypes, null with elements, an overlap of src and dst that is not
@@ -184,9 +189,9 @@ class Communicator {
   [[nodiscard]] Work group(std::span<const SendRecv> operations, Stream& stream);
 
   // Returns the bytes of device memory that a sum without a factor needs besides src and dst: 0
-  // when the backend computes the sum, more when core builds it from other collectives. `count` is
-  // dst.count of a reduce_scatter or src.count of an all_reduce. This scratch memory is allocated
-  // at the first call that needs it and then kept.
+  // when the backend computes the sum, more when the library builds the sum from other collectives.
+  // `count` is dst.count of a reduce_scatter or src.count of an all_reduce. This scratch memory is
+  // allocated at the first call that needs it and then kept.
   enum class Sum {
     reduce_scatter,
     all_reduce

@@ -36,7 +36,9 @@ struct Config {
   std::string plugin_path;  // colon-separated directories, searched before the installed backends
   std::string algorithm;    // such as "all_reduce:ring"; "" lets the backend choose algorithms
   std::string tuning;       // file with measured algorithm choices; `algorithm` overrides it
-  int deterministic = 0;    // 1 makes the order of sums independent of job size and placement
+  // 1 adds floating-point numbers in one order for every backend, algorithm and element count. The
+  // order depends on the mesh only (communicator.hpp).
+  int deterministic = 0;
   std::string flight;  // prefix of the flight recorder's PREFIX.RANK.json files; "" writes none
   int islands = 0;     // number of islands to emulate; 0 uses the islands of the topology
   int threads = 0;     // compute threads of this rank; 0 divides the host's cores among its ranks

@@ -11,7 +11,7 @@
 namespace atoll_v1::atoll {
 
 enum class Severity {
-  info,     // the finding is worth knowing, but does not affect speed
+  info,     // worth knowing; costs nothing, or cannot be improved on this machine
   warning,  // the machine is slower than it could be, or likely to break
   error     // the machine is broken, or much slower than it could be
 };

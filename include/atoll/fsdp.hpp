@@ -2,9 +2,10 @@
 // an axis of a mesh. The engine gathers (unshards) the parameters of a unit shortly before compute
 // uses them, and reduces gradients as soon as they are complete. Both overlap with compute.
 //
-//   fsdp::Engine engine(mesh, {.strategy = Strategy::hybrid_shard});
-//   Unit& block = engine.add_unit("layers.0", specs);
-//   engine.freeze({"embed", "layers.0", "head"});
+//   fsdp::Engine engine(mesh, {.strategy = fsdp::Strategy::hybrid_shard});
+//   fsdp::Unit& block = engine.add_unit("layers.0", specs);  // specs: a ParamSpec per parameter
+//   engine.freeze({"layers.0"});                             // the order of the units in forward
+//   engine.initialize(/*seed=*/1);
 //   auto pass = engine.begin({}, compute);
 //   { auto w = pass.forward(block);  layer(x, w["weight"]); }
 //   { auto w = pass.backward(block); auto g = w.grad("weight"); ... }
@@ -56,7 +57,7 @@ std::vector<Strategy> every_strategy();  // all strategies, in the order of the 
 // How gradients accumulate over the micro batches of a step.
 enum class Accumulation {
   automatic,  // uses `local` for no_shard and shard_optimizer, and `shard` for other strategies
-  shard,      // reduces every micro batch over the shard axis, but across replicas only the last
+  shard,      // reduces each micro batch over the shard axis, then their sum across replicas
   local,      // keeps unsharded f32 gradients (4 P bytes); reduces only in the last micro batch
 };
 std::string_view name(Accumulation accumulation) noexcept;  // returns "auto", "shard" or "local"
@@ -210,7 +211,7 @@ struct PassOptions {
   } kind = Kind::train;
   // Index of this micro batch, and the number of micro batches in a step. Micro batches must come
   // in order: Engine::begin() throws Error(invalid_argument) when the index is neither the next one
-  // nor 0. Gradients are reduced across replicas in the last micro batch.
+  // nor 0. In the last micro batch the accumulated gradients are reduced across replicas.
   int micro = 0;
   int of = 1;
 };
@@ -244,8 +245,9 @@ class Engine {
   // reference is valid as long as the engine. Throws Error(invalid_argument) after freeze(), for a
   // name that is already used, and for an impossible shape.
   Unit& add_unit(std::string_view name, std::vector<ParamSpec> params);
-  // Declares the order in which forward uses the units; backward uses the reverse order. Plans and
-  // allocates every buffer. A unit may occur several times. Collective; may be called once. Throws
+  // Completes the setup; this does not freeze parameters (see ParamSpec::trainable). Declares the
+  // order in which forward uses the units; backward uses the reverse order. Plans and allocates
+  // every buffer. A unit may occur several times. Collective; may be called once. Throws
   // Error(not_found) for a name that no unit has, and Error(invalid_argument) for a unit that
   // `order` omits. If the plan exceeds Options::memory_bytes, throws Error(invalid_argument) that
   // shows the plan, before anything is allocated.
@@ -290,6 +292,8 @@ class Engine {
   const Device& device() const noexcept;
   MeshShape sharding() const noexcept;  // number of replicas and of shards under the strategy
   std::string_view backend() const noexcept;
+  // Returns the memory plan of this rank, which is complete after freeze(). The caller may set
+  // MemoryPlan::activations.
   MemoryPlan& memory() noexcept;
   Scheduler& scheduler() noexcept;
   // Number of bytes of parameters and gradients in the collectives of this rank's passes, by axis.

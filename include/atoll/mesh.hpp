@@ -50,10 +50,10 @@ class Mesh {
   static Mesh plan(const Topology& topology, World& world);
   // Makes the mesh of an existing plan. Throws Error(unsupported) for a plan with an inner axis.
   static Mesh from_plan(World& world, MeshPlan plan);
-  // Makes a mesh of the given shape with the ranks in row-major order; shard is the inner axis.
-  // Throws Error(invalid_argument) unless replicate * shard is the size of the World. The overload
-  // with a topology is collective, and reports in findings() when a shard group of the mesh spans
-  // several islands.
+  // Makes a mesh of the given shape with the ranks in row-major order, so neighbouring ranks are in
+  // the same shard group. Throws Error(invalid_argument) unless replicate * shard is the size of
+  // the World. The overload with a topology is collective, and reports in findings() when a shard
+  // group of the mesh spans several islands.
   static Mesh make(World& world, MeshShape shape);
   static Mesh make(World& world, MeshShape shape, const Topology& topology);
 

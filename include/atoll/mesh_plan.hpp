@@ -20,7 +20,7 @@ struct RankSite {
   int numa = -1;               // NUMA node of the rank's hardware threads; -1 if several or unknown
 };
 
-// What the process of a rank reports about itself.
+// The report of a rank's process about itself.
 struct RankEnvironment {
   std::string host;          // id of the rank's host (TopologyHost::id)
   int local_rank = 0;        // index of the rank among the ranks of its host

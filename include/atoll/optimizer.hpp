@@ -28,7 +28,7 @@ struct OptimizerOptions {
   float epsilon = 1e-8f;
   float weight_decay = 0.0f;   // decoupled weight decay, applied to every trainable parameter
   float max_norm = 1.0f;       // gradients are scaled down to this global norm; 0 means no clipping
-  bool skip_nonfinite = true;  // when false, steps with an infinite or NaN norm update too
+  bool skip_nonfinite = true;  // when false, steps with an infinite or NaN norm update parameters
   // Type of AdamW's moments: f32, or bf16, which needs half the memory. bf16 moments are rounded
   // stochastically, because the second moment would stop changing if it were rounded to nearest.
   // The rounding is seeded by (seed, unit, bucket, element offset in the bucket, step). Therefore

@@ -73,7 +73,7 @@ enum { /* atoll_reduce_op: operator of a reduction */
 enum { /* atoll_memory: kind of memory that holds src and dst */
   ATOLL_MEMORY_HOST = 0,
   ATOLL_MEMORY_CUDA = 1,
-  ATOLL_MEMORY_VIRTUAL = 2
+  ATOLL_MEMORY_VIRTUAL = 2 /* reserved for simulated devices */
 };
 
 enum { /* atoll_collective_kind: kind of an operation */
@@ -226,9 +226,9 @@ typedef struct atoll_backend {
   void (*close)(atoll_comm* comm);
   /* Returns the text of the calling thread's last failure, never NULL. `comm` may be NULL. */
   const char* (*last_error)(const atoll_comm* comm);
-  /* Ends everything that the backend has started in this process, such as MPI. Core calls it before
-   * main() returns. If `failed` is nonzero, the job has failed, and shutdown() must not wait for
-   * other ranks. */
+  /* Ends everything that the backend has started in this process, such as MPI. Core calls it when
+   * the last World that used the backend ends. If `failed` is nonzero, the job has failed, and
+   * shutdown() must not wait for other ranks. */
   void (*shutdown)(int32_t failed);
   /* ---- The functions below are optional: NULL means unsupported. ---- */
   /* Returns a failure that occurred after the launch of CUDA work, or ATOLL_OK. Any thread may call

@@ -74,9 +74,9 @@ inline constexpr std::uint64_t default_bucket_bytes = std::uint64_t{32} << 20;
 
 // The three kinds of traffic in sharded training. Each lane has its own stream and communicator, so
 // that a late reduction never delays a gather. On devices with stream priorities, `gather` and
-// `reduce` run before compute, since compute waits for the next gather and for the memory that
-// reductions free; `outer` has the priority of compute, since only the optimizer waits for this
-// lane.
+// `reduce` have a higher priority than compute, since compute waits for the next gather and for the
+// memory that reductions free; `outer` has the priority of compute, since only the optimizer waits
+// for this lane.
 enum class Lane {
   gather,  // all-gathers over the shard axis or over groups inside it
   reduce,  // reduce-scatters over the shard axis
@@ -193,8 +193,8 @@ class Scheduler {
   // all ranks of the mesh, in the same order and with the same size.
   Buffer allocate(std::size_t bytes, std::initializer_list<Lane> lanes);
 
-  // Returns the bytes of device memory that a sum on a lane needs besides its buffers when core
-  // builds the sum from other collectives; 0 on the lane `gather`. `count` is the number of
+  // Returns the bytes of device memory that a sum on a lane needs besides its buffers when the
+  // library builds the sum from other collectives; 0 on the lane `gather`. `count` is the number of
   // elements of dst on the lane `reduce`, and of data on the lane `outer`.
   std::uint64_t scratch_bytes(Lane lane, std::uint64_t count, DType dtype) const;
   // Allocates `bytes` of scratch memory for a lane in advance. Must be called before the first

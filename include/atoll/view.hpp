@@ -1,5 +1,5 @@
-// Element types, reductions and untyped views of device memory: the arguments of collectives and
-// kernels.
+// Element types, reductions and views of device memory: the arguments of collectives and kernels.
+// A view carries its element type at run time.
 #pragma once
 
 #include <concepts>

@@ -16,8 +16,8 @@
 
 namespace atoll_v1::atoll {
 
-// Describes where one rank runs. Two ranks share a host if its name, boot id and network namespace
-// are equal.
+// Describes where one rank runs. Two ranks share a host if their hosts have the same name, boot id
+// and network namespace, and the same ATOLL_HOST_ID if it is set.
 struct Placement {
   int rank = 0;
   int host = 0;        // index of the rank's host in World::hosts()
@@ -92,8 +92,9 @@ class World {
   // Collective. Returns when all ranks have called it; Error(timeout) names the absent ranks.
   void barrier();
 
-  // Counts the calls with this `key` on this rank: 0, 1, 2, ... Ranks that make the same calls get
-  // the same numbers, so the number makes a store key unique without communication.
+  // Returns the number of earlier calls with this `key` on this rank: 0, 1, 2, ... Ranks that make
+  // the same calls get the same numbers, so the number makes a store key unique without
+  // communication.
   std::uint64_t ticket(std::string_view key);
 
   // Registers a function that ~World calls before this rank leaves the job, in reverse order of

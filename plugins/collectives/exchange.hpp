@@ -68,7 +68,7 @@ enum class Waiting {
 struct Team {
   std::string name;
   int rank = 0;
-  std::vector<int> world_ranks;        // rank in the world of each rank of the team
+  std::vector<int> world_ranks;        // for each rank of the team, its rank in the World
   std::vector<Transport*> routes;      // transport to each rank; null for this rank
   std::vector<Transport*> transports;  // every transport of the team, without duplicates
   Waiting waiting = Waiting::sleep;

@@ -2,6 +2,11 @@
 # nvcc is found, and the build has neither sanitizers nor fuzzers, because nvcc does not support
 # their flags.
 set(ATOLL_CUDA OFF)
+# FindCUDAToolkit of CMake 3.25 fails with CUDA 13, which has no nvToolsExt library, unless this
+# target exists. atoll does not link it.
+if(CMAKE_VERSION VERSION_LESS 3.26 AND NOT TARGET CUDA::nvToolsExt)
+  add_library(CUDA::nvToolsExt INTERFACE IMPORTED)
+endif()
 if(NOT ATOLL_BUILD_CUDA)
   message(STATUS "cuda device: left out, ATOLL_BUILD_CUDA is off")
   return()

@@ -34,8 +34,8 @@ class Arguments {
   // Requires that `whole` is `part` times the number of ranks. Both are numbers of elements.
   void multiple(std::uint64_t whole, std::uint64_t part) const;
   // Requires that the larger buffer, src or dst as selected by `whole`, holds one block per rank,
-  // all of equal size, and that the other buffer holds one block. Both must have memory. They may
-  // overlap only if the block is this rank's part of the larger buffer.
+  // all of equal size, and that the other buffer holds one block. Neither address may be null. They
+  // may overlap only if the block is this rank's part of the larger buffer.
   enum class Whole {
     src,
     dst

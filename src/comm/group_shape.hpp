@@ -1,4 +1,4 @@
-// What a fallback must know about a group of ranks to plan its messages, sums and scratch memory.
+// The properties of a group of ranks with which a fallback plans messages, sums and scratch memory.
 #pragma once
 
 #include <cstdint>

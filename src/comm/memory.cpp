@@ -14,7 +14,7 @@ std::string allocation(const BackendGroup& group, std::size_t bytes) {
   return fmt::format("allocate {} bytes for communicator {}", bytes, group.name());
 }
 
-// One allocation. The first backend with an allocator of its own allocates the memory; without such
+// One allocation. The first backend that has an allocator allocates the memory; without such
 // a backend, the device does.
 class Memory {
  public:

@@ -74,7 +74,7 @@ class DeviceOps {
   // norm_block) elements.
   virtual void sum_squares(Stream& stream, View out, ConstView src) = 0;
   // Writes three f64 values to result: the norm, which is the square root of the exact sum of
-  // `blocks`; the clip factor; and the number of steps, which grows by one unless the factor is NaN.
+  // `blocks`; the clip factor; and the number of steps, which grows unless the factor is NaN.
   // After a failure of the stream, kernels of a GPU still run, but the factor is then NaN, so that
   // optimizer steps that use it change nothing.
   virtual void clip_factor(Stream& stream, View result, ConstView blocks, ClipRule rule) = 0;

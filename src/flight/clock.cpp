@@ -16,8 +16,8 @@ FlightClock::FlightClock() {
   start_ = look();
 }
 
-// Reads the tick counter and the steady clock at nearly the same moment: of several attempts,
-// returns the one that took the shortest time.
+// Reads the tick counter and the steady clock at nearly the same moment: makes several attempts and
+// returns the attempt that took the shortest time.
 FlightClock::Point FlightClock::look() const noexcept {
   constexpr int attempts = 5;
   Point best;

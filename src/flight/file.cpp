@@ -211,7 +211,7 @@ void Reader::check() const {
   for (const FlightCommunicator& communicator : log_.communicators) {
     if (std::ranges::any_of(communicator.ranks, [&](int r) { return r >= log_.size; }) ||
         communicator.ranks[static_cast<std::size_t>(communicator.rank)] != log_.rank) {
-      bad_here("communicator {} does not contain rank {} of {} at its own position", communicator.id,
+      bad_here("communicator {} does not contain rank {} of {} at its position", communicator.id,
                log_.rank, log_.size);
     }
   }

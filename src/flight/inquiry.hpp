@@ -15,7 +15,7 @@ namespace atoll_v1::atoll {
 // The operation that failed: one collective, or messages (send and recv) with the given ranks.
 struct InquirySubject {
   std::string communicator;      // id of the communicator
-  std::vector<int> ranks;        // ranks of the World to ask
+  std::vector<int> ranks;        // ranks of the World that receive the question
   std::int64_t collective = -1;  // number of the collective; -1 for send and recv
 };
 

@@ -301,7 +301,8 @@ bool Optimizer::update_in_backward(float learning_rate) {
 
 void Optimizer::step(float learning_rate, Stream& compute) {
   require(!impl_->in_backward || *impl_->in_backward == learning_rate,
-          "Optimizer::step: the learning rate differs from the rate passed to update_in_backward()");
+          "Optimizer::step: the learning rate differs from the rate passed to "
+          "update_in_backward()");
   // wait_gradients() comes first, so that a failed reduction stops the stream before parameters
   // change, and the error of the reduction is thrown instead of the error about micro batches.
   impl_->engine.wait_gradients(compute);

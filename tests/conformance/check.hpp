@@ -71,7 +71,7 @@ class Bytes {
  public:
   // Uses the memory at `piece`, or allocates memory if `piece` is null.
   Bytes(std::size_t count, std::byte* piece);
-  Bytes(const Bytes& other);  // copies the values into memory of its own
+  Bytes(const Bytes& other);  // allocates memory and copies the values
   Bytes(Bytes&&) noexcept = default;
   Bytes& operator=(Bytes&&) noexcept = default;
 

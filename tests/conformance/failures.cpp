@@ -361,7 +361,8 @@ int run(const std::string& name, const std::string& backend) {
   const int result = cases.at(name)(job);
   if (result == 0) fmt::print("rank {}: as expected\n", world.rank());
   std::fflush(stdout);
-  // An MPI launcher ends the job as soon as one rank exits, so the other ranks get time to print.
+  // Waits, because an MPI launcher ends the job as soon as one rank exits, and the other ranks must
+  // be able to print first.
   if (job.on_mpi) std::this_thread::sleep_for(2s);
   return result;
 }

@@ -133,7 +133,7 @@ TEST_CASE("interfaces that cannot be rails: the message names the problem and al
       {"lo,none0", "there is no interface none0"},
       {"lo,", "a name is empty"},
       {",lo", "a name is empty"},
-      {"lo,lo", "lo is listed twice"},
+      {"lo,lo", "interface lo is listed twice"},
   };
   for (const auto& [value, words] : cases) {
     try {

@@ -153,7 +153,7 @@ TEST_CASE("firmware_differs: among like NICs only") {
   CHECK(finding.subjects == Strings{"c/mlx5_0"});
   CHECK(finding.evidence ==
         "the NIC has firmware 28.36.1010, but 2 NICs of the same type have 28.39.1002");
-  // The firmware of another type of adapter.
+  // This is the firmware of another type of adapter, so the versions may differ.
   set(topology.nics[2].facts, fact::firmware, "20.36.1010");
   CHECK(state_of(topology, "firmware_differs") == "ok");
 }

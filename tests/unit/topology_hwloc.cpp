@@ -169,7 +169,8 @@ TEST_CASE("hwloc: GPUs are numbered as NVML does, not as CUDA shows them") {
   CHECK(ids(read(machine)) == Ids{"h/gpu1", "h/gpu0"});
   machine.devices = both(0x10, -1, 1) + both(0x11, -1, 0);
   CHECK(ids(read(machine)) == Ids{"h/gpu1", "h/gpu0"});
-  // A GPU that only CUDA shows has no NVML index, so all GPUs are numbered by their positions.
+  // One GPU has no NVML index, because only CUDA shows it. So all GPUs get indices in the order of
+  // the file.
   machine.devices = both(0x10, 1, 0) + both(0x11, -1, 1);
   const Topology topology = read(machine);
   CHECK(ids(topology) == Ids{"h/gpu0", "h/gpu1"});
@@ -467,7 +468,7 @@ TEST_CASE("hwloc: names that occur twice") {
                        doctest::Contains("two NICs are called mlx5_0"), atoll::Error);
   machine.devices = pci(0x10, h100, "") + adapter(0x41, mellanox, "gpu0", "");
   CHECK_THROWS_WITH_AS(atoll::importers::hwloc_xml.read(machine.text(), "h.xml"),
-                       doctest::Contains("a NIC and a GPU are called gpu0"), atoll::Error);
+                       doctest::Contains("a NIC and a GPU have the same name, gpu0"), atoll::Error);
 }
 
 TEST_CASE("hwloc: rates of a link by model") {

@@ -30,10 +30,11 @@ TEST_CASE("mesh memory: two of four islands") {
   const MeshPlan two = plan(machines::hgx(4), model(60e9));
   CHECK(shape(two) == "2x16x1");
   CHECK(two.order == counting(32));
-  CHECK(contains(two.why,
-                 "an NVLink island of 8 holds 512 GiB; 2 NVLink islands (1024 GiB) are the first "
-                 "to hold it; shard over 16 GPUs of 2 NVLink islands, replicate over 2 such "
-                 "groups"));
+  CHECK(
+      contains(two.why,
+               "an NVLink island of 8 holds 512 GiB; 2 NVLink islands (1024 GiB) are the fewest "
+               "that hold the model; shard over 16 GPUs of 2 NVLink islands, replicate over 2 such "
+               "groups"));
   // No single island holds the model, so crossing islands is necessary and causes no warning.
   REQUIRE(two.findings.size() == 2);
   CHECK(two.findings[0].id == "mesh_crosses_islands");
@@ -119,8 +120,8 @@ TEST_CASE("mesh memory: pairs, and k of them in a host") {
   const MeshPlan host = plan(topology, model(24 * gib));
   CHECK(shape(host) == "2x8x1");
   CHECK(contains(host.why,
-                 "2 NVLink islands hold 256 GiB; a host of 8 (512 GiB) is the first to "
-                 "hold it"));
+                 "2 NVLink islands hold 256 GiB; a host of 8 (512 GiB) is the smallest "
+                 "group that holds the model"));
   CHECK(shape(plan(topology, model(64 * gib))) == "1x16x1");
 }
 

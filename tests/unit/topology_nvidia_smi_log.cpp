@@ -1,4 +1,4 @@
-// Tests of reading the XML log that `nvidia-smi -q -x` prints.
+// Tests the reader of the XML log that `nvidia-smi -q -x` prints.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// Tests of finding the GPU that each rank of a job uses.
+// Tests how the GPU is found that each rank of a job uses.
 #include <doctest/doctest.h>
 
 #include <algorithm>

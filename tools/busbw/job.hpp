@@ -39,8 +39,8 @@ struct Job {
   // Memory of the communicator's device.
   atoll::Buffer allocate(std::uint64_t bytes, MemoryKind kind);
 
-  // Exchanges numbers of all ranks and returns them by rank. Lists may differ in length. Collective
-  // over the World.
+  // Returns the list of numbers that each rank passes, by rank. The lists may differ in length.
+  // Collective over the World.
   std::vector<std::vector<double>> exchange(const std::vector<double>& mine);
   // Barrier over the World. The ranks of a group leave it within the time of one backend barrier.
   // Collective.

@@ -134,7 +134,7 @@ Ceiling ceiling_of_ring(Collective collective, Op op, atoll::DType dtype, double
   }
   const bool divided = op == Op::avg && (dtype == atoll::DType::f32 || dtype == atoll::DType::f64);
   if (has_reduction(collective) && (size_of(dtype) == 2 || divided)) {
-    return {std::nullopt, "the library composes this sum of other collectives, without a ring"};
+    return {std::nullopt, "the library builds this sum from other collectives, without a ring"};
   }
   if (gbyte_s <= 0) return {std::nullopt, "the rate of the links between the GPUs is not known"};
   Ceiling result = ceiling_of_busbw(collective, total_bytes, ranks, gbyte_s);

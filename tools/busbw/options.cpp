@@ -173,12 +173,12 @@ void declare_output(CLI::App& app, Options& o, Texts& t) {
   section.add("--expect", t.expect,
               "share of the limit that every row must reach, for example 0.85 for 85 %");
   section.add("-J,--output_file,--json", o.json, "file for the complete report as JSON");
-  section.add("--save", o.save, "file for the measured curve, read by atoll's planner and --tune");
+  section.add("--save", o.save, "file for the measured curve, which --tune reads");
   section.add("--plot", o.plot, "file for an SVG plot of bus bandwidth over size (needs gnuplot)");
 }
 
 void declare_gpu_habits(CLI::App& app, Texts& t) {
-  Section section(app, "Options of nccl-tests, accepted for scripts");
+  Section section(app, "Options of nccl-tests, so that its scripts run unchanged");
   section.add("-t,--nthreads", t.threads, "must be 1: a rank is a process");
   section.add("-g,--ngpus", t.gpus, "must be 1: a rank is a process");
   section.add("-p,--parallel_init", t.parallel_init, "ignored");

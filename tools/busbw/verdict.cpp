@@ -115,7 +115,7 @@ class Judge {
         ranks_of[{0, "NIC " + nic(r)}].insert(r);
     }
     std::vector<Candidate> candidates;
-    // Of two hosts or two ranks, either may cause slow traffic between them, so none is named.
+    // If there are only two hosts or ranks, either may be slow, so none is named.
     if (kind != Kind::nic && ranks_of.size() < 3) return candidates;
     for (const auto& [subject, ranks] : ranks_of) {
       candidates.push_back({{kind, subject.second, ""}, ranks});

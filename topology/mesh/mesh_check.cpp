@@ -135,7 +135,7 @@ class Crossings {
   const MeshSites& sites_;
   const RankGroups& groups_;
   LinkRates& rates_;
-  std::optional<DisplayNames> names_;  // names for messages; empty until the first finding
+  std::optional<DisplayNames> names_;  // device names for messages; empty until the first finding
   std::vector<Finding> found_;
   std::size_t unsaid_ = 0;
 };

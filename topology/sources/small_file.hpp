@@ -22,8 +22,8 @@ class SmallFile {
   bool is_open() const noexcept { return descriptor_ >= 0; }
   // Size that the file reports; the kernel may show fewer bytes.
   std::uintmax_t size() const noexcept { return size_; }
-  // Returns the number of bytes read, which is less than requested at the end of the file. Empty
-  // when nothing can be read.
+  // Returns the number of bytes read, which is less than requested at the end of the file. The
+  // result is empty when nothing can be read.
   std::optional<std::size_t> read_at(std::size_t offset, std::span<char> bytes) const;
 
  private:

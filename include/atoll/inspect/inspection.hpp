@@ -22,6 +22,8 @@ struct Inspection {
   Diagnosis diagnosis;
 };
 
+// Derives islands, affinity and rails from the topology, and runs all checks. Checks that need
+// ranks or a plan get the status not_checked without them.
 Inspection inspect(Topology topology, std::vector<RankSite> ranks = {},
                    std::optional<MeshPlan> plan = std::nullopt);
 
@@ -34,7 +36,7 @@ enum class Colour {
 // printed once, with all their names.
 std::string to_tree(const Inspection& inspection, Colour colour = Colour::off);
 // Returns a matrix with a row for each GPU, a column for each GPU and NIC, and a legend. Each cell
-// shows how the pair is connected. Error(unsupported) above 1024 GPUs.
+// shows how the pair is connected. Throws Error(unsupported) for more than 1,024 GPUs.
 std::string to_matrix(const Inspection& inspection, Colour colour = Colour::off);
 // Returns a text with all findings (evidence, consequence and fix), then the checks that could not
 // run, with the reasons.
@@ -46,9 +48,9 @@ std::string to_json(const Inspection& inspection);
 // Returns a picture of the machine in Graphviz' language (DOT): islands, rails, and findings in
 // colour.
 std::string to_dot(const Inspection& inspection);
-// Returns the picture of to_dot() as SVG, drawn by Graphviz' `dot`. Error(not_found) names the
-// package to install when `dot` is missing; Error(io) when `dot` fails or runs for more than 30 s;
-// Error(unsupported) when the picture exceeds 64 MiB.
+// Returns the picture of to_dot() as SVG, drawn by Graphviz' `dot`. Throws Error(not_found), which
+// names the package to install, if `dot` is missing; Error(io) if `dot` fails or runs for more than
+// 30 s; Error(unsupported) if the picture exceeds 64 MiB.
 std::string to_svg(const Inspection& inspection);
 
 // An exported text, and one line for each kind of information that the format cannot hold.
@@ -57,7 +59,7 @@ struct Export {
   std::vector<std::string> lost;
 };
 
-// Returns a topology of one host as hwloc 2 XML, for `lstopo -i`. Error(unsupported) when the
+// Returns a topology of one host as hwloc 2 XML, for `lstopo -i`. Throws Error(unsupported) if the
 // topology has no host or several.
 Export to_hwloc_xml(const Topology& topology);
 // Returns the text of a topology file for NCCL (NCCL_TOPO_FILE). If the topology was read from such

@@ -11,12 +11,12 @@ namespace atoll_v1::atoll {
 
 // Loads a machine from the file `what`, in any form that an importer recognises. For
 // "NAME=FILE,FILE...", merges the files as several views of the host NAME. If no such file exists,
-// `what` is looked up in the catalog: "hgx-h100", "hgx-h100x16". Error(not_found | io | bad_data)
-// names the file and the byte offset.
+// `what` is looked up in the catalog: "hgx-h100", "hgx-h100x16". Throws Error(not_found | io |
+// bad_data), which names the file and the byte offset.
 Topology load_topology(const std::string& what);
 
 // Returns a machine of the catalog: "hgx-h100", or "hgx-h100x16" for a cluster of 16 such hosts.
-// Error(not_found) names similar entries.
+// Throws Error(not_found), which names similar entries.
 Topology catalog_cluster(std::string_view name);
 
 struct CatalogEntry {
@@ -32,8 +32,8 @@ Topology join_hosts(std::vector<Topology> parts);
 // Merges several descriptions ("views") of one host; the most trusted view comes first. `origins`
 // names the source of each view. Devices are matched by bus id, then by UUID or index (GPUs) or by
 // name (NICs). A value that a view lacks is taken from the next view; a contradicting value becomes
-// a conflict. Error(bad_data) when a view does not describe exactly one host, or when GPUs cannot
-// be matched.
+// a conflict. Throws Error(bad_data) if a view does not describe exactly one host, or if GPUs
+// cannot be matched.
 Topology merge_views(std::string_view host_name, const std::vector<Topology>& views,
                      const std::vector<std::string>& origins);
 

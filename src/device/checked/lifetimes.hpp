@@ -122,7 +122,7 @@ class Lifetimes {
   };
   struct Target {
     std::uintptr_t begin = 0;  // address at which the allocation begins
-    Region* region = nullptr;  // allocation with the range; null for foreign or no memory
+    Region* region = nullptr;  // allocation that contains the range; null for memory of others
     Span span;
   };
 

@@ -14,8 +14,8 @@ int main() {
   for (int step = 0; step < 400; ++step) {
     auto pass = engine.begin({}, compute);
     {
-      auto w = pass.forward(layer);
-    }  // `w` holds the gathered weights; a real layer would run its forward pass here
+      auto w = pass.forward(layer);  // gathered weights; a real layer enqueues its forward here
+    }
     {
       auto w = pass.backward(layer);
       compute.enqueue([w = w["w"].as<float>(), g = w.grad("w").view.as<float>()] {

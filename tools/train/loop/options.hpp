@@ -1,4 +1,4 @@
-// Options of one training run. main.cpp --help explains each flag.
+// Options of one training run. `atoll-train --help` explains each flag.
 #pragma once
 
 #include <cstdint>

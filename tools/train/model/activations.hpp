@@ -43,7 +43,7 @@ struct ActivationPlan {
   std::int64_t head_rows = 512;  // tokens per block of logits
 };
 
-// The largest shapes of a model whose micro batches fit the plan.
+// A model, and the largest micro batch for which the plan has memory.
 LargestShapes largest_shapes(const ModelConfig& config, const ActivationPlan& plan);
 
 // Activations of one layer for the current batch. Backward overwrites gate, up and hidden.

@@ -29,7 +29,7 @@ struct ParamSpec {
 std::size_t unit_count(const ModelConfig& config) noexcept;
 std::string unit_name(const ModelConfig& config, std::size_t unit);
 
-// The name in a Hugging Face checkpoint of a unit's parameter.
+// The name that a parameter of a unit has in a Hugging Face checkpoint.
 std::string hf_name(std::string_view unit, std::string_view param);
 
 // Parameters of a unit. embed: embed_tokens.weight. layers.N: nine tensors. head: norm.weight and,

@@ -358,12 +358,13 @@ void links_unknown(const Machine& machine, CheckResult& result) {
     if (host == nowhere) continue;
     const TopologyHost& where = machine.topology.hosts[host];
     const std::string_view why = get_fact(where.facts, "source.nvml");
-    result.add(where, {info,
-                       fmt::format("no source shows the links between the GPUs of this host{}",
-                                   why.empty() ? "" : fmt::format(" ({})", why)),
-                       "the GPUs are treated as one island of unknown bandwidth",
-                       "on the host: nvidia-smi topo -m > topo.txt, then use both files: --from "
-                       "HOST=FILE,topo.txt"});
+    result.add(where,
+               {info,
+                fmt::format("no source shows the links between the GPUs of this host{}",
+                            why.empty() ? "" : fmt::format(" ({})", why)),
+                "the GPUs are treated as one island of unknown bandwidth",
+                "run on the host: nvidia-smi topo -m > topo.txt; then pass both files of the "
+                "host: --from HOST=FILE,topo.txt"});
   }
 }
 

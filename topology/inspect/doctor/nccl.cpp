@@ -351,7 +351,7 @@ constexpr CheckRow rows[] = {
      "no host with several GPUs"},
     {"nccl_shm_disabled", "NCCL may use shared memory", nccl_shm_disabled,
      "no host with several GPUs"},
-    {"nccl_conf", "nccl.conf changes no transport", nccl_conf, "no hosts"},
+    {"nccl_conf", "nccl.conf does not change the transports of NCCL", nccl_conf, "no hosts"},
 };
 
 }  // namespace

@@ -18,7 +18,7 @@ constexpr double least_mbyte_s = 1;
 constexpr double most_mbyte_s = 1e12;
 constexpr std::size_t values_per_line = 10;
 
-// Prints the words in XML elements that hold several words each, like libhwloc. The attribute
+// Prints the words in XML elements of several words each, as libhwloc does. The attribute
 // `length` must be exact for libhwloc's built-in parser.
 void print_lines(std::string_view tag, const std::vector<std::string>& words, std::string& text) {
   for (std::size_t i = 0; i < words.size(); i += values_per_line) {
@@ -116,8 +116,7 @@ void HwlocMatrices::name_switches(const HwlocDevices& devices) {
   }
   if (!names.empty())
     lost_.push_back(
-        fmt::format("real bus ids of {} NVSwitch{}: bus ids in PCI domain {:04x} are "
-                    "written",
+        fmt::format("the real bus ids of {} NVSwitch{}, which get ids in PCI domain {:04x}",
                     names.size(), names.size() == 1 ? "" : "es", domain));
   if (!elsewhere.empty())
     lost_.push_back(

@@ -11,7 +11,7 @@
 
 namespace train::cuda {
 
-// Construct and call with the device current.
+// The GPU must be the current CUDA device when an object is constructed and when it is called.
 class Attention {
  public:
   // If `deterministic`, backward sums in a fixed order and results are bitwise reproducible. cuDNN
@@ -27,8 +27,8 @@ class Attention {
   // Returns device memory for the work enqueued next.
   using Scratch = std::function<void*(std::size_t bytes)>;
 
-  // Scratch bytes of both directions for this shape; 0 if cuDNN does not support it. Later shapes
-  // use plans that fit this scratch where cuDNN has any.
+  // Scratch bytes that forward and backward need for this shape; 0 if cuDNN does not support it.
+  // Later shapes use plans that fit this scratch where cuDNN has any.
   std::size_t scratch_bytes(cudaStream_t stream, const AttentionShape& shape, atoll::DType dtype);
 
   // Returns false and enqueues nothing if cuDNN cannot do it: f32, a shape not supported in both

@@ -122,8 +122,9 @@ struct Attention::Impl {
     return deterministic ? "deterministic backward of packed rows needs too much memory" : "";
   }
 
-  // Stays within the reserved scratch if possible, because growing it waits for the stream. A
-  // smaller shape rarely needs more than the largest, so the limit is only applied when it does.
+  // Uses a plan that fits the reserved scratch if there is one, because growing the scratch waits
+  // for the stream. The first attempt has no limit, since a smaller shape rarely needs more
+  // scratch.
   std::optional<Plan> make(const Key& key, Direction direction) {
     std::string reason;
     std::optional<Plan> plan = build(key, direction, std::nullopt, reason);
