@@ -70,7 +70,7 @@ std::string first_difference(const Declarations& a, int rank_a, const Declaratio
 
 }  // namespace
 
-void agree(World& world, std::string_view call,
+void agree(const RankGroup& group, std::string_view call,
            const std::function<std::vector<Declaration>()>& declare) {
   Declarations mine;
   const auto declare_call = [&] {
@@ -80,29 +80,31 @@ void agree(World& world, std::string_view call,
   };
   const Opening opening = open(declare_call, mine);
   // The key must not contain the call, since ranks that make different calls must meet as well.
-  const std::string key = fmt::format("agreement {}", world.ticket("agreement"));
+  const std::string key = group.key("agreement");
   std::vector<Opening> openings;
-  for (const std::string& bytes : world.exchange(key, opening.encode()))
+  for (const std::string& bytes : group.exchange(key, opening.encode()))
     openings.push_back(Opening::decode(bytes));
+  const auto rank_at = [&](auto position) {
+    return group.ranks()[static_cast<std::size_t>(position - openings.begin())];
+  };
 
   const auto failed = std::ranges::find_if(openings, [](const Opening& o) { return o.code != 0; });
-  const int failed_rank = static_cast<int>(failed - openings.begin());
   if (failed != openings.end())
     throw Error(static_cast<ErrorCode>(failed->code),
-                failed_rank == world.rank()
+                rank_at(failed) == group.world().rank()
                     ? failed->text
-                    : fmt::format("rank {}: {}", failed_rank, failed->text));
+                    : fmt::format("rank {}: {}", rank_at(failed), failed->text));
 
   const auto other = std::ranges::find_if(
       openings, [&](const Opening& o) { return o.text != openings.front().text; });
   if (other == openings.end()) return;
-  const int rank = static_cast<int>(other - openings.begin());
-  const bool is_shown = world.rank() == 0 || world.rank() == rank;
-  const auto lists = world.exchange(key + " detail", is_shown ? encode(mine) : std::string());
+  const int first = group.ranks().front(), rank = rank_at(other);
+  const bool is_shown = group.is_first() || group.world().rank() == rank;
+  const auto lists = group.exchange(key + " detail", is_shown ? encode(mine) : std::string());
+  const std::string& others = lists[static_cast<std::size_t>(other - openings.begin())];
   throw Error(ErrorCode::mismatch,
               fmt::format("{}: ranks disagree about {}; all ranks must pass the same", call,
-                          first_difference(decode(lists[0]), 0,
-                                           decode(lists[static_cast<std::size_t>(rank)]), rank)));
+                          first_difference(decode(lists[0]), first, decode(others), rank)));
 }
 
 }  // namespace atoll_v1::atoll

@@ -1,4 +1,4 @@
-// Lets all ranks of a job compare what they must share, before they act on it.
+// Lets ranks compare what they must share, before they act on it.
 #pragma once
 
 #include <functional>
@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "atoll/world.hpp"
+#include "core/rank_group.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -17,7 +17,8 @@ struct Declaration {
   friend bool operator==(const Declaration&, const Declaration&) = default;
 };
 
-// Calls `declare` on every rank and compares the results. Collective over the World; blocks.
+// Calls `declare` on every rank of the group and compares the results. Collective over the group,
+// for which a World stands for all its ranks; blocks.
 //
 // If `declare` throws on a rank, every rank throws the error of the lowest such rank, and the other
 // ranks name it. If the lists differ, every rank throws Error(mismatch) that names `call`, the
@@ -26,7 +27,7 @@ struct Declaration {
 // before the facts that depend on them.
 //
 // Each rank sends 8 bytes; only after a difference do two ranks send their lists.
-void agree(World& world, std::string_view call,
+void agree(const RankGroup& group, std::string_view call,
            const std::function<std::vector<Declaration>()>& declare);
 
 }  // namespace atoll_v1::atoll

@@ -319,6 +319,7 @@ void Server::handle_request(Connection& connection, Kind kind, const Frame& fram
   const milliseconds timeout(in.number());
   const std::string key(in.text(max_key_bytes));
   std::string value(in.text(max_value_bytes));
+  const std::vector<int> ranks = kind == Kind::exchange ? read_ranks(in) : std::vector<int>();
   in.finish();
   const Waiter waiter{&connection, frame.request, Clock::now() + timeout, timeout};
   if (kind == Kind::put) {
@@ -331,8 +332,22 @@ void Server::handle_request(Connection& connection, Kind kind, const Frame& fram
   } else if (kind == Kind::reply) {
     table_.answer(frame.request, connection.rank(), std::move(value));
   } else {
-    table_.exchange(waiter, connection.rank(), key, std::move(value));
+    table_.exchange(waiter, connection.rank(), key, std::move(value), ranks);
   }
+}
+
+// Reads the ranks of an exchange; none means all ranks.
+std::vector<int> Server::read_ranks(Unpacker& in) const {
+  std::vector<int> ranks;
+  for (std::uint32_t left = in.number(); left > 0; --left) {
+    const std::uint32_t rank = in.number();
+    const auto size = static_cast<std::uint32_t>(roster_.size());
+    const auto least = ranks.empty() ? 0 : static_cast<std::uint32_t>(ranks.back()) + 1;
+    require(least <= rank && rank < size, ErrorCode::bad_data,
+            "store message: the ranks of an exchange are not ascending ranks of the job");
+    ranks.push_back(static_cast<int>(rank));
+  }
+  return ranks;
 }
 
 void Server::ask_all(const Waiter& waiter, std::string question) {
