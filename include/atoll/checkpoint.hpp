@@ -1,7 +1,10 @@
 // Sharded checkpoints, and import and export of whole weights as safetensors. A checkpoint is
 // written without gathering, and loads at any world size, mesh and strategy.
 //
-// All functions are collective and block. A failure on one rank throws the same Error on all ranks.
+// All functions are collective over the ranks of the engine, and block. A failure on one rank
+// throws the same Error on all of them. On a mesh with axes that the engine does not use, each
+// coordinate on these axes has an engine of its own, and each engine must use its own folder or
+// file, such as "out/tensor-" + std::to_string(mesh.axis("tensor").index).
 #pragma once
 
 #include <cstdint>
@@ -23,8 +26,8 @@ namespace atoll_v1::atoll::fsdp {
 // own shard.
 //
 // The folder appears complete or not at all: files are written and synced to a temporary folder
-// beside it, which rank 0 renames when all ranks are done. An existing folder of that name is
-// replaced. All ranks must see the same file system. Error(io) names the file.
+// beside it, which the engine's lowest rank renames when all ranks are done. An existing folder of
+// that name is replaced. All ranks must see the same file system. Error(io) names the file.
 void save(const std::filesystem::path& folder, Engine& engine, const Optimizer& optimizer,
           const std::map<std::string, std::string>& extra = {});
 
@@ -38,9 +41,9 @@ std::map<std::string, std::string> load(const std::filesystem::path& folder, Eng
 // Returns the name of a parameter in a weights file, such as "model.layers.0.mlp.up_proj.weight".
 using ParamName = std::function<std::string(const Unit&, const ParamSpec&)>;
 
-// Writes one safetensors file with all parameters unsharded, as `dtype` (f32, bf16 or f16). Rank 0
-// writes unit by unit, so that no rank holds more than one whole unit. The file appears complete or
-// not at all. Error(io) names the file.
+// Writes one safetensors file with all parameters unsharded, as `dtype` (f32, bf16 or f16). The
+// engine's lowest rank writes unit by unit, so that no rank holds more than one whole unit. The
+// file appears complete or not at all. Error(io) names the file.
 void export_weights(const std::filesystem::path& file, Engine& engine, DType dtype,
                     const ParamName& name);
 

@@ -16,7 +16,10 @@
 // All ranks must pass the same options, units, order and seed. The constructor, freeze(),
 // initialize(), begin() and the constructor of Optimizer compare them and throw Error(mismatch) on
 // every rank, which names the first difference and two ranks. An error of one rank in these calls
-// is the error of all ranks.
+// is the error of all ranks. If the mesh has axes that the engine does not use (Options::axes), the
+// constructor compares the ranks of the whole mesh, and the other calls only the ranks of the
+// engine: units, seed and micro batches may differ along the other axes. Norms for clipping are
+// those of one engine, too.
 //
 // Threads and order: one thread calls the engine, and all ranks make the same calls in the same
 // order. Compute is enqueued on the stream given to begin(). Calls return without waiting for
@@ -70,6 +73,12 @@ struct Precision {
   DType reduce = DType::f32;
 };
 
+// The names of the mesh axes that an engine uses.
+struct EngineAxes {
+  std::string replicate = "replicate";  // a mesh without this axis has one replica
+  std::string shard = "shard";
+};
+
 struct Options {
   Strategy strategy = Strategy::hybrid_shard;
   Accumulation accumulation = Accumulation::automatic;
@@ -85,6 +94,10 @@ struct Options {
   // Device bytes that the memory plan of freeze() may use, excluding optimizer and activations; 0
   // means no limit.
   std::uint64_t memory_bytes = 0;
+  // The engine uses these two axes of the mesh and leaves the others, such as an axis for tensor
+  // parallelism, to the caller: each coordinate on the other axes has an engine of its own, whose
+  // ranks are Mesh::sub({axes.replicate, axes.shard}).
+  EngineAxes axes{};
   Device device = Device::host();
   // Name of the backend; empty means config().backend, or else the best common backend.
   std::string backend{};
@@ -235,7 +248,8 @@ class Pass {
 
 class Engine {
  public:
-  // Opens the engine's communicators. Collective over all ranks of the mesh. Blocks.
+  // Opens the engine's communicators. Collective over all ranks of the mesh. Blocks. Throws
+  // Error(invalid_argument) for a mesh without the axis Options::axes.shard.
   Engine(const Mesh& mesh, Options options = {});
   ~Engine();  // blocks until no stream uses the engine's memory
   Engine(const Engine&) = delete;

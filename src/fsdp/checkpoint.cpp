@@ -321,16 +321,16 @@ void read_shards(const fs::path& folder, const json& index, Engine& engine,
 
 void save(const fs::path& wanted, Engine& engine, const Optimizer& optimizer,
           const std::map<std::string, std::string>& extra) {
-  World& world = EngineAccess::setup(engine).world;
+  const RankGroup& ranks = EngineAccess::setup(engine).ranks;
   const fs::path folder =
       wanted.has_filename() ? wanted : wanted.parent_path();  // the path "out/" means "out"
   const fs::path partial = folder.string() + ".partial";
-  together(world, [&] {
-    if (world.rank() != 0) return;
+  together(ranks, [&] {
+    if (!ranks.is_first()) return;
     fs::remove_all(partial);
     fs::create_directories(partial);
   });
-  together(world, [&] {
+  together(ranks, [&] {
     EngineAccess::gathering(engine).wait_updated(engine.scheduler().stream(Lane::gather));
     const Scheduler& scheduler = engine.scheduler();
     if (scheduler.replicate_index() != 0) return;
@@ -338,8 +338,8 @@ void save(const fs::path& wanted, Engine& engine, const Optimizer& optimizer,
                            static_cast<std::uint64_t>(scheduler.shard_count())),
                 engine, tensors_of(engine, optimizer));
   });
-  together(world, [&] {
-    if (world.rank() != 0) return;
+  together(ranks, [&] {
+    if (!ranks.is_first()) return;
     write_text(partial / "index.json", describe(engine, optimizer, extra).dump(1));
     publish(partial, folder);
   });
@@ -365,7 +365,7 @@ std::map<std::string, std::string> load(const fs::path& wanted, Engine& engine,
   };
   EngineAccess::pass(engine).check_idle();
   try {
-    together(EngineAccess::setup(engine).world, read);
+    together(EngineAccess::setup(engine).ranks, read);
   } catch (...) {
     engine.refresh();  // some master parameters may be newer than the copies that compute reads
     throw;

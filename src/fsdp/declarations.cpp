@@ -50,6 +50,8 @@ std::vector<Declaration> declarations_of(const Mesh& mesh, const Options& option
   list.add("Options::prefetch", options.prefetch);
   list.add("Options::reduce_buffers", options.reduce_buffers);
   list.add("Options::memory_bytes", options.memory_bytes);
+  list.add("Options::axes.replicate", fmt::format("\"{}\"", options.axes.replicate));
+  list.add("Options::axes.shard", fmt::format("\"{}\"", options.axes.shard));
   list.add("Options::backend", fmt::format("\"{}\"", options.backend));
   return list.take();
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,6 +58,7 @@ struct Engine::Impl {
 EngineSetup::EngineSetup(const Mesh& mesh, Options options_)
     : options(std::move(options_)),
       world(mesh.world()),
+      ranks(world, mesh.axis("world").ranks),
       sharding(sharding_of(mesh, options)),
       scheduler(sharding.shard, sharding.replicate,
                 {.device = options.device,
@@ -82,11 +84,13 @@ Reducing& EngineAccess::reducing(Engine& engine) noexcept { return engine.impl_-
 PassState& EngineAccess::pass(Engine& engine) noexcept { return engine.impl_->pass; }
 
 Engine::Engine(const Mesh& mesh, Options options) {
-  agree(mesh.world(), "Engine", [&] {
+  std::optional<Mesh> own;
+  agree({mesh.world(), mesh.axis("world").ranks}, "Engine", [&] {
     check_options(options);
+    own = engine_mesh(mesh, options.axes);
     return declarations_of(mesh, options);
   });
-  impl_ = std::make_unique<Impl>(mesh, std::move(options));
+  impl_ = std::make_unique<Impl>(*own, std::move(options));
 }
 
 Engine::~Engine() {
@@ -110,7 +114,7 @@ Unit& Engine::add_unit(std::string_view unit_name, std::vector<ParamSpec> params
 
 void Engine::freeze(const std::vector<std::string>& order) {
   EngineSetup& setup = impl_->setup;
-  agree(setup.world, "freeze", [&] {
+  agree(setup.ranks, "freeze", [&] {
     if (setup.frozen) throw invalid("freeze: called twice");
     setup.plan = impl_->plan_of(order);
     return declarations_of(setup.units, order);
@@ -215,7 +219,7 @@ std::vector<Segment> Engine::segments() const {
 }
 
 void Engine::initialize(std::uint64_t seed) {
-  agree(impl_->setup.world, "initialize", [&]() -> std::vector<Declaration> {
+  agree(impl_->setup.ranks, "initialize", [&]() -> std::vector<Declaration> {
     impl_->setup.check_frozen("initialize");
     return {{"the seed", fmt::format("{}", seed)}};
   });

@@ -100,7 +100,7 @@ struct Optimizer::Impl {
 
 Optimizer::Impl::Impl(Engine& engine_, OptimizerOptions options_)
     : engine(engine_), options(options_), updates(engine.device().stream({.name = "update"})) {
-  agree(EngineAccess::setup(engine).world, "Optimizer", [&] {
+  agree(EngineAccess::setup(engine).ranks, "Optimizer", [&] {
     check(engine, options);
     return declarations_of(options);
   });

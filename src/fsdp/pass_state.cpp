@@ -40,7 +40,7 @@ void PassState::begin(const PassOptions& options, Stream& compute) {
           "Engine::begin: there is no micro batch {} of {}", options.micro, options.of);
   check_micro(options);
   if (options.kind == PassOptions::Kind::train && options.of != agreed_micros_) {
-    agree(setup_.world, "begin", [&]() -> std::vector<Declaration> {
+    agree(setup_.ranks, "begin", [&]() -> std::vector<Declaration> {
       return {{"PassOptions::of", fmt::format("{}", options.of)}};
     });
     agreed_micros_ = options.of;

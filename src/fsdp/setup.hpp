@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/rank_group.hpp"
 #include "fsdp/strategy.hpp"
 #include "fsdp/unit.hpp"
 
@@ -29,6 +30,7 @@ struct EngineSetup {
   // options.device is the scheduler's device, which may be a checker around the caller's device
   Options options;
   World& world;
+  RankGroup ranks;  // ranks of the engine, which compare declarations and write files together
   Sharding sharding;
   Scheduler scheduler;
   std::vector<std::unique_ptr<Unit>> units;

@@ -112,6 +112,20 @@ void check_options(const Options& options) {
           options.prefetch, options.reduce_buffers, options.inner_shards);
 }
 
+Mesh engine_mesh(const Mesh& mesh, const EngineAxes& axes) {
+  require(mesh.has_axis(axes.shard),
+          "Engine: the mesh {} has no axis \"{}\": set Options::axes.shard to the name of the axis "
+          "to shard over",
+          mesh.to_string(), axes.shard);
+  require(
+      axes.replicate != axes.shard,
+      "Engine: Options::axes names the axis \"{}\" twice: the replicate axis and the shard axis "
+      "must differ",
+      axes.shard);
+  if (!mesh.has_axis(axes.replicate)) return mesh.sub({axes.shard});
+  return mesh.sub({axes.replicate, axes.shard});
+}
+
 Sharding sharding_of(const Mesh& mesh, const Options& options) {
   World& world = mesh.world();
   const StrategyRule rule = rule_of(options.strategy, options.accumulation);
@@ -126,8 +140,10 @@ Sharding sharding_of(const Mesh& mesh, const Options& options) {
       sharding.replicate = alone(world, "replicate");
       break;
     case ShardedOver::shard_axis:
-      sharding.shard = mesh.axis("shard");
-      sharding.replicate = mesh.axis("replicate");
+      sharding.shard = mesh.axis(options.axes.shard);
+      sharding.replicate = mesh.has_axis(options.axes.replicate)
+                               ? mesh.axis(options.axes.replicate)
+                               : alone(world, options.axes.replicate);
       break;
   }
   const bool sharded = sharding.shard.size() > 1;
