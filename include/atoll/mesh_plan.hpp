@@ -51,7 +51,7 @@ std::vector<RankSite> fill_hosts(const Topology& topology, int count);
 struct MeshPlan {
   int replicate = 1;
   int shard = 1;
-  int inner = 1;  // size of the innermost axis, which is for tensor parallelism
+  int inner = 1;  // size of the innermost axis, "tensor", which is for tensor parallelism
   // Ranks in mesh order, the last axis varying fastest: the rank at (r, s, i) is
   // order[(r * shard + s) * inner + i].
   std::vector<int> order;

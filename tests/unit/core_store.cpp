@@ -374,9 +374,11 @@ TEST_CASE("connections without a valid hello get no answer and do no harm") {
   CHECK(answer_to(place, store::encode_frame(Kind::get, 1, get)) == "");
   CHECK(answer_to(place, store::encode_frame(Kind::farewell, 1, "")) == "");
   CHECK(answer_to(place, store::encode_frame(Kind::welcome, 1, "")) == "");
-  CHECK(answer_to(place, store::encode_frame(
-                             Kind::hello, 0,
-                             Packer().number(store::magic).number(1).number(200).take())) == "");
+  CHECK(answer_to(place,
+                  store::encode_frame(
+                      Kind::hello, 0,
+                      Packer().number(store::magic).number(store::version).number(200).take())) ==
+        "");
 
   zero.client.put("key", "value");
   CHECK(one.client.get("key", 10s) == "value");

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -109,6 +110,19 @@ TEST_CASE("engine axes: other names, another order of axes, and a plan with an i
                     expected[static_cast<std::size_t>(world.rank() / 4)]);
       },
       sum_in_order);
+}
+
+TEST_CASE("engine axes: a scheduler sums over a sub-mesh") {
+  run_thread_ranks(8, [](World& world) {
+    const Mesh mesh = Mesh::make(world, {{"replicate", 2}, {"shard", 2}, {"tensor", 2}});
+    atoll::Scheduler scheduler({}, mesh.sub({"replicate", "shard"}).axis("world"));
+    CHECK(scheduler.replicate_count() == 4);
+    std::vector<float> data(1000, static_cast<float>(world.rank()));
+    scheduler.all_reduce(atoll::View(data.data(), data.size(), atoll::DType::f32), {})
+        .synchronize();
+    // The ranks of this coordinate on "tensor" are all even or all odd.
+    CHECK(data == std::vector<float>(1000, world.rank() % 2 == 0 ? 12.0f : 16.0f));
+  });
 }
 
 TEST_CASE("engine axes: a mesh without the replicate axis has one replica") {
