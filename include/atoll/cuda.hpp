@@ -26,13 +26,13 @@ namespace atoll_v1::atoll::cuda {
 Stream wrap_stream(const Device& device, CUstream_st* stream, std::string name = "stream");
 
 // Returns the CUDA stream, for launches and library calls of the caller. The GPU of the stream must
-// be current for most CUDA calls; launch() makes it current.
+// be current for most CUDA calls; launch() and Current (atoll/cuda/runtime.hpp) make it current.
 CUstream_st* native(const Stream& stream);
 
 // Calls `work` on this thread, at once, with the CUDA stream as argument and its GPU current.
-// `work` enqueues kernels or calls libraries such as cuBLAS. It checks the errors of its own calls:
-// a program has its own copy of the CUDA runtime, whose errors atoll's copy does not see.
-// Exceptions pass through.
+// `work` enqueues kernels or calls libraries such as cuBLAS. It checks the errors of its own calls,
+// for example with check() of atoll/cuda/runtime.hpp: a program has its own copy of the CUDA
+// runtime, whose errors atoll's copy does not see. Exceptions pass through.
 void launch(Stream& stream, const std::function<void(CUstream_st*)>& work);
 
 // Records the caller's event at this point of `stream`: it happens when earlier work is done.

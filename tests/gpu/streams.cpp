@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "atoll/cuda.hpp"
+#include "atoll/cuda/runtime.hpp"
 #include "atoll/device.hpp"
 #include "atoll/error.hpp"
 
@@ -197,6 +198,36 @@ TEST_CASE("launch() passes the CUDA stream and exceptions of the caller") {
   CHECK(back == std::vector<std::uint8_t>(8, 0));
   const auto fail = [](cudaStream_t) { throw std::runtime_error("bad launch"); };
   CHECK_THROWS_WITH_AS(atoll::cuda::launch(stream, fail), "bad launch", std::runtime_error);
+}
+
+TEST_CASE("check() turns errors of the CUDA runtime into exceptions") {
+  CHECK_NOTHROW(atoll::cuda::check(cudaSuccess, "my call"));
+  const auto thrown = [](cudaError_t status) {
+    try {
+      atoll::cuda::check(status, "my call");
+    } catch (const atoll::Error& error) {
+      CHECK(std::string(error.what()).starts_with("cuda: my call: "));
+      return error.code();
+    }
+    return atoll::ErrorCode::internal;
+  };
+  CHECK(thrown(cudaErrorInvalidValue) == atoll::ErrorCode::backend);
+  CHECK(thrown(cudaErrorMemoryAllocation) == atoll::ErrorCode::out_of_memory);
+  CHECK_THROWS_AS(atoll::cuda::Current(Device::cuda_count()), atoll::Error);
+  CHECK(cudaGetLastError() == cudaSuccess);  // check() has cleared the error
+}
+
+TEST_CASE("a GPU is current in a scope, and the one before it after the scope") {
+  REQUIRE(cudaSetDevice(0) == cudaSuccess);
+  const int other = Device::cuda_count() - 1;
+  int current = -1;
+  {
+    const atoll::cuda::Current scope(other);
+    REQUIRE(cudaGetDevice(&current) == cudaSuccess);
+    CHECK(current == other);
+  }
+  REQUIRE(cudaGetDevice(&current) == cudaSuccess);
+  CHECK(current == 0);
 }
 
 TEST_CASE("streams and events of the host are refused") {

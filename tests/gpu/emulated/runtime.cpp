@@ -18,12 +18,9 @@
 #include <vector>
 
 #include "block.hpp"
-#include "device/cuda/launch.cuh"
 
-namespace atoll_v1::atoll::cuda {
-constexpr std::size_t most_shared_bytes = 227u << 10;  // limit of shared memory per block on sm_90
-thread_local float4 dynamic_shared[most_shared_bytes / sizeof(float4)];
-}  // namespace atoll_v1::atoll::cuda
+// As large as the shared memory of a block on sm_90 may be.
+constinit thread_local float4 dynamic_shared[(227u << 10) / sizeof(float4)];
 
 namespace {
 
@@ -235,10 +232,10 @@ struct CUevent_st {
 
 namespace {
 
-// Returns the stream of a handle; the legacy default stream has a handle without memory.
+// Returns the stream of a handle; the handles of the legacy default stream have no memory.
 CUstream_st* queue(cudaStream_t stream) {
   static auto* const legacy = new CUstream_st;
-  return stream == cudaStreamLegacy ? legacy : stream;
+  return stream == cudaStreamLegacy || stream == nullptr ? legacy : stream;
 }
 
 }  // namespace
@@ -269,7 +266,7 @@ cudaError_t launch(const Kernel& kernel, std::function<void()> thread) {
     for (at.z = 0; at.z < kernel.grid.z; ++at.z) {
       for (at.y = 0; at.y < kernel.grid.y; ++at.y) {
         for (at.x = 0; at.x < kernel.grid.x; ++at.x) {
-          std::memset(static_cast<void*>(atoll::cuda::dynamic_shared), 0xff, kernel.shared_bytes);
+          std::memset(static_cast<void*>(dynamic_shared), 0xff, kernel.shared_bytes);
           block().run(kernel, at, thread);
         }
       }
@@ -381,7 +378,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
   } else {
     emulated::enqueue(stream, [=] { std::memcpy(to, from, bytes); });
   }
-  if (is_pageable(to)) stream->wait_until_idle();
+  if (is_pageable(to)) queue(stream)->wait_until_idle();
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream_t stream) {
@@ -484,7 +481,7 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) 
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
   bring_up();
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return give(cudaErrorNotSupported);
-  if (static_cast<std::size_t>(value) > sizeof(atoll::cuda::dynamic_shared)) {
+  if (static_cast<std::size_t>(value) > sizeof(dynamic_shared)) {
     return give(cudaErrorInvalidValue);
   }
   const std::lock_guard lock(shared_limits().mutex);
@@ -493,7 +490,7 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   if (attribute != cudaDevAttrMaxSharedMemoryPerBlockOptin) return give(cudaErrorNotSupported);
-  *value = static_cast<int>(sizeof(atoll::cuda::dynamic_shared));
+  *value = static_cast<int>(sizeof(dynamic_shared));
   return cudaSuccess;
 }
 
