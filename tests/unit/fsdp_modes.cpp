@@ -1,14 +1,20 @@
 // Modes of the engine: averaged gradients, trainers that compute on the host in their own thread,
 // and compute in f16.
 #include <doctest/doctest.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <memory>
+#include <span>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "atoll/checkpoint.hpp"
 #include "atoll/optimizer.hpp"
 #include "fsdp/unit.hpp"
 #include "fsdp_toy.hpp"
@@ -204,4 +210,25 @@ TEST_CASE("compute in f16 reads rounded masters, with the same bits in every str
     CAPTURE(fsdp::name(strategy));
     CHECK(weights(strategy) == expected);
   }
+}
+
+TEST_CASE("a frozen parameter in f16 keeps its bits in a checkpoint") {
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("atoll_modes_" + std::to_string(::getpid()));
+  auto world = single_rank();
+  Engine engine(atoll::Mesh::make(world, {1, 1}));
+  engine.add_unit("a",
+                  {{.name = "w", .shape = {100}, .trainable = false, .dtype = atoll::DType::f16},
+                   {.name = "v", .shape = {8}}});
+  engine.freeze({"a"});
+  engine.initialize(1);
+  fsdp::Optimizer optimizer(engine, plain_sgd);
+  const auto saved = weights_of(engine);
+  fsdp::save(folder, engine, optimizer);
+  engine.assign([](const auto&, std::span<float> out) { std::ranges::fill(out, 0.0f); });
+  fsdp::load(folder, engine, optimizer);
+  std::filesystem::remove_all(folder);
+  CHECK(weights_of(engine) == saved);
+  CHECK(saved[0] == atoll::to_float(atoll::to_float16(saved[0])));
+  CHECK(saved[0] != 0.0f);
 }
