@@ -201,9 +201,10 @@ class Engine;
 // Views may be used by work that is enqueued on the compute stream while the scope is open, and by
 // the host after a later synchronize() of that stream. With ATOLL_CHECK=lifetimes on the host
 // device, any other use of a view ends the process by SIGSEGV, with a message that names unit,
-// parameter and remedy; peers get the message as well. It is found unless the use is late or early
-// by so little that the stream has reached, or not yet left, the scope. Memory of a backend that
-// is private to the process cannot be guarded; a warning says so.
+// parameter and remedy; peers get the message as well. An early use that comes when the stream has
+// already reached the scope, and a late use that comes when it has not yet left the scope, read the
+// right data and are not found. Memory that a backend keeps private is not guarded; a warning says
+// so.
 class ForwardScope {
  public:
   ForwardScope(ForwardScope&&) noexcept;
