@@ -10,9 +10,9 @@
 //   { auto w = pass.forward(block);  layer(x, w["weight"]); }
 //   { auto w = pass.backward(block); auto g = w.grad("weight"); ... }
 //
-// Gradients are summed over ranks and micro batches: divide the loss by the global number of samples
-// or tokens. With GradientScale::average (Options::gradients) the sum is divided by the number of
-// ranks, but not by the number of micro batches.
+// Gradients are summed over ranks and micro batches: divide the loss by the global number of
+// samples or tokens. With GradientScale::average (Options::gradients) the sum is divided by the
+// number of ranks, but not by the number of micro batches.
 //
 // A trainer that computes on the host in its own thread, not in tasks of the compute stream, must
 // call compute.synchronize() after each scope opens and after wait_gradients(), or it reads
@@ -314,7 +314,8 @@ class Engine {
   std::vector<Segment> segments() const;
 
   // Begins a pass. Throws Error(invalid_argument) before freeze(), and while another pass is open,
-  // which the message names. The stream must belong to device(). Stream and engine must outlive the pass.
+  // which the message names. The stream must belong to device(). Stream and engine must outlive the
+  // pass.
   //
   // All ranks must pass the same PassOptions::of. In the first step, and in a step with another
   // number than the step before, the call blocks until all ranks have compared the number, and

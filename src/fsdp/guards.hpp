@@ -1,5 +1,6 @@
 // With ATOLL_CHECK=lifetimes on the host device, callers get parameters and gradients through
-// mappings that are protected while the content is not valid (GuardedMapping in device/backend.hpp).
+// mappings that are protected while the content is not valid (GuardedMapping in
+// device/backend.hpp).
 #pragma once
 
 #include <cstdint>

@@ -11,8 +11,8 @@
 
 namespace atoll_v1::atoll::fsdp {
 
-// Gradients are summed over ranks; with GradientScale::average, the final shards are then divided by
-// the number of ranks. Events order the work:
+// Gradients are summed over ranks; with GradientScale::average, the final shards are then divided
+// by the number of ranks. Events order the work:
 //  - compute writes into a gradient slot (a buffer that units use in turn) after the reduction of
 //    the slot's last gradient has read it;
 //  - a reduction over the shard axis waits until compute has written the whole gradient;

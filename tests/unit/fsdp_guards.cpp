@@ -78,7 +78,8 @@ std::vector<End> ends_of(int ranks, const std::function<std::string(atoll::World
   return all;
 }
 
-// Runs `use` in a child process, on an engine of one rank whose unit "a" has the parameters v and w.
+// Runs `use` in a child process, on an engine of one rank whose unit "a" has the parameters v and
+// w.
 End end_of(const std::function<void(fsdp::Engine&, atoll::Stream&)>& use) {
   return ends_of(1, [&](atoll::World& world) -> std::string {
     fsdp::Engine engine(atoll::Mesh::make(world, {1, 1}));
@@ -230,5 +231,6 @@ TEST_CASE("guards: the other ranks get the message of a rank that reads before t
       std::string("parameter w of unit a is read before its gather has arrived: ") + remedy;
   check_fault(ends[1], message);
   CHECK(ends[0].signal == 0);
-  CHECK(ends[0].text.find("rank 1: ATOLL_CHECK=lifetimes: " + message) != std::string::npos);
+  CHECK(ends[0].text.find("rank 1 (host ") != std::string::npos);
+  CHECK(ends[0].text.find("): ATOLL_CHECK=lifetimes: " + message) != std::string::npos);
 }
