@@ -10,8 +10,13 @@
 //   { auto w = pass.forward(block);  layer(x, w["weight"]); }
 //   { auto w = pass.backward(block); auto g = w.grad("weight"); ... }
 //
-// Gradients are summed over ranks and micro batches, never averaged: divide the loss by the global
-// number of samples or tokens.
+// Gradients are summed over ranks and micro batches: divide the loss by the global number of
+// samples or tokens. With GradientScale::average (Options::gradients) the sum is divided by the
+// number of ranks, but not by the number of micro batches.
+//
+// A trainer that computes on the host in its own thread, not in tasks of the compute stream, must
+// call compute.synchronize() after each scope opens and after wait_gradients(), or it reads
+// parameters that have not arrived. Options::synchronous makes these calls.
 //
 // All ranks must pass the same options, units, order and seed. The constructor, freeze(),
 // initialize(), begin() and the constructor of Optimizer compare them and throw Error(mismatch) on
@@ -66,8 +71,17 @@ enum class Accumulation {
 std::string_view name(Accumulation accumulation) noexcept;  // returns "auto", "shard" or "local"
 Accumulation accumulation_from_name(std::string_view name);
 
+// What the gradient of a step is, before an optimizer reads it.
+enum class GradientScale {
+  sum,      // sum over all ranks and micro batches
+  average,  // this sum divided by replicas x shards; for a mean over micro batches, compute divides
+            // the loss by their number
+};
+
 struct Precision {
-  DType param = DType::f32;  // type that gathers send and compute reads: f32 or bf16
+  // Type that gathers send and compute reads: f32, bf16 or f16. Gradients that are computed through
+  // f16 need a loss scale, because small values round to 0.
+  DType param = DType::f32;
   // The type in which gradients are sent: f32 or bf16. With bf16 each level of a sum adds in f32
   // and rounds once. Compute writes gradients in f32, and optimizers read gradients in f32.
   DType reduce = DType::f32;
@@ -82,6 +96,9 @@ struct EngineAxes {
 struct Options {
   Strategy strategy = Strategy::hybrid_shard;
   Accumulation accumulation = Accumulation::automatic;
+  // `average` multiplies each final gradient shard by 1 / ranks, rounded to f32, in one pass over
+  // the shard. All strategies still give the same bits where their sums do.
+  GradientScale gradients = GradientScale::sum;
   Precision precision{};
   // Partial resharding (FSDP2: reshard_after_forward = N). After forward a unit stays sharded over
   // groups of this many neighbouring ranks of the shard axis, and backward gathers inside the
@@ -101,6 +118,11 @@ struct Options {
   Device device = Device::host();
   // Name of the backend; empty means config().backend, or else the best common backend.
   std::string backend{};
+  // For trainers that compute on the host in their own thread. When true, Pass::forward(),
+  // Pass::backward() and Engine::wait_gradients() block until the compute stream has reached them,
+  // so the caller may read parameters and write gradients directly until the scope ends. Gathers
+  // and reductions of other units still run beside the caller's compute. Only on the host device.
+  bool synchronous = false;
 };
 
 // Distribution of a parameter's initial values: normal(mean, deviation). Each value is computed
@@ -117,7 +139,7 @@ struct ParamSpec {
   Init init{};
   // When false, the parameter is frozen: it has no gradient, no moments and no f32 master.
   bool trainable = true;
-  // Type that compute reads: f32 or bf16; Precision::param when not set.
+  // Type that compute reads: f32, bf16 or f16; Precision::param when not set.
   std::optional<DType> dtype{};
   std::uint64_t count() const noexcept;
 };
@@ -186,24 +208,35 @@ class Engine;
 
 // The unsharded parameters of one unit during its forward. A scope must be destroyed before its
 // Pass. The destructor of the scope marks the point on the compute stream after which the unit may
-// be resharded. If an exception leaves the scope, the pass is abandoned: no further gradients are
-// reduced, and new scopes throw Error(invalid_argument).
+// be resharded. If an exception leaves the scope, or if the pass ends first, the pass is abandoned:
+// no further gradients are reduced, and new scopes throw Error(invalid_argument).
+//
+// Views may be used by work that is enqueued on the compute stream while the scope is open, and by
+// the host after a later synchronize() of that stream. With ATOLL_CHECK=lifetimes on the host
+// device, any other use of a view ends the process by SIGSEGV, with a message that names unit,
+// parameter and remedy; peers get the message as well. An early use that comes when the stream has
+// already reached the scope, and a late use that comes when it has not yet left the scope, read the
+// right data and are not found. Memory that a backend keeps private is not guarded; a warning says
+// so.
 class ForwardScope {
  public:
   ForwardScope(ForwardScope&&) noexcept;
   ForwardScope& operator=(ForwardScope&&) = delete;
   ~ForwardScope();
   // Returns the whole parameter in the compute dtype, valid until the scope ends. Throws
-  // Error(not_found), which names unit and parameter, when the unit has no such parameter.
+  // Error(not_found), which names unit and parameter, when the unit has no such parameter, and
+  // Error(invalid_argument) after the end of the pass, or when the scope has been moved.
   View operator[](std::string_view param) const;
 
  protected:
   friend class Pass;
   ForwardScope(Engine& engine, Unit& unit, std::size_t position);
+  void check_usable(std::string_view param) const;
   Engine* engine_;
   Unit* unit_;
   std::size_t position_;
-  int exceptions_;  // number of exceptions in flight when the scope began
+  std::uint64_t pass_;  // number of the pass that the scope belongs to
+  int exceptions_;      // number of exceptions in flight when the scope began
 };
 
 // The unsharded parameters and gradients of one unit during its backward. If the unit is not used
@@ -232,6 +265,15 @@ struct PassOptions {
 // One forward through the declared order of units, and for training one backward in reverse order.
 // Using a unit out of order throws Error(invalid_argument), which names the expected and the actual
 // unit.
+//
+// The order is the same in every pass, because the buffers that units share are planned from it at
+// freeze(). A pass that skips a unit opens and closes the scopes of this unit and writes zeros to
+// its gradients.
+//
+// An engine runs one pass at a time, because the buffers hold the units of one pass. So several
+// forwards cannot be in flight: a pipeline runs the forwards ahead as evaluation passes
+// (PassOptions::Kind::eval) that keep only the outputs, and its training passes repeat forward,
+// as with activation checkpointing.
 class Pass {
  public:
   Pass(Pass&&) noexcept;
@@ -285,14 +327,16 @@ class Engine {
   // Returns this rank's parts of the parameters, in the order of units and their parameters.
   std::vector<Segment> segments() const;
 
-  // Begins a pass. Throws Error(invalid_argument) before freeze() and while another pass is in
-  // progress. The stream must belong to device(). Stream and engine must outlive the pass.
+  // Begins a pass. Throws Error(invalid_argument) before freeze(), and while another pass is open,
+  // which the message names. The stream must belong to device(). Stream and engine must outlive the
+  // pass.
   //
   // All ranks must pass the same PassOptions::of. In the first step, and in a step with another
   // number than the step before, the call blocks until all ranks have compared the number, and
   // throws Error(mismatch) on every rank if it differs.
   [[nodiscard]] Pass begin(const PassOptions& options, Stream& compute);
-  // Makes the stream `compute` wait until every gradient shard is final.
+  // Makes the stream `compute` wait until every gradient shard is final; with Options::synchronous,
+  // blocks until they are.
   void wait_gradients(Stream& compute);
   // For callers that bring their own optimizer. Call it after the last micro batch, when the work
   // that updates the master shards has been enqueued on `compute`. Enqueues on `compute` the copies

@@ -1,7 +1,7 @@
 // Optimizers over the shards of an Engine, with clipping by the global norm.
 //
 // Every rank holds the moments of its own shards and updates only those. Gradients are sums over
-// ranks and micro batches, not averages.
+// ranks and micro batches, or averages over ranks if Options::gradients says so.
 //
 // The global norm has the same bits on every rank, and on every mesh that gives the same gradients:
 // squares are added in f64 inside blocks of 4,096 elements, and the sums of the blocks are added as

@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "atoll/device.hpp"
 #include "device/task.hpp"
@@ -117,6 +118,38 @@ class Range {
   std::uint64_t number_;
 };
 
+// A part of guarded memory, with the name that it has in messages.
+struct GuardedPart {
+  std::size_t offset = 0, bytes = 0;
+  std::string name;
+};
+
+// What a GuardedMapping allows and tells. The texts complete a sentence that begins with the name
+// of the part that was used at a wrong time.
+struct GuardRule {
+  Access access = Access::read;  // what allow() allows; a write includes reads
+  std::vector<GuardedPart> parts{};
+  std::string early{}, late{}, written{};
+  // Receives the message before the process ends.
+  std::function<void(const std::string&)> on_fault{};
+};
+
+// A second mapping of memory that the CPU reads. An access outside the time from allow() to
+// forbid() prints a message and ends the process by SIGSEGV: with GuardRule::early between begin()
+// and end(), else with GuardRule::late. A write in that time under Access::read tells
+// GuardRule::written.
+class GuardedMapping {
+ public:
+  virtual ~GuardedMapping() = default;
+  virtual void* data() const noexcept = 0;  // the address of the memory in this mapping
+  // The host calls begin() before it gives the address to a caller, and end() when the caller may
+  // no longer use it. Tasks of a stream call allow() and forbid().
+  virtual void begin() noexcept = 0;
+  virtual void end() noexcept = 0;
+  virtual void allow() noexcept = 0;
+  virtual void forbid() noexcept = 0;
+};
+
 // Counts the allocated bytes of a device, and the largest number so far. Any thread may call any
 // function.
 class AllocationCount {
@@ -166,6 +199,13 @@ class DeviceBackend {
   }
   virtual void disown([[maybe_unused]] void* data, std::size_t bytes) noexcept {
     allocations().add(-static_cast<std::ptrdiff_t>(bytes));
+  }
+  // Maps memory of this device a second time, guarded by `rule`. Returns null on devices other than
+  // the checked host device, and for memory that cannot be mapped twice.
+  virtual std::shared_ptr<GuardedMapping> guard([[maybe_unused]] void* data,
+                                                [[maybe_unused]] std::size_t bytes,
+                                                [[maybe_unused]] GuardRule rule) {
+    return nullptr;
   }
   virtual AllocationCount& allocations() noexcept { return allocations_; }
   virtual std::unique_ptr<StreamBackend> make_stream(const StreamOptions& options) = 0;

@@ -253,9 +253,9 @@ void read_tensor(const std::vector<SafetensorsFile>& shards, const std::string& 
     const SafetensorsFile& file = shards[first / each];
     const ConstView data = file.at(name).data;
     require(
-        (data.dtype == DType::f32 || data.dtype == DType::bf16) && data.count == each,
-        ErrorCode::mismatch,
-        "{}: tensor {} is {} with {} elements, but the index requires {} elements of f32 or bf16",
+        computes_in(data.dtype) && data.count == each, ErrorCode::mismatch,
+        "{}: tensor {} is {} with {} elements, but the index requires {} elements of f32, bf16 or "
+        "f16",
         file.path().string(), name, atoll::name(data.dtype), data.count, each);
     const std::uint64_t n = std::min<std::uint64_t>(values.size(), each - first % each);
     const ConstView part = data.part(first % each, n);

@@ -44,6 +44,7 @@ std::vector<Declaration> declarations_of(const Mesh& mesh, const Options& option
            fmt::format("{}", fmt::join(mesh.axis("world").ranks, " ")));
   list.add("Options::strategy", name(options.strategy));
   list.add("Options::accumulation", name(options.accumulation));
+  list.add("Options::gradients", options.gradients == GradientScale::average ? "average" : "sum");
   list.add("Precision::param", name(options.precision.param));
   list.add("Precision::reduce", name(options.precision.reduce));
   list.add("Options::inner_shards", options.inner_shards);

@@ -122,6 +122,7 @@ void Engine::freeze(const std::vector<std::string>& order) {
   impl_->storage.allocate();
   impl_->gathering.freeze();
   impl_->reducing.freeze();
+  impl_->pass.freeze();
   setup.frozen = true;
 }
 
@@ -164,6 +165,7 @@ void Engine::wait_gradients(Stream& compute) {
   impl_->setup.check_frozen("wait_gradients");
   impl_->setup.world.check();
   impl_->reducing.wait(compute);
+  if (impl_->setup.options.synchronous) compute.synchronize();
 }
 
 void Engine::parameters_changed(Stream& compute) {

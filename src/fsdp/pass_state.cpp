@@ -18,6 +18,20 @@ std::size_t PassState::length() const noexcept {
   return is_training() ? plan_.sequence.size() : plan_.forward_length;
 }
 
+// Throws Error(invalid_argument) that names the pass in progress, if there is one.
+void PassState::check_closed() const {
+  if (!active_) return;
+  const std::string open =
+      is_training() ? fmt::format("the pass of micro batch {} of {}", options_.micro, options_.of)
+                    : std::string("an evaluation pass");
+  throw invalid(
+      "Engine::begin: {} is still open, after {} of {} uses of units: an engine runs one pass at a "
+      "time, so end that Pass first; to run forwards ahead, as pipelines do, use evaluation "
+      "passes, "
+      "and repeat forward in the training pass",
+      open, position_, length());
+}
+
 // Throws Error(invalid_argument) unless micro batches come in order. A repeated micro batch would
 // be added to the gradients twice, and a skipped micro batch would be missing.
 void PassState::check_micro(const PassOptions& next) const {
@@ -35,7 +49,7 @@ void PassState::check_micro(const PassOptions& next) const {
 void PassState::begin(const PassOptions& options, Stream& compute) {
   setup_.world.check();
   setup_.check_frozen("begin");
-  if (active_) throw invalid("Engine::begin: another pass is in progress");
+  check_closed();
   require(options.micro >= 0 && options.micro < options.of,
           "Engine::begin: there is no micro batch {} of {}", options.micro, options.of);
   check_micro(options);
@@ -59,6 +73,7 @@ void PassState::begin(const PassOptions& options, Stream& compute) {
   ranges_.assign(plan_.sequence.size(), 0);
   reducing_.begin_pass(options);
   gathering_.begin_pass(options);
+  ++number_;
   abandoned_ = false;
   active_ = true;
 }
@@ -87,8 +102,12 @@ void PassState::check_order(const Unit& unit, std::size_t lowest, std::size_t en
           "{}({}): out of order: {} of the {} uses of units in this pass have begun", scope,
           unit.name(), position_, length());
   const Unit& expected = *setup_.units[plan_.sequence[position_]];
-  require(&expected == &unit, "{}({}): the declared order has unit {} here (use {} of {})", scope,
-          unit.name(), expected.name(), position_ + 1, length());
+  require(
+      &expected == &unit,
+      "{}({}): the declared order has unit {} here (use {} of {}); every pass uses the units in "
+      "the order given to freeze(): to skip a unit, open and close its scopes, and write zeros "
+      "to its gradients",
+      scope, unit.name(), expected.name(), position_ + 1, length());
 }
 
 std::size_t PassState::enter_forward(Unit& unit) {
@@ -110,14 +129,27 @@ std::size_t PassState::begin_scope(Unit& unit, std::string_view scope) {
   const UnitState& state = state_of(unit);
   const std::size_t position = position_;
   gathering_.unshard(*compute_, position, scope);
-  ++open_scopes_[plan_.unshard_of[position]];
   ++position_;
   if (position >= plan_.forward_length) reducing_.open(*compute_, state, position);
   begun_[position] = scheduler_.begin_work(*compute_);
   storage_.report_uses(*compute_, state, position);
   if (checks_gradients(state, position)) storage_.poison_gradients(*compute_, state);
+  guards_.open(*compute_, position);
   ranges_[position] = compute_->backend().begin_range({scope, unit.name()});
+  ++open_scopes_[plan_.unshard_of[position]];
+  if (setup_.options.synchronous) synchronize_scope();
   return position;
+}
+
+// Blocks until the caller may use the scope on the host. After a failure the caller gets no scope,
+// so the pass cannot complete.
+void PassState::synchronize_scope() {
+  try {
+    compute_->synchronize();
+  } catch (...) {
+    abandon();
+    throw;
+  }
 }
 
 bool PassState::checks_gradients(const UnitState& unit, std::size_t position) const {
@@ -128,11 +160,12 @@ bool PassState::checks_gradients(const UnitState& unit, std::size_t position) co
 
 void PassState::leave(const Unit& unit, std::size_t position) noexcept {
   compute_->backend().end_range(ranges_[position]);
-  if (abandoned_) return;  // an abandoned pass does not reduce gradients, which may be incomplete
   const auto fail = [&](const char* what) {
     setup_.world.fail(fmt::format("at the end of a scope of unit {}: {}", unit.name(), what));
   };
   try {
+    guards_.close(*compute_, position);
+    if (abandoned_) return;  // an abandoned pass does not reduce gradients, which may be incomplete
     const UnitState& state = state_of(unit);
     storage_.report_uses(*compute_, state, position);
     if (checks_gradients(state, position)) storage_.check_gradients(*compute_, state);
@@ -169,6 +202,14 @@ void PassState::end_use(std::size_t position) {
 
 void PassState::end() noexcept {
   active_ = false;
+  const auto open = std::ranges::find_if(open_scopes_, [](int scopes) { return scopes > 0; });
+  if (open != open_scopes_.end() && !abandoned_) {
+    // A scope that outlives its pass cannot mark the end of its work on the stream.
+    abandoned_ = true;
+    const Unshard& unshard = plan_.unshards[static_cast<std::size_t>(open - open_scopes_.begin())];
+    log::warn("a Pass ended before its scope of unit {}: destroy every scope before its Pass",
+              setup_.state(unshard.unit).name);
+  }
   try {
     ended_ = compute_->record();  // recorded even after a failure: compute may still read buffers
     setup_.world.check();
@@ -190,7 +231,8 @@ void PassState::end() noexcept {
 View PassState::parameter(const UnitState& unit, std::string_view param,
                           std::size_t position) const {
   const auto& [bucket, slot] = unit.locations[unit.find(param)];
-  return storage_.unsharded(unit.buckets[bucket], position).part(slot.offset, slot.count);
+  return guards_.parameters(position, storage_.unsharded(unit.buckets[bucket], position))
+      .part(slot.offset, slot.count);
 }
 
 Gradient PassState::gradient(const UnitState& unit, std::string_view param,
@@ -198,7 +240,8 @@ Gradient PassState::gradient(const UnitState& unit, std::string_view param,
   const auto& [index, slot] = unit.locations[unit.find(param)];
   const UnitBucket& bucket = unit.buckets[index];
   if (!bucket.trainable) return {{nullptr, 0, DType::f32}, WriteMode::none};
-  return {storage_.unsharded_gradient(unit, bucket).part(slot.offset, slot.count),
+  return {guards_.gradients(position, storage_.unsharded_gradient(unit, bucket))
+              .part(slot.offset, slot.count),
           reducing_.write_mode(unit, position)};
 }
 
@@ -224,38 +267,66 @@ Pass::~Pass() {
   if (engine_) EngineAccess::pass(*engine_).end();
 }
 
+namespace {
+
+Engine& engine_of(Engine* engine, std::string_view scope, const Unit& unit) {
+  require(engine != nullptr, "{}({}): this Pass has been moved: use the Pass that it was moved to",
+          scope, unit.name());
+  return *engine;
+}
+
+}  // namespace
+
 ForwardScope Pass::forward(Unit& unit) {
-  return {*engine_, unit, EngineAccess::pass(*engine_).enter_forward(unit)};
+  Engine& engine = engine_of(engine_, "forward", unit);
+  return {engine, unit, EngineAccess::pass(engine).enter_forward(unit)};
 }
 
 BackwardScope Pass::backward(Unit& unit) {
-  return {*engine_, unit, EngineAccess::pass(*engine_).enter_backward(unit)};
+  Engine& engine = engine_of(engine_, "backward", unit);
+  return {engine, unit, EngineAccess::pass(engine).enter_backward(unit)};
 }
 
 ForwardScope::ForwardScope(Engine& engine, Unit& unit, std::size_t position)
     : engine_(&engine),
       unit_(&unit),
       position_(position),
+      pass_(EngineAccess::pass(engine).number()),
       exceptions_(std::uncaught_exceptions()) {}
 
 ForwardScope::ForwardScope(ForwardScope&& other) noexcept
     : engine_(std::exchange(other.engine_, nullptr)),
       unit_(other.unit_),
       position_(other.position_),
+      pass_(other.pass_),
       exceptions_(other.exceptions_) {}
 
 ForwardScope::~ForwardScope() {
   if (!engine_) return;
   PassState& pass = EngineAccess::pass(*engine_);
+  if (pass.number() != pass_) return;  // end() has abandoned the pass
   if (std::uncaught_exceptions() > exceptions_) pass.abandon();
   pass.leave(*unit_, position_);
 }
 
+void ForwardScope::check_usable(std::string_view param) const {
+  require(engine_ != nullptr,
+          "parameter {} of unit {} is used through a scope that has been moved: use the scope that "
+          "it was moved to",
+          param, unit_->name());
+  require(EngineAccess::pass(*engine_).number() == pass_,
+          "parameter {} of unit {} is used after the end of its pass: destroy every scope before "
+          "its Pass",
+          param, unit_->name());
+}
+
 View ForwardScope::operator[](std::string_view param) const {
+  check_usable(param);
   return EngineAccess::pass(*engine_).parameter(state_of(*unit_), param, position_);
 }
 
 Gradient BackwardScope::grad(std::string_view param) const {
+  check_usable(param);
   return EngineAccess::pass(*engine_).gradient(state_of(*unit_), param, position_);
 }
 

@@ -7,17 +7,21 @@
 #include <vector>
 
 #include "fsdp/gathering.hpp"
+#include "fsdp/guards.hpp"
 #include "fsdp/reducing.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 
 // At most one pass is in progress. A pass visits the positions of PassPlan::sequence in order; its
-// scopes may be nested. A pass is abandoned if it ends early or if an exception leaves one of its
-// scopes: no further gradients are reduced, and the step must begin again with micro batch 0.
+// scopes may be nested. A pass is abandoned if it ends early, if it ends before one of its scopes,
+// or if an exception leaves one of its scopes: no further gradients are reduced, and the step must
+// begin again with micro batch 0.
 class PassState {
  public:
   PassState(EngineSetup& setup, const Storage& storage, Gathering& gathering, Reducing& reducing)
       : setup_(setup), storage_(storage), gathering_(gathering), reducing_(reducing) {}
+
+  void freeze() { guards_.freeze(); }  // must be called once, after Storage::allocate()
 
   // Implements Engine::begin() and throws its errors.
   void begin(const PassOptions& options, Stream& compute);
@@ -26,8 +30,10 @@ class PassState {
   std::size_t enter_forward(Unit& unit);
   std::size_t enter_backward(Unit& unit);
   void abandon() noexcept { abandoned_ = true; }
-  // Ends a scope. A failure fails the job, because peers would wait for collectives that this rank
-  // has not enqueued.
+  // Number of the pass in progress, from 1; 0 between passes.
+  std::uint64_t number() const noexcept { return active_ ? number_ : 0; }
+  // Ends a scope of the pass in progress. A failure fails the job, because peers would wait for
+  // collectives that this rank has not enqueued.
   void leave(const Unit& unit, std::size_t position) noexcept;
   void end() noexcept;
 
@@ -47,11 +53,13 @@ class PassState {
  private:
   bool is_training() const noexcept { return options_.kind == PassOptions::Kind::train; }
   std::size_t length() const noexcept;  // number of uses of units in this pass
+  void check_closed() const;
   void check_micro(const PassOptions& next) const;
   void check_usable(const Unit& unit, std::string_view scope) const;
   void check_order(const Unit& unit, std::size_t lowest, std::size_t end,
                    std::string_view scope) const;
   std::size_t begin_scope(Unit& unit, std::string_view scope);
+  void synchronize_scope();
   void end_use(std::size_t position);
   // Returns true if the lifetime checker has to find gradients that compute does not write in the
   // scope at `position`.
@@ -63,7 +71,9 @@ class PassState {
   const Storage& storage_;
   Gathering& gathering_;
   Reducing& reducing_;
+  Guards guards_{setup_, storage_};
 
+  std::uint64_t number_ = 0;  // number of passes that have begun
   bool active_ = false;
   bool abandoned_ = false;
   PassOptions options_;

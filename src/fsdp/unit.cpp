@@ -38,8 +38,8 @@ void check_params(std::string_view unit, const std::vector<ParamSpec>& params) {
     total += count;
     if (param.dtype && !computes_in(*param.dtype)) {
       throw make_error(ErrorCode::unsupported,
-                       "add_unit({}): parameter {} has dtype {}: use f32 or bf16", unit, param.name,
-                       atoll::name(*param.dtype));
+                       "add_unit({}): parameter {} has dtype {}: use f32, bf16 or f16", unit,
+                       param.name, atoll::name(*param.dtype));
     }
     if (count > most_elements || total > most_elements || !names.insert(param.name).second) {
       throw invalid(

@@ -10,6 +10,7 @@
 
 #include "atoll/optimizer.hpp"
 #include "fsdp/unit.hpp"
+#include "fsdp_toy.hpp"
 #include "thread_ranks.hpp"
 
 using namespace atoll_test;
@@ -413,7 +414,7 @@ TEST_CASE("an optimizer steps only when all micro batches of the step are comple
 
 TEST_CASE("masters that the caller writes reach compute, in every strategy and dtype") {
   for (const auto strategy : fsdp::every_strategy()) {
-    for (const auto dtype : {atoll::DType::f32, atoll::DType::bf16}) {
+    for (const auto dtype : {atoll::DType::f32, atoll::DType::bf16, atoll::DType::f16}) {
       CAPTURE(fsdp::name(strategy));
       CAPTURE(atoll::name(dtype));
       run_thread_ranks(4, [&](atoll::World& world) {
@@ -432,9 +433,7 @@ TEST_CASE("masters that the caller writes reach compute, in every strategy and d
             const auto w = pass.forward(*unit);
             compute.enqueue([v = w["w"], &wrong] {
               for (std::uint64_t i = 0; i < v.count; ++i) {
-                const float value = v.dtype == atoll::DType::f32
-                                        ? v.as<float>()[i]
-                                        : atoll::to_float(v.as<atoll::bfloat16>()[i]);
+                const float value = toy_weight(v, i);
                 wrong += value != 3.0f ? 1 : 0;
               }
             });

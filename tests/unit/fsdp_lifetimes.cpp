@@ -2,11 +2,14 @@
 // between the streams of the engine, and wrong uses of the engine by a caller. The other tests of
 // the engine also run under the checker, which must find nothing.
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <functional>
 #include <map>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -118,6 +121,16 @@ std::string finding_of(const std::function<void(fsdp::Engine&, atoll::Stream&)>&
   return finding;
 }
 
+// Reads memory as a debugger does, even if it is protected because its scope has ended.
+float read_protected(const float* address) {
+  float value = 0;
+  const int memory = ::open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
+  const auto bytes = ::pread(memory, &value, sizeof value, reinterpret_cast<off_t>(address));
+  ::close(memory);
+  if (bytes != sizeof value) throw std::runtime_error("cannot read /proc/self/mem");
+  return value;
+}
+
 bool has(const std::string& text, std::string_view part) {
   const bool found = text.find(part) != std::string::npos;
   if (!found) MESSAGE(text);
@@ -186,7 +199,7 @@ TEST_CASE("the checker reports a use of a unit after another unit has taken its 
       late = w["w"];
     }
     const auto w = pass.forward(engine.unit("b"));
-    CHECK(w["w"].data == late.data);
+    CHECK(w["w"].data != late.data);  // each scope maps the slot at addresses of its own
     compute.backend().use(late.data, late.bytes(), atoll::Access::read, {"matmul"},
                           {"parameters of", "a"});
   });
@@ -211,7 +224,7 @@ TEST_CASE("the checker reports a write to a gradient after its reduction has sta
       engine.scheduler().synchronize();
       static std::mutex mutex;
       const std::lock_guard lock(mutex);
-      poisoned = std::isnan(late.as<float>()[0]);
+      poisoned = std::isnan(read_protected(late.as<float>()));
     });
     if (tells) {
       CHECK(has(text, "matmul on stream compute writes \"gradient of b\""));

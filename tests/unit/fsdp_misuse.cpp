@@ -5,12 +5,17 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <memory>
+#include <optional>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "atoll/checkpoint.hpp"
 #include "atoll/fsdp.hpp"
 #include "atoll/optimizer.hpp"
+#include "device/backend.hpp"
 #include "rank_reports.hpp"
 
 namespace fsdp = atoll::fsdp;
@@ -70,6 +75,12 @@ TEST_CASE("engine misuse: ranks with different options are named before any coll
         disagree("Engine", "Precision::param: f32 on rank 0, bf16 on rank 1"));
   CHECK(report([](Choices& c) { c.options.accumulation = fsdp::Accumulation::local; }) ==
         disagree("Engine", "Options::accumulation: auto on rank 0, local on rank 1"));
+  CHECK(report([](Choices& c) { c.options.gradients = fsdp::GradientScale::average; }) ==
+        disagree("Engine", "Options::gradients: sum on rank 0, average on rank 1"));
+  CHECK(report([](Choices& c) { c.options.precision.reduce = atoll::DType::bf16; }) ==
+        disagree("Engine", "Precision::reduce: f32 on rank 0, bf16 on rank 1"));
+  CHECK(report([](Choices& c) { c.options.reduce_buffers = 3; }) ==
+        disagree("Engine", "Options::reduce_buffers: 2 on rank 0, 3 on rank 1"));
   CHECK(report([](Choices& c) { c.options.prefetch = 2; }) ==
         disagree("Engine", "Options::prefetch: 1 on rank 0, 2 on rank 1"));
   CHECK(report([](Choices& c) { c.options.inner_shards = 2; }) ==
@@ -215,6 +226,130 @@ TEST_CASE("engine misuse: a step without new gradients") {
           optimizer.step(0.1f, compute);
           optimizer.step(0.1f, compute);
         }) == "Optimizer::step: a step has already used these gradients: begin a pass first");
+}
+
+namespace {
+
+// Returns the error of `wrong` on an engine with the unit "a", whose parameter is "w".
+std::string pass_error(const std::function<void(fsdp::Engine&, atoll::Stream&)>& wrong) {
+  return error_of([&](fsdp::Engine& engine) {
+    engine.add_unit("a", weights({4}));
+    engine.freeze({"a"});
+    engine.initialize(1);
+    auto compute = engine.device().stream();
+    wrong(engine, compute);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("engine misuse: two passes at once, as pipelines would use them") {
+  const std::string remedy =
+      " uses of units: an engine runs one pass at a time, so end that Pass first; to run forwards "
+      "ahead, as pipelines do, use evaluation passes, and repeat forward in the training pass";
+  CHECK(pass_error([](fsdp::Engine& engine, atoll::Stream& compute) {
+          auto pass = engine.begin({.micro = 0, .of = 2}, compute);
+          { const auto scope = pass.forward(engine.unit("a")); }
+          const auto ahead = engine.begin({.micro = 1, .of = 2}, compute);
+        }) == "Engine::begin: the pass of micro batch 0 of 2 is still open, after 1 of 2" + remedy);
+  CHECK(pass_error([](fsdp::Engine& engine, atoll::Stream& compute) {
+          const auto pass = engine.begin({.kind = fsdp::PassOptions::Kind::eval}, compute);
+          const auto other = engine.begin({}, compute);
+        }) == "Engine::begin: an evaluation pass is still open, after 0 of 1" + remedy);
+}
+
+TEST_CASE("engine misuse: scopes that outlive their pass, and moved scopes and passes") {
+  CHECK(pass_error([](fsdp::Engine& engine, atoll::Stream& compute) {
+          std::optional<fsdp::Pass> pass(engine.begin({}, compute));
+          std::optional<fsdp::ForwardScope> scope(pass->forward(engine.unit("a")));
+          pass.reset();
+          (*scope)["w"];
+        }) ==
+        "parameter w of unit a is used after the end of its pass: destroy every scope before its "
+        "Pass");
+  CHECK(pass_error([](fsdp::Engine& engine, atoll::Stream& compute) {
+          auto pass = engine.begin({}, compute);
+          auto scope = pass.forward(engine.unit("a"));
+          const auto moved = std::move(scope);
+          scope["w"];  // NOLINT(bugprone-use-after-move): the test is about this use
+        }) ==
+        "parameter w of unit a is used through a scope that has been moved: use the scope that it "
+        "was moved to");
+  CHECK(pass_error([](fsdp::Engine& engine, atoll::Stream& compute) {
+          auto pass = engine.begin({}, compute);
+          const auto moved = std::move(pass);
+          const auto scope = pass.forward(  // NOLINT(bugprone-use-after-move): as above
+              engine.unit("a"));
+        }) == "forward(a): this Pass has been moved: use the Pass that it was moved to");
+}
+
+TEST_CASE("engine misuse: a scope that outlives its pass does not disturb the next pass") {
+  CHECK(pass_error([](fsdp::Engine& engine, atoll::Stream& compute) {
+          fsdp::Unit& unit = engine.unit("a");
+          fsdp::Optimizer optimizer(engine);
+          std::optional<fsdp::Pass> pass(engine.begin({}, compute));
+          { const auto scope = pass->forward(unit); }
+          std::optional<fsdp::BackwardScope> late(pass->backward(unit));
+          pass.reset();
+          try {
+            optimizer.step(0.1f, compute);
+            throw std::logic_error("a step used gradients of an abandoned pass");
+          } catch (const atoll::Error& error) {
+            CHECK(std::string(error.what()).find("before all micro batches") != std::string::npos);
+          }
+          pass.emplace(engine.begin({}, compute));
+          { const auto scope = pass->forward(unit); }
+          late.reset();
+          {
+            const auto scope = pass->backward(unit);
+            compute.enqueue([g = scope.grad("w").view.as<float>()] { std::fill_n(g, 4, 1.0f); });
+          }
+          pass.reset();
+          optimizer.step(0.1f, compute);
+          CHECK(optimizer.grad_norm() == 2.0f);
+        }) == "no error");
+}
+
+namespace {
+
+// A device that is not the host, for options that only the host supports.
+class VirtualDevice final : public atoll::DeviceBackend {
+ public:
+  VirtualDevice() : DeviceBackend({.kind = atoll::DeviceKind::virtual_time, .name = "virtual"}) {}
+  void* allocate(std::size_t bytes) override { return host_.backend()->allocate(bytes); }
+  void deallocate(void* data, std::size_t bytes) noexcept override {
+    host_.backend()->deallocate(data, bytes);
+  }
+  std::unique_ptr<atoll::StreamBackend> make_stream(const atoll::StreamOptions& options) override {
+    return host_.backend()->make_stream(options);
+  }
+  atoll::DeviceOps& ops() noexcept override { return host_.ops(); }
+
+ private:
+  atoll::Device host_ = atoll::Device::host();
+};
+
+std::string options_error(const fsdp::Options& options) {
+  atoll::World world = atoll::World::single();
+  try {
+    const fsdp::Engine engine(atoll::Mesh::make(world, {1, 1}), options);
+  } catch (const atoll::Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+}  // namespace
+
+TEST_CASE("engine misuse: synchronous passes on a device other than the host, impossible dtypes") {
+  CHECK(options_error(
+            {.device = atoll::Device(std::make_shared<VirtualDevice>()), .synchronous = true}) ==
+        "Engine: Options::synchronous is for trainers that compute on the host, but the device is "
+        "virtual: leave it off, and enqueue compute on the stream given to begin()");
+  CHECK(options_error({.precision = {.param = atoll::DType::f64}}) ==
+        "Engine: parameters cannot be f64: use f32, bf16 or f16");
+  CHECK(options_error({.precision = {.param = atoll::DType::f16, .reduce = atoll::DType::f16}}) ==
+        "Engine: gradients cannot be reduced in f16: use f32 or bf16");
 }
 
 TEST_CASE("engine misuse: a view as another type than its own") {

@@ -70,6 +70,7 @@ inline std::vector<std::string> toy_order() { return {"embed", "layers.0", "laye
 
 // Returns an element of a parameter as f32.
 inline float toy_weight(const atoll::View& view, std::uint64_t i) {
+  if (view.dtype == atoll::DType::f16) return atoll::to_float(view.as<atoll::float16>()[i]);
   return view.dtype == atoll::DType::f32 ? view.as<float>()[i]
                                          : atoll::to_float(view.as<atoll::bfloat16>()[i]);
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "device/backend.hpp"
+#include "device/checked/guard.hpp"
 #include "device/checked/lifetimes.hpp"
 #include "device/ops.hpp"
 
@@ -211,14 +212,14 @@ class CheckedDevice final : public DeviceBackend {
       : DeviceBackend(inner->info()), inner_(std::move(inner)), ops_(inner_->ops()) {}
 
   void* allocate(std::size_t bytes) override {
-    void* data = inner_->allocate(bytes);
+    void* data = is_host() ? allocate_shared(bytes) : inner_->allocate(bytes);
     const auto stream = inner_->make_stream({.name = "fill"});
     stream->fill(data, std::byte{0xff}, bytes);  // bytes that are NaN in every floating-point type
     stream->synchronize();
     return data;
   }
   void deallocate(void* data, std::size_t bytes) noexcept override {
-    inner_->deallocate(data, bytes);
+    is_host() ? free_shared(data, bytes) : inner_->deallocate(data, bytes);
   }
   void* allocate_staging(std::size_t bytes) override { return inner_->allocate_staging(bytes); }
   void deallocate_staging(void* data) noexcept override { inner_->deallocate_staging(data); }
@@ -229,6 +230,10 @@ class CheckedDevice final : public DeviceBackend {
   void disown(void* data, std::size_t bytes) noexcept override {
     lifetimes_->freed(data, in_task ? Lifetimes::By::task : Lifetimes::By::host);
     inner_->disown(data, bytes);
+  }
+  std::shared_ptr<GuardedMapping> guard(void* data, std::size_t bytes, GuardRule rule) override {
+    if (!is_host() || bytes == 0) return nullptr;
+    return map_guarded({data, bytes}, std::move(rule), lifetimes_);
   }
   AllocationCount& allocations() noexcept override { return inner_->allocations(); }
   std::unique_ptr<StreamBackend> make_stream(const StreamOptions& options) override {
@@ -241,6 +246,8 @@ class CheckedDevice final : public DeviceBackend {
   DeviceOps& ops() noexcept override { return ops_; }
 
  private:
+  bool is_host() const noexcept { return info().kind == DeviceKind::host; }
+
   std::shared_ptr<DeviceBackend> inner_;
   std::shared_ptr<Lifetimes> lifetimes_ = std::make_shared<Lifetimes>();
   CheckedOps ops_;

@@ -89,6 +89,11 @@ class Lifetimes {
   };
   void freed(const void* data, By by) noexcept;
 
+  // Declares that the addresses `second` lead to the memory at `first`, which use() and hold() then
+  // find through either address, and the end of this.
+  void mapped(Range second, const void* first);
+  void unmapped(const void* second) noexcept;
+
   // use() and hold() ignore memory that this device did not allocate.
   void use(Party party, Range range, Access access, Label by, Label content);
   void hold(Party party, Range range, Label content);
@@ -126,6 +131,12 @@ class Lifetimes {
     Span span;
   };
 
+  struct SecondMapping {
+    std::uintptr_t end = 0;
+    std::uintptr_t first = 0;  // address of the same memory in its allocation
+  };
+
+  std::uintptr_t first_address(std::uintptr_t address) const;
   Target target(Range range);
   void visit(Region& region, Span span, const std::function<void(Cell&)>& visit);
   SharedUse start(Party party, Access access, std::string by);
@@ -140,6 +151,7 @@ class Lifetimes {
   std::vector<Clock> clocks_;       // the vector clock of each party
   std::vector<std::string> names_;  // the name of each party in messages
   std::map<std::uintptr_t, Region> regions_;
+  std::map<std::uintptr_t, SecondMapping> second_mappings_;  // by the address at which each begins
   std::optional<Error> found_;
 };
 
