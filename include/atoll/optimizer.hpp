@@ -27,7 +27,7 @@ namespace atoll_v1::atoll::fsdp {
 struct ParamGroup {
   // Matches "UNIT.PARAM", such as "layers.0.norm.weight": * stands for any text, and ? for one
   // character.
-  std::string pattern;
+  std::string pattern{};
   float learning_rate_scale = 1;  // factor of the learning rate that step() gets
   std::optional<float> weight_decay{};
   std::optional<float> beta1{};
