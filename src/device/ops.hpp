@@ -76,9 +76,9 @@ class DeviceOps {
   // norm_block) elements.
   virtual void sum_squares(Stream& stream, View out, ConstView src) = 0;
   // Writes three f64 values to result: the norm, which is ClipRule::gradient_scale times the square
-  // root of the exact sum of `blocks`; the clip factor; and the number of steps, which grows unless the factor is NaN.
-  // After a failure of the stream, kernels of a GPU still run, but the factor is then NaN, so that
-  // optimizer steps that use it change nothing.
+  // root of the exact sum of `blocks`; the clip factor; and the number of steps, which grows unless
+  // the factor is NaN. After a failure of the stream, kernels of a GPU still run, but the factor is
+  // then NaN, so that optimizer steps that use it change nothing.
   virtual void clip_factor(Stream& stream, View result, ConstView blocks, ClipRule rule) = 0;
   virtual void adamw(Stream& stream, const AdamWStep& step) = 0;
   virtual void sgd(Stream& stream, const SgdStep& step) = 0;

@@ -1,4 +1,5 @@
-// This rank's parts of the parameters, and the states that callers with own optimizers keep for them.
+// This rank's parts of the parameters, and the states that callers with own optimizers keep for
+// them.
 
 #include <algorithm>
 #include <cctype>

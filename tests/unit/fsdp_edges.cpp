@@ -49,8 +49,7 @@ void set_all(Engine& engine, float value) {
       [=](const auto&, std::span<float> out) { std::fill(out.begin(), out.end(), value); });
 }
 
-const fsdp::OptimizerOptions plain_sgd{.kind = fsdp::OptimizerOptions::Kind::sgd,
-                                           .max_norm = 0};
+const fsdp::OptimizerOptions plain_sgd{.kind = fsdp::OptimizerOptions::Kind::sgd, .max_norm = 0};
 
 }  // namespace
 

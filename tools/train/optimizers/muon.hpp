@@ -11,8 +11,8 @@
 //   4. sends the parts back, and updates this rank's shards.
 // Steps 2 and 4 send each element at most once. The result has the same bits on any number of ranks
 // and with any strategy if the gradients have the same bits, because each whole matrix is computed
-// by one rank in one order. The clip factor is rounded to f32, so that its bits do not depend on the
-// order in which the f64 squares are added, except for rare ties.
+// by one rank in one order. The norm is rounded to f32, so that its bits do not depend on the order
+// in which the f64 squares are added, except for rare ties.
 //
 // Parameters other than hidden matrices (embedding, head, norms, biases) are updated by AdamW.
 #pragma once
@@ -83,7 +83,8 @@ class Muon {
   // step is complete.
   float grad_norm() const;
   // The number of steps that changed parameters, for AdamW's bias corrections. A program that
-  // resumes from a checkpoint must restore it. Both functions block until the last step is complete.
+  // resumes from a checkpoint must restore it. Both functions block until the last step is
+  // complete.
   std::int64_t steps() const;
   void set_steps(std::int64_t steps);
 
