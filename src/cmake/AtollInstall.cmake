@@ -2,6 +2,11 @@
 # and configuration files.
 include(CMakePackageConfigHelpers)
 
+# Examples that any program can compile: optimizers that are written outside the library.
+install(FILES ${PROJECT_SOURCE_DIR}/tools/train/optimizers/muon.cpp
+  ${PROJECT_SOURCE_DIR}/tools/train/optimizers/muon.hpp
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/atoll/examples COMPONENT development)
+
 # Consumers must compile the public headers as C++20, except for plugin.h, which is C.
 target_compile_features(atoll_topology INTERFACE cxx_std_20)
 target_compile_features(atoll_inspect INTERFACE cxx_std_20)
@@ -10,9 +15,6 @@ target_compile_features(atoll INTERFACE cxx_std_20)
 install(TARGETS atoll_plugin_api atoll_plugin_sdk atoll_topology atoll_inspect atoll EXPORT atoll-targets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/atoll DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(FILES ${PROJECT_SOURCE_DIR}/tools/train/optimizers/muon.cpp
-  ${PROJECT_SOURCE_DIR}/tools/train/optimizers/muon.hpp
-  DESTINATION ${CMAKE_INSTALL_DATADIR}/atoll/examples)
 install(EXPORT atoll-targets NAMESPACE atoll:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/atoll)
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/atoll-config.cmake.in
   ${PROJECT_BINARY_DIR}/atoll-config.cmake
