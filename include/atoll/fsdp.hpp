@@ -276,18 +276,6 @@ class Engine {
   // views are valid as long as the engine, so a caller may keep them.
   std::vector<Segment> segments() const;
 
-  // For callers that bring their own optimizer: a step calls wait_gradients(), enqueues work that
-  // reads Segment::gradient and writes Segment::values, and then calls parameters_changed().
-  //
-  // Adds a state such as "momentum": one f32 for each element of every Segment::gradient, zero at
-  // first. save() and load() of checkpoint.hpp include it, on any number of shards. `name` may
-  // contain letters, digits, '_', '-' and '.'. Collective. Blocks. Throws Error(invalid_argument)
-  // before freeze(), and for a name that is not allowed or already in use.
-  void add_state(std::string_view name);
-  // Returns the elements of a state that belong to a segment of this engine, in f32; empty for a
-  // frozen parameter. Throws Error(not_found) for a name that add_state() has not added.
-  View state(const Segment& segment, std::string_view name) const;
-
   // Begins a pass. Throws Error(invalid_argument) before freeze() and while another pass is in
   // progress. The stream must belong to device(). Stream and engine must outlive the pass.
   //
@@ -297,10 +285,19 @@ class Engine {
   [[nodiscard]] Pass begin(const PassOptions& options, Stream& compute);
   // Makes the stream `compute` wait until every gradient shard is final.
   void wait_gradients(Stream& compute);
-  // For callers that bring their own optimizer. Call it after the last micro batch, when the work
-  // that updates the master shards has been enqueued on `compute`. Enqueues on `compute` the copies
+  // For callers that bring their own optimizer: a step calls wait_gradients(), enqueues work that
+  // reads Segment::gradient and writes Segment::values, and calls this function. Call it after the
+  // last micro batch, when the work that updates the master shards has been enqueued on `compute`. Enqueues on `compute` the copies
   // from masters to the compute dtype; the next gathers wait for these copies.
   void parameters_changed(Stream& compute);
+  // Adds a state of an own optimizer, such as "momentum": one f32 for each element of every
+  // Segment::gradient, zero at first. save() and load() of checkpoint.hpp include it, on any number
+  // of shards. `name` may contain letters, digits, '_', '-' and '.'. Collective. Blocks. Throws
+  // Error(invalid_argument) before freeze(), and for a name that is not allowed or already in use.
+  void add_state(std::string_view name);
+  // Returns the elements of a state that belong to a segment of this engine, in f32; empty for a
+  // frozen parameter. Throws Error(not_found) for a name that add_state() has not added.
+  View state(const Segment& segment, std::string_view name) const;
 
   Unit& unit(std::string_view name);  // throws Error(not_found) for an unknown unit
   const std::vector<std::unique_ptr<Unit>>& units() const noexcept;
