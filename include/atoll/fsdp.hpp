@@ -287,8 +287,9 @@ class Engine {
   void wait_gradients(Stream& compute);
   // For callers that bring their own optimizer: a step calls wait_gradients(), enqueues work that
   // reads Segment::gradient and writes Segment::values, and calls this function. Call it after the
-  // last micro batch, when the work that updates the master shards has been enqueued on `compute`. Enqueues on `compute` the copies
-  // from masters to the compute dtype; the next gathers wait for these copies.
+  // last micro batch, when the work that updates the master shards has been enqueued on `compute`.
+  // Enqueues on `compute` the copies from masters to the compute dtype; the next gathers wait for
+  // these copies.
   void parameters_changed(Stream& compute);
   // Adds a state of an own optimizer, such as "momentum": one f32 for each element of every
   // Segment::gradient, zero at first. save() and load() of checkpoint.hpp include it, on any number
