@@ -21,22 +21,29 @@ namespace atoll_v1::atoll::fsdp {
 
 // Writes a folder that contains `index.json` (units, parameters, shapes, offsets, number of shards,
 // `extra`) and one safetensors file per shard, such as `shard-00000-of-00004.safetensors`. A shard
-// file holds flat tensors for each bucket: UNIT/BUCKET/weights, and UNIT/BUCKET/moment1 and
-// UNIT/BUCKET/moment2 (f32 or bf16; load() converts). Each rank of replica 0 writes the file of its
-// own shard.
+// file holds flat tensors for each bucket: UNIT/BUCKET/weights, the moments of an Optimizer as
+// UNIT/BUCKET/moment1 and UNIT/BUCKET/moment2 (f32 or bf16; load() converts), and each state of
+// Engine::add_state() as UNIT/BUCKET/state.NAME. Each rank of replica 0 writes the file of its own
+// shard.
 //
 // The folder appears complete or not at all: files are written and synced to a temporary folder
 // beside it, which the engine's lowest rank renames when all ranks are done. An existing folder of
 // that name is replaced. All ranks must see the same file system. Error(io) names the file.
 void save(const std::filesystem::path& folder, Engine& engine, const Optimizer& optimizer,
           const std::map<std::string, std::string>& extra = {});
+// For callers that bring their own optimizer. Numbers that the optimizer needs besides its states,
+// such as a count of steps, belong in `extra`.
+void save(const std::filesystem::path& folder, Engine& engine,
+          const std::map<std::string, std::string>& extra = {});
 
-// Reads a checkpoint. Each rank reads only the parts that its own shards need. Units and shapes
-// must be those of the engine: otherwise Error(mismatch) names the first difference. The number of
-// shards, strategy, dtypes and frozen parameters may differ from those at the time of saving.
-// Returns the `extra` that was passed to save().
+// Reads a checkpoint. Each rank reads only the parts that its own shards need. Units, shapes, the
+// kind of optimizer and the names of states must be those of the engine: otherwise Error(mismatch)
+// names the first difference. Call Engine::add_state() before load(). The number of shards,
+// strategy, dtypes and frozen parameters may differ from those at the time of saving. Returns the
+// `extra` that was passed to save().
 std::map<std::string, std::string> load(const std::filesystem::path& folder, Engine& engine,
                                         Optimizer& optimizer);
+std::map<std::string, std::string> load(const std::filesystem::path& folder, Engine& engine);
 
 // Returns the name of a parameter in a weights file, such as "model.layers.0.mlp.up_proj.weight".
 using ParamName = std::function<std::string(const Unit&, const ParamSpec&)>;

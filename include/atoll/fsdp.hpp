@@ -176,11 +176,12 @@ class Unit {
 };
 
 // The device bytes that this rank uses for each purpose. Engine::freeze() sets all members except
-// `optimizer`, which the constructor of Optimizer sets, and `activations`.
+// `optimizer`, to which the constructor of Optimizer and Engine::add_state() add, and
+// `activations`.
 struct MemoryPlan {
   std::uint64_t parameters = 0;  // bytes of the f32 master shards
   std::uint64_t resident = 0;    // bytes of parameters that stay unsharded, with their masters
-  std::uint64_t optimizer = 0;   // bytes of the optimizer's moments
+  std::uint64_t optimizer = 0;   // bytes of the optimizer's moments and of Engine::add_state()
   std::uint64_t gradients = 0;   // bytes of the f32 gradient shards
   std::uint64_t gathered = 0;    // bytes of buffers for units that are unsharded only while in use
   // Parts of parameters that partial resharding keeps after forward.
@@ -202,6 +203,9 @@ struct Segment {
   const ParamSpec* param;
   std::uint64_t first;
   View values;  // the f32 master; for a frozen parameter, the values that compute reads
+  // The gradient of these elements in f32; empty for a frozen parameter. Work may read it on a
+  // stream after Engine::wait_gradients() for that stream, until the next pass writes gradients.
+  View gradient;
 };
 
 class Engine;
@@ -324,7 +328,8 @@ class Engine {
   // Updates the copies of the parameters that compute reads. Call it after writing master shards.
   // Blocks.
   void refresh();
-  // Returns this rank's parts of the parameters, in the order of units and their parameters.
+  // Returns this rank's parts of the parameters, in the order of units and their parameters. The
+  // views are valid as long as the engine, so a caller may keep them.
   std::vector<Segment> segments() const;
 
   // Begins a pass. Throws Error(invalid_argument) before freeze(), and while another pass is open,
@@ -338,10 +343,20 @@ class Engine {
   // Makes the stream `compute` wait until every gradient shard is final; with Options::synchronous,
   // blocks until they are.
   void wait_gradients(Stream& compute);
-  // For callers that bring their own optimizer. Call it after the last micro batch, when the work
-  // that updates the master shards has been enqueued on `compute`. Enqueues on `compute` the copies
-  // from masters to the compute dtype; the next gathers wait for these copies.
+  // For callers that bring their own optimizer: a step calls wait_gradients(), enqueues work that
+  // reads Segment::gradient and writes Segment::values, and calls this function. Call it after the
+  // last micro batch, when the work that updates the master shards has been enqueued on `compute`.
+  // Enqueues on `compute` the copies from masters to the compute dtype; the next gathers wait for
+  // these copies.
   void parameters_changed(Stream& compute);
+  // Adds a state of an own optimizer, such as "momentum": one f32 for each element of every
+  // Segment::gradient, zero at first. save() and load() of checkpoint.hpp include it, on any number
+  // of shards. `name` may contain letters, digits, '_', '-' and '.'. Collective. Blocks. Throws
+  // Error(invalid_argument) before freeze(), and for a name that is not allowed or already in use.
+  void add_state(std::string_view name);
+  // Returns the elements of a state that belong to a segment of this engine, in f32; empty for a
+  // frozen parameter. Throws Error(not_found) for a name that add_state() has not added.
+  View state(const Segment& segment, std::string_view name) const;
 
   Unit& unit(std::string_view name);  // throws Error(not_found) for an unknown unit
   const std::vector<std::unique_ptr<Unit>>& units() const noexcept;

@@ -2,6 +2,11 @@
 # and configuration files.
 include(CMakePackageConfigHelpers)
 
+# Examples that any program can compile: optimizers that are written outside the library.
+install(FILES ${PROJECT_SOURCE_DIR}/tools/train/optimizers/muon.cpp
+  ${PROJECT_SOURCE_DIR}/tools/train/optimizers/muon.hpp
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/atoll/examples COMPONENT development)
+
 # Consumers must compile the public headers as C++20, except for plugin.h, which is C.
 target_compile_features(atoll_topology INTERFACE cxx_std_20)
 target_compile_features(atoll_inspect INTERFACE cxx_std_20)

@@ -49,11 +49,13 @@ struct NormalFill {
   float mean, deviation;
 };
 
-// How gradient clipping computes its factor from the norm: min(1, max_norm / norm), or 1 if
-// max_norm is 0. If the norm is not finite, the factor is NaN with skip_nonfinite and 1 without.
+// How gradient clipping computes its factor: gradient_scale * min(1, max_norm / norm), or
+// gradient_scale if max_norm is 0. The norm is that of the gradients times gradient_scale. If the
+// norm is not finite, the factor is NaN with skip_nonfinite and gradient_scale without.
 struct ClipRule {
   float max_norm = 0;
   bool skip_nonfinite = true;
+  float gradient_scale = 1;
 };
 
 class DeviceOps {
@@ -73,10 +75,10 @@ class DeviceOps {
   // out[b] = sum of squares of block b of src. src is f32; out is f64 with ceil(src.count /
   // norm_block) elements.
   virtual void sum_squares(Stream& stream, View out, ConstView src) = 0;
-  // Writes three f64 values to result: the norm, which is the square root of the exact sum of
-  // `blocks`; the clip factor; and the number of steps, which grows unless the factor is NaN.
-  // After a failure of the stream, kernels of a GPU still run, but the factor is then NaN, so that
-  // optimizer steps that use it change nothing.
+  // Writes three f64 values to result: the norm, which is ClipRule::gradient_scale times the square
+  // root of the exact sum of `blocks`; the clip factor; and the number of steps, which grows unless
+  // the factor is NaN. After a failure of the stream, kernels of a GPU still run, but the factor is
+  // then NaN, so that optimizer steps that use it change nothing.
   virtual void clip_factor(Stream& stream, View result, ConstView blocks, ClipRule rule) = 0;
   virtual void adamw(Stream& stream, const AdamWStep& step) = 0;
   virtual void sgd(Stream& stream, const SgdStep& step) = 0;

@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include <optional>
+
 namespace atoll_v1::atoll::fsdp {
 namespace {
 
@@ -33,6 +35,10 @@ void add_param(List& list, const UnitState& unit, std::size_t index) {
   list.add("the trainable flag", yes_or_no(param.trainable));
   list.add("the initial mean", param.init.mean);
   list.add("the initial deviation", param.init.deviation);
+}
+
+std::string setting(std::optional<float> value) {
+  return value ? fmt::format("{}", *value) : "that of the optimizer";
 }
 
 }  // namespace
@@ -87,6 +93,17 @@ std::vector<Declaration> declarations_of(const OptimizerOptions& options) {
   list.add("OptimizerOptions::moment_dtype", name(options.moment_dtype));
   list.add("OptimizerOptions::stochastic_rounding", yes_or_no(options.stochastic_rounding));
   list.add("OptimizerOptions::seed", options.seed);
+  list.add("OptimizerOptions::decay", name(options.decay));
+  list.add("the number of OptimizerOptions::groups", options.groups.size());
+  for (std::size_t g = 0; g < options.groups.size(); ++g) {
+    const ParamGroup& group = options.groups[g];
+    list.about(fmt::format(" of OptimizerOptions::groups[{}]", g));
+    list.add("the pattern", fmt::format("\"{}\"", group.pattern));
+    list.add("the learning rate scale", group.learning_rate_scale);
+    list.add("the weight decay", setting(group.weight_decay));
+    list.add("beta1", setting(group.beta1));
+    list.add("beta2", setting(group.beta2));
+  }
   return list.take();
 }
 

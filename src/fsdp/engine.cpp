@@ -78,7 +78,7 @@ void EngineSetup::set_zero(const Buffer& buffer) {
   stream.synchronize();
 }
 
-EngineSetup& EngineAccess::setup(Engine& engine) noexcept { return engine.impl_->setup; }
+EngineSetup& EngineAccess::setup(const Engine& engine) noexcept { return engine.impl_->setup; }
 Gathering& EngineAccess::gathering(Engine& engine) noexcept { return engine.impl_->gathering; }
 Reducing& EngineAccess::reducing(Engine& engine) noexcept { return engine.impl_->reducing; }
 PassState& EngineAccess::pass(Engine& engine) noexcept { return engine.impl_->pass; }
@@ -197,27 +197,6 @@ Engine::Traffic Engine::traffic() const noexcept {
   const Traffic &gathered = impl_->gathering.traffic(), &reduced = impl_->reducing.traffic();
   return {gathered.shard_bytes + reduced.shard_bytes, gathered.inner_bytes,
           reduced.replicate_bytes};
-}
-
-std::vector<Segment> Engine::segments() const {
-  impl_->setup.check_frozen("segments");
-  std::vector<Segment> found;
-  for (const auto& unit : impl_->setup.units) {
-    const UnitState& state = state_of(*unit);
-    for (std::size_t p = 0; p < state.params.size(); ++p) {
-      const auto& [index, slot] = state.locations[p];
-      const UnitBucket& bucket = state.buckets[index];
-      const std::uint64_t n = bucket.layout.shard_elements();
-      const std::uint64_t begin =
-          n * static_cast<std::uint64_t>(impl_->setup.scheduler.shard_index());
-      const std::uint64_t first = std::max(slot.offset, begin);
-      const std::uint64_t last = std::min(slot.offset + slot.count, begin + n);
-      if (first >= last) continue;
-      found.push_back({unit.get(), &state.params[p], first - slot.offset,
-                       bucket.master.part(first - begin, last - first)});
-    }
-  }
-  return found;
 }
 
 void Engine::initialize(std::uint64_t seed) {

@@ -2,7 +2,9 @@
 // pass.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "core/rank_group.hpp"
@@ -11,8 +13,18 @@
 
 namespace atoll_v1::atoll::fsdp {
 
-// The constructor of Engine, add_unit() and freeze() write this state. Afterwards the parts only
-// read it, and enqueue work on the scheduler.
+// Parts of memory that has one element for each element of this rank's gradient shards, by unit and
+// bucket. The part of a frozen bucket is empty.
+using BucketParts = std::vector<std::vector<View>>;
+
+// A state that Engine::add_state() has added.
+struct OwnState {
+  Buffer memory;
+  BucketParts parts;  // f32
+};
+
+// The constructor of Engine, add_unit(), freeze() and add_state() write this state. Afterwards the
+// parts only read it, and enqueue work on the scheduler.
 struct EngineSetup {
   EngineSetup(const Mesh& mesh, Options options);
 
@@ -36,7 +48,13 @@ struct EngineSetup {
   std::vector<std::unique_ptr<Unit>> units;
   bool frozen = false;
   PassPlan plan;
+  std::map<std::string, OwnState, std::less<>> states;  // by name
 };
+
+// Number of elements of this rank's gradient shards.
+std::uint64_t gradient_elements(const EngineSetup& setup);
+// Cuts memory of gradient_elements() elements of type `dtype`.
+BucketParts cut_by_bucket(const EngineSetup& setup, const Buffer& memory, DType dtype);
 
 // Blocks until a stream, an event or all lanes have completed. Ignores failures, because the
 // callers that waited for the failed work have received them.

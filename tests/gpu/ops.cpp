@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "atoll/device.hpp"
@@ -189,10 +190,12 @@ TEST_CASE("the norm, the clip factor and skipped steps") {
       for (std::uint64_t i = 0; i < n; ++i) values[i] = static_cast<double>(i % 97) / 7;
       if (!finite) values[n / 2] = std::numeric_limits<double>::infinity();
       both.push(blocks);
-      for (const bool skips : {true, false}) {
+      for (const auto& [skips, scale] :
+           {std::pair{true, 1.0f}, {false, 1.0f}, {true, 0.3f}, {false, 0.3f}}) {
+        const atoll::ClipRule rule{1.0f, skips, scale};
         const auto result = both.make(DType::f64, 3);
         both.run([&](auto& ops, auto& stream, bool gpu) {
-          ops.clip_factor(stream, pick(result, gpu), pick(blocks, gpu), {1.0f, skips});
+          ops.clip_factor(stream, pick(result, gpu), pick(blocks, gpu), rule);
         });
         const auto bytes = both.bytes_of(result);
         double on_gpu[3];

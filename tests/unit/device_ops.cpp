@@ -225,8 +225,9 @@ TEST_CASE("the clip factor") {
   auto stream = device.stream();
   std::vector<double> blocks{9.0, 16.0};
   std::vector<double> result(3);
-  const auto factor = [&](float max_norm) {
-    device.ops().clip_factor(stream, result, blocks, {max_norm});
+  const auto factor = [&](float max_norm, float gradient_scale = 1) {
+    device.ops().clip_factor(stream, result, blocks,
+                             {max_norm, /*skip_nonfinite=*/true, gradient_scale});
     stream.synchronize();
     return static_cast<float>(result[1]);
   };
@@ -234,10 +235,15 @@ TEST_CASE("the clip factor") {
   CHECK(result[0] == 5.0);
   CHECK(factor(10.0f) == 1.0f);
   CHECK(factor(0.0f) == 1.0f);
+  // Gradients times 1 / 4 have the norm 1.25.
+  CHECK(factor(0.5f, 0.25f) == doctest::Approx(0.25 * 0.4));
+  CHECK(result[0] == 1.25);
+  CHECK(factor(2.0f, 0.25f) == 0.25f);
   blocks[0] = std::numeric_limits<double>::infinity();
-  CHECK(result[2] == 3.0);  // number of steps with a finite gradient norm
+  CHECK(result[2] == 5.0);  // number of steps with a finite gradient norm
   CHECK(std::isnan(factor(1.0f)));
-  CHECK(result[2] == 3.0);
+  CHECK(std::isnan(factor(1.0f, 0.25f)));
+  CHECK(result[2] == 5.0);
 }
 
 TEST_CASE("adamw and sgd agree with the formulas in f64") {

@@ -50,8 +50,7 @@ void set_all(Engine& engine, float value) {
       [=](const auto&, std::span<float> out) { std::fill(out.begin(), out.end(), value); });
 }
 
-constexpr fsdp::OptimizerOptions plain_sgd{.kind = fsdp::OptimizerOptions::Kind::sgd,
-                                           .max_norm = 0};
+const fsdp::OptimizerOptions plain_sgd{.kind = fsdp::OptimizerOptions::Kind::sgd, .max_norm = 0};
 
 }  // namespace
 

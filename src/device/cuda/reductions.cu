@@ -258,10 +258,11 @@ __global__ void __launch_bounds__(threads)
   if (threadIdx.x != 0) return;
   ExactSum sum(largest_of(*parts, count));
   for (unsigned k = 0; k < count; ++k) sum.add(parts->high[k], parts->low[k]);
-  const double norm = sqrt(sum.value());
+  const auto scale = static_cast<double>(rule.gradient_scale);
+  const double norm = scale * sqrt(sum.value());
   const auto limit = static_cast<double>(rule.max_norm);
-  double factor = limit > 0 && norm > limit ? limit / norm : 1.0;
-  if (!isfinite(norm)) factor = rule.skip_nonfinite ? nan("") : 1.0;
+  double factor = limit > 0 && norm > limit ? scale * (limit / norm) : scale;
+  if (!isfinite(norm)) factor = rule.skip_nonfinite ? nan("") : scale;
   if (*permit == 0) factor = nan("");
   *permit = 0;
   result[0] = norm;
