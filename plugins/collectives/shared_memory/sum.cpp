@@ -7,6 +7,9 @@
 // 2. Contributions in registered windows are read in place: one pass reads every rank's part of a
 //    slice and writes the result, if possible, directly to every rank that needs it. Then all ranks
 //    synchronize again, so that no rank overwrites data that others still read.
+//    Contributions in process memory are read the same way, in pieces that stay in the caches: the
+//    reducer copies a piece of every rank's part into scratch memory, reduces the pieces, and
+//    copies the result to the memory of every process that needs it.
 // Memory traffic per rank for S bytes on n ranks without staging: a reduce_scatter reads S bytes
 // and writes S / n; an all_reduce reads S bytes and writes S.
 #include <fmt/format.h>
@@ -21,6 +24,11 @@
 
 namespace atoll_collectives {
 namespace {
+
+// Bytes of scratch memory into which a reducer copies pieces from process memory. They fit into the
+// L2 cache of a core, together with the piece that the reducer reads and writes itself.
+constexpr std::size_t pieces_budget = 256 * 1024;
+constexpr std::size_t smallest_piece = 16 * 1024;
 
 class LocalSum {
  public:
@@ -63,6 +71,7 @@ class LocalSum {
     sync_.check_adverts();
     const bool pushed = can_push();
     if (pushed && writes_where_it_reads()) streaming_ = 0;
+    prepare_pieces(pushed);
     if (how_.push == Sum::Push::root && !pushed) leave_to_root();
     read_factors();
     if (share_work(pushed)) return pushed;
@@ -97,7 +106,10 @@ class LocalSum {
     const bool in_dst = how_.owners_write == Sum::Owners::in_dst;
     if (!sync_.oversubscribed() || sync_.size() == 1 || !(pushed || in_dst)) return false;
     for (int local = 0; local < sync_.size(); ++local) {
-      if (staged(local) || (!pushed && sync_.advert_of(local).dst.window < 0)) return false;
+      const Advert& advert = sync_.advert_of(local);
+      const bool written = !pushed || receives(local);
+      if (staged(local) || !advert.src.is_mapped()) return false;
+      if (written && !advert.dst.is_mapped()) return false;
     }
     const std::size_t piece = piece_of_work(total_);
     const std::size_t pieces = std::max<std::size_t>(pieces_of(largest_, piece), 1);
@@ -108,7 +120,7 @@ class LocalSum {
       if (!pushed) {
         slice.dst = group_.windows.at(slice.reducer, sync_.advert_of(slice.reducer).dst);
       }
-      reduce_part_of(slice, number % pieces, piece, 0, pushed);
+      reduce_part_of(slice, piece_of({0, slice.bytes}, number % pieces, piece), 0, pushed);
       sync_.finish_job();
     }
     sync_.await_jobs(jobs);
@@ -120,14 +132,14 @@ class LocalSum {
 
   bool staged(int local) const {
     if (sync_.size() == 1 || total_ == 0) return false;
-    return total_ <= small_bytes || sync_.advert_of(local).src.window < 0;
+    return total_ <= small_bytes || !sync_.advert_of(local).src.is_reachable();
   }
 
   void advertise() {
     Advert& advert = sync_.advertise();
     if (total_ <= small_bytes || sync_.size() == 1) return;
-    advert.src = group_.windows.find(operation_.src, extents_.src);
-    advert.dst = group_.windows.find(operation_.dst, extents_.dst);
+    advert.src = group_.locate(operation_.src, extents_.src, total_);
+    advert.dst = group_.locate(operation_.dst, extents_.dst, total_);
   }
 
   bool can_push() const {
@@ -136,25 +148,41 @@ class LocalSum {
       case Sum::Push::no:
         return false;
       case Sum::Push::root:
-        return sync_.advert_of(how_.root).dst.window >= 0;
+        return sync_.advert_of(how_.root).dst.is_reachable();
       case Sum::Push::all:
         for (int local = 0; local < sync_.size(); ++local) {
-          if (sync_.advert_of(local).dst.window < 0) return false;
+          if (!sync_.advert_of(local).dst.is_reachable()) return false;
         }
         return true;
     }
     return false;
   }
 
+  // Returns true if sum() writes the results to the dst of this rank, provided that it pushes them.
+  bool receives(int local) const { return how_.push != Sum::Push::root || local == how_.root; }
+
+  // Prepares the pieces in which this rank copies from and to process memory. Results that it
+  // copies to other processes should be in its caches.
+  void prepare_pieces(bool pushed) {
+    bool reads = false;
+    bool writes = false;
+    for (int local = 0; local < sync_.size() && sync_.size() > 1; ++local) {
+      if (local == self_) continue;
+      reads |= sync_.advert_of(local).src.is_in_process();
+      writes |= pushed && receives(local) && sync_.advert_of(local).dst.is_in_process();
+    }
+    if (!reads && !writes) return;
+    const auto ranks = static_cast<std::size_t>(sync_.size());
+    piece_ = std::max(pieces_budget / ranks / cache_line * cache_line, smallest_piece);
+    pieces_ = group_.pieces(ranks * piece_);
+    if (writes) streaming_ = 0;
+  }
+
   // Returns true if any rank that receives results has the same buffer as src and dst.
   bool writes_where_it_reads() const {
     for (int local = 0; local < sync_.size(); ++local) {
-      if (how_.push == Sum::Push::root && local != how_.root) continue;
       const Advert& advert = sync_.advert_of(local);
-      if (advert.src.window >= 0 && advert.src.window == advert.dst.window &&
-          advert.src.offset == advert.dst.offset) {
-        return true;
-      }
+      if (receives(local) && advert.src.is_reachable() && advert.src == advert.dst) return true;
     }
     return false;
   }
@@ -188,44 +216,86 @@ class LocalSum {
     }
   }
 
-  void reduce_slices(std::size_t round, std::size_t piece, bool pushed) {
+  void reduce_slices(std::size_t round, std::size_t chunk, bool pushed) {
     std::size_t at_staging = 0;
     for (const auto& slice : group_.slices) {
       const std::size_t staging = std::exchange(at_staging, at_staging + chunk_);
       if (slice.reducer != self_ && slice.reducer != everybody) continue;
-      reduce_part_of(slice, round, piece, staging, pushed);
-    }
-  }
-
-  void reduce_part_of(const Slice& slice, std::size_t number, std::size_t piece,
-                      std::size_t staging, bool pushed) {
-    const std::size_t first = std::min(number * piece, slice.bytes);
-    const std::size_t bytes = std::min(piece, slice.bytes - first);
-    const std::byte* own = src() + slice.offset + first;
-    if (bytes == 0 || (sync_.size() == 1 && !scaled_ && slice.dst + first == own)) return;
-    for (int local = 0; local < sync_.size(); ++local) {
-      group_.parts[static_cast<std::size_t>(local)] = part(local, slice.offset + first, staging);
-    }
-    reduce_piece(slice, first, bytes, pushed);
-  }
-
-  const std::byte* part(int local, std::size_t offset, std::size_t staging) const {
-    if (local == self_) return src() + offset;
-    if (staged(local)) return sync_.staging(local) + staging;
-    return group_.windows.at(local, sync_.advert_of(local).src) + offset;
-  }
-
-  void reduce_piece(const Slice& slice, std::size_t first, std::size_t bytes, bool pushed) {
-    group_.dsts.clear();
-    if (!pushed) {
-      group_.dsts.push_back(slice.dst + first);
-    } else {
-      for (int local = 0; local < sync_.size(); ++local) {
-        if (how_.push == Sum::Push::root && local != how_.root) continue;
-        group_.dsts.push_back(group_.windows.at(local, sync_.advert_of(local).dst) + slice.offset +
-                              first);
+      const Block range = piece_of({0, slice.bytes}, round, chunk);
+      const std::size_t piece = pieces_.empty() ? std::max<std::size_t>(range.bytes, 1) : piece_;
+      for (std::size_t k = 0; k < pieces_of(range.bytes, piece); ++k) {
+        if (k > 0) sync_.poll();
+        reduce_part_of(slice, piece_of(range, k, piece), staging + k * piece, pushed);
       }
     }
+  }
+
+  // Reduces the range `range` of a slice. `staging` is the offset of the range in the staging
+  // buffers.
+  void reduce_part_of(const Slice& slice, const Block& range, std::size_t staging, bool pushed) {
+    const std::byte* own = src() + slice.offset + range.offset;
+    if (range.bytes == 0 || (sync_.size() == 1 && !scaled_ && slice.dst + range.offset == own)) {
+      return;
+    }
+    const Block place{slice.offset + range.offset, range.bytes};
+    for (int local = 0; local < sync_.size(); ++local) {
+      group_.parts[static_cast<std::size_t>(local)] = part(local, place, staging);
+    }
+    if (pushed) {
+      push(place);
+    } else {
+      group_.dsts.assign(1, slice.dst + range.offset);
+      reduce_piece(range.bytes);
+    }
+  }
+
+  const std::byte* part(int local, const Block& place, std::size_t staging) const {
+    if (local == self_) return src() + place.offset;
+    if (staged(local)) return sync_.staging(local) + staging;
+    const WindowOffset& from = sync_.advert_of(local).src;
+    if (!from.is_in_process()) return group_.windows.at(local, from) + place.offset;
+    std::byte* piece = piece_for(local);
+    group_.process_memory.read(local, from.offset + place.offset, {piece, place.bytes});
+    return piece;
+  }
+
+  std::byte* piece_for(int local) const {
+    return pieces_.data() + static_cast<std::size_t>(local) * piece_;
+  }
+
+  // Writes the result of the range `place` to the dst of every rank that receives it. The result for
+  // process memory is copied from this rank's dst, or from scratch memory if this rank receives
+  // nothing.
+  void push(const Block& place) {
+    group_.dsts.clear();
+    bool to_process = false;
+    for (int local = 0; local < sync_.size(); ++local) {
+      if (!receives(local)) continue;
+      const WindowOffset& to = sync_.advert_of(local).dst;
+      if (local == self_) {
+        group_.dsts.push_back(static_cast<std::byte*>(operation_.dst) + place.offset);
+      } else if (to.is_in_process()) {
+        to_process = true;
+      } else {
+        group_.dsts.push_back(group_.windows.at(local, to) + place.offset);
+      }
+    }
+    const bool kept = receives(self_);
+    if (to_process && !kept) group_.dsts.push_back(piece_for(self_));
+    reduce_piece(place.bytes);
+    if (!to_process) return;
+    const std::byte* result =
+        kept ? static_cast<std::byte*>(operation_.dst) + place.offset : piece_for(self_);
+    for (int step = 1; step < sync_.size(); ++step) {
+      const int local = (self_ + step) % sync_.size();
+      const WindowOffset& to = sync_.advert_of(local).dst;
+      if (!receives(local) || !to.is_in_process()) continue;
+      group_.process_memory.write(local, to.offset + place.offset, {result, place.bytes});
+    }
+  }
+
+  // Reduces group_.parts into group_.dsts.
+  void reduce_piece(std::size_t bytes) {
     group_.reduce({sizeof(atoll_reduction), group_.dsts.data(), group_.parts.data(),
                    scaled_ ? group_.factors.data() : nullptr,
                    static_cast<std::int32_t>(group_.dsts.size()), sync_.size(), bytes / element_,
@@ -243,6 +313,8 @@ class LocalSum {
   std::size_t largest_ = 0;
   std::size_t total_ = 0;
   std::size_t chunk_ = 0;
+  std::size_t piece_ = 0;        // bytes of a piece that is copied from or to process memory
+  std::span<std::byte> pieces_;  // one piece for each rank; empty if no piece is copied
   int streaming_ = 0;
   bool scaled_ = false;
 };
