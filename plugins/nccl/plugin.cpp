@@ -86,8 +86,9 @@ atoll_status register_caller_memory(atoll_comm* comm, void* memory, size_t bytes
                                     const char** slow) {
   return guard([&] {
     comm_of<Comm>(comm).register_buffer(memory, bytes);
-    *slow = "NCCL registers this memory with its networks and, where it can, with other GPUs, but "
-            "its symmetric kernels need memory from allocate()";
+    *slow =
+        "NCCL registers this memory with its networks and, where it can, with other GPUs, but "
+        "its symmetric kernels need memory from allocate()";
   });
 }
 

@@ -80,7 +80,8 @@ const Row rows[] = {
       "file of algorithms by collective and size, as written by atoll-busbw --tune"},
      &Config::tuning},
     {{"ATOLL_PROCESS_MEMORY", "",
-      "\"off\": ranks of a host do not copy from each other's process memory; \"permit\": they may, "
+      "\"off\": ranks of a host do not copy from each other's process memory; \"permit\": they "
+      "may, "
       "even where kernel.yama.ptrace_scope is 1; empty: they do where the kernel allows it"},
      &Config::process_memory},
     {{"ATOLL_DETERMINISTIC", "",

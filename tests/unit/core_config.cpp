@@ -102,9 +102,10 @@ TEST_CASE("the environment overrides the file, which overrides the defaults") {
 }
 
 TEST_CASE("every variable of the table can be set by both of its names") {
-  const std::map<std::string_view, std::string> values{
-      {"ATOLL_LOG", "warn"}, {"ATOLL_DETERMINISTIC", "1"}, {"ATOLL_CHECK", "lifetimes"},
-      {"ATOLL_PROCESS_MEMORY", "permit"}};
+  const std::map<std::string_view, std::string> values{{"ATOLL_LOG", "warn"},
+                                                       {"ATOLL_DETERMINISTIC", "1"},
+                                                       {"ATOLL_CHECK", "lifetimes"},
+                                                       {"ATOLL_PROCESS_MEMORY", "permit"}};
   int settable = 0;
   for (const atoll::ConfigEntry& entry : atoll::config_entries()) {
     CHECK_FALSE(entry.meaning.empty());

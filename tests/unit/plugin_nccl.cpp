@@ -178,9 +178,10 @@ TEST_CASE("memory of the caller is registered until its registration ends or the
     float* data = memories[static_cast<std::size_t>(r)].data();
     std::string slow;
     expect_ok(rank.register_caller_memory(data, 40, slow));
-    CHECK(slow ==
-          "NCCL registers this memory with its networks and, where it can, with other GPUs, but its "
-          "symmetric kernels need memory from allocate()");
+    CHECK(
+        slow ==
+        "NCCL registers this memory with its networks and, where it can, with other GPUs, but its "
+        "symmetric kernels need memory from allocate()");
     CHECK(rank.register_caller_memory(data, 40, slow).status == ATOLL_INVALID_ARGUMENT);
     expect_ok(rank.submit(rank.operation(ATOLL_ALL_REDUCE, ATOLL_F32, data, data, 10)));
     CHECK(data[9] == 3.0f);

@@ -37,9 +37,9 @@ std::optional<Mapped> parse(const std::string& line) {
   unsigned major = 0, minor = 0;
   int path = 0;
   std::uint64_t inode = 0;
-  const int fields = std::sscanf(
-      line.c_str(), "%" SCNxPTR "-%" SCNxPTR " %4s %" SCNx64 " %x:%x %" SCNu64 " %n", &one.begin,
-      &one.end, rights, &one.offset, &major, &minor, &inode, &path);
+  const int fields =
+      std::sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR " %4s %" SCNx64 " %x:%x %" SCNu64 " %n",
+                  &one.begin, &one.end, rights, &one.offset, &major, &minor, &inode, &path);
   if (fields < 7) return std::nullopt;
   one.rights = rights;
   one.device = makedev(major, minor);

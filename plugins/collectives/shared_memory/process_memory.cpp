@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
-#include <string_view>
 
 #include "collectives/auth.hpp"
 #include "collectives/shared_memory/shm_transport.hpp"
@@ -21,23 +20,18 @@ using namespace atoll_sdk;
 
 namespace {
 
-using Call = ssize_t (*)(pid_t, const iovec*, unsigned long, const iovec*, unsigned long,
-                         unsigned long);
-
-// Copies `bytes` bytes between `local` in this process and `remote` in the process `pid`. Returns 0
-// or an errno value.
-int transfer(Call call, std::int64_t pid, void* local, std::uint64_t remote, std::size_t bytes) {
-  auto* here = static_cast<std::byte*>(local);
-  while (bytes > 0) {
-    const iovec mine{here, bytes};
-    const iovec theirs{reinterpret_cast<void*>(remote), bytes};  // NOLINT(performance-no-int-to-ptr)
-    const ssize_t n = call(static_cast<pid_t>(pid), &mine, 1, &theirs, 1, 0);
+// Copies memory of the process `pid` that begins there at `address`. Returns 0 or an errno value.
+int copy_from(std::int64_t pid, std::uint64_t address, std::span<std::byte> into) {
+  while (!into.empty()) {
+    const iovec mine{into.data(), into.size()};
+    // NOLINTNEXTLINE(performance-no-int-to-ptr)
+    const iovec theirs{reinterpret_cast<void*>(address), into.size()};
+    const ssize_t n = ::process_vm_readv(static_cast<pid_t>(pid), &mine, 1, &theirs, 1, 0);
     if (n < 0) return errno;
     if (n == 0) return EFAULT;
-    const auto copied = static_cast<std::size_t>(n);  // may be less than `bytes`
-    here += copied;
-    remote += copied;
-    bytes -= copied;
+    const auto copied = static_cast<std::size_t>(n);  // may be less than asked for
+    address += copied;
+    into = into.subspan(copied);
   }
   return 0;
 }
@@ -46,23 +40,6 @@ std::int32_t access_of(const atoll_group& group) {
   const bool has_field =
       group.size >= offsetof(atoll_group, process_memory) + sizeof(group.process_memory);
   return has_field ? group.process_memory : ATOLL_PROCESS_MEMORY_ALLOWED;
-}
-
-const ProcessIdentity& process_of(const ShmTransport& transport, int local) {
-  return transport.process(static_cast<std::size_t>(local));
-}
-
-[[noreturn]] void refuse(const Team& team, const ShmTransport& transport, int local, int error,
-                         std::string_view what, std::size_t bytes) {
-  const std::string rank = team.describe(transport.ranks()[static_cast<std::size_t>(local)]);
-  if (error == ESRCH) {
-    throw Error(ATOLL_PEER_LOST, fmt::format("lost {}: its process has ended", rank));
-  }
-  throw Error(ATOLL_PEER_LOST,
-              fmt::format("cannot {} {} bytes in the memory of {}: {}; that rank has failed, or its "
-                          "src or dst is memory that the kernel cannot copy, for which "
-                          "ATOLL_PROCESS_MEMORY=off is needed",
-                          what, bytes, rank, std::strerror(error)));
 }
 
 }  // namespace
@@ -97,30 +74,29 @@ ProcessMemory::ProcessMemory(const atoll_group& group, const Team& team,
   for (std::size_t i = 0; works_ && i < transport_->ranks().size(); ++i) works_ = reaches(i);
 }
 
-// Reads the token of a rank, and writes the same bytes back, because the kernel may allow reading
-// only.
 bool ProcessMemory::reaches(std::size_t local) const {
   const ProcessIdentity& own = transport_->process(transport_->self());
   const ProcessIdentity& other = transport_->process(local);
   if (other.pid_namespace != own.pid_namespace || own.pid_namespace == 0) return false;
   ProcessToken token{};
-  const int cannot_read =
-      transfer(&::process_vm_readv, other.pid, token.data(), other.token_address, sizeof(token));
-  if (cannot_read != 0 || token != other.token) return false;
-  return transfer(&::process_vm_writev, other.pid, token.data(), other.token_address,
-                  sizeof(token)) == 0;
+  return copy_from(other.pid, other.token_address, std::as_writable_bytes(std::span(token))) == 0 &&
+         token == other.token;
 }
 
 void ProcessMemory::read(int local, std::uint64_t address, std::span<std::byte> into) const {
-  const int error = transfer(&::process_vm_readv, process_of(*transport_, local).pid, into.data(),
-                             address, into.size());
-  if (error != 0) refuse(team_, *transport_, local, error, "read", into.size());
-}
-
-void ProcessMemory::write(int local, std::uint64_t address, std::span<const std::byte> from) const {
-  const int error = transfer(&::process_vm_writev, process_of(*transport_, local).pid,
-                             const_cast<std::byte*>(from.data()), address, from.size());
-  if (error != 0) refuse(team_, *transport_, local, error, "write", from.size());
+  const auto i = static_cast<std::size_t>(local);
+  const int error = copy_from(transport_->process(i).pid, address, into);
+  if (error == 0) return;
+  const std::string rank = team_.describe(transport_->ranks()[i]);
+  if (error == ESRCH) {
+    throw Error(ATOLL_PEER_LOST, fmt::format("lost {}: its process has ended", rank));
+  }
+  throw Error(
+      ATOLL_PEER_LOST,
+      fmt::format("cannot read {} bytes in the memory of {}: {}; that rank has failed, or it "
+                  "passed memory that the kernel cannot copy, for which "
+                  "ATOLL_PROCESS_MEMORY=off is needed",
+                  into.size(), rank, std::strerror(error)));
 }
 
 }  // namespace atoll_collectives

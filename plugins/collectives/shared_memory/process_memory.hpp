@@ -1,12 +1,13 @@
-// ProcessMemory copies between this process and the memory of the other processes of its host, with
-// the system calls process_vm_readv() and process_vm_writev() (Linux: "cross-memory attach"). Data
-// that is in no registered window is then copied once, from the memory of one process to that of
-// the other, and not twice through a staging buffer.
+// ProcessMemory copies from the memory of the other processes of its host, with the system call
+// process_vm_readv() (Linux: "cross-memory attach"). Data that is in no registered window is then
+// copied once, from the memory of one process to that of the other, and not twice through a staging
+// buffer. Ranks only read: a rank that fails may free its buffers while others still work, and a
+// late write would change whatever the memory then holds.
 //
-// The kernel allows the calls between processes of one user. It refuses them if the sysctl
+// The kernel allows the call between processes of one user. It refuses it if the sysctl
 // kernel.yama.ptrace_scope is 1 or more (at 1, processes that have called permit_access() are
-// excepted), and in containers whose seccomp profile forbids them. Therefore every rank tries them
-// when the communicator opens, and the ranks of a host use them only if they work for all ranks.
+// excepted), and in containers whose seccomp profile forbids it. Therefore every rank tries the call
+// when the communicator opens, and the ranks of a host use it only if it works for all of them.
 #pragma once
 
 #include <array>
@@ -49,13 +50,11 @@ class ProcessMemory {
   // rank is alone on its host.
   ProcessMemory(const atoll_group& group, const Team& team, const ShmTransport* transport);
 
-  // Returns true if this rank can read and write the memory of every other rank of its host.
+  // Returns true if this rank can read the memory of every other rank of its host.
   bool works() const noexcept { return works_; }
-  // Both functions copy between memory of this process and memory of a local rank's process, which
-  // begins there at `address`. They throw Error(ATOLL_PEER_LOST) if the process has ended, or if
-  // the kernel cannot access the memory.
+  // Copies memory of a local rank's process that begins there at `address`. Throws
+  // Error(ATOLL_PEER_LOST) if the process has ended, or if the kernel cannot copy the memory.
   void read(int local, std::uint64_t address, std::span<std::byte> into) const;
-  void write(int local, std::uint64_t address, std::span<const std::byte> from) const;
 
  private:
   bool reaches(std::size_t local) const;

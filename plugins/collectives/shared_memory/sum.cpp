@@ -8,8 +8,9 @@
 //    slice and writes the result, if possible, directly to every rank that needs it. Then all ranks
 //    synchronize again, so that no rank overwrites data that others still read.
 //    Contributions in process memory are read the same way, in pieces that stay in the caches: the
-//    reducer copies a piece of every rank's part into scratch memory, reduces the pieces, and
-//    copies the result to the memory of every process that needs it.
+//    reducer copies a piece of every rank's part into scratch memory and reduces the pieces.
+//    Nothing is written to process memory, because a rank that fails leaves the operation and may
+//    free its buffers while other ranks still work.
 // Memory traffic per rank for S bytes on n ranks without staging: a reduce_scatter reads S bytes
 // and writes S / n; an all_reduce reads S bytes and writes S.
 #include <fmt/format.h>
@@ -71,7 +72,7 @@ class LocalSum {
     sync_.check_adverts();
     const bool pushed = can_push();
     if (pushed && writes_where_it_reads()) streaming_ = 0;
-    prepare_pieces(pushed);
+    prepare_pieces();
     if (how_.push == Sum::Push::root && !pushed) leave_to_root();
     read_factors();
     if (share_work(pushed)) return pushed;
@@ -139,7 +140,7 @@ class LocalSum {
     Advert& advert = sync_.advertise();
     if (total_ <= small_bytes || sync_.size() == 1) return;
     advert.src = group_.locate(operation_.src, extents_.src, total_);
-    advert.dst = group_.locate(operation_.dst, extents_.dst, total_);
+    advert.dst = group_.windows.find(operation_.dst, extents_.dst);
   }
 
   bool can_push() const {
@@ -148,10 +149,10 @@ class LocalSum {
       case Sum::Push::no:
         return false;
       case Sum::Push::root:
-        return sync_.advert_of(how_.root).dst.is_reachable();
+        return sync_.advert_of(how_.root).dst.is_mapped();
       case Sum::Push::all:
         for (int local = 0; local < sync_.size(); ++local) {
-          if (!sync_.advert_of(local).dst.is_reachable()) return false;
+          if (!sync_.advert_of(local).dst.is_mapped()) return false;
         }
         return true;
     }
@@ -161,28 +162,22 @@ class LocalSum {
   // Returns true if sum() writes the results to the dst of this rank, provided that it pushes them.
   bool receives(int local) const { return how_.push != Sum::Push::root || local == how_.root; }
 
-  // Prepares the pieces in which this rank copies from and to process memory. Results that it
-  // copies to other processes should be in its caches.
-  void prepare_pieces(bool pushed) {
-    bool reads = false;
-    bool writes = false;
-    for (int local = 0; local < sync_.size() && sync_.size() > 1; ++local) {
-      if (local == self_) continue;
-      reads |= sync_.advert_of(local).src.is_in_process();
-      writes |= pushed && receives(local) && sync_.advert_of(local).dst.is_in_process();
-    }
-    if (!reads && !writes) return;
+  // Prepares scratch memory for the pieces that this rank copies from process memory.
+  void prepare_pieces() {
     const auto ranks = static_cast<std::size_t>(sync_.size());
-    piece_ = std::max(pieces_budget / ranks / cache_line * cache_line, smallest_piece);
-    pieces_ = group_.pieces(ranks * piece_);
-    if (writes) streaming_ = 0;
+    for (int local = 0; local < sync_.size() && ranks > 1; ++local) {
+      if (!sync_.advert_of(local).src.is_in_process()) continue;
+      piece_ = std::max(pieces_budget / ranks / cache_line * cache_line, smallest_piece);
+      pieces_ = group_.pieces(ranks * piece_);
+      return;
+    }
   }
 
   // Returns true if any rank that receives results has the same buffer as src and dst.
   bool writes_where_it_reads() const {
     for (int local = 0; local < sync_.size(); ++local) {
       const Advert& advert = sync_.advert_of(local);
-      if (receives(local) && advert.src.is_reachable() && advert.src == advert.dst) return true;
+      if (receives(local) && advert.src.is_mapped() && advert.src == advert.dst) return true;
     }
     return false;
   }
@@ -241,12 +236,7 @@ class LocalSum {
     for (int local = 0; local < sync_.size(); ++local) {
       group_.parts[static_cast<std::size_t>(local)] = part(local, place, staging);
     }
-    if (pushed) {
-      push(place);
-    } else {
-      group_.dsts.assign(1, slice.dst + range.offset);
-      reduce_piece(range.bytes);
-    }
+    reduce_piece(slice, range, pushed);
   }
 
   const std::byte* part(int local, const Block& place, std::size_t staging) const {
@@ -254,52 +244,26 @@ class LocalSum {
     if (staged(local)) return sync_.staging(local) + staging;
     const WindowOffset& from = sync_.advert_of(local).src;
     if (!from.is_in_process()) return group_.windows.at(local, from) + place.offset;
-    std::byte* piece = piece_for(local);
-    group_.process_memory.read(local, from.offset + place.offset, {piece, place.bytes});
-    return piece;
+    const auto piece = pieces_.subspan(static_cast<std::size_t>(local) * piece_, place.bytes);
+    group_.process_memory.read(local, from.offset + place.offset, piece);
+    return piece.data();
   }
 
-  std::byte* piece_for(int local) const {
-    return pieces_.data() + static_cast<std::size_t>(local) * piece_;
-  }
-
-  // Writes the result of the range `place` to the dst of every rank that receives it. The result for
-  // process memory is copied from this rank's dst, or from scratch memory if this rank receives
-  // nothing.
-  void push(const Block& place) {
+  void reduce_piece(const Slice& slice, const Block& range, bool pushed) {
     group_.dsts.clear();
-    bool to_process = false;
-    for (int local = 0; local < sync_.size(); ++local) {
-      if (!receives(local)) continue;
-      const WindowOffset& to = sync_.advert_of(local).dst;
-      if (local == self_) {
-        group_.dsts.push_back(static_cast<std::byte*>(operation_.dst) + place.offset);
-      } else if (to.is_in_process()) {
-        to_process = true;
-      } else {
-        group_.dsts.push_back(group_.windows.at(local, to) + place.offset);
+    if (!pushed) {
+      group_.dsts.push_back(slice.dst + range.offset);
+    } else {
+      for (int local = 0; local < sync_.size(); ++local) {
+        if (!receives(local)) continue;
+        group_.dsts.push_back(group_.windows.at(local, sync_.advert_of(local).dst) + slice.offset +
+                              range.offset);
       }
     }
-    const bool kept = receives(self_);
-    if (to_process && !kept) group_.dsts.push_back(piece_for(self_));
-    reduce_piece(place.bytes);
-    if (!to_process) return;
-    const std::byte* result =
-        kept ? static_cast<std::byte*>(operation_.dst) + place.offset : piece_for(self_);
-    for (int step = 1; step < sync_.size(); ++step) {
-      const int local = (self_ + step) % sync_.size();
-      const WindowOffset& to = sync_.advert_of(local).dst;
-      if (!receives(local) || !to.is_in_process()) continue;
-      group_.process_memory.write(local, to.offset + place.offset, {result, place.bytes});
-    }
-  }
-
-  // Reduces group_.parts into group_.dsts.
-  void reduce_piece(std::size_t bytes) {
     group_.reduce({sizeof(atoll_reduction), group_.dsts.data(), group_.parts.data(),
                    scaled_ ? group_.factors.data() : nullptr,
-                   static_cast<std::int32_t>(group_.dsts.size()), sync_.size(), bytes / element_,
-                   operation_.dtype, how_.op, 0, streaming_});
+                   static_cast<std::int32_t>(group_.dsts.size()), sync_.size(),
+                   range.bytes / element_, operation_.dtype, how_.op, 0, streaming_});
   }
 
   Group& group_;
@@ -313,7 +277,7 @@ class LocalSum {
   std::size_t largest_ = 0;
   std::size_t total_ = 0;
   std::size_t chunk_ = 0;
-  std::size_t piece_ = 0;        // bytes of a piece that is copied from or to process memory
+  std::size_t piece_ = 0;        // bytes of a piece that is copied from process memory
   std::span<std::byte> pieces_;  // one piece for each rank; empty if no piece is copied
   int streaming_ = 0;
   bool scaled_ = false;
