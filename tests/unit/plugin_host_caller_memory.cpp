@@ -283,10 +283,11 @@ TEST_CASE("a rank that copies large plain memory notices an abort between two pi
     std::vector<float> data(400'000);
     // In the first step the ranks find out that they can copy between processes.
     check_sum(rank, data.data(), data.size());
+    std::vector<float> sums(200'000);
     if (rank.rank() == 0) to_abort = &rank;
     reductions = 0;
-    const auto result =
-        rank.submit(rank.operation(ATOLL_ALL_REDUCE, ATOLL_F32, data.data(), data.data(), 400'000));
+    const auto result = rank.submit(
+        rank.operation(ATOLL_REDUCE_SCATTER, ATOLL_F32, data.data(), sums.data(), sums.size()));
     if (rank.rank() == 0) CHECK(reductions == 1);
     return result;
   });

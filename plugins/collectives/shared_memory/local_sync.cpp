@@ -238,4 +238,8 @@ std::byte* LocalSync::staging(int local) const noexcept {
   return transport_->staging(static_cast<std::size_t>(local), round_ & 1);
 }
 
+std::byte* LocalSync::previous_staging(int local) const noexcept {
+  return transport_->staging(static_cast<std::size_t>(local), (round_ + 1) & 1);
+}
+
 }  // namespace atoll_collectives

@@ -75,6 +75,8 @@ class LocalSync {
   // Returns the half of a rank's staging buffer that the current round uses. That rank writes to
   // it, and the other ranks read it.
   std::byte* staging(int local) const noexcept;
+  // Returns the half that the round before the current one used.
+  std::byte* previous_staging(int local) const noexcept;
   // Begins the next round, which uses the other half of each staging buffer.
   void next_round() noexcept { ++round_; }
 

@@ -48,6 +48,7 @@ class Move {
     if (staged(self_)) fill_staging(0);
     sync_.arrive(1);
     copy_own();
+    copy_own_piece(0);
     sync_.await(1);
     sync_.check_adverts();
     std::size_t rounds = 0;
@@ -132,9 +133,11 @@ class Move {
     if (any_large()) advert.dst = group_.locate(operation_.dst, extents_.dst, mine);
   }
 
+  // Copies the ranges that this rank offers to itself, except those that it also stages.
   void copy_own() const {
+    const bool stages = staged(self_);
     for (const auto& offer : offers(self_)) {
-      if (!receives(offer, self_)) continue;
+      if (!receives(offer, self_) || (stages && offer.receiver != self_)) continue;
       group_.copy(dst() + offer.to, own(offer.from) + offer.offset, offer.bytes, streaming_);
     }
   }
@@ -165,11 +168,23 @@ class Move {
                });
   }
 
+  // Copies the part that this rank stages in this round to its own dst, while it is in the caches.
+  void copy_own_piece(std::size_t round) const {
+    if (!staged(self_)) return;
+    each_piece(self_, round,
+               [&](const Offer& offer, std::size_t first, std::size_t bytes, std::size_t) {
+                 if (!receives(offer, self_)) return;
+                 group_.copy(dst() + offer.to + first, own(offer.from) + offer.offset + first,
+                             bytes, streaming_);
+               });
+  }
+
   void copy_staged(std::size_t rounds) const {
     for (std::size_t round = 0; round < rounds; ++round) {
       if (round > 0) {
         if (staged(self_)) fill_staging(round);
         sync_.arrive(round + 1);
+        copy_own_piece(round);
         sync_.await(round + 1);
       }
       for (int step = 1; step < sync_.size(); ++step) {

@@ -11,6 +11,9 @@
 //    reducer copies a piece of every rank's part into scratch memory and reduces the pieces.
 //    Nothing is written to process memory, because a rank that fails leaves the operation and may
 //    free its buffers while other ranks still work.
+// 3. If all ranks need the results, and some dst is outside registered windows, the reducers write
+//    each chunk of the results to their staging buffers. In the next round every rank copies the
+//    chunk to its dst, while it is in the caches.
 // Memory traffic per rank for S bytes on n ranks without staging: a reduce_scatter reads S bytes
 // and writes S / n; an all_reduce reads S bytes and writes S.
 #include <fmt/format.h>
@@ -70,12 +73,22 @@ class LocalSum {
     sync_.arrive(1);
     sync_.await(1);
     sync_.check_adverts();
-    const bool pushed = can_push();
-    if (pushed && writes_where_it_reads()) streaming_ = 0;
+    if (can_push()) {
+      results_ = Results::every_dst;
+      if (writes_where_it_reads()) streaming_ = 0;
+    } else if (how_.push == Sum::Push::root) {
+      leave_to_root();
+    } else if (how_.push == Sum::Push::all && sync_.size() > 1) {
+      results_ = Results::staging;
+    }
     prepare_pieces();
-    if (how_.push == Sum::Push::root && !pushed) leave_to_root();
     read_factors();
-    if (share_work(pushed)) return pushed;
+    if (results_ == Results::staging) {
+      reduce_through_staging();
+      return true;
+    }
+    const bool pushed = results_ == Results::every_dst;
+    if (share_work()) return pushed;
     bool any_staged = false;
     bool any_direct = pushed;
     for (int local = 0; local < sync_.size() && sync_.size() > 1; ++local) {
@@ -90,7 +103,7 @@ class LocalSum {
         sync_.arrive(round + 1);
         sync_.await(round + 1);
       }
-      reduce_slices(round, piece, pushed);
+      reduce_slices(round, piece);
       if (any_staged) sync_.next_round();
     }
     if (any_direct) {
@@ -103,7 +116,8 @@ class LocalSum {
   // If the host is oversubscribed and all buffers are in registered windows, lets the running ranks
   // perform all reductions of the step, including those of waiting ranks. Otherwise reduces nothing
   // and returns false.
-  bool share_work(bool pushed) {
+  bool share_work() {
+    const bool pushed = results_ == Results::every_dst;
     const bool in_dst = how_.owners_write == Sum::Owners::in_dst;
     if (!sync_.oversubscribed() || sync_.size() == 1 || !(pushed || in_dst)) return false;
     for (int local = 0; local < sync_.size(); ++local) {
@@ -121,7 +135,7 @@ class LocalSum {
       if (!pushed) {
         slice.dst = group_.windows.at(slice.reducer, sync_.advert_of(slice.reducer).dst);
       }
-      reduce_part_of(slice, piece_of({0, slice.bytes}, number % pieces, piece), 0, pushed);
+      reduce_part_of(slice, piece_of({0, slice.bytes}, number % pieces, piece), 0);
       sync_.finish_job();
     }
     sync_.await_jobs(jobs);
@@ -211,7 +225,33 @@ class LocalSum {
     }
   }
 
-  void reduce_slices(std::size_t round, std::size_t chunk, bool pushed) {
+  // Each rank stages its data of the first round, then they all repeat: reduce the chunks of a round
+  // into the staging buffers, stage the data of the next round in the other halves, synchronize,
+  // and copy the results of the round. The slot of a rank's own slice in its staging buffer, which
+  // it does not fill, holds its results.
+  void reduce_through_staging() {
+    const std::size_t rounds = std::max<std::size_t>(pieces_of(largest_, chunk_), 1);
+    for (std::size_t round = 0; round < rounds; ++round) {
+      reduce_slices(round, chunk_);
+      sync_.next_round();
+      if (round + 1 < rounds && staged(self_)) fill_staging(round + 1);
+      sync_.arrive(round + 2);
+      sync_.await(round + 2);
+      copy_results(round);
+    }
+  }
+
+  void copy_results(std::size_t round) const {
+    for (std::size_t i = 0; i < group_.slices.size(); ++i) {
+      const std::size_t number = (i + static_cast<std::size_t>(self_)) % group_.slices.size();
+      const Slice& slice = group_.slices[number];
+      const Block range = piece_of({slice.offset, slice.bytes}, round, chunk_);
+      group_.copy(static_cast<std::byte*>(operation_.dst) + range.offset,
+                  sync_.previous_staging(slice.reducer) + number * chunk_, range.bytes, streaming_);
+    }
+  }
+
+  void reduce_slices(std::size_t round, std::size_t chunk) {
     std::size_t at_staging = 0;
     for (const auto& slice : group_.slices) {
       const std::size_t staging = std::exchange(at_staging, at_staging + chunk_);
@@ -220,14 +260,14 @@ class LocalSum {
       const std::size_t piece = pieces_.empty() ? std::max<std::size_t>(range.bytes, 1) : piece_;
       for (std::size_t k = 0; k < pieces_of(range.bytes, piece); ++k) {
         if (k > 0) sync_.poll();
-        reduce_part_of(slice, piece_of(range, k, piece), staging + k * piece, pushed);
+        reduce_part_of(slice, piece_of(range, k, piece), staging + k * piece);
       }
     }
   }
 
   // Reduces the range `range` of a slice. `staging` is the offset of the range in the staging
   // buffers.
-  void reduce_part_of(const Slice& slice, const Block& range, std::size_t staging, bool pushed) {
+  void reduce_part_of(const Slice& slice, const Block& range, std::size_t staging) {
     const std::byte* own = src() + slice.offset + range.offset;
     if (range.bytes == 0 || (sync_.size() == 1 && !scaled_ && slice.dst + range.offset == own)) {
       return;
@@ -236,7 +276,7 @@ class LocalSum {
     for (int local = 0; local < sync_.size(); ++local) {
       group_.parts[static_cast<std::size_t>(local)] = part(local, place, staging);
     }
-    reduce_piece(slice, range, pushed);
+    reduce_piece(slice, range, staging);
   }
 
   const std::byte* part(int local, const Block& place, std::size_t staging) const {
@@ -249,22 +289,36 @@ class LocalSum {
     return piece.data();
   }
 
-  void reduce_piece(const Slice& slice, const Block& range, bool pushed) {
+  void reduce_piece(const Slice& slice, const Block& range, std::size_t staging) {
     group_.dsts.clear();
-    if (!pushed) {
-      group_.dsts.push_back(slice.dst + range.offset);
-    } else {
-      for (int local = 0; local < sync_.size(); ++local) {
-        if (!receives(local)) continue;
-        group_.dsts.push_back(group_.windows.at(local, sync_.advert_of(local).dst) + slice.offset +
-                              range.offset);
-      }
+    switch (results_) {
+      case Results::slice_dst:
+        group_.dsts.push_back(slice.dst + range.offset);
+        break;
+      case Results::staging:
+        group_.dsts.push_back(sync_.staging(self_) + staging);
+        break;
+      case Results::every_dst:
+        for (int local = 0; local < sync_.size(); ++local) {
+          if (!receives(local)) continue;
+          group_.dsts.push_back(group_.windows.at(local, sync_.advert_of(local).dst) +
+                                slice.offset + range.offset);
+        }
+        break;
     }
+    const int stores = results_ == Results::staging ? 0 : streaming_;
     group_.reduce({sizeof(atoll_reduction), group_.dsts.data(), group_.parts.data(),
                    scaled_ ? group_.factors.data() : nullptr,
                    static_cast<std::int32_t>(group_.dsts.size()), sync_.size(),
-                   range.bytes / element_, operation_.dtype, how_.op, 0, streaming_});
+                   range.bytes / element_, operation_.dtype, how_.op, 0, stores});
   }
+
+  // Where the reducers write the results of this step.
+  enum class Results {
+    slice_dst,  // to Slice::dst
+    every_dst,  // to the dst of every rank that receives them
+    staging,    // to their staging buffers, from which every rank copies them
+  };
 
   Group& group_;
   LocalSync& sync_;
@@ -279,6 +333,7 @@ class LocalSum {
   std::size_t chunk_ = 0;
   std::size_t piece_ = 0;        // bytes of a piece that is copied from process memory
   std::span<std::byte> pieces_;  // one piece for each rank; empty if no piece is copied
+  Results results_ = Results::slice_dst;
   int streaming_ = 0;
   bool scaled_ = false;
 };
