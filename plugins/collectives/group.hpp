@@ -85,8 +85,8 @@ struct Group {
   // moves `moved` bytes.
   WindowOffset locate(const void* data, std::size_t bytes, std::size_t moved) const noexcept {
     const WindowOffset place = windows.find(data, bytes);
-    const bool copies = sync.process_memory() && moved >= process_memory_from && data != nullptr;
-    if (place.is_mapped() || !copies) return place;
+    if (place.is_mapped() || !sync.process_memory() || moved < process_memory_from) return place;
+    if (bytes == 0 || !process_memory.can_copy(data, bytes)) return place;
     return {WindowOffset::in_process, reinterpret_cast<std::uintptr_t>(data)};
   }
 

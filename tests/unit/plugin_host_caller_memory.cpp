@@ -291,7 +291,8 @@ TEST_CASE("a rank that copies large plain memory notices an abort between two pi
     if (rank.rank() == 0) CHECK(reductions == 1);
     return result;
   });
-  for (const auto& result : results) {
-    CHECK_MESSAGE(result.status == ATOLL_ABORTED, result.text);
-  }
+  CHECK_MESSAGE(results[0].status == ATOLL_ABORTED, results[0].text);
+  // Rank 1 may already find that the memory of rank 0 is gone.
+  const bool stopped = results[1].status == ATOLL_ABORTED || results[1].status == ATOLL_PEER_LOST;
+  CHECK_MESSAGE(stopped, results[1].text);
 }

@@ -1,6 +1,7 @@
 // Tests how ranks of a host read each other's process memory, without a backend: whom they trust,
 // and what they report about a process that has ended.
 #include <doctest/doctest.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -108,11 +109,25 @@ TEST_CASE("a process that has ended, and memory that is gone, are lost peers") {
   Pair ranks;
   const ProcessMemory memory = ranks.memory();
   CHECK(failure_of(memory, nullptr) ==
-        "cannot read 64 bytes in the memory of rank 1 (world rank 3): Bad address; that rank has "
-        "failed, or it passed memory that the kernel cannot copy, for which "
-        "ATOLL_PROCESS_MEMORY=off is needed");
+        "lost rank 1 (world rank 3): cannot read 64 bytes of its memory, which it may have freed "
+        "after a failure: Bad address");
   ranks.told().pid = ended_process();
   CHECK(failure_of(memory, &ranks) == "lost rank 1 (world rank 3): its process has ended");
+}
+
+TEST_CASE("memory that the kernel cannot copy is recognized") {
+  Pair ranks;
+  const ProcessMemory memory = ranks.memory();
+  const std::string text(10'000, 'x');
+  CHECK(memory.can_copy(text.data(), text.size()));
+  void* const page =
+      ::mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(page != MAP_FAILED);
+  CHECK(memory.can_copy(page, 8192));
+  REQUIRE(::munmap(static_cast<std::byte*>(page) + 4096, 4096) == 0);
+  CHECK(memory.can_copy(page, 4096));
+  CHECK_FALSE(memory.can_copy(page, 4097));
+  ::munmap(page, 4096);
 }
 
 TEST_CASE("only memory of shared mappings has a file that other processes can map") {

@@ -126,11 +126,18 @@ class Move {
 
   void advertise() {
     Advert& advert = sync_.advertise();
-    const std::size_t mine = offered(self_);
-    if (mine > small_bytes) advert.src = group_.locate(operation_.src, extents_.src, mine);
+    std::size_t from_src = 0;
+    std::size_t from_dst = 0;
+    for (const auto& offer : offers(self_)) {
+      if (offer.receiver != self_)
+        (offer.from == Offer::From::src ? from_src : from_dst) += offer.bytes;
+    }
+    if (from_src + from_dst > small_bytes) {
+      advert.src = group_.locate(operation_.src, extents_.src, from_src);
+    }
     // A rank that only receives data also advertises its dst, so that other ranks can copy data for
     // it.
-    if (any_large()) advert.dst = group_.locate(operation_.dst, extents_.dst, mine);
+    if (any_large()) advert.dst = group_.locate(operation_.dst, extents_.dst, from_dst);
   }
 
   // Copies the ranges that this rank offers to itself, except those that it also stages.

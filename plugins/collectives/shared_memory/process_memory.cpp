@@ -21,7 +21,7 @@ using namespace atoll_sdk;
 namespace {
 
 // Copies memory of the process `pid` that begins there at `address`. Returns 0 or an errno value.
-int copy_from(std::int64_t pid, std::uint64_t address, std::span<std::byte> into) {
+int copy_from(std::int64_t pid, std::uint64_t address, std::span<std::byte> into) noexcept {
   while (!into.empty()) {
     const iovec mine{into.data(), into.size()};
     // NOLINTNEXTLINE(performance-no-int-to-ptr)
@@ -93,10 +93,17 @@ void ProcessMemory::read(int local, std::uint64_t address, std::span<std::byte> 
   }
   throw Error(
       ATOLL_PEER_LOST,
-      fmt::format("cannot read {} bytes in the memory of {}: {}; that rank has failed, or it "
-                  "passed memory that the kernel cannot copy, for which "
-                  "ATOLL_PROCESS_MEMORY=off is needed",
-                  into.size(), rank, std::strerror(error)));
+      fmt::format("lost {}: cannot read {} bytes of its memory, which it may have freed after "
+                  "a failure: {}",
+                  rank, into.size(), std::strerror(error)));
+}
+
+bool ProcessMemory::can_copy(const void* data, std::size_t bytes) const noexcept {
+  const std::int64_t pid = transport_->process(transport_->self()).pid;
+  const auto begin = reinterpret_cast<std::uintptr_t>(data);
+  std::byte sink{};
+  return copy_from(pid, begin, {&sink, 1}) == 0 &&
+         copy_from(pid, begin + bytes - 1, {&sink, 1}) == 0;
 }
 
 }  // namespace atoll_collectives

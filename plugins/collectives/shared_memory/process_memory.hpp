@@ -52,8 +52,11 @@ class ProcessMemory {
 
   // Returns true if this rank can read the memory of every other rank of its host.
   bool works() const noexcept { return works_; }
+  // Returns true if the kernel can copy [data, data + bytes), which is memory of this process. It
+  // cannot copy memory that a driver has mapped. Reads the first and the last byte, of at least one.
+  bool can_copy(const void* data, std::size_t bytes) const noexcept;
   // Copies memory of a local rank's process that begins there at `address`. Throws
-  // Error(ATOLL_PEER_LOST) if the process has ended, or if the kernel cannot copy the memory.
+  // Error(ATOLL_PEER_LOST) if the process has ended, or if the memory does not exist.
   void read(int local, std::uint64_t address, std::span<std::byte> into) const;
 
  private:
