@@ -249,8 +249,8 @@ class Registration {
   ~Registration();
 
   // Ends the registration; the caller may then free the memory. Not collective. Blocks the host
-  // until the enqueued operations of the communicators are complete, so it must not run in a task of
-  // a stream. Does nothing if the registration has ended.
+  // until the enqueued operations of the communicators are complete, so it must not run in a task
+  // of a stream. Does nothing if the registration has ended.
   void deregister() noexcept;
   // True if every communicator accesses the memory as fast as memory from allocate().
   bool fast() const noexcept;
@@ -267,14 +267,14 @@ class Registration {
 };
 
 // Registers [memory, memory + bytes), which the caller allocated with malloc, cudaMalloc, mmap or a
-// framework, with `communicators`. Collective over each of them, in the same order and with the same
-// size on all ranks. Operations accept the memory without a registration too. What a registration
-// brings depends on the backend, and the READMEs of the backends list the costs:
+// framework, with `communicators`. Collective over each of them, in the same order and with the
+// same size on all ranks. Operations accept the memory without a registration too. What a
+// registration brings depends on the backend, and the READMEs of the backends list the costs:
 //   host: memory of a shared mapping with a file (a memfd, a file in /dev/shm) becomes as fast as
 //     memory from allocate(). The pages of malloc belong to one process, so a registration leaves
 //     their cost as it is.
-//   nccl: NCCL registers the memory with its networks and, where it can, with other GPUs. Then either
-//     all ranks must pass registered memory in a call, at the same offset, or none.
+//   nccl: NCCL registers the memory with its networks and, where it can, with other GPUs. Then
+//     either all ranks must pass registered memory in a call, at the same offset, or none.
 //   mpi: nothing.
 // The result tells whether the memory is fast, which may differ between ranks. The memory must not
 // be freed, and its file must not shrink, before the registration has ended. Throws

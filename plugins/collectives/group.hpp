@@ -156,7 +156,7 @@ inline std::int32_t partial_op(const atoll_operation& operation) {
 // How sum() reduces the slices, and where it writes the results.
 struct Sum {
   std::int32_t op;
-  // Selects the ranks that receive the result of each slice in their dst: all ranks always, the root
+  // Selects the ranks that receive the result of each slice in their dst: all ranks always, a root
   // only if its dst is in a registered window.
   enum class Push {
     no,
@@ -176,7 +176,8 @@ struct Sum {
 // Collective over the ranks of this host. The reducer of each slice reduces that range of every
 // rank's src, in rank order. If how.push selects all ranks, or a root whose dst is in a registered
 // window, the result is written to the same offset of the dst of each selected rank, and sum()
-// returns true; every rank must then pass a dst and a reducer for each slice. Otherwise the result is written to Slice::dst, and sum() returns false.
+// returns true. For all ranks, every slice must have one reducer. Otherwise the result is written
+// to Slice::dst, and sum() returns false.
 bool sum(Group& group, const atoll_operation& operation, Extents extents, const Sum& how,
          Exchange* exchange = nullptr);
 

@@ -71,8 +71,8 @@ bool is_file_of(int fd, const Mapped& mapped, std::uint64_t bytes) {
          system.f_type != HUGETLBFS_MAGIC;
 }
 
-// Returns a copy of the descriptor through which this process has the mapped file open, or -1. Other
-// threads may close a descriptor at any time, so the copy is what is_file_of() looks at.
+// Returns a copy of the descriptor through which this process has the mapped file open, or none.
+// Other threads may close a descriptor at any time, so the copy is checked as well.
 Descriptor open_descriptor(const Mapped& mapped, std::uint64_t bytes) {
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir("/proc/self/fd"), ::closedir);
   if (!folder) return {};

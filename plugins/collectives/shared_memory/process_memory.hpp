@@ -6,8 +6,9 @@
 //
 // The kernel allows the call between processes of one user. It refuses it if the sysctl
 // kernel.yama.ptrace_scope is 1 or more (at 1, processes that have called permit_access() are
-// excepted), and in containers whose seccomp profile forbids it. Therefore every rank tries the call
-// when the communicator opens, and the ranks of a host use it only if it works for all of them.
+// excepted), and in containers whose seccomp profile forbids it. Therefore every rank tries the
+// call when the communicator opens, and the ranks of a host use it only if it works for all of
+// them.
 #pragma once
 
 #include <array>
@@ -53,7 +54,8 @@ class ProcessMemory {
   // Returns true if this rank can read the memory of every other rank of its host.
   bool works() const noexcept { return works_; }
   // Returns true if the kernel can copy [data, data + bytes), which is memory of this process. It
-  // cannot copy memory that a driver has mapped. Reads the first and the last byte, of at least one.
+  // cannot copy memory that a driver has mapped. Reads the first and the last byte; `bytes` must
+  // not be 0.
   bool can_copy(const void* data, std::size_t bytes) const noexcept;
   // Copies memory of a local rank's process that begins there at `address`. Throws
   // Error(ATOLL_PEER_LOST) if the process has ended, or if the memory does not exist.

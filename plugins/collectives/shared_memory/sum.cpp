@@ -225,10 +225,10 @@ class LocalSum {
     }
   }
 
-  // Each rank stages its data of the first round, then they all repeat: reduce the chunks of a round
-  // into the staging buffers, stage the data of the next round in the other halves, synchronize,
-  // and copy the results of the round. The slot of a rank's own slice in its staging buffer, which
-  // it does not fill, holds its results.
+  // The data of the first round is staged. In each round the ranks reduce their chunks into their
+  // staging buffers, stage the data of the next round in the other halves, synchronize, and copy
+  // the results of the round. A rank's results are in the slot of its own slice, in which it stages
+  // nothing.
   void reduce_through_staging() {
     const std::size_t rounds = std::max<std::size_t>(pieces_of(largest_, chunk_), 1);
     for (std::size_t round = 0; round < rounds; ++round) {
