@@ -4,8 +4,8 @@
 // Runs as the ranks of a job; the script caller_memory starts it with 2 and 4 ranks, and once more
 // with ATOLL_PROCESS_MEMORY=off. In every round both kinds of memory have one turn. A time is the
 // median over the rounds of the time of the slowest rank. `share` is the time in memory from
-// allocate() divided by the time in memory of malloc. Exits with 1 if the mean share of a collective
-// misses its target, unless ATOLL_PROCESS_MEMORY is off, or if a result is wrong.
+// allocate() divided by the time in memory of malloc. Exits with 1 if the mean share of a
+// collective misses its target, unless ATOLL_PROCESS_MEMORY is off, or if a result is wrong.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

@@ -161,6 +161,13 @@ void check_caller_memory(Rank& self) {
       atoll::register_memory(plain.data(), plain.bytes(), {self.comm});
   self.report.expect(registration.fast() == registration.slow().empty(),
                      "register_memory: no reason for slow memory");
+  const auto& places = self.world.placements();
+  const int here = places[static_cast<std::size_t>(self.world.rank())].host;
+  const bool alone = std::ranges::count(places, here, &atoll::Placement::host) == 1;
+  if (self.backend() == "host" && !alone && self.world.config().process_memory == "off") {
+    const bool told = registration.slow().find("goes through staging buffers") != std::string::npos;
+    self.report.expect(told, "ATOLL_PROCESS_MEMORY=off: " + registration.slow());
+  }
   Arena arena(bytes_of(plain));
   Rank inside = placed(self, &arena, &arena);
   exercise_large(inside, DType::f32);
