@@ -77,6 +77,7 @@ Transports gather_transports(World& world, const Transports& mine);
 void require_gpudirect_rdma(World& world, const Transports& mine);
 
 class Communicator;
+class Registration;
 
 struct CommunicatorOptions {
   std::string name{};  // name in messages and traces; an empty name means the name of the axis
@@ -215,6 +216,9 @@ class Communicator {
  private:
   friend Buffer allocate(const Device& device, std::size_t bytes,
                          std::span<const std::reference_wrapper<Communicator>> communicators);
+  friend Registration register_memory(
+      void* memory, std::size_t bytes,
+      std::span<const std::reference_wrapper<Communicator>> communicators);
   explicit Communicator(std::shared_ptr<Impl> impl);
   std::shared_ptr<Impl> impl_;
 };
@@ -227,12 +231,62 @@ class Communicator {
 // A rank may destroy its Buffer as soon as no rank uses the memory, independently of the other
 // ranks. Host memory is freed after each communicator has been called once more or is destroyed;
 // GPU memory is freed when all communicators are destroyed. A Buffer may outlive the communicators.
-// Collectives accept other memory too, but are slower with it.
+// Collectives accept other memory too, but are slower with it; register_memory() may make up for
+// that.
 Buffer allocate(const Device& device, std::size_t bytes,
                 std::span<const std::reference_wrapper<Communicator>> communicators);
 inline Buffer allocate(const Device& device, std::size_t bytes,
                        std::initializer_list<std::reference_wrapper<Communicator>> communicators) {
   return allocate(device, bytes, std::span(communicators.begin(), communicators.size()));
+}
+
+// A registration of memory that the caller allocated. Move-only; destroying it ends it.
+class Registration {
+ public:
+  Registration();  // registers nothing
+  Registration(Registration&&) noexcept;
+  Registration& operator=(Registration&&) noexcept;
+  ~Registration();
+
+  // Ends the registration; the caller may then free the memory. Not collective. Blocks the host
+  // until the enqueued operations of the communicators are complete, so it must not run in a task
+  // of a stream. Does nothing if the registration has ended.
+  void deregister() noexcept;
+  // True if every communicator accesses the memory as fast as memory from allocate().
+  bool fast() const noexcept;
+  // Why fast() is false, and how operations access the memory instead; empty if fast() is true.
+  const std::string& slow() const noexcept;
+
+ private:
+  friend Registration register_memory(
+      void* memory, std::size_t bytes,
+      std::span<const std::reference_wrapper<Communicator>> communicators);
+  struct State;  // this struct is defined in src/comm/memory.cpp
+  explicit Registration(std::unique_ptr<State> state) noexcept;
+  std::unique_ptr<State> state_;
+};
+
+// Registers [memory, memory + bytes), which the caller allocated with malloc, cudaMalloc, mmap or a
+// framework, with `communicators`. Collective over each of them, in the same order and with the
+// same size on all ranks. Operations accept the memory without a registration too. What a
+// registration brings depends on the backend, and the READMEs of the backends list the costs:
+//   host: memory of a shared mapping with a file (a memfd, a file in /dev/shm) becomes as fast as
+//     memory from allocate(). The pages of malloc belong to one process, so a registration leaves
+//     their cost as it is.
+//   nccl: NCCL registers the memory with its networks and, where it can, with other GPUs. Then
+//     either all ranks must pass registered memory in a call, at the same offset, or none.
+//   mpi: nothing.
+// The result tells whether the memory is fast, which may differ between ranks. The memory must not
+// be freed, and its file must not shrink, before the registration has ended. Throws
+// Error(invalid_argument) for null, 0 bytes, no communicator, or an overlap with memory that is
+// registered already, and Error(mismatch) if ranks register different sizes.
+[[nodiscard]] Registration register_memory(
+    void* memory, std::size_t bytes,
+    std::span<const std::reference_wrapper<Communicator>> communicators);
+[[nodiscard]] inline Registration register_memory(
+    void* memory, std::size_t bytes,
+    std::initializer_list<std::reference_wrapper<Communicator>> communicators) {
+  return register_memory(memory, bytes, std::span(communicators.begin(), communicators.size()));
 }
 
 // Describes a backend that the loader found in the plugin path.

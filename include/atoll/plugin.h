@@ -34,7 +34,7 @@ extern "C" {
 #endif
 
 #define ATOLL_ABI_MAJOR 1u /* incremented when the layout changes incompatibly */
-#define ATOLL_ABI_MINOR 0u /* incremented when functions or fields are appended */
+#define ATOLL_ABI_MINOR 1u /* incremented when functions or fields are appended */
 
 typedef int32_t atoll_status; /* one of the values below, which never change */
 enum {
@@ -90,6 +90,12 @@ enum { /* atoll_collective_kind: kind of an operation */
   ATOLL_SCATTER = 10,
   ATOLL_ALL_GATHER_V = 11,
   ATOLL_REDUCE_SCATTER_V = 12
+};
+
+enum { /* whether a backend may copy from and to the memory of other processes of its host */
+  ATOLL_PROCESS_MEMORY_ALLOWED = 0, /* yes, where the kernel allows it */
+  ATOLL_PROCESS_MEMORY_OFF = 1,
+  ATOLL_PROCESS_MEMORY_PERMIT = 2 /* yes, and the backend asks the kernel to allow it */
 };
 
 enum { /* severity levels of atoll_host.log */
@@ -173,6 +179,7 @@ typedef struct atoll_group {
    * of floating types itself. */
   int32_t deterministic;
   int32_t host_ranks; /* number of ranks of the whole job on the caller's host; 0: unknown */
+  int32_t process_memory; /* ATOLL_PROCESS_MEMORY_...; may differ between ranks */
 } atoll_group;
 
 /* One collective, send or recv. Counts are numbers of elements. all_gather sends `count` elements
@@ -258,6 +265,16 @@ typedef struct atoll_backend {
    * nothing can be known, the only line is unknown=REASON. The text is valid until this thread's
    * next call. NULL means failure. */
   const char* (*transports)(atoll_comm* comm);
+  /* Registers a range of memory that the caller allocated, outside mem_alloc(). Collective: all
+   * ranks register ranges of the same size in the same order, also with register_memory(). The
+   * backend uses the range until deregister_caller_memory(), after which the caller may free it.
+   * Sets *slow to NULL if operations access the range as fast as memory of mem_alloc(), or else to
+   * a text that says why not, which is valid until this thread's next call. */
+  atoll_status (*register_caller_memory)(atoll_comm* comm, void* memory, size_t bytes,
+                                         const char** slow);
+  /* Ends a registration of register_caller_memory(). Not collective. The caller ensures that no
+   * operation in flight uses the memory. */
+  atoll_status (*deregister_caller_memory)(atoll_comm* comm, void* memory);
 } atoll_backend; /* append new members at the end */
 
 /* The one symbol that a backend exports. It returns a table that stays valid forever. */

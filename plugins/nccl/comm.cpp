@@ -338,4 +338,28 @@ void Comm::register_window(void* memory, std::size_t bytes) {
   });
 }
 
+void Comm::register_buffer(void* memory, std::size_t bytes) {
+  if (buffers_.contains(memory)) {
+    throw Error(ATOLL_INVALID_ARGUMENT,
+                "this memory overlaps memory that is registered already: end that registration "
+                "first");
+  }
+  const Current current(device_);
+  void* handle = nullptr;
+  run("ncclCommRegister", deadline_of(timeout_ns_),
+      [&] { return ncclCommRegister(nccl_, memory, bytes, &handle); });
+  buffers_.emplace(memory, handle);
+}
+
+void Comm::deregister_buffer(void* memory) {
+  const auto buffer = buffers_.extract(memory);
+  if (buffer.empty()) {
+    throw Error(ATOLL_NOT_FOUND, "deregister_caller_memory: this address is not registered");
+  }
+  if (buffer.mapped() == nullptr) return;
+  const Current current(device_);
+  run("ncclCommDeregister", deadline_of(timeout_ns_),
+      [&] { return ncclCommDeregister(nccl_, buffer.mapped()); });
+}
+
 }  // namespace atoll_nccl

@@ -79,6 +79,11 @@ const Row rows[] = {
     {{"ATOLL_TUNING", "path",
       "file of algorithms by collective and size, as written by atoll-busbw --tune"},
      &Config::tuning},
+    {{"ATOLL_PROCESS_MEMORY", "",
+      "\"off\": ranks of a host do not copy from each other's process memory; \"permit\": they "
+      "may, "
+      "even where kernel.yama.ptrace_scope is 1; empty: they do where the kernel allows it"},
+     &Config::process_memory},
     {{"ATOLL_DETERMINISTIC", "",
       "1: floating-point sums in one order, which depends on the mesh only"},
      &Config::deterministic,
@@ -140,6 +145,10 @@ void set_row(Config& config, const Row& row, std::string_view value) {
   }
   if (row.entry.variable == "ATOLL_CHECK" && !value.empty() && value != "lifetimes") {
     reject(row.entry.variable, value, "\"lifetimes\", or nothing");
+  }
+  if (row.entry.variable == "ATOLL_PROCESS_MEMORY" && !value.empty() && value != "off" &&
+      value != "permit") {
+    reject(row.entry.variable, value, "\"off\", \"permit\", or nothing");
   }
   if (const auto* number = std::get_if<int Config::*>(&row.field)) {
     config.*(*number) = parse_number(row, value);

@@ -63,7 +63,8 @@ AT(atoll_group, timeout_ns, 64);
 AT(atoll_group, tuning, 72);
 AT(atoll_group, deterministic, 80);
 AT(atoll_group, host_ranks, 84);
-SIZE(atoll_group, 88);
+AT(atoll_group, process_memory, 88);
+SIZE(atoll_group, 96);
 
 AT(atoll_operation, size, 0);
 AT(atoll_operation, kind, 8);
@@ -101,7 +102,9 @@ AT(atoll_backend, register_memory, 120);
 AT(atoll_backend, deregister_memory, 128);
 AT(atoll_backend, has_levels, 136);
 AT(atoll_backend, transports, 144);
-SIZE(atoll_backend, 152);
+AT(atoll_backend, register_caller_memory, 152);
+AT(atoll_backend, deregister_caller_memory, 160);
+SIZE(atoll_backend, 168);
 
 VALUE(ATOLL_OK, 0);
 VALUE(ATOLL_INVALID_ARGUMENT, 1);
@@ -142,6 +145,10 @@ VALUE(ATOLL_ALL_REDUCE, 4);
 VALUE(ATOLL_ALL_TO_ALL, 5);
 VALUE(ATOLL_SEND, 6);
 VALUE(ATOLL_RECV, 7);
+
+VALUE(ATOLL_PROCESS_MEMORY_ALLOWED, 0);
+VALUE(ATOLL_PROCESS_MEMORY_OFF, 1);
+VALUE(ATOLL_PROCESS_MEMORY_PERMIT, 2);
 
 VALUE(ATOLL_LOG_TRACE, 0);
 VALUE(ATOLL_LOG_DEBUG, 1);

@@ -97,6 +97,8 @@ void check_split(Rank& self);
 void check_registered_memory(Rank& self);
 void check_mixed_memory(Rank& self);
 void check_allocation(Rank& self);
+// Checks memory that the caller allocated and registered with atoll::register_memory.
+void check_caller_memory(Rank& self);
 // Checks counts beyond 2^31. The suite runs this check only when ATOLL_TEST_LARGE is set, because
 // it needs up to 4 GiB per rank.
 void check_large_counts(Rank& self);

@@ -50,6 +50,7 @@ constexpr Check all_checks[] = {
     {"allocation", check_allocation},
     {"registered memory", check_registered_memory},
     {"mixed memory", check_mixed_memory},
+    {"memory of the caller", check_caller_memory},
     {"invalid arguments", check_invalid_arguments},
     {"unknown backend", check_unknown_backend},
 };

@@ -167,6 +167,32 @@ TEST_CASE("_v collectives with blocks of different sizes, one of them empty") {
       on_gpus);
 }
 
+TEST_CASE("memory of the caller is registered until its registration ends or the group closes") {
+  FakeCore core;
+  const fake_gpu::Left before = fake_gpu::left();
+  auto ranks = open_ranks(backend(), core, {0, 0}, on_gpus);
+  std::array<std::vector<float>, 2> memories{std::vector<float>(10, 1.0f),
+                                             std::vector<float>(10, 2.0f)};
+  in_threads(2, [&](int r) {
+    Rank& rank = ranks[static_cast<std::size_t>(r)];
+    float* data = memories[static_cast<std::size_t>(r)].data();
+    std::string slow;
+    expect_ok(rank.register_caller_memory(data, 40, slow));
+    CHECK(
+        slow ==
+        "NCCL registers this memory with its networks and, where it can, with other GPUs, but its "
+        "symmetric kernels need memory from allocate()");
+    CHECK(rank.register_caller_memory(data, 40, slow).status == ATOLL_INVALID_ARGUMENT);
+    expect_ok(rank.submit(rank.operation(ATOLL_ALL_REDUCE, ATOLL_F32, data, data, 10)));
+    CHECK(data[9] == 3.0f);
+    if (r == 0) expect_ok(rank.deregister_caller_memory(data));
+  });
+  CHECK(fake_gpu::left().windows == before.windows + 1);
+  CHECK(ranks[0].deregister_caller_memory(memories[0].data()).status == ATOLL_NOT_FOUND);
+  close_ranks(ranks);
+  CHECK(fake_gpu::left().windows == before.windows);
+}
+
 TEST_CASE("mem_alloc returns zeroed memory that can be registered as a window") {
   FakeCore core;
   const fake_gpu::Left before = fake_gpu::left();

@@ -229,6 +229,7 @@ Group::Group(const Layout& layout, int rank, const GroupOptions& options)
   group_.tuning = options_.tuning.c_str();
   group_.deterministic = options_.deterministic;
   group_.host_ranks = options_.host_ranks;
+  group_.process_memory = options_.process_memory;
 }
 
 Rank::Rank(const atoll_backend& backend, atoll_comm* comm, const Layout& layout, int rank,
@@ -290,6 +291,17 @@ Result Rank::register_memory(void* memory, std::size_t bytes) {
 
 Result Rank::deregister_memory(void* memory) {
   return told(backend_.deregister_memory(comm_, memory));
+}
+
+Result Rank::register_caller_memory(void* memory, std::size_t bytes, std::string& slow) {
+  const char* why = nullptr;
+  Result result = told(backend_.register_caller_memory(comm_, memory, bytes, &why));
+  slow = why == nullptr ? "" : why;
+  return result;
+}
+
+Result Rank::deregister_caller_memory(void* memory) {
+  return told(backend_.deregister_caller_memory(comm_, memory));
 }
 
 Result Rank::told(atoll_status status) const {

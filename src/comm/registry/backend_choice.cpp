@@ -110,6 +110,16 @@ void keep_common(const BackendQuery& query, std::string_view tuning, Preferences
 
 }  // namespace
 
+namespace {
+
+std::int32_t process_memory_of(const Config& config) {
+  if (config.process_memory == "off") return ATOLL_PROCESS_MEMORY_OFF;
+  return config.process_memory == "permit" ? ATOLL_PROCESS_MEMORY_PERMIT
+                                           : ATOLL_PROCESS_MEMORY_ALLOWED;
+}
+
+}  // namespace
+
 GroupDescription::GroupDescription(const World& world, const Axis& axis, std::string id_,
                                    std::string name_, DeviceKind kind, std::string tuning_,
                                    int device)
@@ -149,6 +159,7 @@ GroupDescription::GroupDescription(const World& world, const Axis& axis, std::st
   group.deterministic = world.config().deterministic;
   const int here = places[static_cast<std::size_t>(world.rank())].host;
   group.host_ranks = static_cast<std::int32_t>(std::ranges::count(places, here, &Placement::host));
+  group.process_memory = process_memory_of(world.config());
 }
 
 const Plugin& choose_backend(const BackendQuery& query, std::string_view tuning) {
