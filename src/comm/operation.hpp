@@ -35,7 +35,7 @@ struct Operation {
 
 inline bool is_16_bit(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16; }
 inline bool is_integer(DType dtype) {
-  return dtype == DType::i32 || dtype == DType::i64 || dtype == DType::u8;
+  return atoll_abi::is_integer(static_cast<std::int32_t>(dtype));
 }
 
 // The operation is complete when `event` has happened. An error is stored before the event happens.
