@@ -151,6 +151,7 @@ Comm::Comm(const atoll_group& group, MPI_Comm mpi)
 // access it.
 Comm::~Comm() {
   if (broken_ || aborted_) {
+    if (broken_) session_.abandon();
     session_.retain(std::move(scratch_));
   } else if (session_.alive()) {
     const auto lock = session_.lock();

@@ -253,7 +253,7 @@ void Session::initialise() {
 void Session::finish(Ending ending) {
   const std::lock_guard guard(state_mutex_);
   const State before = std::exchange(state_, State::finished);
-  if (before == State::finished || ending == Ending::failed || !alive()) return;
+  if (before == State::finished || ending == Ending::failed || abandoned_ || !alive()) return;
   if (before == State::running) {
     for (MPI_Op* op : {&integers_.sum, &integers_.min, &integers_.max, &integers_.product}) {
       check(MPI_Op_free(op), "MPI_Op_free");

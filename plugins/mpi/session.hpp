@@ -5,6 +5,7 @@
 #include <mpi.h>
 
 #include <any>
+#include <atomic>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -62,6 +63,9 @@ class Session {
   // Returns true between MPI_Init and MPI_Finalize, also if the program itself made these calls.
   bool alive() const;
 
+  // Call this when operations were left unfinished. finish() then does not end MPI, which could wait
+  // for them.
+  void abandon() noexcept { abandoned_ = true; }
   // Keeps a container of memory until the process ends. Used for buffers that MPI may still access
   // after an aborted wait.
   void retain(std::any memory);
@@ -81,6 +85,7 @@ class Session {
   int thread_level_ = MPI_THREAD_SINGLE;
   MPI_Comm world_ = MPI_COMM_NULL;
   Operators integers_;
+  std::atomic<bool> abandoned_{false};
   std::mutex serial_;
   std::mutex retained_mutex_;
   std::vector<std::any> retained_;
