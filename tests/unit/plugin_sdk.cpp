@@ -86,7 +86,7 @@ TEST_CASE("operations are checked before they start") {
   o.op = 9;
   CHECK(status() == ATOLL_INVALID_ARGUMENT);
   o.op = ATOLL_SUM;
-  o.dtype = 9;
+  o.dtype = 19;
   CHECK(status() == ATOLL_INVALID_ARGUMENT);
   o.dtype = ATOLL_F32;
   o.memory = ATOLL_MEMORY_CUDA;
