@@ -207,7 +207,7 @@ void check_all_to_all_v(Rank& self) {
       all_to_all_v(self, dtype, count);
     }
   }
-  all_to_all_v(self, DType::bf16, mebibyte_of(DType::bf16));
+  all_to_all_v(self, DType::bf16, mebibyte_of(DType::bf16) / unsigned_of(self.size()));
 }
 
 void check_reduce_scatter_v(Rank& self) {

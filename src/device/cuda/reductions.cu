@@ -31,8 +31,9 @@ __device__ __forceinline__ T combine(T a, T b) {
 template <class T>
 __device__ __forceinline__ T divide(T sum, int divisor) {
   if constexpr (std::is_integral_v<T>) {
-    using Long = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
-    return static_cast<T>(static_cast<Long>(sum) / static_cast<Long>(divisor));
+    using Signed = std::conditional_t<sizeof(T) == 8, std::int64_t, std::int32_t>;
+    using Number = std::conditional_t<std::is_signed_v<T>, Signed, std::make_unsigned_t<Signed>>;
+    return static_cast<T>(static_cast<Number>(sum) / static_cast<Number>(divisor));
   } else {
     return sum / static_cast<T>(divisor);
   }
