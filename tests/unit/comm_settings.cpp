@@ -64,7 +64,8 @@ TEST_CASE("all ranks report a different algorithm with the same text") {
 TEST_CASE("an operation ends after the timeout of its communicator") {
   const auto start = std::chrono::steady_clock::now();
   const auto results = atoll_test::on_threads(2, [](World& world) {
-    auto comm = open(world, {.name = "own", .timeout = 200ms});
+    auto comm = open(world, {.name = "own", .timeout = 1s});
+    world.barrier();
     auto child = comm.split(0, 0, "child");
     if (world.rank() == 1) return world.get("never put", 20s);
     auto stream = comm.device().stream();
