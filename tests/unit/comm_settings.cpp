@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "atoll/communicator.hpp"
+#include "flight/notices.hpp"
 #include "rank_reports.hpp"
 #include "thread_ranks.hpp"
 
@@ -112,6 +113,21 @@ TEST_CASE("abort() ends a waiting operation, and the World and other communicato
     again.all_reduce(sum, sum, atoll::ReduceOp::product, fresh).synchronize();
     CHECK(sum == std::vector<float>(10, 27.0f));
   });
+}
+
+TEST_CASE("notices reach the function that expects them, also those that arrive before") {
+  atoll::Notices notices;
+  std::vector<std::string> heard;
+  CHECK(!notices.deliver("3 comm/shard/0"));
+  CHECK(notices.deliver("notice own\nfirst"));
+  notices.expect("own", [&](const std::string& text) { heard.push_back(text); });
+  CHECK(heard == std::vector<std::string>{"first"});
+  CHECK(notices.deliver("notice own\nsecond\nline"));
+  CHECK(notices.deliver("notice other\nthird"));
+  CHECK(heard == std::vector<std::string>{"first", "second\nline"});
+  notices.forget("own");
+  CHECK(notices.deliver("notice own\nfourth"));
+  CHECK(heard.size() == 2);
 }
 
 TEST_CASE("all_to_all_v with counts that differ between sender and receiver") {
