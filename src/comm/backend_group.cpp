@@ -23,7 +23,7 @@ constexpr std::chrono::seconds abort_patience{2};
 
 // Returns the lines that the ranks of the axis pass, in axis order.
 std::vector<std::string> exchange_lines(World& world, const Axis& axis, const std::string& id,
-                                        const std::string& mine) {
+                                        const std::string& name, const std::string& mine) {
   const auto key = [&](int rank) { return fmt::format("{}/settings/{}", id, rank); };
   const auto timeout = world.config().rendezvous_timeout;
   std::vector<std::string> all;
@@ -35,7 +35,7 @@ std::vector<std::string> exchange_lines(World& world, const Axis& axis, const st
       if (error.code() != ErrorCode::timeout) throw;
       throw make_error(ErrorCode::timeout,
                        "rank {}: communicator {}: rank {} did not open it within {} s",
-                       world.rank(), id, rank, timeout.count());
+                       world.rank(), name, rank, timeout.count());
     }
   }
   return all;
@@ -106,7 +106,7 @@ void BackendGroup::open_backend(const BackendGroup* parent) {
   const std::string lines = settings_.lines();
   if (parent) {
     plugin_ = parent->plugin_;
-    require_equal(exchange_lines(world_, axis_, id_, lines), axis_, name_);
+    require_equal(exchange_lines(world_, axis_, id_, name_, lines), axis_, name_);
   } else {
     plugin_ = &choose_backend(
         {world_, axis_, id_, name_, device_, wanted_backend_, lines, require_equal});
@@ -203,20 +203,31 @@ void BackendGroup::abort(std::string_view reason) {
   }
 }
 
+// Marks all groups before the first backend aborts: a stream that fails then drops operations of the
+// other groups, and operation_dropped() must know that they were aborted.
 void BackendGroup::end(const std::string& by) {
-  std::vector<std::weak_ptr<BackendGroup>> parts;
+  if (!mark(by)) return;
+  std::vector<std::shared_ptr<BackendGroup>> parts;
   {
     const std::lock_guard lock(ending_);
-    if (aborted_by_) return;
-    aborted_by_ = by;
-    parts = parts_;
+    for (const auto& part : parts_) parts.push_back(part.lock());
   }
+  std::erase_if(parts, [&](const auto& part) { return !part || !part->mark(by); });
+  stop();
+  for (const auto& part : parts) part->stop();
+}
+
+bool BackendGroup::mark(const std::string& by) {
+  const std::lock_guard lock(ending_);
+  if (aborted_by_) return false;
+  aborted_by_ = by;
   is_aborted_ = true;
+  return true;
+}
+
+void BackendGroup::stop() {
   if (watchdog_) watchdog_->fail(*aborted());
   plugin_->table.abort(comm_);
-  for (const auto& part : parts) {
-    if (const auto group = part.lock()) group->end(by);
-  }
 }
 
 void BackendGroup::abort_with(const std::vector<std::shared_ptr<BackendGroup>>& parts) {

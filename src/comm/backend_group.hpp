@@ -112,6 +112,9 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   void opened();
   // Ends this group on this rank. `by` names the rank and its reason: "by rank 2: no progress".
   void end(const std::string& by);
+  bool mark(
+      const std::string& by);  // the first part of end(); returns false after an earlier end()
+  void stop();                 // the second part of end(), which aborts the backend
   std::optional<Error> aborted() const;  // the error of operations after abort(); else nothing
   // Waits up to a second for the store to report an abort or the job's first failure, which may have
   // caused the failure on this rank.
