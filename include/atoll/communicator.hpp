@@ -1,6 +1,7 @@
 // Collectives over one axis of a mesh, on one backend.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
@@ -89,6 +90,12 @@ struct CommunicatorOptions {
   // the new communicator without another bootstrap; the new communicator makes its own connections.
   // `backend` and `device` are taken from the parent.
   const Communicator* parent = nullptr;
+  // Settings of this communicator. All ranks must pass the same: open() compares them and throws
+  // Error(mismatch), which names the setting and two ranks, on every rank. A setting without a
+  // value is that of the parent; without a parent it is that of the World's Config.
+  std::optional<std::chrono::milliseconds> timeout{};  // time limit of one collective
+  std::optional<int> deterministic{};                  // 0 or 1, as in Config::deterministic
+  std::optional<std::string> algorithm{};              // as in Config::algorithm
 };
 
 // Calls: every collective is enqueued on the stream given to it and returns at once. All ranks of
@@ -104,6 +111,9 @@ struct CommunicatorOptions {
 // rank. Ranks that share several communicators must call them in the same
 // order, at least for the first operation of each, because NCCL connects ranks at the first
 // operation and waits for the other ranks.
+//
+// Types: operations that only move data take every dtype, and reductions all but f8e4m3 and f8e5m2,
+// for which they throw Error(unsupported). Sums and products of integers wrap around.
 //
 // Sums: bf16 and f16 accumulate in f32 and are rounded once, or once per level when a backend adds
 // inside each host before it sends. A backend that can order its sums chooses an algorithm by size
@@ -124,7 +134,8 @@ struct CommunicatorOptions {
 // Errors: wrong arguments throw Error(invalid_argument) before anything is sent: a rank or count
 // out of range, unequal dtypes, null with elements, an overlap of src and dst that is not
 // documented, a factor that is not allowed. The Work keeps the failure of its operation. A failure
-// also fails the World: every communicator of every rank aborts and every wait ends.
+// also fails the World: every communicator of every rank aborts and every wait ends. abort() ends one
+// communicator only.
 class Communicator {
  public:
   // Collective over the axis. If several communicators have ranks in common, all ranks must open
@@ -171,6 +182,17 @@ class Communicator {
   [[nodiscard]] Work reduce_scatter_v(ConstView src, View dst,
                                       std::span<const std::uint64_t> counts, Reduction reduction,
                                       Stream& stream);
+  // gather with counts[r] elements from rank r: src.count = counts[rank], and on `root` dst.count is
+  // the sum of counts. In place on root: src is the root's part of dst.
+  [[nodiscard]] Work gather_v(ConstView src, View dst, std::span<const std::uint64_t> counts,
+                              int root, Stream& stream);
+  // Sends send_counts[r] elements of src to rank r and receives recv_counts[r] elements of dst from
+  // rank r, both packed in rank order. Every rank passes its own counts. The count that a rank sends
+  // must equal the count that the receiver expects; on host memory a difference is Error(mismatch),
+  // on a GPU the operation times out. src and dst must not overlap.
+  [[nodiscard]] Work all_to_all_v(ConstView src, std::span<const std::uint64_t> send_counts,
+                                  View dst, std::span<const std::uint64_t> recv_counts,
+                                  Stream& stream);
   // Point-to-point messages. A send is complete when src may be reused, which can be before the
   // receiver has the data. Two ranks that send to each other must use group().
   [[nodiscard]] Work send(ConstView src, int peer, Stream& stream);
@@ -210,6 +232,14 @@ class Communicator {
   // backend and device; without `name` it is called NAME.COLOR.
   std::optional<Communicator> split(std::optional<int> color, int key = 0,
                                     std::string name = {}) const;
+
+  // Ends this communicator on all its ranks, and nothing else: the World does not fail, and other
+  // communicators go on. Operations in flight fail with Error(aborted), which names this rank and
+  // `reason`, and later calls throw it. The data of these operations is undefined, and their streams
+  // fail, so operations of other communicators that follow on these streams fail the World. Returns
+  // when the other ranks know, or after 2 s if a rank does not answer. Any thread may call it; only
+  // the first call counts. The communicator must still be destroyed.
+  void abort(std::string_view reason);
 
   struct Impl;  // this struct is defined in src/comm/communicator_impl.hpp
 

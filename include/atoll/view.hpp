@@ -25,7 +25,13 @@ enum class DType : std::int32_t {
   f64 = 3,
   i32 = 4,
   i64 = 5,
-  u8 = 6
+  u8 = 6,
+  i8 = 7,
+  u16 = 8,
+  u32 = 9,
+  u64 = 10,
+  f8e4m3 = 11,  // collectives move the 8-bit floating-point types, but do not reduce them
+  f8e5m2 = 12
 };
 
 constexpr std::size_t size_of(DType dtype) noexcept {
@@ -43,7 +49,8 @@ enum class ReduceOp : std::int32_t {
   sum = 0,
   avg = 1,
   min = 2,
-  max = 3
+  max = 3,
+  product = 4
 };
 
 constexpr std::string_view name(ReduceOp op) noexcept {
@@ -53,7 +60,7 @@ constexpr std::string_view name(ReduceOp op) noexcept {
 // Parses the spelling that name(DType) returns; throws Error(invalid_argument) for any other text.
 DType dtype_from_name(std::string_view name);
 
-// Storage of the two 16-bit floating-point formats: bit patterns without arithmetic.
+// Storage of the 16-bit and 8-bit floating-point formats: bit patterns without arithmetic.
 struct bfloat16 {
   std::uint16_t bits;
   friend bool operator==(bfloat16, bfloat16) = default;
@@ -61,6 +68,14 @@ struct bfloat16 {
 struct float16 {
   std::uint16_t bits;
   friend bool operator==(float16, float16) = default;
+};
+struct float8_e4m3 {
+  std::uint8_t bits;
+  friend bool operator==(float8_e4m3, float8_e4m3) = default;
+};
+struct float8_e5m2 {
+  std::uint8_t bits;
+  friend bool operator==(float8_e5m2, float8_e5m2) = default;
 };
 
 float to_float(bfloat16 value) noexcept;
@@ -84,6 +99,18 @@ template <>
 struct dtype_of_type<std::int64_t> : std::integral_constant<DType, DType::i64> {};
 template <>
 struct dtype_of_type<std::uint8_t> : std::integral_constant<DType, DType::u8> {};
+template <>
+struct dtype_of_type<std::int8_t> : std::integral_constant<DType, DType::i8> {};
+template <>
+struct dtype_of_type<std::uint16_t> : std::integral_constant<DType, DType::u16> {};
+template <>
+struct dtype_of_type<std::uint32_t> : std::integral_constant<DType, DType::u32> {};
+template <>
+struct dtype_of_type<std::uint64_t> : std::integral_constant<DType, DType::u64> {};
+template <>
+struct dtype_of_type<float8_e4m3> : std::integral_constant<DType, DType::f8e4m3> {};
+template <>
+struct dtype_of_type<float8_e5m2> : std::integral_constant<DType, DType::f8e5m2> {};
 
 template <class T>
 concept Element = requires {

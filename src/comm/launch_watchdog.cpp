@@ -17,7 +17,7 @@ constexpr auto backend_poll_interval = 50ms;
 }  // namespace
 
 LaunchWatchdog::LaunchWatchdog(Owner& owner, FlightRecorder& recorder, FlightTrack& track,
-                               std::chrono::seconds timeout)
+                               std::chrono::milliseconds timeout)
     : owner_(owner),
       recorder_(recorder),
       track_(track),

@@ -133,7 +133,17 @@ void with_dtype(std::int32_t dtype, Use use) {
     case ATOLL_I64:
       return use(std::int64_t{}, plain<std::int64_t>());
     case ATOLL_U8:
+    case ATOLL_F8E4M3:  // operations only move the 8-bit floating-point types
+    case ATOLL_F8E5M2:
       return use(std::uint8_t{}, plain<std::uint8_t>());
+    case ATOLL_I8:
+      return use(std::int8_t{}, plain<std::int8_t>());
+    case ATOLL_U16:
+      return use(std::uint16_t{}, plain<std::uint16_t>());
+    case ATOLL_U32:
+      return use(std::uint32_t{}, plain<std::uint32_t>());
+    case ATOLL_U64:
+      return use(std::uint64_t{}, plain<std::uint64_t>());
     default:
       throw std::logic_error("unknown dtype");
   }

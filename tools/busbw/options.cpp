@@ -86,11 +86,13 @@ void declare_run(CLI::App& app, Options& o, Texts& t) {
   section.add("--collective", t.collective,
               "all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, "
               "all_to_all, all_gather_v, reduce_scatter_v, send_recv; a list with commas; or all");
-  section.add("-d,--datatype", t.dtype,
-              "float, half, bfloat16, double, int32, int64, uint8 (or f32, f16, bf16, f64, i32, "
-              "i64, u8); a list with commas; or all");
-  section.add("-o,--op", t.op,
-              "sum, max, min, avg, mulsum (a sum of scaled inputs); a list with commas; or all");
+  section.add(
+      "-d,--datatype", t.dtype,
+      "float, half, bfloat16, double, int8, uint8, uint16, int32, uint32, int64, uint64 (or "
+      "f32, f16, bf16, f64, i8, u8, u16, i32, u32, i64, u64); a list with commas; or all");
+  section.add(
+      "-o,--op", t.op,
+      "sum, prod, max, min, avg, mulsum (a sum of scaled inputs); a list with commas; or all");
   section.add("-r,--root", o.root, "root rank within the axis; -1: every rank in turn");
   section
       .add("--axis", o.axis,
@@ -206,7 +208,6 @@ void take_gpu_habits(Options& o, const Texts& t) {
 void take_lists(Options& o, const Texts& t) {
   o.collectives = parse_list(t.collective, all_collectives, "--collective", collective_from_name);
   o.dtypes = parse_list(t.dtype, all_dtypes, "-d", dtype_from_name);
-  if (t.op == "prod") refuse("-o prod: atoll has no reduction by product");
   o.ops = parse_list(t.op, all_ops, "-o", op_from_name);
 }
 
