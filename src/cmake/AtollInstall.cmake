@@ -66,16 +66,16 @@ Libs: @libs@
     COMPONENT development)
 endfunction()
 
-# The flag -std makes a compiler that is older than C++20 as a default accept the headers.
-set(system_libraries -lpthread ${CMAKE_DL_LIBS})
-list(TRANSFORM system_libraries REPLACE "^([^-])" "-l\\1")
-if(BUILD_SHARED_LIBS)
-  set(system_libraries "")
-endif()
+# Static libraries need those of the system too.
+set(system_libraries "")
 set(cuda_libraries "")
-if(ATOLL_CUDA AND NOT BUILD_SHARED_LIBS)
-  set(cuda_libraries -lcudart_static -lrt)
+if(NOT BUILD_SHARED_LIBS)
+  set(system_libraries -lpthread -ldl)
+  if(ATOLL_CUDA)
+    set(cuda_libraries -lcudart_static -lrt)
+  endif()
 endif()
+# Compilers whose default is older than C++20 need -std for the headers.
 atoll_pkg_config(atoll "Communication for sharded training"
   CFLAGS -I\${includedir} -std=c++20
   LIBS -L\${libdir} -latoll -latoll_topology ${cuda_libraries} ${system_libraries}
