@@ -49,10 +49,11 @@ enum class Strategy {
   // shard_grad inside the shard axis, replicated across it: 2 P + 16 P / s bytes
   hybrid_shard_grad,
 };
-std::string_view name(Strategy strategy) noexcept;
+ATOLL_API std::string_view name(Strategy strategy) noexcept;
 // Returns the strategy with this name; throws Error(invalid_argument) for an unknown name.
-Strategy strategy_from_name(std::string_view name);
-std::vector<Strategy> every_strategy();  // all strategies, in the order of the enumerators
+ATOLL_API Strategy strategy_from_name(std::string_view name);
+ATOLL_API std::vector<Strategy>
+every_strategy();  // all strategies, in the order of the enumerators
 
 // How gradients accumulate over the micro batches of a step.
 enum class Accumulation {
@@ -60,8 +61,9 @@ enum class Accumulation {
   shard,      // reduces each micro batch over the shard axis, then their sum across replicas
   local,      // keeps unsharded f32 gradients (4 P bytes); reduces only in the last micro batch
 };
-std::string_view name(Accumulation accumulation) noexcept;  // returns "auto", "shard" or "local"
-Accumulation accumulation_from_name(std::string_view name);
+ATOLL_API std::string_view name(
+    Accumulation accumulation) noexcept;  // returns "auto", "shard" or "local"
+ATOLL_API Accumulation accumulation_from_name(std::string_view name);
 
 struct Precision {
   DType param = DType::f32;  // type that gathers send and compute reads: f32 or bf16
@@ -98,7 +100,7 @@ struct Init {
   float deviation = 0.02f;
 };
 
-struct ParamSpec {
+struct ATOLL_API ParamSpec {
   std::string name{};                 // name that is unique in the unit
   std::vector<std::int64_t> shape{};  // extents of the tensor's dimensions, in row-major order
   Init init{};
@@ -124,7 +126,7 @@ struct UnitState;
 struct EngineAccess;
 
 // The parameters of one block, which are gathered and reduced together.
-class Unit {
+class ATOLL_API Unit {
  public:
   Unit(const Unit&) = delete;
   Unit& operator=(const Unit&) = delete;
@@ -136,13 +138,13 @@ class Unit {
 
  private:
   friend struct EngineAccess;
-  explicit Unit(std::unique_ptr<UnitState> state);
+  ATOLL_LOCAL explicit Unit(std::unique_ptr<UnitState> state);
   std::unique_ptr<UnitState> state_;
 };
 
 // The device bytes that this rank uses for each purpose. Engine::freeze() sets all members except
 // `optimizer`, which the constructor of Optimizer sets, and `activations`.
-struct MemoryPlan {
+struct ATOLL_API MemoryPlan {
   std::uint64_t parameters = 0;  // bytes of the f32 master shards
   std::uint64_t resident = 0;    // bytes of parameters that stay unsharded, with their masters
   std::uint64_t optimizer = 0;   // bytes of the optimizer's moments
@@ -175,7 +177,7 @@ class Engine;
 // Pass. The destructor of the scope marks the point on the compute stream after which the unit may
 // be resharded. If an exception leaves the scope, the pass is abandoned: no further gradients are
 // reduced, and new scopes throw Error(invalid_argument).
-class ForwardScope {
+class ATOLL_API ForwardScope {
  public:
   ForwardScope(ForwardScope&&) noexcept;
   ForwardScope& operator=(ForwardScope&&) = delete;
@@ -195,7 +197,7 @@ class ForwardScope {
 
 // The unsharded parameters and gradients of one unit during its backward. If the unit is not used
 // again in the pass, the destructor of the scope starts the reduction of the unit's gradients.
-class BackwardScope : public ForwardScope {
+class ATOLL_API BackwardScope : public ForwardScope {
  public:
   using ForwardScope::ForwardScope;
   BackwardScope(BackwardScope&&) noexcept = default;
@@ -219,7 +221,7 @@ struct PassOptions {
 // One forward through the declared order of units, and for training one backward in reverse order.
 // Using a unit out of order throws Error(invalid_argument), which names the expected and the actual
 // unit.
-class Pass {
+class ATOLL_API Pass {
  public:
   Pass(Pass&&) noexcept;
   Pass& operator=(Pass&&) = delete;
@@ -229,11 +231,11 @@ class Pass {
 
  private:
   friend class Engine;
-  explicit Pass(Engine& engine);
+  ATOLL_LOCAL explicit Pass(Engine& engine);
   Engine* engine_;
 };
 
-class Engine {
+class ATOLL_API Engine {
  public:
   // Opens the engine's communicators. Collective over all ranks of the mesh. Blocks.
   Engine(const Mesh& mesh, Options options = {});
@@ -306,7 +308,7 @@ class Engine {
 
  private:
   friend struct EngineAccess;
-  struct Impl;
+  struct ATOLL_LOCAL Impl;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -18,12 +18,12 @@ enum class Level {
 };
 
 // Parses the name of a level; throws Error(invalid_argument) for any other text.
-Level level_from_name(std::string_view name);
+ATOLL_API Level level_from_name(std::string_view name);
 
 // Sets the lowest level that is logged, initially info. A World sets it from its configuration.
-void set_level(Level level);
-bool enabled(Level level) noexcept;
+ATOLL_API void set_level(Level level);
+ATOLL_API bool enabled(Level level) noexcept;
 
-void write(Level level, std::string_view message);
+ATOLL_API void write(Level level, std::string_view message);
 
 }  // namespace atoll_v1::atoll::log

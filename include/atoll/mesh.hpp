@@ -36,14 +36,14 @@ struct MeshShape {
 
 // Parses "2x4" as replicate x shard. Throws Error(invalid_argument), which quotes the text, when
 // the text has another form.
-MeshShape parse_mesh(std::string_view text);
+ATOLL_API MeshShape parse_mesh(std::string_view text);
 
 // Returns where the ranks of the job run. Each rank reports which GPUs and cores its environment
 // allows (CUDA_VISIBLE_DEVICES, control groups, binding). Collective.
-std::vector<RankSite> locate_ranks(const Topology& topology, World& world);
+ATOLL_API std::vector<RankSite> locate_ranks(const Topology& topology, World& world);
 
 // A mesh refers to the World and must not outlive it. All ranks must construct equal meshes.
-class Mesh {
+class ATOLL_API Mesh {
  public:
   // Plans a mesh with plan_mesh(). It shards inside islands or hosts, whichever are larger, and
   // replicates across them, so that gathers use the fastest links. Collective.
@@ -69,8 +69,8 @@ class Mesh {
   std::string to_string() const;
 
  private:
-  Mesh(World& world, MeshShape shape, const std::vector<int>& order);
-  void set_rates(const MeshRates& rates);
+  ATOLL_LOCAL Mesh(World& world, MeshShape shape, const std::vector<int>& order);
+  ATOLL_LOCAL void set_rates(const MeshRates& rates);
 
   World* world_;
   MeshShape shape_;

@@ -39,7 +39,7 @@ struct OptimizerOptions {
   std::uint64_t seed = 0;
 };
 
-class Optimizer {
+class ATOLL_API Optimizer {
  public:
   // Collective over all ranks of the engine. The engine must outlive the optimizer. Throws
   // Error(invalid_argument) before Engine::freeze(), while the engine has another optimizer, and
@@ -74,7 +74,7 @@ class Optimizer {
 
  private:
   friend struct EngineAccess;
-  struct Impl;
+  struct ATOLL_LOCAL Impl;
   std::unique_ptr<Impl> impl_;
 };
 
