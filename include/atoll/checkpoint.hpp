@@ -29,21 +29,22 @@ namespace atoll_v1::atoll::fsdp {
 // The folder appears complete or not at all: files are written and synced to a temporary folder
 // beside it, which the engine's lowest rank renames when all ranks are done. An existing folder of
 // that name is replaced. All ranks must see the same file system. Error(io) names the file.
-void save(const std::filesystem::path& folder, Engine& engine, const Optimizer& optimizer,
-          const std::map<std::string, std::string>& extra = {});
+ATOLL_API void save(const std::filesystem::path& folder, Engine& engine, const Optimizer& optimizer,
+                    const std::map<std::string, std::string>& extra = {});
 // For callers that bring their own optimizer. Numbers that the optimizer needs besides its states,
 // such as a count of steps, belong in `extra`.
-void save(const std::filesystem::path& folder, Engine& engine,
-          const std::map<std::string, std::string>& extra = {});
+ATOLL_API void save(const std::filesystem::path& folder, Engine& engine,
+                    const std::map<std::string, std::string>& extra = {});
 
 // Reads a checkpoint. Each rank reads only the parts that its own shards need. Units, shapes, the
 // kind of optimizer and the names of states must be those of the engine: otherwise Error(mismatch)
 // names the first difference. Call Engine::add_state() before load(). The number of shards,
 // strategy, dtypes and frozen parameters may differ from those at the time of saving. Returns the
 // `extra` that was passed to save().
-std::map<std::string, std::string> load(const std::filesystem::path& folder, Engine& engine,
-                                        Optimizer& optimizer);
-std::map<std::string, std::string> load(const std::filesystem::path& folder, Engine& engine);
+ATOLL_API std::map<std::string, std::string> load(const std::filesystem::path& folder,
+                                                  Engine& engine, Optimizer& optimizer);
+ATOLL_API std::map<std::string, std::string> load(const std::filesystem::path& folder,
+                                                  Engine& engine);
 
 // Returns the name of a parameter in a weights file, such as "model.layers.0.mlp.up_proj.weight".
 using ParamName = std::function<std::string(const Unit&, const ParamSpec&)>;
@@ -51,13 +52,13 @@ using ParamName = std::function<std::string(const Unit&, const ParamSpec&)>;
 // Writes one safetensors file with all parameters unsharded, as `dtype` (f32, bf16 or f16). The
 // engine's lowest rank writes unit by unit, so that no rank holds more than one whole unit. The
 // file appears complete or not at all. Error(io) names the file.
-void export_weights(const std::filesystem::path& file, Engine& engine, DType dtype,
-                    const ParamName& name);
+ATOLL_API void export_weights(const std::filesystem::path& file, Engine& engine, DType dtype,
+                              const ParamName& name);
 
 // Fills the shards of every rank from safetensors files (f32, bf16 or f16) that together contain
 // every parameter with its name and shape. Each rank reads only its own parts. Throws
 // Error(not_found) or Error(mismatch), which name file and tensor.
-void import_weights(const std::vector<std::filesystem::path>& files, Engine& engine,
-                    const ParamName& name);
+ATOLL_API void import_weights(const std::vector<std::filesystem::path>& files, Engine& engine,
+                              const ParamName& name);
 
 }  // namespace atoll_v1::atoll::fsdp

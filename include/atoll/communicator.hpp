@@ -21,7 +21,7 @@ class BackendGroup;  // internal class that creates every Work (src/comm/backend
 
 // An operation in flight. The buffers of the operation must stay alive until it is complete.
 // Destroying a Work does not cancel the operation.
-class Work {
+class ATOLL_API Work {
  public:
   Work() = default;  // creates a Work without an operation, which is complete
   // Makes `stream` wait for the operation and returns at once. If the operation is known to have
@@ -34,7 +34,7 @@ class Work {
   // the same memory.
   static Work local_copy(ConstView src, View dst, Stream& stream);
 
-  struct State;  // this struct is defined in src/comm/operation.hpp
+  struct ATOLL_LOCAL State;  // this struct is defined in src/comm/operation.hpp
 
  private:
   friend class BackendGroup;
@@ -60,7 +60,7 @@ struct Reduction {
 
 // How data moves between ranks over the connections that exist so far. A backend connects two ranks
 // when they first exchange data. A member without a value is not known yet.
-struct Transports {
+struct ATOLL_API Transports {
   // Names of the networks in use between hosts, such as "IB" or "Socket".
   std::vector<std::string> networks;
   std::optional<bool> gpudirect_rdma;  // true when NICs access GPU memory on every connection
@@ -70,12 +70,12 @@ struct Transports {
   std::string to_string() const;       // returns text such as "network IB with GPUDirect RDMA"
 };
 // Combines the transports of all ranks. Collective over the World.
-Transports gather_transports(World& world, const Transports& mine);
+ATOLL_API Transports gather_transports(World& world, const Transports& mine);
 // Requires GPUDirect RDMA between hosts. Throws Error(unsupported) that names a rank which reaches
 // another host without GPUDirect RDMA, or does not know its transports. A rank without connections
 // to other hosts passes the check. If the job has several hosts and no rank has such a connection,
 // the function throws as well. Collective over the World.
-void require_gpudirect_rdma(World& world, const Transports& mine);
+ATOLL_API void require_gpudirect_rdma(World& world, const Transports& mine);
 
 class Communicator;
 class Registration;
@@ -136,7 +136,7 @@ struct CommunicatorOptions {
 // documented, a factor that is not allowed. The Work keeps the failure of its operation. A failure
 // also fails the World: every communicator of every rank aborts and every wait ends. abort() ends one
 // communicator only.
-class Communicator {
+class ATOLL_API Communicator {
  public:
   // Collective over the axis. If several communicators have ranks in common, all ranks must open
   // them in the same order. Ranks exchange which backends they can use and choose the best common
@@ -241,7 +241,7 @@ class Communicator {
   // the first call counts. The communicator must still be destroyed.
   void abort(std::string_view reason);
 
-  struct Impl;  // this struct is defined in src/comm/communicator_impl.hpp
+  struct ATOLL_LOCAL Impl;  // this struct is defined in src/comm/communicator_impl.hpp
 
  private:
   friend Buffer allocate(const Device& device, std::size_t bytes,
@@ -249,7 +249,7 @@ class Communicator {
   friend Registration register_memory(
       void* memory, std::size_t bytes,
       std::span<const std::reference_wrapper<Communicator>> communicators);
-  explicit Communicator(std::shared_ptr<Impl> impl);
+  ATOLL_LOCAL explicit Communicator(std::shared_ptr<Impl> impl);
   std::shared_ptr<Impl> impl_;
 };
 
@@ -263,15 +263,15 @@ class Communicator {
 // GPU memory is freed when all communicators are destroyed. A Buffer may outlive the communicators.
 // Collectives accept other memory too, but are slower with it; register_memory() may make up for
 // that.
-Buffer allocate(const Device& device, std::size_t bytes,
-                std::span<const std::reference_wrapper<Communicator>> communicators);
+ATOLL_API Buffer allocate(const Device& device, std::size_t bytes,
+                          std::span<const std::reference_wrapper<Communicator>> communicators);
 inline Buffer allocate(const Device& device, std::size_t bytes,
                        std::initializer_list<std::reference_wrapper<Communicator>> communicators) {
   return allocate(device, bytes, std::span(communicators.begin(), communicators.size()));
 }
 
 // A registration of memory that the caller allocated. Move-only; destroying it ends it.
-class Registration {
+class ATOLL_API Registration {
  public:
   Registration();  // registers nothing
   Registration(Registration&&) noexcept;
@@ -291,8 +291,8 @@ class Registration {
   friend Registration register_memory(
       void* memory, std::size_t bytes,
       std::span<const std::reference_wrapper<Communicator>> communicators);
-  struct State;  // this struct is defined in src/comm/memory.cpp
-  explicit Registration(std::unique_ptr<State> state) noexcept;
+  struct ATOLL_LOCAL State;  // this struct is defined in src/comm/memory.cpp
+  ATOLL_LOCAL explicit Registration(std::unique_ptr<State> state) noexcept;
   std::unique_ptr<State> state_;
 };
 
@@ -310,9 +310,9 @@ class Registration {
 // be freed, and its file must not shrink, before the registration has ended. Throws
 // Error(invalid_argument) for null, 0 bytes, no communicator, or an overlap with memory that is
 // registered already, and Error(mismatch) if ranks register different sizes.
-[[nodiscard]] Registration register_memory(
-    void* memory, std::size_t bytes,
-    std::span<const std::reference_wrapper<Communicator>> communicators);
+[[nodiscard]] ATOLL_API Registration
+register_memory(void* memory, std::size_t bytes,
+                std::span<const std::reference_wrapper<Communicator>> communicators);
 [[nodiscard]] inline Registration register_memory(
     void* memory, std::size_t bytes,
     std::initializer_list<std::reference_wrapper<Communicator>> communicators) {
@@ -328,6 +328,7 @@ struct BackendInfo {
 };
 // Loads every backend in the plugin path and probes whether it supports this kind of memory. Not
 // collective.
-std::vector<BackendInfo> available_backends(World& world, DeviceKind kind = DeviceKind::host);
+ATOLL_API std::vector<BackendInfo> available_backends(World& world,
+                                                      DeviceKind kind = DeviceKind::host);
 
 }  // namespace atoll_v1::atoll

@@ -12,7 +12,7 @@
 
 namespace atoll_v1::atoll {
 
-struct Config {
+struct ATOLL_API Config {
   // Identity of this process, for jobs without a launcher. -1 and "" mean that the launcher
   // decides.
   int rank = -1;
@@ -66,10 +66,10 @@ struct ConfigEntry {
 };
 
 // Describes every variable that from_env() reads, in the order of the struct.
-std::span<const ConfigEntry> config_entries() noexcept;
+ATOLL_API std::span<const ConfigEntry> config_entries() noexcept;
 
 // Returns one line per entry with the variable, its value in `config` and its meaning, as
 // `atoll-topo --env` prints them.
-std::string describe(const Config& config);
+ATOLL_API std::string describe(const Config& config);
 
 }  // namespace atoll_v1::atoll

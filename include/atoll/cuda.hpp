@@ -23,24 +23,25 @@ namespace atoll_v1::atoll::cuda {
 // the current stream of a framework; null means the legacy default stream. The caller owns the CUDA
 // stream, keeps it alive as long as the result, and may also enqueue work directly: all work runs
 // in the order of the calls. The destructor of the result waits for the work enqueued so far.
-Stream wrap_stream(const Device& device, CUstream_st* stream, std::string name = "stream");
+ATOLL_API Stream wrap_stream(const Device& device, CUstream_st* stream,
+                             std::string name = "stream");
 
 // Returns the CUDA stream, for launches and library calls of the caller. The GPU of the stream must
 // be current for most CUDA calls; launch() and Current (atoll/cuda/runtime.hpp) make it current.
-CUstream_st* native(const Stream& stream);
+ATOLL_API CUstream_st* native(const Stream& stream);
 
 // Calls `work` on this thread, at once, with the CUDA stream as argument and its GPU current.
 // `work` enqueues kernels or calls libraries such as cuBLAS. It checks the errors of its own calls,
 // for example with check() of atoll/cuda/runtime.hpp: a program has its own copy of the CUDA
 // runtime, whose errors atoll's copy does not see. Exceptions pass through.
-void launch(Stream& stream, const std::function<void(CUstream_st*)>& work);
+ATOLL_API void launch(Stream& stream, const std::function<void(CUstream_st*)>& work);
 
 // Records the caller's event at this point of `stream`: it happens when earlier work is done.
-void record(Stream& stream, CUevent_st* event);
+ATOLL_API void record(Stream& stream, CUevent_st* event);
 // Makes later work of `stream` wait for the last point at which the caller's event was recorded.
-void wait(Stream& stream, CUevent_st* event);
+ATOLL_API void wait(Stream& stream, CUevent_st* event);
 // Makes later work of the caller's CUDA stream wait for an event of atoll. A failure before the
 // event does not stop the CUDA stream: only Event::synchronize() reports it.
-void wait(CUstream_st* stream, const Event& event);
+ATOLL_API void wait(CUstream_st* stream, const Event& event);
 
 }  // namespace atoll_v1::atoll::cuda

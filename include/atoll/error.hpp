@@ -46,11 +46,11 @@ struct NewestError {
   const void* error = nullptr;
   std::array<char, 512> text{};
 };
-inline thread_local NewestError newest_error{};
+inline thread_local ATOLL_API NewestError newest_error{};
 
 // Thrown by every function of atoll that fails and is not noexcept. what() is one line that names
 // the object concerned and, if known, the rank, peer, operation, sequence number and bytes.
-class Error : public std::runtime_error {
+class ATOLL_API Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {
     remember();

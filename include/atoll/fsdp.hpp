@@ -57,10 +57,11 @@ enum class Strategy {
   // shard_grad inside the shard axis, replicated across it: 2 P + 16 P / s bytes
   hybrid_shard_grad,
 };
-std::string_view name(Strategy strategy) noexcept;
+ATOLL_API std::string_view name(Strategy strategy) noexcept;
 // Returns the strategy with this name; throws Error(invalid_argument) for an unknown name.
-Strategy strategy_from_name(std::string_view name);
-std::vector<Strategy> every_strategy();  // all strategies, in the order of the enumerators
+ATOLL_API Strategy strategy_from_name(std::string_view name);
+ATOLL_API std::vector<Strategy>
+every_strategy();  // all strategies, in the order of the enumerators
 
 // How gradients accumulate over the micro batches of a step.
 enum class Accumulation {
@@ -68,8 +69,9 @@ enum class Accumulation {
   shard,      // reduces each micro batch over the shard axis, then their sum across replicas
   local,      // keeps unsharded f32 gradients (4 P bytes); reduces only in the last micro batch
 };
-std::string_view name(Accumulation accumulation) noexcept;  // returns "auto", "shard" or "local"
-Accumulation accumulation_from_name(std::string_view name);
+ATOLL_API std::string_view name(
+    Accumulation accumulation) noexcept;  // returns "auto", "shard" or "local"
+ATOLL_API Accumulation accumulation_from_name(std::string_view name);
 
 // What the gradient of a step is, before an optimizer reads it.
 enum class GradientScale {
@@ -133,7 +135,7 @@ struct Init {
   float deviation = 0.02f;
 };
 
-struct ParamSpec {
+struct ATOLL_API ParamSpec {
   std::string name{};                 // name that is unique in the unit
   std::vector<std::int64_t> shape{};  // extents of the tensor's dimensions, in row-major order
   Init init{};
@@ -159,7 +161,7 @@ struct UnitState;
 struct EngineAccess;
 
 // The parameters of one block, which are gathered and reduced together.
-class Unit {
+class ATOLL_API Unit {
  public:
   Unit(const Unit&) = delete;
   Unit& operator=(const Unit&) = delete;
@@ -171,14 +173,14 @@ class Unit {
 
  private:
   friend struct EngineAccess;
-  explicit Unit(std::unique_ptr<UnitState> state);
+  ATOLL_LOCAL explicit Unit(std::unique_ptr<UnitState> state);
   std::unique_ptr<UnitState> state_;
 };
 
 // The device bytes that this rank uses for each purpose. Engine::freeze() sets all members except
 // `optimizer`, to which the constructor of Optimizer and Engine::add_state() add, and
 // `activations`.
-struct MemoryPlan {
+struct ATOLL_API MemoryPlan {
   std::uint64_t parameters = 0;  // bytes of the f32 master shards
   std::uint64_t resident = 0;    // bytes of parameters that stay unsharded, with their masters
   std::uint64_t optimizer = 0;   // bytes of the optimizer's moments and of Engine::add_state()
@@ -222,7 +224,7 @@ class Engine;
 // already reached the scope, and a late use that comes when it has not yet left the scope, read the
 // right data and are not found. Memory that a backend keeps private is not guarded; a warning says
 // so.
-class ForwardScope {
+class ATOLL_API ForwardScope {
  public:
   ForwardScope(ForwardScope&&) noexcept;
   ForwardScope& operator=(ForwardScope&&) = delete;
@@ -245,7 +247,7 @@ class ForwardScope {
 
 // The unsharded parameters and gradients of one unit during its backward. If the unit is not used
 // again in the pass, the destructor of the scope starts the reduction of the unit's gradients.
-class BackwardScope : public ForwardScope {
+class ATOLL_API BackwardScope : public ForwardScope {
  public:
   using ForwardScope::ForwardScope;
   BackwardScope(BackwardScope&&) noexcept = default;
@@ -278,7 +280,7 @@ struct PassOptions {
 // forwards cannot be in flight: a pipeline runs the forwards ahead as evaluation passes
 // (PassOptions::Kind::eval) that keep only the outputs, and its training passes repeat forward,
 // as with activation checkpointing.
-class Pass {
+class ATOLL_API Pass {
  public:
   Pass(Pass&&) noexcept;
   Pass& operator=(Pass&&) = delete;
@@ -288,11 +290,11 @@ class Pass {
 
  private:
   friend class Engine;
-  explicit Pass(Engine& engine);
+  ATOLL_LOCAL explicit Pass(Engine& engine);
   Engine* engine_;
 };
 
-class Engine {
+class ATOLL_API Engine {
  public:
   // Opens the engine's communicators. Collective over all ranks of the mesh. Blocks. Throws
   // Error(invalid_argument) for a mesh without the axis Options::axes.shard.
@@ -379,7 +381,7 @@ class Engine {
 
  private:
   friend struct EngineAccess;
-  struct Impl;
+  struct ATOLL_LOCAL Impl;
   std::unique_ptr<Impl> impl_;
 };
 

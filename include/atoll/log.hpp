@@ -20,14 +20,14 @@ enum class Level {
 };
 
 // Parses the name of a level; throws Error(invalid_argument) for any other text.
-Level level_from_name(std::string_view name);
+ATOLL_API Level level_from_name(std::string_view name);
 
 // Sets the lowest level that is logged, initially info. A World sets it from its configuration.
-void set_level(Level level);
-bool enabled(Level level) noexcept;
+ATOLL_API void set_level(Level level);
+ATOLL_API bool enabled(Level level) noexcept;
 
 // Writes a message if its level is enabled.
-void write(Level level, std::string_view message);
+ATOLL_API void write(Level level, std::string_view message);
 
 // Receives the messages that would go to stderr, with their level. The text begins with the rank in
 // the World that this process joined last, "rank 3: ", or with "rank -: " before the first World.
@@ -41,6 +41,6 @@ using Sink = std::function<void(Level level, std::string_view text)>;
 // should return soon, must not end the process, and must not wait for a thread that calls
 // set_sink(). If it throws, stderr receives the message and the text of the exception. Messages
 // that a sink writes to this log go to stderr. Throws Error(invalid_argument) when a sink calls it.
-void set_sink(Sink sink);
+ATOLL_API void set_sink(Sink sink);
 
 }  // namespace atoll_v1::atoll::log

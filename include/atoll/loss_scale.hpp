@@ -26,7 +26,7 @@ struct LossScaleOptions {
   int interval = 2000;
 };
 
-class LossScale {
+class ATOLL_API LossScale {
  public:
   // Throws Error(invalid_argument) unless initial > 0, growth >= 1, 0 < backoff <= 1 and
   // interval >= 1.

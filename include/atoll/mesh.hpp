@@ -45,11 +45,11 @@ struct AxisSpec {
 
 // Parses "2x4" as replicate x shard. Throws Error(invalid_argument), which quotes the text, when
 // the text has another form.
-MeshShape parse_mesh(std::string_view text);
+ATOLL_API MeshShape parse_mesh(std::string_view text);
 
 // Returns where the ranks of the job run. Each rank reports which GPUs and cores its environment
 // allows (CUDA_VISIBLE_DEVICES, control groups, binding). Collective.
-std::vector<RankSite> locate_ranks(const Topology& topology, World& world);
+ATOLL_API std::vector<RankSite> locate_ranks(const Topology& topology, World& world);
 
 // A mesh refers to the World and must not outlive it. All ranks must construct equal meshes. Copies
 // share their data.
@@ -57,7 +57,7 @@ std::vector<RankSite> locate_ranks(const Topology& topology, World& world);
 //   auto mesh = Mesh::make(world, {{"replicate", 2}, {"shard", 4}, {"tensor", 2}});
 //   auto tensor = Communicator::open(mesh.axis("tensor"));
 //   fsdp::Engine engine(mesh);  // uses the axes "replicate" and "shard"; the caller uses "tensor"
-class Mesh {
+class ATOLL_API Mesh {
  public:
   // Plans a mesh with plan_mesh(). It shards inside islands or hosts, whichever are larger, and
   // replicates across them, so that gathers use the fastest links. With `options.inner` above 1 the
@@ -109,12 +109,14 @@ class Mesh {
   std::string to_string() const;
 
  private:
-  struct Layout;  // the axes and the order of all ranks, which a mesh and its sub-meshes share
-  Mesh(World& world, std::shared_ptr<const Layout> layout, const std::vector<std::size_t>& dims);
-  static Layout layout_of(const World& world, MeshPlan plan);
-  static Layout requested(World& world, std::vector<AxisSpec> axes,
-                          const Topology* topology = nullptr);
-  static Mesh whole(World& world, Layout layout);
+  struct ATOLL_LOCAL
+      Layout;  // the axes and the order of all ranks, which a mesh and its sub-meshes share
+  ATOLL_LOCAL Mesh(World& world, std::shared_ptr<const Layout> layout,
+                   const std::vector<std::size_t>& dims);
+  ATOLL_LOCAL static Layout layout_of(const World& world, MeshPlan plan);
+  ATOLL_LOCAL static Layout requested(World& world, std::vector<AxisSpec> axes,
+                                      const Topology* topology = nullptr);
+  ATOLL_LOCAL static Mesh whole(World& world, Layout layout);
 
   World* world_;
   std::shared_ptr<const Layout> layout_;

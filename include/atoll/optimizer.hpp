@@ -41,7 +41,7 @@ enum class Decay {
   // language models.
   matrices
 };
-std::string_view name(Decay decay) noexcept;  // returns "all" or "matrices"
+ATOLL_API std::string_view name(Decay decay) noexcept;  // returns "all" or "matrices"
 
 struct OptimizerOptions {
   enum class Kind {
@@ -78,7 +78,7 @@ enum class StepResult {
   skipped  // the norm was infinite or NaN, and the step changed nothing
 };
 
-class Optimizer {
+class ATOLL_API Optimizer {
  public:
   // Collective over all ranks of the engine. The engine must outlive the optimizer. Throws
   // Error(invalid_argument) before Engine::freeze(), while the engine has another optimizer, for
@@ -116,7 +116,7 @@ class Optimizer {
 
  private:
   friend struct EngineAccess;
-  struct Impl;
+  struct ATOLL_LOCAL Impl;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -25,7 +25,7 @@ struct BucketSlot {
 // Several tensors in one flat allocation. Each tensor has an aligned offset that does not depend on
 // the number of shards. The end is padded so that all shards have the same number of elements,
 // which is a multiple of bucket_granularity.
-struct BucketLayout {
+struct ATOLL_API BucketLayout {
   std::vector<BucketSlot> slots;  // one slot per tensor, in the order given to plan_bucket()
   std::uint64_t elements = 0;     // number of elements of the bucket, including padding
   std::uint64_t shards = 1;
@@ -42,7 +42,7 @@ inline constexpr std::uint64_t bucket_granularity = 4096;
 
 // Lays out tensors with the given element counts in one bucket. Throws Error(invalid_argument) for
 // zero shards and for more than 2^60 elements.
-BucketLayout plan_bucket(std::span<const std::uint64_t> counts, std::uint64_t shards);
+ATOLL_API BucketLayout plan_bucket(std::span<const std::uint64_t> counts, std::uint64_t shards);
 
 // Tensors of one dtype in several buckets. Consecutive tensors share a bucket.
 struct BucketPlan {
@@ -58,8 +58,8 @@ struct BucketPlan {
 // unless it holds a single larger tensor: tensors are never split. List tensors in the order in
 // which their gradients become complete, so that buckets become complete in order as well. Throws
 // the same errors as plan_bucket().
-BucketPlan plan_buckets(std::span<const std::uint64_t> counts, DType dtype, std::uint64_t max_bytes,
-                        std::uint64_t shards = 1);
+ATOLL_API BucketPlan plan_buckets(std::span<const std::uint64_t> counts, DType dtype,
+                                  std::uint64_t max_bytes, std::uint64_t shards = 1);
 
 // Returns the bucket size at which a collective over `axis` spends at most `latency_share` of its
 // time on latency: (1 - latency_share) / latency_share * latency * bandwidth, rounded up to a
@@ -139,7 +139,7 @@ struct SchedulerOptions {
 // Dtypes, shapes, aliasing rules and errors are those of Communicator. Reductions sum; they never
 // average. On an axis of one rank a collective is a copy, or nothing if src and dst are the same.
 // `label` names the purpose of an operation in the records of take_records(), for example a unit.
-class Scheduler {
+class ATOLL_API Scheduler {
  public:
   // Collective over all ranks of the mesh: opens the communicators. An axis without ranks means
   // this rank alone. A DDP trainer passes {} and mesh.axis("world"), so that all_reduce() sums over
@@ -215,7 +215,7 @@ class Scheduler {
   void synchronize();  // blocks until all lanes are idle; throws the first failure
 
  private:
-  struct Impl;
+  struct ATOLL_LOCAL Impl;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -58,7 +58,7 @@ constexpr std::string_view name(ReduceOp op) noexcept {
 }
 
 // Parses the spelling that name(DType) returns; throws Error(invalid_argument) for any other text.
-DType dtype_from_name(std::string_view name);
+ATOLL_API DType dtype_from_name(std::string_view name);
 
 // Storage of the 16-bit and 8-bit floating-point formats: bit patterns without arithmetic.
 struct bfloat16 {
@@ -78,10 +78,11 @@ struct float8_e5m2 {
   friend bool operator==(float8_e5m2, float8_e5m2) = default;
 };
 
-float to_float(bfloat16 value) noexcept;
-float to_float(float16 value) noexcept;
-bfloat16 to_bfloat16(float value) noexcept;  // rounds to nearest even; NaN stays NaN
-float16 to_float16(float value) noexcept;    // rounds to nearest even; overflow gives infinity
+ATOLL_API float to_float(bfloat16 value) noexcept;
+ATOLL_API float to_float(float16 value) noexcept;
+ATOLL_API bfloat16 to_bfloat16(float value) noexcept;  // rounds to nearest even; NaN stays NaN
+ATOLL_API float16
+to_float16(float value) noexcept;  // rounds to nearest even; overflow gives infinity
 
 template <class T>
 struct dtype_of_type {};

@@ -44,7 +44,7 @@ struct HostInfo {
 //
 // Any thread may call any function. All ranks must call functions marked "collective", in the same
 // order.
-class World {
+class ATOLL_API World {
  public:
   // Joins the job that the environment describes: ATOLL_RANK, ATOLL_SIZE, ATOLL_ADDR and
   // ATOLL_TOKEN; Open MPI; PMIx, also under Slurm; PMI-1 of MPICH's Hydra and of Slurm; torchrun.
@@ -129,8 +129,8 @@ class World {
 
  private:
   friend struct WorldInternals;  // this class is defined in src/core/world_internals.hpp
-  struct Impl;
-  explicit World(std::unique_ptr<Impl> impl);
+  struct ATOLL_LOCAL Impl;
+  ATOLL_LOCAL explicit World(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

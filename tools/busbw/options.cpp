@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "atoll/error.hpp"
+#include "cli/cli.hpp"
 
 namespace busbw {
 namespace {
@@ -356,11 +357,11 @@ std::optional<Options> parse_options(int argc, char** argv, Speaks speaks) {
   declare_measuring(app, options, texts);
   declare_output(app, options, texts);
   declare_gpu_habits(app, texts);
-  app.set_version_flag("--version", "atoll-busbw " ATOLL_VERSION, "print the version");
   app.footer(footer);
+  cli::add_common_options(app);
   try {
     app.parse(argc, argv);
-  } catch (const CLI::Success& request) {  // the request was --help or --version
+  } catch (const CLI::Success& request) {  // the request was --help, --version or the like
     if (speaks == Speaks::yes) app.exit(request);
     return std::nullopt;
   }

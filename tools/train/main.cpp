@@ -6,6 +6,7 @@
 #include <exception>
 
 #include "atoll/world.hpp"
+#include "cli/cli.hpp"
 #include "loop/trainer.hpp"
 #include "model/config.hpp"
 
@@ -189,6 +190,7 @@ int main(int argc, char** argv) {
   add_sharding_flags(app, options, islands);
   add_machine_flags(app, options);
   add_run_flags(app, options);
+  cli::add_common_options(app, ATOLL_TRAIN_FEATURES);
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
     return std::string("atoll-train: ") + error.what() + " (--help lists the flags)\n";
   });
