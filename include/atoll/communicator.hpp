@@ -134,8 +134,8 @@ struct CommunicatorOptions {
 // Errors: wrong arguments throw Error(invalid_argument) before anything is sent: a rank or count
 // out of range, unequal dtypes, null with elements, an overlap of src and dst that is not
 // documented, a factor that is not allowed. The Work keeps the failure of its operation. A failure
-// also fails the World: every communicator of every rank aborts and every wait ends. abort() ends one
-// communicator only.
+// also fails the World: every communicator of every rank aborts and every wait ends. abort() ends
+// one communicator only.
 class ATOLL_API Communicator {
  public:
   // Collective over the axis. If several communicators have ranks in common, all ranks must open
@@ -182,14 +182,15 @@ class ATOLL_API Communicator {
   [[nodiscard]] Work reduce_scatter_v(ConstView src, View dst,
                                       std::span<const std::uint64_t> counts, Reduction reduction,
                                       Stream& stream);
-  // gather with counts[r] elements from rank r: src.count = counts[rank], and on `root` dst.count is
-  // the sum of counts. In place on root: src is the root's part of dst.
+  // gather with counts[r] elements from rank r: src.count = counts[rank], and on `root` dst.count
+  // is the sum of counts. In place on root: src is the root's part of dst.
   [[nodiscard]] Work gather_v(ConstView src, View dst, std::span<const std::uint64_t> counts,
                               int root, Stream& stream);
   // Sends send_counts[r] elements of src to rank r and receives recv_counts[r] elements of dst from
-  // rank r, both packed in rank order. Every rank passes its own counts. The count that a rank sends
-  // must equal the count that the receiver expects; on host memory a difference is Error(mismatch),
-  // on a GPU the operation times out. src and dst must not overlap.
+  // rank r, both packed in rank order. Every rank passes its own counts. The count that a rank
+  // sends must equal the count that the receiver expects. On host memory a difference is
+  // Error(mismatch); on a GPU the operation can hang until its timeout or give wrong data. src and
+  // dst must not overlap.
   [[nodiscard]] Work all_to_all_v(ConstView src, std::span<const std::uint64_t> send_counts,
                                   View dst, std::span<const std::uint64_t> recv_counts,
                                   Stream& stream);
@@ -235,10 +236,10 @@ class ATOLL_API Communicator {
 
   // Ends this communicator on all its ranks, and nothing else: the World does not fail, and other
   // communicators go on. Operations in flight fail with Error(aborted), which names this rank and
-  // `reason`, and later calls throw it. The data of these operations is undefined, and their streams
-  // fail, so operations of other communicators that follow on these streams fail the World. Returns
-  // when the other ranks know, or after 2 s if a rank does not answer. Any thread may call it; only
-  // the first call counts. The communicator must still be destroyed.
+  // `reason`, and later calls throw it. The data of these operations is undefined, and their
+  // streams fail, so operations of other communicators that follow on these streams fail the World.
+  // Returns when the other ranks know, or after 2 s if a rank does not answer. Any thread may call
+  // it; only the first call counts. The communicator must still be destroyed.
   void abort(std::string_view reason);
 
   struct ATOLL_LOCAL Impl;  // this struct is defined in src/comm/communicator_impl.hpp

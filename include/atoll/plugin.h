@@ -199,8 +199,8 @@ typedef struct atoll_group {
  * elements come from rank r. All other kinds move `count` elements. Ranks other than the root pass
  * no dst to reduce and gather (_v), and no src to scatter.
  *
- * An operation may be in place: in all_gather (_v) and gather (_v), src is then this rank's block of
- * dst; in reduce_scatter (_v) and scatter, dst is this rank's block of src; in all_reduce, reduce
+ * An operation may be in place: in all_gather (_v) and gather (_v), src is then this rank's block
+ * of dst; in reduce_scatter (_v) and scatter, dst is this rank's block of src; in all_reduce, reduce
  * and broadcast, src equals dst. The caller guarantees that they do not overlap otherwise. */
 typedef struct atoll_operation {
   size_t size;

@@ -14,9 +14,9 @@ namespace atoll_abi {
 
 // Names of the kinds of operations, indexed by atoll_collective_kind. Each new kind needs an entry.
 inline constexpr std::array<std::string_view, 15> kinds = {
-    "barrier",         "broadcast",  "all_gather", "reduce_scatter",
-    "all_reduce",      "all_to_all", "send",       "recv",
-    "reduce",          "gather",     "scatter",    "all_gather_v",
+    "barrier",          "broadcast",    "all_gather", "reduce_scatter",
+    "all_reduce",       "all_to_all",   "send",       "recv",
+    "reduce",           "gather",       "scatter",    "all_gather_v",
     "reduce_scatter_v", "all_to_all_v", "gather_v"};
 static_assert(kinds[ATOLL_GATHER_V] == kinds.back());
 

@@ -50,9 +50,9 @@ class Session {
   // Returns a duplicate of MPI_COMM_WORLD, so that the backend's messages never match messages of
   // the program.
   MPI_Comm world() const noexcept { return world_; }
-  // MPI operators that reduce i8 and the unsigned integers. MPI's built-in operators are not usable:
-  // Open MPI 4.1 saturates MPI_SUM of 8 and 16 bits on processors with AVX, and MPICH 4.0 compares
-  // bytes as signed numbers.
+  // MPI operators that reduce i8 and the unsigned integers. MPI's built-in operators are not
+  // usable: Open MPI 4.1 saturates MPI_SUM of 8 and 16 bits on processors with AVX, and MPICH 4.0
+  // compares bytes as signed numbers.
   struct Operators {
     MPI_Op sum = MPI_OP_NULL;  // sums and products wrap around
     MPI_Op min = MPI_OP_NULL;
@@ -63,8 +63,8 @@ class Session {
   // Returns true between MPI_Init and MPI_Finalize, also if the program itself made these calls.
   bool alive() const;
 
-  // Call this when operations were left unfinished. finish() then does not end MPI, which could wait
-  // for them.
+  // Call this when operations were left unfinished. finish() then does not end MPI, which could
+  // wait for them.
   void abandon() noexcept { abandoned_ = true; }
   // Keeps a container of memory until the process ends. Used for buffers that MPI may still access
   // after an aborted wait.

@@ -39,9 +39,9 @@ void multiply_typed(void* dst, const void* src, std::uint64_t count, T factor) {
 
 MPI_Datatype reduction_type(std::int32_t dtype) {
   // The MPI types, in the order of the enumerators of atoll_dtype.
-  const std::array types{MPI_FLOAT,         MPI_DATATYPE_NULL, MPI_DATATYPE_NULL, MPI_DOUBLE,
-                         MPI_INT32_T,       MPI_INT64_T,       MPI_UINT8_T,       MPI_INT8_T,
-                         MPI_UINT16_T,      MPI_UINT32_T,      MPI_UINT64_T,      MPI_DATATYPE_NULL,
+  const std::array types{MPI_FLOAT,        MPI_DATATYPE_NULL, MPI_DATATYPE_NULL, MPI_DOUBLE,
+                         MPI_INT32_T,      MPI_INT64_T,       MPI_UINT8_T,       MPI_INT8_T,
+                         MPI_UINT16_T,     MPI_UINT32_T,      MPI_UINT64_T,      MPI_DATATYPE_NULL,
                          MPI_DATATYPE_NULL};
   static_assert(types.size() == atoll_abi::dtypes.size());
   const bool known = atoll_abi::within(types, dtype);
@@ -57,8 +57,7 @@ MPI_Op reduction_op(const Session& session, std::int32_t dtype, std::int32_t op)
   const std::array builtin{MPI_SUM, MPI_SUM, MPI_MIN, MPI_MAX, MPI_PROD};
   static_assert(builtin.size() == atoll_abi::ops.size());
   if (!atoll_abi::within(builtin, op)) unknown("reduction", op);
-  const bool has_own =
-      atoll_abi::is_integer(dtype) && dtype != ATOLL_I32 && dtype != ATOLL_I64;
+  const bool has_own = atoll_abi::is_integer(dtype) && dtype != ATOLL_I32 && dtype != ATOLL_I64;
   return (has_own ? own : builtin)[static_cast<std::size_t>(op)];
 }
 

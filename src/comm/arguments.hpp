@@ -47,8 +47,8 @@ class Arguments {
   std::uint64_t counts(std::span<const std::uint64_t> counts, std::uint64_t whole,
                        std::uint64_t part) const;
   // Requires the same of the counts of an all_to_all_v, which sends `sent` from a buffer of
-  // `src_count` elements and receives `received` into one of `dst_count` elements, and that the rank
-  // receives from itself what it sends to itself.
+  // `src_count` elements and receives `received` into one of `dst_count` elements, and that the
+  // rank receives from itself what it sends to itself.
   void exchanged(std::span<const std::uint64_t> sent, std::uint64_t src_count,
                  std::span<const std::uint64_t> received, std::uint64_t dst_count) const;
   // Requires that the two views share no byte, except that `one` may begin at `place` inside

@@ -203,8 +203,8 @@ void BackendGroup::abort(std::string_view reason) {
   }
 }
 
-// Marks all groups before the first backend aborts: a stream that fails then drops operations of the
-// other groups, and operation_dropped() must know that they were aborted.
+// Marks all groups before the first backend aborts: a stream that fails then drops operations of
+// the other groups, and operation_dropped() must know that they were aborted.
 void BackendGroup::end(const std::string& by) {
   if (!mark(by)) return;
   std::vector<std::shared_ptr<BackendGroup>> parts;

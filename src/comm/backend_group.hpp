@@ -84,7 +84,8 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   [[noreturn]] void disagree(const std::string& finding, Work::State& state);
   void retire(std::shared_ptr<void> memory) { retired_.add(std::move(memory)); }
   void deregister_retired() { retired_.deregister(*plugin_, comm_, name_); }
-  // Ends this group on every rank of it, as Communicator::abort() describes. Any thread may call it.
+  // Ends this group on every rank of it, as Communicator::abort() describes. Any thread may call
+  // it.
   void abort(std::string_view reason);
   // Lets end() also end `parts`, the groups for collectives in two levels.
   void abort_with(const std::vector<std::shared_ptr<BackendGroup>>& parts);
@@ -112,12 +113,13 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   void opened();
   // Ends this group on this rank. `by` names the rank and its reason: "by rank 2: no progress".
   void end(const std::string& by);
-  bool mark(
-      const std::string& by);  // the first part of end(); returns false after an earlier end()
-  void stop();                 // the second part of end(), which aborts the backend
+  // The two parts of end(): mark() returns false after an earlier end(), and stop() aborts the
+  // backend.
+  bool mark(const std::string& by);
+  void stop();
   std::optional<Error> aborted() const;  // the error of operations after abort(); else nothing
-  // Waits up to a second for the store to report an abort or the job's first failure, which may have
-  // caused the failure on this rank.
+  // Waits up to a second for the store to report an abort or the job's first failure, which may
+  // have caused the failure on this rank.
   void await_cause() const;
   // Launches the operations on a device other than the host. The watchdog observes them until they
   // end.

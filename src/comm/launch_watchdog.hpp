@@ -58,8 +58,8 @@ class LaunchWatchdog {
 
   void add(Launch launch);
   // Call this when the job has failed or the communicator was aborted, before the backend aborts.
-  // Fails the Work and the stream of every operation in flight. Operations that are added later fail
-  // at once.
+  // Fails the Work and the stream of every operation in flight. Operations that are added later
+  // fail at once.
   void fail(const Error& error);
 
  private:

@@ -10,7 +10,8 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// A notice is this word, the subject, a line break and the text. Other questions begin with a number.
+// A notice is this word, the subject, a line break and the text. Other questions begin with a
+// number.
 constexpr std::string_view word = "notice ";
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Notices from one rank to all ranks of the job, such as "this communicator was aborted". They travel
-// as questions of the store, which are answered even while a rank computes or hangs.
+// Notices from one rank to all ranks of the job, such as "this communicator was aborted". They
+// travel as questions of the store, which are answered even while a rank computes or hangs.
 #pragma once
 
 #include <chrono>
@@ -28,8 +28,8 @@ class Notices {
   bool deliver(std::string_view question);
 
  private:
-  // Guards the members below, and is held during a callback. It is recursive, because a callback may
-  // release the last reference to an object whose destructor calls forget().
+  // Guards the members below, and is held during a callback. It is recursive, because a callback
+  // may release the last reference to an object whose destructor calls forget().
   std::recursive_mutex mutex_;
   std::map<std::string, Callback, std::less<>> callbacks_;
   std::map<std::string, std::string, std::less<>> early_;  // notices that arrived before expect()

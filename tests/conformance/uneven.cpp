@@ -19,8 +19,8 @@ std::string named(std::string_view operation, DType dtype, Counts counts, Place 
   return text + std::string(name(place)) + ": ";
 }
 
-// The element at index i of blocks that are packed in rank order: the rank of its block, and its index
-// in the block.
+// The element at index i of blocks that are packed in rank order: the rank of its block, and its
+// index in the block.
 struct Element {
   std::uint64_t rank, index;
 };

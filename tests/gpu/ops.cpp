@@ -152,8 +152,8 @@ TEST_CASE("scale, out of place and in place, gives the bits of the host") {
 TEST_CASE("a sum of parts has the bits of the host's tree") {
   Both both;
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
-    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max,
-                              ReduceOp::product}) {
+    for (const ReduceOp op :
+         {ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::product}) {
       for (const std::uint64_t parts : {1, 2, 3, 4, 5, 6, 7, 8, 12, 16}) {
         for (const auto& [block, n] : {std::pair(0, 10'007), {0, 10'240}, {3, 10'007}}) {
           if (block > 0 && parts % static_cast<std::uint64_t>(block) != 0) continue;

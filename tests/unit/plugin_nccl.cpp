@@ -31,9 +31,9 @@ GroupOptions with_timeout(std::int64_t ms) {
 const std::vector<Layout> layouts = {{0}, {0, 0}, {0, 0, 1}, {0, 0, 1, 1, 2}};
 const std::vector<std::int32_t> summed = {ATOLL_F32, ATOLL_F64, ATOLL_I32, ATOLL_I64,
                                           ATOLL_U8,  ATOLL_I8,  ATOLL_U32, ATOLL_U64};
-const std::vector<std::int32_t> moved = {
-    ATOLL_F32, ATOLL_BF16, ATOLL_F16, ATOLL_F64, ATOLL_I32,    ATOLL_I64,   ATOLL_U8,
-    ATOLL_I8,  ATOLL_U16,  ATOLL_U32, ATOLL_U64, ATOLL_F8E4M3, ATOLL_F8E5M2};
+const std::vector<std::int32_t> moved = {ATOLL_F32, ATOLL_BF16,   ATOLL_F16,   ATOLL_F64, ATOLL_I32,
+                                         ATOLL_I64, ATOLL_U8,     ATOLL_I8,    ATOLL_U16, ATOLL_U32,
+                                         ATOLL_U64, ATOLL_F8E4M3, ATOLL_F8E5M2};
 
 bool has(const Result& result, const char* what) {
   return result.text.find(what) != std::string::npos;

@@ -56,8 +56,8 @@ double contribution(const Range& range, int rank, std::uint64_t index, std::uint
   return range.unit * static_cast<double>(random % (range.most + 1));
 }
 
-// Factors of a product are 1 or 2. At most six ranks have a 2 for an element, so that every type holds
-// the product.
+// Factors of a product are 1 or 2. At most six ranks have a 2 for an element, so that every type
+// holds the product.
 double factor(int rank, int ranks, std::uint64_t index, std::uint64_t seed) {
   const std::uint64_t stride = (static_cast<std::uint64_t>(ranks) + 5) / 6;
   if ((static_cast<std::uint64_t>(rank) + index + seed) % stride != 0) return 1;

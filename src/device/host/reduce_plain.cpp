@@ -106,8 +106,8 @@ class PlainReducer {
   }
 
   void divide(std::size_t count) {
-    const int divisor = reduction_.divisor > 0 ? reduction_.divisor
-                                               : static_cast<int>(reduction_.parts.size());
+    const int divisor =
+        reduction_.divisor > 0 ? reduction_.divisor : static_cast<int>(reduction_.parts.size());
     for (std::size_t i = 0; i < count; ++i) scratch_[i] = divided(scratch_[i], divisor);
   }
 
