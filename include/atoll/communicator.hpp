@@ -279,9 +279,10 @@ class ATOLL_API Registration {
   Registration& operator=(Registration&&) noexcept;
   ~Registration();
 
-  // Ends the registration; the caller may then free the memory. Not collective. Blocks the host
-  // until the enqueued operations of the communicators are complete, so it must not run in a task
-  // of a stream. Does nothing if the registration has ended.
+  // Ends the registration; the caller may then free the memory. Does not wait for other ranks, but
+  // all ranks must end a registration between the same two operations. Blocks the host until the
+  // enqueued operations of the communicators are complete, so it must not run in a task of a
+  // stream. Does nothing if the registration has ended.
   void deregister() noexcept;
   // True if every communicator accesses the memory as fast as memory from allocate().
   bool fast() const noexcept;

@@ -285,8 +285,8 @@ typedef struct atoll_backend {
    * a text that says why not, which is valid until this thread's next call. */
   atoll_status (*register_caller_memory)(atoll_comm* comm, void* memory, size_t bytes,
                                          const char** slow);
-  /* Ends a registration of register_caller_memory(). Not collective. The caller ensures that no
-   * operation in flight uses the memory. */
+  /* Ends a registration of register_caller_memory(). Does not wait for other ranks, but all ranks
+   * end a registration between the same two operations. No operation may be in flight. */
   atoll_status (*deregister_caller_memory)(atoll_comm* comm, void* memory);
 } atoll_backend; /* append new members at the end */
 

@@ -23,7 +23,7 @@ namespace atoll_collectives {
 constexpr std::size_t small_bytes = 2 * 1024;
 // Data outside registered windows is copied between processes if a step moves at least this much of
 // it. Less data goes through the staging buffers, which costs no system calls.
-constexpr std::size_t process_memory_from = 256 * 1024;
+constexpr std::size_t process_memory_from = 128 * 1024;
 
 // A range of a rank's src or dst that other ranks of its host copy into their own dst.
 struct Offer {
@@ -156,8 +156,7 @@ inline std::int32_t partial_op(const atoll_operation& operation) {
 // How sum() reduces the slices, and where it writes the results.
 struct Sum {
   std::int32_t op;
-  // Selects the ranks that receive the result of each slice in their dst: all ranks always, a root
-  // only if its dst is in a registered window.
+  // Selects the ranks that receive the result of each slice in their dst, if sum() can write there.
   enum class Push {
     no,
     all,
@@ -174,10 +173,10 @@ struct Sum {
 };
 
 // Collective over the ranks of this host. The reducer of each slice reduces that range of every
-// rank's src, in rank order. If how.push selects all ranks, or a root whose dst is in a registered
-// window, the result is written to the same offset of the dst of each selected rank, and sum()
-// returns true. For all ranks, every slice must have one reducer. Otherwise the result is written
-// to Slice::dst, and sum() returns false.
+// rank's src, in rank order. Returns true if it has written the result to the same offset of the
+// dst of each rank that how.push selects: if all these dsts are in registered windows, and for
+// `all` also if some dst cannot be reached. Otherwise the result is written to Slice::dst, and
+// sum() returns false. For `all`, every slice must have one reducer.
 bool sum(Group& group, const atoll_operation& operation, Extents extents, const Sum& how,
          Exchange* exchange = nullptr);
 

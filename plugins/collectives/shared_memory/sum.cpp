@@ -11,9 +11,9 @@
 //    reducer copies a piece of every rank's part into scratch memory and reduces the pieces.
 //    Nothing is written to process memory, because a rank that fails leaves the operation and may
 //    free its buffers while other ranks still work.
-// 3. If all ranks need the results, and some dst is outside registered windows, the reducers write
-//    each chunk of the results to their staging buffers. In the next round every rank copies the
-//    chunk to its dst, while it is in the caches.
+// 3. If all ranks need the results, and other ranks cannot reach some dst, the reducers write each
+//    chunk of the results to their staging buffers, and after a synchronization every rank copies
+//    the chunk to its dst, while it is in the caches.
 // Memory traffic per rank for S bytes on n ranks without staging: a reduce_scatter reads S bytes
 // and writes S / n; an all_reduce reads S bytes and writes S.
 #include <fmt/format.h>
@@ -78,7 +78,7 @@ class LocalSum {
       if (writes_where_it_reads()) streaming_ = 0;
     } else if (how_.push == Sum::Push::root) {
       leave_to_root();
-    } else if (how_.push == Sum::Push::all && sync_.size() > 1) {
+    } else if (how_.push == Sum::Push::all && !every_dst_is_reachable()) {
       results_ = Results::staging;
     }
     prepare_pieces();
@@ -154,7 +154,9 @@ class LocalSum {
     Advert& advert = sync_.advertise();
     if (total_ <= small_bytes || sync_.size() == 1) return;
     advert.src = group_.locate(operation_.src, extents_.src, total_);
-    advert.dst = group_.windows.find(operation_.dst, extents_.dst);
+    // Other ranks read the results of an all_reduce in process memory.
+    advert.dst =
+        group_.locate(operation_.dst, extents_.dst, how_.push == Sum::Push::all ? total_ : 0);
   }
 
   bool can_push() const {
@@ -171,6 +173,13 @@ class LocalSum {
         return true;
     }
     return false;
+  }
+
+  bool every_dst_is_reachable() const {
+    for (int local = 0; local < sync_.size(); ++local) {
+      if (!sync_.advert_of(local).dst.is_reachable()) return false;
+    }
+    return true;
   }
 
   // Returns true if sum() writes the results to the dst of this rank, provided that it pushes them.
