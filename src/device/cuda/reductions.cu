@@ -103,13 +103,13 @@ __device__ __forceinline__ void store(T* dst, std::uint64_t pack, Sum (&sum)[n],
   reinterpret_cast<Pack<T, n>*>(dst)[pack] = to;
 }
 
-// Minimum number of resident blocks per SM. For 8-byte types the limit of 1 stops the compiler from
-// saving registers for more blocks, which spills the f64 division on sm_80.
-template <class T>
-constexpr int blocks_at_once = sizeof(T) == 8 ? 1 : 0;
+// Minimum number of resident blocks per SM. The limit of 1 stops the compiler from saving registers
+// for more blocks. Without it, the f64 division spills on sm_80, and the rare types on sm_90.
+template <class T, ReduceOp op>
+constexpr int blocks_at_once = sizeof(T) == 8 || is_rare<T, op> ? 1 : 0;
 
 template <class T, ReduceOp op, int n>
-__global__ void __launch_bounds__(threads, blocks_at_once<T>)
+__global__ void __launch_bounds__(threads, blocks_at_once<T, op>)
     reduce_packs(T* dst, const T* parts, std::uint64_t packs, std::uint64_t part_elements,
                  int nparts, int block, int divisor) {
   using Sum = Wide<T>;
