@@ -20,7 +20,7 @@ class BackendGroup;
 
 // The call of the user that a fallback performs, and the functions that the fallback may use. A
 // fallback uses nothing else of the backend's group.
-class FallbackContext {
+class ATOLL_LOCAL FallbackContext {
  public:
   FallbackContext(BackendGroup& group, const Operation& called,
                   const std::shared_ptr<Work::State>& work, Stream& on);
