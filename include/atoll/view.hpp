@@ -155,10 +155,10 @@ struct ConstView {
     return {static_cast<const std::byte*>(data) + first * size_of(dtype), n, dtype};
   }
   // Returns the address as elements of type T. Throws Error(invalid_argument) that names both types
-  // unless `dtype` is the dtype of T.
+  // unless `dtype` is the dtype of T or the view is empty.
   template <Element T>
   const T* as() const {
-    check_dtype(dtype, dtype_of<T>);
+    if (count > 0) check_dtype(dtype, dtype_of<T>);
     return static_cast<const T*>(data);
   }
 };
@@ -185,7 +185,7 @@ struct View {
   }
   template <Element T>
   T* as() const {
-    check_dtype(dtype, dtype_of<T>);
+    if (count > 0) check_dtype(dtype, dtype_of<T>);
     return static_cast<T*>(data);
   }
 };

@@ -226,7 +226,10 @@ bool BackendGroup::mark(const std::string& by) {
 }
 
 void BackendGroup::stop() {
-  if (watchdog_) watchdog_->fail(*aborted());
+  if (watchdog_) {
+    watchdog_->await_finished();
+    watchdog_->fail(*aborted());
+  }
   plugin_->table.abort(comm_);
 }
 

@@ -60,6 +60,16 @@ void LaunchWatchdog::fail(const Error& error) {
   changed_.notify_one();
 }
 
+void LaunchWatchdog::await_finished() {
+  const Clock::time_point end = Clock::now() + 10 * poll_interval;
+  std::unique_lock lock(mutex_);
+  while (!launches_.empty() && !failure_ && Clock::now() < end) {
+    lock.unlock();
+    std::this_thread::sleep_for(poll_interval);
+    lock.lock();
+  }
+}
+
 void LaunchWatchdog::watch(const std::stop_token& stop) {
   try {
     watch_until(stop);

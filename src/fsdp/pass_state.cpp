@@ -27,8 +27,7 @@ void PassState::check_closed() const {
   throw invalid(
       "Engine::begin: {} is still open, after {} of {} uses of units: an engine runs one pass at a "
       "time, so end that Pass first; to run forwards ahead, as pipelines do, use evaluation "
-      "passes, "
-      "and repeat forward in the training pass",
+      "passes, and repeat forward in the training pass",
       open, position_, length());
 }
 
@@ -69,6 +68,7 @@ void PassState::begin(const PassOptions& options, Stream& compute) {
   compute.wait(ended_);  // waits for the last pass, which may have used another stream
   position_ = ended_uses_ = 0;
   open_scopes_.assign(plan_.unshards.size(), 0);
+  live_scopes_ = 0;
   begun_.assign(plan_.sequence.size(), Stamp());
   ranges_.assign(plan_.sequence.size(), 0);
   reducing_.begin_pass(options);
@@ -137,6 +137,7 @@ std::size_t PassState::begin_scope(Unit& unit, std::string_view scope) {
   guards_.open(*compute_, position);
   ranges_[position] = compute_->backend().begin_range({scope, unit.name()});
   ++open_scopes_[plan_.unshard_of[position]];
+  ++live_scopes_;
   if (setup_.options.synchronous) synchronize_scope();
   return position;
 }
@@ -159,6 +160,7 @@ bool PassState::checks_gradients(const UnitState& unit, std::size_t position) co
 }
 
 void PassState::leave(const Unit& unit, std::size_t position) noexcept {
+  --live_scopes_;
   compute_->backend().end_range(ranges_[position]);
   const auto fail = [&](const char* what) {
     setup_.world.fail(fmt::format("at the end of a scope of unit {}: {}", unit.name(), what));
@@ -203,7 +205,7 @@ void PassState::end_use(std::size_t position) {
 void PassState::end() noexcept {
   active_ = false;
   const auto open = std::ranges::find_if(open_scopes_, [](int scopes) { return scopes > 0; });
-  if (open != open_scopes_.end() && !abandoned_) {
+  if (live_scopes_ > 0 && open != open_scopes_.end() && !abandoned_) {
     // A scope that outlives its pass cannot mark the end of its work on the stream.
     abandoned_ = true;
     const Unshard& unshard = plan_.unshards[static_cast<std::size_t>(open - open_scopes_.begin())];

@@ -80,7 +80,8 @@ class PassState {
   Stream* compute_ = nullptr;
   std::size_t position_ = 0;           // position in the pass of the next scope
   std::size_t ended_uses_ = 0;         // number of unsharded periods (unshards) that have ended
-  std::vector<int> open_scopes_;       // number of open scopes for each unshard
+  std::vector<int> open_scopes_;       // number of scopes for each unshard that are not complete
+  int live_scopes_ = 0;                // number of scopes of the pass that have not been destroyed
   std::vector<Stamp> begun_;           // time at which each scope of the pass began, for traces
   std::vector<std::uint64_t> ranges_;  // profiler range of each open scope of the pass
   Event ended_;                        // event that happens when compute has finished the last pass

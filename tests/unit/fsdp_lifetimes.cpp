@@ -71,6 +71,7 @@ void check_every_edge(atoll::MeshShape shape, const ToyRun& run, bool slow = fal
     CAPTURE(clean.waits.streams[n]);
     const std::string finding =
         run_deaf(shape, run, {.deaf_to = static_cast<int>(n), .slow = slow}).finding;
+    CAPTURE(finding);
     CHECK(finding.starts_with("ATOLL_CHECK=lifetimes: "));
     if (finding.find(", unordered: ") != std::string::npos) ++found[clean.waits.streams[n]];
   }
