@@ -67,7 +67,7 @@ ATOLL_API BucketPlan plan_buckets(std::span<const std::uint64_t> counts, DType d
 // bandwidth. Larger buckets start later, and nothing overlaps with the last bucket of a backward.
 // Returns default_bucket_bytes for an axis of one rank or with unknown rate. The result is the same
 // on all ranks.
-std::uint64_t bucket_bytes(const Axis& axis, double latency_share = 0.05);
+ATOLL_API std::uint64_t bucket_bytes(const Axis& axis, double latency_share = 0.05);
 inline constexpr std::uint64_t least_bucket_bytes = std::uint64_t{1} << 20;
 inline constexpr std::uint64_t most_bucket_bytes = std::uint64_t{128} << 20;
 inline constexpr std::uint64_t default_bucket_bytes = std::uint64_t{32} << 20;
