@@ -18,7 +18,9 @@ struct ATOLL_API Config {
   int rank = -1;
   int size = -1;
   int local_rank = -1;
-  std::string addr;   // "host:port" at which rank 0 serves the rendezvous store
+  // "host:port" at which rank 0 serves the rendezvous store. On rank 0, port 0 means any free port,
+  // which rank 0 logs.
+  std::string addr;
   std::string token;  // secret shared by all ranks of the job
   int port = 0;       // port of the store under torchrun; 0 means MASTER_PORT + 1
   // Comma-separated network interfaces of this rank; each is one rail, and all carry the data of

@@ -11,7 +11,7 @@
 namespace atoll_v1::atoll {
 
 struct Settings {
-  // What the options say; a member without a value leaves the setting to the Config.
+  // Values of the options. For a member without a value, the setting of the Config applies.
   std::optional<std::chrono::milliseconds> own_timeout;
   std::optional<int> own_deterministic;
   std::optional<std::string> own_algorithm;

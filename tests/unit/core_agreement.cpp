@@ -12,7 +12,7 @@ using atoll::Declaration;
 
 namespace {
 
-// Returns what each of three ranks reports when rank `odd` declares `other` and the rest `usual`.
+// Returns the result of each of three ranks when rank `odd` declares `other` and the rest `usual`.
 std::vector<std::string> reports(int odd, const std::vector<Declaration>& usual,
                                  const std::vector<Declaration>& other) {
   return atoll_test::on_threads(3, [&](atoll::World& world) {

@@ -31,7 +31,7 @@ struct Run {
   muon::Options muon{};
   int first = 0, last = 3;  // steps; a run that begins later loads the checkpoint
   float rate = 0.02f;
-  fs::path folder{};  // of the checkpoint; empty: none
+  fs::path folder{};  // folder of the checkpoint; empty: no checkpoint
   float broken = 0;   // added to the gradient of the head in the second step
 };
 

@@ -39,7 +39,7 @@ bool kernel_copies() {
   return ::process_vm_readv(::getpid(), &here, 1, &there, 1, 0) == 1;
 }
 
-// The text for memory of malloc where settings do not forbid copies between processes.
+// The expected text for memory of malloc if the settings allow copies between processes.
 const char* slow_text() { return kernel_copies() ? copied_once : staged; }
 
 const atoll_backend& backend() {
@@ -49,7 +49,7 @@ const atoll_backend& backend() {
 
 void expect_ok(const Result& result) { CHECK_MESSAGE(result.status == ATOLL_OK, result.text); }
 
-// What the ranks of a group have as memory.
+// The kinds of memory that the ranks of a group use.
 enum class Kind {
   window,         // memory of mem_alloc(), registered
   plain,          // memory of malloc
