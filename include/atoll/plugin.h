@@ -187,7 +187,7 @@ typedef struct atoll_group {
    * waits for other ranks. Core then opens the group again with 0 in this field and builds the sums
    * of floating types itself. */
   int32_t deterministic;
-  int32_t host_ranks; /* number of ranks of the whole job on the caller's host; 0: unknown */
+  int32_t host_ranks;     /* number of ranks of the whole job on the caller's host; 0: unknown */
   int32_t process_memory; /* ATOLL_PROCESS_MEMORY_...; may differ between ranks */
 } atoll_group;
 

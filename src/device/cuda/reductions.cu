@@ -41,9 +41,9 @@ __device__ __forceinline__ T divide(T sum, int divisor) {
 
 // True for reductions that fallbacks seldom need. They have one kernel, without packs, not two.
 template <class T, ReduceOp op>
-constexpr bool is_rare = op == ReduceOp::product || std::is_same_v<T, std::int8_t> ||
-                         std::is_same_v<T, std::uint16_t> || std::is_same_v<T, std::uint32_t> ||
-                         std::is_same_v<T, std::uint64_t>;
+constexpr bool is_rare =
+    op == ReduceOp::product || std::is_same_v<T, std::int8_t> || std::is_same_v<T, std::uint16_t> ||
+    std::is_same_v<T, std::uint32_t> || std::is_same_v<T, std::uint64_t>;
 
 constexpr int tree_levels = 12;  // levels of the reduction tree; enough for 4,095 parts
 
