@@ -173,10 +173,11 @@ struct Sum {
 };
 
 // Collective over the ranks of this host. The reducer of each slice reduces that range of every
-// rank's src, in rank order. Returns true if it has written the result to the same offset of the
-// dst of each rank that how.push selects: if all these dsts are in registered windows, and for
-// `all` also if some dst cannot be reached. Otherwise the result is written to Slice::dst, and
-// sum() returns false. For `all`, every slice must have one reducer.
+// rank's src, in rank order. Returns true if the result is then at the same offset of the dst of
+// each rank that how.push selects. This is so if all these dsts are in registered windows. For
+// `all`, it is also so if other ranks cannot access some dst: the results then go through the
+// staging buffers. Otherwise sum() writes the result to Slice::dst and returns false. For `all`,
+// every slice must have one reducer.
 bool sum(Group& group, const atoll_operation& operation, Extents extents, const Sum& how,
          Exchange* exchange = nullptr);
 

@@ -54,7 +54,7 @@ std::string Settings::lines() const {
   return fmt::format(
       "CommunicatorOptions::timeout\t{}\n"
       "the algorithm (ATOLL_ALGORITHM)\t\"{}\"\n"
-      "the choice of algorithms (ATOLL_TUNING)\thash {:016x}\n"
+      "the content of the tuning file (ATOLL_TUNING)\thash {:016x}\n"
       "the deterministic mode (ATOLL_DETERMINISTIC)\t{}\n",
       own, compact(algorithm), fnv1a(tuning), deterministic);
 }

@@ -64,8 +64,8 @@ std::string first_difference(const Declarations& a, int rank_a, const Declaratio
   const auto said = [](const Declarations& all, Declarations::const_iterator at) {
     return at == all.end() ? std::string("nothing") : at->subject;
   };
-  return fmt::format("what to declare: {} on rank {}, {} on rank {}", said(a, left), rank_a,
-                     said(b, right), rank_b);
+  return fmt::format("the next value to compare: {} on rank {}, {} on rank {}", said(a, left),
+                     rank_a, said(b, right), rank_b);
 }
 
 }  // namespace

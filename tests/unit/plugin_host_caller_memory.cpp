@@ -23,7 +23,7 @@ constexpr const char* copied_once =
     "other processes cannot map this memory, so the kernel copies its data between processes; "
     "memory from allocate() or a shared mapping of a file is faster";
 constexpr const char* staged =
-    "other processes cannot map this memory, and the kernel or the settings forbid to copy between "
+    "other processes cannot map this memory, and the kernel or the settings forbid copies between "
     "processes, so its data goes through staging buffers; memory from allocate() or a shared "
     "mapping of a file is faster";
 
@@ -137,7 +137,7 @@ std::vector<Hashes> results_on(const Layout& layout, Kind kind, std::uint64_t co
   return results;
 }
 
-// A file in memory that a rank maps, as a framework does that shares its tensors.
+// A file in memory that a rank maps, like tensors that a framework shares between processes.
 class SharedMapping {
  public:
   explicit SharedMapping(std::size_t bytes)
