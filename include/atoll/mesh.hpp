@@ -63,10 +63,11 @@ class ATOLL_API Mesh {
   // replicates across them, so that gathers use the fastest links. With `options.inner` above 1 the
   // mesh has a third axis, "tensor", of neighbouring ranks inside one island. If
   // `options.emulated_islands` is 0, Config::islands applies. All ranks must pass equal options.
-  // Collective.
+  // Collective. Throws the errors of plan_mesh().
   static Mesh plan(const Topology& topology, World& world, MeshPlanOptions options = {});
   // Makes the mesh of an existing plan: replicate x shard, and with an inner axis replicate x shard
-  // x tensor. Throws Error(invalid_argument) unless the plan's order holds every rank once.
+  // x tensor. Throws Error(invalid_argument) unless the sizes multiply to the size of the World and
+  // the plan's order holds every rank once.
   static Mesh from_plan(World& world, MeshPlan plan);
   // Makes a mesh of the given shape with the ranks in row-major order, so neighbouring ranks are in
   // the same shard group. Throws Error(invalid_argument) unless replicate * shard is the size of

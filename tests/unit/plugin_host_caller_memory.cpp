@@ -28,8 +28,8 @@ constexpr const char* staged =
     "mapping of a file is faster";
 
 const std::vector<Layout> layouts = {{0, 0}, {0, 0, 0}, {0, 0, 0, 0, 0}, {0, 0, 1, 1}};
-// Elements per rank. With the last count every step moves enough to be copied between processes, in
-// several pieces, of which the last is not a whole cache line.
+// Elements per rank. With the last count every step moves enough data for copies between processes.
+// The data forms several pieces, and the last piece ends within a cache line.
 const std::vector<std::uint64_t> counts = {1000, 30'001, 70'001};
 
 // Returns true if the kernel copies process memory at all; containers may forbid it.

@@ -52,7 +52,7 @@ bool kernel_copies() {
   return false;
 }
 
-// Returns the number of a process that has ended.
+// Returns the id of a process that has ended.
 pid_t ended_process() {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(0);

@@ -174,7 +174,7 @@ void enqueue_gradients(fsdp::Engine& engine, Network& net, atoll::Stream& comput
   }
 }
 
-// The two optimizers, of which one exists.
+// Holds one of the two optimizers.
 struct Optimizer {
   std::unique_ptr<Lion> lion;
   std::unique_ptr<muon::Muon> muon;

@@ -96,7 +96,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
 
 namespace emulated {
 
-// The part of a launch between <<< and >>>.
+// The arguments of a launch between <<< and >>>.
 struct Configuration {
   dim3 grid, block;
   std::size_t shared_bytes = 0;
