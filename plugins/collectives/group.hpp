@@ -81,8 +81,8 @@ struct Group {
   // Returns scratch memory for the pieces of a reduction, which the next call makes invalid.
   std::span<std::byte> pieces(std::size_t bytes) { return pieces_.get(bytes); }
 
-  // Returns where other ranks of this host find [data, data + bytes), of which the current step
-  // moves `moved` bytes.
+  // Returns the place at which other ranks of this host find [data, data + bytes). `moved` is the
+  // number of these bytes that the current step moves.
   WindowOffset locate(const void* data, std::size_t bytes, std::size_t moved) const noexcept {
     const WindowOffset place = windows.find(data, bytes);
     if (place.is_mapped() || !sync.process_memory() || moved < process_memory_from) return place;
