@@ -3,9 +3,9 @@
 //
 // Every pair of ranks exchanges its two blocks, all pairs at the same time. Ranks of one host also
 // exchange messages: a rank does not know the counts of other ranks, so it cannot find its block in
-// their src. A signature with the number of elements precedes each block, so a sender and a receiver
-// with different counts report a mismatch. Each rank sends and receives exactly its data, which is
-// the minimum.
+// their src. A signature with the number of elements precedes each block, so a sender and a
+// receiver with different counts report a mismatch. Each rank sends and receives exactly its data,
+// which is the minimum.
 #include "collectives/collectives.hpp"
 
 namespace atoll_collectives {
