@@ -31,8 +31,8 @@ namespace atoll_v1::atoll::fsdp {
 // that name is replaced. All ranks must see the same file system. Error(io) names the file.
 ATOLL_API void save(const std::filesystem::path& folder, Engine& engine, const Optimizer& optimizer,
                     const std::map<std::string, std::string>& extra = {});
-// For callers that bring their own optimizer. Numbers that the optimizer needs besides its states,
-// such as a count of steps, belong in `extra`.
+// For callers with an optimizer of their own. Numbers that it needs besides the states of
+// Engine::add_state(), such as a count of steps, belong in `extra`.
 ATOLL_API void save(const std::filesystem::path& folder, Engine& engine,
                     const std::map<std::string, std::string>& extra = {});
 

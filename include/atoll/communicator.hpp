@@ -90,9 +90,9 @@ struct CommunicatorOptions {
   // the new communicator without another bootstrap; the new communicator makes its own connections.
   // `backend` and `device` are taken from the parent.
   const Communicator* parent = nullptr;
-  // Settings of this communicator. All ranks must pass the same: open() compares them and throws
-  // Error(mismatch), which names the setting and two ranks, on every rank. A setting without a
-  // value is that of the parent; without a parent it is that of the World's Config.
+  // Settings of this communicator. All ranks must pass the same settings: open() compares them, and
+  // if they differ, every rank throws Error(mismatch), which names the setting and two ranks. A
+  // setting without a value is taken from the parent, or without a parent from the World's Config.
   std::optional<std::chrono::milliseconds> timeout{};  // time limit of one collective
   std::optional<int> deterministic{};                  // 0 or 1, as in Config::deterministic
   std::optional<std::string> algorithm{};              // as in Config::algorithm
@@ -100,8 +100,8 @@ struct CommunicatorOptions {
 
 // Calls: every collective is enqueued on the stream given to it and returns at once. All ranks of
 // the axis must call the same operations of a communicator in the same order, with the same counts,
-// dtypes and ops. Only one thread at a time may call a communicator: a second thread gets
-// Error(invalid_argument), because the order could differ between ranks. Operations of one
+// dtypes and ops. Only one thread at a time may call a communicator; the call of a second thread
+// throws Error(invalid_argument), because the order could differ between ranks. Operations of one
 // communicator run in the order of the calls, even on different streams. A count of 0 is allowed.
 // If an in-place form is documented, each rank may choose to use it.
 //
@@ -112,8 +112,8 @@ struct CommunicatorOptions {
 // order, at least for the first operation of each, because NCCL connects ranks at the first
 // operation and waits for the other ranks.
 //
-// Types: operations that only move data take every dtype, and reductions all but f8e4m3 and f8e5m2,
-// for which they throw Error(unsupported). Sums and products of integers wrap around.
+// Types: operations that only move data accept every dtype. Reductions of f8e4m3 and f8e5m2 throw
+// Error(unsupported). Sums and products of integers wrap around.
 //
 // Sums: bf16 and f16 accumulate in f32 and are rounded once, or once per level when a backend adds
 // inside each host before it sends. A backend that can order its sums chooses an algorithm by size
@@ -234,12 +234,12 @@ class ATOLL_API Communicator {
   std::optional<Communicator> split(std::optional<int> color, int key = 0,
                                     std::string name = {}) const;
 
-  // Ends this communicator on all its ranks, and nothing else: the World does not fail, and other
-  // communicators go on. Operations in flight fail with Error(aborted), which names this rank and
-  // `reason`, and later calls throw it. The data of these operations is undefined, and their
-  // streams fail, so operations of other communicators that follow on these streams fail the World.
-  // Returns when the other ranks know, or after 2 s if a rank does not answer. Any thread may call
-  // it; only the first call counts. The communicator must still be destroyed.
+  // Ends this communicator on all its ranks. The World does not fail, and other communicators can
+  // still be used. Operations in flight fail with Error(aborted), which names this rank and
+  // `reason`; later calls throw this error. The data of failed operations is undefined, and their
+  // streams fail: an operation of another communicator that follows on such a stream fails the
+  // World. Returns when the other ranks know about the abort, or after 2 s if a rank does not
+  // answer. Any thread may call it; only the first call counts. Destroy the communicator as usual.
   void abort(std::string_view reason);
 
   struct ATOLL_LOCAL Impl;  // this struct is defined in src/comm/communicator_impl.hpp
@@ -262,8 +262,7 @@ class ATOLL_API Communicator {
 // A rank may destroy its Buffer as soon as no rank uses the memory, independently of the other
 // ranks. Host memory is freed after each communicator has been called once more or is destroyed;
 // GPU memory is freed when all communicators are destroyed. A Buffer may outlive the communicators.
-// Collectives accept other memory too, but are slower with it; register_memory() may make up for
-// that.
+// Collectives accept other memory too, but are slower with it; see register_memory().
 ATOLL_API Buffer allocate(const Device& device, std::size_t bytes,
                           std::span<const std::reference_wrapper<Communicator>> communicators);
 inline Buffer allocate(const Device& device, std::size_t bytes,
@@ -271,7 +270,7 @@ inline Buffer allocate(const Device& device, std::size_t bytes,
   return allocate(device, bytes, std::span(communicators.begin(), communicators.size()));
 }
 
-// A registration of memory that the caller allocated. Move-only; destroying it ends it.
+// A registration of memory that the caller allocated. Move-only. The destructor calls deregister().
 class ATOLL_API Registration {
  public:
   Registration();  // registers nothing
@@ -300,18 +299,19 @@ class ATOLL_API Registration {
 
 // Registers [memory, memory + bytes), which the caller allocated with malloc, cudaMalloc, mmap or a
 // framework, with `communicators`. Collective over each of them, in the same order and with the
-// same size on all ranks. Operations accept the memory without a registration too. What a
-// registration brings depends on the backend, and the READMEs of the backends list the costs:
+// same size on all ranks. Operations accept the memory without a registration too. The effect
+// depends on the backend; the READMEs of the backends list the costs:
 //   host: memory of a shared mapping with a file (a memfd, a file in /dev/shm) becomes as fast as
 //     memory from allocate(). The pages of malloc belong to one process, so a registration leaves
 //     their cost as it is.
 //   nccl: NCCL registers the memory with its networks and, where it can, with other GPUs. Then
 //     either all ranks must pass registered memory in a call, at the same offset, or none.
-//   mpi: nothing.
+//   mpi: a registration has no effect.
 // The result tells whether the memory is fast, which may differ between ranks. The memory must not
-// be freed, and its file must not shrink, before the registration has ended. Throws
-// Error(invalid_argument) for null, 0 bytes, no communicator, or an overlap with memory that is
-// registered already, and Error(mismatch) if ranks register different sizes.
+// be freed, and its file must not shrink, before the registration has ended. Blocks until earlier
+// operations of the communicators are complete. Throws Error(invalid_argument) for null, 0 bytes,
+// or no communicator. On host, it also throws Error(invalid_argument) for an overlap with
+// registered memory, and Error(mismatch) if ranks of a host register different sizes.
 [[nodiscard]] ATOLL_API Registration
 register_memory(void* memory, std::size_t bytes,
                 std::span<const std::reference_wrapper<Communicator>> communicators);

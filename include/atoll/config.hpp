@@ -18,7 +18,9 @@ struct ATOLL_API Config {
   int rank = -1;
   int size = -1;
   int local_rank = -1;
-  std::string addr;   // "host:port" at which rank 0 serves the rendezvous store
+  // "host:port" at which rank 0 serves the rendezvous store. On rank 0, port 0 means any free port,
+  // which rank 0 logs.
+  std::string addr;
   std::string token;  // secret shared by all ranks of the job
   int port = 0;       // port of the store under torchrun; 0 means MASTER_PORT + 1
   // Comma-separated network interfaces of this rank; each is one rail, and all carry the data of
@@ -36,9 +38,10 @@ struct ATOLL_API Config {
   std::string plugin_path;  // colon-separated directories, searched before the installed backends
   std::string algorithm;    // such as "all_reduce:ring"; "" lets the backend choose algorithms
   std::string tuning;       // file with measured algorithm choices; `algorithm` overrides it
-  // "off" copies data between the ranks of a host through shared memory only; "" also copies
-  // between their processes, where the kernel allows it; "permit" asks the kernel to allow it, to
-  // every process of this user (plugins/host/README.md).
+  // Whether the ranks of a host copy data directly from the memory of each other's process
+  // (plugins/host/README.md). "": if the kernel allows it. "off": never; data moves through shared
+  // memory only. "permit": as "", and each rank first asks the kernel to let every process of this
+  // user read its memory.
   std::string process_memory;
   // 1 adds floating-point numbers in one order for every backend, algorithm and element count. The
   // order depends on the mesh only (communicator.hpp).

@@ -1,8 +1,9 @@
-// atoll beside CUDA code of the caller: streams, events and kernels of both in one order.
+// Orders work of atoll and CUDA code of the caller: both can use the same streams and events.
 //
-// No CUDA header is needed: a cudaStream_t is a pointer to CUstream_st, and a cudaEvent_t a pointer
-// to CUevent_st. Every function throws Error(unsupported) for a stream, event or device that is not
-// on a GPU. Threads and errors are those of Stream (device.hpp).
+// This header needs no CUDA header: a cudaStream_t is a pointer to CUstream_st, and a cudaEvent_t
+// is a pointer to CUevent_st. Every function throws Error(unsupported) for a stream, event or
+// device that is not on a GPU, and Error(backend) if a CUDA call fails. Which thread may call, and
+// when failures are reported, is as for Stream (device.hpp).
 //
 //   atoll::Stream compute = atoll::cuda::wrap_stream(engine.device(), my_stream);
 //   auto pass = engine.begin({}, compute);
@@ -22,7 +23,8 @@ namespace atoll_v1::atoll::cuda {
 // Makes a Stream of a CUDA stream that the caller has created on the GPU of `device`, for example
 // the current stream of a framework; null means the legacy default stream. The caller owns the CUDA
 // stream, keeps it alive as long as the result, and may also enqueue work directly: all work runs
-// in the order of the calls. The destructor of the result waits for the work enqueued so far.
+// in the order of the calls. `name` is shown in messages and traces. The destructor of the result
+// blocks until the work enqueued so far is done.
 ATOLL_API Stream wrap_stream(const Device& device, CUstream_st* stream,
                              std::string name = "stream");
 
@@ -36,7 +38,8 @@ ATOLL_API CUstream_st* native(const Stream& stream);
 // runtime, whose errors atoll's copy does not see. Exceptions pass through.
 ATOLL_API void launch(Stream& stream, const std::function<void(CUstream_st*)>& work);
 
-// Records the caller's event at this point of `stream`: it happens when earlier work is done.
+// Records the caller's event at this point of `stream`: it happens when all work enqueued before it
+// is done.
 ATOLL_API void record(Stream& stream, CUevent_st* event);
 // Makes later work of `stream` wait for the last point at which the caller's event was recorded.
 ATOLL_API void wait(Stream& stream, CUevent_st* event);

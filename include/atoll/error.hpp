@@ -39,12 +39,12 @@ constexpr std::string_view name(ErrorCode code) noexcept {
   return index > 0 && index < names.size() ? names[index] : "unknown error";
 }
 
-// The newest Error of this thread that still exists, as text. A World that is destroyed while an
-// exception unwinds the stack sends this text to the other ranks, because C++ does not let a
-// destructor ask for the exception.
+// The Error that this thread has made last, as text; empty after that Error is destroyed. If a
+// World is destroyed while an exception unwinds the stack, it sends this text to the other ranks,
+// because in C++ a destructor cannot see the exception.
 struct NewestError {
   const void* error = nullptr;
-  std::array<char, 512> text{};
+  std::array<char, 512> text{};  // ends with a null character; a longer message is cut off
 };
 inline thread_local ATOLL_API NewestError newest_error{};
 

@@ -1,4 +1,4 @@
-// Marks what the shared libraries export. All other symbols of libatoll are hidden.
+// Marks the symbols that the shared libraries export. All other symbols are hidden.
 #pragma once
 
 #if defined(__GNUC__)

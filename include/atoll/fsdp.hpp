@@ -15,16 +15,18 @@
 // number of ranks, but not by the number of micro batches.
 //
 // A trainer that computes on the host in its own thread, not in tasks of the compute stream, must
-// call compute.synchronize() after each scope opens and after wait_gradients(), or it reads
-// parameters that have not arrived. Options::synchronous makes these calls.
+// call compute.synchronize() after each scope opens and after wait_gradients(). Otherwise it reads
+// parameters and gradients that have not arrived. Options::synchronous makes these calls.
 //
 // All ranks must pass the same options, units, order and seed. The constructor, freeze(),
-// initialize(), begin() and the constructor of Optimizer compare them and throw Error(mismatch) on
-// every rank, which names the first difference and two ranks. An error of one rank in these calls
-// is the error of all ranks. If the mesh has axes that the engine does not use (Options::axes), the
-// constructor compares the ranks of the whole mesh, and the other calls only the ranks of the
-// engine: units, seed and micro batches may differ along the other axes. Norms for clipping are
-// those of one engine, too.
+// initialize(), begin(), add_state() and the constructor of Optimizer compare these values between
+// ranks. If a value differs, every rank throws Error(mismatch), which names the first difference
+// and two ranks. If one of these calls fails on one rank, all ranks throw that error.
+//
+// If the mesh has axes that the engine does not use (Options::axes), the constructor compares all
+// ranks of the mesh, and the other calls compare only the ranks of one engine: units, seed and
+// micro batches may differ along the other axes. Each engine clips by the norm of its own
+// gradients.
 //
 // Threads and order: one thread calls the engine, and all ranks make the same calls in the same
 // order. Compute is enqueued on the stream given to begin(). Calls return without waiting for
@@ -60,8 +62,8 @@ enum class Strategy {
 ATOLL_API std::string_view name(Strategy strategy) noexcept;
 // Returns the strategy with this name; throws Error(invalid_argument) for an unknown name.
 ATOLL_API Strategy strategy_from_name(std::string_view name);
-ATOLL_API std::vector<Strategy>
-every_strategy();  // all strategies, in the order of the enumerators
+// Returns all strategies, in the order of the enumerators.
+ATOLL_API std::vector<Strategy> every_strategy();
 
 // How gradients accumulate over the micro batches of a step.
 enum class Accumulation {
@@ -69,15 +71,17 @@ enum class Accumulation {
   shard,      // reduces each micro batch over the shard axis, then their sum across replicas
   local,      // keeps unsharded f32 gradients (4 P bytes); reduces only in the last micro batch
 };
-ATOLL_API std::string_view name(
-    Accumulation accumulation) noexcept;  // returns "auto", "shard" or "local"
+// Returns "auto", "shard" or "local".
+ATOLL_API std::string_view name(Accumulation accumulation) noexcept;
+// Returns the value with this name; throws Error(invalid_argument) for an unknown name.
 ATOLL_API Accumulation accumulation_from_name(std::string_view name);
 
-// What the gradient of a step is, before an optimizer reads it.
+// How the gradients of all ranks and micro batches form the gradient that an optimizer reads.
 enum class GradientScale {
-  sum,      // sum over all ranks and micro batches
-  average,  // this sum divided by replicas x shards; for a mean over micro batches, compute divides
-            // the loss by their number
+  sum,  // the sum over all ranks and micro batches
+  // This sum divided by the number of ranks (replicas x shards). For a mean over micro batches as
+  // well, divide the loss by the number of micro batches.
+  average,
 };
 
 struct Precision {
@@ -123,7 +127,8 @@ struct Options {
   // For trainers that compute on the host in their own thread. When true, Pass::forward(),
   // Pass::backward() and Engine::wait_gradients() block until the compute stream has reached them,
   // so the caller may read parameters and write gradients directly until the scope ends. Gathers
-  // and reductions of other units still run beside the caller's compute. Only on the host device.
+  // and reductions of other units still run beside the caller's compute. On devices other than the
+  // host, the constructor throws Error(invalid_argument).
   bool synchronous = false;
 };
 
@@ -220,10 +225,10 @@ class Engine;
 // Views may be used by work that is enqueued on the compute stream while the scope is open, and by
 // the host after a later synchronize() of that stream. With ATOLL_CHECK=lifetimes on the host
 // device, any other use of a view ends the process by SIGSEGV, with a message that names unit,
-// parameter and remedy; peers get the message as well. An early use that comes when the stream has
-// already reached the scope, and a late use that comes when it has not yet left the scope, read the
-// right data and are not found. Memory that a backend keeps private is not guarded; a warning says
-// so.
+// parameter and remedy; the other ranks get the message as well. The checker does not find a use
+// before synchronize() if the stream happens to have reached the scope, nor a use after the scope
+// if the stream has not left it yet: such uses read the right data. The checker cannot guard memory
+// that is private to a backend; it logs a warning instead.
 class ATOLL_API ForwardScope {
  public:
   ForwardScope(ForwardScope&&) noexcept;
@@ -276,9 +281,9 @@ struct PassOptions {
 // freeze(). A pass that skips a unit opens and closes the scopes of this unit and writes zeros to
 // its gradients.
 //
-// An engine runs one pass at a time, because the buffers hold the units of one pass. So several
-// forwards cannot be in flight: a pipeline runs the forwards ahead as evaluation passes
-// (PassOptions::Kind::eval) that keep only the outputs, and its training passes repeat forward,
+// An engine runs one pass at a time, because its buffers hold the units of one pass. So several
+// forwards cannot be in flight. A pipeline can run the early forwards as evaluation passes
+// (PassOptions::Kind::eval), keep only their outputs, and repeat each forward in its training pass,
 // as with activation checkpointing.
 class ATOLL_API Pass {
  public:
@@ -334,30 +339,32 @@ class ATOLL_API Engine {
   // views are valid as long as the engine, so a caller may keep them.
   std::vector<Segment> segments() const;
 
-  // Begins a pass. Throws Error(invalid_argument) before freeze(), and while another pass is open,
-  // which the message names. The stream must belong to device(). Stream and engine must outlive the
-  // pass.
+  // Begins a pass. Throws Error(invalid_argument) before freeze(), and while another pass is open;
+  // the message then names that pass. The stream must belong to device(). Stream and engine must
+  // outlive the pass.
   //
-  // All ranks must pass the same PassOptions::of. In the first step, and in a step with another
-  // number than the step before, the call blocks until all ranks have compared the number, and
-  // throws Error(mismatch) on every rank if it differs.
+  // All ranks must pass the same number of micro batches, PassOptions::of, to training passes. If
+  // the number is not that of the previous step, or in the first step, the call blocks until all
+  // ranks have compared it. If it differs, every rank throws Error(mismatch).
   [[nodiscard]] Pass begin(const PassOptions& options, Stream& compute);
-  // Makes the stream `compute` wait until every gradient shard is final; with Options::synchronous,
-  // blocks until they are.
+  // Makes the stream `compute` wait until every gradient shard is final. With Options::synchronous,
+  // blocks until then. Throws Error(invalid_argument) before freeze().
   void wait_gradients(Stream& compute);
-  // For callers that bring their own optimizer: a step calls wait_gradients(), enqueues work that
-  // reads Segment::gradient and writes Segment::values, and calls this function. Call it after the
-  // last micro batch, when the work that updates the master shards has been enqueued on `compute`.
-  // Enqueues on `compute` the copies from masters to the compute dtype; the next gathers wait for
-  // these copies.
+  // For callers with an optimizer of their own. After the last micro batch, a step calls
+  // wait_gradients(), enqueues on `compute` the work that reads Segment::gradient and writes
+  // Segment::values, and then calls this function. It enqueues on `compute` the copies from masters
+  // to the compute dtype; the next gathers wait for these copies. Throws Error(invalid_argument)
+  // before freeze().
   void parameters_changed(Stream& compute);
-  // Adds a state of an own optimizer, such as "momentum": one f32 for each element of every
-  // Segment::gradient, zero at first. save() and load() of checkpoint.hpp include it, on any number
-  // of shards. `name` may contain letters, digits, '_', '-' and '.'. Collective. Blocks. Throws
-  // Error(invalid_argument) before freeze(), and for a name that is not allowed or already in use.
+  // Adds a state, such as "momentum", for an optimizer of the caller: memory of the engine with one
+  // f32 for each element of every Segment::gradient, zero at first. save() and load() of
+  // checkpoint.hpp include it, on any number of shards. `name` may contain letters, digits, '_',
+  // '-' and '.'. Collective. Blocks. Throws Error(invalid_argument) before freeze(), and for a name
+  // that is not allowed or already in use.
   void add_state(std::string_view name);
   // Returns the elements of a state that belong to a segment of this engine, in f32; empty for a
-  // frozen parameter. Throws Error(not_found) for a name that add_state() has not added.
+  // frozen parameter. The view is valid as long as the engine. Throws Error(not_found) for a name
+  // that add_state() has not added.
   View state(const Segment& segment, std::string_view name) const;
 
   Unit& unit(std::string_view name);  // throws Error(not_found) for an unknown unit

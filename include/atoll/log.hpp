@@ -29,9 +29,9 @@ ATOLL_API bool enabled(Level level) noexcept;
 // Writes a message if its level is enabled.
 ATOLL_API void write(Level level, std::string_view message);
 
-// Receives the messages that would go to stderr, with their level. The text begins with the rank in
-// the World that this process joined last, "rank 3: ", or with "rank -: " before the first World.
-// It has no time, level or end of line, and is valid only during the call.
+// Receives each message that would go to stderr, with its level. The text begins with the rank in
+// the World that this process joined last ("rank 3: "), or with "rank -: " before the first World.
+// It contains no time, level or line break at its end, and is valid only during the call.
 using Sink = std::function<void(Level level, std::string_view text)>;
 
 // Passes all later messages of enabled levels to `sink`; a null sink restores stderr. Waits for

@@ -1,5 +1,5 @@
-// Dynamic loss scaling for training in f16, whose smallest gradients would be rounded to zero. The
-// loss is multiplied by scale(), and the optimizer divides the gradients by it:
+// Dynamic loss scaling for training in f16, in which small gradients would be rounded to zero. The
+// program multiplies the loss by scale(), and the optimizer divides the gradients by it:
 //
 //   fsdp::LossScale scaling;
 //   ...  // each step: forward, and backward of the loss times scaling.scale()
@@ -21,9 +21,9 @@ namespace atoll_v1::atoll::fsdp {
 
 struct LossScaleOptions {
   float initial = 65536;  // scale of the first step
-  float growth = 2;       // factor of the scale after `interval` steps in a row without an overflow
-  float backoff = 0.5f;   // factor of the scale after an overflow
-  int interval = 2000;
+  float growth = 2;       // multiplies the scale after `interval` steps without an overflow
+  float backoff = 0.5f;   // multiplies the scale after an overflow
+  int interval = 2000;    // number of steps in a row
 };
 
 class ATOLL_API LossScale {
@@ -34,9 +34,10 @@ class ATOLL_API LossScale {
   float scale() const noexcept { return scale_; }
   // Call it once after each step. The scale stays finite and at least 2^-126.
   void update(StepResult result) noexcept;
-  // The state as text, for the `extra` of save() in checkpoint.hpp; restore() reads it. Throws
-  // Error(bad_data), which quotes the text, for text that to_string() has not returned.
+  // Returns the state as text, for the `extra` of save() in checkpoint.hpp.
   std::string to_string() const;
+  // Restores a state from the text of to_string(). Throws Error(bad_data), which quotes the text,
+  // for any other text.
   void restore(std::string_view text);
 
  private:

@@ -25,7 +25,7 @@ struct Axis {
   // Number of neighbouring ranks in a block. Under Config::deterministic the ranks of a block are
   // summed first. Divides the size of the axis; 0 means that the axis has no blocks.
   int block = 0;
-  std::shared_ptr<const void> hold{};  // forbids moving the World while the axis exists
+  std::shared_ptr<const void> hold{};  // makes moves of the World throw while the axis exists
 
   int size() const noexcept { return static_cast<int>(ranks.size()); }
 };
@@ -63,10 +63,11 @@ class ATOLL_API Mesh {
   // replicates across them, so that gathers use the fastest links. With `options.inner` above 1 the
   // mesh has a third axis, "tensor", of neighbouring ranks inside one island. If
   // `options.emulated_islands` is 0, Config::islands applies. All ranks must pass equal options.
-  // Collective.
+  // Collective. Throws the errors of plan_mesh().
   static Mesh plan(const Topology& topology, World& world, MeshPlanOptions options = {});
   // Makes the mesh of an existing plan: replicate x shard, and with an inner axis replicate x shard
-  // x tensor. Throws Error(invalid_argument) unless the plan's order holds every rank once.
+  // x tensor. Throws Error(invalid_argument) unless the sizes multiply to the size of the World and
+  // the plan's order holds every rank once.
   static Mesh from_plan(World& world, MeshPlan plan);
   // Makes a mesh of the given shape with the ranks in row-major order, so neighbouring ranks are in
   // the same shard group. Throws Error(invalid_argument) unless replicate * shard is the size of
@@ -75,13 +76,13 @@ class ATOLL_API Mesh {
   static Mesh make(World& world, MeshShape shape);
   static Mesh make(World& world, MeshShape shape, const Topology& topology);
   // Makes a mesh of named axes, outermost first, with the ranks in row-major order: the groups of
-  // the last axis are neighbouring ranks. All ranks compare the axes. On every rank, throws
-  // Error(mismatch) if ranks passed different axes, and Error(invalid_argument) if the product of
+  // the last axis are neighbouring ranks. All ranks compare the axes, and all throw the same error:
+  // Error(mismatch) if ranks passed different axes, or Error(invalid_argument) if the product of
   // the sizes is not the size of the World, for a size below 1, and for a name that is empty, used
   // twice or "world". Collective.
   //
-  // With a topology, the axes know their rates. If the mesh has an axis "shard", findings() reports
-  // shard groups, and groups of the axes after it, that span several islands.
+  // With a topology, Axis::rate is known for each axis. If the mesh has an axis "shard", findings()
+  // reports groups of this axis and of the axes after it that span several islands.
   static Mesh make(World& world, std::vector<AxisSpec> axes);
   static Mesh make(World& world, std::vector<AxisSpec> axes, const Topology& topology);
 
@@ -89,7 +90,8 @@ class ATOLL_API Mesh {
   // differ from this rank only in these coordinates. The sub-mesh has the axes in the given order,
   // and its axis "world" holds all its ranks. world() remains the World of all ranks. Communicators
   // and engines run on a sub-mesh as on a mesh, and ranks of other sub-meshes need not take part.
-  // Throws Error(invalid_argument) for an unknown name, a name twice, and no name. Not collective.
+  // Throws Error(invalid_argument) if a name is unknown or occurs twice, and if there is no name.
+  // Not collective.
   Mesh sub(const std::vector<std::string>& names) const;
 
   // Returns the axes, outermost first, without "world".
@@ -109,8 +111,8 @@ class ATOLL_API Mesh {
   std::string to_string() const;
 
  private:
-  struct ATOLL_LOCAL
-      Layout;  // the axes and the order of all ranks, which a mesh and its sub-meshes share
+  // The axes and the order of all ranks, which a mesh and its sub-meshes share.
+  struct ATOLL_LOCAL Layout;
   ATOLL_LOCAL Mesh(World& world, std::shared_ptr<const Layout> layout,
                    const std::vector<std::size_t>& dims);
   ATOLL_LOCAL static Layout layout_of(const World& world, MeshPlan plan);

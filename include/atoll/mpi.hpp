@@ -4,8 +4,8 @@
 //   MPI_Init(&argc, &argv);
 //   auto world = atoll::world_from_mpi(MPI_COMM_WORLD);
 //
-// The World must be destroyed before MPI_Finalize. Afterwards atoll uses its own connections,
-// unless the backend `mpi` is chosen, which uses the same MPI library.
+// Destroy the World before MPI_Finalize. After this call atoll uses its own connections, not MPI,
+// except for communicators on the backend `mpi`.
 #pragma once
 
 #include <mpi.h>
@@ -18,9 +18,9 @@
 
 namespace atoll_v1::atoll {
 
-// Ranks of the World are the ranks of `communicator`. Collective over the communicator. Throws
-// Error(backend) if an MPI call fails and its error handler returns, and the errors of
-// World::from_ranks().
+// Each process has the same rank in the World as in `communicator`. Collective over the
+// communicator. Throws Error(backend) if an MPI call fails and the communicator's error handler
+// returns, and the errors of World::from_ranks().
 inline World world_from_mpi(MPI_Comm communicator, Config config = Config::from_env()) {
   const auto check = [](int status, const char* call) {
     if (status == MPI_SUCCESS) return;

@@ -34,14 +34,15 @@ struct ParamGroup {
   std::optional<float> beta2{};
 };
 
-// Which parameters decay. A ParamGroup with a weight decay overrides the rule for its parameters.
+// The parameters that decay. A ParamGroup with a weight decay overrides this for its parameters.
 enum class Decay {
-  all,
+  all,  // every trainable parameter
   // Only parameters with two or more dimensions decay, so norms and biases do not, as is usual for
   // language models.
   matrices
 };
-ATOLL_API std::string_view name(Decay decay) noexcept;  // returns "all" or "matrices"
+// Returns "all" or "matrices".
+ATOLL_API std::string_view name(Decay decay) noexcept;
 
 struct OptimizerOptions {
   enum class Kind {
@@ -97,15 +98,15 @@ class ATOLL_API Optimizer {
   // Enqueues the step on `compute`: waits for the gradients, computes the norm, and updates units
   // in the order of use, so that the next pass can gather the first units while later units are
   // updated. Collective over the shard axis. Throws Error(invalid_argument) before all micro
-  // batches of the step have ended, because gradients are not yet summed over all ranks, for
-  // gradients that an earlier step has used, when the learning rate differs from that of
-  // update_in_backward(), and for a gradient scale that is not finite and above 0.
+  // batches of the step have ended, because gradients are not yet summed over all ranks; for
+  // gradients that an earlier step has used; when the learning rate differs from that of
+  // update_in_backward(); and for a gradient scale that is not finite and above 0.
   void step(float learning_rate, Stream& compute, StepOptions options = {});
   // Returns the global norm of the gradients of the last step, multiplied by
   // StepOptions::gradient_scale, before clipping. Blocks until the norm is known.
   float grad_norm();
-  // Returns whether the last step changed parameters, equal on all ranks. Blocks until the norm is
-  // known.
+  // Returns whether the last step changed parameters; the result is equal on all ranks. Blocks
+  // until the norm of that step is known.
   StepResult last_step() const;
   // Returns the number of steps that changed parameters. A step with an infinite or NaN norm counts
   // only if skip_nonfinite is false. Blocks until the norm of the last step is known.

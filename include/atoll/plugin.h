@@ -187,7 +187,7 @@ typedef struct atoll_group {
    * waits for other ranks. Core then opens the group again with 0 in this field and builds the sums
    * of floating types itself. */
   int32_t deterministic;
-  int32_t host_ranks; /* number of ranks of the whole job on the caller's host; 0: unknown */
+  int32_t host_ranks;     /* number of ranks of the whole job on the caller's host; 0: unknown */
   int32_t process_memory; /* ATOLL_PROCESS_MEMORY_...; may differ between ranks */
 } atoll_group;
 
@@ -200,8 +200,9 @@ typedef struct atoll_group {
  * no dst to reduce and gather (_v), and no src to scatter.
  *
  * An operation may be in place: in all_gather (_v) and gather (_v), src is then this rank's block
- * of dst; in reduce_scatter (_v) and scatter, dst is this rank's block of src; in all_reduce, reduce
- * and broadcast, src equals dst. The caller guarantees that they do not overlap otherwise. */
+ * of dst; in reduce_scatter (_v) and scatter, dst is this rank's block of src; in all_reduce,
+ * reduce and broadcast, src equals dst. The caller guarantees that they do not overlap otherwise.
+ */
 typedef struct atoll_operation {
   size_t size;
   int32_t kind; /* atoll_collective_kind */
@@ -219,8 +220,8 @@ typedef struct atoll_operation {
                              all_to_all_v */
   double factor; /* multiplies this rank's src before a SUM or AVG of a floating type; may differ
                     between ranks; 1 for all other operations and on GPU memory */
-  const uint64_t* recv_counts; /* all_to_all_v only: one count per rank, and recv_counts[r] equals
-                                  the caller's count in `counts` of rank r */
+  const uint64_t* recv_counts; /* all_to_all_v only: one count per rank; recv_counts[r] is the
+                                  number of elements that rank r sends to this rank */
 } atoll_operation;
 
 typedef struct atoll_comm atoll_comm; /* owned by the backend, opaque to core */
@@ -278,11 +279,11 @@ typedef struct atoll_backend {
    * nothing can be known, the only line is unknown=REASON. The text is valid until this thread's
    * next call. NULL means failure. */
   const char* (*transports)(atoll_comm* comm);
-  /* Registers a range of memory that the caller allocated, outside mem_alloc(). Collective: all
-   * ranks register ranges of the same size in the same order, also with register_memory(). The
-   * backend uses the range until deregister_caller_memory(), after which the caller may free it.
-   * Sets *slow to NULL if operations access the range as fast as memory of mem_alloc(), or else to
-   * a text that says why not, which is valid until this thread's next call. */
+  /* Registers a range of memory that mem_alloc() did not allocate. Collective: all ranks call this
+   * function and register_memory() in the same order and with the same sizes. The backend uses the
+   * range until deregister_caller_memory(); the caller may then free it. Sets *slow to NULL if
+   * operations access the range as fast as memory of mem_alloc(), or else to a text with the
+   * reason, which is valid until this thread's next call. */
   atoll_status (*register_caller_memory)(atoll_comm* comm, void* memory, size_t bytes,
                                          const char** slow);
   /* Ends a registration of register_caller_memory(). Does not wait for other ranks, but all ranks

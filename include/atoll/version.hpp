@@ -29,8 +29,8 @@ namespace atoll_v1::atoll {
 // Returns the version of the library that the program has loaded, which can be a later patch of the
 // version that the program was compiled with.
 ATOLL_API std::string_view version() noexcept;
-// Returns what the library was built with, such as "devices host and cuda (CUDA 13.0), shared
-// library, GNU 12.2.0".
+// Returns the features of this build of the library, such as "devices host and cuda (CUDA 13.0),
+// shared library, GNU 12.2.0".
 ATOLL_API std::string_view build_features() noexcept;
 
 }  // namespace atoll_v1::atoll

@@ -80,9 +80,9 @@ struct float8_e5m2 {
 
 ATOLL_API float to_float(bfloat16 value) noexcept;
 ATOLL_API float to_float(float16 value) noexcept;
-ATOLL_API bfloat16 to_bfloat16(float value) noexcept;  // rounds to nearest even; NaN stays NaN
-ATOLL_API float16
-to_float16(float value) noexcept;  // rounds to nearest even; overflow gives infinity
+// These functions round to nearest even. NaN stays NaN; overflow gives infinity.
+ATOLL_API bfloat16 to_bfloat16(float value) noexcept;
+ATOLL_API float16 to_float16(float value) noexcept;
 
 template <class T>
 struct dtype_of_type {};

@@ -52,10 +52,11 @@ class ATOLL_API World {
   // did not join in time.
   static World from_env(Config config = Config::from_env());
 
-  // Joins a job whose ranks the program knows, without a launcher or variables. `broadcast` is
-  // called once on every rank: rank 0 passes a text of up to 1 KiB, which every rank must return.
-  // The text contains the secret of the job. For MPI programs, atoll/mpi.hpp supplies the three
-  // arguments. Collective. Throws as from_env().
+  // Joins a job whose ranks the program knows, without a launcher or environment variables. If
+  // size > 1, each rank calls `broadcast` once: rank 0 with a text of up to 1 KiB, the others with
+  // an empty text. On every rank `broadcast` must return the text of rank 0, which contains the
+  // secret of the job. For MPI programs, atoll/mpi.hpp supplies the three arguments. Collective.
+  // Throws Error(invalid_argument) unless 0 <= rank < size, and the errors of from_env().
   using Broadcast = std::function<std::string(const std::string& text)>;
   static World from_ranks(int rank, int size, const Broadcast& broadcast,
                           Config config = Config::from_env());

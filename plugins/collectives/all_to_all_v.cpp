@@ -1,11 +1,11 @@
 // all_to_all_v: every rank sends counts[r] elements to rank r and receives recv_counts[r] elements
 // from rank r; the blocks of src and of dst are packed in rank order.
 //
-// Every pair of ranks exchanges its two blocks, all pairs at the same time. Ranks of one host do so
-// too: a rank does not know the counts of other ranks, so it cannot find its block in their src. A
-// signature with the number of elements precedes each block, so a sender and a receiver with
-// different counts report a mismatch. Each rank sends and receives exactly its data, which is the
-// minimum.
+// Every pair of ranks exchanges its two blocks, all pairs at the same time. Ranks of one host also
+// exchange messages: a rank does not know the counts of other ranks, so it cannot find its block in
+// their src. A signature with the number of elements precedes each block, so a sender and a
+// receiver with different counts report a mismatch. Each rank sends and receives exactly its data,
+// which is the minimum.
 #include "collectives/collectives.hpp"
 
 namespace atoll_collectives {

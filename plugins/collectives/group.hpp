@@ -81,8 +81,8 @@ struct Group {
   // Returns scratch memory for the pieces of a reduction, which the next call makes invalid.
   std::span<std::byte> pieces(std::size_t bytes) { return pieces_.get(bytes); }
 
-  // Returns where other ranks of this host find [data, data + bytes), of which the current step
-  // moves `moved` bytes.
+  // Returns the place at which other ranks of this host find [data, data + bytes). `moved` is the
+  // number of these bytes that the current step moves.
   WindowOffset locate(const void* data, std::size_t bytes, std::size_t moved) const noexcept {
     const WindowOffset place = windows.find(data, bytes);
     if (place.is_mapped() || !sync.process_memory() || moved < process_memory_from) return place;
@@ -173,10 +173,11 @@ struct Sum {
 };
 
 // Collective over the ranks of this host. The reducer of each slice reduces that range of every
-// rank's src, in rank order. Returns true if it has written the result to the same offset of the
-// dst of each rank that how.push selects: if all these dsts are in registered windows, and for
-// `all` also if some dst cannot be reached. Otherwise the result is written to Slice::dst, and
-// sum() returns false. For `all`, every slice must have one reducer.
+// rank's src, in rank order. Returns true if the result is then at the same offset of the dst of
+// each rank that how.push selects. This is so if all these dsts are in registered windows. For
+// `all`, it is also so if other ranks cannot access some dst: the results then go through the
+// staging buffers. Otherwise sum() writes the result to Slice::dst and returns false. For `all`,
+// every slice must have one reducer.
 bool sum(Group& group, const atoll_operation& operation, Extents extents, const Sum& how,
          Exchange* exchange = nullptr);
 

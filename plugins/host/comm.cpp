@@ -67,8 +67,8 @@ const char* Comm::register_caller_memory(void* memory, std::size_t bytes) {
   return group_->process_memory.works()
              ? "other processes cannot map this memory, so the kernel copies its data between "
                "processes; memory from allocate() or a shared mapping of a file is faster"
-             : "other processes cannot map this memory, and the kernel or the settings forbid to "
-               "copy between processes, so its data goes through staging buffers; memory from "
+             : "other processes cannot map this memory, and the kernel or the settings forbid "
+               "copies between processes, so its data goes through staging buffers; memory from "
                "allocate() or a shared mapping of a file is faster";
 }
 

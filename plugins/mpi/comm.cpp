@@ -122,8 +122,8 @@ void refuse_options(const atoll_group& group) {
 }  // namespace
 
 // Reports reductions of 16-bit floating point types as unsupported, because MPI does not have these
-// types, and the _v forms that the library builds from messages just as well. The library builds
-// all of them from other operations.
+// types, and all_to_all_v and gather_v, which need only messages. The library builds all of these
+// from other operations.
 std::int32_t Comm::capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
                               std::int32_t memory) {
   if (memory != ATOLL_MEMORY_HOST || !is_known(kind, dtype, op)) return 0;

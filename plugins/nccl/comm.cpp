@@ -112,8 +112,8 @@ std::int32_t Comm::probe(const atoll_group& world) {
 
 // Reports as unsupported, so that the library builds them from other operations: reductions of bf16
 // and f16, because NCCL's rings round a partial result at every rank; of u16, which NCCL lacks;
-// averages of floating types, because NCCL divides before it adds; and the _v forms that would be
-// the same group of messages here.
+// averages of floating types, because NCCL divides before it adds; and all_to_all_v and gather_v,
+// which would be a group of messages here as well.
 std::int32_t Comm::capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
                               std::int32_t memory) {
   if (memory != ATOLL_MEMORY_CUDA || !is_known(kind, dtype, op)) return 0;

@@ -39,7 +39,7 @@ inline std::string describe(const atoll_operation& operation) {
   return text + ")";
 }
 
-// Returns true if this kind, dtype and op exist, and the kind can reduce the dtype if it reduces.
+// Returns true if this kind, dtype and op exist and, for a reduction, the dtype can be reduced.
 // The dtype is ignored for a barrier, and the op for a kind that does not reduce.
 inline bool is_known(std::int32_t kind, std::int32_t dtype, std::int32_t op) noexcept {
   if (!atoll_abi::within(atoll_abi::kinds, kind)) return false;
@@ -75,7 +75,7 @@ inline void check_counts(const atoll_operation& operation, int nranks) {
   if (sum != operation.count) refuse(operation, "the sum of the counts differs from `count`");
 }
 
-// Checks what only all_to_all_v has: sizes of its dst that differ from those of its src.
+// Checks the recv_counts and dst of an all_to_all_v.
 inline void check_received(const atoll_operation& operation, int rank, int nranks) {
   if (operation.recv_counts == nullptr) refuse(operation, "the recv_counts are NULL");
   const std::uint64_t limit = std::numeric_limits<std::int64_t>::max();
@@ -88,7 +88,7 @@ inline void check_received(const atoll_operation& operation, int rank, int nrank
   }
   if (left < most && operation.dst == nullptr) refuse(operation, "dst is NULL");
   if (operation.counts[rank] != operation.recv_counts[rank])
-    refuse(operation, "the rank sends itself another count than it receives from itself");
+    refuse(operation, "the rank's count for itself differs between counts and recv_counts");
 }
 
 // Which buffers a rank must pass to an operation.

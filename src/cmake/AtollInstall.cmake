@@ -71,7 +71,7 @@ Libs: @libs@
     COMPONENT development)
 endfunction()
 
-# Static libraries need those of the system too.
+# Programs that link the static libraries also need these system libraries.
 set(system_libraries "")
 set(cuda_libraries "")
 if(NOT BUILD_SHARED_LIBS)

@@ -1,5 +1,5 @@
-# cpack, run in the build folder, makes atoll_VERSION_ARCH.deb for the Debian release of this machine,
-# and atoll-VERSION-SYSTEM.tar.gz, whose folder can be unpacked anywhere.
+# cpack, run in the build folder, makes atoll_VERSION_ARCH.deb for the Debian release of this
+# machine, and atoll-VERSION-SYSTEM.tar.gz, which can be unpacked anywhere.
 set(CPACK_GENERATOR DEB TGZ)
 set(CPACK_PACKAGE_NAME atoll)
 set(CPACK_PACKAGE_VENDOR atoll)
@@ -13,9 +13,8 @@ set(CPACK_PACKAGE_FILE_NAME
 set(CPACK_STRIP_FILES ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION libs)
-# Users choose an MPI library, and NCCL is no package of Debian, so that backends on them recommend
-# libraries or name none. CPack would make all libraries that a file of the package loads a
-# requirement; AtollShlibdeps.cmake knows the difference.
+# CPack would make the .deb depend on all libraries that its files load. But users choose an MPI
+# library, and Debian has no package of NCCL. So AtollShlibdeps.cmake finds the dependencies.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS OFF)
 set(CPACK_PRE_BUILD_SCRIPTS ${CMAKE_CURRENT_LIST_DIR}/AtollShlibdeps.cmake)
 # Makes the dynamic loader know the libraries as soon as the package is installed.

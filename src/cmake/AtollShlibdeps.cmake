@@ -1,6 +1,6 @@
-# CPack includes this file when the files of a package are in CPACK_TEMPORARY_DIRECTORY. For a .deb it
-# finds the packages that they need, with dpkg-shlibdeps: the mpi backend recommends its packages, and
-# the nccl backend needs none.
+# CPack includes this file when the files of a package are in CPACK_TEMPORARY_DIRECTORY. For a .deb,
+# dpkg-shlibdeps then finds the packages that these files need. The .deb depends on them, except
+# that it only recommends those of the mpi backend and ignores those of the nccl backend.
 if(NOT CPACK_GENERATOR STREQUAL DEB)
   return()
 endif()
@@ -15,8 +15,8 @@ foreach(file IN LISTS libraries)
   endif()
 endforeach()
 list(TRANSFORM required PREPEND -e)
-# dpkg-shlibdeps reads debian/control in the folder where it runs. Libraries of atoll itself belong to
-# no installed package, so information on them is missing.
+# dpkg-shlibdeps reads debian/control in the folder where it runs. --ignore-missing-info is for the
+# libraries of atoll itself, which belong to no installed package.
 set(folder ${CPACK_TEMPORARY_DIRECTORY}-shlibdeps)
 file(WRITE ${folder}/debian/control "Source: atoll\n\nPackage: atoll\nArchitecture: any\n")
 execute_process(

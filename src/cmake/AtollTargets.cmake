@@ -8,9 +8,9 @@ function(atoll_warnings target)
     $<$<AND:$<COMPILE_LANGUAGE:C,CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-restrict>)
 endfunction()
 
-# atoll_library(TARGET) sets what the libraries for users share: the version in file names, and in a
-# shared library the symbols that it exports. The linker script hides what the compiler cannot:
-# instances of templates whose headers ask for default visibility, as those of the C++ library do.
+# atoll_library(TARGET) sets the version in the file names of a library for users and, if it is
+# shared, the symbols that it exports. A linker script hides symbols that the compiler cannot hide,
+# such as instances of templates of the C++ library, whose headers request default visibility.
 # Until version 1.0 minor versions are incompatible, so the SONAME contains the minor version.
 function(atoll_library target)
   set(soversion ${PROJECT_VERSION_MAJOR})
@@ -41,8 +41,9 @@ function(atoll_internal_library target folder)
   endif()
 endfunction()
 
-# atoll_name_unbuilt(TARGET COMPONENT) makes the installation of COMPONENT print a line if TARGET was
-# not built, as after `cmake --build --target`. The installation rules of TARGET are OPTIONAL.
+# atoll_name_unbuilt(TARGET COMPONENT) makes the installation of COMPONENT print a line if TARGET
+# was not built, for example after `cmake --build --target`. The installation rules of TARGET must
+# be OPTIONAL.
 function(atoll_name_unbuilt target component)
   install(CODE "if(NOT EXISTS \"$<TARGET_FILE:${target}>\")
     message(STATUS \"Not installed, because it was not built: $<TARGET_FILE_NAME:${target}>\")

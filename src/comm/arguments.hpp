@@ -46,9 +46,9 @@ class Arguments {
   // rank's count is `part`. Returns the element offset at which this rank's part begins.
   std::uint64_t counts(std::span<const std::uint64_t> counts, std::uint64_t whole,
                        std::uint64_t part) const;
-  // Requires the same of the counts of an all_to_all_v, which sends `sent` from a buffer of
-  // `src_count` elements and receives `received` into one of `dst_count` elements, and that the
-  // rank receives from itself what it sends to itself.
+  // Checks the counts of an all_to_all_v: `sent` and `received` must have one count per rank, their
+  // sums must be `src_count` and `dst_count`, the elements of src and dst, and both must have the
+  // same count for this rank.
   void exchanged(std::span<const std::uint64_t> sent, std::uint64_t src_count,
                  std::span<const std::uint64_t> received, std::uint64_t dst_count) const;
   // Requires that the two views share no byte, except that `one` may begin at `place` inside

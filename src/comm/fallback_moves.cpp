@@ -9,8 +9,9 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// Lets each rank tell every other rank, in an all_to_all of one number, how many elements it will
-// send. Without that, messages of different lengths would overwrite memory or never arrive.
+// Compares the counts of sender and receiver: in an all_to_all of one number per rank, each rank
+// tells every other rank how many elements it will send. If the counts differed, messages would
+// overwrite memory or never arrive.
 void compare_counts(const FallbackContext& call) {
   const std::uint64_t n = call.ranks();
   const View room = call.scratch(2 * n, DType::i64);

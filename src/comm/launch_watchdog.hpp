@@ -57,8 +57,8 @@ class LaunchWatchdog {
   LaunchWatchdog& operator=(const LaunchWatchdog&) = delete;
 
   void add(Launch launch);
-  // Waits for a few polls, in which the watchdog sees operations that are already complete. Without
-  // this call, fail() would fail them and their streams.
+  // Blocks for at most ten polls, in which the watchdog notices operations that are already
+  // complete. Without this call, fail() would fail these operations and their streams.
   void await_finished();
   // Call this when the job has failed or the communicator was aborted, before the backend aborts.
   // Fails the Work and the stream of every operation in flight. Operations that are added later

@@ -1,5 +1,5 @@
 // atoll::allocate: memory that the backends of some communicators use without a copy.
-// atoll::register_memory: memory of the caller that they use as fast as they can.
+// atoll::register_memory: memory of the caller, which the backends map or register if they can.
 #include <fmt/core.h>
 
 #include "atoll/communicator.hpp"

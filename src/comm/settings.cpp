@@ -47,14 +47,14 @@ void Settings::pass_on(CommunicatorOptions& options) const {
   if (!options.algorithm) options.algorithm = own_algorithm;
 }
 
-// Timeouts of the Config may differ between ranks, so only the option is compared.
+// The Config of each rank may have another timeout, so ranks compare only the timeout option.
 std::string Settings::lines() const {
   const std::string own =
       own_timeout ? fmt::format("{} ms", own_timeout->count()) : std::string("not set");
   return fmt::format(
       "CommunicatorOptions::timeout\t{}\n"
       "the algorithm (ATOLL_ALGORITHM)\t\"{}\"\n"
-      "the choice of algorithms (ATOLL_TUNING)\thash {:016x}\n"
+      "the content of the tuning file (ATOLL_TUNING)\thash {:016x}\n"
       "the deterministic mode (ATOLL_DETERMINISTIC)\t{}\n",
       own, compact(algorithm), fnv1a(tuning), deterministic);
 }

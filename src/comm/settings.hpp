@@ -11,7 +11,7 @@
 namespace atoll_v1::atoll {
 
 struct Settings {
-  // What the options say; a member without a value leaves the setting to the Config.
+  // Values of the options. For a member without a value, the setting of the Config applies.
   std::optional<std::chrono::milliseconds> own_timeout;
   std::optional<int> own_deterministic;
   std::optional<std::string> own_algorithm;
@@ -25,7 +25,8 @@ struct Settings {
   // tuning_lines().
   Settings(const CommunicatorOptions& options, const Config& config);
 
-  // Sets each option without a value to that of `options` of the parent.
+  // Called on the settings of a parent: gives each member of `options` without a value the value of
+  // the parent's option.
   void pass_on(CommunicatorOptions& options) const;
   // Returns one line per setting that must be equal on all ranks, as require_equal() expects it.
   std::string lines() const;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t most_text = std::size_t{1} << 20;
 
-// What a rank sends first: its error, or a digest of its declarations.
+// The first message of a rank: its error, or a digest of its declarations.
 struct Opening {
   std::uint32_t code = 0;  // value of ErrorCode; 0 when the rank has no error
   std::string text;        // message of the error, or digest
@@ -64,8 +64,8 @@ std::string first_difference(const Declarations& a, int rank_a, const Declaratio
   const auto said = [](const Declarations& all, Declarations::const_iterator at) {
     return at == all.end() ? std::string("nothing") : at->subject;
   };
-  return fmt::format("what to declare: {} on rank {}, {} on rank {}", said(a, left), rank_a,
-                     said(b, right), rank_b);
+  return fmt::format("the next value to compare: {} on rank {}, {} on rank {}", said(a, left),
+                     rank_a, said(b, right), rank_b);
 }
 
 }  // namespace
@@ -79,7 +79,7 @@ void agree(const RankGroup& group, std::string_view call,
     return all;
   };
   const Opening opening = open(declare_call, mine);
-  // The key must not contain the call, since ranks that make different calls must meet as well.
+  // The key does not contain the call, so that ranks which make different calls also compare.
   const std::string key = group.key("agreement");
   std::vector<Opening> openings;
   for (const std::string& bytes : group.exchange(key, opening.encode()))

@@ -1,4 +1,4 @@
-// Lets ranks compare what they must share, before they act on it.
+// Lets ranks compare values that must be equal on all of them, before they use these values.
 #pragma once
 
 #include <functional>
@@ -10,23 +10,24 @@
 
 namespace atoll_v1::atoll {
 
-// One fact that all ranks must share.
+// A value that must be equal on all ranks, with its name.
 struct Declaration {
-  std::string subject;  // what the fact is about, such as "the shape of parameter w of unit head"
-  std::string value;    // such as "4 x 8"
+  std::string subject;  // name of the value, such as "the shape of parameter w of unit head"
+  std::string value;    // the value as text, such as "4 x 8"
   friend bool operator==(const Declaration&, const Declaration&) = default;
 };
 
-// Calls `declare` on every rank of the group and compares the results. Collective over the group,
-// for which a World stands for all its ranks; blocks.
+// Calls `declare` on every rank of the group and compares the results. A World converts to the
+// group of all its ranks. Collective over the group; blocks.
 //
-// If `declare` throws on a rank, every rank throws the error of the lowest such rank, and the other
-// ranks name it. If the lists differ, every rank throws Error(mismatch) that names `call`, the
-// first subject with different values, and two ranks with their values. All ranks must declare the
-// same subjects in the same order as long as the values are the same, so counts and names come
-// before the facts that depend on them.
+// If `declare` throws on some ranks, every rank throws the error of the lowest of them; the text on
+// the other ranks names that rank. If the lists differ, every rank throws Error(mismatch) that
+// names `call`, the first subject with different values, and two ranks with their values. Lists
+// with the same values so far must continue with the same subject. Therefore a list has counts and
+// names before the values that depend on them.
 //
-// Each rank sends 8 bytes; only after a difference do two ranks send their lists.
+// Each rank sends a short digest of its list. Only if the digests differ, two ranks send their
+// lists.
 void agree(const RankGroup& group, std::string_view call,
            const std::function<std::vector<Declaration>()>& declare);
 

@@ -31,9 +31,9 @@ Endpoint endpoint_from_text(std::string_view text);
 class Rendezvous {
  public:
   virtual ~Rendezvous() = default;
-  virtual void publish(const std::string& text,
-                       net::Clock::time_point deadline) = 0;  // only rank 0 calls this function
-  virtual std::string look_up(net::Clock::time_point deadline) = 0;  // not called on rank 0
+  // Only rank 0 calls publish(), and only the other ranks call look_up().
+  virtual void publish(const std::string& text, net::Clock::time_point deadline) = 0;
+  virtual std::string look_up(net::Clock::time_point deadline) = 0;
 };
 
 struct Job {

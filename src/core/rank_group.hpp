@@ -1,4 +1,4 @@
-// Ranks of a World that compare facts or act together, such as the ranks of an engine.
+// Ranks of a World that exchange values, such as the ranks of an engine.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace atoll_v1::atoll {
 
-// All ranks of a World, or some of them, this rank included.
+// All ranks of a World, or some of them that include this rank.
 class RankGroup {
  public:
   RankGroup(World& world);  // NOLINT(google-explicit-constructor): all ranks

@@ -47,7 +47,7 @@ class Client final : public Store {
     std::string payload;
   };
 
-  // `ranks` are those of an exchange.
+  // `ranks` is the argument of exchange(); other kinds of requests do not send it.
   std::string request(Kind kind, std::string_view key, std::string_view value,
                       std::chrono::milliseconds timeout, std::span<const int> ranks = {});
   std::string call(Kind kind, std::string_view body, std::chrono::milliseconds patience);

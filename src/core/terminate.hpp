@@ -1,4 +1,4 @@
-// Reports why std::terminate ends this process, such as an exception that nobody catches.
+// Reports why std::terminate ends this process, for example because nothing catches an exception.
 #pragma once
 
 #include <functional>
@@ -8,9 +8,10 @@
 
 namespace atoll_v1::atoll {
 
-// While an object of this class exists, std::terminate first calls its callback with the reason, on
-// another thread, and waits for it at most 5 s: the calling thread may hold any lock. Then the
-// handler runs that was installed before. The first object of a process installs the handler.
+// While an object of this class exists, std::terminate first calls its callback with the reason,
+// and waits for the callback for at most 5 s. The callback runs on another thread, because the
+// thread that terminates may hold any lock. Then the earlier terminate handler runs. The first
+// object of a process installs the handler that does this.
 class TerminateNotice {
  public:
   explicit TerminateNotice(std::function<void(std::string_view reason)> callback);

@@ -83,7 +83,8 @@ class StreamBackend {
   virtual void synchronize() = 0;
   virtual std::chrono::nanoseconds exposed_communication() const = 0;
   virtual void* native() noexcept = 0;  // returns the cudaStream_t on a GPU, and null on the host
-  // The functions of atoll/cuda.hpp; streams that are not on a GPU throw Error(unsupported).
+  // These functions implement those of atoll/cuda.hpp. On streams that are not on a GPU they throw
+  // Error(unsupported).
   virtual void launch(const std::function<void(void*)>& work);
   virtual void record_native(void* event);
   virtual void wait_native(void* event);
@@ -124,20 +125,20 @@ struct GuardedPart {
   std::string name;
 };
 
-// What a GuardedMapping allows and tells. The texts complete a sentence that begins with the name
-// of the part that was used at a wrong time.
+// The accesses that a GuardedMapping allows, and its messages about all other accesses. A message
+// is the name of the part of memory, followed by one of the texts `early`, `late` and `written`.
 struct GuardRule {
-  Access access = Access::read;  // what allow() allows; a write includes reads
+  Access access = Access::read;  // the access that allow() permits; a write includes reads
   std::vector<GuardedPart> parts{};
   std::string early{}, late{}, written{};
   // Receives the message before the process ends.
   std::function<void(const std::string&)> on_fault{};
 };
 
-// A second mapping of memory that the CPU reads. An access outside the time from allow() to
-// forbid() prints a message and ends the process by SIGSEGV: with GuardRule::early between begin()
-// and end(), else with GuardRule::late. A write in that time under Access::read tells
-// GuardRule::written.
+// A second mapping of host memory. The mapping may be used from allow() to forbid(). Any other
+// access prints a message and ends the process by SIGSEGV. The message has the text
+// GuardRule::early between begin() and end(), and GuardRule::late at other times. A write from
+// allow() to forbid() under Access::read has the text GuardRule::written.
 class GuardedMapping {
  public:
   virtual ~GuardedMapping() = default;

@@ -1,5 +1,5 @@
-// The functions of atoll/cuda.hpp, which pass on to the implementation of a device. A device
-// without a GPU inherits the functions here that throw.
+// The functions of atoll/cuda.hpp, which call the implementation of a device. Devices without a GPU
+// inherit the default implementations below, which throw.
 #include "atoll/cuda.hpp"
 
 #include <string>

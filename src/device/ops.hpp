@@ -49,9 +49,9 @@ struct NormalFill {
   float mean, deviation;
 };
 
-// How gradient clipping computes its factor: gradient_scale * min(1, max_norm / norm), or
-// gradient_scale if max_norm is 0. The norm is that of the gradients times gradient_scale. If the
-// norm is not finite, the factor is NaN with skip_nonfinite and gradient_scale without.
+// Defines the factor of gradient clipping: gradient_scale * min(1, max_norm / norm), or
+// gradient_scale if max_norm is 0. `norm` is the norm of the gradients times gradient_scale. If it
+// is not finite, the factor is NaN if skip_nonfinite is true, and gradient_scale otherwise.
 struct ClipRule {
   float max_norm = 0;
   bool skip_nonfinite = true;

@@ -16,7 +16,7 @@ namespace atoll_v1::atoll {
 // Any thread may call any function.
 class Notices {
  public:
-  // Must not block or call the store.
+  // A callback must not block or call the store.
   using Callback = std::function<void(const std::string& text)>;
 
   // Calls `callback` for every notice about `subject`, and at once if a notice arrived before. A

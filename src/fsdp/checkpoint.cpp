@@ -235,7 +235,7 @@ void check_layout(const json& index, const json& expected, const fs::path& file)
     mismatch(fmt::format("{}: {} in the checkpoint, {} in the model", what, stored.dump(),
                          wanted.dump()));
   };
-  // Names before counts, since a name shows which unit is additional or absent.
+  // Compares names before counts, because a name shows which unit is additional or absent.
   for (std::size_t u = 0; u < std::min(ours.size(), theirs.size()); ++u) {
     compare(fmt::format("the name of unit {}", u), theirs[u].at("name"), ours[u].at("name"));
     const auto unit = ours[u].at("name").get<std::string>();
@@ -341,7 +341,7 @@ void read_shards(const fs::path& folder, const json& index, Engine& engine,
                                             segment.param->count(), shards.size(), file);
     const auto read = [&](std::string_view what, const View& into) {
       values.assign(into.count, 0.0f);
-      // A parameter that was frozen has neither moments nor states; they begin at zero.
+      // The checkpoint has no moments and states for parameters that were frozen: these begin at 0.
       if (what == "weights" || !stored.bucket.starts_with("frozen ")) {
         read_tensor(shards, tensor_name(stored.unit, stored.bucket, what), stored.elements,
                     stored.offset + segment.first, values);

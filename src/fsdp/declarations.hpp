@@ -1,4 +1,4 @@
-// The facts that all ranks of an engine must share, in the form that agree() compares.
+// Lists the values that must be equal on all ranks of an engine, for agree().
 #pragma once
 
 #include <vector>

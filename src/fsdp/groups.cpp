@@ -49,7 +49,7 @@ std::string_view name(Decay decay) noexcept { return decay == Decay::all ? "all"
 
 bool matches(std::string_view pattern, std::string_view text) noexcept {
   std::size_t p = 0, t = 0;
-  // After a mismatch, the last * takes one character more.
+  // After a mismatch, the last * matches one more character, and the rest is compared again.
   std::size_t star = std::string_view::npos, taken = 0;
   while (t < text.size()) {
     if (p < pattern.size() && pattern[p] == '*') {

@@ -1,4 +1,4 @@
-// Parameter groups: which settings of an optimizer apply to which elements of a bucket.
+// Parameter groups: finds the optimizer settings that apply to each element of a bucket.
 #pragma once
 
 #include <cstdint>

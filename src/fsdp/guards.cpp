@@ -34,8 +34,8 @@ void Guards::freeze() {
   if (misses && !setup_.world.config().check.empty() &&
       setup_.options.device.kind() == DeviceKind::host) {
     log::warn(
-        "ATOLL_CHECK=lifetimes: memory of the backend {} cannot be mapped twice, so reads of "
-        "parameters on the host before their gather has arrived are not found",
+        "ATOLL_CHECK=lifetimes: memory of the backend {} cannot be mapped twice, so the checker "
+        "does not find reads of parameters on the host before their gather has arrived",
         setup_.scheduler.backend());
   }
 }

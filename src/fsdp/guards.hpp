@@ -26,8 +26,8 @@ class Guards {
 
   void open(Stream& compute, std::size_t position);
   void close(Stream& compute, std::size_t position);
-  // These functions return the view of the same memory that the scope at `position` gives to its
-  // caller.
+  // Return the view that the scope at `position` gives to its caller: the same memory as `view`, at
+  // the address of the second mapping if there is one.
   View parameters(std::size_t position, View view) const;
   View gradients(std::size_t position, View view) const;
 

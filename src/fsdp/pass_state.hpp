@@ -13,9 +13,9 @@
 namespace atoll_v1::atoll::fsdp {
 
 // At most one pass is in progress. A pass visits the positions of PassPlan::sequence in order; its
-// scopes may be nested. A pass is abandoned if it ends early, if it ends before one of its scopes,
-// or if an exception leaves one of its scopes: no further gradients are reduced, and the step must
-// begin again with micro batch 0.
+// scopes may be nested. A pass is abandoned if it ends before all units were used, if it ends while
+// one of its scopes still exists, or if an exception leaves one of its scopes. Then no further
+// gradients are reduced, and the step must begin again with micro batch 0.
 class PassState {
  public:
   PassState(EngineSetup& setup, const Storage& storage, Gathering& gathering, Reducing& reducing)

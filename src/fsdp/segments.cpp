@@ -1,5 +1,4 @@
-// This rank's parts of the parameters, and the states that callers with own optimizers keep for
-// them.
+// This rank's parts of the parameters, and the states that Engine::add_state() adds to them.
 
 #include <algorithm>
 #include <cctype>

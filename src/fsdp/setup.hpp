@@ -13,7 +13,7 @@
 
 namespace atoll_v1::atoll::fsdp {
 
-// Parts of memory that has one element for each element of this rank's gradient shards, by unit and
+// Memory with one element for each element of this rank's gradient shards, divided by unit and
 // bucket. The part of a frozen bucket is empty.
 using BucketParts = std::vector<std::vector<View>>;
 
@@ -42,7 +42,7 @@ struct EngineSetup {
   // options.device is the scheduler's device, which may be a checker around the caller's device
   Options options;
   World& world;
-  RankGroup ranks;  // ranks of the engine, which compare declarations and write files together
+  RankGroup ranks;  // the ranks of the engine
   Sharding sharding;
   Scheduler scheduler;
   std::vector<std::unique_ptr<Unit>> units;

@@ -32,7 +32,7 @@ void hold(Stream& stream, View memory, std::string_view what, const UnitState& u
   stream.backend().hold(memory.data, memory.bytes(), {what, unit.name});
 }
 
-// Bits of a gradient that compute has not written yet: a NaN that no computation returns.
+// The bits of gradients that compute has not written yet: a NaN that computations do not return.
 constexpr std::byte poison{0xff};
 constexpr std::uint32_t unwritten_bits = 0xffffffff;
 

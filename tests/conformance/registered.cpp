@@ -111,7 +111,7 @@ void use(Rank& self, const Buffer& buffer) {
                      "all_reduce in memory that was allocated again");
 }
 
-// Memory in a file that this rank maps, as a framework does that shares its tensors.
+// Memory in a file that this rank maps, like tensors that a framework shares between processes.
 class SharedMapping {
  public:
   explicit SharedMapping(std::size_t bytes)

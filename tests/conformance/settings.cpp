@@ -21,7 +21,7 @@ Communicator open(Rank& self, atoll::CommunicatorOptions options) {
   return Communicator::open(mesh.axis("shard"), std::move(options));
 }
 
-// Whether the library builds sums of f32 itself, for which it needs scratch memory.
+// Returns true if the library builds sums of f32 itself, for which it needs scratch memory.
 bool falls_back(const Communicator& comm) {
   return comm.scratch_bytes(Communicator::Sum::all_reduce, 100, DType::f32) > 0;
 }
@@ -37,7 +37,7 @@ void expect_error(Rank& self, atoll::ErrorCode code, const std::string& text,
   }
 }
 
-// In deterministic mode the library builds the sums of backends that cannot order them.
+// In deterministic mode the library builds the sums if the backend cannot order them.
 void check_deterministic(Rank& self) {
   auto ordered = open(self, {.name = "ordered", .deterministic = 1});
   auto part = ordered.split(0);
@@ -113,7 +113,7 @@ void check_settings(Rank& self) {
 
 void check_abort(Rank& self) {
   abort_idle(self);
-  // MPI cannot cancel operations, so after this the process could not end MPI.
+  // MPI cannot cancel operations, so the process could not end MPI after this check.
   if (self.backend() != "mpi") abort_busy(self);
   self.report.expect(!self.world.failure().has_value(), "abort() failed the World");
   reduce(self, DType::f32, ReduceOp::sum, 100);

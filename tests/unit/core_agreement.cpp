@@ -12,7 +12,7 @@ using atoll::Declaration;
 
 namespace {
 
-// Returns what each of three ranks reports when rank `odd` declares `other` and the rest `usual`.
+// Returns the result of each of three ranks when rank `odd` declares `other` and the rest `usual`.
 std::vector<std::string> reports(int odd, const std::vector<Declaration>& usual,
                                  const std::vector<Declaration>& other) {
   return atoll_test::on_threads(3, [&](atoll::World& world) {
@@ -55,10 +55,9 @@ TEST_CASE("agreement: the first difference is named with two ranks and their val
 }
 
 TEST_CASE("agreement: lists of unequal length or with other subjects differ") {
-  check_all(
-      reports(1, {{"n", "1"}, {"m", "1"}}, {{"n", "1"}}),
-      "mismatch: freeze: ranks disagree about what to declare: m on rank 0, nothing on rank 1; "
-      "all ranks must pass the same");
+  check_all(reports(1, {{"n", "1"}, {"m", "1"}}, {{"n", "1"}}),
+            "mismatch: freeze: ranks disagree about the next value to compare: m on rank 0, "
+            "nothing on rank 1; all ranks must pass the same");
 }
 
 TEST_CASE("agreement: ranks that make different calls meet") {

@@ -99,7 +99,7 @@ void read(const atoll::View& view) {
   static_cast<void>(sink);
 }
 
-// Occupies the stream, so that later work of it has not run when the host goes on.
+// Keeps the stream busy, so that later work of the stream has not run when the host continues.
 void delay(atoll::Stream& compute) {
   compute.enqueue([] { std::this_thread::sleep_for(2s); });
 }

@@ -31,7 +31,7 @@ struct Run {
   muon::Options muon{};
   int first = 0, last = 3;  // steps; a run that begins later loads the checkpoint
   float rate = 0.02f;
-  fs::path folder{};  // of the checkpoint; empty: none
+  fs::path folder{};  // folder of the checkpoint; empty: no checkpoint
   float broken = 0;   // added to the gradient of the head in the second step
 };
 
@@ -159,7 +159,7 @@ TEST_CASE("muon: the update of a matrix is nearly orthogonal") {
     for (std::size_t i = 0; i < before.at(name).size(); ++i) {
       update.push_back(static_cast<double>(before.at(name)[i] - after.at(name)[i]) / step);
     }
-    // The squared norm is the sum of the squared singular values, of which none exceeds 1.3 and
+    // The squared norm is the sum of the squared singular values. None of these exceeds 1.3, and
     // most are near 1.
     const double mean = squared_norm(update) / std::min(rows, columns);
     MESSAGE(name << ": mean squared singular value " << mean);

@@ -23,13 +23,13 @@ constexpr const char* copied_once =
     "other processes cannot map this memory, so the kernel copies its data between processes; "
     "memory from allocate() or a shared mapping of a file is faster";
 constexpr const char* staged =
-    "other processes cannot map this memory, and the kernel or the settings forbid to copy between "
+    "other processes cannot map this memory, and the kernel or the settings forbid copies between "
     "processes, so its data goes through staging buffers; memory from allocate() or a shared "
     "mapping of a file is faster";
 
 const std::vector<Layout> layouts = {{0, 0}, {0, 0, 0}, {0, 0, 0, 0, 0}, {0, 0, 1, 1}};
-// Elements per rank. With the last count every step moves enough to be copied between processes, in
-// several pieces, of which the last is not a whole cache line.
+// Elements per rank. With the last count every step moves enough data for copies between processes.
+// The data forms several pieces, and the last piece ends within a cache line.
 const std::vector<std::uint64_t> counts = {1000, 30'001, 70'001};
 
 // Returns true if the kernel copies process memory at all; containers may forbid it.
@@ -39,7 +39,7 @@ bool kernel_copies() {
   return ::process_vm_readv(::getpid(), &here, 1, &there, 1, 0) == 1;
 }
 
-// The text for memory of malloc where settings do not forbid copies between processes.
+// The expected text for memory of malloc if the settings allow copies between processes.
 const char* slow_text() { return kernel_copies() ? copied_once : staged; }
 
 const atoll_backend& backend() {
@@ -49,7 +49,7 @@ const atoll_backend& backend() {
 
 void expect_ok(const Result& result) { CHECK_MESSAGE(result.status == ATOLL_OK, result.text); }
 
-// What the ranks of a group have as memory.
+// The kinds of memory that the ranks of a group use.
 enum class Kind {
   window,         // memory of mem_alloc(), registered
   plain,          // memory of malloc
@@ -137,7 +137,7 @@ std::vector<Hashes> results_on(const Layout& layout, Kind kind, std::uint64_t co
   return results;
 }
 
-// A file in memory that a rank maps, as a framework does that shares its tensors.
+// A file in memory that a rank maps, like tensors that a framework shares between processes.
 class SharedMapping {
  public:
   explicit SharedMapping(std::size_t bytes)

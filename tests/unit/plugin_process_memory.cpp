@@ -1,6 +1,6 @@
-// Tests how ranks of a host read each other's process memory, without a backend: whom they trust,
-// and what they report about a process that has ended. Where the kernel does not copy, only the
-// refusal is tested.
+// Tests how ranks of a host read each other's process memory, without a backend: which processes
+// they accept as ranks, and their report about a process that has ended. If the kernel does not
+// copy, only the refusal is tested.
 #include <doctest/doctest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -34,7 +34,7 @@ struct Pair {
     team.world_ranks = {1, 3};
     group.size = sizeof(group);
   }
-  // What rank 1 tells about its process, which a test may change.
+  // The identity that rank 1 publishes. A test may change it.
   ProcessIdentity& told() { return const_cast<ProcessIdentity&>(zero.process(1)); }
   ProcessMemory memory() { return {group, team, &zero}; }
 
@@ -52,7 +52,7 @@ bool kernel_copies() {
   return false;
 }
 
-// Returns the number of a process that has ended.
+// Returns the id of a process that has ended.
 pid_t ended_process() {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(0);

@@ -120,7 +120,7 @@ TEST_CASE("the counts of all_to_all_v are checked, and the types of reductions")
   o.recv_counts = different.data();
   CHECK(status() == ATOLL_INVALID_ARGUMENT);
   CHECK(std::string(atoll_sdk::last_error()) ==
-        "all_to_all_v 0: the rank sends itself another count than it receives from itself");
+        "all_to_all_v 0: the rank's count for itself differs between counts and recv_counts");
   o.recv_counts = received.data();
   o.dst = nullptr;
   CHECK(status() == ATOLL_INVALID_ARGUMENT);

@@ -1,4 +1,4 @@
-// Runs the ranks of a job as threads of this process, for tests of what every rank reports.
+// Runs the ranks of a job as threads of this process and collects their results or errors.
 #pragma once
 
 #include <chrono>

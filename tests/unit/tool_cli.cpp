@@ -10,7 +10,7 @@
 
 namespace {
 
-// Declares a small command line with every kind of option that the programs have.
+// Declares a small command line with all kinds of options that the programs have.
 struct Example {
   CLI::App app{"Shows a thing.", "atoll-show"};
   std::string format = "tree";

@@ -69,8 +69,8 @@ void add_options(std::string& page, const CLI::App& app) {
   }
 }
 
-// Returns the length of the title with which a paragraph begins: "Exit status: ..." gives 11. Returns
-// 0 if there is none.
+// Returns the length of the title at the start of a paragraph, such as 11 for "Exit status: ...",
+// or 0 if the paragraph has no title.
 std::size_t title_length(const std::string& line) {
   const std::size_t colon = line.find(':');
   constexpr std::size_t longest = 20;
@@ -111,7 +111,7 @@ void add_footer(std::string& page, const std::string& footer) {
   if (verbatim) page += ".fi\n";
 }
 
-// Returns the values that an option accepts, if it has a check with a list: "TEXT:{tree,matrix}".
+// Returns the values that an option accepts if its type contains a list: "TEXT:{tree,matrix}".
 std::vector<std::string> values_of(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   const std::size_t begin = type.find('{');

@@ -82,7 +82,7 @@ void add_optimizer_flags(CLI::App& app, train::RunOptions& o) {
   app.add_option("--momentum", o.momentum, "Muon: momentum of the matrices of layers");
   app.add_option("--weight-decay", o.weight_decay, "decoupled weight decay");
   app.add_option("--decay", o.decay,
-                 "parameters that decay: all, or matrices, which leaves out norms");
+                 "parameters with weight decay: all, or matrices (all but norms)");
   app.add_option("--moments", o.moments,
                  "AdamW: f32, or bf16 with stochastic rounding, which halves the moments' memory");
   app.add_option("--clip", o.clip, "largest global gradient norm; 0 disables clipping");

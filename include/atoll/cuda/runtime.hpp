@@ -11,8 +11,8 @@
 #include "atoll/cuda/context.hpp"
 #include "atoll/error.hpp"
 
-// A program and a library that link the CUDA runtime statically have a copy of it each. These
-// functions are therefore not shared between them: each calls the copy of the code that uses it.
+// If a program and a library both link the CUDA runtime statically, each has a copy of it. These
+// functions are hidden, so that each program and library calls its own copy of the runtime.
 #define ATOLL_OF_THIS_LIBRARY __attribute__((visibility("hidden")))
 
 namespace atoll_v1::atoll::cuda {
@@ -33,6 +33,7 @@ ATOLL_OF_THIS_LIBRARY inline void check(cudaError_t status, std::string_view wha
 // restoring that would create a context of several hundred MB on a GPU that another rank may use.
 class ATOLL_OF_THIS_LIBRARY Current {
  public:
+  // Throws the errors of check(), for example for a GPU that does not exist.
   explicit Current(int ordinal) {
     check(cudaGetDevice(&before_), "cudaGetDevice");
     if (before_ == ordinal) return;

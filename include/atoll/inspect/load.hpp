@@ -23,8 +23,8 @@ struct CatalogEntry {
   std::string name;
   std::string title;
 };
-ATOLL_API std::vector<CatalogEntry>
-catalog();  // returns all entries of the catalog, sorted by name
+// Returns all entries of the catalog, sorted by name.
+ATOLL_API std::vector<CatalogEntry> catalog();
 
 // Joins topologies of different hosts. If two parts contain a host with the same id, a number is
 // appended to the names of the hosts in the later part: "node", "node-2".

@@ -53,8 +53,8 @@ class LocalSync {
   // Throws Error(ATOLL_MISMATCH) unless all ranks of the host advertise the same operation. Must be
   // called after await(1).
   void check_adverts();
-  // Throws Error(ATOLL_ABORTED) after an abort, and Error(ATOLL_TIMEOUT) after the deadline. For a
-  // rank that copies for long without waiting.
+  // Throws Error(ATOLL_ABORTED) after an abort, and Error(ATOLL_TIMEOUT) after the deadline. A rank
+  // calls it during a long copy.
   void poll();
   // Returns true if all ranks of the host can access each other's memory. All ranks learn this from
   // the adverts of the first step, so it is false in that step and equal on all ranks in every

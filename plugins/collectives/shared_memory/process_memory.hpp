@@ -4,11 +4,10 @@
 // buffer. Ranks only read: a rank that fails may free its buffers while others still work, and a
 // late write would change whatever the memory then holds.
 //
-// The kernel allows the call between processes of one user. It refuses it if the sysctl
-// kernel.yama.ptrace_scope is 1 or more (at 1, processes that have called permit_access() are
-// excepted), and in containers whose seccomp profile forbids it. Therefore every rank tries the
-// call when the communicator opens, and the ranks of a host use it only if it works for all of
-// them.
+// The kernel allows the call between processes of one user. It refuses the call in containers whose
+// seccomp profile forbids it, and if the sysctl kernel.yama.ptrace_scope is 1 or more; if it is 1,
+// processes that have called permit_access() may still be read. Therefore every rank tries the call
+// when the communicator opens, and the ranks of a host use it only if it works for all of them.
 #pragma once
 
 #include <array>
@@ -27,8 +26,8 @@ class ShmTransport;
 // ProcessIdentity, in its inbox.
 using ProcessToken = std::array<std::uint64_t, 2>;
 
-// Tells the other ranks of the host how to reach the memory of a process. A number of a process is
-// valid in one pid namespace only, and may belong to another process there. So a rank reads the
+// Tells the other ranks of the host how to access the memory of a process. A process id is valid in
+// one pid namespace only, and the system may reuse it for another process. So a rank checks the
 // token in the memory of the process before it reads anything else.
 struct ProcessIdentity {
   std::int64_t pid;

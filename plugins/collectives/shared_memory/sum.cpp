@@ -11,9 +11,9 @@
 //    reducer copies a piece of every rank's part into scratch memory and reduces the pieces.
 //    Nothing is written to process memory, because a rank that fails leaves the operation and may
 //    free its buffers while other ranks still work.
-// 3. If all ranks need the results, and other ranks cannot reach some dst, the reducers write each
-//    chunk of the results to their staging buffers, and after a synchronization every rank copies
-//    the chunk to its dst, while it is in the caches.
+// 3. If all ranks need the results but some dst is in memory that other ranks cannot access, the
+//    reducers write each chunk of the results to their staging buffers. After a synchronization
+//    every rank copies the chunk to its dst, while it is in the caches.
 // Memory traffic per rank for S bytes on n ranks without staging: a reduce_scatter reads S bytes
 // and writes S / n; an all_reduce reads S bytes and writes S.
 #include <fmt/format.h>

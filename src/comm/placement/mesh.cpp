@@ -91,7 +91,7 @@ void check_shape(const World& world, MeshShape shape) {
           world.size());
 }
 
-// Compares the axes that the ranks passed. The ranks of a job that pass wrong axes get one error.
+// Compares the axes that the ranks passed. If they differ or are wrong, all ranks throw one error.
 void agree_on(World& world, const std::vector<AxisSpec>& axes) {
   agree(world, "Mesh::make", [&]() -> std::vector<Declaration> {
     check_axes(world, axes);
@@ -105,7 +105,7 @@ int product(std::span<const AxisSpec> axes) { return ranks_of({axes.begin(), axe
 }  // namespace
 
 struct Mesh::Layout {
-  // Where the ranks run, from which the rates of axes follow.
+  // The hosts and GPUs of the ranks; the rates of the axes are computed from them.
   struct Sites {
     Topology topology;
     std::vector<RankSite> ranks;

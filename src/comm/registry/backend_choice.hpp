@@ -39,8 +39,8 @@ struct BackendQuery {
   const std::string& name;
   const Device& device;
   const std::string& wanted;  // name of the only backend to consider; empty for any
-  // Lines without empty ones, which ranks exchange, and a function that throws if the lines of the
-  // ranks, in axis order, must not differ as they do.
+  // Lines of text about the settings of this rank; no line is empty. All ranks exchange these
+  // lines. `compare` gets the lines of each rank, in axis order, and throws if they differ.
   const std::string& settings;
   void (*compare)(std::span<const std::string> settings, const Axis& axis, const std::string& name);
 };

@@ -57,8 +57,8 @@ class Guard final : public GuardedMapping {
   std::atomic<bool> allowed_{false};
 };
 
-// All guards of the process, and the handler of SIGSEGV that was installed before. A handler of a
-// signal has no other way to its data than through a global.
+// All guards of the process, and the handler of SIGSEGV that was installed before. A signal handler
+// can find its data only through a global variable.
 struct Guards {
   std::mutex mutex;
   std::map<std::uintptr_t, const Guard*> by_end;  // by the end of each mapping
@@ -70,8 +70,8 @@ Guards& guards() {
 }
 
 // Prints and reports the message if the address belongs to a guard; returns false otherwise. The
-// fault comes from an instruction that uses a tensor, so this thread holds none of the locks that
-// the report needs.
+// instruction that caused the signal uses a tensor, so this thread holds no lock that the report
+// needs.
 bool report(std::uintptr_t address) {
   std::string text;
   std::function<void(const std::string&)> on_fault;

@@ -1,6 +1,5 @@
-// Memory that the CPU may use only at times: a second mapping of the same pages, which the library
-// protects while the content is not valid. An access at a wrong time is then a fault of the
-// processor (SIGSEGV), even if it would have read the right bytes by luck.
+// A second mapping of host memory, which the library protects while the content is not valid. An
+// access at such a time causes SIGSEGV, even if it would have read the right bytes by luck.
 //
 // The handler of SIGSEGV is installed with the first guard. It passes faults at other addresses to
 // the handler that was installed before.

@@ -75,8 +75,8 @@ class Lifetimes {
   Party add_stream(std::string name);
   Clock record(Party party);
   void wait(Party party, const Clock& event);
-  // The stream waits for an event of the caller, whose place in the order is not known. So the
-  // stream counts as ordered after all work that has been enqueued on any stream.
+  // Records that the stream waits for an event of the caller. The checker does not know after which
+  // work the event was recorded, so it assumes all work that has been enqueued on any stream.
   void wait_for_unknown(Party party);
   void synchronized(const Clock& event);  // records that the host waited for the event
 
@@ -89,8 +89,9 @@ class Lifetimes {
   };
   void freed(const void* data, By by) noexcept;
 
-  // Declares that the addresses `second` lead to the memory at `first`, which use() and hold() then
-  // find through either address, and the end of this.
+  // mapped() declares a second mapping of memory: `second` has the addresses of the new mapping,
+  // and `first` is the address of the same memory in its allocation. use() and hold() then accept
+  // both addresses. unmapped() removes the declaration.
   void mapped(Range second, const void* first);
   void unmapped(const void* second) noexcept;
 

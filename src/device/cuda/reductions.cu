@@ -27,7 +27,7 @@ __device__ __forceinline__ T combine(T a, T b) {
   }
 }
 
-// Averages of integers truncate, and the divisor may exceed the range of T.
+// Averages of integers truncate. The divisor may exceed the range of T, so a wider type divides.
 template <class T>
 __device__ __forceinline__ T divide(T sum, int divisor) {
   if constexpr (std::is_integral_v<T>) {
@@ -39,11 +39,11 @@ __device__ __forceinline__ T divide(T sum, int divisor) {
   }
 }
 
-// Whether the fallbacks seldom need a reduction. It has one kernel instead of two, without packs.
+// True for reductions that fallbacks seldom need. They have one kernel, without packs, not two.
 template <class T, ReduceOp op>
-constexpr bool is_rare = op == ReduceOp::product || std::is_same_v<T, std::int8_t> ||
-                         std::is_same_v<T, std::uint16_t> || std::is_same_v<T, std::uint32_t> ||
-                         std::is_same_v<T, std::uint64_t>;
+constexpr bool is_rare =
+    op == ReduceOp::product || std::is_same_v<T, std::int8_t> || std::is_same_v<T, std::uint16_t> ||
+    std::is_same_v<T, std::uint32_t> || std::is_same_v<T, std::uint64_t>;
 
 constexpr int tree_levels = 12;  // levels of the reduction tree; enough for 4,095 parts
 

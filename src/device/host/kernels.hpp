@@ -13,8 +13,9 @@ namespace atoll_v1::atoll::host {
 void cast(View dst, ConstView src);
 // dst[i] = op over all p of parts[p][i], in the order of an adjacent-pair tree: parts 0 and 1,
 // parts 2 and 3 and so on are combined, then pairs of these results; an odd last operand moves up a
-// level. 16-bit types are combined in f32 and rounded once. Integers wrap around. avg divides
-// before that rounding; for integers the division truncates. dst may be one of the parts.
+// level. 16-bit types are combined in f32 and rounded once. Sums and products of integers wrap
+// around. avg divides before the rounding; for integers the division truncates. dst may be one of
+// the parts.
 void reduce(View dst, std::span<const void* const> parts, ReduceOp op);
 
 enum class Stores {

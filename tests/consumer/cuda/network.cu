@@ -140,7 +140,7 @@ class Loader {
   void release(int step, atoll::Stream& compute) {
     atoll::cuda::record(compute, events_[step % 2].second.get());
   }
-  // Copies from the device what earlier work of `compute` has written. Blocks.
+  // Copies data from the device, after earlier work of `compute`. Blocks.
   std::vector<float> fetch(const float* from, int count, atoll::Stream& compute) {
     std::vector<float> to(static_cast<std::size_t>(count));
     atoll::cuda::wait(stream_.get(), compute.record());

@@ -61,7 +61,7 @@ class Lion {
   std::vector<Part> parts_;
 };
 
-constexpr float share = 0.25f;  // of a sample in the loss
+constexpr float share = 0.25f;  // weight of a sample in the loss
 constexpr std::size_t samples = 4, ends = 32, width = 96, depth = 3;
 constexpr std::size_t sizes[depth + 1] = {ends, width, width, ends};
 constexpr const char* units[depth] = {"layers.0", "layers.1", "head"};
@@ -174,7 +174,7 @@ void enqueue_gradients(fsdp::Engine& engine, Network& net, atoll::Stream& comput
   }
 }
 
-// The two optimizers, of which one exists.
+// Holds one of the two optimizers.
 struct Optimizer {
   std::unique_ptr<Lion> lion;
   std::unique_ptr<muon::Muon> muon;

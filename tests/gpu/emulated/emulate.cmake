@@ -1,7 +1,7 @@
-# emulate_gpu(TARGET SOURCE...) adds CUDA sources to TARGET, for the host compiler and the emulated GPU.
-# It compiles copies in which emulated::start() launches the kernels, because only nvcc understands
-# <<<>>>. EMULATED_CUDA_INCLUDE names the folder of the CUDA toolkit's headers. This file is installed
-# beside the headers of the emulated GPU.
+# emulate_gpu(TARGET SOURCE...) adds CUDA sources to TARGET, for the host compiler and the emulated
+# GPU. It compiles copies of the sources in which emulated::start() launches the kernels, because
+# only nvcc understands <<<>>>. EMULATED_CUDA_INCLUDE names the folder of the CUDA toolkit's
+# headers. This file is installed beside the headers of the emulated GPU.
 function(emulate_gpu target)
   foreach(source IN LISTS ARGN)
     set(path ${CMAKE_CURRENT_SOURCE_DIR}/${source})

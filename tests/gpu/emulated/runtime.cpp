@@ -19,7 +19,7 @@
 
 #include "block.hpp"
 
-// As large as the shared memory of a block on sm_90 may be.
+// The largest shared memory of a block on sm_90.
 constinit thread_local float4 dynamic_shared[(227u << 10) / sizeof(float4)];
 
 namespace {

@@ -63,7 +63,7 @@ fsdp::StrategyChoice choose_strategy(const RunOptions& options, const ModelConfi
       .largest_unit = largest_unit(model),
       .units = static_cast<int>(unit_count(model)),
       .micro_batches = micro_batches,
-      // Muon's two states, and its buffers for whole matrices.
+      // Muon needs 8 bytes for its two states, and about as much for buffers of whole matrices.
       .moment_bytes = options.optimizer == "sgd"    ? 0u
                       : options.optimizer == "muon" ? 16u
                       : options.moments == "bf16"   ? 4u

@@ -112,7 +112,7 @@ struct Muon::Impl {
   int ranks() const { return comm ? comm->size() : 1; }
   int rank() const { return comm ? comm->rank() : 0; }
   float* floats(const atoll::Buffer& buffer) const { return static_cast<float*>(buffer.data()); }
-  // One rank without a communicator uses one buffer for both.
+  // A rank without a communicator uses `mine` as `whole` too.
   float* whole_data() const { return floats(comm ? whole : mine); }
 
   fsdp::Engine& engine;
@@ -121,8 +121,8 @@ struct Muon::Impl {
   std::vector<Matrix> matrices;
   std::vector<HiddenPart> hidden;
   std::vector<OtherPart> others;
-  std::vector<std::vector<Piece>>
-      pieces;  // the parts of each owned matrix, with offsets in `whole`
+  // For each owned matrix, its parts with their offsets in `whole`.
+  std::vector<std::vector<Piece>> pieces;
   // Messages with each rank: parts of its matrices in `mine`, and its parts of owned matrices in
   // `whole`.
   std::vector<Message> of_mine, of_whole;
@@ -197,7 +197,7 @@ void Muon::Impl::find_parts() {
   }
 }
 
-// Gives the matrices with the most work first, each to the rank with the least work so far.
+// Assigns the matrices in descending order of work, each to the rank with the least work so far.
 void Muon::Impl::choose_owners() {
   const auto work = [&](std::size_t k) {
     return static_cast<double>(matrices[k].elements()) * static_cast<double>(matrices[k].side());
@@ -214,8 +214,8 @@ void Muon::Impl::choose_owners() {
   }
 }
 
-// Returns which part of each matrix every rank holds: the part of matrix k on rank r is element
-// r * matrices.size() + k.
+// Returns the part of each matrix on each rank: element r * matrices.size() + k of the result is
+// the part of matrix k on rank r.
 std::vector<Piece> Muon::Impl::exchange_places() {
   std::vector<std::int64_t> local(2 * matrices.size(), 0);
   for (const HiddenPart& part : hidden) {

@@ -5,8 +5,8 @@
 // of a matrix by the nearest matrix with orthonormal rows or columns, before it becomes an update.
 // That needs whole matrices, but each rank holds only shards. A step therefore
 //   1. updates the momentum of this rank's shards,
-//   2. sends each part to the rank that owns the matrix. Every matrix has one owner in the shard
-//      axis, and owners have about the same work,
+//   2. sends each part to the owner of its matrix: every matrix has one owner in the shard axis,
+//      and all owners have about the same amount of work,
 //   3. makes each owned matrix orthogonal, with products of matrices,
 //   4. sends the parts back, and updates this rank's shards.
 // Steps 2 and 4 send each element at most once. The result has the same bits on any number of ranks

@@ -96,15 +96,15 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
 
 namespace emulated {
 
-// The part of a launch between <<< and >>>.
+// The arguments of a launch between <<< and >>>.
 struct Configuration {
   dim3 grid, block;
   std::size_t shared_bytes = 0;
   cudaStream_t stream = nullptr;
 };
 
-// A launch without <<<>>>, which only nvcc can compile. emulate.cmake writes calls of this function
-// into programs. As with <<<>>>, the error of a launch is that of the next cudaGetLastError().
+// Launches a kernel. emulate.cmake replaces <<<>>>, which only nvcc can compile, by calls of this
+// function. As with <<<>>>, the next cudaGetLastError() returns the error of the launch.
 template <class... Parameters, class... Arguments>
 void start(void (*kernel)(Parameters...), const Configuration& with, Arguments&&... arguments) {
   cudaLaunchConfig_t config{};
