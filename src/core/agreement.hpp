@@ -24,7 +24,8 @@ struct Declaration {
 // ranks name it. If the lists differ, every rank throws Error(mismatch) that names `call`, the
 // first subject with different values, and two ranks with their values. All ranks must declare the
 // same subjects in the same order as long as the values are the same, so counts and names come
-// before the facts that depend on them.
+// before the facts that depend on them. If a rank does not call agree() before the timeout, or has
+// left the job, the error on the other ranks names `call` and that rank.
 //
 // Each rank sends 8 bytes; only after a difference do two ranks send their lists.
 void agree(const RankGroup& group, std::string_view call,
