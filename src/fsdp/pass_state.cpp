@@ -119,8 +119,9 @@ std::size_t PassState::enter_forward(Unit& unit) {
 std::size_t PassState::enter_backward(Unit& unit) {
   if (!is_training()) throw invalid("backward({}): this pass is for evaluation", unit.name());
   check_usable(unit, "backward");
-  reducing_.check_slot(state_of(unit), position_);
+  // The order comes first, because a unit of another engine has no place in this plan.
   check_order(unit, plan_.forward_length, plan_.sequence.size(), "backward");
+  reducing_.check_slot(state_of(unit), position_);
   return begin_scope(unit, "backward");
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "atoll/checkpoint.hpp"
+#include "atoll/communicator.hpp"
 #include "atoll/fsdp.hpp"
 #include "atoll/optimizer.hpp"
 #include "device/backend.hpp"
@@ -258,6 +259,21 @@ TEST_CASE("engine misuse: two passes at once, as pipelines would use them") {
         }) == "Engine::begin: an evaluation pass is still open, after 0 of 1" + remedy);
 }
 
+TEST_CASE("engine misuse: a unit of another engine") {
+  CHECK(pass_error([](fsdp::Engine& engine, atoll::Stream& compute) {
+          atoll::World world = atoll::World::single();
+          fsdp::Engine other(atoll::Mesh::make(world, {1, 1}));
+          for (const char* name : {"x", "y", "z"}) other.add_unit(name, weights({4}));
+          other.freeze({"x", "y", "z"});
+          auto pass = engine.begin({}, compute);
+          { const auto scope = pass.forward(engine.unit("a")); }
+          const auto scope = pass.backward(other.unit("z"));
+        }) ==
+        "backward(z): the declared order has unit a here (use 2 of 2); every pass uses the units "
+        "in the order given to freeze(): to skip a unit, open and close its scopes, and write "
+        "zeros to its gradients");
+}
+
 TEST_CASE("engine misuse: scopes that outlive their pass, and moved scopes and passes") {
   CHECK(pass_error([](fsdp::Engine& engine, atoll::Stream& compute) {
           std::optional<fsdp::Pass> pass(engine.begin({}, compute));
@@ -411,6 +427,16 @@ TEST_CASE("misuse: moving a World that a mesh refers to") {
                          "a World cannot be moved while a mesh or an axis of it exists: they keep "
                          "its address; move it before, or keep it in a std::unique_ptr",
                          atoll::Error);
+    CHECK(world.size() == 1);
+  }
+  {
+    std::optional<atoll::Communicator> part;
+    {
+      const auto mesh = atoll::Mesh::make(world, {1, 1});
+      part = atoll::Communicator::open(mesh.axis("shard"), {.backend = "host"}).split(0);
+    }
+    REQUIRE(part.has_value());
+    CHECK_THROWS_AS(atoll::World(std::move(world)), atoll::Error);  // `part` refers to the World
     CHECK(world.size() == 1);
   }
   const atoll::World moved = std::move(world);
