@@ -340,7 +340,8 @@ class ATOLL_API Engine {
   //
   // All ranks must pass the same PassOptions::of. In the first step, and in a step with another
   // number than the step before, the call blocks until all ranks have compared the number, and
-  // throws Error(mismatch) on every rank if it differs.
+  // throws Error(mismatch) on every rank if it differs. If some ranks keep their number, the ranks
+  // that change it wait until Config::timeout before they throw.
   [[nodiscard]] Pass begin(const PassOptions& options, Stream& compute);
   // Makes the stream `compute` wait until every gradient shard is final; with Options::synchronous,
   // blocks until they are.

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -18,6 +19,7 @@
 #include "atoll/optimizer.hpp"
 #include "device/backend.hpp"
 #include "rank_reports.hpp"
+#include "thread_ranks.hpp"
 
 namespace fsdp = atoll::fsdp;
 
@@ -131,6 +133,35 @@ TEST_CASE("engine misuse: ranks with another number of micro batches") {
   });
   for (const std::string& report : reports)
     CHECK(report == disagree("begin", "PassOptions::of: 2 on rank 0, 3 on rank 1"));
+}
+
+TEST_CASE("engine misuse: one rank changes its number of micro batches") {
+  std::string changed;
+  atoll_test::run_thread_ranks(
+      2,
+      [&](atoll::World& world) {
+        fsdp::Engine engine(atoll::Mesh::make(world, {1, 2}));
+        engine.add_unit("a", weights({4}));
+        engine.freeze({"a"});
+        auto compute = engine.device().stream();
+        { const auto pass = engine.begin({.of = 2}, compute); }
+        if (world.rank() == 1) {
+          (void)world.get("rank 0 gave up", std::chrono::seconds(30));
+          return;
+        }
+        try {
+          const auto pass = engine.begin({.of = 3}, compute);
+        } catch (const atoll::Error& error) {
+          changed = std::string(name(error.code())) + ": " + error.what();
+        }
+        world.put("rank 0 gave up", "");
+      },
+      [](atoll::Config& config) { config.timeout = std::chrono::seconds(3); });
+  CAPTURE(changed);
+  CHECK(changed.starts_with(
+      "mismatch: begin: PassOptions::of changes from 2 to 3 on rank 0, but not on all ranks; all "
+      "ranks must pass the same: "));
+  CHECK(changed.find("rank 1 (host ") != std::string::npos);
 }
 
 TEST_CASE("engine misuse: an error of one rank is the error of all") {
@@ -257,21 +288,6 @@ TEST_CASE("engine misuse: two passes at once, as pipelines would use them") {
           const auto pass = engine.begin({.kind = fsdp::PassOptions::Kind::eval}, compute);
           const auto other = engine.begin({}, compute);
         }) == "Engine::begin: an evaluation pass is still open, after 0 of 1" + remedy);
-}
-
-TEST_CASE("engine misuse: a unit of another engine") {
-  CHECK(pass_error([](fsdp::Engine& engine, atoll::Stream& compute) {
-          atoll::World world = atoll::World::single();
-          fsdp::Engine other(atoll::Mesh::make(world, {1, 1}));
-          for (const char* name : {"x", "y", "z"}) other.add_unit(name, weights({4}));
-          other.freeze({"x", "y", "z"});
-          auto pass = engine.begin({}, compute);
-          { const auto scope = pass.forward(engine.unit("a")); }
-          const auto scope = pass.backward(other.unit("z"));
-        }) ==
-        "backward(z): the declared order has unit a here (use 2 of 2); every pass uses the units "
-        "in the order given to freeze(): to skip a unit, open and close its scopes, and write "
-        "zeros to its gradients");
 }
 
 TEST_CASE("engine misuse: scopes that outlive their pass, and moved scopes and passes") {
