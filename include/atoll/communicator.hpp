@@ -82,7 +82,8 @@ class Registration;
 
 struct CommunicatorOptions {
   std::string name{};  // name in messages and traces; an empty name means the name of the axis
-  // Name of the backend; empty means config().backend, or else the best common backend.
+  // Name of the backend; empty means config().backend, or else the best common backend. All ranks
+  // must pass the same, as for the settings below.
   std::string backend{};
   Device device = Device::host();
   // A communicator to split, or null. It must be idle, and every rank of it must open a

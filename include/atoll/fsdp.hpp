@@ -345,7 +345,8 @@ class ATOLL_API Engine {
   //
   // All ranks must pass the same number of micro batches, PassOptions::of, to training passes. If
   // the number is not that of the previous step, or in the first step, the call blocks until all
-  // ranks have compared it. If it differs, every rank throws Error(mismatch).
+  // ranks have compared it. If it differs, every rank throws Error(mismatch). If some ranks keep
+  // their number, the ranks that change it wait until Config::timeout before they throw.
   [[nodiscard]] Pass begin(const PassOptions& options, Stream& compute);
   // Makes the stream `compute` wait until every gradient shard is final. With Options::synchronous,
   // blocks until then. Throws Error(invalid_argument) before freeze().

@@ -77,7 +77,10 @@ inline void check_counts(const atoll_operation& operation, int nranks) {
 
 // Checks the recv_counts and dst of an all_to_all_v.
 inline void check_received(const atoll_operation& operation, int rank, int nranks) {
-  if (operation.recv_counts == nullptr) refuse(operation, "the recv_counts are NULL");
+  constexpr std::size_t end =
+      offsetof(atoll_operation, recv_counts) + sizeof(atoll_operation::recv_counts);
+  if (operation.size < end || operation.recv_counts == nullptr)
+    refuse(operation, "the recv_counts are NULL");
   const std::uint64_t limit = std::numeric_limits<std::int64_t>::max();
   std::uint64_t left = limit / dtype_size(operation.dtype);
   const std::uint64_t most = left;
@@ -155,7 +158,8 @@ inline void check_factor(const atoll_operation& operation) {
 inline void check_operation(const atoll_operation& operation, int rank, int nranks,
                             std::int32_t memory = ATOLL_MEMORY_HOST) {
   using namespace checks;
-  if (operation.size < sizeof(atoll_operation)) {
+  // The members of ABI 1.0; recv_counts, which ABI 1.1 added, is for all_to_all_v alone.
+  if (operation.size < offsetof(atoll_operation, recv_counts)) {
     refuse(operation, "the operation was built for an older plugin ABI; rebuild atoll");
   }
   if (!atoll_abi::within(atoll_abi::kinds, operation.kind)) {

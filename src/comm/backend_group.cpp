@@ -75,7 +75,6 @@ BackendGroup::BackendGroup(const Axis& axis, CommunicatorOptions options)
     : world_(*axis.world),
       axis_(axis),
       name_(options.name.empty() ? axis.name : options.name),
-      wanted_backend_(options.backend.empty() ? world_.config().backend : options.backend),
       device_(std::move(options.device)),
       services_(host_services(world_)),
       settings_(options, world_.config()),
@@ -109,7 +108,7 @@ void BackendGroup::open_backend(const BackendGroup* parent) {
     require_equal(exchange_lines(world_, axis_, id_, name_, lines), axis_, name_);
   } else {
     plugin_ = &choose_backend(
-        {world_, axis_, id_, name_, device_, wanted_backend_, lines, require_equal});
+        {world_, axis_, id_, name_, device_, settings_.backend, lines, require_equal});
   }
   std::string tuning = settings_.tuning;
   if (lacks_levels()) level_choice_ = LevelChoice::take_from(tuning);

@@ -139,7 +139,6 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   Axis axis_;
   std::string name_;
   std::string id_;
-  std::string wanted_backend_;
   Device device_;
   const Plugin* plugin_ = nullptr;
   atoll_host services_;

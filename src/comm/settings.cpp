@@ -30,6 +30,7 @@ Settings::Settings(const CommunicatorOptions& options, const Config& config)
     : own_timeout(options.timeout),
       own_deterministic(options.deterministic),
       own_algorithm(options.algorithm),
+      backend(options.backend.empty() ? config.backend : options.backend),
       timeout(options.timeout.value_or(config.timeout)),
       deterministic(options.deterministic.value_or(config.deterministic)),
       algorithm(options.algorithm.value_or(config.algorithm)),
@@ -55,8 +56,9 @@ std::string Settings::lines() const {
       "CommunicatorOptions::timeout\t{}\n"
       "the algorithm (ATOLL_ALGORITHM)\t\"{}\"\n"
       "the content of the tuning file (ATOLL_TUNING)\thash {:016x}\n"
-      "the deterministic mode (ATOLL_DETERMINISTIC)\t{}\n",
-      own, compact(algorithm), fnv1a(tuning), deterministic);
+      "the deterministic mode (ATOLL_DETERMINISTIC)\t{}\n"
+      "the backend (ATOLL_BACKEND)\t\"{}\"\n",
+      own, compact(algorithm), fnv1a(tuning), deterministic, compact(backend));
 }
 
 void require_equal(std::span<const std::string> lines, const Axis& axis, const std::string& name) {

@@ -16,6 +16,7 @@ struct Settings {
   std::optional<int> own_deterministic;
   std::optional<std::string> own_algorithm;
 
+  std::string backend;                // empty: the best common backend
   std::chrono::milliseconds timeout;  // time limit of one collective
   int deterministic;
   std::string algorithm;

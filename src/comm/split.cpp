@@ -78,6 +78,7 @@ std::optional<Communicator> Communicator::split(std::optional<int> color, int ke
             name.empty() ? fmt::format("{}.{}", impl_->group->name(), *color) : std::move(name),
             {},
             0};
+  axis.hold = impl_->group->axis().hold;  // the new communicator can outlive this one
   for (const Member& member : members) {
     if (member.rank == world.rank()) axis.index = axis.size();
     axis.ranks.push_back(member.rank);

@@ -55,6 +55,23 @@ Opening open(const std::function<Declarations()>& declare, Declarations& mine) {
   }
 }
 
+// Exchanges the openings. The error of a rank that does not come names the call that the others
+// wait in.
+std::vector<Opening> meet(const RankGroup& group, std::string_view call, const std::string& key,
+                          const Opening& mine) {
+  std::vector<Opening> openings;
+  try {
+    for (const std::string& bytes : group.exchange(key, mine.encode()))
+      openings.push_back(Opening::decode(bytes));
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::timeout && error.code() != ErrorCode::peer_lost) throw;
+    if (group.world().failure()) throw;
+    throw Error(error.code(),
+                fmt::format("{}: all ranks must make this call: {}", call, error.what()));
+  }
+  return openings;
+}
+
 // Describes the first difference between the declarations of two ranks.
 std::string first_difference(const Declarations& a, int rank_a, const Declarations& b, int rank_b) {
   const auto [left, right] = std::ranges::mismatch(a, b);
@@ -81,9 +98,7 @@ void agree(const RankGroup& group, std::string_view call,
   const Opening opening = open(declare_call, mine);
   // The key does not contain the call, so that ranks which make different calls also compare.
   const std::string key = group.key("agreement");
-  std::vector<Opening> openings;
-  for (const std::string& bytes : group.exchange(key, opening.encode()))
-    openings.push_back(Opening::decode(bytes));
+  const std::vector<Opening> openings = meet(group, call, key, opening);
   const auto rank_at = [&](auto position) {
     return group.ranks()[static_cast<std::size_t>(position - openings.begin())];
   };

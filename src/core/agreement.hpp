@@ -24,7 +24,8 @@ struct Declaration {
 // the other ranks names that rank. If the lists differ, every rank throws Error(mismatch) that
 // names `call`, the first subject with different values, and two ranks with their values. Lists
 // with the same values so far must continue with the same subject. Therefore a list has counts and
-// names before the values that depend on them.
+// names before the values that depend on them. If a rank does not call agree() before the timeout,
+// or has left the job, the error on the other ranks names `call` and that rank.
 //
 // Each rank sends a short digest of its list. Only if the digests differ, two ranks send their
 // lists.

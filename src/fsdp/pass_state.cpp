@@ -45,6 +45,23 @@ void PassState::check_micro(const PassOptions& next) const {
                 expected);
 }
 
+// A rank that keeps its number does not compare it, so a rank that changes the number alone waits
+// until the timeout.
+void PassState::agree_on_micros(int number) {
+  try {
+    agree(setup_.ranks, "begin", [&]() -> std::vector<Declaration> {
+      return {{"PassOptions::of", fmt::format("{}", number)}};
+    });
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::timeout || agreed_micros_ == 0) throw;
+    throw make_error(ErrorCode::mismatch,
+                     "begin: PassOptions::of changes from {} to {} on rank {}, but not on all "
+                     "ranks; all ranks must pass the same: {}",
+                     agreed_micros_, number, setup_.world.rank(), error.what());
+  }
+  agreed_micros_ = number;
+}
+
 void PassState::begin(const PassOptions& options, Stream& compute) {
   setup_.world.check();
   setup_.check_frozen("begin");
@@ -53,10 +70,7 @@ void PassState::begin(const PassOptions& options, Stream& compute) {
           "Engine::begin: there is no micro batch {} of {}", options.micro, options.of);
   check_micro(options);
   if (options.kind == PassOptions::Kind::train && options.of != agreed_micros_) {
-    agree(setup_.ranks, "begin", [&]() -> std::vector<Declaration> {
-      return {{"PassOptions::of", fmt::format("{}", options.of)}};
-    });
-    agreed_micros_ = options.of;
+    agree_on_micros(options.of);
   }
   options_ = options;
   if (is_training()) {
@@ -119,8 +133,9 @@ std::size_t PassState::enter_forward(Unit& unit) {
 std::size_t PassState::enter_backward(Unit& unit) {
   if (!is_training()) throw invalid("backward({}): this pass is for evaluation", unit.name());
   check_usable(unit, "backward");
-  reducing_.check_slot(state_of(unit), position_);
+  // The order comes first, because a unit of another engine has no place in this plan.
   check_order(unit, plan_.forward_length, plan_.sequence.size(), "backward");
+  reducing_.check_slot(state_of(unit), position_);
   return begin_scope(unit, "backward");
 }
 

@@ -58,6 +58,8 @@ class PassState {
   void check_usable(const Unit& unit, std::string_view scope) const;
   void check_order(const Unit& unit, std::size_t lowest, std::size_t end,
                    std::string_view scope) const;
+  // Compares the number of micro batches of a step with the other ranks. Collective; blocks.
+  void agree_on_micros(int number);
   std::size_t begin_scope(Unit& unit, std::string_view scope);
   void synchronize_scope();
   void end_use(std::size_t position);

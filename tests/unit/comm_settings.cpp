@@ -62,6 +62,20 @@ TEST_CASE("all ranks report a different algorithm with the same text") {
   for (const std::string& result : results) CHECK(result == text);
 }
 
+TEST_CASE("all ranks report another backend with the same text") {
+  const auto results = atoll_test::on_threads(2, [](World& world) {
+    CommunicatorOptions options{.name = "own", .backend = world.rank() == 1 ? "mpi" : "host"};
+    const std::string error = error_of([&] { open(world, std::move(options)); });
+    world.barrier();  // otherwise the first rank to leave would fail the World
+    return error;
+  });
+  for (const std::string& result : results) {
+    CHECK(result ==
+          "mismatch: communicator own: the backend (ATOLL_BACKEND) is \"host\" on rank 0, but "
+          "\"mpi\" on rank 1: pass the same settings on all ranks");
+  }
+}
+
 TEST_CASE("an operation ends after the timeout of its communicator") {
   const auto start = std::chrono::steady_clock::now();
   const auto results = atoll_test::on_threads(2, [](World& world) {

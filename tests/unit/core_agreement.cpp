@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -72,6 +74,29 @@ TEST_CASE("agreement: ranks that make different calls meet") {
   CHECK(results[1] ==
         "mismatch: initialize: ranks disagree about the call: freeze on rank 0, initialize on rank "
         "1; all ranks must pass the same");
+}
+
+TEST_CASE("agreement: the call and the rank that does not make it are named") {
+  const auto results = atoll_test::on_threads(3, [](atoll::World& world) {
+    if (world.rank() == 2) return std::string("left");
+    try {
+      atoll::agree(world, "freeze", [] { return std::vector<Declaration>{{"a", "1"}}; });
+    } catch (const atoll::Error& error) {
+      // No rank ends its World before the other has its error.
+      world.put(std::to_string(world.rank()) + " gave up", "");
+      (void)world.get(std::to_string(1 - world.rank()) + " gave up", std::chrono::seconds(20));
+      return std::string(name(error.code())) + ": " + error.what();
+    }
+    return std::string("agreed");
+  });
+  for (const std::size_t rank : {0, 1}) {
+    CAPTURE(results[rank]);
+    CHECK(results[rank].starts_with("peer lost: freeze: all ranks must make this call: rank " +
+                                    std::to_string(rank) +
+                                    ": exchange \"agreement 0\": rank 2 (host "));
+    CHECK(results[rank].ends_with(") has left the job"));
+  }
+  CHECK(results[2] == "left");
 }
 
 TEST_CASE("agreement: the error of one rank reaches every rank, which names it") {

@@ -139,6 +139,23 @@ TEST_CASE("backward scopes of two units may be open; a scope of a third unit is 
   });
 }
 
+TEST_CASE("backward of a unit of another engine is an error") {
+  atoll::World world = atoll_test::single_rank();
+  const atoll::Mesh mesh = atoll::Mesh::make(world, {1, 1});
+  Engine engine(mesh), other(mesh);
+  add_units(engine, {"a"}, 4);
+  add_units(other, {"x", "y", "z"}, 4);
+  auto compute = engine.device().stream();
+  auto pass = engine.begin({}, compute);
+  { const auto w = pass.forward(engine.unit("a")); }
+  CHECK_THROWS_WITH_AS(
+      pass.backward(other.unit("z")),
+      "backward(z): the declared order has unit a here (use 2 of 2); every pass uses the units in "
+      "the order given to freeze(): to skip a unit, open and close its scopes, and write zeros to "
+      "its gradients",
+      atoll::Error);
+}
+
 TEST_CASE("a unit that is still unsharded in its slot is not gathered again") {
   for (const int prefetch : {0, 1, 2, 7}) {
     for (const int inner : {0, 1}) {

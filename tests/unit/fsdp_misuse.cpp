@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -13,10 +14,12 @@
 #include <vector>
 
 #include "atoll/checkpoint.hpp"
+#include "atoll/communicator.hpp"
 #include "atoll/fsdp.hpp"
 #include "atoll/optimizer.hpp"
 #include "device/backend.hpp"
 #include "rank_reports.hpp"
+#include "thread_ranks.hpp"
 
 namespace fsdp = atoll::fsdp;
 
@@ -130,6 +133,35 @@ TEST_CASE("engine misuse: ranks with another number of micro batches") {
   });
   for (const std::string& report : reports)
     CHECK(report == disagree("begin", "PassOptions::of: 2 on rank 0, 3 on rank 1"));
+}
+
+TEST_CASE("engine misuse: one rank changes its number of micro batches") {
+  std::string changed;
+  atoll_test::run_thread_ranks(
+      2,
+      [&](atoll::World& world) {
+        fsdp::Engine engine(atoll::Mesh::make(world, {1, 2}));
+        engine.add_unit("a", weights({4}));
+        engine.freeze({"a"});
+        auto compute = engine.device().stream();
+        { const auto pass = engine.begin({.of = 2}, compute); }
+        if (world.rank() == 1) {
+          (void)world.get("rank 0 gave up", std::chrono::seconds(30));
+          return;
+        }
+        try {
+          const auto pass = engine.begin({.of = 3}, compute);
+        } catch (const atoll::Error& error) {
+          changed = std::string(name(error.code())) + ": " + error.what();
+        }
+        world.put("rank 0 gave up", "");
+      },
+      [](atoll::Config& config) { config.timeout = std::chrono::seconds(3); });
+  CAPTURE(changed);
+  CHECK(changed.starts_with(
+      "mismatch: begin: PassOptions::of changes from 2 to 3 on rank 0, but not on all ranks; all "
+      "ranks must pass the same: "));
+  CHECK(changed.find("rank 1 (host ") != std::string::npos);
 }
 
 TEST_CASE("engine misuse: an error of one rank is the error of all") {
@@ -411,6 +443,16 @@ TEST_CASE("misuse: moving a World that a mesh refers to") {
                          "a World cannot be moved while a mesh or an axis of it exists: they keep "
                          "its address; move it before, or keep it in a std::unique_ptr",
                          atoll::Error);
+    CHECK(world.size() == 1);
+  }
+  {
+    std::optional<atoll::Communicator> part;
+    {
+      const auto mesh = atoll::Mesh::make(world, {1, 1});
+      part = atoll::Communicator::open(mesh.axis("shard"), {.backend = "host"}).split(0);
+    }
+    REQUIRE(part.has_value());
+    CHECK_THROWS_AS(atoll::World(std::move(world)), atoll::Error);  // `part` refers to the World
     CHECK(world.size() == 1);
   }
   const atoll::World moved = std::move(world);

@@ -88,10 +88,12 @@ Weights train(const atoll::Mesh& mesh, const Run& run) {
   muon::Options options = run.muon;
   options.is_hidden = in_layers;
   muon::Muon optimizer(engine, mesh, options);
+  // The rank in the engine; with a third axis it is the replica, because there is one shard.
+  const int rank = mesh.has_axis("tensor") ? mesh.axis("replicate").index : mesh.world().rank();
   if (run.first > 0) optimizer.set_steps(std::stoi(fsdp::load(run.folder, engine).at("steps")));
   auto compute = engine.device().stream({.name = "compute"});
   for (int step = run.first; step < run.last; ++step) {
-    train_step(engine, mesh.world().rank(), step == 1 ? run.broken : 0.0f, compute);
+    train_step(engine, rank, step == 1 ? run.broken : 0.0f, compute);
     optimizer.step(run.rate, compute);
     CHECK(std::isfinite(optimizer.grad_norm()) == (step != 1 || std::isfinite(run.broken)));
   }
@@ -139,6 +141,17 @@ TEST_CASE("muon: any number of ranks and any strategy give the same bits") {
       CHECK(on_ranks(shape, run) == whole);
     }
   }
+}
+
+TEST_CASE("muon: an engine on two axes of three shards over its own ranks only") {
+  Run run;
+  run.strategy = Strategy::full_shard;
+  run.muon.max_norm = 0.5f;
+  const Weights expected = on_ranks({2, 1}, run);
+  run_thread_ranks(4, [&](atoll::World& world) {
+    const auto mesh = atoll::Mesh::make(world, {{"replicate", 2}, {"shard", 1}, {"tensor", 2}});
+    CHECK(train(mesh, run) == expected);
+  });
 }
 
 TEST_CASE("muon: the update of a matrix is nearly orthogonal") {

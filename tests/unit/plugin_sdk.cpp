@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <new>
 #include <set>
@@ -117,6 +118,15 @@ TEST_CASE("the counts of all_to_all_v are checked, and the types of reductions")
   CHECK(status() == ATOLL_INVALID_ARGUMENT);  // without recv_counts
   o.recv_counts = received.data();
   CHECK(status() == ATOLL_OK);
+  o.size = offsetof(atoll_operation, recv_counts);  // a library with ABI 1.0, without this member
+  CHECK(status() == ATOLL_INVALID_ARGUMENT);
+  CHECK(std::string(atoll_sdk::last_error()) == "all_to_all_v 0: the recv_counts are NULL");
+  o.kind = ATOLL_ALL_REDUCE;
+  CHECK(status() == ATOLL_OK);
+  o.size = offsetof(atoll_operation, factor);
+  CHECK(status() == ATOLL_INVALID_ARGUMENT);
+  o.kind = ATOLL_ALL_TO_ALL_V;
+  o.size = sizeof(o);
   o.recv_counts = different.data();
   CHECK(status() == ATOLL_INVALID_ARGUMENT);
   CHECK(std::string(atoll_sdk::last_error()) ==

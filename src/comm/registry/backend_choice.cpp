@@ -105,10 +105,6 @@ void keep_common(const BackendQuery& query, Preferences& usable, std::vector<Bac
   }
 }
 
-}  // namespace
-
-namespace {
-
 std::int32_t process_memory_of(const Config& config) {
   if (config.process_memory == "off") return ATOLL_PROCESS_MEMORY_OFF;
   return config.process_memory == "permit" ? ATOLL_PROCESS_MEMORY_PERMIT

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -54,11 +55,14 @@ struct Message {
   std::uint64_t first, count;
 };
 
-// The shard axis of the engine: strategies shard either over the mesh's shard axis or over all
-// ranks.
-const atoll::Axis& shard_axis(const fsdp::Engine& engine, const atoll::Mesh& mesh) {
-  const bool inside = engine.sharding().shard == mesh.axis("shard").size();
-  return mesh.axis(inside ? "shard" : "world");
+// The shard axis of the engine: strategies shard either over the shard axis of the mesh or over all
+// ranks of the engine, which are those along the engine's two axes.
+atoll::Axis shard_axis(const fsdp::Engine& engine, const atoll::Mesh& mesh) {
+  const fsdp::EngineAxes& axes = engine.options().axes;
+  const atoll::Mesh own = mesh.has_axis(axes.replicate) ? mesh.sub({axes.replicate, axes.shard})
+                                                        : mesh.sub({axes.shard});
+  const bool inside = engine.sharding().shard == own.axis(axes.shard).size();
+  return own.axis(inside ? std::string_view(axes.shard) : "world");
 }
 
 // Numbers that tasks on the compute stream read and write.

@@ -68,7 +68,7 @@ struct Options {
 // rate and one weight decay therefore serve all parameters.
 class Muon {
  public:
-  // Collective; call it after Engine::freeze(). Adds the states "momentum" and "second_moment",
+  // `mesh` is the mesh of the engine. Collective; call it after Engine::freeze(). Adds the states "momentum" and "second_moment",
   // which checkpoints include. The engine must outlive the optimizer. Throws
   // atoll::Error(unsupported) on devices other than the CPU, and Error(invalid_argument) for a
   // hidden parameter that does not have two dimensions.
