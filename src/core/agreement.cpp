@@ -57,7 +57,7 @@ Opening open(const std::function<Declarations()>& declare, Declarations& mine) {
 
 // Exchanges the openings. The error of a rank that does not come names the call that the others
 // wait in.
-std::vector<Opening> meet(const RankGroup& group, std::string_view call, const std::string& key,
+std::vector<Opening> meet(const RankSet& group, std::string_view call, const std::string& key,
                           const Opening& mine) {
   std::vector<Opening> openings;
   try {
@@ -87,7 +87,7 @@ std::string first_difference(const Declarations& a, int rank_a, const Declaratio
 
 }  // namespace
 
-void agree(const RankGroup& group, std::string_view call,
+void agree(const RankSet& group, std::string_view call,
            const std::function<std::vector<Declaration>()>& declare) {
   Declarations mine;
   const auto declare_call = [&] {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/rank_group.hpp"
+#include "core/rank_set.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -29,7 +29,7 @@ struct Declaration {
 //
 // Each rank sends a short digest of its list. Only if the digests differ, two ranks send their
 // lists.
-void agree(const RankGroup& group, std::string_view call,
+void agree(const RankSet& group, std::string_view call,
            const std::function<std::vector<Declaration>()>& declare);
 
 }  // namespace atoll_v1::atoll

@@ -365,7 +365,7 @@ void read_shards(const fs::path& folder, const json& index, Engine& engine,
 void save_all(const fs::path& wanted, Engine& engine, const Optimizer* optimizer,
               const std::map<std::string, std::string>& extra) {
   EngineAccess::setup(engine).check_frozen("save");
-  const RankGroup& ranks = EngineAccess::setup(engine).ranks;
+  const RankSet& ranks = EngineAccess::setup(engine).ranks;
   const fs::path folder =
       wanted.has_filename() ? wanted : wanted.parent_path();  // the path "out/" means "out"
   const fs::path partial = folder.string() + ".partial";

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/rank_group.hpp"
+#include "core/rank_set.hpp"
 #include "fsdp/strategy.hpp"
 #include "fsdp/unit.hpp"
 
@@ -42,7 +42,7 @@ struct EngineSetup {
   // options.device is the scheduler's device, which may be a checker around the caller's device
   Options options;
   World& world;
-  RankGroup ranks;  // the ranks of the engine
+  RankSet ranks;  // the ranks of the engine
   Sharding sharding;
   Scheduler scheduler;
   std::vector<std::unique_ptr<Unit>> units;

@@ -6,14 +6,14 @@
 #include <cstdlib>
 #include <string>
 
-#include "core/rank_group.hpp"
+#include "core/rank_set.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 
 // Runs `body` and exchanges whether it failed. Either all ranks of the group return, or all throw
 // the error of the lowest rank that failed. Collective over the group.
 template <class Body>
-void together(const RankGroup& group, const Body& body) {
+void together(const RankSet& group, const Body& body) {
   std::string problem;
   ErrorCode code = ErrorCode::io;
   try {

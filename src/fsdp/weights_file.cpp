@@ -47,7 +47,7 @@ void export_weights(const fs::path& file, Engine& engine, DType dtype,
                     const ParamName& param_name) {
   EngineAccess::setup(engine).check_frozen("export_weights");
   require(is_float(dtype), "export_weights: cannot write {}: use f32, bf16 or f16", name(dtype));
-  const RankGroup& ranks = EngineAccess::setup(engine).ranks;
+  const RankSet& ranks = EngineAccess::setup(engine).ranks;
   const fs::path partial = file.string() + ".partial";
   std::optional<SafetensorsWriter> writer;
   together(ranks, [&] {

@@ -1,5 +1,5 @@
-// RankGroup: some ranks of a World exchange values and compare facts, and others need not call.
-#include "core/rank_group.hpp"
+// RankSet: some ranks of a World exchange values and compare facts, and others need not call.
+#include "core/rank_set.hpp"
 
 #include <doctest/doctest.h>
 
@@ -13,7 +13,7 @@
 #include "rank_reports.hpp"
 #include "thread_ranks.hpp"
 
-using atoll::RankGroup;
+using atoll::RankSet;
 using atoll::World;
 
 namespace {
@@ -21,7 +21,7 @@ namespace {
 using Texts = std::vector<std::string>;
 
 // Ranks 0, 2, ... and ranks 1, 3, ...; the constructor sorts.
-RankGroup half_of(World& world) {
+RankSet half_of(World& world) {
   std::vector<int> ranks;
   for (int rank = world.size() - 1; rank >= 0; --rank) {
     if (rank % 2 == world.rank() % 2) ranks.push_back(rank);
@@ -44,7 +44,7 @@ std::string agreed(World& world, const std::function<std::vector<atoll::Declarat
 
 TEST_CASE("rank group: groups of other ranks exchange values at the same time") {
   const auto results = atoll_test::on_threads(5, [](World& world) {
-    const RankGroup group = half_of(world);
+    const RankSet group = half_of(world);
     std::string text = group.is_first() ? "first" : "";
     // The odd ranks exchange more often than the even ranks.
     for (int round = 0; round < (world.rank() % 2 == 0 ? 1 : 3); ++round) {
@@ -59,7 +59,7 @@ TEST_CASE("rank group: groups of other ranks exchange values at the same time") 
 
 TEST_CASE("rank group: all ranks, and one rank alone") {
   const auto results = atoll_test::on_threads(2, [](World& world) {
-    const RankGroup all(world), alone(world, {world.rank()});
+    const RankSet all(world), alone(world, {world.rank()});
     std::string text;
     for (const auto& value : all.exchange(all.key("k"), std::to_string(world.rank())))
       text += value;
@@ -96,7 +96,7 @@ TEST_CASE("rank group: the error of one rank is the error of its group") {
 TEST_CASE("rank group: an absent rank is named on every rank of the group") {
   Texts results(4);
   const auto report = [&](World& world) {
-    const RankGroup group(world, {0, 1, 2});
+    const RankSet group(world, {0, 1, 2});
     try {
       if (world.rank() == 1) {  // waits until the others have given up
         for (const char* key : {"0 gave up", "2 gave up"})
@@ -128,8 +128,8 @@ TEST_CASE("rank group: a rank that has left the job ends the exchanges of its gr
   atoll_test::run_thread_ranks(3, [&](World& world) {
     if (world.rank() == 2) return;  // leaves the job
     try {
-      (void)RankGroup(world, {0, 1}).exchange("of two", "x");
-      if (world.rank() == 0) (void)RankGroup(world, {0, 2}).exchange("with the third", "x");
+      (void)RankSet(world, {0, 1}).exchange("of two", "x");
+      if (world.rank() == 0) (void)RankSet(world, {0, 2}).exchange("with the third", "x");
       results[static_cast<std::size_t>(world.rank())] = "done";
     } catch (const atoll::Error& error) {
       results[static_cast<std::size_t>(world.rank())] = error.what();

@@ -1,4 +1,4 @@
-#include "core/rank_group.hpp"
+#include "core/rank_set.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -29,23 +29,23 @@ std::string text_of(const std::vector<int>& ranks) {
 
 }  // namespace
 
-RankGroup::RankGroup(World& world) : RankGroup(world, all_ranks(world)) {}
+RankSet::RankSet(World& world) : RankSet(world, all_ranks(world)) {}
 
-RankGroup::RankGroup(World& world, std::vector<int> ranks)
+RankSet::RankSet(World& world, std::vector<int> ranks)
     : world_(&world), ranks_(std::move(ranks)) {
   std::ranges::sort(ranks_);
   if (ranks_.size() < static_cast<std::size_t>(world.size()))
     suffix_ = " of ranks " + text_of(ranks_);
 }
 
-bool RankGroup::is_first() const noexcept { return world_->rank() == ranks_.front(); }
+bool RankSet::is_first() const noexcept { return world_->rank() == ranks_.front(); }
 
-std::string RankGroup::key(std::string_view subject) const {
+std::string RankSet::key(std::string_view subject) const {
   const std::string base = fmt::format("{}{}", subject, suffix_);
   return fmt::format("{} {}{}", subject, world_->ticket(base), suffix_);
 }
 
-std::vector<std::string> RankGroup::exchange(std::string_view key, std::string_view mine) const {
+std::vector<std::string> RankSet::exchange(std::string_view key, std::string_view mine) const {
   if (suffix_.empty()) return world_->exchange(key, mine);
   return WorldInternals::store(*world_).exchange(key, mine, world_->config().timeout, ranks_);
 }

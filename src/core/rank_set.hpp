@@ -10,10 +10,10 @@
 namespace atoll_v1::atoll {
 
 // All ranks of a World, or some of them that include this rank.
-class RankGroup {
+class RankSet {
  public:
-  RankGroup(World& world);  // NOLINT(google-explicit-constructor): all ranks
-  RankGroup(World& world, std::vector<int> ranks);
+  RankSet(World& world);  // NOLINT(google-explicit-constructor): all ranks
+  RankSet(World& world, std::vector<int> ranks);
 
   World& world() const noexcept { return *world_; }
   const std::vector<int>& ranks() const noexcept { return ranks_; }  // in ascending order
