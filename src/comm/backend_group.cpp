@@ -102,6 +102,8 @@ void BackendGroup::open_backend(const BackendGroup* parent) {
   id_ = fmt::format("{}/{}", base, world_.ticket(base));
   // The flight recorder must exist before the backend opens, so that it can record a failure.
   flight_ = Flight::of(world_);
+  // A rank that has opened the group may abort it while this rank still opens it.
+  flight_->notices().expect(id_, [this](const std::string& by) { end(by); });
   const std::string lines = settings_.lines();
   if (parent) {
     plugin_ = parent->plugin_;
@@ -142,7 +144,13 @@ void BackendGroup::opened() {
     if (watchdog_) watchdog_->fail(error);
     plugin_->table.abort(comm_);
   });
-  flight_->notices().expect(id_, [this](const std::string& by) { end(by); });
+  bool is_over = false;  // true after an abort() on another rank while this rank opened the group
+  {
+    const std::lock_guard lock(ending_);
+    is_open_ = true;
+    is_over = aborted_by_.has_value();
+  }
+  if (is_over) stop();
   log::debug("opened communicator {} of {} ranks on backend {}", name_, axis_.size(),
              plugin_->name);
 }
@@ -225,6 +233,10 @@ bool BackendGroup::mark(const std::string& by) {
 }
 
 void BackendGroup::stop() {
+  {
+    const std::lock_guard lock(ending_);
+    if (!is_open_) return;  // opened() calls this function again
+  }
   if (watchdog_) {
     watchdog_->await_finished();
     watchdog_->fail(*aborted());

@@ -156,7 +156,8 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   std::shared_ptr<Flight> flight_;
   std::shared_ptr<FlightTrack> track_;
   std::atomic<bool> is_aborted_{false};
-  mutable std::mutex ending_;              // guards the two members below
+  mutable std::mutex ending_;              // guards the members below
+  bool is_open_ = false;                   // true when the backend has opened the group
   std::optional<std::string> aborted_by_;  // argument of the first end()
   std::vector<std::weak_ptr<BackendGroup>> parts_;
 };

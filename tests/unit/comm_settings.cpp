@@ -3,11 +3,14 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
+#include <iomanip>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "atoll/communicator.hpp"
+#include "core/hash.hpp"
 #include "flight/notices.hpp"
 #include "rank_reports.hpp"
 #include "thread_ranks.hpp"
@@ -127,6 +130,20 @@ TEST_CASE("abort() ends a waiting operation, and the World and other communicato
     again.all_reduce(sum, sum, atoll::ReduceOp::product, fresh).synchronize();
     CHECK(sum == std::vector<float>(10, 27.0f));
   });
+}
+
+TEST_CASE("abort() on another rank, before this rank has opened the communicator") {
+  World world = atoll_test::single_rank();
+  const auto other = open(world, {.name = "other"});  // from here on the World receives notices
+  std::ostringstream id;
+  id << "comm/own/" << std::hex << std::setw(16) << std::setfill('0') << atoll::fnv1a("0") << "/0";
+  atoll::send_notice(world, id.str(), "by rank 1: too slow", 1s);
+  auto own = open(world, {.name = "own"});
+  auto stream = own.device().stream();
+  std::vector<float> data(10);
+  CHECK(error_of([&] { own.all_reduce(data, data, atoll::ReduceOp::sum, stream).synchronize(); }) ==
+        "aborted: rank 0: communicator own was aborted by rank 1: too slow");
+  CHECK(!world.failure().has_value());
 }
 
 TEST_CASE("notices reach the function that expects them, also those that arrive before") {
