@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "core/errors.hpp"
+#include "core/log.hpp"
 #include "core/text.hpp"
 
 namespace atoll_v1::atoll::launch {
@@ -123,6 +124,9 @@ std::optional<Job> find_slurm(const Config& config) {
   return job;
 }
 
+// Rank 0 broadcasts this text and the reason if it cannot serve the store.
+constexpr std::string_view failed = "failed: ";
+
 }  // namespace
 
 Job from_broadcast(int rank, int size,
@@ -131,11 +135,30 @@ Job from_broadcast(int rank, int size,
    public:
     explicit OfProgram(std::function<std::string(const std::string&)> broadcast)
         : broadcast_(std::move(broadcast)) {}
-    void publish(const std::string& text, net::Clock::time_point) override { broadcast_(text); }
-    std::string look_up(net::Clock::time_point) override { return broadcast_(""); }
+    void publish(const std::string& text, net::Clock::time_point) override {
+      called_ = true;
+      broadcast_(text);
+    }
+    std::string look_up(net::Clock::time_point) override {
+      std::string text = broadcast_("");
+      if (text.starts_with(failed))
+        throw Error(ErrorCode::aborted,
+                    "rank 0 cannot serve the store: " + text.substr(failed.size()));
+      return text;
+    }
+    // The other ranks wait in a broadcast without a time limit.
+    void withdraw(std::string_view reason) noexcept override {
+      if (called_) return;
+      try {
+        publish(fmt::format("{}{:.900}", failed, reason), {});
+      } catch (const std::exception& problem) {
+        log::warn("cannot tell the other ranks that rank 0 failed: {}", problem.what());
+      }
+    }
 
    private:
     std::function<std::string(const std::string&)> broadcast_;
+    bool called_ = false;
   };
   require(rank >= 0 && rank < size, "World::from_ranks: rank {} of {}: expected 0 <= rank < size",
           rank, size);

@@ -34,6 +34,8 @@ class Rendezvous {
   // Only rank 0 calls publish(), and only the other ranks call look_up().
   virtual void publish(const std::string& text, net::Clock::time_point deadline) = 0;
   virtual std::string look_up(net::Clock::time_point deadline) = 0;
+  // Rank 0 calls this function when it cannot publish, so that the other ranks do not wait.
+  virtual void withdraw(std::string_view /*reason*/) noexcept {}
 };
 
 struct Job {

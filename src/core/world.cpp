@@ -255,7 +255,12 @@ void World::Impl::join(launch::Job job) {
   rendezvous = std::move(job.rendezvous);
   launch::Endpoint endpoint;
   if (rank == 0) {
-    endpoint = serve(job, deadline);
+    try {
+      endpoint = serve(job, deadline);
+    } catch (const std::exception& problem) {
+      if (rendezvous) rendezvous->withdraw(problem.what());
+      throw;
+    }
   } else {
     endpoint = job.agreed ? *job.agreed : launch::endpoint_from_text(rendezvous->look_up(deadline));
   }

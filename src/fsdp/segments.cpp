@@ -97,6 +97,8 @@ View Engine::state(const Segment& segment, std::string_view name) const {
   require(found != setup.states.end(), ErrorCode::not_found,
           "the engine has no state \"{}\": call Engine::add_state() first", name);
   const UnitState& unit = state_of(*segment.unit);
+  require(unit.index < setup.units.size() && setup.units[unit.index].get() == segment.unit,
+          "state({}): the segment of unit {} belongs to another engine", name, unit.name);
   const auto& [index, slot] = unit.locations[unit.find(segment.param->name)];
   const UnitBucket& bucket = unit.buckets[index];
   if (!bucket.trainable) return {};

@@ -405,3 +405,31 @@ TEST_CASE("a job from ranks and a broadcast of the program") {
   CHECK_THROWS_WITH_AS(atoll::World::from_ranks(1, 3, {}),
                        "World::from_ranks: no broadcast function", atoll::Error);
 }
+
+TEST_CASE(
+    "a job from ranks and a broadcast: the other ranks get the reason why rank 0 cannot serve") {
+  std::promise<std::string> sent;
+  std::shared_future<std::string> text = sent.get_future().share();
+  const auto error_of = [&](int rank, const atoll::Config& config) -> std::string {
+    const auto broadcast = [&](const std::string& mine) {
+      if (rank == 0) sent.set_value(mine);
+      return text.get();
+    };
+    try {
+      auto world = atoll::World::from_ranks(rank, 2, broadcast, config);
+    } catch (const atoll::Error& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  std::string reason;
+  std::jthread first([&] {
+    atoll::Config config;
+    config.interface = "no-such-interface";
+    reason = error_of(0, config);
+  });
+  const std::string seen = error_of(1, {});
+  first.join();
+  CHECK(reason.find("no-such-interface") != std::string::npos);
+  CHECK(seen == "rank 0 cannot serve the store: " + reason);
+}

@@ -305,6 +305,15 @@ TEST_CASE("own optimizer misuse: names of states") {
           engine.freeze({"a"});
           engine.state(engine.segments()[0], "m");
         }) == "not found: the engine has no state \"m\": call Engine::add_state() first");
+  CHECK(error_of([](fsdp::Engine& engine) {
+          engine.freeze({"a"});
+          engine.add_state("m");
+          auto world = atoll::World::single();
+          fsdp::Engine other(atoll::Mesh::make(world, {1, 1}));
+          other.add_unit("a", {{.name = "w", .shape = {4}}});
+          other.freeze({"a"});
+          engine.state(other.segments()[0], "m");
+        }) == "invalid argument: state(m): the segment of unit a belongs to another engine");
   CHECK(error_of([](fsdp::Engine& engine) { fsdp::save("unused", engine); }) ==
         "invalid argument: save: call Engine::freeze() first");
   CHECK(error_of([](fsdp::Engine& engine) { fsdp::load("unused", engine); }) ==
