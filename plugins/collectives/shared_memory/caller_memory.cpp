@@ -71,18 +71,21 @@ bool is_file_of(int fd, const Mapped& mapped, std::uint64_t bytes) {
          system.f_type != HUGETLBFS_MAGIC;
 }
 
-// Returns a copy of the descriptor through which this process has the mapped file open, or none.
-// Other threads may close a descriptor at any time, so the copy is checked as well.
+// Opens the mapped file a second time, through any descriptor that this process has of it; returns
+// none without such a descriptor. Paths in /proc name the descriptors, because other threads may
+// close them at any time. Therefore the opened file is checked as well.
 Descriptor open_descriptor(const Mapped& mapped, std::uint64_t bytes) {
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir("/proc/self/fd"), ::closedir);
   if (!folder) return {};
   while (const dirent* entry = ::readdir(folder.get())) {
-    char* end = nullptr;
-    const long number = std::strtol(entry->d_name, &end, 10);
-    if (end == entry->d_name || *end != '\0') continue;
-    if (!is_file_of(static_cast<int>(number), mapped, bytes)) continue;
-    Descriptor copy(::fcntl(static_cast<int>(number), F_DUPFD_CLOEXEC, 0));
-    if (copy && is_file_of(copy.get(), mapped, bytes)) return copy;
+    const std::string path = std::string("/proc/self/fd/") + entry->d_name;
+    struct stat file {};
+    if (::stat(path.c_str(), &file) != 0 || file.st_ino != mapped.inode ||
+        file.st_dev != mapped.device || !S_ISREG(file.st_mode)) {
+      continue;
+    }
+    Descriptor opened(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    if (opened && is_file_of(opened.get(), mapped, bytes)) return opened;
   }
   return {};
 }
