@@ -61,10 +61,11 @@ struct StrategyChoice {
 // less memory may be equally fast. The result depends on `question` alone, so it is the same on all
 // ranks that pass the same values. Throws Error(invalid_argument) for sizes or counts below 1,
 // options that no engine supports, and a reserve outside [0, 1).
-StrategyChoice choose_strategy(const StrategyQuestion& question);
+ATOLL_API StrategyChoice choose_strategy(const StrategyQuestion& question);
 
-// Returns the modelled rates of a mesh's axes (Axis::rate and Axis::levels). GroupRate::is_assumed
-// marks a rate that includes a link of unknown rate.
-MeshRates rates_of(const Mesh& mesh);
+// Returns the modelled rates of the axes that an engine uses (Axis::rate), without levels.
+// GroupRate::is_assumed marks a rate that includes a link of unknown rate. Throws
+// Error(invalid_argument) for a mesh without the shard axis.
+ATOLL_API MeshRates rates_of(const Mesh& mesh, const EngineAxes& axes = {});
 
 }  // namespace atoll_v1::atoll::fsdp

@@ -1,6 +1,7 @@
 // Collectives over one axis of a mesh, on one backend.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
@@ -20,7 +21,7 @@ class BackendGroup;  // internal class that creates every Work (src/comm/backend
 
 // An operation in flight. The buffers of the operation must stay alive until it is complete.
 // Destroying a Work does not cancel the operation.
-class Work {
+class ATOLL_API Work {
  public:
   Work() = default;  // creates a Work without an operation, which is complete
   // Makes `stream` wait for the operation and returns at once. If the operation is known to have
@@ -33,7 +34,7 @@ class Work {
   // the same memory.
   static Work local_copy(ConstView src, View dst, Stream& stream);
 
-  struct State;  // this struct is defined in src/comm/operation.hpp
+  struct ATOLL_LOCAL State;  // this struct is defined in src/comm/operation.hpp
 
  private:
   friend class BackendGroup;
@@ -59,7 +60,7 @@ struct Reduction {
 
 // How data moves between ranks over the connections that exist so far. A backend connects two ranks
 // when they first exchange data. A member without a value is not known yet.
-struct Transports {
+struct ATOLL_API Transports {
   // Names of the networks in use between hosts, such as "IB" or "Socket".
   std::vector<std::string> networks;
   std::optional<bool> gpudirect_rdma;  // true when NICs access GPU memory on every connection
@@ -69,18 +70,20 @@ struct Transports {
   std::string to_string() const;       // returns text such as "network IB with GPUDirect RDMA"
 };
 // Combines the transports of all ranks. Collective over the World.
-Transports gather_transports(World& world, const Transports& mine);
+ATOLL_API Transports gather_transports(World& world, const Transports& mine);
 // Requires GPUDirect RDMA between hosts. Throws Error(unsupported) that names a rank which reaches
 // another host without GPUDirect RDMA, or does not know its transports. A rank without connections
 // to other hosts passes the check. If the job has several hosts and no rank has such a connection,
 // the function throws as well. Collective over the World.
-void require_gpudirect_rdma(World& world, const Transports& mine);
+ATOLL_API void require_gpudirect_rdma(World& world, const Transports& mine);
 
 class Communicator;
+class Registration;
 
 struct CommunicatorOptions {
   std::string name{};  // name in messages and traces; an empty name means the name of the axis
-  // Name of the backend; empty means config().backend, or else the best common backend.
+  // Name of the backend; empty means config().backend, or else the best common backend. All ranks
+  // must pass the same, as for the settings below.
   std::string backend{};
   Device device = Device::host();
   // A communicator to split, or null. It must be idle, and every rank of it must open a
@@ -88,13 +91,20 @@ struct CommunicatorOptions {
   // the new communicator without another bootstrap; the new communicator makes its own connections.
   // `backend` and `device` are taken from the parent.
   const Communicator* parent = nullptr;
+  // Settings of this communicator. All ranks must pass the same settings: open() compares them, and
+  // if they differ, every rank throws Error(mismatch), which names the setting and two ranks. A
+  // setting without a value is taken from the parent, or without a parent from the World's Config.
+  std::optional<std::chrono::milliseconds> timeout{};  // time limit of one collective
+  std::optional<int> deterministic{};                  // 0 or 1, as in Config::deterministic
+  std::optional<std::string> algorithm{};              // as in Config::algorithm
 };
 
 // Calls: every collective is enqueued on the stream given to it and returns at once. All ranks of
 // the axis must call the same operations of a communicator in the same order, with the same counts,
-// dtypes and ops. Operations of one communicator run in the order of the calls, even on different
-// streams. A count of 0 is allowed. If an in-place form is documented, each rank may choose to use
-// it.
+// dtypes and ops. Only one thread at a time may call a communicator; the call of a second thread
+// throws Error(invalid_argument), because the order could differ between ranks. Operations of one
+// communicator run in the order of the calls, even on different streams. A count of 0 is allowed.
+// If an in-place form is documented, each rank may choose to use it.
 //
 // GPU memory: in one call, either all ranks must pass a src from allocate() or none; the same holds
 // for dst. Memory from allocate() that other ranks access (src and dst of all_reduce, dst of
@@ -102,6 +112,9 @@ struct CommunicatorOptions {
 // rank. Ranks that share several communicators must call them in the same
 // order, at least for the first operation of each, because NCCL connects ranks at the first
 // operation and waits for the other ranks.
+//
+// Types: operations that only move data accept every dtype. Reductions of f8e4m3 and f8e5m2 throw
+// Error(unsupported). Sums and products of integers wrap around.
 //
 // Sums: bf16 and f16 accumulate in f32 and are rounded once, or once per level when a backend adds
 // inside each host before it sends. A backend that can order its sums chooses an algorithm by size
@@ -122,8 +135,9 @@ struct CommunicatorOptions {
 // Errors: wrong arguments throw Error(invalid_argument) before anything is sent: a rank or count
 // out of range, unequal dtypes, null with elements, an overlap of src and dst that is not
 // documented, a factor that is not allowed. The Work keeps the failure of its operation. A failure
-// also fails the World: every communicator of every rank aborts and every wait ends.
-class Communicator {
+// also fails the World: every communicator of every rank aborts and every wait ends. abort() ends
+// one communicator only.
+class ATOLL_API Communicator {
  public:
   // Collective over the axis. If several communicators have ranks in common, all ranks must open
   // them in the same order. Ranks exchange which backends they can use and choose the best common
@@ -169,6 +183,18 @@ class Communicator {
   [[nodiscard]] Work reduce_scatter_v(ConstView src, View dst,
                                       std::span<const std::uint64_t> counts, Reduction reduction,
                                       Stream& stream);
+  // gather with counts[r] elements from rank r: src.count = counts[rank], and on `root` dst.count
+  // is the sum of counts. In place on root: src is the root's part of dst.
+  [[nodiscard]] Work gather_v(ConstView src, View dst, std::span<const std::uint64_t> counts,
+                              int root, Stream& stream);
+  // Sends send_counts[r] elements of src to rank r and receives recv_counts[r] elements of dst from
+  // rank r, both packed in rank order. Every rank passes its own counts. The count that a rank
+  // sends must equal the count that the receiver expects. On host memory a difference is
+  // Error(mismatch); on a GPU the operation can hang until its timeout or give wrong data. src and
+  // dst must not overlap.
+  [[nodiscard]] Work all_to_all_v(ConstView src, std::span<const std::uint64_t> send_counts,
+                                  View dst, std::span<const std::uint64_t> recv_counts,
+                                  Stream& stream);
   // Point-to-point messages. A send is complete when src may be reused, which can be before the
   // receiver has the data. Two ranks that send to each other must use group().
   [[nodiscard]] Work send(ConstView src, int peer, Stream& stream);
@@ -209,12 +235,23 @@ class Communicator {
   std::optional<Communicator> split(std::optional<int> color, int key = 0,
                                     std::string name = {}) const;
 
-  struct Impl;  // this struct is defined in src/comm/communicator_impl.hpp
+  // Ends this communicator on all its ranks. The World does not fail, and other communicators can
+  // still be used. Operations in flight fail with Error(aborted), which names this rank and
+  // `reason`; later calls throw this error. The data of failed operations is undefined, and their
+  // streams fail: an operation of another communicator that follows on such a stream fails the
+  // World. Returns when the other ranks know about the abort, or after 2 s if a rank does not
+  // answer. Any thread may call it; only the first call counts. Destroy the communicator as usual.
+  void abort(std::string_view reason);
+
+  struct ATOLL_LOCAL Impl;  // this struct is defined in src/comm/communicator_impl.hpp
 
  private:
   friend Buffer allocate(const Device& device, std::size_t bytes,
                          std::span<const std::reference_wrapper<Communicator>> communicators);
-  explicit Communicator(std::shared_ptr<Impl> impl);
+  friend Registration register_memory(
+      void* memory, std::size_t bytes,
+      std::span<const std::reference_wrapper<Communicator>> communicators);
+  ATOLL_LOCAL explicit Communicator(std::shared_ptr<Impl> impl);
   std::shared_ptr<Impl> impl_;
 };
 
@@ -226,12 +263,63 @@ class Communicator {
 // A rank may destroy its Buffer as soon as no rank uses the memory, independently of the other
 // ranks. Host memory is freed after each communicator has been called once more or is destroyed;
 // GPU memory is freed when all communicators are destroyed. A Buffer may outlive the communicators.
-// Collectives accept other memory too, but are slower with it.
-Buffer allocate(const Device& device, std::size_t bytes,
-                std::span<const std::reference_wrapper<Communicator>> communicators);
+// Collectives accept other memory too, but are slower with it; see register_memory().
+ATOLL_API Buffer allocate(const Device& device, std::size_t bytes,
+                          std::span<const std::reference_wrapper<Communicator>> communicators);
 inline Buffer allocate(const Device& device, std::size_t bytes,
                        std::initializer_list<std::reference_wrapper<Communicator>> communicators) {
   return allocate(device, bytes, std::span(communicators.begin(), communicators.size()));
+}
+
+// A registration of memory that the caller allocated. Move-only. The destructor calls deregister().
+class ATOLL_API Registration {
+ public:
+  Registration();  // registers nothing
+  Registration(Registration&&) noexcept;
+  Registration& operator=(Registration&&) noexcept;
+  ~Registration();
+
+  // Ends the registration; the caller may then free the memory. Does not wait for other ranks, but
+  // all ranks must end a registration between the same two operations. Blocks the host until the
+  // enqueued operations of the communicators are complete, so it must not run in a task of a
+  // stream. Does nothing if the registration has ended.
+  void deregister() noexcept;
+  // True if every communicator accesses the memory as fast as memory from allocate().
+  bool fast() const noexcept;
+  // Why fast() is false, and how operations access the memory instead; empty if fast() is true.
+  const std::string& slow() const noexcept;
+
+ private:
+  friend Registration register_memory(
+      void* memory, std::size_t bytes,
+      std::span<const std::reference_wrapper<Communicator>> communicators);
+  struct ATOLL_LOCAL State;  // this struct is defined in src/comm/memory.cpp
+  ATOLL_LOCAL explicit Registration(std::unique_ptr<State> state) noexcept;
+  std::unique_ptr<State> state_;
+};
+
+// Registers [memory, memory + bytes), which the caller allocated with malloc, cudaMalloc, mmap or a
+// framework, with `communicators`. Collective over each of them, in the same order and with the
+// same size on all ranks. Operations accept the memory without a registration too. The effect
+// depends on the backend; the READMEs of the backends list the costs:
+//   host: memory of a shared mapping with a file (a memfd, a file in /dev/shm) becomes as fast as
+//     memory from allocate(). The pages of malloc belong to one process, so a registration leaves
+//     their cost as it is.
+//   nccl: NCCL registers the memory with its networks and, where it can, with other GPUs. Then
+//     either all ranks must pass registered memory in a call, at the same offset, or none.
+//   mpi: a registration has no effect.
+// The result tells whether the memory is fast, which may differ between ranks. The memory must not
+// be freed, and its file must not shrink, before the registration has ended. Blocks until earlier
+// operations of the communicators are complete. Throws Error(invalid_argument) for null, 0 bytes,
+// or no communicator. On host, it also throws Error(invalid_argument) for an overlap with
+// registered memory, and Error(mismatch) if ranks of a host register different sizes.
+[[nodiscard]] ATOLL_API Registration
+register_memory(void* memory, std::size_t bytes,
+                std::span<const std::reference_wrapper<Communicator>> communicators);
+[[nodiscard]] inline Registration register_memory(
+    void* memory, std::size_t bytes,
+    std::initializer_list<std::reference_wrapper<Communicator>> communicators) {
+  return register_memory(memory, bytes, std::span(communicators.begin(), communicators.size()));
 }
 
 // Describes a backend that the loader found in the plugin path.
@@ -243,6 +331,7 @@ struct BackendInfo {
 };
 // Loads every backend in the plugin path and probes whether it supports this kind of memory. Not
 // collective.
-std::vector<BackendInfo> available_backends(World& world, DeviceKind kind = DeviceKind::host);
+ATOLL_API std::vector<BackendInfo> available_backends(World& world,
+                                                      DeviceKind kind = DeviceKind::host);
 
 }  // namespace atoll_v1::atoll

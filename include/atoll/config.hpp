@@ -12,13 +12,15 @@
 
 namespace atoll_v1::atoll {
 
-struct Config {
+struct ATOLL_API Config {
   // Identity of this process, for jobs without a launcher. -1 and "" mean that the launcher
   // decides.
   int rank = -1;
   int size = -1;
   int local_rank = -1;
-  std::string addr;   // "host:port" at which rank 0 serves the rendezvous store
+  // "host:port" at which rank 0 serves the rendezvous store. On rank 0, port 0 means any free port,
+  // which rank 0 logs.
+  std::string addr;
   std::string token;  // secret shared by all ranks of the job
   int port = 0;       // port of the store under torchrun; 0 means MASTER_PORT + 1
   // Comma-separated network interfaces of this rank; each is one rail, and all carry the data of
@@ -36,6 +38,11 @@ struct Config {
   std::string plugin_path;  // colon-separated directories, searched before the installed backends
   std::string algorithm;    // such as "all_reduce:ring"; "" lets the backend choose algorithms
   std::string tuning;       // file with measured algorithm choices; `algorithm` overrides it
+  // Whether the ranks of a host copy data directly from the memory of each other's process
+  // (plugins/host/README.md). "": if the kernel allows it. "off": never; data moves through shared
+  // memory only. "permit": as "", and each rank first asks the kernel to let every process of this
+  // user read its memory.
+  std::string process_memory;
   // 1 adds floating-point numbers in one order for every backend, algorithm and element count. The
   // order depends on the mesh only (communicator.hpp).
   int deterministic = 0;
@@ -62,10 +69,10 @@ struct ConfigEntry {
 };
 
 // Describes every variable that from_env() reads, in the order of the struct.
-std::span<const ConfigEntry> config_entries() noexcept;
+ATOLL_API std::span<const ConfigEntry> config_entries() noexcept;
 
 // Returns one line per entry with the variable, its value in `config` and its meaning, as
 // `atoll-topo --env` prints them.
-std::string describe(const Config& config);
+ATOLL_API std::string describe(const Config& config);
 
 }  // namespace atoll_v1::atoll

@@ -31,7 +31,7 @@ enum class DeviceKind : std::int32_t {
 
 // Marks a point in the work of a stream; it happens when all work enqueued before it is done.
 // Copies refer to the same point. A default-constructed event has already happened.
-class Event {
+class ATOLL_API Event {
  public:
   Event() = default;
   explicit Event(std::shared_ptr<EventBackend> impl) : impl_(std::move(impl)) {}
@@ -46,7 +46,7 @@ class Event {
 };
 
 // The time at which a stream reaches a point of its work. Copies refer to the same point.
-class Stamp {
+class ATOLL_API Stamp {
  public:
   Stamp() = default;
   explicit Stamp(std::shared_ptr<const StampBackend> impl) : impl_(std::move(impl)) {}
@@ -86,7 +86,7 @@ struct StreamOptions {
 //
 // Errors: when work fails, later work on this stream does not run. synchronize(), and waits for
 // later events of this stream, throw the first error. Kernels already launched on a GPU still run.
-class Stream {
+class ATOLL_API Stream {
  public:
   Stream(Stream&&) noexcept;
   Stream& operator=(Stream&&) noexcept;
@@ -122,7 +122,7 @@ class Stream {
 
  private:
   friend class Device;
-  Stream(std::unique_ptr<StreamBackend> impl, std::string name);
+  ATOLL_LOCAL Stream(std::unique_ptr<StreamBackend> impl, std::string name);
   std::unique_ptr<StreamBackend> impl_;
   std::string name_;
 };
@@ -154,7 +154,7 @@ class Buffer {
 
 // A device on which this process computes. The handle is cheap to copy; copies refer to the same
 // device. Any thread may call any function.
-class Device {
+class ATOLL_API Device {
  public:
   // Returns the CPU as a device. Each call returns a new one with its own count of allocations.
   static Device host();
@@ -183,6 +183,9 @@ class Device {
   // Total memory of the device; 0 if it is not known.
   std::uint64_t memory_bytes() const noexcept;
   Stream stream(StreamOptions options = {}) const;
+  // Makes a Stream of a native stream that the caller owns; cuda::wrap_stream() (cuda.hpp) is the
+  // typed form. Throws Error(unsupported) on devices other than GPUs.
+  Stream wrap_stream(void* native, StreamOptions options = {}) const;
   DeviceOps& ops() const noexcept;
   // Bytes of this device's memory that allocate() and communicators have allocated and not freed,
   // and the largest number so far.

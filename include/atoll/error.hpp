@@ -39,14 +39,35 @@ constexpr std::string_view name(ErrorCode code) noexcept {
   return index > 0 && index < names.size() ? names[index] : "unknown error";
 }
 
+// The Error that this thread has made last, as text; empty after that Error is destroyed. If a
+// World is destroyed while an exception unwinds the stack, it sends this text to the other ranks,
+// because in C++ a destructor cannot see the exception.
+struct NewestError {
+  const void* error = nullptr;
+  std::array<char, 512> text{};  // ends with a null character; a longer message is cut off
+};
+inline thread_local ATOLL_API NewestError newest_error{};
+
 // Thrown by every function of atoll that fails and is not noexcept. what() is one line that names
 // the object concerned and, if known, the rank, peer, operation, sequence number and bytes.
-class Error : public std::runtime_error {
+class ATOLL_API Error : public std::runtime_error {
  public:
-  Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {
+    remember();
+  }
+  Error(const Error& other) noexcept : std::runtime_error(other), code_(other.code_) { remember(); }
+  Error& operator=(const Error&) noexcept = default;
+  ~Error() override {
+    if (newest_error.error == this) newest_error = {};
+  }
   ErrorCode code() const noexcept { return code_; }
 
  private:
+  void remember() noexcept {
+    const std::string_view message = what();
+    newest_error = {this, {}};
+    message.copy(newest_error.text.data(), newest_error.text.size() - 1);
+  }
   ErrorCode code_;
 };
 

@@ -15,7 +15,7 @@ enum class Severity {
   warning,  // the machine is slower than it could be, or likely to break
   error     // the machine is broken, or much slower than it could be
 };
-std::string_view name(Severity severity) noexcept;
+ATOLL_API std::string_view name(Severity severity) noexcept;
 
 struct Finding {
   std::string id;  // name of the check, such as "nvlink_down"
@@ -28,6 +28,6 @@ struct Finding {
 
 // Returns the finding as one line for a log, "EVIDENCE; CONSEQUENCE; FIX", such as
 // "ranks 0, 4 share GPU node0/gpu0; ...".
-std::string to_line(const Finding& finding);
+ATOLL_API std::string to_line(const Finding& finding);
 
 }  // namespace atoll_v1::atoll

@@ -68,7 +68,7 @@ enum class FlightState {
   completed,
   failed
 };
-std::string_view name(FlightState state) noexcept;
+ATOLL_API std::string_view name(FlightState state) noexcept;
 
 // The structs below have the same fields as the flight file. Times are ns on the steady clock.
 struct FlightOperation {
@@ -118,25 +118,25 @@ struct FlightLog {
 
 // Returns the last operations of this rank. The log is empty before the first communicator opens.
 // Thread-safe.
-FlightLog flight_log(World& world);
+ATOLL_API FlightLog flight_log(World& world);
 // Writes the last operations of this rank to PREFIX.RANK.json. Throws Error(invalid_argument) when
 // config().flight is empty, and Error(io) when the file cannot be written.
-void write_flight(World& world);
+ATOLL_API void write_flight(World& world);
 
 // Parses the content of a flight file; `file` names the file in errors. Throws Error(bad_data) with
 // file and byte offset for anything that is not a flight file of version 1 within the limits above.
-FlightLog parse_flight(std::string_view text, std::string_view file);
-std::string to_json(const FlightLog& log);
+ATOLL_API FlightLog parse_flight(std::string_view text, std::string_view file);
+ATOLL_API std::string to_json(const FlightLog& log);
 // Reads and parses a flight file. Throws the errors of parse_flight(), and Error(io) when the file
 // cannot be read.
-FlightLog read_flight(const std::filesystem::path& file);
+ATOLL_API FlightLog read_flight(const std::filesystem::path& file);
 
 // Explains the logs of some or all ranks of a job in lines of text: the failure, the ranks without
 // a log, and for each communicator the last collective that all ranks have completed, the ranks
 // that are behind or in an operation, and calls that differ between ranks. Throws Error(mismatch)
 // for logs of different jobs and Error(invalid_argument) when there are no logs.
-std::string tell_flight(std::span<const FlightLog> logs);
+ATOLL_API std::string tell_flight(std::span<const FlightLog> logs);
 // Reads flight files, then explains the logs in them.
-std::string tell_flight(std::span<const std::filesystem::path> files);
+ATOLL_API std::string tell_flight(std::span<const std::filesystem::path> files);
 
 }  // namespace atoll_v1::atoll

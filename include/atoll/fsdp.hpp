@@ -10,8 +10,23 @@
 //   { auto w = pass.forward(block);  layer(x, w["weight"]); }
 //   { auto w = pass.backward(block); auto g = w.grad("weight"); ... }
 //
-// Gradients are summed over ranks and micro batches, never averaged: divide the loss by the global
-// number of samples or tokens.
+// Gradients are summed over ranks and micro batches: divide the loss by the global number of
+// samples or tokens. With GradientScale::average (Options::gradients) the sum is divided by the
+// number of ranks, but not by the number of micro batches.
+//
+// A trainer that computes on the host in its own thread, not in tasks of the compute stream, must
+// call compute.synchronize() after each scope opens and after wait_gradients(). Otherwise it reads
+// parameters and gradients that have not arrived. Options::synchronous makes these calls.
+//
+// All ranks must pass the same options, units, order and seed. The constructor, freeze(),
+// initialize(), begin(), add_state() and the constructor of Optimizer compare these values between
+// ranks. If a value differs, every rank throws Error(mismatch), which names the first difference
+// and two ranks. If one of these calls fails on one rank, all ranks throw that error.
+//
+// If the mesh has axes that the engine does not use (Options::axes), the constructor compares all
+// ranks of the mesh, and the other calls compare only the ranks of one engine: units, seed and
+// micro batches may differ along the other axes. Each engine clips by the norm of its own
+// gradients.
 //
 // Threads and order: one thread calls the engine, and all ranks make the same calls in the same
 // order. Compute is enqueued on the stream given to begin(). Calls return without waiting for
@@ -44,10 +59,11 @@ enum class Strategy {
   // shard_grad inside the shard axis, replicated across it: 2 P + 16 P / s bytes
   hybrid_shard_grad,
 };
-std::string_view name(Strategy strategy) noexcept;
+ATOLL_API std::string_view name(Strategy strategy) noexcept;
 // Returns the strategy with this name; throws Error(invalid_argument) for an unknown name.
-Strategy strategy_from_name(std::string_view name);
-std::vector<Strategy> every_strategy();  // all strategies, in the order of the enumerators
+ATOLL_API Strategy strategy_from_name(std::string_view name);
+// Returns all strategies, in the order of the enumerators.
+ATOLL_API std::vector<Strategy> every_strategy();
 
 // How gradients accumulate over the micro batches of a step.
 enum class Accumulation {
@@ -55,19 +71,40 @@ enum class Accumulation {
   shard,      // reduces each micro batch over the shard axis, then their sum across replicas
   local,      // keeps unsharded f32 gradients (4 P bytes); reduces only in the last micro batch
 };
-std::string_view name(Accumulation accumulation) noexcept;  // returns "auto", "shard" or "local"
-Accumulation accumulation_from_name(std::string_view name);
+// Returns "auto", "shard" or "local".
+ATOLL_API std::string_view name(Accumulation accumulation) noexcept;
+// Returns the value with this name; throws Error(invalid_argument) for an unknown name.
+ATOLL_API Accumulation accumulation_from_name(std::string_view name);
+
+// How the gradients of all ranks and micro batches form the gradient that an optimizer reads.
+enum class GradientScale {
+  sum,  // the sum over all ranks and micro batches
+  // This sum divided by the number of ranks (replicas x shards). For a mean over micro batches as
+  // well, divide the loss by the number of micro batches.
+  average,
+};
 
 struct Precision {
-  DType param = DType::f32;  // type that gathers send and compute reads: f32 or bf16
+  // Type that gathers send and compute reads: f32, bf16 or f16. Gradients that are computed through
+  // f16 need a loss scale, because small values round to 0.
+  DType param = DType::f32;
   // The type in which gradients are sent: f32 or bf16. With bf16 each level of a sum adds in f32
   // and rounds once. Compute writes gradients in f32, and optimizers read gradients in f32.
   DType reduce = DType::f32;
 };
 
+// The names of the mesh axes that an engine uses.
+struct EngineAxes {
+  std::string replicate = "replicate";  // a mesh without this axis has one replica
+  std::string shard = "shard";
+};
+
 struct Options {
   Strategy strategy = Strategy::hybrid_shard;
   Accumulation accumulation = Accumulation::automatic;
+  // `average` multiplies each final gradient shard by 1 / ranks, rounded to f32, in one pass over
+  // the shard. All strategies still give the same bits where their sums do.
+  GradientScale gradients = GradientScale::sum;
   Precision precision{};
   // Partial resharding (FSDP2: reshard_after_forward = N). After forward a unit stays sharded over
   // groups of this many neighbouring ranks of the shard axis, and backward gathers inside the
@@ -80,9 +117,19 @@ struct Options {
   // Device bytes that the memory plan of freeze() may use, excluding optimizer and activations; 0
   // means no limit.
   std::uint64_t memory_bytes = 0;
+  // The engine uses these two axes of the mesh and leaves the others, such as an axis for tensor
+  // parallelism, to the caller: each coordinate on the other axes has an engine of its own, whose
+  // ranks are Mesh::sub({axes.replicate, axes.shard}).
+  EngineAxes axes{};
   Device device = Device::host();
   // Name of the backend; empty means config().backend, or else the best common backend.
   std::string backend{};
+  // For trainers that compute on the host in their own thread. When true, Pass::forward(),
+  // Pass::backward() and Engine::wait_gradients() block until the compute stream has reached them,
+  // so the caller may read parameters and write gradients directly until the scope ends. Gathers
+  // and reductions of other units still run beside the caller's compute. On devices other than the
+  // host, the constructor throws Error(invalid_argument).
+  bool synchronous = false;
 };
 
 // Distribution of a parameter's initial values: normal(mean, deviation). Each value is computed
@@ -93,13 +140,13 @@ struct Init {
   float deviation = 0.02f;
 };
 
-struct ParamSpec {
+struct ATOLL_API ParamSpec {
   std::string name{};                 // name that is unique in the unit
   std::vector<std::int64_t> shape{};  // extents of the tensor's dimensions, in row-major order
   Init init{};
   // When false, the parameter is frozen: it has no gradient, no moments and no f32 master.
   bool trainable = true;
-  // Type that compute reads: f32 or bf16; Precision::param when not set.
+  // Type that compute reads: f32, bf16 or f16; Precision::param when not set.
   std::optional<DType> dtype{};
   std::uint64_t count() const noexcept;
 };
@@ -119,7 +166,7 @@ struct UnitState;
 struct EngineAccess;
 
 // The parameters of one block, which are gathered and reduced together.
-class Unit {
+class ATOLL_API Unit {
  public:
   Unit(const Unit&) = delete;
   Unit& operator=(const Unit&) = delete;
@@ -131,16 +178,17 @@ class Unit {
 
  private:
   friend struct EngineAccess;
-  explicit Unit(std::unique_ptr<UnitState> state);
+  ATOLL_LOCAL explicit Unit(std::unique_ptr<UnitState> state);
   std::unique_ptr<UnitState> state_;
 };
 
 // The device bytes that this rank uses for each purpose. Engine::freeze() sets all members except
-// `optimizer`, which the constructor of Optimizer sets, and `activations`.
-struct MemoryPlan {
+// `optimizer`, to which the constructor of Optimizer and Engine::add_state() add, and
+// `activations`.
+struct ATOLL_API MemoryPlan {
   std::uint64_t parameters = 0;  // bytes of the f32 master shards
   std::uint64_t resident = 0;    // bytes of parameters that stay unsharded, with their masters
-  std::uint64_t optimizer = 0;   // bytes of the optimizer's moments
+  std::uint64_t optimizer = 0;   // bytes of the optimizer's moments and of Engine::add_state()
   std::uint64_t gradients = 0;   // bytes of the f32 gradient shards
   std::uint64_t gathered = 0;    // bytes of buffers for units that are unsharded only while in use
   // Parts of parameters that partial resharding keeps after forward.
@@ -162,35 +210,49 @@ struct Segment {
   const ParamSpec* param;
   std::uint64_t first;
   View values;  // the f32 master; for a frozen parameter, the values that compute reads
+  // The gradient of these elements in f32; empty for a frozen parameter. Work may read it on a
+  // stream after Engine::wait_gradients() for that stream, until the next pass writes gradients.
+  View gradient;
 };
 
 class Engine;
 
 // The unsharded parameters of one unit during its forward. A scope must be destroyed before its
 // Pass. The destructor of the scope marks the point on the compute stream after which the unit may
-// be resharded. If an exception leaves the scope, the pass is abandoned: no further gradients are
-// reduced, and new scopes throw Error(invalid_argument).
-class ForwardScope {
+// be resharded. If an exception leaves the scope, or if the pass ends first, the pass is abandoned:
+// no further gradients are reduced, and new scopes throw Error(invalid_argument).
+//
+// Views may be used by work that is enqueued on the compute stream while the scope is open, and by
+// the host after a later synchronize() of that stream. With ATOLL_CHECK=lifetimes on the host
+// device, any other use of a view ends the process by SIGSEGV, with a message that names unit,
+// parameter and remedy; the other ranks get the message as well. The checker does not find a use
+// before synchronize() if the stream happens to have reached the scope, nor a use after the scope
+// if the stream has not left it yet: such uses read the right data. The checker cannot guard memory
+// that is private to a backend; it logs a warning instead.
+class ATOLL_API ForwardScope {
  public:
   ForwardScope(ForwardScope&&) noexcept;
   ForwardScope& operator=(ForwardScope&&) = delete;
   ~ForwardScope();
   // Returns the whole parameter in the compute dtype, valid until the scope ends. Throws
-  // Error(not_found), which names unit and parameter, when the unit has no such parameter.
+  // Error(not_found), which names unit and parameter, when the unit has no such parameter, and
+  // Error(invalid_argument) after the end of the pass, or when the scope has been moved.
   View operator[](std::string_view param) const;
 
  protected:
   friend class Pass;
   ForwardScope(Engine& engine, Unit& unit, std::size_t position);
+  void check_usable(std::string_view param) const;
   Engine* engine_;
   Unit* unit_;
   std::size_t position_;
-  int exceptions_;  // number of exceptions in flight when the scope began
+  std::uint64_t pass_;  // number of the pass that the scope belongs to
+  int exceptions_;      // number of exceptions in flight when the scope began
 };
 
 // The unsharded parameters and gradients of one unit during its backward. If the unit is not used
 // again in the pass, the destructor of the scope starts the reduction of the unit's gradients.
-class BackwardScope : public ForwardScope {
+class ATOLL_API BackwardScope : public ForwardScope {
  public:
   using ForwardScope::ForwardScope;
   BackwardScope(BackwardScope&&) noexcept = default;
@@ -214,7 +276,16 @@ struct PassOptions {
 // One forward through the declared order of units, and for training one backward in reverse order.
 // Using a unit out of order throws Error(invalid_argument), which names the expected and the actual
 // unit.
-class Pass {
+//
+// The order is the same in every pass, because the buffers that units share are planned from it at
+// freeze(). A pass that skips a unit opens and closes the scopes of this unit and writes zeros to
+// its gradients.
+//
+// An engine runs one pass at a time, because its buffers hold the units of one pass. So several
+// forwards cannot be in flight. A pipeline can run the early forwards as evaluation passes
+// (PassOptions::Kind::eval), keep only their outputs, and repeat each forward in its training pass,
+// as with activation checkpointing.
+class ATOLL_API Pass {
  public:
   Pass(Pass&&) noexcept;
   Pass& operator=(Pass&&) = delete;
@@ -224,13 +295,14 @@ class Pass {
 
  private:
   friend class Engine;
-  explicit Pass(Engine& engine);
+  ATOLL_LOCAL explicit Pass(Engine& engine);
   Engine* engine_;
 };
 
-class Engine {
+class ATOLL_API Engine {
  public:
-  // Opens the engine's communicators. Collective over all ranks of the mesh. Blocks.
+  // Opens the engine's communicators. Collective over all ranks of the mesh. Blocks. Throws
+  // Error(invalid_argument) for a mesh without the axis Options::axes.shard.
   Engine(const Mesh& mesh, Options options = {});
   ~Engine();  // blocks until no stream uses the engine's memory
   Engine(const Engine&) = delete;
@@ -251,8 +323,8 @@ class Engine {
   // Functions that write parameters (initialize, assign, refresh, and load() of checkpoint.hpp)
   // throw Error(invalid_argument) while a pass is in progress.
 
-  // Fills this rank's shards with the initial values of ParamSpec::init, without allocating whole
-  // parameters. Blocks.
+  // Collective. Fills this rank's shards with the initial values of ParamSpec::init, without
+  // allocating whole parameters. Blocks.
   void initialize(std::uint64_t seed);
   // Calls `fill` with each segment and an f32 host buffer, which `fill` must fill. Blocks.
   void assign(const std::function<void(const Segment&, std::span<float>)>& fill);
@@ -263,18 +335,38 @@ class Engine {
   // Updates the copies of the parameters that compute reads. Call it after writing master shards.
   // Blocks.
   void refresh();
-  // Returns this rank's parts of the parameters, in the order of units and their parameters.
+  // Returns this rank's parts of the parameters, in the order of units and their parameters. The
+  // views are valid as long as the engine, so a caller may keep them.
   std::vector<Segment> segments() const;
 
-  // Begins a pass. Throws Error(invalid_argument) before freeze() and while another pass is in
-  // progress. The stream must belong to device(). Stream and engine must outlive the pass.
+  // Begins a pass. Throws Error(invalid_argument) before freeze(), and while another pass is open;
+  // the message then names that pass. The stream must belong to device(). Stream and engine must
+  // outlive the pass.
+  //
+  // All ranks must pass the same number of micro batches, PassOptions::of, to training passes. If
+  // the number is not that of the previous step, or in the first step, the call blocks until all
+  // ranks have compared it. If it differs, every rank throws Error(mismatch). If some ranks keep
+  // their number, the ranks that change it wait until Config::timeout before they throw.
   [[nodiscard]] Pass begin(const PassOptions& options, Stream& compute);
-  // Makes the stream `compute` wait until every gradient shard is final.
+  // Makes the stream `compute` wait until every gradient shard is final. With Options::synchronous,
+  // blocks until then. Throws Error(invalid_argument) before freeze().
   void wait_gradients(Stream& compute);
-  // For callers that bring their own optimizer. Call it after the last micro batch, when the work
-  // that updates the master shards has been enqueued on `compute`. Enqueues on `compute` the copies
-  // from masters to the compute dtype; the next gathers wait for these copies.
+  // For callers with an optimizer of their own. After the last micro batch, a step calls
+  // wait_gradients(), enqueues on `compute` the work that reads Segment::gradient and writes
+  // Segment::values, and then calls this function. It enqueues on `compute` the copies from masters
+  // to the compute dtype; the next gathers wait for these copies. Throws Error(invalid_argument)
+  // before freeze().
   void parameters_changed(Stream& compute);
+  // Adds a state, such as "momentum", for an optimizer of the caller: memory of the engine with one
+  // f32 for each element of every Segment::gradient, zero at first. save() and load() of
+  // checkpoint.hpp include it, on any number of shards. `name` may contain letters, digits, '_',
+  // '-' and '.'. Collective. Blocks. Throws Error(invalid_argument) before freeze(), and for a name
+  // that is not allowed or already in use.
+  void add_state(std::string_view name);
+  // Returns the elements of a state that belong to a segment of this engine, in f32; empty for a
+  // frozen parameter. The view is valid as long as the engine. Throws Error(not_found) for a name
+  // that add_state() has not added.
+  View state(const Segment& segment, std::string_view name) const;
 
   Unit& unit(std::string_view name);  // throws Error(not_found) for an unknown unit
   const std::vector<std::unique_ptr<Unit>>& units() const noexcept;
@@ -297,7 +389,7 @@ class Engine {
 
  private:
   friend struct EngineAccess;
-  struct Impl;
+  struct ATOLL_LOCAL Impl;
   std::unique_ptr<Impl> impl_;
 };
 

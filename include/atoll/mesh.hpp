@@ -1,6 +1,9 @@
-// A mesh arranges the ranks of a job in named axes: `replicate` x `shard`.
+// A mesh arranges the ranks of a job in named axes: `replicate` x `shard`, and others that the
+// program names.
 #pragma once
 
+#include <cstddef>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,7 +17,7 @@ namespace atoll_v1::atoll {
 // is opened over an axis.
 struct Axis {
   World* world = nullptr;
-  std::string name;        // name of the axis: "shard", "replicate" or "world"
+  std::string name;        // name of the axis, such as "shard"; "world" for all ranks of a mesh
   std::vector<int> ranks;  // ranks of the World, ordered by their position on this axis
   int index = 0;           // position of this rank in `ranks`
   GroupRate rate{};        // rate of the slowest group of this axis; unknown without a topology
@@ -22,6 +25,7 @@ struct Axis {
   // Number of neighbouring ranks in a block. Under Config::deterministic the ranks of a block are
   // summed first. Divides the size of the axis; 0 means that the axis has no blocks.
   int block = 0;
+  std::shared_ptr<const void> hold{};  // makes moves of the World throw while the axis exists
 
   int size() const noexcept { return static_cast<int>(ranks.size()); }
 };
@@ -32,21 +36,38 @@ struct MeshShape {
   friend bool operator==(const MeshShape&, const MeshShape&) = default;
 };
 
+// The name of an axis and its number of ranks.
+struct AxisSpec {
+  std::string name;
+  int size = 1;
+  friend bool operator==(const AxisSpec&, const AxisSpec&) = default;
+};
+
 // Parses "2x4" as replicate x shard. Throws Error(invalid_argument), which quotes the text, when
 // the text has another form.
-MeshShape parse_mesh(std::string_view text);
+ATOLL_API MeshShape parse_mesh(std::string_view text);
 
 // Returns where the ranks of the job run. Each rank reports which GPUs and cores its environment
 // allows (CUDA_VISIBLE_DEVICES, control groups, binding). Collective.
-std::vector<RankSite> locate_ranks(const Topology& topology, World& world);
+ATOLL_API std::vector<RankSite> locate_ranks(const Topology& topology, World& world);
 
-// A mesh refers to the World and must not outlive it. All ranks must construct equal meshes.
-class Mesh {
+// A mesh refers to the World and must not outlive it. All ranks must construct equal meshes. Copies
+// share their data.
+//
+//   auto mesh = Mesh::make(world, {{"replicate", 2}, {"shard", 4}, {"tensor", 2}});
+//   auto tensor = Communicator::open(mesh.axis("tensor"));
+//   fsdp::Engine engine(mesh);  // uses the axes "replicate" and "shard"; the caller uses "tensor"
+class ATOLL_API Mesh {
  public:
   // Plans a mesh with plan_mesh(). It shards inside islands or hosts, whichever are larger, and
-  // replicates across them, so that gathers use the fastest links. Collective.
-  static Mesh plan(const Topology& topology, World& world);
-  // Makes the mesh of an existing plan. Throws Error(unsupported) for a plan with an inner axis.
+  // replicates across them, so that gathers use the fastest links. With `options.inner` above 1 the
+  // mesh has a third axis, "tensor", of neighbouring ranks inside one island. If
+  // `options.emulated_islands` is 0, Config::islands applies. All ranks must pass equal options.
+  // Collective. Throws the errors of plan_mesh().
+  static Mesh plan(const Topology& topology, World& world, MeshPlanOptions options = {});
+  // Makes the mesh of an existing plan: replicate x shard, and with an inner axis replicate x shard
+  // x tensor. Throws Error(invalid_argument) unless the sizes multiply to the size of the World and
+  // the plan's order holds every rank once.
   static Mesh from_plan(World& world, MeshPlan plan);
   // Makes a mesh of the given shape with the ranks in row-major order, so neighbouring ranks are in
   // the same shard group. Throws Error(invalid_argument) unless replicate * shard is the size of
@@ -54,27 +75,55 @@ class Mesh {
   // group of the mesh spans several islands.
   static Mesh make(World& world, MeshShape shape);
   static Mesh make(World& world, MeshShape shape, const Topology& topology);
+  // Makes a mesh of named axes, outermost first, with the ranks in row-major order: the groups of
+  // the last axis are neighbouring ranks. All ranks compare the axes, and all throw the same error:
+  // Error(mismatch) if ranks passed different axes, or Error(invalid_argument) if the product of
+  // the sizes is not the size of the World, for a size below 1, and for a name that is empty, used
+  // twice or "world". Collective.
+  //
+  // With a topology, Axis::rate is known for each axis. If the mesh has an axis "shard", findings()
+  // reports groups of this axis and of the axes after it that span several islands.
+  static Mesh make(World& world, std::vector<AxisSpec> axes);
+  static Mesh make(World& world, std::vector<AxisSpec> axes, const Topology& topology);
 
-  MeshShape shape() const noexcept { return shape_; }
-  // Returns the axis "shard", "replicate" or "world" (all ranks in mesh order, shard innermost).
-  // Throws Error(invalid_argument) for another name.
+  // Returns the part of the mesh along the named axes that contains this rank: the ranks that
+  // differ from this rank only in these coordinates. The sub-mesh has the axes in the given order,
+  // and its axis "world" holds all its ranks. world() remains the World of all ranks. Communicators
+  // and engines run on a sub-mesh as on a mesh, and ranks of other sub-meshes need not take part.
+  // Throws Error(invalid_argument) if a name is unknown or occurs twice, and if there is no name.
+  // Not collective.
+  Mesh sub(const std::vector<std::string>& names) const;
+
+  // Returns the axes, outermost first, without "world".
+  const std::vector<AxisSpec>& axes() const noexcept { return specs_; }
+  // Returns the sizes of the axes "replicate" and "shard"; 1 for an axis that the mesh lacks.
+  MeshShape shape() const noexcept;
+  bool has_axis(std::string_view name) const noexcept;
+  // Returns the axis with this name, or "world": all ranks in mesh order, the last axis innermost.
+  // Throws Error(invalid_argument), which lists the axes, for another name.
   const Axis& axis(std::string_view name) const;
   World& world() const noexcept { return *world_; }
   // Returns one sentence that explains why the planner chose this mesh.
-  const std::string& reason() const noexcept { return reason_; }
-  const std::vector<Finding>& findings() const noexcept { return findings_; }
-  // Returns the shape as text, such as "2x4".
+  const std::string& reason() const noexcept;
+  const std::vector<Finding>& findings() const noexcept;
+  // Returns the axes as text: "2x4" for replicate x shard, and otherwise such as
+  // "replicate 2 x shard 4 x tensor 2".
   std::string to_string() const;
 
  private:
-  Mesh(World& world, MeshShape shape, const std::vector<int>& order);
-  void set_rates(const MeshRates& rates);
+  // The axes and the order of all ranks, which a mesh and its sub-meshes share.
+  struct ATOLL_LOCAL Layout;
+  ATOLL_LOCAL Mesh(World& world, std::shared_ptr<const Layout> layout,
+                   const std::vector<std::size_t>& dims);
+  ATOLL_LOCAL static Layout layout_of(const World& world, MeshPlan plan);
+  ATOLL_LOCAL static Layout requested(World& world, std::vector<AxisSpec> axes,
+                                      const Topology* topology = nullptr);
+  ATOLL_LOCAL static Mesh whole(World& world, Layout layout);
 
   World* world_;
-  MeshShape shape_;
-  std::vector<Axis> axes_;
-  std::string reason_;
-  std::vector<Finding> findings_;
+  std::shared_ptr<const Layout> layout_;
+  std::vector<AxisSpec> specs_;
+  std::vector<Axis> axes_;  // one for each of specs_, then "world"
 };
 
 }  // namespace atoll_v1::atoll

@@ -35,23 +35,24 @@ struct RankEnvironment {
 // CUDA_VISIBLE_DEVICES can select from these by index, UUID or MIG UUID. Ranks of one host that see
 // the same GPUs get one GPU each, in the order of their local ranks; ranks beyond the number of
 // GPUs get none. A rank that sees exactly one GPU uses that GPU.
-std::vector<RankSite> resolve_ranks(const Topology& topology,
-                                    const std::vector<RankEnvironment>& ranks);
+ATOLL_API std::vector<RankSite> resolve_ranks(const Topology& topology,
+                                              const std::vector<RankEnvironment>& ranks);
 
 // Returns the sites of ranks on known hosts; `hosts` has one host id for each rank. The n-th rank
 // on a host gets the host's n-th GPU, or none when the host has fewer GPUs.
-std::vector<RankSite> assign_gpus(const Topology& topology, const std::vector<std::string>& hosts);
+ATOLL_API std::vector<RankSite> assign_gpus(const Topology& topology,
+                                            const std::vector<std::string>& hosts);
 
 // Returns the sites that a launcher would give to `count` ranks: one rank on each GPU, host by
 // host; without GPUs, equal blocks of ranks on all hosts. A `count` of 0 requests one rank on each
 // GPU. Throws Error(invalid_argument) when there are more ranks than GPUs, and when `count` is 0
 // but there are no GPUs.
-std::vector<RankSite> fill_hosts(const Topology& topology, int count);
+ATOLL_API std::vector<RankSite> fill_hosts(const Topology& topology, int count);
 
 struct MeshPlan {
   int replicate = 1;
   int shard = 1;
-  int inner = 1;  // size of the innermost axis, which is for tensor parallelism
+  int inner = 1;  // size of the innermost axis, "tensor", which is for tensor parallelism
   // Ranks in mesh order, the last axis varying fastest: the rank at (r, s, i) is
   // order[(r * shard + s) * inner + i].
   std::vector<int> order;
@@ -83,14 +84,15 @@ struct MeshPlanOptions {
 // Throws Error(invalid_argument) when `ranks` is empty, for a GPU that the topology does not list,
 // when the emulated islands or `inner` do not divide the ranks, and when no candidate holds the
 // model; the message then states how much memory is missing.
-MeshPlan plan_mesh(const Topology& topology, const std::vector<RankSite>& ranks,
-                   const MeshPlanOptions& options = {});
+ATOLL_API MeshPlan plan_mesh(const Topology& topology, const std::vector<RankSite>& ranks,
+                             const MeshPlanOptions& options = {});
 
 // Checks a mesh that was made by hand. Returns a finding for each shard group that crosses islands,
 // with the islands that it joins, the links that it crosses, and the bandwidth lost. Throws
 // Error(invalid_argument) unless `plan.order` holds every rank once and fits the shape.
-std::vector<Finding> check_mesh(const Topology& topology, const std::vector<RankSite>& ranks,
-                                const MeshPlan& plan, const MeshPlanOptions& options = {});
+ATOLL_API std::vector<Finding> check_mesh(const Topology& topology,
+                                          const std::vector<RankSite>& ranks, const MeshPlan& plan,
+                                          const MeshPlanOptions& options = {});
 
 // Modelled speed of a group of ranks that communicate: the slowest part of a ring through the
 // group, in the given order, and the latency of its hops.
@@ -104,8 +106,8 @@ struct GroupRate {
 };
 // `group` holds indices into `ranks`. Throws the same errors as plan_mesh(), and
 // Error(invalid_argument) for an index out of range.
-GroupRate group_rate(const Topology& topology, const std::vector<RankSite>& ranks,
-                     const std::vector<int>& group, const MeshPlanOptions& options = {});
+ATOLL_API GroupRate group_rate(const Topology& topology, const std::vector<RankSite>& ranks,
+                               const std::vector<int>& group, const MeshPlanOptions& options = {});
 
 // Rates of two-level collectives over a group on several hosts that all have the same number of
 // ranks, at least two, in consecutive positions of the group; unknown for other groups. `inside`
@@ -124,7 +126,7 @@ struct MeshRates {
   LevelRates shard_levels{}, replicate_levels{}, world_levels{};
 };
 // Throws the same errors as check_mesh().
-MeshRates mesh_rates(const Topology& topology, const std::vector<RankSite>& ranks,
-                     const MeshPlan& plan, const MeshPlanOptions& options = {});
+ATOLL_API MeshRates mesh_rates(const Topology& topology, const std::vector<RankSite>& ranks,
+                               const MeshPlan& plan, const MeshPlanOptions& options = {});
 
 }  // namespace atoll_v1::atoll

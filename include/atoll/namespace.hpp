@@ -4,5 +4,7 @@
 // `::atoll::World`: that name, like `std::atoll`, refers to the C function.
 #pragma once
 
+#include "atoll/export.hpp"
+
 namespace atoll_v1::atoll {}
 using namespace atoll_v1;  // NOLINT(google-global-names-in-headers): allows atoll::World

@@ -1,7 +1,7 @@
 // Optimizers over the shards of an Engine, with clipping by the global norm.
 //
 // Every rank holds the moments of its own shards and updates only those. Gradients are sums over
-// ranks and micro batches, not averages.
+// ranks and micro batches, or averages over ranks if Options::gradients says so.
 //
 // The global norm has the same bits on every rank, and on every mesh that gives the same gradients:
 // squares are added in f64 inside blocks of 4,096 elements, and the sums of the blocks are added as
@@ -12,11 +12,37 @@
 // update_in_backward() has already started to update on a GPU.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "atoll/fsdp.hpp"
 
 namespace atoll_v1::atoll::fsdp {
+
+// Settings for the parameters that a pattern selects. A setting without a value is that of
+// OptimizerOptions. The first group of OptimizerOptions::groups that matches a parameter applies.
+struct ParamGroup {
+  // Matches "UNIT.PARAM", such as "layers.0.norm.weight": * stands for any text, and ? for one
+  // character.
+  std::string pattern{};
+  float learning_rate_scale = 1;  // factor of the learning rate that step() gets
+  std::optional<float> weight_decay{};
+  std::optional<float> beta1{};
+  std::optional<float> beta2{};
+};
+
+// The parameters that decay. A ParamGroup with a weight decay overrides this for its parameters.
+enum class Decay {
+  all,  // every trainable parameter
+  // Only parameters with two or more dimensions decay, so norms and biases do not, as is usual for
+  // language models.
+  matrices
+};
+// Returns "all" or "matrices".
+ATOLL_API std::string_view name(Decay decay) noexcept;
 
 struct OptimizerOptions {
   enum class Kind {
@@ -26,7 +52,7 @@ struct OptimizerOptions {
   float beta1 = 0.9f;
   float beta2 = 0.95f;
   float epsilon = 1e-8f;
-  float weight_decay = 0.0f;   // decoupled weight decay, applied to every trainable parameter
+  float weight_decay = 0.0f;   // decoupled weight decay of the parameters that `decay` selects
   float max_norm = 1.0f;       // gradients are scaled down to this global norm; 0 means no clipping
   bool skip_nonfinite = true;  // when false, steps with an infinite or NaN norm update parameters
   // Type of AdamW's moments: f32, or bf16, which needs half the memory. bf16 moments are rounded
@@ -37,12 +63,27 @@ struct OptimizerOptions {
   DType moment_dtype = DType::f32;
   bool stochastic_rounding = true;  // when false, bf16 moments are rounded to nearest
   std::uint64_t seed = 0;
+  Decay decay = Decay::all;
+  std::vector<ParamGroup> groups{};
 };
 
-class Optimizer {
+struct StepOptions {
+  // The gradients are multiplied by this factor before the norm and the update: 1 / scale if the
+  // loss was multiplied by `scale` (see loss_scale.hpp). Equal on all ranks. A factor other than 1
+  // cannot be combined with update_in_backward().
+  float gradient_scale = 1;
+};
+
+enum class StepResult {
+  updated,
+  skipped  // the norm was infinite or NaN, and the step changed nothing
+};
+
+class ATOLL_API Optimizer {
  public:
-  // The engine must outlive the optimizer. Throws Error(invalid_argument) before Engine::freeze(),
-  // while the engine has another optimizer, and for invalid options.
+  // Collective over all ranks of the engine. The engine must outlive the optimizer. Throws
+  // Error(invalid_argument) before Engine::freeze(), while the engine has another optimizer, for
+  // invalid options, and for a group whose pattern matches no parameter.
   Optimizer(Engine& engine, OptimizerOptions options = {});
   Optimizer(Optimizer&&) noexcept;
   ~Optimizer();  // blocks until no stream uses the moments
@@ -57,12 +98,16 @@ class Optimizer {
   // Enqueues the step on `compute`: waits for the gradients, computes the norm, and updates units
   // in the order of use, so that the next pass can gather the first units while later units are
   // updated. Collective over the shard axis. Throws Error(invalid_argument) before all micro
-  // batches of the step have ended, because gradients are not yet summed over all ranks, and when
-  // the learning rate differs from that of update_in_backward().
-  void step(float learning_rate, Stream& compute);
-  // Returns the global norm of the gradients of the last step, before clipping. Blocks until the
-  // norm is known.
+  // batches of the step have ended, because gradients are not yet summed over all ranks; for
+  // gradients that an earlier step has used; when the learning rate differs from that of
+  // update_in_backward(); and for a gradient scale that is not finite and above 0.
+  void step(float learning_rate, Stream& compute, StepOptions options = {});
+  // Returns the global norm of the gradients of the last step, multiplied by
+  // StepOptions::gradient_scale, before clipping. Blocks until the norm is known.
   float grad_norm();
+  // Returns whether the last step changed parameters; the result is equal on all ranks. Blocks
+  // until the norm of that step is known.
+  StepResult last_step() const;
   // Returns the number of steps that changed parameters. A step with an infinite or NaN norm counts
   // only if skip_nonfinite is false. Blocks until the norm of the last step is known.
   std::int64_t steps() const;
@@ -72,7 +117,7 @@ class Optimizer {
 
  private:
   friend struct EngineAccess;
-  struct Impl;
+  struct ATOLL_LOCAL Impl;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -34,7 +34,7 @@ extern "C" {
 #endif
 
 #define ATOLL_ABI_MAJOR 1u /* incremented when the layout changes incompatibly */
-#define ATOLL_ABI_MINOR 0u /* incremented when functions or fields are appended */
+#define ATOLL_ABI_MINOR 1u /* incremented when functions or fields are appended */
 
 typedef int32_t atoll_status; /* one of the values below, which never change */
 enum {
@@ -60,14 +60,21 @@ enum { /* atoll_dtype: element type of a buffer */
   ATOLL_F64 = 3,
   ATOLL_I32 = 4,
   ATOLL_I64 = 5,
-  ATOLL_U8 = 6
+  ATOLL_U8 = 6,
+  ATOLL_I8 = 7,
+  ATOLL_U16 = 8,
+  ATOLL_U32 = 9,
+  ATOLL_U64 = 10,
+  ATOLL_F8E4M3 = 11, /* 8-bit floating point (OCP): data is moved, but no kind reduces it */
+  ATOLL_F8E5M2 = 12
 };
 
 enum { /* atoll_reduce_op: operator of a reduction */
   ATOLL_SUM = 0,
   ATOLL_AVG = 1, /* the sum divided by the number of ranks, then rounded once */
   ATOLL_MIN = 2,
-  ATOLL_MAX = 3
+  ATOLL_MAX = 3,
+  ATOLL_PRODUCT = 4
 };
 
 enum { /* atoll_memory: kind of memory that holds src and dst */
@@ -89,7 +96,15 @@ enum { /* atoll_collective_kind: kind of an operation */
   ATOLL_GATHER = 9,
   ATOLL_SCATTER = 10,
   ATOLL_ALL_GATHER_V = 11,
-  ATOLL_REDUCE_SCATTER_V = 12
+  ATOLL_REDUCE_SCATTER_V = 12,
+  ATOLL_ALL_TO_ALL_V = 13,
+  ATOLL_GATHER_V = 14
+};
+
+enum { /* whether a backend may copy from and to the memory of other processes of its host */
+  ATOLL_PROCESS_MEMORY_ALLOWED = 0, /* yes, where the kernel allows it */
+  ATOLL_PROCESS_MEMORY_OFF = 1,
+  ATOLL_PROCESS_MEMORY_PERMIT = 2 /* yes, and the backend asks the kernel to allow it */
 };
 
 enum { /* severity levels of atoll_host.log */
@@ -103,8 +118,8 @@ enum { /* severity levels of atoll_host.log */
 /* A reduction of `nparts` arrays of `count` elements in one pass over memory. For every d it
  * computes dsts[d][i] = op over all p of factors[p] * parts[p][i], in the order of an adjacent-pair
  * tree: parts 0 and 1, parts 2 and 3, ..., then pairs of the results; an odd last part moves up a
- * level unchanged. bf16 and f16 are scaled and summed in f32 and rounded once. A dst may equal a
- * part. */
+ * level unchanged. bf16 and f16 are scaled and combined in f32 and rounded once. Sums and products
+ * of integers wrap around. A dst may equal a part. */
 typedef struct atoll_reduction {
   size_t size;
   void* const* dsts;
@@ -172,19 +187,22 @@ typedef struct atoll_group {
    * waits for other ranks. Core then opens the group again with 0 in this field and builds the sums
    * of floating types itself. */
   int32_t deterministic;
-  int32_t host_ranks; /* number of ranks of the whole job on the caller's host; 0: unknown */
+  int32_t host_ranks;     /* number of ranks of the whole job on the caller's host; 0: unknown */
+  int32_t process_memory; /* ATOLL_PROCESS_MEMORY_...; may differ between ranks */
 } atoll_group;
 
 /* One collective, send or recv. Counts are numbers of elements. all_gather sends `count` elements
  * and receives count * nranks; reduce_scatter sends count * nranks elements and receives `count`;
  * all_to_all exchanges `count` elements with each rank; gather and scatter move `count` elements
  * per rank. The _v forms move counts[r] elements for each rank r, packed in rank order, and `count`
- * is the sum of the counts. All other kinds move `count` elements. Ranks other than the root pass
- * no dst to reduce and gather, and no src to scatter.
+ * is the sum of the counts. In all_to_all_v, counts[r] elements go to rank r and recv_counts[r]
+ * elements come from rank r. All other kinds move `count` elements. Ranks other than the root pass
+ * no dst to reduce and gather (_v), and no src to scatter.
  *
- * An operation may be in place: in all_gather (_v) and gather, src is then this rank's block of
- * dst; in reduce_scatter (_v) and scatter, dst is this rank's block of src; in all_reduce, reduce
- * and broadcast, src equals dst. The caller guarantees that they do not overlap otherwise. */
+ * An operation may be in place: in all_gather (_v) and gather (_v), src is then this rank's block
+ * of dst; in reduce_scatter (_v) and scatter, dst is this rank's block of src; in all_reduce,
+ * reduce and broadcast, src equals dst. The caller guarantees that they do not overlap otherwise.
+ */
 typedef struct atoll_operation {
   size_t size;
   int32_t kind; /* atoll_collective_kind */
@@ -198,9 +216,12 @@ typedef struct atoll_operation {
   uint64_t sequence;      /* index of this operation on this communicator, from 0 */
   void* stream;           /* cudaStream_t; NULL on host memory */
   int64_t timeout_ns;     /* time limit, from the call of submit() */
-  const uint64_t* counts; /* _v forms only: one count per rank, equal on all ranks */
+  const uint64_t* counts; /* _v forms only: one count per rank, equal on all ranks except in
+                             all_to_all_v */
   double factor; /* multiplies this rank's src before a SUM or AVG of a floating type; may differ
                     between ranks; 1 for all other operations and on GPU memory */
+  const uint64_t* recv_counts; /* all_to_all_v only: one count per rank; recv_counts[r] is the
+                                  number of elements that rank r sends to this rank */
 } atoll_operation;
 
 typedef struct atoll_comm atoll_comm; /* owned by the backend, opaque to core */
@@ -258,6 +279,16 @@ typedef struct atoll_backend {
    * nothing can be known, the only line is unknown=REASON. The text is valid until this thread's
    * next call. NULL means failure. */
   const char* (*transports)(atoll_comm* comm);
+  /* Registers a range of memory that mem_alloc() did not allocate. Collective: all ranks call this
+   * function and register_memory() in the same order and with the same sizes. The backend uses the
+   * range until deregister_caller_memory(); the caller may then free it. Sets *slow to NULL if
+   * operations access the range as fast as memory of mem_alloc(), or else to a text with the
+   * reason, which is valid until this thread's next call. */
+  atoll_status (*register_caller_memory)(atoll_comm* comm, void* memory, size_t bytes,
+                                         const char** slow);
+  /* Ends a registration of register_caller_memory(). Does not wait for other ranks, but all ranks
+   * end a registration between the same two operations. No operation may be in flight. */
+  atoll_status (*deregister_caller_memory)(atoll_comm* comm, void* memory);
 } atoll_backend; /* append new members at the end */
 
 /* The one symbol that a backend exports. It returns a table that stays valid forever. */

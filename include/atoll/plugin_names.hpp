@@ -13,23 +13,34 @@
 namespace atoll_abi {
 
 // Names of the kinds of operations, indexed by atoll_collective_kind. Each new kind needs an entry.
-inline constexpr std::array<std::string_view, 13> kinds = {
-    "barrier",         "broadcast",  "all_gather", "reduce_scatter",
-    "all_reduce",      "all_to_all", "send",       "recv",
-    "reduce",          "gather",     "scatter",    "all_gather_v",
-    "reduce_scatter_v"};
-static_assert(kinds[ATOLL_REDUCE_SCATTER_V] == kinds.back());
+inline constexpr std::array<std::string_view, 15> kinds = {
+    "barrier",          "broadcast",    "all_gather", "reduce_scatter",
+    "all_reduce",       "all_to_all",   "send",       "recv",
+    "reduce",           "gather",       "scatter",    "all_gather_v",
+    "reduce_scatter_v", "all_to_all_v", "gather_v"};
+static_assert(kinds[ATOLL_GATHER_V] == kinds.back());
 
 struct Dtype {
   std::string_view name;
   std::size_t size;  // size of an element in bytes
 };
-inline constexpr std::array<Dtype, 7> dtypes = {
-    {{"f32", 4}, {"bf16", 2}, {"f16", 2}, {"f64", 8}, {"i32", 4}, {"i64", 8}, {"u8", 1}}};
-static_assert(dtypes[ATOLL_U8].name == dtypes.back().name);
+inline constexpr std::array<Dtype, 13> dtypes = {{{"f32", 4},
+                                                  {"bf16", 2},
+                                                  {"f16", 2},
+                                                  {"f64", 8},
+                                                  {"i32", 4},
+                                                  {"i64", 8},
+                                                  {"u8", 1},
+                                                  {"i8", 1},
+                                                  {"u16", 2},
+                                                  {"u32", 4},
+                                                  {"u64", 8},
+                                                  {"f8e4m3", 1},
+                                                  {"f8e5m2", 1}}};
+static_assert(dtypes[ATOLL_F8E5M2].name == dtypes.back().name);
 
-inline constexpr std::array<std::string_view, 4> ops = {"sum", "avg", "min", "max"};
-static_assert(ops[ATOLL_MAX] == ops.back());
+inline constexpr std::array<std::string_view, 5> ops = {"sum", "avg", "min", "max", "product"};
+static_assert(ops[ATOLL_PRODUCT] == ops.back());
 
 // Returns true if `number` is a valid index of `table`.
 template <typename Table>
@@ -54,6 +65,14 @@ constexpr std::size_t dtype_size(std::int32_t dtype) noexcept {
   return within(dtypes, dtype) ? dtypes[static_cast<std::size_t>(dtype)].size : 0;
 }
 
+constexpr bool is_integer(std::int32_t dtype) noexcept {
+  return dtype >= ATOLL_I32 && dtype <= ATOLL_U64;
+}
+// Returns true for the types that collectives can reduce: all but the 8-bit floating-point types.
+constexpr bool is_reducible(std::int32_t dtype) noexcept {
+  return within(dtypes, dtype) && dtype != ATOLL_F8E4M3 && dtype != ATOLL_F8E5M2;
+}
+
 // Returns the kind with this name, or -1 for an unknown name.
 constexpr std::int32_t kind_of(std::string_view name) noexcept {
   for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
@@ -68,11 +87,12 @@ constexpr bool reduces(std::int32_t kind) noexcept {
 }
 constexpr bool has_root(std::int32_t kind) noexcept {
   return kind == ATOLL_BROADCAST || kind == ATOLL_REDUCE || kind == ATOLL_GATHER ||
-         kind == ATOLL_SCATTER;
+         kind == ATOLL_SCATTER || kind == ATOLL_GATHER_V;
 }
-// Returns true for all_gather_v and reduce_scatter_v, which have one count per rank.
+// Returns true for the _v forms, which have one count per rank.
 constexpr bool is_uneven(std::int32_t kind) noexcept {
-  return kind == ATOLL_ALL_GATHER_V || kind == ATOLL_REDUCE_SCATTER_V;
+  return kind == ATOLL_ALL_GATHER_V || kind == ATOLL_REDUCE_SCATTER_V ||
+         kind == ATOLL_ALL_TO_ALL_V || kind == ATOLL_GATHER_V;
 }
 constexpr bool is_message(std::int32_t kind) noexcept {
   return kind == ATOLL_SEND || kind == ATOLL_RECV;

@@ -21,7 +21,7 @@ struct RankDeviceOptions {
   std::function<void(const Device&)> check = {};
 };
 
-struct RankDevice {
+struct ATOLL_API RankDevice {
   Device device;
   std::string why;     // why "auto" did not choose the visible GPUs; empty otherwise
   int sharing = 1;     // number of ranks that share the device, which is a GPU or the host
@@ -36,6 +36,6 @@ struct RankDevice {
 // Collective. Throws Error(invalid_argument) for an unknown value of `wanted`, Error(mismatch) when
 // two ranks pass different values, and Error(not_found) when `wanted` is "cuda" and a rank cannot
 // use a GPU. Each error names the ranks and the reason.
-RankDevice choose_rank_device(World& world, const RankDeviceOptions& options);
+ATOLL_API RankDevice choose_rank_device(World& world, const RankDeviceOptions& options);
 
 }  // namespace atoll_v1::atoll

@@ -25,7 +25,7 @@ struct BucketSlot {
 // Several tensors in one flat allocation. Each tensor has an aligned offset that does not depend on
 // the number of shards. The end is padded so that all shards have the same number of elements,
 // which is a multiple of bucket_granularity.
-struct BucketLayout {
+struct ATOLL_API BucketLayout {
   std::vector<BucketSlot> slots;  // one slot per tensor, in the order given to plan_bucket()
   std::uint64_t elements = 0;     // number of elements of the bucket, including padding
   std::uint64_t shards = 1;
@@ -42,7 +42,7 @@ inline constexpr std::uint64_t bucket_granularity = 4096;
 
 // Lays out tensors with the given element counts in one bucket. Throws Error(invalid_argument) for
 // zero shards and for more than 2^60 elements.
-BucketLayout plan_bucket(std::span<const std::uint64_t> counts, std::uint64_t shards);
+ATOLL_API BucketLayout plan_bucket(std::span<const std::uint64_t> counts, std::uint64_t shards);
 
 // Tensors of one dtype in several buckets. Consecutive tensors share a bucket.
 struct BucketPlan {
@@ -58,8 +58,8 @@ struct BucketPlan {
 // unless it holds a single larger tensor: tensors are never split. List tensors in the order in
 // which their gradients become complete, so that buckets become complete in order as well. Throws
 // the same errors as plan_bucket().
-BucketPlan plan_buckets(std::span<const std::uint64_t> counts, DType dtype, std::uint64_t max_bytes,
-                        std::uint64_t shards = 1);
+ATOLL_API BucketPlan plan_buckets(std::span<const std::uint64_t> counts, DType dtype,
+                                  std::uint64_t max_bytes, std::uint64_t shards = 1);
 
 // Returns the bucket size at which a collective over `axis` spends at most `latency_share` of its
 // time on latency: (1 - latency_share) / latency_share * latency * bandwidth, rounded up to a
@@ -67,7 +67,7 @@ BucketPlan plan_buckets(std::span<const std::uint64_t> counts, DType dtype, std:
 // bandwidth. Larger buckets start later, and nothing overlaps with the last bucket of a backward.
 // Returns default_bucket_bytes for an axis of one rank or with unknown rate. The result is the same
 // on all ranks.
-std::uint64_t bucket_bytes(const Axis& axis, double latency_share = 0.05);
+ATOLL_API std::uint64_t bucket_bytes(const Axis& axis, double latency_share = 0.05);
 inline constexpr std::uint64_t least_bucket_bytes = std::uint64_t{1} << 20;
 inline constexpr std::uint64_t most_bucket_bytes = std::uint64_t{128} << 20;
 inline constexpr std::uint64_t default_bucket_bytes = std::uint64_t{32} << 20;
@@ -132,13 +132,14 @@ struct SchedulerOptions {
 // Runs collectives beside compute on three lanes.
 //
 // One thread makes all calls, in the same order on all ranks, and calls return at once. An
-// operation starts after its `after` event and after earlier operations on its lane. The returned
-// Work may be discarded, since an event from record() on the lane also covers the operation.
+// operation starts after its `after` event and after earlier operations on its lane. Results may be
+// used after a wait for the returned Work, or for an event from record() on the lane, which covers
+// all operations before it; a caller that waits for such an event assigns the Work to std::ignore.
 //
 // Dtypes, shapes, aliasing rules and errors are those of Communicator. Reductions sum; they never
 // average. On an axis of one rank a collective is a copy, or nothing if src and dst are the same.
 // `label` names the purpose of an operation in the records of take_records(), for example a unit.
-class Scheduler {
+class ATOLL_API Scheduler {
  public:
   // Collective over all ranks of the mesh: opens the communicators. An axis without ranks means
   // this rank alone. A DDP trainer passes {} and mesh.axis("world"), so that all_reduce() sums over
@@ -149,13 +150,16 @@ class Scheduler {
   ~Scheduler();
 
   // Gathers over the shard axis, on the lane `gather`.
-  Work all_gather(ConstView src, View dst, const Event& after, std::string_view label = {});
+  [[nodiscard]] Work all_gather(ConstView src, View dst, const Event& after,
+                                std::string_view label = {});
   // Gathers over SchedulerOptions::inner, on the lane `gather`.
-  Work all_gather_inner(ConstView src, View dst, const Event& after, std::string_view label = {});
+  [[nodiscard]] Work all_gather_inner(ConstView src, View dst, const Event& after,
+                                      std::string_view label = {});
   // Sums over the shard axis, on the lane `reduce`.
-  Work reduce_scatter(ConstView src, View dst, const Event& after, std::string_view label = {});
+  [[nodiscard]] Work reduce_scatter(ConstView src, View dst, const Event& after,
+                                    std::string_view label = {});
   // Sums over the replicate axis in place, on the lane `outer`.
-  Work all_reduce(View data, const Event& after, std::string_view label = {});
+  [[nodiscard]] Work all_reduce(View data, const Event& after, std::string_view label = {});
   // Enqueues local work, such as a cast, in order on a lane. The returned event happens when the
   // work is complete.
   LaneEvent run(Lane lane, const Event& after, const std::function<void(Stream&)>& enqueue,
@@ -211,7 +215,7 @@ class Scheduler {
   void synchronize();  // blocks until all lanes are idle; throws the first failure
 
  private:
-  struct Impl;
+  struct ATOLL_LOCAL Impl;
   std::unique_ptr<Impl> impl_;
 };
 

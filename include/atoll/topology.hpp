@@ -24,7 +24,7 @@ enum class IslandState {
   none,
   unknown
 };
-std::string_view name(IslandState state) noexcept;
+ATOLL_API std::string_view name(IslandState state) noexcept;
 
 // Further properties of a host or device: settings, counters, states. They are stored as text under
 // the names that topology/facts.hpp lists. A property that no source reported is absent.
@@ -101,7 +101,7 @@ enum class PathLevel {
   sys       // path between processor packages
 };
 // Returns the name of a level: "PIX", "PXB", "PHB", "NODE", "PKG" or "SYS".
-std::string_view name(PathLevel level) noexcept;
+ATOLL_API std::string_view name(PathLevel level) noexcept;
 
 // A distance between two devices, from a source that states no PCI paths (`nvidia-smi topo -m`).
 struct TopologyPath {
@@ -163,7 +163,7 @@ struct Rail {
 
 class World;
 
-struct Topology {
+struct ATOLL_API Topology {
   std::vector<TopologyHost> hosts;
   std::vector<TopologyGpu> gpus;
   std::vector<TopologyNic> nics;
@@ -187,22 +187,23 @@ struct Topology {
 
 // Merges topologies of one job that may describe the same hosts. A host, GPU or NIC whose id occurs
 // in several parts is copied from the first.
-Topology merge(const std::vector<Topology>& parts);
+ATOLL_API Topology merge(const std::vector<Topology>& parts);
 
 // Returns the islands, ordered by their first host, then by their first GPU.
-std::vector<Island> find_islands(const Topology& topology);
+ATOLL_API std::vector<Island> find_islands(const Topology& topology);
 
 // Returns the NICs of each GPU, in the order of Topology::gpus.
-std::vector<Affinity> find_affinity(const Topology& topology);
+ATOLL_API std::vector<Affinity> find_affinity(const Topology& topology);
 
 // Bandwidth of a NIC in GB/s: the minimum of the rates of its port, its PCIe link and its share of
 // the adapter. Empty when none of these rates is known.
-std::optional<double> usable_gbyte_s(const Topology& topology, const TopologyNic& nic);
+ATOLL_API std::optional<double> usable_gbyte_s(const Topology& topology, const TopologyNic& nic);
 // Bandwidth of every NIC, in the order of Topology::nics. For many NICs of a
 // large cluster, one call is faster than a call for each NIC.
-std::vector<std::optional<double>> usable_gbyte_s(const Topology& topology);
+ATOLL_API std::vector<std::optional<double>> usable_gbyte_s(const Topology& topology);
 
 // Returns the rails, ordered by the first GPU that uses each rail.
-std::vector<Rail> find_rails(const Topology& topology, const std::vector<Affinity>& affinity);
+ATOLL_API std::vector<Rail> find_rails(const Topology& topology,
+                                       const std::vector<Affinity>& affinity);
 
 }  // namespace atoll_v1::atoll

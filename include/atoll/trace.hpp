@@ -21,8 +21,8 @@ enum class Activity {
   wait,  // time during which a compute stream waits for a collective
   work   // work that is neither a collective nor a wait
 };
-std::string_view name(Activity activity) noexcept;
-bool is_collective(Activity activity) noexcept;
+ATOLL_API std::string_view name(Activity activity) noexcept;
+ATOLL_API bool is_collective(Activity activity) noexcept;
 
 // One span of work on a stream. Times are taken on the stream and given on the steady clock of this
 // process.
@@ -46,15 +46,16 @@ struct TraceLog {
 };
 
 // Returns the time after `from_ns` (steady clock) during which at least one collective ran.
-std::int64_t communication_ns(std::span<const TraceRecord> records,
-                              std::int64_t from_ns = std::numeric_limits<std::int64_t>::min());
+ATOLL_API std::int64_t communication_ns(
+    std::span<const TraceRecord> records,
+    std::int64_t from_ns = std::numeric_limits<std::int64_t>::min());
 
 // Bandwidths in GB/s (1e9 B/s), as nccl-tests defines them; 0 if the collective took no time.
 struct TraceBandwidth {
   double algorithm = 0;  // bytes of the whole tensor divided by time
   double bus = 0;        // `algorithm` x (n - 1) / n for n ranks, and x 2 for all_reduce
 };
-TraceBandwidth bandwidth(const TraceRecord& collective);
+ATOLL_API TraceBandwidth bandwidth(const TraceRecord& collective);
 
 // How one rank appears in a trace.
 struct TraceProcess {
@@ -69,8 +70,9 @@ struct TraceProcess {
 // Converts the records of one rank to trace events: JSON objects separated by commas, with times in
 // us. Each stream is a row; of two spans that partly overlap, one moves to an additional row. Bytes
 // that are not UTF-8 are replaced.
-std::string chrome_events(const TraceProcess& process, std::span<const TraceRecord> records);
+ATOLL_API std::string chrome_events(const TraceProcess& process,
+                                    std::span<const TraceRecord> records);
 // Joins the results of chrome_events() on every rank into a complete document.
-std::string chrome_trace(std::span<const std::string> events);
+ATOLL_API std::string chrome_trace(std::span<const std::string> events);
 
 }  // namespace atoll_v1::atoll

@@ -6,9 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <ranges>
+#include <string>
 #include <string_view>
 #include <type_traits>
 
+#include "atoll/error.hpp"
 #include "atoll/namespace.hpp"
 #include "atoll/plugin_names.hpp"
 
@@ -23,7 +25,13 @@ enum class DType : std::int32_t {
   f64 = 3,
   i32 = 4,
   i64 = 5,
-  u8 = 6
+  u8 = 6,
+  i8 = 7,
+  u16 = 8,
+  u32 = 9,
+  u64 = 10,
+  f8e4m3 = 11,  // collectives move the 8-bit floating-point types, but do not reduce them
+  f8e5m2 = 12
 };
 
 constexpr std::size_t size_of(DType dtype) noexcept {
@@ -41,7 +49,8 @@ enum class ReduceOp : std::int32_t {
   sum = 0,
   avg = 1,
   min = 2,
-  max = 3
+  max = 3,
+  product = 4
 };
 
 constexpr std::string_view name(ReduceOp op) noexcept {
@@ -49,9 +58,9 @@ constexpr std::string_view name(ReduceOp op) noexcept {
 }
 
 // Parses the spelling that name(DType) returns; throws Error(invalid_argument) for any other text.
-DType dtype_from_name(std::string_view name);
+ATOLL_API DType dtype_from_name(std::string_view name);
 
-// Storage of the two 16-bit floating-point formats: bit patterns without arithmetic.
+// Storage of the 16-bit and 8-bit floating-point formats: bit patterns without arithmetic.
 struct bfloat16 {
   std::uint16_t bits;
   friend bool operator==(bfloat16, bfloat16) = default;
@@ -60,11 +69,20 @@ struct float16 {
   std::uint16_t bits;
   friend bool operator==(float16, float16) = default;
 };
+struct float8_e4m3 {
+  std::uint8_t bits;
+  friend bool operator==(float8_e4m3, float8_e4m3) = default;
+};
+struct float8_e5m2 {
+  std::uint8_t bits;
+  friend bool operator==(float8_e5m2, float8_e5m2) = default;
+};
 
-float to_float(bfloat16 value) noexcept;
-float to_float(float16 value) noexcept;
-bfloat16 to_bfloat16(float value) noexcept;  // rounds to nearest even; NaN stays NaN
-float16 to_float16(float value) noexcept;    // rounds to nearest even; overflow gives infinity
+ATOLL_API float to_float(bfloat16 value) noexcept;
+ATOLL_API float to_float(float16 value) noexcept;
+// These functions round to nearest even. NaN stays NaN; overflow gives infinity.
+ATOLL_API bfloat16 to_bfloat16(float value) noexcept;
+ATOLL_API float16 to_float16(float value) noexcept;
 
 template <class T>
 struct dtype_of_type {};
@@ -82,6 +100,18 @@ template <>
 struct dtype_of_type<std::int64_t> : std::integral_constant<DType, DType::i64> {};
 template <>
 struct dtype_of_type<std::uint8_t> : std::integral_constant<DType, DType::u8> {};
+template <>
+struct dtype_of_type<std::int8_t> : std::integral_constant<DType, DType::i8> {};
+template <>
+struct dtype_of_type<std::uint16_t> : std::integral_constant<DType, DType::u16> {};
+template <>
+struct dtype_of_type<std::uint32_t> : std::integral_constant<DType, DType::u32> {};
+template <>
+struct dtype_of_type<std::uint64_t> : std::integral_constant<DType, DType::u64> {};
+template <>
+struct dtype_of_type<float8_e4m3> : std::integral_constant<DType, DType::f8e4m3> {};
+template <>
+struct dtype_of_type<float8_e5m2> : std::integral_constant<DType, DType::f8e5m2> {};
 
 template <class T>
 concept Element = requires {
@@ -93,6 +123,14 @@ constexpr DType dtype_of = dtype_of_type<std::remove_cv_t<T>>::value;
 template <class R>
 concept ElementRange = std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
     Element<std::ranges::range_value_t<R>>;
+
+// Throws Error(invalid_argument), which names both types, unless they are equal.
+inline void check_dtype(DType actual, DType requested) {
+  if (actual == requested) return;
+  throw Error(ErrorCode::invalid_argument, "a view of " + std::string(name(actual)) +
+                                               " is read or written as " +
+                                               std::string(name(requested)));
+}
 
 // Read-only view of `count` elements of type `dtype` at `data`, an address of the device on which
 // the operation runs. A view does not own its memory, which must live until the operation is done
@@ -116,8 +154,11 @@ struct ConstView {
   ConstView part(std::uint64_t first, std::uint64_t n) const noexcept {
     return {static_cast<const std::byte*>(data) + first * size_of(dtype), n, dtype};
   }
+  // Returns the address as elements of type T. Throws Error(invalid_argument) that names both types
+  // unless `dtype` is the dtype of T or the view is empty.
   template <Element T>
-  const T* as() const noexcept {
+  const T* as() const {
+    if (count > 0) check_dtype(dtype, dtype_of<T>);
     return static_cast<const T*>(data);
   }
 };
@@ -143,7 +184,8 @@ struct View {
     return {static_cast<std::byte*>(data) + first * size_of(dtype), n, dtype};
   }
   template <Element T>
-  T* as() const noexcept {
+  T* as() const {
+    if (count > 0) check_dtype(dtype, dtype_of<T>);
     return static_cast<T*>(data);
   }
 };

@@ -35,7 +35,8 @@ struct HostInfo {
 };
 
 // All processes of a job. A World must outlive everything made from it (meshes, communicators,
-// engines) and must not move while those exist, because they keep its address.
+// engines). While a mesh or an axis of it exists, moving the World throws Error(invalid_argument),
+// because these objects keep its address.
 //
 // A thread of rank 0 serves the store over TCP, and every rank keeps one connection to it. If a
 // process ends without leaving the job, the store notices and immediately tells every rank which
@@ -43,7 +44,7 @@ struct HostInfo {
 //
 // Any thread may call any function. All ranks must call functions marked "collective", in the same
 // order.
-class World {
+class ATOLL_API World {
  public:
   // Joins the job that the environment describes: ATOLL_RANK, ATOLL_SIZE, ATOLL_ADDR and
   // ATOLL_TOKEN; Open MPI; PMIx, also under Slurm; PMI-1 of MPICH's Hydra and of Slurm; torchrun.
@@ -51,13 +52,25 @@ class World {
   // did not join in time.
   static World from_env(Config config = Config::from_env());
 
+  // Joins a job whose ranks the program knows, without a launcher or environment variables. If
+  // size > 1, each rank calls `broadcast` once: rank 0 with a text of up to 1 KiB, the others with
+  // an empty text. On every rank `broadcast` must return the text of rank 0, which contains the
+  // secret of the job. For MPI programs, atoll/mpi.hpp supplies the three arguments. Collective.
+  // Throws Error(invalid_argument) unless 0 <= rank < size, and the errors of from_env().
+  using Broadcast = std::function<std::string(const std::string& text)>;
+  static World from_ranks(int rank, int size, const Broadcast& broadcast,
+                          Config config = Config::from_env());
+
   // Makes a job of one process, without network connections or threads.
   static World single(Config config = {});
 
-  World(World&&) noexcept;
-  World& operator=(World&&) noexcept;
+  World(World&& other);
+  World& operator=(World&& other);
   // Leaves the job. Rank 0 serves the store until every other rank has left or is lost, for at most
-  // 10 s.
+  // 10 s. If an exception destroys the World, the job fails. The error of the other ranks carries
+  // what() of an atoll::Error, and of any exception that no function catches. For other exceptions
+  // that the program catches, it says only that an exception ended this rank: call fail() with the
+  // reason before the exception leaves the scope of the World.
   ~World();
 
   int rank() const noexcept;
@@ -120,8 +133,8 @@ class World {
 
  private:
   friend struct WorldInternals;  // this class is defined in src/core/world_internals.hpp
-  struct Impl;
-  explicit World(std::unique_ptr<Impl> impl);
+  struct ATOLL_LOCAL Impl;
+  ATOLL_LOCAL explicit World(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

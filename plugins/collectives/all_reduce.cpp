@@ -6,7 +6,8 @@
 // On one host, every rank reduces all data itself if the data is small. Otherwise every rank reads
 // its slice of every rank's src and, in the same pass, writes the result to every rank's dst. If a
 // dst is not in a registered window, every rank writes its slice only to its own dst, and an
-// all_gather of the slices follows.
+// all_gather of the slices follows. If the kernel does not copy between processes either, the
+// results go through the staging buffers, chunk by chunk.
 //
 // Over several hosts:
 //   two_level, ring: a reduce_scatter of the slices into dst, then an all_gather of the slices.

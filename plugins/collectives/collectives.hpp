@@ -36,9 +36,10 @@ void reduce_scatter(
 void all_reduce(Group& group, const atoll_operation& operation);
 void reduce(Group& group, const atoll_operation& operation);
 void broadcast(Group& group, const atoll_operation& operation);
-void gather(Group& group, const atoll_operation& operation);
+void gather(Group& group, const atoll_operation& operation);  // performs gather and gather_v
 void scatter(Group& group, const atoll_operation& operation);
 void all_to_all(Group& group, const atoll_operation& operation);
+void all_to_all_v(Group& group, const atoll_operation& operation);
 void barrier(Group& group, const atoll_operation& operation);
 void send_recv(Group& group, std::span<atoll_operation* const> messages);
 
@@ -124,8 +125,8 @@ inline void copy(std::byte* dst, const std::byte* src, std::size_t size) {
   if (size > 0 && dst != src) std::memcpy(dst, src, size);
 }
 
-// Calls body(rank, Block) for each rank's block of an all_gather or reduce_scatter, or of their _v
-// forms, where block sizes differ.
+// Calls body(rank, Block) for each rank's block of an all_gather, reduce_scatter or gather, or of
+// their _v forms, where block sizes differ.
 template <class Body>
 void for_each_block(const Group& group, const atoll_operation& operation, const Body& body) {
   const std::size_t element = dtype_size(operation.dtype);
@@ -138,8 +139,7 @@ void for_each_block(const Group& group, const atoll_operation& operation, const 
   }
 }
 
-// Describes how the whole tensor of an all_gather or reduce_scatter is divided into one block per
-// rank.
+// Describes how the whole tensor of such an operation is divided into one block per rank.
 struct Partition {
   Partition(const Group& group, const atoll_operation& operation) {
     for_each_block(group, operation, [&](int, const Block& one) { blocks.push_back(one); });

@@ -61,17 +61,17 @@ void Group::reduce(const atoll_reduction& reduction) const {
   }
 }
 
-std::span<std::byte> Group::scratch(std::size_t bytes) {
-  if (bytes > scratch_bytes_) {
-    scratch_.reset();
-    scratch_bytes_ = 0;
-    scratch_.reset(static_cast<std::byte*>(::operator new(bytes, scratch_alignment)));
-    scratch_bytes_ = bytes;
+std::span<std::byte> Group::Scratch::get(std::size_t bytes) {
+  if (bytes > bytes_) {
+    memory_.reset();
+    bytes_ = 0;
+    memory_.reset(static_cast<std::byte*>(::operator new(bytes, scratch_alignment)));
+    bytes_ = bytes;
   }
-  return {scratch_.get(), bytes};
+  return {memory_.get(), bytes};
 }
 
-void Group::Free::operator()(std::byte* memory) const noexcept {
+void Group::Scratch::Free::operator()(std::byte* memory) const noexcept {
   ::operator delete(memory, scratch_alignment);
 }
 

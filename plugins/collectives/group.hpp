@@ -12,6 +12,7 @@
 #include "collectives/exchange.hpp"
 #include "collectives/layout.hpp"
 #include "collectives/shared_memory/local_sync.hpp"
+#include "collectives/shared_memory/process_memory.hpp"
 #include "collectives/shared_memory/windows.hpp"
 #include "collectives/tuning.hpp"
 
@@ -20,6 +21,9 @@ namespace atoll_collectives {
 // Data of up to this size goes through the staging buffers even if it is in a registered window: an
 // extra copy costs less than a second synchronization.
 constexpr std::size_t small_bytes = 2 * 1024;
+// Data outside registered windows is copied between processes if a step moves at least this much of
+// it. Less data goes through the staging buffers, which costs no system calls.
+constexpr std::size_t process_memory_from = 128 * 1024;
 
 // A range of a rank's src or dst that other ranks of its host copy into their own dst.
 struct Offer {
@@ -51,7 +55,8 @@ struct Group {
         team(team_),
         layout(layout_of(group)),
         tuning(group, layout),
-        sync(team_, shm),
+        process_memory(group, team_, shm),
+        sync(team_, shm, process_memory),
         windows(team_, shm) {
     offers.resize(static_cast<std::size_t>(sync.size()));
     parts.resize(static_cast<std::size_t>(team_.size()));
@@ -72,7 +77,18 @@ struct Group {
   void reduce(const atoll_reduction& reduction) const;
   // Returns scratch memory of `bytes` bytes, aligned to a cache line. The memory is valid until the
   // next call of scratch().
-  std::span<std::byte> scratch(std::size_t bytes);
+  std::span<std::byte> scratch(std::size_t bytes) { return scratch_.get(bytes); }
+  // Returns scratch memory for the pieces of a reduction, which the next call makes invalid.
+  std::span<std::byte> pieces(std::size_t bytes) { return pieces_.get(bytes); }
+
+  // Returns the place at which other ranks of this host find [data, data + bytes). `moved` is the
+  // number of these bytes that the current step moves.
+  WindowOffset locate(const void* data, std::size_t bytes, std::size_t moved) const noexcept {
+    const WindowOffset place = windows.find(data, bytes);
+    if (place.is_mapped() || !sync.process_memory() || moved < process_memory_from) return place;
+    if (bytes == 0 || !process_memory.can_copy(data, bytes)) return place;
+    return {WindowOffset::in_process, reinterpret_cast<std::uintptr_t>(data)};
+  }
 
   // Adds an offer, which is a range that the rank `local` lets other ranks of its host copy, to the
   // arguments of the next move().
@@ -84,6 +100,7 @@ struct Group {
   Team& team;
   Layout layout;
   Tuning tuning;
+  ProcessMemory process_memory;
   LocalSync sync;
   Windows windows;
 
@@ -96,11 +113,19 @@ struct Group {
   std::vector<void*> dsts;
 
  private:
-  struct Free {
-    void operator()(std::byte* memory) const noexcept;
+  // Memory that grows when more is needed.
+  class Scratch {
+   public:
+    std::span<std::byte> get(std::size_t bytes);
+
+   private:
+    struct Free {
+      void operator()(std::byte* memory) const noexcept;
+    };
+    std::unique_ptr<std::byte, Free> memory_;
+    std::size_t bytes_ = 0;
   };
-  std::unique_ptr<std::byte, Free> scratch_;
-  std::size_t scratch_bytes_ = 0;
+  Scratch scratch_, pieces_;
 };
 
 // Returns 1 if an operation should use non-temporal stores, otherwise 0. `bytes` is the total that
@@ -117,8 +142,8 @@ struct Extents {
 
 // Collective over the ranks of this host. Every rank copies the ranges in group.offers that name it
 // as receiver into its dst. On return this rank's dst is complete, and no other rank still reads
-// this rank's buffers. Data in registered windows is copied once, other data twice. While this rank
-// waits, it makes progress on `exchange`, unless that is null.
+// this rank's buffers. Data in registered windows or in process memory is copied once, other data
+// twice. While this rank waits, it makes progress on `exchange`, unless that is null.
 void move(Group& group, const atoll_operation& operation, Extents extents,
           Exchange* exchange = nullptr);
 
@@ -131,8 +156,7 @@ inline std::int32_t partial_op(const atoll_operation& operation) {
 // How sum() reduces the slices, and where it writes the results.
 struct Sum {
   std::int32_t op;
-  // Selects the ranks that receive the result of each slice directly in their dst, if the dst is in
-  // a registered window.
+  // Selects the ranks that receive the result of each slice in their dst, if sum() can write there.
   enum class Push {
     no,
     all,
@@ -149,9 +173,11 @@ struct Sum {
 };
 
 // Collective over the ranks of this host. The reducer of each slice reduces that range of every
-// rank's src, in rank order. If how.push requests it and the dst of all ranks (or of the root) are
-// in registered windows, the result is written to the same offset of each such dst, and sum()
-// returns true. Otherwise the result is written to Slice::dst, and sum() returns false.
+// rank's src, in rank order. Returns true if the result is then at the same offset of the dst of
+// each rank that how.push selects. This is so if all these dsts are in registered windows. For
+// `all`, it is also so if other ranks cannot access some dst: the results then go through the
+// staging buffers. Otherwise sum() writes the result to Slice::dst and returns false. For `all`,
+// every slice must have one reducer.
 bool sum(Group& group, const atoll_operation& operation, Extents extents, const Sum& how,
          Exchange* exchange = nullptr);
 

@@ -25,7 +25,9 @@ Signature make_signature(const atoll_operation& operation, int nranks, std::uint
   s.dtype = barrier ? -1 : operation.dtype;
   s.op = reduces(operation.kind) ? operation.op : -1;
   s.root = has_root(operation.kind) ? operation.peer : -1;
-  s.layout = is_uneven(operation.kind) ? layout_of(operation.counts, nranks) : 0;
+  // The counts of all_to_all_v differ between ranks.
+  const bool shares_counts = is_uneven(operation.kind) && operation.kind != ATOLL_ALL_TO_ALL_V;
+  s.layout = shares_counts ? layout_of(operation.counts, nranks) : 0;
   s.count = barrier ? 0 : operation.count;
   s.ordinal = ordinal;
   s.sequence = operation.sequence;

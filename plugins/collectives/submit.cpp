@@ -21,7 +21,10 @@ void perform(Group& group, const atoll_operation& operation) {
       return all_to_all(group, operation);
     case ATOLL_REDUCE:
       return reduce(group, operation);
+    case ATOLL_ALL_TO_ALL_V:
+      return all_to_all_v(group, operation);
     case ATOLL_GATHER:
+    case ATOLL_GATHER_V:
       return gather(group, operation);
     case ATOLL_SCATTER:
       return scatter(group, operation);

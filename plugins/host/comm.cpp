@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "collectives/shared_memory/caller_memory.hpp"
+
 namespace atoll_host_backend {
 
 Comm::Comm(const atoll_host& host, const atoll_group& group) : open_timeout_ns_(group.timeout_ns) {
@@ -44,7 +46,30 @@ void Comm::submit(std::span<atoll_operation* const> operations) {
 }
 
 void Comm::register_memory(void* memory, std::size_t bytes) {
-  run([&] { group_->windows.add(memory, bytes, open_timeout_ns_); });
+  run([&] {
+    group_->windows.add(memory, bytes, atoll_collectives::shared_memory::find(memory, bytes),
+                        open_timeout_ns_);
+  });
+}
+
+const char* Comm::register_caller_memory(void* memory, std::size_t bytes) {
+  if (memory == nullptr || bytes == 0) {
+    throw atoll_sdk::Error(ATOLL_INVALID_ARGUMENT, "register at least one byte of memory");
+  }
+  if (group_->windows.overlaps(memory, bytes)) {
+    throw atoll_sdk::Error(ATOLL_INVALID_ARGUMENT,
+                           "this memory overlaps memory that is registered already: end that "
+                           "registration first");
+  }
+  const auto file = atoll_collectives::shared_memory::find_file(memory, bytes);
+  run([&] { group_->windows.add(memory, bytes, file, open_timeout_ns_); });
+  if (file || transports_.shm == nullptr) return nullptr;
+  return group_->process_memory.works()
+             ? "other processes cannot map this memory, so the kernel copies its data between "
+               "processes; memory from allocate() or a shared mapping of a file is faster"
+             : "other processes cannot map this memory, and the kernel or the settings forbid "
+               "copies between processes, so its data goes through staging buffers; memory from "
+               "allocate() or a shared mapping of a file is faster";
 }
 
 void Comm::abort() noexcept {

@@ -38,6 +38,9 @@ class Comm {
   void submit(std::span<atoll_operation* const> operations);
   void abort() noexcept;                                  // any thread may call abort()
   void register_memory(void* memory, std::size_t bytes);  // collective over the ranks of a host
+  // Returns null if other ranks can map the memory, or else a text with the reason and the cost.
+  // Collective over the ranks of a host.
+  const char* register_caller_memory(void* memory, std::size_t bytes);
   void deregister_memory(void* memory) { group_->windows.remove(memory); }
 
  private:

@@ -98,6 +98,7 @@ class Opening {
     std::optional<Rendezvous> rendezvous;
     Contact mine;
     if (here_.size() > 1) {
+      atoll_collectives::permit_access(group_);
       const auto doorbell = layout_.hosts() == 1 ? atoll_collectives::Doorbell::futex_only
                                                  : atoll_collectives::Doorbell::futex_or_socket;
       transports.shm =

@@ -29,6 +29,11 @@ atoll_status register_memory(atoll_comm* comm, void* memory, std::size_t bytes) 
   return guard([&] { comm_of<Comm>(comm).register_memory(memory, bytes); });
 }
 
+atoll_status register_caller_memory(atoll_comm* comm, void* memory, std::size_t bytes,
+                                    const char** slow) {
+  return guard([&] { *slow = comm_of<Comm>(comm).register_caller_memory(memory, bytes); });
+}
+
 atoll_status deregister_memory(atoll_comm* comm, void* memory) {
   return guard([&] { comm_of<Comm>(comm).deregister_memory(memory); });
 }
@@ -39,6 +44,8 @@ constexpr atoll_backend table = [] {
   backend.mem_free = mem_free;
   backend.register_memory = register_memory;
   backend.deregister_memory = deregister_memory;
+  backend.register_caller_memory = register_caller_memory;
+  backend.deregister_caller_memory = deregister_memory;
   backend.has_levels = 1;
   return backend;
 }();

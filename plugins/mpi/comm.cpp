@@ -122,10 +122,12 @@ void refuse_options(const atoll_group& group) {
 }  // namespace
 
 // Reports reductions of 16-bit floating point types as unsupported, because MPI does not have these
-// types. The library builds such reductions from other collectives.
+// types, and all_to_all_v and gather_v, which need only messages. The library builds all of these
+// from other operations.
 std::int32_t Comm::capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
                               std::int32_t memory) {
   if (memory != ATOLL_MEMORY_HOST || !is_known(kind, dtype, op)) return 0;
+  if (kind == ATOLL_ALL_TO_ALL_V || kind == ATOLL_GATHER_V) return 0;
   return !reduces(kind) || (dtype != ATOLL_BF16 && dtype != ATOLL_F16) ? 1 : 0;
 }
 
@@ -149,6 +151,7 @@ Comm::Comm(const atoll_group& group, MPI_Comm mpi)
 // access it.
 Comm::~Comm() {
   if (broken_ || aborted_) {
+    if (broken_) session_.abandon();
     session_.retain(std::move(scratch_));
   } else if (session_.alive()) {
     const auto lock = session_.lock();

@@ -74,21 +74,36 @@ void raise_library_scope() {
   dlopen(info.dli_fname, RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
 }
 
-template <class Combine>
-void combine_u8(const void* in, void* in_out, int n, Combine combine) {
-  const auto* from = static_cast<const std::uint8_t*>(in);
-  auto* to = static_cast<std::uint8_t*>(in_out);
-  for (int i = 0; i < n; ++i) to[i] = static_cast<std::uint8_t>(combine(to[i], from[i]));
+template <class T, class Combine>
+void combine_as(const void* in, void* in_out, int n, Combine combine) {
+  const auto* from = static_cast<const T*>(in);
+  auto* to = static_cast<T*>(in_out);
+  for (int i = 0; i < n; ++i) to[i] = static_cast<T>(combine(to[i], from[i]));
 }
 
-extern "C" void sum_u8(void* in, void* in_out, int* n, MPI_Datatype*) {
-  combine_u8(in, in_out, *n, [](std::uint8_t a, std::uint8_t b) { return a + b; });
+template <class Combine>
+void combine_integers(const void* in, void* in_out, int n, MPI_Datatype type, Combine combine) {
+  if (type == MPI_INT8_T) return combine_as<std::int8_t>(in, in_out, n, combine);
+  if (type == MPI_UINT16_T) return combine_as<std::uint16_t>(in, in_out, n, combine);
+  if (type == MPI_UINT32_T) return combine_as<std::uint32_t>(in, in_out, n, combine);
+  if (type == MPI_UINT64_T) return combine_as<std::uint64_t>(in, in_out, n, combine);
+  combine_as<std::uint8_t>(in, in_out, n, combine);
 }
-extern "C" void min_u8(void* in, void* in_out, int* n, MPI_Datatype*) {
-  combine_u8(in, in_out, *n, [](std::uint8_t a, std::uint8_t b) { return std::min(a, b); });
+
+// Sums and products are computed as unsigned 64-bit integers, which wrap around.
+std::uint64_t wide(auto value) { return static_cast<std::uint64_t>(value); }
+
+extern "C" void sum_integers(void* in, void* in_out, int* n, MPI_Datatype* type) {
+  combine_integers(in, in_out, *n, *type, [](auto a, auto b) { return wide(a) + wide(b); });
 }
-extern "C" void max_u8(void* in, void* in_out, int* n, MPI_Datatype*) {
-  combine_u8(in, in_out, *n, [](std::uint8_t a, std::uint8_t b) { return std::max(a, b); });
+extern "C" void min_integers(void* in, void* in_out, int* n, MPI_Datatype* type) {
+  combine_integers(in, in_out, *n, *type, [](auto a, auto b) { return std::min(a, b); });
+}
+extern "C" void max_integers(void* in, void* in_out, int* n, MPI_Datatype* type) {
+  combine_integers(in, in_out, *n, *type, [](auto a, auto b) { return std::max(a, b); });
+}
+extern "C" void product_of_integers(void* in, void* in_out, int* n, MPI_Datatype* type) {
+  combine_integers(in, in_out, *n, *type, [](auto a, auto b) { return wide(a) * wide(b); });
 }
 
 // Throws an Error with this status unless the process has the same rank and size in MPI as in the
@@ -170,9 +185,10 @@ void Session::start(const atoll_host& host, const atoll_group& group) {
     verify(group, ATOLL_MISMATCH);
     check(MPI_Comm_dup(MPI_COMM_WORLD, &world_), "MPI_Comm_dup");
     check(MPI_Comm_set_errhandler(world_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-    check(MPI_Op_create(sum_u8, 1, &u8_.sum), "MPI_Op_create");
-    check(MPI_Op_create(min_u8, 1, &u8_.min), "MPI_Op_create");
-    check(MPI_Op_create(max_u8, 1, &u8_.max), "MPI_Op_create");
+    check(MPI_Op_create(sum_integers, 1, &integers_.sum), "MPI_Op_create");
+    check(MPI_Op_create(min_integers, 1, &integers_.min), "MPI_Op_create");
+    check(MPI_Op_create(max_integers, 1, &integers_.max), "MPI_Op_create");
+    check(MPI_Op_create(product_of_integers, 1, &integers_.product), "MPI_Op_create");
     state_ = State::running;
   }
   verify(group, ATOLL_MISMATCH);
@@ -237,9 +253,11 @@ void Session::initialise() {
 void Session::finish(Ending ending) {
   const std::lock_guard guard(state_mutex_);
   const State before = std::exchange(state_, State::finished);
-  if (before == State::finished || ending == Ending::failed || !alive()) return;
+  if (before == State::finished || ending == Ending::failed || abandoned_ || !alive()) return;
   if (before == State::running) {
-    for (MPI_Op* op : {&u8_.sum, &u8_.min, &u8_.max}) check(MPI_Op_free(op), "MPI_Op_free");
+    for (MPI_Op* op : {&integers_.sum, &integers_.min, &integers_.max, &integers_.product}) {
+      check(MPI_Op_free(op), "MPI_Op_free");
+    }
     check(MPI_Comm_free(&world_), "MPI_Comm_free");
   }
   if (initialised_here_) {

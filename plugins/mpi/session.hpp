@@ -5,6 +5,7 @@
 #include <mpi.h>
 
 #include <any>
+#include <atomic>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -49,17 +50,22 @@ class Session {
   // Returns a duplicate of MPI_COMM_WORLD, so that the backend's messages never match messages of
   // the program.
   MPI_Comm world() const noexcept { return world_; }
-  // MPI operators that reduce u8. MPI's built-in operators are not usable: Open MPI 4.1 saturates
-  // MPI_SUM on processors with AVX, and MPICH 4.0 compares bytes as signed numbers.
+  // MPI operators that reduce i8 and the unsigned integers. MPI's built-in operators are not
+  // usable: Open MPI 4.1 saturates MPI_SUM of 8 and 16 bits on processors with AVX, and MPICH 4.0
+  // compares bytes as signed numbers.
   struct Operators {
-    MPI_Op sum = MPI_OP_NULL;  // computes sums modulo 256
+    MPI_Op sum = MPI_OP_NULL;  // sums and products wrap around
     MPI_Op min = MPI_OP_NULL;
     MPI_Op max = MPI_OP_NULL;
+    MPI_Op product = MPI_OP_NULL;
   };
-  const Operators& u8_operators() const noexcept { return u8_; }
+  const Operators& integer_operators() const noexcept { return integers_; }
   // Returns true between MPI_Init and MPI_Finalize, also if the program itself made these calls.
   bool alive() const;
 
+  // Call this when operations were left unfinished. finish() then does not end MPI, which could
+  // wait for them.
+  void abandon() noexcept { abandoned_ = true; }
   // Keeps a container of memory until the process ends. Used for buffers that MPI may still access
   // after an aborted wait.
   void retain(std::any memory);
@@ -78,7 +84,8 @@ class Session {
   bool initialised_here_ = false;
   int thread_level_ = MPI_THREAD_SINGLE;
   MPI_Comm world_ = MPI_COMM_NULL;
-  Operators u8_;
+  Operators integers_;
+  std::atomic<bool> abandoned_{false};
   std::mutex serial_;
   std::mutex retained_mutex_;
   std::vector<std::any> retained_;

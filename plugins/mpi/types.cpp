@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <type_traits>
 
 #include "sdk/guard.hpp"
 #include "sdk/operation.hpp"
@@ -12,9 +13,14 @@ namespace atoll_mpi {
 namespace {
 
 template <class T>
-void divide_typed(void* dst, std::uint64_t count, T n) {
+void divide_typed(void* dst, std::uint64_t count, std::int32_t n) {
+  // The divisor may exceed the range of a small integer type.
+  using Integer = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
+  using Wide = std::conditional_t<std::is_integral_v<T>, Integer, T>;
   T* values = static_cast<T*>(dst);
-  for (std::uint64_t i = 0; i < count; ++i) values[i] = static_cast<T>(values[i] / n);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    values[i] = static_cast<T>(static_cast<Wide>(values[i]) / static_cast<Wide>(n));
+  }
 }
 
 template <class T>
@@ -33,8 +39,10 @@ void multiply_typed(void* dst, const void* src, std::uint64_t count, T factor) {
 
 MPI_Datatype reduction_type(std::int32_t dtype) {
   // The MPI types, in the order of the enumerators of atoll_dtype.
-  const std::array types{MPI_FLOAT,   MPI_DATATYPE_NULL, MPI_DATATYPE_NULL, MPI_DOUBLE,
-                         MPI_INT32_T, MPI_INT64_T,       MPI_UINT8_T};
+  const std::array types{MPI_FLOAT,        MPI_DATATYPE_NULL, MPI_DATATYPE_NULL, MPI_DOUBLE,
+                         MPI_INT32_T,      MPI_INT64_T,       MPI_UINT8_T,       MPI_INT8_T,
+                         MPI_UINT16_T,     MPI_UINT32_T,      MPI_UINT64_T,      MPI_DATATYPE_NULL,
+                         MPI_DATATYPE_NULL};
   static_assert(types.size() == atoll_abi::dtypes.size());
   const bool known = atoll_abi::within(types, dtype);
   const MPI_Datatype type = known ? types[static_cast<std::size_t>(dtype)] : MPI_DATATYPE_NULL;
@@ -44,12 +52,13 @@ MPI_Datatype reduction_type(std::int32_t dtype) {
 
 MPI_Op reduction_op(const Session& session, std::int32_t dtype, std::int32_t op) {
   // Both arrays of MPI operators are in the order of the enumerators of atoll_reduce_op.
-  const auto& u8 = session.u8_operators();
-  const std::array own{u8.sum, u8.sum, u8.min, u8.max};
-  const std::array builtin{MPI_SUM, MPI_SUM, MPI_MIN, MPI_MAX};
+  const auto& integers = session.integer_operators();
+  const std::array own{integers.sum, integers.sum, integers.min, integers.max, integers.product};
+  const std::array builtin{MPI_SUM, MPI_SUM, MPI_MIN, MPI_MAX, MPI_PROD};
   static_assert(builtin.size() == atoll_abi::ops.size());
   if (!atoll_abi::within(builtin, op)) unknown("reduction", op);
-  return (dtype == ATOLL_U8 ? own : builtin)[static_cast<std::size_t>(op)];
+  const bool has_own = atoll_abi::is_integer(dtype) && dtype != ATOLL_I32 && dtype != ATOLL_I64;
+  return (has_own ? own : builtin)[static_cast<std::size_t>(op)];
 }
 
 bool scaled(const atoll_operation& operation) noexcept {
@@ -61,21 +70,23 @@ bool scaled(const atoll_operation& operation) noexcept {
 void divide(void* dst, std::uint64_t count, std::int32_t dtype, std::int32_t n) {
   switch (dtype) {
     case ATOLL_F32:
-      return divide_typed(dst, count, static_cast<float>(n));
+      return divide_typed<float>(dst, count, n);
     case ATOLL_F64:
-      return divide_typed(dst, count, static_cast<double>(n));
+      return divide_typed<double>(dst, count, n);
     case ATOLL_I32:
       return divide_typed<std::int32_t>(dst, count, n);
     case ATOLL_I64:
       return divide_typed<std::int64_t>(dst, count, n);
     case ATOLL_U8:
-      // Every quotient is 0 if the divisor exceeds the range of u8.
-      if (n > std::numeric_limits<std::uint8_t>::max()) {
-        std::memset(dst, 0, count);
-      } else {
-        divide_typed(dst, count, static_cast<std::uint8_t>(n));
-      }
-      return;
+      return divide_typed<std::uint8_t>(dst, count, n);
+    case ATOLL_I8:
+      return divide_typed<std::int8_t>(dst, count, n);
+    case ATOLL_U16:
+      return divide_typed<std::uint16_t>(dst, count, n);
+    case ATOLL_U32:
+      return divide_typed<std::uint32_t>(dst, count, n);
+    case ATOLL_U64:
+      return divide_typed<std::uint64_t>(dst, count, n);
   }
   unknown("an average of element type", dtype);
 }

@@ -110,14 +110,16 @@ std::int32_t Comm::probe(const atoll_group& world) {
                   : std::string("the CUDA runtime finds no GPU: ") + cudaGetErrorString(found));
 }
 
-// Reports two combinations as unsupported, so that the library builds them from other collectives:
-// sums of 16-bit types, because NCCL's rings round a partial sum at every rank, and averages of
-// floating types, because NCCL divides before it adds.
+// Reports as unsupported, so that the library builds them from other operations: reductions of bf16
+// and f16, because NCCL's rings round a partial result at every rank; of u16, which NCCL lacks;
+// averages of floating types, because NCCL divides before it adds; and all_to_all_v and gather_v,
+// which would be a group of messages here as well.
 std::int32_t Comm::capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
                               std::int32_t memory) {
   if (memory != ATOLL_MEMORY_CUDA || !is_known(kind, dtype, op)) return 0;
+  if (kind == ATOLL_ALL_TO_ALL_V || kind == ATOLL_GATHER_V) return 0;
   if (kind == ATOLL_BARRIER || !reduces(kind)) return 1;
-  if (dtype == ATOLL_BF16 || dtype == ATOLL_F16) return 0;
+  if (dtype == ATOLL_BF16 || dtype == ATOLL_F16 || dtype == ATOLL_U16) return 0;
   const bool floating = dtype == ATOLL_F32 || dtype == ATOLL_F64;
   return floating && op == ATOLL_AVG ? 0 : 1;
 }
@@ -336,6 +338,30 @@ void Comm::register_window(void* memory, std::size_t bytes) {
   run("ncclCommWindowRegister", deadline_of(timeout_ns_), [&] {
     return ncclCommWindowRegister(nccl_, memory, bytes, &window, NCCL_WIN_COLL_SYMMETRIC);
   });
+}
+
+void Comm::register_buffer(void* memory, std::size_t bytes) {
+  if (buffers_.contains(memory)) {
+    throw Error(ATOLL_INVALID_ARGUMENT,
+                "this memory overlaps memory that is registered already: end that registration "
+                "first");
+  }
+  const Current current(device_);
+  void* handle = nullptr;
+  run("ncclCommRegister", deadline_of(timeout_ns_),
+      [&] { return ncclCommRegister(nccl_, memory, bytes, &handle); });
+  buffers_.emplace(memory, handle);
+}
+
+void Comm::deregister_buffer(void* memory) {
+  const auto buffer = buffers_.extract(memory);
+  if (buffer.empty()) {
+    throw Error(ATOLL_NOT_FOUND, "deregister_caller_memory: this address is not registered");
+  }
+  if (buffer.mapped() == nullptr) return;
+  const Current current(device_);
+  run("ncclCommDeregister", deadline_of(timeout_ns_),
+      [&] { return ncclCommDeregister(nccl_, buffer.mapped()); });
 }
 
 }  // namespace atoll_nccl

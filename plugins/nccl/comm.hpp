@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -45,6 +46,9 @@ class Comm {
   // ranks must register windows in the same order, because NCCL places the windows at addresses
   // that must be equal on all ranks.
   void register_window(void* memory, std::size_t bytes);
+  // Registers memory that mem_alloc() did not allocate, and ends such a registration.
+  void register_buffer(void* memory, std::size_t bytes);
+  void deregister_buffer(void* memory);
 
   ncclComm_t nccl() const noexcept { return nccl_; }
   int rank() const noexcept { return rank_; }
@@ -95,6 +99,8 @@ class Comm {
   // keep their addresses until the communicator closes.
   std::deque<ncclWindow_t> windows_;
   std::vector<std::unique_ptr<ncclComm_t>> splits_;
+  // Handles of registered buffers, by address. A handle is null if NCCL registers no buffers.
+  std::map<void*, void*> buffers_;
   // The thread that calls ncclCommAbort(). Each communicator has its own, because ncclCommAbort()
   // waits for running kernels, which may wait for kernels of another communicator that is about to
   // abort as well.

@@ -38,9 +38,12 @@ void check(cudaError_t result, std::string_view call) {
 }
 
 ncclDataType_t type_of(std::int32_t dtype) {
-  // The NCCL types, in the order of the enumerators of atoll_dtype.
-  constexpr std::array types{ncclFloat32, ncclBfloat16, ncclFloat16, ncclFloat64,
-                             ncclInt32,   ncclInt64,    ncclUint8};
+  // The NCCL types, in the order of the enumerators of atoll_dtype. NCCL has no 16-bit unsigned
+  // integers, and 8-bit floating-point types only for some GPUs. Operations only move these types,
+  // so types of the same size represent them.
+  constexpr std::array types{ncclFloat32, ncclBfloat16, ncclFloat16, ncclFloat64, ncclInt32,
+                             ncclInt64,   ncclUint8,    ncclInt8,    ncclFloat16, ncclUint32,
+                             ncclUint64,  ncclUint8,    ncclUint8};
   static_assert(types.size() == atoll_abi::dtypes.size());
   if (atoll_abi::within(types, dtype)) return types[static_cast<std::size_t>(dtype)];
   throw Error(ATOLL_INVALID_ARGUMENT, fmt::format("unknown dtype {}", dtype));
@@ -48,7 +51,7 @@ ncclDataType_t type_of(std::int32_t dtype) {
 
 ncclRedOp_t op_of(std::int32_t op) {
   // The NCCL operators, in the order of the enumerators of atoll_reduce_op.
-  constexpr std::array ops{ncclSum, ncclAvg, ncclMin, ncclMax};
+  constexpr std::array ops{ncclSum, ncclAvg, ncclMin, ncclMax, ncclProd};
   static_assert(ops.size() == atoll_abi::ops.size());
   if (atoll_abi::within(ops, op)) return ops[static_cast<std::size_t>(op)];
   throw Error(ATOLL_INVALID_ARGUMENT, fmt::format("unknown reduction {}", op));

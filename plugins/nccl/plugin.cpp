@@ -82,6 +82,20 @@ atoll_status register_memory(atoll_comm* comm, void* memory, size_t bytes) {
   return guard([&] { comm_of<Comm>(comm).register_window(memory, bytes); });
 }
 
+atoll_status register_caller_memory(atoll_comm* comm, void* memory, size_t bytes,
+                                    const char** slow) {
+  return guard([&] {
+    comm_of<Comm>(comm).register_buffer(memory, bytes);
+    *slow =
+        "NCCL registers this memory with its networks and, where it can, with other GPUs, but "
+        "its symmetric kernels need memory from allocate()";
+  });
+}
+
+atoll_status deregister_caller_memory(atoll_comm* comm, void* memory) {
+  return guard([&] { comm_of<Comm>(comm).deregister_buffer(memory); });
+}
+
 const char* transports_text(atoll_comm*) {
   thread_local std::string text;
   return guard([&] { text = transports(); }) == ATOLL_OK ? text.c_str() : nullptr;
@@ -94,6 +108,8 @@ constexpr atoll_backend table = [] {
   backend.mem_alloc = mem_alloc;
   backend.mem_free = mem_free;
   backend.register_memory = register_memory;
+  backend.register_caller_memory = register_caller_memory;
+  backend.deregister_caller_memory = deregister_caller_memory;
   backend.transports = transports_text;
   return backend;
 }();

@@ -39,12 +39,13 @@ inline std::string describe(const atoll_operation& operation) {
   return text + ")";
 }
 
-// Returns true if this kind, dtype and op exist. The dtype is ignored for a barrier, and the op for
-// a kind that does not reduce.
+// Returns true if this kind, dtype and op exist and, for a reduction, the dtype can be reduced.
+// The dtype is ignored for a barrier, and the op for a kind that does not reduce.
 inline bool is_known(std::int32_t kind, std::int32_t dtype, std::int32_t op) noexcept {
   if (!atoll_abi::within(atoll_abi::kinds, kind)) return false;
   if (kind == ATOLL_BARRIER) return true;
-  return dtype_size(dtype) > 0 && (!reduces(kind) || atoll_abi::within(atoll_abi::ops, op));
+  if (!reduces(kind)) return dtype_size(dtype) > 0;
+  return atoll_abi::is_reducible(dtype) && atoll_abi::within(atoll_abi::ops, op);
 }
 
 namespace checks {
@@ -74,6 +75,25 @@ inline void check_counts(const atoll_operation& operation, int nranks) {
   if (sum != operation.count) refuse(operation, "the sum of the counts differs from `count`");
 }
 
+// Checks the recv_counts and dst of an all_to_all_v.
+inline void check_received(const atoll_operation& operation, int rank, int nranks) {
+  constexpr std::size_t end =
+      offsetof(atoll_operation, recv_counts) + sizeof(atoll_operation::recv_counts);
+  if (operation.size < end || operation.recv_counts == nullptr)
+    refuse(operation, "the recv_counts are NULL");
+  const std::uint64_t limit = std::numeric_limits<std::int64_t>::max();
+  std::uint64_t left = limit / dtype_size(operation.dtype);
+  const std::uint64_t most = left;
+  for (int peer = 0; peer < nranks; ++peer) {
+    if (operation.recv_counts[peer] > left)
+      refuse(operation, "the recv_counts are too large: sizes must stay below 2^63 bytes");
+    left -= operation.recv_counts[peer];
+  }
+  if (left < most && operation.dst == nullptr) refuse(operation, "dst is NULL");
+  if (operation.counts[rank] != operation.recv_counts[rank])
+    refuse(operation, "the rank's count for itself differs between counts and recv_counts");
+}
+
 // Which buffers a rank must pass to an operation.
 struct Sides {
   bool src = true;
@@ -81,8 +101,8 @@ struct Sides {
 };
 
 // Returns which buffers the rank must pass. The root of a broadcast may pass src or dst, and the
-// other ranks need no src. In all_gather_v a rank with a count of 0 needs no src; in
-// reduce_scatter_v such a rank needs no dst.
+// other ranks need no src. In all_gather_v and gather_v a rank with a count of 0 needs no src; in
+// reduce_scatter_v such a rank needs no dst. check_received() checks the dst of all_to_all_v.
 inline Sides sides_of(const atoll_operation& operation, int rank) {
   const bool is_root = operation.peer == rank;
   switch (operation.kind) {
@@ -102,6 +122,10 @@ inline Sides sides_of(const atoll_operation& operation, int rank) {
       return {.src = operation.counts[rank] > 0};
     case ATOLL_REDUCE_SCATTER_V:
       return {.dst = operation.counts[rank] > 0};
+    case ATOLL_GATHER_V:
+      return {.src = operation.counts[rank] > 0, .dst = is_root};
+    case ATOLL_ALL_TO_ALL_V:
+      return {.dst = false};
     default:
       return {};
   }
@@ -116,8 +140,8 @@ inline void check_buffers(const atoll_operation& operation, int rank) {
 
 inline void check_factor(const atoll_operation& operation) {
   if (operation.factor == 1.0) return;
-  const bool floating = operation.dtype == ATOLL_F32 || operation.dtype == ATOLL_BF16 ||
-                        operation.dtype == ATOLL_F16 || operation.dtype == ATOLL_F64;
+  const bool floating =
+      atoll_abi::is_reducible(operation.dtype) && !atoll_abi::is_integer(operation.dtype);
   const bool sums = operation.op == ATOLL_SUM || operation.op == ATOLL_AVG;
   if (!reduces(operation.kind) || !floating || !sums) {
     refuse(operation,
@@ -134,7 +158,8 @@ inline void check_factor(const atoll_operation& operation) {
 inline void check_operation(const atoll_operation& operation, int rank, int nranks,
                             std::int32_t memory = ATOLL_MEMORY_HOST) {
   using namespace checks;
-  if (operation.size < sizeof(atoll_operation)) {
+  // The members of ABI 1.0; recv_counts, which ABI 1.1 added, is for all_to_all_v alone.
+  if (operation.size < offsetof(atoll_operation, recv_counts)) {
     refuse(operation, "the operation was built for an older plugin ABI; rebuild atoll");
   }
   if (!atoll_abi::within(atoll_abi::kinds, operation.kind)) {
@@ -151,6 +176,9 @@ inline void check_operation(const atoll_operation& operation, int rank, int nran
   if (reduces(operation.kind) && !atoll_abi::within(atoll_abi::ops, operation.op)) {
     refuse(operation, "unknown reduction");
   }
+  if (reduces(operation.kind) && !atoll_abi::is_reducible(operation.dtype)) {
+    refuse(operation, "8-bit floating-point elements cannot be reduced: reduce bf16 or f32");
+  }
   const bool has_peer = has_root(operation.kind) || is_message(operation.kind);
   if (has_peer && (operation.peer < 0 || operation.peer >= nranks)) {
     refuse(operation, "peer " + std::to_string(operation.peer) +
@@ -158,6 +186,7 @@ inline void check_operation(const atoll_operation& operation, int rank, int nran
   }
   check_size(operation, nranks);
   if (is_uneven(operation.kind)) check_counts(operation, nranks);
+  if (operation.kind == ATOLL_ALL_TO_ALL_V) check_received(operation, rank, nranks);
   check_factor(operation);
   check_buffers(operation, rank);
 }

@@ -1,21 +1,93 @@
-# Installs the package that find_package(atoll) finds: libraries, headers, targets, and the version
-# and configuration files.
+# Installs the package in the components runtime, tools, backends and development. The prefix may be
+# moved: every path in it is relative. This file installs the libraries (runtime), and the headers
+# and the files for find_package(atoll) and pkg-config (development). Parts of a build that were not
+# built are left out and named, except for libatoll and libatoll_topology, which are required.
 include(CMakePackageConfigHelpers)
+
+# Examples that any program can compile: optimizers that are written outside the library.
+install(FILES ${PROJECT_SOURCE_DIR}/tools/train/optimizers/muon.cpp
+  ${PROJECT_SOURCE_DIR}/tools/train/optimizers/muon.hpp
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/atoll/examples COMPONENT development)
 
 # Consumers must compile the public headers as C++20, except for plugin.h, which is C.
 target_compile_features(atoll_topology INTERFACE cxx_std_20)
 target_compile_features(atoll_inspect INTERFACE cxx_std_20)
 target_compile_features(atoll INTERFACE cxx_std_20)
 
-install(TARGETS atoll_plugin_api atoll_plugin_sdk atoll_topology atoll_inspect atoll EXPORT atoll-targets
-  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/atoll DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(EXPORT atoll-targets NAMESPACE atoll:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/atoll)
+set(libdir ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS atoll_plugin_api atoll_plugin_sdk atoll_topology atoll EXPORT atoll-targets
+  LIBRARY DESTINATION ${libdir} COMPONENT runtime NAMELINK_COMPONENT development
+  ARCHIVE DESTINATION ${libdir} COMPONENT development)
+# libatoll_inspect has its own list of targets, because a build for trainers leaves it out.
+install(TARGETS atoll_inspect EXPORT atoll-inspect-targets
+  LIBRARY DESTINATION ${libdir} OPTIONAL COMPONENT runtime NAMELINK_COMPONENT development
+  ARCHIVE DESTINATION ${libdir} OPTIONAL COMPONENT development)
+atoll_name_unbuilt(atoll_inspect runtime)
+
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/atoll DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+  COMPONENT development)
+foreach(targets atoll-targets atoll-inspect-targets)
+  install(EXPORT ${targets} NAMESPACE atoll:: DESTINATION ${libdir}/cmake/atoll
+    COMPONENT development)
+endforeach()
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/atoll-config.cmake.in
   ${PROJECT_BINARY_DIR}/atoll-config.cmake
-  INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/atoll)
+  INSTALL_DESTINATION ${libdir}/cmake/atoll)
+set(compatible SameMajorVersion)
+if(PROJECT_VERSION VERSION_LESS 1.0)
+  set(compatible SameMinorVersion)
+endif()
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/atoll-config-version.cmake
-  COMPATIBILITY SameMinorVersion)
+  COMPATIBILITY ${compatible})
 install(FILES ${PROJECT_BINARY_DIR}/atoll-config.cmake ${CMAKE_CURRENT_LIST_DIR}/AtollPlugin.cmake
   ${PROJECT_BINARY_DIR}/atoll-config-version.cmake
-  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/atoll)
+  DESTINATION ${libdir}/cmake/atoll COMPONENT development)
+
+# atoll_pkg_config(NAME DESCRIPTION [CFLAGS ...] [LIBS ...] [REQUIRES ...] [STATIC ...]) installs
+# NAME.pc. STATIC names the packages that a program needs as well if atoll's libraries are static.
+file(RELATIVE_PATH to_prefix /prefix/${libdir}/pkgconfig /prefix)
+string(REGEX REPLACE "/$" "" to_prefix ${to_prefix})
+function(atoll_pkg_config name description)
+  cmake_parse_arguments(arg "" "" "CFLAGS;LIBS;REQUIRES;STATIC" ${ARGN})
+  if(NOT BUILD_SHARED_LIBS)
+    list(APPEND arg_REQUIRES ${arg_STATIC})
+  endif()
+  list(JOIN arg_CFLAGS " " cflags)
+  list(JOIN arg_LIBS " " libs)
+  list(JOIN arg_REQUIRES " " requires)
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/${name}.pc CONTENT [[
+prefix=${pcfiledir}/@to_prefix@
+includedir=${prefix}/@CMAKE_INSTALL_INCLUDEDIR@
+libdir=${prefix}/@libdir@
+
+Name: @name@
+Description: @description@
+Version: @PROJECT_VERSION@
+Requires: @requires@
+Cflags: @cflags@
+Libs: @libs@
+]] @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/${name}.pc DESTINATION ${libdir}/pkgconfig
+    COMPONENT development)
+endfunction()
+
+# Programs that link the static libraries also need these system libraries.
+set(system_libraries "")
+set(cuda_libraries "")
+if(NOT BUILD_SHARED_LIBS)
+  set(system_libraries -lpthread -ldl)
+  if(ATOLL_CUDA)
+    set(cuda_libraries -lcudart_static -lrt)
+  endif()
+endif()
+# Compilers whose default is older than C++20 need -std for the headers.
+atoll_pkg_config(atoll "Communication for sharded training"
+  CFLAGS -I\${includedir} -std=c++20
+  LIBS -L\${libdir} -latoll -latoll_topology ${cuda_libraries} ${system_libraries}
+  STATIC fmt spdlog libhwy hwloc)
+atoll_pkg_config(atoll-inspect "Reads, checks and draws machines: the library of atoll-topo"
+  CFLAGS -I\${includedir} -std=c++20
+  LIBS -L\${libdir} -latoll_inspect -latoll_topology ${system_libraries}
+  STATIC fmt pugixml hwloc)
+atoll_pkg_config(atoll-plugin "Headers for backends of atoll"
+  CFLAGS -I\${includedir} -I\${includedir}/atoll/plugins)

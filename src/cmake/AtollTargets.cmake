@@ -8,4 +8,46 @@ function(atoll_warnings target)
     $<$<AND:$<COMPILE_LANGUAGE:C,CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-restrict>)
 endfunction()
 
+# atoll_library(TARGET) sets the version in the file names of a library for users and, if it is
+# shared, the symbols that it exports. A linker script hides symbols that the compiler cannot hide,
+# such as instances of templates of the C++ library, whose headers request default visibility.
+# Until version 1.0 minor versions are incompatible, so the SONAME contains the minor version.
+function(atoll_library target)
+  set(soversion ${PROJECT_VERSION_MAJOR})
+  if(PROJECT_VERSION VERSION_LESS 1.0)
+    string(APPEND soversion .${PROJECT_VERSION_MINOR})
+  endif()
+  set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${soversion})
+  if(BUILD_SHARED_LIBS)
+    set(script ${PROJECT_SOURCE_DIR}/src/cmake/exports.map)
+    target_link_options(${target} PRIVATE LINKER:--version-script=${script})
+    set_target_properties(${target} PROPERTIES LINK_DEPENDS ${script})
+  endif()
+endfunction()
+
+# atoll_internal_library(TARGET FOLDER LIBRARIES...) adds TARGET_internal, for tests: the headers in
+# FOLDER, and the objects of TARGET in an archive, because a shared library hides its internals.
+# LIBRARIES are the dependencies of these objects.
+function(atoll_internal_library target folder)
+  if(BUILD_SHARED_LIBS)
+    add_library(${target}_internal STATIC $<TARGET_OBJECTS:${target}>)
+    set_target_properties(${target}_internal PROPERTIES LINKER_LANGUAGE CXX)
+    target_link_libraries(${target}_internal PUBLIC ${ARGN})
+    target_include_directories(${target}_internal PUBLIC ${folder})
+  else()
+    add_library(${target}_internal INTERFACE)
+    target_link_libraries(${target}_internal INTERFACE ${target} ${ARGN})
+    target_include_directories(${target}_internal INTERFACE ${folder})
+  endif()
+endfunction()
+
+# atoll_name_unbuilt(TARGET COMPONENT) makes the installation of COMPONENT print a line if TARGET
+# was not built, for example after `cmake --build --target`. The installation rules of TARGET must
+# be OPTIONAL.
+function(atoll_name_unbuilt target component)
+  install(CODE "if(NOT EXISTS \"$<TARGET_FILE:${target}>\")
+    message(STATUS \"Not installed, because it was not built: $<TARGET_FILE_NAME:${target}>\")
+  endif()" COMPONENT ${component})
+endfunction()
+
 include(AtollPlugin)

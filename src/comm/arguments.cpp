@@ -22,9 +22,9 @@ bool overlap(ConstView a, ConstView b) {
          before(second, first + a.bytes());
 }
 
-void Arguments::refuse(std::string_view rule) const {
-  throw invalid("rank {}: {} on communicator {}: {}", group_.world().rank(), operation_,
-                group_.name(), rule);
+void Arguments::refuse(std::string_view rule, ErrorCode code) const {
+  throw make_error(code, "rank {}: {} on communicator {}: {}", group_.world().rank(), operation_,
+                   group_.name(), rule);
 }
 
 void Arguments::buffer(ConstView view, std::string_view which) const {
@@ -57,23 +57,38 @@ void Arguments::peer(int rank) const {
           "rank {} does not exist: the communicator has {} ranks", rank, group_.axis().size());
 }
 
-std::uint64_t Arguments::counts(std::span<const std::uint64_t> counts, std::uint64_t whole,
-                                std::uint64_t part) const {
+std::uint64_t Arguments::layout(std::span<const std::uint64_t> counts, std::uint64_t whole,
+                                std::string_view buffer) const {
   require(counts.size() == static_cast<std::size_t>(group_.axis().size()),
           "{} counts were given for {} ranks", counts.size(), group_.axis().size());
   const auto own = static_cast<std::size_t>(group_.axis().index);
   std::uint64_t sum = 0, first = 0;
   for (std::size_t r = 0; r < counts.size(); ++r) {
     if (r == own) first = sum;
-    require(counts[r] <= whole - sum,
-            "the counts of ranks 0 to {} exceed the {} elements of the larger buffer", r, whole);
+    require(counts[r] <= whole - sum, "the counts of ranks 0 to {} exceed the {} elements of {}", r,
+            whole, buffer);
     sum += counts[r];
   }
-  require(sum == whole, "the counts add up to {}, but the larger buffer has {} elements", sum,
-          whole);
+  require(sum == whole, "the counts add up to {}, but {} has {} elements", sum, buffer, whole);
+  return first;
+}
+
+std::uint64_t Arguments::counts(std::span<const std::uint64_t> counts, std::uint64_t whole,
+                                std::uint64_t part) const {
+  const std::uint64_t first = layout(counts, whole, "the larger buffer");
+  const auto own = static_cast<std::size_t>(group_.axis().index);
   require(counts[own] == part, "the count of rank {} is {}, but its buffer has {} elements", own,
           counts[own], part);
   return first;
+}
+
+void Arguments::exchanged(std::span<const std::uint64_t> sent, std::uint64_t src_count,
+                          std::span<const std::uint64_t> received, std::uint64_t dst_count) const {
+  layout(sent, src_count, "src");
+  layout(received, dst_count, "dst");
+  const auto own = static_cast<std::size_t>(group_.axis().index);
+  require(sent[own] == received[own], "rank {} sends {} elements to itself, but receives {}", own,
+          sent[own], received[own]);
 }
 
 void Arguments::apart(ConstView one, ConstView other, const void* place) const {
@@ -94,8 +109,13 @@ void Arguments::blocks(ConstView src, ConstView dst, Whole whole) const {
 }
 
 void Arguments::reduction(DType dtype, const Reduction& reduction) const {
+  if (!atoll_abi::is_reducible(static_cast<std::int32_t>(dtype))) {
+    refuse(fmt::format("elements of {} cannot be reduced: convert them to bf16 or f32 first",
+                       name(dtype)),
+           ErrorCode::unsupported);
+  }
   if (reduction.factor == 1.0) return;
-  require(reduction.op != ReduceOp::min && reduction.op != ReduceOp::max,
+  require(reduction.op == ReduceOp::sum || reduction.op == ReduceOp::avg,
           "a factor of {} is not supported with {}", reduction.factor, name(reduction.op));
   require(!is_integer(dtype), "a factor of {} is not supported with elements of {}",
           reduction.factor, name(dtype));

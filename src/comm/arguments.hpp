@@ -46,10 +46,16 @@ class Arguments {
   // rank's count is `part`. Returns the element offset at which this rank's part begins.
   std::uint64_t counts(std::span<const std::uint64_t> counts, std::uint64_t whole,
                        std::uint64_t part) const;
+  // Checks the counts of an all_to_all_v: `sent` and `received` must have one count per rank, their
+  // sums must be `src_count` and `dst_count`, the elements of src and dst, and both must have the
+  // same count for this rank.
+  void exchanged(std::span<const std::uint64_t> sent, std::uint64_t src_count,
+                 std::span<const std::uint64_t> received, std::uint64_t dst_count) const;
   // Requires that the two views share no byte, except that `one` may begin at `place` inside
   // `other`.
   void apart(ConstView one, ConstView other, const void* place = nullptr) const;
-  // Requires a sum or average of a floating-point type if the factor is not 1.
+  // Requires a sum or average of a floating-point type if the factor is not 1. Throws
+  // Error(unsupported) for a dtype that cannot be reduced.
   void reduction(DType dtype, const Reduction& reduction) const;
 
  private:
@@ -57,7 +63,12 @@ class Arguments {
   void require(bool condition, fmt::format_string<Args...> rule, Args&&... args) const {
     if (!condition) refuse(fmt::format(rule, std::forward<Args>(args)...));
   }
-  [[noreturn]] void refuse(std::string_view rule) const;
+  [[noreturn]] void refuse(std::string_view rule,
+                           ErrorCode code = ErrorCode::invalid_argument) const;
+  // Requires one count per rank with a sum of `whole`, the elements of `buffer`. Returns the sum of
+  // the counts of lower ranks.
+  std::uint64_t layout(std::span<const std::uint64_t> counts, std::uint64_t whole,
+                       std::string_view buffer) const;
 
   const BackendGroup& group_;
   std::string_view operation_;

@@ -18,13 +18,27 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// Waits up to a second for the store to report the job's first failure, which may have caused the
-// failure on this rank.
-void await_failure(const World& world) {
-  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(1);
-  while (!world.failure() && std::chrono::steady_clock::now() < patience) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+// Time that abort() waits for the other ranks to receive the notice.
+constexpr std::chrono::seconds abort_patience{2};
+
+// Returns the lines that the ranks of the axis pass, in axis order.
+std::vector<std::string> exchange_lines(World& world, const Axis& axis, const std::string& id,
+                                        const std::string& name, const std::string& mine) {
+  const auto key = [&](int rank) { return fmt::format("{}/settings/{}", id, rank); };
+  const auto timeout = world.config().rendezvous_timeout;
+  std::vector<std::string> all;
+  if (axis.size() > 1) world.put(key(world.rank()), mine);
+  for (const int rank : axis.ranks) {
+    try {
+      all.push_back(rank == world.rank() ? mine : world.get(key(rank), timeout));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::timeout) throw;
+      throw make_error(ErrorCode::timeout,
+                       "rank {}: communicator {}: rank {} did not open it within {} s",
+                       world.rank(), name, rank, timeout.count());
+    }
   }
+  return all;
 }
 
 // An operation in the queue of a host stream. Its execution begins with take(). A failed stream
@@ -61,9 +75,9 @@ BackendGroup::BackendGroup(const Axis& axis, CommunicatorOptions options)
     : world_(*axis.world),
       axis_(axis),
       name_(options.name.empty() ? axis.name : options.name),
-      wanted_backend_(options.backend.empty() ? world_.config().backend : options.backend),
       device_(std::move(options.device)),
       services_(host_services(world_)),
+      settings_(options, world_.config()),
       shape_{static_cast<std::uint64_t>(axis.index), static_cast<std::uint64_t>(axis.size()),
              device_.kind()},
       fallback_scratch_(device_),
@@ -71,6 +85,7 @@ BackendGroup::BackendGroup(const Axis& axis, CommunicatorOptions options)
 
 BackendGroup::~BackendGroup() {
   subscription_ = {};
+  if (flight_) flight_->notices().forget(id_);
   watchdog_.reset();
   if (track_) track_->closed = true;
   if (!comm_) return;
@@ -87,15 +102,25 @@ void BackendGroup::open_backend(const BackendGroup* parent) {
   id_ = fmt::format("{}/{}", base, world_.ticket(base));
   // The flight recorder must exist before the backend opens, so that it can record a failure.
   flight_ = Flight::of(world_);
-  std::string tuning = tuning_lines(world_.config());
-  plugin_ = parent ? parent->plugin_
-                   : &choose_backend({world_, axis_, id_, name_, device_, wanted_backend_}, tuning);
+  // A rank that has opened the group may abort it while this rank still opens it.
+  flight_->notices().expect(id_, [this](const std::string& by) { end(by); });
+  const std::string lines = settings_.lines();
+  if (parent) {
+    plugin_ = parent->plugin_;
+    require_equal(exchange_lines(world_, axis_, id_, name_, lines), axis_, name_);
+  } else {
+    plugin_ = &choose_backend(
+        {world_, axis_, id_, name_, device_, settings_.backend, lines, require_equal});
+  }
+  std::string tuning = settings_.tuning;
   if (lacks_levels()) level_choice_ = LevelChoice::take_from(tuning);
   GroupDescription group(world_, axis_, id_, name_, device_.kind(), tuning, device_.ordinal());
+  group.group.deterministic = settings_.deterministic;
   const atoll_status status = parent ? split_group(*parent, group.group) : open_group(group.group);
   if (status != ATOLL_OK) {
     comm_ = nullptr;
-    await_failure(world_);
+    if (parent) parent->check_aborted();
+    await_cause();
     world_.check();  // throws another rank's failure if that failure came first
   }
   check(status, fmt::format("open communicator {} on backend {}", name_, plugin_->name));
@@ -112,13 +137,20 @@ void BackendGroup::opened() {
                                      .ranks = axis_.ranks});
   shape_.levels = levels_of(hosts_of(axis_), shape_.block);
   if (device_.kind() != DeviceKind::host) {
-    watchdog_ = std::make_unique<LaunchWatchdog>(*this, flight_->recorder(), *track_,
-                                                 world_.config().timeout);
+    watchdog_ =
+        std::make_unique<LaunchWatchdog>(*this, flight_->recorder(), *track_, settings_.timeout);
   }
   subscription_ = world_.on_failure([this](const Error& error) {
     if (watchdog_) watchdog_->fail(error);
     plugin_->table.abort(comm_);
   });
+  bool is_over = false;  // true after an abort() on another rank while this rank opened the group
+  {
+    const std::lock_guard lock(ending_);
+    is_open_ = true;
+    is_over = aborted_by_.has_value();
+  }
+  if (is_over) stop();
   log::debug("opened communicator {} of {} ranks on backend {}", name_, axis_.size(),
              plugin_->name);
 }
@@ -165,8 +197,85 @@ void BackendGroup::join_split() const {
   check(status, fmt::format("take part in the split of communicator {}", name_));
 }
 
+void BackendGroup::abort(std::string_view reason) {
+  const std::string by = fmt::format("by rank {}: {}", world_.rank(), reason);
+  end(by);
+  try {
+    send_notice(world_, id_, by, abort_patience);
+  } catch (const std::exception& problem) {
+    if (!world_.failure()) {
+      log::error("communicator {}: cannot tell the other ranks about abort(): {}", name_,
+                 problem.what());
+    }
+  }
+}
+
+// Marks all groups before the first backend aborts: a stream that fails then drops operations of
+// the other groups, and operation_dropped() must know that they were aborted.
+void BackendGroup::end(const std::string& by) {
+  if (!mark(by)) return;
+  std::vector<std::shared_ptr<BackendGroup>> parts;
+  {
+    const std::lock_guard lock(ending_);
+    for (const auto& part : parts_) parts.push_back(part.lock());
+  }
+  std::erase_if(parts, [&](const auto& part) { return !part || !part->mark(by); });
+  stop();
+  for (const auto& part : parts) part->stop();
+}
+
+bool BackendGroup::mark(const std::string& by) {
+  const std::lock_guard lock(ending_);
+  if (aborted_by_) return false;
+  aborted_by_ = by;
+  is_aborted_ = true;
+  return true;
+}
+
+void BackendGroup::stop() {
+  {
+    const std::lock_guard lock(ending_);
+    if (!is_open_) return;  // opened() calls this function again
+  }
+  if (watchdog_) {
+    watchdog_->await_finished();
+    watchdog_->fail(*aborted());
+  }
+  plugin_->table.abort(comm_);
+}
+
+void BackendGroup::abort_with(const std::vector<std::shared_ptr<BackendGroup>>& parts) {
+  std::optional<std::string> by;
+  {
+    const std::lock_guard lock(ending_);
+    parts_.assign(parts.begin(), parts.end());
+    by = aborted_by_;
+  }
+  if (!by) return;
+  for (const auto& part : parts) part->end(*by);
+}
+
+std::optional<Error> BackendGroup::aborted() const {
+  const std::lock_guard lock(ending_);
+  if (!aborted_by_) return std::nullopt;
+  return make_error(ErrorCode::aborted, "rank {}: communicator {} was aborted {}", world_.rank(),
+                    name_, *aborted_by_);
+}
+
+void BackendGroup::check_aborted() const {
+  if (is_aborted_) throw Error(*aborted());
+}
+
+void BackendGroup::await_cause() const {
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  while (!world_.failure() && !is_aborted_ && std::chrono::steady_clock::now() < patience) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
 void BackendGroup::check(atoll_status status, const std::string& what) const {
   if (status == ATOLL_OK) return;
+  check_aborted();
   const Error error = make_error(static_cast<ErrorCode>(status), "rank {}: cannot {}: {}",
                                  world_.rank(), what, last_error(*plugin_, comm_));
   world_.fail(error.what());
@@ -181,6 +290,7 @@ bool BackendGroup::performs(std::int32_t kind, DType dtype, ReduceOp op) const {
 
 std::shared_ptr<Work::State> BackendGroup::begin(Stream& stream) {
   world_.check();
+  check_aborted();
   order_.enter(stream);
   return std::make_shared<Work::State>();
 }
@@ -290,8 +400,9 @@ void BackendGroup::call_backend(std::span<const Operation> operations, std::uint
     entry.count = operation.count;
     entry.sequence = sequence++;
     entry.stream = stream;
-    entry.timeout_ns = std::chrono::nanoseconds(world_.config().timeout).count();
+    entry.timeout_ns = std::chrono::nanoseconds(settings_.timeout).count();
     entry.counts = operation.counts.empty() ? nullptr : operation.counts.data();
+    entry.recv_counts = operation.recv_counts.empty() ? nullptr : operation.recv_counts.data();
     entry.factor = operation.reduction.factor;
     pointers[i] = &entry;
   }
@@ -304,6 +415,7 @@ void BackendGroup::call_backend(std::span<const Operation> operations, std::uint
 }
 
 void BackendGroup::operation_dropped() noexcept {
+  if (is_aborted_) return;  // the other ranks do not wait for an aborted operation
   try {
     world_.fail(
         fmt::format("rank {}: communicator {}: an operation was dropped, because its stream had "
@@ -323,7 +435,12 @@ Error BackendGroup::fail(atoll_status status, const std::string& why,
   // the failure of the other rank is reported.
   const Cause cause =
       status == ATOLL_ABORTED || status == ATOLL_PEER_LOST ? Cause::elsewhere : Cause::here;
-  if (cause == Cause::elsewhere) await_failure(world_);
+  if (cause == Cause::elsewhere) await_cause();
+  if (const std::optional<Error> error = aborted()) {
+    flight_->recorder().failed(number, operations.size(), error->what());
+    state.fail(*error);
+    return *error;
+  }
   const ExplainedError explained = explain({world_, axis_, *track_, operations}, own);
   flight_->recorder().failed(number, operations.size(), explained.error.what());
   world_.fail(explained.error.what());  // fail() has no effect if the World has already failed
@@ -351,6 +468,7 @@ std::pair<atoll_status, std::string> BackendGroup::async_error() {
 
 void BackendGroup::launch_failed(atoll_status status, const std::string& why,
                                  const LaunchWatchdog::Launch* launch) {
+  if (is_aborted_) return;  // end() has failed the operations in flight
   if (launch == nullptr) {
     return world_.fail(fmt::format("rank {}: communicator {}: {}", world_.rank(), name_, why));
   }

@@ -2,7 +2,10 @@
 // recorder and turns a failure of the backend into a failure of the World.
 #pragma once
 
+#include <atomic>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -13,6 +16,7 @@
 #include "comm/operation.hpp"
 #include "comm/retired_memory.hpp"
 #include "comm/scratch.hpp"
+#include "comm/settings.hpp"
 #include "comm/stream_order.hpp"
 #include "comm/tuning.hpp"
 
@@ -43,6 +47,7 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   const Plugin& plugin() const noexcept { return *plugin_; }
   atoll_comm* handle() const noexcept { return comm_; }
   const GroupShape& shape() const noexcept { return shape_; }
+  const Settings& settings() const noexcept { return settings_; }
   std::uint64_t sequence() const noexcept { return sequence_; }  // number of the next operation
   // The tuning lines that choose between one level (over all ranks) and two levels (inside hosts,
   // then across hosts). Empty if the backend implements levels itself: the backend then receives
@@ -79,6 +84,12 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   [[noreturn]] void disagree(const std::string& finding, Work::State& state);
   void retire(std::shared_ptr<void> memory) { retired_.add(std::move(memory)); }
   void deregister_retired() { retired_.deregister(*plugin_, comm_, name_); }
+  // Ends this group on every rank of it, as Communicator::abort() describes. Any thread may call
+  // it.
+  void abort(std::string_view reason);
+  // Lets end() also end `parts`, the groups for collectives in two levels.
+  void abort_with(const std::vector<std::shared_ptr<BackendGroup>>& parts);
+  void check_aborted() const;  // throws Error(aborted) after abort() on any rank
   // Takes part in a split of this group as a rank that joins none of the new groups.
   void join_split() const;
   void wait_until_idle() const { order_.wait_until_idle(); }
@@ -100,6 +111,16 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   // the sums.
   bool order_needs_fallback(const atoll_group& group) const;
   void opened();
+  // Ends this group on this rank. `by` names the rank and its reason: "by rank 2: no progress".
+  void end(const std::string& by);
+  // The two parts of end(): mark() returns false after an earlier end(), and stop() aborts the
+  // backend.
+  bool mark(const std::string& by);
+  void stop();
+  std::optional<Error> aborted() const;  // the error of operations after abort(); else nothing
+  // Waits up to a second for the store to report an abort or the job's first failure, which may
+  // have caused the failure on this rank.
+  void await_cause() const;
   // Launches the operations on a device other than the host. The watchdog observes them until they
   // end.
   void launch(std::vector<Operation> operations, std::uint64_t sequence, std::uint64_t number,
@@ -118,12 +139,12 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   Axis axis_;
   std::string name_;
   std::string id_;
-  std::string wanted_backend_;
   Device device_;
   const Plugin* plugin_ = nullptr;
   atoll_host services_;
   atoll_comm* comm_ = nullptr;
   bool backend_orders_sums_ = true;  // false when fallbacks must compute ordered sums
+  Settings settings_;
   GroupShape shape_;
   LevelChoice level_choice_;
   std::uint64_t sequence_ = 0;
@@ -134,6 +155,11 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   World::Subscription subscription_;
   std::shared_ptr<Flight> flight_;
   std::shared_ptr<FlightTrack> track_;
+  std::atomic<bool> is_aborted_{false};
+  mutable std::mutex ending_;              // guards the members below
+  bool is_open_ = false;                   // true when the backend has opened the group
+  std::optional<std::string> aborted_by_;  // argument of the first end()
+  std::vector<std::weak_ptr<BackendGroup>> parts_;
 };
 
 }  // namespace atoll_v1::atoll

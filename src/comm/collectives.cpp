@@ -1,6 +1,7 @@
 // The collectives of Communicator. Each function checks its arguments. Then the backend performs
 // the operation, or the library builds it from other operations: in two levels (inside and across
 // hosts) if that is faster, or as a fallback if the backend lacks it.
+#include <numeric>
 #include <utility>
 
 #include "comm/arguments.hpp"
@@ -40,6 +41,7 @@ void scale_source(BackendGroup& group, Operation& operation, Stream& stream) {
 // the backend lacks; it is null if every backend supports the operation.
 Work start(Communicator::Impl& impl, Operation operation, Stream& stream,
            Fallback fallback = nullptr) {
+  const OneCaller caller(impl);
   BackendGroup& group = *impl.group;
   const bool in_levels = impl.two_level && impl.two_level->takes(operation);
   const bool falls_back = !in_levels && fallback &&
@@ -181,6 +183,39 @@ Work Communicator::reduce_scatter_v(ConstView src, View dst, std::span<const std
       stream, fallback_reduce_scatter_v);
 }
 
+Work Communicator::gather_v(ConstView src, View dst, std::span<const std::uint64_t> counts,
+                            int root, Stream& stream) {
+  const Arguments arguments(*impl_->group, "gather_v");
+  arguments.peer(root);
+  const bool is_root = rank() == root;
+  const std::uint64_t whole = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+  const std::uint64_t first = arguments.counts(counts, is_root ? dst.count : whole, src.count);
+  arguments.buffer(src, "src");
+  if (is_root) {
+    arguments.same_dtype(src, dst);
+    arguments.buffer(dst, "dst");
+    arguments.apart(src, dst, dst.part(first, src.count).data);
+  }
+  const View result = is_root ? dst : View{nullptr, 0, src.dtype};
+  return start(*impl_,
+               {ATOLL_GATHER_V, src, result, whole, src.dtype, ReduceOp::sum, root, owned(counts)},
+               stream, fallback_gather_v);
+}
+
+Work Communicator::all_to_all_v(ConstView src, std::span<const std::uint64_t> send_counts, View dst,
+                                std::span<const std::uint64_t> recv_counts, Stream& stream) {
+  const Arguments arguments(*impl_->group, "all_to_all_v");
+  arguments.same_dtype(src, dst);
+  arguments.exchanged(send_counts, src.count, recv_counts, dst.count);
+  arguments.buffer(src, "src");
+  arguments.buffer(dst, "dst");
+  arguments.apart(src, dst);
+  Operation operation{ATOLL_ALL_TO_ALL_V, src,           dst, src.count,
+                      src.dtype,          ReduceOp::sum, 0,   owned(send_counts)};
+  operation.recv_counts = owned(recv_counts);
+  return start(*impl_, std::move(operation), stream, fallback_all_to_all_v);
+}
+
 Work Communicator::send(ConstView src, int peer, Stream& stream) {
   const Arguments arguments(*impl_->group, "send");
   arguments.peer(peer);
@@ -209,6 +244,7 @@ Work Communicator::group(std::span<const SendRecv> operations, Stream& stream) {
     parts.push_back(
         {sends ? ATOLL_SEND : ATOLL_RECV, data, data, data.count, data.dtype, ReduceOp::sum, peer});
   }
+  const OneCaller caller(*impl_);
   BackendGroup& group = *impl_->group;
   auto state = group.begin(stream);
   for (const Operation& part : parts) group.declare_use(part, stream);

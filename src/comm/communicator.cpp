@@ -65,8 +65,10 @@ Communicator Communicator::open(const Axis& axis, CommunicatorOptions options) {
   axis.world->check();
   const Communicator* const parent = options.parent;
   if (parent) {
+    parent->impl_->group->check_aborted();
     options.backend = std::string(parent->backend());
     options.device = parent->device();
+    parent->impl_->group->settings().pass_on(options);
   }
   auto impl = std::make_shared<Impl>();
   impl->group =
@@ -74,6 +76,8 @@ Communicator Communicator::open(const Axis& axis, CommunicatorOptions options) {
   if (impl->group->lacks_levels()) impl->two_level = TwoLevel::open(*impl->group);
   return Communicator(std::move(impl));
 }
+
+void Communicator::abort(std::string_view reason) { impl_->group->abort(reason); }
 
 int Communicator::rank() const noexcept { return impl_->group->axis().index; }
 int Communicator::size() const noexcept { return impl_->group->axis().size(); }

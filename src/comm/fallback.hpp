@@ -20,7 +20,7 @@ class BackendGroup;
 
 // The call of the user that a fallback performs, and the functions that the fallback may use. A
 // fallback uses nothing else of the backend's group.
-class FallbackContext {
+class ATOLL_LOCAL FallbackContext {
  public:
   FallbackContext(BackendGroup& group, const Operation& called,
                   const std::shared_ptr<Work::State>& work, Stream& on);
@@ -63,9 +63,13 @@ class FallbackContext {
 Operation send_to(std::uint64_t peer, ConstView data);
 Operation receive_from(std::uint64_t peer, View data);
 
-// gather, scatter and all_gather_v for backends that lack them: each block is sent in a message,
-// directly from its rank to the ranks that need the block.
+// Operations that move data, for backends that lack them: each block is sent in a message, directly
+// from its rank to the ranks that need the block.
 void fallback_gather(const FallbackContext& call);
+void fallback_gather_v(const FallbackContext& call);
+// On host memory the ranks first tell each other how much they send, and the call fails if a
+// receiver expects another count.
+void fallback_all_to_all_v(const FallbackContext& call);
 void fallback_scatter(const FallbackContext& call);
 void fallback_all_gather_v(const FallbackContext& call);
 // The exchange of a reduce_scatter_v: `parts` receives counts[rank] elements from every rank,

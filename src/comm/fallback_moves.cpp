@@ -1,8 +1,36 @@
 // Fallbacks that only move data. All messages of a call form one group of sends and receives,
 // directly between the ranks concerned. A rank sends each block once per receiver.
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include "comm/fallback.hpp"
 
 namespace atoll_v1::atoll {
+namespace {
+
+// Compares the counts of sender and receiver: in an all_to_all of one number per rank, each rank
+// tells every other rank how many elements it will send. If the counts differed, messages would
+// overwrite memory or never arrive.
+void compare_counts(const FallbackContext& call) {
+  const std::uint64_t n = call.ranks();
+  const View room = call.scratch(2 * n, DType::i64);
+  const View mine = room.part(0, n), said = room.part(n, n);
+  const std::vector<std::int64_t> sent(call.operation.counts.begin(), call.operation.counts.end());
+  call.stream.enqueue([to = mine.as<std::int64_t>(), sent] { std::ranges::copy(sent, to); });
+  call.submit({{ATOLL_ALL_TO_ALL, mine, said, 1, DType::i64}});
+  call.enqueue_check([from = said.as<std::int64_t>(), expected = call.operation.recv_counts,
+                      ranks = call.world_ranks(), self = call.rank()]() -> std::string {
+    for (std::size_t r = 0; r < expected.size(); ++r) {
+      if (static_cast<std::uint64_t>(from[r]) == expected[r]) continue;
+      return fmt::format("all_to_all_v: rank {} sends {} elements to rank {}, which receives {}",
+                         ranks[r], from[r], ranks[self], expected[r]);
+    }
+    return {};
+  });
+}
+
+}  // namespace
 
 Operation send_to(std::uint64_t peer, ConstView data) {
   return {ATOLL_SEND, data, {}, data.count, data.dtype, ReduceOp::sum, static_cast<int>(peer)};
@@ -23,6 +51,44 @@ void fallback_gather(const FallbackContext& call) {
   }
   call.submit_messages(std::move(messages));
   call.copy_unless_there(whole.dst.part(root * whole.count, whole.count), whole.src);
+}
+
+void fallback_gather_v(const FallbackContext& call) {
+  const Operation& whole = call.operation;
+  const auto root = static_cast<std::uint64_t>(whole.peer);
+  if (call.rank() != root) return call.submit_messages({send_to(root, whole.src)});
+  std::vector<Operation> messages;
+  std::uint64_t first = 0, own = 0;
+  for (std::uint64_t r = 0; r < call.ranks(); ++r) {
+    if (r == root) {
+      own = first;
+    } else {
+      messages.push_back(receive_from(r, whole.dst.part(first, whole.counts[r])));
+    }
+    first += whole.counts[r];
+  }
+  call.submit_messages(std::move(messages));
+  call.copy_unless_there(whole.dst.part(own, whole.src.count), whole.src);
+}
+
+void fallback_all_to_all_v(const FallbackContext& call) {
+  const Operation& whole = call.operation;
+  if (call.shape.memory == DeviceKind::host && call.ranks() > 1) compare_counts(call);
+  std::vector<Operation> messages;
+  std::uint64_t sent = 0, received = 0;
+  for (std::uint64_t r = 0; r < call.ranks(); ++r) {
+    const ConstView from = whole.src.part(sent, whole.counts[r]);
+    const View to = whole.dst.part(received, whole.recv_counts[r]);
+    if (r == call.rank()) {
+      call.copy_unless_there(to, from);
+    } else {
+      messages.push_back(send_to(r, from));
+      messages.push_back(receive_from(r, to));
+    }
+    sent += whole.counts[r];
+    received += whole.recv_counts[r];
+  }
+  call.submit_messages(std::move(messages));
 }
 
 void fallback_scatter(const FallbackContext& call) {

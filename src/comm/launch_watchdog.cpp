@@ -17,7 +17,7 @@ constexpr auto backend_poll_interval = 50ms;
 }  // namespace
 
 LaunchWatchdog::LaunchWatchdog(Owner& owner, FlightRecorder& recorder, FlightTrack& track,
-                               std::chrono::seconds timeout)
+                               std::chrono::milliseconds timeout)
     : owner_(owner),
       recorder_(recorder),
       track_(track),
@@ -58,6 +58,16 @@ void LaunchWatchdog::fail(const Error& error) {
   }
   launches_.clear();
   changed_.notify_one();
+}
+
+void LaunchWatchdog::await_finished() {
+  const Clock::time_point end = Clock::now() + 10 * poll_interval;
+  std::unique_lock lock(mutex_);
+  while (!launches_.empty() && !failure_ && Clock::now() < end) {
+    lock.unlock();
+    std::this_thread::sleep_for(poll_interval);
+    lock.lock();
+  }
 }
 
 void LaunchWatchdog::watch(const std::stop_token& stop) {

@@ -51,14 +51,18 @@ class LaunchWatchdog {
 
   // The arguments must outlive the watchdog.
   LaunchWatchdog(Owner& owner, FlightRecorder& recorder, FlightTrack& track,
-                 std::chrono::seconds timeout);
+                 std::chrono::milliseconds timeout);
   ~LaunchWatchdog();  // the destructor does not wait for operations in flight
   LaunchWatchdog(const LaunchWatchdog&) = delete;
   LaunchWatchdog& operator=(const LaunchWatchdog&) = delete;
 
   void add(Launch launch);
-  // Call this when the job has failed, before the backend aborts. Fails the Work and the stream of
-  // every operation in flight. Operations that are added later fail at once.
+  // Blocks for at most ten polls, in which the watchdog notices operations that are already
+  // complete. Without this call, fail() would fail these operations and their streams.
+  void await_finished();
+  // Call this when the job has failed or the communicator was aborted, before the backend aborts.
+  // Fails the Work and the stream of every operation in flight. Operations that are added later
+  // fail at once.
   void fail(const Error& error);
 
  private:
@@ -74,7 +78,7 @@ class LaunchWatchdog {
   Owner& owner_;
   FlightRecorder& recorder_;
   FlightTrack& track_;
-  const std::chrono::seconds timeout_;
+  const std::chrono::milliseconds timeout_;
   std::mutex mutex_;  // guards everything below
   std::condition_variable_any changed_;
   std::deque<Launch> launches_;               // launches in the order of execution

@@ -1,4 +1,5 @@
 // atoll::allocate: memory that the backends of some communicators use without a copy.
+// atoll::register_memory: memory of the caller, which the backends map or register if they can.
 #include <fmt/core.h>
 
 #include "atoll/communicator.hpp"
@@ -88,25 +89,103 @@ class RegisteredMemory {
   std::vector<std::weak_ptr<BackendGroup>> registered_;
 };
 
+void add_groups(const Communicator::Impl& communicator,
+                std::vector<std::shared_ptr<BackendGroup>>& groups) {
+  groups.push_back(communicator.group);
+  if (!communicator.two_level) return;
+  for (auto& part : communicator.two_level->parts()) groups.push_back(std::move(part));
+}
+
+void prepare(const std::vector<std::shared_ptr<BackendGroup>>& groups) {
+  for (const auto& group : groups) {
+    group->wait_for_last();       // a backend accepts one caller at a time, so no operation may run
+    group->deregister_retired();  // frees memory that the new allocation may need
+  }
+}
+
 }  // namespace
 
 Buffer allocate(const Device& device, std::size_t bytes,
                 std::span<const std::reference_wrapper<Communicator>> communicators) {
   std::vector<std::shared_ptr<BackendGroup>> groups;
-  for (const Communicator& communicator : communicators) {
-    groups.push_back(communicator.impl_->group);
-    if (!communicator.impl_->two_level) continue;
-    for (auto& part : communicator.impl_->two_level->parts()) groups.push_back(std::move(part));
-  }
+  for (const Communicator& communicator : communicators) add_groups(*communicator.impl_, groups);
   if (bytes == 0) return {};
-  for (const auto& group : groups) {
-    group->wait_for_last();       // a backend accepts one caller at a time, so no operation may run
-    group->deregister_retired();  // frees memory that the new allocation may need
-  }
+  prepare(groups);
   const auto memory = std::make_shared<Memory>(device, bytes, groups);
   auto registered = std::make_shared<RegisteredMemory>(memory);
   for (const auto& group : groups) registered->register_with(group);
   return Buffer(std::shared_ptr<void>(std::move(registered), memory->data()), bytes);
+}
+
+struct Registration::State {
+  void* memory;
+  std::vector<std::weak_ptr<BackendGroup>> registered;
+  std::string slow;
+
+  explicit State(void* memory_) : memory(memory_) {}
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  ~State() {
+    for (const auto& entry : registered) {
+      if (const auto group = entry.lock()) end(*group);
+    }
+  }
+
+  void register_with(const std::shared_ptr<BackendGroup>& group, std::size_t bytes) {
+    const Plugin& plugin = group->plugin();
+    const char* why = nullptr;
+    if (plugin.table.register_caller_memory == nullptr) {
+      why = "the backend has no registration, and uses this memory as it is";
+    } else {
+      group->check(plugin.table.register_caller_memory(group->handle(), memory, bytes, &why),
+                   fmt::format("register {} bytes with communicator {}", bytes, group->name()));
+      registered.push_back(group);
+    }
+    if (why != nullptr && slow.empty()) {
+      slow = fmt::format("communicator {} on backend {}: {}", group->name(), plugin.name, why);
+    }
+  }
+
+  // The caller may free the memory afterwards, so the backend must forget the memory at once, and
+  // not at the communicator's next call.
+  void end(const BackendGroup& group) const {
+    const auto deregister = group.plugin().table.deregister_caller_memory;
+    if (deregister == nullptr) return;
+    group.wait_until_idle();
+    const atoll_status status = deregister(group.handle(), memory);
+    if (status == ATOLL_OK || status == ATOLL_ABORTED) return;
+    log::warn("communicator {}: cannot deregister memory: {}", group.name(),
+              last_error(group.plugin(), group.handle()));
+  }
+};
+
+Registration::Registration() = default;
+Registration::Registration(std::unique_ptr<State> state) noexcept : state_(std::move(state)) {}
+Registration::Registration(Registration&&) noexcept = default;
+Registration& Registration::operator=(Registration&&) noexcept = default;
+Registration::~Registration() = default;
+
+void Registration::deregister() noexcept { state_.reset(); }
+
+bool Registration::fast() const noexcept { return state_ && state_->slow.empty(); }
+
+const std::string& Registration::slow() const noexcept {
+  static const std::string nothing = "no memory is registered";
+  return state_ ? state_->slow : nothing;
+}
+
+Registration register_memory(void* memory, std::size_t bytes,
+                             std::span<const std::reference_wrapper<Communicator>> communicators) {
+  require(memory != nullptr && bytes > 0,
+          "register_memory: the memory is null or has 0 bytes: pass memory that is allocated");
+  require(!communicators.empty(),
+          "register_memory: no communicator is given: name those that will use the memory");
+  std::vector<std::shared_ptr<BackendGroup>> groups;
+  for (const Communicator& communicator : communicators) add_groups(*communicator.impl_, groups);
+  prepare(groups);
+  auto state = std::make_unique<Registration::State>(memory);
+  for (const auto& group : groups) state->register_with(group, bytes);
+  return Registration(std::move(state));
 }
 
 }  // namespace atoll_v1::atoll

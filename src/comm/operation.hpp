@@ -24,10 +24,13 @@ struct Operation {
   DType dtype;
   Reduction reduction = ReduceOp::sum;
   int peer = 0;  // root of a collective, or other rank of a send or recv
-  // Number of elements of each rank; used by the _v kinds only.
+  // Number of elements of each rank; used by the _v kinds only. In all_to_all_v, the number of
+  // elements that this rank sends to each rank.
   std::vector<std::uint64_t> counts{};
   // Kind of the collective of which this operation is a part; -1 when it is not a part of another.
   std::int32_t part_of = -1;
+  // Number of elements that this rank receives from each rank; used by all_to_all_v only.
+  std::vector<std::uint64_t> recv_counts{};
 
   bool is_message() const { return atoll_abi::is_message(kind); }
   FlightCall flight_call() const { return {kind, count, dtype, reduction.op, peer, part_of}; }
@@ -35,7 +38,7 @@ struct Operation {
 
 inline bool is_16_bit(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16; }
 inline bool is_integer(DType dtype) {
-  return dtype == DType::i32 || dtype == DType::i64 || dtype == DType::u8;
+  return atoll_abi::is_integer(static_cast<std::int32_t>(dtype));
 }
 
 // The operation is complete when `event` has happened. An error is stored before the event happens.

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "atoll/communicator.hpp"
 #include "comm/communicator_impl.hpp"
@@ -31,14 +32,15 @@ Wish wish_from(std::string_view text, int rank) {
 }
 
 Wish wish_of(const BackendGroup& group, int rank, std::string_view at) {
-  const auto timeout = group.world().config().timeout;
+  const auto timeout = group.settings().timeout;
   try {
     return wish_from(group.world().get(at, timeout), rank);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::timeout) throw;
     throw make_error(ErrorCode::timeout,
                      "rank {}: split of communicator {}: rank {} did not call split() within {} s",
-                     group.world().rank(), group.name(), rank, timeout.count());
+                     group.world().rank(), group.name(), rank,
+                     std::chrono::duration<double>(timeout).count());
   }
 }
 
@@ -51,6 +53,7 @@ std::optional<Communicator> Communicator::split(std::optional<int> color, int ke
   const std::string round = fmt::format("{}/{}", base, world.ticket(base));
   const auto at = [&](int rank) { return fmt::format("{}/{}", round, rank); };
   world.check();
+  impl_->group->check_aborted();
   if (size() > 1) world.put(at(world.rank()), to_text({color, key}));
 
   struct Member {
@@ -75,6 +78,7 @@ std::optional<Communicator> Communicator::split(std::optional<int> color, int ke
             name.empty() ? fmt::format("{}.{}", impl_->group->name(), *color) : std::move(name),
             {},
             0};
+  axis.hold = impl_->group->axis().hold;  // the new communicator can outlive this one
   for (const Member& member : members) {
     if (member.rank == world.rank()) axis.index = axis.size();
     axis.ranks.push_back(member.rank);

@@ -101,9 +101,11 @@ std::string from_file(const std::string& path) {
   return lines;
 }
 
-std::string from_variable(std::string_view text) {
+}  // namespace
+
+std::string algorithm_lines(std::string_view text, std::string_view name) {
   if (trimmed(text).empty()) return {};
-  const std::string where = fmt::format("ATOLL_ALGORITHM=\"{}\"", text);
+  const std::string where = fmt::format("{}=\"{}\"", name, text);
   std::string lines;
   for (const std::string_view choice : split(text, ',')) {
     const auto halves = split(choice, ':');
@@ -115,11 +117,12 @@ std::string from_variable(std::string_view text) {
   return lines;
 }
 
-}  // namespace
+std::string tuning_file_lines(const Config& config) {
+  return config.tuning.empty() ? std::string() : from_file(config.tuning);
+}
 
 std::string tuning_lines(const Config& config) {
-  return (config.tuning.empty() ? std::string() : from_file(config.tuning)) +
-         from_variable(config.algorithm);
+  return tuning_file_lines(config) + algorithm_lines(config.algorithm, "ATOLL_ALGORITHM");
 }
 
 bool LevelChoice::applies_to(std::int32_t kind) {

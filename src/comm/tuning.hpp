@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "atoll/config.hpp"
@@ -20,6 +21,10 @@ namespace atoll_v1::atoll {
 // Throws Error(invalid_argument) that names the variable or the line of the file, and Error(io) for
 // a file that cannot be read.
 std::string tuning_lines(const Config& config);
+// The two parts of tuning_lines(): the lines of the file, and the lines of a list of choices.
+// `where` is the name of the setting that holds the list, for error texts.
+std::string tuning_file_lines(const Config& config);
+std::string algorithm_lines(std::string_view choices, std::string_view where);
 
 // The tuning lines that choose between one level (over all ranks) and two levels (inside hosts,
 // then across hosts), for a backend that does not implement levels itself.

@@ -11,11 +11,11 @@ namespace {
 std::shared_ptr<BackendGroup> open_part(const BackendGroup& whole, const char* part,
                                         std::vector<int> ranks, int index) {
   const Axis axis{.world = &whole.world(), .name = part, .ranks = std::move(ranks), .index = index};
-  return BackendGroup::open(axis,
-                            {.name = fmt::format("{}.{}", whole.name(), part),
-                             .backend = whole.plugin().name,
-                             .device = whole.device()},
-                            &whole);
+  CommunicatorOptions options{.name = fmt::format("{}.{}", whole.name(), part),
+                              .backend = whole.plugin().name,
+                              .device = whole.device()};
+  whole.settings().pass_on(options);
+  return BackendGroup::open(axis, std::move(options), &whole);
 }
 
 bool has_rates(const Axis& axis) {
@@ -50,6 +50,7 @@ std::unique_ptr<TwoLevel> TwoLevel::open(BackendGroup& whole) {
   }
   levels->inside_ = open_part(whole, "inside", std::move(inside), local);
   levels->across_ = open_part(whole, "across", std::move(across), host);
+  whole.abort_with({levels->inside_, levels->across_});
   log::debug("communicator {}: two levels, {} hosts of {} ranks", whole.name(), all.hosts(),
              all.ranks_per_host());
   return levels;
@@ -61,8 +62,8 @@ bool TwoLevel::takes(const Operation& operation) const {
     // Reduced inside hosts and then across hosts, an average would be divided twice and a 16-bit
     // sum rounded twice. Sums that the backend does not support are built by fallbacks instead.
     const ReduceOp op = operation.reduction.op;
-    if (whole_.world().config().deterministic || is_16_bit(operation.dtype) ||
-        op == ReduceOp::avg || !whole_.performs(operation.kind, operation.dtype, op)) {
+    if (whole_.settings().deterministic != 0 || is_16_bit(operation.dtype) || op == ReduceOp::avg ||
+        !whole_.performs(operation.kind, operation.dtype, op)) {
       return false;
     }
   }

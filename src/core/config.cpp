@@ -51,7 +51,8 @@ const Row rows[] = {
     {{"ATOLL_LOCAL_RANK", "", "rank among the ranks of this host; -1: determined by atoll"},
      &Config::local_rank,
      rank_limits},
-    {{"ATOLL_ADDR", "host:port", "address at which rank 0 serves the rendezvous store"},
+    {{"ATOLL_ADDR", "host:port",
+      "address at which rank 0 serves the rendezvous store; on rank 0, port 0: a free port"},
      &Config::addr},
     {{"ATOLL_TOKEN", "", "secret shared by all ranks of the job"}, &Config::token},
     {{"ATOLL_PORT", "port", "port of the store under torchrun; 0: MASTER_PORT + 1"},
@@ -79,6 +80,10 @@ const Row rows[] = {
     {{"ATOLL_TUNING", "path",
       "file of algorithms by collective and size, as written by atoll-busbw --tune"},
      &Config::tuning},
+    {{"ATOLL_PROCESS_MEMORY", "",
+      "whether ranks of a host copy from each other's process memory; empty: if the kernel allows "
+      "it; \"off\": never; \"permit\": also if kernel.yama.ptrace_scope is 1"},
+     &Config::process_memory},
     {{"ATOLL_DETERMINISTIC", "",
       "1: floating-point sums in one order, which depends on the mesh only"},
      &Config::deterministic,
@@ -140,6 +145,10 @@ void set_row(Config& config, const Row& row, std::string_view value) {
   }
   if (row.entry.variable == "ATOLL_CHECK" && !value.empty() && value != "lifetimes") {
     reject(row.entry.variable, value, "\"lifetimes\", or nothing");
+  }
+  if (row.entry.variable == "ATOLL_PROCESS_MEMORY" && !value.empty() && value != "off" &&
+      value != "permit") {
+    reject(row.entry.variable, value, "\"off\", \"permit\", or nothing");
   }
   if (const auto* number = std::get_if<int Config::*>(&row.field)) {
     config.*(*number) = parse_number(row, value);

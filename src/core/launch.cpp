@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "core/errors.hpp"
+#include "core/log.hpp"
 #include "core/text.hpp"
 
 namespace atoll_v1::atoll::launch {
@@ -51,9 +52,13 @@ std::optional<Endpoint> configured_endpoint(const Config& config) {
     host = host.substr(1, host.size() - 2);
   }
   const std::string port_text = colon == std::string::npos ? "" : config.addr.substr(colon + 1);
-  const int port = number_from<int>(port_text).value_or(0);
-  require(!host.empty() && port >= 1 && port <= 65535, "ATOLL_ADDR=\"{}\": expected host:port",
+  const int port = number_from<int>(port_text).value_or(-1);
+  require(!host.empty() && port >= 0 && port <= 65535, "ATOLL_ADDR=\"{}\": expected host:port",
           config.addr);
+  require(
+      port > 0 || config.rank <= 0,
+      "ATOLL_ADDR=\"{}\" on rank {}: only rank 0 may choose port 0; set the port that rank 0 logs",
+      config.addr, config.rank);
   return Endpoint{"", {host}, port, config.token};
 }
 
@@ -119,7 +124,47 @@ std::optional<Job> find_slurm(const Config& config) {
   return job;
 }
 
+// Rank 0 broadcasts this text and the reason if it cannot serve the store.
+constexpr std::string_view failed = "failed: ";
+
 }  // namespace
+
+Job from_broadcast(int rank, int size,
+                   const std::function<std::string(const std::string&)>& broadcast) {
+  class OfProgram final : public Rendezvous {
+   public:
+    explicit OfProgram(std::function<std::string(const std::string&)> broadcast)
+        : broadcast_(std::move(broadcast)) {}
+    void publish(const std::string& text, net::Clock::time_point) override {
+      called_ = true;
+      broadcast_(text);
+    }
+    std::string look_up(net::Clock::time_point) override {
+      std::string text = broadcast_("");
+      if (text.starts_with(failed))
+        throw Error(ErrorCode::aborted,
+                    "rank 0 cannot serve the store: " + text.substr(failed.size()));
+      return text;
+    }
+    // The other ranks wait in a broadcast without a time limit.
+    void withdraw(std::string_view reason) noexcept override {
+      if (called_) return;
+      try {
+        publish(fmt::format("{}{:.900}", failed, reason), {});
+      } catch (const std::exception& problem) {
+        log::warn("cannot tell the other ranks that rank 0 failed: {}", problem.what());
+      }
+    }
+
+   private:
+    std::function<std::string(const std::string&)> broadcast_;
+    bool called_ = false;
+  };
+  require(rank >= 0 && rank < size, "World::from_ranks: rank {} of {}: expected 0 <= rank < size",
+          rank, size);
+  require(size == 1 || broadcast != nullptr, "World::from_ranks: no broadcast function");
+  return {"program", rank, size, std::nullopt, std::make_unique<OfProgram>(broadcast)};
+}
 
 Job find(const Config& config) {
   for (const auto finder : {find_explicit, find_pmix, find_pmi, find_torchrun, find_slurm}) {

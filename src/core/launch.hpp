@@ -3,6 +3,7 @@
 // and returns nothing if the process was not started by that launcher.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,9 +31,11 @@ Endpoint endpoint_from_text(std::string_view text);
 class Rendezvous {
  public:
   virtual ~Rendezvous() = default;
-  virtual void publish(const std::string& text,
-                       net::Clock::time_point deadline) = 0;  // only rank 0 calls this function
-  virtual std::string look_up(net::Clock::time_point deadline) = 0;  // not called on rank 0
+  // Only rank 0 calls publish(), and only the other ranks call look_up().
+  virtual void publish(const std::string& text, net::Clock::time_point deadline) = 0;
+  virtual std::string look_up(net::Clock::time_point deadline) = 0;
+  // Rank 0 calls this function when it cannot publish, so that the other ranks do not wait.
+  virtual void withdraw(std::string_view /*reason*/) noexcept {}
 };
 
 struct Job {
@@ -47,6 +50,10 @@ struct Job {
 
 // Returns the job of the first launcher that applies, or a job of one rank.
 Job find(const Config& config);
+
+// Makes the job of World::from_ranks(). Throws Error(invalid_argument) for an impossible rank.
+Job from_broadcast(int rank, int size,
+                   const std::function<std::string(const std::string&)>& broadcast);
 
 std::optional<Job> find_pmix(const Config& config);  // for Open MPI's mpirun and srun --mpi=pmix
 std::optional<Job> find_pmi(const Config& config);   // for MPICH's Hydra and srun --mpi=pmi2

@@ -5,7 +5,13 @@
 
 #include <array>
 #include <atomic>
+#include <exception>
 #include <memory>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <string>
+#include <utility>
 
 #include "core/errors.hpp"
 
@@ -41,6 +47,43 @@ spdlog::logger& logger() {
   return instance;
 }
 
+// The program's sink. Calls of the sink hold the mutex shared; set_sink() holds it alone.
+struct OwnSink {
+  std::shared_mutex mutex;
+  Sink sink;
+};
+OwnSink& own_sink() {
+  static OwnSink instance;
+  return instance;
+}
+
+thread_local bool in_sink = false;  // true while this thread calls the sink
+
+void write_to_stderr(Level level, const std::string& text) { logger().log(to_spdlog(level), text); }
+
+// Passes a message to the program's sink. Returns false if there is none, or if this thread is
+// inside it. The mutex is not taken twice on a thread, because that could wait for ever.
+bool write_to_sink(Level level, const std::string& text) {
+  if (in_sink) return false;
+  OwnSink& own = own_sink();
+  const std::shared_lock lock(own.mutex);
+  if (!own.sink) return false;
+  in_sink = true;
+  std::optional<std::string> problem;
+  try {
+    own.sink(level, text);
+  } catch (const std::exception& error) {
+    problem = error.what();
+  } catch (...) {
+    problem = "an exception of unknown type";
+  }
+  in_sink = false;
+  if (!problem) return true;
+  write_to_stderr(level, text);
+  write_to_stderr(Level::error, fmt::format("the sink of the log threw: {}", *problem));
+  return true;
+}
+
 }  // namespace
 
 Level level_from_name(std::string_view name) {
@@ -59,9 +102,18 @@ bool enabled(Level level) noexcept {
 }
 
 void write(Level level, std::string_view message) {
+  if (!enabled(level)) return;
   const int rank = this_rank.load(std::memory_order_relaxed);
-  logger().log(to_spdlog(level), rank < 0 ? fmt::format("rank -: {}", message)
-                                          : fmt::format("rank {}: {}", rank, message));
+  const std::string text =
+      rank < 0 ? fmt::format("rank -: {}", message) : fmt::format("rank {}: {}", rank, message);
+  if (!write_to_sink(level, text)) write_to_stderr(level, text);
+}
+
+void set_sink(Sink sink) {
+  require(!in_sink, "log::set_sink: a sink cannot replace itself: call set_sink() outside it");
+  OwnSink& own = own_sink();
+  const std::unique_lock lock(own.mutex);
+  own.sink.swap(sink);
 }
 
 }  // namespace atoll_v1::atoll::log

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,8 +39,15 @@ class Store {
   // Waits until every rank has passed its value for `key`, and returns all values by rank. Throws
   // Error(timeout) with the absent ranks, or Error(peer_lost) with ranks that have left the job.
   // The key "" is reserved for barriers.
+  std::vector<std::string> exchange(std::string_view key, std::string_view mine,
+                                    std::chrono::milliseconds timeout) {
+    return exchange(key, mine, timeout, {});
+  }
+  // The same among `ranks`, which are in ascending order, contain this rank, and are equal on all
+  // of them; empty means all ranks.
   virtual std::vector<std::string> exchange(std::string_view key, std::string_view mine,
-                                            std::chrono::milliseconds timeout) = 0;
+                                            std::chrono::milliseconds timeout,
+                                            std::span<const int> ranks) = 0;
   // Sends a question to every rank, this one included, waits for at most `timeout`, and returns the
   // answers by rank. A rank answers with its answerer, or with "" without one, on the thread that
   // reads its connection, so it answers even while it computes or hangs. Throws Error(timeout) if

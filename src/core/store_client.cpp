@@ -72,7 +72,7 @@ class SoloStore final : public Store {
   }
 
   std::vector<std::string> exchange(std::string_view, std::string_view mine,
-                                    std::chrono::milliseconds) override {
+                                    std::chrono::milliseconds, std::span<const int>) override {
     failure_->check();
     return {std::string(mine)};
   }
@@ -163,8 +163,8 @@ std::string Client::get(std::string_view key, milliseconds timeout) {
 }
 
 std::vector<std::string> Client::exchange(std::string_view key, std::string_view mine,
-                                          milliseconds timeout) {
-  const std::string payload = request(Kind::exchange, key, mine, timeout);
+                                          milliseconds timeout, std::span<const int> ranks) {
+  const std::string payload = request(Kind::exchange, key, mine, timeout, ranks);
   Unpacker in(payload);
   std::vector<std::string> result;
   for (std::size_t left = payload.size(); left > 0; left -= result.back().size() + 4) {
@@ -200,13 +200,18 @@ void Client::respond(std::uint64_t number, std::string_view question) noexcept {
 }
 
 std::string Client::request(Kind kind, std::string_view key, std::string_view value,
-                            milliseconds timeout) {
+                            milliseconds timeout, std::span<const int> ranks) {
   // Requests carry the timeout as a u32 in milliseconds, at most 49 days.
   timeout =
       std::clamp(timeout, milliseconds(0), milliseconds(std::numeric_limits<std::uint32_t>::max()));
   const auto timeout_ms = static_cast<std::uint32_t>(timeout.count());
-  const std::string body = Packer().number(timeout_ms).text(key).text(value).take();
-  return call(kind, body, timeout + (kind == Kind::ask ? ask_grace : grace));
+  Packer packer;
+  packer.number(timeout_ms).text(key).text(value);
+  if (kind == Kind::exchange) {
+    packer.number(static_cast<std::uint32_t>(ranks.size()));
+    for (const int rank : ranks) packer.number(static_cast<std::uint32_t>(rank));
+  }
+  return call(kind, packer.take(), timeout + (kind == Kind::ask ? ask_grace : grace));
 }
 
 std::string Client::call(Kind kind, std::string_view body, milliseconds patience) {

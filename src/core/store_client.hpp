@@ -31,8 +31,10 @@ class Client final : public Store {
 
   void put(std::string_view key, std::string_view value) override;
   std::string get(std::string_view key, std::chrono::milliseconds timeout) override;
+  using Store::exchange;
   std::vector<std::string> exchange(std::string_view key, std::string_view mine,
-                                    std::chrono::milliseconds timeout) override;
+                                    std::chrono::milliseconds timeout,
+                                    std::span<const int> ranks) override;
   std::vector<Answered> ask(std::string_view question, std::chrono::milliseconds timeout) override;
   void answer_with(Answerer answerer) override;
   void fail(std::string_view reason) noexcept override;
@@ -45,8 +47,9 @@ class Client final : public Store {
     std::string payload;
   };
 
+  // `ranks` is the argument of exchange(); other kinds of requests do not send it.
   std::string request(Kind kind, std::string_view key, std::string_view value,
-                      std::chrono::milliseconds timeout);
+                      std::chrono::milliseconds timeout, std::span<const int> ranks = {});
   std::string call(Kind kind, std::string_view body, std::chrono::milliseconds patience);
   void read();
   bool read_frame(Header& header, std::string& body) noexcept;

@@ -17,7 +17,7 @@
 namespace atoll_v1::atoll::store {
 
 constexpr std::uint32_t magic = 0x4c4c5441;  // "ATLL" in little endian, which identifies a hello
-constexpr std::uint32_t version = 1;
+constexpr std::uint32_t version = 2;
 
 constexpr std::size_t header_bytes = 16;
 constexpr std::size_t max_hello_bytes = 1024;

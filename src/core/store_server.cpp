@@ -289,6 +289,9 @@ void Server::handle_hello(Connection& connection, const Frame& frame) {
                                           hello.size, roster_.size()));
   }
   Peer& peer = roster_[hello.rank];
+  // A rank that has left this job may already join the next one at the same address. Without an
+  // answer it tries again, until the next store listens.
+  if (peer.state == Peer::State::departed) return close(connection);
   if (peer.state != Peer::State::absent) {
     return refuse(connection,
                   fmt::format("{} has already joined the job", roster_.named(hello.rank)));
@@ -316,6 +319,7 @@ void Server::handle_request(Connection& connection, Kind kind, const Frame& fram
   const milliseconds timeout(in.number());
   const std::string key(in.text(max_key_bytes));
   std::string value(in.text(max_value_bytes));
+  const std::vector<int> ranks = kind == Kind::exchange ? read_ranks(in) : std::vector<int>();
   in.finish();
   const Waiter waiter{&connection, frame.request, Clock::now() + timeout, timeout};
   if (kind == Kind::put) {
@@ -328,8 +332,22 @@ void Server::handle_request(Connection& connection, Kind kind, const Frame& fram
   } else if (kind == Kind::reply) {
     table_.answer(frame.request, connection.rank(), std::move(value));
   } else {
-    table_.exchange(waiter, connection.rank(), key, std::move(value));
+    table_.exchange(waiter, connection.rank(), key, std::move(value), ranks);
   }
+}
+
+// Reads the ranks of an exchange; none means all ranks.
+std::vector<int> Server::read_ranks(Unpacker& in) const {
+  std::vector<int> ranks;
+  for (std::uint32_t left = in.number(); left > 0; --left) {
+    const std::uint32_t rank = in.number();
+    const auto size = static_cast<std::uint32_t>(roster_.size());
+    const auto least = ranks.empty() ? 0 : static_cast<std::uint32_t>(ranks.back()) + 1;
+    require(least <= rank && rank < size, ErrorCode::bad_data,
+            "store message: the ranks of an exchange are not ascending ranks of the job");
+    ranks.push_back(static_cast<int>(rank));
+  }
+  return ranks;
 }
 
 void Server::ask_all(const Waiter& waiter, std::string question) {

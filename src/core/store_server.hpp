@@ -55,6 +55,7 @@ class Server {
   void handle(Connection& connection, const Frame& frame);
   void handle_hello(Connection& connection, const Frame& frame);
   void handle_request(Connection& connection, Kind kind, const Frame& frame);
+  std::vector<int> read_ranks(Unpacker& in) const;
   void ask_all(const Waiter& waiter, std::string question);
   void depart(Connection& connection, std::uint64_t request);
   void refuse(Connection& connection, const std::string& why);

@@ -70,20 +70,27 @@ void Table::get(const Waiter& waiter, const std::string& key) {
   }
 }
 
-void Table::exchange(const Waiter& waiter, int rank, const std::string& key, std::string value) {
+void Table::exchange(const Waiter& waiter, int rank, const std::string& key, std::string value,
+                     const std::vector<int>& members) {
   Round& round = rounds_[key];
-  round.entries.resize(static_cast<std::size_t>(roster_.size()));
+  if (round.entries.empty()) {
+    round.entries.resize(static_cast<std::size_t>(roster_.size()));
+    for (int other = 0; other < roster_.size() && !members.empty(); ++other)
+      round.entries[static_cast<std::size_t>(other)].is_member =
+          std::ranges::binary_search(members, other);
+  }
   Round::Entry& entry = round.entries[static_cast<std::size_t>(rank)];
-  if (entry.value) {
+  if (!entry.is_missing()) {
     reply_(waiter, ErrorCode::mismatch,
-           shared(fmt::format("rank {1} has already joined {0}", round_name(key), rank)));
+           shared(fmt::format("rank {1} {2} {0}", round_name(key), rank,
+                              entry.value ? "has already joined" : "does not take part in")));
     return;
   }
   round.bytes += value.size() + 4;
-  entry = {std::move(value), waiter, false};
-  const bool complete_now =
-      std::ranges::all_of(round.entries, [](const Round::Entry& e) { return e.value.has_value(); });
-  if (complete_now) {
+  entry.value = std::move(value);
+  entry.waiter = waiter;
+  entry.gave_up = false;
+  if (std::ranges::none_of(round.entries, &Round::Entry::is_missing)) {
     complete(round);
     rounds_.erase(key);
     return;
@@ -96,6 +103,7 @@ void Table::exchange(const Waiter& waiter, int rank, const std::string& key, std
 void Table::complete(const Round& round) {
   if (round.bytes + 4 > max_answer_bytes) {
     for (const Round::Entry& entry : round.entries) {
+      if (!entry.is_member) continue;
       reply_(entry.waiter, ErrorCode::invalid_argument,
              shared(fmt::format(
                  "an exchange of {} bytes in total is too large; at most {} are allowed",
@@ -104,9 +112,11 @@ void Table::complete(const Round& round) {
     return;
   }
   Packer packer;
-  for (const Round::Entry& entry : round.entries) packer.text(*entry.value);
+  for (const Round::Entry& entry : round.entries)
+    if (entry.is_member) packer.text(*entry.value);
   const Body body = shared(packer.take());
-  for (const Round::Entry& entry : round.entries) reply_(entry.waiter, std::nullopt, body);
+  for (const Round::Entry& entry : round.entries)
+    if (entry.is_member) reply_(entry.waiter, std::nullopt, body);
 }
 
 std::uint64_t Table::ask(const Waiter& waiter) {
@@ -170,7 +180,7 @@ std::string Table::missing_in(const Round& round) const {
   std::vector<std::string> absent, gave_up;
   for (int rank = 0; rank < roster_.size(); ++rank) {
     const Round::Entry& entry = round.entries[static_cast<std::size_t>(rank)];
-    if (!entry.value) (entry.gave_up ? gave_up : absent).push_back(roster_.named(rank));
+    if (entry.is_missing()) (entry.gave_up ? gave_up : absent).push_back(roster_.named(rank));
   }
   return absent.empty() ? list_of(gave_up) + " had already timed out, so not all ranks joined"
                         : list_of(absent) + " did not arrive";
@@ -220,7 +230,7 @@ void Table::expire(net::Clock::time_point now) {
 
 void Table::depart(int rank) {
   for (auto& [key, round] : rounds_) {
-    if (round.entries[static_cast<std::size_t>(rank)].value) continue;
+    if (!round.entries[static_cast<std::size_t>(rank)].is_missing()) continue;
     for (Round::Entry& entry : round.entries) {
       if (!entry.value) continue;
       reject(round, entry, ErrorCode::peer_lost,

@@ -68,7 +68,9 @@ class Table {
 
   void put(const std::string& key, std::string value);
   void get(const Waiter& waiter, const std::string& key);
-  void exchange(const Waiter& waiter, int rank, const std::string& key, std::string value);
+  // `members` are the ranks that take part, in ascending order; empty means all ranks.
+  void exchange(const Waiter& waiter, int rank, const std::string& key, std::string value,
+                const std::vector<int>& members);
   // Starts a poll of all present ranks and returns the number of the poll, which the answers carry.
   std::uint64_t ask(const Waiter& waiter);
   // Adds the answer of a rank; does nothing if the poll has ended.
@@ -88,7 +90,9 @@ class Table {
     struct Entry {
       std::optional<std::string> value;
       Waiter waiter;
-      bool gave_up = false;  // the rank took part until it timed out
+      bool gave_up = false;   // the rank took part until it timed out
+      bool is_member = true;  // the rank takes part in the exchange
+      bool is_missing() const { return is_member && !value; }
     };
     std::vector<Entry> entries;  // values of the exchange, indexed by rank
     std::size_t bytes = 0;

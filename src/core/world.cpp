@@ -20,6 +20,7 @@
 #include "core/store_client.hpp"
 #include "core/store_protocol.hpp"
 #include "core/store_server.hpp"
+#include "core/terminate.hpp"
 #include "core/text.hpp"
 #include "core/world_internals.hpp"
 
@@ -56,19 +57,29 @@ std::vector<net::Address> resolve_all(const std::vector<std::string>& hosts, int
 }
 
 // Listens on all addresses of the agreed endpoint that belong to this host; a host name can resolve
-// to others as well.
-std::vector<net::Fd> listen_where_agreed(const launch::Endpoint& endpoint) {
+// to others as well. Replaces port 0 by a free port.
+std::vector<net::Fd> listen_where_agreed(launch::Endpoint& endpoint) {
   std::vector<net::Fd> result;
   std::optional<Error> problem;
-  for (const net::Address& address : resolve_all(endpoint.addresses, endpoint.port)) {
-    try {
-      result.push_back(net::listen_on(address));
-    } catch (const Error& error) {
-      problem = error;
+  for (const std::string& host : endpoint.addresses) {
+    for (const net::Address& address : net::resolve(host, endpoint.port)) {
+      if (endpoint.port == 0 && !result.empty()) break;
+      try {
+        result.push_back(net::listen_on(address));
+      } catch (const Error& error) {
+        problem = error;
+      }
     }
   }
   if (result.empty()) {
     throw Error(problem->code(), fmt::format("rank 0 cannot serve the store: {}", problem->what()));
+  }
+  if (endpoint.port == 0) {
+    const net::Address chosen = net::local_address(result.front().get());
+    endpoint.port = net::port_of(chosen);
+    endpoint.addresses = {net::numeric_host(chosen)};
+    log::info("the store listens at {} port {}: set ATOLL_ADDR={}:{} for the other ranks",
+              endpoint.addresses.front(), endpoint.port, endpoint.addresses.front(), endpoint.port);
   }
   return result;
 }
@@ -138,7 +149,14 @@ struct World::Impl {
   Impl(Config config_, std::string launcher_, int rank_, int size_)
       : config(std::move(config_)), launcher(std::move(launcher_)), rank(rank_), size(size_) {}
 
+  static World start(Config config, launch::Job job);
   void leave() noexcept;
+  void check_movable() const {
+    if (holds.use_count() > 1)
+      throw Error(ErrorCode::invalid_argument,
+                  "a World cannot be moved while a mesh or an axis of it exists: they keep its "
+                  "address; move it before, or keep it in a std::unique_ptr");
+  }
   void stay_alone();
   void join(launch::Job job);
   launch::Endpoint serve(const launch::Job& job, Clock::time_point deadline);
@@ -155,18 +173,25 @@ struct World::Impl {
   std::unique_ptr<launch::Rendezvous> rendezvous;
   std::unique_ptr<store::Server> server;  // serves the store; exists only on rank 0
   std::unique_ptr<store::Store> store;
+  // Declared after `store`, so that it is destroyed first.
+  std::optional<TerminateNotice> on_terminate;
 
   std::mutex mutex;  // guards all members below
   std::map<std::string, std::uint64_t, std::less<>> tickets;
   std::vector<std::function<void(bool)>> exit_callbacks;
   std::shared_ptr<void> companion;
+  std::shared_ptr<const int> holds = std::make_shared<int>();  // copied by WorldInternals::hold()
 };
 
 // If an exception destroys the World, peers may wait for this rank, so it declares a failure
 // instead of leaving normally.
 void World::Impl::leave() noexcept {
   const bool unwinding = std::uncaught_exceptions() > exceptions;
-  if (unwinding) store->fail("ended by an exception");
+  if (unwinding) {
+    const char* const text = newest_error.text.data();
+    store->fail(*text == 0 ? "ended by an exception"
+                           : fmt::format("ended by an exception: {}", text));
+  }
   bool failed = failure->get().has_value();
   if (!exit_callbacks.empty() && !failed) {
     // Callbacks may shut down libraries that wait for all ranks without a timeout, so all ranks
@@ -188,6 +213,7 @@ void World::Impl::leave() noexcept {
   exit_callbacks.clear();
   store->answer_with({});
   companion.reset();
+  on_terminate.reset();
   if (!unwinding) store->farewell();
   store.reset();
   if (server) server->finish(farewell_patience);
@@ -229,7 +255,12 @@ void World::Impl::join(launch::Job job) {
   rendezvous = std::move(job.rendezvous);
   launch::Endpoint endpoint;
   if (rank == 0) {
-    endpoint = serve(job, deadline);
+    try {
+      endpoint = serve(job, deadline);
+    } catch (const std::exception& problem) {
+      if (rendezvous) rendezvous->withdraw(problem.what());
+      throw;
+    }
   } else {
     endpoint = job.agreed ? *job.agreed : launch::endpoint_from_text(rendezvous->look_up(deadline));
   }
@@ -247,6 +278,7 @@ void World::Impl::join(launch::Job job) {
   Placed mine{{net::host_name(), host_id, {}}, pid, {net::numeric_host(local)}};
   if (!guess) mine.addresses = net::rail_addresses(config.interface);
   store = std::make_unique<store::Client>(std::move(socket), rank, failure);
+  on_terminate.emplace([this](std::string_view reason) { store->fail(reason); });
   place(store->exchange("atoll/placement", encode(mine),
                         config.rendezvous_timeout + placement_grace));
 }
@@ -265,8 +297,12 @@ void World::Impl::place(const std::vector<std::string>& encoded) {
 }
 
 World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-World::World(World&&) noexcept = default;
-World& World::operator=(World&& other) noexcept {
+World::World(World&& other) {
+  if (other.impl_) other.impl_->check_movable();
+  impl_ = std::move(other.impl_);
+}
+World& World::operator=(World&& other) {
+  if (this != &other && impl_) impl_->check_movable();
   World old(std::move(other));
   std::swap(impl_, old.impl_);
   return *this;  // leaves the job of the overwritten World
@@ -278,6 +314,15 @@ World::~World() {
 World World::from_env(Config config) {
   log::set_level(log::level_from_name(config.log));
   launch::Job job = launch::find(config);
+  return Impl::start(std::move(config), std::move(job));
+}
+
+World World::from_ranks(int rank, int size, const Broadcast& broadcast, Config config) {
+  log::set_level(log::level_from_name(config.log));
+  return Impl::start(std::move(config), launch::from_broadcast(rank, size, broadcast));
+}
+
+World World::Impl::start(Config config, launch::Job job) {
   log::set_rank(job.rank);
   auto impl = std::make_unique<Impl>(std::move(config), job.launcher, job.rank, job.size);
   if (job.size == 1) {
@@ -350,6 +395,7 @@ std::shared_ptr<void> WorldInternals::companion(
   return world.impl_->companion;
 }
 
+std::shared_ptr<const void> WorldInternals::hold(const World& world) { return world.impl_->holds; }
 store::Store& WorldInternals::store(World& world) { return *world.impl_->store; }
 
 World::Subscription World::on_failure(std::function<void(const Error&)> callback) {

@@ -15,6 +15,8 @@ struct WorldInternals {
   static std::shared_ptr<void> companion(World& world,
                                          const std::function<std::shared_ptr<void>()>& make);
 
+  // While the result or a copy of it exists, moving this World throws.
+  static std::shared_ptr<const void> hold(const World& world);
   static store::Store& store(World& world);
 };
 

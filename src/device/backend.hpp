@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "atoll/device.hpp"
 #include "device/task.hpp"
@@ -37,6 +38,8 @@ class EventBackend {
   // Marks the event and its stream as failed. Used on GPUs when a caller learns that work before
   // the event has failed; on the host, tasks report failures by throwing.
   virtual void fail([[maybe_unused]] std::exception_ptr error) {}
+  // Makes a stream of the caller, such as a cudaStream_t, wait for the event.
+  virtual void delay_native(void* stream);
 };
 
 class StampBackend {
@@ -80,6 +83,11 @@ class StreamBackend {
   virtual void synchronize() = 0;
   virtual std::chrono::nanoseconds exposed_communication() const = 0;
   virtual void* native() noexcept = 0;  // returns the cudaStream_t on a GPU, and null on the host
+  // These functions implement those of atoll/cuda.hpp. On streams that are not on a GPU they throw
+  // Error(unsupported).
+  virtual void launch(const std::function<void(void*)>& work);
+  virtual void record_native(void* event);
+  virtual void wait_native(void* event);
   // Starts a range that names, for profilers, the work that the host enqueues on this stream. The
   // range ends when end_range() is called with the returned number.
   virtual std::uint64_t begin_range([[maybe_unused]] const Label& label) { return 0; }
@@ -109,6 +117,38 @@ class Range {
  private:
   StreamBackend& stream_;
   std::uint64_t number_;
+};
+
+// A part of guarded memory, with the name that it has in messages.
+struct GuardedPart {
+  std::size_t offset = 0, bytes = 0;
+  std::string name;
+};
+
+// The accesses that a GuardedMapping allows, and its messages about all other accesses. A message
+// is the name of the part of memory, followed by one of the texts `early`, `late` and `written`.
+struct GuardRule {
+  Access access = Access::read;  // the access that allow() permits; a write includes reads
+  std::vector<GuardedPart> parts{};
+  std::string early{}, late{}, written{};
+  // Receives the message before the process ends.
+  std::function<void(const std::string&)> on_fault{};
+};
+
+// A second mapping of host memory. The mapping may be used from allow() to forbid(). Any other
+// access prints a message and ends the process by SIGSEGV. The message has the text
+// GuardRule::early between begin() and end(), and GuardRule::late at other times. A write from
+// allow() to forbid() under Access::read has the text GuardRule::written.
+class GuardedMapping {
+ public:
+  virtual ~GuardedMapping() = default;
+  virtual void* data() const noexcept = 0;  // the address of the memory in this mapping
+  // The host calls begin() before it gives the address to a caller, and end() when the caller may
+  // no longer use it. Tasks of a stream call allow() and forbid().
+  virtual void begin() noexcept = 0;
+  virtual void end() noexcept = 0;
+  virtual void allow() noexcept = 0;
+  virtual void forbid() noexcept = 0;
 };
 
 // Counts the allocated bytes of a device, and the largest number so far. Any thread may call any
@@ -161,8 +201,18 @@ class DeviceBackend {
   virtual void disown([[maybe_unused]] void* data, std::size_t bytes) noexcept {
     allocations().add(-static_cast<std::ptrdiff_t>(bytes));
   }
+  // Maps memory of this device a second time, guarded by `rule`. Returns null on devices other than
+  // the checked host device, and for memory that cannot be mapped twice.
+  virtual std::shared_ptr<GuardedMapping> guard([[maybe_unused]] void* data,
+                                                [[maybe_unused]] std::size_t bytes,
+                                                [[maybe_unused]] GuardRule rule) {
+    return nullptr;
+  }
   virtual AllocationCount& allocations() noexcept { return allocations_; }
   virtual std::unique_ptr<StreamBackend> make_stream(const StreamOptions& options) = 0;
+  // Makes a stream of a native stream that the caller owns. Devices without native streams throw
+  // Error(unsupported).
+  virtual std::unique_ptr<StreamBackend> wrap_stream(void* native, const StreamOptions& options);
   virtual DeviceOps& ops() noexcept = 0;
 
  private:

@@ -88,6 +88,10 @@ Stream Device::stream(StreamOptions options) const {
   auto stream = impl_->make_stream(options);
   return {std::move(stream), std::move(options.name)};
 }
+Stream Device::wrap_stream(void* native, StreamOptions options) const {
+  auto stream = impl_->wrap_stream(native, options);
+  return {std::move(stream), std::move(options.name)};
+}
 DeviceOps& Device::ops() const noexcept { return impl_->ops(); }
 std::size_t Device::allocated_bytes() const noexcept { return impl_->allocations().now(); }
 std::size_t Device::peak_allocated_bytes() const noexcept { return impl_->allocations().peak(); }

@@ -9,7 +9,8 @@
 
 namespace atoll_v1::atoll {
 
-// Calls body with the std::type_identity of the type that a dtype names.
+// Calls body with the std::type_identity of the type that a dtype names. Aborts the process for the
+// 8-bit floating-point types, which have no arithmetic.
 template <class Body>
 void with_type(DType dtype, const Body& body) {
   switch (dtype) {
@@ -27,7 +28,19 @@ void with_type(DType dtype, const Body& body) {
       return body(std::type_identity<std::int64_t>());
     case DType::u8:
       return body(std::type_identity<std::uint8_t>());
+    case DType::i8:
+      return body(std::type_identity<std::int8_t>());
+    case DType::u16:
+      return body(std::type_identity<std::uint16_t>());
+    case DType::u32:
+      return body(std::type_identity<std::uint32_t>());
+    case DType::u64:
+      return body(std::type_identity<std::uint64_t>());
+    case DType::f8e4m3:
+    case DType::f8e5m2:
+      break;
   }
+  ATOLL_ASSERT(false, "this element type has no arithmetic");
 }
 
 // Calls body like with_type() for floating-point types; aborts the process for other types.

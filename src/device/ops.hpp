@@ -49,11 +49,13 @@ struct NormalFill {
   float mean, deviation;
 };
 
-// How gradient clipping computes its factor from the norm: min(1, max_norm / norm), or 1 if
-// max_norm is 0. If the norm is not finite, the factor is NaN with skip_nonfinite and 1 without.
+// Defines the factor of gradient clipping: gradient_scale * min(1, max_norm / norm), or
+// gradient_scale if max_norm is 0. `norm` is the norm of the gradients times gradient_scale. If it
+// is not finite, the factor is NaN if skip_nonfinite is true, and gradient_scale otherwise.
 struct ClipRule {
   float max_norm = 0;
   bool skip_nonfinite = true;
+  float gradient_scale = 1;
 };
 
 class DeviceOps {
@@ -68,15 +70,15 @@ class DeviceOps {
   virtual void scale(Stream& stream, View dst, ConstView src, double factor) = 0;
   // dst[i] = op over all p of parts[p * dst.count + i], with the order and rounding of
   // atoll_host.reduce in plugin.h. If `block` is not 0, each run of `block` parts is combined in a
-  // tree of its own, and a second tree combines the results.
+  // tree of its own, and a second tree combines the results. All types but f8e4m3 and f8e5m2.
   virtual void reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int block) = 0;
   // out[b] = sum of squares of block b of src. src is f32; out is f64 with ceil(src.count /
   // norm_block) elements.
   virtual void sum_squares(Stream& stream, View out, ConstView src) = 0;
-  // Writes three f64 values to result: the norm, which is the square root of the exact sum of
-  // `blocks`; the clip factor; and the number of steps, which grows unless the factor is NaN.
-  // After a failure of the stream, kernels of a GPU still run, but the factor is then NaN, so that
-  // optimizer steps that use it change nothing.
+  // Writes three f64 values to result: the norm, which is ClipRule::gradient_scale times the square
+  // root of the exact sum of `blocks`; the clip factor; and the number of steps, which grows unless
+  // the factor is NaN. After a failure of the stream, kernels of a GPU still run, but the factor is
+  // then NaN, so that optimizer steps that use it change nothing.
   virtual void clip_factor(Stream& stream, View result, ConstView blocks, ClipRule rule) = 0;
   virtual void adamw(Stream& stream, const AdamWStep& step) = 0;
   virtual void sgd(Stream& stream, const SgdStep& step) = 0;

@@ -53,8 +53,9 @@ Flight::Flight(World& world)
       path_(world.config().flight.empty()
                 ? ""
                 : fmt::format("{}.{}.json", world.config().flight, world.rank())) {
-  WorldInternals::store(world).answer_with(
-      [this](std::string_view question) { return answer_inquiry(log("question"), question); });
+  WorldInternals::store(world).answer_with([this](std::string_view question) {
+    return notices_.deliver(question) ? "" : answer_inquiry(log("question"), question);
+  });
   if (!path_.empty()) {
     event_ = net::Fd(::eventfd(0, EFD_CLOEXEC));
     if (!event_) throw Error(ErrorCode::io, "eventfd: no file descriptor for the flight recorder");

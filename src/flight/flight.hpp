@@ -11,6 +11,7 @@
 
 #include "atoll/world.hpp"
 #include "core/socket.hpp"
+#include "flight/notices.hpp"
 #include "flight/recorder.hpp"
 
 namespace atoll_v1::atoll {
@@ -42,6 +43,7 @@ class Flight {
   Flight& operator=(const Flight&) = delete;
 
   FlightRecorder& recorder() noexcept { return recorder_; }
+  Notices& notices() noexcept { return notices_; }
   FlightLog log(std::string_view reason) const;
   // Writes the file. Throws Error(io), and Error(invalid_argument) when Config::flight is empty.
   void write(std::string_view reason);
@@ -58,6 +60,7 @@ class Flight {
   const std::string host_;
   const std::string path_;  // path of the flight file; empty when no file is written
   FlightRecorder recorder_;
+  Notices notices_;
   mutable std::mutex mutex_;  // guards the members between this one and writing_
   std::condition_variable changed_;
   std::string failure_;

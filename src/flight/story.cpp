@@ -124,7 +124,9 @@ std::string ranks_text(const std::vector<int>& ranks) {
 bool same_call(const FlightOperation& a, const FlightOperation& b) {
   if (a.kind != b.kind || a.part_of != b.part_of) return false;
   if (a.kind == "barrier") return true;
-  return a.dtype == b.dtype && a.count == b.count && a.op == b.op && a.peer == b.peer;
+  // In all_to_all_v every rank has its own count.
+  const bool counts_agree = a.count == b.count || a.kind == "all_to_all_v";
+  return a.dtype == b.dtype && counts_agree && a.op == b.op && a.peer == b.peer;
 }
 
 FlightView view_of(const FlightLog& log, std::string_view id) {

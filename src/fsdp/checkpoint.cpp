@@ -51,17 +51,26 @@ std::string tensor_name(std::string_view unit, std::string_view bucket, std::str
   return fmt::format("{}/{}/{}", unit, bucket, what);
 }
 
-std::vector<BucketTensors> tensors_of(Engine& engine, const Optimizer& optimizer) {
+std::string state_tensor(std::string_view state) { return fmt::format("state.{}", state); }
+
+// `optimizer` is null if the caller brings its own optimizer.
+std::vector<BucketTensors> tensors_of(Engine& engine, const Optimizer* optimizer) {
   std::vector<BucketTensors> all;
   for (const auto& unit : engine.units()) {
     const auto& buckets = state_of(*unit).buckets;
     for (std::size_t b = 0; b < buckets.size(); ++b) {
       const std::string label = buckets[b].label();
       BucketTensors one{unit.get(), b, {{"weights", buckets[b].master}}};
-      const auto [first, second] = EngineAccess::moments(optimizer, *unit, b);
+      const auto [first, second] =
+          optimizer ? EngineAccess::moments(*optimizer, *unit, b) : Moments();
       if (first.count) {
         one.tensors.emplace_back("moment1", first);
         one.tensors.emplace_back("moment2", second);
+      }
+      if (buckets[b].trainable) {
+        for (const auto& [state, own] : EngineAccess::setup(engine).states) {
+          one.tensors.emplace_back(state_tensor(state), own.parts[state_of(*unit).index][b]);
+        }
       }
       for (auto& [name, view] : one.tensors) name = tensor_name(unit->name(), label, name);
       all.push_back(std::move(one));
@@ -90,8 +99,16 @@ void write_shard(const fs::path& file, Engine& engine, const std::vector<BucketT
   writer.close();
 }
 
-json describe(Engine& engine, const Optimizer& optimizer,
+// Returns the kind of the optimizer; "own" if the caller brings its own.
+std::string_view kind_of(const Optimizer* optimizer) {
+  if (!optimizer) return "own";
+  return optimizer->options().kind == OptimizerOptions::Kind::adamw ? "adamw" : "sgd";
+}
+
+json describe(Engine& engine, const Optimizer* optimizer,
               const std::map<std::string, std::string>& extra) {
+  json states = json::array();
+  for (const auto& [state, own] : EngineAccess::setup(engine).states) states.push_back(state);
   json units = json::array();
   for (const auto& unit : engine.units()) {
     const UnitState& state = state_of(*unit);
@@ -108,12 +125,12 @@ json describe(Engine& engine, const Optimizer& optimizer,
     units.push_back(
         {{"name", state.name}, {"buckets", std::move(buckets)}, {"params", std::move(params)}});
   }
-  const bool adamw = optimizer.options().kind == OptimizerOptions::Kind::adamw;
   return {{"format", format_name},
           {"version", format_version},
           {"shards", engine.scheduler().shard_count()},
-          {"optimizer", adamw ? "adamw" : "sgd"},
-          {"steps", optimizer.steps()},
+          {"optimizer", kind_of(optimizer)},
+          {"states", std::move(states)},
+          {"steps", optimizer ? optimizer->steps() : 0},
           {"units", std::move(units)},
           {"extra", extra}};
 }
@@ -183,6 +200,26 @@ std::uint64_t number_at(const json& object, const char* key, const fs::path& fil
   return found->get<std::uint64_t>();
 }
 
+constexpr std::string_view weights_alone =
+    "to take over the weights alone, use export_weights and import_weights";
+
+// Throws Error(mismatch) that names the first state that only one of checkpoint and engine has.
+// Checkpoints of earlier versions of the library have no list of states.
+void check_states(const json& index, const json& expected, const fs::path& file) {
+  const json none = json::array();
+  const json &theirs = index.contains("states") ? index.at("states") : none,
+             &ours = expected.at("states");
+  const auto check = [&](const json& some, const json& others, std::string_view text) {
+    for (const json& state : some) {
+      if (std::ranges::find(others, state) != others.end()) continue;
+      throw make_error(ErrorCode::mismatch, "{}: the state {} {}; {}", file.string(), state.dump(),
+                       text, weights_alone);
+    }
+  };
+  check(theirs, ours, "is in the checkpoint, but Engine::add_state() has not added it");
+  check(ours, theirs, "of Engine::add_state() is not in the checkpoint");
+}
+
 // Throws Error(mismatch) unless checkpoint and engine have the same names and shapes of units and
 // parameters. The number of shards, dtypes and frozen parameters may differ.
 void check_layout(const json& index, const json& expected, const fs::path& file) {
@@ -193,26 +230,31 @@ void check_layout(const json& index, const json& expected, const fs::path& file)
     mismatch(fmt::format("not a checkpoint of version {}", format_version));
   }
   const json &theirs = index.at("units"), &ours = expected.at("units");
-  if (theirs.size() != ours.size()) {
-    mismatch(fmt::format("the checkpoint has {} units, but the model has {}", theirs.size(),
-                         ours.size()));
-  }
-  const auto shapes = [](const json& unit) {
-    json list = json::array();
-    for (const json& param : unit.at("params"))
-      list.push_back({param.at("name"), param.at("shape")});
-    return list;
+  const auto compare = [&](const std::string& what, const json& stored, const json& wanted) {
+    if (stored == wanted) return;
+    mismatch(fmt::format("{}: {} in the checkpoint, {} in the model", what, stored.dump(),
+                         wanted.dump()));
   };
-  for (std::size_t u = 0; u < ours.size(); ++u) {
-    if (theirs[u].at("name") != ours[u].at("name") || shapes(theirs[u]) != shapes(ours[u])) {
-      mismatch(fmt::format(
-          "unit {} of the checkpoint differs from unit {} of the model in name or shapes",
-          theirs[u].at("name").dump(), ours[u].at("name").dump()));
+  // Compares names before counts, because a name shows which unit is additional or absent.
+  for (std::size_t u = 0; u < std::min(ours.size(), theirs.size()); ++u) {
+    compare(fmt::format("the name of unit {}", u), theirs[u].at("name"), ours[u].at("name"));
+    const auto unit = ours[u].at("name").get<std::string>();
+    const json &stored = theirs[u].at("params"), &wanted = ours[u].at("params");
+    for (std::size_t p = 0; p < std::min(stored.size(), wanted.size()); ++p) {
+      compare(fmt::format("the name of parameter {} of unit {}", p, unit), stored[p].at("name"),
+              wanted[p].at("name"));
+      compare(fmt::format("the shape of parameter {} of unit {}",
+                          wanted[p].at("name").get<std::string>(), unit),
+              stored[p].at("shape"), wanted[p].at("shape"));
     }
+    compare(fmt::format("the number of parameters of unit {}", unit), stored.size(), wanted.size());
   }
-  if (expected.at("optimizer") == "adamw" && index.at("optimizer") != "adamw") {
-    mismatch("the checkpoint has no moments for adamw");
-  }
+  compare("the number of units", theirs.size(), ours.size());
+  if (index.at("optimizer") != expected.at("optimizer"))
+    mismatch(fmt::format("the optimizer: {} in the checkpoint, {} in the job; {}",
+                         index.at("optimizer").dump(), expected.at("optimizer").dump(),
+                         weights_alone));
+  check_states(index, expected, file);
 }
 
 // Where a checkpoint stores a parameter.
@@ -248,9 +290,9 @@ void read_tensor(const std::vector<SafetensorsFile>& shards, const std::string& 
     const SafetensorsFile& file = shards[first / each];
     const ConstView data = file.at(name).data;
     require(
-        (data.dtype == DType::f32 || data.dtype == DType::bf16) && data.count == each,
-        ErrorCode::mismatch,
-        "{}: tensor {} is {} with {} elements, but the index requires {} elements of f32 or bf16",
+        computes_in(data.dtype) && data.count == each, ErrorCode::mismatch,
+        "{}: tensor {} is {} with {} elements, but the index requires {} elements of f32, bf16 or "
+        "f16",
         file.path().string(), name, atoll::name(data.dtype), data.count, each);
     const std::uint64_t n = std::min<std::uint64_t>(values.size(), each - first % each);
     const ConstView part = data.part(first % each, n);
@@ -273,10 +315,11 @@ std::vector<SafetensorsFile> open_shards(const fs::path& folder, const json& ind
   return shards;
 }
 
-Moments moments_of(const Optimizer& optimizer, const Segment& segment) {
+Moments moments_of(const Optimizer* optimizer, const Segment& segment) {
+  if (!optimizer) return {};
   const UnitState& unit = state_of(*segment.unit);
   const std::size_t b = unit.locations[unit.find(segment.param->name)].bucket;
-  const auto [first, second] = EngineAccess::moments(optimizer, *segment.unit, b);
+  const auto [first, second] = EngineAccess::moments(*optimizer, *segment.unit, b);
   if (first.count == 0) return {};
   const auto begin =
       static_cast<std::uint64_t>(segment.values.as<float>() - unit.buckets[b].master.as<float>());
@@ -284,7 +327,7 @@ Moments moments_of(const Optimizer& optimizer, const Segment& segment) {
 }
 
 void read_shards(const fs::path& folder, const json& index, Engine& engine,
-                 const Optimizer& optimizer) {
+                 const Optimizer* optimizer) {
   const fs::path file = folder / "index.json";
   const auto shards = open_shards(folder, index);
   Stream& stream = engine.scheduler().stream(Lane::gather);
@@ -297,9 +340,12 @@ void read_shards(const fs::path& folder, const json& index, Engine& engine,
     const StoredParam stored = stored_param(index.at("units").at(unit.index), param,
                                             segment.param->count(), shards.size(), file);
     const auto read = [&](std::string_view what, const View& into) {
-      values.resize(into.count);
-      read_tensor(shards, tensor_name(stored.unit, stored.bucket, what), stored.elements,
-                  stored.offset + segment.first, values);
+      values.assign(into.count, 0.0f);
+      // The checkpoint has no moments and states for parameters that were frozen: these begin at 0.
+      if (what == "weights" || !stored.bucket.starts_with("frozen ")) {
+        read_tensor(shards, tensor_name(stored.unit, stored.bucket, what), stored.elements,
+                    stored.offset + segment.first, values);
+      }
       bytes.resize(into.bytes());
       host::cast({bytes.data(), into.count, into.dtype}, values);
       stream.copy(into.data, bytes.data(), bytes.size());
@@ -309,23 +355,26 @@ void read_shards(const fs::path& folder, const json& index, Engine& engine,
     const auto [first, second] = moments_of(optimizer, segment);
     if (first.count) read("moment1", first);
     if (second.count) read("moment2", second);
+    if (segment.gradient.count == 0) continue;
+    for (const auto& [state, own] : EngineAccess::setup(engine).states) {
+      read(state_tensor(state), engine.state(segment, state));
+    }
   }
 }
 
-}  // namespace
-
-void save(const fs::path& wanted, Engine& engine, const Optimizer& optimizer,
-          const std::map<std::string, std::string>& extra) {
-  World& world = EngineAccess::setup(engine).world;
+void save_all(const fs::path& wanted, Engine& engine, const Optimizer* optimizer,
+              const std::map<std::string, std::string>& extra) {
+  EngineAccess::setup(engine).check_frozen("save");
+  const RankSet& ranks = EngineAccess::setup(engine).ranks;
   const fs::path folder =
       wanted.has_filename() ? wanted : wanted.parent_path();  // the path "out/" means "out"
   const fs::path partial = folder.string() + ".partial";
-  together(world, [&] {
-    if (world.rank() != 0) return;
+  together(ranks, [&] {
+    if (!ranks.is_first()) return;
     fs::remove_all(partial);
     fs::create_directories(partial);
   });
-  together(world, [&] {
+  together(ranks, [&] {
     EngineAccess::gathering(engine).wait_updated(engine.scheduler().stream(Lane::gather));
     const Scheduler& scheduler = engine.scheduler();
     if (scheduler.replicate_index() != 0) return;
@@ -333,15 +382,16 @@ void save(const fs::path& wanted, Engine& engine, const Optimizer& optimizer,
                            static_cast<std::uint64_t>(scheduler.shard_count())),
                 engine, tensors_of(engine, optimizer));
   });
-  together(world, [&] {
-    if (world.rank() != 0) return;
+  together(ranks, [&] {
+    if (!ranks.is_first()) return;
     write_text(partial / "index.json", describe(engine, optimizer, extra).dump(1));
     publish(partial, folder);
   });
 }
 
-std::map<std::string, std::string> load(const fs::path& wanted, Engine& engine,
-                                        Optimizer& optimizer) {
+std::map<std::string, std::string> load_all(const fs::path& wanted, Engine& engine,
+                                            Optimizer* optimizer) {
+  EngineAccess::setup(engine).check_frozen("load");
   std::map<std::string, std::string> extra;
   const auto read = [&] {
     const fs::path folder = readable(wanted.has_filename() ? wanted : wanted.parent_path());
@@ -352,7 +402,7 @@ std::map<std::string, std::string> load(const fs::path& wanted, Engine& engine,
       read_shards(folder, index, engine, optimizer);
       const std::uint64_t steps = number_at(index, "steps", file);
       if (steps > max_steps) throw bad(file, "a checkpoint cannot have {} steps", steps);
-      optimizer.set_steps(static_cast<std::int64_t>(steps));
+      if (optimizer) optimizer->set_steps(static_cast<std::int64_t>(steps));
       extra = index.at("extra").get<std::map<std::string, std::string>>();
     } catch (const json::exception& error) {
       throw bad(file, "{}", error.what());
@@ -360,13 +410,33 @@ std::map<std::string, std::string> load(const fs::path& wanted, Engine& engine,
   };
   EngineAccess::pass(engine).check_idle();
   try {
-    together(EngineAccess::setup(engine).world, read);
+    together(EngineAccess::setup(engine).ranks, read);
   } catch (...) {
     engine.refresh();  // some master parameters may be newer than the copies that compute reads
     throw;
   }
   engine.refresh();
   return extra;
+}
+
+}  // namespace
+
+void save(const fs::path& folder, Engine& engine, const Optimizer& optimizer,
+          const std::map<std::string, std::string>& extra) {
+  save_all(folder, engine, &optimizer, extra);
+}
+
+void save(const fs::path& folder, Engine& engine, const std::map<std::string, std::string>& extra) {
+  save_all(folder, engine, nullptr, extra);
+}
+
+std::map<std::string, std::string> load(const fs::path& folder, Engine& engine,
+                                        Optimizer& optimizer) {
+  return load_all(folder, engine, &optimizer);
+}
+
+std::map<std::string, std::string> load(const fs::path& folder, Engine& engine) {
+  return load_all(folder, engine, nullptr);
 }
 
 }  // namespace atoll_v1::atoll::fsdp

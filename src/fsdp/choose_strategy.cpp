@@ -235,10 +235,11 @@ StrategyChoice choose_strategy(const StrategyQuestion& question) {
   return choice;
 }
 
-MeshRates rates_of(const Mesh& mesh) {
-  return {.shard = mesh.axis("shard").rate,
-          .replicate = mesh.axis("replicate").rate,
-          .world = mesh.axis("world").rate};
+MeshRates rates_of(const Mesh& mesh, const EngineAxes& axes) {
+  const Mesh own = engine_mesh(mesh, axes);
+  return {.shard = own.axis(axes.shard).rate,
+          .replicate = own.has_axis(axes.replicate) ? own.axis(axes.replicate).rate : GroupRate{},
+          .world = own.axis("world").rate};
 }
 
 }  // namespace atoll_v1::atoll::fsdp

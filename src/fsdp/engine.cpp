@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "core/log.hpp"
 #include "device/host/kernels.hpp"
 #include "device/ops.hpp"
+#include "fsdp/declarations.hpp"
 #include "fsdp/pass_state.hpp"
 
 namespace atoll_v1::atoll::fsdp {
@@ -41,6 +43,9 @@ void fill_narrow(const Device& device, Stream& stream, View values, NormalFill f
 struct Engine::Impl {
   Impl(const Mesh& mesh, Options options) : setup(mesh, std::move(options)) {}
 
+  Unit& unit(std::string_view name) const;
+  PassPlan plan_of(const std::vector<std::string>& order) const;
+
   EngineSetup setup;
   // Index of each unit in setup.units, by the name of the unit.
   std::map<std::string, std::size_t, std::less<>> by_name;
@@ -53,6 +58,7 @@ struct Engine::Impl {
 EngineSetup::EngineSetup(const Mesh& mesh, Options options_)
     : options(std::move(options_)),
       world(mesh.world()),
+      ranks(world, mesh.axis("world").ranks),
       sharding(sharding_of(mesh, options)),
       scheduler(sharding.shard, sharding.replicate,
                 {.device = options.device,
@@ -72,14 +78,19 @@ void EngineSetup::set_zero(const Buffer& buffer) {
   stream.synchronize();
 }
 
-EngineSetup& EngineAccess::setup(Engine& engine) noexcept { return engine.impl_->setup; }
+EngineSetup& EngineAccess::setup(const Engine& engine) noexcept { return engine.impl_->setup; }
 Gathering& EngineAccess::gathering(Engine& engine) noexcept { return engine.impl_->gathering; }
 Reducing& EngineAccess::reducing(Engine& engine) noexcept { return engine.impl_->reducing; }
 PassState& EngineAccess::pass(Engine& engine) noexcept { return engine.impl_->pass; }
 
 Engine::Engine(const Mesh& mesh, Options options) {
-  check_options(options);
-  impl_ = std::make_unique<Impl>(mesh, std::move(options));
+  std::optional<Mesh> own;
+  agree({mesh.world(), mesh.axis("world").ranks}, "Engine", [&] {
+    check_options(options);
+    own = engine_mesh(mesh, options.axes);
+    return declarations_of(mesh, options);
+  });
+  impl_ = std::make_unique<Impl>(*own, std::move(options));
 }
 
 Engine::~Engine() {
@@ -103,7 +114,19 @@ Unit& Engine::add_unit(std::string_view unit_name, std::vector<ParamSpec> params
 
 void Engine::freeze(const std::vector<std::string>& order) {
   EngineSetup& setup = impl_->setup;
-  if (setup.frozen) throw invalid("freeze: called twice");
+  agree(setup.ranks, "freeze", [&] {
+    if (setup.frozen) throw invalid("freeze: called twice");
+    setup.plan = impl_->plan_of(order);
+    return declarations_of(setup.units, order);
+  });
+  impl_->storage.allocate();
+  impl_->gathering.freeze();
+  impl_->reducing.freeze();
+  impl_->pass.freeze();
+  setup.frozen = true;
+}
+
+PassPlan Engine::Impl::plan_of(const std::vector<std::string>& order) const {
   std::vector<std::size_t> indices;
   std::vector<bool> used(setup.units.size(), false);
   for (const auto& unit_name : order) {
@@ -116,21 +139,21 @@ void Engine::freeze(const std::vector<std::string>& order) {
       throw invalid("freeze: unit {} does not occur in the declared order", unit->name());
     sizes.push_back(state_of(*unit).size);
   }
-  setup.plan =
-      plan_pass(indices, sizes,
-                {.prefetch = static_cast<std::size_t>(setup.options.prefetch),
-                 .reduce_buffers = static_cast<std::size_t>(setup.options.reduce_buffers)});
-  impl_->storage.allocate();
-  impl_->gathering.freeze();
-  impl_->reducing.freeze();
-  setup.frozen = true;
+  return plan_pass(indices, sizes,
+                   {.prefetch = static_cast<std::size_t>(setup.options.prefetch),
+                    .reduce_buffers = static_cast<std::size_t>(setup.options.reduce_buffers)});
 }
 
-Unit& Engine::unit(std::string_view unit_name) {
-  const auto found = impl_->by_name.find(unit_name);
-  require(found != impl_->by_name.end(), ErrorCode::not_found, "the engine has no unit \"{}\"",
-          unit_name);
-  return *impl_->setup.units[found->second];
+Unit& Engine::Impl::unit(std::string_view name) const {
+  const auto found = by_name.find(name);
+  require(found != by_name.end(), ErrorCode::not_found, "the engine has no unit \"{}\"", name);
+  return *setup.units[found->second];
+}
+
+Unit& Engine::unit(std::string_view unit_name) { return impl_->unit(unit_name); }
+
+void EngineSetup::check_frozen(std::string_view call) const {
+  require(frozen, "{}: call Engine::freeze() first", call);
 }
 
 Pass Engine::begin(const PassOptions& options, Stream& compute) {
@@ -139,11 +162,14 @@ Pass Engine::begin(const PassOptions& options, Stream& compute) {
 }
 
 void Engine::wait_gradients(Stream& compute) {
+  impl_->setup.check_frozen("wait_gradients");
   impl_->setup.world.check();
   impl_->reducing.wait(compute);
+  if (impl_->setup.options.synchronous) compute.synchronize();
 }
 
 void Engine::parameters_changed(Stream& compute) {
+  impl_->setup.check_frozen("parameters_changed");
   for (const auto& unit : impl_->setup.units) {
     for (const UnitBucket& bucket : state_of(*unit).buckets) {
       if (bucket.compute_copy.count == 0) continue;
@@ -173,27 +199,11 @@ Engine::Traffic Engine::traffic() const noexcept {
           reduced.replicate_bytes};
 }
 
-std::vector<Segment> Engine::segments() const {
-  std::vector<Segment> found;
-  for (const auto& unit : impl_->setup.units) {
-    const UnitState& state = state_of(*unit);
-    for (std::size_t p = 0; p < state.params.size(); ++p) {
-      const auto& [index, slot] = state.locations[p];
-      const UnitBucket& bucket = state.buckets[index];
-      const std::uint64_t n = bucket.layout.shard_elements();
-      const std::uint64_t begin =
-          n * static_cast<std::uint64_t>(impl_->setup.scheduler.shard_index());
-      const std::uint64_t first = std::max(slot.offset, begin);
-      const std::uint64_t last = std::min(slot.offset + slot.count, begin + n);
-      if (first >= last) continue;
-      found.push_back({unit.get(), &state.params[p], first - slot.offset,
-                       bucket.master.part(first - begin, last - first)});
-    }
-  }
-  return found;
-}
-
 void Engine::initialize(std::uint64_t seed) {
+  agree(impl_->setup.ranks, "initialize", [&]() -> std::vector<Declaration> {
+    impl_->setup.check_frozen("initialize");
+    return {{"the seed", fmt::format("{}", seed)}};
+  });
   const Device& device = impl_->setup.options.device;
   Stream& stream = impl_->setup.scheduler.stream(Lane::gather);
   impl_->pass.wait_idle(stream);
@@ -210,6 +220,7 @@ void Engine::initialize(std::uint64_t seed) {
 }
 
 void Engine::assign(const std::function<void(const Segment&, std::span<float>)>& fill) {
+  impl_->setup.check_frozen("assign");
   Stream& stream = impl_->setup.scheduler.stream(Lane::gather);
   impl_->pass.wait_idle(stream);
   std::vector<float> values;
@@ -231,6 +242,7 @@ void Engine::assign(const std::function<void(const Segment&, std::span<float>)>&
 }
 
 void Engine::refresh() {
+  impl_->setup.check_frozen("refresh");
   Stream& stream = impl_->setup.scheduler.stream(Lane::gather);
   impl_->pass.wait_idle(stream);
   parameters_changed(stream);
@@ -239,6 +251,7 @@ void Engine::refresh() {
 
 void Engine::visit(
     const std::function<void(const Unit&, const ParamSpec&, std::span<const float>)>& visit) {
+  impl_->setup.check_frozen("visit");
   Stream& stream = impl_->setup.scheduler.stream(Lane::gather);
   impl_->gathering.wait_updated(stream);
   std::vector<std::vector<float>> values;  // whole parameters, one vector per bucket of a unit

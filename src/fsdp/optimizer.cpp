@@ -9,14 +9,18 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "device/ops.hpp"
+#include "fsdp/declarations.hpp"
 #include "fsdp/gathering.hpp"
+#include "fsdp/groups.hpp"
 #include "fsdp/pass_state.hpp"
 #include "fsdp/reducing.hpp"
 
@@ -29,6 +33,30 @@ std::uint64_t owned_elements(const UnitState& unit) {
   return sum;
 }
 
+void check(Engine& engine, const OptimizerOptions& options) {
+  EngineAccess::setup(engine).check_frozen("Optimizer");
+  require(!EngineAccess::reducing(engine).has_on_final(),
+          "Optimizer: the engine has another optimizer already");
+  const auto in_range = [](bool is_fine, std::string_view option, float value,
+                           std::string_view range) {
+    require(is_fine, "Optimizer: {} = {} is not {}", option, value, range);
+  };
+  const float beta1 = options.beta1, beta2 = options.beta2;
+  in_range(beta1 >= 0 && beta1 < 1, "beta1", beta1, "in [0, 1)");
+  in_range(beta2 >= 0 && beta2 < 1, "beta2", beta2, "in [0, 1)");
+  in_range(options.epsilon > 0, "epsilon", options.epsilon, "above 0");
+  in_range(options.weight_decay >= 0, "weight_decay", options.weight_decay, "0 or above");
+  in_range(options.max_norm >= 0, "max_norm", options.max_norm, "0 (no clipping) or above");
+  require(options.moment_dtype == DType::f32 || options.moment_dtype == DType::bf16,
+          "Optimizer: moments cannot be {}: use f32 or bf16", name(options.moment_dtype));
+  check_groups(EngineAccess::setup(engine), options);
+}
+
+// Returns the elements of a range; an empty view stays empty.
+View part_of(const View& view, const UpdateRange& range) {
+  return view.count == 0 ? View() : view.part(range.first, range.count);
+}
+
 }  // namespace
 
 struct Optimizer::Impl {
@@ -38,6 +66,7 @@ struct Optimizer::Impl {
   Impl& operator=(const Impl&) = delete;
 
   void allocate_moments();
+  void plan_ranges();
   void allocate_norm();
   std::array<const Buffer*, 4> norm_buffers() const;
   std::uint64_t norm_bytes() const;
@@ -49,15 +78,19 @@ struct Optimizer::Impl {
   void finish_updates(float learning_rate, Stream& compute);
   // Writes norm and clip factor to `result`. If backward has updated units, writes only the norm,
   // to `reported`.
-  void measure(Stream& compute);
+  void measure(Stream& compute, float gradient_scale);
   View gather_blocks(Stream& compute);
   std::uint64_t rounding_key(const UnitState& unit, const UnitBucket& bucket) const;
   void update(const UnitState& unit, float learning_rate, Stream& stream);
+  void update_range(const UnitState& unit, std::size_t bucket, const UpdateRange& range,
+                    float learning_rate, Stream& stream);
 
   Engine& engine;
   OptimizerOptions options;
   Buffer moment1, moment2;
-  std::vector<std::vector<Moments>> moments;  // moments of each bucket, by unit and bucket
+  BucketParts first_moments, second_moments;  // empty for an optimizer without moments
+  // Ranges with equal settings, by unit and bucket.
+  std::vector<std::vector<std::vector<UpdateRange>>> ranges;
 
   Buffer local_blocks;                     // this rank's sums of squares per block, by unit
   Buffer gathered_blocks;                  // sums of squares per block, of all shards
@@ -80,15 +113,16 @@ struct Optimizer::Impl {
 };
 
 Optimizer::Impl::Impl(Engine& engine_, OptimizerOptions options_)
-    : engine(engine_), options(options_), updates(engine.device().stream({.name = "update"})) {
-  if (!EngineAccess::setup(engine).frozen) throw invalid("Optimizer: call Engine::freeze() first");
-  require(!EngineAccess::reducing(engine).has_on_final(),
-          "Optimizer: the engine has another optimizer already");
-  if (!(options.epsilon > 0)) throw invalid("Optimizer: epsilon must be greater than 0");
-  require(options.moment_dtype == DType::f32 || options.moment_dtype == DType::bf16,
-          "Optimizer: moments cannot be {}: use f32 or bf16", name(options.moment_dtype));
+    : engine(engine_),
+      options(std::move(options_)),
+      updates(engine.device().stream({.name = "update"})) {
+  agree(EngineAccess::setup(engine).ranks, "Optimizer", [&] {
+    check(engine, options);
+    return declarations_of(options);
+  });
   std::ranges::fill(outcome, 0.0);
   allocate_moments();
+  plan_ranges();
   allocate_norm();
   squared.assign(engine.units().size(), false);
   updated.assign(engine.units().size(), false);
@@ -102,33 +136,31 @@ Optimizer::Impl::~Impl() {
   // squares that an abandoned step may still be computing.
   settle(engine.scheduler());
   settle(done);
-  engine.memory().optimizer = 0;
+  engine.memory().optimizer -= moment1.bytes() + moment2.bytes();
   engine.memory().staging -= norm_bytes();
 }
 
 void Optimizer::Impl::allocate_moments() {
-  std::uint64_t owned = 0;
-  for (const auto& unit : engine.units()) owned += owned_elements(state_of(*unit));
-  moments.resize(engine.units().size());
-  if (options.kind == OptimizerOptions::Kind::adamw) {
-    moment1 = engine.device().allocate(owned * size_of(options.moment_dtype));
-    moment2 = engine.device().allocate(owned * size_of(options.moment_dtype));
-    engine.memory().optimizer = moment1.bytes() + moment2.bytes();
-  }
-  std::uint64_t offset = 0;
+  if (options.kind == OptimizerOptions::Kind::sgd) return;
+  EngineSetup& setup = EngineAccess::setup(engine);
+  const std::uint64_t bytes = gradient_elements(setup) * size_of(options.moment_dtype);
+  moment1 = engine.device().allocate(bytes);
+  moment2 = engine.device().allocate(bytes);
+  engine.memory().optimizer += moment1.bytes() + moment2.bytes();
+  first_moments = cut_by_bucket(setup, moment1, options.moment_dtype);
+  second_moments = cut_by_bucket(setup, moment2, options.moment_dtype);
+  setup.set_zero(moment1);
+  setup.set_zero(moment2);
+}
+
+void Optimizer::Impl::plan_ranges() {
   for (const auto& unit : engine.units()) {
     const UnitState& state = state_of(*unit);
-    moments[state.index].resize(state.buckets.size());
-    if (owned == 0 || moment1.bytes() == 0) continue;
+    auto& of_unit = ranges.emplace_back();
     for (std::size_t b = 0; b < state.buckets.size(); ++b) {
-      const std::uint64_t n = state.buckets[b].gradient.count;
-      moments[state.index][b] = {moment1.view(options.moment_dtype).part(offset, n),
-                                 moment2.view(options.moment_dtype).part(offset, n)};
-      offset += n;
+      of_unit.push_back(update_ranges(EngineAccess::setup(engine), state, b, options));
     }
   }
-  EngineAccess::setup(engine).set_zero(moment1);
-  EngineAccess::setup(engine).set_zero(moment2);
 }
 
 void Optimizer::Impl::allocate_norm() {
@@ -193,7 +225,7 @@ View Optimizer::Impl::gather_blocks(Stream& compute) {
   return gathered;
 }
 
-void Optimizer::Impl::measure(Stream& compute) {
+void Optimizer::Impl::measure(Stream& compute, float gradient_scale) {
   DeviceOps& ops = engine.device().ops();
   const View blocks = gather_blocks(compute);
   const Stamp begin = engine.scheduler().begin_work(compute);
@@ -204,7 +236,7 @@ void Optimizer::Impl::measure(Stream& compute) {
     compute.copy(&outcome[1], result.view(DType::f64).part(1, 2).data, 2 * sizeof(double));
   } else {
     ops.clip_factor(compute, result.view(DType::f64), blocks,
-                    {options.max_norm, options.skip_nonfinite});
+                    {options.max_norm, options.skip_nonfinite, gradient_scale});
     compute.copy(outcome.data(), result.data(), result.bytes());
   }
   engine.scheduler().end_work(compute, begin, "norm");
@@ -218,27 +250,41 @@ std::uint64_t Optimizer::Impl::rounding_key(const UnitState& unit, const UnitBuc
 }
 
 void Optimizer::Impl::update(const UnitState& unit, float learning_rate, Stream& stream) {
-  DeviceOps& ops = engine.device().ops();
-  const double* factor = result.view(DType::f64).part(1, 1).as<double>();
   const Stamp begin = engine.scheduler().begin_work(stream);
-  const double* steps = result.view(DType::f64).part(2, 1).as<double>();
   for (std::size_t b = 0; b < unit.buckets.size(); ++b) {
-    const UnitBucket& bucket = unit.buckets[b];
-    if (!bucket.trainable) continue;
-    if (options.kind == OptimizerOptions::Kind::sgd) {
-      ops.sgd(stream, {bucket.master, bucket.gradient, bucket.compute_copy, learning_rate,
-                       options.weight_decay, factor});
-    } else {
-      const auto [first, second] = moments[unit.index][b];
-      ops.adamw(stream, {bucket.master, bucket.gradient, first, second, bucket.compute_copy,
-                         learning_rate, options.beta1, options.beta2, options.epsilon,
-                         options.weight_decay, steps, factor, rounding_key(unit, bucket),
-                         bucket.master.count *
-                             static_cast<std::uint64_t>(engine.scheduler().shard_index())});
+    if (!unit.buckets[b].trainable) continue;
+    for (const UpdateRange& range : ranges[unit.index][b]) {
+      update_range(unit, b, range, learning_rate * range.settings.learning_rate_scale, stream);
     }
   }
   engine.scheduler().end_work(stream, begin, "update", unit.name);
   EngineAccess::gathering(engine).masters_updated(unit.index, stream.record(), Stale::trainable);
+}
+
+void Optimizer::Impl::update_range(const UnitState& unit, std::size_t bucket_index,
+                                   const UpdateRange& range, float learning_rate, Stream& stream) {
+  DeviceOps& ops = engine.device().ops();
+  const UnitBucket& bucket = unit.buckets[bucket_index];
+  const double* factor = result.view(DType::f64).part(1, 1).as<double>();
+  const double* steps = result.view(DType::f64).part(2, 1).as<double>();
+  const View weights = part_of(bucket.master, range), gradient = part_of(bucket.gradient, range);
+  const View low = part_of(bucket.compute_copy, range);
+  const UpdateSettings& settings = range.settings;
+  switch (options.kind) {
+    case OptimizerOptions::Kind::sgd:
+      return ops.sgd(stream,
+                     {weights, gradient, low, learning_rate, settings.weight_decay, factor});
+    case OptimizerOptions::Kind::adamw:
+      break;
+  }
+  // The index of the first element in the unsharded bucket, for stochastic rounding.
+  const std::uint64_t first =
+      bucket.master.count * static_cast<std::uint64_t>(engine.scheduler().shard_index()) +
+      range.first;
+  ops.adamw(stream, {weights, gradient, part_of(first_moments[unit.index][bucket_index], range),
+                     part_of(second_moments[unit.index][bucket_index], range), low, learning_rate,
+                     settings.beta1, settings.beta2, options.epsilon, settings.weight_decay, steps,
+                     factor, rounding_key(unit, bucket), first});
 }
 
 void Optimizer::Impl::finish_squares(Stream& compute) {
@@ -261,7 +307,7 @@ void Optimizer::Impl::finish_updates(float learning_rate, Stream& compute) {
 }
 
 Optimizer::Optimizer(Engine& engine, OptimizerOptions options)
-    : impl_(std::make_unique<Impl>(engine, options)) {}
+    : impl_(std::make_unique<Impl>(engine, std::move(options))) {}
 Optimizer::Optimizer(Optimizer&&) noexcept = default;
 Optimizer::~Optimizer() = default;
 
@@ -282,19 +328,23 @@ bool Optimizer::update_in_backward(float learning_rate) {
   return true;
 }
 
-void Optimizer::step(float learning_rate, Stream& compute) {
+void Optimizer::step(float learning_rate, Stream& compute, StepOptions step_options) {
+  const float scale = step_options.gradient_scale;
+  require(std::isfinite(scale) && scale > 0,
+          "Optimizer::step: gradient_scale = {} is not finite and above 0", scale);
+  require(!impl_->in_backward || scale == 1.0f,
+          "Optimizer::step: a gradient scale cannot be combined with update_in_backward(), which "
+          "has already updated units without it");
   require(!impl_->in_backward || *impl_->in_backward == learning_rate,
           "Optimizer::step: the learning rate differs from the rate passed to "
           "update_in_backward()");
   // wait_gradients() comes first, so that a failed reduction stops the stream before parameters
   // change, and the error of the reduction is thrown instead of the error about micro batches.
   impl_->engine.wait_gradients(compute);
-  require(EngineAccess::pass(impl_->engine).gradients_complete(),
-          "Optimizer::step: called before all micro batches of the step are complete, so gradients "
-          "are not sums over all ranks");
+  EngineAccess::pass(impl_->engine).use_gradients();
   try {
     impl_->finish_squares(compute);
-    impl_->measure(compute);
+    impl_->measure(compute, scale);
     impl_->finish_updates(learning_rate, compute);
   } catch (...) {
     impl_->done = compute.record();  // a failed step may still be using the optimizer's memory
@@ -306,6 +356,11 @@ void Optimizer::step(float learning_rate, Stream& compute) {
 float Optimizer::grad_norm() {
   impl_->known.synchronize();
   return static_cast<float>(impl_->outcome[0]);
+}
+
+StepResult Optimizer::last_step() const {
+  impl_->known.synchronize();
+  return std::isnan(impl_->outcome[1]) ? StepResult::skipped : StepResult::updated;
 }
 
 std::int64_t Optimizer::steps() const {
@@ -322,7 +377,10 @@ void Optimizer::set_steps(std::int64_t steps) {
 }
 
 Moments EngineAccess::moments(const Optimizer& optimizer, const Unit& unit, std::size_t bucket) {
-  return optimizer.impl_->moments[state_of(unit).index][bucket];
+  const Optimizer::Impl& impl = *optimizer.impl_;
+  if (impl.first_moments.empty()) return {};
+  const std::size_t index = state_of(unit).index;
+  return {impl.first_moments[index][bucket], impl.second_moments[index][bucket]};
 }
 
 const OptimizerOptions& Optimizer::options() const noexcept { return impl_->options; }

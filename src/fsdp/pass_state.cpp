@@ -6,6 +6,7 @@
 #include <exception>
 #include <utility>
 
+#include "core/agreement.hpp"
 #include "core/assert.hpp"
 #include "core/errors.hpp"
 #include "core/log.hpp"
@@ -15,6 +16,19 @@ namespace atoll_v1::atoll::fsdp {
 
 std::size_t PassState::length() const noexcept {
   return is_training() ? plan_.sequence.size() : plan_.forward_length;
+}
+
+// Throws Error(invalid_argument) that names the pass in progress, if there is one.
+void PassState::check_closed() const {
+  if (!active_) return;
+  const std::string open =
+      is_training() ? fmt::format("the pass of micro batch {} of {}", options_.micro, options_.of)
+                    : std::string("an evaluation pass");
+  throw invalid(
+      "Engine::begin: {} is still open, after {} of {} uses of units: an engine runs one pass at a "
+      "time, so end that Pass first; to run forwards ahead, as pipelines do, use evaluation "
+      "passes, and repeat forward in the training pass",
+      open, position_, length());
 }
 
 // Throws Error(invalid_argument) unless micro batches come in order. A repeated micro batch would
@@ -31,29 +45,63 @@ void PassState::check_micro(const PassOptions& next) const {
                 expected);
 }
 
+// A rank that keeps its number does not compare it, so a rank that changes the number alone waits
+// until the timeout.
+void PassState::agree_on_micros(int number) {
+  try {
+    agree(setup_.ranks, "begin", [&]() -> std::vector<Declaration> {
+      return {{"PassOptions::of", fmt::format("{}", number)}};
+    });
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::timeout || agreed_micros_ == 0) throw;
+    throw make_error(ErrorCode::mismatch,
+                     "begin: PassOptions::of changes from {} to {} on rank {}, but not on all "
+                     "ranks; all ranks must pass the same: {}",
+                     agreed_micros_, number, setup_.world.rank(), error.what());
+  }
+  agreed_micros_ = number;
+}
+
 void PassState::begin(const PassOptions& options, Stream& compute) {
   setup_.world.check();
-  if (!setup_.frozen) throw invalid("Engine::begin: call freeze() first");
-  if (active_) throw invalid("Engine::begin: another pass is in progress");
+  setup_.check_frozen("begin");
+  check_closed();
   require(options.micro >= 0 && options.micro < options.of,
           "Engine::begin: there is no micro batch {} of {}", options.micro, options.of);
   check_micro(options);
+  if (options.kind == PassOptions::Kind::train && options.of != agreed_micros_) {
+    agree_on_micros(options.of);
+  }
   options_ = options;
   if (is_training()) {
     next_micro_ = 0;  // the next micro batch is 0 unless the pass that begins here completes
-    gradients_complete_ = false;
+    gradients_complete_ = gradients_used_ = false;
     step_micros_ = options.of;
   }
   compute_ = &compute;
   compute.wait(ended_);  // waits for the last pass, which may have used another stream
   position_ = ended_uses_ = 0;
   open_scopes_.assign(plan_.unshards.size(), 0);
+  live_scopes_ = 0;
   begun_.assign(plan_.sequence.size(), Stamp());
   ranges_.assign(plan_.sequence.size(), 0);
   reducing_.begin_pass(options);
   gathering_.begin_pass(options);
+  ++number_;
   abandoned_ = false;
   active_ = true;
+}
+
+void PassState::use_gradients() {
+  if (!gradients_complete_) {
+    throw invalid(
+        "Optimizer::step: called before all micro batches of the step are complete, so gradients "
+        "are not sums over all ranks");
+  }
+  if (gradients_used_) {
+    throw invalid("Optimizer::step: a step has already used these gradients: begin a pass first");
+  }
+  gradients_used_ = true;
 }
 
 void PassState::check_usable(const Unit& unit, std::string_view scope) const {
@@ -68,8 +116,12 @@ void PassState::check_order(const Unit& unit, std::size_t lowest, std::size_t en
           "{}({}): out of order: {} of the {} uses of units in this pass have begun", scope,
           unit.name(), position_, length());
   const Unit& expected = *setup_.units[plan_.sequence[position_]];
-  require(&expected == &unit, "{}({}): the declared order has unit {} here (use {} of {})", scope,
-          unit.name(), expected.name(), position_ + 1, length());
+  require(
+      &expected == &unit,
+      "{}({}): the declared order has unit {} here (use {} of {}); every pass uses the units in "
+      "the order given to freeze(): to skip a unit, open and close its scopes, and write zeros "
+      "to its gradients",
+      scope, unit.name(), expected.name(), position_ + 1, length());
 }
 
 std::size_t PassState::enter_forward(Unit& unit) {
@@ -81,8 +133,9 @@ std::size_t PassState::enter_forward(Unit& unit) {
 std::size_t PassState::enter_backward(Unit& unit) {
   if (!is_training()) throw invalid("backward({}): this pass is for evaluation", unit.name());
   check_usable(unit, "backward");
-  reducing_.check_slot(state_of(unit), position_);
+  // The order comes first, because a unit of another engine has no place in this plan.
   check_order(unit, plan_.forward_length, plan_.sequence.size(), "backward");
+  reducing_.check_slot(state_of(unit), position_);
   return begin_scope(unit, "backward");
 }
 
@@ -91,24 +144,48 @@ std::size_t PassState::begin_scope(Unit& unit, std::string_view scope) {
   const UnitState& state = state_of(unit);
   const std::size_t position = position_;
   gathering_.unshard(*compute_, position, scope);
-  ++open_scopes_[plan_.unshard_of[position]];
   ++position_;
   if (position >= plan_.forward_length) reducing_.open(*compute_, state, position);
   begun_[position] = scheduler_.begin_work(*compute_);
   storage_.report_uses(*compute_, state, position);
+  if (checks_gradients(state, position)) storage_.poison_gradients(*compute_, state);
+  guards_.open(*compute_, position);
   ranges_[position] = compute_->backend().begin_range({scope, unit.name()});
+  ++open_scopes_[plan_.unshard_of[position]];
+  ++live_scopes_;
+  if (setup_.options.synchronous) synchronize_scope();
   return position;
 }
 
+// Blocks until the caller may use the scope on the host. After a failure the caller gets no scope,
+// so the pass cannot complete.
+void PassState::synchronize_scope() {
+  try {
+    compute_->synchronize();
+  } catch (...) {
+    abandon();
+    throw;
+  }
+}
+
+bool PassState::checks_gradients(const UnitState& unit, std::size_t position) const {
+  return position >= plan_.forward_length && unit.size.gradient > 0 &&
+         !setup_.world.config().check.empty() &&
+         reducing_.write_mode(unit, position) == WriteMode::overwrite;
+}
+
 void PassState::leave(const Unit& unit, std::size_t position) noexcept {
+  --live_scopes_;
   compute_->backend().end_range(ranges_[position]);
-  if (abandoned_) return;  // an abandoned pass does not reduce gradients, which may be incomplete
   const auto fail = [&](const char* what) {
     setup_.world.fail(fmt::format("at the end of a scope of unit {}: {}", unit.name(), what));
   };
   try {
+    guards_.close(*compute_, position);
+    if (abandoned_) return;  // an abandoned pass does not reduce gradients, which may be incomplete
     const UnitState& state = state_of(unit);
     storage_.report_uses(*compute_, state, position);
+    if (checks_gradients(state, position)) storage_.check_gradients(*compute_, state);
     const bool backward = position >= plan_.forward_length;
     scheduler_.end_work(*compute_, begun_[position], backward ? "backward" : "forward",
                         unit.name());
@@ -142,6 +219,14 @@ void PassState::end_use(std::size_t position) {
 
 void PassState::end() noexcept {
   active_ = false;
+  const auto open = std::ranges::find_if(open_scopes_, [](int scopes) { return scopes > 0; });
+  if (live_scopes_ > 0 && open != open_scopes_.end() && !abandoned_) {
+    // A scope that outlives its pass cannot mark the end of its work on the stream.
+    abandoned_ = true;
+    const Unshard& unshard = plan_.unshards[static_cast<std::size_t>(open - open_scopes_.begin())];
+    log::warn("a Pass ended before its scope of unit {}: destroy every scope before its Pass",
+              setup_.state(unshard.unit).name);
+  }
   try {
     ended_ = compute_->record();  // recorded even after a failure: compute may still read buffers
     setup_.world.check();
@@ -163,7 +248,8 @@ void PassState::end() noexcept {
 View PassState::parameter(const UnitState& unit, std::string_view param,
                           std::size_t position) const {
   const auto& [bucket, slot] = unit.locations[unit.find(param)];
-  return storage_.unsharded(unit.buckets[bucket], position).part(slot.offset, slot.count);
+  return guards_.parameters(position, storage_.unsharded(unit.buckets[bucket], position))
+      .part(slot.offset, slot.count);
 }
 
 Gradient PassState::gradient(const UnitState& unit, std::string_view param,
@@ -171,7 +257,8 @@ Gradient PassState::gradient(const UnitState& unit, std::string_view param,
   const auto& [index, slot] = unit.locations[unit.find(param)];
   const UnitBucket& bucket = unit.buckets[index];
   if (!bucket.trainable) return {{nullptr, 0, DType::f32}, WriteMode::none};
-  return {storage_.unsharded_gradient(unit, bucket).part(slot.offset, slot.count),
+  return {guards_.gradients(position, storage_.unsharded_gradient(unit, bucket))
+              .part(slot.offset, slot.count),
           reducing_.write_mode(unit, position)};
 }
 
@@ -197,38 +284,66 @@ Pass::~Pass() {
   if (engine_) EngineAccess::pass(*engine_).end();
 }
 
+namespace {
+
+Engine& engine_of(Engine* engine, std::string_view scope, const Unit& unit) {
+  require(engine != nullptr, "{}({}): this Pass has been moved: use the Pass that it was moved to",
+          scope, unit.name());
+  return *engine;
+}
+
+}  // namespace
+
 ForwardScope Pass::forward(Unit& unit) {
-  return {*engine_, unit, EngineAccess::pass(*engine_).enter_forward(unit)};
+  Engine& engine = engine_of(engine_, "forward", unit);
+  return {engine, unit, EngineAccess::pass(engine).enter_forward(unit)};
 }
 
 BackwardScope Pass::backward(Unit& unit) {
-  return {*engine_, unit, EngineAccess::pass(*engine_).enter_backward(unit)};
+  Engine& engine = engine_of(engine_, "backward", unit);
+  return {engine, unit, EngineAccess::pass(engine).enter_backward(unit)};
 }
 
 ForwardScope::ForwardScope(Engine& engine, Unit& unit, std::size_t position)
     : engine_(&engine),
       unit_(&unit),
       position_(position),
+      pass_(EngineAccess::pass(engine).number()),
       exceptions_(std::uncaught_exceptions()) {}
 
 ForwardScope::ForwardScope(ForwardScope&& other) noexcept
     : engine_(std::exchange(other.engine_, nullptr)),
       unit_(other.unit_),
       position_(other.position_),
+      pass_(other.pass_),
       exceptions_(other.exceptions_) {}
 
 ForwardScope::~ForwardScope() {
   if (!engine_) return;
   PassState& pass = EngineAccess::pass(*engine_);
+  if (pass.number() != pass_) return;  // end() has abandoned the pass
   if (std::uncaught_exceptions() > exceptions_) pass.abandon();
   pass.leave(*unit_, position_);
 }
 
+void ForwardScope::check_usable(std::string_view param) const {
+  require(engine_ != nullptr,
+          "parameter {} of unit {} is used through a scope that has been moved: use the scope that "
+          "it was moved to",
+          param, unit_->name());
+  require(EngineAccess::pass(*engine_).number() == pass_,
+          "parameter {} of unit {} is used after the end of its pass: destroy every scope before "
+          "its Pass",
+          param, unit_->name());
+}
+
 View ForwardScope::operator[](std::string_view param) const {
+  check_usable(param);
   return EngineAccess::pass(*engine_).parameter(state_of(*unit_), param, position_);
 }
 
 Gradient BackwardScope::grad(std::string_view param) const {
+  check_usable(param);
   return EngineAccess::pass(*engine_).gradient(state_of(*unit_), param, position_);
 }
 

@@ -7,17 +7,21 @@
 #include <vector>
 
 #include "fsdp/gathering.hpp"
+#include "fsdp/guards.hpp"
 #include "fsdp/reducing.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 
 // At most one pass is in progress. A pass visits the positions of PassPlan::sequence in order; its
-// scopes may be nested. A pass is abandoned if it ends early or if an exception leaves one of its
-// scopes: no further gradients are reduced, and the step must begin again with micro batch 0.
+// scopes may be nested. A pass is abandoned if it ends before all units were used, if it ends while
+// one of its scopes still exists, or if an exception leaves one of its scopes. Then no further
+// gradients are reduced, and the step must begin again with micro batch 0.
 class PassState {
  public:
   PassState(EngineSetup& setup, const Storage& storage, Gathering& gathering, Reducing& reducing)
       : setup_(setup), storage_(storage), gathering_(gathering), reducing_(reducing) {}
+
+  void freeze() { guards_.freeze(); }  // must be called once, after Storage::allocate()
 
   // Implements Engine::begin() and throws its errors.
   void begin(const PassOptions& options, Stream& compute);
@@ -26,16 +30,19 @@ class PassState {
   std::size_t enter_forward(Unit& unit);
   std::size_t enter_backward(Unit& unit);
   void abandon() noexcept { abandoned_ = true; }
-  // Ends a scope. A failure fails the job, because peers would wait for collectives that this rank
-  // has not enqueued.
+  // Number of the pass in progress, from 1; 0 between passes.
+  std::uint64_t number() const noexcept { return active_ ? number_ : 0; }
+  // Ends a scope of the pass in progress. A failure fails the job, because peers would wait for
+  // collectives that this rank has not enqueued.
   void leave(const Unit& unit, std::size_t position) noexcept;
   void end() noexcept;
 
   View parameter(const UnitState& unit, std::string_view param, std::size_t position) const;
   Gradient gradient(const UnitState& unit, std::string_view param, std::size_t position) const;
-  // Returns true if all micro batches of the last step have ended, so that gradients are summed
-  // over all ranks.
-  bool gradients_complete() const noexcept { return gradients_complete_; }
+  // Declares that a step has used the gradients. Throws Error(invalid_argument) if micro batches of
+  // the step are missing, so that gradients are not summed over all ranks, or if an earlier step
+  // has used the gradients.
+  void use_gradients();
 
   void check_idle() const;  // throws Error(invalid_argument) during a pass
   // Makes `stream` wait until it may write the master parameters. Throws the error of check_idle().
@@ -46,12 +53,19 @@ class PassState {
  private:
   bool is_training() const noexcept { return options_.kind == PassOptions::Kind::train; }
   std::size_t length() const noexcept;  // number of uses of units in this pass
+  void check_closed() const;
   void check_micro(const PassOptions& next) const;
   void check_usable(const Unit& unit, std::string_view scope) const;
   void check_order(const Unit& unit, std::size_t lowest, std::size_t end,
                    std::string_view scope) const;
+  // Compares the number of micro batches of a step with the other ranks. Collective; blocks.
+  void agree_on_micros(int number);
   std::size_t begin_scope(Unit& unit, std::string_view scope);
+  void synchronize_scope();
   void end_use(std::size_t position);
+  // Returns true if the lifetime checker has to find gradients that compute does not write in the
+  // scope at `position`.
+  bool checks_gradients(const UnitState& unit, std::size_t position) const;
 
   EngineSetup& setup_;
   Scheduler& scheduler_ = setup_.scheduler;
@@ -59,20 +73,25 @@ class PassState {
   const Storage& storage_;
   Gathering& gathering_;
   Reducing& reducing_;
+  Guards guards_{setup_, storage_};
 
+  std::uint64_t number_ = 0;  // number of passes that have begun
   bool active_ = false;
   bool abandoned_ = false;
   PassOptions options_;
   Stream* compute_ = nullptr;
   std::size_t position_ = 0;           // position in the pass of the next scope
   std::size_t ended_uses_ = 0;         // number of unsharded periods (unshards) that have ended
-  std::vector<int> open_scopes_;       // number of open scopes for each unshard
+  std::vector<int> open_scopes_;       // number of scopes for each unshard that are not complete
+  int live_scopes_ = 0;                // number of scopes of the pass that have not been destroyed
   std::vector<Stamp> begun_;           // time at which each scope of the pass began, for traces
   std::vector<std::uint64_t> ranges_;  // profiler range of each open scope of the pass
   Event ended_;                        // event that happens when compute has finished the last pass
   int next_micro_ = 0;                 // index of the next micro batch; 0 begins a new step
   int step_micros_ = 1;                // number of micro batches in the step
+  int agreed_micros_ = 0;              // the last number that all ranks have compared
   bool gradients_complete_ = false;
+  bool gradients_used_ = false;  // true when a step has used the complete gradients
 };
 
 }  // namespace atoll_v1::atoll::fsdp

@@ -90,15 +90,35 @@ void Reducing::reduce(const UnitState& unit, const Event& written) {
     }
     reduced = scheduler_.record(Lane::outer);
   }
+  const Lane lane = outer ? Lane::outer : Lane::reduce;
+  if (is_last() && averages()) reduced = average(unit, lane);
   gradient.reduced = reduced;
   if (is_last() && on_final_) {
-    const Lane lane = outer ? Lane::outer : Lane::reduce;
     Stream& stream = scheduler_.stream(lane);
     stream.wait(reduced);
     on_final_(unit, stream);
     reduced = scheduler_.record(lane);
   }
   gradient.final = reduced;
+}
+
+bool Reducing::averages() const noexcept {
+  return setup_.options.gradients == GradientScale::average &&
+         (setup_.sharded() || setup_.replicated());
+}
+
+// Divides the sums, which the lane has computed, by the number of ranks.
+LaneEvent Reducing::average(const UnitState& unit, Lane lane) {
+  const double factor = 1.0 / (scheduler_.shard_count() * scheduler_.replicate_count());
+  return scheduler_.run(
+      lane, {},
+      [&](Stream& stream) {
+        for (const UnitBucket& bucket : unit.buckets) {
+          if (bucket.gradient.count == 0) continue;
+          setup_.ops().scale(stream, bucket.gradient, bucket.gradient, factor);
+        }
+      },
+      "average");
 }
 
 // Sums the gradients of a unit over the shard axis into the sharded gradients. The returned event

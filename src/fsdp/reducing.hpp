@@ -11,7 +11,8 @@
 
 namespace atoll_v1::atoll::fsdp {
 
-// Gradients are summed over ranks, not averaged. Events order the work:
+// Gradients are summed over ranks; with GradientScale::average, the final shards are then divided
+// by the number of ranks. Events order the work:
 //  - compute writes into a gradient slot (a buffer that units use in turn) after the reduction of
 //    the slot's last gradient has read it;
 //  - a reduction over the shard axis waits until compute has written the whole gradient;
@@ -57,10 +58,12 @@ class Reducing {
   };
 
   bool is_last() const noexcept { return pass_.micro + 1 == pass_.of; }
+  bool averages() const noexcept;
   void reduce(const UnitState& unit, const Event& written);
   LaneEvent reduce_shards(const UnitState& unit, const Event& written);
   void reduce_shard(const UnitState& unit, View unsharded, View target, const Event& written);
   void reduce_across(const UnitState& unit, View gradient, const Event& reduced);
+  LaneEvent average(const UnitState& unit, Lane lane);
 
   EngineSetup& setup_;
   Scheduler& scheduler_ = setup_.scheduler;

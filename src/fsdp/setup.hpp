@@ -2,16 +2,29 @@
 // pass.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "core/rank_set.hpp"
 #include "fsdp/strategy.hpp"
 #include "fsdp/unit.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 
-// The constructor of Engine, add_unit() and freeze() write this state. Afterwards the parts only
-// read it, and enqueue work on the scheduler.
+// Memory with one element for each element of this rank's gradient shards, divided by unit and
+// bucket. The part of a frozen bucket is empty.
+using BucketParts = std::vector<std::vector<View>>;
+
+// A state that Engine::add_state() has added.
+struct OwnState {
+  Buffer memory;
+  BucketParts parts;  // f32
+};
+
+// The constructor of Engine, add_unit(), freeze() and add_state() write this state. Afterwards the
+// parts only read it, and enqueue work on the scheduler.
 struct EngineSetup {
   EngineSetup(const Mesh& mesh, Options options);
 
@@ -21,18 +34,27 @@ struct EngineSetup {
   bool casts_gradients() const noexcept { return options.precision.reduce != DType::f32; }
   UnitState& state(std::size_t unit) const noexcept { return state_of(*units[unit]); }
   DeviceOps& ops() const noexcept { return options.device.ops(); }
+  // Throws Error(invalid_argument) that names `call`, unless Engine::freeze() has been called.
+  void check_frozen(std::string_view call) const;
   // Fills the buffer with zeros. Blocks.
   void set_zero(const Buffer& buffer);
 
   // options.device is the scheduler's device, which may be a checker around the caller's device
   Options options;
   World& world;
+  RankSet ranks;  // the ranks of the engine
   Sharding sharding;
   Scheduler scheduler;
   std::vector<std::unique_ptr<Unit>> units;
   bool frozen = false;
   PassPlan plan;
+  std::map<std::string, OwnState, std::less<>> states;  // by name
 };
+
+// Number of elements of this rank's gradient shards.
+std::uint64_t gradient_elements(const EngineSetup& setup);
+// Cuts memory of gradient_elements() elements of type `dtype`.
+BucketParts cut_by_bucket(const EngineSetup& setup, const Buffer& memory, DType dtype);
 
 // Blocks until a stream, an event or all lanes have completed. Ignores failures, because the
 // callers that waited for the failed work have received them.

@@ -1,7 +1,9 @@
 #include "fsdp/storage.hpp"
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
+#include <span>
 
 #include "core/errors.hpp"
 #include "device/backend.hpp"
@@ -29,6 +31,10 @@ constexpr std::string_view parameters_of = "parameters of", gradient_of = "gradi
 void hold(Stream& stream, View memory, std::string_view what, const UnitState& unit) {
   stream.backend().hold(memory.data, memory.bytes(), {what, unit.name});
 }
+
+// The bits of gradients that compute has not written yet: a NaN that computations do not return.
+constexpr std::byte poison{0xff};
+constexpr std::uint32_t unwritten_bits = 0xffffffff;
 
 DType master_dtype(const UnitBucket& bucket) {
   return bucket.trainable ? DType::f32 : bucket.dtype;
@@ -281,6 +287,38 @@ void Storage::report_uses(Stream& compute, const UnitState& unit, std::size_t po
     if (!backward || !bucket.trainable) continue;
     const View gradient = unsharded_gradient(unit, bucket);
     stream.use(gradient.data, gradient.bytes(), Access::write, by, {gradient_of, unit.name});
+  }
+}
+
+void Storage::poison_gradients(Stream& compute, const UnitState& unit) const {
+  for (std::size_t p = 0; p < unit.params.size(); ++p) {
+    const auto& [index, slot] = unit.locations[p];
+    if (!unit.buckets[index].trainable) continue;
+    const View gradient =
+        unsharded_gradient(unit, unit.buckets[index]).part(slot.offset, slot.count);
+    compute.backend().fill(gradient.data, poison, gradient.bytes());
+  }
+}
+
+void Storage::check_gradients(Stream& compute, const UnitState& unit) const {
+  for (std::size_t p = 0; p < unit.params.size(); ++p) {
+    const auto& [index, slot] = unit.locations[p];
+    if (!unit.buckets[index].trainable || slot.count == 0) continue;
+    const View gradient =
+        unsharded_gradient(unit, unit.buckets[index]).part(slot.offset, slot.count);
+    const auto copy =
+        std::make_shared<Buffer>(setup_.options.device.allocate_staging(gradient.bytes()));
+    compute.copy(copy->data(), gradient.data, gradient.bytes());
+    compute.enqueue([copy, count = gradient.count, unit = unit.name, param = unit.params[p].name] {
+      const std::span values(static_cast<const std::uint32_t*>(copy->data()), count);
+      const auto unwritten = std::ranges::find(values, unwritten_bits);
+      if (unwritten == values.end()) return;
+      throw make_error(
+          ErrorCode::internal,
+          "ATOLL_CHECK=lifetimes: backward of unit {} did not write element {} of the {} "
+          "elements of the gradient of {}",
+          unit, unwritten - values.begin(), count, param);
+    });
   }
 }
 

@@ -46,6 +46,11 @@ class Storage {
   // Reports to the lifetime checker (ATOLL_CHECK=lifetimes) what compute reads and writes in the
   // scope at `position`.
   void report_uses(Stream& compute, const UnitState& unit, std::size_t position) const;
+  // For the lifetime checker. poison_gradients() fills the unit's unsharded gradients with NaN
+  // before compute writes them; check_gradients() makes the stream fail if an element still has
+  // these bits.
+  void poison_gradients(Stream& compute, const UnitState& unit) const;
+  void check_gradients(Stream& compute, const UnitState& unit) const;
 
  private:
   void plan_memory();

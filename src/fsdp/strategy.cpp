@@ -88,7 +88,9 @@ std::vector<Strategy> every_strategy() {
   return all;
 }
 
-bool computes_in(DType dtype) noexcept { return dtype == DType::f32 || dtype == DType::bf16; }
+bool computes_in(DType dtype) noexcept {
+  return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
+}
 
 StrategyRule rule_of(Strategy strategy, Accumulation accumulation) noexcept {
   StrategyRule rule = strategies[static_cast<std::size_t>(strategy)].rule;
@@ -100,16 +102,33 @@ StrategyRule rule_of(Strategy strategy, Accumulation accumulation) noexcept {
 
 void check_options(const Options& options) {
   require(computes_in(options.precision.param), ErrorCode::unsupported,
-          "Engine: parameters cannot be {}: use f32 or bf16", name(options.precision.param));
-  if (!computes_in(options.precision.reduce)) {
-    throw make_error(ErrorCode::unsupported,
-                     "Engine: gradients cannot be reduced in {}: use f32 or bf16",
-                     name(options.precision.reduce));
-  }
+          "Engine: parameters cannot be {}: use f32, bf16 or f16", name(options.precision.param));
+  const DType reduce = options.precision.reduce;
+  require(reduce == DType::f32 || reduce == DType::bf16, ErrorCode::unsupported,
+          "Engine: gradients cannot be reduced in {}: use f32 or bf16", name(reduce));
+  require(
+      !options.synchronous || options.device.kind() == DeviceKind::host,
+      "Engine: Options::synchronous is for trainers that compute on the host, but the device is "
+      "{}: leave it off, and enqueue compute on the stream given to begin()",
+      options.device.name());
   require(options.prefetch >= 0 && options.reduce_buffers >= 1 && options.inner_shards >= 0,
           "Engine: prefetch is {}, reduce_buffers is {} and inner_shards is {}, but they must be "
           "at least 0, 1 and 0",
           options.prefetch, options.reduce_buffers, options.inner_shards);
+}
+
+Mesh engine_mesh(const Mesh& mesh, const EngineAxes& axes) {
+  require(mesh.has_axis(axes.shard),
+          "Engine: the mesh {} has no axis \"{}\": set Options::axes.shard to the name of the axis "
+          "to shard over",
+          mesh.to_string(), axes.shard);
+  require(
+      axes.replicate != axes.shard,
+      "Engine: Options::axes names the axis \"{}\" twice: the replicate axis and the shard axis "
+      "must differ",
+      axes.shard);
+  if (!mesh.has_axis(axes.replicate)) return mesh.sub({axes.shard});
+  return mesh.sub({axes.replicate, axes.shard});
 }
 
 Sharding sharding_of(const Mesh& mesh, const Options& options) {
@@ -126,8 +145,10 @@ Sharding sharding_of(const Mesh& mesh, const Options& options) {
       sharding.replicate = alone(world, "replicate");
       break;
     case ShardedOver::shard_axis:
-      sharding.shard = mesh.axis("shard");
-      sharding.replicate = mesh.axis("replicate");
+      sharding.shard = mesh.axis(options.axes.shard);
+      sharding.replicate = mesh.has_axis(options.axes.replicate)
+                               ? mesh.axis(options.axes.replicate)
+                               : alone(world, options.axes.replicate);
       break;
   }
   const bool sharded = sharding.shard.size() > 1;

@@ -32,8 +32,12 @@ struct Sharding {
   bool resident = false;
   bool accumulates_unsharded = false;
 };
-// Throws Error(invalid_argument) when Options::inner_shards does not divide the size of the shard
-// axis.
+// Returns the part of the mesh that an engine uses: the axes that Options::axes names. Throws
+// Error(invalid_argument) if the mesh lacks the shard axis.
+Mesh engine_mesh(const Mesh& mesh, const EngineAxes& axes);
+
+// `mesh` comes from engine_mesh(). Throws Error(invalid_argument) when Options::inner_shards does
+// not divide the size of the shard axis.
 Sharding sharding_of(const Mesh& mesh, const Options& options);
 
 bool computes_in(DType dtype) noexcept;  // true if compute may read parameters of this type

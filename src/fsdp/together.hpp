@@ -6,14 +6,14 @@
 #include <cstdlib>
 #include <string>
 
-#include "atoll/world.hpp"
+#include "core/rank_set.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 
-// Runs `body` and exchanges whether it failed. Either all ranks return, or all ranks throw the
-// error of the lowest rank that failed. Collective.
+// Runs `body` and exchanges whether it failed. Either all ranks of the group return, or all throw
+// the error of the lowest rank that failed. Collective over the group.
 template <class Body>
-void together(World& world, const Body& body) {
+void together(const RankSet& group, const Body& body) {
   std::string problem;
   ErrorCode code = ErrorCode::io;
   try {
@@ -26,8 +26,7 @@ void together(World& world, const Body& body) {
   }
   const std::string mine =
       problem.empty() ? "" : fmt::format("{} {}", static_cast<int>(code), problem);
-  const auto key = fmt::format("checkpoint/{}", world.ticket("checkpoint"));
-  for (const std::string& theirs : world.exchange(key, mine)) {
+  for (const std::string& theirs : group.exchange(group.key("checkpoint"), mine)) {
     if (theirs.empty()) continue;
     const std::size_t space = theirs.find(' ');
     throw Error(static_cast<ErrorCode>(std::atoi(theirs.c_str())), theirs.substr(space + 1));

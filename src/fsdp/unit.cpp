@@ -27,15 +27,19 @@ std::uint64_t checked_count(const ParamSpec& param) {
 }
 
 void check_params(std::string_view unit, const std::vector<ParamSpec>& params) {
+  if (unit.empty()) throw invalid("add_unit: a unit needs a name");
+  if (params.empty()) throw invalid("add_unit({}): a unit needs at least one parameter", unit);
   std::set<std::string_view> names;
   std::uint64_t total = 0;
   for (const auto& param : params) {
+    if (param.name.empty())
+      throw invalid("add_unit({}): parameter {} needs a name", unit, &param - params.data());
     const std::uint64_t count = checked_count(param);
     total += count;
     if (param.dtype && !computes_in(*param.dtype)) {
       throw make_error(ErrorCode::unsupported,
-                       "add_unit({}): parameter {} has dtype {}: use f32 or bf16", unit, param.name,
-                       atoll::name(*param.dtype));
+                       "add_unit({}): parameter {} has dtype {}: use f32, bf16 or f16", unit,
+                       param.name, atoll::name(*param.dtype));
     }
     if (count > most_elements || total > most_elements || !names.insert(param.name).second) {
       throw invalid(

@@ -74,7 +74,7 @@ struct EngineAccess {
     return std::unique_ptr<Unit>(new Unit(std::move(state)));
   }
   static UnitState& state(const Unit& unit) noexcept { return *unit.state_; }
-  static EngineSetup& setup(Engine& engine) noexcept;
+  static EngineSetup& setup(const Engine& engine) noexcept;
   static Gathering& gathering(Engine& engine) noexcept;
   static Reducing& reducing(Engine& engine) noexcept;
   static PassState& pass(Engine& engine) noexcept;

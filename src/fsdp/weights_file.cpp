@@ -45,12 +45,13 @@ const SafetensorsEntry& find_entry(const std::vector<SafetensorsFile>& files,
 
 void export_weights(const fs::path& file, Engine& engine, DType dtype,
                     const ParamName& param_name) {
+  EngineAccess::setup(engine).check_frozen("export_weights");
   require(is_float(dtype), "export_weights: cannot write {}: use f32, bf16 or f16", name(dtype));
-  World& world = EngineAccess::setup(engine).world;
+  const RankSet& ranks = EngineAccess::setup(engine).ranks;
   const fs::path partial = file.string() + ".partial";
   std::optional<SafetensorsWriter> writer;
-  together(world, [&] {
-    if (world.rank() != 0) return;
+  together(ranks, [&] {
+    if (!ranks.is_first()) return;
     std::vector<SafetensorsDeclaration> declared;
     for (const auto& unit : engine.units()) {
       for (const auto& param : unit->params()) {
@@ -73,7 +74,7 @@ void export_weights(const fs::path& file, Engine& engine, DType dtype,
       problem = error;
     }
   });
-  together(world, [&] {
+  together(ranks, [&] {
     if (problem) throw *problem;
     if (!writer) return;
     writer->close();
@@ -83,6 +84,7 @@ void export_weights(const fs::path& file, Engine& engine, DType dtype,
 
 void import_weights(const std::vector<fs::path>& paths, Engine& engine,
                     const ParamName& param_name) {
+  EngineAccess::setup(engine).check_frozen("import_weights");
   const auto fill = [&] {
     std::vector<SafetensorsFile> files;
     for (const auto& path : paths) files.push_back(SafetensorsFile::open(path));
@@ -98,7 +100,7 @@ void import_weights(const std::vector<fs::path>& paths, Engine& engine,
     });
   };
   try {
-    together(EngineAccess::setup(engine).world, fill);
+    together(EngineAccess::setup(engine).ranks, fill);
   } catch (...) {
     // All ranks refresh: some master parameters may be newer than the copies that compute reads.
     engine.refresh();

@@ -70,7 +70,8 @@ static const struct {
             close_group, last_error, end,
             async_error, NULL,       NULL,
             NULL,        NULL,       NULL,
-            0,           NULL},
+            0,           NULL,       NULL,
+            NULL},
            {NULL, NULL, NULL, NULL}};
 
 const atoll_backend* atoll_backend_entry_v1(void) { return FAKE_TABLE; }

@@ -30,6 +30,12 @@ TEST_CASE("element types have the numbers of the ABI") {
   CHECK(number(DType::i32) == ATOLL_I32);
   CHECK(number(DType::i64) == ATOLL_I64);
   CHECK(number(DType::u8) == ATOLL_U8);
+  CHECK(number(DType::i8) == ATOLL_I8);
+  CHECK(number(DType::u16) == ATOLL_U16);
+  CHECK(number(DType::u32) == ATOLL_U32);
+  CHECK(number(DType::u64) == ATOLL_U64);
+  CHECK(number(DType::f8e4m3) == ATOLL_F8E4M3);
+  CHECK(number(DType::f8e5m2) == ATOLL_F8E5M2);
 }
 
 TEST_CASE("reductions have the numbers of the ABI") {
@@ -37,6 +43,7 @@ TEST_CASE("reductions have the numbers of the ABI") {
   CHECK(number(ReduceOp::avg) == ATOLL_AVG);
   CHECK(number(ReduceOp::min) == ATOLL_MIN);
   CHECK(number(ReduceOp::max) == ATOLL_MAX);
+  CHECK(number(ReduceOp::product) == ATOLL_PRODUCT);
 }
 
 TEST_CASE("kinds of device have the numbers of the ABI's memory") {

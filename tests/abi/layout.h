@@ -63,7 +63,8 @@ AT(atoll_group, timeout_ns, 64);
 AT(atoll_group, tuning, 72);
 AT(atoll_group, deterministic, 80);
 AT(atoll_group, host_ranks, 84);
-SIZE(atoll_group, 88);
+AT(atoll_group, process_memory, 88);
+SIZE(atoll_group, 96);
 
 AT(atoll_operation, size, 0);
 AT(atoll_operation, kind, 8);
@@ -79,7 +80,8 @@ AT(atoll_operation, stream, 64);
 AT(atoll_operation, timeout_ns, 72);
 AT(atoll_operation, counts, 80);
 AT(atoll_operation, factor, 88);
-SIZE(atoll_operation, 96);
+AT(atoll_operation, recv_counts, 96);
+SIZE(atoll_operation, 104);
 
 AT(atoll_backend, size, 0);
 AT(atoll_backend, abi_major, 8);
@@ -101,7 +103,9 @@ AT(atoll_backend, register_memory, 120);
 AT(atoll_backend, deregister_memory, 128);
 AT(atoll_backend, has_levels, 136);
 AT(atoll_backend, transports, 144);
-SIZE(atoll_backend, 152);
+AT(atoll_backend, register_caller_memory, 152);
+AT(atoll_backend, deregister_caller_memory, 160);
+SIZE(atoll_backend, 168);
 
 VALUE(ATOLL_OK, 0);
 VALUE(ATOLL_INVALID_ARGUMENT, 1);
@@ -124,11 +128,18 @@ VALUE(ATOLL_F64, 3);
 VALUE(ATOLL_I32, 4);
 VALUE(ATOLL_I64, 5);
 VALUE(ATOLL_U8, 6);
+VALUE(ATOLL_I8, 7);
+VALUE(ATOLL_U16, 8);
+VALUE(ATOLL_U32, 9);
+VALUE(ATOLL_U64, 10);
+VALUE(ATOLL_F8E4M3, 11);
+VALUE(ATOLL_F8E5M2, 12);
 
 VALUE(ATOLL_SUM, 0);
 VALUE(ATOLL_AVG, 1);
 VALUE(ATOLL_MIN, 2);
 VALUE(ATOLL_MAX, 3);
+VALUE(ATOLL_PRODUCT, 4);
 
 VALUE(ATOLL_MEMORY_HOST, 0);
 VALUE(ATOLL_MEMORY_CUDA, 1);
@@ -142,6 +153,17 @@ VALUE(ATOLL_ALL_REDUCE, 4);
 VALUE(ATOLL_ALL_TO_ALL, 5);
 VALUE(ATOLL_SEND, 6);
 VALUE(ATOLL_RECV, 7);
+VALUE(ATOLL_REDUCE, 8);
+VALUE(ATOLL_GATHER, 9);
+VALUE(ATOLL_SCATTER, 10);
+VALUE(ATOLL_ALL_GATHER_V, 11);
+VALUE(ATOLL_REDUCE_SCATTER_V, 12);
+VALUE(ATOLL_ALL_TO_ALL_V, 13);
+VALUE(ATOLL_GATHER_V, 14);
+
+VALUE(ATOLL_PROCESS_MEMORY_ALLOWED, 0);
+VALUE(ATOLL_PROCESS_MEMORY_OFF, 1);
+VALUE(ATOLL_PROCESS_MEMORY_PERMIT, 2);
 
 VALUE(ATOLL_LOG_TRACE, 0);
 VALUE(ATOLL_LOG_DEBUG, 1);

@@ -128,7 +128,7 @@ std::vector<Feature> features() {
   // There are many units, so that the first unit is updated early and has a small gather. The
   // gather copies data while other units are updated.
   OverlapRun large{
-      .units = 16, .steps = 4, .compute = 30ms, .gather_ms = 20, .elements = 3'000'000};
+      .units = 16, .steps = 4, .compute = 30ms, .gather_ms = 20, .elements = 6'000'000};
   large.update = Update::unit_by_unit;
   // If all updates come before the gathers, the first gather of a step waits for the last update
   // instead of the first.

@@ -72,6 +72,7 @@ void misuse_uneven(Rank& self, const Refused& refused) {
   Elements small(DType::f32, 8);
   Elements large(DType::f32, 8 * ranks);
   Elements longer(DType::f32, 8 * ranks + 1);
+  Elements other(DType::f32, 8 * ranks);
   const std::vector<std::uint64_t> even(ranks, 8);
   const std::vector<std::uint64_t> too_many(ranks + 1, 8);
   std::vector<std::uint64_t> wrong_own = even;
@@ -87,6 +88,10 @@ void misuse_uneven(Rank& self, const Refused& refused) {
     refused("reduce_scatter_v with " + what, [&] {
       (void)comm.reduce_scatter_v(whole, small.view(), counts, ReduceOp::sum, stream);
     });
+    refused("gather_v with " + what,
+            [&] { (void)comm.gather_v(small.view(), whole, counts, self.rank(), stream); });
+    refused("all_to_all_v with " + what,
+            [&] { (void)comm.all_to_all_v(whole, counts, other.view(), even, stream); });
   };
   refused_with("one count too many", too_many, large.view());
   refused_with("no counts", {}, large.view());
@@ -122,6 +127,10 @@ void misuse_memory(Rank& self, const Refused& refused) {
   refused("scatter with overlapping buffers",
           [&] { (void)comm.scatter(whole, beside, me, stream); });
   refused("all_to_all in place", [&] { (void)comm.all_to_all(whole, whole, stream); });
+  refused("gather_v with overlapping buffers",
+          [&] { (void)comm.gather_v(beside, whole, even, me, stream); });
+  refused("all_to_all_v in place",
+          [&] { (void)comm.all_to_all_v(whole, even, whole, even, stream); });
   refused("all_gather_v with overlapping buffers",
           [&] { (void)comm.all_gather_v(beside, whole, even, stream); });
   refused("reduce_scatter_v with overlapping buffers",

@@ -47,9 +47,7 @@ std::size_t with_guards(DType dtype, std::uint64_t count) {
   return count * atoll::size_of(dtype) + 2 * guard_bytes;
 }
 
-bool is_integer(DType dtype) {
-  return dtype == DType::i32 || dtype == DType::i64 || dtype == DType::u8;
-}
+bool is_integer(DType dtype) { return atoll_abi::is_integer(static_cast<std::int32_t>(dtype)); }
 
 }  // namespace
 
@@ -170,7 +168,17 @@ double Elements::get(std::uint64_t i) const {
     case DType::i64:
       return load<std::int64_t>(at);
     case DType::u8:
+    case DType::f8e4m3:  // operations only move the 8-bit floating-point types, as bit patterns
+    case DType::f8e5m2:
       return load<std::uint8_t>(at);
+    case DType::i8:
+      return load<std::int8_t>(at);
+    case DType::u16:
+      return load<std::uint16_t>(at);
+    case DType::u32:
+      return load<std::uint32_t>(at);
+    case DType::u64:
+      return load<std::uint64_t>(at);
     case DType::bf16: {
       atoll::bfloat16 value;
       std::memcpy(&value, at, sizeof value);
@@ -197,7 +205,17 @@ void Elements::set(std::uint64_t i, double value) {
     case DType::i64:
       return store(at, static_cast<std::int64_t>(value));
     case DType::u8:
+    case DType::f8e4m3:
+    case DType::f8e5m2:
       return store(at, static_cast<std::uint8_t>(value));
+    case DType::i8:
+      return store(at, static_cast<std::int8_t>(value));
+    case DType::u16:
+      return store(at, static_cast<std::uint16_t>(value));
+    case DType::u32:
+      return store(at, static_cast<std::uint32_t>(value));
+    case DType::u64:
+      return store(at, static_cast<std::uint64_t>(value));
     case DType::bf16:
       return store(at, atoll::to_bfloat16(static_cast<float>(value)));
     case DType::f16:
@@ -218,7 +236,19 @@ std::string Elements::describe(std::uint64_t i, double expected) const {
 
 double contribution(DType dtype, ReduceOp op, int rank, std::uint64_t i) {
   const std::uint64_t value = spread(rank, i);
-  if (dtype == DType::u8) return static_cast<double>(value % (op == ReduceOp::avg ? 11 : 201));
+  const bool is_unsigned = dtype == DType::u16 || dtype == DType::u32 || dtype == DType::u64;
+  const bool is_byte = atoll::size_of(dtype) == 1;
+  if (op == ReduceOp::product) {
+    constexpr double factors[] = {1, 2, -1};  // products of few ranks stay below 2^16, also in f16
+    const double factor = factors[value % 3];
+    return is_unsigned || dtype == DType::u8 ? std::abs(factor) : factor;
+  }
+  if (is_byte) {
+    const std::uint64_t range = op == ReduceOp::avg ? 11 : 201;
+    const auto byte = static_cast<double>(value % range);
+    return dtype == DType::i8 ? byte - static_cast<double>(range / 2) : byte;
+  }
+  if (is_unsigned) return static_cast<double>(value % 511);
   // At most eight significant bits, so exact in bf16.
   return static_cast<double>(value % 511) - 255;
 }
@@ -253,6 +283,9 @@ double reduced(DType dtype, ReduceOp op, int ranks, std::uint64_t i) {
       case ReduceOp::max:
         result = std::max(result, other);
         break;
+      case ReduceOp::product:
+        result *= other;
+        break;
     }
   }
   return finished(dtype, op, ranks, result);
@@ -276,6 +309,10 @@ double rounded(DType dtype, double value) {
   switch (dtype) {
     case DType::u8:
       return static_cast<double>(static_cast<std::uint64_t>(value) % 256);
+    case DType::i8:
+      return static_cast<double>(static_cast<std::int8_t>(static_cast<std::int64_t>(value)));
+    case DType::u16:
+      return static_cast<double>(static_cast<std::uint16_t>(value));
     case DType::bf16:
       return round_to_digits(value, 8);
     case DType::f16:
@@ -284,14 +321,19 @@ double rounded(DType dtype, double value) {
     case DType::f64:
     case DType::i32:
     case DType::i64:
+    case DType::u32:
+    case DType::u64:
+    case DType::f8e4m3:
+    case DType::f8e5m2:
       return value;
   }
   return value;
 }
 
-std::vector<std::uint64_t> counts_around(int n) {
+std::vector<std::uint64_t> counts_around(int n, DType dtype, ReduceOp op) {
   const auto ranks = static_cast<std::uint64_t>(n);
-  std::vector<std::uint64_t> counts = {0, 1, ranks - 1, ranks, ranks + 1, 7, 31, 127, 1009};
+  std::vector<std::uint64_t> counts = {0, 1, ranks - 1, ranks, ranks + 1, 31};
+  if (!is_rare(dtype, op)) counts.insert(counts.end(), {7, 127, 1009});
   std::sort(counts.begin(), counts.end());
   counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
   return counts;

@@ -74,6 +74,8 @@ void check_scatter(Rank& self);
 void check_reduce(Rank& self);
 void check_all_gather_v(Rank& self);
 void check_reduce_scatter_v(Rank& self);
+void check_gather_v(Rank& self);
+void check_all_to_all_v(Rank& self);
 // Checks every reduction with factors that differ between ranks.
 void check_factors(Rank& self);
 
@@ -91,12 +93,17 @@ void check_mesh_axes(Rank& self);
 void check_progress_beside_compute(Rank& self);
 
 void check_split(Rank& self);
+// Check the settings of a communicator, and that abort() ends one communicator only.
+void check_settings(Rank& self);
+void check_abort(Rank& self);
 
 // Check memory from atoll::allocate: operations in it, mixtures of it and plain memory, and
 // allocations and frees in any order.
 void check_registered_memory(Rank& self);
 void check_mixed_memory(Rank& self);
 void check_allocation(Rank& self);
+// Checks memory that the caller allocated and registered with atoll::register_memory.
+void check_caller_memory(Rank& self);
 // Checks counts beyond 2^31. The suite runs this check only when ATOLL_TEST_LARGE is set, because
 // it needs up to 4 GiB per rank.
 void check_large_counts(Rank& self);

@@ -100,7 +100,7 @@ std::int64_t now_ns() {
 
 void check_send_recv(Rank& self) {
   for (const DType dtype : all_dtypes) {
-    for (const std::uint64_t count : counts_around(self.size())) chain(self, dtype, count);
+    for (const std::uint64_t count : counts_around(self.size(), dtype)) chain(self, dtype, count);
   }
   chain(self, DType::f32, large_count);
   if (self.size() > 1) sequence(self);
@@ -108,7 +108,7 @@ void check_send_recv(Rank& self) {
 
 void check_group(Rank& self) {
   for (const DType dtype : all_dtypes) {
-    for (const std::uint64_t count : counts_around(self.size())) ring(self, dtype, count);
+    for (const std::uint64_t count : counts_around(self.size(), dtype)) ring(self, dtype, count);
   }
   ring(self, DType::f32, large_count);
   all_pairs(self, 1);

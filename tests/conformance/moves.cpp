@@ -64,7 +64,7 @@ void move(Rank& self, DType dtype, std::uint64_t count) {
 
 void check_all_gather(Rank& self) {
   for (const DType dtype : all_dtypes) {
-    for (const std::uint64_t count : counts_around(self.size())) {
+    for (const std::uint64_t count : counts_around(self.size(), dtype)) {
       all_gather(self, dtype, count, Place::out);
       all_gather(self, dtype, count, Place::in);
     }
@@ -85,7 +85,7 @@ void check_all_gather(Rank& self) {
 
 void check_broadcast(Rank& self) {
   for (const DType dtype : all_dtypes) {
-    for (const std::uint64_t count : counts_around(self.size())) {
+    for (const std::uint64_t count : counts_around(self.size(), dtype)) {
       for (int root = 0; root < self.size(); ++root) broadcast(self, dtype, count, root);
     }
   }
@@ -95,7 +95,8 @@ void check_broadcast(Rank& self) {
 
 void check_all_to_all(Rank& self) {
   for (const DType dtype : all_dtypes) {
-    for (const std::uint64_t count : counts_around(self.size())) all_to_all(self, dtype, count);
+    for (const std::uint64_t count : counts_around(self.size(), dtype))
+      all_to_all(self, dtype, count);
   }
   all_to_all(self, DType::f32, large_count / unsigned_of(self.size()));
 }

@@ -1,9 +1,19 @@
 // Checks memory from atoll::allocate: every operation gives the same result as in plain memory,
-// at any offset of src and dst, and also when only some ranks use registered memory.
+// at any offset of src and dst, and also when only some ranks use registered memory. Checks
+// atoll::register_memory, for memory of the caller, in the same way.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <deque>
+#include <functional>
+#include <initializer_list>
 #include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
 
+#include "atoll/error.hpp"
 #include "checks.hpp"
 
 namespace conformance {
@@ -101,7 +111,86 @@ void use(Rank& self, const Buffer& buffer) {
                      "all_reduce in memory that was allocated again");
 }
 
+// Memory in a file that this rank maps, like tensors that a framework shares between processes.
+class SharedMapping {
+ public:
+  explicit SharedMapping(std::size_t bytes)
+      : fd_(::memfd_create("conformance", MFD_CLOEXEC)), bytes_(bytes) {
+    if (::ftruncate(fd_, static_cast<off_t>(bytes)) != 0) throw std::runtime_error("ftruncate");
+    data_ = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+    if (data_ == MAP_FAILED) throw std::runtime_error("mmap");
+  }
+  SharedMapping(const SharedMapping&) = delete;
+  SharedMapping& operator=(const SharedMapping&) = delete;
+  ~SharedMapping() {
+    ::munmap(data_, bytes_);
+    ::close(fd_);
+  }
+  std::span<std::byte> bytes() const { return {static_cast<std::byte*>(data_), bytes_}; }
+
+ private:
+  int fd_;
+  std::size_t bytes_;
+  void* data_ = nullptr;
+};
+
+void expect_invalid(Rank& self, void* memory, std::size_t bytes,
+                    std::initializer_list<std::reference_wrapper<atoll::Communicator>> who,
+                    const std::string& text) {
+  try {
+    const auto registration = atoll::register_memory(memory, bytes, who);
+    self.report.expect(false, "register_memory accepted a wrong argument");
+  } catch (const atoll::Error& error) {
+    self.report.expect(error.code() == atoll::ErrorCode::invalid_argument && error.what() == text,
+                       error.what());
+  }
+}
+
 }  // namespace
+
+void check_caller_memory(Rank& self) {
+  const std::string no_memory =
+      "register_memory: the memory is null or has 0 bytes: pass memory that is allocated";
+  int word = 0;
+  expect_invalid(self, nullptr, 4, {self.comm}, no_memory);
+  expect_invalid(self, &word, 0, {self.comm}, no_memory);
+  expect_invalid(self, &word, 4, {},
+                 "register_memory: no communicator is given: name those that will use the memory");
+  const Buffer plain = self.comm.device().allocate(arena_bytes(self.size()));
+  atoll::Registration registration =
+      atoll::register_memory(plain.data(), plain.bytes(), {self.comm});
+  self.report.expect(registration.fast() == registration.slow().empty(),
+                     "register_memory: no reason for slow memory");
+  const auto& places = self.world.placements();
+  const int here = places[static_cast<std::size_t>(self.world.rank())].host;
+  const bool alone = std::ranges::count(places, here, &atoll::Placement::host) == 1;
+  if (self.backend() == "host" && !alone && self.world.config().process_memory == "off") {
+    const bool told = registration.slow().find("goes through staging buffers") != std::string::npos;
+    self.report.expect(told, "ATOLL_PROCESS_MEMORY=off: " + registration.slow());
+  }
+  Arena arena(bytes_of(plain));
+  Rank inside = placed(self, &arena, &arena);
+  exercise_large(inside, DType::f32);
+  const atoll::Registration moved = std::move(registration);
+  self.report.expect(moved.fast() == moved.slow().empty(), "a registration that was moved");
+  {
+    auto other = self.comm.split(0, 0);
+    auto second = atoll::register_memory(plain.data(), plain.bytes(), {*other});
+    Rank member{self.world, *other, self.stream, self.report, &arena, &arena};
+    exercise_large(member, DType::bf16);
+    second.deregister();
+    self.report.expect(!second.fast() && second.slow() == "no memory is registered",
+                       "a registration that has ended");
+    exercise_large(member, DType::f32);
+  }
+  if (self.backend() != "host") return;
+  const SharedMapping file(arena_bytes(self.size()));
+  const auto shared = atoll::register_memory(file.bytes().data(), file.bytes().size(), {self.comm});
+  self.report.expect(shared.fast(), "a shared mapping is not fast: " + shared.slow());
+  Arena mapped(file.bytes());
+  Rank in_file = placed(self, &mapped, &mapped);
+  exercise_large(in_file, DType::f32);
+}
 
 void check_registered_memory(Rank& self) {
   const Buffer one = allocate(self, arena_bytes(self.size()));

@@ -94,7 +94,7 @@ void reduce_rooted(Rank& self, DType dtype, ReduceOp op, std::uint64_t count, in
 
 void check_gather(Rank& self) {
   for (const DType dtype : all_dtypes) {
-    for (const std::uint64_t count : counts_around(self.size())) {
+    for (const std::uint64_t count : counts_around(self.size(), dtype)) {
       for_roots(self, [&](int root) {
         gather(self, dtype, count, root, Place::out);
         gather(self, dtype, count, root, Place::in);
@@ -109,7 +109,7 @@ void check_gather(Rank& self) {
 
 void check_scatter(Rank& self) {
   for (const DType dtype : all_dtypes) {
-    for (const std::uint64_t count : counts_around(self.size())) {
+    for (const std::uint64_t count : counts_around(self.size(), dtype)) {
       for_roots(self, [&](int root) {
         scatter(self, dtype, count, root, Place::out);
         scatter(self, dtype, count, root, Place::in);
@@ -123,9 +123,9 @@ void check_scatter(Rank& self) {
 }
 
 void check_reduce(Rank& self) {
-  for (const DType dtype : all_dtypes) {
+  for (const DType dtype : reducible_dtypes) {
     for (const ReduceOp op : all_ops) {
-      for (const std::uint64_t count : counts_around(self.size())) {
+      for (const std::uint64_t count : counts_around(self.size(), dtype, op)) {
         for_roots(self, [&](int root) { reduce_rooted(self, dtype, op, count, root); });
       }
     }

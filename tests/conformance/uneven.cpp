@@ -1,5 +1,4 @@
-// Checks all_gather_v and reduce_scatter_v, with a different count on each rank; some counts are
-// zero.
+// Checks the _v forms, with a different count on each rank; some counts are zero.
 #include <numeric>
 
 #include "checks.hpp"
@@ -18,6 +17,17 @@ std::string named(std::string_view operation, DType dtype, Counts counts, Place 
   text += " " + std::string(atoll::name(dtype)) + " x";
   for (const std::uint64_t count : counts) text += " " + std::to_string(count);
   return text + std::string(name(place)) + ": ";
+}
+
+// The element at index i of blocks that are packed in rank order: the rank of its block, and its
+// index in the block.
+struct Element {
+  std::uint64_t rank, index;
+};
+Element element_of(Counts counts, std::uint64_t i) {
+  std::uint64_t rank = 0;
+  for (; i >= counts[rank]; ++rank) i -= counts[rank];
+  return {rank, i};
 }
 
 void all_gather_v(Rank& self, DType dtype, Counts counts, Place place) {
@@ -66,6 +76,67 @@ void reduce_scatter_v(Rank& self, DType dtype, ReduceOp op, Counts counts, Place
   self.report.expect(others.empty(), what + "src: " + others);
 }
 
+// Gathers to `root`. Other ranks pass no dst.
+void gather_v(Rank& self, DType dtype, Counts counts, int root, Place place) {
+  const auto own = [&](std::uint64_t i) { return token(dtype, self.rank(), i); };
+  const bool is_root = self.rank() == root;
+  const std::uint64_t count = counts[unsigned_of(self.rank())];
+  const std::uint64_t first = sum_of(counts.first(unsigned_of(self.rank())));
+  Elements src(dtype, count, self.source);
+  Elements dst(dtype, sum_of(counts), self.target);
+  src.fill(own);
+  dst.fill([](std::uint64_t) { return 3; });
+  const bool from_dst = is_root && place == Place::in;
+  for (std::uint64_t i = 0; from_dst && i < count; ++i) dst.set(first + i, own(i));
+  const atoll::ConstView from = from_dst ? dst.view().part(first, count) : src.view();
+  const atoll::View to = is_root ? dst.view() : atoll::View();
+  self.comm.gather_v(from, to, counts, root, self.stream).synchronize();
+  const std::string wrong = dst.difference([&](std::uint64_t i) {
+    if (!is_root) return 3.0;
+    const Element at = element_of(counts, i);
+    return token(dtype, static_cast<int>(at.rank), at.index);
+  });
+  const std::string what = named("gather_v", dtype, counts, place);
+  self.report.expect(wrong.empty(), what + "root " + std::to_string(root) + ": " + wrong);
+  self.report.expect(src.difference(own).empty(), what + "src changed");
+}
+
+// Returns how many elements rank `from` sends to rank `to` in an all_to_all_v of about `count`
+// elements per pair. Some pairs exchange nothing, or data in one direction only.
+std::uint64_t pair_count(std::uint64_t count, std::uint64_t from, std::uint64_t to) {
+  return count == 0 || (from + 2 * to) % 3 == 1 ? 0 : count + from + 3 * to;
+}
+
+void all_to_all_v(Rank& self, DType dtype, std::uint64_t count) {
+  constexpr std::uint64_t apart = 1009;  // distance of the tokens of two blocks
+  const std::uint64_t me = unsigned_of(self.rank());
+  std::vector<std::uint64_t> sent, received;
+  for (std::uint64_t r = 0; r < unsigned_of(self.size()); ++r) {
+    sent.push_back(pair_count(count, me, r));
+    received.push_back(pair_count(count, r, me));
+  }
+  const auto own = [&](std::uint64_t i) {
+    const Element at = element_of(sent, i);
+    return token(dtype, self.rank(), at.rank * apart + at.index);
+  };
+  Elements src(dtype, sum_of(sent), self.source);
+  Elements dst(dtype, sum_of(received), self.target);
+  src.fill(own);
+  self.comm.all_to_all_v(src.view(), sent, dst.view(), received, self.stream).synchronize();
+  const std::string wrong = dst.difference([&](std::uint64_t i) {
+    const Element at = element_of(received, i);
+    return token(dtype, static_cast<int>(at.rank), me * apart + at.index);
+  });
+  const std::string what = label("all_to_all_v", dtype, count) + ": ";
+  self.report.expect(wrong.empty(), what + wrong);
+  self.report.expect(src.difference(own).empty(), what + "src changed");
+}
+
+std::vector<std::uint64_t> some_counts(DType dtype, ReduceOp op = ReduceOp::sum) {
+  if (is_rare(dtype, op)) return {7};
+  return {0, 1, 7, 127};
+}
+
 }  // namespace
 
 std::vector<std::vector<std::uint64_t>> uneven_counts(int ranks, std::uint64_t count) {
@@ -81,8 +152,11 @@ std::vector<std::vector<std::uint64_t>> uneven_counts(int ranks, std::uint64_t c
 }
 
 void move_uneven(Rank& self, DType dtype, Counts counts) {
-  all_gather_v(self, dtype, counts, Place::out);
-  all_gather_v(self, dtype, counts, Place::in);
+  for (const Place place : {Place::out, Place::in}) {
+    all_gather_v(self, dtype, counts, place);
+    gather_v(self, dtype, counts, self.size() / 2, place);
+  }
+  all_to_all_v(self, dtype, counts.front());
 }
 
 void reduce_uneven(Rank& self, DType dtype, ReduceOp op, Counts counts) {
@@ -92,15 +166,19 @@ void reduce_uneven(Rank& self, DType dtype, ReduceOp op, Counts counts) {
 
 void check_all_gather_v(Rank& self) {
   for (const DType dtype : all_dtypes) {
-    for (const std::uint64_t count : {0, 1, 7, 127}) {
-      for (const auto& counts : uneven_counts(self.size(), count)) move_uneven(self, dtype, counts);
+    for (const std::uint64_t count : some_counts(dtype)) {
+      for (const auto& counts : uneven_counts(self.size(), count)) {
+        all_gather_v(self, dtype, counts, Place::out);
+        all_gather_v(self, dtype, counts, Place::in);
+      }
     }
   }
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const std::uint64_t share = mebibyte_of(dtype) / unsigned_of(self.size());
     for (const std::uint64_t count : {std::uint64_t{127}, share}) {
       for (const auto& counts : uneven_counts(self.size(), count)) {
-        move_uneven(self, dtype, counts);
+        all_gather_v(self, dtype, counts, Place::out);
+        all_gather_v(self, dtype, counts, Place::in);
         all_gather_v(self, dtype, counts, place_by_rank(self.rank()));
         all_gather_v(self, dtype, counts, place_by_rank(self.rank() + 1));
         all_gather_v(self, dtype, counts, self.rank() == 0 ? Place::out : Place::in);
@@ -109,10 +187,33 @@ void check_all_gather_v(Rank& self) {
   }
 }
 
-void check_reduce_scatter_v(Rank& self) {
+void check_gather_v(Rank& self) {
   for (const DType dtype : all_dtypes) {
+    for (const std::uint64_t count : some_counts(dtype)) {
+      for (const auto& counts : uneven_counts(self.size(), count)) {
+        for (const int root : {0, self.size() - 1}) {
+          gather_v(self, dtype, counts, root, Place::out);
+          gather_v(self, dtype, counts, root, Place::in);
+        }
+      }
+    }
+  }
+  gather_v(self, DType::f32, uneven_counts(self.size(), mebibyte_of(DType::f32))[2], 0, Place::out);
+}
+
+void check_all_to_all_v(Rank& self) {
+  for (const DType dtype : all_dtypes) {
+    for (const std::uint64_t count : counts_around(self.size(), dtype)) {
+      all_to_all_v(self, dtype, count);
+    }
+  }
+  all_to_all_v(self, DType::bf16, mebibyte_of(DType::bf16) / unsigned_of(self.size()));
+}
+
+void check_reduce_scatter_v(Rank& self) {
+  for (const DType dtype : reducible_dtypes) {
     for (const ReduceOp op : all_ops) {
-      for (const std::uint64_t count : {0, 1, 31}) {
+      for (const std::uint64_t count : some_counts(dtype, op)) {
         for (const auto& counts : uneven_counts(self.size(), count)) {
           reduce_uneven(self, dtype, op, counts);
         }

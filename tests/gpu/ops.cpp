@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "atoll/device.hpp"
@@ -151,7 +152,8 @@ TEST_CASE("scale, out of place and in place, gives the bits of the host") {
 TEST_CASE("a sum of parts has the bits of the host's tree") {
   Both both;
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
-    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max}) {
+    for (const ReduceOp op :
+         {ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::product}) {
       for (const std::uint64_t parts : {1, 2, 3, 4, 5, 6, 7, 8, 12, 16}) {
         for (const auto& [block, n] : {std::pair(0, 10'007), {0, 10'240}, {3, 10'007}}) {
           if (block > 0 && parts % static_cast<std::uint64_t>(block) != 0) continue;
@@ -189,10 +191,12 @@ TEST_CASE("the norm, the clip factor and skipped steps") {
       for (std::uint64_t i = 0; i < n; ++i) values[i] = static_cast<double>(i % 97) / 7;
       if (!finite) values[n / 2] = std::numeric_limits<double>::infinity();
       both.push(blocks);
-      for (const bool skips : {true, false}) {
+      for (const auto& [skips, scale] :
+           {std::pair{true, 1.0f}, {false, 1.0f}, {true, 0.3f}, {false, 0.3f}}) {
+        const atoll::ClipRule rule{1.0f, skips, scale};
         const auto result = both.make(DType::f64, 3);
         both.run([&](auto& ops, auto& stream, bool gpu) {
-          ops.clip_factor(stream, pick(result, gpu), pick(blocks, gpu), {1.0f, skips});
+          ops.clip_factor(stream, pick(result, gpu), pick(blocks, gpu), rule);
         });
         const auto bytes = both.bytes_of(result);
         double on_gpu[3];

@@ -1,12 +1,16 @@
 // Tests the streams, events, time stamps and failures of the cuda device.
+#include <cuda_runtime.h>
 #include <doctest/doctest.h>
 
 #include <atomic>
 #include <chrono>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "atoll/cuda.hpp"
+#include "atoll/cuda/runtime.hpp"
 #include "atoll/device.hpp"
 #include "atoll/error.hpp"
 
@@ -106,4 +110,130 @@ TEST_CASE("after a failure nothing runs, on this stream and on streams that wait
   CHECK_THROWS_WITH(first.synchronize(), "planted");
   CHECK_THROWS_WITH(second.synchronize(), "planted");
   CHECK(ran == 0);
+}
+
+namespace {
+
+// A CUDA stream that the test owns, as a framework would.
+struct OwnStream {
+  cudaStream_t stream = nullptr;
+  OwnStream() { REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess); }
+  ~OwnStream() { cudaStreamDestroy(stream); }
+};
+
+struct OwnEvent {
+  cudaEvent_t event = nullptr;
+  OwnEvent() { REQUIRE(cudaEventCreateWithFlags(&event, cudaEventDisableTiming) == cudaSuccess); }
+  ~OwnEvent() { cudaEventDestroy(event); }
+};
+
+}  // namespace
+
+TEST_CASE("a stream of the caller is used in the order of all calls, and outlives its wrapper") {
+  const Device device = Device::cuda();
+  const OwnStream own;
+  std::vector<int> order;
+  {
+    auto stream = atoll::cuda::wrap_stream(device, own.stream, "framework");
+    CHECK(stream.name() == "framework");
+    CHECK(atoll::cuda::native(stream) == own.stream);
+    stream.enqueue([&] {
+      std::this_thread::sleep_for(20ms);
+      order.push_back(1);
+    });
+    const auto add = [](void* to) { static_cast<std::vector<int>*>(to)->push_back(2); };
+    REQUIRE(cudaLaunchHostFunc(own.stream, add, &order) == cudaSuccess);
+    stream.enqueue([&] { order.push_back(3); });
+  }  // waits for the work
+  CHECK(order == std::vector<int>{1, 2, 3});
+  CHECK(cudaStreamSynchronize(own.stream) == cudaSuccess);
+  auto legacy = atoll::cuda::wrap_stream(device, nullptr);
+  legacy.enqueue([&] { order.clear(); });
+  legacy.synchronize();
+  CHECK(order.empty());
+}
+
+TEST_CASE("events of the caller and of atoll order both kinds of streams") {
+  const Device device = Device::cuda();
+  const OwnStream own;
+  const OwnEvent event;
+  auto stream = device.stream(), other = device.stream();
+  std::atomic<int> at{0};
+  int seen_by_other = -1, seen_by_own = -1;
+  stream.enqueue([&] {
+    std::this_thread::sleep_for(30ms);
+    at = 1;
+  });
+  atoll::cuda::record(stream, event.event);
+  atoll::cuda::wait(other, event.event);
+  other.enqueue([&] { seen_by_other = at; });
+  atoll::cuda::wait(own.stream, stream.record());
+  struct Seen {
+    std::atomic<int>* at;
+    int* seen;
+  } seen{&at, &seen_by_own};
+  const auto look = [](void* of) {
+    const auto& [from, to] = *static_cast<Seen*>(of);
+    *to = *from;
+  };
+  REQUIRE(cudaLaunchHostFunc(own.stream, look, &seen) == cudaSuccess);
+  atoll::cuda::wait(own.stream, atoll::Event());  // has happened
+  other.synchronize();
+  REQUIRE(cudaStreamSynchronize(own.stream) == cudaSuccess);
+  CHECK(seen_by_other == 1);
+  CHECK(seen_by_own == 1);
+}
+
+TEST_CASE("launch() passes the CUDA stream and exceptions of the caller") {
+  const Device device = Device::cuda();
+  auto stream = device.stream();
+  const auto buffer = device.allocate(8);
+  std::vector<std::uint8_t> back(8, 1);
+  atoll::cuda::launch(stream, [&](cudaStream_t native) {
+    CHECK(native == atoll::cuda::native(stream));
+    CHECK(cudaMemsetAsync(buffer.data(), 0, 8, native) == cudaSuccess);
+  });
+  stream.copy(back.data(), buffer.data(), 8);
+  stream.synchronize();
+  CHECK(back == std::vector<std::uint8_t>(8, 0));
+  const auto fail = [](cudaStream_t) { throw std::runtime_error("bad launch"); };
+  CHECK_THROWS_WITH_AS(atoll::cuda::launch(stream, fail), "bad launch", std::runtime_error);
+}
+
+TEST_CASE("check() turns errors of the CUDA runtime into exceptions") {
+  CHECK_NOTHROW(atoll::cuda::check(cudaSuccess, "my call"));
+  const auto thrown = [](cudaError_t status) {
+    try {
+      atoll::cuda::check(status, "my call");
+    } catch (const atoll::Error& error) {
+      CHECK(std::string(error.what()).starts_with("cuda: my call: "));
+      return error.code();
+    }
+    return atoll::ErrorCode::internal;
+  };
+  CHECK(thrown(cudaErrorInvalidValue) == atoll::ErrorCode::backend);
+  CHECK(thrown(cudaErrorMemoryAllocation) == atoll::ErrorCode::out_of_memory);
+  CHECK_THROWS_AS(atoll::cuda::Current(Device::cuda_count()), atoll::Error);
+  CHECK(cudaGetLastError() == cudaSuccess);  // check() has cleared the error
+}
+
+TEST_CASE("a GPU is current in a scope, and the one before it after the scope") {
+  REQUIRE(cudaSetDevice(0) == cudaSuccess);
+  const int other = Device::cuda_count() - 1;
+  int current = -1;
+  {
+    const atoll::cuda::Current scope(other);
+    REQUIRE(cudaGetDevice(&current) == cudaSuccess);
+    CHECK(current == other);
+  }
+  REQUIRE(cudaGetDevice(&current) == cudaSuccess);
+  CHECK(current == 0);
+}
+
+TEST_CASE("streams and events of the host are refused") {
+  const Device host = Device::host();
+  auto stream = host.stream();
+  CHECK_THROWS_AS(atoll::cuda::native(stream), atoll::Error);
+  CHECK_THROWS_AS(atoll::cuda::launch(stream, [](cudaStream_t) {}), atoll::Error);
+  CHECK_THROWS_AS(atoll::cuda::wrap_stream(host, nullptr), atoll::Error);
 }

@@ -35,6 +35,7 @@ template <class T>
 T combine(T a, T b, int op) {
   if (op == ncclMin) return std::min(a, b);
   if (op == ncclMax) return std::max(a, b);
+  if (op == ncclProd) return static_cast<T>(a * b);
   return static_cast<T>(a + b);
 }
 
@@ -71,6 +72,15 @@ bool reduce(const std::vector<Shared>& calls, void* dst, std::size_t first, std:
       return true;
     case ncclUint8:
       reduce_as<std::uint8_t>(calls, dst, first, count);
+      return true;
+    case ncclInt8:
+      reduce_as<std::int8_t>(calls, dst, first, count);
+      return true;
+    case ncclUint32:
+      reduce_as<std::uint32_t>(calls, dst, first, count);
+      return true;
+    case ncclUint64:
+      reduce_as<std::uint64_t>(calls, dst, first, count);
       return true;
     default:
       return false;

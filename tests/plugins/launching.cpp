@@ -122,6 +122,8 @@ extern "C" __attribute__((visibility("default"))) const atoll_backend* atoll_bac
     wrapped.mem_free = nullptr;
     wrapped.register_memory = nullptr;
     wrapped.deregister_memory = nullptr;
+    wrapped.register_caller_memory = nullptr;
+    wrapped.deregister_caller_memory = nullptr;
     return wrapped;
   }();
   return &table;

@@ -21,6 +21,18 @@ double relative(double a, double b) {
   return std::abs(a - b) / std::max({std::abs(a), std::abs(b), 1e-300});
 }
 
+// Frozen parameters have no f32 masters, so their values are in the type that compute reads.
+std::vector<float> values_of(const atoll::View& view) {
+  if (view.dtype == atoll::DType::f32) {
+    return {view.as<float>(), view.as<float>() + view.count};
+  }
+  const auto* values = view.as<atoll::bfloat16>();
+  std::vector<float> result(view.count);
+  std::transform(values, values + view.count, result.begin(),
+                 [](atoll::bfloat16 value) { return atoll::to_float(value); });
+  return result;
+}
+
 RankResult run_rank(atoll::World& world, const train::RunOptions& options,
                     const train::Inspect& inspect) {
   RankResult result;
@@ -31,11 +43,8 @@ RankResult run_rank(atoll::World& world, const train::RunOptions& options,
       result.weights[unit.name() + "/" + param.name].assign(values.begin(), values.end());
     });
     for (const fsdp::Segment& segment : engine.segments()) {
-      const auto* values = segment.values.as<float>();
-      result
-          .shards[segment.unit->name() + "/" + segment.param->name + "+" +
-                  std::to_string(segment.first)]
-          .assign(values, values + segment.values.count);
+      result.shards[segment.unit->name() + "/" + segment.param->name + "+" +
+                    std::to_string(segment.first)] = values_of(segment.values);
     }
     result.shard_index = engine.scheduler().shard_index();
     if (inspect) inspect(engine);

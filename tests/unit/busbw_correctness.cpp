@@ -26,6 +26,7 @@ double expected(Op op, int ranks, DType dtype, std::uint64_t seed, std::uint64_t
     if (op == Op::min) result = std::min(result, value);
     if (op == Op::max) result = std::max(result, value);
     if (op == Op::sum || op == Op::avg) result += value;
+    if (op == Op::prod) result *= value;
     if (op == Op::mulsum) result += value * mulsum_factor(r);
   }
   return op == Op::avg ? result / ranks : result;

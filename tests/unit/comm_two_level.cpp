@@ -2,8 +2,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "atoll/communicator.hpp"
@@ -121,6 +123,29 @@ TEST_CASE("the operations of both levels, and the planned scratch memory") {
     CHECK(std::vector(all.begin() + 4, all.end()) ==
           std::vector<std::string>{"shard.inside reduce_scatter", "shard.inside reduce_scatter",
                                    "shard.across reduce_scatter"});
+  });
+}
+
+TEST_CASE("abort() ends the operations of both levels, and the World goes on") {
+  run({2, 2, two_levels}, [](atoll::World& world) {
+    const auto mesh = atoll::Mesh::make(world, {1, 4});
+    std::vector<float> block(count), whole(4 * count);
+    auto comm = atoll::Communicator::open(mesh.axis("shard"));
+    auto stream = comm.device().stream();
+    std::string error;
+    try {
+      if (world.rank() == 3) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        comm.abort("stop");
+      }
+      comm.all_gather(block, whole, stream).synchronize();
+    } catch (const atoll::Error& problem) {
+      error = problem.what();
+    }
+    world.barrier();
+    CHECK(!world.failure().has_value());
+    // Ranks 0 and 2 wait inside their host for a rank that waits for rank 3 across hosts.
+    CHECK(error.find(" was aborted by rank 3: stop") != std::string::npos);
   });
 }
 

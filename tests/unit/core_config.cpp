@@ -102,8 +102,10 @@ TEST_CASE("the environment overrides the file, which overrides the defaults") {
 }
 
 TEST_CASE("every variable of the table can be set by both of its names") {
-  const std::map<std::string_view, std::string> values{
-      {"ATOLL_LOG", "warn"}, {"ATOLL_DETERMINISTIC", "1"}, {"ATOLL_CHECK", "lifetimes"}};
+  const std::map<std::string_view, std::string> values{{"ATOLL_LOG", "warn"},
+                                                       {"ATOLL_DETERMINISTIC", "1"},
+                                                       {"ATOLL_CHECK", "lifetimes"},
+                                                       {"ATOLL_PROCESS_MEMORY", "permit"}};
   int settable = 0;
   for (const atoll::ConfigEntry& entry : atoll::config_entries()) {
     CHECK_FALSE(entry.meaning.empty());
@@ -118,7 +120,7 @@ TEST_CASE("every variable of the table can be set by both of its names") {
     CHECK(atoll::describe(by_variable) != atoll::describe(atoll::Config()));
     ++settable;
   }
-  CHECK(settable == 20);
+  CHECK(settable == 21);
 }
 
 TEST_CASE("a value that does not parse is an error with the name of the variable") {
@@ -133,6 +135,9 @@ TEST_CASE("a value that does not parse is an error with the name of the variable
   CHECK(problem_of("check", "lifetime") ==
         "ATOLL_CHECK=\"lifetime\": expected \"lifetimes\", or nothing");
   CHECK(problem_of("check", "") == "");
+  CHECK(problem_of("process_memory", "no") ==
+        "ATOLL_PROCESS_MEMORY=\"no\": expected \"off\", \"permit\", or nothing");
+  CHECK(problem_of("process_memory", "off") == "");
   CHECK(problem_of("tiemout", "1") == "unknown setting tiemout; did you mean ATOLL_TIMEOUT?");
   CHECK(problem_of("ATOLL_CONFIG", "x") != "");
 }

@@ -55,7 +55,7 @@ TEST_CASE("explicit") {
   config.token.clear();
   CHECK(found({}, config).find("set ATOLL_ADDR (host:port of rank 0) and ATOLL_TOKEN") !=
         std::string::npos);
-  for (const char* bad : {"host", "host:", ":5", "host:0", "host:65536", "host:5x"}) {
+  for (const char* bad : {"host", "host:", ":5", "host:65536", "host:5x"}) {
     config = with_address();
     config.rank = 0;
     config.size = 2;

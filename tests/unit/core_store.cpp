@@ -374,9 +374,11 @@ TEST_CASE("connections without a valid hello get no answer and do no harm") {
   CHECK(answer_to(place, store::encode_frame(Kind::get, 1, get)) == "");
   CHECK(answer_to(place, store::encode_frame(Kind::farewell, 1, "")) == "");
   CHECK(answer_to(place, store::encode_frame(Kind::welcome, 1, "")) == "");
-  CHECK(answer_to(place, store::encode_frame(
-                             Kind::hello, 0,
-                             Packer().number(store::magic).number(1).number(200).take())) == "");
+  CHECK(answer_to(place,
+                  store::encode_frame(
+                      Kind::hello, 0,
+                      Packer().number(store::magic).number(store::version).number(200).take())) ==
+        "");
 
   zero.client.put("key", "value");
   CHECK(one.client.get("key", 10s) == "value");
@@ -406,15 +408,47 @@ TEST_CASE("a silent connection is closed after the handshake timeout") {
 }
 
 TEST_CASE("a rank that sends malformed data is reported as lost") {
-  for (const bool oversized : {false, true}) {
+  using store::Kind;
+  const auto exchange_of = [](std::initializer_list<std::uint32_t> ranks) {
+    store::Packer packer;
+    packer.number(1000).text("key").text("value");
+    for (const std::uint32_t number : ranks) packer.number(number);  // first the number of ranks
+    return store::encode_frame(Kind::exchange, 1, packer.take());
+  };
+  const std::vector<std::string> malformed{
+      store::encode_header({0x7fffffff, 2, 1}),
+      store::encode_frame(Kind::put, 1, "garbage"),
+      exchange_of({}),
+      exchange_of({2, 0}),
+      exchange_of({0xffffffff, 0, 1}),
+      exchange_of({2, 1, 1}),
+      exchange_of({2, 1, 2}),
+      exchange_of({0, 0}),
+  };
+  for (std::size_t i = 0; i < malformed.size(); ++i) {
+    CAPTURE(i);
     Place place(2);
     Rank zero(place, 0);
     const net::Fd one = place.hello(1);
-    net::send_all(one.get(), oversized ? store::encode_header({0x7fffffff, 2, 1})
-                                       : store::encode_frame(store::Kind::put, 1, "garbage"));
+    net::send_all(one.get(), malformed[i]);
     CHECK(contains(thrown(atoll::ErrorCode::peer_lost, [&] { zero.client.get("x", 10s); }),
                    "rank 1 (host here, pid 101) was lost"));
   }
+}
+
+TEST_CASE("an exchange of some ranks completes without the others, and refuses them") {
+  Place place(3);
+  run_ranks(place, [](Rank& self) {
+    const std::vector<int> ends{0, 2};
+    if (self.number == 1) {
+      CHECK(thrown(atoll::ErrorCode::mismatch, [&] {
+              self.client.exchange("other", "", 10s, ends);
+            }) == "rank 1: rank 1 does not take part in exchange \"other\"");
+    } else {
+      CHECK(self.client.exchange("key", self.number == 0 ? "a" : "b", 10s, ends) ==
+            std::vector<std::string>{"a", "b"});
+    }
+  });
 }
 
 TEST_CASE("messages survive packing and unpacking, and every malformed message is rejected") {

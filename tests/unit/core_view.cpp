@@ -42,11 +42,15 @@ int count_misrounded(std::uint32_t first, std::uint32_t last, Round round) {
 TEST_CASE("dtype names are parsed, and the error names unknown ones") {
   using atoll::DType;
   for (const DType dtype :
-       {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i32, DType::i64, DType::u8}) {
+       {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i32, DType::i64, DType::u8,
+        DType::i8, DType::u16, DType::u32, DType::u64, DType::f8e4m3, DType::f8e5m2}) {
     CHECK(atoll::dtype_from_name(atoll::name(dtype)) == dtype);
   }
-  CHECK_THROWS_WITH_AS(atoll::dtype_from_name("f8"),
-                       "dtype \"f8\": expected f32, bf16, f16, f64, i32, i64 or u8", atoll::Error);
+  CHECK_THROWS_WITH_AS(
+      atoll::dtype_from_name("f8"),
+      "dtype \"f8\": expected f32, bf16, f16, f64, i32, i64, u8, i8, u16, u32, u64, "
+      "f8e4m3 or f8e5m2",
+      atoll::Error);
 }
 
 TEST_CASE("names and sizes agree with plugin.h") {
@@ -59,7 +63,9 @@ TEST_CASE("names and sizes agree with plugin.h") {
   for (const Known& known :
        {Known{DType::f32, "f32", 4}, Known{DType::bf16, "bf16", 2}, Known{DType::f16, "f16", 2},
         Known{DType::f64, "f64", 8}, Known{DType::i32, "i32", 4}, Known{DType::i64, "i64", 8},
-        Known{DType::u8, "u8", 1}}) {
+        Known{DType::u8, "u8", 1}, Known{DType::i8, "i8", 1}, Known{DType::u16, "u16", 2},
+        Known{DType::u32, "u32", 4}, Known{DType::u64, "u64", 8}, Known{DType::f8e4m3, "f8e4m3", 1},
+        Known{DType::f8e5m2, "f8e5m2", 1}}) {
     CHECK(atoll::name(known.dtype) == known.name);
     CHECK(atoll::size_of(known.dtype) == known.bytes);
   }
@@ -67,11 +73,16 @@ TEST_CASE("names and sizes agree with plugin.h") {
   CHECK(atoll::name(atoll::ReduceOp::avg) == "avg");
   CHECK(atoll::name(atoll::ReduceOp::min) == "min");
   CHECK(atoll::name(atoll::ReduceOp::max) == "max");
+  CHECK(atoll::name(atoll::ReduceOp::product) == "product");
   CHECK(atoll_abi::kind_name(ATOLL_ALL_REDUCE) == "all_reduce");
   CHECK(atoll_abi::kind_name(ATOLL_SCATTER) == "scatter");
   CHECK(atoll_abi::kind_name(-1) == "?");
-  CHECK(atoll_abi::kind_name(13) == "?");
-  CHECK(atoll_abi::dtype_size(7) == 0);
+  CHECK(atoll_abi::kind_name(ATOLL_ALL_TO_ALL_V) == "all_to_all_v");
+  CHECK(atoll_abi::kind_name(15) == "?");
+  CHECK(atoll_abi::dtype_size(13) == 0);
+  CHECK(atoll_abi::is_reducible(ATOLL_U64));
+  CHECK(!atoll_abi::is_reducible(ATOLL_F8E4M3));
+  CHECK(!atoll_abi::is_reducible(ATOLL_F8E5M2));
   CHECK(atoll_abi::kind_of("reduce_scatter") == ATOLL_REDUCE_SCATTER);
   CHECK(atoll_abi::kind_of("allreduce") == -1);
 }

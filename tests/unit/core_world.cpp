@@ -14,6 +14,7 @@
 #include <functional>
 #include <future>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,50 +22,14 @@
 #include "atoll/world.hpp"
 #include "core/host.hpp"
 #include "core/socket.hpp"
-#include "reserved_port.hpp"
+#include "rank_reports.hpp"
 
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
+using atoll_test::on_threads;
 using atoll_test::ReservedPort;
 
 namespace {
-
-atoll::Config explicit_config(int rank, int size, const ReservedPort& port) {
-  atoll::Config config;
-  config.rank = rank;
-  config.size = size;
-  config.addr = port.address();
-  config.token = "secret";
-  config.rendezvous_timeout = 20s;
-  config.timeout = 20s;
-  config.log = "error";
-  return config;
-}
-
-// Runs `body` on every rank except `absent` and returns, for each rank, the result or the error as
-// text.
-std::vector<std::string> on_threads(int size, const std::function<std::string(atoll::World&)>& body,
-                                    int absent = -1, std::chrono::seconds rendezvous = 20s) {
-  const ReservedPort port;
-  std::vector<std::string> results(static_cast<std::size_t>(size));
-  std::vector<std::jthread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    if (rank == absent) continue;
-    threads.emplace_back([&, rank] {
-      std::string& result = results[static_cast<std::size_t>(rank)];
-      try {
-        atoll::Config config = explicit_config(rank, size, port);
-        config.rendezvous_timeout = rendezvous;
-        atoll::World world = atoll::World::from_env(config);
-        result = body(world);
-      } catch (const atoll::Error& error) {
-        result = std::string(atoll::name(error.code())) + ": " + error.what();
-      }
-    });
-  }
-  threads.clear();
-  return results;
-}
 
 struct Process {
   pid_t pid = 0;
@@ -227,7 +192,115 @@ TEST_CASE("a World that an exception destroys fails the job") {
   });
   CHECK(results[1] == "input/output error: no disk");
   CHECK(results[0].find("aborted: rank 1 (host ") == 0);
-  CHECK(results[0].find("ended by an exception") != std::string::npos);
+  CHECK(results[0].find("): ended by an exception: no disk") != std::string::npos);
+}
+
+TEST_CASE("a World that another exception destroys does not report an earlier error") {
+  const auto results = on_threads(2, [](atoll::World& world) -> std::string {
+    if (world.rank() == 0) {
+      world.barrier();
+      return "no error";
+    }
+    try {
+      throw atoll::Error(atoll::ErrorCode::io, "handled");
+    } catch (const atoll::Error&) {
+    }
+    try {
+      const atoll::World destroyed = std::move(world);
+      throw std::runtime_error("of the program");
+    } catch (const std::runtime_error& error) {
+      return error.what();
+    }
+  });
+  CHECK(results[0].ends_with("): ended by an exception"));
+  CHECK(results[1] == "of the program");
+}
+
+TEST_CASE("processes: an exception that nobody catches reaches the other ranks as text") {
+  const ReservedPort port;
+  const pid_t pid = ::fork();
+  REQUIRE(pid >= 0);
+  if (pid == 0) {
+    ::signal(SIGABRT, SIG_DFL);  // doctest's handler would report a failed test
+    REQUIRE(std::freopen("/dev/null", "w", stderr) != nullptr);
+    std::thread([&] {  // nothing catches the exceptions of a thread
+      atoll::World world = atoll::World::from_env(atoll_test::thread_rank_config(1, 2, port));
+      throw std::runtime_error("the loss is NaN");
+    })
+        .join();
+  }
+  std::string reported;
+  try {
+    atoll::World world = atoll::World::from_env(atoll_test::thread_rank_config(0, 2, port));
+    world.barrier();
+  } catch (const atoll::Error& error) {
+    reported = error.what();
+  }
+  CHECK(reported.find("rank 1 (host ") == 0);
+  CHECK(reported.ends_with("): ended by an exception: the loss is NaN"));
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  CHECK(WIFSIGNALED(status));
+  CHECK(WTERMSIG(status) == SIGABRT);
+}
+
+TEST_CASE("jobs at one address follow each other, whichever rank leaves first") {
+  const ReservedPort port;
+  std::vector<std::string> results(3);
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        for (int job = 0; job < 6; ++job) {
+          auto world = atoll::World::from_env(atoll_test::thread_rank_config(rank, 3, port));
+          for (const std::string& entry : world.exchange("job", std::to_string(job)))
+            results[static_cast<std::size_t>(rank)] += entry;
+          std::this_thread::sleep_for((rank + job) % 3 * 20ms);
+        }
+      } catch (const atoll::Error& error) {
+        results[static_cast<std::size_t>(rank)] = error.what();
+      }
+    });
+  }
+  threads.clear();
+  for (const std::string& result : results) CHECK(result == "000111222333444555");
+}
+
+TEST_CASE("port 0: rank 0 logs the free port that it has chosen") {
+  const ReservedPort unused;
+  atoll::Config config = atoll_test::thread_rank_config(0, 2, unused);
+  config.addr = "127.0.0.1:0";
+  config.log = "info";
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe(ends.data()) == 0);
+  const pid_t pid = ::fork();
+  REQUIRE(pid >= 0);
+  if (pid == 0) {
+    ::dup2(ends[1], STDERR_FILENO);
+    atoll::World::from_env(config).barrier();
+    ::_exit(0);
+  }
+  Process first{pid, ::fdopen(ends[0], "r")};
+  const std::string logged = first.line();
+  const auto at = logged.find("set ATOLL_ADDR=");
+  REQUIRE(at != std::string::npos);
+  config = atoll_test::thread_rank_config(1, 2, unused);
+  config.addr = logged.substr(at + 15, logged.find(" for the other ranks") - at - 15);
+  CHECK_NOTHROW(atoll::World::from_env(config).barrier());
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  CHECK(status == 0);
+  std::fclose(first.output);
+}
+
+TEST_CASE("port 0: the other ranks must know the port") {
+  const ReservedPort unused;
+  atoll::Config config = atoll_test::thread_rank_config(1, 2, unused);
+  config.addr = "127.0.0.1:0";
+  CHECK_THROWS_WITH_AS(atoll::World::from_env(config),
+                       "ATOLL_ADDR=\"127.0.0.1:0\" on rank 1: only rank 0 may choose port 0; set "
+                       "the port that rank 0 logs",
+                       atoll::Error);
 }
 
 TEST_CASE("rank 0 serves the store until the last rank has said farewell") {
@@ -305,4 +378,58 @@ TEST_CASE("a subscription waits for its callback, but not from inside it") {
   CHECK(returned);
   failing.join();
   CHECK(own == nullptr);
+}
+
+TEST_CASE("a job from ranks and a broadcast of the program") {
+  std::promise<std::string> sent;
+  std::shared_future<std::string> text = sent.get_future().share();
+  std::vector<std::string> results(3);
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto broadcast = [&](const std::string& mine) {
+        if (rank == 0) sent.set_value(mine);
+        return text.get();
+      };
+      auto world = atoll::World::from_ranks(rank, 3, broadcast, {});
+      for (const std::string& entry : world.exchange("rank", std::to_string(world.rank())))
+        results[static_cast<std::size_t>(rank)] += entry;
+      results[static_cast<std::size_t>(rank)] += world.launcher();
+    });
+  }
+  threads.clear();
+  for (const std::string& result : results) CHECK(result == "012program");
+  CHECK(atoll::World::from_ranks(0, 1, {}).size() == 1);
+  CHECK_THROWS_WITH_AS(atoll::World::from_ranks(3, 3, {}),
+                       "World::from_ranks: rank 3 of 3: expected 0 <= rank < size", atoll::Error);
+  CHECK_THROWS_WITH_AS(atoll::World::from_ranks(1, 3, {}),
+                       "World::from_ranks: no broadcast function", atoll::Error);
+}
+
+TEST_CASE(
+    "a job from ranks and a broadcast: the other ranks get the reason why rank 0 cannot serve") {
+  std::promise<std::string> sent;
+  std::shared_future<std::string> text = sent.get_future().share();
+  const auto error_of = [&](int rank, const atoll::Config& config) -> std::string {
+    const auto broadcast = [&](const std::string& mine) {
+      if (rank == 0) sent.set_value(mine);
+      return text.get();
+    };
+    try {
+      auto world = atoll::World::from_ranks(rank, 2, broadcast, config);
+    } catch (const atoll::Error& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  std::string reason;
+  std::jthread first([&] {
+    atoll::Config config;
+    config.interface = "no-such-interface";
+    reason = error_of(0, config);
+  });
+  const std::string seen = error_of(1, {});
+  first.join();
+  CHECK(reason.find("no-such-interface") != std::string::npos);
+  CHECK(seen == "rank 0 cannot serve the store: " + reason);
 }

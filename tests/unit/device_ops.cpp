@@ -135,6 +135,39 @@ TEST_CASE("avg, min, max, and a destination that is one of the parts") {
   CHECK(a == std::vector<std::int32_t>{4, 2, 9});
 }
 
+TEST_CASE("products, and integers that plain loops reduce") {
+  const std::vector<std::int8_t> a{100, -7, 3}, b{100, 3, -128};
+  const std::vector<const void*> parts{a.data(), b.data()};
+  std::vector<std::int8_t> out(3);
+  host::reduce(out, parts, ReduceOp::sum);
+  CHECK(out == std::vector<std::int8_t>{-56, -4, -125});
+  host::reduce(out, parts, ReduceOp::avg);
+  CHECK(out == std::vector<std::int8_t>{-28, -2, -62});
+  host::reduce(out, parts, ReduceOp::min);
+  CHECK(out == std::vector<std::int8_t>{100, -7, -128});
+  host::reduce(out, parts, ReduceOp::max);
+  CHECK(out == std::vector<std::int8_t>{100, 3, 3});
+  host::reduce(out, parts, ReduceOp::product);
+  CHECK(out == std::vector<std::int8_t>{16, -21, -128});  // 10,000 modulo 256 is 16
+  const std::vector<std::uint64_t> high{std::uint64_t{1} << 63}, low{2};
+  std::vector<std::uint64_t> wide(1);
+  host::reduce(wide, std::vector<const void*>{high.data(), low.data()}, ReduceOp::avg);
+  CHECK(wide[0] == (std::uint64_t{1} << 62) + 1);
+  host::reduce(wide, std::vector<const void*>{high.data(), low.data()}, ReduceOp::product);
+  CHECK(wide[0] == 0);
+  // A bf16 product is rounded once, not after each factor.
+  const std::vector<bfloat16> third{atoll::to_bfloat16(3.0f)};
+  const std::vector<bfloat16> x{atoll::to_bfloat16(1.0078125f)};
+  std::vector<bfloat16> product(1);
+  host::reduce(product, std::vector<const void*>{x.data(), x.data(), third.data()},
+               ReduceOp::product);
+  CHECK(product[0] == atoll::to_bfloat16(1.0078125f * 1.0078125f * 3.0f));
+  // More elements than one piece and an odd number of parts, in place.
+  std::vector<std::uint16_t> p(2500, 2), q(2500, 3), r(2500, 5);
+  host::reduce(q, std::vector<const void*>{p.data(), q.data(), r.data()}, ReduceOp::product);
+  CHECK(q == std::vector<std::uint16_t>(2500, 30));
+}
+
 TEST_CASE("integers wrap in sums and divide by any number of ranks") {
   const std::vector<std::uint8_t> part{200};
   const std::vector<const void*> parts(256, part.data());
@@ -225,8 +258,9 @@ TEST_CASE("the clip factor") {
   auto stream = device.stream();
   std::vector<double> blocks{9.0, 16.0};
   std::vector<double> result(3);
-  const auto factor = [&](float max_norm) {
-    device.ops().clip_factor(stream, result, blocks, {max_norm});
+  const auto factor = [&](float max_norm, float gradient_scale = 1) {
+    device.ops().clip_factor(stream, result, blocks,
+                             {max_norm, /*skip_nonfinite=*/true, gradient_scale});
     stream.synchronize();
     return static_cast<float>(result[1]);
   };
@@ -234,10 +268,15 @@ TEST_CASE("the clip factor") {
   CHECK(result[0] == 5.0);
   CHECK(factor(10.0f) == 1.0f);
   CHECK(factor(0.0f) == 1.0f);
+  // Gradients times 1 / 4 have the norm 1.25.
+  CHECK(factor(0.5f, 0.25f) == doctest::Approx(0.25 * 0.4));
+  CHECK(result[0] == 1.25);
+  CHECK(factor(2.0f, 0.25f) == 0.25f);
   blocks[0] = std::numeric_limits<double>::infinity();
-  CHECK(result[2] == 3.0);  // number of steps with a finite gradient norm
+  CHECK(result[2] == 5.0);  // number of steps with a finite gradient norm
   CHECK(std::isnan(factor(1.0f)));
-  CHECK(result[2] == 3.0);
+  CHECK(std::isnan(factor(1.0f, 0.25f)));
+  CHECK(result[2] == 5.0);
 }
 
 TEST_CASE("adamw and sgd agree with the formulas in f64") {

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "atoll/cuda.hpp"
 #include "atoll/device.hpp"
 #include "atoll/error.hpp"
 #include "jitter_device.hpp"
@@ -21,6 +22,25 @@ TEST_CASE("requesting a GPU that does not exist is an error") {
   CHECK(count >= 0);
   CHECK_THROWS_AS(atoll::Device::cuda(count), atoll::Error);
   CHECK_THROWS_AS(atoll::Device::cuda(-1), atoll::Error);
+}
+
+TEST_CASE("streams, events and devices without a GPU are refused by name") {
+  const auto device = atoll::Device::host();
+  auto stream = device.stream({.name = "compute"});
+  const atoll::Event event = stream.record();
+  const char* const of_stream = "the stream is not on a GPU: atoll/cuda.hpp needs Device::cuda()";
+  CHECK_THROWS_WITH_AS(atoll::cuda::native(stream),
+                       "the stream compute is not on a GPU: atoll/cuda.hpp needs Device::cuda()",
+                       atoll::Error);
+  CHECK_THROWS_WITH_AS(atoll::cuda::launch(stream, [](CUstream_st*) {}), of_stream, atoll::Error);
+  CHECK_THROWS_WITH_AS(atoll::cuda::record(stream, nullptr), of_stream, atoll::Error);
+  CHECK_THROWS_WITH_AS(atoll::cuda::wait(stream, nullptr), of_stream, atoll::Error);
+  CHECK_THROWS_WITH_AS(atoll::cuda::wait(nullptr, event),
+                       "the event is not on a GPU: atoll/cuda.hpp needs Device::cuda()",
+                       atoll::Error);
+  CHECK_THROWS_WITH_AS(atoll::cuda::wrap_stream(device, nullptr),
+                       "the device host is not on a GPU: atoll/cuda.hpp needs Device::cuda()",
+                       atoll::Error);
 }
 
 TEST_CASE("a stream runs its work in order") {

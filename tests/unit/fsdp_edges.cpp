@@ -10,6 +10,7 @@
 
 #include "atoll/optimizer.hpp"
 #include "fsdp/unit.hpp"
+#include "fsdp_toy.hpp"
 #include "thread_ranks.hpp"
 
 using namespace atoll_test;
@@ -49,8 +50,7 @@ void set_all(Engine& engine, float value) {
       [=](const auto&, std::span<float> out) { std::fill(out.begin(), out.end(), value); });
 }
 
-constexpr fsdp::OptimizerOptions plain_sgd{.kind = fsdp::OptimizerOptions::Kind::sgd,
-                                           .max_norm = 0};
+const fsdp::OptimizerOptions plain_sgd{.kind = fsdp::OptimizerOptions::Kind::sgd, .max_norm = 0};
 
 }  // namespace
 
@@ -139,6 +139,23 @@ TEST_CASE("backward scopes of two units may be open; a scope of a third unit is 
   });
 }
 
+TEST_CASE("backward of a unit of another engine is an error") {
+  atoll::World world = atoll_test::single_rank();
+  const atoll::Mesh mesh = atoll::Mesh::make(world, {1, 1});
+  Engine engine(mesh), other(mesh);
+  add_units(engine, {"a"}, 4);
+  add_units(other, {"x", "y", "z"}, 4);
+  auto compute = engine.device().stream();
+  auto pass = engine.begin({}, compute);
+  { const auto w = pass.forward(engine.unit("a")); }
+  CHECK_THROWS_WITH_AS(
+      pass.backward(other.unit("z")),
+      "backward(z): the declared order has unit a here (use 2 of 2); every pass uses the units in "
+      "the order given to freeze(): to skip a unit, open and close its scopes, and write zeros to "
+      "its gradients",
+      atoll::Error);
+}
+
 TEST_CASE("a unit that is still unsharded in its slot is not gathered again") {
   for (const int prefetch : {0, 1, 2, 7}) {
     for (const int inner : {0, 1}) {
@@ -206,7 +223,10 @@ TEST_CASE("backward of a unit cannot begin while its forward scope is open") {
       { const auto a = pass.forward(two.unit("a")); }
       const auto b = pass.forward(two.unit("b"));
       { const auto c = pass.forward(two.unit("c")); }
-      { const auto c = pass.backward(two.unit("c")); }
+      {
+        const auto c = pass.backward(two.unit("c"));
+        fill(compute, c.grad("w").view, 1.0f);
+      }
       CHECK_THROWS_WITH_AS(pass.backward(two.unit("b")), doctest::Contains("still open"),
                            atoll::Error);
     }
@@ -280,8 +300,10 @@ TEST_CASE("a unit stays gathered as long as any scope of it is open") {
       auto pass = engine.begin({}, compute);
       for (const char* name : {"a", "b"}) const auto w = pass.forward(engine.unit(name));
       std::optional<fsdp::ForwardScope> outer(pass.forward(engine.unit("c")));
-      { const auto w = pass.backward(engine.unit("c")); }
-      { const auto w = pass.backward(engine.unit("b")); }
+      for (const char* name : {"c", "b"}) {
+        const auto w = pass.backward(engine.unit(name));
+        fill(compute, w.grad("w").view, 1.0f);
+      }
       compute.enqueue([v = (*outer)["w"], &seen] {
         std::this_thread::sleep_for(50ms);
         seen = v.as<float>()[0];
@@ -290,6 +312,7 @@ TEST_CASE("a unit stays gathered as long as any scope of it is open") {
                       atoll::Error);  // unit c still occupies the slot
       outer.reset();
       const auto w = pass.backward(engine.unit("a"));
+      fill(compute, w.grad("w").view, 1.0f);
     }
     compute.synchronize();
     CHECK(seen == 3.0f);
@@ -413,7 +436,7 @@ TEST_CASE("an optimizer steps only when all micro batches of the step are comple
 
 TEST_CASE("masters that the caller writes reach compute, in every strategy and dtype") {
   for (const auto strategy : fsdp::every_strategy()) {
-    for (const auto dtype : {atoll::DType::f32, atoll::DType::bf16}) {
+    for (const auto dtype : {atoll::DType::f32, atoll::DType::bf16, atoll::DType::f16}) {
       CAPTURE(fsdp::name(strategy));
       CAPTURE(atoll::name(dtype));
       run_thread_ranks(4, [&](atoll::World& world) {
@@ -432,9 +455,7 @@ TEST_CASE("masters that the caller writes reach compute, in every strategy and d
             const auto w = pass.forward(*unit);
             compute.enqueue([v = w["w"], &wrong] {
               for (std::uint64_t i = 0; i < v.count; ++i) {
-                const float value = v.dtype == atoll::DType::f32
-                                        ? v.as<float>()[i]
-                                        : atoll::to_float(v.as<atoll::bfloat16>()[i]);
+                const float value = toy_weight(v, i);
                 wrong += value != 3.0f ? 1 : 0;
               }
             });

@@ -330,8 +330,11 @@ TEST_CASE("an error for a use out of order names the expected unit") {
     engine.freeze({"a", "b"});
     auto compute = engine.device().stream();
     auto pass = engine.begin({}, compute);
-    CHECK_THROWS_WITH(pass.forward(b),
-                      "forward(b): the declared order has unit a here (use 1 of 4)");
+    CHECK_THROWS_WITH(
+        pass.forward(b),
+        "forward(b): the declared order has unit a here (use 1 of 4); every pass "
+        "uses the units in the order given to freeze(): to skip a unit, open and close "
+        "its scopes, and write zeros to its gradients");
     {
       auto w = pass.forward(a);
       CHECK_THROWS_AS(w["nope"], atoll::Error);
@@ -339,8 +342,11 @@ TEST_CASE("an error for a use out of order names the expected unit") {
     CHECK_THROWS_AS(pass.backward(b), atoll::Error);
     { auto w = pass.forward(b); }
     CHECK_THROWS_AS(engine.begin({}, compute), atoll::Error);
-    CHECK_THROWS_WITH(pass.backward(a),
-                      "backward(a): the declared order has unit b here (use 3 of 4)");
+    CHECK_THROWS_WITH(
+        pass.backward(a),
+        "backward(a): the declared order has unit b here (use 3 of 4); every pass "
+        "uses the units in the order given to freeze(): to skip a unit, open and close "
+        "its scopes, and write zeros to its gradients");
   });
 }
 

@@ -70,6 +70,7 @@ inline std::vector<std::string> toy_order() { return {"embed", "layers.0", "laye
 
 // Returns an element of a parameter as f32.
 inline float toy_weight(const atoll::View& view, std::uint64_t i) {
+  if (view.dtype == atoll::DType::f16) return atoll::to_float(view.as<atoll::float16>()[i]);
   return view.dtype == atoll::DType::f32 ? view.as<float>()[i]
                                          : atoll::to_float(view.as<atoll::bfloat16>()[i]);
 }
@@ -125,7 +126,10 @@ inline ToyResult run_toy(const atoll::Mesh& mesh, const ToyRun& run,
   double sum = 0;  // sum of the weights that forward reads, written by tasks on `compute`
   auto compute = engine.device().stream({.name = "compute"});
   ToyResult result;
-  const int ranks = mesh.world().size(), rank = mesh.world().rank();
+  const auto& axes = options.axes;  // the samples are those of the engine's ranks
+  const auto own = mesh.has_axis(axes.replicate) ? mesh.sub({axes.replicate, axes.shard})
+                                                 : mesh.sub({axes.shard});
+  const int ranks = own.axis("world").size(), rank = own.axis("world").index;
   for (int step = 0; step < run.steps; ++step) {
     // Reset only if the host waits; otherwise compute may still add to `sum`.
     if (run.figures) sum = 0;

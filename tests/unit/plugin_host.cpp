@@ -23,8 +23,8 @@ const std::vector<Layout> layouts = {{0},       {0, 0},    {0, 0, 0},    {0, 0, 
 const std::vector<std::int32_t> dtypes = {ATOLL_F32, ATOLL_BF16};
 const std::vector<std::int32_t> ops = {ATOLL_SUM, ATOLL_MAX};
 #else
-const std::vector<std::int32_t> dtypes = {ATOLL_F32, ATOLL_BF16, ATOLL_F16, ATOLL_F64,
-                                          ATOLL_I32, ATOLL_I64,  ATOLL_U8};
+const std::vector<std::int32_t> dtypes = {ATOLL_F32, ATOLL_BF16, ATOLL_F16, ATOLL_F64, ATOLL_I32,
+                                          ATOLL_I64, ATOLL_U8,   ATOLL_I8,  ATOLL_U16};
 const std::vector<std::int32_t> ops = {ATOLL_SUM, ATOLL_AVG, ATOLL_MIN, ATOLL_MAX};
 #endif
 
@@ -49,6 +49,9 @@ TEST_CASE("the table has the version, size and functions that plugin.h requires"
       CHECK(table.capability(kind, dtype, ATOLL_SUM, ATOLL_MEMORY_CUDA) == 0);
     }
   }
+  CHECK(table.capability(ATOLL_ALL_REDUCE, ATOLL_F8E4M3, ATOLL_SUM, ATOLL_MEMORY_HOST) == 0);
+  CHECK(table.capability(ATOLL_ALL_GATHER, ATOLL_F8E5M2, ATOLL_SUM, ATOLL_MEMORY_HOST) == 1);
+  CHECK(table.capability(ATOLL_ALL_TO_ALL_V, ATOLL_U64, ATOLL_SUM, ATOLL_MEMORY_HOST) == 1);
   CHECK(table.capability(ATOLL_ALL_REDUCE, ATOLL_F32, 17, ATOLL_MEMORY_HOST) == 0);
   CHECK(table.capability(ATOLL_ALL_REDUCE, 17, ATOLL_SUM, ATOLL_MEMORY_HOST) == 0);
   CHECK(table.capability(17, ATOLL_F32, ATOLL_SUM, ATOLL_MEMORY_HOST) == 0);

@@ -29,9 +29,11 @@ GroupOptions with_timeout(std::int64_t ms) {
 }
 
 const std::vector<Layout> layouts = {{0}, {0, 0}, {0, 0, 1}, {0, 0, 1, 1, 2}};
-const std::vector<std::int32_t> summed = {ATOLL_F32, ATOLL_F64, ATOLL_I32, ATOLL_I64, ATOLL_U8};
-const std::vector<std::int32_t> moved = {ATOLL_F32, ATOLL_BF16, ATOLL_F16, ATOLL_F64,
-                                         ATOLL_I32, ATOLL_I64,  ATOLL_U8};
+const std::vector<std::int32_t> summed = {ATOLL_F32, ATOLL_F64, ATOLL_I32, ATOLL_I64,
+                                          ATOLL_U8,  ATOLL_I8,  ATOLL_U32, ATOLL_U64};
+const std::vector<std::int32_t> moved = {ATOLL_F32, ATOLL_BF16,   ATOLL_F16,   ATOLL_F64, ATOLL_I32,
+                                         ATOLL_I64, ATOLL_U8,     ATOLL_I8,    ATOLL_U16, ATOLL_U32,
+                                         ATOLL_U64, ATOLL_F8E4M3, ATOLL_F8E5M2};
 
 bool has(const Result& result, const char* what) {
   return result.text.find(what) != std::string::npos;
@@ -66,6 +68,9 @@ TEST_CASE("16-bit sums, floating-point averages and host memory are reported as 
     CHECK(can(kind, ATOLL_F16, ATOLL_MAX) == 0);
     CHECK(can(kind, ATOLL_F32, ATOLL_AVG) == 0);
     CHECK(can(kind, ATOLL_I32, ATOLL_AVG) == 1);
+    CHECK(can(kind, ATOLL_F64, ATOLL_PRODUCT) == 1);
+    CHECK(can(kind, ATOLL_U16, ATOLL_SUM) == 0);
+    CHECK(can(kind, ATOLL_F8E4M3, ATOLL_SUM) == 0);
   }
   for (const auto dtype : moved) CHECK(can(ATOLL_ALL_GATHER, dtype, 0) == 1);
   CHECK(can(17, ATOLL_F32, ATOLL_SUM) == 0);
@@ -165,6 +170,32 @@ TEST_CASE("_v collectives with blocks of different sizes, one of them empty") {
         for (const float value : own) CHECK(value == (rank.rank() == 0 ? 0.0f : 6.0f));
       },
       on_gpus);
+}
+
+TEST_CASE("memory of the caller is registered until its registration ends or the group closes") {
+  FakeCore core;
+  const fake_gpu::Left before = fake_gpu::left();
+  auto ranks = open_ranks(backend(), core, {0, 0}, on_gpus);
+  std::array<std::vector<float>, 2> memories{std::vector<float>(10, 1.0f),
+                                             std::vector<float>(10, 2.0f)};
+  in_threads(2, [&](int r) {
+    Rank& rank = ranks[static_cast<std::size_t>(r)];
+    float* data = memories[static_cast<std::size_t>(r)].data();
+    std::string slow;
+    expect_ok(rank.register_caller_memory(data, 40, slow));
+    CHECK(
+        slow ==
+        "NCCL registers this memory with its networks and, where it can, with other GPUs, but its "
+        "symmetric kernels need memory from allocate()");
+    CHECK(rank.register_caller_memory(data, 40, slow).status == ATOLL_INVALID_ARGUMENT);
+    expect_ok(rank.submit(rank.operation(ATOLL_ALL_REDUCE, ATOLL_F32, data, data, 10)));
+    CHECK(data[9] == 3.0f);
+    if (r == 0) expect_ok(rank.deregister_caller_memory(data));
+  });
+  CHECK(fake_gpu::left().windows == before.windows + 1);
+  CHECK(ranks[0].deregister_caller_memory(memories[0].data()).status == ATOLL_NOT_FOUND);
+  close_ranks(ranks);
+  CHECK(fake_gpu::left().windows == before.windows);
 }
 
 TEST_CASE("mem_alloc returns zeroed memory that can be registered as a window") {

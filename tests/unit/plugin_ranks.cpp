@@ -133,7 +133,17 @@ void with_dtype(std::int32_t dtype, Use use) {
     case ATOLL_I64:
       return use(std::int64_t{}, plain<std::int64_t>());
     case ATOLL_U8:
+    case ATOLL_F8E4M3:  // operations only move the 8-bit floating-point types
+    case ATOLL_F8E5M2:
       return use(std::uint8_t{}, plain<std::uint8_t>());
+    case ATOLL_I8:
+      return use(std::int8_t{}, plain<std::int8_t>());
+    case ATOLL_U16:
+      return use(std::uint16_t{}, plain<std::uint16_t>());
+    case ATOLL_U32:
+      return use(std::uint32_t{}, plain<std::uint32_t>());
+    case ATOLL_U64:
+      return use(std::uint64_t{}, plain<std::uint64_t>());
     default:
       throw std::logic_error("unknown dtype");
   }
@@ -229,6 +239,7 @@ Group::Group(const Layout& layout, int rank, const GroupOptions& options)
   group_.tuning = options_.tuning.c_str();
   group_.deterministic = options_.deterministic;
   group_.host_ranks = options_.host_ranks;
+  group_.process_memory = options_.process_memory;
 }
 
 Rank::Rank(const atoll_backend& backend, atoll_comm* comm, const Layout& layout, int rank,
@@ -290,6 +301,17 @@ Result Rank::register_memory(void* memory, std::size_t bytes) {
 
 Result Rank::deregister_memory(void* memory) {
   return told(backend_.deregister_memory(comm_, memory));
+}
+
+Result Rank::register_caller_memory(void* memory, std::size_t bytes, std::string& slow) {
+  const char* why = nullptr;
+  Result result = told(backend_.register_caller_memory(comm_, memory, bytes, &why));
+  slow = why == nullptr ? "" : why;
+  return result;
+}
+
+Result Rank::deregister_caller_memory(void* memory) {
+  return told(backend_.deregister_caller_memory(comm_, memory));
 }
 
 Result Rank::told(atoll_status status) const {

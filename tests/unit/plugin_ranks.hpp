@@ -64,6 +64,7 @@ struct GroupOptions {
   // Value of rail_addresses for each rank; if empty, every rank has one rail.
   std::vector<std::string> rails{};
   int host_ranks = 0;  // value of atoll_group::host_ranks; 0 means unknown
+  std::int32_t process_memory = ATOLL_PROCESS_MEMORY_ALLOWED;
   // Kind of memory; if it is CUDA memory, rank r uses device r.
   std::int32_t memory = ATOLL_MEMORY_HOST;
 };
@@ -107,6 +108,9 @@ class Rank {
   Result async_error();
   Result register_memory(void* memory, std::size_t bytes);
   Result deregister_memory(void* memory);
+  // Sets `slow` to the reason why the memory is slow; "" if it is fast.
+  Result register_caller_memory(void* memory, std::size_t bytes, std::string& slow);
+  Result deregister_caller_memory(void* memory);
 
  private:
   Result told(atoll_status status) const;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <new>
 #include <set>
@@ -86,7 +87,7 @@ TEST_CASE("operations are checked before they start") {
   o.op = 9;
   CHECK(status() == ATOLL_INVALID_ARGUMENT);
   o.op = ATOLL_SUM;
-  o.dtype = 9;
+  o.dtype = 19;
   CHECK(status() == ATOLL_INVALID_ARGUMENT);
   o.dtype = ATOLL_F32;
   o.memory = ATOLL_MEMORY_CUDA;
@@ -99,6 +100,46 @@ TEST_CASE("operations are checked before they start") {
   o.kind = ATOLL_SEND;
   o.peer = 3;
   CHECK(status() == ATOLL_INVALID_ARGUMENT);
+}
+
+TEST_CASE("the counts of all_to_all_v are checked, and the types of reductions") {
+  float data[4] = {};
+  const std::array<std::uint64_t, 3> sent{1, 2, 1}, received{0, 2, 5}, different{0, 3, 1};
+  atoll_operation o{};
+  o.factor = 1.0;
+  o.size = sizeof(o);
+  o.kind = ATOLL_ALL_TO_ALL_V;
+  o.src = o.dst = data;
+  o.count = 4;
+  o.counts = sent.data();
+  const auto status = [&] {
+    return atoll_sdk::guard([&] { atoll_sdk::check_operation(o, 1, 3); });
+  };
+  CHECK(status() == ATOLL_INVALID_ARGUMENT);  // without recv_counts
+  o.recv_counts = received.data();
+  CHECK(status() == ATOLL_OK);
+  o.size = offsetof(atoll_operation, recv_counts);  // a library with ABI 1.0, without this member
+  CHECK(status() == ATOLL_INVALID_ARGUMENT);
+  CHECK(std::string(atoll_sdk::last_error()) == "all_to_all_v 0: the recv_counts are NULL");
+  o.kind = ATOLL_ALL_REDUCE;
+  CHECK(status() == ATOLL_OK);
+  o.size = offsetof(atoll_operation, factor);
+  CHECK(status() == ATOLL_INVALID_ARGUMENT);
+  o.kind = ATOLL_ALL_TO_ALL_V;
+  o.size = sizeof(o);
+  o.recv_counts = different.data();
+  CHECK(status() == ATOLL_INVALID_ARGUMENT);
+  CHECK(std::string(atoll_sdk::last_error()) ==
+        "all_to_all_v 0: the rank's count for itself differs between counts and recv_counts");
+  o.recv_counts = received.data();
+  o.dst = nullptr;
+  CHECK(status() == ATOLL_INVALID_ARGUMENT);
+  o.kind = ATOLL_ALL_REDUCE;
+  o.dst = data;
+  o.dtype = ATOLL_F8E5M2;
+  CHECK(status() == ATOLL_INVALID_ARGUMENT);
+  CHECK(std::string(atoll_sdk::last_error()) ==
+        "all_reduce 0: 8-bit floating-point elements cannot be reduced: reduce bf16 or f32");
 }
 
 TEST_CASE("signatures that agree have equal digests, and others have different digests") {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <future>
 #include <mutex>
+#include <tuple>
 #include <vector>
 
 #include "atoll/schedule.hpp"
@@ -164,13 +165,13 @@ TEST_CASE("in flight: gathers never hold more than the limit ahead of compute") 
         return View(of.data(), of.size(), DType::f32);
       };
       for (std::vector<float>& unit_memory : whole) {
-        scheduler.all_gather(view(shard), view(unit_memory), {});
+        std::ignore = scheduler.all_gather(view(shard), view(unit_memory), {});
         const Event gathered = scheduler.run(Lane::gather, {}, [&](atoll::Stream& stream) {
           stream.enqueue([&] { highest = std::max(highest.load(), live += unit); });
         });
         compute.wait(gathered);
         compute.enqueue([] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); });
-        scheduler.reduce_scatter(view(unit_memory), view(sum), compute.record());
+        std::ignore = scheduler.reduce_scatter(view(unit_memory), view(sum), compute.record());
         const Event summed = scheduler.run(Lane::reduce, {}, [](atoll::Stream&) {});
         scheduler.release(Lane::reduce, summed);
         compute.wait(summed);

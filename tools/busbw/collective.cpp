@@ -24,9 +24,13 @@ struct TypeTraits {
   bool is_floating = false;
 };
 constexpr std::array types{
+    TypeTraits{DType::i8, "int8"},
     TypeTraits{DType::u8, "uint8"},
+    TypeTraits{DType::u16, "uint16"},
     TypeTraits{DType::i32, "int32"},
+    TypeTraits{DType::u32, "uint32"},
     TypeTraits{DType::i64, "int64"},
+    TypeTraits{DType::u64, "uint64"},
     TypeTraits{DType::f16, "half", true},
     TypeTraits{DType::f32, "float", true},
     TypeTraits{DType::f64, "double", true},
@@ -118,7 +122,8 @@ bool has_root(Collective collective) noexcept { return traits_of(collective).has
 bool has_in_place(Collective collective) noexcept { return traits_of(collective).has_in_place; }
 
 std::string_view name(Op op) noexcept {
-  constexpr std::array<std::string_view, 6> names{"none", "sum", "min", "max", "avg", "mulsum"};
+  constexpr std::array<std::string_view, 7> names{"none", "sum",    "min", "max",
+                                                  "avg",  "mulsum", "prod"};
   return names[static_cast<std::size_t>(op)];
 }
 

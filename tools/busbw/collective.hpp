@@ -53,17 +53,19 @@ enum class Op {
   min,
   max,
   avg,
-  mulsum  // sum of scaled inputs; mulsum_factor() is the factor of a rank
+  mulsum,  // sum of scaled inputs; mulsum_factor() is the factor of a rank
+  prod
 };
-inline constexpr std::array all_ops{Op::sum, Op::max, Op::min, Op::avg, Op::mulsum};
+inline constexpr std::array all_ops{Op::sum, Op::prod, Op::max, Op::min, Op::avg, Op::mulsum};
 
 std::string_view name(Op op) noexcept;
 std::optional<Op> op_from_name(std::string_view name) noexcept;
 constexpr double mulsum_factor(int rank) noexcept { return rank % 2 == 0 ? 1.0 : 2.0; }
 
-inline constexpr std::array all_dtypes{atoll::DType::u8,  atoll::DType::i32, atoll::DType::i64,
-                                       atoll::DType::f16, atoll::DType::f32, atoll::DType::f64,
-                                       atoll::DType::bf16};
+inline constexpr std::array all_dtypes{atoll::DType::i8,  atoll::DType::u8,  atoll::DType::u16,
+                                       atoll::DType::i32, atoll::DType::u32, atoll::DType::i64,
+                                       atoll::DType::u64, atoll::DType::f16, atoll::DType::f32,
+                                       atoll::DType::f64, atoll::DType::bf16};
 
 // Names a type as in the `type` column: "float", "bfloat16", "half", "uint8".
 std::string_view column_name(atoll::DType dtype) noexcept;

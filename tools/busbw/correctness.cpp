@@ -56,6 +56,14 @@ double contribution(const Range& range, int rank, std::uint64_t index, std::uint
   return range.unit * static_cast<double>(random % (range.most + 1));
 }
 
+// Factors of a product are 1 or 2. At most six ranks have a 2 for an element, so that every type
+// holds the product.
+double factor(int rank, int ranks, std::uint64_t index, std::uint64_t seed) {
+  const std::uint64_t stride = (static_cast<std::uint64_t>(ranks) + 5) / 6;
+  if ((static_cast<std::uint64_t>(rank) + index + seed) % stride != 0) return 1;
+  return 1 + static_cast<double>(mix(index + mix(static_cast<std::uint64_t>(rank) + seed)) % 2);
+}
+
 // If a type cannot hold sums of multiples of n, avg gets equal inputs from all ranks.
 bool has_equal_inputs(DType dtype, Op op, int ranks) {
   return op == Op::avg && exact_limit(dtype) < 1.0 * ranks * ranks;
@@ -67,6 +75,10 @@ std::vector<double> input_values(DType dtype, Op op, int rank, int ranks, std::u
   const std::uint64_t most = exact_limit(dtype) < ranks ? 0 : 1;
   std::vector<double> values(pattern_period);
   for (std::uint64_t i = 0; i < pattern_period; ++i) {
+    if (op == Op::prod) {
+      values[i] = factor(rank, ranks, i, seed);
+      continue;
+    }
     values[i] = equal ? static_cast<double>(mix(i + seed) % (most + 1))
                       : contribution(range, rank, i, seed);
   }
@@ -85,6 +97,8 @@ double combine(Op op, double sum, double value, int rank) {
       return std::min(sum, value);
     case Op::max:
       return std::max(sum, value);
+    case Op::prod:
+      return sum * value;
   }
   return sum;
 }
@@ -116,7 +130,17 @@ void encode(DType dtype, double value, std::byte* at) {
     case DType::i64:
       return store(at, static_cast<std::int64_t>(value));
     case DType::u8:
+    case DType::f8e4m3:  // atoll-busbw does not measure the 8-bit floating-point types
+    case DType::f8e5m2:
       return store(at, static_cast<std::uint8_t>(value));
+    case DType::i8:
+      return store(at, static_cast<std::int8_t>(value));
+    case DType::u16:
+      return store(at, static_cast<std::uint16_t>(value));
+    case DType::u32:
+      return store(at, static_cast<std::uint32_t>(value));
+    case DType::u64:
+      return store(at, static_cast<std::uint64_t>(value));
   }
 }
 
@@ -135,7 +159,17 @@ double decode(DType dtype, const std::byte* at) {
     case DType::i64:
       return static_cast<double>(load<std::int64_t>(at));
     case DType::u8:
+    case DType::f8e4m3:
+    case DType::f8e5m2:
       return load<std::uint8_t>(at);
+    case DType::i8:
+      return load<std::int8_t>(at);
+    case DType::u16:
+      return load<std::uint16_t>(at);
+    case DType::u32:
+      return load<std::uint32_t>(at);
+    case DType::u64:
+      return static_cast<double>(load<std::uint64_t>(at));
   }
   return std::nan("");
 }
@@ -149,7 +183,9 @@ constexpr std::array precisions{
     Precision{DType::u8, 0xFF, 0},         Precision{DType::bf16, 0x1p8, 0x1p-6},
     Precision{DType::f16, 0x1p11, 0x1p-9}, Precision{DType::f32, 0x1p24, 0x1p-21},
     Precision{DType::i32, 0x1p31 - 1, 0},  Precision{DType::f64, 0x1p53, 0x1p-50},
-    Precision{DType::i64, 0x1p53, 0},
+    Precision{DType::i64, 0x1p53, 0},      Precision{DType::i8, 0x7F, 0},
+    Precision{DType::u16, 0xFFFF, 0},      Precision{DType::u32, 0x1p32 - 1, 0},
+    Precision{DType::u64, 0x1p53, 0},
 };
 
 const Precision& precision_of(DType dtype) noexcept {
@@ -190,7 +226,7 @@ Pattern Pattern::reduced(DType dtype, Op op, int ranks, std::uint64_t seed) {
 void Pattern::fill(atoll::View data, std::uint64_t first) const {
   const std::size_t width = size_of(dtype_);
   const std::size_t period = pattern_period * width;
-  auto* at = data.as<std::uint8_t>();
+  auto* at = static_cast<std::byte*>(data.data);
   const std::byte* from = encoded_.data() + first % pattern_period * width;
   for (std::size_t done = 0; done < data.bytes(); done += period)
     std::memcpy(at + done, from, std::min<std::size_t>(period, data.bytes() - done));

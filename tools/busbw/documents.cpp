@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "atoll/error.hpp"
+#include "atoll/version.hpp"
 
 namespace busbw {
 namespace {

@@ -62,6 +62,7 @@ Views views_of(const Call& call, Memory memory, int rank) {
 atoll::Reduction reduction_of(Op op, int rank) {
   using atoll::ReduceOp;
   if (op == Op::mulsum) return {ReduceOp::sum, mulsum_factor(rank)};
+  if (op == Op::prod) return ReduceOp::product;
   // The list has the order of the enumerators of Op. Its first entry is for Op::none and has no
   // effect.
   constexpr std::array ops{ReduceOp::sum, ReduceOp::sum, ReduceOp::min, ReduceOp::max,

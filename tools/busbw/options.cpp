@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "atoll/error.hpp"
+#include "cli/cli.hpp"
 
 namespace busbw {
 namespace {
@@ -86,11 +87,13 @@ void declare_run(CLI::App& app, Options& o, Texts& t) {
   section.add("--collective", t.collective,
               "all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, "
               "all_to_all, all_gather_v, reduce_scatter_v, send_recv; a list with commas; or all");
-  section.add("-d,--datatype", t.dtype,
-              "float, half, bfloat16, double, int32, int64, uint8 (or f32, f16, bf16, f64, i32, "
-              "i64, u8); a list with commas; or all");
-  section.add("-o,--op", t.op,
-              "sum, max, min, avg, mulsum (a sum of scaled inputs); a list with commas; or all");
+  section.add(
+      "-d,--datatype", t.dtype,
+      "float, half, bfloat16, double, int8, uint8, uint16, int32, uint32, int64, uint64 (or "
+      "f32, f16, bf16, f64, i8, u8, u16, i32, u32, i64, u64); a list with commas; or all");
+  section.add(
+      "-o,--op", t.op,
+      "sum, prod, max, min, avg, mulsum (a sum of scaled inputs); a list with commas; or all");
   section.add("-r,--root", o.root, "root rank within the axis; -1: every rank in turn");
   section
       .add("--axis", o.axis,
@@ -206,7 +209,6 @@ void take_gpu_habits(Options& o, const Texts& t) {
 void take_lists(Options& o, const Texts& t) {
   o.collectives = parse_list(t.collective, all_collectives, "--collective", collective_from_name);
   o.dtypes = parse_list(t.dtype, all_dtypes, "-d", dtype_from_name);
-  if (t.op == "prod") refuse("-o prod: atoll has no reduction by product");
   o.ops = parse_list(t.op, all_ops, "-o", op_from_name);
 }
 
@@ -355,11 +357,11 @@ std::optional<Options> parse_options(int argc, char** argv, Speaks speaks) {
   declare_measuring(app, options, texts);
   declare_output(app, options, texts);
   declare_gpu_habits(app, texts);
-  app.set_version_flag("--version", "atoll-busbw " ATOLL_VERSION, "print the version");
   app.footer(footer);
+  cli::add_common_options(app);
   try {
     app.parse(argc, argv);
-  } catch (const CLI::Success& request) {  // the request was --help or --version
+  } catch (const CLI::Success& request) {  // the request was --help, --version or the like
     if (speaks == Speaks::yes) app.exit(request);
     return std::nullopt;
   }

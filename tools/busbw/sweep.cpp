@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "atoll/error.hpp"
+#include "atoll/version.hpp"
 
 namespace busbw {
 namespace {

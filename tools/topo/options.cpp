@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "atoll/error.hpp"
+#include "cli/cli.hpp"
 
 namespace topo {
 namespace {
@@ -159,7 +160,6 @@ std::optional<Options> parse_options(int argc, char** argv) {
   declare_machine(app, options);
   declare_views(app, options);
   declare_mesh(app, options);
-  app.set_version_flag("--version", "atoll-topo " ATOLL_VERSION, "print the version");
   app.footer(
       "Under a launcher, atoll-topo describes all hosts of the job, and rank 0 prints.\n\n"
       "Examples:\n"
@@ -174,9 +174,10 @@ std::optional<Options> parse_options(int argc, char** argv) {
       "Exit status: 0 on success. --doctor returns 1 for warnings, 2 for errors, and 3 when the "
       "machine could not be examined. --diff returns 1 when the machines differ. Other failures "
       "return 2 after one line on standard error.");
+  cli::add_common_options(app);
   try {
     app.parse(argc, argv);
-  } catch (const CLI::Success& request) {  // thrown for --help and --version
+  } catch (const CLI::Success& request) {  // thrown for --help, --version and the like
     app.exit(request);
     return std::nullopt;
   }

@@ -6,6 +6,7 @@
 #include <exception>
 
 #include "atoll/world.hpp"
+#include "cli/cli.hpp"
 #include "loop/trainer.hpp"
 #include "model/config.hpp"
 
@@ -68,7 +69,9 @@ void add_model_flags(CLI::App& app, train::RunOptions& o) {
 
 void add_optimizer_flags(CLI::App& app, train::RunOptions& o) {
   app.option_defaults()->group("Optimizer");
-  app.add_option("--optimizer", o.optimizer, "adamw or sgd");
+  app.add_option(
+      "--optimizer", o.optimizer,
+      "adamw, sgd, or muon (on CPUs): Muon for the matrices of layers, AdamW for the others");
   app.add_option("--lr", o.lr, "learning rate after warm-up");
   app.add_option("--lr-schedule", o.lr_schedule,
                  "constant, or cosine, which falls to a tenth of --lr at the last step");
@@ -76,7 +79,10 @@ void add_optimizer_flags(CLI::App& app, train::RunOptions& o) {
   app.add_option("--beta1", o.beta1, "AdamW: decay of the first moment");
   app.add_option("--beta2", o.beta2, "AdamW: decay of the second moment");
   app.add_option("--epsilon", o.epsilon, "AdamW: term added to the denominator");
+  app.add_option("--momentum", o.momentum, "Muon: momentum of the matrices of layers");
   app.add_option("--weight-decay", o.weight_decay, "decoupled weight decay");
+  app.add_option("--decay", o.decay,
+                 "parameters with weight decay: all, or matrices (all but norms)");
   app.add_option("--moments", o.moments,
                  "AdamW: f32, or bf16 with stochastic rounding, which halves the moments' memory");
   app.add_option("--clip", o.clip, "largest global gradient norm; 0 disables clipping");
@@ -184,6 +190,7 @@ int main(int argc, char** argv) {
   add_sharding_flags(app, options, islands);
   add_machine_flags(app, options);
   add_run_flags(app, options);
+  cli::add_common_options(app, ATOLL_TRAIN_FEATURES);
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
     return std::string("atoll-train: ") + error.what() + " (--help lists the flags)\n";
   });

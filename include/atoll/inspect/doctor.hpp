@@ -19,7 +19,7 @@ enum class CheckStatus {
   finding,
   not_checked
 };
-std::string_view name(CheckStatus status) noexcept;
+ATOLL_API std::string_view name(CheckStatus status) noexcept;
 
 struct Check {
   std::string id;
@@ -35,7 +35,7 @@ struct Diagnosis {
 
 // Runs all checks. The result depends only on the arguments; no file or device is read. Checks that
 // need ranks or a mesh plan have the status not_checked when these are missing.
-Diagnosis diagnose(const Topology& topology, std::span<const RankSite> ranks = {},
-                   const MeshPlan* plan = nullptr);
+ATOLL_API Diagnosis diagnose(const Topology& topology, std::span<const RankSite> ranks = {},
+                             const MeshPlan* plan = nullptr);
 
 }  // namespace atoll_v1::atoll

@@ -24,8 +24,8 @@ struct Inspection {
 
 // Derives islands, affinity and rails from the topology, and runs all checks. Checks that need
 // ranks or a plan get the status not_checked without them.
-Inspection inspect(Topology topology, std::vector<RankSite> ranks = {},
-                   std::optional<MeshPlan> plan = std::nullopt);
+ATOLL_API Inspection inspect(Topology topology, std::vector<RankSite> ranks = {},
+                             std::optional<MeshPlan> plan = std::nullopt);
 
 enum class Colour {
   off,
@@ -34,24 +34,24 @@ enum class Colour {
 
 // Returns the machine as a tree of text for people: hosts, islands, GPUs and NICs. Equal hosts are
 // printed once, with all their names.
-std::string to_tree(const Inspection& inspection, Colour colour = Colour::off);
+ATOLL_API std::string to_tree(const Inspection& inspection, Colour colour = Colour::off);
 // Returns a matrix with a row for each GPU, a column for each GPU and NIC, and a legend. Each cell
 // shows how the pair is connected. Throws Error(unsupported) for more than 1,024 GPUs.
-std::string to_matrix(const Inspection& inspection, Colour colour = Colour::off);
+ATOLL_API std::string to_matrix(const Inspection& inspection, Colour colour = Colour::off);
 // Returns a text with all findings (evidence, consequence and fix), then the checks that could not
 // run, with the reasons.
-std::string to_report(const Diagnosis& diagnosis, Colour colour = Colour::off);
+ATOLL_API std::string to_report(const Diagnosis& diagnosis, Colour colour = Colour::off);
 // Returns the inspection in atoll's JSON form. Topology::from_json() reads only the topology from
 // this text and skips everything else (islands, affinity, rails, ranks, mesh, findings, checks).
-std::string to_json(const Inspection& inspection);
+ATOLL_API std::string to_json(const Inspection& inspection);
 
 // Returns a picture of the machine in Graphviz' language (DOT): islands, rails, and findings in
 // colour.
-std::string to_dot(const Inspection& inspection);
+ATOLL_API std::string to_dot(const Inspection& inspection);
 // Returns the picture of to_dot() as SVG, drawn by Graphviz' `dot`. Throws Error(not_found), which
 // names the package to install, if `dot` is missing; Error(io) if `dot` fails or runs for more than
 // 30 s; Error(unsupported) if the picture exceeds 64 MiB.
-std::string to_svg(const Inspection& inspection);
+ATOLL_API std::string to_svg(const Inspection& inspection);
 
 // An exported text, and one line for each kind of information that the format cannot hold.
 struct Export {
@@ -61,17 +61,17 @@ struct Export {
 
 // Returns a topology of one host as hwloc 2 XML, for `lstopo -i`. Throws Error(unsupported) if the
 // topology has no host or several.
-Export to_hwloc_xml(const Topology& topology);
+ATOLL_API Export to_hwloc_xml(const Topology& topology);
 // Returns the text of a topology file for NCCL (NCCL_TOPO_FILE). If the topology was read from such
 // a file, the text keeps all attributes of that file.
-Export to_nccl_xml(const Topology& topology);
+ATOLL_API Export to_nccl_xml(const Topology& topology);
 // Returns the NCCL settings that the machine needs in addition to NCCL's defaults: lines of
 // `NAME=value`, each below a comment with the reason. A shell can source the text.
-std::string to_nccl_env(const Inspection& inspection);
+ATOLL_API std::string to_nccl_env(const Inspection& inspection);
 
 // Returns the differences between two machines, one line each: "- " for parts only in `a`, "+ " for
 // parts only in `b`, "~ " for changes. Hosts are matched by name; if both machines have one host,
 // these two are compared. The result is empty when the machines are equal.
-std::vector<std::string> diff(const Topology& a, const Topology& b);
+ATOLL_API std::vector<std::string> diff(const Topology& a, const Topology& b);
 
 }  // namespace atoll_v1::atoll

@@ -17,8 +17,8 @@
 namespace atoll_collectives {
 namespace {
 
-// Identifies the shared memory segment of an inbox: "atinbox3".
-constexpr std::uint64_t segment_magic = 0x33786f626e697461;
+// Identifies the shared memory segment of an inbox: "atinbox4".
+constexpr std::uint64_t segment_magic = 0x34786f626e697461;
 constexpr std::size_t smallest_ring = 16 * 1024;
 constexpr std::size_t page = 4096;
 

@@ -15,6 +15,7 @@
 #include <string>
 
 #include "collectives/shared_memory/control_block.hpp"
+#include "collectives/shared_memory/process_memory.hpp"
 
 namespace atoll_collectives {
 
@@ -33,6 +34,7 @@ struct Inbox {
   std::uint64_t magic;
   std::uint64_t ring_bytes;  // size of each ring buffer in bytes; a power of two
   std::uint64_t rings;
+  ProcessIdentity process;  // the owner's process; set before the name of the inbox is published
   alignas(
       cache_line) std::atomic<std::uint32_t> doorbell;    // futex; each event for the owner adds 1
   std::atomic<std::uint32_t> sleeper;                     // how the owner waits, a value of Sleeper

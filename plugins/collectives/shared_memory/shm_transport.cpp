@@ -56,6 +56,7 @@ ShmTransport::ShmTransport(std::vector<int> ranks, int rank, Doorbell doorbell)
   self_ = local_index(rank);
   peers_.resize(ranks_.size());
   own_ = Segment::create(ranks_.size() - 1, ring_bytes_for(ranks_.size() - 1));
+  own_->inbox().process = identity_of(token_);
   for (std::size_t i = 0; i < peers_.size(); ++i) {
     if (i == self_) continue;
     const std::size_t slot = i < self_ ? i : i - 1;

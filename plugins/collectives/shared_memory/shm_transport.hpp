@@ -40,6 +40,9 @@ class ShmTransport final : public Transport {
     return segment(local).staging(half);
   }
   const std::string& inbox_name(std::size_t local) const noexcept { return segment(local).name(); }
+  const ProcessIdentity& process(std::size_t local) const noexcept {
+    return segment(local).inbox().process;
+  }
   bool closed(std::size_t local) const noexcept {
     return segment(local).inbox().closed.load(std::memory_order_acquire) != 0;
   }
@@ -101,6 +104,7 @@ class ShmTransport final : public Transport {
   std::vector<int>
       index_;  // local rank of each rank of the communicator; -1 for ranks of other hosts
   std::size_t self_;
+  const ProcessToken token_ = random_token();  // other ranks read it in the memory of this process
   std::unique_ptr<Segment> own_;
   std::vector<Peer> peers_;
   Descriptor socket_;

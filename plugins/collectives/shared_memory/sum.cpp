@@ -7,6 +7,13 @@
 // 2. Contributions in registered windows are read in place: one pass reads every rank's part of a
 //    slice and writes the result, if possible, directly to every rank that needs it. Then all ranks
 //    synchronize again, so that no rank overwrites data that others still read.
+//    Contributions in process memory are read the same way, in pieces that stay in the caches: the
+//    reducer copies a piece of every rank's part into scratch memory and reduces the pieces.
+//    Nothing is written to process memory, because a rank that fails leaves the operation and may
+//    free its buffers while other ranks still work.
+// 3. If all ranks need the results but some dst is in memory that other ranks cannot access, the
+//    reducers write each chunk of the results to their staging buffers. After a synchronization
+//    every rank copies the chunk to its dst, while it is in the caches.
 // Memory traffic per rank for S bytes on n ranks without staging: a reduce_scatter reads S bytes
 // and writes S / n; an all_reduce reads S bytes and writes S.
 #include <fmt/format.h>
@@ -21,6 +28,11 @@
 
 namespace atoll_collectives {
 namespace {
+
+// Bytes of scratch memory into which a reducer copies pieces from process memory. They fit into the
+// L2 cache of a core, together with the piece that the reducer reads and writes itself.
+constexpr std::size_t pieces_budget = 256 * 1024;
+constexpr std::size_t smallest_piece = 16 * 1024;
 
 class LocalSum {
  public:
@@ -61,11 +73,22 @@ class LocalSum {
     sync_.arrive(1);
     sync_.await(1);
     sync_.check_adverts();
-    const bool pushed = can_push();
-    if (pushed && writes_where_it_reads()) streaming_ = 0;
-    if (how_.push == Sum::Push::root && !pushed) leave_to_root();
+    if (can_push()) {
+      results_ = Results::every_dst;
+      if (writes_where_it_reads()) streaming_ = 0;
+    } else if (how_.push == Sum::Push::root) {
+      leave_to_root();
+    } else if (how_.push == Sum::Push::all && !every_dst_is_reachable()) {
+      results_ = Results::staging;
+    }
+    prepare_pieces();
     read_factors();
-    if (share_work(pushed)) return pushed;
+    if (results_ == Results::staging) {
+      reduce_through_staging();
+      return true;
+    }
+    const bool pushed = results_ == Results::every_dst;
+    if (share_work()) return pushed;
     bool any_staged = false;
     bool any_direct = pushed;
     for (int local = 0; local < sync_.size() && sync_.size() > 1; ++local) {
@@ -80,7 +103,7 @@ class LocalSum {
         sync_.arrive(round + 1);
         sync_.await(round + 1);
       }
-      reduce_slices(round, piece, pushed);
+      reduce_slices(round, piece);
       if (any_staged) sync_.next_round();
     }
     if (any_direct) {
@@ -93,11 +116,15 @@ class LocalSum {
   // If the host is oversubscribed and all buffers are in registered windows, lets the running ranks
   // perform all reductions of the step, including those of waiting ranks. Otherwise reduces nothing
   // and returns false.
-  bool share_work(bool pushed) {
+  bool share_work() {
+    const bool pushed = results_ == Results::every_dst;
     const bool in_dst = how_.owners_write == Sum::Owners::in_dst;
     if (!sync_.oversubscribed() || sync_.size() == 1 || !(pushed || in_dst)) return false;
     for (int local = 0; local < sync_.size(); ++local) {
-      if (staged(local) || (!pushed && sync_.advert_of(local).dst.window < 0)) return false;
+      const Advert& advert = sync_.advert_of(local);
+      const bool written = !pushed || receives(local);
+      if (staged(local) || !advert.src.is_mapped()) return false;
+      if (written && !advert.dst.is_mapped()) return false;
     }
     const std::size_t piece = piece_of_work(total_);
     const std::size_t pieces = std::max<std::size_t>(pieces_of(largest_, piece), 1);
@@ -108,7 +135,7 @@ class LocalSum {
       if (!pushed) {
         slice.dst = group_.windows.at(slice.reducer, sync_.advert_of(slice.reducer).dst);
       }
-      reduce_part_of(slice, number % pieces, piece, 0, pushed);
+      reduce_part_of(slice, piece_of({0, slice.bytes}, number % pieces, piece), 0);
       sync_.finish_job();
     }
     sync_.await_jobs(jobs);
@@ -120,14 +147,16 @@ class LocalSum {
 
   bool staged(int local) const {
     if (sync_.size() == 1 || total_ == 0) return false;
-    return total_ <= small_bytes || sync_.advert_of(local).src.window < 0;
+    return total_ <= small_bytes || !sync_.advert_of(local).src.is_reachable();
   }
 
   void advertise() {
     Advert& advert = sync_.advertise();
     if (total_ <= small_bytes || sync_.size() == 1) return;
-    advert.src = group_.windows.find(operation_.src, extents_.src);
-    advert.dst = group_.windows.find(operation_.dst, extents_.dst);
+    advert.src = group_.locate(operation_.src, extents_.src, total_);
+    // Other ranks read the results of an all_reduce in process memory.
+    advert.dst =
+        group_.locate(operation_.dst, extents_.dst, how_.push == Sum::Push::all ? total_ : 0);
   }
 
   bool can_push() const {
@@ -136,25 +165,42 @@ class LocalSum {
       case Sum::Push::no:
         return false;
       case Sum::Push::root:
-        return sync_.advert_of(how_.root).dst.window >= 0;
+        return sync_.advert_of(how_.root).dst.is_mapped();
       case Sum::Push::all:
         for (int local = 0; local < sync_.size(); ++local) {
-          if (sync_.advert_of(local).dst.window < 0) return false;
+          if (!sync_.advert_of(local).dst.is_mapped()) return false;
         }
         return true;
     }
     return false;
   }
 
+  bool every_dst_is_reachable() const {
+    for (int local = 0; local < sync_.size(); ++local) {
+      if (!sync_.advert_of(local).dst.is_reachable()) return false;
+    }
+    return true;
+  }
+
+  // Returns true if sum() writes the results to the dst of this rank, provided that it pushes them.
+  bool receives(int local) const { return how_.push != Sum::Push::root || local == how_.root; }
+
+  // Prepares scratch memory for the pieces that this rank copies from process memory.
+  void prepare_pieces() {
+    const auto ranks = static_cast<std::size_t>(sync_.size());
+    for (int local = 0; local < sync_.size() && ranks > 1; ++local) {
+      if (!sync_.advert_of(local).src.is_in_process()) continue;
+      piece_ = std::max(pieces_budget / ranks / cache_line * cache_line, smallest_piece);
+      pieces_ = group_.pieces(ranks * piece_);
+      return;
+    }
+  }
+
   // Returns true if any rank that receives results has the same buffer as src and dst.
   bool writes_where_it_reads() const {
     for (int local = 0; local < sync_.size(); ++local) {
-      if (how_.push == Sum::Push::root && local != how_.root) continue;
       const Advert& advert = sync_.advert_of(local);
-      if (advert.src.window >= 0 && advert.src.window == advert.dst.window &&
-          advert.src.offset == advert.dst.offset) {
-        return true;
-      }
+      if (receives(local) && advert.src.is_mapped() && advert.src == advert.dst) return true;
     }
     return false;
   }
@@ -188,49 +234,100 @@ class LocalSum {
     }
   }
 
-  void reduce_slices(std::size_t round, std::size_t piece, bool pushed) {
+  // The data of the first round is staged. In each round the ranks reduce their chunks into their
+  // staging buffers, stage the data of the next round in the other halves, synchronize, and copy
+  // the results of the round. A rank's results are in the slot of its own slice, in which it stages
+  // nothing.
+  void reduce_through_staging() {
+    const std::size_t rounds = std::max<std::size_t>(pieces_of(largest_, chunk_), 1);
+    for (std::size_t round = 0; round < rounds; ++round) {
+      reduce_slices(round, chunk_);
+      sync_.next_round();
+      if (round + 1 < rounds && staged(self_)) fill_staging(round + 1);
+      sync_.arrive(round + 2);
+      sync_.await(round + 2);
+      copy_results(round);
+    }
+  }
+
+  void copy_results(std::size_t round) const {
+    for (std::size_t i = 0; i < group_.slices.size(); ++i) {
+      const std::size_t number = (i + static_cast<std::size_t>(self_)) % group_.slices.size();
+      const Slice& slice = group_.slices[number];
+      const Block range = piece_of({slice.offset, slice.bytes}, round, chunk_);
+      group_.copy(static_cast<std::byte*>(operation_.dst) + range.offset,
+                  sync_.previous_staging(slice.reducer) + number * chunk_, range.bytes, streaming_);
+    }
+  }
+
+  void reduce_slices(std::size_t round, std::size_t chunk) {
     std::size_t at_staging = 0;
     for (const auto& slice : group_.slices) {
       const std::size_t staging = std::exchange(at_staging, at_staging + chunk_);
       if (slice.reducer != self_ && slice.reducer != everybody) continue;
-      reduce_part_of(slice, round, piece, staging, pushed);
-    }
-  }
-
-  void reduce_part_of(const Slice& slice, std::size_t number, std::size_t piece,
-                      std::size_t staging, bool pushed) {
-    const std::size_t first = std::min(number * piece, slice.bytes);
-    const std::size_t bytes = std::min(piece, slice.bytes - first);
-    const std::byte* own = src() + slice.offset + first;
-    if (bytes == 0 || (sync_.size() == 1 && !scaled_ && slice.dst + first == own)) return;
-    for (int local = 0; local < sync_.size(); ++local) {
-      group_.parts[static_cast<std::size_t>(local)] = part(local, slice.offset + first, staging);
-    }
-    reduce_piece(slice, first, bytes, pushed);
-  }
-
-  const std::byte* part(int local, std::size_t offset, std::size_t staging) const {
-    if (local == self_) return src() + offset;
-    if (staged(local)) return sync_.staging(local) + staging;
-    return group_.windows.at(local, sync_.advert_of(local).src) + offset;
-  }
-
-  void reduce_piece(const Slice& slice, std::size_t first, std::size_t bytes, bool pushed) {
-    group_.dsts.clear();
-    if (!pushed) {
-      group_.dsts.push_back(slice.dst + first);
-    } else {
-      for (int local = 0; local < sync_.size(); ++local) {
-        if (how_.push == Sum::Push::root && local != how_.root) continue;
-        group_.dsts.push_back(group_.windows.at(local, sync_.advert_of(local).dst) + slice.offset +
-                              first);
+      const Block range = piece_of({0, slice.bytes}, round, chunk);
+      const std::size_t piece = pieces_.empty() ? std::max<std::size_t>(range.bytes, 1) : piece_;
+      for (std::size_t k = 0; k < pieces_of(range.bytes, piece); ++k) {
+        if (k > 0) sync_.poll();
+        reduce_part_of(slice, piece_of(range, k, piece), staging + k * piece);
       }
     }
+  }
+
+  // Reduces the range `range` of a slice. `staging` is the offset of the range in the staging
+  // buffers.
+  void reduce_part_of(const Slice& slice, const Block& range, std::size_t staging) {
+    const std::byte* own = src() + slice.offset + range.offset;
+    if (range.bytes == 0 || (sync_.size() == 1 && !scaled_ && slice.dst + range.offset == own)) {
+      return;
+    }
+    const Block place{slice.offset + range.offset, range.bytes};
+    for (int local = 0; local < sync_.size(); ++local) {
+      group_.parts[static_cast<std::size_t>(local)] = part(local, place, staging);
+    }
+    reduce_piece(slice, range, staging);
+  }
+
+  const std::byte* part(int local, const Block& place, std::size_t staging) const {
+    if (local == self_) return src() + place.offset;
+    if (staged(local)) return sync_.staging(local) + staging;
+    const WindowOffset& from = sync_.advert_of(local).src;
+    if (!from.is_in_process()) return group_.windows.at(local, from) + place.offset;
+    const auto piece = pieces_.subspan(static_cast<std::size_t>(local) * piece_, place.bytes);
+    group_.process_memory.read(local, from.offset + place.offset, piece);
+    return piece.data();
+  }
+
+  void reduce_piece(const Slice& slice, const Block& range, std::size_t staging) {
+    group_.dsts.clear();
+    switch (results_) {
+      case Results::slice_dst:
+        group_.dsts.push_back(slice.dst + range.offset);
+        break;
+      case Results::staging:
+        group_.dsts.push_back(sync_.staging(self_) + staging);
+        break;
+      case Results::every_dst:
+        for (int local = 0; local < sync_.size(); ++local) {
+          if (!receives(local)) continue;
+          group_.dsts.push_back(group_.windows.at(local, sync_.advert_of(local).dst) +
+                                slice.offset + range.offset);
+        }
+        break;
+    }
+    const int stores = results_ == Results::staging ? 0 : streaming_;
     group_.reduce({sizeof(atoll_reduction), group_.dsts.data(), group_.parts.data(),
                    scaled_ ? group_.factors.data() : nullptr,
-                   static_cast<std::int32_t>(group_.dsts.size()), sync_.size(), bytes / element_,
-                   operation_.dtype, how_.op, 0, streaming_});
+                   static_cast<std::int32_t>(group_.dsts.size()), sync_.size(),
+                   range.bytes / element_, operation_.dtype, how_.op, 0, stores});
   }
+
+  // Where the reducers write the results of this step.
+  enum class Results {
+    slice_dst,  // to Slice::dst
+    every_dst,  // to the dst of every rank that receives them
+    staging,    // to their staging buffers, from which every rank copies them
+  };
 
   Group& group_;
   LocalSync& sync_;
@@ -243,6 +340,9 @@ class LocalSum {
   std::size_t largest_ = 0;
   std::size_t total_ = 0;
   std::size_t chunk_ = 0;
+  std::size_t piece_ = 0;        // bytes of a piece that is copied from process memory
+  std::span<std::byte> pieces_;  // one piece for each rank; empty if no piece is copied
+  Results results_ = Results::slice_dst;
   int streaming_ = 0;
   bool scaled_ = false;
 };

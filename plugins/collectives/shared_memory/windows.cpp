@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -161,22 +162,29 @@ void Windows::exchange(const Message& mine, int fd, std::int64_t timeout_ns) {
   }
 }
 
-void Windows::add(void* memory, std::size_t bytes, std::int64_t timeout_ns) {
+bool Windows::overlaps(const void* memory, std::size_t bytes) const noexcept {
+  const std::uintptr_t begin = number_of(memory);
+  return std::ranges::any_of(by_address_, [&](const auto& entry) {
+    return entry.first < begin + bytes && begin < entry.first + windows_[entry.second].bytes;
+  });
+}
+
+void Windows::add(void* memory, std::size_t bytes, const std::optional<shared_memory::Range>& file,
+                  std::int64_t timeout_ns) {
   Window window;
   window.own = static_cast<std::byte*>(memory);
   window.bytes = bytes;
   const auto number = static_cast<std::uint64_t>(windows_.size());
   if (transport_ != nullptr) {
-    const auto range = shared_memory::find(memory, bytes);
-    window.shared = range.has_value();
+    window.shared = file.has_value();
     window.parts.resize(transport_->ranks().size());
     const Message mine{message_magic,
                        number,
-                       range ? range->offset : 0,
+                       file ? file->offset : 0,
                        bytes,
                        static_cast<std::int32_t>(transport_->self()),
-                       range ? 1 : 0};
-    exchange(mine, range ? range->file->get() : -1, timeout_ns);
+                       file ? 1 : 0};
+    exchange(mine, file ? file->file->get() : -1, timeout_ns);
     for (std::size_t i = 0; i < window.parts.size(); ++i) {
       auto node = arrived_.extract({number, static_cast<int>(i)});
       if (node.empty()) continue;

@@ -25,10 +25,13 @@ class Windows {
   Windows(const Team& team, const ShmTransport* transport);
 
   // Registers `memory` as this rank's part of a new window. Collective over the ranks of the host.
-  // Memory that does not come from shared_memory::allocate() is accepted, but other ranks cannot
-  // map it. Throws Error(ATOLL_TIMEOUT), which names absent ranks, or Error(ATOLL_MISMATCH), which
-  // names a rank that registers another size.
-  void add(void* memory, std::size_t bytes, std::int64_t timeout_ns);
+  // `file` is the file range that backs the memory; without one, other ranks cannot map it. Throws
+  // Error(ATOLL_TIMEOUT), which names absent ranks, or Error(ATOLL_MISMATCH), which names a rank
+  // that registers another size.
+  void add(void* memory, std::size_t bytes, const std::optional<shared_memory::Range>& file,
+           std::int64_t timeout_ns);
+  // Returns true if a registered window contains a byte of [memory, memory + bytes).
+  bool overlaps(const void* memory, std::size_t bytes) const noexcept;
   // Removes this rank's part of a window. Not collective: the other ranks keep their mappings of
   // this rank's memory until they remove their own parts. Throws Error(ATOLL_NOT_FOUND) if `memory`
   // is not registered.

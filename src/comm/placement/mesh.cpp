@@ -1,37 +1,158 @@
 #include "atoll/mesh.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
+#include <span>
 
 #include "comm/placement/rank_environment.hpp"
+#include "core/agreement.hpp"
 #include "core/errors.hpp"
 #include "core/text.hpp"
+#include "core/world_internals.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
 
 constexpr int most_ranks = 1'000'000;
+constexpr std::string_view replicate_name = "replicate", shard_name = "shard",
+                           tensor_name = "tensor", world_name = "world";
 
-MeshPlan row_major(const World& world, MeshShape shape) {
-  const auto count = std::int64_t{shape.replicate} * shape.shard;
-  require(shape.replicate >= 1 && shape.shard >= 1 && count == world.size(),
+using Dims = std::vector<std::size_t>;  // indices of axes
+
+std::vector<int> row_major(int size) {
+  std::vector<int> order(static_cast<std::size_t>(size));
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
+std::vector<AxisSpec> axes_of(MeshShape shape) {
+  return {{std::string(replicate_name), shape.replicate}, {std::string(shard_name), shape.shard}};
+}
+
+bool is_two_axes(const std::vector<AxisSpec>& axes) {
+  return axes.size() == 2 && axes[0].name == replicate_name && axes[1].name == shard_name;
+}
+
+std::string text_of(const std::vector<AxisSpec>& axes) {
+  if (is_two_axes(axes)) return fmt::format("{}x{}", axes[0].size, axes[1].size);
+  std::string text;
+  for (const auto& [name, size] : axes)
+    text += fmt::format("{}{} {}", text.empty() ? "" : " x ", name, size);
+  return text;
+}
+
+int ranks_of(const std::vector<AxisSpec>& axes) {
+  std::int64_t ranks = 1;
+  for (const AxisSpec& axis : axes)
+    ranks = std::min<std::int64_t>(ranks * axis.size, most_ranks + 1);
+  return static_cast<int>(ranks);
+}
+
+void check_axes(const World& world, const std::vector<AxisSpec>& axes) {
+  require(!axes.empty(), "a mesh needs at least one axis");
+  for (auto axis = axes.begin(); axis != axes.end(); ++axis) {
+    require(!axis->name.empty(), "an axis of a mesh needs a name");
+    require(axis->name != world_name,
+            "a mesh cannot name an axis \"world\": this name means all ranks of the mesh");
+    require(std::find_if(axes.begin(), axis,
+                         [&](const AxisSpec& other) { return other.name == axis->name; }) == axis,
+            "a mesh cannot have two axes \"{}\"", axis->name);
+    require(axis->size >= 1, "axis {} of a mesh cannot have {} ranks: it needs at least 1",
+            axis->name, axis->size);
+  }
+  require(ranks_of(axes) == world.size(), "a mesh of {} does not fit a world of {} ranks",
+          text_of(axes), world.size());
+}
+
+MeshPlanOptions plan_options(const World& world, MeshPlanOptions options = {}) {
+  if (options.emulated_islands == 0) options.emulated_islands = world.config().islands;
+  return options;
+}
+
+std::optional<std::size_t> find_axis(const std::vector<AxisSpec>& axes, std::string_view name) {
+  const auto found = std::ranges::find(axes, name, &AxisSpec::name);
+  if (found == axes.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - axes.begin());
+}
+
+std::string names_of(const std::vector<AxisSpec>& axes) {
+  std::vector<std::string_view> names;
+  for (const AxisSpec& axis : axes) names.push_back(axis.name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+void check_shape(const World& world, MeshShape shape) {
+  require(shape.replicate >= 1 && shape.shard >= 1 && ranks_of(axes_of(shape)) == world.size(),
           "a mesh of {}x{} does not fit a world of {} ranks", shape.replicate, shape.shard,
           world.size());
-  MeshPlan plan;
-  plan.replicate = shape.replicate;
-  plan.shard = shape.shard;
-  plan.order.resize(static_cast<std::size_t>(world.size()));
-  std::iota(plan.order.begin(), plan.order.end(), 0);
-  return plan;
 }
 
-MeshPlanOptions plan_options(const World& world) {
-  return {.emulated_islands = world.config().islands};
+// Compares the axes that the ranks passed. If they differ or are wrong, all ranks throw one error.
+void agree_on(World& world, const std::vector<AxisSpec>& axes) {
+  agree(world, "Mesh::make", [&]() -> std::vector<Declaration> {
+    check_axes(world, axes);
+    return {{"the axes of the mesh", text_of(axes)}};
+  });
 }
+
+// Returns the product of the sizes of some axes.
+int product(std::span<const AxisSpec> axes) { return ranks_of({axes.begin(), axes.end()}); }
 
 }  // namespace
+
+struct Mesh::Layout {
+  // The hosts and GPUs of the ranks; the rates of the axes are computed from them.
+  struct Sites {
+    Topology topology;
+    std::vector<RankSite> ranks;
+    MeshPlanOptions options;
+  };
+
+  std::vector<AxisSpec> axes;  // outermost first
+  std::vector<int> order;  // all ranks of the World in mesh order, the last axis varying fastest
+  std::string reason;
+  std::vector<Finding> findings{};
+  std::optional<Sites> sites{};
+
+  // Returns the ranks that differ from the rank at `place` of `order` only in the coordinates
+  // `dims`, the last of which varies fastest.
+  std::vector<int> group(std::size_t place, const Dims& dims) const {
+    Dims places{place};
+    for (const std::size_t dim : dims) {
+      const auto stride = static_cast<std::size_t>(product(std::span(axes).subspan(dim + 1)));
+      const auto size = static_cast<std::size_t>(axes[dim].size);
+      Dims next;
+      for (const std::size_t at : places) {
+        const std::size_t first = at - at / stride % size * stride;
+        for (std::size_t i = 0; i < size; ++i) next.push_back(first + i * stride);
+      }
+      places = std::move(next);
+    }
+    std::vector<int> ranks;
+    for (const std::size_t at : places) ranks.push_back(order[at]);
+    return ranks;
+  }
+
+  // Sets the rates of an axis over `dims`: those of the slowest group on any rank.
+  void rate(Axis& axis, const Dims& dims) const {
+    if (!sites) return;
+    Dims all;  // the other axes first, so that each group of the axis is consecutive
+    for (std::size_t dim = 0; dim < axes.size(); ++dim)
+      if (std::ranges::find(dims, dim) == dims.end()) all.push_back(dim);
+    all.insert(all.end(), dims.begin(), dims.end());
+    MeshPlan plan;
+    plan.shard = axis.size();
+    plan.replicate = static_cast<int>(order.size()) / plan.shard;
+    plan.order = group(0, all);
+    const MeshRates rates = mesh_rates(sites->topology, sites->ranks, plan, sites->options);
+    axis.rate = rates.shard;
+    axis.levels = rates.shard_levels;
+  }
+};
 
 std::vector<RankSite> locate_ranks(const Topology& topology, World& world) {
   const auto texts = world.exchange("atoll/ranks", to_text(look_around()));
@@ -56,73 +177,127 @@ MeshShape parse_mesh(std::string_view text) {
   return {*replicate, *shard};
 }
 
-Mesh::Mesh(World& world, MeshShape shape, const std::vector<int>& order)
-    : world_(&world), shape_(shape) {
-  const auto place = std::ranges::find(order, world.rank()) - order.begin();
-  const int mine = static_cast<int>(place);
-  const int row = mine / shape.shard, column = mine % shape.shard;
-  const auto rank_at = [&](int r, int s) {
-    return order[static_cast<std::size_t>(r) * static_cast<std::size_t>(shape.shard) +
-                 static_cast<std::size_t>(s)];
+Mesh::Mesh(World& world, std::shared_ptr<const Layout> layout, const Dims& dims)
+    : world_(&world), layout_(std::move(layout)) {
+  const auto place = static_cast<std::size_t>(std::ranges::find(layout_->order, world.rank()) -
+                                              layout_->order.begin());
+  const auto add = [&](std::string name, const Dims& along) -> Axis& {
+    Axis axis{.world = world_, .name = std::move(name), .ranks = layout_->group(place, along)};
+    axis.index = static_cast<int>(std::ranges::find(axis.ranks, world.rank()) - axis.ranks.begin());
+    axis.hold = WorldInternals::hold(world);
+    layout_->rate(axis, along);
+    return axes_.emplace_back(std::move(axis));
   };
-  Axis shard{.world = world_, .name = "shard", .ranks = {}, .index = column};
-  for (int s = 0; s < shape.shard; ++s) shard.ranks.push_back(rank_at(row, s));
-  Axis replicate{.world = world_, .name = "replicate", .ranks = {}, .index = row};
-  for (int r = 0; r < shape.replicate; ++r) replicate.ranks.push_back(rank_at(r, column));
-  axes_ = {
-      std::move(shard), std::move(replicate),
-      Axis{.world = world_, .name = "world", .ranks = order, .index = mine, .block = shape_.shard}};
+  for (const std::size_t dim : dims) {
+    specs_.push_back(layout_->axes[dim]);
+    add(specs_.back().name, {dim});
+  }
+  add(std::string(world_name), dims).block = specs_.back().size;
 }
 
-Mesh Mesh::plan(const Topology& topology, World& world) {
+Mesh Mesh::whole(World& world, Layout layout) {
+  Dims dims(layout.axes.size());
+  std::iota(dims.begin(), dims.end(), std::size_t{0});
+  return {world, std::make_shared<const Layout>(std::move(layout)), dims};
+}
+
+Mesh Mesh::plan(const Topology& topology, World& world, MeshPlanOptions options) {
+  options = plan_options(world, options);
   const auto ranks = locate_ranks(topology, world);
-  const MeshPlan plan = plan_mesh(topology, ranks, plan_options(world));
-  Mesh mesh = from_plan(world, plan);
-  mesh.set_rates(mesh_rates(topology, ranks, plan, plan_options(world)));
-  return mesh;
+  Layout layout = layout_of(world, plan_mesh(topology, ranks, options));
+  layout.sites = Layout::Sites{topology, ranks, options};
+  return whole(world, std::move(layout));
 }
 
 Mesh Mesh::from_plan(World& world, MeshPlan plan) {
-  require(plan.inner == 1, ErrorCode::unsupported,
-          "a mesh plan with an inner axis of {} ranks is not supported: use only replicate x shard",
-          plan.inner);
-  Mesh mesh(world, {plan.replicate, plan.shard}, plan.order);
-  mesh.reason_ = std::move(plan.why);
-  mesh.findings_ = std::move(plan.findings);
-  return mesh;
+  return whole(world, layout_of(world, std::move(plan)));
+}
+
+Mesh::Layout Mesh::layout_of(const World& world, MeshPlan plan) {
+  std::vector<AxisSpec> axes = axes_of({plan.replicate, plan.shard});
+  if (plan.inner != 1) axes.push_back({std::string(tensor_name), plan.inner});
+  check_axes(world, axes);
+  std::vector<int> sorted = plan.order;
+  std::ranges::sort(sorted);
+  require(sorted == row_major(world.size()),
+          "the order of a mesh plan must name each of the {} ranks once", world.size());
+  return {std::move(axes), std::move(plan.order), std::move(plan.why), std::move(plan.findings)};
 }
 
 Mesh Mesh::make(World& world, MeshShape shape) {
-  Mesh mesh(world, shape, row_major(world, shape).order);
-  mesh.reason_ = fmt::format("the user requested {}x{}", shape.replicate, shape.shard);
-  return mesh;
+  check_shape(world, shape);
+  return whole(world, requested(world, axes_of(shape)));
 }
 
 Mesh Mesh::make(World& world, MeshShape shape, const Topology& topology) {
-  Mesh mesh = make(world, shape);
-  const auto ranks = locate_ranks(topology, world);
-  const MeshPlan plan = row_major(world, shape);
-  mesh.findings_ = check_mesh(topology, ranks, plan, plan_options(world));
-  mesh.set_rates(mesh_rates(topology, ranks, plan, plan_options(world)));
-  return mesh;
+  check_shape(world, shape);
+  return whole(world, requested(world, axes_of(shape), &topology));
 }
 
-void Mesh::set_rates(const MeshRates& rates) {
-  axes_[0].rate = rates.shard;
-  axes_[0].levels = rates.shard_levels;
-  axes_[1].rate = rates.replicate;
-  axes_[1].levels = rates.replicate_levels;
-  axes_[2].rate = rates.world;
-  axes_[2].levels = rates.world_levels;
+Mesh Mesh::make(World& world, std::vector<AxisSpec> axes) {
+  agree_on(world, axes);
+  return whole(world, requested(world, std::move(axes)));
+}
+
+Mesh Mesh::make(World& world, std::vector<AxisSpec> axes, const Topology& topology) {
+  agree_on(world, axes);
+  return whole(world, requested(world, std::move(axes), &topology));
+}
+
+// Returns the layout of a mesh that the user requested. With a topology the call is collective.
+Mesh::Layout Mesh::requested(World& world, std::vector<AxisSpec> axes, const Topology* topology) {
+  Layout layout{std::move(axes), row_major(world.size()), {}};
+  layout.reason = fmt::format("the user requested {}", text_of(layout.axes));
+  if (!topology) return layout;
+  layout.sites = Layout::Sites{*topology, locate_ranks(*topology, world), plan_options(world)};
+  const auto shard = find_axis(layout.axes, shard_name);
+  if (!shard) return layout;
+  MeshPlan plan;
+  const std::span all(layout.axes);
+  plan.replicate = product(all.first(*shard));
+  plan.shard = all[*shard].size;
+  plan.inner = product(all.subspan(*shard + 1));
+  plan.order = layout.order;
+  layout.findings = check_mesh(*topology, layout.sites->ranks, plan, layout.sites->options);
+  return layout;
+}
+
+Mesh Mesh::sub(const std::vector<std::string>& names) const {
+  require(!names.empty(), "a sub-mesh of {} needs at least one axis", to_string());
+  Dims dims;
+  for (const std::string& name : names) {
+    require(has_axis(name), "a sub-mesh of {} cannot have an axis \"{}\": its axes are {}",
+            to_string(), name, names_of(specs_));
+    const std::size_t dim = *find_axis(layout_->axes, name);
+    require(std::ranges::find(dims, dim) == dims.end(),
+            "a sub-mesh of {} cannot have two axes \"{}\"", to_string(), name);
+    dims.push_back(dim);
+  }
+  const bool is_same = std::ranges::equal(names, specs_, {}, {}, &AxisSpec::name);
+  return is_same ? *this : Mesh(*world_, layout_, dims);
+}
+
+MeshShape Mesh::shape() const noexcept {
+  const auto size = [&](std::string_view name) {
+    const auto dim = find_axis(specs_, name);
+    return dim ? specs_[*dim].size : 1;
+  };
+  return {size(replicate_name), size(shard_name)};
+}
+
+bool Mesh::has_axis(std::string_view name) const noexcept {
+  return find_axis(specs_, name).has_value();
 }
 
 const Axis& Mesh::axis(std::string_view name) const {
   const auto found = std::ranges::find(axes_, name, &Axis::name);
-  if (found == axes_.end())
-    throw invalid("a mesh has no axis \"{}\": use shard, replicate or world", name);
+  require(found != axes_.end(), "the mesh {} has no axis \"{}\": its axes are {} and world",
+          to_string(), name, names_of(specs_));
   return *found;
 }
 
-std::string Mesh::to_string() const { return fmt::format("{}x{}", shape_.replicate, shape_.shard); }
+const std::string& Mesh::reason() const noexcept { return layout_->reason; }
+const std::vector<Finding>& Mesh::findings() const noexcept { return layout_->findings; }
+std::string Mesh::to_string() const { return text_of(specs_); }
 
 }  // namespace atoll_v1::atoll

@@ -8,7 +8,6 @@
 #include <sstream>
 
 #include "core/errors.hpp"
-#include "core/hash.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -62,11 +61,6 @@ Preferences decode(const std::string& text) {
   return usable;
 }
 
-// Returns a hash of the settings that must be equal on all ranks, as one line of fixed length.
-std::string describe_wishes(const Config& config, std::string_view tuning) {
-  return fmt::format("{:016x}\n", fnv1a(tuning) + static_cast<unsigned>(config.deterministic));
-}
-
 std::string reasons(const std::vector<BackendInfo>& found) {
   if (found.empty())
     return "no backend was found; set ATOLL_PLUGIN_PATH to the folder of the backends";
@@ -80,21 +74,24 @@ std::string reasons(const std::vector<BackendInfo>& found) {
 
 // Removes from `usable` every backend that some rank of the axis cannot use. The preference of each
 // remaining backend becomes its lowest preference on any rank.
-void keep_common(const BackendQuery& query, std::string_view tuning, Preferences& usable,
-                 std::vector<BackendInfo>& found) {
+void keep_common(const BackendQuery& query, Preferences& usable, std::vector<BackendInfo>& found) {
   if (query.axis.size() == 1) return;
   World& world = query.world;
   const auto key = [&](int rank) { return fmt::format("{}/probe/{}", query.id, rank); };
-  const std::string wishes = describe_wishes(world.config(), tuning);
-  world.put(key(world.rank()), wishes + encode(usable));
+  const std::string mine = query.settings + "\n" + encode(usable);
+  world.put(key(world.rank()), mine);
+  std::vector<std::string> settings, preferences;
   for (const int rank : query.axis.ranks) {
-    if (rank == world.rank()) continue;
-    const std::string text = world.get(key(rank), world.config().rendezvous_timeout);
-    require(text.starts_with(wishes), ErrorCode::mismatch,
-            "rank {}: communicator {}: rank {} has other settings of ATOLL_ALGORITHM, ATOLL_TUNING "
-            "or ATOLL_DETERMINISTIC",
-            world.rank(), query.name, rank);
-    const auto theirs = decode(text.substr(wishes.size()));
+    const std::string text =
+        rank == world.rank() ? mine : world.get(key(rank), world.config().rendezvous_timeout);
+    const std::size_t end = std::min(text.find("\n\n"), text.size());
+    settings.push_back(text.substr(0, end));
+    preferences.push_back(text.substr(std::min(end + 2, text.size())));
+  }
+  query.compare(settings, query.axis, query.name);
+  for (std::size_t i = 0; i < preferences.size(); ++i) {
+    const int rank = query.axis.ranks[i];
+    const auto theirs = decode(preferences[i]);
     for (auto entry = usable.begin(); entry != usable.end();) {
       const auto other = theirs.find(entry->first);
       if (other == theirs.end()) {
@@ -106,6 +103,12 @@ void keep_common(const BackendQuery& query, std::string_view tuning, Preferences
       }
     }
   }
+}
+
+std::int32_t process_memory_of(const Config& config) {
+  if (config.process_memory == "off") return ATOLL_PROCESS_MEMORY_OFF;
+  return config.process_memory == "permit" ? ATOLL_PROCESS_MEMORY_PERMIT
+                                           : ATOLL_PROCESS_MEMORY_ALLOWED;
 }
 
 }  // namespace
@@ -149,12 +152,13 @@ GroupDescription::GroupDescription(const World& world, const Axis& axis, std::st
   group.deterministic = world.config().deterministic;
   const int here = places[static_cast<std::size_t>(world.rank())].host;
   group.host_ranks = static_cast<std::int32_t>(std::ranges::count(places, here, &Placement::host));
+  group.process_memory = process_memory_of(world.config());
 }
 
-const Plugin& choose_backend(const BackendQuery& query, std::string_view tuning) {
+const Plugin& choose_backend(const BackendQuery& query) {
   std::vector<BackendInfo> found;
   auto common = probe_all(query.world, query.device.kind(), found);
-  keep_common(query, tuning, common, found);
+  keep_common(query, common, found);
   if (!query.wanted.empty()) {
     std::erase_if(common, [&](const auto& entry) { return entry.first != query.wanted; });
   }

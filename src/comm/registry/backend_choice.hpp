@@ -1,8 +1,8 @@
 // Chooses the backend of a communicator: the best one that every rank can use.
 #pragma once
 
+#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "atoll/communicator.hpp"
@@ -39,11 +39,14 @@ struct BackendQuery {
   const std::string& name;
   const Device& device;
   const std::string& wanted;  // name of the only backend to consider; empty for any
+  // Lines of text about the settings of this rank; no line is empty. All ranks exchange these
+  // lines. `compare` gets the lines of each rank, in axis order, and throws if they differ.
+  const std::string& settings;
+  void (*compare)(std::span<const std::string> settings, const Axis& axis, const std::string& name);
 };
 
 // Chooses the backend for a communicator. Collective over the axis. Throws Error(unsupported) with
-// the reason why each backend is unusable, and Error(mismatch) when ranks have different tuning
-// lines or only some request deterministic sums.
-const Plugin& choose_backend(const BackendQuery& query, std::string_view tuning);
+// the reason why each backend is unusable, and the errors of query.compare.
+const Plugin& choose_backend(const BackendQuery& query);
 
 }  // namespace atoll_v1::atoll

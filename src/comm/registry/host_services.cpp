@@ -2,6 +2,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "atoll/plugin_names.hpp"
 #include "comm/registry/registry.hpp"
 #include "core/errors.hpp"
 #include "core/log.hpp"
@@ -52,8 +53,8 @@ atoll_status store_get(void* ctx, const char* key, void* value, size_t* n, int64
 
 atoll_status reduce_parts(void*, const atoll_reduction* r) {
   return guarded([&] {
-    require(r->nparts >= 1 && r->ndsts >= 1 && r->dtype >= ATOLL_F32 && r->dtype <= ATOLL_U8 &&
-                r->op >= ATOLL_SUM && r->op <= ATOLL_MAX,
+    require(r->nparts >= 1 && r->ndsts >= 1 && atoll_abi::is_reducible(r->dtype) &&
+                atoll_abi::within(atoll_abi::ops, r->op),
             "reduce: an argument is out of range");
     host::reduce_into({{r->dsts, static_cast<std::size_t>(r->ndsts)},
                        {r->parts, static_cast<std::size_t>(r->nparts)},

@@ -1,6 +1,7 @@
 #include "comm/registry/registry.hpp"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <algorithm>
 #include <cstring>
@@ -69,12 +70,22 @@ std::unique_ptr<Loaded> open_plugin(const std::filesystem::path& file) {
   return loaded;
 }
 
-// Returns the folder of libatoll.so, or of the program when atoll is linked statically.
-std::filesystem::path own_folder() {
+// Returns the folder of the installed backends: `atoll` beside libatoll.so. If atoll is linked
+// statically, the folder is lib/atoll in the prefix of the program.
+std::filesystem::path installed_folder() {
   Dl_info info{};
-  if (!dladdr(reinterpret_cast<const void*>(&own_folder), &info) || !info.dli_fname) return {};
+  link_map* object = nullptr;  // the object that contains this function
+  if (!dladdr1(reinterpret_cast<const void*>(&installed_folder), &info,
+               reinterpret_cast<void**>(&object), RTLD_DL_LINKMAP) ||
+      !info.dli_fname || !object)
+    return {};
+  // The program itself has no name here, and dli_fname is its first argument.
+  const bool is_program = *object->l_name == '\0';
   std::error_code ignored;
-  return std::filesystem::canonical(info.dli_fname, ignored).parent_path();
+  const auto file =
+      std::filesystem::canonical(is_program ? "/proc/self/exe" : info.dli_fname, ignored);
+  const auto folder = file.parent_path();
+  return is_program ? folder.parent_path() / ATOLL_LIBRARY_FOLDER / "atoll" : folder / "atoll";
 }
 
 std::vector<std::filesystem::path> plugin_folders(const Config& config) {
@@ -82,7 +93,7 @@ std::vector<std::filesystem::path> plugin_folders(const Config& config) {
   for (const std::string_view folder : split(config.plugin_path, ':')) {
     if (!folder.empty()) folders.emplace_back(folder);
   }
-  folders.push_back(own_folder() / "atoll");
+  folders.push_back(installed_folder());
   return folders;
 }
 

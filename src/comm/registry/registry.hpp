@@ -26,7 +26,8 @@ struct Plugin {
 const Plugin& load_plugin(const std::filesystem::path& file);
 
 // Returns the libatoll-*.so files in config.plugin_path and then in the `atoll` folder beside this
-// library. Of several files with the same name only the first is returned.
+// library. If the program links the library statically, that folder is lib/atoll in the program's
+// prefix. If several files have the same name, only the first is returned.
 std::vector<std::filesystem::path> find_plugins(const Config& config);
 
 // Returns the message of the calling thread's last failure in `plugin`.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "device/backend.hpp"
+#include "device/checked/guard.hpp"
 #include "device/checked/lifetimes.hpp"
 #include "device/ops.hpp"
 
@@ -56,6 +57,7 @@ class CheckedEvent final : public EventBackend {
     synchronize_host(*inner_, *lifetimes_, clock_);
   }
   void fail(std::exception_ptr error) override { inner_->fail(std::move(error)); }
+  void delay_native(void* stream) override { inner_->delay_native(stream); }
   const std::shared_ptr<EventBackend>& inner() const noexcept { return inner_; }
   const Clock& clock() const noexcept { return clock_; }
   bool is_of(const std::shared_ptr<Lifetimes>& lifetimes) const { return lifetimes_ == lifetimes; }
@@ -119,6 +121,15 @@ class CheckedStream final : public StreamBackend {
     return inner_->exposed_communication();
   }
   void* native() noexcept override { return inner_->native(); }
+  void launch(const std::function<void(void*)>& work) override {
+    lifetimes_->check();
+    inner_->launch(work);
+  }
+  void record_native(void* event) override { inner_->record_native(event); }
+  void wait_native(void* event) override {
+    inner_->wait_native(event);
+    lifetimes_->wait_for_unknown(party_);
+  }
   std::uint64_t begin_range(const Label& label) override { return inner_->begin_range(label); }
   void end_range(std::uint64_t number) noexcept override { inner_->end_range(number); }
   void use(const void* data, std::size_t bytes, Access access, Label by, Label content) override {
@@ -201,14 +212,14 @@ class CheckedDevice final : public DeviceBackend {
       : DeviceBackend(inner->info()), inner_(std::move(inner)), ops_(inner_->ops()) {}
 
   void* allocate(std::size_t bytes) override {
-    void* data = inner_->allocate(bytes);
+    void* data = is_host() ? allocate_shared(bytes) : inner_->allocate(bytes);
     const auto stream = inner_->make_stream({.name = "fill"});
     stream->fill(data, std::byte{0xff}, bytes);  // bytes that are NaN in every floating-point type
     stream->synchronize();
     return data;
   }
   void deallocate(void* data, std::size_t bytes) noexcept override {
-    inner_->deallocate(data, bytes);
+    is_host() ? free_shared(data, bytes) : inner_->deallocate(data, bytes);
   }
   void* allocate_staging(std::size_t bytes) override { return inner_->allocate_staging(bytes); }
   void deallocate_staging(void* data) noexcept override { inner_->deallocate_staging(data); }
@@ -220,13 +231,23 @@ class CheckedDevice final : public DeviceBackend {
     lifetimes_->freed(data, in_task ? Lifetimes::By::task : Lifetimes::By::host);
     inner_->disown(data, bytes);
   }
+  std::shared_ptr<GuardedMapping> guard(void* data, std::size_t bytes, GuardRule rule) override {
+    if (!is_host() || bytes == 0) return nullptr;
+    return map_guarded({data, bytes}, std::move(rule), lifetimes_);
+  }
   AllocationCount& allocations() noexcept override { return inner_->allocations(); }
   std::unique_ptr<StreamBackend> make_stream(const StreamOptions& options) override {
     return std::make_unique<CheckedStream>(inner_->make_stream(options), lifetimes_, options.name);
   }
+  std::unique_ptr<StreamBackend> wrap_stream(void* native, const StreamOptions& options) override {
+    return std::make_unique<CheckedStream>(inner_->wrap_stream(native, options), lifetimes_,
+                                           options.name);
+  }
   DeviceOps& ops() noexcept override { return ops_; }
 
  private:
+  bool is_host() const noexcept { return info().kind == DeviceKind::host; }
+
   std::shared_ptr<DeviceBackend> inner_;
   std::shared_ptr<Lifetimes> lifetimes_ = std::make_shared<Lifetimes>();
   CheckedOps ops_;

@@ -47,6 +47,14 @@ void Lifetimes::wait(Party party, const Clock& event) {
   check_found();
 }
 
+void Lifetimes::wait_for_unknown(Party party) {
+  const std::lock_guard lock(mutex_);
+  Clock all;
+  for (const Clock& clock : clocks_) all.join(clock);
+  clocks_[party].join(all);
+  check_found();
+}
+
 void Lifetimes::synchronized(const Clock& event) {
   const std::lock_guard lock(mutex_);
   clocks_[host_party].join(event);
@@ -83,6 +91,24 @@ void Lifetimes::freed(const void* data, By by) noexcept {
     }
   }
   regions_.erase(found);
+}
+
+void Lifetimes::mapped(Range second, const void* first) {
+  const std::lock_guard lock(mutex_);
+  const std::uintptr_t begin = address_of(second.data);
+  second_mappings_.insert_or_assign(begin, SecondMapping{begin + second.bytes, address_of(first)});
+}
+
+void Lifetimes::unmapped(const void* second) noexcept {
+  const std::lock_guard lock(mutex_);
+  second_mappings_.erase(address_of(second));
+}
+
+std::uintptr_t Lifetimes::first_address(std::uintptr_t address) const {
+  const auto after = second_mappings_.upper_bound(address);
+  if (after == second_mappings_.begin()) return address;
+  const auto& [begin, mapping] = *std::prev(after);
+  return address < mapping.end ? mapping.first + (address - begin) : address;
 }
 
 void Lifetimes::use(Party party, Range range, Access access, Label by, Label content) {
@@ -152,7 +178,7 @@ void Lifetimes::check() const {
 }
 
 Lifetimes::Target Lifetimes::target(Range range) {
-  const std::uintptr_t address = address_of(range.data);
+  const std::uintptr_t address = first_address(address_of(range.data));
   auto found = regions_.upper_bound(address);
   if (range.bytes == 0 || found == regions_.begin()) return {};
   --found;

@@ -75,6 +75,9 @@ class Lifetimes {
   Party add_stream(std::string name);
   Clock record(Party party);
   void wait(Party party, const Clock& event);
+  // Records that the stream waits for an event of the caller. The checker does not know after which
+  // work the event was recorded, so it assumes all work that has been enqueued on any stream.
+  void wait_for_unknown(Party party);
   void synchronized(const Clock& event);  // records that the host waited for the event
 
   void allocated(Range range);
@@ -85,6 +88,12 @@ class Lifetimes {
     task
   };
   void freed(const void* data, By by) noexcept;
+
+  // mapped() declares a second mapping of memory: `second` has the addresses of the new mapping,
+  // and `first` is the address of the same memory in its allocation. use() and hold() then accept
+  // both addresses. unmapped() removes the declaration.
+  void mapped(Range second, const void* first);
+  void unmapped(const void* second) noexcept;
 
   // use() and hold() ignore memory that this device did not allocate.
   void use(Party party, Range range, Access access, Label by, Label content);
@@ -123,6 +132,12 @@ class Lifetimes {
     Span span;
   };
 
+  struct SecondMapping {
+    std::uintptr_t end = 0;
+    std::uintptr_t first = 0;  // address of the same memory in its allocation
+  };
+
+  std::uintptr_t first_address(std::uintptr_t address) const;
   Target target(Range range);
   void visit(Region& region, Span span, const std::function<void(Cell&)>& visit);
   SharedUse start(Party party, Access access, std::string by);
@@ -137,6 +152,7 @@ class Lifetimes {
   std::vector<Clock> clocks_;       // the vector clock of each party
   std::vector<std::string> names_;  // the name of each party in messages
   std::map<std::uintptr_t, Region> regions_;
+  std::map<std::uintptr_t, SecondMapping> second_mappings_;  // by the address at which each begins
   std::optional<Error> found_;
 };
 

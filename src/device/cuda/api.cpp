@@ -1,14 +1,9 @@
 #include "device/cuda/api.hpp"
 
-#include <fmt/format.h>
-
 #include <map>
 #include <mutex>
 #include <utility>
 #include <vector>
-
-#include "atoll/cuda/context.hpp"
-#include "atoll/error.hpp"
 
 namespace atoll_v1::atoll::cuda {
 namespace {
@@ -26,31 +21,6 @@ Pool& pool() {
 }
 
 }  // namespace
-
-void check(cudaError_t status, std::string_view what) {
-  if (status == cudaSuccess) return;
-  cudaGetLastError();  // clears CUDA's error, which later calls would report again
-  const auto code =
-      status == cudaErrorMemoryAllocation ? ErrorCode::out_of_memory : ErrorCode::backend;
-  throw Error(code, fmt::format("cuda: {}: {} ({})", what, cudaGetErrorString(status),
-                                cudaGetErrorName(status)));
-}
-
-Current::Current(int ordinal) {
-  check(cudaGetDevice(&before_), "cudaGetDevice");
-  if (before_ == ordinal) return;
-  check(cudaSetDevice(ordinal), "cudaSetDevice");
-  changed_ = true;
-}
-
-Current::Current(int ordinal, std::nothrow_t) noexcept {
-  changed_ = cudaGetDevice(&before_) == cudaSuccess && before_ != ordinal &&
-             cudaSetDevice(ordinal) == cudaSuccess;
-}
-
-Current::~Current() {
-  if (changed_ && atoll_abi::has_cuda_context(before_)) cudaSetDevice(before_);
-}
 
 PooledEvent::PooledEvent(int ordinal, Kind kind) : ordinal_(ordinal), kind_(kind) {
   {

@@ -81,6 +81,9 @@ class CudaDevice final : public DeviceBackend {
   std::unique_ptr<StreamBackend> make_stream(const StreamOptions& options) override {
     return std::make_unique<CudaStream>(ordinal_, options, clock_);
   }
+  std::unique_ptr<StreamBackend> wrap_stream(void* native, const StreamOptions&) override {
+    return std::make_unique<CudaStream>(ordinal_, static_cast<cudaStream_t>(native), clock_);
+  }
   DeviceOps& ops() noexcept override { return ops_; }
 
  private:

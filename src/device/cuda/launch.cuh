@@ -38,9 +38,6 @@ void start(std::string_view name, void (*kernel)(Parameters...), const Launch& l
   check(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), name);
 }
 
-// Dynamic shared memory of the block; Launch::shared_bytes is its size.
-extern __shared__ float4 dynamic_shared[];
-
 __device__ __forceinline__ std::uint64_t first_item() {
   return std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
 }

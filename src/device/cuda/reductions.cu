@@ -17,10 +17,33 @@ __device__ __forceinline__ T combine(T a, T b) {
     return b < a ? b : a;
   } else if constexpr (op == ReduceOp::max) {
     return a < b ? b : a;
+  } else if constexpr (op == ReduceOp::product && std::is_integral_v<T>) {
+    // The product of two 16-bit numbers can overflow `int`; unsigned 64-bit numbers wrap around.
+    return static_cast<T>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
+  } else if constexpr (op == ReduceOp::product) {
+    return a * b;
   } else {
     return a + b;
   }
 }
+
+// Averages of integers truncate. The divisor may exceed the range of T, so a wider type divides.
+template <class T>
+__device__ __forceinline__ T divide(T sum, int divisor) {
+  if constexpr (std::is_integral_v<T>) {
+    using Signed = std::conditional_t<sizeof(T) == 8, std::int64_t, std::int32_t>;
+    using Number = std::conditional_t<std::is_signed_v<T>, Signed, std::make_unsigned_t<Signed>>;
+    return static_cast<T>(static_cast<Number>(sum) / static_cast<Number>(divisor));
+  } else {
+    return sum / static_cast<T>(divisor);
+  }
+}
+
+// True for reductions that fallbacks seldom need. They have one kernel, without packs, not two.
+template <class T, ReduceOp op>
+constexpr bool is_rare =
+    op == ReduceOp::product || std::is_same_v<T, std::int8_t> || std::is_same_v<T, std::uint16_t> ||
+    std::is_same_v<T, std::uint32_t> || std::is_same_v<T, std::uint64_t>;
 
 constexpr int tree_levels = 12;  // levels of the reduction tree; enough for 4,095 parts
 
@@ -74,19 +97,19 @@ __device__ __forceinline__ void store(T* dst, std::uint64_t pack, Sum (&sum)[n],
   Pack<T, n> to;
 #pragma unroll
   for (int k = 0; k < n; ++k) {
-    if constexpr (op == ReduceOp::avg) sum[k] = sum[k] / static_cast<Sum>(divisor);
+    if constexpr (op == ReduceOp::avg) sum[k] = divide(sum[k], divisor);
     to.values[k] = convert<T>(sum[k]);
   }
   reinterpret_cast<Pack<T, n>*>(dst)[pack] = to;
 }
 
-// Minimum number of resident blocks per SM. For 8-byte types the limit of 1 stops the compiler from
-// saving registers for more blocks, which spills the f64 division on sm_80.
-template <class T>
-constexpr int blocks_at_once = sizeof(T) == 8 ? 1 : 0;
+// Minimum number of resident blocks per SM. The limit of 1 stops the compiler from saving registers
+// for more blocks. Without it, the f64 division spills on sm_80, and the rare types on sm_90.
+template <class T, ReduceOp op>
+constexpr int blocks_at_once = sizeof(T) == 8 || is_rare<T, op> ? 1 : 0;
 
 template <class T, ReduceOp op, int n>
-__global__ void __launch_bounds__(threads, blocks_at_once<T>)
+__global__ void __launch_bounds__(threads, blocks_at_once<T, op>)
     reduce_packs(T* dst, const T* parts, std::uint64_t packs, std::uint64_t part_elements,
                  int nparts, int block, int divisor) {
   using Sum = Wide<T>;
@@ -150,7 +173,7 @@ template <class T, ReduceOp op>
 void launch_reduce(cudaStream_t stream, T* dst, const T* parts, std::uint64_t count, int nparts,
                    int block) {
   constexpr int n = sizeof(T) >= 4 ? 16 / static_cast<int>(sizeof(T)) : 4;
-  const bool packs =
+  [[maybe_unused]] const bool packs =
       count % n == 0 && is_aligned(dst, sizeof(T) * n) && is_aligned(parts, sizeof(T) * n);
   if constexpr (std::is_same_v<Wide<T>, float> && (op == ReduceOp::sum || op == ReduceOp::avg)) {
     const auto few = [&]<int parts_at_once>() {
@@ -161,13 +184,14 @@ void launch_reduce(cudaStream_t stream, T* dst, const T* parts, std::uint64_t co
     if (packs && block <= 0 && nparts == 4) return few.template operator()<4>();
     if (packs && block <= 0 && nparts == 8) return few.template operator()<8>();
   }
-  if (packs) {
-    start("reduce", reduce_packs<T, op, n>, {blocks_for(count / n), stream}, dst, parts, count / n,
-          count, nparts, block, nparts);
-  } else {
-    start("reduce", reduce_packs<T, op, 1>, {blocks_for(count), stream}, dst, parts, count, count,
-          nparts, block, nparts);
+  if constexpr (!is_rare<T, op>) {
+    if (packs) {
+      return start("reduce", reduce_packs<T, op, n>, {blocks_for(count / n), stream}, dst, parts,
+                   count / n, count, nparts, block, nparts);
+    }
   }
+  start("reduce", reduce_packs<T, op, 1>, {blocks_for(count), stream}, dst, parts, count, count,
+        nparts, block, nparts);
 }
 
 // Each norm block has eight partial sums, as in ../host/kernels.cpp. One thread computes each
@@ -258,10 +282,11 @@ __global__ void __launch_bounds__(threads)
   if (threadIdx.x != 0) return;
   ExactSum sum(largest_of(*parts, count));
   for (unsigned k = 0; k < count; ++k) sum.add(parts->high[k], parts->low[k]);
-  const double norm = sqrt(sum.value());
+  const auto scale = static_cast<double>(rule.gradient_scale);
+  const double norm = scale * sqrt(sum.value());
   const auto limit = static_cast<double>(rule.max_norm);
-  double factor = limit > 0 && norm > limit ? limit / norm : 1.0;
-  if (!isfinite(norm)) factor = rule.skip_nonfinite ? nan("") : 1.0;
+  double factor = limit > 0 && norm > limit ? scale * (limit / norm) : scale;
+  if (!isfinite(norm)) factor = rule.skip_nonfinite ? nan("") : scale;
   if (*permit == 0) factor = nan("");
   *permit = 0;
   result[0] = norm;
@@ -291,6 +316,8 @@ void CudaOps::reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int
         return with.template operator()<ReduceOp::min>();
       case ReduceOp::max:
         return with.template operator()<ReduceOp::max>();
+      case ReduceOp::product:
+        return with.template operator()<ReduceOp::product>();
     }
   });
 }

@@ -39,6 +39,11 @@ class CudaEvent final : public EventBackend {
     if (const auto error = failure_->before(position_)) std::rethrow_exception(error);
   }
   void fail(std::exception_ptr error) override { failure_->fail(position_, std::move(error)); }
+  void delay_native(void* stream) override {
+    const Current current(event_.ordinal());
+    check(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), event_.get(), 0),
+          "cudaStreamWaitEvent");
+  }
 
  private:
   PooledEvent event_;
@@ -120,6 +125,16 @@ CudaStream::CudaStream(int ordinal, const StreamOptions& options, std::shared_pt
         "cudaStreamCreateWithPriority");
 }
 
+CudaStream::CudaStream(int ordinal, cudaStream_t stream, std::shared_ptr<Clock> clock)
+    : ordinal_(ordinal),
+      clock_(std::move(clock)),
+      stream_(stream == nullptr ? cudaStreamLegacy : stream),
+      owns_stream_(false) {
+  const Current current(ordinal_);
+  const cudaError_t status = cudaStreamQuery(stream_);  // finds a stream of another GPU
+  if (status != cudaErrorNotReady) check(status, "wrap_stream: cudaStreamQuery");
+}
+
 CudaStream::~CudaStream() {
   const Current current(ordinal_, std::nothrow);
   const cudaError_t status = cudaStreamSynchronize(stream_);
@@ -128,7 +143,7 @@ CudaStream::~CudaStream() {
     // Leaks the host functions of the stream, because the failed GPU may still run them.
     for (auto& call : calls_) static_cast<void>(call.release());
   }
-  cudaStreamDestroy(stream_);
+  if (owns_stream_) cudaStreamDestroy(stream_);
 }
 
 void CudaStream::reclaim() {
@@ -192,6 +207,24 @@ void CudaStream::wait(std::shared_ptr<EventBackend> event, WaitReason reason) {
   check(cudaEventRecord(wait.end.get(), stream_), "cudaEventRecord");
   waits_.push_back(std::move(wait));
   add_waits();
+}
+
+void CudaStream::launch(const std::function<void(void*)>& work) {
+  const Current current(ordinal_);
+  ++position_;
+  work(stream_);
+}
+
+void CudaStream::record_native(void* event) {
+  const Current current(ordinal_);
+  ++position_;
+  check(cudaEventRecord(static_cast<cudaEvent_t>(event), stream_), "cudaEventRecord");
+}
+
+void CudaStream::wait_native(void* event) {
+  const Current current(ordinal_);
+  ++position_;
+  check(cudaStreamWaitEvent(stream_, static_cast<cudaEvent_t>(event), 0), "cudaStreamWaitEvent");
 }
 
 void CudaStream::synchronize() {

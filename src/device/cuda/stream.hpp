@@ -34,6 +34,8 @@ class Clock {
 class CudaStream final : public StreamBackend {
  public:
   CudaStream(int ordinal, const StreamOptions& options, std::shared_ptr<Clock> clock);
+  // Uses a stream of the caller, who destroys it; null means the legacy default stream.
+  CudaStream(int ordinal, cudaStream_t stream, std::shared_ptr<Clock> clock);
   ~CudaStream() override;
   void enqueue(std::function<void()> work) override;
   void copy(void* dst, const void* src, std::size_t bytes) override;
@@ -44,6 +46,9 @@ class CudaStream final : public StreamBackend {
   void synchronize() override;
   std::chrono::nanoseconds exposed_communication() const override;
   void* native() noexcept override { return stream_; }
+  void launch(const std::function<void(void*)>& work) override;
+  void record_native(void* event) override;
+  void wait_native(void* event) override;
   // NVTX ranges for profilers such as Nsight Systems, if the NVTX header was present at build time.
   std::uint64_t begin_range(const Label& label) override;
   void end_range(std::uint64_t number) noexcept override;
@@ -59,6 +64,7 @@ class CudaStream final : public StreamBackend {
   int ordinal_;
   std::shared_ptr<Clock> clock_;
   cudaStream_t stream_ = nullptr;
+  bool owns_stream_ = true;
   std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();
   std::uint64_t position_ = 0;
   // Host functions of the stream. The thread that uses the stream destroys them after they have

@@ -65,10 +65,11 @@ class HostOps final : public DeviceOps {
     ATOLL_ASSERT(result.count == 3 && result.dtype == DType::f64 && blocks.dtype == DType::f64,
                  "clip_factor: blocks must be f64, and result must have three f64");
     stream.enqueue([=] {
-      const double norm = std::sqrt(exact_sum({blocks.as<double>(), blocks.count}));
+      const auto scale = static_cast<double>(rule.gradient_scale);
+      const double norm = scale * std::sqrt(exact_sum({blocks.as<double>(), blocks.count}));
       const auto limit = static_cast<double>(rule.max_norm);
-      double factor = limit > 0 && norm > limit ? limit / norm : 1.0;
-      if (!std::isfinite(norm)) factor = rule.skip_nonfinite ? std::nan("") : 1.0;
+      double factor = limit > 0 && norm > limit ? scale * (limit / norm) : scale;
+      if (!std::isfinite(norm)) factor = rule.skip_nonfinite ? std::nan("") : scale;
       result.as<double>()[0] = norm;
       result.as<double>()[1] = factor;
       if (!std::isnan(factor)) result.as<double>()[2] += 1.0;

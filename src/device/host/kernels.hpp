@@ -1,6 +1,8 @@
 // Synchronous CPU kernels on host memory, dispatched at run time to the best instruction set.
 #pragma once
 
+#include <bit>
+#include <cstddef>
 #include <span>
 
 #include "device/ops.hpp"
@@ -11,8 +13,9 @@ namespace atoll_v1::atoll::host {
 void cast(View dst, ConstView src);
 // dst[i] = op over all p of parts[p][i], in the order of an adjacent-pair tree: parts 0 and 1,
 // parts 2 and 3 and so on are combined, then pairs of these results; an odd last operand moves up a
-// level. 16-bit types are summed in f32 and rounded once. avg divides before that rounding; for
-// integers the division truncates. dst may be one of the parts.
+// level. 16-bit types are combined in f32 and rounded once. Sums and products of integers wrap
+// around. avg divides before the rounding; for integers the division truncates. dst may be one of
+// the parts.
 void reduce(View dst, std::span<const void* const> parts, ReduceOp op);
 
 enum class Stores {
@@ -34,6 +37,17 @@ struct Reduction {
   std::size_t block = 0;  // consecutive parts per inner tree; 0 means one tree over all parts
 };
 void reduce_into(const Reduction& reduction);
+// reduce_into() calls this function for all products, and for the types of is_plain().
+void reduce_plain(const Reduction& reduction);
+// Returns true for the integer types that are reduced by plain loops instead of vector code.
+constexpr bool is_plain(DType dtype) {
+  return dtype == DType::i8 || dtype == DType::u16 || dtype == DType::u32 || dtype == DType::u64;
+}
+// Returns the number of parts in the left half of a tree over n parts. If `block` is not 0, each
+// run of `block` parts is a tree of its own.
+constexpr std::size_t left_of(std::size_t n, std::size_t block) {
+  return block == 0 || n <= block ? std::bit_floor(n - 1) : std::bit_floor(n / block - 1) * block;
+}
 // Reduces parts that follow each other in memory into dst. `rule` gives op, factors, divisor,
 // stores and block; its other members are ignored.
 void reduce(View dst, ConstView parts, Reduction rule);

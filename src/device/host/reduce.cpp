@@ -348,11 +348,6 @@ class Reducer {
   bool is_small(std::size_t n) const {
     return in_registers(n, usual) && (reduction_.block == 0 || n <= reduction_.block);
   }
-  // Number of parts in the left half of a tree over n parts.
-  std::size_t left_of(std::size_t n) const {
-    const std::size_t block = reduction_.block;
-    return block == 0 || n <= block ? std::bit_floor(n - 1) : std::bit_floor(n / block - 1) * block;
-  }
 
   // Combines the n parts from `lo` on in registers; requires in_registers(n).
   template <class To>
@@ -396,7 +391,7 @@ class Reducer {
                   std::size_t depth) {
     A* mine = scratch_.get() + depth * block_elements;
     if (is_small(n)) return small_node(lo, n, first, count, Partial<T>{mine});
-    const std::size_t left = left_of(n);
+    const std::size_t left = left_of(n, reduction_.block);
     large_node(lo, left, first, count, depth);
     large_node(lo + left, n - left, first, count, depth + 1);
     const A* right = mine + block_elements;
@@ -466,11 +461,15 @@ void reduce_typed(const Reduction& r) {
         if (r.factors) return Reducer<T, ReduceOp::sum, true>(r).run();
       }
       return Reducer<T, ReduceOp::sum, false>(r).run();
+    case ReduceOp::product:
+      return;  // reduce_into() calls reduce_plain() instead
   }
 }
 
 void reduce_any(const Reduction& r) {
-  with_type(r.dtype, [&]<class T>(std::type_identity<T>) { reduce_typed<T>(r); });
+  with_type(r.dtype, [&]<class T>(std::type_identity<T>) {
+    if constexpr (!is_plain(dtype_of<T>)) reduce_typed<T>(r);
+  });
 }
 
 }  // namespace HWY_NAMESPACE
@@ -486,6 +485,9 @@ void reduce_into(const Reduction& reduction) {
   ATOLL_ASSERT(!reduction.parts.empty() && !reduction.dsts.empty(), "reduce: no parts");
   ATOLL_ASSERT(reduction.block == 0 || reduction.parts.size() % reduction.block == 0,
                "reduce: the number of parts must be a multiple of the block");
+  if (reduction.op == ReduceOp::product || is_plain(reduction.dtype)) {
+    return reduce_plain(reduction);
+  }
   HWY_DYNAMIC_DISPATCH(reduce_any)(reduction);
 }
 

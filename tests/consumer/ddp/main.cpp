@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -122,16 +123,19 @@ class Gradients {
   void complete(std::size_t layer, atoll::Stream& compute) {
     const std::size_t bucket = plan_.locations[depth - 1 - layer].bucket;
     if (layer > 0 && plan_.locations[depth - layer].bucket == bucket) return;
-    scheduler_.all_reduce(memory_[bucket].view(atoll::DType::f32), compute.record());
+    works_.push_back(
+        scheduler_.all_reduce(memory_[bucket].view(atoll::DType::f32), compute.record()));
   }
+  // Makes `compute` wait for the sums. Throws the error of a failed all-reduce.
   void wait(atoll::Stream& compute) {
-    scheduler_.wait(compute, scheduler_.record(atoll::Lane::outer), "gradients");
+    for (const atoll::Work& work : std::exchange(works_, {})) work.wait(compute);
   }
 
  private:
   atoll::Scheduler scheduler_;
   atoll::BucketPlan plan_;
   std::vector<atoll::Buffer> memory_;
+  std::vector<atoll::Work> works_;  // all-reduces of this step, one per bucket
 };
 
 // Enqueues one training step and returns at once. `loss` is valid when the stream has run the step.

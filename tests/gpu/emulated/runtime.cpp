@@ -18,12 +18,9 @@
 #include <vector>
 
 #include "block.hpp"
-#include "device/cuda/launch.cuh"
 
-namespace atoll_v1::atoll::cuda {
-constexpr std::size_t most_shared_bytes = 227u << 10;  // limit of shared memory per block on sm_90
-thread_local float4 dynamic_shared[most_shared_bytes / sizeof(float4)];
-}  // namespace atoll_v1::atoll::cuda
+// The largest shared memory of a block on sm_90.
+constinit thread_local float4 dynamic_shared[(227u << 10) / sizeof(float4)];
 
 namespace {
 
@@ -233,6 +230,16 @@ struct CUevent_st {
   }
 };
 
+namespace {
+
+// Returns the stream of a handle; the handles of the legacy default stream have no memory.
+CUstream_st* queue(cudaStream_t stream) {
+  static auto* const legacy = new CUstream_st;
+  return stream == cudaStreamLegacy || stream == nullptr ? legacy : stream;
+}
+
+}  // namespace
+
 namespace emulated {
 
 bool has_context(int device) { return contexts[device]; }
@@ -242,7 +249,7 @@ void forget_contexts() {
 
 void enqueue(cudaStream_t stream, std::function<void()> work) {
   memory().begin_work();
-  stream->push([work = std::move(work)] {
+  queue(stream)->push([work = std::move(work)] {
     work();
     memory().end_work();
   });
@@ -259,7 +266,7 @@ cudaError_t launch(const Kernel& kernel, std::function<void()> thread) {
     for (at.z = 0; at.z < kernel.grid.z; ++at.z) {
       for (at.y = 0; at.y < kernel.grid.y; ++at.y) {
         for (at.x = 0; at.x < kernel.grid.x; ++at.x) {
-          std::memset(static_cast<void*>(atoll::cuda::dynamic_shared), 0xff, kernel.shared_bytes);
+          std::memset(static_cast<void*>(dynamic_shared), 0xff, kernel.shared_bytes);
           block().run(kernel, at, thread);
         }
       }
@@ -371,7 +378,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
   } else {
     emulated::enqueue(stream, [=] { std::memcpy(to, from, bytes); });
   }
-  if (is_pageable(to)) stream->wait_until_idle();
+  if (is_pageable(to)) queue(stream)->wait_until_idle();
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream_t stream) {
@@ -409,18 +416,24 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   bring_up();
-  stream->wait_until_idle();
+  queue(stream)->wait_until_idle();
   memory().close_if_idle();
   return cudaSuccess;
 }
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  bring_up();
+  CUstream_st& found = *queue(stream);
+  const std::lock_guard lock(found.mutex);
+  return found.work.empty() && !found.busy ? cudaSuccess : cudaErrorNotReady;
+}
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   bring_up();
-  if (auto record = event->now()) stream->push([record] { record->wait(); });
+  if (auto record = event->now()) queue(stream)->push([record] { record->wait(); });
   return cudaSuccess;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
   bring_up();
-  stream->push([=] { function(data); });
+  queue(stream)->push([=] { function(data); });
   return cudaSuccess;
 }
 
@@ -440,7 +453,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     const std::lock_guard lock(event->mutex);
     event->record = record;
   }
-  stream->push([record] { record->complete(); });
+  queue(stream)->push([record] { record->complete(); });
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
@@ -468,7 +481,7 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) 
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
   bring_up();
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return give(cudaErrorNotSupported);
-  if (static_cast<std::size_t>(value) > sizeof(atoll::cuda::dynamic_shared)) {
+  if (static_cast<std::size_t>(value) > sizeof(dynamic_shared)) {
     return give(cudaErrorInvalidValue);
   }
   const std::lock_guard lock(shared_limits().mutex);
@@ -477,7 +490,7 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   if (attribute != cudaDevAttrMaxSharedMemoryPerBlockOptin) return give(cudaErrorNotSupported);
-  *value = static_cast<int>(sizeof(atoll::cuda::dynamic_shared));
+  *value = static_cast<int>(sizeof(dynamic_shared));
   return cudaSuccess;
 }
 

@@ -22,12 +22,12 @@ namespace train {
 // accepts at most 63 members.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RunOptions, model, init, freeze, tokenizer, data, samples, seq,
                                    global_batch, micro_batch, pad_to, optimizer, lr, lr_schedule,
-                                   lr_warmup, beta1, beta2, epsilon, weight_decay, clip, strategy,
-                                   memory_limit, accumulate, mesh, dtype, reduce_dtype, recompute,
-                                   head_rows, device, backend, inner_shards, prefetch,
-                                   reduce_buffers, moments, skip_nonfinite, threads, steps,
-                                   warmup_steps, seed, checkpoint_every, resume, require_gdr, trace,
-                                   trace_steps)
+                                   lr_warmup, beta1, beta2, epsilon, momentum, weight_decay, decay,
+                                   clip, strategy, memory_limit, accumulate, mesh, dtype,
+                                   reduce_dtype, recompute, head_rows, device, backend,
+                                   inner_shards, prefetch, reduce_buffers, moments, skip_nonfinite,
+                                   threads, steps, warmup_steps, seed, checkpoint_every, resume,
+                                   require_gdr, trace, trace_steps)
 
 namespace {
 
@@ -57,6 +57,16 @@ void check_trace(const RunOptions& options) {
           options.trace_steps, options.steps);
 }
 
+void check_muon(const RunOptions& options) {
+  if (options.optimizer != "muon") return;
+  require(options.device != "cuda", "--optimizer muon: works on CPUs only: use --device host");
+  require(options.moments == "f32",
+          "--optimizer muon: keeps its states in f32, not in --moments {}", options.moments);
+  require(options.skip_nonfinite,
+          "--optimizer muon: always skips updates whose gradient norm is not finite; remove "
+          "--no-skip-nonfinite");
+}
+
 }  // namespace
 
 RunOptions resolved(RunOptions options) {
@@ -84,13 +94,15 @@ void check(const RunOptions& options) {
     require(fine, "{}: must not be negative", flag);
   require(options.beta1 >= 0 && options.beta1 < 1, "--beta1: must be in [0, 1)");
   require(options.beta2 >= 0 && options.beta2 < 1, "--beta2: must be in [0, 1)");
+  require(options.momentum >= 0 && options.momentum < 1, "--momentum: must be in [0, 1)");
   require(options.seq >= 2, "--seq: must be at least 2 tokens");
   require(std::isfinite(options.lr) && options.lr >= 0, "--lr: must be finite and not negative");
   require(options.epsilon > 0, "--epsilon: must be greater than 0");
   require_one_of(options.dtype, "--dtype", {"f32", "bf16"});
   require_one_of(options.reduce_dtype, "--reduce-dtype", {"f32", "bf16"});
   require_one_of(options.moments, "--moments", {"f32", "bf16"});
-  require_one_of(options.optimizer, "--optimizer", {"adamw", "sgd"});
+  require_one_of(options.optimizer, "--optimizer", {"adamw", "sgd", "muon"});
+  require_one_of(options.decay, "--decay", {"all", "matrices"});
   require_one_of(options.lr_schedule, "--lr-schedule", {"constant", "cosine"});
   require_one_of(options.device, "--device", {"auto", "host", "cuda"});
   require_one_of(options.pad_to, "--pad-to", {"longest", "seq", "pack"});
@@ -102,6 +114,7 @@ void check(const RunOptions& options) {
   }
   require_one_of(options.strategy, "--strategy", strategies);
   if (!options.mesh.empty()) atoll::parse_mesh(options.mesh);
+  check_muon(options);
   check_trace(options);
 }
 

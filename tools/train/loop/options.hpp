@@ -20,15 +20,17 @@ struct RunOptions {
   std::int32_t micro_batch = 1;    // number of rows in each forward and backward pass of a rank
   std::string pad_to = "longest";  // longest, seq or pack; see PadTo
 
-  std::string optimizer = "adamw";  // name of the optimizer: adamw or sgd
+  std::string optimizer = "adamw";  // name of the optimizer: adamw, sgd or muon
   double lr = 1e-3;
   std::string lr_schedule = "constant";  // constant, or cosine, which ends at a tenth of lr
   std::int64_t lr_warmup = 20;           // steps in which the learning rate rises linearly
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
+  double momentum = 0.95;  // Muon's momentum
   double weight_decay = 0;
-  double clip = 1.0;  // largest global gradient norm; 0: no clipping
+  std::string decay = "all";  // parameters that decay: all or matrices
+  double clip = 1.0;          // largest global gradient norm; 0: no clipping
 
   std::string strategy = "hybrid_shard";  // name of a strategy, or auto: fsdp::choose_strategy()
   // Largest memory per rank in bytes. 0 means no limit, but --strategy auto then plans for the

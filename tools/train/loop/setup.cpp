@@ -206,9 +206,9 @@ Setup prepare(atoll::World& world, const RunOptions& options) {
 }
 
 std::int64_t start_weights(const RunOptions& options, fsdp::Engine& engine,
-                           fsdp::Optimizer& optimizer) {
+                           RunOptimizer& optimizer) {
   if (!options.resume.empty()) {
-    return steps_done(fsdp::load(options.resume, engine, optimizer), options.resume);
+    return steps_done(optimizer.load(options.resume), options.resume);
   }
   if (options.init.empty()) {
     engine.initialize(options.seed);

@@ -9,6 +9,7 @@
 #include "data/batches.hpp"
 #include "data/dataset.hpp"
 #include "loop/machine.hpp"
+#include "loop/optimizer.hpp"
 #include "loop/options.hpp"
 #include "loop/strategy.hpp"
 #include "model/config.hpp"
@@ -40,6 +41,6 @@ BatchOptions batch_options(const RunOptions& options, const Tokenizer& tokenizer
 // or draws random weights. Returns the steps that the checkpoint has completed, otherwise 0.
 // Collective.
 std::int64_t start_weights(const RunOptions& options, atoll::fsdp::Engine& engine,
-                           atoll::fsdp::Optimizer& optimizer);
+                           RunOptimizer& optimizer);
 
 }  // namespace train

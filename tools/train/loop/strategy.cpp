@@ -63,9 +63,11 @@ fsdp::StrategyChoice choose_strategy(const RunOptions& options, const ModelConfi
       .largest_unit = largest_unit(model),
       .units = static_cast<int>(unit_count(model)),
       .micro_batches = micro_batches,
-      .moment_bytes = options.optimizer == "sgd"  ? 0u
-                      : options.moments == "bf16" ? 4u
-                                                  : 8u,
+      // Muon needs 8 bytes for its two states, and about as much for buffers of whole matrices.
+      .moment_bytes = options.optimizer == "sgd"    ? 0u
+                      : options.optimizer == "muon" ? 16u
+                      : options.moments == "bf16"   ? 4u
+                                                    : 8u,
       .activation_bytes = bytes_beside_engine(options, model, memory),
       .memory_bytes = options.memory_limit > 0 ? options.memory_limit : memory.bytes};
   // A tied table needs a gradient buffer of its own.
@@ -99,7 +101,8 @@ fsdp::OptimizerOptions optimizer_options(const RunOptions& options) {
           .max_norm = static_cast<float>(options.clip),
           .skip_nonfinite = options.skip_nonfinite,
           .moment_dtype = atoll::dtype_from_name(options.moments),
-          .seed = options.seed};
+          .seed = options.seed,
+          .decay = options.decay == "matrices" ? fsdp::Decay::matrices : fsdp::Decay::all};
 }
 
 }  // namespace train

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
@@ -12,6 +13,7 @@
 #include "fail.hpp"
 #include "loop/engine_model.hpp"
 #include "loop/machine.hpp"
+#include "loop/optimizer.hpp"
 #include "loop/setup.hpp"
 #include "loop/tracing.hpp"
 #include "report/files.hpp"
@@ -76,7 +78,7 @@ class Trainer {
   fsdp::Engine engine_;
   Batches batches_;
   Decoder decoder_;
-  std::optional<fsdp::Optimizer> optimizer_;
+  std::unique_ptr<RunOptimizer> optimizer_;
   std::optional<Activations> activations_;
   atoll::Buffer ids_;  // tokens, labels and, for packed rows, positions of a micro batch
   atoll::Buffer figures_;
@@ -120,7 +122,7 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
   const ActivationPlan plan = activation_plan(options_, setup_.memory.kind);
   engine_.memory().activations = bytes_beside_engine(options_, setup_.model, setup_.memory);
   check_memory();
-  optimizer_.emplace(engine_, optimizer_options(options_));
+  optimizer_ = make_optimizer(options_, engine_, setup_.mesh, *setup_.machine.ops);
   check_memory();
   activations_.emplace(decoder_.make_activations(plan, engine_.device(), compute_));
   ids_ = engine_.device().allocate(3 * static_cast<std::size_t>(plan.max_tokens) *
@@ -360,7 +362,7 @@ RunResult Trainer::run() {
     const bool last = index + 1 == options_.steps;
     const bool due = options_.checkpoint_every > 0 && (index + 1) % options_.checkpoint_every == 0;
     if (options_.save_checkpoint && (last || due)) {
-      fsdp::save(out_ / "checkpoint", engine_, *optimizer_, {{"step", std::to_string(index + 1)}});
+      optimizer_->save(out_ / "checkpoint", {{"step", std::to_string(index + 1)}});
     }
   }
   finish(result, seconds_since(start));

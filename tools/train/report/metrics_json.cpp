@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "atoll/version.hpp"
 #include "fail.hpp"
 #include "report/files.hpp"
 

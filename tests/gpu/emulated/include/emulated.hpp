@@ -23,6 +23,9 @@
 
 extern constinit thread_local uint3 threadIdx, blockIdx;
 extern constinit thread_local dim3 blockDim, gridDim;
+// Dynamic shared memory. A kernel that uses it declares it under this name:
+// extern __shared__ float4 dynamic_shared[];
+extern constinit thread_local float4 dynamic_shared[];
 
 namespace emulated {
 
@@ -90,6 +93,29 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
                             [=] { kernel(values...); });
   }(std::forward<Arguments>(arguments)...);
 }
+
+namespace emulated {
+
+// The arguments of a launch between <<< and >>>.
+struct Configuration {
+  dim3 grid, block;
+  std::size_t shared_bytes = 0;
+  cudaStream_t stream = nullptr;
+};
+
+// Launches a kernel. emulate.cmake replaces <<<>>>, which only nvcc can compile, by calls of this
+// function. As with <<<>>>, the next cudaGetLastError() returns the error of the launch.
+template <class... Parameters, class... Arguments>
+void start(void (*kernel)(Parameters...), const Configuration& with, Arguments&&... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = with.grid;
+  config.blockDim = with.block;
+  config.dynamicSmemBytes = with.shared_bytes;
+  config.stream = with.stream;
+  cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
+}
+
+}  // namespace emulated
 
 // CUDA code can call these functions without a namespace.
 using std::max;

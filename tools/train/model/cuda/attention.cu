@@ -66,7 +66,7 @@ struct Softmax {
 template <class T, class Tile>
 __global__ void __launch_bounds__(threads, Tile::groups <= 2 ? 2 : 1)
     forward(Shape all, const T* q, const T* k, const T* v, T* out, float* lse) {
-  float* const queries = reinterpret_cast<float*>(atoll::cuda::dynamic_shared);
+  float* const queries = reinterpret_cast<float*>(dynamic_shared);
   float* const keys = queries + Tile::resident_floats;
   float* const values = keys + Tile::passing_floats;
   float* const weights = values + Tile::passing_floats;
@@ -132,7 +132,7 @@ template <class T, class Tile>
 __global__ void __launch_bounds__(threads, 1)
     backward_queries(Shape all, const T* q, const T* k, const T* v, const T* dout,
                      Statistics statistics, T* dq) {
-  float* const queries = reinterpret_cast<float*>(atoll::cuda::dynamic_shared);
+  float* const queries = reinterpret_cast<float*>(dynamic_shared);
   float* const douts = queries + Tile::resident_floats;
   float* const keys = douts + Tile::resident_floats;
   float* const values = keys + Tile::passing_floats;
@@ -186,7 +186,7 @@ template <class T, class Tile>
 __global__ void __launch_bounds__(threads, 1)
     backward_keys(Shape all, const T* q, const T* k, const T* v, const T* dout,
                   Statistics statistics, T* dk, T* dv) {
-  float* const keys = reinterpret_cast<float*>(atoll::cuda::dynamic_shared);
+  float* const keys = reinterpret_cast<float*>(dynamic_shared);
   float* const values = keys + Tile::resident_floats;
   float* const queries = values + Tile::resident_floats;
   float* const douts = queries + Tile::passing_floats;
@@ -257,7 +257,7 @@ template <class... Parameters, class... Arguments>
 void start_large(std::string_view name, void (*kernel)(Parameters...), dim3 blocks,
                  std::size_t floats, cudaStream_t stream, const Arguments&... arguments) {
   const std::size_t bytes = floats * sizeof(float);
-  atoll::cuda::check(
+  check(
       cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                            cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
       name);
@@ -272,13 +272,15 @@ dim3 grid_of(const AttentionShape& shape, std::int64_t heads) {
 
 template <class T, class... Views>
 bool in_fours(const AttentionShape& shape, const Views&... views) {
-  return shape.head_dim % 4 == 0 && (atoll::cuda::is_aligned(views.data, 4 * sizeof(T)) && ...);
+  return shape.head_dim % 4 == 0 && (is_aligned(views.data, 4 * sizeof(T)) && ...);
 }
 
 // Calls body.operator()<T, Tile>() for the dtype and head size.
 template <class Body>
 void with_tiles(const AttentionShape& shape, atoll::DType dtype, const Body& body) {
-  ATOLL_ASSERT(shape.head_dim <= most_head_dim, "heads are too wide");
+  if (shape.head_dim > most_head_dim) {
+    throw atoll::Error(atoll::ErrorCode::internal, "attention: the heads are too wide");
+  }
   with_compute_type(dtype, [&]<class T>(Type<T>) {
     if (shape.head_dim <= 64) return body.template operator()<T, Tiles<1>>();
     if (shape.head_dim <= 128) return body.template operator()<T, Tiles<2>>();

@@ -13,7 +13,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "device/cuda/api.hpp"
+#include "atoll/cuda/runtime.hpp"
 #include "fail.hpp"
 #include "model/cuda/attention.hpp"
 #include "model/cuda/attention_graphs.hpp"

@@ -9,8 +9,6 @@
 namespace train::cuda {
 namespace {
 
-using atoll::cuda::is_aligned;
-
 constexpr float log2_e = 1.44269504f;
 
 // Calls body(pack, index) for this thread's packs of a row, loading several packs at a time.

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "device/backend.hpp"
-#include "device/cuda/api.hpp"
+#include "atoll/cuda.hpp"
+#include "atoll/cuda/runtime.hpp"
 #include "fail.hpp"
 #include "model/cuda/attention.hpp"
 #include "model/cuda/kernels.hpp"

@@ -8,10 +8,6 @@ namespace train::cuda {
 namespace {
 
 using atoll::DType;
-using atoll::cuda::blocks_for;
-using atoll::cuda::first_item;
-using atoll::cuda::is_aligned;
-using atoll::cuda::items_stride;
 
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 

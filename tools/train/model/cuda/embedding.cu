@@ -10,10 +10,6 @@
 namespace train::cuda {
 namespace {
 
-using atoll::cuda::blocks_for;
-using atoll::cuda::first_item;
-using atoll::cuda::items_stride;
-
 __device__ __forceinline__ bool is_bad(std::int32_t id, std::int64_t vocab, std::uint64_t position,
                                        BadId* bad) {
   if (id >= 0 && id < vocab) return false;
@@ -101,7 +97,7 @@ std::size_t sort_bytes(std::uint64_t tokens) {
   std::size_t bytes = 0;
   const std::int32_t* in = nullptr;
   std::int32_t* out = nullptr;
-  atoll::cuda::check(
+  check(
       cub::DeviceRadixSort::SortPairs(nullptr, bytes, in, out, in, out, static_cast<int>(tokens)),
       "cub sort");
   return bytes;
@@ -144,8 +140,7 @@ std::size_t embedding_scratch(std::uint64_t tokens) {
 void embedding_backward(cudaStream_t stream, const EmbeddingBackward& args, void* scratch,
                         BadId* bad) {
   if (args.mode == WriteMode::overwrite) {
-    atoll::cuda::check(cudaMemsetAsync(args.dtable.data, 0, args.dtable.bytes(), stream),
-                       "embedding_backward");
+    check(cudaMemsetAsync(args.dtable.data, 0, args.dtable.bytes(), stream), "embedding_backward");
   }
   if (args.tokens.count == 0) return;
   Scratch parts = cut(scratch, args.tokens.count);
@@ -154,7 +149,7 @@ void embedding_backward(cudaStream_t stream, const EmbeddingBackward& args, void
   // The sort is stable, so tokens of a row keep their order. It compares only the bits that valid
   // tokens have; an invalid token may split a run, but then the step fails anyway.
   const auto bits = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(args.vocab)));
-  atoll::cuda::check(
+  check(
       cub::DeviceRadixSort::SortPairs(
           parts.sort, parts.sort_bytes, args.tokens.as<std::int32_t>(), parts.sorted_ids,
           static_cast<const std::int32_t*>(parts.positions), parts.sorted_positions,

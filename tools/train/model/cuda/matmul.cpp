@@ -10,13 +10,14 @@
 #include <array>
 #include <bit>
 #include <chrono>
-#include <functional>
 #include <map>
+#include <random>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
-#include "device/cuda/api.hpp"
-#include "device/ops.hpp"
+#include "atoll/cuda.hpp"
+#include "atoll/cuda/runtime.hpp"
 #include "fail.hpp"
 #include "model/cuda/cuda_ops.hpp"
 #include "model/cuda/library.hpp"
@@ -102,12 +103,8 @@ class PeakProduct {
       : size_(size), dtype_(dtype), stream_(device.stream({.name = "peak"})), matmul_(device) {
     const auto elements = static_cast<std::size_t>(size * size);
     for (atoll::Buffer& matrix : matrices_) matrix = device.allocate(elements * size_of(dtype));
-    // Random values, because zeros need less power and run unrealistically fast.
-    const atoll::Buffer values = device.allocate(elements * sizeof(float));
-    for (const atoll::Buffer& operand : {std::cref(matrices_[0]), std::cref(matrices_[1])}) {
-      device.ops().fill_normal(stream_, values.view(DType::f32), {1, 1, 0, 0.0f, 1.0f});
-      device.ops().cast(stream_, operand.view(dtype), values.view(DType::f32));
-    }
+    fill(matrices_[0]);
+    fill(matrices_[1]);
     seconds(1);
   }
   double operations() const {
@@ -135,6 +132,30 @@ class PeakProduct {
   }
 
  private:
+  // Repeats a block of normal values, because zeros need less power and run unrealistically fast.
+  void fill(const atoll::Buffer& matrix) {
+    std::vector<std::byte> block(std::min(matrix.bytes(), std::size_t{1} << 18));
+    const atoll::View values(block.data(), block.size() / size_of(dtype_), dtype_);
+    std::normal_distribution<float> normal;
+    for (std::uint64_t i = 0; i < values.count; ++i) {
+      const float value = normal(random_);
+      if (is_bf16(dtype_)) {
+        values.as<atoll::bfloat16>()[i] = atoll::to_bfloat16(value);
+      } else {
+        values.as<float>()[i] = value;
+      }
+    }
+    auto* const first = static_cast<std::byte*>(matrix.data());
+    stream_.copy(first, block.data(), block.size());
+    for (std::size_t done = block.size(); done < matrix.bytes();) {
+      const std::size_t more = std::min(done, matrix.bytes() - done);
+      stream_.copy(first + done, first, more);
+      done += more;
+    }
+    stream_.synchronize();
+  }
+
+  std::mt19937 random_{1};
   std::int64_t size_;
   DType dtype_;
   std::array<atoll::Buffer, 3> matrices_;

@@ -132,8 +132,8 @@ std::size_t rms_norm_partials(std::int64_t tokens, std::int64_t width) {
 void rms_norm_backward(cudaStream_t stream, const RmsNormBackward& args, float* partials) {
   if (args.inverse.count == 0) {
     if (args.dweight_mode != WriteMode::overwrite) return;
-    return atoll::cuda::check(cudaMemsetAsync(args.dweight.data, 0, args.dweight.bytes(), stream),
-                              "rms_norm_backward");
+    return check(cudaMemsetAsync(args.dweight.data, 0, args.dweight.bytes(), stream),
+                 "rms_norm_backward");
   }
   const bool wanted = args.dweight_mode != WriteMode::none;
   const auto width = static_cast<int>(args.width);

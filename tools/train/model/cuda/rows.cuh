@@ -1,17 +1,10 @@
 // Keeps rows of a matrix in a block's registers, in packs of 16 bytes.
 #pragma once
 
-#include "device/cuda/elements.cuh"
-#include "device/cuda/launch.cuh"
 #include "model/cuda/kernels.hpp"
+#include "model/cuda/launch.cuh"
 
 namespace train::cuda {
-
-using atoll::cuda::convert;
-using atoll::cuda::Pack;
-using atoll::cuda::start;
-using atoll::cuda::threads;
-using atoll::cuda::Type;
 
 constexpr int warps = threads / 32;
 // Elements of T in a pack of 16 bytes.
@@ -40,7 +33,7 @@ T* pointer(atoll::View view) {
 
 template <class... Views>
 bool all_aligned(const Views&... views) {
-  return (atoll::cuda::is_aligned(views.data, 16) && ...);
+  return (is_aligned(views.data, 16) && ...);
 }
 
 // Reports an invalid id. Uses a single store, because several threads may report.
@@ -117,8 +110,9 @@ struct Row {
 template <class T, class Body>
 void with_row_shape(std::int64_t width, bool aligned, const Body& body) {
   constexpr int n = pack_of<T>;
-  ATOLL_ASSERT(width <= (aligned && width % n == 0 ? most_norm_width : most_norm_width / 2),
-               "rows are too wide");
+  if (width > (aligned && width % n == 0 ? most_norm_width : most_norm_width / 2)) {
+    throw atoll::Error(atoll::ErrorCode::internal, "norms: the rows are too wide");
+  }
   if (!aligned || width % n != 0) {
     if (width <= 4 * threads) return body.template operator()<1, 4>();
     return body.template operator()<1, 16>();

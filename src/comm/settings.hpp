@@ -1,0 +1,41 @@
+// The settings of one communicator: those of CommunicatorOptions, or else of the World's Config.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "atoll/communicator.hpp"
+
+namespace atoll_v1::atoll {
+
+struct Settings {
+  // Values of the options. For a member without a value, the setting of the Config applies.
+  std::optional<std::chrono::milliseconds> own_timeout;
+  std::optional<int> own_deterministic;
+  std::optional<std::string> own_algorithm;
+
+  std::string backend;                // empty: the best common backend
+  std::chrono::milliseconds timeout;  // time limit of one collective
+  int deterministic;
+  std::string algorithm;
+  std::string tuning;  // lines for atoll_group.tuning, from the tuning file and `algorithm`
+
+  // Throws Error(invalid_argument) that names an option with an invalid value, and the errors of
+  // tuning_lines().
+  Settings(const CommunicatorOptions& options, const Config& config);
+
+  // Called on the settings of a parent: gives each member of `options` without a value the value of
+  // the parent's option.
+  void pass_on(CommunicatorOptions& options) const;
+  // Returns one line per setting that must be equal on all ranks, as require_equal() expects it.
+  std::string lines() const;
+};
+
+// Throws Error(mismatch) that names the first setting with different values, and two ranks with
+// these values. `lines` holds Settings::lines() of each rank of the axis. All ranks get the same
+// text.
+void require_equal(std::span<const std::string> lines, const Axis& axis, const std::string& name);
+
+}  // namespace atoll_v1::atoll

@@ -1,0 +1,53 @@
+#include "core/rank_set.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+#include <span>
+
+#include "core/hash.hpp"
+#include "core/world_internals.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+std::vector<int> all_ranks(const World& world) {
+  std::vector<int> ranks(static_cast<std::size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+// Names ranks in a store key, which has a limited length.
+std::string text_of(const std::vector<int>& ranks) {
+  constexpr std::size_t most = 64;
+  std::string text = fmt::format("{}", fmt::join(ranks, ","));
+  if (text.size() > most) text = fmt::format("{:.{}}... {:016x}", text, most, fnv1a(text));
+  return text;
+}
+
+}  // namespace
+
+RankSet::RankSet(World& world) : RankSet(world, all_ranks(world)) {}
+
+RankSet::RankSet(World& world, std::vector<int> ranks)
+    : world_(&world), ranks_(std::move(ranks)) {
+  std::ranges::sort(ranks_);
+  if (ranks_.size() < static_cast<std::size_t>(world.size()))
+    suffix_ = " of ranks " + text_of(ranks_);
+}
+
+bool RankSet::is_first() const noexcept { return world_->rank() == ranks_.front(); }
+
+std::string RankSet::key(std::string_view subject) const {
+  const std::string base = fmt::format("{}{}", subject, suffix_);
+  return fmt::format("{} {}{}", subject, world_->ticket(base), suffix_);
+}
+
+std::vector<std::string> RankSet::exchange(std::string_view key, std::string_view mine) const {
+  if (suffix_.empty()) return world_->exchange(key, mine);
+  return WorldInternals::store(*world_).exchange(key, mine, world_->config().timeout, ranks_);
+}
+
+}  // namespace atoll_v1::atoll

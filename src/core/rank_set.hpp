@@ -1,0 +1,35 @@
+// Ranks of a World that exchange values, such as the ranks of an engine.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "atoll/world.hpp"
+
+namespace atoll_v1::atoll {
+
+// All ranks of a World, or some of them that include this rank.
+class RankSet {
+ public:
+  RankSet(World& world);  // NOLINT(google-explicit-constructor): all ranks
+  RankSet(World& world, std::vector<int> ranks);
+
+  World& world() const noexcept { return *world_; }
+  const std::vector<int>& ranks() const noexcept { return ranks_; }  // in ascending order
+  bool is_first() const noexcept;  // true on the lowest rank of the group
+
+  // Returns a store key that no other call of this group, and no other group, uses. Ranks that make
+  // the same calls with the same `subject` get the same keys.
+  std::string key(std::string_view subject) const;
+  // Returns the values that the ranks of the group passed, in the order of ranks(). `key` comes
+  // from key(). Collective over the group; blocks. Errors are those of World::exchange().
+  std::vector<std::string> exchange(std::string_view key, std::string_view mine) const;
+
+ private:
+  World* world_;
+  std::vector<int> ranks_;
+  std::string suffix_;  // end of the keys of a group of some ranks; empty for all ranks
+};
+
+}  // namespace atoll_v1::atoll

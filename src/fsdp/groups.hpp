@@ -1,0 +1,36 @@
+// Parameter groups: finds the optimizer settings that apply to each element of a bucket.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "fsdp/setup.hpp"
+
+namespace atoll_v1::atoll::fsdp {
+
+struct UpdateSettings {
+  float learning_rate_scale, weight_decay, beta1, beta2;
+  friend bool operator==(const UpdateSettings&, const UpdateSettings&) = default;
+};
+
+// Consecutive elements of a bucket's shard that are updated with the same settings.
+struct UpdateRange {
+  std::uint64_t first, count;
+  UpdateSettings settings;
+};
+
+// Returns whether a shell pattern matches the whole text: * stands for any text, ? for a character.
+bool matches(std::string_view pattern, std::string_view text) noexcept;
+
+// Throws Error(invalid_argument) that names the group, for a group with a setting out of range or
+// with a pattern that matches no parameter.
+void check_groups(const EngineSetup& setup, const OptimizerOptions& options);
+
+// Splits this rank's shard of a bucket into ranges. Neighbours with equal settings form one range,
+// and a range includes the padding after its parameters, which no update changes. Ranges begin at
+// multiples of bucket_alignment.
+std::vector<UpdateRange> update_ranges(const EngineSetup& setup, const UnitState& unit,
+                                       std::size_t bucket, const OptimizerOptions& options);
+
+}  // namespace atoll_v1::atoll::fsdp

@@ -1,0 +1,109 @@
+// This rank's parts of the parameters, and the states that Engine::add_state() adds to them.
+
+#include <algorithm>
+#include <cctype>
+
+#include "core/agreement.hpp"
+#include "core/errors.hpp"
+#include "fsdp/setup.hpp"
+
+namespace atoll_v1::atoll::fsdp {
+namespace {
+
+// The elements of a bucket that this rank owns.
+struct Shard {
+  std::uint64_t begin, end;
+};
+
+Shard shard_of(const EngineSetup& setup, const UnitBucket& bucket) {
+  const std::uint64_t n = bucket.layout.shard_elements();
+  const auto index = static_cast<std::uint64_t>(setup.scheduler.shard_index());
+  return {n * index, n * (index + 1)};
+}
+
+void check_state_name(const EngineSetup& setup, std::string_view name) {
+  setup.check_frozen("add_state");
+  require(!name.empty(), "add_state: a state needs a name");
+  const auto is_allowed = [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
+  };
+  require(std::ranges::all_of(name, is_allowed),
+          "add_state({}): a name may contain only letters, digits, '_', '-' and '.'", name);
+  require(!setup.states.contains(name), "add_state({}): the name is already in use", name);
+}
+
+}  // namespace
+
+std::uint64_t gradient_elements(const EngineSetup& setup) {
+  std::uint64_t sum = 0;
+  for (const auto& unit : setup.units) {
+    for (const UnitBucket& bucket : state_of(*unit).buckets) sum += bucket.gradient.count;
+  }
+  return sum;
+}
+
+BucketParts cut_by_bucket(const EngineSetup& setup, const Buffer& memory, DType dtype) {
+  BucketParts parts;
+  std::uint64_t offset = 0;
+  for (const auto& unit : setup.units) {
+    auto& of_unit = parts.emplace_back();
+    for (const UnitBucket& bucket : state_of(*unit).buckets) {
+      of_unit.push_back(memory.view(dtype).part(offset, bucket.gradient.count));
+      offset += bucket.gradient.count;
+    }
+  }
+  return parts;
+}
+
+std::vector<Segment> Engine::segments() const {
+  const EngineSetup& setup = EngineAccess::setup(*this);
+  setup.check_frozen("segments");
+  std::vector<Segment> found;
+  for (const auto& unit : setup.units) {
+    const UnitState& state = state_of(*unit);
+    for (std::size_t p = 0; p < state.params.size(); ++p) {
+      const auto& [index, slot] = state.locations[p];
+      const UnitBucket& bucket = state.buckets[index];
+      const auto [begin, end] = shard_of(setup, bucket);
+      const std::uint64_t first = std::max(slot.offset, begin);
+      const std::uint64_t last = std::min(slot.offset + slot.count, end);
+      if (first >= last) continue;
+      found.push_back(
+          {unit.get(), &state.params[p], first - slot.offset,
+           bucket.master.part(first - begin, last - first),
+           bucket.trainable ? bucket.gradient.part(first - begin, last - first) : View()});
+    }
+  }
+  return found;
+}
+
+void Engine::add_state(std::string_view name) {
+  EngineSetup& setup = EngineAccess::setup(*this);
+  agree(setup.ranks, "add_state", [&]() -> std::vector<Declaration> {
+    check_state_name(setup, name);
+    return {{"the name of the state", "\"" + std::string(name) + "\""}};
+  });
+  OwnState state;
+  state.memory = device().allocate(gradient_elements(setup) * sizeof(float));
+  state.parts = cut_by_bucket(setup, state.memory, DType::f32);
+  setup.set_zero(state.memory);
+  memory().optimizer += state.memory.bytes();
+  setup.states.emplace(name, std::move(state));
+}
+
+View Engine::state(const Segment& segment, std::string_view name) const {
+  const EngineSetup& setup = EngineAccess::setup(*this);
+  const auto found = setup.states.find(name);
+  require(found != setup.states.end(), ErrorCode::not_found,
+          "the engine has no state \"{}\": call Engine::add_state() first", name);
+  const UnitState& unit = state_of(*segment.unit);
+  require(unit.index < setup.units.size() && setup.units[unit.index].get() == segment.unit,
+          "state({}): the segment of unit {} belongs to another engine", name, unit.name);
+  const auto& [index, slot] = unit.locations[unit.find(segment.param->name)];
+  const UnitBucket& bucket = unit.buckets[index];
+  if (!bucket.trainable) return {};
+  return found->second.parts[unit.index][index].part(
+      slot.offset + segment.first - shard_of(setup, bucket).begin, segment.values.count);
+}
+
+}  // namespace atoll_v1::atoll::fsdp

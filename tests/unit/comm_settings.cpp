@@ -1,0 +1,213 @@
+// Tests of the settings of a communicator, of abort(), and of the errors of all_to_all_v and of
+// reductions of 8-bit floating-point types.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <iomanip>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "atoll/communicator.hpp"
+#include "core/hash.hpp"
+#include "flight/notices.hpp"
+#include "rank_reports.hpp"
+#include "thread_ranks.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using atoll::Communicator;
+using atoll::CommunicatorOptions;
+using atoll::World;
+
+Communicator open(World& world, CommunicatorOptions options) {
+  const auto mesh = atoll::Mesh::make(world, {1, world.size()});
+  return Communicator::open(mesh.axis("shard"), std::move(options));
+}
+
+// Returns the error of `call` as text ("mismatch: ..."), or "no error".
+template <class Call>
+std::string error_of(const Call& call) {
+  try {
+    call();
+    return "no error";
+  } catch (const atoll::Error& error) {
+    return std::string(atoll::name(error.code())) + ": " + error.what();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("options with invalid values are refused") {
+  World world = atoll_test::single_rank();
+  CHECK(error_of([&] { open(world, {.timeout = 0ms}); }) ==
+        "invalid argument: CommunicatorOptions::timeout is 0 ms, but must be positive");
+  CHECK(error_of([&] { open(world, {.deterministic = 2}); }) ==
+        "invalid argument: CommunicatorOptions::deterministic is 2, but must be 0 or 1");
+  CHECK(error_of([&] { open(world, {.algorithm = "all_reduce"}); }) ==
+        "invalid argument: CommunicatorOptions::algorithm=\"all_reduce\": expected a "
+        "comma-separated list of COLLECTIVE:ALGORITHM");
+}
+
+TEST_CASE("all ranks report a different algorithm with the same text") {
+  const std::string text =
+      "mismatch: communicator own: the algorithm (ATOLL_ALGORITHM) is \"\" on rank 0, but "
+      "\"all_reduce:ring\" on rank 2: pass the same settings on all ranks";
+  const auto results = atoll_test::on_threads(3, [](World& world) {
+    CommunicatorOptions options{.name = "own"};
+    if (world.rank() == 2) options.algorithm = "all_reduce : ring";
+    const std::string error = error_of([&] { open(world, std::move(options)); });
+    world.barrier();  // otherwise the first rank to leave would fail the World
+    return error;
+  });
+  for (const std::string& result : results) CHECK(result == text);
+}
+
+TEST_CASE("all ranks report another backend with the same text") {
+  const auto results = atoll_test::on_threads(2, [](World& world) {
+    CommunicatorOptions options{.name = "own", .backend = world.rank() == 1 ? "mpi" : "host"};
+    const std::string error = error_of([&] { open(world, std::move(options)); });
+    world.barrier();  // otherwise the first rank to leave would fail the World
+    return error;
+  });
+  for (const std::string& result : results) {
+    CHECK(result ==
+          "mismatch: communicator own: the backend (ATOLL_BACKEND) is \"host\" on rank 0, but "
+          "\"mpi\" on rank 1: pass the same settings on all ranks");
+  }
+}
+
+TEST_CASE("an operation ends after the timeout of its communicator") {
+  const auto start = std::chrono::steady_clock::now();
+  const auto results = atoll_test::on_threads(2, [](World& world) {
+    auto comm = open(world, {.name = "own", .timeout = 1s});
+    world.barrier();
+    auto child = comm.split(0, 0, "child");
+    if (world.rank() == 1) return world.get("never put", 20s);
+    auto stream = comm.device().stream();
+    std::vector<float> data(10);
+    child->all_reduce(data, data, atoll::ReduceOp::sum, stream).synchronize();
+    return std::string("reduced");
+  });
+  CHECK(std::chrono::steady_clock::now() - start < 15s);
+  CHECK(results[0].starts_with("timeout: "));
+  CHECK(results[0].find("communicator child") != std::string::npos);
+  CHECK(results[1].starts_with("aborted: "));
+}
+
+TEST_CASE("abort() ends a waiting operation, and the World and other communicators go on") {
+  atoll_test::run_thread_ranks(3, [](World& world) {
+    auto other = open(world, {.name = "other"});
+    std::vector<float> data(1000, 1.0f);
+    auto comm = open(world, {.name = "own"});
+    auto stream = comm.device().stream();
+    const std::string text = "aborted: rank " + std::to_string(world.rank()) +
+                             ": communicator own was aborted by rank 1: stop";
+    const auto reduce = [&] {
+      comm.all_reduce(data, data, atoll::ReduceOp::sum, stream).synchronize();
+    };
+    {
+      std::jthread aborter;
+      if (world.rank() == 1) {
+        // Rank 2 does not call the operation, so rank 1 waits in it until its own thread aborts.
+        aborter = std::jthread([&] {
+          std::this_thread::sleep_for(100ms);
+          comm.abort("stop");
+        });
+      }
+      if (world.rank() != 2) CHECK(error_of(reduce) == text);
+    }
+    world.barrier();
+    CHECK(error_of(reduce) == text);
+    CHECK(!world.failure().has_value());
+    auto fresh = other.device().stream();
+    std::vector<float> sum(10, 1.0f);
+    other.all_reduce(sum, sum, atoll::ReduceOp::sum, fresh).synchronize();
+    CHECK(sum == std::vector<float>(10, 3.0f));
+    auto again = open(world, {.name = "own"});
+    again.all_reduce(sum, sum, atoll::ReduceOp::product, fresh).synchronize();
+    CHECK(sum == std::vector<float>(10, 27.0f));
+  });
+}
+
+TEST_CASE("abort() on another rank, before this rank has opened the communicator") {
+  World world = atoll_test::single_rank();
+  const auto other = open(world, {.name = "other"});  // from here on the World receives notices
+  std::ostringstream id;
+  id << "comm/own/" << std::hex << std::setw(16) << std::setfill('0') << atoll::fnv1a("0") << "/0";
+  atoll::send_notice(world, id.str(), "by rank 1: too slow", 1s);
+  auto own = open(world, {.name = "own"});
+  auto stream = own.device().stream();
+  std::vector<float> data(10);
+  CHECK(error_of([&] { own.all_reduce(data, data, atoll::ReduceOp::sum, stream).synchronize(); }) ==
+        "aborted: rank 0: communicator own was aborted by rank 1: too slow");
+  CHECK(!world.failure().has_value());
+}
+
+TEST_CASE("notices reach the function that expects them, also those that arrive before") {
+  atoll::Notices notices;
+  std::vector<std::string> heard;
+  CHECK(!notices.deliver("3 comm/shard/0"));
+  CHECK(notices.deliver("notice own\nfirst"));
+  notices.expect("own", [&](const std::string& text) { heard.push_back(text); });
+  CHECK(heard == std::vector<std::string>{"first"});
+  CHECK(notices.deliver("notice own\nsecond\nline"));
+  CHECK(notices.deliver("notice other\nthird"));
+  CHECK(heard == std::vector<std::string>{"first", "second\nline"});
+  notices.forget("own");
+  CHECK(notices.deliver("notice own\nfourth"));
+  CHECK(heard.size() == 2);
+}
+
+TEST_CASE("all_to_all_v with counts that differ between sender and receiver") {
+  for (const std::string backend : {"host", "levelless"}) {
+    CAPTURE(backend);
+    std::string errors[2];
+    const auto body = [&](World& world) {
+      auto comm = open(world, {.name = "own", .backend = backend});
+      auto stream = comm.device().stream();
+      const bool receiver = world.rank() == 1;
+      // Rank 0 sends 3 elements to rank 1, which expects 4.
+      std::vector<float> src(receiver ? 0 : 3), dst(receiver ? 4 : 0);
+      const std::vector<std::uint64_t> none{0, 0}, sent{0, 3}, received{4, 0};
+      errors[world.rank()] = error_of([&] {
+        comm.all_to_all_v(src, receiver ? none : sent, dst, receiver ? received : none, stream)
+            .synchronize();
+        // Rank 0 may complete its part before rank 1 finds the difference.
+        comm.barrier(stream).synchronize();
+      });
+    };
+    atoll_test::run_thread_ranks(
+        2, body, [](atoll::Config& config) { config.plugin_path = ATOLL_TEST_PLUGINS; });
+    CHECK(errors[1].starts_with("mismatch: "));
+    CHECK(
+        errors[1].find(backend == "host"
+                           ? "all_to_all_v 0 (3 x f32)"
+                           : "all_to_all_v: rank 0 sends 3 elements to rank 1, which receives 4") !=
+        std::string::npos);
+    CHECK(errors[0] != "no error");
+  }
+}
+
+TEST_CASE("8-bit floating-point elements cannot be reduced, and products take no factor") {
+  World world = atoll_test::single_rank();
+  auto comm = open(world, {.name = "own"});
+  auto stream = comm.device().stream();
+  std::vector<atoll::float8_e4m3> small(4);
+  CHECK(error_of([&] { (void)comm.all_reduce(small, small, atoll::ReduceOp::max, stream); }) ==
+        "unsupported: rank 0: all_reduce on communicator own: elements of f8e4m3 cannot be "
+        "reduced: convert them to bf16 or f32 first");
+  std::vector<float> data(4);
+  CHECK(error_of([&] {
+          (void)comm.all_reduce(data, data, {atoll::ReduceOp::product, 2.0}, stream);
+        }) ==
+        "invalid argument: rank 0: all_reduce on communicator own: a factor of 2 is not supported "
+        "with product");
+  const std::vector<std::uint64_t> one{4}, two{3};
+  std::vector<float> to(3);
+  CHECK(error_of([&] { (void)comm.all_to_all_v(data, one, to, two, stream); }) ==
+        "invalid argument: rank 0: all_to_all_v on communicator own: rank 0 sends 4 elements to "
+        "itself, but receives 3");
+}

@@ -1,0 +1,113 @@
+// agree(): all ranks get the same error, whichever rank differs or fails.
+#include "core/agreement.hpp"
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "rank_reports.hpp"
+
+using atoll::Declaration;
+
+namespace {
+
+// Returns the result of each of three ranks when rank `odd` declares `other` and the rest `usual`.
+std::vector<std::string> reports(int odd, const std::vector<Declaration>& usual,
+                                 const std::vector<Declaration>& other) {
+  return atoll_test::on_threads(3, [&](atoll::World& world) {
+    atoll::agree(world, "freeze", [&] { return world.rank() == odd ? other : usual; });
+    return std::string("agreed");
+  });
+}
+
+void check_all(const std::vector<std::string>& reports, const std::string& expected) {
+  REQUIRE(reports.size() == 3);
+  for (const std::string& report : reports) CHECK(report == expected);
+}
+
+}  // namespace
+
+TEST_CASE("agreement: equal declarations pass, also several in turn and empty ones") {
+  const auto results = atoll_test::on_threads(3, [](atoll::World& world) {
+    for (int i = 0; i < 3; ++i)
+      atoll::agree(world, "call", [] { return std::vector<Declaration>{{"a", "1"}}; });
+    atoll::agree(world, "call", [] { return std::vector<Declaration>{}; });
+    return std::string("agreed");
+  });
+  check_all(results, "agreed");
+  atoll::World alone = atoll::World::single();
+  CHECK_NOTHROW(atoll::agree(alone, "call", [] { return std::vector<Declaration>{{"a", "1"}}; }));
+}
+
+TEST_CASE("agreement: the first difference is named with two ranks and their values") {
+  const std::string expected =
+      "mismatch: freeze: ranks disagree about the shape of w: 4 x 8 on rank 0, 8 x 4 on rank 2; "
+      "all "
+      "ranks must pass the same";
+  check_all(reports(2, {{"the number", "1"}, {"the shape of w", "4 x 8"}, {"later", "x"}},
+                    {{"the number", "1"}, {"the shape of w", "8 x 4"}, {"later", "y"}}),
+            expected);
+  check_all(
+      reports(0, {{"n", "1"}}, {{"n", "2"}}),
+      "mismatch: freeze: ranks disagree about n: 2 on rank 0, 1 on rank 1; all ranks must pass "
+      "the same");
+}
+
+TEST_CASE("agreement: lists of unequal length or with other subjects differ") {
+  check_all(reports(1, {{"n", "1"}, {"m", "1"}}, {{"n", "1"}}),
+            "mismatch: freeze: ranks disagree about the next value to compare: m on rank 0, "
+            "nothing on rank 1; all ranks must pass the same");
+}
+
+TEST_CASE("agreement: ranks that make different calls meet") {
+  const auto results = atoll_test::on_threads(2, [](atoll::World& world) {
+    atoll::agree(world, world.rank() == 0 ? "freeze" : "initialize",
+                 [] { return std::vector<Declaration>{}; });
+    return std::string("agreed");
+  });
+  CHECK(results[0] ==
+        "mismatch: freeze: ranks disagree about the call: freeze on rank 0, initialize on rank 1; "
+        "all ranks must pass the same");
+  CHECK(results[1] ==
+        "mismatch: initialize: ranks disagree about the call: freeze on rank 0, initialize on rank "
+        "1; all ranks must pass the same");
+}
+
+TEST_CASE("agreement: the call and the rank that does not make it are named") {
+  const auto results = atoll_test::on_threads(3, [](atoll::World& world) {
+    if (world.rank() == 2) return std::string("left");
+    try {
+      atoll::agree(world, "freeze", [] { return std::vector<Declaration>{{"a", "1"}}; });
+    } catch (const atoll::Error& error) {
+      // No rank ends its World before the other has its error.
+      world.put(std::to_string(world.rank()) + " gave up", "");
+      (void)world.get(std::to_string(1 - world.rank()) + " gave up", std::chrono::seconds(20));
+      return std::string(name(error.code())) + ": " + error.what();
+    }
+    return std::string("agreed");
+  });
+  for (const std::size_t rank : {0, 1}) {
+    CAPTURE(results[rank]);
+    CHECK(results[rank].starts_with("peer lost: freeze: all ranks must make this call: rank " +
+                                    std::to_string(rank) +
+                                    ": exchange \"agreement 0\": rank 2 (host "));
+    CHECK(results[rank].ends_with(") has left the job"));
+  }
+  CHECK(results[2] == "left");
+}
+
+TEST_CASE("agreement: the error of one rank reaches every rank, which names it") {
+  const auto results = atoll_test::on_threads(3, [](atoll::World& world) {
+    atoll::agree(world, "freeze", [&]() -> std::vector<Declaration> {
+      if (world.rank() == 1) throw atoll::Error(atoll::ErrorCode::not_found, "no unit \"x\"");
+      return {};
+    });
+    return std::string("agreed");
+  });
+  CHECK(results[0] == "not found: rank 1: no unit \"x\"");
+  CHECK(results[1] == "not found: no unit \"x\"");
+  CHECK(results[2] == "not found: rank 1: no unit \"x\"");
+}

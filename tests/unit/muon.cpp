@@ -1,0 +1,251 @@
+// Muon on sharded matrices: the same bits on any number of ranks, orthogonal updates, resume on
+// another number of shards, and its errors.
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "atoll/checkpoint.hpp"
+#include "optimizers/muon.hpp"
+#include "thread_ranks.hpp"
+
+using namespace atoll_test;
+namespace fs = std::filesystem;
+namespace fsdp = atoll::fsdp;
+using fsdp::Strategy;
+
+namespace {
+
+using Weights = std::map<std::string, std::vector<float>>;
+
+struct Run {
+  Strategy strategy = Strategy::hybrid_shard;
+  muon::Options muon{};
+  int first = 0, last = 3;  // steps; a run that begins later loads the checkpoint
+  float rate = 0.02f;
+  fs::path folder{};  // folder of the checkpoint; empty: no checkpoint
+  float broken = 0;   // added to the gradient of the head in the second step
+};
+
+// Matrices that are wide, tall and square. The largest has parts on several shards.
+void add_units(fsdp::Engine& engine) {
+  engine.add_unit("embed", {{"table", {50, 8}}});
+  engine.add_unit("layers.0", {{"norm", {16}, {1, 0}}, {"wide", {24, 60}}, {"tall", {60, 24}}});
+  engine.add_unit("layers.1", {{"large", {90, 50}}, {"bias", {9}}, {"square", {40, 40}}});
+  engine.add_unit("head", {{"out", {8, 50}}, {"frozen", {4, 4}, {}, false}});
+  engine.freeze({"embed", "layers.0", "layers.1", "head"});
+}
+
+float target(std::uint64_t i) {
+  return static_cast<float>((i * i + 17 * i) % 1009) / 504.0f - 1.0f;
+}
+
+bool in_layers(const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
+  return unit.name().starts_with("layers.") && param.shape.size() == 2;
+}
+
+// Rank 0 computes the gradient w - target(i), and the other ranks write zeros. So the sums over the
+// ranks have the same bits on any number of ranks.
+void train_step(fsdp::Engine& engine, int rank, float broken, atoll::Stream& compute) {
+  auto pass = engine.begin({}, compute);
+  for (const auto& unit : engine.units()) const auto w = pass.forward(*unit);
+  for (auto it = engine.units().rbegin(); it != engine.units().rend(); ++it) {
+    const fsdp::Unit& unit = **it;
+    const auto scope = pass.backward(**it);
+    for (const auto& param : unit.params()) {
+      const fsdp::Gradient gradient = scope.grad(param.name);
+      if (gradient.mode == fsdp::WriteMode::none) continue;
+      const float extra = unit.name() == "head" ? broken : 0.0f;
+      compute.enqueue([w = scope[param.name], g = gradient.view, rank, extra] {
+        for (std::uint64_t i = 0; i < g.count; ++i) {
+          g.as<float>()[i] = rank == 0 ? w.as<float>()[i] - target(i) + extra : 0.0f;
+        }
+      });
+    }
+  }
+}
+
+Weights weights_of(fsdp::Engine& engine) {
+  Weights weights;
+  engine.visit([&](const auto& unit, const auto& param, std::span<const float> values) {
+    weights[unit.name() + "." + param.name].assign(values.begin(), values.end());
+  });
+  return weights;
+}
+
+Weights train(const atoll::Mesh& mesh, const Run& run) {
+  fsdp::Engine engine(mesh, {.strategy = run.strategy});
+  add_units(engine);
+  engine.initialize(42);
+  muon::Options options = run.muon;
+  options.is_hidden = in_layers;
+  muon::Muon optimizer(engine, mesh, options);
+  // The rank in the engine; with a third axis it is the replica, because there is one shard.
+  const int rank = mesh.has_axis("tensor") ? mesh.axis("replicate").index : mesh.world().rank();
+  if (run.first > 0) optimizer.set_steps(std::stoi(fsdp::load(run.folder, engine).at("steps")));
+  auto compute = engine.device().stream({.name = "compute"});
+  for (int step = run.first; step < run.last; ++step) {
+    train_step(engine, rank, step == 1 ? run.broken : 0.0f, compute);
+    optimizer.step(run.rate, compute);
+    CHECK(std::isfinite(optimizer.grad_norm()) == (step != 1 || std::isfinite(run.broken)));
+  }
+  const std::string steps = std::to_string(optimizer.steps());
+  if (!run.folder.empty()) fsdp::save(run.folder, engine, {{"steps", steps}});
+  compute.synchronize();
+  Weights weights = weights_of(engine);
+  weights["steps"] = {static_cast<float>(optimizer.steps())};
+  return weights;
+}
+
+// Returns the weights, which must be equal on all ranks.
+Weights on_ranks(atoll::MeshShape shape, const Run& run) {
+  std::mutex mutex;
+  std::vector<Weights> results;
+  run_thread_ranks(shape.replicate * shape.shard, [&](atoll::World& world) {
+    const auto mesh = atoll::Mesh::make(world, shape);
+    Weights weights = train(mesh, run);
+    const std::lock_guard lock(mutex);
+    results.push_back(std::move(weights));
+  });
+  for (const Weights& result : results) CHECK(result == results.front());
+  return results.front();
+}
+
+double squared_norm(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double value : values) sum += value * value;
+  return sum;
+}
+
+}  // namespace
+
+TEST_CASE("muon: any number of ranks and any strategy give the same bits") {
+  Run run;
+  run.muon.weight_decay = 0.1f;
+  run.muon.max_norm = 0.5f;
+  const Weights whole = on_ranks({1, 1}, run);
+  for (const auto strategy : fsdp::every_strategy()) {
+    for (const atoll::MeshShape shape : {atoll::MeshShape{1, 2}, {2, 2}, {1, 4}, {3, 1}}) {
+      CAPTURE(fsdp::name(strategy));
+      CAPTURE(shape.replicate);
+      CAPTURE(shape.shard);
+      run.strategy = strategy;
+      CHECK(on_ranks(shape, run) == whole);
+    }
+  }
+}
+
+TEST_CASE("muon: an engine on two axes of three shards over its own ranks only") {
+  Run run;
+  run.strategy = Strategy::full_shard;
+  run.muon.max_norm = 0.5f;
+  const Weights expected = on_ranks({2, 1}, run);
+  run_thread_ranks(4, [&](atoll::World& world) {
+    const auto mesh = atoll::Mesh::make(world, {{"replicate", 2}, {"shard", 1}, {"tensor", 2}});
+    CHECK(train(mesh, run) == expected);
+  });
+}
+
+TEST_CASE("muon: the update of a matrix is nearly orthogonal") {
+  Run run;
+  run.last = 0;
+  const Weights before = on_ranks({1, 1}, run);
+  run.last = 1;
+  const Weights after = on_ranks({1, 2}, run);
+  struct Shape {
+    const char* name;
+    int rows, columns;
+  };
+  for (const auto& [name, rows, columns] :
+       {Shape{"layers.0.wide", 24, 60}, {"layers.0.tall", 60, 24}, {"layers.1.square", 40, 40}}) {
+    CAPTURE(name);
+    const double step = 0.02 * 0.2 * std::sqrt(std::max(rows, columns));
+    std::vector<double> update;
+    for (std::size_t i = 0; i < before.at(name).size(); ++i) {
+      update.push_back(static_cast<double>(before.at(name)[i] - after.at(name)[i]) / step);
+    }
+    // The squared norm is the sum of the squared singular values. None of these exceeds 1.3, and
+    // most are near 1.
+    const double mean = squared_norm(update) / std::min(rows, columns);
+    MESSAGE(name << ": mean squared singular value " << mean);
+    CHECK(mean > 0.3);
+    CHECK(mean < 1.4);
+  }
+  CHECK(before.at("head.frozen") == after.at("head.frozen"));
+  CHECK(before.at("head.out") != after.at("head.out"));
+}
+
+TEST_CASE("muon: weights approach their targets") {
+  Run run;
+  run.last = 60;
+  run.rate = 0.05f;
+  const Weights weights = on_ranks({1, 2}, run);
+  for (const char* name : {"layers.1.large", "layers.0.norm", "embed.table"}) {
+    CAPTURE(name);
+    double distance = 0, size = 0;
+    const auto& values = weights.at(name);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const auto wanted = static_cast<double>(target(i));
+      const double off = static_cast<double>(values[i]) - wanted;
+      distance += off * off;
+      size += wanted * wanted;
+    }
+    CHECK(distance < 0.5 * size);
+  }
+}
+
+TEST_CASE("muon: a step with a gradient that is not finite changes nothing") {
+  Run run, broken;
+  broken.broken = std::numeric_limits<float>::infinity();
+  broken.last = run.last + 1;  // one of them is skipped
+  for (const atoll::MeshShape shape : {atoll::MeshShape{1, 1}, {2, 2}}) {
+    const Weights weights = on_ranks(shape, broken);
+    CHECK(weights == on_ranks(shape, run));
+    CHECK(weights.at("steps") == std::vector<float>{3});
+  }
+}
+
+TEST_CASE("muon: a checkpoint resumes on another number of shards") {
+  Run whole;
+  whole.last = 6;
+  const Weights expected = on_ranks({1, 1}, whole);
+  Run run;
+  run.folder = fs::temp_directory_path() / ("atoll_muon_" + std::to_string(::getpid()));
+  run.strategy = Strategy::full_shard;
+  run.last = 3;
+  on_ranks({1, 2}, run);
+  run.first = 3;
+  run.last = 6;
+  CHECK(on_ranks({2, 2}, run) == expected);
+  fs::remove_all(run.folder);
+}
+
+TEST_CASE("muon misuse: a hidden parameter without two dimensions, and two optimizers") {
+  auto world = single_rank();
+  const auto mesh = atoll::Mesh::make(world, {1, 1});
+  fsdp::Engine engine(mesh);
+  CHECK_THROWS_WITH_AS(muon::Muon(engine, mesh), "add_state: call Engine::freeze() first",
+                       atoll::Error);
+  add_units(engine);
+  {
+    const muon::Muon optimizer(engine, mesh);
+    CHECK(optimizer.steps() == 0);
+  }
+  CHECK_THROWS_WITH_AS(muon::Muon(engine, mesh), "add_state(momentum): the name is already in use",
+                       atoll::Error);
+  fsdp::Engine other(mesh);
+  add_units(other);
+  muon::Options everything;
+  everything.is_hidden = [](const auto&, const auto&) { return true; };
+  CHECK_THROWS_WITH_AS(muon::Muon(other, mesh, everything),
+                       "Muon: parameter norm of unit layers.0 has 1 dimensions, not 2",
+                       atoll::Error);
+}

@@ -1,0 +1,91 @@
+// Tests of the manual page and the completion that are made from the command line of a program.
+#include <doctest/doctest.h>
+
+#include <CLI/CLI.hpp>
+#include <sstream>
+#include <string>
+
+#include "atoll/version.hpp"
+#include "cli/cli.hpp"
+
+namespace {
+
+// Declares a small command line with all kinds of options that the programs have.
+struct Example {
+  CLI::App app{"Shows a thing.", "atoll-show"};
+  std::string format = "tree";
+  std::string file;
+  bool quiet = false;
+
+  Example() {
+    app.option_defaults()->always_capture_default();
+    app.add_option("--format", format, "how to show it")->check(CLI::IsMember({"tree", "json"}));
+    app.option_defaults()->group("Results");
+    app.add_option("-o,--output", file, ".svg or a path like C:\\x")->option_text("FILE");
+    app.add_flag("--quiet,!--loud", quiet, "say less");
+    app.footer(
+        "Reads the machine.\n\nExamples:\n  atoll-show -o a.svg\n\nExit status: 0 on "
+        "success.\nOr 1.");
+    cli::add_common_options(app, "pictures svg");
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a manual page has every option and section of --help") {
+  const Example example;
+  const std::string page = cli::manual_page(example.app);
+  CHECK(page == ".TH ATOLL-SHOW 1 \"\" \"atoll " ATOLL_VERSION
+                "\" \"User Commands\"\n"
+                ".SH NAME\n"
+                "atoll\\-show \\- Shows a thing.\n"
+                ".SH SYNOPSIS\n"
+                ".B atoll\\-show\n"
+                "[\\fIoptions\\fR]\n"
+                ".SH OPTIONS\n"
+                ".TP\n"
+                "\\fB\\-h\\fR, \\fB\\-\\-help\\fR\n"
+                "Print this help message and exit\n"
+                ".TP\n"
+                "\\fB\\-\\-format\\fR \\fITEXT:{tree,json}=tree\\fR\n"
+                "how to show it\n"
+                ".TP\n"
+                "\\fB\\-\\-version\\fR\n"
+                "print the version and what was built in\n"
+                ".SS Results\n"
+                ".TP\n"
+                "\\fB\\-o\\fR, \\fB\\-\\-output\\fR \\fIFILE\\fR\n"
+                "\\&.svg or a path like C:\\ex\n"
+                ".TP\n"
+                "\\fB\\-\\-quiet\\fR, \\fB\\-\\-loud\\fR\n"
+                "say less\n"
+                ".SH NOTES\n"
+                "Reads the machine.\n"
+                ".SH EXAMPLES\n"
+                ".nf\n"
+                "  atoll\\-show \\-o a.svg\n"
+                ".fi\n"
+                ".SH EXIT STATUS\n"
+                "0 on success.\n"
+                "Or 1.\n");
+}
+
+TEST_CASE("a completion has every option, and the values of options that list them") {
+  const Example example;
+  const std::string script = cli::bash_completion(example.app);
+  CHECK(script.find("    --format) words='tree json' ;;\n") != std::string::npos);
+  CHECK(script.find("words='-h --help --format -o --output --quiet --loud --version' ;;\n") !=
+        std::string::npos);
+  CHECK(script.ends_with("complete -o default -F _atoll_show atoll-show\n"));
+  CHECK(script.find("--generate") == std::string::npos);
+}
+
+TEST_CASE("--version names the program, the library and what was built in") {
+  Example example;
+  CHECK(example.app.version() == "atoll-show " ATOLL_VERSION "\nlibatoll " +
+                                     std::string(atoll::version()) + ": " +
+                                     std::string(atoll::build_features()) + "\npictures svg");
+  CHECK(atoll::version() == ATOLL_VERSION);
+  CHECK(atoll::build_features().starts_with("devices host"));
+  CHECK(example.app.help().find("--generate") == std::string::npos);
+}

@@ -1,0 +1,110 @@
+#include "loop/optimizer.hpp"
+
+#include <charconv>
+#include <utility>
+
+#include "atoll/checkpoint.hpp"
+#include "fail.hpp"
+#include "loop/strategy.hpp"
+#include "optimizers/muon.hpp"
+
+namespace train {
+namespace {
+
+namespace fsdp = atoll::fsdp;
+using Extra = std::map<std::string, std::string>;
+
+class LibraryOptimizer final : public RunOptimizer {
+ public:
+  LibraryOptimizer(fsdp::Engine& engine, fsdp::OptimizerOptions options)
+      : engine_(engine), optimizer_(engine, std::move(options)) {}
+  void update_in_backward(float rate) override { optimizer_.update_in_backward(rate); }
+  void step(float rate, atoll::Stream& compute) override { optimizer_.step(rate, compute); }
+  float grad_norm() override { return optimizer_.grad_norm(); }
+  void save(const std::filesystem::path& folder, Extra extra) override {
+    fsdp::save(folder, engine_, optimizer_, extra);
+  }
+  Extra load(const std::filesystem::path& folder) override {
+    return fsdp::load(folder, engine_, optimizer_);
+  }
+
+ private:
+  fsdp::Engine& engine_;
+  fsdp::Optimizer optimizer_;
+};
+
+class MuonOptimizer final : public RunOptimizer {
+ public:
+  MuonOptimizer(fsdp::Engine& engine, const atoll::Mesh& mesh, muon::Options options)
+      : engine_(engine), muon_(engine, mesh, std::move(options)) {}
+  void update_in_backward(float) override {}  // Muon needs the gradients of whole matrices
+  void step(float rate, atoll::Stream& compute) override { muon_.step(rate, compute); }
+  float grad_norm() override { return muon_.grad_norm(); }
+  void save(const std::filesystem::path& folder, Extra extra) override {
+    extra[steps_key] = std::to_string(muon_.steps());
+    fsdp::save(folder, engine_, extra);
+  }
+  Extra load(const std::filesystem::path& folder) override {
+    Extra extra = fsdp::load(folder, engine_);
+    const std::string& text = extra[steps_key];
+    const char* const end = text.data() + text.size();
+    std::int64_t steps = -1;
+    const auto parsed = std::from_chars(text.data(), end, steps);
+    if (parsed.ec != std::errc() || parsed.ptr != end || steps < 0) {
+      fail(ErrorCode::bad_data, "{}: the checkpoint lacks the number of Muon's steps",
+           folder.string());
+    }
+    muon_.set_steps(steps);
+    return extra;
+  }
+
+ private:
+  static constexpr const char* steps_key = "muon_steps";
+  fsdp::Engine& engine_;
+  muon::Muon muon_;
+};
+
+muon::Options muon_options(const RunOptions& options, Ops& ops) {
+  const fsdp::OptimizerOptions usual = optimizer_options(options);
+  muon::Options muon{.momentum = static_cast<float>(options.momentum),
+                     .weight_decay = usual.weight_decay,
+                     .decay = usual.decay,
+                     .max_norm = usual.max_norm,
+                     .beta1 = usual.beta1,
+                     .beta2 = usual.beta2,
+                     .epsilon = usual.epsilon};
+  // Embedding and head are matrices, but AdamW suits them better.
+  muon.is_hidden = [](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
+    return unit.name().starts_with("layers.") && param.shape.size() == 2;
+  };
+  muon.multiply = [&ops](atoll::Stream& stream, const muon::Product& p) {
+    const auto operand = [](muon::Layout layout) {
+      return layout == muon::Layout::plain ? Operand::plain : Operand::transposed;
+    };
+    const auto elements = [](std::int64_t rows, std::int64_t columns) {
+      return static_cast<std::uint64_t>(rows * columns);
+    };
+    constexpr auto f32 = atoll::DType::f32;
+    ops.multiply(
+        stream,
+        {p.m, p.n, p.k, operand(p.a_layout), operand(p.b_layout), f32, f32, WriteMode::overwrite},
+        {p.a, elements(p.m, p.k), f32}, {p.b, elements(p.k, p.n), f32},
+        {p.c, elements(p.m, p.n), f32}, {});
+  };
+  return muon;
+}
+
+}  // namespace
+
+std::unique_ptr<RunOptimizer> make_optimizer(const RunOptions& options, fsdp::Engine& engine,
+                                             const atoll::Mesh& mesh, Ops& ops) {
+  if (options.optimizer != "muon") {
+    return std::make_unique<LibraryOptimizer>(engine, optimizer_options(options));
+  }
+  if (engine.device().kind() != atoll::DeviceKind::host) {
+    fail(ErrorCode::unsupported, "--optimizer muon: works on CPUs only: use --device host");
+  }
+  return std::make_unique<MuonOptimizer>(engine, mesh, muon_options(options, ops));
+}
+
+}  // namespace train

@@ -1,0 +1,34 @@
+// The optimizer of a run: one of the library, or Muon, which is written outside the library.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "atoll/fsdp.hpp"
+#include "atoll/mesh.hpp"
+#include "loop/options.hpp"
+#include "model/ops.hpp"
+
+namespace train {
+
+// Each function has the contract of the function of atoll::fsdp::Optimizer, or of checkpoint.hpp,
+// with the same name.
+class RunOptimizer {
+ public:
+  virtual ~RunOptimizer() = default;
+  virtual void update_in_backward(float learning_rate) = 0;
+  virtual void step(float learning_rate, atoll::Stream& compute) = 0;
+  virtual float grad_norm() = 0;
+  virtual void save(const std::filesystem::path& folder,
+                    std::map<std::string, std::string> extra) = 0;
+  virtual std::map<std::string, std::string> load(const std::filesystem::path& folder) = 0;
+};
+
+// Makes the optimizer of --optimizer. Collective; call it after add_units(). `ops` computes Muon's
+// products. Throws Error(unsupported) for an optimizer that the engine's device does not support.
+std::unique_ptr<RunOptimizer> make_optimizer(const RunOptions& options, atoll::fsdp::Engine& engine,
+                                             const atoll::Mesh& mesh, Ops& ops);
+
+}  // namespace train

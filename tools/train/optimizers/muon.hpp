@@ -1,0 +1,96 @@
+// Muon on sharded matrices, as an example of an optimizer that is written outside the library: it
+// uses only public headers of atoll.
+//
+// Muon (Keller Jordan and others, https://kellerjordan.github.io/posts/muon/) replaces the momentum
+// of a matrix by the nearest matrix with orthonormal rows or columns, before it becomes an update.
+// That needs whole matrices, but each rank holds only shards. A step therefore
+//   1. updates the momentum of this rank's shards,
+//   2. sends each part to the owner of its matrix: every matrix has one owner in the shard axis,
+//      and all owners have about the same amount of work,
+//   3. makes each owned matrix orthogonal, with products of matrices,
+//   4. sends the parts back, and updates this rank's shards.
+// Steps 2 and 4 send each element at most once. The result has the same bits on any number of ranks
+// and with any strategy if the gradients have the same bits, because each whole matrix is computed
+// by one rank in one order. The norm is rounded to f32, so that its bits do not depend on the order
+// in which the f64 squares are added, except for rare ties.
+//
+// Parameters other than hidden matrices (embedding, head, norms, biases) are updated by AdamW.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "atoll/fsdp.hpp"
+#include "atoll/mesh.hpp"
+#include "atoll/optimizer.hpp"
+
+namespace muon {
+
+enum class Layout {
+  plain,
+  transposed
+};
+
+// c [m, n] = a [m, k] b [k, n] in f32, row-major. A transposed operand is stored as [k, m] or
+// [n, k].
+struct Product {
+  std::int64_t m, n, k;
+  Layout a_layout, b_layout;
+  const float* a;
+  const float* b;
+  float* c;
+};
+
+// Enqueues a product on a stream of the CPU and returns at once. The bits of a product must not
+// depend on the rank.
+using Multiply = std::function<void(atoll::Stream&, const Product&)>;
+// Multiplies with three loops, for programs without a library for matrices.
+void multiply_with_loops(atoll::Stream& stream, const Product& product);
+
+struct Options {
+  float momentum = 0.95f;
+  float weight_decay = 0;  // decoupled weight decay
+  atoll::fsdp::Decay decay = atoll::fsdp::Decay::all;
+  float max_norm = 0;  // gradients are scaled down to this global norm; 0 means no clipping
+  // Settings of AdamW.
+  float beta1 = 0.9f;
+  float beta2 = 0.95f;
+  float epsilon = 1e-8f;
+  // Returns whether Muon updates this parameter, which must then have two dimensions. Without a
+  // function, Muon updates every parameter with two dimensions.
+  std::function<bool(const atoll::fsdp::Unit&, const atoll::fsdp::ParamSpec&)> is_hidden{};
+  Multiply multiply = multiply_with_loops;
+};
+
+// The matrices that Muon updates get steps of the size of AdamW's steps: their orthogonal updates
+// are multiplied by 0.2 sqrt(max(rows, columns)) (Liu and others, arXiv 2502.16982). One learning
+// rate and one weight decay therefore serve all parameters.
+class Muon {
+ public:
+  // `mesh` is the mesh of the engine. Collective; call it after Engine::freeze(). Adds the states "momentum" and "second_moment",
+  // which checkpoints include. The engine must outlive the optimizer. Throws
+  // atoll::Error(unsupported) on devices other than the CPU, and Error(invalid_argument) for a
+  // hidden parameter that does not have two dimensions.
+  Muon(atoll::fsdp::Engine& engine, const atoll::Mesh& mesh, Options options = {});
+  Muon(Muon&&) noexcept;
+  ~Muon();  // blocks until the last step is complete
+
+  // Enqueues the step on `compute`. Call it after the last micro batch. A step whose gradient norm
+  // is infinite or NaN changes nothing. Collective over the shard axis.
+  void step(float learning_rate, atoll::Stream& compute);
+  // Returns the global norm of the gradients of the last step, before clipping. Blocks until the
+  // step is complete.
+  float grad_norm() const;
+  // The number of steps that changed parameters, for AdamW's bias corrections. A program that
+  // resumes from a checkpoint must restore it. Both functions block until the last step is
+  // complete.
+  std::int64_t steps() const;
+  void set_steps(std::int64_t steps);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace muon
