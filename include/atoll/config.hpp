@@ -39,9 +39,9 @@ struct ATOLL_API Config {
   std::string algorithm;    // such as "all_reduce:ring"; "" lets the backend choose algorithms
   std::string tuning;       // file with measured algorithm choices; `algorithm` overrides it
   // Whether the ranks of a host copy data directly from the memory of each other's process
-  // (plugins/host/README.md). "": if the kernel allows it. "off": never; data moves through shared
-  // memory only. "permit": as "", and each rank first asks the kernel to let every process of this
-  // user read its memory.
+  // (plugins/host/README.md). "" or "off": never; data moves through shared memory only. "on": if
+  // the kernel allows it. "permit": as "on", and each rank first asks the kernel to let every
+  // process of this user read its memory.
   std::string process_memory;
   // 1 adds floating-point numbers in one order for every backend, algorithm and element count. The
   // order depends on the mesh only (communicator.hpp).

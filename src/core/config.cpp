@@ -81,8 +81,8 @@ const Row rows[] = {
       "file of algorithms by collective and size, as written by atoll-busbw --tune"},
      &Config::tuning},
     {{"ATOLL_PROCESS_MEMORY", "",
-      "whether ranks of a host copy from each other's process memory; empty: if the kernel allows "
-      "it; \"off\": never; \"permit\": also if kernel.yama.ptrace_scope is 1"},
+      "whether ranks of a host copy from each other's process memory; empty or \"off\": never; "
+      "\"on\": if the kernel allows it; \"permit\": also if kernel.yama.ptrace_scope is 1"},
      &Config::process_memory},
     {{"ATOLL_DETERMINISTIC", "",
       "1: floating-point sums in one order, which depends on the mesh only"},
@@ -147,8 +147,8 @@ void set_row(Config& config, const Row& row, std::string_view value) {
     reject(row.entry.variable, value, "\"lifetimes\", or nothing");
   }
   if (row.entry.variable == "ATOLL_PROCESS_MEMORY" && !value.empty() && value != "off" &&
-      value != "permit") {
-    reject(row.entry.variable, value, "\"off\", \"permit\", or nothing");
+      value != "on" && value != "permit") {
+    reject(row.entry.variable, value, "\"off\", \"on\", \"permit\", or nothing");
   }
   if (const auto* number = std::get_if<int Config::*>(&row.field)) {
     config.*(*number) = parse_number(row, value);

@@ -2,10 +2,10 @@
 // from allocate(), inside one host.
 //   caller_memory [--sizes BYTES,...] [--rounds N] [--json FILE]
 // Runs as the ranks of a job; the script caller_memory starts it with 2 and 4 ranks, and once more
-// with ATOLL_PROCESS_MEMORY=off. In every round both kinds of memory have one turn. A time is the
+// with ATOLL_PROCESS_MEMORY=on. In every round both kinds of memory have one turn. A time is the
 // median over the rounds of the time of the slowest rank. `share` is the time in memory from
 // allocate() divided by the time in memory of malloc. Exits with 1 if the mean share of a
-// collective misses its target, unless ATOLL_PROCESS_MEMORY is off, or if a result is wrong.
+// collective misses its target, unless ATOLL_PROCESS_MEMORY is on, or if a result is wrong.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -191,7 +191,7 @@ void append(const std::string& path, const nlohmann::json& rows) {
 // Returns 1 if a target is missed.
 int measure_here(const std::vector<std::uint64_t>& sizes, int rounds, const std::string& json) {
   Bench bench(*std::max_element(sizes.begin(), sizes.end()));
-  const bool off = bench.world().config().process_memory == "off";
+  const bool on = bench.world().config().process_memory == "on";
   const bool speaks = bench.world().rank() == 0;
   auto rows = nlohmann::json::array();
   int missed = 0;
@@ -207,11 +207,11 @@ int measure_here(const std::vector<std::uint64_t>& sizes, int rounds, const std:
         if (!speaks) continue;
         const std::string_view where = place == Place::in ? "in" : "out";
         fmt::print("{:>5} {:<6} {:<15} {:<5} {:>10} {:>12.1f} {:>12.1f} {:>6.0f} %\n",
-                   bench.world().size(), off ? "staged" : "kernel", target.name, where, bytes,
+                   bench.world().size(), on ? "kernel" : "staged", target.name, where, bytes,
                    times.allocated * 1e6, times.owned * 1e6, share * 100);
         std::fflush(stdout);
         rows.push_back({{"ranks", bench.world().size()},
-                        {"process_memory", !off},
+                        {"process_memory", on},
                         {"collective", target.name},
                         {"place", where},
                         {"bytes", bytes},
@@ -221,11 +221,11 @@ int measure_here(const std::vector<std::uint64_t>& sizes, int rounds, const std:
       }
     }
     const double mean = std::exp(logarithms / count);
-    const bool misses = !off && mean < target.share;
+    const bool misses = !on && mean < target.share;
     missed += misses ? 1 : 0;
     if (speaks) {
       fmt::print("{:>5} {:<6} {:<15} mean {:.0f} %, target {:.0f} %{}\n", bench.world().size(),
-                 off ? "staged" : "kernel", target.name, mean * 100, target.share * 100,
+                 on ? "kernel" : "staged", target.name, mean * 100, target.share * 100,
                  misses ? ": missed" : "");
     }
   }

@@ -164,9 +164,9 @@ void check_caller_memory(Rank& self) {
   const auto& places = self.world.placements();
   const int here = places[static_cast<std::size_t>(self.world.rank())].host;
   const bool alone = std::ranges::count(places, here, &atoll::Placement::host) == 1;
-  if (self.backend() == "host" && !alone && self.world.config().process_memory == "off") {
+  if (self.backend() == "host" && !alone && self.world.config().process_memory.empty()) {
     const bool told = registration.slow().find("goes through staging buffers") != std::string::npos;
-    self.report.expect(told, "ATOLL_PROCESS_MEMORY=off: " + registration.slow());
+    self.report.expect(told, "without ATOLL_PROCESS_MEMORY: " + registration.slow());
   }
   Arena arena(bytes_of(plain));
   Rank inside = placed(self, &arena, &arena);

@@ -136,7 +136,7 @@ TEST_CASE("a value that does not parse is an error with the name of the variable
         "ATOLL_CHECK=\"lifetime\": expected \"lifetimes\", or nothing");
   CHECK(problem_of("check", "") == "");
   CHECK(problem_of("process_memory", "no") ==
-        "ATOLL_PROCESS_MEMORY=\"no\": expected \"off\", \"permit\", or nothing");
+        "ATOLL_PROCESS_MEMORY=\"no\": expected \"off\", \"on\", \"permit\", or nothing");
   CHECK(problem_of("process_memory", "off") == "");
   CHECK(problem_of("tiemout", "1") == "unknown setting tiemout; did you mean ATOLL_TIMEOUT?");
   CHECK(problem_of("ATOLL_CONFIG", "x") != "");

@@ -106,9 +106,8 @@ void keep_common(const BackendQuery& query, Preferences& usable, std::vector<Bac
 }
 
 std::int32_t process_memory_of(const Config& config) {
-  if (config.process_memory == "off") return ATOLL_PROCESS_MEMORY_OFF;
-  return config.process_memory == "permit" ? ATOLL_PROCESS_MEMORY_PERMIT
-                                           : ATOLL_PROCESS_MEMORY_ALLOWED;
+  if (config.process_memory == "on") return ATOLL_PROCESS_MEMORY_ALLOWED;
+  return config.process_memory == "permit" ? ATOLL_PROCESS_MEMORY_PERMIT : ATOLL_PROCESS_MEMORY_OFF;
 }
 
 }  // namespace
