@@ -36,9 +36,6 @@ struct OverlapRun {
   // Delay in milliseconds of one gather, that of the third unit in forward.
   std::int64_t planted_ms = 0;
   std::int64_t elements = 20'000;  // number of parameter elements in one unit
-  // Number of units without parameters that follow the `units` units. With enough of them, no unit
-  // with parameters is still gathered when backward begins.
-  int empty_at_end = 0;
   // Whether the parameters are reported as changed after each micro batch, so that no unit stays
   // gathered for the next micro batch.
   bool forgets = false;
@@ -87,22 +84,20 @@ inline void overlap_micro_batch(atoll::fsdp::Engine& engine, const OverlapRun& r
   const auto kind = atoll::fsdp::PassOptions::Kind::train;
   auto pass = run.whole_steps ? engine.begin({kind, 0, 1}, compute)
                               : engine.begin({kind, micro, run.micro}, compute);
-  const auto work = [&](const atoll::fsdp::Unit& unit) {
-    if (unit.params().empty()) return;
+  const auto work = [&] {
     compute.enqueue([time = run.compute] { std::this_thread::sleep_for(time); });
   };
   for (const auto& unit : engine.units()) {
     const auto w = pass.forward(*unit);
-    work(*unit);
+    work();
   }
   for (auto unit = engine.units().rbegin(); unit != engine.units().rend(); ++unit) {
     if (again != nullptr) again->run(compute);
     const auto w = pass.backward(**unit);
-    if ((*unit)->params().empty()) continue;
-    if (run.recompute != OverlapRun::Recompute::none) work(**unit);
+    if (run.recompute != OverlapRun::Recompute::none) work();
     const auto gradient = w.grad("w").view;
     compute.zero(gradient.data, gradient.bytes());
-    work(**unit);
+    work();
   }
 }
 
@@ -139,9 +134,6 @@ inline OverlapFigures overlap_rank(atoll::World& world, const OverlapRun& run) {
   for (int u = 0; u < run.units; ++u) {
     order.push_back("unit." + std::to_string(u));
     engine.add_unit(order.back(), {{"w", {run.elements}, {}}});
-  }
-  for (int u = 0; u < run.empty_at_end; ++u) {
-    engine.add_unit(order.emplace_back("empty." + std::to_string(u)), {});
   }
   engine.freeze(order);
   std::optional<atoll::fsdp::Optimizer> optimizer;

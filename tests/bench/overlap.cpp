@@ -79,17 +79,12 @@ std::vector<Feature> features() {
   OverlapRun slow = usual;
   slow.gather_ms = 40;
   slow.reduce_ms = 0;
-  // If the last units are not kept between forward and backward, both slots are empty when backward
-  // begins. Backward then needs two more gathers, which the compute of one unit hides partly.
-  add(
-      "the last units kept at the turn", 50, [](OverlapRun& run) { run.empty_at_end = 2; }, slow,
-      false);
   OverlapRun gathers = usual;
   gathers.micro = 3;
   // If units are not kept between micro batches, each further micro batch begins with a gather of
   // its first unit, which cannot be hidden.
   add(
-      "... between micro batches", 40, [](OverlapRun& run) { run.forgets = true; }, gathers);
+      "kept between micro batches", 40, [](OverlapRun& run) { run.forgets = true; }, gathers);
   OverlapRun inner = slow;
   inner.gather_ms = 80;
   inner.inner_shards = 1;
