@@ -244,7 +244,7 @@ int main(int argc, char** argv) {
   if (argc != 1 && !file) {
     fmt::print(asks ? stdout : stderr,
                "usage: overlap [--json FILE]\nMeasures how much communication a step hides and how "
-               "much each feature of the schedule gains. Takes three minutes.\n");
+               "much each feature of the schedule gains. Takes four minutes.\n");
     return asks ? 0 : 2;
   }
   auto rows = json::array();
