@@ -69,8 +69,9 @@ class DeviceOps {
   // rounded once. dst may equal src.
   virtual void scale(Stream& stream, View dst, ConstView src, double factor) = 0;
   // dst[i] = op over all p of parts[p * dst.count + i], with the order and rounding of
-  // atoll_host.reduce in plugin.h. If `block` is not 0, each run of `block` parts is combined in a
-  // tree of its own, and a second tree combines the results. All types but f8e4m3 and f8e5m2.
+  // atoll_host.reduce in plugin.h. If `block` is not 0, one tree combines each run of
+  // `block` parts, and a second tree combines the results. Supports all types except f8e4m3 and
+  // f8e5m2.
   virtual void reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int block) = 0;
   // out[b] = sum of squares of block b of src. src is f32; out is f64 with ceil(src.count /
   // norm_block) elements.

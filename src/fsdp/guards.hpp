@@ -12,8 +12,8 @@
 
 namespace atoll_v1::atoll::fsdp {
 
-// Each position of the pass has mappings of its own: one of the unit's unsharded parameters and, in
-// backward, one of its unsharded gradients. So a view of one scope never shows the data of another,
+// Each scope of a pass maps its memory separately: it has one mapping of the unit's unsharded
+// parameters and, in backward, one of its unsharded gradients. So a view of one scope never shows the data of another,
 // and units that share a page do not share its protection. On other devices, without a checker, and
 // for memory that cannot be mapped twice, callers get the memory itself.
 //

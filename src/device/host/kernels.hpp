@@ -44,7 +44,7 @@ constexpr bool is_plain(DType dtype) {
   return dtype == DType::i8 || dtype == DType::u16 || dtype == DType::u32 || dtype == DType::u64;
 }
 // Returns the number of parts in the left half of a tree over n parts. If `block` is not 0, each
-// run of `block` parts is a tree of its own.
+// run of `block` consecutive parts forms one subtree.
 constexpr std::size_t left_of(std::size_t n, std::size_t block) {
   return block == 0 || n <= block ? std::bit_floor(n - 1) : std::bit_floor(n / block - 1) * block;
 }
