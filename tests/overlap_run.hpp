@@ -136,6 +136,7 @@ inline OverlapFigures overlap_rank(atoll::World& world, const OverlapRun& run) {
     engine.add_unit(order.back(), {{"w", {run.elements}, {}}});
   }
   engine.freeze(order);
+  engine.initialize(1);
   std::optional<atoll::fsdp::Optimizer> optimizer;
   if (run.update != Update::none) {
     optimizer.emplace(engine,

@@ -27,6 +27,8 @@ inline constexpr Name dma_buf = "dma_buf";  // "yes" if dma-buf can export GPU m
 inline constexpr Name imex_channel = "imex.channel";    // "yes" if an IMEX channel device exists
 inline constexpr Name memlock_bytes = "memlock_bytes";  // bytes that may be locked, or "unlimited"
 inline constexpr Name shm_bytes = "shm_bytes";          // size of /dev/shm in bytes
+// Names in /dev/shm that dead jobs have left: "atoll-00ff nccl-x1y2", or "none"
+inline constexpr Name shm_left = "shm.left";
 inline constexpr Name hidden = "hidden";  // paths that the container hides: "/sys /dev/infiniband"
 // GPUs on the PCI bus that the driver hides from this process: "00000000:1b:00.0 ..."
 inline constexpr Name hidden_gpus = "gpus.hidden";

@@ -7,7 +7,7 @@
 //      although no matrix shows them;
 //   3. GPUs, on any hosts, whose NVLink fabric is completed under the same cluster UUID and clique,
 //      and GPUs of the same xGMI hive. Drivers report these for fabrics that one host cannot see.
-// A GPU without an edge is an island of its own when all links of its host are known or its model
+// A GPU without an edge is alone in its island when all links of its host are known or its model
 // has no connector. Otherwise it shares one island of state "unknown" with all other such GPUs of
 // its host.
 #include <algorithm>

@@ -2,9 +2,10 @@
 // written without gathering, and loads at any world size, mesh and strategy.
 //
 // All functions are collective over the ranks of the engine, and block. A failure on one rank
-// throws the same Error on all of them. On a mesh with axes that the engine does not use, each
-// coordinate on these axes has an engine of its own, and each engine must use its own folder or
-// file, such as "out/tensor-" + std::to_string(mesh.axis("tensor").index).
+// throws the same Error on all of them; a rank that does not make the call is an Error(timeout) that
+// names the call. On a mesh with axes that the engine does not use, each coordinate on these axes
+// has a separate engine, and each engine must use a separate folder or file, such as
+// "out/tensor-" + std::to_string(mesh.axis("tensor").index).
 #pragma once
 
 #include <cstdint>
@@ -20,27 +21,53 @@
 namespace atoll_v1::atoll::fsdp {
 
 // Writes a folder that contains `index.json` (units, parameters, shapes, offsets, number of shards,
-// `extra`) and one safetensors file per shard, such as `shard-00000-of-00004.safetensors`. A shard
-// file holds flat tensors for each bucket: UNIT/BUCKET/weights, the moments of an Optimizer as
-// UNIT/BUCKET/moment1 and UNIT/BUCKET/moment2 (f32 or bf16; load() converts), and each state of
-// Engine::add_state() as UNIT/BUCKET/state.NAME. Each rank of replica 0 writes the file of its own
-// shard.
+// settings of the optimizer for each parameter, `extra`) and one safetensors file per shard, such
+// as `shard-00000-of-00004.safetensors`. A shard file holds flat tensors for each bucket:
+// UNIT/BUCKET/weights, the moments of an Optimizer as UNIT/BUCKET/moment1 and UNIT/BUCKET/moment2
+// (f32 or bf16; load() converts), and each state of Engine::add_state() as UNIT/BUCKET/state.NAME.
+// Each rank of replica 0 writes the file of its shard.
 //
-// The folder appears complete or not at all: files are written and synced to a temporary folder
-// beside it, which the engine's lowest rank renames when all ranks are done. An existing folder of
-// that name is replaced. All ranks must see the same file system. Error(io) names the file.
+// The folder appears complete or not at all, also after a power loss: files are written and synced
+// to a temporary folder beside it, FOLDER.partial, which the engine's lowest rank renames when all
+// files exist. After an error, FOLDER.partial is removed. FOLDER.old holds the old content for a moment on
+// file systems that cannot exchange two names. Earlier folders FOLDER.partial and FOLDER.old are
+// deleted with everything in them. All ranks must see the same file system. Error(io) names the
+// file. A rank waits for the files of the others for Config::file_timeout.
+//
+// An existing FOLDER is replaced if it is empty or a checkpoint. Anything else, such as a file or a
+// checkpoint with a file that save() has not written, is Error(io) and stays. So is a folder to
+// which another engine is saving or has saved, as long as that engine exists, on file systems with
+// flock() for folders.
+//
+// All ranks must pass the same folder and the same `extra`, and `optimizer` must be the Optimizer of
+// `engine`: otherwise Error(mismatch) or Error(invalid_argument), before anything is written.
+//
+// Every file has the id of the save. Shard files have their step and number, and a digest (XXH3,
+// 64 bits) for each MiB of each tensor. The index has the digest of each shard's header and of
+// itself.
 ATOLL_API void save(const std::filesystem::path& folder, Engine& engine, const Optimizer& optimizer,
                     const std::map<std::string, std::string>& extra = {});
-// For callers with an optimizer of their own. Numbers that it needs besides the states of
-// Engine::add_state(), such as a count of steps, belong in `extra`.
+// For callers that write their optimizer themselves. Numbers that it needs besides the states of
+// Engine::add_state(), such as a count of steps, belong in `extra`. Error(invalid_argument) if the
+// engine has an Optimizer, whose moments would be absent.
 ATOLL_API void save(const std::filesystem::path& folder, Engine& engine,
                     const std::map<std::string, std::string>& extra = {});
 
-// Reads a checkpoint. Each rank reads only the parts that its own shards need. Units, shapes, the
-// kind of optimizer and the names of states must be those of the engine: otherwise Error(mismatch)
-// names the first difference. Call Engine::add_state() before load(). The number of shards,
-// strategy, dtypes and frozen parameters may differ from those at the time of saving. Returns the
-// `extra` that was passed to save().
+// Reads a checkpoint. Each rank reads only the parts that its own shards need, and verifies the
+// digests of the blocks that contain them; damage, and files of another save, are Error(bad_data)
+// or Error(mismatch) with file, byte and tensor. Checkpoints of versions of the library that wrote
+// no digests load with a warning. After an error, parameters have unspecified values.
+//
+// All ranks must load the same save: otherwise Error(mismatch) names two ranks and their folders,
+// and the parameters do not change. Folders may have different names, such as copies on the disk of
+// each host. The Optimizer of the engine must be passed if there is one, as with save().
+//
+// Units, shapes, the kind of optimizer and the names of states must be those of the engine:
+// otherwise Error(mismatch) names the first difference. Call Engine::add_state() before load(). The
+// number of shards, strategy, dtypes and frozen parameters may differ from those at the time of
+// saving. So may the settings of the optimizer for each parameter (ParamSettings), which change with
+// parameter groups and the decay rule: the engine's lowest rank then logs a warning that names the
+// first difference. Returns the `extra` that was passed to save().
 ATOLL_API std::map<std::string, std::string> load(const std::filesystem::path& folder,
                                                   Engine& engine, Optimizer& optimizer);
 ATOLL_API std::map<std::string, std::string> load(const std::filesystem::path& folder,
@@ -51,13 +78,17 @@ using ParamName = std::function<std::string(const Unit&, const ParamSpec&)>;
 
 // Writes one safetensors file with all parameters unsharded, as `dtype` (f32, bf16 or f16). The
 // engine's lowest rank writes unit by unit, so that no rank holds more than one whole unit. The
-// file appears complete or not at all. Error(io) names the file.
+// file appears complete or not at all, and replaces a file of that name. Error(io) names the file.
+// All ranks must pass the same file and dtype, and get the same names: otherwise Error(mismatch).
+// Error(invalid_argument) if `name` is empty or throws, and if two parameters get the same name.
 ATOLL_API void export_weights(const std::filesystem::path& file, Engine& engine, DType dtype,
                               const ParamName& name);
 
 // Fills the shards of every rank from safetensors files (f32, bf16 or f16) that together contain
-// every parameter with its name and shape. Each rank reads only its own parts. Throws
-// Error(not_found) or Error(mismatch), which name file and tensor.
+// every parameter with its name and shape. Each rank reads only its own parts. Several parameters
+// may have the same name, and are filled from one tensor. Throws Error(not_found) or
+// Error(mismatch), which name file and tensor. All ranks must get the same names: otherwise
+// Error(mismatch). Error(invalid_argument) if `name` is empty or throws.
 ATOLL_API void import_weights(const std::vector<std::filesystem::path>& files, Engine& engine,
                               const ParamName& name);
 

@@ -63,7 +63,9 @@ struct StrategyChoice {
 // options that no engine supports, and a reserve outside [0, 1).
 ATOLL_API StrategyChoice choose_strategy(const StrategyQuestion& question);
 
-// Returns the modelled rates of the axes that an engine uses (Axis::rate), without levels.
+// Returns the modelled rates of the axes that an engine uses (Axis::rate and Axis::levels). The
+// estimates of choose_strategy() do not use levels, as collectives over all ranks already consist
+// of one inside the shard axis and one across it.
 // GroupRate::is_assumed marks a rate that includes a link of unknown rate. Throws
 // Error(invalid_argument) for a mesh without the shard axis.
 ATOLL_API MeshRates rates_of(const Mesh& mesh, const EngineAxes& axes = {});

@@ -44,11 +44,13 @@ class ATOLL_API Work {
 
 // The arithmetic of a reducing collective: `op` combines factor * src of all ranks.
 //
-// Either every rank passes a factor or none does. Factors may differ between ranks; `op` may not. A
-// factor other than 1 requires sum or avg of a floating-point type. The factor is applied before
-// the sum, in the type in which the sum accumulates (f32 for the 16-bit types). In GPU memory a
-// kernel applies the factor before the operation. That kernel rounds the products of 16-bit types
-// to 16 bits and needs scratch memory as large as src.
+// Either every rank passes a factor or none does. This is not checked: on host memory a rank
+// without a factor counts as one with the factor 1, and on a GPU the ranks can wait for each other
+// until the timeout or get wrong sums. Factors may differ between ranks; `op` may not. A factor
+// other than 1 requires sum or avg of a floating-point type. The factor is applied before the sum,
+// in the type in which the sum accumulates (f32 for the 16-bit types). In GPU memory a kernel
+// applies the factor before the operation. That kernel rounds the products of 16-bit types to 16
+// bits and needs scratch memory as large as src.
 struct Reduction {
   ReduceOp op = ReduceOp::sum;
   double factor = 1.0;
@@ -107,7 +109,8 @@ struct CommunicatorOptions {
 // If an in-place form is documented, each rank may choose to use it.
 //
 // GPU memory: in one call, either all ranks must pass a src from allocate() or none; the same holds
-// for dst. Memory from allocate() that other ranks access (src and dst of all_reduce, dst of
+// for dst. This is not checked: if it is broken, the operation can wait until its timeout or give
+// wrong data. Memory from allocate() that other ranks access (src and dst of all_reduce, dst of
 // all_gather, src of reduce_scatter) must be at the same offset of the same allocation on every
 // rank. Ranks that share several communicators must call them in the same
 // order, at least for the first operation of each, because NCCL connects ranks at the first
@@ -134,24 +137,31 @@ struct CommunicatorOptions {
 //
 // Errors: wrong arguments throw Error(invalid_argument) before anything is sent: a rank or count
 // out of range, unequal dtypes, null with elements, an overlap of src and dst that is not
-// documented, a factor that is not allowed. The Work keeps the failure of its operation. A failure
-// also fails the World: every communicator of every rank aborts and every wait ends. abort() ends
-// one communicator only.
+// documented, a dtype or op that does not exist, a factor that is not allowed. The Work keeps the
+// failure of its operation. A failure also fails the World: every communicator of every rank aborts
+// and every wait ends. abort() ends one communicator only. Every call of a Communicator that was
+// moved from throws Error(invalid_argument), and so does an operation after the World has been
+// destroyed.
 class ATOLL_API Communicator {
  public:
   // Collective over the axis. If several communicators have ranks in common, all ranks must open
-  // them in the same order. Ranks exchange which backends they can use and choose the best common
+  // them in the same order. Ranks of one axis compare what they open. If names, ranks of the axis,
+  // parents or kinds of memory differ, all of them throw Error(mismatch), and if the options are
+  // wrong on some ranks, all ranks throw the error of the lowest. If a rank opens nothing within
+  // Config::rendezvous_timeout, the others throw Error(timeout), which names the communicator and
+  // the rank. Throws Error(invalid_argument) for an axis that breaks the rules of Axis. Ranks
+  // exchange which backends they can use and choose the best common
   // one. If there is none, throws Error(unsupported) with the reason of each backend.
   static Communicator open(const Axis& axis, CommunicatorOptions options = {});
   Communicator(Communicator&&) noexcept;
   Communicator& operator=(Communicator&&) noexcept;
   ~Communicator();  // blocks until all enqueued operations are complete
 
-  int rank() const noexcept;  // rank of the caller in the axis
-  int size() const noexcept;
-  std::string_view name() const noexcept;
-  std::string_view backend() const noexcept;
-  const Device& device() const noexcept;
+  int rank() const;  // rank of the caller in the axis
+  int size() const;
+  std::string_view name() const;
+  std::string_view backend() const;
+  const Device& device() const;
 
   // dst[r * n + i] = (src of rank r)[i] for every rank r, with n = src.count. In place:
   // src = dst + rank * n.
@@ -196,7 +206,9 @@ class ATOLL_API Communicator {
                                   View dst, std::span<const std::uint64_t> recv_counts,
                                   Stream& stream);
   // Point-to-point messages. A send is complete when src may be reused, which can be before the
-  // receiver has the data. Two ranks that send to each other must use group().
+  // receiver has the data. If the receiver expects another count or dtype, its operation throws
+  // Error(mismatch), which shows both sides, and the World fails; the sender throws this failure in
+  // its next call. Two ranks that send to each other must use group().
   [[nodiscard]] Work send(ConstView src, int peer, Stream& stream);
   [[nodiscard]] Work recv(View dst, int peer, Stream& stream);
   // The Work is complete when the streams of all ranks have reached the barrier.
@@ -222,7 +234,8 @@ class ATOLL_API Communicator {
     all_reduce
   };
   std::uint64_t scratch_bytes(Sum sum, std::uint64_t count, DType dtype) const;
-  // Allocates `bytes` of scratch memory in advance. Must be called before the first operation.
+  // Allocates `bytes` of scratch memory in advance. Throws Error(invalid_argument) after the first
+  // operation.
   void reserve_scratch(std::uint64_t bytes);
 
   // Returns the transports that this process uses. A backend that cannot tell its communicators
@@ -252,13 +265,19 @@ class ATOLL_API Communicator {
       void* memory, std::size_t bytes,
       std::span<const std::reference_wrapper<Communicator>> communicators);
   ATOLL_LOCAL explicit Communicator(std::shared_ptr<Impl> impl);
-  std::shared_ptr<Impl> impl_;
+  Implementation<std::shared_ptr<Impl>> impl_;
 };
 
 // Allocates memory that `communicators` access on their fastest path: the memory is registered with
 // each communicator, and host memory is mapped by all ranks on this host. Collective over each of
 // the communicators, in the same order and with the same size on all ranks. The memory is filled
 // with zeros and aligned to 4,096 bytes.
+//
+// Before a rank touches a page, the ranks compare sizes and free memory. All ranks then throw the
+// same error: Error(mismatch) for different sizes, and Error(out_of_memory) if the host memory of
+// all ranks of a host together does not fit into the free memory of the host, or the size exceeds
+// a limit of a rank (control group, ulimit). If a rank does not call the function before the
+// communicator's timeout, the others throw Error(timeout), which names the rank.
 //
 // A rank may destroy its Buffer as soon as no rank uses the memory, independently of the other
 // ranks. Host memory is freed after each communicator has been called once more or is destroyed;
@@ -310,9 +329,11 @@ class ATOLL_API Registration {
 //   mpi: a registration has no effect.
 // The result tells whether the memory is fast, which may differ between ranks. The memory must not
 // be freed, and its file must not shrink, before the registration has ended. Blocks until earlier
-// operations of the communicators are complete. Throws Error(invalid_argument) for null, 0 bytes,
-// or no communicator. On host, it also throws Error(invalid_argument) for an overlap with
-// registered memory, and Error(mismatch) if ranks of a host register different sizes.
+// operations of the communicators are complete. Throws Error(invalid_argument) for no communicator,
+// and on host and nccl for an overlap with registered memory. If a rank passes null, 0 bytes or
+// host memory that is not mapped, all ranks throw its Error(invalid_argument). If sizes differ, all
+// ranks throw Error(mismatch); if a rank is absent, the others throw Error(timeout) as in
+// allocate().
 [[nodiscard]] ATOLL_API Registration
 register_memory(void* memory, std::size_t bytes,
                 std::span<const std::reference_wrapper<Communicator>> communicators);

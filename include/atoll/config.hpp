@@ -32,29 +32,49 @@ struct ATOLL_API Config {
   std::string host_id;
 
   std::chrono::seconds rendezvous_timeout{60};  // time limit for all ranks to join the job
-  std::chrono::seconds timeout{600};            // time limit of one collective
+  std::chrono::seconds timeout{600};  // time limit of one collective; equal on all ranks
+  // Time without any answer from another host after which the network between two hosts counts as
+  // cut. A rank that is slow or stopped is not a cut, because its host still answers.
+  std::chrono::seconds cut_timeout{10};
+  // Time limit for a rank to wait until the other ranks have read or written their files, such as
+  // the shards of a checkpoint.
+  std::chrono::seconds file_timeout{3600};
 
-  std::string backend;      // name of the backend; "" chooses the best that works on every rank
-  std::string plugin_path;  // colon-separated directories, searched before the installed backends
-  std::string algorithm;    // such as "all_reduce:ring"; "" lets the backend choose algorithms
-  std::string tuning;       // file with measured algorithm choices; `algorithm` overrides it
+  std::string backend;  // name of the backend; "" chooses the best that works on every rank
+  // Colon-separated directories, searched before the installed backends. A World logs a warning for
+  // a directory that cannot be read.
+  std::string plugin_path;
+  std::string algorithm;  // such as "all_reduce:ring"; "" lets the backend choose algorithms
+  std::string tuning;     // file with measured algorithm choices; `algorithm` overrides it
   // Whether the ranks of a host copy data directly from the memory of each other's process
   // (plugins/host/README.md). "" or "off": never; data moves through shared memory only. "on": if
   // the kernel allows it. "permit": as "on", and each rank first asks the kernel to let every
   // process of this user read its memory.
   std::string process_memory;
+  // What a rank does when the launcher that started it (mpirun, slurmstepd, torchrun, ...) ends
+  // first. "" or "end": the rank reports a failure to the other ranks and ends 5 s later at the
+  // latest. "parent": as "end", and without a launcher the parent process counts as one. "ignore":
+  // the rank runs on.
+  std::string parent;
+  // Checksum of the data that the host backend sends over TCP. "" or "off": none. "crc32c": data
+  // that arrives corrupted is an error.
+  std::string tcp_checksum;
   // 1 adds floating-point numbers in one order for every backend, algorithm and element count. The
   // order depends on the mesh only (communicator.hpp).
   int deterministic = 0;
-  std::string flight;  // prefix of the flight recorder's PREFIX.RANK.json files; "" writes none
-  int islands = 0;     // number of islands to emulate; 0 uses the islands of the topology
-  int threads = 0;     // compute threads of this rank; 0 divides the host's cores among its ranks
-  std::string check;   // "lifetimes" reports races on device memory; "" checks nothing
+  // Prefix of the flight recorder's PREFIX.RANK.json files; "" writes none. A World logs a warning
+  // if the directory cannot be written.
+  std::string flight;
+  int islands = 0;  // number of islands to emulate; 0 uses the islands of the topology
+  int threads = 0;  // compute threads of this rank; 0 divides the host's cores among its ranks
+  // "lifetimes" reports races on device memory; "" checks nothing. Equal on all ranks.
+  std::string check;
   std::string log = "info";  // lowest level to log: trace, debug, info, warn, error or off
 
-  // Reads the file named by ATOLL_CONFIG (lines `name = value`, `#` comments), then the
-  // environment. An unknown name gives a warning that suggests the nearest known name. A malformed
-  // value throws Error(invalid_argument) with the name of the variable.
+  // Reads the file named by ATOLL_CONFIG (lines `name = value`; `#` at the start of a line or after
+  // white space begins a comment), then the environment. An unknown name gives a warning, which
+  // suggests a known name if it is similar. A malformed value throws Error(invalid_argument) with
+  // the name of the variable.
   static Config from_env();
 
   // Sets one entry by its variable ("ATOLL_TIMEOUT") or by its name in a file ("timeout"). Throws

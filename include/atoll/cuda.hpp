@@ -33,7 +33,7 @@ ATOLL_API Stream wrap_stream(const Device& device, CUstream_st* stream,
 ATOLL_API CUstream_st* native(const Stream& stream);
 
 // Calls `work` on this thread, at once, with the CUDA stream as argument and its GPU current.
-// `work` enqueues kernels or calls libraries such as cuBLAS. It checks the errors of its own calls,
+// `work` enqueues kernels or calls libraries such as cuBLAS. It checks the errors of these calls,
 // for example with check() of atoll/cuda/runtime.hpp: a program has its own copy of the CUDA
 // runtime, whose errors atoll's copy does not see. Exceptions pass through.
 ATOLL_API void launch(Stream& stream, const std::function<void(CUstream_st*)>& work);

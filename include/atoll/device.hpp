@@ -13,6 +13,7 @@
 #include <string_view>
 #include <utility>
 
+#include "atoll/implementation.hpp"
 #include "atoll/view.hpp"
 
 namespace atoll_v1::atoll {
@@ -84,8 +85,16 @@ struct StreamOptions {
 // Threads: only one thread at a time may call a Stream, synchronize() included, and a task that
 // runs on the stream counts as a caller. A task must not destroy the stream that runs it.
 //
+// Waits in tasks: a task of a host stream may wait for other streams. It cannot wait for its own
+// stream: not by synchronize(), and not for a collective that it has enqueued there, because this
+// work runs only after the task. Such a wait throws Error(invalid_argument). A cycle of waits over
+// several streams is not noticed.
+//
 // Errors: when work fails, later work on this stream does not run. synchronize(), and waits for
 // later events of this stream, throw the first error. Kernels already launched on a GPU still run.
+// If a failed stream drops a collective, the World fails, and the error of the other ranks has the
+// text of the first error. Every call of a Stream that was moved from throws
+// Error(invalid_argument).
 class ATOLL_API Stream {
  public:
   Stream(Stream&&) noexcept;
@@ -93,10 +102,11 @@ class ATOLL_API Stream {
   ~Stream();  // waits until all enqueued work is done
 
   // Runs `work` on the CPU in stream order. On a GPU it is a host function of the CUDA stream and
-  // must not call CUDA or this interface.
+  // must not call CUDA or this interface. Throws Error(invalid_argument) if `work` is empty.
   void enqueue(std::function<void()> work);
   // Copies `bytes` bytes in stream order. Both addresses may be in memory of this device or of the
-  // host; the ranges must not overlap.
+  // host; the ranges must not overlap. copy() and zero() throw Error(invalid_argument) for a null
+  // address, unless `bytes` is 0.
   void copy(void* dst, const void* src, std::size_t bytes);
   void zero(void* dst, std::size_t bytes);
   Event record();
@@ -118,12 +128,12 @@ class ATOLL_API Stream {
   std::chrono::nanoseconds exposed_communication() const;
 
   const std::string& name() const noexcept { return name_; }
-  StreamBackend& backend() const noexcept { return *impl_; }
+  StreamBackend& backend() const { return *impl_; }
 
  private:
   friend class Device;
   ATOLL_LOCAL Stream(std::unique_ptr<StreamBackend> impl, std::string name);
-  std::unique_ptr<StreamBackend> impl_;
+  Implementation<std::unique_ptr<StreamBackend>> impl_;
   std::string name_;
 };
 

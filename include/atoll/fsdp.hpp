@@ -19,18 +19,20 @@
 // parameters and gradients that have not arrived. Options::synchronous makes these calls.
 //
 // All ranks must pass the same options, units, order and seed. The constructor, freeze(),
-// initialize(), begin(), add_state() and the constructor of Optimizer compare these values between
-// ranks. If a value differs, every rank throws Error(mismatch), which names the first difference
-// and two ranks. If one of these calls fails on one rank, all ranks throw that error.
+// initialize(), begin(), add_state(), Optimizer and its functions step() and set_steps() compare
+// these values between ranks. If a value differs, every rank throws Error(mismatch), which names
+// the first difference and two ranks. If one of these calls, or a callback of assign() or visit(),
+// fails on one rank, all ranks throw that error.
 //
 // If the mesh has axes that the engine does not use (Options::axes), the constructor compares all
 // ranks of the mesh, and the other calls compare only the ranks of one engine: units, seed and
-// micro batches may differ along the other axes. Each engine clips by the norm of its own
+// micro batches may differ along the other axes. Each engine clips by the norm of its
 // gradients.
 //
-// Threads and order: one thread calls the engine, and all ranks make the same calls in the same
-// order. Compute is enqueued on the stream given to begin(). Calls return without waiting for
-// devices or peers, except where a comment says that they block.
+// Threads and order: one thread at a time calls the engine, its passes, scopes and optimizer; a
+// call during a call of another thread throws Error(invalid_argument). All ranks make the same
+// calls in the same order. Compute is enqueued on the stream given to begin(). Calls return without
+// waiting for devices or peers, except where a comment says that they block.
 #pragma once
 
 #include <cstdint>
@@ -118,7 +120,7 @@ struct Options {
   // means no limit.
   std::uint64_t memory_bytes = 0;
   // The engine uses these two axes of the mesh and leaves the others, such as an axis for tensor
-  // parallelism, to the caller: each coordinate on the other axes has an engine of its own, whose
+  // parallelism, to the caller: each coordinate on the other axes has a separate engine, whose
   // ranks are Mesh::sub({axes.replicate, axes.shard}).
   EngineAxes axes{};
   Device device = Device::host();
@@ -136,13 +138,15 @@ struct Options {
 // from (seed, unit name, parameter name, element), so it does not depend on the mesh or on the
 // number of ranks.
 struct Init {
-  float mean = 0;
-  float deviation = 0.02f;
+  float mean = 0;           // finite
+  float deviation = 0.02f;  // finite and 0 or above
 };
 
 struct ATOLL_API ParamSpec {
-  std::string name{};                 // name that is unique in the unit
-  std::vector<std::int64_t> shape{};  // extents of the tensor's dimensions, in row-major order
+  std::string name{};  // name that is unique in the unit, without control characters
+  // Extents of the tensor's dimensions, in row-major order. No extent means one element; an extent
+  // of 0 means no elements.
+  std::vector<std::int64_t> shape{};
   Init init{};
   // When false, the parameter is frozen: it has no gradient, no moments and no f32 master.
   bool trainable = true;
@@ -216,6 +220,9 @@ struct Segment {
 };
 
 class Engine;
+// The engine that passes, scopes and optimizers refer to. The pointer in it is null after the
+// engine has been destroyed.
+using EngineLink = std::shared_ptr<Engine*>;
 
 // The unsharded parameters of one unit during its forward. A scope must be destroyed before its
 // Pass. The destructor of the scope marks the point on the compute stream after which the unit may
@@ -228,7 +235,8 @@ class Engine;
 // parameter and remedy; the other ranks get the message as well. The checker does not find a use
 // before synchronize() if the stream happens to have reached the scope, nor a use after the scope
 // if the stream has not left it yet: such uses read the right data. The checker cannot guard memory
-// that is private to a backend; it logs a warning instead.
+// that a backend allocates where it cannot be mapped a second time; it logs a warning, which names
+// the backend, instead.
 class ATOLL_API ForwardScope {
  public:
   ForwardScope(ForwardScope&&) noexcept;
@@ -243,7 +251,7 @@ class ATOLL_API ForwardScope {
   friend class Pass;
   ForwardScope(Engine& engine, Unit& unit, std::size_t position);
   void check_usable(std::string_view param) const;
-  Engine* engine_;
+  EngineLink engine_;  // null after a move
   Unit* unit_;
   std::size_t position_;
   std::uint64_t pass_;  // number of the pass that the scope belongs to
@@ -268,7 +276,9 @@ struct PassOptions {
   } kind = Kind::train;
   // Index of this micro batch, and the number of micro batches in a step. Micro batches must come
   // in order: Engine::begin() throws Error(invalid_argument) when the index is neither the next one
-  // nor 0. In the last micro batch the accumulated gradients are reduced across replicas.
+  // nor 0. In the last micro batch the accumulated gradients are reduced across replicas. The
+  // number may change from step to step, on all ranks in the same step; Engine::begin() compares
+  // it.
   int micro = 0;
   int of = 1;
 };
@@ -285,6 +295,9 @@ struct PassOptions {
 // forwards cannot be in flight. A pipeline can run the early forwards as evaluation passes
 // (PassOptions::Kind::eval), keep only their outputs, and repeat each forward in its training pass,
 // as with activation checkpointing.
+//
+// Destroy the pass before its engine and before the stream that compute is enqueued on. If the
+// engine is destroyed first, the job fails, and calls of the pass throw Error(invalid_argument).
 class ATOLL_API Pass {
  public:
   Pass(Pass&&) noexcept;
@@ -296,7 +309,7 @@ class ATOLL_API Pass {
  private:
   friend class Engine;
   ATOLL_LOCAL explicit Pass(Engine& engine);
-  Engine* engine_;
+  EngineLink engine_;  // null after a move
 };
 
 class ATOLL_API Engine {
@@ -310,7 +323,8 @@ class ATOLL_API Engine {
 
   // Declares a unit with the names and shapes of its parameters, and allocates nothing. The
   // reference is valid as long as the engine. Throws Error(invalid_argument) after freeze(), for a
-  // name that is already used, and for an impossible shape.
+  // name that is already used or has control characters, for an impossible shape, and for initial
+  // values that Init does not allow.
   Unit& add_unit(std::string_view name, std::vector<ParamSpec> params);
   // Completes the setup; this does not freeze parameters (see ParamSpec::trainable). Declares the
   // order in which forward uses the units; backward uses the reverse order. Plans and allocates
@@ -321,41 +335,62 @@ class ATOLL_API Engine {
   void freeze(const std::vector<std::string>& order);
 
   // Functions that write parameters (initialize, assign, refresh, and load() of checkpoint.hpp)
-  // throw Error(invalid_argument) while a pass is in progress.
+  // throw Error(invalid_argument) while a pass is in progress. So do functions that read all
+  // parameters (visit, and save() and export_weights() of checkpoint.hpp), because the pass may
+  // update some of them.
 
   // Collective. Fills this rank's shards with the initial values of ParamSpec::init, without
   // allocating whole parameters. Blocks.
   void initialize(std::uint64_t seed);
-  // Calls `fill` with each segment and an f32 host buffer, which `fill` must fill. Blocks.
+  // Calls `fill` with each segment and an f32 host buffer, which `fill` must fill. Collective.
+  // Blocks. If `fill` throws on a rank, that rank throws its exception at the end, and the other
+  // ranks throw Error with its text. Parameters may then have old and new values.
   void assign(const std::function<void(const Segment&, std::span<float>)>& fill);
   // Calls `visit` with each whole parameter in f32. Gathers one unit at a time, in the order in
-  // which units were added. Collective. Blocks.
+  // which units were added. Collective. Blocks. If `visit` throws on a rank, that rank does not
+  // call it again, and at the end all ranks throw as in assign().
   void visit(
       const std::function<void(const Unit&, const ParamSpec&, std::span<const float>)>& visit);
   // Updates the copies of the parameters that compute reads. Call it after writing master shards.
-  // Blocks.
+  // Blocks. initialize(), assign(), load() and import_weights() include it.
   void refresh();
   // Returns this rank's parts of the parameters, in the order of units and their parameters. The
   // views are valid as long as the engine, so a caller may keep them.
   std::vector<Segment> segments() const;
 
   // Begins a pass. Throws Error(invalid_argument) before freeze(), and while another pass is open;
-  // the message then names that pass. The stream must belong to device(). Stream and engine must
-  // outlive the pass.
+  // the message then names that pass. Throws it as well while the parameters have no values: call
+  // initialize(), assign() or refresh(), or load() or import_weights() of checkpoint.hpp, first.
+  // Stream and engine must outlive the pass.
   //
-  // All ranks must pass the same number of micro batches, PassOptions::of, to training passes. If
-  // the number is not that of the previous step, or in the first step, the call blocks until all
-  // ranks have compared it. If it differs, every rank throws Error(mismatch). If some ranks keep
-  // their number, the ranks that change it wait until Config::timeout before they throw.
+  // The stream must belong to device(). A stream of another kind of device throws
+  // Error(invalid_argument). ATOLL_CHECK=lifetimes also reports streams of another Device of the
+  // same kind.
+  //
+  // All ranks must pass the same number of micro batches, PassOptions::of, to the training passes
+  // of a step. In the first step, and in a step that changes the number, the call blocks until all
+  // ranks have compared it. If it differs, every rank throws Error(mismatch). A rank that keeps its
+  // number does not wait. If it differs from a rank that changes its number, the job fails within
+  // about a second: one rank throws Error(mismatch), and the other ranks Error(aborted) with the
+  // same text, from the call that waits or that comes next. Ranks that do not begin the step are
+  // named after Config::timeout.
+  //
+  // If parameters are sharded, the first pass of an engine also compares PassOptions::kind. Later
+  // passes do not: if kinds then differ, ranks wait for each other until Config::timeout.
   [[nodiscard]] Pass begin(const PassOptions& options, Stream& compute);
   // Makes the stream `compute` wait until every gradient shard is final. With Options::synchronous,
-  // blocks until then. Throws Error(invalid_argument) before freeze().
+  // blocks until then. May be called several times for the same gradients, also for several
+  // streams. Throws Error(invalid_argument) before freeze(), and unless all scopes of all micro
+  // batches of a step have ended.
   void wait_gradients(Stream& compute);
-  // For callers with an optimizer of their own. After the last micro batch, a step calls
+  // For callers that write their optimizer themselves. After the last micro batch, a step calls
   // wait_gradients(), enqueues on `compute` the work that reads Segment::gradient and writes
   // Segment::values, and then calls this function. It enqueues on `compute` the copies from masters
-  // to the compute dtype; the next gathers wait for these copies. Throws Error(invalid_argument)
-  // before freeze().
+  // to the compute dtype; the next gathers wait for these copies. Without this call, compute reads
+  // old parameters; the engine logs a warning once, when a step begins after a wait_gradients()
+  // without it. Several optimizers may do this for the same gradients, if each updates other
+  // parameters. Throws Error(invalid_argument) before freeze(), and during a pass until its last
+  // scope has ended.
   void parameters_changed(Stream& compute);
   // Adds a state, such as "momentum", for an optimizer of the caller: memory of the engine with one
   // f32 for each element of every Segment::gradient, zero at first. save() and load() of
@@ -365,7 +400,8 @@ class ATOLL_API Engine {
   void add_state(std::string_view name);
   // Returns the elements of a state that belong to a segment of this engine, in f32; empty for a
   // frozen parameter. The view is valid as long as the engine. Throws Error(not_found) for a name
-  // that add_state() has not added.
+  // that add_state() has not added, and Error(invalid_argument) for a segment that does not come
+  // from segments() of this engine.
   View state(const Segment& segment, std::string_view name) const;
 
   Unit& unit(std::string_view name);  // throws Error(not_found) for an unknown unit
@@ -374,6 +410,10 @@ class ATOLL_API Engine {
   // Returns Options::device; with ATOLL_CHECK=lifetimes, a checker that wraps the device.
   const Device& device() const noexcept;
   MeshShape sharding() const noexcept;  // number of replicas and of shards under the strategy
+  // Returns the axis whose ranks hold the shards of one replica, in the order of the shards. Its
+  // size is that of sharding(): 1 for no_shard. Optimizers of the caller open communicators on it,
+  // such as for a norm over all shards.
+  const Axis& shard_axis() const noexcept;
   std::string_view backend() const noexcept;
   // Returns the memory plan of this rank, which is complete after freeze(). The caller may set
   // MemoryPlan::activations.

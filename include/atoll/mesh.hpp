@@ -14,7 +14,11 @@
 namespace atoll_v1::atoll {
 
 // One axis of a mesh: the ranks that differ from this rank only in one coordinate. A communicator
-// is opened over an axis.
+// is opened over an axis. A program may also fill in an Axis itself. It then needs `world`, `name`,
+// `ranks` (ranks of the World, each once, in the same order on all of them) and `index`, where
+// ranks[index] is this rank; the other members may keep their defaults. Communicator::open() throws
+// Error(invalid_argument) if ranks or index are wrong, and Error(mismatch) if the ranks passed
+// different axes.
 struct Axis {
   World* world = nullptr;
   std::string name;        // name of the axis, such as "shard"; "world" for all ranks of a mesh
@@ -51,8 +55,9 @@ ATOLL_API MeshShape parse_mesh(std::string_view text);
 // allows (CUDA_VISIBLE_DEVICES, control groups, binding). Collective.
 ATOLL_API std::vector<RankSite> locate_ranks(const Topology& topology, World& world);
 
-// A mesh refers to the World and must not outlive it. All ranks must construct equal meshes. Copies
-// share their data.
+// A mesh refers to the World and must not outlive it. All ranks must construct equal meshes: the
+// functions that make a mesh are collective, and if the arguments differ, all ranks throw the same
+// Error(mismatch). The topology is not compared. Copies share their data.
 //
 //   auto mesh = Mesh::make(world, {{"replicate", 2}, {"shard", 4}, {"tensor", 2}});
 //   auto tensor = Communicator::open(mesh.axis("tensor"));
@@ -62,17 +67,20 @@ class ATOLL_API Mesh {
   // Plans a mesh with plan_mesh(). It shards inside islands or hosts, whichever are larger, and
   // replicates across them, so that gathers use the fastest links. With `options.inner` above 1 the
   // mesh has a third axis, "tensor", of neighbouring ranks inside one island. If
-  // `options.emulated_islands` is 0, Config::islands applies. All ranks must pass equal options.
-  // Collective. Throws the errors of plan_mesh().
+  // `options.emulated_islands` is 0, Config::islands applies. All ranks must pass equal options;
+  // otherwise all throw Error(mismatch), which names the option. Collective. Throws the errors of
+  // plan_mesh().
   static Mesh plan(const Topology& topology, World& world, MeshPlanOptions options = {});
   // Makes the mesh of an existing plan: replicate x shard, and with an inner axis replicate x shard
-  // x tensor. Throws Error(invalid_argument) unless the sizes multiply to the size of the World and
-  // the plan's order holds every rank once.
+  // x tensor. Collective. All ranks throw the same error: Error(mismatch) if ranks passed different
+  // plans, and Error(invalid_argument) unless the sizes multiply to the size of the World and the
+  // plan's order holds every rank once.
   static Mesh from_plan(World& world, MeshPlan plan);
   // Makes a mesh of the given shape with the ranks in row-major order, so neighbouring ranks are in
-  // the same shard group. Throws Error(invalid_argument) unless replicate * shard is the size of
-  // the World. The overload with a topology is collective, and reports in findings() when a shard
-  // group of the mesh spans several islands.
+  // the same shard group. Collective. All ranks throw the same error: Error(mismatch) if ranks
+  // passed different shapes, and Error(invalid_argument) unless replicate * shard is the size of
+  // the World. The overload with a topology reports in findings() when a shard group of the mesh
+  // spans several islands.
   static Mesh make(World& world, MeshShape shape);
   static Mesh make(World& world, MeshShape shape, const Topology& topology);
   // Makes a mesh of named axes, outermost first, with the ranks in row-major order: the groups of

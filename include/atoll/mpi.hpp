@@ -6,6 +6,10 @@
 //
 // Destroy the World before MPI_Finalize. After this call atoll uses its own connections, not MPI,
 // except for communicators on the backend `mpi`.
+//
+// Compile with the flags of the MPI library: mpicxx, or the target MPI::MPI_CXX of CMake. If you
+// link with a plain -lmpi and Open MPI has C++ bindings, define OMPI_SKIP_MPICXX before <mpi.h> or
+// with -DOMPI_SKIP_MPICXX; otherwise the symbols of these bindings (libmpi_cxx) are missing.
 #pragma once
 
 #include <mpi.h>

@@ -1,6 +1,6 @@
 // Optimizers over the shards of an Engine, with clipping by the global norm.
 //
-// Every rank holds the moments of its own shards and updates only those. Gradients are sums over
+// Every rank holds the moments of its shards and updates only these shards. Gradients are sums over
 // ranks and micro batches, or averages over ranks if Options::gradients says so.
 //
 // The global norm has the same bits on every rank, and on every mesh that gives the same gradients:
@@ -67,9 +67,24 @@ struct OptimizerOptions {
   std::vector<ParamGroup> groups{};
 };
 
+// The settings of one parameter.
+struct ParamSettings {
+  float learning_rate_scale, weight_decay, beta1, beta2;
+  friend bool operator==(const ParamSettings&, const ParamSettings&) = default;
+};
+// For callers with an optimizer of their own that has parameter groups. Applies weight_decay,
+// beta1, beta2, decay and groups of `options` to the parameters. Returns the settings of each
+// parameter, in the order of Engine::units() and their parameters. save() and load() of
+// checkpoint.hpp then record and compare these settings, as they do for an Optimizer. Collective
+// over all ranks of the engine. Blocks. Throws Error(invalid_argument) before Engine::freeze(), for
+// a setting out of range, and for a group whose pattern matches no parameter, and Error(mismatch)
+// if ranks pass different options.
+ATOLL_API std::vector<ParamSettings> use_groups(Engine& engine, const OptimizerOptions& options);
+
 struct StepOptions {
   // The gradients are multiplied by this factor before the norm and the update: 1 / scale if the
-  // loss was multiplied by `scale` (see loss_scale.hpp). Equal on all ranks. A factor other than 1
+  // loss was multiplied by `scale` (see loss_scale.hpp). All ranks must pass the same; see
+  // Optimizer::step(). A factor other than 1
   // cannot be combined with update_in_backward().
   float gradient_scale = 1;
 };
@@ -79,6 +94,8 @@ enum class StepResult {
   skipped  // the norm was infinite or NaN, and the step changed nothing
 };
 
+// Every call of an Optimizer that was moved from throws Error(invalid_argument), and so does every
+// call after the engine has been destroyed.
 class ATOLL_API Optimizer {
  public:
   // Collective over all ranks of the engine. The engine must outlive the optimizer. Throws
@@ -93,14 +110,21 @@ class ATOLL_API Optimizer {
   // remaining units. These updates do not wait for the norm, so they require max_norm = 0 and
   // skip_nonfinite = false: with other options the call does nothing and returns false. Throws
   // Error(invalid_argument) when a unit has already been updated and step() has not been called
-  // since.
+  // since, and for a learning rate that is not finite and 0 or above.
   bool update_in_backward(float learning_rate);
   // Enqueues the step on `compute`: waits for the gradients, computes the norm, and updates units
   // in the order of use, so that the next pass can gather the first units while later units are
-  // updated. Collective over the shard axis. Throws Error(invalid_argument) before all micro
-  // batches of the step have ended, because gradients are not yet summed over all ranks; for
-  // gradients that an earlier step has used; when the learning rate differs from that of
-  // update_in_backward(); and for a gradient scale that is not finite and above 0.
+  // updated. Collective. Throws Error(invalid_argument) before all micro batches of the step have
+  // ended, because gradients are not yet summed over all ranks; for gradients that an earlier step
+  // has used; when the learning rate differs from that of update_in_backward(); for a learning rate
+  // that is not finite and 0 or above; and for a gradient scale that is not finite and above 0.
+  //
+  // All ranks must pass the same learning rate and gradient scale, because otherwise replicas
+  // diverge. The steps 1, 2, 4, ..., 1024 of an Optimizer, and then every 1024th step, compare
+  // these values of all steps since the last comparison: such a step blocks until all ranks have
+  // called it, and if a value differs, every rank throws Error(mismatch) and changes nothing. With
+  // ATOLL_CHECK=lifetimes every step compares. If a step that compares fails on one rank, all ranks
+  // throw that error.
   void step(float learning_rate, Stream& compute, StepOptions options = {});
   // Returns the global norm of the gradients of the last step, multiplied by
   // StepOptions::gradient_scale, before clipping. Blocks until the norm is known.
@@ -111,13 +135,16 @@ class ATOLL_API Optimizer {
   // Returns the number of steps that changed parameters. A step with an infinite or NaN norm counts
   // only if skip_nonfinite is false. Blocks until the norm of the last step is known.
   std::int64_t steps() const;
-  // Sets the number of steps, for a resumed run. Blocks until the last step is complete.
+  // Sets the number of steps, for a resumed run; load() of checkpoint.hpp includes it. Collective.
+  // Blocks until the last step is complete. Throws Error(invalid_argument) for a negative number,
+  // and Error(mismatch) if ranks pass different numbers.
   void set_steps(std::int64_t steps);
-  const OptimizerOptions& options() const noexcept;
+  const OptimizerOptions& options() const;
 
  private:
   friend struct EngineAccess;
   struct ATOLL_LOCAL Impl;
+  ATOLL_LOCAL Impl& impl() const;  // throws Error(invalid_argument) after a move
   std::unique_ptr<Impl> impl_;
 };
 

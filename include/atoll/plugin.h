@@ -107,6 +107,11 @@ enum { /* whether a backend may copy from and to the memory of other processes o
   ATOLL_PROCESS_MEMORY_PERMIT = 2 /* yes, and the backend asks the kernel to allow it */
 };
 
+enum { /* checksums of the data that a backend sends to other hosts */
+  ATOLL_CHECKSUM_NONE = 0,
+  ATOLL_CHECKSUM_CRC32C = 1
+};
+
 enum { /* severity levels of atoll_host.log */
   ATOLL_LOG_TRACE = 0,
   ATOLL_LOG_DEBUG = 1,
@@ -142,7 +147,8 @@ typedef struct atoll_host {
   void (*log)(void* ctx, int32_t level, const char* message);
   /* put() and get() access the World's key-value store. get() waits until the key exists. On entry
    * *n is the capacity of `value`; on return *n is the size of the stored value. If the value does
-   * not fit, get() sets *n and returns ATOLL_INVALID_ARGUMENT. */
+   * not fit, get() sets *n and returns ATOLL_INVALID_ARGUMENT. Keys that begin with a group's id and
+   * "/" are deleted when every rank has closed the group. */
   atoll_status (*put)(void* ctx, const char* key, const void* value, size_t n);
   atoll_status (*get)(void* ctx, const char* key, void* value, size_t* n, int64_t timeout_ns);
   /* Performs a reduction of host memory with vector instructions. */
@@ -189,6 +195,10 @@ typedef struct atoll_group {
   int32_t deterministic;
   int32_t host_ranks;     /* number of ranks of the whole job on the caller's host; 0: unknown */
   int32_t process_memory; /* ATOLL_PROCESS_MEMORY_...; may differ between ranks */
+  int32_t checksum;       /* ATOLL_CHECKSUM_..., equal on all ranks; a backend may ignore it */
+  /* Time without any answer from another host after which the network counts as cut; 0 leaves the
+   * choice to the backend. A rank that is slow or stopped is not a cut. */
+  int64_t cut_ns;
 } atoll_group;
 
 /* One collective, send or recv. Counts are numbers of elements. all_gather sends `count` elements

@@ -12,7 +12,7 @@ namespace atoll_v1::atoll {
 
 struct RankDeviceOptions {
   // "host", "cuda" or "auto". With "cuda" the ranks of a host share its GPUs round-robin. "auto"
-  // chooses GPUs if every rank has a GPU of its own that passes `check`, and otherwise the host.
+  // chooses GPUs if every rank gets a different GPU that passes `check`, and otherwise the host.
   std::string wanted = "auto";
   // Backend of the communicators that will be opened; empty means any backend.
   std::string backend = {};

@@ -136,14 +136,16 @@ struct SchedulerOptions {
 // used after a wait for the returned Work, or for an event from record() on the lane, which covers
 // all operations before it; a caller that waits for such an event assigns the Work to std::ignore.
 //
-// Dtypes, shapes, aliasing rules and errors are those of Communicator. Reductions sum; they never
-// average. On an axis of one rank a collective is a copy, or nothing if src and dst are the same.
-// `label` names the purpose of an operation in the records of take_records(), for example a unit.
+// Dtypes, shapes, aliasing rules and errors are those of Communicator, and every call of a
+// Scheduler that was moved from throws Error(invalid_argument). Reductions sum; they never average.
+// On an axis of one rank a collective is a copy, or nothing if src and dst are the same. `label`
+// names the purpose of an operation in the records of take_records(), for example a unit.
 class ATOLL_API Scheduler {
  public:
   // Collective over all ranks of the mesh: opens the communicators. An axis without ranks means
-  // this rank alone. A DDP trainer passes {} and mesh.axis("world"), so that all_reduce() sums over
-  // all ranks whatever mesh was planned.
+  // this rank alone. If ranks pass axes that do not belong together, all ranks throw the
+  // Error(mismatch) of Communicator::open(). A DDP trainer passes {} and mesh.axis("world"), so
+  // that all_reduce() sums over all ranks whatever mesh was planned.
   Scheduler(const Axis& shard, const Axis& replicate, SchedulerOptions options = {});
   Scheduler(Scheduler&&) noexcept;
   Scheduler& operator=(Scheduler&&) noexcept;
@@ -152,7 +154,8 @@ class ATOLL_API Scheduler {
   // Gathers over the shard axis, on the lane `gather`.
   [[nodiscard]] Work all_gather(ConstView src, View dst, const Event& after,
                                 std::string_view label = {});
-  // Gathers over SchedulerOptions::inner, on the lane `gather`.
+  // Gathers over SchedulerOptions::inner, on the lane `gather`. Throws Error(invalid_argument) if
+  // the scheduler has no inner group.
   [[nodiscard]] Work all_gather_inner(ConstView src, View dst, const Event& after,
                                       std::string_view label = {});
   // Sums over the shard axis, on the lane `reduce`.
@@ -176,7 +179,7 @@ class ATOLL_API Scheduler {
   Stamp begin_work(Stream& stream);
   void end_work(Stream& stream, const Stamp& begin, std::string_view what,
                 std::string_view subject = {});
-  void set_recording(Recording recording) noexcept;
+  void set_recording(Recording recording);
   // Returns the records that became complete since the last call. If every stream that waits for a
   // lane has been synchronized before, no record is missing and all waited_ns are final. The
   // scheduler keeps the newest 262,144 records between calls, and 16,384 before the first call.
@@ -184,9 +187,12 @@ class ATOLL_API Scheduler {
 
   // Declares that the memory of the lane's oldest unreleased operation is free once `after` has
   // happened. `after` may depend only on work enqueued before this call, so that lanes never wait
-  // for each other in a cycle. On a lane with a limit, release an operation before calling a later
-  // operation that needs its room. Otherwise the later operation throws Error(invalid_argument).
-  // release() itself throws Error(invalid_argument) when no operation is unreleased.
+  // for each other in a cycle. This is not checked. Correct is, for example: enqueue the kernels
+  // that read the gathered weights on `compute`, then release(Lane::gather, compute.record()).
+  // Wrong is an event that another thread or a task completes only after the next gather. On a lane
+  // with a limit, release an operation before calling a later operation that needs its room.
+  // Otherwise the later operation throws Error(invalid_argument). release() itself throws
+  // Error(invalid_argument) when no operation is unreleased.
   void release(Lane lane, const Event& after);
 
   // Allocates memory that the backends of the given lanes access without copies. Collective over
@@ -197,26 +203,26 @@ class ATOLL_API Scheduler {
   // library builds the sum from other collectives; 0 on the lane `gather`. `count` is the number of
   // elements of dst on the lane `reduce`, and of data on the lane `outer`.
   std::uint64_t scratch_bytes(Lane lane, std::uint64_t count, DType dtype) const;
-  // Allocates `bytes` of scratch memory for a lane in advance. Must be called before the first
-  // operation.
+  // Allocates `bytes` of scratch memory for a lane in advance; does nothing if its axis has one
+  // rank. Throws Error(invalid_argument) after the first operation of the lane.
   void reserve_scratch(Lane lane, std::uint64_t bytes);
 
-  Stream& stream(Lane lane) noexcept;
+  Stream& stream(Lane lane);
   // Returns SchedulerOptions::device; with ATOLL_CHECK=lifetimes, a checker that wraps the device.
   // Streams and memory given to the scheduler must come from this device.
-  const Device& device() const noexcept;
-  int shard_count() const noexcept;
-  int replicate_count() const noexcept;
-  int shard_index() const noexcept;
-  int replicate_index() const noexcept;
+  const Device& device() const;
+  int shard_count() const;
+  int replicate_count() const;
+  int shard_index() const;
+  int replicate_index() const;
   // Returns the backend of the lane `gather`; if its axis has one rank, that of the lane `outer`;
   // "none" if both axes have one rank.
-  std::string_view backend() const noexcept;
+  std::string_view backend() const;
   void synchronize();  // blocks until all lanes are idle; throws the first failure
 
  private:
   struct ATOLL_LOCAL Impl;
-  std::unique_ptr<Impl> impl_;
+  Implementation<std::unique_ptr<Impl>> impl_;
 };
 
 }  // namespace atoll_v1::atoll

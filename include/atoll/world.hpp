@@ -36,7 +36,8 @@ struct HostInfo {
 
 // All processes of a job. A World must outlive everything made from it (meshes, communicators,
 // engines). While a mesh or an axis of it exists, moving the World throws Error(invalid_argument),
-// because these objects keep its address.
+// because these objects keep its address. Every function of a World that has been moved throws
+// Error(invalid_argument), except fail(), which only logs an error.
 //
 // A thread of rank 0 serves the store over TCP, and every rank keeps one connection to it. If a
 // process ends without leaving the job, the store notices and immediately tells every rank which
@@ -49,14 +50,19 @@ class ATOLL_API World {
   // Joins the job that the environment describes: ATOLL_RANK, ATOLL_SIZE, ATOLL_ADDR and
   // ATOLL_TOKEN; Open MPI; PMIx, also under Slurm; PMI-1 of MPICH's Hydra and of Slurm; torchrun.
   // Without a launcher the job has one rank. Collective. Throws Error(timeout) with the ranks that
-  // did not join in time.
+  // did not join in time and, on all ranks that have joined, the processes that rank 0 has refused.
+  // Throws Error(mismatch) if rank 0 refuses this process, because its rank or size does not fit
+  // the job. All ranks throw Error(mismatch) if Config::timeout or Config::check differs between
+  // them, or if two ranks of a host have the same local rank.
   static World from_env(Config config = Config::from_env());
 
   // Joins a job whose ranks the program knows, without a launcher or environment variables. If
   // size > 1, each rank calls `broadcast` once: rank 0 with a text of up to 1 KiB, the others with
   // an empty text. On every rank `broadcast` must return the text of rank 0, which contains the
   // secret of the job. For MPI programs, atoll/mpi.hpp supplies the three arguments. Collective.
-  // Throws Error(invalid_argument) unless 0 <= rank < size, and the errors of from_env().
+  // Throws Error(invalid_argument) unless 0 <= rank < size, or if `broadcast` returns another text
+  // (the ranks that receive the right text then wait until Config::rendezvous_timeout), and the
+  // errors of from_env().
   using Broadcast = std::function<std::string(const std::string& text)>;
   static World from_ranks(int rank, int size, const Broadcast& broadcast,
                           Config config = Config::from_env());
@@ -73,16 +79,16 @@ class ATOLL_API World {
   // reason before the exception leaves the scope of the World.
   ~World();
 
-  int rank() const noexcept;
-  int size() const noexcept;
-  int local_rank() const noexcept;  // index of this rank among the ranks of its host
-  int local_size() const noexcept;
+  int rank() const;
+  int size() const;
+  int local_rank() const;  // ATOLL_LOCAL_RANK, or index of this rank among the ranks of its host
+  int local_size() const;
   // Returns how the job was started: "explicit" (ATOLL_RANK and ATOLL_SIZE), "openmpi", "pmix",
-  // "pmi", "torchrun", "slurm", or "single" without a launcher.
-  std::string_view launcher() const noexcept;
-  const Config& config() const noexcept;
-  const std::vector<HostInfo>& hosts() const noexcept;        // hosts of the job, by lowest rank
-  const std::vector<Placement>& placements() const noexcept;  // placement of each rank
+  // "pmi", "torchrun", "slurm", "program" (from_ranks()), or "single" without a launcher.
+  std::string_view launcher() const;
+  const Config& config() const;
+  const std::vector<HostInfo>& hosts() const;        // hosts of the job, by lowest rank
+  const std::vector<Placement>& placements() const;  // placement of each rank
 
   // Stores a value for all ranks and overwrites an earlier one. Keys have 1 to 256 bytes and values
   // at most 16 MiB; other sizes throw Error(invalid_argument).
@@ -135,6 +141,7 @@ class ATOLL_API World {
   friend struct WorldInternals;  // this class is defined in src/core/world_internals.hpp
   struct ATOLL_LOCAL Impl;
   ATOLL_LOCAL explicit World(std::unique_ptr<Impl> impl);
+  ATOLL_LOCAL Impl& impl() const;  // throws if this World has been moved
   std::unique_ptr<Impl> impl_;
 };
 

@@ -1,6 +1,6 @@
 // The doubling algorithm: all_reduce of small data over H hosts with log2 H messages between hosts.
 //
-// A leader is a rank that exchanges data with other hosts on behalf of its own host. Steps:
+// A leader is a rank that exchanges data with other hosts on behalf of its host. Steps:
 // 1. On each host, the data of its ranks is summed into the dst of each leader.
 // 2. Each leader exchanges all data with its counterparts on the hosts at distance 1, 2, 4, ...,
 //    and adds the data that it receives. host_pairs.hpp explains what happens if H is not a power

@@ -265,6 +265,8 @@ std::string Exchange::pending_text() const {
       text += fmt::format(", {} of {} bytes received", recvs.moved, recvs.total);
     }
     if (sends.pending()) text += fmt::format(", {} of {} bytes sent", sends.moved, sends.total);
+    const auto why = team_.routes[static_cast<std::size_t>(peer)]->obstacle(peer);
+    if (!why.empty()) text += fmt::format(" ({})", why);
   }
   return waiting_text(pending, "no transfer is pending");
 }

@@ -62,9 +62,24 @@ std::string describe(const Signature& s) {
   text += fmt::format(" ({} x {}", s.count, dtype_name(s.dtype));
   if (s.op >= 0) text += fmt::format(", {}", op_name(s.op));
   if (s.root >= 0) text += fmt::format(", root {}", s.root);
-  if (s.layout != 0) text += fmt::format(", counts {:08x}", s.layout);
+  if (s.layout != 0) text += fmt::format(", counts with the hash {:08x}", s.layout);
   return text + ")";
 }
+
+namespace {
+
+// Describes the receiver's or the sender's side of a message, for kinds in which every message has
+// its own count.
+std::string describe_message(const Signature& s, std::string_view direction,
+                             const std::string& peer) {
+  if (s.kind != ATOLL_SEND && s.kind != ATOLL_ALL_TO_ALL_V) return describe(s);
+  const std::string_view kind =
+      s.kind == ATOLL_SEND && direction == "from" ? kind_name(ATOLL_RECV) : kind_name(s.kind);
+  return fmt::format("{} {} ({} x {} {} {})", kind, s.sequence, s.count, dtype_name(s.dtype),
+                     direction, peer);
+}
+
+}  // namespace
 
 void throw_mismatch(const std::string& communicator, const std::string& mine,
                     const Signature& my_call, const std::string& theirs,
@@ -75,7 +90,8 @@ void throw_mismatch(const std::string& communicator, const std::string& mine,
           : fmt::format(" (calls {} and {})", my_call.ordinal, their_call.ordinal);
   throw Error(ATOLL_MISMATCH,
               fmt::format("communicator {}: {} called {} where {} called {}{}", communicator, mine,
-                          describe(my_call), theirs, describe(their_call), ordinals));
+                          describe_message(my_call, "from", theirs), theirs,
+                          describe_message(their_call, "to", mine), ordinals));
 }
 
 }  // namespace atoll_collectives

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace atoll_collectives {
@@ -71,6 +72,10 @@ class Transport {
   // Waits, for a bounded time, until all sent bytes have left this host. Must be called before an
   // orderly close.
   virtual void finish() noexcept = 0;
+
+  // Returns why no byte can move between this rank and `peer` yet, for error texts; "" if bytes can
+  // move.
+  virtual std::string obstacle(int /*peer*/) { return {}; }
 };
 
 }  // namespace atoll_collectives

@@ -176,12 +176,15 @@ void Tuning::add(std::string_view line) {
   const auto [rest_of_number, problem] = std::from_chars(bytes_text.data(), end, bytes);
   const bool number = problem == std::errc() && rest_of_number == end && !bytes_text.empty();
   if (!known || !number) {
-    throw Error(ATOLL_INVALID_ARGUMENT,
-                fmt::format("algorithm \"{}\" is unknown: use flat for any collective; "
-                            "ring or two_level for all_gather, reduce_scatter, their _v forms and "
-                            "all_reduce; doubling or halving for all_reduce; two_level for reduce; "
-                            "chain for broadcast",
-                            line));
+    // A choice in ATOLL_ALGORITHM becomes a line for 0 bytes, so it is shown as the user wrote it.
+    const bool chosen = number && bytes == 0 && kind >= 0;
+    throw Error(
+        ATOLL_INVALID_ARGUMENT,
+        fmt::format("algorithm \"{}\" is unknown: use flat for any collective; "
+                    "ring or two_level for all_gather, reduce_scatter, their _v forms and "
+                    "all_reduce; doubling or halving for all_reduce; two_level for reduce; "
+                    "chain for broadcast",
+                    chosen ? fmt::format("{}:{}", kind_name(kind), rest) : std::string(line)));
   }
   rules_.push_back({kind, bytes, choice->algorithm});
 }

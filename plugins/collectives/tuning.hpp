@@ -18,7 +18,7 @@ enum class Algorithm : std::int32_t {
   doubling,  // one rank per host exchanges all data with hosts at distance 1, 2, 4, ...
   halving,   // all ranks exchange halves, quarters, ... with hosts at distance 1, 2, 4, ...
   // Each rank exchanges data with one rank of each other host, and through shared memory with the
-  // ranks of its own host.
+  // ranks of its host.
   two_level,
 };
 

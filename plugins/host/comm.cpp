@@ -13,17 +13,28 @@ Comm::Comm(const atoll_host& host, const atoll_group& group) : open_timeout_ns_(
   atoll_collectives::Transport* const tcp = transports_.tcp.get();
   if (shm != nullptr) team_.transports.push_back(shm);
   if (tcp != nullptr) team_.transports.push_back(tcp);
+  const atoll_group& connected = transports_.group->get();
   for (int rank = 0; rank < team_.size(); ++rank) {
     if (rank == team_.rank) continue;
-    const bool is_here = group.placements[rank]->host == group.placements[group.rank]->host;
+    const bool is_here =
+        connected.placements[rank]->host == connected.placements[connected.rank]->host;
     team_.routes[static_cast<std::size_t>(rank)] = is_here ? shm : tcp;
   }
-  group_ = std::make_unique<atoll_collectives::Group>(host, group, team_, transports_.shm.get());
+  group_ =
+      std::make_unique<atoll_collectives::Group>(host, connected, team_, transports_.shm.get());
 }
 
 Comm::~Comm() {
-  if (!failure_.empty() || team_.aborted.load(std::memory_order_acquire)) return;
-  for (auto* transport : team_.transports) transport->finish();
+  // A forked child shares the connections of the rank but must not close them, and it has no thread
+  // that the transport could join.
+  if (process_ != ::getpid()) {
+    static_cast<void>(transports_.tcp.release());
+    return;
+  }
+  if (failure_.empty() && !team_.aborted.load(std::memory_order_acquire)) {
+    for (auto* transport : team_.transports) transport->finish();
+  }
+  if (transports_.retract) transports_.retract();
 }
 
 template <class Body>

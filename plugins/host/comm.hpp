@@ -1,6 +1,9 @@
 // Comm is an open communicator of the host backend.
 #pragma once
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -47,6 +50,7 @@ class Comm {
   template <class Body>
   void run(const Body& body);
 
+  const pid_t process_ = ::getpid();  // process that opened the communicator
   std::int64_t open_timeout_ns_;
   atoll_collectives::Team team_;
   Transports transports_;

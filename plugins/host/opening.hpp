@@ -1,26 +1,32 @@
 // Opens a communicator: the ranks of a group find each other through the store and connect.
 //
-// Every rank creates an inbox in shared memory if the group has other ranks on its host, and a
-// listening socket per rail if the group has ranks on other hosts. The rank publishes the addresses
-// of both in the store under the group's id, reads the addresses of the other ranks, attaches to
-// their inboxes, and connects to their sockets. When all other ranks of the host have attached to a
-// rank's inbox, the rank removes the inbox's name.
+// The ranks of each host first open shared memory (sharing.hpp). Then every rank of a group with
+// several hosts creates a listening socket per rail and publishes the ports in the store under the
+// group's id. Ranks of different hosts connect on demand (tcp_rendezvous.hpp), and the ranks of a
+// host that cannot share memory connect to each other in the same way.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "atoll/plugin.h"
 #include "collectives/exchange.hpp"
 #include "collectives/shared_memory/shm_transport.hpp"
+#include "host/sharing.hpp"
 #include "host/tcp_transport.hpp"
 
 namespace atoll_host_backend {
 
 struct Transports {
+  // The group as the transports connect it: each rank of a host without shared memory counts as a
+  // host.
+  std::unique_ptr<SplitGroup> group;
   // Transport through shared memory; null if this rank is alone on its host.
   std::unique_ptr<atoll_collectives::ShmTransport> shm;
   // Transport to the ranks of other hosts; null if the group has one host.
   std::unique_ptr<TcpTransport> tcp;
+  // Lets ranks that are not connected yet know that this rank has closed; null without `tcp`.
+  std::function<void()> retract;
 };
 
 // Checks `group` and fills in `team`, except for its routes and transports. Throws

@@ -1,17 +1,14 @@
 #include "host/tcp_rendezvous.hpp"
 
 #include <fmt/format.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
-#include <memory>
-#include <set>
-#include <system_error>
+#include <csignal>
+#include <iterator>
+#include <utility>
 
 #include "sdk/guard.hpp"
 
@@ -21,71 +18,29 @@ namespace {
 using namespace std::chrono_literals;
 using atoll_sdk::Error;
 
-constexpr std::uint32_t hello_magic = 0x41544854;
-constexpr std::uint32_t hello_version = 3;
 constexpr auto handshake_limit = 5s;
-constexpr auto retry_pause = 50ms;
-constexpr auto poll_limit = 50ms;
-constexpr auto check_period = 250ms;
-constexpr std::size_t most_incoming = 256;
+constexpr auto accept_pause = 50ms;  // pause after an accept that failed for lack of resources
+constexpr int accepts_per_turn = 64;
+constexpr std::size_t events_per_turn = 64;
+// Numbers of connections that are kept before they have proved their identity. At 10,000
+// connections per second from an address of the group, each is kept for 100 ms.
+constexpr std::array<std::size_t, 2> most_unproven = {128, 1024};
 
-using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
-
-// Resolves a host name or address. Returns null if it does not resolve.
-Addresses resolve(const std::string& host, const std::string& port, int flags) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const char* node = host.empty() ? nullptr : host.c_str();
-  if (::getaddrinfo(node, port.c_str(), &hints, &found) != 0) found = nullptr;
-  return {found, &::freeaddrinfo};
+Descriptor new_event() {
+  Descriptor result(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!result) throw atoll_sdk::system_error("cannot create an event descriptor", errno);
+  return result;
 }
 
-Descriptor stream_socket(int family) {
-  return Descriptor(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+void signal(const Descriptor& event) noexcept {
+  const std::uint64_t one = 1;
+  // A full counter is readable already, so a failed write needs no answer.
+  [[maybe_unused]] const ssize_t n = ::write(event.get(), &one, sizeof(one));
 }
 
-Descriptor listen_on(const addrinfo* first) {
-  for (const auto* a = first; a != nullptr; a = a->ai_next) {
-    Descriptor socket = stream_socket(a->ai_family);
-    if (socket && ::bind(socket.get(), a->ai_addr, a->ai_addrlen) == 0 &&
-        ::listen(socket.get(), SOMAXCONN) == 0) {
-      return socket;
-    }
-  }
-  return {};
-}
-
-std::uint16_t port_of(int socket) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof(address);
-  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-    throw atoll_sdk::system_error("getsockname", errno);
-  }
-  in_port_t port = 0;
-  if (address.ss_family == AF_INET6) {
-    port = reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port;
-  } else {
-    port = reinterpret_cast<const sockaddr_in*>(&address)->sin_port;
-  }
-  return ntohs(port);
-}
-
-// Binds a socket to a source address. The port is chosen later by connect(), so that it must be
-// unique only per peer.
-bool bind_source(int socket, const std::string& address) {
-  const int on = 1;
-  ::setsockopt(socket, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof(on));
-  const auto source = resolve(address, "0", AI_NUMERICHOST);
-  if (!source) errno = EADDRNOTAVAIL;
-  return source && ::bind(socket, source->ai_addr, source->ai_addrlen) == 0;
-}
-
-void tune(int socket) {
-  const int on = 1;
-  ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  ::setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+void clear(const Descriptor& event) noexcept {
+  std::uint64_t count = 0;
+  [[maybe_unused]] const ssize_t n = ::read(event.get(), &count, sizeof(count));
 }
 
 // Sends a handshake message. One call of send() suffices, because the message fits into the empty
@@ -94,261 +49,293 @@ bool send_all(int socket, const void* data, std::size_t size) {
   return ::send(socket, data, size, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(size);
 }
 
-enum class Fill {
-  full,
-  partial,
-  failed,
-};
-
-// Reads the rest of a handshake message into `buffer`. Reads no byte beyond the message, because
-// payload follows the handshake.
-Fill fill(int socket, std::span<std::uint8_t> buffer, std::size_t& have) {
-  const ssize_t n = ::recv(socket, buffer.data() + have, buffer.size() - have, MSG_DONTWAIT);
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return Fill::partial;
-  if (n <= 0) return Fill::failed;
-  have += static_cast<std::size_t>(n);
-  return have == buffer.size() ? Fill::full : Fill::partial;
+// Makes close() drop the connection without the state TIME_WAIT, of which a flood would leave many.
+void close_hard(int socket) noexcept {
+  const linger now{1, 0};
+  ::setsockopt(socket, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
 }
 
 }  // namespace
 
-Rendezvous::Rendezvous(Identity identity, std::vector<std::string> addresses)
-    : identity_(std::move(identity)),
-      group_(atoll_collectives::sha256(identity_.group)),
-      addresses_(std::move(addresses)) {
-  for (const auto& address : addresses_) {
-    Descriptor listener;
-    if (!address.empty()) listener = listen_on(resolve(address, "0", AI_PASSIVE).get());
-    for (const char* any : {"::", "0.0.0.0"}) {
-      if (!listener) listener = listen_on(resolve(any, "0", AI_PASSIVE | AI_NUMERICHOST).get());
-    }
-    if (!listener) {
-      throw atoll_sdk::system_error(
-          fmt::format("cannot listen for ranks of other hosts at {}", address), errno);
-    }
-    listeners_.push_back(std::move(listener));
+Rendezvous::Rendezvous(Identity identity, Network network, Limits limits)
+    : handshake_(std::move(identity)),
+      network_(std::move(network)),
+      limits_(limits),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      wake_(new_event()),
+      news_(new_event()) {
+  if (!epoll_) throw atoll_sdk::system_error("epoll_create1", errno);
+  raise_descriptor_limit();
+  for (int rank = 0; rank < network_.size(); ++rank) {
+    if (!network_.is_remote(rank)) continue;
+    members_.insert(network_.rails(rank).begin(), network_.rails(rank).end());
   }
+  watch(wake_.get(), EPOLLIN, waker_);
+  for (const auto& address : network_.rails(network_.rank())) {
+    Listener& listener = listeners_.emplace_back();
+    listener.kind = Kind::listener;
+    listener.socket = listen_at(address);
+    ports_.push_back(port_of(listener.socket.get()));
+    watch(listener.socket.get(), EPOLLIN, listener);
+  }
+  // Signals are for the threads of the program.
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::jthread([this] { run(); });
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-std::vector<std::uint16_t> Rendezvous::ports() const {
-  std::vector<std::uint16_t> result;
-  for (const auto& listener : listeners_) result.push_back(port_of(listener.get()));
+Rendezvous::~Rendezvous() {
+  stopping_ = true;
+  wake();
+}
+
+void Rendezvous::want(int rank, const std::vector<std::uint16_t>& ports) {
+  {
+    const std::lock_guard lock(mutex_);
+    Peer& peer = peers_[rank];
+    if (peer.wanted) return;
+    peer.wanted = true;
+    requests_.push_back({rank, ports});
+  }
+  wake();
+}
+
+Streams Rendezvous::take(int rank) {
+  const std::lock_guard lock(mutex_);
+  if (!broken_.empty()) throw Error(ATOLL_IO, broken_);
+  const auto found = peers_.find(rank);
+  if (found == peers_.end()) return {};
+  Peer& peer = found->second;
+  if (peer.lost) throw Error(ATOLL_PEER_LOST, peer.failure);
+  if (peer.taken || !is_complete(rank, peer)) return {};
+  Streams result;
+  for (auto& [number, connection] : peer.streams) result.push_back(std::move(connection));
+  peer.streams.clear();
+  peer.taken = true;
   return result;
 }
 
-void Rendezvous::expect(StreamId stream, std::size_t rail) { expected_.emplace(stream, rail); }
-
-void Rendezvous::connect_to(StreamId stream, Endpoint where) {
-  Outgoing& attempt = outgoing_.emplace_back();
-  attempt.stream = stream;
-  attempt.where = std::move(where);
+std::string Rendezvous::reason(int rank) {
+  const std::lock_guard lock(mutex_);
+  const auto found = peers_.find(rank);
+  if (found != peers_.end() && !found->second.failure.empty()) return found->second.failure;
+  const auto rail = network_.rail(rank, 0);
+  return rank > network_.rank()
+             ? fmt::format("that rank did not connect to {}", network_.rails(network_.rank())[rail])
+             : fmt::format("no connection with {} yet", network_.rails(rank)[rail]);
 }
 
-std::map<int, Streams> Rendezvous::run(Clock::time_point deadline,
-                                       const std::function<void()>& check,
-                                       const std::function<std::string(int)>& describe) {
-  auto next_check = Clock::now() + check_period;
-  while (!outgoing_.empty() || !expected_.empty()) {
-    const auto now = Clock::now();
-    if (now >= deadline) throw Error(ATOLL_TIMEOUT, missing(describe));
-    if (now >= next_check) {
-      check();
-      next_check = now + check_period;
+void Rendezvous::calm() const noexcept { clear(news_); }
+void Rendezvous::wake() const noexcept { signal(wake_); }
+void Rendezvous::announce() const noexcept { signal(news_); }
+
+bool Rendezvous::is_complete(int rank, const Peer& peer) const {
+  return static_cast<int>(peer.streams.size()) == network_.streams(rank);
+}
+
+bool Rendezvous::needs(int rank, int stream) {
+  const std::lock_guard lock(mutex_);
+  const auto found = peers_.find(rank);
+  if (found == peers_.end()) return true;
+  return !found->second.taken && !found->second.streams.contains(stream);
+}
+
+void Rendezvous::establish(int rank, int stream, Descriptor socket, const std::string& host) {
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket.get(), nullptr);
+  tune(socket.get(), limits_.cut);
+  std::string ends = fmt::format("{} ({}) and {} ({})", this->host(), own_end(socket.get()), host,
+                                 other_end(socket.get()));
+  {
+    const std::lock_guard lock(mutex_);
+    Peer& peer = peers_[rank];
+    if (peer.taken) return;
+    peer.streams[stream] = {std::move(socket), std::move(ends)};
+    if (!is_complete(rank, peer)) return;
+    peer.failure.clear();
+  }
+  for (auto& attempt : outgoing_) {  // a call is over when the other rank has connected
+    if (attempt.rank != rank || attempt.purpose != Purpose::call) continue;
+    attempt.socket.reset();
+    attempt.done = true;
+  }
+  announce();
+}
+
+void Rendezvous::watch(int socket, std::uint32_t events, Watched& what) {
+  epoll_event event{};
+  event.events = events;
+  event.data.ptr = &what;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket, &event) != 0 &&
+      ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, socket, &event) != 0) {
+    throw atoll_sdk::system_error("epoll_ctl", errno);
+  }
+}
+
+void Rendezvous::run() noexcept {
+  try {
+    while (!stopping_) turn();
+  } catch (const std::exception& error) {
+    {
+      const std::lock_guard lock(mutex_);
+      broken_ =
+          fmt::format("the thread that connects with other hosts has failed: {}", error.what());
     }
-    poll_once();
+    announce();
   }
-  incoming_.clear();
-  listeners_.clear();
-  std::map<int, Streams> result;
-  for (auto& [stream, socket] : connected_) result[stream.first].push_back(std::move(socket));
-  return result;
 }
 
-void Rendezvous::poll_once() {
-  std::vector<pollfd> descriptors;
-  for (const auto& listener : listeners_) descriptors.push_back({listener.get(), POLLIN, 0});
-  for (const auto& peer : incoming_) descriptors.push_back({peer.socket.get(), POLLIN, 0});
-  bool paused = false;
-  for (const auto& attempt : outgoing_) {
-    paused |= attempt.step == Step::pause && attempt.attempt == 0;
-    if (attempt.step == Step::pause) continue;
-    const short events = attempt.step == Step::connecting ? POLLOUT : POLLIN;
-    descriptors.push_back({attempt.socket.get(), events, 0});
+void Rendezvous::turn() {
+  std::array<epoll_event, events_per_turn> events{};
+  const int count = ::epoll_wait(epoll_.get(), events.data(), events.size(), time_to_wait());
+  std::vector<Request> requests;
+  {
+    const std::lock_guard lock(mutex_);
+    requests.swap(requests_);
   }
-  const auto limit = paused ? 0ms : poll_limit;
-  ::poll(descriptors.data(), descriptors.size(), static_cast<int>(limit.count()));
-  for (const auto& listener : listeners_) admit(listener.get());
-  incoming_.remove_if([this](Incoming& peer) { return !serve(peer); });
-  for (auto& attempt : outgoing_) advance(attempt);
-  outgoing_.remove_if(
-      [this](const Outgoing& attempt) { return connected_.contains(attempt.stream); });
+  for (const auto& request : requests) plan(request);
+  const auto now = Clock::now();
+  const std::span ready(events.data(), static_cast<std::size_t>(std::max(count, 0)));
+  // Listeners come last, because admit() may remove a connection whose event is in the list.
+  std::ranges::stable_partition(ready, [](const epoll_event& event) {
+    return static_cast<Watched*>(event.data.ptr)->kind != Kind::listener;
+  });
+  for (const auto& event : ready) {
+    auto* what = static_cast<Watched*>(event.data.ptr);
+    switch (what->kind) {
+      case Kind::wake:
+        clear(wake_);
+        break;
+      case Kind::incoming:
+        serve(static_cast<Incoming&>(*what));
+        break;
+      case Kind::outgoing:
+        advance(static_cast<Outgoing&>(*what), now);
+        break;
+      case Kind::listener:
+        admit(static_cast<Listener&>(*what));
+        break;
+    }
+  }
+  expire(now);
 }
 
-void Rendezvous::admit(int listener) {
-  for (;;) {
-    Descriptor socket(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!socket) return;
-    // Drops the oldest unauthenticated connection, so that processes that connect but send nothing
-    // cannot keep ranks out.
-    if (incoming_.size() >= most_incoming) incoming_.pop_front();
-    Incoming& peer = incoming_.emplace_back();
+// Ends the steps whose time is over.
+void Rendezvous::expire(Clock::time_point now) {
+  for (auto& queue : incoming_) {
+    while (!queue.empty() && queue.front().deadline <= now) drop(queue.front());
+  }
+  for (auto& attempt : outgoing_) {
+    if (!attempt.done && attempt.until <= now) advance(attempt, now);
+  }
+  outgoing_.remove_if([](const Outgoing& attempt) { return attempt.done; });
+  if (accept_after_ != Clock::time_point{} && accept_after_ <= now) {
+    accept_after_ = {};
+    for (auto& listener : listeners_) watch(listener.socket.get(), EPOLLIN, listener);
+  }
+}
+
+// Returns the time limit of epoll_wait() in milliseconds, or -1 if there is nothing to wait for.
+int Rendezvous::time_to_wait() const {
+  auto next = Clock::time_point::max();
+  for (const auto& queue : incoming_) {
+    if (!queue.empty()) next = std::min(next, queue.front().deadline);
+  }
+  for (const auto& attempt : outgoing_) next = std::min(next, attempt.until);
+  if (accept_after_ != Clock::time_point{}) next = std::min(next, accept_after_);
+  if (next == Clock::time_point::max()) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()).count();
+  return static_cast<int>(std::clamp<long>(left, 0, 1000));
+}
+
+void Rendezvous::admit(const Listener& listener) {
+  for (int i = 0; i < accepts_per_turn; ++i) {
+    Descriptor socket(
+        ::accept4(listener.socket.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!socket) {
+      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        pause_accepting();
+      }
+      if (errno == ECONNABORTED || errno == EINTR) continue;
+      return;
+    }
+    const Origin origin = members_.contains(other_address(socket.get())) ? member : stranger;
+    Queue& queue = incoming_[origin];
+    if (queue.size() >= most_unproven[origin]) drop(queue.front());
+    Incoming& peer = queue.emplace_back();
+    peer.kind = Kind::incoming;
+    peer.self = std::prev(queue.end());
     peer.socket = std::move(socket);
+    peer.origin = origin;
     peer.deadline = Clock::now() + handshake_limit;
-    peer.challenge = atoll_collectives::random_digest();
-    tune(peer.socket.get());
-    send_all(peer.socket.get(), peer.challenge.data(), peer.challenge.size());
+    watch(peer.socket.get(), EPOLLIN, peer);
   }
 }
 
-bool Rendezvous::serve(Incoming& peer) {
-  switch (fill(peer.socket.get(), peer.received, peer.have)) {
-    case Fill::partial:
-      return Clock::now() < peer.deadline;
-    case Fill::failed:
-      return false;
-    case Fill::full:
-      return welcome(peer);
-  }
-  return false;
+// Without descriptors or memory for another connection, accept() fails at once but the listener
+// stays ready, so the thread would spin.
+void Rendezvous::pause_accepting() {
+  accept_after_ = Clock::now() + accept_pause;
+  for (auto& listener : listeners_) watch(listener.socket.get(), 0, listener);
 }
 
-// Checks the complete handshake message of an incoming connection. If it is valid, its socket moves
-// to the connected streams. Always returns false, so that the caller removes the entry, which
-// closes the socket of an invalid connection.
+void Rendezvous::drop(Incoming& peer) {
+  if (peer.socket) close_hard(peer.socket.get());
+  incoming_[peer.origin].erase(peer.self);
+}
+
+void Rendezvous::serve(Incoming& peer) {
+  if (!receive(peer)) drop(peer);
+}
+
+// Reads the rest of a message. Reads no byte beyond the message, because data follows the
+// handshake.
+bool Rendezvous::receive(Incoming& peer) {
+  const auto rest = peer.origin == proven ? peer.confirmation.rest() : peer.hello.rest();
+  const ssize_t n = ::recv(peer.socket.get(), rest.data(), rest.size(), MSG_DONTWAIT);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+  if (n <= 0) return false;
+  if (peer.origin == proven) {
+    peer.confirmation.have += static_cast<std::size_t>(n);
+    return !peer.confirmation.complete() || confirm(peer);
+  }
+  peer.hello.have += static_cast<std::size_t>(n);
+  return !peer.hello.complete() || welcome(peer);
+}
+
+// Answers a complete hello.
 bool Rendezvous::welcome(Incoming& peer) {
-  Hello hello{};
-  Digest given{};
-  std::memcpy(&hello, peer.received.data(), sizeof(hello));
-  std::memcpy(given.data(), peer.received.data() + sizeof(hello), sizeof(given));
-  if (!atoll_collectives::equal(given, proof("connect", peer.challenge, hello))) return false;
-  if (hello.magic != hello_magic || hello.version != hello_version || hello.to != identity_.rank ||
-      hello.group != group_ || !expected_.contains({hello.from, hello.stream})) {
+  const Signed<Hello>& hello = peer.hello.message;
+  if (!handshake_.accepts(hello)) return false;
+  const Hello& body = hello.body;
+  if (body.from >= network_.size() || !network_.is_remote(body.from)) return false;
+  if (body.purpose == static_cast<std::int32_t>(Purpose::call)) {
+    if (body.from > network_.rank() || body.nports < network_.common_rails(body.from)) return false;
+  } else if (body.from < network_.rank() || body.stream >= network_.streams(body.from) ||
+             !needs(body.from, body.stream)) {
     return false;
   }
-  const Digest answer = proof("accept", peer.challenge, hello);
-  if (!send_all(peer.socket.get(), answer.data(), answer.size())) return false;
-  const StreamId stream{hello.from, hello.stream};
-  connected_[stream] = std::move(peer.socket);
-  expected_.erase(stream);
+  peer.answer = handshake_.answer(body);
+  if (!send_all(peer.socket.get(), &peer.answer, sizeof(peer.answer))) return false;
+  incoming_[proven].splice(incoming_[proven].end(), incoming_[peer.origin], peer.self);
+  peer.origin = proven;
+  peer.deadline = Clock::now() + handshake_limit;
+  return true;
+}
+
+// Checks the last message of an incoming connection. If it is right, the connection is a stream, or
+// the call is heard. Returns false, because the entry is no longer needed.
+bool Rendezvous::confirm(Incoming& peer) {
+  const Hello& hello = peer.hello.message.body;
+  if (!handshake_.confirms(hello, peer.answer.body, peer.confirmation.message)) return false;
+  if (hello.checksum != handshake_.identity().checksum) return false;
+  if (hello.purpose == static_cast<std::int32_t>(Purpose::call)) {
+    want(hello.from, {hello.ports.begin(), hello.ports.begin() + hello.nports});
+  } else if (needs(hello.from, hello.stream)) {
+    establish(hello.from, hello.stream, std::move(peer.socket), text_of(hello.host));
+  }
   return false;
-}
-
-void Rendezvous::advance(Outgoing& attempt) {
-  if (attempt.step != Step::pause && Clock::now() >= attempt.until)
-    fail(attempt, "handshake timed out");
-  switch (attempt.step) {
-    case Step::pause:
-      if (Clock::now() >= attempt.until) connect(attempt);
-      return;
-    case Step::connecting: {
-      int error = 0;
-      socklen_t size = sizeof(error);
-      pollfd ready{attempt.socket.get(), POLLOUT, 0};
-      if (::poll(&ready, 1, 0) == 0) return;
-      ::getsockopt(attempt.socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-      if (error != 0) return fail(attempt, std::generic_category().message(error));
-      attempt.step = Step::challenged;
-      return;
-    }
-    case Step::challenged:
-    case Step::answered:
-      switch (fill(attempt.socket.get(), attempt.received, attempt.have)) {
-        case Fill::partial:
-          return;
-        case Fill::failed:
-          return fail(attempt, "the peer closed the connection during the handshake");
-        case Fill::full:
-          return answer(attempt);
-      }
-  }
-}
-
-void Rendezvous::connect(Outgoing& attempt) {
-  const auto addresses = resolve(attempt.where.address, fmt::format("{}", attempt.where.port), 0);
-  if (!addresses) return fail(attempt, "the peer's address does not resolve");
-  std::vector<const addrinfo*> all;
-  for (const auto* a = addresses.get(); a != nullptr; a = a->ai_next) all.push_back(a);
-  const addrinfo& to = *all[attempt.attempt % all.size()];
-  attempt.socket = stream_socket(to.ai_family);
-  if (!attempt.socket) return fail(attempt, std::generic_category().message(errno));
-  if (!attempt.where.from.empty() && !bind_source(attempt.socket.get(), attempt.where.from)) {
-    return fail(attempt, std::generic_category().message(errno));
-  }
-  tune(attempt.socket.get());
-  ++attempt.attempt;
-  attempt.have = 0;
-  attempt.until = Clock::now() + handshake_limit;
-  attempt.step = Step::connecting;
-  if (::connect(attempt.socket.get(), to.ai_addr, to.ai_addrlen) != 0 && errno != EINPROGRESS) {
-    fail(attempt, std::generic_category().message(errno));
-  }
-}
-
-void Rendezvous::answer(Outgoing& attempt) {
-  if (attempt.step == Step::answered) {
-    if (!atoll_collectives::equal(attempt.received,
-                                  proof("accept", attempt.challenge, attempt.hello))) {
-      return fail(attempt, "the peer does not know the job's token");
-    }
-    connected_[attempt.stream] = std::move(attempt.socket);
-    attempt.step = Step::pause;
-    return;
-  }
-  attempt.challenge = attempt.received;
-  attempt.hello = {hello_magic,
-                   hello_version,
-                   identity_.rank,
-                   attempt.stream.first,
-                   attempt.stream.second,
-                   0,
-                   group_,
-                   atoll_collectives::random_digest()};
-  std::array<std::uint8_t, sizeof(Hello) + sizeof(Digest)> message{};
-  const Digest mine = proof("connect", attempt.challenge, attempt.hello);
-  std::memcpy(message.data(), &attempt.hello, sizeof(Hello));
-  std::memcpy(message.data() + sizeof(Hello), mine.data(), mine.size());
-  if (!send_all(attempt.socket.get(), message.data(), message.size())) {
-    return fail(attempt, std::generic_category().message(errno));
-  }
-  attempt.have = 0;
-  attempt.step = Step::answered;
-}
-
-void Rendezvous::fail(Outgoing& attempt, std::string why) {
-  attempt.failure = std::move(why);
-  attempt.socket.reset();
-  attempt.step = Step::pause;
-  attempt.until = Clock::now() + retry_pause;
-  ++attempt.attempt;
-}
-
-Digest Rendezvous::proof(const char* role, const Digest& challenge, const Hello& hello) const {
-  const auto* octets = reinterpret_cast<const std::uint8_t*>(&hello);
-  std::vector<std::uint8_t> message;
-  for (const char* c = role; *c != '\0'; ++c) message.push_back(static_cast<std::uint8_t>(*c));
-  message.insert(message.end(), challenge.begin(), challenge.end());
-  message.insert(message.end(), octets, octets + sizeof(hello));
-  return atoll_collectives::hmac(identity_.token, message);
-}
-
-std::string Rendezvous::missing(const std::function<std::string(int)>& describe) const {
-  std::string text = "no connection with";
-  // Pairs of rank and address that the error text already names.
-  std::set<std::pair<int, std::string>> named;
-  for (const auto& attempt : outgoing_) {
-    if (!named.emplace(attempt.stream.first, attempt.where.address).second) continue;
-    text += fmt::format(" {} at {} port {}{}{} ({});", describe(attempt.stream.first),
-                        attempt.where.address, attempt.where.port,
-                        attempt.where.from.empty() ? "" : " from ", attempt.where.from,
-                        attempt.failure);
-  }
-  for (const auto& [stream, rail] : expected_) {
-    if (!named.emplace(stream.first, addresses_[rail]).second) continue;
-    text += fmt::format(" {} (that rank did not connect to {});", describe(stream.first),
-                        addresses_[rail]);
-  }
-  text.pop_back();
-  return text;
 }
 
 }  // namespace atoll_host_backend

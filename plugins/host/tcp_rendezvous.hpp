@@ -1,138 +1,196 @@
-// Rendezvous connects ranks of different hosts over TCP. The lower rank of each pair listens, and
-// the higher rank connects. Both prove that they know the job's token before they trust each other.
+// Rendezvous connects a rank with ranks of other hosts over TCP, on demand. The lower rank of each
+// pair listens, and the higher rank connects. If the lower rank needs the connection first, it
+// calls the higher rank, which then connects.
 //
-// Messages of the handshake when the connecting rank C connects to the listening rank L:
-//   L -> C  challenge: 32 random bytes
-//   C -> L  hello: version, both ranks, the number of the stream, SHA-256 of the group's id, 32
-//           random bytes; then HMAC(token, "connect", challenge, hello)
-//   L -> C  HMAC(token, "accept", challenge, hello)
-// A process that does not know the token receives only random bytes before its connection is
-// closed. The listener serves many incoming connections at once, each for a bounded time, so that a
-// peer that sends nothing does not block the others.
-//
-// A rail is one of a host's networks. A rank listens once per rail, and each stream between two
-// ranks uses one rail. A rail that cannot be reached is an error, even if other rails work.
+// A thread accepts connections and performs the handshakes (tcp_handshake.hpp), so a rank can send
+// to a rank that is busy with something else. Processes without the token can neither stop the
+// thread nor keep ranks out: it accepts few connections per turn, keeps few of them until they have
+// proved their identity, drops the oldest for a new one, and counts connections from addresses of
+// the group apart from all others.
 #pragma once
 
-#include <poll.h>
+#include <sys/epoll.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <list>
 #include <map>
+#include <mutex>
+#include <set>
 #include <string>
-#include <utility>
+#include <thread>
 #include <vector>
 
-#include "collectives/auth.hpp"
-#include "collectives/descriptor.hpp"
+#include "host/tcp_handshake.hpp"
+#include "host/tcp_network.hpp"
+#include "host/tcp_socket.hpp"
 
 namespace atoll_host_backend {
 
-using atoll_collectives::Descriptor;
-using atoll_collectives::Digest;
-
-struct Hello {
-  std::uint32_t magic;
-  std::uint32_t version;
-  std::int32_t from;
-  std::int32_t to;
-  std::int32_t stream;
-  std::int32_t reserved;
-  Digest group;
-  Digest nonce;
-};
-static_assert(sizeof(Hello) == 88);
-
-// The identity that this rank proves in a handshake.
-struct Identity {
-  std::string token;
-  std::string group;  // id of the group that this rank opens
-  int rank;
+// One TCP connection of a pair of ranks.
+struct Connection {
+  Descriptor socket;
+  std::string ends;  // both hosts and addresses, for messages
 };
 
 // The connections with one rank, indexed by stream number.
-using Streams = std::vector<Descriptor>;
+using Streams = std::vector<Connection>;
 
-// Identifies a connection by the rank of the peer and the number of the stream.
-using StreamId = std::pair<int, int>;
-
-// The source and destination addresses of a connection to a listening rank.
-struct Endpoint {
-  std::string from;  // source address on this host; "" lets the kernel choose
-  std::string address;
-  std::uint16_t port = 0;
+// Limits of time for connections.
+struct Limits {
+  std::chrono::nanoseconds cut;   // time without any answer after which a network counts as cut
+  std::chrono::nanoseconds open;  // time for a connection that the other side ends again and again
 };
 
 class Rendezvous {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Listens on each of `addresses`, one per rail. If an address cannot be bound, listens on all
-  // addresses of this host instead.
-  Rendezvous(Identity identity, std::vector<std::string> addresses);
+  // Listens on each rail of this rank and starts the thread.
+  Rendezvous(Identity identity, Network network, Limits limits);
+  Rendezvous(const Rendezvous&) = delete;
+  Rendezvous& operator=(const Rendezvous&) = delete;
+  ~Rendezvous();
 
-  std::vector<std::uint16_t> ports() const;          // listening port of each rail
-  void expect(StreamId stream, std::size_t rail);    // announces a connection from a higher rank
-  void connect_to(StreamId stream, Endpoint where);  // announces a connection to a lower rank
+  const std::vector<std::uint16_t>& ports() const { return ports_; }  // one per rail
+  const Network& network() const { return network_; }
+  const std::string& host() const { return handshake_.identity().host; }
 
-  // Establishes all streams that were announced with expect() and connect_to(), and returns them by
-  // peer rank. Calls `check` about four times per second; an exception from `check` ends the
-  // rendezvous. At the deadline, throws Error(ATOLL_TIMEOUT) with the missing ranks, which
-  // `describe` formats.
-  std::map<int, Streams> run(Clock::time_point deadline, const std::function<void()>& check,
-                             const std::function<std::string(int)>& describe);
+  // Starts to connect with `rank`, which listens at `ports`, one per rail.
+  void want(int rank, const std::vector<std::uint16_t>& ports);
+  // Returns the connections with `rank` once all of them exist, and an empty list before. Throws
+  // Error(ATOLL_PEER_LOST) if no connection is possible.
+  Streams take(int rank);
+  // Returns why there is no connection with `rank` yet, or "".
+  std::string reason(int rank);
+  // A descriptor that becomes readable when take() has something new. calm() makes it unreadable.
+  int news() const { return news_.get(); }
+  void calm() const noexcept;
 
  private:
-  struct Incoming {  // accepted connection of a peer that has not proved its identity yet
+  enum class Kind {
+    wake,
+    listener,
+    incoming,
+    outgoing,
+  };
+  struct Watched {  // what an event of epoll belongs to
+    Kind kind;
+  };
+  struct Listener : Watched {
+    Descriptor socket;
+  };
+  enum Origin : std::size_t {
+    stranger,  // from an address that no rank of the group has
+    member,    // from an address of a rank of the group
+    proven,    // the other side knows the token
+    origins,
+  };
+  struct Incoming;
+  using Queue = std::list<Incoming>;  // in the order of arrival, which is that of the deadlines
+  struct Incoming : Watched {
+    Queue::iterator self;
     Descriptor socket;
     Clock::time_point deadline;
-    Digest challenge;
-    std::array<std::uint8_t, sizeof(Hello) + sizeof(Digest)> received{};
-    std::size_t have = 0;
+    Origin origin = stranger;
+    Arrival<Signed<Hello>> hello{};
+    Signed<Answer> answer{};
+    Arrival<Digest> confirmation{};
   };
+
   enum class Step {
     pause,
     connecting,
-    challenged,
-    answered,
+    awaiting,  // the hello is sent; the answer has not arrived
   };
-  struct Outgoing {  // connection attempt to a lower rank
-    StreamId stream{};
-    Endpoint where;
+  enum class Failure {
+    refused,      // no process listens there
+    unreachable,  // nothing answers
+    rejected,     // the other side ended the handshake
+    silent,       // the other side's kernel answers, but not the process: it may be stopped
+  };
+  struct Outgoing : Watched {
+    int rank = 0;
+    int stream = 0;
+    Purpose purpose = Purpose::connect;
+    std::string from;  // source address; "" lets the kernel choose
+    std::string address;
+    std::uint16_t port = 0;
     Step step = Step::pause;
-    Clock::time_point until{};  // end of the pause before a retry, or deadline of the handshake
+    Clock::time_point until{};  // end of the pause, or deadline of the step
     unsigned attempt = 0;
     Descriptor socket;
-    Digest received{};
-    std::size_t have = 0;
-    Hello hello{};
-    Digest challenge{};
-    std::string failure = "no answer";
+    Signed<Hello> hello{};
+    Arrival<Signed<Answer>> answer{};
+    Clock::time_point began{};          // time of this attempt
+    Clock::time_point failing_since{};  // time of the first attempt of a row of failures
+    unsigned failures = 0;              // number of failures in that row
+    bool done = false;
+  };
+  struct Peer {
+    std::map<int, Connection> streams;
+    bool wanted = false;
+    bool taken = false;
+    bool lost = false;
+    std::string failure;  // why a connection is missing
+  };
+  struct Request {
+    int rank;
+    std::vector<std::uint16_t> ports;
   };
 
-  Digest proof(const char* role, const Digest& challenge, const Hello& hello) const;
-  void poll_once();
-  void admit(int listener);
-  bool serve(Incoming& peer);  // returns false if the caller must remove `peer` from incoming_
-  bool welcome(Incoming& peer);
-  void advance(Outgoing& attempt);
-  void connect(Outgoing& attempt);
-  void answer(Outgoing& attempt);
-  void fail(Outgoing& attempt, std::string why);
-  std::string missing(const std::function<std::string(int)>& describe) const;
+  void run() noexcept;
+  void turn();
+  int time_to_wait() const;
+  void watch(int socket, std::uint32_t events, Watched& what);
+  void wake() const noexcept;
+  void announce() const noexcept;
+  bool is_complete(int rank, const Peer& peer) const;
+  bool needs(int rank, int stream);
+  void establish(int rank, int stream, Descriptor socket, const std::string& host);
 
-  Identity identity_;
-  Digest group_;
-  std::vector<std::string> addresses_;        // listening address of each rail
-  std::vector<Descriptor> listeners_;         // listening socket of each rail
-  std::map<StreamId, std::size_t> expected_;  // rail of each expected stream
-  std::list<Incoming> incoming_;
+  void admit(const Listener& listener);
+  void pause_accepting();
+  void serve(Incoming& peer);
+  bool receive(Incoming& peer);  // returns false if the connection is to be dropped
+  bool welcome(Incoming& peer);
+  bool confirm(Incoming& peer);
+  void drop(Incoming& peer);
+  void expire(Clock::time_point now);
+
+  void plan(const Request& request);
+  void advance(Outgoing& attempt, Clock::time_point now);
+  void connect(Outgoing& attempt, Clock::time_point now);
+  void introduce(Outgoing& attempt);
+  void conclude(Outgoing& attempt);
+  void fail(Outgoing& attempt, Failure how, std::string why);
+  bool gives_up(const Outgoing& attempt, Failure how, Clock::time_point now) const;
+  void rest(Outgoing& attempt, std::chrono::nanoseconds pause);
+
+  Handshake handshake_;
+  Network network_;
+  Limits limits_;
+  std::set<std::string> members_;  // addresses of the ranks of other hosts
+  std::list<Listener> listeners_;
+  std::vector<std::uint16_t> ports_;
+  Descriptor epoll_, wake_, news_;
+  Watched waker_{Kind::wake};
+
+  // Only the thread uses these.
+  std::array<Queue, origins> incoming_;
   std::list<Outgoing> outgoing_;
-  std::map<StreamId, Descriptor> connected_;
+  Clock::time_point accept_after_{};  // end of a pause of accepting; 0: no pause
+
+  std::mutex mutex_;  // guards the members below
+  std::map<int, Peer> peers_;
+  std::vector<Request> requests_;
+  std::string broken_;  // why the thread has ended
+
+  std::atomic<bool> stopping_ = false;
+  std::jthread thread_;
 };
 
 }  // namespace atoll_host_backend

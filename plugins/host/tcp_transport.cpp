@@ -1,14 +1,10 @@
 #include "host/tcp_transport.hpp"
 
-#include <linux/sockios.h>
-#include <sys/ioctl.h>
+#include <fmt/format.h>
 #include <sys/socket.h>
 
-#include <algorithm>
-#include <cerrno>
-#include <limits>
-#include <system_error>
 #include <thread>
+#include <utility>
 
 #include "sdk/guard.hpp"
 
@@ -16,100 +12,92 @@ namespace atoll_host_backend {
 namespace {
 
 using namespace std::chrono_literals;
+using atoll_collectives::Direction;
+using atoll_collectives::Need;
+using atoll_sdk::Error;
 
-constexpr std::size_t stripe_bytes = 64 * 1024;
-// Connections take turns, but a connection is skipped if its queue is longer than another
-// connection's queue by more than this many bytes.
-constexpr std::size_t lead = 4 * stripe_bytes;
-constexpr auto farewell_limit = 2s;  // maximum time that finish() waits for acknowledgments
-
-// Converts the result of a socket call to the number of bytes moved; 0 if the call would block.
-// Throws Error(ATOLL_PEER_LOST) for other errors.
-std::size_t moved(ssize_t n) {
-  if (n >= 0) return static_cast<std::size_t>(n);
-  const int error = errno;
-  if (error == EAGAIN || error == EWOULDBLOCK || error == EINTR || error == ENOBUFS) return 0;
-  throw atoll_sdk::Error(ATOLL_PEER_LOST, std::generic_category().message(error));
-}
-
-// Returns the number of sent bytes that the peer's kernel has not acknowledged yet.
-std::size_t unsent(int socket) {
-  int bytes = 0;
-  return ::ioctl(socket, SIOCOUTQ, &bytes) == 0 ? static_cast<std::size_t>(bytes) : 0;
-}
+constexpr auto farewell_limit = 2s;   // maximum time that finish() waits for acknowledgments
+constexpr auto look_period = 1s;      // time between two checks for a cut network
+constexpr auto lookup_pause = 20ms;   // time between two lookups of a rank that is not there yet
+constexpr auto closed_pause = 500ms;  // time between two lookups of a rank that may have closed
+constexpr auto closed_limit = 1s;     // time for connections that a rank made before it closed
 
 }  // namespace
 
-TcpTransport::TcpTransport(std::map<int, Streams> connections) {
-  for (auto& [rank, streams] : connections) {
-    peers_.emplace(rank, Peer{std::move(streams), {0, stripe_bytes}, {0, stripe_bytes}});
+TcpTransport::TcpTransport(std::unique_ptr<Rendezvous> rendezvous, Lookup lookup, Options options)
+    : rendezvous_(std::move(rendezvous)),
+      lookup_(std::move(lookup)),
+      options_(options),
+      peers_(static_cast<std::size_t>(rendezvous_->network().size())) {}
+
+// Returns true once the rank is connected. Takes connections before it looks the rank up, because a
+// rank may connect, send, and close.
+bool TcpTransport::connect(int rank, Peer& peer) {
+  Streams streams = rendezvous_->take(rank);
+  if (streams.empty()) {
+    const auto now = Clock::now();
+    if (now >= peer.next_lookup) look_up(rank, peer, now);
+    return false;
   }
+  peer.watches.resize(streams.size());
+  peer.link = make_link(std::move(streams), options_.checksum);
+  return true;
 }
 
-// Returns the connection for the next stripe (part of the byte stream to a peer): the next
-// connection in turn, unless another connection has a much shorter queue. Taking turns keeps equal
-// rails balanced; reacting to small differences costs more time than it saves.
-std::uint8_t TcpTransport::choose(const Peer& peer) {
-  const std::size_t count = peer.streams.size();
-  std::size_t best = 0;
-  std::size_t least = std::numeric_limits<std::size_t>::max();
-  for (std::size_t step = 1; step <= count; ++step) {
-    const std::size_t stream = (peer.out.stream + step) % count;
-    const std::size_t queued = unsent(peer.streams[stream].get()) + (step == 1 ? 0 : lead);
-    if (queued >= least) continue;
-    least = queued;
-    best = stream;
+// Starts to connect with a rank. Throws Error(ATOLL_PEER_LOST) if the rank has closed the
+// communicator; a connection that it made before has arrived by then.
+void TcpTransport::look_up(int rank, Peer& peer, Clock::time_point now) {
+  Contact contact;
+  try {
+    contact = lookup_(rank);
+  } catch (const Error&) {
+    if (!peer.wanted) throw;  // otherwise the rank can still connect
   }
-  return static_cast<std::uint8_t>(best);
+  peer.next_lookup = now + lookup_pause;
+  if (contact.is_closed) {
+    if (peer.closed_since == Clock::time_point{}) peer.closed_since = now;
+    if (now - peer.closed_since >= closed_limit)
+      throw Error(ATOLL_PEER_LOST, "it has closed the communicator");
+    return;
+  }
+  const std::size_t rails = rendezvous_->network().common_rails(rank);
+  if (!contact.ports.empty() && contact.ports.size() < rails) {
+    throw Error(ATOLL_BAD_DATA, fmt::format("that rank published {} ports for {} rails",
+                                            contact.ports.size(), rails));
+  }
+  if (!contact.ports.empty() && !peer.wanted) {
+    peer.wanted = true;
+    rendezvous_->want(rank, contact.ports);
+  }
+  if (peer.wanted) peer.next_lookup = now + closed_pause;
+}
+
+template <class Move>
+std::size_t TcpTransport::move(int rank, Direction direction, const Move& body) {
+  Peer& peer = at(rank);
+  if (!peer.link && !connect(rank, peer)) return 0;
+  if (!peer.cut.empty()) throw Error(ATOLL_PEER_LOST, peer.cut);
+  try {
+    const std::size_t n = body(*peer.link);
+    peer.moved += n;
+    return n;
+  } catch (const Error& error) {
+    const Link& link = *peer.link;
+    const std::size_t used = direction == Direction::send ? link.out() : link.in();
+    throw Error(error.status(),
+                fmt::format("connection between {}: {}", link.streams()[used].ends, error.what()));
+  }
 }
 
 std::size_t TcpTransport::send(int peer, std::span<const std::byte> data) {
-  Peer& to = peers_.at(peer);
-  const bool several = to.streams.size() > 1;
-  for (;;) {
-    const std::size_t n = std::min(data.size(), to.out.left);
-    const bool ends = several && n == to.out.left;
-    std::uint8_t next = ends ? choose(to) : 0;
-    // The const_cast is safe, because sendmsg() does not write to the buffer.
-    iovec parts[2] = {{const_cast<std::byte*>(data.data()), n}, {&next, sizeof(next)}};
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = ends ? 2 : 1;
-    const std::size_t done =
-        moved(::sendmsg(to.streams[to.out.stream].get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL));
-    if (several)
-      to.out = done > n ? Turn{next, stripe_bytes} : Turn{to.out.stream, to.out.left - done};
-    if (n > 0 || done == 0) return std::min(done, n);
-  }
+  return move(peer, Direction::send, [&](Link& link) { return link.send(data); });
 }
 
 std::size_t TcpTransport::recv(int peer, std::span<std::byte> data) {
-  Peer& from = peers_.at(peer);
-  const bool several = from.streams.size() > 1;
-  for (;;) {
-    const std::size_t n = std::min(data.size(), from.in.left);
-    const bool ends = several && n == from.in.left;
-    std::uint8_t next = 0;
-    iovec parts[2] = {{data.data(), n}, {&next, sizeof(next)}};
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = ends ? 2 : 1;
-    const ssize_t got = ::recvmsg(from.streams[from.in.stream].get(), &message, MSG_DONTWAIT);
-    if (got == 0 && (n > 0 || ends)) {
-      throw atoll_sdk::Error(ATOLL_PEER_LOST, "the peer has closed the connection");
-    }
-    const std::size_t done = moved(got);
-    if (done > n && next >= from.streams.size()) {
-      throw atoll_sdk::Error(ATOLL_INTERNAL,
-                             "the peer's data is out of sync between its connections");
-    }
-    if (several)
-      from.in = done > n ? Turn{next, stripe_bytes} : Turn{from.in.stream, from.in.left - done};
-    if (n > 0 || done == 0) return std::min(done, n);
-  }
+  return move(peer, Direction::recv, [&](Link& link) { return link.recv(data); });
 }
 
-void TcpTransport::wait(std::uint32_t ticket, std::span<const atoll_collectives::Need> needs,
+void TcpTransport::wait(std::uint32_t ticket, std::span<const Need> needs,
                         std::chrono::nanoseconds limit) {
   descriptors_.clear();
   arm(ticket, needs, descriptors_);
@@ -119,31 +107,77 @@ void TcpTransport::wait(std::uint32_t ticket, std::span<const atoll_collectives:
   ::ppoll(descriptors_.data(), descriptors_.size(), &time, nullptr);
 }
 
-TcpTransport::Armed TcpTransport::arm(std::uint32_t /*ticket*/,
-                                      std::span<const atoll_collectives::Need> needs,
+TcpTransport::Armed TcpTransport::arm(std::uint32_t /*ticket*/, std::span<const Need> needs,
                                       std::vector<pollfd>& descriptors) {
+  look(needs);
+  bool connecting = false;
   for (const auto& need : needs) {
-    const Peer& peer = peers_.at(need.peer);
-    if (need.direction == atoll_collectives::Direction::send) {
-      descriptors.push_back({peer.streams[peer.out.stream].get(), POLLOUT, 0});
+    const Peer& peer = at(need.peer);
+    if (!peer.link) {
+      connecting = true;
+    } else if (need.direction == Direction::send) {
+      descriptors.push_back({peer.link->socket(peer.link->out()), POLLOUT, 0});
     } else {
-      descriptors.push_back({peer.streams[peer.in.stream].get(), POLLIN, 0});
+      descriptors.push_back({peer.link->socket(peer.link->in()), POLLIN, 0});
     }
   }
+  if (!connecting) return Armed::sleep;
+  // A connection may have come after connect() looked, so it must look again if there are news.
+  pollfd news{rendezvous_->news(), POLLIN, 0};
+  if (::poll(&news, 1, 0) > 0) {
+    rendezvous_->calm();
+    descriptors.push_back({rendezvous_->news(), POLLOUT, 0});  // ready at once
+  } else {
+    descriptors.push_back(news);
+  }
   return Armed::sleep;
+}
+
+void TcpTransport::look(std::span<const Need> needs) {
+  const auto now = Clock::now();
+  if (now < next_look_) return;
+  next_look_ = now + look_period;
+  for (const auto& need : needs) {
+    Peer& peer = at(need.peer);
+    if (peer.link) look_at(peer, now);
+  }
+}
+
+// Stores the text of an error if the network is cut. send() or recv() then throws it, because they
+// know the operation.
+void TcpTransport::look_at(Peer& peer, Clock::time_point now) {
+  if (std::exchange(peer.seen, peer.moved) != peer.moved) return;
+  for (std::size_t i = 0; i < peer.watches.size(); ++i) {
+    Health health;
+    if (!read_health(peer.link->socket(i), health)) continue;
+    if (!peer.watches[i].look(health, now, options_.cut)) continue;
+    peer.cut = fmt::format(
+        "connection between {}: the other host has answered nothing for {:.0f} s, not even {} "
+        "retransmissions or probes: it is down, or the network between both hosts is cut",
+        peer.link->streams()[i].ends, std::chrono::duration<double>(health.silent).count(),
+        health.unanswered);
+  }
+}
+
+std::string TcpTransport::obstacle(int peer) {
+  return at(peer).link ? std::string() : rendezvous_->reason(peer);
 }
 
 // Waits until the peers' kernels have acknowledged all data. The kernel would deliver the data even
 // after close(), but not if this process runs in a container and the container's network disappears
 // after the process has ended.
 void TcpTransport::finish() noexcept {
-  for (const auto& [rank, peer] : peers_) {
-    for (const auto& connection : peer.streams) ::shutdown(connection.get(), SHUT_WR);
+  for (const Peer& peer : peers_) {
+    if (!peer.link) continue;
+    for (const auto& connection : peer.link->streams()) {
+      ::shutdown(connection.socket.get(), SHUT_WR);
+    }
   }
-  const auto end = std::chrono::steady_clock::now() + farewell_limit;
-  for (const auto& [rank, peer] : peers_) {
-    for (const auto& connection : peer.streams) {
-      while (unsent(connection.get()) > 0 && std::chrono::steady_clock::now() < end) {
+  const auto end = Clock::now() + farewell_limit;
+  for (const Peer& peer : peers_) {
+    if (!peer.link) continue;
+    for (const auto& connection : peer.link->streams()) {
+      while (unacknowledged(connection.socket.get()) > 0 && Clock::now() < end) {
         std::this_thread::sleep_for(200us);
       }
     }

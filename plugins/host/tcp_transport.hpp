@@ -1,27 +1,39 @@
-// TcpTransport connects ranks of different hosts. Each pair of ranks has one or several TCP
-// connections, over one or several rails.
-//
-// With several connections, the byte stream to a rank is cut into stripes. One byte after each
-// stripe names the connection that carries the next stripe, so the receiver always knows on which
-// connection its next byte arrives. Connections take turns, but a connection with a much longer
-// queue than another is skipped, so that faster or less busy rails carry more data.
+// TcpTransport connects ranks of different hosts. The connections with a rank are made when the
+// first byte moves between the two ranks (tcp_rendezvous.hpp); tcp_link.hpp has the format of the
+// bytes. While this rank waits and no byte moves, it checks once per second whether the network is
+// cut (tcp_cut.hpp).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
+#include <functional>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "collectives/transport.hpp"
+#include "host/tcp_cut.hpp"
+#include "host/tcp_link.hpp"
 #include "host/tcp_rendezvous.hpp"
 
 namespace atoll_host_backend {
 
 class TcpTransport final : public atoll_collectives::Transport {
  public:
-  // `connections` holds the sockets for each peer rank, at most 255 per rank. They must be
-  // authenticated and non-blocking.
-  explicit TcpTransport(std::map<int, Streams> connections);
+  using Clock = std::chrono::steady_clock;
+  // Published by each rank.
+  struct Contact {
+    std::vector<std::uint16_t> ports;  // where the rank listens, one per rail; empty: not known yet
+    bool is_closed = false;            // true if the rank has closed the communicator
+  };
+  using Lookup = std::function<Contact(int)>;
+
+  struct Options {
+    Checksum checksum = Checksum::none;
+    std::chrono::nanoseconds cut{};  // as in Limits
+  };
+
+  TcpTransport(std::unique_ptr<Rendezvous> rendezvous, Lookup lookup, Options options);
 
   std::size_t send(int peer, std::span<const std::byte> data) override;
   std::size_t recv(int peer, std::span<std::byte> data) override;
@@ -35,23 +47,33 @@ class TcpTransport final : public atoll_collectives::Transport {
   void disarm() noexcept override {}
   void wake() noexcept override {}  // not needed, because wait() always ends within its time limit
   void finish() noexcept override;
+  std::string obstacle(int peer) override;
 
  private:
-  // State of one direction of a byte stream, which is cut into stripes: the connection in use, and
-  // the number of bytes left in the current stripe. If that number is 0, the next byte on the
-  // connection names the connection that carries the next stripe.
-  struct Turn {
-    std::size_t stream = 0;
-    std::size_t left = 0;
-  };
   struct Peer {
-    Streams streams;
-    Turn out;
-    Turn in;
+    std::unique_ptr<Link> link;  // null until the rank is connected
+    bool wanted = false;         // true if the rendezvous connects with the rank
+    Clock::time_point next_lookup{};
+    Clock::time_point
+        closed_since{};             // time at which a lookup first found the rank closed; 0: none
+    std::uint64_t moved = 0;        // bytes moved in both directions
+    std::uint64_t seen = 0;         // value of `moved` at the last look
+    std::vector<CutWatch> watches;  // one per connection
+    std::string cut;                // text of the error if the network is cut, otherwise empty
   };
-  static std::uint8_t choose(const Peer& peer);
+  Peer& at(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
+  bool connect(int rank, Peer& peer);
+  void look_up(int rank, Peer& peer, Clock::time_point now);
+  void look(std::span<const atoll_collectives::Need> needs);
+  void look_at(Peer& peer, Clock::time_point now);
+  template <class Move>
+  std::size_t move(int rank, atoll_collectives::Direction direction, const Move& body);
 
-  std::map<int, Peer> peers_;
+  std::unique_ptr<Rendezvous> rendezvous_;
+  Lookup lookup_;
+  Options options_;
+  std::vector<Peer> peers_;
+  Clock::time_point next_look_{};
   std::vector<pollfd> descriptors_;
 };
 

@@ -119,6 +119,23 @@ void verify(const atoll_group& group, atoll_status status) {
                                   rank, size, group.world_rank, group.world_size));
 }
 
+// Throws an Error unless MPI's level of thread support allows calls on the threads of streams.
+void check_threads(int level) {
+  if (level >= MPI_THREAD_SERIALIZED) return;
+  throw Error(
+      ATOLL_UNSUPPORTED,
+      fmt::format("MPI was initialized with {}, but the mpi backend calls MPI on the threads "
+                  "of streams: call MPI_Init_thread with MPI_THREAD_SERIALIZED or "
+                  "MPI_THREAD_MULTIPLE, or use another backend",
+                  level == MPI_THREAD_SINGLE ? "MPI_THREAD_SINGLE" : "MPI_THREAD_FUNNELED"));
+}
+
+int thread_level() {
+  int level = MPI_THREAD_SINGLE;
+  check(MPI_Query_thread(&level), "MPI_Query_thread");
+  return level;
+}
+
 void require(atoll_status status, const char* failure) {
   if (status != ATOLL_OK) throw Error(status, failure);
 }
@@ -149,6 +166,7 @@ std::int32_t Session::probe(const atoll_group& world) {
   if (mpi_finalized()) refuse("MPI has already been finalized in this process");
   if (mpi_initialized()) {
     verify(world, ATOLL_UNSUPPORTED);
+    check_threads(thread_level());
     return preference_launched;
   }
   const std::string library = library_version();
@@ -234,7 +252,7 @@ void Session::initialise() {
     throw Error(ATOLL_UNSUPPORTED, "MPI has been finalized by the program and cannot start again");
   }
   if (mpi_initialized()) {
-    check(MPI_Query_thread(&thread_level_), "MPI_Query_thread");
+    thread_level_ = thread_level();
   } else {
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &thread_level_),
           "MPI_Init_thread");
@@ -243,11 +261,7 @@ void Session::initialise() {
     // MPI_COMM_WORLD, and its default handler would end the process.
     check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   }
-  if (thread_level_ < MPI_THREAD_SERIALIZED) {
-    throw Error(ATOLL_UNSUPPORTED,
-                "MPI was initialized without thread support, but operations run on the threads of "
-                "streams: call MPI_Init_thread with MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE");
-  }
+  check_threads(thread_level_);
 }
 
 void Session::finish(Ending ending) {

@@ -25,6 +25,8 @@ constexpr auto longest_pause = 1ms;
 // only after that.
 constexpr auto finalize_limit = 10s;
 
+std::uintptr_t address_of(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory); }
+
 std::string key(const atoll_group& group, std::string_view what) {
   return fmt::format("{}/nccl/{}", group.id, what);
 }
@@ -338,30 +340,49 @@ void Comm::register_window(void* memory, std::size_t bytes) {
   run("ncclCommWindowRegister", deadline_of(timeout_ns_), [&] {
     return ncclCommWindowRegister(nccl_, memory, bytes, &window, NCCL_WIN_COLL_SYMMETRIC);
   });
+  registered_.insert_or_assign(address_of(memory), Registered{bytes, nullptr, true});
+}
+
+void Comm::check_unregistered(void* memory, std::size_t bytes) const {
+  const std::uintptr_t begin = address_of(memory);
+  auto next = registered_.upper_bound(begin);
+  // Registered ranges do not overlap, so only the neighbours of the address can.
+  const bool overlaps_next = next != registered_.end() && next->first - begin < bytes;
+  if (!overlaps_next) {
+    if (next == registered_.begin()) return;
+    --next;
+    if (begin - next->first >= next->second.bytes) return;
+  }
+  const auto& [address, other] = *next;
+  throw Error(
+      ATOLL_INVALID_ARGUMENT,
+      fmt::format("the {} bytes at {:#x} overlap the {} bytes at {:#x}, which are registered "
+                  "already: {}",
+                  bytes, begin, other.bytes, address,
+                  other.is_window ? "memory from allocate() needs no other registration"
+                                  : "end that registration first"));
 }
 
 void Comm::register_buffer(void* memory, std::size_t bytes) {
-  if (buffers_.contains(memory)) {
-    throw Error(ATOLL_INVALID_ARGUMENT,
-                "this memory overlaps memory that is registered already: end that registration "
-                "first");
-  }
+  check_unregistered(memory, bytes);
   const Current current(device_);
   void* handle = nullptr;
   run("ncclCommRegister", deadline_of(timeout_ns_),
       [&] { return ncclCommRegister(nccl_, memory, bytes, &handle); });
-  buffers_.emplace(memory, handle);
+  registered_.emplace(address_of(memory), Registered{bytes, handle});
 }
 
 void Comm::deregister_buffer(void* memory) {
-  const auto buffer = buffers_.extract(memory);
-  if (buffer.empty()) {
+  const auto found = registered_.find(address_of(memory));
+  if (found == registered_.end() || found->second.is_window) {
     throw Error(ATOLL_NOT_FOUND, "deregister_caller_memory: this address is not registered");
   }
-  if (buffer.mapped() == nullptr) return;
+  void* const handle = found->second.handle;
+  registered_.erase(found);
+  if (handle == nullptr) return;
   const Current current(device_);
   run("ncclCommDeregister", deadline_of(timeout_ns_),
-      [&] { return ncclCommDeregister(nccl_, buffer.mapped()); });
+      [&] { return ncclCommDeregister(nccl_, handle); });
 }
 
 }  // namespace atoll_nccl

@@ -99,8 +99,14 @@ class Comm {
   // keep their addresses until the communicator closes.
   std::deque<ncclWindow_t> windows_;
   std::vector<std::unique_ptr<ncclComm_t>> splits_;
-  // Handles of registered buffers, by address. A handle is null if NCCL registers no buffers.
-  std::map<void*, void*> buffers_;
+  struct Registered {
+    std::size_t bytes;
+    void* handle = nullptr;  // the handle of a buffer; null if NCCL registers no buffers
+    bool is_window = false;
+  };
+  // Throws Error if [memory, memory + bytes) overlaps registered memory.
+  void check_unregistered(void* memory, std::size_t bytes) const;
+  std::map<std::uintptr_t, Registered> registered_;  // buffers and windows, by address
   // The thread that calls ncclCommAbort(). Each communicator has its own, because ncclCommAbort()
   // waits for running kernels, which may wait for kernels of another communicator that is about to
   // abort as well.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -26,9 +27,13 @@ class Error : public std::runtime_error {
 };
 
 // Returns an Error with the status ATOLL_IO and the text "WHAT: MEANING", where MEANING describes
-// the errno value `error`.
+// the errno value `error`. If the process has no file descriptor left, the text states the remedy.
 inline Error system_error(std::string_view what, int error) {
-  return {ATOLL_IO, std::string(what) + ": " + std::generic_category().message(error)};
+  const char* remedy = error == EMFILE ? ": no file descriptor is left; raise `ulimit -n`"
+                       : error == ENFILE
+                           ? ": the host has no file descriptor left; raise fs.file-max"
+                           : "";
+  return {ATOLL_IO, std::string(what) + ": " + std::generic_category().message(error) + remedy};
 }
 
 // Storage for the text that last_error() returns. The array has a fixed size, so that an

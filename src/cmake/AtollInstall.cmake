@@ -5,8 +5,9 @@
 include(CMakePackageConfigHelpers)
 
 # Examples that any program can compile: optimizers that are written outside the library.
-install(FILES ${PROJECT_SOURCE_DIR}/tools/train/optimizers/muon.cpp
-  ${PROJECT_SOURCE_DIR}/tools/train/optimizers/muon.hpp
+set(examples ${PROJECT_SOURCE_DIR}/tools/train/optimizers)
+install(FILES ${examples}/arithmetic.hpp ${examples}/cpu_arithmetic.cpp ${examples}/cuda_arithmetic.cu
+  ${examples}/muon.cpp ${examples}/muon.hpp
   DESTINATION ${CMAKE_INSTALL_DATADIR}/atoll/examples COMPONENT development)
 
 # Consumers must compile the public headers as C++20, except for plugin.h, which is C.
@@ -84,7 +85,7 @@ endif()
 atoll_pkg_config(atoll "Communication for sharded training"
   CFLAGS -I\${includedir} -std=c++20
   LIBS -L\${libdir} -latoll -latoll_topology ${cuda_libraries} ${system_libraries}
-  STATIC fmt spdlog libhwy hwloc)
+  STATIC fmt spdlog libhwy libsodium libxxhash hwloc)
 atoll_pkg_config(atoll-inspect "Reads, checks and draws machines: the library of atoll-topo"
   CFLAGS -I\${includedir} -std=c++20
   LIBS -L\${libdir} -latoll_inspect -latoll_topology ${system_libraries}

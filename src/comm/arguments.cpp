@@ -27,7 +27,14 @@ void Arguments::refuse(std::string_view rule, ErrorCode code) const {
                    group_.name(), rule);
 }
 
+void Arguments::known(ConstView view, std::string_view which) const {
+  const auto dtype = static_cast<std::int32_t>(view.dtype);
+  require(atoll_abi::within(atoll_abi::dtypes, dtype), "{} has the dtype {}, which does not exist",
+          which, dtype);
+}
+
 void Arguments::buffer(ConstView view, std::string_view which) const {
+  known(view, which);
   require(view.count <= most_bytes / size_of(view.dtype), "{2} is too large: {0} elements of {1}",
           view.count, name(view.dtype), which);
   require(view.count == 0 || view.data != nullptr, "{} is NULL and has {} elements", which,
@@ -35,6 +42,8 @@ void Arguments::buffer(ConstView view, std::string_view which) const {
 }
 
 void Arguments::same_dtype(ConstView src, ConstView dst) const {
+  known(src, "src");
+  known(dst, "dst");
   require(src.dtype == dst.dtype, "src has elements of {}, but dst has elements of {}",
           name(src.dtype), name(dst.dtype));
 }
@@ -109,6 +118,8 @@ void Arguments::blocks(ConstView src, ConstView dst, Whole whole) const {
 }
 
 void Arguments::reduction(DType dtype, const Reduction& reduction) const {
+  const auto op = static_cast<std::int32_t>(reduction.op);
+  require(atoll_abi::within(atoll_abi::ops, op), "the op {} does not exist", op);
   if (!atoll_abi::is_reducible(static_cast<std::int32_t>(dtype))) {
     refuse(fmt::format("elements of {} cannot be reduced: convert them to bf16 or f32 first",
                        name(dtype)),

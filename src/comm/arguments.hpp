@@ -54,11 +54,13 @@ class Arguments {
   // Requires that the two views share no byte, except that `one` may begin at `place` inside
   // `other`.
   void apart(ConstView one, ConstView other, const void* place = nullptr) const;
-  // Requires a sum or average of a floating-point type if the factor is not 1. Throws
-  // Error(unsupported) for a dtype that cannot be reduced.
+  // Requires an op that exists, and a sum or average of a floating-point type if the factor is not
+  // 1. Throws Error(unsupported) for a dtype that cannot be reduced.
   void reduction(DType dtype, const Reduction& reduction) const;
 
  private:
+  // Requires that the dtype exists: all other texts and sizes depend on it.
+  void known(ConstView view, std::string_view which) const;
   template <class... Args>
   void require(bool condition, fmt::format_string<Args...> rule, Args&&... args) const {
     if (!condition) refuse(fmt::format(rule, std::forward<Args>(args)...));

@@ -1,18 +1,15 @@
 #include "comm/backend_group.hpp"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <chrono>
 #include <thread>
 
 #include "comm/explain.hpp"
 #include "comm/registry/backend_choice.hpp"
 #include "core/errors.hpp"
-#include "core/hash.hpp"
 #include "core/log.hpp"
+#include "core/world_internals.hpp"
 #include "flight/flight.hpp"
 
 namespace atoll_v1::atoll {
@@ -20,26 +17,6 @@ namespace {
 
 // Time that abort() waits for the other ranks to receive the notice.
 constexpr std::chrono::seconds abort_patience{2};
-
-// Returns the lines that the ranks of the axis pass, in axis order.
-std::vector<std::string> exchange_lines(World& world, const Axis& axis, const std::string& id,
-                                        const std::string& name, const std::string& mine) {
-  const auto key = [&](int rank) { return fmt::format("{}/settings/{}", id, rank); };
-  const auto timeout = world.config().rendezvous_timeout;
-  std::vector<std::string> all;
-  if (axis.size() > 1) world.put(key(world.rank()), mine);
-  for (const int rank : axis.ranks) {
-    try {
-      all.push_back(rank == world.rank() ? mine : world.get(key(rank), timeout));
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::timeout) throw;
-      throw make_error(ErrorCode::timeout,
-                       "rank {}: communicator {}: rank {} did not open it within {} s",
-                       world.rank(), name, rank, timeout.count());
-    }
-  }
-  return all;
-}
 
 // An operation in the queue of a host stream. Its execution begins with take(). A failed stream
 // destroys its queued operations without running them; the destructor fails the World if take() has
@@ -58,22 +35,21 @@ class Queued {
   BackendGroup* group_;
 };
 
+// Keeps the World's marker, also for an axis that the caller has filled in.
+Axis axis_of(Axis axis) {
+  axis.hold = WorldInternals::hold(*axis.world);
+  return axis;
+}
+
 std::uint64_t collectives_among(std::span<const Operation> operations) {
   return static_cast<std::uint64_t>(std::ranges::count(operations, false, &Operation::is_message));
 }
 
 }  // namespace
 
-std::shared_ptr<BackendGroup> BackendGroup::open(const Axis& axis, CommunicatorOptions options,
-                                                 const BackendGroup* parent) {
-  auto group = std::make_shared<BackendGroup>(axis, std::move(options));
-  group->open_backend(parent);
-  return group;
-}
-
 BackendGroup::BackendGroup(const Axis& axis, CommunicatorOptions options)
     : world_(*axis.world),
-      axis_(axis),
+      axis_(axis_of(axis)),
       name_(options.name.empty() ? axis.name : options.name),
       device_(std::move(options.device)),
       services_(host_services(world_)),
@@ -87,44 +63,26 @@ BackendGroup::~BackendGroup() {
   subscription_ = {};
   if (flight_) flight_->notices().forget(id_);
   watchdog_.reset();
+  if (WorldInternals::is_over(axis_.hold)) {
+    // The backend cannot close without the World.
+    log::error(
+        "communicator {} ends after its World: destroy communicators, engines and optimizers "
+        "before the World",
+        name_);
+    return;
+  }
   if (track_) track_->closed = true;
   if (!comm_) return;
   deregister_retired();
   // The backend must be closed before the destructor of retired_ frees memory that the backend
   // still has registered.
   plugin_->table.close(comm_);
-}
-
-void BackendGroup::open_backend(const BackendGroup* parent) {
-  if (parent && parent->plugin_->table.split == nullptr) parent = nullptr;
-  const std::string base =
-      fmt::format("comm/{}/{:016x}", name_, fnv1a(fmt::format("{}", fmt::join(axis_.ranks, ","))));
-  id_ = fmt::format("{}/{}", base, world_.ticket(base));
-  // The flight recorder must exist before the backend opens, so that it can record a failure.
-  flight_ = Flight::of(world_);
-  // A rank that has opened the group may abort it while this rank still opens it.
-  flight_->notices().expect(id_, [this](const std::string& by) { end(by); });
-  const std::string lines = settings_.lines();
-  if (parent) {
-    plugin_ = parent->plugin_;
-    require_equal(exchange_lines(world_, axis_, id_, name_, lines), axis_, name_);
-  } else {
-    plugin_ = &choose_backend(
-        {world_, axis_, id_, name_, device_, settings_.backend, lines, require_equal});
+  // Until here, the backend may read keys of other ranks, for example when it first connects to one.
+  try {
+    WorldInternals::store(world_).release(id_ + "/", axis_.size());
+  } catch (const Error&) {
+    // The job has failed, so its store will soon be gone.
   }
-  std::string tuning = settings_.tuning;
-  if (lacks_levels()) level_choice_ = LevelChoice::take_from(tuning);
-  GroupDescription group(world_, axis_, id_, name_, device_.kind(), tuning, device_.ordinal());
-  group.group.deterministic = settings_.deterministic;
-  const atoll_status status = parent ? split_group(*parent, group.group) : open_group(group.group);
-  if (status != ATOLL_OK) {
-    comm_ = nullptr;
-    if (parent) parent->check_aborted();
-    await_cause();
-    world_.check();  // throws another rank's failure if that failure came first
-  }
-  check(status, fmt::format("open communicator {} on backend {}", name_, plugin_->name));
-  opened();
 }
 
 void BackendGroup::opened() {
@@ -155,40 +113,6 @@ void BackendGroup::opened() {
              plugin_->name);
 }
 
-// Opens the group again without ordered sums if the backend returns ATOLL_UNSUPPORTED for them.
-// Fallbacks, which are collectives that the library builds itself, then compute the ordered sums.
-atoll_status BackendGroup::open_group(atoll_group& group) {
-  if (order_needs_fallback(group)) {
-    shape_.block = axis_.block;
-    backend_orders_sums_ = false;
-    group.deterministic = 0;
-  }
-  const atoll_status status = plugin_->table.open(&services_, &group, &comm_);
-  if (status != ATOLL_UNSUPPORTED || group.deterministic == 0) return status;
-  group.deterministic = 0;
-  backend_orders_sums_ = false;
-  return plugin_->table.open(&services_, &group, &comm_);
-}
-
-// Ordered sums may have to add the ranks of each block of a mesh first (Axis::block). Backends do
-// not know these blocks, so such a sum needs a fallback. If the size of a block is a power of two,
-// a block is a subtree of the adjacent-pair tree over all ranks, and the backend's order is
-// correct.
-bool BackendGroup::order_needs_fallback(const atoll_group& group) const {
-  const bool in_blocks = axis_.block > 0 && axis_.block < axis_.size() &&
-                         !std::has_single_bit(static_cast<unsigned>(axis_.block));
-  return group.deterministic != 0 && in_blocks;
-}
-
-atoll_status BackendGroup::split_group(const BackendGroup& parent, atoll_group& group) {
-  if (order_needs_fallback(group)) shape_.block = axis_.block;
-  backend_orders_sums_ =
-      group.deterministic == 0 || (parent.backend_orders_sums_ && shape_.block == 0);
-  if (!backend_orders_sums_) group.deterministic = 0;
-  parent.wait_until_idle();
-  return plugin_->table.split(parent.comm_, &group, &comm_);
-}
-
 void BackendGroup::join_split() const {
   if (plugin_->table.split == nullptr) return;
   wait_until_idle();
@@ -201,7 +125,7 @@ void BackendGroup::abort(std::string_view reason) {
   const std::string by = fmt::format("by rank {}: {}", world_.rank(), reason);
   end(by);
   try {
-    send_notice(world_, id_, by, abort_patience);
+    send_notice(world_, axis_.ranks, {id_, by}, abort_patience);
   } catch (const std::exception& problem) {
     if (!world_.failure()) {
       log::error("communicator {}: cannot tell the other ranks about abort(): {}", name_,
@@ -276,6 +200,11 @@ void BackendGroup::await_cause() const {
 void BackendGroup::check(atoll_status status, const std::string& what) const {
   if (status == ATOLL_OK) return;
   check_aborted();
+  if (status == ATOLL_ABORTED) {  // the consequence of a failure on another rank
+    await_cause();
+    check_aborted();
+    world_.check();
+  }
   const Error error = make_error(static_cast<ErrorCode>(status), "rank {}: cannot {}: {}",
                                  world_.rank(), what, last_error(*plugin_, comm_));
   world_.fail(error.what());
@@ -289,6 +218,8 @@ bool BackendGroup::performs(std::int32_t kind, DType dtype, ReduceOp op) const {
 }
 
 std::shared_ptr<Work::State> BackendGroup::begin(Stream& stream) {
+  require(!WorldInternals::is_over(axis_.hold),
+          "communicator {}: its World has been destroyed, but must outlive it", name_);
   world_.check();
   check_aborted();
   order_.enter(stream);
@@ -419,8 +350,8 @@ void BackendGroup::operation_dropped() noexcept {
   try {
     world_.fail(
         fmt::format("rank {}: communicator {}: an operation was dropped, because its stream had "
-                    "already failed",
-                    world_.rank(), name_));
+                    "already failed{}",
+                    world_.rank(), name_, reason_of_drop()));
   } catch (const std::exception& error) {
     log::error("communicator {}: {}", name_, error.what());
   }
@@ -429,8 +360,9 @@ void BackendGroup::operation_dropped() noexcept {
 Error BackendGroup::fail(atoll_status status, const std::string& why,
                          std::span<const Operation> operations, std::uint64_t number,
                          Work::State& state) {
-  const Error own(static_cast<ErrorCode>(status),
-                  fmt::format("rank {}: communicator {}: {}", world_.rank(), name_, why));
+  const Error own(
+      static_cast<ErrorCode>(status),
+      fmt::format("rank {}: communicator {}: {}", world_.rank(), name_, without_name(why, name_)));
   // An abort follows from a failure on another rank, and so does a lost peer in most cases. Then
   // the failure of the other rank is reported.
   const Cause cause =

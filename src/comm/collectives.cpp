@@ -79,6 +79,8 @@ std::uint64_t Communicator::scratch_bytes(Sum sum, std::uint64_t count, DType dt
 }
 
 void Communicator::reserve_scratch(std::uint64_t bytes) {
+  require(impl_->group->sequence() == 0,
+          "communicator {}: reserve_scratch() must be called before the first operation", name());
   impl_->group->fallback_scratch().take(bytes, DType::u8);
 }
 

@@ -48,7 +48,7 @@ Work Work::local_copy(ConstView src, View dst, Stream& stream) {
   return Work(std::move(state));
 }
 
-Communicator::Communicator(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Communicator::Communicator(std::shared_ptr<Impl> impl) : impl_(std::move(impl), "Communicator") {}
 Communicator::Communicator(Communicator&&) noexcept = default;
 Communicator& Communicator::operator=(Communicator&& other) noexcept {
   Communicator old(std::move(other));
@@ -61,8 +61,6 @@ Communicator::~Communicator() {
 }
 
 Communicator Communicator::open(const Axis& axis, CommunicatorOptions options) {
-  require(axis.world && !axis.ranks.empty(), "Communicator::open: the axis is empty");
-  axis.world->check();
   const Communicator* const parent = options.parent;
   if (parent) {
     parent->impl_->group->check_aborted();
@@ -79,10 +77,10 @@ Communicator Communicator::open(const Axis& axis, CommunicatorOptions options) {
 
 void Communicator::abort(std::string_view reason) { impl_->group->abort(reason); }
 
-int Communicator::rank() const noexcept { return impl_->group->axis().index; }
-int Communicator::size() const noexcept { return impl_->group->axis().size(); }
-std::string_view Communicator::name() const noexcept { return impl_->group->name(); }
-std::string_view Communicator::backend() const noexcept { return impl_->group->plugin().name; }
-const Device& Communicator::device() const noexcept { return impl_->group->device(); }
+int Communicator::rank() const { return impl_->group->axis().index; }
+int Communicator::size() const { return impl_->group->axis().size(); }
+std::string_view Communicator::name() const { return impl_->group->name(); }
+std::string_view Communicator::backend() const { return impl_->group->plugin().name; }
+const Device& Communicator::device() const { return impl_->group->device(); }
 
 }  // namespace atoll_v1::atoll

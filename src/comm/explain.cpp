@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "device/task.hpp"
 #include "flight/inquiry.hpp"
 
 namespace atoll_v1::atoll {
@@ -39,6 +40,24 @@ InquirySubject subject_of(const FailedOperations& failed) {
 }
 
 }  // namespace
+
+std::string reason_of_drop() {
+  const std::exception_ptr error = DroppedTask::error();
+  if (!error) return {};
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& problem) {
+    return fmt::format(": {}", problem.what());
+  } catch (...) {
+    return ": an exception that is not a std::exception";
+  }
+}
+
+std::string_view without_name(std::string_view text, std::string_view name) {
+  const std::string prefix = fmt::format("communicator {}: ", name);
+  if (text.starts_with(prefix)) text.remove_prefix(prefix.size());
+  return text;
+}
 
 ExplainedError explain(const FailedOperations& failed, const Error& own) {
   if (!wants_inquiry(own) || failed.axis.size() == 1) return {own};

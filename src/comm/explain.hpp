@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "atoll/error.hpp"
 #include "comm/operation.hpp"
@@ -33,6 +34,11 @@ struct FailedOperations {
   const FlightTrack& track;
   std::span<const Operation> operations;
 };
+
+// Returns ": " and the error of the stream that drops a task on this thread now, or nothing.
+std::string reason_of_drop();
+// Returns the text without "communicator NAME: " at its beginning, which some backends add.
+std::string_view without_name(std::string_view text, std::string_view name);
 
 // Asks the other ranks what they were doing when the backend cannot know which rank caused the
 // error: after a timeout, after a failure of the backend, and after a mismatch that names no call.

@@ -1,9 +1,12 @@
 // atoll::allocate: memory that the backends of some communicators use without a copy.
 // atoll::register_memory: memory of the caller, which the backends map or register if they can.
-#include <fmt/core.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "atoll/communicator.hpp"
 #include "comm/communicator_impl.hpp"
+#include "comm/memory_agreement.hpp"
 #include "comm/registry/backend_choice.hpp"
 #include "core/log.hpp"
 #include "device/backend.hpp"
@@ -96,6 +99,22 @@ void add_groups(const Communicator::Impl& communicator,
   for (auto& part : communicator.two_level->parts()) groups.push_back(std::move(part));
 }
 
+// Requires memory that this process has mapped. The addresses of a GPU are not checked.
+void check_memory(void* memory, std::size_t bytes, DeviceKind kind) {
+  require(memory != nullptr && bytes > 0,
+          "the memory is null or has 0 bytes: pass memory that is allocated");
+  if (kind != DeviceKind::host) return;
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto first = reinterpret_cast<std::uintptr_t>(memory) / page * page;
+  const std::size_t length = reinterpret_cast<std::uintptr_t>(memory) - first + bytes;
+  // MS_ASYNC writes nothing back; the call only fails if a page is not mapped.
+  const bool mapped =
+      length > bytes - 1 && ::msync(reinterpret_cast<void*>(first), length, MS_ASYNC) == 0;
+  require(mapped,
+          "the {} bytes at {} are not all memory of this process: pass memory that is allocated",
+          bytes, memory);
+}
+
 void prepare(const std::vector<std::shared_ptr<BackendGroup>>& groups) {
   for (const auto& group : groups) {
     group->wait_for_last();       // a backend accepts one caller at a time, so no operation may run
@@ -111,6 +130,8 @@ Buffer allocate(const Device& device, std::size_t bytes,
   for (const Communicator& communicator : communicators) add_groups(*communicator.impl_, groups);
   if (bytes == 0) return {};
   prepare(groups);
+  for (const Communicator& communicator : communicators)
+    agree_on_memory(*communicator.impl_->group, MemoryCall::allocates, bytes, {});
   const auto memory = std::make_shared<Memory>(device, bytes, groups);
   auto registered = std::make_shared<RegisteredMemory>(memory);
   for (const auto& group : groups) registered->register_with(group);
@@ -176,13 +197,16 @@ const std::string& Registration::slow() const noexcept {
 
 Registration register_memory(void* memory, std::size_t bytes,
                              std::span<const std::reference_wrapper<Communicator>> communicators) {
-  require(memory != nullptr && bytes > 0,
-          "register_memory: the memory is null or has 0 bytes: pass memory that is allocated");
   require(!communicators.empty(),
           "register_memory: no communicator is given: name those that will use the memory");
   std::vector<std::shared_ptr<BackendGroup>> groups;
   for (const Communicator& communicator : communicators) add_groups(*communicator.impl_, groups);
   prepare(groups);
+  for (const Communicator& communicator : communicators) {
+    const BackendGroup& group = *communicator.impl_->group;
+    agree_on_memory(group, MemoryCall::registers, bytes,
+                    [&] { check_memory(memory, bytes, group.device().kind()); });
+  }
   auto state = std::make_unique<Registration::State>(memory);
   for (const auto& group : groups) state->register_with(group, bytes);
   return Registration(std::move(state));

@@ -34,7 +34,8 @@ Settings::Settings(const CommunicatorOptions& options, const Config& config)
       timeout(options.timeout.value_or(config.timeout)),
       deterministic(options.deterministic.value_or(config.deterministic)),
       algorithm(options.algorithm.value_or(config.algorithm)),
-      tuning(tuning_of(options.algorithm, config)) {
+      tuning(tuning_of(options.algorithm, config)),
+      tcp_checksum(config.tcp_checksum == "off" ? "" : config.tcp_checksum) {
   require(!own_timeout || own_timeout->count() > 0,
           "CommunicatorOptions::timeout is {} ms, but must be positive",
           own_timeout.value_or(timeout).count());
@@ -57,8 +58,9 @@ std::string Settings::lines() const {
       "the algorithm (ATOLL_ALGORITHM)\t\"{}\"\n"
       "the content of the tuning file (ATOLL_TUNING)\thash {:016x}\n"
       "the deterministic mode (ATOLL_DETERMINISTIC)\t{}\n"
-      "the backend (ATOLL_BACKEND)\t\"{}\"\n",
-      own, compact(algorithm), fnv1a(tuning), deterministic, compact(backend));
+      "the backend (ATOLL_BACKEND)\t\"{}\"\n"
+      "the checksum of TCP data (ATOLL_TCP_CHECKSUM)\t\"{}\"\n",
+      own, compact(algorithm), fnv1a(tuning), deterministic, compact(backend), tcp_checksum);
 }
 
 void require_equal(std::span<const std::string> lines, const Axis& axis, const std::string& name) {

@@ -20,7 +20,8 @@ struct Settings {
   std::chrono::milliseconds timeout;  // time limit of one collective
   int deterministic;
   std::string algorithm;
-  std::string tuning;  // lines for atoll_group.tuning, from the tuning file and `algorithm`
+  std::string tuning;        // lines for atoll_group.tuning, from the tuning file and `algorithm`
+  std::string tcp_checksum;  // empty: none
 
   // Throws Error(invalid_argument) that names an option with an invalid value, and the errors of
   // tuning_lines().

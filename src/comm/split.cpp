@@ -8,6 +8,7 @@
 #include "comm/communicator_impl.hpp"
 #include "core/errors.hpp"
 #include "core/text.hpp"
+#include "core/world_internals.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -31,17 +32,29 @@ Wish wish_from(std::string_view text, int rank) {
   return {color, *key};
 }
 
-Wish wish_of(const BackendGroup& group, int rank, std::string_view at) {
-  const auto timeout = group.settings().timeout;
+// Returns what the ranks of the group pass to split(), in the order of the group's axis.
+std::vector<Wish> exchange_wishes(const BackendGroup& group, const std::string& round,
+                                  const Wish& mine) {
+  const Axis& axis = group.axis();
+  if (axis.size() == 1) return {mine};
+  std::vector<int> sorted = axis.ranks;
+  std::ranges::sort(sorted);
+  std::vector<std::string> texts;
   try {
-    return wish_from(group.world().get(at, timeout), rank);
+    texts = WorldInternals::store(group.world())
+                .exchange(round, to_text(mine), group.settings().timeout, sorted);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::timeout) throw;
+    if (error.code() != ErrorCode::timeout || group.world().failure()) throw;
     throw make_error(ErrorCode::timeout,
-                     "rank {}: split of communicator {}: rank {} did not call split() within {} s",
-                     group.world().rank(), group.name(), rank,
-                     std::chrono::duration<double>(timeout).count());
+                     "rank {}: split of communicator {}: every rank of it must call split(): {}",
+                     group.world().rank(), group.name(), error.what());
   }
+  std::vector<Wish> wishes;
+  for (const int rank : axis.ranks) {
+    const auto place = std::ranges::lower_bound(sorted, rank) - sorted.begin();
+    wishes.push_back(wish_from(texts[static_cast<std::size_t>(place)], rank));
+  }
+  return wishes;
 }
 
 }  // namespace
@@ -51,10 +64,8 @@ std::optional<Communicator> Communicator::split(std::optional<int> color, int ke
   World& world = impl_->group->world();
   const std::string base = fmt::format("{}/split", impl_->group->id());
   const std::string round = fmt::format("{}/{}", base, world.ticket(base));
-  const auto at = [&](int rank) { return fmt::format("{}/{}", round, rank); };
   world.check();
   impl_->group->check_aborted();
-  if (size() > 1) world.put(at(world.rank()), to_text({color, key}));
 
   struct Member {
     int key;
@@ -63,10 +74,11 @@ std::optional<Communicator> Communicator::split(std::optional<int> color, int ke
   std::vector<Member> members;
   // Ranks without a color also wait for the others, so that an absent rank is an error on all
   // ranks.
-  for (const int rank : impl_->group->axis().ranks) {
-    const Wish wish =
-        rank == world.rank() ? Wish{color, key} : wish_of(*impl_->group, rank, at(rank));
-    if (color && wish.color == color) members.push_back({wish.key, rank});
+  const auto wishes = exchange_wishes(*impl_->group, round, {color, key});
+  for (std::size_t i = 0; i < wishes.size(); ++i) {
+    if (color && wishes[i].color == color) {
+      members.push_back({wishes[i].key, impl_->group->axis().ranks[i]});
+    }
   }
   if (!color) {
     impl_->group->join_split();

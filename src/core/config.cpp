@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <numeric>
+#include <system_error>
 #include <variant>
 
 #include "core/errors.hpp"
@@ -69,6 +71,14 @@ const Row rows[] = {
      &Config::rendezvous_timeout,
      seconds_limits},
     {{"ATOLL_TIMEOUT", "seconds", "time for one collective"}, &Config::timeout, seconds_limits},
+    {{"ATOLL_CUT_TIMEOUT", "seconds",
+      "time without any answer from another host after which the network counts as cut"},
+     &Config::cut_timeout,
+     Limits{1, 3600}},
+    {{"ATOLL_FILE_TIMEOUT", "seconds",
+      "time to wait until other ranks have read or written their files, such as a checkpoint"},
+     &Config::file_timeout,
+     seconds_limits},
     {{"ATOLL_BACKEND", "", "communication backend; empty: the best that works on every rank"},
      &Config::backend},
     {{"ATOLL_PLUGIN_PATH", "path", "colon-separated directories, searched first for backends"},
@@ -84,6 +94,15 @@ const Row rows[] = {
       "whether ranks of a host copy from each other's process memory; empty or \"off\": never; "
       "\"on\": if the kernel allows it; \"permit\": also if kernel.yama.ptrace_scope is 1"},
      &Config::process_memory},
+    {{"ATOLL_PARENT", "",
+      "what a rank does when its launcher ends first; empty or \"end\": it ends as well; "
+      "\"parent\": "
+      "so, and without a launcher also when its parent process ends; \"ignore\": it runs on"},
+     &Config::parent},
+    {{"ATOLL_TCP_CHECKSUM", "",
+      "checksum of the data that the host backend sends over TCP; empty or \"off\": none; "
+      "\"crc32c\": corrupted data is an error"},
+     &Config::tcp_checksum},
     {{"ATOLL_DETERMINISTIC", "",
       "1: floating-point sums in one order, which depends on the mesh only"},
      &Config::deterministic,
@@ -150,6 +169,14 @@ void set_row(Config& config, const Row& row, std::string_view value) {
       value != "on" && value != "permit") {
     reject(row.entry.variable, value, "\"off\", \"on\", \"permit\", or nothing");
   }
+  if (row.entry.variable == "ATOLL_PARENT" && !value.empty() && value != "end" &&
+      value != "parent" && value != "ignore") {
+    reject(row.entry.variable, value, "\"end\", \"parent\", \"ignore\", or nothing");
+  }
+  if (row.entry.variable == "ATOLL_TCP_CHECKSUM" && !value.empty() && value != "off" &&
+      value != "crc32c") {
+    reject(row.entry.variable, value, "\"off\", \"crc32c\", or nothing");
+  }
   if (const auto* number = std::get_if<int Config::*>(&row.field)) {
     config.*(*number) = parse_number(row, value);
   } else if (const auto* text = std::get_if<std::string Config::*>(&row.field)) {
@@ -177,6 +204,12 @@ std::string value_of(const Config& config, const Row& row) {
   return path == nullptr ? "" : path;
 }
 
+// Where the name of a setting was found.
+enum class Origin {
+  file,
+  environment
+};
+
 // Levenshtein distance: an insertion, deletion or substitution costs one.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
@@ -193,10 +226,16 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-std::string_view nearest_variable(std::string_view variable) {
-  return std::ranges::min_element(
-             rows, {}, [&](const Row& row) { return edit_distance(variable, row.entry.variable); })
-      ->entry.variable;
+// Returns a remedy for an unknown variable: the nearest known one if at most a third of its letters
+// differ, with its name in a file if `variable` came from there.
+std::string suggestion(const std::string& variable, Origin origin) {
+  const auto distance = [&](const Row& row) { return edit_distance(variable, row.entry.variable); };
+  const std::string_view nearest = std::ranges::min_element(rows, {}, distance)->entry.variable;
+  const std::size_t letters = std::max(variable.size(), nearest.size()) - prefix.size();
+  if (3 * edit_distance(variable, nearest) > letters)
+    return "`atoll-topo --env` lists all settings";
+  return fmt::format("did you mean {}?",
+                     origin == Origin::file ? name_in_file(nearest) : std::string(nearest));
 }
 
 // Converts "timeout" to "ATOLL_TIMEOUT".
@@ -209,20 +248,32 @@ std::string as_variable(std::string_view name) {
   return result;
 }
 
+// Removes a comment from a line. `#` begins one at the start of the line or after white space, so a
+// token may contain it.
+std::string_view without_comment(std::string_view line) {
+  for (std::size_t at = line.find('#'); at != std::string_view::npos; at = line.find('#', at + 1)) {
+    if (at == 0 || line[at - 1] == ' ' || line[at - 1] == '\t') return line.substr(0, at);
+  }
+  return line;
+}
+
 void read_file(Config& config, const std::string& path, std::vector<std::string>& warnings) {
+  std::error_code ignored;
+  require(!std::filesystem::is_directory(path, ignored),
+          "ATOLL_CONFIG={}: is a folder; name a file of `name = value` lines", path);
   std::ifstream file(path);
   if (!file) throw make_error(ErrorCode::not_found, "ATOLL_CONFIG={}: cannot read", path);
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
-    const std::string_view text = trimmed(std::string_view(line).substr(0, line.find('#')));
+    const std::string_view text = trimmed(without_comment(line));
     if (text.empty()) continue;
     const auto equals = text.find('=');
     require(equals != std::string_view::npos, "{}:{}: expected `name = value`", path, number);
     const std::string_view name = trimmed(text.substr(0, equals));
     const Row* row = find_row(name);
     if (row == nullptr) {
-      warnings.push_back(fmt::format("{}:{}: unknown name {}; did you mean {}?", path, number, name,
-                                     name_in_file(nearest_variable(as_variable(name)))));
+      warnings.push_back(fmt::format("{}:{}: unknown name {}; {}", path, number, name,
+                                     suggestion(as_variable(name), Origin::file)));
       continue;
     }
     try {
@@ -231,6 +282,7 @@ void read_file(Config& config, const std::string& path, std::vector<std::string>
       throw Error(error.code(), fmt::format("{}:{}: {}", path, number, error.what()));
     }
   }
+  require(!file.bad(), ErrorCode::io, "ATOLL_CONFIG={}: cannot read the whole file", path);
 }
 
 void read_environment(Config& config, std::vector<std::string>& warnings) {
@@ -242,8 +294,8 @@ void read_environment(Config& config, std::vector<std::string>& warnings) {
     if (variable == file_variable || equals == std::string_view::npos) continue;
     const Row* row = find_row(variable);
     if (row == nullptr) {
-      warnings.push_back(fmt::format("unknown variable {}; did you mean {}?", variable,
-                                     nearest_variable(variable)));
+      warnings.push_back(fmt::format("unknown variable {}; {}", variable,
+                                     suggestion(std::string(variable), Origin::environment)));
     } else {
       set_row(config, *row, text.substr(equals + 1));
     }
@@ -266,8 +318,8 @@ Config Config::from_env() {
 void Config::set(std::string_view name, std::string_view value) {
   const Row* row = find_row(name);
   if (row == nullptr) {
-    throw invalid("unknown setting {}; did you mean {}?", name,
-                  nearest_variable(as_variable(name)));
+    throw invalid("unknown setting {}; {}", name,
+                  suggestion(as_variable(name), Origin::environment));
   }
   set_row(*this, *row, value);
 }

@@ -73,6 +73,9 @@ namespace {
 // rank, ATOLL_ADDR and ATOLL_TOKEN.
 std::optional<Job> find_explicit(const Config& config) {
   if (config.rank < 0 && config.size < 0) return std::nullopt;
+  require(config.rank >= 0 && config.size >= 0, "{} is set, but {} is not: set both",
+          config.rank >= 0 ? "ATOLL_RANK" : "ATOLL_SIZE",
+          config.rank >= 0 ? "ATOLL_SIZE" : "ATOLL_RANK");
   require(config.rank >= 0 && config.rank < config.size,
           "ATOLL_RANK={} and ATOLL_SIZE={}: expected 0 <= rank < size", config.rank, config.size);
   Job job{"explicit", config.rank, config.size, configured_endpoint(config), nullptr};
@@ -127,23 +130,38 @@ std::optional<Job> find_slurm(const Config& config) {
 // Rank 0 broadcasts this text and the reason if it cannot serve the store.
 constexpr std::string_view failed = "failed: ";
 
+bool is_endpoint(std::string_view text) {
+  try {
+    endpoint_from_text(text);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 Job from_broadcast(int rank, int size,
                    const std::function<std::string(const std::string&)>& broadcast) {
   class OfProgram final : public Rendezvous {
    public:
-    explicit OfProgram(std::function<std::string(const std::string&)> broadcast)
-        : broadcast_(std::move(broadcast)) {}
+    OfProgram(std::function<std::string(const std::string&)> broadcast, int rank)
+        : broadcast_(std::move(broadcast)), rank_(rank) {}
     void publish(const std::string& text, net::Clock::time_point) override {
       called_ = true;
-      broadcast_(text);
+      require(broadcast_(text) == text,
+              "World::from_ranks: on rank 0, `broadcast` returned another text than it was given: "
+              "on every rank it must return the text of rank 0");
     }
     std::string look_up(net::Clock::time_point) override {
       std::string text = broadcast_("");
       if (text.starts_with(failed))
         throw Error(ErrorCode::aborted,
                     "rank 0 cannot serve the store: " + text.substr(failed.size()));
+      require(is_endpoint(text),
+              "World::from_ranks: on rank {}, `broadcast` returned {} bytes that are not the text "
+              "of rank 0: on every rank it must return this text",
+              rank_, text.size());
       return text;
     }
     // The other ranks wait in a broadcast without a time limit.
@@ -158,12 +176,13 @@ Job from_broadcast(int rank, int size,
 
    private:
     std::function<std::string(const std::string&)> broadcast_;
+    int rank_;
     bool called_ = false;
   };
   require(rank >= 0 && rank < size, "World::from_ranks: rank {} of {}: expected 0 <= rank < size",
           rank, size);
   require(size == 1 || broadcast != nullptr, "World::from_ranks: no broadcast function");
-  return {"program", rank, size, std::nullopt, std::make_unique<OfProgram>(broadcast)};
+  return {"program", rank, size, std::nullopt, std::make_unique<OfProgram>(broadcast, rank)};
 }
 
 Job find(const Config& config) {

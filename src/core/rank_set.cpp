@@ -7,7 +7,9 @@
 #include <numeric>
 #include <span>
 
+#include "core/errors.hpp"
 #include "core/hash.hpp"
+#include "core/store_protocol.hpp"
 #include "core/world_internals.hpp"
 
 namespace atoll_v1::atoll {
@@ -31,8 +33,7 @@ std::string text_of(const std::vector<int>& ranks) {
 
 RankSet::RankSet(World& world) : RankSet(world, all_ranks(world)) {}
 
-RankSet::RankSet(World& world, std::vector<int> ranks)
-    : world_(&world), ranks_(std::move(ranks)) {
+RankSet::RankSet(World& world, std::vector<int> ranks) : world_(&world), ranks_(std::move(ranks)) {
   std::ranges::sort(ranks_);
   if (ranks_.size() < static_cast<std::size_t>(world.size()))
     suffix_ = " of ranks " + text_of(ranks_);
@@ -46,8 +47,17 @@ std::string RankSet::key(std::string_view subject) const {
 }
 
 std::vector<std::string> RankSet::exchange(std::string_view key, std::string_view mine) const {
-  if (suffix_.empty()) return world_->exchange(key, mine);
-  return WorldInternals::store(*world_).exchange(key, mine, world_->config().timeout, ranks_);
+  return exchange(key, mine, world_->config().timeout);
+}
+
+std::vector<std::string> RankSet::exchange(std::string_view key, std::string_view mine,
+                                           std::chrono::milliseconds timeout) const {
+  require(mine.size() <= store::max_value_bytes,
+          "key \"{}\": a value of {} bytes; at most {} are allowed", key, mine.size(),
+          store::max_value_bytes);
+  const std::span<const int> some = ranks_;
+  return WorldInternals::store(*world_).exchange(key, mine, timeout,
+                                                 suffix_.empty() ? std::span<const int>() : some);
 }
 
 }  // namespace atoll_v1::atoll

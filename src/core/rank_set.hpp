@@ -1,6 +1,7 @@
 // Ranks of a World that exchange values, such as the ranks of an engine.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,10 @@ class RankSet {
   // Returns the values that the ranks of the group passed, in the order of ranks(). `key` comes
   // from key(). Collective over the group; blocks. Errors are those of World::exchange().
   std::vector<std::string> exchange(std::string_view key, std::string_view mine) const;
+  // The same with a timeout instead of Config::timeout. A rank that has timed out may call it again
+  // with the same key.
+  std::vector<std::string> exchange(std::string_view key, std::string_view mine,
+                                    std::chrono::milliseconds timeout) const;
 
  private:
   World* world_;

@@ -2,29 +2,35 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <system_error>
 #include <utility>
 
 #include "core/errors.hpp"
+#include "core/fork.hpp"
 
 namespace atoll_v1::atoll::net {
 namespace {
 
 [[noreturn]] void fail(std::string_view action, const Address& address, int number) {
-  throw make_error(ErrorCode::io, "cannot {} {} port {}: {}", action, numeric_host(address),
-                   port_of(address), std::generic_category().message(number));
+  throw make_error(ErrorCode::io, "cannot {} {}: {}", action, name_of(address),
+                   std::generic_category().message(number));
 }
 
 const sockaddr* as_sockaddr(const Address& address) noexcept {
@@ -36,19 +42,6 @@ int family_of(const Address& address) noexcept { return as_sockaddr(address)->sa
 Address from_sockaddr(const void* data, socklen_t length) {
   const auto* first = static_cast<const std::byte*>(data);
   return {{first, first + length}};
-}
-
-// Enables keepalive probes, which detect within half a minute that a host has lost power.
-void configure_stream(int socket) noexcept {
-  const auto set = [socket](int level, int option, int value) {
-    ::setsockopt(socket, level, option, &value, sizeof value);
-  };
-  set(IPPROTO_TCP, TCP_NODELAY, 1);
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, 10);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
-  set(IPPROTO_TCP, TCP_KEEPCNT, 4);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 30'000);
 }
 
 }  // namespace
@@ -65,13 +58,20 @@ bool wait_for(int socket, short events, Clock::time_point deadline) {
   }
 }
 
+Fd::Fd(int fd) noexcept : fd_(fd) {
+  struct stat status {};
+  if (fd_ >= 0 && ::fstat(fd_, &status) == 0 && S_ISSOCK(status.st_mode)) keep_from_children(fd_);
+}
+
 Fd& Fd::operator=(Fd&& other) noexcept {
   const Fd old(std::exchange(fd_, std::exchange(other.fd_, -1)));
   return *this;
 }
 
 void Fd::reset() noexcept {
-  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  if (fd_ < 0) return;
+  forget_descriptor(fd_);
+  ::close(std::exchange(fd_, -1));
 }
 
 std::vector<Address> resolve(std::string_view host, int port) {
@@ -96,6 +96,18 @@ std::vector<Address> resolve(std::string_view host, int port) {
   return result;
 }
 
+Address local_socket(std::string_view name) {
+  sockaddr_un local{};
+  local.sun_family = AF_UNIX;
+  // An abstract name begins with a zero byte and is no file.
+  const std::size_t length = std::min(name.size(), sizeof local.sun_path - 1);
+  std::copy_n(name.begin(), length, local.sun_path + 1);
+  return from_sockaddr(&local,
+                       static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length));
+}
+
+bool is_local_socket(const Address& address) noexcept { return family_of(address) == AF_UNIX; }
+
 bool is_loopback(const Address& address) noexcept {
   if (family_of(address) == AF_INET) {
     sockaddr_in v4{};
@@ -113,6 +125,16 @@ std::string numeric_host(const Address& address) {
       ::getnameinfo(as_sockaddr(address), static_cast<socklen_t>(address.bytes.size()), text.data(),
                     static_cast<socklen_t>(text.size()), nullptr, 0, NI_NUMERICHOST);
   return status == 0 ? std::string(text.data()) : std::string("?");
+}
+
+std::string name_of(const Address& address) {
+  if (family_of(address) != AF_UNIX) {
+    return fmt::format("{} port {}", numeric_host(address), port_of(address));
+  }
+  constexpr std::size_t start = offsetof(sockaddr_un, sun_path) + 1;
+  if (address.bytes.size() <= start) return "a local socket";
+  const auto* first = reinterpret_cast<const char*>(address.bytes.data());
+  return "local socket " + std::string(first + start, first + address.bytes.size());
 }
 
 int port_of(const Address& address) noexcept {
@@ -140,8 +162,19 @@ Fd listen_on(const Address& address) {
 
 Fd accept_from(int listener) {
   Fd result(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (result) configure_stream(result.get());
   return result;
+}
+
+void configure_stream(int socket) noexcept {
+  const auto set = [socket](int level, int option, int value) {
+    ::setsockopt(socket, level, option, &value, sizeof value);
+  };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 10);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 4);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 30'000);
 }
 
 Fd connect_to(const Address& address, Clock::time_point deadline) {
@@ -171,6 +204,32 @@ Address local_address(int socket) {
     throw Error(ErrorCode::io, "getsockname: " + std::generic_category().message(errno));
   }
   return from_sockaddr(&storage, length);
+}
+
+Address peer_address(int socket) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  if (::getpeername(socket, reinterpret_cast<sockaddr*>(&storage), &length) != 0) {
+    throw Error(ErrorCode::io, "getpeername: " + std::generic_category().message(errno));
+  }
+  return from_sockaddr(&storage, length);
+}
+
+bool peer_has_own_user(int socket) noexcept {
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
+         peer.uid == ::geteuid();
+}
+
+std::size_t raise_descriptor_limit() noexcept {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+  if (limit.rlim_cur < limit.rlim_max) {
+    const rlimit raised{limit.rlim_max, limit.rlim_max};
+    if (::setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
+  }
+  return static_cast<std::size_t>(limit.rlim_cur);
 }
 
 void send_all(int socket, std::string_view data) {

@@ -19,7 +19,8 @@ using Clock = std::chrono::steady_clock;
 class Fd {
  public:
   Fd() = default;
-  explicit Fd(int fd) noexcept : fd_(fd) {}
+  // A socket is not inherited by forked children (fork.hpp).
+  explicit Fd(int fd) noexcept;
   Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   Fd& operator=(Fd&& other) noexcept;
   ~Fd() { reset(); }
@@ -32,7 +33,7 @@ class Fd {
   int fd_ = -1;
 };
 
-// A socket address of the kernel, IPv4 or IPv6.
+// A socket address of the kernel: IPv4, IPv6, or a Unix socket with an abstract name.
 struct Address {
   std::vector<std::byte> bytes;  // address as the kernel stores it, a sockaddr
 };
@@ -40,14 +41,29 @@ struct Address {
 // Returns all TCP addresses of a host name or numeric address; throws Error(not_found) with the
 // name.
 std::vector<Address> resolve(std::string_view host, int port);
+// Returns the Unix socket with this abstract name, which processes of the network namespace share.
+Address local_socket(std::string_view name);
+bool is_local_socket(const Address& address) noexcept;
 bool is_loopback(const Address& address) noexcept;
 std::string numeric_host(const Address& address);
+// Returns "127.0.0.1 port 80", or "local socket NAME".
+std::string name_of(const Address& address);
 int port_of(const Address& address) noexcept;
 
 Fd listen_on(const Address& address);
-Fd accept_from(int listener);  // nonblocking socket, or an empty Fd if no connection is pending
+// Returns a nonblocking socket, or an empty Fd with the reason in errno.
+Fd accept_from(int listener);
+// Makes a TCP socket send small messages at once, and notice within half a minute that the peer's
+// host has lost power.
+void configure_stream(int socket) noexcept;
 Fd connect_to(const Address& address, Clock::time_point deadline);  // returns a blocking socket
 Address local_address(int socket);
+Address peer_address(int socket);
+// Returns whether the process at the other end of a Unix socket has the effective user of this
+// process. The kernel answers, so no process can pretend.
+bool peer_has_own_user(int socket) noexcept;
+// Raises the soft limit of descriptors to the hard limit, and returns it.
+std::size_t raise_descriptor_limit() noexcept;
 // Waits for one of the `events` of poll(), or for an error; returns false at the deadline.
 bool wait_for(int socket, short events, Clock::time_point deadline);
 

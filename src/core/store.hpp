@@ -36,6 +36,13 @@ class Store {
   virtual void put(std::string_view key, std::string_view value) = 0;
   // Waits until a rank has put the key; throws Error(timeout).
   virtual std::string get(std::string_view key, std::chrono::milliseconds timeout) = 0;
+  // Waits until every key has a value, and returns the values in the order of the keys. One message
+  // to the store and one back, however many keys there are.
+  virtual std::vector<std::string> get_all(std::span<const std::string> keys,
+                                           std::chrono::milliseconds timeout) = 0;
+  // Deletes all keys that begin with `prefix`, once `ranks` ranks have called this function: each
+  // rank calls it when it will read none of them again. Returns without waiting for the others.
+  virtual void release(std::string_view prefix, int ranks) = 0;
   // Waits until every rank has passed its value for `key`, and returns all values by rank. Throws
   // Error(timeout) with the absent ranks, or Error(peer_lost) with ranks that have left the job.
   // The key "" is reserved for barriers.

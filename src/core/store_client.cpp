@@ -10,6 +10,7 @@
 
 #include "core/errors.hpp"
 #include "core/log.hpp"
+#include "core/store_handshake.hpp"
 
 namespace atoll_v1::atoll::store {
 namespace {
@@ -26,23 +27,66 @@ constexpr milliseconds ask_grace{1'000};
 constexpr milliseconds fail_patience{2'000};
 constexpr milliseconds farewell_patience{2'000};
 
-// Sends the handshake message (hello) and reads the answer. If the token is wrong, the store closes
-// the connection without an answer.
-void shake_hands(int socket, const Hello& hello, Clock::time_point deadline) {
-  net::send_all(socket, encode_frame(Kind::hello, 0, encode(hello)));
+// Requests carry the timeout as a u32 in milliseconds, at most 49 days.
+milliseconds sendable(milliseconds timeout) {
+  return std::clamp(timeout, milliseconds(0),
+                    milliseconds(std::numeric_limits<std::uint32_t>::max()));
+}
+
+Error no_store() { return {ErrorCode::bad_data, "the process there is not an atoll store"}; }
+
+struct Message {
+  Kind kind{};
+  std::string body;
+};
+
+// Receives one message of the store, whose body must have at most `most` bytes.
+Message receive_message(int socket, std::size_t most, Clock::time_point deadline) {
   std::array<char, header_bytes> bytes{};
   net::receive_all(socket, bytes, deadline);
   const Header header = decode_header({bytes.data(), bytes.size()});
-  if (header.length > max_hello_bytes) {
-    throw Error(ErrorCode::bad_data, "the peer is not an atoll store");
+  if (header.length < 4 || header.length > most) throw no_store();
+  Message message{Kind{header.kind}, std::string(header.length, '\0')};
+  net::receive_all(socket, message.body, deadline);
+  return message;
+}
+
+// Receives the proof of the store. `hint` names a difference of versions that the store, which has
+// not proved itself yet, claims.
+void check_store(int socket, const Handshake& handshake, const std::string& hint,
+                 Clock::time_point deadline) {
+  Message message;
+  try {
+    message = receive_message(socket, max_unproven_bytes, deadline);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::peer_lost) throw;
+    throw make_error(
+        ErrorCode::bad_data,
+        "the store there does not accept the proof of this rank; is the token right?{}", hint);
   }
-  std::string body(header.length, '\0');
-  net::receive_all(socket, body, deadline);
-  const Answer answer = decode_answer(body);
-  const Kind kind{header.kind};
-  if (kind == Kind::welcome) return;
-  if (kind == Kind::refusal) throw Error(ErrorCode::mismatch, std::string(answer.payload));
-  throw Error(ErrorCode::bad_data, "the peer is not an atoll store");
+  if (message.kind != Kind::proved || !handshake.accepts(decode_answer(message.body).payload)) {
+    throw make_error(ErrorCode::bad_data,
+                     "the process there does not know the token of the job; it is not its store{}",
+                     hint);
+  }
+}
+
+// Proves this rank to the store, and checks the proof of the store.
+void shake_hands(int socket, std::string_view token, Clock::time_point deadline) {
+  Handshake handshake(Side::rank, token);
+  net::send_all(socket, encode_frame(Kind::hello, 0, handshake.greeting()));
+  const Message challenge = receive_message(socket, max_unproven_bytes, deadline);
+  if (challenge.kind != Kind::challenge) throw no_store();
+  handshake.hear(decode_answer(challenge.body).payload);
+  const Greeting& peer = handshake.peer();
+  const std::string versions =
+      fmt::format("rank 0 runs {}, this rank runs {}", described(peer), described(own_greeting()));
+  if (peer.protocol < first_version_with_proofs) throw Error(ErrorCode::bad_data, versions);
+  net::send_all(socket, encode_frame(Kind::proof, 0, handshake.proof()));
+  const std::string hint =
+      is_compatible(peer) ? "" : fmt::format(" (by its greeting, {})", versions);
+  check_store(socket, handshake, hint, deadline);
+  require(is_compatible(peer), ErrorCode::mismatch, "{}: use one version on all hosts", versions);
 }
 
 // The store of a job of one process: a map in memory.
@@ -69,6 +113,22 @@ class SoloStore final : public Store {
     require(ready, ErrorCode::timeout, "rank 0: no rank put key \"{}\" within {} ms", key,
             timeout.count());
     return values_.find(key)->second;
+  }
+
+  std::vector<std::string> get_all(std::span<const std::string> keys,
+                                   std::chrono::milliseconds timeout) override {
+    std::vector<std::string> values;
+    for (const std::string& key : keys) values.push_back(get(key, timeout));
+    return values;
+  }
+
+  void release(std::string_view prefix, int) override {
+    failure_->check();
+    const std::lock_guard lock(mutex_);
+    const auto first = values_.lower_bound(prefix);
+    auto last = first;
+    while (last != values_.end() && last->first.starts_with(prefix)) ++last;
+    values_.erase(first, last);
   }
 
   std::vector<std::string> exchange(std::string_view, std::string_view mine,
@@ -114,8 +174,43 @@ class SoloStore final : public Store {
 
 }  // namespace
 
-net::Fd connect(const std::vector<net::Address>& addresses, const Hello& hello,
-                Clock::time_point deadline) {
+std::string apply(int socket, const Application& application, Clock::time_point deadline) {
+  shake_hands(socket, application.token, deadline);
+  net::send_all(socket, encode_frame(Kind::join, 0, encode(application.join)));
+  const Message message = receive_message(socket, max_join_bytes, deadline);
+  const Answer answer = decode_answer(message.body);
+  if (message.kind == Kind::refusal) {
+    throw Error(ErrorCode::mismatch, std::string(answer.payload));
+  }
+  if (message.kind != Kind::welcome || answer.payload.size() > max_secret_bytes) throw no_store();
+  return std::string(answer.payload);
+}
+
+namespace {
+
+// Describes why an attempt to reach the store at `address` has failed. A peer that ends or does not
+// answer says less than an earlier attempt may have said.
+std::string explained(const Error& error, const net::Address& address, const std::string& earlier) {
+  if (error.code() == ErrorCode::io && net::is_local_socket(address)) {
+    return fmt::format(
+        "{}; without ATOLL_TOKEN the ranks of one host and one user meet there: is "
+        "the variable set on rank 0?",
+        error.what());
+  }
+  if (error.code() == ErrorCode::io) return error.what();
+  const std::string place = net::name_of(address);
+  if (error.code() == ErrorCode::bad_data) return fmt::format("{}: {}", place, error.what());
+  if (earlier.starts_with(place)) return earlier;
+  return fmt::format(
+      "{} accepts the connection, but does not answer like a store; does another program use "
+      "this port, or does rank 0 run another version of atoll?",
+      place);
+}
+
+}  // namespace
+
+Admission connect(const std::vector<net::Address>& addresses, const Application& application,
+                  Clock::time_point deadline) {
   constexpr milliseconds slowest{500};
   std::string last = "no address";
   for (milliseconds pause{10};; pause = std::min(2 * pause, slowest)) {
@@ -123,26 +218,29 @@ net::Fd connect(const std::vector<net::Address>& addresses, const Hello& hello,
       try {
         const auto attempt = std::min(deadline, Clock::now() + std::chrono::seconds(5));
         net::Fd socket = net::connect_to(address, attempt);
-        last = fmt::format("{} port {} does not accept the handshake; is the token right?",
-                           net::numeric_host(address), net::port_of(address));
-        shake_hands(socket.get(), hello, attempt);
-        return socket;
+        require(!net::is_local_socket(address) || net::peer_has_own_user(socket.get()),
+                ErrorCode::bad_data,
+                "a process of another user has taken it: set ATOLL_TOKEN on every rank");
+        std::string secret = apply(socket.get(), application, attempt);
+        return {std::move(socket), std::move(secret)};
       } catch (const Error& error) {
         if (error.code() == ErrorCode::mismatch) throw;
-        if (error.code() == ErrorCode::io) last = error.what();
+        last = explained(error, address, last);
       }
     }
     if (Clock::now() + pause >= deadline) break;
     std::this_thread::sleep_for(pause);
   }
+  const Join& join = application.join;
   throw make_error(ErrorCode::timeout,
-                   "rank {} (host {}, pid {}) cannot reach the store of rank 0: {}", hello.rank,
-                   hello.host, hello.pid, last);
+                   "rank {} (host {}, pid {}) cannot reach the store of rank 0: {}", join.rank,
+                   join.host, join.pid, last);
 }
 
-Client::Client(net::Fd socket, int rank, std::shared_ptr<Failure> failure)
+Client::Client(net::Fd socket, int rank, int size, std::shared_ptr<Failure> failure)
     : socket_(std::move(socket)),
       rank_(rank),
+      size_(size),
       failure_(std::move(failure)),
       reader_([this] { read(); }) {}
 
@@ -162,15 +260,41 @@ std::string Client::get(std::string_view key, milliseconds timeout) {
   return request(Kind::get, key, "", timeout);
 }
 
+std::vector<std::string> Client::get_all(std::span<const std::string> keys, milliseconds timeout) {
+  timeout = sendable(timeout);
+  Packer packer;
+  packer.number(static_cast<std::uint32_t>(timeout.count()))
+      .number(static_cast<std::uint32_t>(keys.size()));
+  for (const std::string& key : keys) packer.text(key);
+  const std::string payload = call(Kind::get_all, packer.take(), timeout + grace);
+  Unpacker in(payload);
+  std::vector<std::string> values;
+  for (std::size_t i = 0; i < keys.size(); ++i) values.emplace_back(in.text(max_value_bytes));
+  in.finish();
+  return values;
+}
+
+// No answer follows: a caller that has read its keys need not wait until they are deleted.
+void Client::release(std::string_view prefix, int ranks) {
+  failure_->check();
+  const std::string body =
+      Packer().number(0).text(prefix).text("").number(static_cast<std::uint32_t>(ranks)).take();
+  try {
+    const std::lock_guard sending(sending_);
+    net::send_all(socket_.get(), encode_frame(Kind::release, 0, body));
+  } catch (const Error&) {
+    // The reader thread also notices the lost connection, and finds the reason.
+  }
+}
+
 std::vector<std::string> Client::exchange(std::string_view key, std::string_view mine,
                                           milliseconds timeout, std::span<const int> ranks) {
-  const std::string payload = request(Kind::exchange, key, mine, timeout, ranks);
-  Unpacker in(payload);
-  std::vector<std::string> result;
-  for (std::size_t left = payload.size(); left > 0; left -= result.back().size() + 4) {
-    result.emplace_back(in.text(max_value_bytes));
-  }
-  return result;
+  timeout = sendable(timeout);
+  Packer packer;
+  packer.number(static_cast<std::uint32_t>(timeout.count())).text(key).text(mine);
+  pack(packer, runs_of(ranks));
+  const std::string payload = call(Kind::exchange, packer.take(), timeout + grace);
+  return decode_values(payload, ranks.empty() ? static_cast<std::size_t>(size_) : ranks.size());
 }
 
 std::vector<Answered> Client::ask(std::string_view question, milliseconds timeout) {
@@ -200,17 +324,10 @@ void Client::respond(std::uint64_t number, std::string_view question) noexcept {
 }
 
 std::string Client::request(Kind kind, std::string_view key, std::string_view value,
-                            milliseconds timeout, std::span<const int> ranks) {
-  // Requests carry the timeout as a u32 in milliseconds, at most 49 days.
-  timeout =
-      std::clamp(timeout, milliseconds(0), milliseconds(std::numeric_limits<std::uint32_t>::max()));
-  const auto timeout_ms = static_cast<std::uint32_t>(timeout.count());
+                            milliseconds timeout) {
+  timeout = sendable(timeout);
   Packer packer;
-  packer.number(timeout_ms).text(key).text(value);
-  if (kind == Kind::exchange) {
-    packer.number(static_cast<std::uint32_t>(ranks.size()));
-    for (const int rank : ranks) packer.number(static_cast<std::uint32_t>(rank));
-  }
+  packer.number(static_cast<std::uint32_t>(timeout.count())).text(key).text(value);
   return call(kind, packer.take(), timeout + (kind == Kind::ask ? ask_grace : grace));
 }
 
@@ -286,27 +403,27 @@ bool Client::read_frame(Header& header, std::string& body) noexcept {
   }
 }
 
+void Client::dispatch(const Header& header, std::string_view body) {
+  const Answer answer = decode_answer(body);
+  if (header.kind == static_cast<std::uint32_t>(Kind::failure)) {
+    return lose(Error(answer.problem.value_or(ErrorCode::internal), std::string(answer.payload)));
+  }
+  if (header.kind == static_cast<std::uint32_t>(Kind::question)) {
+    return respond(header.request, answer.payload);
+  }
+  const std::lock_guard lock(mutex_);
+  const auto found = calls_.find(header.request);
+  if (found == calls_.end()) return;  // ignores a late answer: the caller has timed out
+  Call& call = *found->second;
+  call.problem = answer.problem;
+  call.payload = answer.payload;
+  call.done = true;
+  changed_.notify_all();
+}
+
 void Client::read() {
   Header header;
-  for (std::string body; read_frame(header, body);) {
-    const Answer answer = decode_answer(body);
-    if (header.kind == static_cast<std::uint32_t>(Kind::failure)) {
-      lose(Error(answer.problem.value_or(ErrorCode::internal), std::string(answer.payload)));
-      continue;
-    }
-    if (header.kind == static_cast<std::uint32_t>(Kind::question)) {
-      respond(header.request, answer.payload);
-      continue;
-    }
-    const std::lock_guard lock(mutex_);
-    const auto found = calls_.find(header.request);
-    if (found == calls_.end()) continue;  // ignores a late answer: the caller has timed out
-    Call& call = *found->second;
-    call.problem = answer.problem;
-    call.payload = answer.payload;
-    call.done = true;
-    changed_.notify_all();
-  }
+  for (std::string body; read_frame(header, body);) dispatch(header, body);
   std::unique_lock lock(mutex_);
   const bool leaving = leaving_;
   const Error reason =

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,20 +18,41 @@
 
 namespace atoll_v1::atoll::store {
 
-// Tries all addresses in turn, with backoff, until a store accepts the hello. Throws Error(timeout)
-// with the last problem at the deadline, and Error(mismatch) if the store refuses this rank.
-net::Fd connect(const std::vector<net::Address>& addresses, const Hello& hello,
-                net::Clock::time_point deadline);
+// The token, which a rank proves to the store, and the identity that it then sends.
+struct Application {
+  std::string token;
+  Join join;
+};
+
+// A connection that the store has accepted.
+struct Admission {
+  net::Fd socket;
+  std::string secret;  // from a store on a local socket, for ranks without a token; else empty
+};
+
+// Tries all addresses in turn, with backoff, until a store accepts this rank. The store proves that
+// it knows the token before it learns who this rank is. Throws Error(timeout) with the last problem
+// at the deadline, and Error(mismatch) if the store refuses this rank or runs another version.
+Admission connect(const std::vector<net::Address>& addresses, const Application& application,
+                  net::Clock::time_point deadline);
+
+// Proves this rank on a new connection, checks the proof of the store, joins the job and returns
+// the secret of the store. Throws Error(peer_lost) and Error(timeout) of the socket,
+// Error(bad_data) if the peer is no store that knows the token, and Error(mismatch).
+std::string apply(int socket, const Application& application, net::Clock::time_point deadline);
 
 // A thread of the client reads the connection. It records the failure of the job when the store
 // reports one or is lost, and runs the callbacks.
 class Client final : public Store {
  public:
-  Client(net::Fd socket, int rank, std::shared_ptr<Failure> failure);
+  Client(net::Fd socket, int rank, int size, std::shared_ptr<Failure> failure);
   ~Client() override;
 
   void put(std::string_view key, std::string_view value) override;
   std::string get(std::string_view key, std::chrono::milliseconds timeout) override;
+  std::vector<std::string> get_all(std::span<const std::string> keys,
+                                   std::chrono::milliseconds timeout) override;
+  void release(std::string_view prefix, int ranks) override;
   using Store::exchange;
   std::vector<std::string> exchange(std::string_view key, std::string_view mine,
                                     std::chrono::milliseconds timeout,
@@ -47,17 +69,18 @@ class Client final : public Store {
     std::string payload;
   };
 
-  // `ranks` is the argument of exchange(); other kinds of requests do not send it.
   std::string request(Kind kind, std::string_view key, std::string_view value,
-                      std::chrono::milliseconds timeout, std::span<const int> ranks = {});
+                      std::chrono::milliseconds timeout);
   std::string call(Kind kind, std::string_view body, std::chrono::milliseconds patience);
   void read();
   bool read_frame(Header& header, std::string& body) noexcept;
+  void dispatch(const Header& header, std::string_view body);
   void respond(std::uint64_t number, std::string_view question) noexcept;
   void lose(const Error& error);
 
   net::Fd socket_;
   int rank_;
+  int size_;
   std::shared_ptr<Failure> failure_;
 
   std::mutex sending_;

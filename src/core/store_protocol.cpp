@@ -1,5 +1,8 @@
 #include "core/store_protocol.hpp"
 
+#include <algorithm>
+#include <unordered_map>
+
 #include "core/assert.hpp"
 #include "core/errors.hpp"
 
@@ -85,31 +88,151 @@ void Unpacker::finish() const {
           "store message: {} bytes are left over at offset {}", bytes_.size() - offset_, offset_);
 }
 
-std::string encode(const Hello& hello) {
+std::string encode(const Greeting& greeting) {
   return Packer()
       .number(magic)
-      .number(version)
-      .text(hello.token)
-      .number(static_cast<std::uint32_t>(hello.rank))
-      .number(static_cast<std::uint32_t>(hello.size))
-      .text(hello.host)
-      .number(static_cast<std::uint32_t>(hello.pid))
+      .number(greeting.protocol)
+      .text(greeting.library)
+      .text(greeting.nonce)
       .take();
 }
 
-Hello decode_hello(std::string_view body) {
+Greeting decode_greeting(std::string_view body) {
   Unpacker in(body);
-  if (in.number() != magic || in.number() != version) {
-    throw Error(ErrorCode::bad_data, "store message: unknown protocol or protocol version");
-  }
-  Hello hello;
-  hello.token = in.text(max_token_bytes);
-  hello.rank = static_cast<int>(in.number());
-  hello.size = static_cast<int>(in.number());
-  hello.host = in.text(256);
-  hello.pid = static_cast<int>(in.number());
+  if (in.number() != magic) throw Error(ErrorCode::bad_data, "the peer does not speak atoll");
+  Greeting greeting;
+  greeting.protocol = in.number();
+  if (greeting.protocol < first_version_with_proofs) return greeting;
+  greeting.library = in.text(max_library_bytes);
+  greeting.nonce = in.text(nonce_bytes);
   in.finish();
-  return hello;
+  const bool printable = std::ranges::all_of(greeting.library, [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || c == '.' || c == '-' || c == '+';
+  });
+  if (!printable || greeting.nonce.size() != nonce_bytes) {
+    throw Error(ErrorCode::bad_data, "store message: malformed greeting");
+  }
+  return greeting;
+}
+
+std::string encode(const Join& join) {
+  return Packer()
+      .number(static_cast<std::uint32_t>(join.rank))
+      .number(static_cast<std::uint32_t>(join.size))
+      .text(join.host)
+      .number(static_cast<std::uint32_t>(join.pid))
+      .take();
+}
+
+Join decode_join(std::string_view body) {
+  Unpacker in(body);
+  Join join;
+  join.rank = static_cast<int>(in.number());
+  join.size = static_cast<int>(in.number());
+  join.host = in.text(256);
+  join.pid = static_cast<int>(in.number());
+  in.finish();
+  return join;
+}
+
+std::vector<Run> runs_of(std::span<const int> ranks) {
+  std::vector<Run> runs;
+  for (const int rank : ranks) {
+    const auto next = static_cast<std::uint32_t>(rank);
+    if (!runs.empty()) {
+      Run& run = runs.back();
+      if (run.count == 1) run.step = next - run.first;
+      if (next == run.first + run.step * run.count) {
+        ++run.count;
+        continue;
+      }
+    }
+    runs.push_back({next, 1, 1});
+  }
+  return runs;
+}
+
+void pack(Packer& packer, const std::vector<Run>& runs) {
+  packer.number(static_cast<std::uint32_t>(runs.size()));
+  for (const Run& run : runs) packer.number(run.first).number(run.step).number(run.count);
+}
+
+std::vector<Run> unpack_runs(Unpacker& in, int size) {
+  constexpr std::size_t run_bytes = 12;
+  const std::uint32_t count = in.number();
+  require(count <= in.left() / run_bytes, ErrorCode::bad_data,
+          "store message: {} runs of ranks do not fit into it", count);
+  std::vector<Run> runs(count);
+  std::uint64_t least = 0;
+  for (Run& run : runs) {
+    run.first = in.number();
+    run.step = in.number();
+    run.count = in.number();
+    const std::uint64_t last =
+        run.first + std::uint64_t{run.step} * (run.count == 0 ? 0 : run.count - 1);
+    require(run.first >= least && run.step >= 1 && run.count >= 1 &&
+                run.count <= static_cast<std::uint64_t>(size) &&
+                last < static_cast<std::uint64_t>(size),
+            ErrorCode::bad_data,
+            "store message: the ranks of an exchange are not ascending ranks of the job");
+    least = last + 1;
+  }
+  return runs;
+}
+
+std::vector<int> ranks_of(const std::vector<Run>& runs) {
+  std::vector<int> ranks;
+  for (const Run& run : runs) {
+    for (std::uint32_t i = 0; i < run.count; ++i) {
+      ranks.push_back(static_cast<int>(run.first + i * run.step));
+    }
+  }
+  return ranks;
+}
+
+std::string encode_values(std::span<const std::string_view> values) {
+  std::unordered_map<std::string_view, std::uint32_t> index_of;
+  std::vector<std::string_view> different;
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> runs;
+  for (const std::string_view value : values) {
+    const auto next = static_cast<std::uint32_t>(different.size());
+    const auto [entry, is_new] = index_of.try_emplace(value, next);
+    if (is_new) different.push_back(value);
+    if (runs.empty() || runs.back().first != entry->second) runs.emplace_back(entry->second, 0);
+    ++runs.back().second;
+  }
+  Packer packer;
+  packer.number(static_cast<std::uint32_t>(different.size()));
+  for (const std::string_view value : different) packer.text(value);
+  if (different.size() < values.size()) {
+    for (const auto& [index, count] : runs) packer.number(index).number(count);
+  }
+  return packer.take();
+}
+
+std::vector<std::string> decode_values(std::string_view body, std::size_t count) {
+  const auto malformed = [] {
+    return Error(ErrorCode::bad_data, "store message: malformed result of an exchange");
+  };
+  Unpacker in(body);
+  const std::uint32_t different = in.number();
+  if (different > count || different > in.left() / 4) throw malformed();
+  std::vector<std::string> values;
+  values.reserve(count);
+  for (std::uint32_t i = 0; i < different; ++i) values.emplace_back(in.text(max_value_bytes));
+  if (different == count) {
+    in.finish();
+    return values;
+  }
+  const std::vector<std::string> table = std::exchange(values, {});
+  values.reserve(count);
+  while (in.left() > 0) {
+    const std::uint32_t index = in.number(), repeat = in.number();
+    if (index >= table.size() || repeat > count - values.size()) throw malformed();
+    values.insert(values.end(), repeat, table[index]);
+  }
+  if (values.size() != count) throw malformed();
+  return values;
 }
 
 Answer decode_answer(std::string_view body) {
@@ -140,15 +263,6 @@ std::vector<Answered> decode_answers(std::string_view body) {
     result.push_back({static_cast<Answered::How>(how), std::string(in.text(max_value_bytes))});
   }
   return result;
-}
-
-bool equal_secrets(std::string_view expected, std::string_view given) noexcept {
-  std::size_t difference = expected.size() ^ given.size();
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    const char other = given.empty() ? '\0' : given[i % given.size()];
-    difference |= static_cast<unsigned char>(expected[i] ^ other);
-  }
-  return difference == 0;
 }
 
 }  // namespace atoll_v1::atoll::store

@@ -1,14 +1,16 @@
 // Encodes and decodes the messages of the rendezvous store. A frame has a header of 16 bytes
 // (length of the body, kind, request number; little endian) and a body of u32 numbers and strings
-// (u32 length, then bytes); README.md lists the bodies. The input comes from the network, so
+// (u32 length, then bytes); wire_protocol.md lists the bodies. The input comes from the network, so
 // lengths are checked before use and malformed data throws Error(bad_data).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "atoll/error.hpp"
@@ -16,19 +18,27 @@
 
 namespace atoll_v1::atoll::store {
 
-constexpr std::uint32_t magic = 0x4c4c5441;  // "ATLL" in little endian, which identifies a hello
-constexpr std::uint32_t version = 2;
+constexpr std::uint32_t magic = 0x4c4c5441;  // "ATLL" in little endian, which identifies a greeting
+// Version of the protocol. Greetings and proofs keep their format in all versions from 3 on, so
+// that processes of two versions prove themselves to each other before they name the difference.
+constexpr std::uint32_t version = 3;
+constexpr std::uint32_t first_version_with_proofs = 3;
 
 constexpr std::size_t header_bytes = 16;
-constexpr std::size_t max_hello_bytes = 1024;
-constexpr std::size_t max_token_bytes = 256;
+constexpr std::size_t nonce_bytes = 32;
+constexpr std::size_t proof_bytes = 32;
+constexpr std::size_t max_library_bytes = 32;
+constexpr std::size_t max_unproven_bytes = 512;  // of a message before the peer has proved itself
+constexpr std::size_t max_join_bytes = 1024;
+constexpr std::size_t max_secret_bytes = 256;
 constexpr std::size_t max_key_bytes = 256;
+constexpr std::size_t max_keys = std::size_t{1} << 20;  // of one request
 constexpr std::size_t max_value_bytes = std::size_t{16} << 20;
 constexpr std::size_t max_request_bytes = max_value_bytes + 1024;
 constexpr std::size_t max_answer_bytes = std::size_t{1} << 30;  // enough for values of many ranks
 
 enum class Kind : std::uint32_t {
-  hello = 1,  // ranks send the kinds from `hello` to `reply`
+  hello = 1,  // ranks send the kinds from `hello` to `release`
   put = 2,
   get = 3,
   exchange = 4,
@@ -36,11 +46,17 @@ enum class Kind : std::uint32_t {
   farewell = 6,
   ask = 7,
   reply = 8,
+  proof = 9,
+  join = 10,
+  get_all = 11,
+  release = 12,
   welcome = 16,  // the store sends the kinds from `welcome` on
   answer = 17,
   refusal = 18,
   failure = 19,
   question = 20,
+  challenge = 21,
+  proved = 22,
 };
 
 struct Header {
@@ -69,6 +85,7 @@ class Unpacker {
   std::uint32_t number();
   std::string_view text(std::size_t most);  // returns a view into the message
   std::string_view rest();
+  std::size_t left() const noexcept { return bytes_.size() - offset_; }
   void finish() const;  // throws if the message has unread bytes left
 
  private:
@@ -77,16 +94,45 @@ class Unpacker {
   std::size_t offset_ = 0;
 };
 
-// The first message of a connection, which identifies the rank.
-struct Hello {
-  std::string token;
+// The first message of each side of a connection: hello and challenge.
+struct Greeting {
+  std::uint32_t protocol = version;
+  std::string library;  // version of libatoll, such as "0.1.0"
+  std::string nonce;    // random bytes; empty in protocols without proofs
+};
+std::string encode(const Greeting& greeting);
+Greeting decode_greeting(std::string_view body);
+
+// The identity of a rank, which it sends only after the store has proved itself.
+struct Join {
   int rank = 0;
   int size = 0;
   std::string host;
   int pid = 0;
 };
-std::string encode(const Hello& hello);
-Hello decode_hello(std::string_view body);
+std::string encode(const Join& join);
+Join decode_join(std::string_view body);
+
+// Ranks that take part in an exchange, as runs: `count` ranks from `first` in steps of `step`.
+// Groups of a mesh need few runs, so each rank can send the list.
+struct Run {
+  std::uint32_t first = 0;
+  std::uint32_t step = 1;
+  std::uint32_t count = 0;
+  bool operator==(const Run&) const = default;
+};
+std::vector<Run> runs_of(std::span<const int> ranks);  // `ranks` in ascending order
+void pack(Packer& packer, const std::vector<Run>& runs);
+// Throws Error(bad_data) unless the runs name ascending ranks below `size`.
+std::vector<Run> unpack_runs(Unpacker& in, int size);
+std::vector<int> ranks_of(const std::vector<Run>& runs);
+
+// The result of an exchange. Equal values travel once: the body has the different values in the
+// order of their first rank and, if some are equal, the index of each rank's value as runs (u32
+// index, u32 count).
+std::string encode_values(std::span<const std::string_view> values);
+// `count` is the number of ranks that took part.
+std::vector<std::string> decode_values(std::string_view body, std::size_t count);
 
 // The body of every frame that the store sends: either 0 and the result, or an ErrorCode and its
 // message.
@@ -99,8 +145,5 @@ Answer decode_answer(std::string_view body);
 // Encode and decode the answers of all ranks to a question, indexed by rank.
 std::string encode(const std::vector<Answered>& answers);
 std::vector<Answered> decode_answers(std::string_view body);
-
-// Compares secrets in a time that does not depend on where they differ.
-bool equal_secrets(std::string_view expected, std::string_view given) noexcept;
 
 }  // namespace atoll_v1::atoll::store

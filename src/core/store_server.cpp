@@ -1,117 +1,20 @@
 #include "core/store_server.hpp"
 
 #include <fmt/format.h>
-#include <poll.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <deque>
 #include <utility>
 
 #include "core/errors.hpp"
 #include "core/log.hpp"
-#include "core/store_protocol.hpp"
+#include "core/store_connection.hpp"
 
 namespace atoll_v1::atoll::store {
-
-struct Frame {
-  std::uint32_t kind = 0;
-  std::uint64_t request = 0;
-  std::string body;
-};
-
-// One accepted connection: a nonblocking socket, the received part of the next frame, and the
-// output that is not yet sent.
-class Connection {
- public:
-  explicit Connection(net::Fd socket) : socket_(std::move(socket)) {}
-
-  int socket() const noexcept { return socket_.get(); }
-  bool is_open() const noexcept { return static_cast<bool>(socket_); }
-  void close() noexcept { socket_.reset(); }
-  net::Clock::time_point opened() const noexcept { return opened_; }
-
-  // Rank of the peer; -1 until its hello is accepted.
-  int rank() const noexcept { return rank_; }
-  void authenticate(int rank) noexcept { rank_ = rank; }
-
-  // Reads available data, up to a limit; returns false if the peer has closed the connection.
-  bool receive();
-  // Extracts one complete frame from the received data, if there is one. Throws Error(bad_data) if
-  // the frame is longer than a peer in this state may send.
-  bool next(Frame& frame);
-
-  // Sends a frame; all frames of the store have the format of an answer. Bytes that the socket does
-  // not accept at once wait for flush(). Bodies are shared, because an exchange sends the same
-  // bytes to every rank.
-  void send(Kind kind, std::uint64_t request, std::optional<ErrorCode> problem,
-            std::shared_ptr<const std::string> body);
-  bool has_output() const noexcept { return !output_.empty(); }
-  bool flush();  // sends what the socket accepts; false if the peer closed it
-
- private:
-  net::Fd socket_;
-  net::Clock::time_point opened_ = net::Clock::now();
-  int rank_ = -1;
-  std::string input_;
-  std::deque<std::shared_ptr<const std::string>> output_;
-  std::size_t sent_ = 0;  // bytes of output_.front() that are already sent
-};
-
-bool Connection::receive() {
-  std::array<char, 64 * 1024> chunk;
-  const ssize_t received = ::recv(socket_.get(), chunk.data(), chunk.size(), 0);
-  if (received < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
-  if (received == 0) return false;
-  input_.append(chunk.data(), static_cast<std::size_t>(received));
-  return true;
-}
-
-bool Connection::next(Frame& frame) {
-  if (input_.size() < header_bytes) return false;
-  const Header header = decode_header(input_);
-  const std::size_t most = rank_ < 0 ? max_hello_bytes : max_request_bytes;
-  require(header.length <= most, ErrorCode::bad_data,
-          "store message of {} bytes; at most {} are allowed", header.length, most);
-  const std::size_t total = header_bytes + header.length;
-  if (input_.size() < total) return false;
-  frame.kind = header.kind;
-  frame.request = header.request;
-  frame.body.assign(input_, header_bytes, header.length);
-  input_.erase(0, total);
-  return true;
-}
-
-void Connection::send(Kind kind, std::uint64_t request, std::optional<ErrorCode> problem,
-                      std::shared_ptr<const std::string> body) {
-  const std::string status =
-      Packer().number(problem ? static_cast<std::uint32_t>(*problem) : 0).take();
-  const auto length = static_cast<std::uint32_t>(status.size() + body->size());
-  output_.push_back(std::make_shared<const std::string>(
-      encode_header({length, static_cast<std::uint32_t>(kind), request}) + status));
-  if (!body->empty()) output_.push_back(std::move(body));
-  flush();  // if the connection is closed, serve() notices it
-}
-
-bool Connection::flush() {
-  while (!output_.empty()) {
-    const std::string& front = *output_.front();
-    const ssize_t sent =
-        ::send(socket_.get(), front.data() + sent_, front.size() - sent_, MSG_NOSIGNAL);
-    if (sent < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
-    sent_ += static_cast<std::size_t>(sent);
-    if (sent_ == front.size()) {
-      output_.pop_front();
-      sent_ = 0;
-    }
-  }
-  return true;
-}
-
 namespace {
 
 using net::Clock;
@@ -119,16 +22,60 @@ using std::chrono::milliseconds;
 
 // Time for the reason of a failure to reach all ranks before the store stops.
 constexpr milliseconds failed_patience{1000};
+// Work of one turn of the loop: events, and connections accepted from each listener.
+constexpr std::size_t events_per_turn = 256;
+constexpr int accepts_per_turn = 64;
+// Pause after accept() has found no free descriptor.
+constexpr milliseconds accept_pause{100};
+// Descriptors of the process that are not connections of the store.
+constexpr std::size_t other_descriptors = 128;
+constexpr std::size_t fewest_strangers = 64;
+// Refused ranks that the error about absent ranks names.
+constexpr std::size_t most_refusals = 8;
+// epoll reports this number for the descriptor that finish() writes to, then the number of a
+// listener plus one, then the numbers of connections.
+constexpr std::uint64_t wake_id = 0;
+
+std::size_t stranger_limit(int size, std::size_t wanted) {
+  const std::size_t descriptors = net::raise_descriptor_limit();
+  const std::size_t needed = static_cast<std::size_t>(size) + other_descriptors;
+  if (descriptors < needed + fewest_strangers) {
+    log::warn(
+        "rank 0 may open {} descriptors, but {} ranks need about {}: raise the hard limit "
+        "(ulimit -Hn)",
+        descriptors, size, needed + fewest_strangers);
+    return fewest_strangers;
+  }
+  return std::min(wanted, descriptors - needed);
+}
+
+Table::Body shared(std::string text) {
+  return std::make_shared<const std::string>(std::move(text));
+}
 
 }  // namespace
 
 Server::Server(ServerOptions options)
     : options_(std::move(options)),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       rendezvous_deadline_(Clock::now() + options_.rendezvous_timeout),
       roster_(options_.size),
-      table_(roster_, &Server::reply) {
-  if (!wake_) throw Error(ErrorCode::io, "eventfd failed: no file descriptor for the store");
+      table_(roster_, &Server::reply),
+      stranger_limit_(stranger_limit(options_.size, options_.strangers)),
+      next_id_(options_.listeners.size() + 1) {
+  epoll_event wanted{};
+  wanted.events = EPOLLIN;
+  wanted.data.u64 = wake_id;
+  if (!epoll_ || !wake_ || ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &wanted) != 0) {
+    throw Error(ErrorCode::io, "no file descriptor for the store of rank 0: raise ulimit -n");
+  }
+  for (std::size_t i = 0; i < options_.listeners.size(); ++i) {
+    wanted.data.u64 = i + 1;
+    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, options_.listeners[i].get(), &wanted) != 0) {
+      throw Error(ErrorCode::io, "the store of rank 0 cannot watch its listening socket");
+    }
+  }
   thread_ = std::jthread([this] { run(); });
 }
 
@@ -162,79 +109,131 @@ Clock::time_point Server::finish_deadline() const {
 bool Server::done(Clock::time_point now) const {
   if (finish_deadline_ == 0) return false;
   if (now >= finish_deadline()) return true;
-  return failure_ ? connections_.empty()
+  return failure_ ? members_.empty()
                   : !roster_.any(Peer::State::absent) && !roster_.any(Peer::State::present);
 }
 
 Clock::time_point Server::next_deadline() const {
   Clock::time_point result = Clock::now() + std::chrono::hours(1);
-  result = std::min(result, finish_deadline());
+  result = std::min({result, finish_deadline(), table_.next_deadline()});
   if (!failure_ && roster_.any(Peer::State::absent))
     result = std::min(result, rendezvous_deadline_);
-  for (const Connection& connection : connections_) {
-    if (connection.rank() < 0) result = std::min(result, connection.opened() + handshake_timeout);
-  }
-  return table_.next_deadline(result);
+  if (!strangers_.empty())
+    result = std::min(result, strangers_.begin()->second.opened() + handshake_timeout);
+  if (accepts_again_) result = std::min(result, *accepts_again_);
+  return result;
 }
 
 void Server::expire(Clock::time_point now) {
-  for (Connection& connection : connections_) {
-    if (connection.rank() < 0 && connection.opened() + handshake_timeout <= now) close(connection);
+  while (!strangers_.empty() && strangers_.begin()->second.opened() + handshake_timeout <= now) {
+    strangers_.erase(strangers_.begin());
   }
   table_.expire(now);
-  if (!failure_ && now >= rendezvous_deadline_ && roster_.any(Peer::State::absent)) {
-    declare(ErrorCode::timeout,
-            fmt::format("{} did not join the job within {} s", roster_.named(Peer::State::absent),
-                        std::chrono::duration<double>(options_.rendezvous_timeout).count()));
+  if (accepts_again_ && now >= *accepts_again_) {
+    accepts_again_.reset();
+    listen(EPOLLIN);
   }
-  connections_.remove_if([](const Connection& connection) { return !connection.is_open(); });
+  if (!failure_ && now >= rendezvous_deadline_ && roster_.any(Peer::State::absent)) {
+    declare(
+        ErrorCode::timeout,
+        fmt::format("{} did not join the job within {} s{}", roster_.named(Peer::State::absent),
+                    std::chrono::duration<double>(options_.rendezvous_timeout).count(), notes()));
+  }
 }
 
 void Server::turn(Clock::time_point until) {
-  std::vector<pollfd> items{{wake_.get(), POLLIN, 0}};
-  for (const net::Fd& listener : options_.listeners) items.push_back({listener.get(), POLLIN, 0});
-  const std::size_t first = items.size();
-  for (const Connection& connection : connections_) {
-    const int events = connection.has_output() ? POLLIN | POLLOUT : POLLIN;
-    items.push_back({connection.socket(), static_cast<short>(events), 0});
-  }
+  std::array<epoll_event, events_per_turn> events;
   const auto left = std::chrono::ceil<milliseconds>(until - Clock::now()).count();
-  const int ready = ::poll(items.data(), items.size(),
-                           static_cast<int>(std::clamp<std::int64_t>(left, 0, 3'600'000)));
-  if (ready <= 0) return;
-  std::uint64_t ignored = 0;
-  if (items[0].revents != 0) {
-    [[maybe_unused]] const ssize_t count = ::read(wake_.get(), &ignored, sizeof ignored);
-  }
-  auto connection = connections_.begin();
-  for (std::size_t i = first; i < items.size(); ++i, ++connection) {
-    if (items[i].revents != 0 && connection->is_open()) serve(*connection, items[i].revents);
-  }
-  for (std::size_t i = 1; i < first; ++i) {
-    if (items[i].revents != 0) accept_all(items[i].fd);
-  }
-  connections_.remove_if([](const Connection& item) { return !item.is_open(); });
-}
-
-void Server::accept_all(int listener) {
-  const auto is_stranger = [](const Connection& c) { return c.is_open() && c.rank() < 0; };
-  while (net::Fd socket = net::accept_from(listener)) {
-    const auto strangers = std::ranges::count_if(connections_, is_stranger);
-    if (static_cast<std::size_t>(strangers) >= max_strangers) {
-      close(*std::ranges::find_if(connections_, is_stranger));
+  const int ready = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
+                                 static_cast<int>(std::clamp<std::int64_t>(left, 0, 3'600'000)));
+  for (int i = 0; i < ready; ++i) {
+    const epoll_event& event = events[static_cast<std::size_t>(i)];
+    const std::uint64_t id = event.data.u64;
+    if (id == wake_id) {
+      std::uint64_t ignored = 0;
+      [[maybe_unused]] const ssize_t count = ::read(wake_.get(), &ignored, sizeof ignored);
+    } else if (id <= options_.listeners.size()) {
+      accept_some(options_.listeners[id - 1]);
+    } else {
+      serve(id, event.events);
     }
-    connections_.emplace_back(std::move(socket));
   }
 }
 
-void Server::serve(Connection& connection, short events) {
+void Server::accept_some(const net::Fd& listener) {
+  for (int i = 0; i < accepts_per_turn; ++i) {
+    net::Fd socket = net::accept_from(listener.get());
+    if (socket) {
+      admit(std::move(socket));
+      continue;
+    }
+    const bool has_no_descriptor = errno == EMFILE || errno == ENFILE || errno == ENOBUFS;
+    if (!has_no_descriptor) return;
+    if (!make_room()) return pause_accepting();
+  }
+}
+
+void Server::admit(net::Fd socket) {
+  // On a local socket the kernel says who connects: no other user comes further.
+  const bool is_local = !options_.secret.empty();
+  if (is_local && !net::peer_has_own_user(socket.get())) return;
+  if (strangers_.size() >= stranger_limit_) make_room();
+  const std::uint64_t id = next_id_++;
+  const auto [place, is_new] = strangers_.try_emplace(id, std::move(socket), epoll_.get(), id);
+  if (!place->second.is_open()) strangers_.erase(place);
+}
+
+// Closes the oldest connection without a proof; returns false if there is none.
+bool Server::make_room() {
+  if (strangers_.empty()) return false;
+  strangers_.erase(strangers_.begin());
+  return true;
+}
+
+void Server::listen(std::uint32_t events) {
+  for (std::size_t i = 0; i < options_.listeners.size(); ++i) {
+    epoll_event wanted{};
+    wanted.events = events;
+    wanted.data.u64 = i + 1;
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, options_.listeners[i].get(), &wanted);
+  }
+}
+
+void Server::pause_accepting() {
+  if (!has_warned_of_descriptors_) {
+    log::warn(
+        "rank 0 has no descriptor left for the connection of another rank: raise the hard "
+        "limit (ulimit -Hn)");
+  }
+  has_warned_of_descriptors_ = true;
+  accepts_again_ = Clock::now() + accept_pause;
+  listen(0);
+}
+
+// The connection may have been closed by an earlier event of this turn.
+void Server::serve(std::uint64_t id, std::uint32_t events) {
+  if (const auto stranger = strangers_.find(id); stranger != strangers_.end()) {
+    serve(stranger->second, events);
+    if (!stranger->second.is_open()) {
+      strangers_.erase(stranger);
+    } else if (stranger->second.is_proven()) {
+      members_.insert(strangers_.extract(stranger));
+    }
+    return;
+  }
+  const auto member = members_.find(id);
+  if (member == members_.end()) return;
+  serve(member->second, events);
+  if (!member->second.is_open()) members_.erase(member);
+}
+
+void Server::serve(Connection& connection, std::uint32_t events) {
   bool open = true;
   try {
-    if ((events & POLLOUT) != 0) open = connection.flush();
-    if (open && (events & ~POLLOUT) != 0) open = connection.receive();
+    if ((events & EPOLLOUT) != 0) open = connection.flush();
+    if (open && (events & ~std::uint32_t{EPOLLOUT}) != 0) open = connection.receive();
     Frame frame;
     while (connection.is_open() && connection.next(frame)) handle(connection, frame);
-    if (open && connection.is_open()) open = connection.flush();
   } catch (const Error& error) {
     if (connection.rank() >= 0)
       log::error("{}: {}", roster_.named(connection.rank()), error.what());
@@ -243,14 +242,14 @@ void Server::serve(Connection& connection, short events) {
   if (!open) close(connection);
 }
 
+// The caller of serve() removes the closed connection.
 void Server::close(Connection& connection) {
   if (!connection.is_open()) return;
   connection.close();
-  table_.forget(connection);
   if (connection.rank() < 0) return;
-  Peer& peer = roster_[connection.rank()];
-  if (peer.state != Peer::State::present) return;
-  peer.state = Peer::State::lost;
+  table_.forget(connection);
+  if (roster_[connection.rank()].state != Peer::State::present) return;
+  roster_.set(connection.rank(), Peer::State::lost);
   declare(ErrorCode::peer_lost, fmt::format("{} was lost", roster_.named(connection.rank())));
 }
 
@@ -260,19 +259,29 @@ void Server::end() {
     declare(ErrorCode::peer_lost, fmt::format("rank 0, which serves the store, ended before {}",
                                               roster_.named(Peer::State::present)));
   }
+  strangers_.clear();
+  listen(0);
   const Clock::time_point deadline = Clock::now() + failed_patience / 2;
-  while (Clock::now() < deadline &&
-         std::ranges::any_of(connections_, [](const Connection& c) { return c.has_output(); })) {
-    turn(deadline);
-  }
+  const auto waits = [](const auto& item) { return item.second.has_output(); };
+  while (Clock::now() < deadline && std::ranges::any_of(members_, waits)) turn(deadline);
 }
 
 void Server::handle(Connection& connection, const Frame& frame) {
   const Kind kind{frame.kind};
-  const bool known = connection.rank() >= 0;
-  if (kind == Kind::hello && !known) return handle_hello(connection, frame);
-  if (kind >= Kind::put && kind <= Kind::reply && known) {
-    return handle_request(connection, kind, frame);
+  switch (connection.stage()) {
+    case Connection::Stage::silent:
+      if (kind == Kind::hello) return handle_hello(connection, frame);
+      break;
+    case Connection::Stage::challenged:
+      if (kind == Kind::proof) return handle_proof(connection, frame);
+      break;
+    case Connection::Stage::proven:
+      if (kind == Kind::join) return handle_join(connection, frame);
+      break;
+    case Connection::Stage::joined:
+      const bool is_request = (kind >= Kind::put && kind <= Kind::reply) || kind == Kind::get_all ||
+                              kind == Kind::release;
+      if (is_request) return handle_request(connection, kind, frame);
   }
   throw make_error(ErrorCode::bad_data,
                    "a store message of kind {} is not allowed at this point of the connection",
@@ -280,30 +289,82 @@ void Server::handle(Connection& connection, const Frame& frame) {
 }
 
 void Server::handle_hello(Connection& connection, const Frame& frame) {
-  const Hello hello = decode_hello(frame.body);
-  if (!equal_secrets(options_.token, hello.token)) {
-    throw Error(ErrorCode::bad_data, "store message: wrong token");
+  connection.challenge(frame.body, options_.token);
+  if (!is_compatible(connection.greeting())) note_version(connection);
+}
+
+// A peer of another version reads from the challenge what runs here, and from the proof that it can
+// believe the challenge.
+void Server::handle_proof(Connection& connection, const Frame& frame) {
+  if (!connection.prove(frame.body)) {
+    note_token(connection);
+    throw Error(ErrorCode::bad_data, "wrong token");
   }
-  if (hello.size != roster_.size() || hello.rank < 0 || hello.rank >= roster_.size()) {
-    return refuse(connection, fmt::format("rank {} of {} cannot join a job of {} ranks", hello.rank,
-                                          hello.size, roster_.size()));
+  if (!is_compatible(connection.greeting())) close(connection);
+}
+
+void Server::note_version(const Connection& connection) {
+  note(other_version_, fmt::format("{} runs {}, rank 0 runs {}: use one version on all hosts",
+                                   connection.peer_name(), described(connection.greeting()),
+                                   described(own_greeting())));
+}
+
+// A process without the token has not said who it is.
+void Server::note_token(const Connection& connection) {
+  note(other_token_, fmt::format("a process at {} has another token: is ATOLL_TOKEN equal on all "
+                                 "ranks?",
+                                 connection.peer_name()));
+}
+
+// Keeps and logs the first text for this place. Anybody can be the reason, so later ones are
+// dropped.
+void Server::note(std::string& place, std::string text) {
+  if (!place.empty()) return;
+  log::warn("the store refuses a process: {}", text);
+  place = std::move(text);
+}
+
+std::string Server::notes() const {
+  std::string result;
+  for (const std::string& refusal : refusals_) result += "; the store refused " + refusal;
+  for (const std::string* text : {&other_version_, &other_token_}) {
+    if (!text->empty()) result += "; " + *text;
   }
-  Peer& peer = roster_[hello.rank];
+  return result;
+}
+
+void Server::handle_join(Connection& connection, const Frame& frame) {
+  const Join join = decode_join(frame.body);
+  if (join.size != roster_.size() || join.rank < 0 || join.rank >= roster_.size()) {
+    return refuse(
+        connection,
+        fmt::format(
+            "rank {} of {} (host {}, pid {}): rank 0 started a job of {} ranks; "
+            "start this process with size {} (ATOLL_SIZE) and a rank from 0 to {} (ATOLL_RANK)",
+            join.rank, join.size, join.host, join.pid, roster_.size(), roster_.size(),
+            roster_.size() - 1));
+  }
+  const Peer::State state = roster_[join.rank].state;
   // A rank that has left this job may already join the next one at the same address. Without an
   // answer it tries again, until the next store listens.
-  if (peer.state == Peer::State::departed) return close(connection);
-  if (peer.state != Peer::State::absent) {
+  if (state == Peer::State::departed) return close(connection);
+  if (state != Peer::State::absent) {
     return refuse(connection,
-                  fmt::format("{} has already joined the job", roster_.named(hello.rank)));
+                  fmt::format("rank {} (host {}, pid {}): {} has already joined the "
+                              "job; give every process another rank (ATOLL_RANK)",
+                              join.rank, join.host, join.pid, roster_.named(join.rank)));
   }
-  peer = {Peer::State::present, hello.host, hello.pid};
-  connection.authenticate(hello.rank);
-  connection.send(Kind::welcome, frame.request, std::nullopt, std::make_shared<std::string>());
+  roster_.join(join.rank, join.host, join.pid);
+  connection.join(join.rank);
+  connection.send(Kind::welcome, frame.request, std::nullopt, shared(options_.secret));
   if (failure_) notify(connection);
 }
 
 void Server::refuse(Connection& connection, const std::string& why) {
-  connection.send(Kind::refusal, 0, ErrorCode::mismatch, std::make_shared<std::string>(why));
+  log::warn("the store refuses {}", why);
+  if (refusals_.size() < most_refusals && std::ranges::find(refusals_, why) == refusals_.end())
+    refusals_.push_back(why);
+  connection.send(Kind::refusal, 0, ErrorCode::mismatch, shared(why));
   close(connection);
 }
 
@@ -317,52 +378,52 @@ void Server::handle_request(Connection& connection, Kind kind, const Frame& fram
                                                    in.text(max_request_bytes)));
   }
   const milliseconds timeout(in.number());
-  const std::string key(in.text(max_key_bytes));
-  std::string value(in.text(max_value_bytes));
-  const std::vector<int> ranks = kind == Kind::exchange ? read_ranks(in) : std::vector<int>();
-  in.finish();
   const Waiter waiter{&connection, frame.request, Clock::now() + timeout, timeout};
-  if (kind == Kind::put) {
-    table_.put(key, std::move(value));
-    reply(waiter, std::nullopt, std::make_shared<std::string>());
-  } else if (kind == Kind::get) {
-    table_.get(waiter, key);
-  } else if (kind == Kind::ask) {
-    ask_all(waiter, std::move(value));
-  } else if (kind == Kind::reply) {
-    table_.answer(frame.request, connection.rank(), std::move(value));
-  } else {
-    table_.exchange(waiter, connection.rank(), key, std::move(value), ranks);
+  if (kind == Kind::get_all) return handle_get_all(waiter, in);
+  std::string key(in.text(max_key_bytes));
+  std::string value(in.text(max_value_bytes));
+  if (kind == Kind::exchange) {
+    const std::vector<Run> runs = unpack_runs(in, roster_.size());
+    in.finish();
+    return table_.exchange(waiter, connection.rank(), key, std::move(value), runs);
   }
+  const std::uint32_t ranks = kind == Kind::release ? in.number() : 0;
+  in.finish();
+  if (kind == Kind::get) return table_.get(waiter, std::move(key));
+  if (kind == Kind::ask) return ask_all(waiter, std::move(value));
+  if (kind == Kind::reply) {
+    return table_.answer(frame.request, connection.rank(), std::move(value));
+  }
+  if (kind == Kind::release) return table_.release(key, ranks);
+  table_.put(key, std::move(value));
+  reply(waiter, std::nullopt, shared(""));
 }
 
-// Reads the ranks of an exchange; none means all ranks.
-std::vector<int> Server::read_ranks(Unpacker& in) const {
-  std::vector<int> ranks;
-  for (std::uint32_t left = in.number(); left > 0; --left) {
-    const std::uint32_t rank = in.number();
-    const auto size = static_cast<std::uint32_t>(roster_.size());
-    const auto least = ranks.empty() ? 0 : static_cast<std::uint32_t>(ranks.back()) + 1;
-    require(least <= rank && rank < size, ErrorCode::bad_data,
-            "store message: the ranks of an exchange are not ascending ranks of the job");
-    ranks.push_back(static_cast<int>(rank));
-  }
-  return ranks;
+void Server::handle_get_all(const Waiter& waiter, Unpacker& in) {
+  const std::uint32_t count = in.number();
+  require(count <= std::min(max_keys, in.left() / 4), ErrorCode::bad_data,
+          "store message: {} keys do not fit into it", count);
+  std::vector<std::string> keys;
+  keys.reserve(count);
+  for (std::uint32_t i = 0; i < count; ++i) keys.emplace_back(in.text(max_key_bytes));
+  in.finish();
+  table_.get_all(waiter, std::move(keys));
 }
 
 void Server::ask_all(const Waiter& waiter, std::string question) {
   const std::uint64_t number = table_.ask(waiter);
-  const auto body = std::make_shared<const std::string>(std::move(question));
-  for (Connection& connection : connections_) {
-    if (!connection.is_open() || connection.rank() < 0) continue;
-    connection.send(Kind::question, number, std::nullopt, body);
+  const Table::Body body = shared(std::move(question));
+  for (auto& [id, connection] : members_) {
+    if (connection.is_open() && connection.rank() >= 0)
+      connection.send(Kind::question, number, std::nullopt, body);
   }
 }
 
 void Server::depart(Connection& connection, std::uint64_t request) {
-  roster_[connection.rank()].state = Peer::State::departed;
+  if (roster_[connection.rank()].state != Peer::State::present) return;
+  roster_.set(connection.rank(), Peer::State::departed);
   table_.depart(connection.rank());
-  reply({&connection, request, {}, {}}, std::nullopt, std::make_shared<std::string>());
+  reply({&connection, request, {}, {}}, std::nullopt, shared(""));
 }
 
 void Server::reply(const Waiter& waiter, std::optional<ErrorCode> problem,
@@ -375,14 +436,13 @@ void Server::declare(ErrorCode code, const std::string& reason) {
   failure_.emplace(code, reason);
   failed_at_ = Clock::now();
   table_.forget_all();
-  for (Connection& connection : connections_) {
+  for (auto& [id, connection] : members_) {
     if (connection.is_open() && connection.rank() >= 0) notify(connection);
   }
 }
 
 void Server::notify(Connection& connection) {
-  connection.send(Kind::failure, 0, failure_->code(),
-                  std::make_shared<std::string>(failure_->what()));
+  connection.send(Kind::failure, 0, failure_->code(), shared(failure_->what()));
 }
 
 }  // namespace atoll_v1::atoll::store

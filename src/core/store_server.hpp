@@ -1,12 +1,18 @@
-// The server of the store: a thread of rank 0 that serves all ranks over TCP. Only the server
-// decides that the job has failed, so all ranks get the same first reason.
+// The server of the store: a thread of rank 0 that serves all ranks. Only the server decides that
+// the job has failed, so all ranks get the same first reason.
+//
+// Strangers may connect as often as they like. The server accepts a bounded number of connections
+// per turn of its loop, so that it always returns to ranks, deadlines and failures; it works on a
+// connection only when epoll reports it; and it limits the connections that have not proved that
+// they know the token, never the proven ones.
 #pragma once
 
 #include <atomic>
 #include <chrono>
-#include <list>
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -16,16 +22,21 @@
 
 namespace atoll_v1::atoll::store {
 
-// Limits for connections without a valid hello: their number, and the time that each one may stay.
-// If there are too many, a new connection replaces the oldest.
-constexpr std::size_t max_strangers = 128;
-constexpr std::chrono::seconds handshake_timeout{5};
+// Limits for connections without a proof: their number, and the time that each one may stay. If
+// there are too many, a new connection replaces the oldest. The number is smaller if the process
+// may not open enough descriptors.
+constexpr std::size_t max_strangers = 4096;
+constexpr std::chrono::seconds handshake_timeout{3};
 
 struct ServerOptions {
   std::vector<net::Fd> listeners;
   std::string token;
+  // A secret that the store gives to each rank that joins. Only for listeners on local sockets,
+  // where nobody else can read it.
+  std::string secret{};
   int size = 0;
   std::chrono::milliseconds rendezvous_timeout{60'000};
+  std::size_t strangers = max_strangers;
 };
 
 class Connection;
@@ -33,6 +44,7 @@ struct Frame;
 
 class Server {
  public:
+  // Raises the soft limit of descriptors of this process to its hard limit.
   explicit Server(ServerOptions options);
   ~Server();  // calls finish(), with a limit of 1 s
 
@@ -41,36 +53,61 @@ class Server {
   void finish(std::chrono::milliseconds patience);
 
  private:
+  // By number; numbers ascend with age, and a map never moves its elements.
+  using Connections = std::map<std::uint64_t, Connection>;
+
   void run();  // main loop of the server's thread
   bool done(net::Clock::time_point now) const;
   net::Clock::time_point next_deadline() const;
   net::Clock::time_point finish_deadline() const;
   void expire(net::Clock::time_point now);
   void turn(net::Clock::time_point until);
-  void accept_all(int listener);
-  void serve(Connection& connection, short events);
+  void accept_some(const net::Fd& listener);
+  void admit(net::Fd socket);
+  bool make_room();
+  void pause_accepting();
+  void listen(std::uint32_t events);
+  void serve(std::uint64_t id, std::uint32_t events);
+  void serve(Connection& connection, std::uint32_t events);
   void close(Connection& connection);
   void end();
 
   void handle(Connection& connection, const Frame& frame);
   void handle_hello(Connection& connection, const Frame& frame);
+  void handle_proof(Connection& connection, const Frame& frame);
+  void handle_join(Connection& connection, const Frame& frame);
   void handle_request(Connection& connection, Kind kind, const Frame& frame);
-  std::vector<int> read_ranks(Unpacker& in) const;
+  void handle_get_all(const Waiter& waiter, Unpacker& in);
   void ask_all(const Waiter& waiter, std::string question);
   void depart(Connection& connection, std::uint64_t request);
   void refuse(Connection& connection, const std::string& why);
+  void note_version(const Connection& connection);
+  void note_token(const Connection& connection);
+  void note(std::string& place, std::string text);
+  std::string notes() const;
   static void reply(const Waiter& waiter, std::optional<ErrorCode> problem,
                     const Table::Body& body);
   void declare(ErrorCode code, const std::string& reason);
   void notify(Connection& connection);
 
   ServerOptions options_;
+  net::Fd epoll_;
   net::Fd wake_;
   net::Clock::time_point rendezvous_deadline_;
   std::atomic<net::Clock::rep> finish_deadline_{0};  // when finish() must end; 0 before its call
   Roster roster_;
   Table table_;
-  std::list<Connection> connections_;  // ordered by age; a list never moves its elements
+  std::size_t stranger_limit_ = max_strangers;
+  std::uint64_t next_id_;
+  Connections strangers_;                                // without a proof
+  Connections members_;                                  // proven
+  std::optional<net::Clock::time_point> accepts_again_;  // set while no descriptor is free
+  bool has_warned_of_descriptors_ = false;
+  // Why processes could not join, one text for each reason. The error that reports absent ranks
+  // contains them.
+  std::vector<std::string> refusals_;
+  std::string other_version_;
+  std::string other_token_;
   std::optional<Error> failure_;
   net::Clock::time_point failed_at_;
   std::jthread thread_;

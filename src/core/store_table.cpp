@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/store_protocol.hpp"
-
 namespace atoll_v1::atoll::store {
 namespace {
 
@@ -24,13 +22,22 @@ Table::Body shared(std::string text) {
 
 }  // namespace
 
-std::string list_of(const std::vector<std::string>& names) {
-  constexpr std::size_t most = 16;
-  std::string result;
-  for (std::size_t i = 0; i < std::min(most, names.size()); ++i) {
-    result += (i == 0 ? "" : ", ") + names[i];
-  }
-  return names.size() > most ? fmt::format("{} and {} more", result, names.size() - most) : result;
+std::string NameList::text() const {
+  return count_ > most ? fmt::format("{} and {} more", text_, count_ - most) : text_;
+}
+
+void Roster::join(int rank, std::string host, int pid) {
+  Peer& peer = peers_[static_cast<std::size_t>(rank)];
+  peer.host = std::move(host);
+  peer.pid = pid;
+  set(rank, Peer::State::present);
+}
+
+void Roster::set(int rank, Peer::State state) {
+  Peer& peer = peers_[static_cast<std::size_t>(rank)];
+  --counts_[static_cast<std::size_t>(peer.state)];
+  ++counts_[static_cast<std::size_t>(state)];
+  peer.state = state;
 }
 
 std::string Roster::named(int rank) const {
@@ -41,15 +48,15 @@ std::string Roster::named(int rank) const {
 }
 
 std::string Roster::named(Peer::State state) const {
-  std::vector<std::string> names;
+  NameList names;
   for (int rank = 0; rank < size(); ++rank) {
-    if ((*this)[rank].state == state) names.push_back(named(rank));
+    if ((*this)[rank].state == state) names.add([&] { return named(rank); });
   }
-  return list_of(names);
+  return names.text();
 }
 
-bool Roster::any(Peer::State state) const {
-  return std::ranges::any_of(peers_, [state](const Peer& peer) { return peer.state == state; });
+void Table::watch(const Waiter& waiter) {
+  next_deadline_ = std::min(next_deadline_, waiter.deadline);
 }
 
 void Table::put(const std::string& key, std::string value) {
@@ -57,81 +64,162 @@ void Table::put(const std::string& key, std::string value) {
   values_[key] = body;
   const auto found = waiting_.find(key);
   if (found == waiting_.end()) return;
-  for (const Waiter& waiter : std::exchange(found->second, {})) reply_(waiter, std::nullopt, body);
-  waiting_.erase(key);
+  const auto waiters = std::exchange(found->second, {});
+  waiting_.erase(found);
+  for (const auto& [number, position] : waiters) {
+    Fetch& fetch = fetches_.at(number);
+    fetch.values[position] = body;
+    if (--fetch.missing > 0) continue;
+    finish(fetch);
+    fetches_.erase(number);
+  }
 }
 
-void Table::get(const Waiter& waiter, const std::string& key) {
-  const auto found = values_.find(key);
-  if (found != values_.end()) {
-    reply_(waiter, std::nullopt, found->second);
-  } else {
-    waiting_[key].push_back(waiter);
+void Table::get(const Waiter& waiter, std::string key) {
+  std::vector<std::string> keys;
+  keys.push_back(std::move(key));
+  fetch(waiter, std::move(keys), false);
+}
+
+void Table::get_all(const Waiter& waiter, std::vector<std::string> keys) {
+  fetch(waiter, std::move(keys), true);
+}
+
+void Table::fetch(const Waiter& waiter, std::vector<std::string> keys, bool is_list) {
+  Fetch fetch{waiter, std::move(keys), {}, 0, is_list};
+  const std::uint64_t number = next_number_++;
+  for (std::size_t i = 0; i < fetch.keys.size(); ++i) {
+    const auto found = values_.find(fetch.keys[i]);
+    fetch.values.push_back(found == values_.end() ? nullptr : found->second);
+    if (found != values_.end()) continue;
+    waiting_[fetch.keys[i]].emplace_back(number, i);
+    ++fetch.missing;
   }
+  if (fetch.missing == 0) return finish(fetch);
+  fetches_.emplace(number, std::move(fetch));
+  watch(waiter);
+}
+
+void Table::finish(const Fetch& fetch) const {
+  if (!fetch.is_list) return reply_(fetch.waiter, std::nullopt, fetch.values.front());
+  std::size_t bytes = 4;
+  for (const Body& value : fetch.values) bytes += value->size() + 4;
+  if (bytes > max_answer_bytes) {
+    return reply_(fetch.waiter, ErrorCode::invalid_argument,
+                  shared(fmt::format("{} values have {} bytes in total; at most {} are allowed",
+                                     fetch.values.size(), bytes, max_answer_bytes)));
+  }
+  Packer packer;
+  for (const Body& value : fetch.values) packer.text(*value);
+  reply_(fetch.waiter, std::nullopt, shared(packer.take()));
+}
+
+// Removes an unanswered fetch.
+void Table::abandon(std::uint64_t number) {
+  const auto found = fetches_.find(number);
+  for (std::size_t i = 0; i < found->second.keys.size(); ++i) {
+    if (found->second.values[i]) continue;
+    const auto key = waiting_.find(found->second.keys[i]);
+    if (key == waiting_.end()) continue;  // the fetch named the key twice
+    std::erase_if(key->second, [&](const auto& waiter) { return waiter.first == number; });
+    if (key->second.empty()) waiting_.erase(key);
+  }
+  fetches_.erase(found);
+}
+
+void Table::release(const std::string& prefix, std::uint32_t ranks) {
+  std::uint32_t& calls = released_[prefix];
+  if (++calls < ranks) return;
+  released_.erase(prefix);
+  const auto first = values_.lower_bound(prefix);
+  auto last = first;
+  while (last != values_.end() && last->first.starts_with(prefix)) ++last;
+  values_.erase(first, last);
+}
+
+Table::Round::Entry* Table::Round::entry_of(int rank) {
+  if (members.empty()) return &entries[static_cast<std::size_t>(rank)];
+  const auto found = std::ranges::lower_bound(members, rank);
+  if (found == members.end() || *found != rank) return nullptr;
+  return &entries[static_cast<std::size_t>(found - members.begin())];
+}
+
+void Table::open(Round& round, const std::vector<Run>& runs) const {
+  round.runs = runs;
+  round.members = ranks_of(runs);
+  round.entries.resize(runs.empty() ? static_cast<std::size_t>(roster_.size())
+                                    : round.members.size());
 }
 
 void Table::exchange(const Waiter& waiter, int rank, const std::string& key, std::string value,
-                     const std::vector<int>& members) {
+                     const std::vector<Run>& members) {
   Round& round = rounds_[key];
-  if (round.entries.empty()) {
-    round.entries.resize(static_cast<std::size_t>(roster_.size()));
-    for (int other = 0; other < roster_.size() && !members.empty(); ++other)
-      round.entries[static_cast<std::size_t>(other)].is_member =
-          std::ranges::binary_search(members, other);
-  }
-  Round::Entry& entry = round.entries[static_cast<std::size_t>(rank)];
-  if (!entry.is_missing()) {
+  if (round.entries.empty()) open(round, members);
+  Round::Entry* const entry = round.entry_of(rank);
+  const char* const objection = entry == nullptr        ? "does not take part in"
+                                : entry->value          ? "has already joined"
+                                : round.runs != members ? "names other ranks than the others in"
+                                                        : nullptr;
+  if (objection != nullptr) {
     reply_(waiter, ErrorCode::mismatch,
-           shared(fmt::format("rank {1} {2} {0}", round_name(key), rank,
-                              entry.value ? "has already joined" : "does not take part in")));
+           shared(fmt::format("rank {} {} {}", rank, objection, round_name(key))));
+    if (round.joined == 0) rounds_.erase(key);
     return;
   }
   round.bytes += value.size() + 4;
-  entry.value = std::move(value);
-  entry.waiter = waiter;
-  entry.gave_up = false;
-  if (std::ranges::none_of(round.entries, &Round::Entry::is_missing)) {
+  ++round.joined;
+  *entry = {std::move(value), waiter, false};
+  watch(waiter);
+  if (round.joined == round.entries.size()) {
     complete(round);
     rounds_.erase(key);
     return;
   }
-  for (int other = 0; other < roster_.size(); ++other) {
-    if (roster_[other].state == Peer::State::departed) depart(other);
+  if (!roster_.any(Peer::State::departed)) return;
+  for (std::size_t i = 0; i < round.entries.size(); ++i) {
+    const int other = round.rank_at(i);
+    if (round.entries[i].value || roster_[other].state != Peer::State::departed) continue;
+    return depart(other);
   }
 }
 
 void Table::complete(const Round& round) {
   if (round.bytes + 4 > max_answer_bytes) {
+    const Body why =
+        shared(fmt::format("an exchange of {} bytes in total is too large; at most {} are allowed",
+                           round.bytes, max_answer_bytes));
     for (const Round::Entry& entry : round.entries) {
-      if (!entry.is_member) continue;
-      reply_(entry.waiter, ErrorCode::invalid_argument,
-             shared(fmt::format(
-                 "an exchange of {} bytes in total is too large; at most {} are allowed",
-                 round.bytes, max_answer_bytes)));
+      reply_(entry.waiter, ErrorCode::invalid_argument, why);
     }
     return;
   }
-  Packer packer;
-  for (const Round::Entry& entry : round.entries)
-    if (entry.is_member) packer.text(*entry.value);
-  const Body body = shared(packer.take());
-  for (const Round::Entry& entry : round.entries)
-    if (entry.is_member) reply_(entry.waiter, std::nullopt, body);
+  std::vector<std::string_view> values;
+  values.reserve(round.entries.size());
+  for (const Round::Entry& entry : round.entries) values.emplace_back(*entry.value);
+  const Body body = shared(encode_values(values));
+  for (const Round::Entry& entry : round.entries) reply_(entry.waiter, std::nullopt, body);
 }
 
 std::uint64_t Table::ask(const Waiter& waiter) {
-  const std::uint64_t number = next_poll_++;
+  const std::uint64_t number = next_number_++;
   Poll& poll = polls_[number];
   poll.waiter = waiter;
   poll.answers.resize(static_cast<std::size_t>(roster_.size()));
+  for (int rank = 0; rank < roster_.size(); ++rank) {
+    poll.unanswered += roster_[rank].state == Peer::State::present;
+  }
+  watch(waiter);
   return number;
 }
 
 void Table::answer(std::uint64_t number, int rank, std::string text) {
   const auto found = polls_.find(number);
   if (found == polls_.end()) return;
-  found->second.answers[static_cast<std::size_t>(rank)] = std::move(text);
-  settle();
+  Poll& poll = found->second;
+  auto& place = poll.answers[static_cast<std::size_t>(rank)];
+  if (!place) --poll.unanswered;
+  place = std::move(text);
+  if (poll.unanswered <= 0 || roster_.any(Peer::State::departed)) settle();
 }
 
 bool Table::is_complete(const Poll& poll) const {
@@ -170,6 +258,7 @@ void Table::finish(const Poll& poll) const {
 void Table::reject(Round& round, Round::Entry& entry, ErrorCode code, const std::string& why) {
   reply_(entry.waiter, code, shared(why));
   round.bytes -= entry.value->size() + 4;
+  --round.joined;
   entry.value.reset();
   entry.gave_up = code == ErrorCode::timeout;
 }
@@ -177,88 +266,101 @@ void Table::reject(Round& round, Round::Entry& entry, ErrorCode code, const std:
 // Names the ranks that are missing in an exchange or barrier. Ranks with the same timeout time out
 // one after the other, and a rank that took part until its timeout must not be reported as absent.
 std::string Table::missing_in(const Round& round) const {
-  std::vector<std::string> absent, gave_up;
-  for (int rank = 0; rank < roster_.size(); ++rank) {
-    const Round::Entry& entry = round.entries[static_cast<std::size_t>(rank)];
-    if (entry.is_missing()) (entry.gave_up ? gave_up : absent).push_back(roster_.named(rank));
+  NameList absent, gave_up;
+  for (std::size_t i = 0; i < round.entries.size(); ++i) {
+    const Round::Entry& entry = round.entries[i];
+    if (entry.value) continue;
+    (entry.gave_up ? gave_up : absent).add([&] { return roster_.named(round.rank_at(i)); });
   }
-  return absent.empty() ? list_of(gave_up) + " had already timed out, so not all ranks joined"
-                        : list_of(absent) + " did not arrive";
+  return absent.empty() ? gave_up.text() + " had already timed out, so not all ranks joined"
+                        : absent.text() + " did not arrive";
 }
 
-net::Clock::time_point Table::next_deadline(net::Clock::time_point latest) const {
-  for (const auto& [key, waiters] : waiting_) {
-    for (const Waiter& waiter : waiters) latest = std::min(latest, waiter.deadline);
-  }
-  for (const auto& [key, round] : rounds_) {
-    for (const Round::Entry& entry : round.entries) {
-      if (entry.value) latest = std::min(latest, entry.waiter.deadline);
+void Table::expire_fetches(net::Clock::time_point now) {
+  std::vector<std::uint64_t> late;
+  for (const auto& [number, fetch] : fetches_) {
+    if (fetch.waiter.deadline > now) {
+      watch(fetch.waiter);
+      continue;
     }
+    late.push_back(number);
+    NameList keys;
+    for (std::size_t i = 0; i < fetch.keys.size(); ++i) {
+      if (!fetch.values[i]) keys.add([&] { return fmt::format("\"{}\"", fetch.keys[i]); });
+    }
+    reply_(fetch.waiter, ErrorCode::timeout,
+           shared(fmt::format("no rank put key {} within {} s", keys.text(),
+                              seconds(fetch.waiter.timeout))));
   }
-  for (const auto& [number, poll] : polls_) latest = std::min(latest, poll.waiter.deadline);
-  return latest;
+  for (const std::uint64_t number : late) abandon(number);
 }
 
-void Table::expire(net::Clock::time_point now) {
-  for (auto& [key, waiters] : waiting_) {
-    const auto late = std::ranges::partition(
-        waiters, [now](const Waiter& waiter) { return waiter.deadline > now; });
-    for (const Waiter& waiter : late) {
-      reply_(
-          waiter, ErrorCode::timeout,
-          shared(fmt::format("no rank put key \"{}\" within {} s", key, seconds(waiter.timeout))));
-    }
-    waiters.erase(late.begin(), late.end());
-  }
-  std::erase_if(waiting_, [](const auto& item) { return item.second.empty(); });
+void Table::expire_rounds(net::Clock::time_point now) {
   for (auto& [key, round] : rounds_) {
-    const std::string missing = missing_in(round);
+    std::string missing;
     for (Round::Entry& entry : round.entries) {
-      if (!entry.value || entry.waiter.deadline > now) continue;
+      if (!entry.value) continue;
+      if (entry.waiter.deadline > now) {
+        watch(entry.waiter);
+        continue;
+      }
+      if (missing.empty()) missing = missing_in(round);
       reject(round, entry, ErrorCode::timeout,
              fmt::format("{}: {} within {} s", round_name(key), missing,
                          seconds(entry.waiter.timeout)));
     }
   }
-  std::erase_if(rounds_, [](const auto& item) { return item.second.bytes == 0; });
+  std::erase_if(rounds_, [](const auto& item) { return item.second.joined == 0; });
+}
+
+void Table::expire(net::Clock::time_point now) {
+  if (now < next_deadline_) return;
+  next_deadline_ = net::Clock::time_point::max();
+  expire_fetches(now);
+  expire_rounds(now);
   std::erase_if(polls_, [&](const auto& item) {
     const bool late = item.second.waiter.deadline <= now;
     if (late) finish(item.second);
+    if (!late) watch(item.second.waiter);
     return late;
   });
 }
 
 void Table::depart(int rank) {
   for (auto& [key, round] : rounds_) {
-    if (!round.entries[static_cast<std::size_t>(rank)].is_missing()) continue;
+    const Round::Entry* const own = round.entry_of(rank);
+    if (own == nullptr || own->value) continue;
     for (Round::Entry& entry : round.entries) {
       if (!entry.value) continue;
       reject(round, entry, ErrorCode::peer_lost,
              fmt::format("{}: {} has left the job", round_name(key), roster_.named(rank)));
     }
   }
-  std::erase_if(rounds_, [](const auto& item) { return item.second.bytes == 0; });
+  std::erase_if(rounds_, [](const auto& item) { return item.second.joined == 0; });
   settle();
 }
 
 void Table::forget(const Connection& connection) {
-  for (auto& [key, waiters] : waiting_) {
-    std::erase_if(waiters, [&](const Waiter& w) { return w.connection == &connection; });
+  std::vector<std::uint64_t> gone;
+  for (const auto& [number, fetch] : fetches_) {
+    if (fetch.waiter.connection == &connection) gone.push_back(number);
   }
+  for (const std::uint64_t number : gone) abandon(number);
   for (auto& [key, round] : rounds_) {
     for (Round::Entry& entry : round.entries) {
       if (!entry.value || entry.waiter.connection != &connection) continue;
       round.bytes -= entry.value->size() + 4;
+      --round.joined;
       entry.value.reset();
     }
   }
-  std::erase_if(waiting_, [](const auto& item) { return item.second.empty(); });
-  std::erase_if(rounds_, [](const auto& item) { return item.second.bytes == 0; });
+  std::erase_if(rounds_, [](const auto& item) { return item.second.joined == 0; });
   std::erase_if(polls_,
                 [&](const auto& item) { return item.second.waiter.connection == &connection; });
 }
 
 void Table::forget_all() {
+  fetches_.clear();
   waiting_.clear();
   rounds_.clear();
   polls_.clear();

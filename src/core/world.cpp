@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cctype>
 #include <exception>
 #include <map>
@@ -13,8 +14,10 @@
 #include "core/errors.hpp"
 #include "core/failure.hpp"
 #include "core/host.hpp"
+#include "core/introduction.hpp"
 #include "core/launch.hpp"
 #include "core/log.hpp"
+#include "core/parent.hpp"
 #include "core/socket.hpp"
 #include "core/store.hpp"
 #include "core/store_client.hpp"
@@ -71,9 +74,7 @@ std::vector<net::Fd> listen_where_agreed(launch::Endpoint& endpoint) {
       }
     }
   }
-  if (result.empty()) {
-    throw Error(problem->code(), fmt::format("rank 0 cannot serve the store: {}", problem->what()));
-  }
+  if (result.empty()) throw Error(*problem);
   if (endpoint.port == 0) {
     const net::Address chosen = net::local_address(result.front().get());
     endpoint.port = net::port_of(chosen);
@@ -101,19 +102,66 @@ std::vector<net::Fd> listen_anywhere(launch::Endpoint& endpoint) {
   }
 }
 
-struct Placed {
-  HostInfo host;
-  int pid = 0;
-  std::vector<std::string> addresses;  // addresses of the rank, one per rail
-};
+// Without a token, the ranks of one host and one user meet at this Unix socket: the kernel says who
+// connects, which it does not for TCP.
+net::Address socket_of_user(const launch::Endpoint& endpoint) {
+  return net::local_socket(fmt::format("atoll/store/{}", endpoint.port));
+}
 
-std::string encode(const Placed& placed) {
-  return store::Packer()
-      .text(placed.host.name)
-      .text(placed.host.id)
-      .number(static_cast<std::uint32_t>(placed.pid))
-      .text(fmt::format("{}", fmt::join(placed.addresses, " ")))
-      .take();
+std::vector<net::Address> addresses_of(const launch::Endpoint& endpoint) {
+  if (endpoint.token.empty()) return {socket_of_user(endpoint)};
+  return resolve_all(endpoint.addresses, endpoint.port);
+}
+
+// Tries to join a job that must refuse this process, so that the error of rank 0 names the process
+// and not only an absent rank. Returns the refusal; "" if no store of the job answers.
+std::string refusal_of(const launch::Endpoint& endpoint, int rank, int size) {
+  constexpr milliseconds patience{1'000};
+  const store::Join identity{rank, size, net::host_name(), static_cast<int>(::getpid())};
+  try {
+    store::connect(addresses_of(endpoint), {endpoint.token, identity}, Clock::now() + patience);
+    return "another rank 0 of the job listens there";
+  } catch (const Error& error) {
+    return error.code() == ErrorCode::mismatch ? error.what() : "";
+  }
+}
+
+std::vector<net::Fd> listen_as_rank_0(launch::Endpoint& endpoint, int size) {
+  try {
+    if (!endpoint.token.empty()) return listen_where_agreed(endpoint);
+    std::vector<net::Fd> result;
+    result.push_back(net::listen_on(socket_of_user(endpoint)));
+    return result;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::io) throw;
+    // The reason may be a second process with rank 0.
+    const std::string refusal = refusal_of(endpoint, 0, size);
+    if (!refusal.empty()) {
+      throw make_error(ErrorCode::mismatch, "rank 0 cannot serve the store: {}", refusal);
+    }
+    throw make_error(ErrorCode::io,
+                     "rank 0 cannot serve the store: {}; the store needs a free port of the host "
+                     "of rank 0 (ATOLL_ADDR, or MASTER_ADDR and ATOLL_PORT)",
+                     error.what());
+  }
+}
+
+// Finds the job of this process. A process with ATOLL_RANK=5 and ATOLL_SIZE=2 notices its mistake
+// alone, but rank 0 waits for rank 1, so this process also reports itself to rank 0.
+launch::Job find_job(const Config& config) {
+  try {
+    return launch::find(config);
+  } catch (const Error&) {
+    if (config.rank > 0 && config.rank >= config.size && config.size > 0) {
+      try {
+        const auto endpoint = launch::configured_endpoint(config);
+        if (endpoint) refusal_of(*endpoint, config.rank, config.size);
+      } catch (const Error&) {
+        // ATOLL_ADDR is wrong as well.
+      }
+    }
+    throw;
+  }
 }
 
 std::string own_host_id(const Config& config) {
@@ -126,21 +174,6 @@ std::string own_host_id(const Config& config) {
           config.host_id, most);
   const std::string id = net::host_id();
   return config.host_id.empty() ? id : fmt::format("{}/{}", id, config.host_id);
-}
-
-Placed decode_placed(std::string_view bytes) {
-  constexpr std::size_t most = 512;
-  constexpr std::size_t most_addresses = 1024;
-  store::Unpacker in(bytes);
-  Placed result;
-  result.host.name = in.text(most);
-  result.host.id = in.text(most);
-  result.pid = static_cast<int>(in.number());
-  const auto addresses = split(in.text(most_addresses), ' ');
-  result.addresses.assign(addresses.begin(), addresses.end());
-  in.finish();
-  require(!addresses.front().empty(), ErrorCode::bad_data, "a rank has published no address");
-  return result;
 }
 
 }  // namespace
@@ -160,7 +193,12 @@ struct World::Impl {
   void stay_alone();
   void join(launch::Job job);
   launch::Endpoint serve(const launch::Job& job, Clock::time_point deadline);
-  void place(const std::vector<std::string>& encoded);
+  std::string local_address(const net::Fd& socket, const launch::Endpoint& endpoint) const;
+  Introduction introduction(std::vector<std::string> addresses) const;
+  std::string encoded_process() const;  // the Process of this rank
+  void place(const std::vector<std::string>& introductions,
+             const std::vector<std::string>& processes);
+  void watch_parent();
 
   Config config;
   std::string launcher;
@@ -173,14 +211,17 @@ struct World::Impl {
   std::unique_ptr<launch::Rendezvous> rendezvous;
   std::unique_ptr<store::Server> server;  // serves the store; exists only on rank 0
   std::unique_ptr<store::Store> store;
-  // Declared after `store`, so that it is destroyed first.
+  // Declared after `store`, so that they are destroyed first.
   std::optional<TerminateNotice> on_terminate;
+  std::unique_ptr<ParentWatch> parent;
+  int process = static_cast<int>(::getpid());  // the process that joined the job
 
   std::mutex mutex;  // guards all members below
   std::map<std::string, std::uint64_t, std::less<>> tickets;
   std::vector<std::function<void(bool)>> exit_callbacks;
   std::shared_ptr<void> companion;
-  std::shared_ptr<const int> holds = std::make_shared<int>();  // copied by WorldInternals::hold()
+  // Copied by WorldInternals::hold(); becomes true when the World is destroyed.
+  std::shared_ptr<std::atomic<bool>> holds = std::make_shared<std::atomic<bool>>(false);
 };
 
 // If an exception destroys the World, peers may wait for this rank, so it declares a failure
@@ -214,6 +255,7 @@ void World::Impl::leave() noexcept {
   store->answer_with({});
   companion.reset();
   on_terminate.reset();
+  parent.reset();
   if (!unwinding) store->farewell();
   store.reset();
   if (server) server->finish(farewell_patience);
@@ -221,13 +263,7 @@ void World::Impl::leave() noexcept {
 
 void World::Impl::stay_alone() {
   store = store::make_solo_store(failure);
-  // The addresses are computed before the braces below. If they were the last initialiser in braces
-  // and threw, g++ 12 would destroy the other members twice.
-  std::vector<std::string> addresses = net::rail_addresses(config.interface);
-  std::string host_id = own_host_id(config);
-  place({encode({{net::host_name(), std::move(host_id), {}},
-                 static_cast<int>(::getpid()),
-                 std::move(addresses)})});
+  place({encode(introduction(net::rail_addresses(config.interface)))}, {encoded_process()});
 }
 
 launch::Endpoint World::Impl::serve(const launch::Job& job, Clock::time_point deadline) {
@@ -235,7 +271,8 @@ launch::Endpoint World::Impl::serve(const launch::Job& job, Clock::time_point de
   store::ServerOptions options;
   if (job.agreed) {
     endpoint = *job.agreed;
-    options.listeners = listen_where_agreed(endpoint);
+    options.listeners = listen_as_rank_0(endpoint, size);
+    if (endpoint.token.empty()) options.secret = net::random_token(token_bytes);
   } else {
     endpoint.host_id = own_host_id(config);
     endpoint.addresses = {net::rail_addresses(config.interface).front()};
@@ -268,32 +305,68 @@ void World::Impl::join(launch::Job job) {
   if (endpoint.host_id == host_id)
     endpoint.addresses.insert(endpoint.addresses.begin(), "127.0.0.1");
 
-  const int pid = static_cast<int>(::getpid());
-  net::Fd socket = store::connect(resolve_all(endpoint.addresses, endpoint.port),
-                                  {endpoint.token, rank, size, net::host_name(), pid}, deadline);
-  // The local address of the connection to rank 0 is the best guess for an address that others
-  // reach.
-  const net::Address local = net::local_address(socket.get());
-  const bool guess = config.interface.empty() && !net::is_loopback(local);
-  Placed mine{{net::host_name(), host_id, {}}, pid, {net::numeric_host(local)}};
-  if (!guess) mine.addresses = net::rail_addresses(config.interface);
-  store = std::make_unique<store::Client>(std::move(socket), rank, failure);
+  const store::Join identity{rank, size, net::host_name(), static_cast<int>(::getpid())};
+  store::Admission admission =
+      store::connect(addresses_of(endpoint), {endpoint.token, identity}, deadline);
+  // The secret of the job also authenticates the connections of backends.
+  config.token = admission.secret.empty() ? endpoint.token : admission.secret;
+  std::vector<std::string> addresses{local_address(admission.socket, endpoint)};
+  if (addresses.front().empty()) addresses = net::rail_addresses(config.interface);
+  store = std::make_unique<store::Client>(std::move(admission.socket), rank, size, failure);
   on_terminate.emplace([this](std::string_view reason) { store->fail(reason); });
-  place(store->exchange("atoll/placement", encode(mine),
-                        config.rendezvous_timeout + placement_grace));
+  const milliseconds timeout = config.rendezvous_timeout + placement_grace;
+  const auto introductions =
+      store->exchange("atoll/placement", encode(introduction(std::move(addresses))), timeout);
+  const auto processes = store->exchange("atoll/pid", encoded_process(), timeout);
+  try {
+    place(introductions, processes);
+  } catch (const Error&) {
+    // All ranks have the same values, so all of them throw this error. A rank that vanished without
+    // a farewell would replace it on the others.
+    store->farewell();
+    throw;
+  }
 }
 
-void World::Impl::place(const std::vector<std::string>& encoded) {
-  for (const std::string& bytes : encoded) {
-    Placed placed = decode_placed(bytes);
-    const int r = static_cast<int>(placements.size());
-    auto host = std::ranges::find(hosts, placed.host.id, &HostInfo::id);
-    if (host == hosts.end()) host = hosts.insert(hosts.end(), std::move(placed.host));
-    placements.push_back({r, static_cast<int>(host - hosts.begin()),
-                          static_cast<int>(host->ranks.size()), placed.pid,
-                          placed.addresses.front(), placed.addresses});
-    host->ranks.push_back(r);
+// Returns the local address of the connection to rank 0, which is the best guess for an address
+// that other hosts reach; "" if the interfaces decide.
+std::string World::Impl::local_address(const net::Fd& socket,
+                                       const launch::Endpoint& endpoint) const {
+  const net::Address local = net::local_address(socket.get());
+  if (net::is_local_socket(local)) {
+    return net::numeric_host(net::resolve(endpoint.addresses.front(), endpoint.port).front());
   }
+  const bool is_guess = config.interface.empty() && !net::is_loopback(local);
+  return is_guess ? net::numeric_host(local) : std::string();
+}
+
+Introduction World::Impl::introduction(std::vector<std::string> addresses) const {
+  // If an initialiser in the braces threw, g++ 12 could destroy the earlier members twice.
+  std::string host = net::host_name(), id = own_host_id(config);
+  return {std::move(host), std::move(id), std::move(addresses), config.timeout, config.check};
+}
+
+std::string World::Impl::encoded_process() const {
+  return encode(Process{static_cast<int>(::getpid()), config.local_rank});
+}
+
+void World::Impl::place(const std::vector<std::string>& introductions,
+                        const std::vector<std::string>& processes) {
+  Layout layout = lay_out(introductions, processes);
+  hosts = std::move(layout.hosts);
+  placements = std::move(layout.placements);
+  const bool is_first_of_host = placements[static_cast<std::size_t>(rank)].local_rank == 0;
+  if (is_first_of_host) warn_of_unusable_folders(config);
+}
+
+void World::Impl::watch_parent() {
+  if (config.parent == "ignore") return;
+  const bool by_launcher =
+      launcher == "pmix" || launcher == "pmi" || launcher == "torchrun" || launcher == "slurm";
+  parent =
+      ParentWatch::start(by_launcher || config.parent == "parent" ? WithoutLauncher::watch_parent
+                                                                  : WithoutLauncher::watch_nothing,
+                         [this](std::string_view reason) { store->fail(reason); });
 }
 
 World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -308,13 +381,19 @@ World& World::operator=(World&& other) {
   return *this;  // leaves the job of the overwritten World
 }
 World::~World() {
-  if (impl_) impl_->leave();
+  if (!impl_) return;
+  // A forked child is no rank. Its copy is not destroyed either, because it has no threads to join.
+  if (impl_->process != static_cast<int>(::getpid())) {
+    static_cast<void>(impl_.release());
+    return;
+  }
+  *impl_->holds = true;
+  impl_->leave();
 }
 
 World World::from_env(Config config) {
   log::set_level(log::level_from_name(config.log));
-  launch::Job job = launch::find(config);
-  return Impl::start(std::move(config), std::move(job));
+  return Impl::start(config, find_job(config));
 }
 
 World World::from_ranks(int rank, int size, const Broadcast& broadcast, Config config) {
@@ -330,6 +409,7 @@ World World::Impl::start(Config config, launch::Job job) {
   } else {
     impl->join(std::move(job));
   }
+  impl->watch_parent();
   log::debug("rank {} of {}, started by {}", impl->rank, impl->size, impl->launcher);
   return World(std::move(impl));
 }
@@ -340,66 +420,79 @@ World World::single(Config config) {
   return World(std::move(impl));
 }
 
-int World::rank() const noexcept { return impl_->rank; }
-int World::size() const noexcept { return impl_->size; }
-int World::local_rank() const noexcept {
-  if (impl_->config.local_rank >= 0) return impl_->config.local_rank;
-  return impl_->placements[static_cast<std::size_t>(impl_->rank)].local_rank;
+World::Impl& World::impl() const {
+  require(impl_ != nullptr, "this World has been moved: use the World that it was moved to");
+  return *impl_;
 }
-int World::local_size() const noexcept {
-  const int host = impl_->placements[static_cast<std::size_t>(impl_->rank)].host;
-  return static_cast<int>(impl_->hosts[static_cast<std::size_t>(host)].ranks.size());
+
+int World::rank() const { return impl().rank; }
+int World::size() const { return impl().size; }
+int World::local_rank() const {
+  if (impl().config.local_rank >= 0) return impl().config.local_rank;
+  return impl().placements[static_cast<std::size_t>(impl().rank)].local_rank;
 }
-std::string_view World::launcher() const noexcept { return impl_->launcher; }
-const Config& World::config() const noexcept { return impl_->config; }
-const std::vector<HostInfo>& World::hosts() const noexcept { return impl_->hosts; }
-const std::vector<Placement>& World::placements() const noexcept { return impl_->placements; }
+int World::local_size() const {
+  const int host = impl().placements[static_cast<std::size_t>(impl().rank)].host;
+  return static_cast<int>(impl().hosts[static_cast<std::size_t>(host)].ranks.size());
+}
+std::string_view World::launcher() const { return impl().launcher; }
+const Config& World::config() const { return impl().config; }
+const std::vector<HostInfo>& World::hosts() const { return impl().hosts; }
+const std::vector<Placement>& World::placements() const { return impl().placements; }
 
 void World::put(std::string_view key, std::string_view value) {
   check_key(key);
   check_value(key, value);
-  impl_->store->put(key, value);
+  impl().store->put(key, value);
 }
 
 std::string World::get(std::string_view key, milliseconds timeout) {
   check_key(key);
-  return impl_->store->get(key, timeout);
+  return impl().store->get(key, timeout);
 }
 
 std::vector<std::string> World::exchange(std::string_view key, std::string_view mine) {
   check_key(key);
   check_value(key, mine);
-  return impl_->store->exchange(key, mine, impl_->config.timeout);
+  return impl().store->exchange(key, mine, impl().config.timeout);
 }
 
-void World::barrier() { impl_->store->exchange("", "", impl_->config.timeout); }
+void World::barrier() { impl().store->exchange("", "", impl().config.timeout); }
 
 std::uint64_t World::ticket(std::string_view key) {
-  const std::lock_guard lock(impl_->mutex);
-  return impl_->tickets.try_emplace(std::string(key)).first->second++;
+  const std::lock_guard lock(impl().mutex);
+  return impl().tickets.try_emplace(std::string(key)).first->second++;
 }
 
 void World::at_exit(std::function<void(bool failed)> callback) {
-  const std::lock_guard lock(impl_->mutex);
-  impl_->exit_callbacks.push_back(std::move(callback));
+  const std::lock_guard lock(impl().mutex);
+  impl().exit_callbacks.push_back(std::move(callback));
 }
 
-void World::fail(std::string_view reason) noexcept { impl_->store->fail(reason); }
-std::optional<Error> World::failure() const { return impl_->failure->get(); }
-void World::check() const { impl_->failure->check(); }
+void World::fail(std::string_view reason) noexcept {
+  if (impl_) return impl_->store->fail(reason);
+  log::error("World::fail(\"{}\") has no effect, because this World has been moved", reason);
+}
+
+std::optional<Error> World::failure() const { return impl().failure->get(); }
+void World::check() const { impl().failure->check(); }
 
 std::shared_ptr<void> WorldInternals::companion(
     World& world, const std::function<std::shared_ptr<void>()>& make) {
-  const std::lock_guard lock(world.impl_->mutex);
-  if (!world.impl_->companion) world.impl_->companion = make();
-  return world.impl_->companion;
+  World::Impl& impl = world.impl();
+  const std::lock_guard lock(impl.mutex);
+  if (!impl.companion) impl.companion = make();
+  return impl.companion;
 }
 
 std::shared_ptr<const void> WorldInternals::hold(const World& world) { return world.impl_->holds; }
+bool WorldInternals::is_over(const std::shared_ptr<const void>& hold) noexcept {
+  return static_cast<const std::atomic<bool>*>(hold.get())->load();
+}
 store::Store& WorldInternals::store(World& world) { return *world.impl_->store; }
 
 World::Subscription World::on_failure(std::function<void(const Error&)> callback) {
-  const std::uint64_t id = impl_->failure->subscribe(std::move(callback));
+  const std::uint64_t id = impl().failure->subscribe(std::move(callback));
   Subscription result;
   result.registration_ = std::shared_ptr<void>(
       nullptr, [failure = impl_->failure, id](void*) { failure->unsubscribe(id); });

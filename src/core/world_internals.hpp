@@ -17,6 +17,8 @@ struct WorldInternals {
 
   // While the result or a copy of it exists, moving this World throws.
   static std::shared_ptr<const void> hold(const World& world);
+  // Returns true if the World of a result of hold() has been destroyed.
+  static bool is_over(const std::shared_ptr<const void>& hold) noexcept;
   static store::Store& store(World& world);
 };
 

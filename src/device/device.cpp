@@ -3,7 +3,7 @@
 #include <new>
 #include <string>
 
-#include "atoll/error.hpp"
+#include "core/errors.hpp"
 #include "device/backend.hpp"
 
 namespace atoll_v1::atoll {
@@ -15,8 +15,14 @@ std::shared_ptr<const StampBackend> StreamBackend::stamp() {
 }
 
 namespace {
+
 constexpr std::align_val_t staging_alignment{64};
+
+void require_work(const std::function<void()>& work, const std::string& stream) {
+  require(work != nullptr, "stream {}: the work to enqueue is an empty function", stream);
 }
+
+}  // namespace
 
 void* DeviceBackend::allocate_staging(std::size_t bytes) {
   void* const data = ::operator new(bytes, staging_alignment, std::nothrow);
@@ -38,16 +44,27 @@ void Event::synchronize() const {
 }
 
 Stream::Stream(std::unique_ptr<StreamBackend> impl, std::string name)
-    : impl_(std::move(impl)), name_(std::move(name)) {}
+    : impl_(std::move(impl), "Stream"), name_(std::move(name)) {}
 Stream::Stream(Stream&&) noexcept = default;
 Stream& Stream::operator=(Stream&&) noexcept = default;
 Stream::~Stream() = default;
 
-void Stream::enqueue(std::function<void()> work) { impl_->enqueue(std::move(work)); }
-void Stream::copy(void* dst, const void* src, std::size_t bytes) { impl_->copy(dst, src, bytes); }
-void Stream::zero(void* dst, std::size_t bytes) { impl_->fill(dst, std::byte{0}, bytes); }
+void Stream::enqueue(std::function<void()> work) {
+  require_work(work, name_);
+  impl_->enqueue(std::move(work));
+}
+void Stream::copy(void* dst, const void* src, std::size_t bytes) {
+  require(bytes == 0 || (dst != nullptr && src != nullptr),
+          "stream {}: copy of {} bytes: {} is null", name_, bytes, dst == nullptr ? "dst" : "src");
+  impl_->copy(dst, src, bytes);
+}
+void Stream::zero(void* dst, std::size_t bytes) {
+  require(bytes == 0 || dst != nullptr, "stream {}: zero of {} bytes: dst is null", name_, bytes);
+  impl_->fill(dst, std::byte{0}, bytes);
+}
 Event Stream::record() { return Event(impl_->record()); }
 Event Stream::enqueue_and_record(std::function<void()> work) {
+  require_work(work, name_);
   return Event(impl_->enqueue_and_record(std::move(work)));
 }
 Stamp Stream::stamp() { return Stamp(impl_->stamp()); }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <exception>
 #include <memory>
 #include <new>
 #include <type_traits>
@@ -75,6 +76,26 @@ class Task {
 
   void (*act_)(Action, std::byte*, std::byte*) = nullptr;
   alignas(std::max_align_t) std::byte storage_[capacity];
+};
+
+// Held while a failed stream destroys a task without running it. Destructors of the task's captures
+// learn from error() why the task was dropped.
+class DroppedTask {
+ public:
+  // A null `error` means that the task was not dropped. The error must outlive this object.
+  explicit DroppedTask(const std::exception_ptr* error) noexcept
+      : before_(std::exchange(current, error)) {}
+  DroppedTask(const DroppedTask&) = delete;
+  DroppedTask& operator=(const DroppedTask&) = delete;
+  ~DroppedTask() { current = before_; }
+
+  // Returns the error of the stream that drops a task on this thread now, or null.
+  static std::exception_ptr error() { return current != nullptr ? *current : nullptr; }
+
+ private:
+  static inline thread_local const std::exception_ptr* current = nullptr;
+
+  const std::exception_ptr* before_;
 };
 
 }  // namespace atoll_v1::atoll

@@ -53,9 +53,8 @@ Flight::Flight(World& world)
       path_(world.config().flight.empty()
                 ? ""
                 : fmt::format("{}.{}.json", world.config().flight, world.rank())) {
-  WorldInternals::store(world).answer_with([this](std::string_view question) {
-    return notices_.deliver(question) ? "" : answer_inquiry(log("question"), question);
-  });
+  WorldInternals::store(world).answer_with(
+      [this](std::string_view question) { return answer(question); });
   if (!path_.empty()) {
     event_ = net::Fd(::eventfd(0, EFD_CLOEXEC));
     if (!event_) throw Error(ErrorCode::io, "eventfd: no file descriptor for the flight recorder");
@@ -81,6 +80,12 @@ Flight::~Flight() {
     ending_ = true;
   }
   wake(changed);
+}
+
+std::string Flight::answer(std::string_view question) {
+  std::string text;
+  if (notices_.deliver(question) || responders_.respond(question, text)) return text;
+  return answer_inquiry(log("question"), question);
 }
 
 void Flight::wake(std::uint64_t value) const noexcept {

@@ -13,6 +13,7 @@
 #include "core/socket.hpp"
 #include "flight/notices.hpp"
 #include "flight/recorder.hpp"
+#include "flight/responders.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -44,6 +45,7 @@ class Flight {
 
   FlightRecorder& recorder() noexcept { return recorder_; }
   Notices& notices() noexcept { return notices_; }
+  Responders& responders() noexcept { return responders_; }
   FlightLog log(std::string_view reason) const;
   // Writes the file. Throws Error(io), and Error(invalid_argument) when Config::flight is empty.
   void write(std::string_view reason);
@@ -52,6 +54,7 @@ class Flight {
   void await_written();
 
  private:
+  std::string answer(std::string_view question);
   void serve();  // main loop of thread_, which exists only when Config::flight is set
   void wake(std::uint64_t value) const noexcept;
 
@@ -60,7 +63,8 @@ class Flight {
   const std::string host_;
   const std::string path_;  // path of the flight file; empty when no file is written
   FlightRecorder recorder_;
-  Notices notices_;
+  Notices notices_{rank_};
+  Responders responders_;
   mutable std::mutex mutex_;  // guards the members between this one and writing_
   std::condition_variable changed_;
   std::string failure_;

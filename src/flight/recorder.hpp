@@ -3,10 +3,10 @@
 // The recorder is a ring of flight_capacity slots. An operation takes the next number and the slot
 // number % capacity. The slot's `word` is (number + 1) << 3 | state, or 0 while the slot is empty.
 // A writer claims the slot by exchanging the word for one in state `writing`, fills the fields and
-// publishes the word. started() and finished() exchange only the word of their own number, so an
-// operation that has been overwritten stays overwritten. Two writers meet in a slot only when one
-// of them was delayed by a full round of the ring; the older entry is then dropped. A reader copies
-// a slot and then checks that its word has not changed.
+// publishes the word. started() and finished() exchange the word only if it has their number, so
+// an operation that has been overwritten stays overwritten. Two writers meet in a slot only when
+// one of them was delayed by a full round of the ring; the older entry is then dropped. A reader
+// copies a slot and then checks that its word has not changed.
 #pragma once
 
 #include <array>

@@ -1,20 +1,27 @@
 #include "atoll/checkpoint.hpp"
 
-#include <fcntl.h>
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <random>
 #include <vector>
 
+#include "core/agreement.hpp"
 #include "core/errors.hpp"
+#include "core/hash.hpp"
 #include "core/log.hpp"
+#include "core/terminal_text.hpp"
 #include "device/host/kernels.hpp"
+#include "fsdp/checkpoint_folder.hpp"
+#include "fsdp/checkpoint_index.hpp"
+#include "fsdp/checkpoint_shards.hpp"
+#include "fsdp/files.hpp"
 #include "fsdp/pass_state.hpp"
+#include "fsdp/reducing.hpp"
 #include "fsdp/safetensors.hpp"
+#include "fsdp/saved_settings.hpp"
 #include "fsdp/together.hpp"
 
 namespace atoll_v1::atoll::fsdp {
@@ -23,21 +30,10 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-constexpr std::string_view format_name = "atoll-checkpoint";
-constexpr int format_version = 2;
-constexpr std::uintmax_t max_index_bytes = 256 << 20;
-constexpr int max_index_depth = 8;
-// Maximum number of steps in a checkpoint: a double represents every integer up to 2^53 exactly.
-constexpr std::uint64_t max_steps = std::uint64_t{1} << 53;
-
 template <class... Args>
 Error bad(const fs::path& file, fmt::format_string<Args...> text, Args&&... args) {
   return {ErrorCode::bad_data,
-          file.string() + ": " + fmt::format(text, std::forward<Args>(args)...)};
-}
-
-fs::path shard_file(const fs::path& folder, std::uint64_t index, std::uint64_t shards) {
-  return folder / fmt::format("shard-{:05}-of-{:05}.safetensors", index, shards);
+          terminal_text(file.string() + ": " + fmt::format(text, std::forward<Args>(args)...))};
 }
 
 // The flat tensors of one bucket, each with its name in the file, in the order of the file.
@@ -79,13 +75,16 @@ std::vector<BucketTensors> tensors_of(Engine& engine, const Optimizer* optimizer
   return all;
 }
 
-void write_shard(const fs::path& file, Engine& engine, const std::vector<BucketTensors>& buckets) {
+// Writes the file of this rank's shard.
+void write_shard(const fs::path& folder, Engine& engine, const std::vector<BucketTensors>& buckets,
+                 const ShardIdentity& identity) {
   std::vector<SafetensorsDeclaration> declared;
   for (const auto& bucket : buckets) {
     for (const auto& [name, view] : bucket.tensors)
       declared.push_back({name, view.dtype, {view.count}});
   }
-  SafetensorsWriter writer(file, declared);
+  SafetensorsWriter writer(shard_path(folder, identity.shard, identity.shards), declared,
+                           shard_metadata(identity), StoredDigests::blocks);
   Stream& stream = engine.scheduler().stream(Lane::gather);
   std::vector<std::byte> bytes;
   for (const auto& bucket : buckets) {
@@ -125,79 +124,14 @@ json describe(Engine& engine, const Optimizer* optimizer,
     units.push_back(
         {{"name", state.name}, {"buckets", std::move(buckets)}, {"params", std::move(params)}});
   }
-  return {{"format", format_name},
-          {"version", format_version},
+  return {{"format", checkpoint_format},
           {"shards", engine.scheduler().shard_count()},
           {"optimizer", kind_of(optimizer)},
           {"states", std::move(states)},
+          {"settings", describe_settings(EngineAccess::setup(engine))},
           {"steps", optimizer ? optimizer->steps() : 0},
           {"units", std::move(units)},
           {"extra", extra}};
-}
-
-void write_text(const fs::path& file, const std::string& text) {
-  std::ofstream out(file, std::ios::binary | std::ios::trunc);
-  out << text;
-  out.close();
-  if (!out) throw Error(ErrorCode::io, file.string() + ": cannot write");
-  sync_to_disk(file);
-}
-
-// Renames `partial` to `folder` and deletes the old content of `folder`. On file systems that
-// cannot exchange two names atomically, only `folder`.old exists for a moment; readable() finds it.
-void publish(const fs::path& partial, const fs::path& folder) {
-  sync_to_disk(partial);
-  const fs::path parent = folder.has_parent_path() ? folder.parent_path() : fs::path(".");
-  const fs::path old = folder.string() + ".old";
-  const bool exchanged =
-      ::renameat2(AT_FDCWD, partial.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) == 0;
-  if (!exchanged) {
-    if (fs::exists(folder)) {
-      fs::remove_all(old);
-      fs::rename(folder, old);
-    }
-    fs::rename(partial, folder);
-  }
-  sync_to_disk(parent);
-  fs::remove_all(partial);
-  fs::remove_all(old);
-}
-
-// Returns `folder`. If an interrupted save has left only `folder`.old, returns that path.
-fs::path readable(const fs::path& folder) {
-  const fs::path old = folder.string() + ".old";
-  if (fs::exists(folder) || !fs::exists(old / "index.json")) return folder;
-  log::warn("{} does not exist: reading {}, which an interrupted save has left", folder.string(),
-            old.string());
-  return old;
-}
-
-json read_index(const fs::path& file) {
-  std::error_code missing;
-  const std::uintmax_t size = fs::file_size(file, missing);
-  require(!missing, ErrorCode::io, "{}: not a checkpoint: {}", file.parent_path().string(),
-          missing.message());
-  if (size > max_index_bytes)
-    throw bad(file, "the file is too large for the index of a checkpoint");
-  std::ifstream in(file, std::ios::binary);
-  const auto shallow = [&](int depth, json::parse_event_t, json&) {
-    if (depth > max_index_depth)
-      throw bad(file, "the JSON is nested too deeply for the index of a checkpoint");
-    return true;
-  };
-  try {
-    return json::parse(in, shallow);
-  } catch (const json::parse_error& error) {
-    throw bad(file, "byte {}: the text is not JSON", error.byte);
-  }
-}
-
-std::uint64_t number_at(const json& object, const char* key, const fs::path& file) {
-  const auto found = object.find(key);
-  if (found == object.end() || !found->is_number_unsigned()) {
-    throw bad(file, "\"{}\" is not a non-negative number", key);
-  }
-  return found->get<std::uint64_t>();
 }
 
 constexpr std::string_view weights_alone =
@@ -212,8 +146,9 @@ void check_states(const json& index, const json& expected, const fs::path& file)
   const auto check = [&](const json& some, const json& others, std::string_view text) {
     for (const json& state : some) {
       if (std::ranges::find(others, state) != others.end()) continue;
-      throw make_error(ErrorCode::mismatch, "{}: the state {} {}; {}", file.string(), state.dump(),
-                       text, weights_alone);
+      throw Error(ErrorCode::mismatch,
+                  terminal_text(fmt::format("{}: the state {} {}; {}", file.string(), state.dump(),
+                                            text, weights_alone)));
     }
   };
   check(theirs, ours, "is in the checkpoint, but Engine::add_state() has not added it");
@@ -224,11 +159,8 @@ void check_states(const json& index, const json& expected, const fs::path& file)
 // parameters. The number of shards, dtypes and frozen parameters may differ.
 void check_layout(const json& index, const json& expected, const fs::path& file) {
   const auto mismatch = [&](const std::string& what) {
-    throw make_error(ErrorCode::mismatch, "{}: {}", file.string(), what);
+    throw Error(ErrorCode::mismatch, terminal_text(fmt::format("{}: {}", file.string(), what)));
   };
-  if (index.at("format") != format_name || index.at("version") != format_version) {
-    mismatch(fmt::format("not a checkpoint of version {}", format_version));
-  }
   const json &theirs = index.at("units"), &ours = expected.at("units");
   const auto compare = [&](const std::string& what, const json& stored, const json& wanted) {
     if (stored == wanted) return;
@@ -265,54 +197,20 @@ struct StoredParam {
   std::uint64_t elements;  // elements of the whole bucket, including padding
 };
 
+// `unit` has been checked by parse_index().
 StoredParam stored_param(const json& unit, std::size_t param, std::uint64_t count,
                          std::uint64_t shards, const fs::path& file) {
   const json& entry = unit.at("params").at(param);
-  const json& bucket = unit.at("buckets").at(number_at(entry, "bucket", file));
-  const StoredParam stored{unit.at("name").get<std::string>(), bucket.at("name").get<std::string>(),
-                           number_at(entry, "offset", file), number_at(bucket, "elements", file)};
+  const json& bucket = unit.at("buckets").at(entry.at("bucket").get<std::size_t>());
+  StoredParam stored{unit.at("name").get<std::string>(), bucket.at("name").get<std::string>(),
+                     entry.at("offset").get<std::uint64_t>(),
+                     bucket.at("elements").get<std::uint64_t>()};
   const bool fits = stored.offset <= stored.elements && count <= stored.elements - stored.offset;
   if (!fits || stored.elements % shards != 0) {
     throw bad(file, "unit {}: bucket {} cannot have {} elements in {} shards", stored.unit,
               stored.bucket, stored.elements, shards);
   }
   return stored;
-}
-
-// Fills `values` with the elements of a flat tensor, beginning at element `first`. The tensor has
-// `elements` elements including padding, and is split evenly over the shard files.
-void read_tensor(const std::vector<SafetensorsFile>& shards, const std::string& name,
-                 std::uint64_t elements, std::uint64_t first, std::span<float> values) {
-  const std::uint64_t each = elements / shards.size();
-  // Aligned copy of the data: the file format does not guarantee alignment.
-  std::vector<std::byte> aligned;
-  while (!values.empty()) {
-    const SafetensorsFile& file = shards[first / each];
-    const ConstView data = file.at(name).data;
-    require(
-        computes_in(data.dtype) && data.count == each, ErrorCode::mismatch,
-        "{}: tensor {} is {} with {} elements, but the index requires {} elements of f32, bf16 or "
-        "f16",
-        file.path().string(), name, atoll::name(data.dtype), data.count, each);
-    const std::uint64_t n = std::min<std::uint64_t>(values.size(), each - first % each);
-    const ConstView part = data.part(first % each, n);
-    aligned.resize(part.bytes());
-    std::memcpy(aligned.data(), part.data, part.bytes());
-    host::cast(values.first(n), ConstView(aligned.data(), n, part.dtype));
-    first += n;
-    values = values.subspan(n);
-  }
-}
-
-std::vector<SafetensorsFile> open_shards(const fs::path& folder, const json& index) {
-  const fs::path file = folder / "index.json";
-  const std::uint64_t count = number_at(index, "shards", file);
-  if (count == 0 || count > 1'000'000) throw bad(file, "a checkpoint cannot have {} shards", count);
-  std::vector<SafetensorsFile> shards;
-  for (std::uint64_t s = 0; s < count; ++s) {
-    shards.push_back(SafetensorsFile::open(shard_file(folder, s, count)));
-  }
-  return shards;
 }
 
 Moments moments_of(const Optimizer* optimizer, const Segment& segment) {
@@ -326,91 +224,222 @@ Moments moments_of(const Optimizer* optimizer, const Segment& segment) {
   return {first.part(begin, segment.values.count), second.part(begin, segment.values.count)};
 }
 
-void read_shards(const fs::path& folder, const json& index, Engine& engine,
-                 const Optimizer* optimizer) {
-  const fs::path file = folder / "index.json";
-  const auto shards = open_shards(folder, index);
-  Stream& stream = engine.scheduler().stream(Lane::gather);
-  EngineAccess::pass(engine).wait_idle(stream);
-  std::vector<float> values;
-  std::vector<std::byte> bytes;
-  for (const Segment& segment : engine.segments()) {
-    const UnitState& unit = state_of(*segment.unit);
-    const std::size_t param = unit.find(segment.param->name);
-    const StoredParam stored = stored_param(index.at("units").at(unit.index), param,
-                                            segment.param->count(), shards.size(), file);
-    const auto read = [&](std::string_view what, const View& into) {
-      values.assign(into.count, 0.0f);
-      // The checkpoint has no moments and states for parameters that were frozen: these begin at 0.
-      if (what == "weights" || !stored.bucket.starts_with("frozen ")) {
-        read_tensor(shards, tensor_name(stored.unit, stored.bucket, what), stored.elements,
-                    stored.offset + segment.first, values);
-      }
-      bytes.resize(into.bytes());
-      host::cast({bytes.data(), into.count, into.dtype}, values);
-      stream.copy(into.data, bytes.data(), bytes.size());
-      stream.synchronize();
-    };
-    read("weights", segment.values);
-    const auto [first, second] = moments_of(optimizer, segment);
-    if (first.count) read("moment1", first);
-    if (second.count) read("moment2", second);
-    if (segment.gradient.count == 0) continue;
-    for (const auto& [state, own] : EngineAccess::setup(engine).states) {
-      read(state_tensor(state), engine.state(segment, state));
+// Copies parts of a checkpoint to the memory of an engine.
+class ShardReader {
+ public:
+  ShardReader(const fs::path& folder, const CheckpointIndex& index, Engine& engine)
+      : file_(folder / "index.json"),
+        index_(index),
+        shards_(folder, index),
+        stream_(engine.scheduler().stream(Lane::gather)) {}
+
+  // Fills the parameters, moments and states of a segment.
+  void read(const Segment& segment, Engine& engine, const Optimizer* optimizer);
+
+ private:
+  void read(const std::string& tensor, const StoredParam& stored, std::uint64_t first, View into);
+
+  fs::path file_;
+  const CheckpointIndex& index_;
+  StoredShards shards_;
+  Stream& stream_;
+  std::vector<float> values_;
+  std::vector<std::byte> bytes_;
+};
+
+void ShardReader::read(const std::string& tensor, const StoredParam& stored, std::uint64_t first,
+                       View into) {
+  // Pieces this small stay in the cache between the file and the device.
+  constexpr std::uint64_t most = std::uint64_t{1} << 18;
+  for (std::uint64_t at = 0; at < into.count; at += most) {
+    const View part = into.part(at, std::min(most, into.count - at));
+    values_.resize(part.count);
+    shards_.read(tensor, stored.elements, stored.offset + first + at, values_);
+    const void* source = values_.data();
+    if (part.dtype != DType::f32) {
+      bytes_.resize(part.bytes());
+      host::cast({bytes_.data(), part.count, part.dtype}, values_);
+      source = bytes_.data();
     }
+    stream_.copy(part.data, source, part.bytes());
+    stream_.synchronize();
   }
+}
+
+void ShardReader::read(const Segment& segment, Engine& engine, const Optimizer* optimizer) {
+  const UnitState& unit = state_of(*segment.unit);
+  const std::size_t param = unit.find(segment.param->name);
+  const StoredParam stored = stored_param(index_.content.at("units").at(unit.index), param,
+                                          segment.param->count(), index_.shards, file_);
+  const auto fill = [&](std::string_view what, const View& into) {
+    // The checkpoint has no moments and states for parameters that were frozen: these begin at 0.
+    if (what != "weights" && stored.bucket.starts_with("frozen ")) {
+      bytes_.assign(into.bytes(), std::byte{0});
+      stream_.copy(into.data, bytes_.data(), bytes_.size());
+      stream_.synchronize();
+      return;
+    }
+    read(tensor_name(stored.unit, stored.bucket, what), stored, segment.first, into);
+  };
+  fill("weights", segment.values);
+  const auto [first, second] = moments_of(optimizer, segment);
+  if (first.count) fill("moment1", first);
+  if (second.count) fill("moment2", second);
+  if (segment.gradient.count == 0) return;
+  for (const auto& [state, own] : EngineAccess::setup(engine).states)
+    fill(state_tensor(state), engine.state(segment, state));
+}
+
+// Throws Error(invalid_argument) unless `optimizer` is the engine's, or neither exists.
+void check_optimizer(std::string_view call, Engine& engine, const Optimizer* optimizer) {
+  if (optimizer) {
+    require(EngineAccess::is_optimizer_of(engine, *optimizer),
+            "{}: the Optimizer belongs to another engine: pass the Optimizer of this engine", call);
+    return;
+  }
+  require(!EngineAccess::reducing(engine).has_on_final(),
+          "{}: the engine has an Optimizer: pass it, because its moments belong to the checkpoint",
+          call);
+}
+
+std::vector<Declaration> declarations_of_save(const fs::path& folder, const Optimizer* optimizer,
+                                              const std::map<std::string, std::string>& extra) {
+  std::vector<Declaration> all{{"the folder", fmt::format("\"{}\"", folder.string())},
+                               {"the optimizer", std::string(kind_of(optimizer))},
+                               {"the number of entries of `extra`", std::to_string(extra.size())}};
+  json keys = json::array();
+  for (const auto& [key, value] : extra) keys.push_back(key);
+  all.push_back({"the keys of `extra`", keys.dump(-1, ' ', false, json::error_handler_t::replace)});
+  for (const auto& [key, value] : extra)
+    all.push_back({fmt::format("extra[\"{}\"]", key), fmt::format("\"{}\"", value)});
+  return all;
+}
+
+// Throws Error(mismatch) if ranks read different checkpoints. Folders may have different names, as
+// with copies on the disk of each host.
+void compare_checkpoints(const RankSet& ranks, const fs::path& folder,
+                         const CheckpointIndex& index) {
+  // Version 2 has no id of the save.
+  const std::string id =
+      index.has_digests() ? index.save : fmt::format("{:016x}", fnv1a(index.content.dump()));
+  const auto texts = ranks.exchange(ranks.key("loaded checkpoint"), id + " " + folder.string(),
+                                    ranks.world().config().file_timeout);
+  const auto split = [](const std::string& text) {
+    const std::size_t space = text.find(' ');
+    return std::pair(text.substr(0, space), terminal_text(text.substr(space + 1)));
+  };
+  const auto [first_id, first_folder] = split(texts.front());
+  for (std::size_t i = 1; i < texts.size(); ++i) {
+    const auto [other_id, other_folder] = split(texts[i]);
+    if (other_id == first_id) continue;
+    throw make_error(
+        ErrorCode::mismatch,
+        "load: ranks read different checkpoints: {} (save {}) on rank {}, {} (save {}) "
+        "on rank {}; all ranks must load the same save",
+        first_folder, first_id, ranks.ranks().front(), other_folder, other_id, ranks.ranks()[i]);
+  }
+}
+
+// Returns 128 random bits as text, equal on all ranks.
+std::string new_save_id(const RankSet& ranks) {
+  std::string id;
+  if (ranks.is_first()) {
+    std::random_device random;
+    for (int i = 0; i < 4; ++i) id += fmt::format("{:08x}", random() & 0xffffffffu);
+  }
+  const auto limit = ranks.world().config().file_timeout;
+  return ranks.exchange(ranks.key("save id"), id, limit).front();
+}
+
+// Examines the files that all ranks have written, and writes the index.
+void complete(const fs::path& partial, const json& content, const ShardIdentity& identity) {
+  std::vector<ShardFile> files;
+  for (std::uint64_t shard = 0; shard < identity.shards; ++shard)
+    files.push_back(examine_shard(partial, {identity.save, identity.step, shard, identity.shards}));
+  write_file(partial / "index.json", index_text(content, identity.save, files));
 }
 
 void save_all(const fs::path& wanted, Engine& engine, const Optimizer* optimizer,
               const std::map<std::string, std::string>& extra) {
-  EngineAccess::setup(engine).check_frozen("save");
-  const RankSet& ranks = EngineAccess::setup(engine).ranks;
-  const fs::path folder =
-      wanted.has_filename() ? wanted : wanted.parent_path();  // the path "out/" means "out"
-  const fs::path partial = folder.string() + ".partial";
+  EngineSetup& setup = EngineAccess::setup(engine);
+  const RankSet& ranks = setup.ranks;
+  const fs::path folder = without_slash(wanted);
+  setup.check_frozen("save");
+  agree(ranks, "save", [&] {
+    EngineAccess::pass(engine).check_readable("save");
+    check_optimizer("save", engine, optimizer);
+    return declarations_of_save(folder, optimizer, extra);
+  });
+  const Scheduler& scheduler = engine.scheduler();
+  const ShardIdentity identity{new_save_id(ranks),
+                               optimizer ? static_cast<std::uint64_t>(optimizer->steps()) : 0,
+                               static_cast<std::uint64_t>(scheduler.shard_index()),
+                               static_cast<std::uint64_t>(scheduler.shard_count())};
+  std::optional<SaveFolder> saved;
   together(ranks, [&] {
-    if (!ranks.is_first()) return;
-    fs::remove_all(partial);
-    fs::create_directories(partial);
+    if (ranks.is_first()) saved.emplace(folder, setup.saved_folder);
   });
   together(ranks, [&] {
     EngineAccess::gathering(engine).wait_updated(engine.scheduler().stream(Lane::gather));
-    const Scheduler& scheduler = engine.scheduler();
     if (scheduler.replicate_index() != 0) return;
-    write_shard(shard_file(partial, static_cast<std::uint64_t>(scheduler.shard_index()),
-                           static_cast<std::uint64_t>(scheduler.shard_count())),
-                engine, tensors_of(engine, optimizer));
+    write_shard(partial_of(folder), engine, tensors_of(engine, optimizer), identity);
   });
   together(ranks, [&] {
-    if (!ranks.is_first()) return;
-    write_text(partial / "index.json", describe(engine, optimizer, extra).dump(1));
-    publish(partial, folder);
+    if (!saved) return;
+    complete(partial_of(folder), describe(engine, optimizer, extra), identity);
+    setup.saved_folder = saved->publish();
   });
+}
+
+CheckpointIndex open_index(const fs::path& file, const RankSet& ranks) {
+  CheckpointIndex index = read_index(file);
+  if (!index.has_digests() && ranks.is_first()) {
+    log::warn(
+        "{}: an earlier version of atoll has saved this checkpoint without digests, so "
+        "damage is not noticed; the next save adds them",
+        terminal_text(file.parent_path().string()));
+  }
+  return index;
+}
+
+// Opens the index on all ranks. Returns its folder, too.
+std::pair<fs::path, CheckpointIndex> open_together(const fs::path& wanted, const RankSet& ranks) {
+  std::pair<fs::path, CheckpointIndex> opened;
+  together(ranks, [&] {
+    opened.first = readable(without_slash(wanted));
+    opened.second = open_index(opened.first / "index.json", ranks);
+  });
+  compare_checkpoints(ranks, opened.first, opened.second);
+  return opened;
 }
 
 std::map<std::string, std::string> load_all(const fs::path& wanted, Engine& engine,
                                             Optimizer* optimizer) {
   EngineAccess::setup(engine).check_frozen("load");
+  const RankSet& ranks = EngineAccess::setup(engine).ranks;
+  agree(ranks, "load", [&] {
+    EngineAccess::pass(engine).check_idle();
+    check_optimizer("load", engine, optimizer);
+    return std::vector<Declaration>{{"the optimizer", std::string(kind_of(optimizer))}};
+  });
+  const auto [folder, index] = open_together(wanted, ranks);
+  const fs::path file = folder / "index.json";
   std::map<std::string, std::string> extra;
-  const auto read = [&] {
-    const fs::path folder = readable(wanted.has_filename() ? wanted : wanted.parent_path());
-    const fs::path file = folder / "index.json";
-    const json index = read_index(file);
+  const auto read = [&, &folder = folder, &index = index] {
     try {
-      check_layout(index, describe(engine, optimizer, {}), file);
-      read_shards(folder, index, engine, optimizer);
-      const std::uint64_t steps = number_at(index, "steps", file);
-      if (steps > max_steps) throw bad(file, "a checkpoint cannot have {} steps", steps);
-      if (optimizer) optimizer->set_steps(static_cast<std::int64_t>(steps));
-      extra = index.at("extra").get<std::map<std::string, std::string>>();
+      check_layout(index.content, describe(engine, optimizer, {}), file);
+      warn_of_other_settings(index.content, EngineAccess::setup(engine), file);
+      ShardReader reader(folder, index, engine);
+      EngineAccess::pass(engine).wait_idle(engine.scheduler().stream(Lane::gather));
+      for (const Segment& segment : engine.segments()) reader.read(segment, engine, optimizer);
+      if (optimizer) EngineAccess::set_steps(*optimizer, static_cast<std::int64_t>(index.steps));
+      extra = index.content.at("extra").get<std::map<std::string, std::string>>();
     } catch (const json::exception& error) {
       throw bad(file, "{}", error.what());
     }
   };
-  EngineAccess::pass(engine).check_idle();
   try {
-    together(EngineAccess::setup(engine).ranks, read);
+    together(ranks, read);
   } catch (...) {
     engine.refresh();  // some master parameters may be newer than the copies that compute reads
     throw;

@@ -237,9 +237,14 @@ StrategyChoice choose_strategy(const StrategyQuestion& question) {
 
 MeshRates rates_of(const Mesh& mesh, const EngineAxes& axes) {
   const Mesh own = engine_mesh(mesh, axes);
-  return {.shard = own.axis(axes.shard).rate,
-          .replicate = own.has_axis(axes.replicate) ? own.axis(axes.replicate).rate : GroupRate{},
-          .world = own.axis("world").rate};
+  const Axis shard = own.axis(axes.shard), world = own.axis("world");
+  const Axis replicate = own.has_axis(axes.replicate) ? own.axis(axes.replicate) : Axis{};
+  return {.shard = shard.rate,
+          .replicate = replicate.rate,
+          .world = world.rate,
+          .shard_levels = shard.levels,
+          .replicate_levels = replicate.levels,
+          .world_levels = world.levels};
 }
 
 }  // namespace atoll_v1::atoll::fsdp

@@ -59,6 +59,8 @@ std::vector<Declaration> declarations_of(const Mesh& mesh, const Options& option
   list.add("Options::memory_bytes", options.memory_bytes);
   list.add("Options::axes.replicate", fmt::format("\"{}\"", options.axes.replicate));
   list.add("Options::axes.shard", fmt::format("\"{}\"", options.axes.shard));
+  list.add("Options::synchronous", yes_or_no(options.synchronous));
+  list.add("ATOLL_CHECK", fmt::format("\"{}\"", mesh.world().config().check));
   list.add("Options::backend", fmt::format("\"{}\"", options.backend));
   return list.take();
 }

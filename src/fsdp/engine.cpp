@@ -1,5 +1,6 @@
 
 #include <algorithm>
+#include <exception>
 #include <functional>
 #include <map>
 #include <optional>
@@ -36,6 +37,29 @@ void fill_narrow(const Device& device, Stream& stream, View values, NormalFill f
   stream.synchronize();
 }
 
+// Ends a collective call of this rank whose callback may have thrown `problem`. The rank throws
+// `problem`, and the other ranks throw Error with its text.
+void share(const RankSet& ranks, std::string_view call, const std::exception_ptr& problem) {
+  const auto rethrow = [&]() -> std::vector<Declaration> {
+    if (!problem) return {};
+    try {
+      std::rethrow_exception(problem);
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("{}: {}", call, error.what()));
+    } catch (const std::exception& error) {
+      throw invalid("{}: the callback threw an exception: {}", call, error.what());
+    } catch (...) {
+      throw invalid("{}: the callback threw an object that is not a std::exception", call);
+    }
+  };
+  try {
+    agree(ranks, call, rethrow);
+  } catch (...) {
+    if (problem) std::rethrow_exception(problem);
+    throw;
+  }
+}
+
 }  // namespace
 
 // `setup` is declared first because it contains the scheduler, with which the buffers are
@@ -53,6 +77,7 @@ struct Engine::Impl {
   Gathering gathering{setup, storage};
   Reducing reducing{setup, storage};
   PassState pass{setup, storage, gathering, reducing};
+  EngineLink link;
 };
 
 EngineSetup::EngineSetup(const Mesh& mesh, Options options_)
@@ -82,6 +107,7 @@ EngineSetup& EngineAccess::setup(const Engine& engine) noexcept { return engine.
 Gathering& EngineAccess::gathering(Engine& engine) noexcept { return engine.impl_->gathering; }
 Reducing& EngineAccess::reducing(Engine& engine) noexcept { return engine.impl_->reducing; }
 PassState& EngineAccess::pass(Engine& engine) noexcept { return engine.impl_->pass; }
+const EngineLink& EngineAccess::link(const Engine& engine) noexcept { return engine.impl_->link; }
 
 Engine::Engine(const Mesh& mesh, Options options) {
   std::optional<Mesh> own;
@@ -91,14 +117,27 @@ Engine::Engine(const Mesh& mesh, Options options) {
     return declarations_of(mesh, options);
   });
   impl_ = std::make_unique<Impl>(*own, std::move(options));
+  impl_->link = std::make_shared<Engine*>(this);
 }
 
 Engine::~Engine() {
-  if (impl_) impl_->pass.synchronize();
+  if (impl_->pass.number() != 0) {
+    // The Pass cannot end, and peers would wait for its collectives.
+    const char* const text =
+        "an Engine was destroyed while a Pass of it exists: destroy every Pass before its Engine";
+    log::error("{}", text);
+    impl_->setup.world.fail(text);
+  }
+  if (impl_->reducing.has_on_final()) {
+    log::error("an Engine was destroyed before its Optimizer: destroy the Optimizer first");
+  }
+  *impl_->link = nullptr;
+  impl_->pass.synchronize();
 }
 
 Unit& Engine::add_unit(std::string_view unit_name, std::vector<ParamSpec> params) {
   EngineSetup& setup = impl_->setup;
+  const OneThread one(setup.calling, "add_unit");
   if (setup.frozen) throw invalid("add_unit({}): freeze() has been called already", unit_name);
   require(!impl_->by_name.contains(unit_name), "add_unit({}): the name is already in use",
           unit_name);
@@ -114,6 +153,7 @@ Unit& Engine::add_unit(std::string_view unit_name, std::vector<ParamSpec> params
 
 void Engine::freeze(const std::vector<std::string>& order) {
   EngineSetup& setup = impl_->setup;
+  const OneThread one(setup.calling, "freeze");
   agree(setup.ranks, "freeze", [&] {
     if (setup.frozen) throw invalid("freeze: called twice");
     setup.plan = impl_->plan_of(order);
@@ -157,19 +197,21 @@ void EngineSetup::check_frozen(std::string_view call) const {
 }
 
 Pass Engine::begin(const PassOptions& options, Stream& compute) {
+  const OneThread one(impl_->setup.calling, "Engine::begin");
   impl_->pass.begin(options, compute);
   return Pass(*this);
 }
 
 void Engine::wait_gradients(Stream& compute) {
-  impl_->setup.check_frozen("wait_gradients");
-  impl_->setup.world.check();
-  impl_->reducing.wait(compute);
-  if (impl_->setup.options.synchronous) compute.synchronize();
+  const OneThread one(impl_->setup.calling, "wait_gradients");
+  impl_->pass.wait_gradients(compute);
+  impl_->pass.read_gradients();
 }
 
 void Engine::parameters_changed(Stream& compute) {
+  const OneThread one(impl_->setup.calling, "parameters_changed");
   impl_->setup.check_frozen("parameters_changed");
+  impl_->pass.change_parameters();
   for (const auto& unit : impl_->setup.units) {
     for (const UnitBucket& bucket : state_of(*unit).buckets) {
       if (bucket.compute_copy.count == 0) continue;
@@ -180,6 +222,7 @@ void Engine::parameters_changed(Stream& compute) {
   for (std::size_t unit = 0; unit < impl_->setup.units.size(); ++unit) {
     impl_->gathering.masters_updated(unit, updated, Stale::all);
   }
+  impl_->setup.has_values = true;
 }
 
 const std::vector<std::unique_ptr<Unit>>& Engine::units() const noexcept {
@@ -190,6 +233,7 @@ const Device& Engine::device() const noexcept { return impl_->setup.options.devi
 MeshShape Engine::sharding() const noexcept {
   return {impl_->setup.scheduler.replicate_count(), impl_->setup.scheduler.shard_count()};
 }
+const Axis& Engine::shard_axis() const noexcept { return impl_->setup.sharding.shard; }
 std::string_view Engine::backend() const noexcept { return impl_->setup.scheduler.backend(); }
 MemoryPlan& Engine::memory() noexcept { return impl_->storage.plan(); }
 Scheduler& Engine::scheduler() noexcept { return impl_->setup.scheduler; }
@@ -200,6 +244,7 @@ Engine::Traffic Engine::traffic() const noexcept {
 }
 
 void Engine::initialize(std::uint64_t seed) {
+  const OneThread one(impl_->setup.calling, "initialize");
   agree(impl_->setup.ranks, "initialize", [&]() -> std::vector<Declaration> {
     impl_->setup.check_frozen("initialize");
     return {{"the seed", fmt::format("{}", seed)}};
@@ -220,13 +265,27 @@ void Engine::initialize(std::uint64_t seed) {
 }
 
 void Engine::assign(const std::function<void(const Segment&, std::span<float>)>& fill) {
+  const OneThread one(impl_->setup.calling, "assign");
   impl_->setup.check_frozen("assign");
-  Stream& stream = impl_->setup.scheduler.stream(Lane::gather);
-  impl_->pass.wait_idle(stream);
+  impl_->pass.check_idle();
+  std::exception_ptr problem;
+  try {
+    require(fill != nullptr, "assign: the callback is an empty function");
+    EngineAccess::assign(*this, fill);
+  } catch (...) {
+    problem = std::current_exception();
+  }
+  share(impl_->setup.ranks, "assign", problem);
+}
+
+void EngineAccess::assign(Engine& engine,
+                          const std::function<void(const Segment&, std::span<float>)>& fill) {
+  Stream& stream = setup(engine).scheduler.stream(Lane::gather);
+  pass(engine).wait_idle(stream);
   std::vector<float> values;
   std::vector<std::byte> stored;
   try {
-    for (const Segment& segment : segments()) {
+    for (const Segment& segment : engine.segments()) {
       values.resize(segment.values.count);
       fill(segment, values);
       stored.resize(segment.values.bytes());
@@ -235,13 +294,14 @@ void Engine::assign(const std::function<void(const Segment&, std::span<float>)>&
       stream.synchronize();  // the copy must end before the next segment overwrites `stored`
     }
   } catch (...) {
-    refresh();  // some master parameters may be newer than the copies that compute reads
+    engine.refresh();  // some master parameters may be newer than the copies that compute reads
     throw;
   }
-  refresh();
+  engine.refresh();
 }
 
 void Engine::refresh() {
+  const OneThread one(impl_->setup.calling, "refresh");
   impl_->setup.check_frozen("refresh");
   Stream& stream = impl_->setup.scheduler.stream(Lane::gather);
   impl_->pass.wait_idle(stream);
@@ -251,10 +311,24 @@ void Engine::refresh() {
 
 void Engine::visit(
     const std::function<void(const Unit&, const ParamSpec&, std::span<const float>)>& visit) {
+  const OneThread one(impl_->setup.calling, "visit");
   impl_->setup.check_frozen("visit");
+  impl_->pass.check_readable("visit");
   Stream& stream = impl_->setup.scheduler.stream(Lane::gather);
   impl_->gathering.wait_updated(stream);
   std::vector<std::vector<float>> values;  // whole parameters, one vector per bucket of a unit
+  // The first exception of `visit`. The gathers continue after it, because peers wait for them.
+  std::exception_ptr problem;
+  const auto visit_param = [&](const Unit& unit, const ParamSpec& param,
+                               std::span<const float> whole) {
+    if (problem) return;
+    try {
+      require(visit != nullptr, "visit: the callback is an empty function");
+      visit(unit, param, whole);
+    } catch (...) {
+      problem = std::current_exception();
+    }
+  };
   for (const auto& unit : impl_->setup.units) {
     const UnitState& state = state_of(*unit);
     values.resize(state.buckets.size());
@@ -272,9 +346,11 @@ void Engine::visit(
     }
     for (std::size_t p = 0; p < state.params.size(); ++p) {
       const auto& [bucket, slot] = state.locations[p];
-      visit(*unit, state.params[p], std::span(values[bucket]).subspan(slot.offset, slot.count));
+      visit_param(*unit, state.params[p],
+                  std::span(values[bucket]).subspan(slot.offset, slot.count));
     }
   }
+  share(impl_->setup.ranks, "visit", problem);
 }
 
 }  // namespace atoll_v1::atoll::fsdp

@@ -7,12 +7,24 @@
 #include <string>
 
 #include "core/errors.hpp"
+#include "fsdp/declarations.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
 
 std::string full_name(const UnitState& unit, const ParamSpec& param) {
   return fmt::format("{}.{}", unit.name, param.name);
+}
+
+void check_settings(const OptimizerOptions& options) {
+  const auto in_range = [](bool is_fine, std::string_view option, float value,
+                           std::string_view range) {
+    require(is_fine, "Optimizer: {} = {} is not {}", option, value, range);
+  };
+  const float beta1 = options.beta1, beta2 = options.beta2;
+  in_range(beta1 >= 0 && beta1 < 1, "beta1", beta1, "in [0, 1)");
+  in_range(beta2 >= 0 && beta2 < 1, "beta2", beta2, "in [0, 1)");
+  in_range(options.weight_decay >= 0, "weight_decay", options.weight_decay, "0 or above");
 }
 
 void check_settings(const ParamGroup& group) {
@@ -31,10 +43,10 @@ void check_settings(const ParamGroup& group) {
   in_range(beta2 >= 0 && beta2 < 1, "beta2", beta2, "in [0, 1)");
 }
 
-UpdateSettings settings_of(const UnitState& unit, const ParamSpec& param,
-                           const OptimizerOptions& options) {
+ParamSettings settings_of(const UnitState& unit, const ParamSpec& param,
+                          const OptimizerOptions& options) {
   const bool decays = options.decay == Decay::all || param.shape.size() >= 2;
-  UpdateSettings settings{1.0f, decays ? options.weight_decay : 0.0f, options.beta1, options.beta2};
+  ParamSettings settings{1.0f, decays ? options.weight_decay : 0.0f, options.beta1, options.beta2};
   const std::string name = full_name(unit, param);
   const auto group = std::ranges::find_if(
       options.groups, [&](const ParamGroup& it) { return matches(it.pattern, name); });
@@ -69,6 +81,7 @@ bool matches(std::string_view pattern, std::string_view text) noexcept {
 }
 
 void check_groups(const EngineSetup& setup, const OptimizerOptions& options) {
+  check_settings(options);
   std::vector<std::string> names;
   for (const auto& unit : setup.units) {
     const UnitState& state = state_of(*unit);
@@ -84,6 +97,26 @@ void check_groups(const EngineSetup& setup, const OptimizerOptions& options) {
   }
 }
 
+std::vector<ParamSettings> settings_of_all(const EngineSetup& setup,
+                                           const OptimizerOptions& options) {
+  std::vector<ParamSettings> all;
+  for (const auto& unit : setup.units) {
+    const UnitState& state = state_of(*unit);
+    for (const ParamSpec& param : state.params) all.push_back(settings_of(state, param, options));
+  }
+  return all;
+}
+
+std::vector<ParamSettings> use_groups(Engine& engine, const OptimizerOptions& options) {
+  EngineSetup& setup = EngineAccess::setup(engine);
+  agree(setup.ranks, "use_groups", [&] {
+    setup.check_frozen("use_groups");
+    check_groups(setup, options);
+    return declarations_of(options);
+  });
+  return setup.settings = settings_of_all(setup, options);
+}
+
 std::vector<UpdateRange> update_ranges(const EngineSetup& setup, const UnitState& unit,
                                        std::size_t bucket, const OptimizerOptions& options) {
   const std::uint64_t n = unit.buckets[bucket].gradient.count;
@@ -93,7 +126,7 @@ std::vector<UpdateRange> update_ranges(const EngineSetup& setup, const UnitState
   for (std::size_t p = 0; p < unit.params.size(); ++p) {
     const auto& [index, slot] = unit.locations[p];
     if (index != bucket || slot.count == 0) continue;
-    const UpdateSettings settings = settings_of(unit, unit.params[p], options);
+    const ParamSettings settings = settings_of(unit, unit.params[p], options);
     if (!whole.empty() && whole.back().settings == settings) continue;
     whole.push_back({slot.offset, 0, settings});
   }

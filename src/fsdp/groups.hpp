@@ -5,27 +5,27 @@
 #include <string_view>
 #include <vector>
 
+#include "atoll/optimizer.hpp"
 #include "fsdp/setup.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 
-struct UpdateSettings {
-  float learning_rate_scale, weight_decay, beta1, beta2;
-  friend bool operator==(const UpdateSettings&, const UpdateSettings&) = default;
-};
-
 // Consecutive elements of a bucket's shard that are updated with the same settings.
 struct UpdateRange {
   std::uint64_t first, count;
-  UpdateSettings settings;
+  ParamSettings settings;
 };
 
 // Returns whether a shell pattern matches the whole text: * stands for any text, ? for a character.
 bool matches(std::string_view pattern, std::string_view text) noexcept;
 
-// Throws Error(invalid_argument) that names the group, for a group with a setting out of range or
-// with a pattern that matches no parameter.
+// Throws Error(invalid_argument) that names the setting or the group, for a setting out of range,
+// or for a group with a pattern that matches no parameter.
 void check_groups(const EngineSetup& setup, const OptimizerOptions& options);
+
+// Returns the settings of each parameter, in the order of units and their parameters.
+std::vector<ParamSettings> settings_of_all(const EngineSetup& setup,
+                                           const OptimizerOptions& options);
 
 // Splits this rank's shard of a bucket into ranges. Neighbours with equal settings form one range,
 // and a range includes the padding after its parameters, which no update changes. Ranges begin at

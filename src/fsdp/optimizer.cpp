@@ -23,6 +23,7 @@
 #include "fsdp/groups.hpp"
 #include "fsdp/pass_state.hpp"
 #include "fsdp/reducing.hpp"
+#include "fsdp/step_values.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -37,19 +38,26 @@ void check(Engine& engine, const OptimizerOptions& options) {
   EngineAccess::setup(engine).check_frozen("Optimizer");
   require(!EngineAccess::reducing(engine).has_on_final(),
           "Optimizer: the engine has another optimizer already");
+  require(
+      options.kind == OptimizerOptions::Kind::adamw || options.kind == OptimizerOptions::Kind::sgd,
+      "Optimizer: OptimizerOptions::kind = {} is not a Kind", static_cast<int>(options.kind));
+  require(options.decay == Decay::all || options.decay == Decay::matrices,
+          "Optimizer: OptimizerOptions::decay = {} is not a Decay",
+          static_cast<int>(options.decay));
   const auto in_range = [](bool is_fine, std::string_view option, float value,
                            std::string_view range) {
     require(is_fine, "Optimizer: {} = {} is not {}", option, value, range);
   };
-  const float beta1 = options.beta1, beta2 = options.beta2;
-  in_range(beta1 >= 0 && beta1 < 1, "beta1", beta1, "in [0, 1)");
-  in_range(beta2 >= 0 && beta2 < 1, "beta2", beta2, "in [0, 1)");
   in_range(options.epsilon > 0, "epsilon", options.epsilon, "above 0");
-  in_range(options.weight_decay >= 0, "weight_decay", options.weight_decay, "0 or above");
   in_range(options.max_norm >= 0, "max_norm", options.max_norm, "0 (no clipping) or above");
   require(options.moment_dtype == DType::f32 || options.moment_dtype == DType::bf16,
           "Optimizer: moments cannot be {}: use f32 or bf16", name(options.moment_dtype));
   check_groups(EngineAccess::setup(engine), options);
+}
+
+void check_rate(std::string_view call, float learning_rate) {
+  require(std::isfinite(learning_rate) && learning_rate >= 0,
+          "{}: the learning rate {} is not finite and 0 or above", call, learning_rate);
 }
 
 // Returns the elements of a range; an empty view stays empty.
@@ -64,6 +72,10 @@ struct Optimizer::Impl {
   ~Impl();
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
+
+  // Throws the errors of step() that this rank finds alone.
+  void check_step(const StepValues& values, Stream& compute);
+  void set_steps(std::int64_t steps);
 
   void allocate_moments();
   void plan_ranges();
@@ -86,7 +98,9 @@ struct Optimizer::Impl {
                     float learning_rate, Stream& stream);
 
   Engine& engine;
+  EngineLink link;
   OptimizerOptions options;
+  StepComparison comparison{EngineAccess::setup(engine).ranks};
   Buffer moment1, moment2;
   BucketParts first_moments, second_moments;  // empty for an optimizer without moments
   // Ranges with equal settings, by unit and bucket.
@@ -114,6 +128,7 @@ struct Optimizer::Impl {
 
 Optimizer::Impl::Impl(Engine& engine_, OptimizerOptions options_)
     : engine(engine_),
+      link(EngineAccess::link(engine_)),
       options(std::move(options_)),
       updates(engine.device().stream({.name = "update"})) {
   agree(EngineAccess::setup(engine).ranks, "Optimizer", [&] {
@@ -131,11 +146,13 @@ Optimizer::Impl::Impl(Engine& engine_, OptimizerOptions options_)
 }
 
 Optimizer::Impl::~Impl() {
+  settle(done);
+  if (*link == nullptr) return;  // the destructor of the engine has waited for the update stream
   EngineAccess::reducing(engine).set_on_final(nullptr);
+  EngineAccess::setup(engine).settings.clear();
   // Waits for the last step, which uses the moments and writes to `outcome`, and for sums of
   // squares that an abandoned step may still be computing.
   settle(engine.scheduler());
-  settle(done);
   engine.memory().optimizer -= moment1.bytes() + moment2.bytes();
   engine.memory().staging -= norm_bytes();
 }
@@ -154,11 +171,13 @@ void Optimizer::Impl::allocate_moments() {
 }
 
 void Optimizer::Impl::plan_ranges() {
+  EngineSetup& setup = EngineAccess::setup(engine);
+  setup.settings = settings_of_all(setup, options);
   for (const auto& unit : engine.units()) {
     const UnitState& state = state_of(*unit);
     auto& of_unit = ranges.emplace_back();
     for (std::size_t b = 0; b < state.buckets.size(); ++b) {
-      of_unit.push_back(update_ranges(EngineAccess::setup(engine), state, b, options));
+      of_unit.push_back(update_ranges(setup, state, b, options));
     }
   }
 }
@@ -269,7 +288,7 @@ void Optimizer::Impl::update_range(const UnitState& unit, std::size_t bucket_ind
   const double* steps = result.view(DType::f64).part(2, 1).as<double>();
   const View weights = part_of(bucket.master, range), gradient = part_of(bucket.gradient, range);
   const View low = part_of(bucket.compute_copy, range);
-  const UpdateSettings& settings = range.settings;
+  const ParamSettings& settings = range.settings;
   switch (options.kind) {
     case OptimizerOptions::Kind::sgd:
       return ops.sgd(stream,
@@ -311,8 +330,19 @@ Optimizer::Optimizer(Engine& engine, OptimizerOptions options)
 Optimizer::Optimizer(Optimizer&&) noexcept = default;
 Optimizer::~Optimizer() = default;
 
+Optimizer::Impl& Optimizer::impl() const {
+  require(impl_ != nullptr,
+          "this Optimizer was moved from: use the Optimizer that it was moved to");
+  require(
+      *impl_->link != nullptr,
+      "the engine of this Optimizer has been destroyed: destroy the Optimizer before its Engine");
+  return *impl_;
+}
+
 bool Optimizer::update_in_backward(float learning_rate) {
-  Impl& impl = *impl_;
+  Impl& impl = this->impl();
+  const OneThread one(EngineAccess::setup(impl.engine).calling, "update_in_backward");
+  check_rate("update_in_backward", learning_rate);
   if (impl.options.max_norm > 0 || impl.options.skip_nonfinite) return false;
   if (!impl.in_backward) {
     // Sets the clip factor to 1 and increments the number of steps.
@@ -328,61 +358,91 @@ bool Optimizer::update_in_backward(float learning_rate) {
   return true;
 }
 
-void Optimizer::step(float learning_rate, Stream& compute, StepOptions step_options) {
-  const float scale = step_options.gradient_scale;
+void Optimizer::Impl::check_step(const StepValues& values, Stream& compute) {
+  const float scale = values.gradient_scale;
+  check_rate("Optimizer::step", values.learning_rate);
   require(std::isfinite(scale) && scale > 0,
           "Optimizer::step: gradient_scale = {} is not finite and above 0", scale);
-  require(!impl_->in_backward || scale == 1.0f,
+  require(!in_backward || scale == 1.0f,
           "Optimizer::step: a gradient scale cannot be combined with update_in_backward(), which "
           "has already updated units without it");
-  require(!impl_->in_backward || *impl_->in_backward == learning_rate,
+  require(!in_backward || *in_backward == values.learning_rate,
           "Optimizer::step: the learning rate differs from the rate passed to "
           "update_in_backward()");
-  // wait_gradients() comes first, so that a failed reduction stops the stream before parameters
-  // change, and the error of the reduction is thrown instead of the error about micro batches.
-  impl_->engine.wait_gradients(compute);
-  EngineAccess::pass(impl_->engine).use_gradients();
+  PassState& pass = EngineAccess::pass(engine);
+  pass.wait_gradients(compute, "Optimizer::step");
+  pass.check_unused();
+}
+
+void Optimizer::step(float learning_rate, Stream& compute, StepOptions step_options) {
+  Impl& impl = this->impl();
+  const OneThread one(EngineAccess::setup(impl.engine).calling, "Optimizer::step");
+  const StepValues values{learning_rate, step_options.gradient_scale};
+  impl.comparison.add(values, [&] { impl.check_step(values, compute); });
+  EngineAccess::pass(impl.engine).use_gradients();
   try {
-    impl_->finish_squares(compute);
-    impl_->measure(compute, scale);
-    impl_->finish_updates(learning_rate, compute);
+    impl.finish_squares(compute);
+    impl.measure(compute, values.gradient_scale);
+    impl.finish_updates(learning_rate, compute);
   } catch (...) {
-    impl_->done = compute.record();  // a failed step may still be using the optimizer's memory
+    impl.done = compute.record();  // a failed step may still be using the optimizer's memory
     throw;
   }
-  impl_->done = compute.record();
+  impl.done = compute.record();
 }
 
 float Optimizer::grad_norm() {
-  impl_->known.synchronize();
-  return static_cast<float>(impl_->outcome[0]);
+  const Impl& impl = this->impl();
+  impl.known.synchronize();
+  return static_cast<float>(impl.outcome[0]);
 }
 
 StepResult Optimizer::last_step() const {
-  impl_->known.synchronize();
-  return std::isnan(impl_->outcome[1]) ? StepResult::skipped : StepResult::updated;
+  const Impl& impl = this->impl();
+  impl.known.synchronize();
+  return std::isnan(impl.outcome[1]) ? StepResult::skipped : StepResult::updated;
 }
 
 std::int64_t Optimizer::steps() const {
-  impl_->known.synchronize();
-  return static_cast<std::int64_t>(impl_->outcome[2]);
+  const Impl& impl = this->impl();
+  impl.known.synchronize();
+  return static_cast<std::int64_t>(impl.outcome[2]);
 }
 
-void Optimizer::set_steps(std::int64_t steps) {
-  impl_->done.synchronize();
-  impl_->outcome[2] = static_cast<double>(steps);
-  Stream& stream = impl_->engine.scheduler().stream(Lane::gather);
-  stream.copy(impl_->result.data(), impl_->outcome.data(), impl_->result.bytes());
+void Optimizer::Impl::set_steps(std::int64_t steps) {
+  done.synchronize();
+  outcome[2] = static_cast<double>(steps);
+  Stream& stream = engine.scheduler().stream(Lane::gather);
+  stream.copy(result.data(), outcome.data(), result.bytes());
   stream.synchronize();
 }
 
+void Optimizer::set_steps(std::int64_t steps) {
+  Impl& impl = this->impl();
+  EngineSetup& setup = EngineAccess::setup(impl.engine);
+  const OneThread one(setup.calling, "set_steps");
+  agree(setup.ranks, "set_steps", [&]() -> std::vector<Declaration> {
+    require(steps >= 0, "set_steps: the number of steps {} is negative", steps);
+    return {{"the number of steps", fmt::format("{}", steps)}};
+  });
+  impl.set_steps(steps);
+}
+
+void EngineAccess::set_steps(Optimizer& optimizer, std::int64_t steps) {
+  optimizer.impl().set_steps(steps);
+}
+
+bool EngineAccess::is_optimizer_of(const Engine& engine, const Optimizer& optimizer) noexcept {
+  return optimizer.impl_ && &optimizer.impl_->engine == &engine;
+}
+
 Moments EngineAccess::moments(const Optimizer& optimizer, const Unit& unit, std::size_t bucket) {
-  const Optimizer::Impl& impl = *optimizer.impl_;
+  const Optimizer::Impl& impl = optimizer.impl();
   if (impl.first_moments.empty()) return {};
   const std::size_t index = state_of(unit).index;
   return {impl.first_moments[index][bucket], impl.second_moments[index][bucket]};
 }
 
-const OptimizerOptions& Optimizer::options() const noexcept { return impl_->options; }
+const OptimizerOptions& Optimizer::options() const { return impl().options; }
 
 }  // namespace atoll_v1::atoll::fsdp

@@ -45,32 +45,55 @@ void PassState::check_micro(const PassOptions& next) const {
                 expected);
 }
 
-// A rank that keeps its number does not compare it, so a rank that changes the number alone waits
-// until the timeout.
-void PassState::agree_on_micros(int number) {
-  try {
-    agree(setup_.ranks, "begin", [&]() -> std::vector<Declaration> {
-      return {{"PassOptions::of", fmt::format("{}", number)}};
-    });
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::timeout || agreed_micros_ == 0) throw;
-    throw make_error(ErrorCode::mismatch,
-                     "begin: PassOptions::of changes from {} to {} on rank {}, but not on all "
-                     "ranks; all ranks must pass the same: {}",
-                     agreed_micros_, number, setup_.world.rank(), error.what());
-  }
-  agreed_micros_ = number;
+void PassState::freeze() {
+  guards_.freeze();
+  // The first pass waits for this event too, so that a stream that cannot wait for events of the
+  // device is found before it is used.
+  ended_ = scheduler_.stream(Lane::gather).record();
 }
 
-void PassState::begin(const PassOptions& options, Stream& compute) {
+// Throws the errors of begin() that this rank finds alone.
+void PassState::check_begin(const PassOptions& options, const Stream& compute) const {
   setup_.world.check();
   setup_.check_frozen("begin");
   check_closed();
+  require(setup_.has_values,
+          "Engine::begin: the parameters have no values: call initialize(), assign(), load() or "
+          "import_weights() first, or refresh() after writing Segment::values");
+  require(options.kind == PassOptions::Kind::train || options.kind == PassOptions::Kind::eval,
+          "Engine::begin: PassOptions::kind = {} is not a Kind", static_cast<int>(options.kind));
   require(options.micro >= 0 && options.micro < options.of,
           "Engine::begin: there is no micro batch {} of {}", options.micro, options.of);
+  const bool on_gpu = setup_.options.device.kind() == DeviceKind::cuda;
+  require(
+      on_gpu == (compute.backend().native() != nullptr),
+      "Engine::begin: the stream \"{}\" is not a stream of the engine's device {}: take compute "
+      "streams from Engine::device()",
+      compute.name(), setup_.options.device.name());
   check_micro(options);
-  if (options.kind == PassOptions::Kind::train && options.of != agreed_micros_) {
-    agree_on_micros(options.of);
+}
+
+// In the first pass the lanes of a rank that trains would wait for reductions of a rank that
+// evaluates. Unsharded evaluations make no collectives, so a rank may evaluate alone.
+void PassState::compare_kind(const PassOptions& options) const {
+  if (number_ > 0 || !setup_.sharded()) return;
+  agree(setup_.ranks, "begin", [&]() -> std::vector<Declaration> {
+    return {{"PassOptions::kind", options.kind == PassOptions::Kind::train ? "train" : "eval"}};
+  });
+}
+
+void PassState::begin(const PassOptions& options, Stream& compute) {
+  check_begin(options, compute);
+  compare_kind(options);
+  if (options.kind == PassOptions::Kind::train && options.micro == 0) {
+    micro_count_.begin_step(options.of);
+    if (gradients_read_ && !warned_) {
+      warned_ = true;
+      log::warn(
+          "a step begins after wait_gradients(), but without parameters_changed(): if an optimizer "
+          "has written Segment::values, compute reads old parameters");
+    }
+    gradients_read_ = false;
   }
   options_ = options;
   if (is_training()) {
@@ -92,16 +115,34 @@ void PassState::begin(const PassOptions& options, Stream& compute) {
   active_ = true;
 }
 
-void PassState::use_gradients() {
-  if (!gradients_complete_) {
-    throw invalid(
-        "Optimizer::step: called before all micro batches of the step are complete, so gradients "
-        "are not sums over all ranks");
-  }
-  if (gradients_used_) {
-    throw invalid("Optimizer::step: a step has already used these gradients: begin a pass first");
-  }
+void PassState::wait_gradients(Stream& compute, std::string_view call) {
+  setup_.check_frozen(call);
+  setup_.world.check();
+  // The wait comes first, so that a failed reduction stops the stream before parameters change, and
+  // the error of the reduction is thrown instead of the error about micro batches.
+  reducing_.wait(compute);
+  if (setup_.options.synchronous) compute.synchronize();
+  require(gradients_complete_,
+          "{}: called before all micro batches of the step are complete, so gradients are not sums "
+          "over all ranks",
+          call);
+}
+
+void PassState::change_parameters() {
+  // An optimizer may run while the Pass still exists, when all its scopes have ended.
+  require(!active_ || (position_ == length() && live_scopes_ == 0),
+          "parameters_changed: a pass is in progress and uses the parameters: end it first");
+  gradients_read_ = false;
+}
+
+void PassState::check_unused() const {
+  require(!gradients_used_,
+          "Optimizer::step: a step has already used these gradients: begin a pass first");
+}
+
+void PassState::use_gradients() noexcept {
   gradients_used_ = true;
+  gradients_read_ = false;
 }
 
 void PassState::check_usable(const Unit& unit, std::string_view scope) const {
@@ -266,6 +307,11 @@ void PassState::check_idle() const {
   require(!active_, "Engine: parameters cannot be written or loaded while a pass is in progress");
 }
 
+void PassState::check_readable(std::string_view call) const {
+  require(!active_, "{}: a pass is in progress, and may change parameters: end the Pass first",
+          call);
+}
+
 void PassState::wait_idle(Stream& stream) const {
   check_idle();
   gathering_.wait_updated(stream);
@@ -278,60 +324,70 @@ void PassState::synchronize() const noexcept {
   settle(ended_);
 }
 
-Pass::Pass(Engine& engine) : engine_(&engine) {}
-Pass::Pass(Pass&& other) noexcept : engine_(std::exchange(other.engine_, nullptr)) {}
+Pass::Pass(Engine& engine) : engine_(EngineAccess::link(engine)) {}
+Pass::Pass(Pass&&) noexcept = default;
 Pass::~Pass() {
-  if (engine_) EngineAccess::pass(*engine_).end();
+  if (engine_ && *engine_) EngineAccess::pass(**engine_).end();
 }
 
 namespace {
 
-Engine& engine_of(Engine* engine, std::string_view scope, const Unit& unit) {
-  require(engine != nullptr, "{}({}): this Pass has been moved: use the Pass that it was moved to",
-          scope, unit.name());
-  return *engine;
+Engine& engine_of(const EngineLink& link, std::string_view scope, const Unit& unit) {
+  if (!link) {
+    throw invalid("{}({}): this Pass has been moved: use the Pass that it was moved to", scope,
+                  unit.name());
+  }
+  require(*link != nullptr,
+          "{}: the engine of this Pass has been destroyed: destroy every Pass before its Engine",
+          scope);
+  return **link;
 }
 
 }  // namespace
 
 ForwardScope Pass::forward(Unit& unit) {
   Engine& engine = engine_of(engine_, "forward", unit);
+  const OneThread one(EngineAccess::setup(engine).calling, "forward");
   return {engine, unit, EngineAccess::pass(engine).enter_forward(unit)};
 }
 
 BackwardScope Pass::backward(Unit& unit) {
   Engine& engine = engine_of(engine_, "backward", unit);
+  const OneThread one(EngineAccess::setup(engine).calling, "backward");
   return {engine, unit, EngineAccess::pass(engine).enter_backward(unit)};
 }
 
 ForwardScope::ForwardScope(Engine& engine, Unit& unit, std::size_t position)
-    : engine_(&engine),
+    : engine_(EngineAccess::link(engine)),
       unit_(&unit),
       position_(position),
       pass_(EngineAccess::pass(engine).number()),
       exceptions_(std::uncaught_exceptions()) {}
 
-ForwardScope::ForwardScope(ForwardScope&& other) noexcept
-    : engine_(std::exchange(other.engine_, nullptr)),
-      unit_(other.unit_),
-      position_(other.position_),
-      pass_(other.pass_),
-      exceptions_(other.exceptions_) {}
+ForwardScope::ForwardScope(ForwardScope&&) noexcept = default;
 
 ForwardScope::~ForwardScope() {
-  if (!engine_) return;
-  PassState& pass = EngineAccess::pass(*engine_);
+  if (!engine_ || !*engine_) return;
+  PassState& pass = EngineAccess::pass(**engine_);
   if (pass.number() != pass_) return;  // end() has abandoned the pass
   if (std::uncaught_exceptions() > exceptions_) pass.abandon();
   pass.leave(*unit_, position_);
 }
 
 void ForwardScope::check_usable(std::string_view param) const {
-  require(engine_ != nullptr,
-          "parameter {} of unit {} is used through a scope that has been moved: use the scope that "
-          "it was moved to",
-          param, unit_->name());
-  require(EngineAccess::pass(*engine_).number() == pass_,
+  // The unit ends with its engine, so its name is read only while the engine exists.
+  if (!engine_) {
+    throw invalid(
+        "parameter {} of unit {} is used through a scope that has been moved: use the scope that "
+        "it was moved to",
+        param, unit_->name());
+  }
+  require(
+      *engine_ != nullptr,
+      "parameter {} is used after its engine has been destroyed: destroy every scope before its "
+      "Engine",
+      param);
+  require(EngineAccess::pass(**engine_).number() == pass_,
           "parameter {} of unit {} is used after the end of its pass: destroy every scope before "
           "its Pass",
           param, unit_->name());
@@ -339,12 +395,12 @@ void ForwardScope::check_usable(std::string_view param) const {
 
 View ForwardScope::operator[](std::string_view param) const {
   check_usable(param);
-  return EngineAccess::pass(*engine_).parameter(state_of(*unit_), param, position_);
+  return EngineAccess::pass(**engine_).parameter(state_of(*unit_), param, position_);
 }
 
 Gradient BackwardScope::grad(std::string_view param) const {
   check_usable(param);
-  return EngineAccess::pass(*engine_).gradient(state_of(*unit_), param, position_);
+  return EngineAccess::pass(**engine_).gradient(state_of(*unit_), param, position_);
 }
 
 }  // namespace atoll_v1::atoll::fsdp

@@ -8,6 +8,7 @@
 
 #include "fsdp/gathering.hpp"
 #include "fsdp/guards.hpp"
+#include "fsdp/micro_count.hpp"
 #include "fsdp/reducing.hpp"
 
 namespace atoll_v1::atoll::fsdp {
@@ -21,7 +22,7 @@ class PassState {
   PassState(EngineSetup& setup, const Storage& storage, Gathering& gathering, Reducing& reducing)
       : setup_(setup), storage_(storage), gathering_(gathering), reducing_(reducing) {}
 
-  void freeze() { guards_.freeze(); }  // must be called once, after Storage::allocate()
+  void freeze();  // must be called once, after Storage::allocate()
 
   // Implements Engine::begin() and throws its errors.
   void begin(const PassOptions& options, Stream& compute);
@@ -39,12 +40,23 @@ class PassState {
 
   View parameter(const UnitState& unit, std::string_view param, std::size_t position) const;
   Gradient gradient(const UnitState& unit, std::string_view param, std::size_t position) const;
-  // Declares that a step has used the gradients. Throws Error(invalid_argument) if micro batches of
-  // the step are missing, so that gradients are not summed over all ranks, or if an earlier step
-  // has used the gradients.
-  void use_gradients();
+  // Makes `compute` wait until the gradients are final. Throws Error(invalid_argument), which names
+  // `call`, if uses of units or micro batches of the step are missing, so that gradients are not
+  // summed over all ranks.
+  void wait_gradients(Stream& compute, std::string_view call = "wait_gradients");
+  // Declares that an optimizer of the caller may read the gradients, and that it, or another writer
+  // of master parameters, has finished. change_parameters() throws Error(invalid_argument) during a
+  // pass, until all its scopes have ended.
+  void read_gradients() noexcept { gradients_read_ = true; }
+  void change_parameters();
+  // Throws Error(invalid_argument) if an earlier step of Optimizer has used the gradients.
+  void check_unused() const;
+  // Declares that a step of Optimizer uses the gradients.
+  void use_gradients() noexcept;
 
   void check_idle() const;  // throws Error(invalid_argument) during a pass
+  // The same for a call that reads parameters, which an update in backward may be changing.
+  void check_readable(std::string_view call) const;
   // Makes `stream` wait until it may write the master parameters. Throws the error of check_idle().
   void wait_idle(Stream& stream) const;
   // Blocks until no stream uses the memory of the engine.
@@ -54,12 +66,12 @@ class PassState {
   bool is_training() const noexcept { return options_.kind == PassOptions::Kind::train; }
   std::size_t length() const noexcept;  // number of uses of units in this pass
   void check_closed() const;
+  void check_begin(const PassOptions& options, const Stream& compute) const;
+  void compare_kind(const PassOptions& options) const;
   void check_micro(const PassOptions& next) const;
   void check_usable(const Unit& unit, std::string_view scope) const;
   void check_order(const Unit& unit, std::size_t lowest, std::size_t end,
                    std::string_view scope) const;
-  // Compares the number of micro batches of a step with the other ranks. Collective; blocks.
-  void agree_on_micros(int number);
   std::size_t begin_scope(Unit& unit, std::string_view scope);
   void synchronize_scope();
   void end_use(std::size_t position);
@@ -74,6 +86,7 @@ class PassState {
   Gathering& gathering_;
   Reducing& reducing_;
   Guards guards_{setup_, storage_};
+  MicroCount micro_count_{setup_.ranks};
 
   std::uint64_t number_ = 0;  // number of passes that have begun
   bool active_ = false;
@@ -89,9 +102,11 @@ class PassState {
   Event ended_;                        // event that happens when compute has finished the last pass
   int next_micro_ = 0;                 // index of the next micro batch; 0 begins a new step
   int step_micros_ = 1;                // number of micro batches in the step
-  int agreed_micros_ = 0;              // the last number that all ranks have compared
   bool gradients_complete_ = false;
   bool gradients_used_ = false;  // true when a step has used the complete gradients
+  // True when a caller has waited for the gradients and not changed parameters since.
+  bool gradients_read_ = false;
+  bool warned_ = false;  // true when the warning about unchanged parameters has been logged
 };
 
 }  // namespace atoll_v1::atoll::fsdp

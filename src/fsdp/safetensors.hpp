@@ -3,16 +3,17 @@
 // "data_offsets": [begin, end)}, "__metadata__": {text}}, and the data, to which the offsets are
 // relative. https://github.com/huggingface/safetensors
 //
-// Files are memory-mapped and untrusted: open() checks the whole header, and Error(bad_data) names
-// the file and a byte offset in the file. Tensor data is read only when a caller accesses it.
+// Files are memory-mapped and untrusted: open() checks the whole header, of at most 1 GiB, and
+// Error(bad_data) names the file and a byte offset in the file. Tensor data is read only when a
+// caller accesses it. Errors escape the control characters of names.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +21,8 @@
 #include <vector>
 
 #include "atoll/view.hpp"
+#include "fsdp/digests.hpp"
+#include "fsdp/files.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 
@@ -45,6 +48,9 @@ class SafetensorsFile {
   const SafetensorsEntry& at(std::string_view name) const;
   const std::map<std::string, std::string, std::less<>>& metadata() const noexcept;
   const std::filesystem::path& path() const noexcept;
+  // The bytes of the whole file, and of its header with the length.
+  std::span<const std::byte> bytes() const noexcept;
+  std::span<const std::byte> header_bytes() const noexcept;
 
  private:
   struct Impl;
@@ -58,26 +64,46 @@ struct SafetensorsDeclaration {
   std::vector<std::uint64_t> shape;
 };
 
+// Returns the dtype with this name in a header, or nothing if DType has no value for it.
+std::optional<DType> safetensors_dtype(std::string_view name) noexcept;
+
+// Whether a file contains the digests of its tensors' blocks (digests.hpp), as the metadata
+// "xxh3_64:NAME" of each tensor NAME.
+enum class StoredDigests {
+  none,
+  blocks
+};
+
+inline std::string digests_key(std::string_view tensor) {
+  return std::string("xxh3_64:").append(tensor);
+}
+
 // Writes a file front to back: the constructor declares all tensors, and write() appends their data
 // in the same order, in pieces of any size. Every function throws Error(io) that names the file.
 class SafetensorsWriter {
  public:
   SafetensorsWriter(const std::filesystem::path& file,
                     std::span<const SafetensorsDeclaration> tensors,
-                    const std::map<std::string, std::string>& metadata = {});
+                    const std::map<std::string, std::string>& metadata = {},
+                    StoredDigests digests = StoredDigests::none);
   void write(std::span<const std::byte> data);
-  // Syncs the file to disk; without close() the file is incomplete. Throws if the bytes written
-  // differ from the bytes declared.
+  // Writes the digests and syncs the file to disk; without close() the file is incomplete. Throws
+  // if the bytes written differ from the bytes declared.
   void close();
 
  private:
-  std::filesystem::path path_;
-  std::ofstream file_;
-  std::uint64_t expected_ = 0;
-  std::uint64_t written_ = 0;
-};
+  std::string header() const;
+  void add_to_digests(std::span<const std::byte> data);
 
-// Flushes a file or folder to disk. Throws Error(io), which names the path.
-void sync_to_disk(const std::filesystem::path& path);
+  std::filesystem::path path_;
+  std::vector<SafetensorsDeclaration> tensors_;
+  std::vector<std::uint64_t> ends_;  // offset behind each tensor's data
+  std::map<std::string, std::string> metadata_;
+  StoredDigests stored_digests_;
+  FileWriter file_;
+  std::uint64_t written_ = 0;
+  std::size_t tensor_ = 0;  // the tensor that write() continues
+  BlockDigests digests_;    // of this tensor
+};
 
 }  // namespace atoll_v1::atoll::fsdp

@@ -79,6 +79,7 @@ std::vector<Segment> Engine::segments() const {
 
 void Engine::add_state(std::string_view name) {
   EngineSetup& setup = EngineAccess::setup(*this);
+  const OneThread one(setup.calling, "add_state");
   agree(setup.ranks, "add_state", [&]() -> std::vector<Declaration> {
     check_state_name(setup, name);
     return {{"the name of the state", "\"" + std::string(name) + "\""}};
@@ -96,6 +97,8 @@ View Engine::state(const Segment& segment, std::string_view name) const {
   const auto found = setup.states.find(name);
   require(found != setup.states.end(), ErrorCode::not_found,
           "the engine has no state \"{}\": call Engine::add_state() first", name);
+  require(segment.unit != nullptr && segment.param != nullptr,
+          "state({}): the segment is empty: pass a segment of Engine::segments()", name);
   const UnitState& unit = state_of(*segment.unit);
   require(unit.index < setup.units.size() && setup.units[unit.index].get() == segment.unit,
           "state({}): the segment of unit {} belongs to another engine", name, unit.name);

@@ -7,7 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "atoll/optimizer.hpp"
 #include "core/rank_set.hpp"
+#include "core/socket.hpp"
+#include "fsdp/one_thread.hpp"
 #include "fsdp/strategy.hpp"
 #include "fsdp/unit.hpp"
 
@@ -23,8 +26,9 @@ struct OwnState {
   BucketParts parts;  // f32
 };
 
-// The constructor of Engine, add_unit(), freeze() and add_state() write this state. Afterwards the
-// parts only read it, and enqueue work on the scheduler.
+// The constructor of Engine, add_unit(), freeze(), add_state(), the constructor of Optimizer and
+// use_groups() write this state. Afterwards the parts only read it, except `has_values` and
+// `calling`, and enqueue work on the scheduler.
 struct EngineSetup {
   EngineSetup(const Mesh& mesh, Options options);
 
@@ -47,8 +51,15 @@ struct EngineSetup {
   Scheduler scheduler;
   std::vector<std::unique_ptr<Unit>> units;
   bool frozen = false;
+  bool has_values = false;  // true when parameters have been initialized, assigned or loaded
+  CallingThread calling{};
   PassPlan plan;
   std::map<std::string, OwnState, std::less<>> states;  // by name
+  // Settings of the optimizer for each parameter, in the order of units and their parameters. Empty
+  // if the optimizer has not declared them.
+  std::vector<ParamSettings> settings;
+  // The folder of the last checkpoint, locked against other engines (SaveFolder). Lowest rank only.
+  net::Fd saved_folder;
 };
 
 // Number of elements of this rank's gradient shards.

@@ -101,6 +101,13 @@ StrategyRule rule_of(Strategy strategy, Accumulation accumulation) noexcept {
 }
 
 void check_options(const Options& options) {
+  const auto is_known = [](auto value, std::size_t values, std::string_view option) {
+    require(static_cast<std::size_t>(value) < values, "Engine: Options::{} = {} has no meaning",
+            option, static_cast<int>(value));
+  };
+  is_known(options.strategy, strategies.size(), "strategy");
+  is_known(options.accumulation, accumulations.size(), "accumulation");
+  is_known(options.gradients, 2, "gradients");
   require(computes_in(options.precision.param), ErrorCode::unsupported,
           "Engine: parameters cannot be {}: use f32, bf16 or f16", name(options.precision.param));
   const DType reduce = options.precision.reduce;

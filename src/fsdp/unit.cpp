@@ -1,8 +1,10 @@
 #include "fsdp/unit.hpp"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <utility>
 
@@ -26,14 +28,35 @@ std::uint64_t checked_count(const ParamSpec& param) {
   return count;
 }
 
+bool is_plain(std::string_view name) {
+  return std::ranges::none_of(name, [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+}
+
+// Throws Error(invalid_argument) for initial values that no parameter can have.
+void check_init(std::string_view unit, const ParamSpec& param) {
+  const auto [mean, deviation] = param.init;
+  require(
+      std::isfinite(mean) && std::isfinite(deviation) && deviation >= 0,
+      "add_unit({}): parameter {} has the initial mean {} and deviation {}: both must be finite, "
+      "and the deviation 0 or above",
+      unit, param.name, mean, deviation);
+}
+
 void check_params(std::string_view unit, const std::vector<ParamSpec>& params) {
   if (unit.empty()) throw invalid("add_unit: a unit needs a name");
+  require(is_plain(unit), "add_unit: the name of a unit has a control character");
   if (params.empty()) throw invalid("add_unit({}): a unit needs at least one parameter", unit);
   std::set<std::string_view> names;
   std::uint64_t total = 0;
   for (const auto& param : params) {
     if (param.name.empty())
       throw invalid("add_unit({}): parameter {} needs a name", unit, &param - params.data());
+    require(is_plain(param.name), "add_unit({}): the name of parameter {} has a control character",
+            unit, &param - params.data());
+    require(names.insert(param.name).second,
+            "add_unit({}): two parameters have the name {}: choose another name for one of them",
+            unit, param.name);
+    check_init(unit, param);
     const std::uint64_t count = checked_count(param);
     total += count;
     if (param.dtype && !computes_in(*param.dtype)) {
@@ -41,11 +64,11 @@ void check_params(std::string_view unit, const std::vector<ParamSpec>& params) {
                        "add_unit({}): parameter {} has dtype {}: use f32, bf16 or f16", unit,
                        param.name, atoll::name(*param.dtype));
     }
-    if (count > most_elements || total > most_elements || !names.insert(param.name).second) {
-      throw invalid(
-          "add_unit({}): parameter {} has an impossible shape or a name that is already in use",
-          unit, param.name);
-    }
+    require(
+        count <= most_elements && total <= most_elements,
+        "add_unit({}): parameter {} has the impossible shape {}: extents must be 0 or above, and "
+        "a unit has at most {} elements",
+        unit, param.name, fmt::join(param.shape, " x "), most_elements);
   }
 }
 

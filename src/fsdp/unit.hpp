@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -78,7 +80,14 @@ struct EngineAccess {
   static Gathering& gathering(Engine& engine) noexcept;
   static Reducing& reducing(Engine& engine) noexcept;
   static PassState& pass(Engine& engine) noexcept;
+  static const EngineLink& link(const Engine& engine) noexcept;
+  // Does the work of Engine::assign() on this rank alone.
+  static void assign(Engine& engine,
+                     const std::function<void(const Segment&, std::span<float>)>& fill);
+  // Does the work of Optimizer::set_steps() on this rank alone.
+  static void set_steps(Optimizer& optimizer, std::int64_t steps);
   static Moments moments(const Optimizer& optimizer, const Unit& unit, std::size_t bucket);
+  static bool is_optimizer_of(const Engine& engine, const Optimizer& optimizer) noexcept;
 };
 
 inline UnitState& state_of(const Unit& unit) noexcept { return EngineAccess::state(unit); }

@@ -1,12 +1,18 @@
 // Export and import of whole weights as safetensors, the format of Hugging Face.
 
+#include <fmt/core.h>
+
 #include <cstring>
+#include <map>
 #include <optional>
 #include <vector>
 
 #include "atoll/checkpoint.hpp"
+#include "core/agreement.hpp"
 #include "core/errors.hpp"
 #include "device/host/kernels.hpp"
+#include "fsdp/files.hpp"
+#include "fsdp/pass_state.hpp"
 #include "fsdp/safetensors.hpp"
 #include "fsdp/setup.hpp"
 #include "fsdp/together.hpp"
@@ -41,30 +47,79 @@ const SafetensorsEntry& find_entry(const std::vector<SafetensorsFile>& files,
                    files.empty() ? "no weights file given" : files[0].path().string(), tensor);
 }
 
+// Returns a declaration for the name of each parameter in the weights file. An exception of `name`
+// becomes Error(invalid_argument).
+std::vector<Declaration> names_of(std::string_view call, const Engine& engine,
+                                  const ParamName& name) {
+  require(name != nullptr, "{}: `name` is empty: pass a function that returns a name", call);
+  std::vector<Declaration> all;
+  for (const auto& unit : engine.units()) {
+    for (const auto& param : unit->params()) {
+      const std::string subject =
+          fmt::format("the name of parameter {} of unit {}", param.name, unit->name());
+      try {
+        all.push_back({subject, name(*unit, param)});
+      } catch (const std::exception& error) {
+        throw make_error(ErrorCode::invalid_argument, "{}: {}: `name` has thrown: {}", call,
+                         subject, error.what());
+      } catch (...) {
+        throw make_error(ErrorCode::invalid_argument, "{}: {}: `name` has thrown", call, subject);
+      }
+    }
+  }
+  return all;
+}
+
+// Throws Error(invalid_argument) for names that a file cannot have.
+void check_unique(const std::vector<Declaration>& names) {
+  std::map<std::string_view, std::string_view> subjects;
+  for (const auto& [subject, name] : names) {
+    require(!name.empty(), "export_weights: {} is empty", subject);
+    const auto [before, is_new] = subjects.emplace(name, subject);
+    require(is_new,
+            "export_weights: {} and {} are both \"{}\": each parameter needs a different name",
+            before->second, subject, name);
+  }
+}
+
 }  // namespace
 
 void export_weights(const fs::path& file, Engine& engine, DType dtype,
                     const ParamName& param_name) {
   EngineAccess::setup(engine).check_frozen("export_weights");
-  require(is_float(dtype), "export_weights: cannot write {}: use f32, bf16 or f16", name(dtype));
   const RankSet& ranks = EngineAccess::setup(engine).ranks;
+  std::vector<Declaration> names;
+  agree(ranks, "export_weights", [&] {
+    EngineAccess::pass(engine).check_readable("export_weights");
+    require(file.has_filename(), "export_weights: \"{}\" does not name a file", file.string());
+    require(is_float(dtype), "export_weights: cannot write {}: use f32, bf16 or f16", name(dtype));
+    names = names_of("export_weights", engine, param_name);
+    check_unique(names);
+    std::vector<Declaration> all{{"the file", fmt::format("\"{}\"", file.string())},
+                                 {"the dtype", std::string(name(dtype))}};
+    for (const auto& [subject, value] : names)
+      all.push_back({subject, fmt::format("\"{}\"", value)});
+    return all;
+  });
   const fs::path partial = file.string() + ".partial";
   std::optional<SafetensorsWriter> writer;
-  together(ranks, [&] {
+  const auto start = [&] {
     if (!ranks.is_first()) return;
     std::vector<SafetensorsDeclaration> declared;
     for (const auto& unit : engine.units()) {
       for (const auto& param : unit->params()) {
-        declared.push_back({param_name(*unit, param), dtype, file_shape(param)});
+        declared.push_back({names[declared.size()].value, dtype, file_shape(param)});
       }
     }
-    if (file.has_parent_path()) fs::create_directories(file.parent_path());
+    filesystem([&] {
+      if (file.has_parent_path()) fs::create_directories(file.parent_path());
+    });
     writer.emplace(partial, declared, std::map<std::string, std::string>{{"format", "pt"}});
-  });
-  // The first error; visit() continues after an error, because peers wait for its gathers.
+  };
+  // The first error of the unit; all parameters of a unit are visited after an error.
   std::optional<Error> problem;
   std::vector<std::byte> bytes;
-  engine.visit([&](const Unit&, const ParamSpec&, std::span<const float> values) {
+  const auto write = [&](std::span<const float> values) {
     if (!writer || problem) return;
     try {
       bytes.resize(values.size() * size_of(dtype));
@@ -73,23 +128,42 @@ void export_weights(const fs::path& file, Engine& engine, DType dtype,
     } catch (const Error& error) {
       problem = error;
     }
-  });
-  together(ranks, [&] {
-    if (problem) throw *problem;
-    if (!writer) return;
-    writer->close();
-    fs::rename(partial, file);
-  });
+  };
+  try {
+    together(ranks, start);
+    engine.visit([&](const Unit& unit, const ParamSpec& param, std::span<const float> values) {
+      write(values);
+      if (&param != &unit.params().back()) return;
+      // The other ranks wait here, not in the gather of the next unit, until the disk has the data.
+      together(ranks, [&] {
+        if (problem) throw *problem;
+      });
+    });
+    together(ranks, [&] {
+      if (!writer) return;
+      writer->close();
+      filesystem([&] { fs::rename(partial, file); });
+      sync_parents(file);
+    });
+  } catch (...) {
+    std::error_code ignored;
+    if (ranks.is_first()) fs::remove(partial, ignored);  // may have filled the disk
+    throw;
+  }
 }
 
 void import_weights(const std::vector<fs::path>& paths, Engine& engine,
                     const ParamName& param_name) {
   EngineAccess::setup(engine).check_frozen("import_weights");
+  agree(EngineAccess::setup(engine).ranks, "import_weights", [&] {
+    EngineAccess::pass(engine).check_idle();
+    return names_of("import_weights", engine, param_name);
+  });
   const auto fill = [&] {
     std::vector<SafetensorsFile> files;
     for (const auto& path : paths) files.push_back(SafetensorsFile::open(path));
     std::vector<std::byte> aligned;
-    engine.assign([&](const Segment& segment, std::span<float> out) {
+    EngineAccess::assign(engine, [&](const Segment& segment, std::span<float> out) {
       const std::string tensor = param_name(*segment.unit, *segment.param);
       const ConstView source =
           find_entry(files, tensor, *segment.param).data.part(segment.first, out.size());

@@ -121,7 +121,7 @@ struct Scheduler::Impl {
 };
 
 Scheduler::Scheduler(const Axis& shard, const Axis& replicate, SchedulerOptions options)
-    : impl_(std::make_unique<Impl>(shard, replicate, std::move(options))) {}
+    : impl_(std::make_unique<Impl>(shard, replicate, std::move(options)), "Scheduler") {}
 Scheduler::Scheduler(Scheduler&&) noexcept = default;
 Scheduler& Scheduler::operator=(Scheduler&&) noexcept = default;
 Scheduler::~Scheduler() = default;
@@ -134,6 +134,8 @@ Work Scheduler::all_gather(ConstView src, View dst, const Event& after, std::str
 
 Work Scheduler::all_gather_inner(ConstView src, View dst, const Event& after,
                                  std::string_view label) {
+  require(!impl_->inner.ranks.empty(),
+          "Scheduler: all_gather_inner() needs SchedulerOptions::inner, which is empty");
   return impl_->all_gather(impl_->gather_inner,
                            record_of(Activity::all_gather, "inner", dst.bytes(), label), src, dst,
                            after);
@@ -195,7 +197,7 @@ void Scheduler::end_work(Stream& stream, const Stamp& begin, std::string_view wh
       {{.row = stream.name(), .label = std::move(label)}, Lane::gather, 0, begin, stream.stamp()});
 }
 
-void Scheduler::set_recording(Recording recording) noexcept { impl_->recording = recording; }
+void Scheduler::set_recording(Recording recording) { impl_->recording = recording; }
 TraceLog Scheduler::take_records() { return impl_->log.take(); }
 
 void Scheduler::release(Lane lane, const Event& after) {
@@ -211,7 +213,8 @@ std::uint64_t Scheduler::scratch_bytes(Lane lane, std::uint64_t count, DType dty
 }
 
 void Scheduler::reserve_scratch(Lane lane, std::uint64_t bytes) {
-  if (bytes > 0) impl_->communicator(lane)->reserve_scratch(bytes);
+  auto& communicator = impl_->communicator(lane);
+  if (bytes > 0 && communicator) communicator->reserve_scratch(bytes);
 }
 
 Buffer Scheduler::allocate(std::size_t bytes, std::initializer_list<Lane> lanes) {
@@ -226,14 +229,14 @@ Buffer Scheduler::allocate(std::size_t bytes, std::initializer_list<Lane> lanes)
   return atoll::allocate(impl_->device, bytes, communicators);
 }
 
-Stream& Scheduler::stream(Lane lane) noexcept { return impl_->stream(lane); }
-const Device& Scheduler::device() const noexcept { return impl_->device; }
-int Scheduler::shard_count() const noexcept { return impl_->shard.size(); }
-int Scheduler::replicate_count() const noexcept { return impl_->replicate.size(); }
-int Scheduler::shard_index() const noexcept { return impl_->shard.index; }
-int Scheduler::replicate_index() const noexcept { return impl_->replicate.index; }
+Stream& Scheduler::stream(Lane lane) { return impl_->stream(lane); }
+const Device& Scheduler::device() const { return impl_->device; }
+int Scheduler::shard_count() const { return impl_->shard.size(); }
+int Scheduler::replicate_count() const { return impl_->replicate.size(); }
+int Scheduler::shard_index() const { return impl_->shard.index; }
+int Scheduler::replicate_index() const { return impl_->replicate.index; }
 
-std::string_view Scheduler::backend() const noexcept {
+std::string_view Scheduler::backend() const {
   for (const auto& communicator : impl_->communicators) {
     if (communicator) return communicator->backend();
   }

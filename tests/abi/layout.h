@@ -64,7 +64,9 @@ AT(atoll_group, tuning, 72);
 AT(atoll_group, deterministic, 80);
 AT(atoll_group, host_ranks, 84);
 AT(atoll_group, process_memory, 88);
-SIZE(atoll_group, 96);
+AT(atoll_group, checksum, 92);
+AT(atoll_group, cut_ns, 96);
+SIZE(atoll_group, 104);
 
 AT(atoll_operation, size, 0);
 AT(atoll_operation, kind, 8);
@@ -164,6 +166,9 @@ VALUE(ATOLL_GATHER_V, 14);
 VALUE(ATOLL_PROCESS_MEMORY_ALLOWED, 0);
 VALUE(ATOLL_PROCESS_MEMORY_OFF, 1);
 VALUE(ATOLL_PROCESS_MEMORY_PERMIT, 2);
+
+VALUE(ATOLL_CHECKSUM_NONE, 0);
+VALUE(ATOLL_CHECKSUM_CRC32C, 1);
 
 VALUE(ATOLL_LOG_TRACE, 0);
 VALUE(ATOLL_LOG_DEBUG, 1);

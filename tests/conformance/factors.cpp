@@ -1,4 +1,4 @@
-// Checks reductions with factors: each rank multiplies its elements by a factor of its own
+// Checks reductions with factors: each rank multiplies its elements by a different factor
 // before the sum. Products are computed in the accumulation type, or in the element type in GPU
 // memory. The factors keep all sums exact, so the checks detect a factor that is applied too late
 // or twice, and a product that is rounded too rarely or too often.

@@ -150,7 +150,8 @@ void expect_invalid(Rank& self, void* memory, std::size_t bytes,
 
 void check_caller_memory(Rank& self) {
   const std::string no_memory =
-      "register_memory: the memory is null or has 0 bytes: pass memory that is allocated";
+      "rank 0: register_memory on communicator " + std::string(self.comm.name()) +
+      ": the memory is null or has 0 bytes: pass memory that is allocated";
   int word = 0;
   expect_invalid(self, nullptr, 4, {self.comm}, no_memory);
   expect_invalid(self, &word, 0, {self.comm}, no_memory);

@@ -30,26 +30,50 @@ Element element_of(Counts counts, std::uint64_t i) {
   return {rank, i};
 }
 
+// The buffers of a gather. `src` holds tokens of this rank. `dst` holds 3, except that the part of
+// this rank holds its tokens if the gather is in place.
+struct Gather {
+  Gather(Rank& self, DType dtype_, Counts counts_, Place place)
+      : dtype(dtype_),
+        rank(self.rank()),
+        counts(counts_),
+        first(sum_of(counts.first(unsigned_of(rank)))),
+        src(dtype, counts[unsigned_of(rank)], self.source),
+        dst(dtype, sum_of(counts), self.target),
+        in_place(place == Place::in) {
+    src.fill([&](std::uint64_t i) { return own(i); });
+    dst.fill([](std::uint64_t) { return 3; });
+    for (std::uint64_t i = 0; in_place && i < src.count(); ++i) dst.set(first + i, own(i));
+  }
+
+  double own(std::uint64_t i) const { return token(dtype, rank, i); }
+  double gathered(std::uint64_t i) const {
+    const Element at = element_of(counts, i);
+    return token(dtype, static_cast<int>(at.rank), at.index);
+  }
+  atoll::ConstView from() {
+    return in_place ? atoll::ConstView(dst.view().part(first, src.count())) : src.view();
+  }
+  bool src_unchanged() const {
+    return src.difference([&](std::uint64_t i) { return own(i); }).empty();
+  }
+
+  DType dtype;
+  int rank;
+  Counts counts;
+  std::uint64_t first;  // index in dst of the first element of this rank
+  Elements src, dst;
+  bool in_place;
+};
+
 void all_gather_v(Rank& self, DType dtype, Counts counts, Place place) {
-  const auto own = [&](std::uint64_t i) { return token(dtype, self.rank(), i); };
-  const std::uint64_t count = counts[unsigned_of(self.rank())];
-  const std::uint64_t first = sum_of(counts.first(unsigned_of(self.rank())));
-  Elements src(dtype, count, self.source);
-  Elements dst(dtype, sum_of(counts), self.target);
-  src.fill(own);
-  dst.fill([](std::uint64_t) { return 3; });
-  for (std::uint64_t i = 0; place == Place::in && i < count; ++i) dst.set(first + i, own(i));
-  const atoll::ConstView from = place == Place::in ? dst.view().part(first, count) : src.view();
-  self.comm.all_gather_v(from, dst.view(), counts, self.stream).synchronize();
-  std::size_t rank = 0;
-  std::uint64_t begin = 0;
-  const std::string wrong = dst.difference([&](std::uint64_t i) {
-    while (i >= begin + counts[rank]) begin += counts[rank++];
-    return token(dtype, static_cast<int>(rank), i - begin);
-  });
+  Gather buffers(self, dtype, counts, place);
+  self.comm.all_gather_v(buffers.from(), buffers.dst.view(), counts, self.stream).synchronize();
+  const std::string wrong =
+      buffers.dst.difference([&](std::uint64_t i) { return buffers.gathered(i); });
   const std::string what = named("all_gather_v", dtype, counts, place);
   self.report.expect(wrong.empty(), what + wrong);
-  self.report.expect(src.difference(own).empty(), what + "src changed");
+  self.report.expect(buffers.src_unchanged(), what + "src changed");
 }
 
 void reduce_scatter_v(Rank& self, DType dtype, ReduceOp op, Counts counts, Place place) {
@@ -76,29 +100,17 @@ void reduce_scatter_v(Rank& self, DType dtype, ReduceOp op, Counts counts, Place
   self.report.expect(others.empty(), what + "src: " + others);
 }
 
-// Gathers to `root`. Other ranks pass no dst.
+// Gathers to `root`. Other ranks pass no dst, and their gather is not in place.
 void gather_v(Rank& self, DType dtype, Counts counts, int root, Place place) {
-  const auto own = [&](std::uint64_t i) { return token(dtype, self.rank(), i); };
   const bool is_root = self.rank() == root;
-  const std::uint64_t count = counts[unsigned_of(self.rank())];
-  const std::uint64_t first = sum_of(counts.first(unsigned_of(self.rank())));
-  Elements src(dtype, count, self.source);
-  Elements dst(dtype, sum_of(counts), self.target);
-  src.fill(own);
-  dst.fill([](std::uint64_t) { return 3; });
-  const bool from_dst = is_root && place == Place::in;
-  for (std::uint64_t i = 0; from_dst && i < count; ++i) dst.set(first + i, own(i));
-  const atoll::ConstView from = from_dst ? dst.view().part(first, count) : src.view();
-  const atoll::View to = is_root ? dst.view() : atoll::View();
-  self.comm.gather_v(from, to, counts, root, self.stream).synchronize();
-  const std::string wrong = dst.difference([&](std::uint64_t i) {
-    if (!is_root) return 3.0;
-    const Element at = element_of(counts, i);
-    return token(dtype, static_cast<int>(at.rank), at.index);
-  });
+  Gather buffers(self, dtype, counts, is_root ? place : Place::out);
+  const atoll::View to = is_root ? buffers.dst.view() : atoll::View();
+  self.comm.gather_v(buffers.from(), to, counts, root, self.stream).synchronize();
+  const std::string wrong =
+      buffers.dst.difference([&](std::uint64_t i) { return is_root ? buffers.gathered(i) : 3.0; });
   const std::string what = named("gather_v", dtype, counts, place);
   self.report.expect(wrong.empty(), what + "root " + std::to_string(root) + ": " + wrong);
-  self.report.expect(src.difference(own).empty(), what + "src changed");
+  self.report.expect(buffers.src_unchanged(), what + "src changed");
 }
 
 // Returns how many elements rank `from` sends to rank `to` in an all_to_all_v of about `count`

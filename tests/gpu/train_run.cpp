@@ -75,23 +75,38 @@ TEST_CASE("bf16: the CPU's losses as far as bf16 has them") {
   train::RunOptions options = options_of(folder);
   options.dtype = "bf16";
   CHECK(worst(options) < 2e-2);
+  options.optimizer = "muon";
+  CHECK(worst(options) < 2e-2);
+}
+
+TEST_CASE("Muon with groups: the CPU's losses") {
+  const TemporaryFolder folder;
+  train::RunOptions options = options_of(folder);
+  options.optimizer = "muon";
+  options.weight_decay = 0.1;
+  options.group = {"*norm.weight:weight_decay=0,lr_scale=0.5", "*.mlp.*:lr_scale=2"};
+  CHECK(worst(options) < 1e-4);
 }
 
 TEST_CASE("a checkpoint of the CPU goes on here, and one of here on the CPU") {
   const TemporaryFolder folder;
   train::RunOptions options = options_of(folder);
-  const auto whole = run(options, "host");
-  for (const auto& [first, second] : {std::pair("host", "cuda"), std::pair("cuda", "host")}) {
-    CAPTURE(first);
-    auto half = options;
-    half.steps = options.steps / 2;
-    half.save_checkpoint = true;
-    run(half, first);
-    auto rest = options;
-    rest.resume = options.out + "/checkpoint";
-    const auto steps = run(rest, second);
-    REQUIRE(steps.size() == static_cast<std::size_t>(options.steps - half.steps));
-    CHECK(steps.back().loss == doctest::Approx(whole.back().loss).epsilon(1e-4));
+  for (const char* optimizer : {"adamw", "muon"}) {
+    CAPTURE(optimizer);
+    options.optimizer = optimizer;
+    const auto whole = run(options, "host");
+    for (const auto& [first, second] : {std::pair("host", "cuda"), std::pair("cuda", "host")}) {
+      CAPTURE(first);
+      auto half = options;
+      half.steps = options.steps / 2;
+      half.save_checkpoint = true;
+      run(half, first);
+      auto rest = options;
+      rest.resume = options.out + "/checkpoint";
+      const auto steps = run(rest, second);
+      REQUIRE(steps.size() == static_cast<std::size_t>(options.steps - half.steps));
+      CHECK(steps.back().loss == doctest::Approx(whole.back().loss).epsilon(1e-4));
+    }
   }
 }
 
@@ -138,7 +153,7 @@ std::vector<atoll::RankDevice> choices(int ranks, const std::string& wanted,
 
 }  // namespace
 
-TEST_CASE("auto takes GPUs where each rank has one of its own, and else says why not") {
+TEST_CASE("auto takes GPUs if each rank gets a different one, and otherwise says why not") {
   const int gpus = atoll::Device::cuda_count();
   if (gpus > 1) {
     for (const auto& choice : choices(2, "auto", "")) {
@@ -150,7 +165,8 @@ TEST_CASE("auto takes GPUs where each rank has one of its own, and else says why
   // There is one rank more than GPUs, so the first and the last rank share a GPU.
   const auto alone = choices(gpus + 1, "auto", "");
   CHECK(alone.back().device.kind() == atoll::DeviceKind::host);
-  CHECK(alone.back().why.find(fmt::format("ranks 0, {} have only one GPU", gpus)) != std::string::npos);
+  CHECK(alone.back().why.find(fmt::format("ranks 0, {} have only one GPU", gpus)) !=
+        std::string::npos);
   const auto shared = choices(gpus + 1, "cuda", "");
   CHECK(shared.front().sharing == 2);
   CHECK(shared.front().memory_bytes() == shared.front().device.memory_bytes() / 2);
@@ -190,9 +206,8 @@ TEST_CASE("a run that requires GPUDirect RDMA ends where another host is reached
   CHECK_NOTHROW(run_on("here"));
   CHECK_THROWS_WITH_AS(
       run_on("there"),
-      doctest::Contains(
-          "GPUDirect RDMA is required: rank 0 reaches other hosts by Socket without "
-          "GPUDirect RDMA"),
+      doctest::Contains("GPUDirect RDMA is required: rank 0 reaches other hosts by Socket without "
+                        "GPUDirect RDMA"),
       atoll::Error);
   ::unsetenv("FAKE_NCCL_LOG");
 }
@@ -220,6 +235,15 @@ TEST_CASE("four ranks over nccl, in every strategy: the losses of one rank on th
     CHECK(apart.loss < 1e-4);
     CHECK(apart.grad_norm < 1e-3);
   }
+  train::RunOptions muon = options;
+  muon.optimizer = "muon";
+  muon.mesh.clear();
+  const auto muon_alone = run(muon, "host");
+  muon.mesh = "1x4";
+  muon.strategy = "full_shard";
+  const train_test::CurveDistance muon_apart = train_test::distance(run_ranks(4, muon), muon_alone);
+  CHECK(muon_apart.loss < 1e-4);
+  CHECK(muon_apart.grad_norm < 1e-3);
   options.mesh = "2x2";
   options.strategy = "hybrid_shard";
   options.dtype = "bf16";

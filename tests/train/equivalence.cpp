@@ -218,7 +218,7 @@ void check_size(const Size& size, std::size_t turn, Order order, References& ref
 
 // Shards are whole blocks of 4,096 elements, so a model that is too small would leave some ranks
 // without parameters.
-TEST_CASE("every shard has parameters of its own, on any number of ranks") {
+TEST_CASE("every shard has parameters, on any number of ranks") {
   const TemporaryFolder folder;
   const auto options = base(folder);
   const auto model = train::read_hf_config(options.model);

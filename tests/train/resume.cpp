@@ -8,6 +8,7 @@
 
 #include "../unit/train_data_temporary.hpp"
 #include "atoll/checkpoint.hpp"
+#include "fsdp/checkpoint_index.hpp"
 #include "job.hpp"
 #include "model/params.hpp"
 #include "thread_ranks.hpp"
@@ -238,14 +239,18 @@ TEST_CASE("a checkpoint with figures that are not its own is refused") {
   const auto with = [&](const std::string& from, const std::string& to) {
     auto text = index;
     REQUIRE(text.find(from) != std::string::npos);
-    folder.write("out/checkpoint/index.json", text.replace(text.find(from), from.size(), to));
+    text.replace(text.find(from), from.size(), to);
+    // The changed text has a right digest.
+    const auto whole = fsdp::parse_index(index, "index.json");
+    folder.write("out/checkpoint/index.json",
+                 fsdp::index_text(nlohmann::json::parse(text), whole.save, whole.files));
   };
   with("\"shards\": 4", "\"shards\": 0");
   check_refused(options, {"index.json", "0 shards"});
   with("\"shards\": 4", "\"shards\": -1");
   check_refused(options, {"index.json", "\"shards\""});
   with("\"shards\": 4", "\"shards\": 3");
-  check_refused(options, {"shard-00000-of-00003.safetensors"});
+  check_refused(options, {"index.json", "4 entries for 3 shards"});
   with("\"elements\": ", "\"elements\": 1");
   check_refused(options, {"shard-00000-of-00004.safetensors", "elements"});
   with("\"steps\": 6", "\"steps\": -6");

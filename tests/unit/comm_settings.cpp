@@ -137,7 +137,8 @@ TEST_CASE("abort() on another rank, before this rank has opened the communicator
   const auto other = open(world, {.name = "other"});  // from here on the World receives notices
   std::ostringstream id;
   id << "comm/own/" << std::hex << std::setw(16) << std::setfill('0') << atoll::fnv1a("0") << "/0";
-  atoll::send_notice(world, id.str(), "by rank 1: too slow", 1s);
+  const std::vector<int> ranks{0, 1};
+  atoll::send_notice(world, ranks, {id.str(), "by rank 1: too slow"}, 1s);
   auto own = open(world, {.name = "own"});
   auto stream = own.device().stream();
   std::vector<float> data(10);
@@ -147,18 +148,35 @@ TEST_CASE("abort() on another rank, before this rank has opened the communicator
 }
 
 TEST_CASE("notices reach the function that expects them, also those that arrive before") {
-  atoll::Notices notices;
+  atoll::Notices notices(1);
   std::vector<std::string> heard;
+  const auto hear = [&](const std::string& text) { heard.push_back(text); };
   CHECK(!notices.deliver("3 comm/shard/0"));
-  CHECK(notices.deliver("notice own\nfirst"));
-  notices.expect("own", [&](const std::string& text) { heard.push_back(text); });
+  CHECK(notices.deliver("notice 0,1 own/0\nfirst"));
+  CHECK(notices.waiting() == 1);
+  notices.expect("own/0", hear);
   CHECK(heard == std::vector<std::string>{"first"});
-  CHECK(notices.deliver("notice own\nsecond\nline"));
-  CHECK(notices.deliver("notice other\nthird"));
+  CHECK(notices.deliver("notice 0,1 own/0\nsecond\nline"));
+  CHECK(notices.deliver("notice 0,1 other/0\nthird"));
   CHECK(heard == std::vector<std::string>{"first", "second\nline"});
-  notices.forget("own");
-  CHECK(notices.deliver("notice own\nfourth"));
-  CHECK(heard.size() == 2);
+  notices.forget("own/0");
+  CHECK(notices.deliver("notice 0,1 own/0\nfourth"));
+  CHECK(notices.deliver("notice 0,1 own/1\nfifth"));
+  notices.expect("own/1", hear);
+  CHECK(heard == std::vector<std::string>{"first", "second\nline", "fifth"});
+}
+
+TEST_CASE("notices about communicators that have ended, or of other ranks, are dropped") {
+  atoll::Notices notices(1);
+  for (const std::string subject : {"comm/a/0", "comm/a/1", "comm/b c/0"}) {
+    notices.expect(subject, [](const std::string&) {});
+    notices.forget(subject);
+    CHECK(notices.deliver("notice 0,1 " + subject + "\ntoo late"));
+  }
+  CHECK(notices.deliver("notice 0,11 comm/c/0\nfor other ranks"));
+  CHECK(notices.waiting() == 0);
+  CHECK(notices.deliver("notice 1 comm/a/2\nstill to come"));
+  CHECK(notices.waiting() == 1);
 }
 
 TEST_CASE("all_to_all_v with counts that differ between sender and receiver") {
@@ -184,7 +202,7 @@ TEST_CASE("all_to_all_v with counts that differ between sender and receiver") {
     CHECK(errors[1].starts_with("mismatch: "));
     CHECK(
         errors[1].find(backend == "host"
-                           ? "all_to_all_v 0 (3 x f32)"
+                           ? "all_to_all_v 0 (3 x f32 to rank 1"
                            : "all_to_all_v: rank 0 sends 3 elements to rank 1, which receives 4") !=
         std::string::npos);
     CHECK(errors[0] != "no error");

@@ -62,6 +62,42 @@ TEST_CASE("agreement: lists of unequal length or with other subjects differ") {
             "nothing on rank 1; all ranks must pass the same");
 }
 
+TEST_CASE("agreement: the first difference of lists that are larger than a value of the store") {
+  std::vector<Declaration> usual;
+  for (int i = 0; i < 300'000; ++i)
+    usual.push_back({"the shape of parameter layers." + std::to_string(i) +
+                         ".attention.weight of "
+                         "a unit with a long name",
+                     "4096 x 4096"});
+  for (const std::size_t at : {std::size_t{0}, std::size_t{123'456}, usual.size() - 1}) {
+    auto other = usual;
+    other[at].value = "1";
+    other.back().value = "2";
+    check_all(reports(1, usual, other), "mismatch: freeze: ranks disagree about " +
+                                            usual[at].subject + ": 4096 x 4096 on rank 0, " +
+                                            other[at].value +
+                                            " on rank 1; all ranks must pass the same");
+  }
+  auto shorter = usual;
+  shorter.pop_back();
+  check_all(
+      reports(2, usual, shorter),
+      "mismatch: freeze: ranks disagree about the next value to compare: " + usual.back().subject +
+          " on rank 0, nothing on rank 2; all ranks must pass the "
+          "same");
+}
+
+TEST_CASE("agreement: a text that is larger than a value of the store is cut") {
+  const std::string huge((std::size_t{16} << 20) + 1, 'a');
+  const auto texts = reports(1, {{"n", huge + "b"}}, {{"n", huge + "c"}});
+  for (const std::string& text : texts) {
+    CHECK(text.starts_with("mismatch: freeze: ranks disagree about n: aaaa"));
+    CHECK(text.find("... (16777218 bytes, digest ") != text.rfind("... (16777218 bytes, digest "));
+    CHECK(text.ends_with(" on rank 1; all ranks must pass the same"));
+  }
+  CHECK(texts == std::vector<std::string>(3, texts[0]));
+}
+
 TEST_CASE("agreement: ranks that make different calls meet") {
   const auto results = atoll_test::on_threads(2, [](atoll::World& world) {
     atoll::agree(world, world.rank() == 0 ? "freeze" : "initialize",

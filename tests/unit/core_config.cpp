@@ -102,10 +102,10 @@ TEST_CASE("the environment overrides the file, which overrides the defaults") {
 }
 
 TEST_CASE("every variable of the table can be set by both of its names") {
-  const std::map<std::string_view, std::string> values{{"ATOLL_LOG", "warn"},
-                                                       {"ATOLL_DETERMINISTIC", "1"},
-                                                       {"ATOLL_CHECK", "lifetimes"},
-                                                       {"ATOLL_PROCESS_MEMORY", "permit"}};
+  const std::map<std::string_view, std::string> values{
+      {"ATOLL_LOG", "warn"},        {"ATOLL_DETERMINISTIC", "1"},
+      {"ATOLL_CHECK", "lifetimes"}, {"ATOLL_PROCESS_MEMORY", "permit"},
+      {"ATOLL_PARENT", "ignore"},   {"ATOLL_TCP_CHECKSUM", "crc32c"}};
   int settable = 0;
   for (const atoll::ConfigEntry& entry : atoll::config_entries()) {
     CHECK_FALSE(entry.meaning.empty());
@@ -120,7 +120,7 @@ TEST_CASE("every variable of the table can be set by both of its names") {
     CHECK(atoll::describe(by_variable) != atoll::describe(atoll::Config()));
     ++settable;
   }
-  CHECK(settable == 21);
+  CHECK(settable == 25);
 }
 
 TEST_CASE("a value that does not parse is an error with the name of the variable") {
@@ -138,8 +138,38 @@ TEST_CASE("a value that does not parse is an error with the name of the variable
   CHECK(problem_of("process_memory", "no") ==
         "ATOLL_PROCESS_MEMORY=\"no\": expected \"off\", \"on\", \"permit\", or nothing");
   CHECK(problem_of("process_memory", "off") == "");
+  CHECK(problem_of("parent", "die") ==
+        "ATOLL_PARENT=\"die\": expected \"end\", \"parent\", \"ignore\", or nothing");
+  CHECK(problem_of("parent", "ignore") == "");
+  CHECK(problem_of("tcp_checksum", "md5") ==
+        "ATOLL_TCP_CHECKSUM=\"md5\": expected \"off\", \"crc32c\", or nothing");
+  CHECK(problem_of("tcp_checksum", "off") == "");
+  CHECK(problem_of("cut_timeout", "0") != "");
   CHECK(problem_of("tiemout", "1") == "unknown setting tiemout; did you mean ATOLL_TIMEOUT?");
   CHECK(problem_of("ATOLL_CONFIG", "x") != "");
+}
+
+TEST_CASE("a token may contain the character that begins comments") {
+  const TemporaryFile file(
+      "token = a#b##c # the secret\n"
+      "  # timeout = 3\n"
+      "backend = host\t# after a tab\n");
+  const Environment environment(Values{{"ATOLL_CONFIG", file.path()}});
+  const atoll::Config config = atoll::Config::from_env();
+  CHECK(config.token == "a#b##c");
+  CHECK(config.backend == "host");
+  CHECK(config.timeout == atoll::Config().timeout);
+}
+
+TEST_CASE("a folder is not a file of settings") {
+  const Environment environment(Values{{"ATOLL_CONFIG", "/tmp"}});
+  std::string message;
+  try {
+    atoll::Config::from_env();
+  } catch (const atoll::Error& error) {
+    message = error.what();
+  }
+  CHECK(message == "ATOLL_CONFIG=/tmp: is a folder; name a file of `name = value` lines");
 }
 
 TEST_CASE("a bad line of the file is an error with its number") {
@@ -168,6 +198,18 @@ TEST_CASE("an unknown name is warned about with the nearest known one") {
         std::string::npos);
   CHECK(text.find(file.path() + ":1: unknown name bakend; did you mean backend?") !=
         std::string::npos);
+}
+
+TEST_CASE("an unknown name that resembles no known one gets no suggestion") {
+  const TemporaryFile file("colour = red\n");
+  const Environment environment(Values{{"ATOLL_CONFIG", file.path()}, {"ATOLL_X", "1"}});
+  const std::string text = logged([] { atoll::Config::from_env(); });
+  CHECK(text.find("unknown variable ATOLL_X; `atoll-topo --env` lists all settings\n") !=
+        std::string::npos);
+  CHECK(text.find(file.path() + ":1: unknown name colour; `atoll-topo --env` lists all "
+                                "settings\n") != std::string::npos);
+  CHECK(problem_of("x", "1") == "unknown setting x; `atoll-topo --env` lists all settings");
+  CHECK(problem_of("lg", "info") == "unknown setting lg; did you mean ATOLL_LOG?");
 }
 
 TEST_CASE("the log has a level and the rank; off is silent") {

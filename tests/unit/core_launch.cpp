@@ -64,6 +64,11 @@ TEST_CASE("explicit") {
   }
   config.rank = 2;
   CHECK(found({}, config) == "ATOLL_RANK=2 and ATOLL_SIZE=2: expected 0 <= rank < size");
+  config.size = -1;
+  CHECK(found({}, config) == "ATOLL_RANK is set, but ATOLL_SIZE is not: set both");
+  config.rank = -1;
+  config.size = 2;
+  CHECK(found({}, config) == "ATOLL_SIZE is set, but ATOLL_RANK is not: set both");
 }
 
 TEST_CASE("Open MPI with a configured address, or with one rank, needs no PMIx") {

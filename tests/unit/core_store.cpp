@@ -1,126 +1,9 @@
-#include <doctest/doctest.h>
-#include <sys/socket.h>
+// Tests of the store with ranks that are threads: values, exchanges, questions and failures.
+#include <atomic>
 
-#include <array>
-#include <chrono>
-#include <exception>
-#include <functional>
-#include <memory>
-#include <string>
-#include <thread>
-#include <vector>
+#include "store_place.hpp"
 
-#include "atoll/error.hpp"
-#include "core/failure.hpp"
-#include "core/socket.hpp"
-#include "core/store_client.hpp"
-#include "core/store_protocol.hpp"
-#include "core/store_server.hpp"
-
-using namespace std::chrono_literals;
-namespace net = atoll::net;
-namespace store = atoll::store;
-using net::Clock;
-
-namespace {
-
-// A rendezvous store on the loopback interface, with functions that connect to the store.
-class Place {
- public:
-  explicit Place(int size, std::chrono::milliseconds rendezvous = 20s) : size_(size) {
-    store::ServerOptions options;
-    options.listeners.push_back(net::listen_on(net::resolve("127.0.0.1", 0).front()));
-    port_ = net::port_of(net::local_address(options.listeners.front().get()));
-    options.token = "right";
-    options.size = size;
-    options.rendezvous_timeout = rendezvous;
-    server_ = std::make_unique<store::Server>(std::move(options));
-  }
-
-  net::Fd hello(int rank, const std::string& token = "right", int size = 0,
-                std::chrono::milliseconds patience = 10s) const {
-    return store::connect(net::resolve("127.0.0.1", port_),
-                          {token, rank, size == 0 ? size_ : size, "here", 100 + rank},
-                          Clock::now() + patience);
-  }
-  net::Fd stranger() const {
-    return net::connect_to(net::resolve("127.0.0.1", port_).front(), Clock::now() + 5s);
-  }
-  store::Server& server() { return *server_; }
-  int size() const { return size_; }
-
- private:
-  int size_;
-  int port_ = 0;
-  std::unique_ptr<store::Server> server_;
-};
-
-struct Rank {
-  Rank(const Place& place, int rank) : number(rank), client(place.hello(rank), rank, failure) {}
-  std::shared_ptr<atoll::Failure> failure = std::make_shared<atoll::Failure>();
-  int number;
-  store::Client client;
-};
-
-// Runs `body` on one thread per rank. Every rank leaves the job afterwards. Rethrows the first
-// exception of a rank.
-void run_ranks(const Place& place, const std::function<void(Rank&)>& body) {
-  std::vector<std::exception_ptr> problems(static_cast<std::size_t>(place.size()));
-  {
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < place.size(); ++rank) {
-      threads.emplace_back([&, rank] {
-        try {
-          Rank self(place, rank);
-          body(self);
-          self.client.farewell();
-        } catch (...) {
-          problems[static_cast<std::size_t>(rank)] = std::current_exception();
-        }
-      });
-    }
-  }
-  for (const std::exception_ptr& problem : problems) {
-    if (problem) std::rethrow_exception(problem);
-  }
-}
-
-// Checks that `action` throws an Error with this code, and returns the error's message.
-template <class Action>
-std::string thrown(atoll::ErrorCode code, Action action) {
-  try {
-    action();
-  } catch (const atoll::Error& error) {
-    CHECK(atoll::name(error.code()) == atoll::name(code));
-    return error.what();
-  }
-  return "nothing was thrown";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  const bool found = text.find(part) != std::string::npos;
-  if (!found) MESSAGE("\"" << text << "\" lacks \"" << part << "\"");
-  return found;
-}
-
-// Sends bytes to the store and returns everything that the store sends until it closes the
-// connection. Appends "open" if the connection is still open after `patience`.
-std::string answer_to(const Place& place, const std::string& bytes, Clock::duration patience = 3s) {
-  const net::Fd socket = place.stranger();
-  net::send_all(socket.get(), bytes);
-  std::string received;
-  std::array<char, 1> one{};
-  try {
-    for (;;) {
-      net::receive_all(socket.get(), one, Clock::now() + patience);
-      received += one.front();
-    }
-  } catch (const atoll::Error& error) {
-    return error.code() == atoll::ErrorCode::timeout ? received + "open" : received;
-  }
-}
-
-}  // namespace
+using namespace atoll_test;
 
 TEST_CASE("a value reaches every rank, even one that already waits, and can be overwritten") {
   Place place(3);
@@ -330,100 +213,30 @@ TEST_CASE("ranks that have joined, early or late, learn which ranks did not") {
   CHECK(thrown(atoll::ErrorCode::timeout, [&] { three.client.get("x", 60s); }) == reason);
 }
 
-TEST_CASE("a duplicate rank and a rank with another job size are refused") {
-  Place place(2);
-  const net::Fd first = place.hello(1);
-  CHECK(thrown(atoll::ErrorCode::mismatch, [&] { place.hello(1); }) ==
-        "rank 1 (host here, pid 101) has already joined the job");
-  CHECK(thrown(atoll::ErrorCode::mismatch, [&] { place.hello(0, "right", 3); }) ==
-        "rank 0 of 3 cannot join a job of 2 ranks");
-  CHECK(thrown(atoll::ErrorCode::mismatch, [&] { place.hello(7); }) ==
-        "rank 7 of 2 cannot join a job of 2 ranks");
-}
-
-TEST_CASE("the store does not answer a wrong token, and the client suggests to check it") {
-  Place place(1);
-  const std::string hello =
-      store::encode_frame(store::Kind::hello, 0, store::encode({"wrong", 0, 1, "here", 1}));
-  CHECK(answer_to(place, hello) == "");
-  const std::string message =
-      thrown(atoll::ErrorCode::timeout, [&] { place.hello(0, "wrong", 1, 300ms); });
-  CHECK(contains(message, "rank 0 (host here, pid 100) cannot reach the store of rank 0"));
-  CHECK(contains(message, "is the token right?"));
-  run_ranks(place, [](Rank& self) { self.client.put("still", "served"); });
-}
-
-TEST_CASE("connections without a valid hello get no answer and do no harm") {
-  Place place(2);
-  Rank zero(place, 0), one(place, 1);
-  using store::Kind;
-  using store::Packer;
-  const std::string body = store::encode({"right", 0, 2, "here", 1});
-  CHECK(answer_to(place, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") == "");
-  CHECK(answer_to(place, std::string(100'000, '\xff')) == "");
-  CHECK(answer_to(place, store::encode_header({0xffffffff, 1, 0})) == "");
-  CHECK(answer_to(place, store::encode_header({2000, 1, 0})) == "");
-  CHECK(answer_to(place, store::encode_frame(Kind::hello, 0, "")) == "");
-  CHECK(answer_to(place, store::encode_frame(Kind::hello, 0, body + "x")) == "");
-  for (std::size_t cut = 0; cut < body.size(); ++cut) {
-    CHECK(answer_to(place, store::encode_frame(Kind::hello, 0, body.substr(0, cut))) == "");
-  }
-  // The store does not answer requests that precede the hello message, nor a hello message with a
-  // text that claims to extend beyond the end of the message.
-  const std::string get = Packer().number(1000).text("key").text("").take();
-  CHECK(answer_to(place, store::encode_frame(Kind::get, 1, get)) == "");
-  CHECK(answer_to(place, store::encode_frame(Kind::farewell, 1, "")) == "");
-  CHECK(answer_to(place, store::encode_frame(Kind::welcome, 1, "")) == "");
-  CHECK(answer_to(place,
-                  store::encode_frame(
-                      Kind::hello, 0,
-                      Packer().number(store::magic).number(store::version).number(200).take())) ==
-        "");
-
-  zero.client.put("key", "value");
-  CHECK(one.client.get("key", 10s) == "value");
-  CHECK_FALSE(one.failure->get());
-  zero.client.farewell();
-  one.client.farewell();
-}
-
-TEST_CASE("idle connections do not block a rank and are closed") {
-  Place place(1);
-  std::vector<net::Fd> idle;
-  for (std::size_t i = 0; i < store::max_strangers + 50; ++i) idle.push_back(place.stranger());
-  run_ranks(place, [](Rank& self) { self.client.put("key", "value"); });
-  std::array<char, 1> one{};
-  CHECK(contains(thrown(atoll::ErrorCode::peer_lost,
-                        [&] { net::receive_all(idle.front().get(), one, Clock::now() + 1s); }),
-                 "closed"));
-}
-
-TEST_CASE("a silent connection is closed after the handshake timeout") {
-  Place place(1);
-  const auto start = Clock::now();
-  CHECK(answer_to(place, "", store::handshake_timeout + 5s) == "");
-  const auto waited = Clock::now() - start;
-  CHECK(waited > store::handshake_timeout - 100ms);
-  CHECK(waited < store::handshake_timeout + 2s);
-}
-
 TEST_CASE("a rank that sends malformed data is reported as lost") {
   using store::Kind;
-  const auto exchange_of = [](std::initializer_list<std::uint32_t> ranks) {
+  // An exchange with these numbers after its value: how many runs, then first, step and count.
+  const auto exchange_of = [](std::initializer_list<std::uint32_t> runs) {
     store::Packer packer;
     packer.number(1000).text("key").text("value");
-    for (const std::uint32_t number : ranks) packer.number(number);  // first the number of ranks
+    for (const std::uint32_t number : runs) packer.number(number);
     return store::encode_frame(Kind::exchange, 1, packer.take());
   };
   const std::vector<std::string> malformed{
       store::encode_header({0x7fffffff, 2, 1}),
       store::encode_frame(Kind::put, 1, "garbage"),
       exchange_of({}),
-      exchange_of({2, 0}),
-      exchange_of({0xffffffff, 0, 1}),
-      exchange_of({2, 1, 1}),
-      exchange_of({2, 1, 2}),
+      exchange_of({2, 0, 1, 1}),
+      exchange_of({0xffffffff, 0, 1, 1}),
+      exchange_of({2, 1, 1, 1, 1, 1, 1}),
+      exchange_of({1, 1, 1, 2}),
+      exchange_of({1, 0, 0, 2}),
+      exchange_of({1, 0, 1, 0}),
+      exchange_of({1, 0, 0x80000000, 3}),
       exchange_of({0, 0}),
+      store::encode_frame(Kind::get_all, 1, store::Packer().number(0).number(1u << 30).take()),
+      store::encode_frame(Kind::join, 1, store::encode(store::Join{1, 2, "here", 1})),
+      store::encode_frame(Kind::hello, 1, store::Handshake(store::Side::rank, "").greeting()),
   };
   for (std::size_t i = 0; i < malformed.size(); ++i) {
     CAPTURE(i);
@@ -451,41 +264,6 @@ TEST_CASE("an exchange of some ranks completes without the others, and refuses t
   });
 }
 
-TEST_CASE("messages survive packing and unpacking, and every malformed message is rejected") {
-  const store::Hello hello{"token", 3, 8, "node", 4711};
-  const store::Hello back = store::decode_hello(store::encode(hello));
-  CHECK(back.token == hello.token);
-  CHECK(back.rank == 3);
-  CHECK(back.size == 8);
-  CHECK(back.host == "node");
-  CHECK(back.pid == 4711);
-
-  const store::Header header = store::decode_header(store::encode_header({1, 2, 1ull << 40}));
-  CHECK(header.length == 1);
-  CHECK(header.kind == 2);
-  CHECK(header.request == 1ull << 40);
-
-  const std::string text = store::Packer().text("abc").take();
-  thrown(atoll::ErrorCode::bad_data, [&] { store::Unpacker(text).text(2); });
-  thrown(atoll::ErrorCode::bad_data, [&] { store::Unpacker(text).finish(); });
-  thrown(atoll::ErrorCode::bad_data, [&] { store::Unpacker("abc").number(); });
-  CHECK(store::decode_answer(store::Packer().number(99).take()).problem ==
-        atoll::ErrorCode::internal);
-}
-
-TEST_CASE("equal_secrets compares whole secrets") {
-  CHECK(store::equal_secrets("", ""));
-  CHECK(store::equal_secrets("abc", "abc"));
-  CHECK_FALSE(store::equal_secrets("abc", "abd"));
-  CHECK_FALSE(store::equal_secrets("abc", "abcabc"));
-  CHECK_FALSE(store::equal_secrets("abc", ""));
-  CHECK_FALSE(store::equal_secrets("", "a"));
-  CHECK_FALSE(store::equal_secrets("aa", "a"));
-}
-
-// Linux assigns even ports to outgoing connections, one after the other, and odd ports to listeners
-// on port 0. Without the check in connect_to(), one of these many connections would connect to
-// itself.
 TEST_CASE("a connection to a port without a listener fails and does not connect to itself") {
   const int odd = [] {
     const net::Fd listener = net::listen_on(net::resolve("127.0.0.1", 0).front());
@@ -501,4 +279,97 @@ TEST_CASE("a connection to a port without a listener fails and does not connect 
     }
   }
   CHECK(answers == 0);
+}
+
+TEST_CASE("one message fetches many keys, and waits for those that come later") {
+  Place place(2);
+  run_ranks(place, [](Rank& self) {
+    const std::vector<std::string> keys{"a", "late", "b", "a"};
+    if (self.number == 0) {
+      self.client.put("a", "1");
+      self.client.put("b", "");
+      std::this_thread::sleep_for(50ms);
+      self.client.put("late", "came");
+    }
+    REQUIRE(self.client.get_all(keys, 10s) == std::vector<std::string>{"1", "came", "", "1"});
+    REQUIRE(self.client.get_all({}, 10s).empty());
+    CHECK(thrown(atoll::ErrorCode::timeout,
+                 [&] {
+                   self.client.get_all(std::vector<std::string>{"a", "none", "no"}, 50ms);
+                 }) == "rank " + std::to_string(self.number) +
+                           ": no rank put key \"none\", \"no\" within 0.05 s");
+  });
+}
+
+TEST_CASE("keys are deleted when all of their readers have released them") {
+  Place place(2);
+  run_ranks(place, [](Rank& self) {
+    if (self.number == 0) {
+      for (const char* key : {"group/1", "group/2", "groups", "grou"}) self.client.put(key, "x");
+    }
+    self.client.exchange("", "", 10s);
+    if (self.number == 0) self.client.release("group/", 2);
+    self.client.exchange("", "", 10s);
+    REQUIRE(self.client.get("group/2", 10s) == "x");
+    self.client.exchange("", "", 10s);
+    if (self.number == 1) self.client.release("group/", 2);
+    self.client.exchange("", "", 10s);
+    for (const char* key : {"group/1", "group/2"})
+      thrown(atoll::ErrorCode::timeout, [&] { self.client.get(key, 0ms); });
+    REQUIRE(self.client.get("groups", 10s) == "x");
+    REQUIRE(self.client.get("grou", 10s) == "x");
+  });
+}
+
+TEST_CASE("ranks that name different groups for one exchange get an error") {
+  Place place(3);
+  Rank zero(place, 0), one(place, 1), two(place, 2);
+  const std::vector<int> all{0, 1, 2}, some{0, 1};
+  std::jthread waiter([&] {
+    CHECK(zero.client.exchange("key", "z", 10s, all) == std::vector<std::string>{"z", "o", "t"});
+  });
+  std::this_thread::sleep_for(50ms);
+  CHECK(thrown(atoll::ErrorCode::mismatch, [&] { one.client.exchange("key", "o", 10s, some); }) ==
+        "rank 1: rank 1 names other ranks than the others in exchange \"key\"");
+  std::jthread other([&] { one.client.exchange("key", "o", 10s, all); });
+  two.client.exchange("key", "t", 10s, all);
+  waiter.join();
+  other.join();
+  for (Rank* rank : {&zero, &one, &two}) rank->client.farewell();
+}
+
+TEST_CASE("equal values of an exchange travel once, and every rank gets them in order") {
+  const auto round_trip = [](const std::vector<std::string>& values) {
+    const std::string body =
+        store::encode_values(std::vector<std::string_view>(values.begin(), values.end()));
+    CHECK(store::decode_values(body, values.size()) == values);
+    return body.size();
+  };
+  const std::string host(100, 'h'), other(100, 'o');
+  CHECK(round_trip({}) == 4);
+  CHECK(round_trip(std::vector<std::string>(1000, host)) == 4 + 104 + 8);
+  CHECK(round_trip({host, host, other, other, host}) == 4 + 2 * 104 + 3 * 8);
+  CHECK(round_trip({"a", "b", "c"}) == 4 + 3 * 5);
+  const auto malformed = [](const store::Packer& packer, std::size_t count) {
+    thrown(atoll::ErrorCode::bad_data,
+           [&] { store::decode_values(store::Packer(packer).take(), count); });
+  };
+  malformed(store::Packer().number(2).text("a"), 2);
+  malformed(store::Packer().number(0xffffffff), 3);
+  malformed(store::Packer().number(1).text("a").number(0).number(0xffffffff), 3);
+  malformed(store::Packer().number(1).text("a").number(1).number(3), 3);
+  malformed(store::Packer().number(1).text("a").number(0).number(2), 3);
+}
+
+TEST_CASE("ranks of a group travel as runs") {
+  const auto runs = [](const std::vector<int>& ranks) {
+    const auto result = store::runs_of(ranks);
+    CHECK(store::ranks_of(result) == ranks);
+    return result.size();
+  };
+  CHECK(runs({}) == 0);
+  CHECK(runs({5}) == 1);
+  CHECK(runs({0, 1, 2, 3}) == 1);
+  CHECK(runs({3, 11, 19, 27}) == 1);
+  CHECK(runs({0, 1, 8, 9}) == 2);
 }

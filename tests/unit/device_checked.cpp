@@ -3,7 +3,9 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <atomic>
 #include <cmath>
+#include <cstddef>
 #include <functional>
 #include <string>
 #include <vector>
@@ -116,7 +118,7 @@ TEST_CASE("reads need no order among each other, a write needs one with each of 
   }
 }
 
-TEST_CASE("parts of an allocation have histories of their own") {
+TEST_CASE("parts of an allocation have separate histories") {
   Bench bench;
   const atoll::View left = bench.all().part(0, 512), right = bench.all().part(512, 512);
   bench.a.use(left, Access::write, "left");
@@ -230,7 +232,8 @@ TEST_CASE("a use after a lifetime, or of other content, is an error that names t
   {
     Bench bench;
     bench.hold(bench.a, "parameters");
-    CHECK(has(finding([&] { bench.hold(bench.a, "gradient"); }), "although that content is still in use"));
+    CHECK(has(finding([&] { bench.hold(bench.a, "gradient"); }),
+              "although that content is still in use"));
   }
   Bench bench;
   bench.hold(bench.a, "parameters");
@@ -287,4 +290,34 @@ TEST_CASE("streams of other devices are refused, a checked device is not checked
   const auto plain = atoll::Device::host();
   CHECK(atoll::checked_device(plain, "").backend() == plain.backend());
   CHECK(atoll::checked_device(plain, "lifetimes").backend() != plain.backend());
+}
+
+TEST_CASE("memory that is freed while a stream uses it stays mapped until the error is reported") {
+  Bench bench;
+  std::atomic<bool> freed{false};
+  std::byte last{};
+  {
+    const atoll::Buffer memory = bench.device.allocate(count);
+    auto* const data = static_cast<std::byte*>(memory.data());
+    bench.a.use(memory.view(atoll::DType::u8), Access::write, "writer");
+    bench.a.enqueue([&, data] {
+      freed.wait(false);
+      data[count - 1] = std::byte{7};
+      last = data[count - 1];
+    });
+  }
+  freed = true;
+  freed.notify_all();
+  const std::string text = finding([&] { bench.a.synchronize(); });
+  CHECK(last == std::byte{7});
+  CHECK(has(text, "is freed while writer on stream a may still be using it"));
+}
+
+TEST_CASE("messages tell streams of one name apart") {
+  Bench bench;
+  atoll::Stream first = bench.device.stream(), second = bench.device.stream();
+  bench.write(first);
+  const std::string text = finding([&] { bench.write(second); });
+  CHECK(has(text, "writer on stream stream (number 2 of this name) writes"));
+  CHECK(has(text, "writer on stream stream writes it"));
 }

@@ -207,3 +207,23 @@ TEST_CASE("choice: the estimated bytes are what the engine allocates") {
     }
   });
 }
+
+// hwloc calls libudev, which has a race between the threads that are ranks here.
+#ifndef __SANITIZE_THREAD__
+TEST_CASE("choice: the rates of a mesh have levels if the mesh joins hosts") {
+  atoll_test::run_thread_ranks(
+      4,
+      [](atoll::World& world) {
+        const auto mesh = atoll::Mesh::plan(Topology::discover(world), world);
+        const atoll::MeshRates rates = rates_of(mesh);
+        const atoll::LevelRates& levels = mesh.axis("world").levels;
+        CHECK(rates.world_levels.inside.is_known());
+        CHECK(rates.world_levels.inside.gbyte_s == levels.inside.gbyte_s);
+        CHECK(rates.world_levels.across.gbyte_s == levels.across.gbyte_s);
+        CHECK(rates.world_levels.across.latency_us > rates.world_levels.inside.latency_us);
+        CHECK(rates.shard.gbyte_s == mesh.axis("shard").rate.gbyte_s);
+        CHECK_FALSE(rates.shard_levels.inside.is_known());
+      },
+      [](atoll::Config& config) { config.host_id = config.rank < 2 ? "first" : "second"; });
+}
+#endif

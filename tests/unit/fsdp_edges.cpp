@@ -40,24 +40,13 @@ void train(Engine& engine, atoll::Stream& compute, float value,
   }
 }
 
-void add_units(Engine& engine, std::initializer_list<const char*> names, std::int64_t elements) {
-  for (const char* name : names) engine.add_unit(name, {{"w", {elements}}});
-  engine.freeze({names.begin(), names.end()});
-}
-
-void set_all(Engine& engine, float value) {
-  engine.assign(
-      [=](const auto&, std::span<float> out) { std::fill(out.begin(), out.end(), value); });
-}
-
-const fsdp::OptimizerOptions plain_sgd{.kind = fsdp::OptimizerOptions::Kind::sgd, .max_norm = 0};
-
 }  // namespace
 
 TEST_CASE("values assigned after a step are not overwritten by compute that is still running") {
   auto world = single_rank();
   Engine engine(atoll::Mesh::make(world, {1, 1}));
   add_units(engine, {"a"}, 8);
+  engine.initialize(1);
   fsdp::Optimizer optimizer(engine, plain_sgd);
   auto compute = engine.device().stream();
   train(engine, compute, 1.0f, 50ms);
@@ -145,6 +134,7 @@ TEST_CASE("backward of a unit of another engine is an error") {
   Engine engine(mesh), other(mesh);
   add_units(engine, {"a"}, 4);
   add_units(other, {"x", "y", "z"}, 4);
+  engine.initialize(1);
   auto compute = engine.device().stream();
   auto pass = engine.begin({}, compute);
   { const auto w = pass.forward(engine.unit("a")); }
@@ -182,7 +172,7 @@ TEST_CASE("a unit that is still unsharded in its slot is not gathered again") {
         const auto micro_batch = [&](int micro) {
           return gathers_of([&] {
             train(engine, compute, 1.0f, 0ms, {fsdp::PassOptions::Kind::train, micro, 3});
-            engine.wait_gradients(compute);
+            engine.scheduler().synchronize();
           });
         };
         const std::uint64_t slots = std::min<std::uint64_t>(units, std::uint64_t(prefetch) + 1);
@@ -363,6 +353,7 @@ TEST_CASE("parameters cannot be written while a pass is in progress") {
   auto world = single_rank();
   Engine engine(atoll::Mesh::make(world, {1, 1}));
   add_units(engine, {"a"}, 8);
+  engine.initialize(1);
   auto compute = engine.device().stream();
   {
     const auto pass = engine.begin({fsdp::PassOptions::Kind::eval, 0, 1}, compute);

@@ -328,6 +328,7 @@ TEST_CASE("an error for a use out of order names the expected unit") {
     CHECK_THROWS_AS(engine.freeze({"a"}), atoll::Error);
     CHECK_THROWS_AS(engine.freeze({"a", "b", "c"}), atoll::Error);
     engine.freeze({"a", "b"});
+    engine.initialize(1);
     auto compute = engine.device().stream();
     auto pass = engine.begin({}, compute);
     CHECK_THROWS_WITH(

@@ -162,8 +162,6 @@ Weights run_alone(const fsdp::OptimizerOptions& options, const std::vector<float
   return weights;
 }
 
-const fsdp::OptimizerOptions plain_sgd{.kind = fsdp::OptimizerOptions::Kind::sgd, .max_norm = 0};
-
 std::string error_of(const fsdp::OptimizerOptions& options,
                      const std::function<void(fsdp::Optimizer&, atoll::Stream&)>& step = {}) {
   try {

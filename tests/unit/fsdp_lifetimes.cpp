@@ -200,7 +200,7 @@ TEST_CASE("the checker reports a use of a unit after another unit has taken its 
       late = w["w"];
     }
     const auto w = pass.forward(engine.unit("b"));
-    CHECK(w["w"].data != late.data);  // each scope maps the slot at addresses of its own
+    CHECK(w["w"].data != late.data);  // each scope maps the slot at different addresses
     compute.backend().use(late.data, late.bytes(), atoll::Access::read, {"matmul"},
                           {"parameters of", "a"});
   });

@@ -37,7 +37,7 @@ ToyRun toy_of(int tensor, Strategy strategy) {
 
 void sum_in_order(atoll::Config& config) { config.deterministic = 1; }
 
-// Trains the model of each coordinate on a World of its own, with a mesh of 2 x 2 ranks.
+// Trains the model of each coordinate on a separate World, with a mesh of 2 x 2 ranks.
 std::vector<ToyResult> references(Strategy strategy) {
   std::vector<ToyResult> results;
   for (const int tensor : {0, 1}) {

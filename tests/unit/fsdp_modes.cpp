@@ -30,8 +30,6 @@ using fsdp::Strategy;
 namespace {
 
 constexpr std::int64_t elements = 5000;  // spans shards, with padding in the last one
-constexpr fsdp::OptimizerOptions plain_sgd{.kind = fsdp::OptimizerOptions::Kind::sgd,
-                                           .max_norm = 0};
 
 std::vector<float> weights_of(Engine& engine) {
   std::vector<float> all;
@@ -48,9 +46,9 @@ std::vector<float> gradients_of(atoll::MeshShape shape, const fsdp::Options& opt
   std::vector<float> result;
   run_thread_ranks(shape.replicate * shape.shard, [&](atoll::World& world) {
     Engine engine(atoll::Mesh::make(world, shape), options);
-    fsdp::Unit& unit = engine.add_unit("a", {{"w", {elements}}});
-    engine.freeze({"a"});
-    engine.assign([](const auto&, std::span<float> out) { std::ranges::fill(out, 0.0f); });
+    add_units(engine, {"a"}, elements);
+    fsdp::Unit& unit = engine.unit("a");
+    set_all(engine, 0.0f);
     fsdp::Optimizer optimizer(engine, plain_sgd);
     auto compute = engine.device().stream();
     for (int micro = 0; micro < micro_batches; ++micro) {
@@ -89,8 +87,7 @@ std::vector<float> train(Strategy strategy, Computes computes) {
                   {.strategy = strategy,
                    .device = atoll::Device(std::make_shared<JitterDevice>(seed)),
                    .synchronous = computes == Computes::on_host});
-    for (const char* name : {"a", "b", "c"}) engine.add_unit(name, {{"w", {elements}}});
-    engine.freeze({"a", "b", "c"});
+    add_units(engine, {"a", "b", "c"}, elements);
     engine.initialize(1);
     fsdp::Optimizer optimizer(engine, plain_sgd);
     auto compute = engine.device().stream();
@@ -172,8 +169,8 @@ TEST_CASE("wait_gradients of a synchronous engine returns when the gradients are
   run_thread_ranks(2, [](atoll::World& world) {
     Engine engine(atoll::Mesh::make(world, {1, 2}),
                   {.strategy = Strategy::full_shard, .synchronous = true});
-    fsdp::Unit& unit = engine.add_unit("a", {{"w", {elements}}});
-    engine.freeze({"a"});
+    add_units(engine, {"a"}, elements);
+    fsdp::Unit& unit = engine.unit("a");
     engine.initialize(1);
     auto compute = engine.device().stream();
     {
@@ -225,7 +222,7 @@ TEST_CASE("a frozen parameter in f16 keeps its bits in a checkpoint") {
   fsdp::Optimizer optimizer(engine, plain_sgd);
   const auto saved = weights_of(engine);
   fsdp::save(folder, engine, optimizer);
-  engine.assign([](const auto&, std::span<float> out) { std::ranges::fill(out, 0.0f); });
+  set_all(engine, 0.0f);
   fsdp::load(folder, engine, optimizer);
   std::filesystem::remove_all(folder);
   CHECK(weights_of(engine) == saved);

@@ -49,6 +49,7 @@ Reported report_of_uncovered_gather(std::int64_t planted_ms) {
         const std::vector<std::string> order = {"unit.0", "unit.1", "unit.2"};
         for (const auto& name : order) engine.add_unit(name, {{"w", {20'000}, {}}});
         engine.freeze(order);
+        engine.initialize(1);
         auto compute = engine.device().stream({.name = "compute"});
         for (int step = 0; step < 12; ++step) {
           world.barrier();

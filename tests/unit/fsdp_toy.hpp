@@ -1,11 +1,14 @@
-// A model that is small enough to check by hand. Each sample pulls every weight towards a target of
-// its own, so the gradient of weight i is the sum over samples of (w[i] - target(sample, i)). Any
+// A model that is small enough to check by hand. Each sample pulls every weight towards another
+// target, so the gradient of weight i is the sum over samples of (w[i] - target(sample, i)). Any
 // error therefore comes from the engine: gathering, sharding, reduction, accumulation or order.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -67,6 +70,21 @@ inline std::vector<ToyUnit> toy_mixed_units() {
           {"head", {{20'011}, {3, false}}}};
 }
 inline std::vector<std::string> toy_order() { return {"embed", "layers.0", "layers.1", "head"}; }
+
+// SGD that does not clip gradients: a step subtracts rate * gradient.
+inline constexpr atoll::fsdp::OptimizerOptions plain_sgd{
+    .kind = atoll::fsdp::OptimizerOptions::Kind::sgd, .max_norm = 0};
+
+// Adds units of one parameter "w" each, and freezes the engine with them in this order.
+inline void add_units(atoll::fsdp::Engine& engine, std::initializer_list<const char*> names,
+                      std::int64_t elements) {
+  for (const char* name : names) engine.add_unit(name, {{"w", {elements}}});
+  engine.freeze({names.begin(), names.end()});
+}
+
+inline void set_all(atoll::fsdp::Engine& engine, float value) {
+  engine.assign([=](const auto&, std::span<float> out) { std::ranges::fill(out, value); });
+}
 
 // Returns an element of a parameter as f32.
 inline float toy_weight(const atoll::View& view, std::uint64_t i) {

@@ -183,6 +183,53 @@ TEST_CASE("muon: the update of a matrix is nearly orthogonal") {
   CHECK(before.at("head.out") != after.at("head.out"));
 }
 
+TEST_CASE("muon: groups change the parameters that they match alone") {
+  Run run;
+  run.last = 1;
+  run.muon.weight_decay = 0.1f;
+  const Weights usual = on_ranks({1, 2}, run);
+  run.last = 0;
+  const Weights start = on_ranks({1, 2}, run);
+  run.last = 1;
+  run.muon.groups = {{.pattern = "layers.0.wide", .learning_rate_scale = 0.0f},
+                     {.pattern = "head.*", .learning_rate_scale = 0.0f},
+                     {.pattern = "layers.?.*", .weight_decay = 0.0f}};
+  const Weights grouped = on_ranks({1, 2}, run);
+  for (const char* name : {"layers.0.wide", "head.out"}) {
+    CHECK(grouped.at(name) == start.at(name));
+    CHECK(usual.at(name) != start.at(name));
+  }
+  CHECK(grouped.at("embed.table") == usual.at("embed.table"));
+  Run no_decay;
+  no_decay.last = 1;
+  const Weights undecayed = on_ranks({1, 2}, no_decay);
+  for (const char* name : {"layers.0.tall", "layers.0.norm", "layers.1.large"}) {
+    CHECK(grouped.at(name) == undecayed.at(name));
+    CHECK(grouped.at(name) != usual.at(name));
+  }
+}
+
+TEST_CASE("muon: bf16 products give the weights of f32 as far as bf16 has them") {
+  Run run;
+  const Weights expected = on_ranks({1, 1}, run);
+  run.muon.products = atoll::DType::bf16;
+  const Weights weights = on_ranks({1, 1}, run);
+  CHECK(on_ranks({2, 2}, run) == weights);
+  CHECK(weights.at("embed.table") == expected.at("embed.table"));
+  for (const char* name : {"layers.0.wide", "layers.0.tall", "layers.1.large"}) {
+    CAPTURE(name);
+    double difference = 0, size = 0;
+    for (std::size_t i = 0; i < weights.at(name).size(); ++i) {
+      const auto w = static_cast<double>(expected.at(name)[i]);
+      const double off = static_cast<double>(weights.at(name)[i]) - w;
+      difference += off * off;
+      size += w * w;
+    }
+    CHECK(difference > 0);
+    CHECK(difference < 1e-2 * size);
+  }
+}
+
 TEST_CASE("muon: weights approach their targets") {
   Run run;
   run.last = 60;
@@ -226,6 +273,21 @@ TEST_CASE("muon: a checkpoint resumes on another number of shards") {
   run.last = 6;
   CHECK(on_ranks({2, 2}, run) == expected);
   fs::remove_all(run.folder);
+}
+
+TEST_CASE("muon misuse: other types of products, and groups without parameters") {
+  auto world = single_rank();
+  const auto mesh = atoll::Mesh::make(world, {1, 1});
+  const auto refused = [&](const muon::Options& options) {
+    fsdp::Engine engine(mesh);
+    add_units(engine);
+    muon::Muon(engine, mesh, options);
+  };
+  CHECK_THROWS_WITH_AS(refused({.products = atoll::DType::f16}),
+                       "Muon: products of f16 are not supported: use f32 or bf16", atoll::Error);
+  CHECK_THROWS_WITH_AS(refused({.groups = {{.pattern = "*.scale"}}}),
+                       doctest::Contains("the pattern \"*.scale\" of a group matches no parameter"),
+                       atoll::Error);
 }
 
 TEST_CASE("muon misuse: a hidden parameter without two dimensions, and two optimizers") {

@@ -198,6 +198,40 @@ TEST_CASE("memory of the caller is registered until its registration ends or the
   CHECK(fake_gpu::left().windows == before.windows);
 }
 
+TEST_CASE("memory of the caller that overlaps registered memory is refused") {
+  FakeCore core;
+  auto ranks = open_ranks(backend(), core, {0}, on_gpus);
+  Rank& rank = ranks[0];
+  std::vector<float> memory(100);
+  std::string slow;
+  expect_ok(rank.register_caller_memory(&memory[40], 80, slow));  // elements 40 to 59
+  struct Range {
+    std::size_t first, count;
+  };
+  for (const auto& [first, count] :
+       {Range{40, 20}, {40, 1}, {59, 1}, {50, 30}, {20, 21}, {0, 100}}) {
+    CAPTURE(first);
+    const auto result = rank.register_caller_memory(&memory[first], 4 * count, slow);
+    CHECK(result.status == ATOLL_INVALID_ARGUMENT);
+    CHECK(result.text.find("which are registered already: end that registration first") !=
+          std::string::npos);
+  }
+  expect_ok(rank.register_caller_memory(&memory[20], 80, slow));
+  expect_ok(rank.register_caller_memory(&memory[60], 80, slow));
+  expect_ok(rank.deregister_caller_memory(&memory[40]));
+  expect_ok(rank.register_caller_memory(&memory[45], 20, slow));
+
+  void* window = nullptr;
+  REQUIRE(backend().mem_alloc(4096, ATOLL_MEMORY_CUDA, 0, &window) == ATOLL_OK);
+  expect_ok(rank.register_memory(window, 4096));
+  const auto result = rank.register_caller_memory(static_cast<char*>(window) + 8, 8, slow);
+  CHECK(result.status == ATOLL_INVALID_ARGUMENT);
+  CHECK(result.text.ends_with("memory from allocate() needs no other registration"));
+  CHECK(rank.deregister_caller_memory(window).status == ATOLL_NOT_FOUND);
+  close_ranks(ranks);
+  CHECK(backend().mem_free(window) == ATOLL_OK);
+}
+
 TEST_CASE("mem_alloc returns zeroed memory that can be registered as a window") {
   FakeCore core;
   const fake_gpu::Left before = fake_gpu::left();

@@ -27,10 +27,12 @@ using atoll_collectives::ShmTransport;
 // Two ranks of one host in this process. Tests look at rank 1 from rank 0.
 struct Pair {
   Pair() {
-    zero.attach(1, one.published());
-    one.attach(0, zero.published());
-    zero.conceal();
-    one.conceal();
+    zero.expect(1, one.published());
+    one.expect(0, zero.published());
+    for (bool opened = false; !opened;) {
+      const bool first = zero.advance();
+      opened = one.advance() && first;
+    }
     team.world_ranks = {1, 3};
     group.size = sizeof(group);
   }

@@ -240,6 +240,8 @@ Group::Group(const Layout& layout, int rank, const GroupOptions& options)
   group_.deterministic = options_.deterministic;
   group_.host_ranks = options_.host_ranks;
   group_.process_memory = options_.process_memory;
+  group_.checksum = options_.checksum;
+  group_.cut_ns = options_.cut_ns;
 }
 
 Rank::Rank(const atoll_backend& backend, atoll_comm* comm, const Layout& layout, int rank,
@@ -370,6 +372,14 @@ std::vector<Rank> open_ranks(const atoll_backend& backend, FakeCore& core, const
     ranks.emplace_back(backend, comms[r], layout, static_cast<int>(r), options.memory);
   }
   return ranks;
+}
+
+void connect_ranks(std::vector<Rank>& ranks) {
+  in_threads(static_cast<int>(ranks.size()), [&](int r) {
+    Rank& rank = ranks[static_cast<std::size_t>(r)];
+    const Result result = rank.submit(rank.operation(ATOLL_BARRIER, 0, nullptr, nullptr, 0));
+    if (result.status != ATOLL_OK) throw std::runtime_error(result.text);
+  });
 }
 
 void close_ranks(std::vector<Rank>& ranks) {

@@ -19,9 +19,9 @@ namespace plugin_ranks {
 
 using Bytes = std::vector<std::byte>;
 
-// Divisor for large counts under the thread sanitizer, which takes twenty times as long per
-// element. Fewer elements synchronize just as often.
-#ifdef __SANITIZE_THREAD__
+// Divisor for large counts under sanitizers, which take up to twenty times as long per element.
+// Fewer elements synchronize just as often.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 inline constexpr std::uint64_t fewer = 8;
 #else
 inline constexpr std::uint64_t fewer = 1;
@@ -65,6 +65,8 @@ struct GroupOptions {
   std::vector<std::string> rails{};
   int host_ranks = 0;  // value of atoll_group::host_ranks; 0 means unknown
   std::int32_t process_memory = ATOLL_PROCESS_MEMORY_ALLOWED;
+  std::int32_t checksum = ATOLL_CHECKSUM_NONE;
+  std::int64_t cut_ns = 0;
   // Kind of memory; if it is CUDA memory, rank r uses device r.
   std::int32_t memory = ATOLL_MEMORY_HOST;
 };
@@ -131,10 +133,12 @@ void run_ranks(const atoll_backend& backend, const Layout& layout,
 // do not open the group.
 std::vector<Rank> open_ranks(const atoll_backend& backend, FakeCore& core, const Layout& layout,
                              const GroupOptions& options = {});
+// Connects all pairs of ranks, by a barrier. The connections between hosts are made on demand.
+void connect_ranks(std::vector<Rank>& ranks);
 // Closes all ranks at the same time, as the processes of a job do, because closing may wait for the
 // other ranks.
 void close_ranks(std::vector<Rank>& ranks);
-// Runs body(i) for each i in [0, n), each in a thread of its own.
+// Runs body(i) for each i in [0, n), each in a separate thread.
 void in_threads(int n, const std::function<void(int)>& body);
 
 // Runs body(rank) on all ranks and returns their results. As in libatoll, a rank that fails aborts

@@ -77,7 +77,7 @@ TEST_CASE("a bucket is closed only when the next tensor does not fit") {
   CHECK(plan_buckets(Counts(9, quarter), DType::bf16, mib).buckets.size() == 2);
 }
 
-TEST_CASE("a tensor larger than the limit has a bucket of its own") {
+TEST_CASE("a tensor larger than the limit is alone in its bucket") {
   const BucketPlan plan = plan_buckets(Counts{10, 3 * mib, 10, 10}, DType::f32, mib);
   REQUIRE(plan.buckets.size() == 3);
   CHECK(plan.buckets[1].slots.size() == 1);

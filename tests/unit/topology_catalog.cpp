@@ -257,7 +257,7 @@ TEST_CASE("catalog: three Azure machines are a cluster of three") {
   CHECK(sizes(find_islands(topology)) == std::vector<std::size_t>{8, 8, 8});
 }
 
-TEST_CASE("catalog: racks are fabrics of their own") {
+TEST_CASE("catalog: each rack is a separate fabric") {
   const Topology topology = catalog_cluster("gb200-nvl72x2");
   CHECK(topology.hosts.size() == 36);
   CHECK(topology.hosts[5].id == "gb200-nvl72-0-t05");

@@ -95,6 +95,21 @@ TEST_CASE("shm_small: containers have 64 MiB by default") {
   CHECK(has(finding.fix, "--shm-size"));
 }
 
+TEST_CASE("shm_left: the command removes what dead jobs have left") {
+  Topology topology = cluster(1);
+  CHECK(state_of(topology, "shm_left") == "no source provides shm.left");
+  set_hosts(topology, fact::shm_left, "none");
+  CHECK(state_of(topology, "shm_left") == "ok");
+  set_hosts(topology, fact::shm_left, "atoll-00ff nccl-x1y2");
+  const Finding finding = the_finding(topology, "shm_left");
+  CHECK(finding.severity == Severity::warning);
+  CHECK(finding.evidence == "/dev/shm has 2 files of dead jobs: no process maps them");
+  CHECK(has(finding.fix, "rm /dev/shm/atoll-00ff /dev/shm/nccl-x1y2;"));
+  // A name from a file of another host may hold a command.
+  set_hosts(topology, fact::shm_left, "atoll-$(reboot)");
+  CHECK(state_of(topology, "shm_left") == "ok");
+}
+
 TEST_CASE("hidden: what a container takes away") {
   Topology topology = cluster(1);
   CHECK(state_of(topology, "hidden") == "no source provides container");

@@ -83,7 +83,7 @@ TEST_CASE("islands: a link of unknown rate leaves the rates unknown") {
 }
 
 TEST_CASE("islands: switches of one host are one fabric") {
-  // The host has two boards. Each GPU sees only the NVSwitches of its own board, and no source
+  // The host has two boards. Each GPU sees only the NVSwitches of its board, and no source
   // shows the trunk links between the boards.
   Topology topology;
   machines::add_host(topology, "a", 4, IslandState::known);
@@ -206,7 +206,7 @@ TEST_CASE("islands: a fabric that the driver completed joins hosts") {
   CHECK(islands[0].gpu_gbyte_s == 450);
   CHECK(islands[0].uniform);
 
-  SUBCASE("a partition of its own is an island of its own") {
+  SUBCASE("each partition of a fabric is a separate island") {
     for (int i = 8; i < 12; ++i)
       topology.gpus[static_cast<std::size_t>(i)].facts["fabric.clique"] = "3";
     CHECK(sizes(find_islands(topology)) == Sizes{8, 4});

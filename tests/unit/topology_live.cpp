@@ -166,6 +166,28 @@ TEST_CASE("environment: limits, and what a container hides") {
   CHECK(get_fact(surroundings(tree), fact::hidden).empty());
 }
 
+TEST_CASE("environment: shared memory that no process maps") {
+  const CapturedTree tree;
+  CHECK(get_fact(surroundings(tree), fact::shm_left).empty());
+  tree.make_folder("dev/shm");
+  CHECK(get_fact(surroundings(tree), fact::shm_left) == "none");
+  const auto old = std::filesystem::file_time_type::clock::now() - std::chrono::hours(1);
+  const auto add = [&](const std::string& name) {
+    tree.write("dev/shm/" + name, "x");
+    std::filesystem::last_write_time(tree.path("dev/shm/" + name), old);
+  };
+  add("atoll-01");
+  add("nccl-used");
+  add("other-01");
+  add("atoll-;rm");
+  tree.write("dev/shm/atoll-new", "x");
+  struct stat used {};
+  REQUIRE(::stat(tree.path("dev/shm/nccl-used").c_str(), &used) == 0);
+  tree.write("proc/77/maps",
+             fmt::format("7f00-7f01 rw-s 00000000 00:1a {} /dev/shm/nccl-used\n", used.st_ino));
+  CHECK(get_fact(surroundings(tree), fact::shm_left) == "atoll-01");
+}
+
 TEST_CASE("environment: NCCL's variables") {
   const CapturedTree tree;
   const atoll::Facts facts =

@@ -86,7 +86,7 @@ TEST_CASE("mesh rates: hosts of CPUs") {
   CHECK(known.world.gbyte_s == doctest::Approx(0.89 * 12.5));
 }
 
-TEST_CASE("mesh rates: catalog machines have rates of their own") {
+TEST_CASE("mesh rates: catalog machines have known rates") {
   for (const char* name : {"hgx-h100x3", "azure-nd-h100-v5x2", "pcie-8", "a100-4"}) {
     CAPTURE(name);
     const Topology topology = atoll::load_topology(name);

@@ -108,6 +108,10 @@ TEST_CASE("a wrong config.json is named with its key") {
       {"\"hidden_size\": 48", "\"hidden_size\": -1", "hidden = -1 is not in [1, 1000000]",
        ErrorCode::invalid_argument},
       {"\"hidden_size\": 48,", "\"hidden_size\": 48", "not JSON at byte", ErrorCode::bad_data},
+      {"\"hidden_size\": 48", "\"hidden_size\": 1e999", "a number is too large",
+       ErrorCode::bad_data},
+      {"\"mistral\"", "\"\\u001b[2Jllama\"", "model_type \"\\u001b[2Jllama\"",
+       ErrorCode::unsupported},
   };
   for (const Case& c : cases) {
     CAPTURE(c.expected);

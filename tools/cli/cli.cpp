@@ -18,7 +18,7 @@ namespace cli {
 namespace {
 
 // Escapes text for roff, in which a backslash, a hyphen, and a dot or quote at the start of a line
-// have a meaning of their own.
+// have a special meaning.
 std::string roff(std::string_view text) {
   std::string escaped = text.starts_with('.') || text.starts_with('\'') ? "\\&" : "";
   for (const char letter : text) {

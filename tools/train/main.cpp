@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 
@@ -69,9 +70,8 @@ void add_model_flags(CLI::App& app, train::RunOptions& o) {
 
 void add_optimizer_flags(CLI::App& app, train::RunOptions& o) {
   app.option_defaults()->group("Optimizer");
-  app.add_option(
-      "--optimizer", o.optimizer,
-      "adamw, sgd, or muon (on CPUs): Muon for the matrices of layers, AdamW for the others");
+  app.add_option("--optimizer", o.optimizer,
+                 "adamw, sgd, or muon: Muon for the matrices of layers, AdamW for the others");
   app.add_option("--lr", o.lr, "learning rate after warm-up");
   app.add_option("--lr-schedule", o.lr_schedule,
                  "constant, or cosine, which falls to a tenth of --lr at the last step");
@@ -83,6 +83,12 @@ void add_optimizer_flags(CLI::App& app, train::RunOptions& o) {
   app.add_option("--weight-decay", o.weight_decay, "decoupled weight decay");
   app.add_option("--decay", o.decay,
                  "parameters with weight decay: all, or matrices (all but norms)");
+  app.add_option("--group", o.group,
+                 "settings for some parameters, as PATTERN:SETTING=NUMBER,...: PATTERN of Hugging "
+                 "Face names, and lr_scale (factor of the learning rate), weight_decay, beta1 or "
+                 "beta2: '*norm.weight:lr_scale=0.1,weight_decay=0'. May be repeated; the first "
+                 "group that matches a parameter applies")
+      ->allow_extra_args(false);
   app.add_option("--moments", o.moments,
                  "AdamW: f32, or bf16 with stochastic rounding, which halves the moments' memory");
   app.add_option("--clip", o.clip, "largest global gradient norm; 0 disables clipping");
@@ -179,6 +185,8 @@ int train_on(atoll::World& world, const train::RunOptions& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // A file that exceeds the limit of size is then an error of write(), not the end of the process.
+  std::signal(SIGXFSZ, SIG_IGN);
   CLI::App app("Trains or fine-tunes a Mistral, sharded over the ranks of a job.", "atoll-train");
   app.footer(examples);
   app.option_defaults()->always_capture_default();

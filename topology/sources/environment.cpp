@@ -12,6 +12,7 @@
 
 #include "facts.hpp"
 #include "parse_number.hpp"
+#include "sources/left_behind.hpp"
 #include "sources/pci_address.hpp"
 #include "sources/small_file.hpp"
 #include "sources/source.hpp"
@@ -195,6 +196,7 @@ class Surroundings {
     if (statvfs((request_.dev / "shm").c_str(), &shared) == 0)
       set(fact::shm_bytes,
           fmt::to_string(static_cast<unsigned long long>(shared.f_blocks) * shared.f_frsize));
+    set(fact::shm_left, left_in_shared_memory(request_));
   }
 
   void describe_hidden() {

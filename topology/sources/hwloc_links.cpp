@@ -106,7 +106,7 @@ class LinkReader {
     link.count = static_cast<int>(std::lround(std::clamp(links, 1.0, 1024.0)));
   }
 
-  // Partitions of one GPU have rows of their own, but add only one link to the GPU.
+  // Partitions of one GPU have separate rows, but add only one link to the GPU.
   void add_xgmi(const HwlocMatrix& matrix) {
     const std::vector<std::string> ends = ids(matrix);
     for (std::size_t i = 0; i < ends.size(); ++i)

@@ -129,7 +129,7 @@ class NvmlView {
     set_fact(host_.facts, fact::hidden_gpus, hidden);
   }
 
-  // Renames GPUs after NVML's numbers if every GPU has a number of its own.
+  // Renames GPUs after NVML's numbers if all GPUs have different numbers.
   void number_gpus() {
     std::set<int> numbers;
     std::size_t gpus = 0;

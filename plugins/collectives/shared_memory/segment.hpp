@@ -2,9 +2,10 @@
 // the host, a doorbell on which the owner sleeps, a flag that the owner sets when it closes, the
 // owner's control block, and the owner's staging buffer.
 //
-// The owner creates the segment under a random name, the other ranks attach, and then the owner
-// removes the name. From then on the memory exists only as long as a process maps it, so a killed
-// process leaves nothing behind.
+// The owner creates the segment as an anonymous memory file (memfd) and passes its descriptor to the
+// other ranks, which map it. The memory has no name in a file system: its size does not depend on
+// /dev/shm, and it exists only as long as a process maps it, so a process that is killed leaves
+// nothing behind.
 #pragma once
 
 #include <atomic>
@@ -14,8 +15,10 @@
 #include <span>
 #include <string>
 
+#include "collectives/descriptor.hpp"
 #include "collectives/shared_memory/control_block.hpp"
 #include "collectives/shared_memory/process_memory.hpp"
+#include "sdk/guard.hpp"
 
 namespace atoll_collectives {
 
@@ -34,7 +37,7 @@ struct Inbox {
   std::uint64_t magic;
   std::uint64_t ring_bytes;  // size of each ring buffer in bytes; a power of two
   std::uint64_t rings;
-  ProcessIdentity process;  // the owner's process; set before the name of the inbox is published
+  ProcessIdentity process;  // the owner's process; set before the inbox is passed to other ranks
   alignas(
       cache_line) std::atomic<std::uint32_t> doorbell;    // futex; each event for the owner adds 1
   std::atomic<std::uint32_t> sleeper;                     // how the owner waits, a value of Sleeper
@@ -42,26 +45,40 @@ struct Inbox {
   ControlBlock control;
 };
 
+// How far a rank has opened the transport, from the view of another rank. Grows only.
+enum class Opened : std::uint32_t {
+  not_attached = 0,
+  attached = 1,   // the rank has mapped the other rank's inbox
+  connected = 2,  // the rank has mapped all inboxes, and all ranks have mapped its inbox
+};
+
 // Header of a ring buffer. `written` and `consumed` count bytes since the ring was created; modulo
 // ring_bytes they are offsets in the buffer.
 struct Ring {
   alignas(cache_line) std::atomic<std::uint64_t> written;
   alignas(cache_line) std::atomic<std::uint64_t> consumed;
-  // Nonzero once the rank that writes to the ring has attached to the segment.
-  alignas(cache_line) std::atomic<std::uint32_t> attached;
+  // How far the rank that writes to the ring has opened the transport, a value of Opened.
+  alignas(cache_line) std::atomic<std::uint32_t> opened;
 };
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 static_assert(sizeof(std::atomic<std::uint32_t>) == 4, "the doorbell is a futex");
 
+// The reason why ranks of one host cannot share memory. The caller can then use another transport.
+class NoSharedMemory : public atoll_sdk::Error {
+ public:
+  explicit NoSharedMemory(const std::string& reason) : Error(ATOLL_UNSUPPORTED, reason) {}
+};
+
 class Segment {
  public:
   // Creates a segment with `rings` ring buffers of `ring_bytes` bytes, which must be a power of
-  // two. If /dev/shm is nearly full, tries smaller rings, down to 16 KiB. Reserves all memory, so
-  // that a full /dev/shm causes an Error here and not a SIGBUS later.
+  // two. If memory is short, tries smaller rings, down to 16 KiB. Reserves all memory, so that a
+  // lack of memory causes an error here and not a SIGBUS later. Throws NoSharedMemory, or
+  // Error(ATOLL_IO) if the process has no file descriptor left.
   static std::unique_ptr<Segment> create(std::size_t rings, std::size_t ring_bytes);
-  // Maps the segment that another rank created. Throws Error(ATOLL_MISMATCH) if its size or version
-  // differs.
-  static std::unique_ptr<Segment> attach(const std::string& name, std::size_t rings,
+  // Maps the segment that another rank created and passed as `file`. `name` is the name of that
+  // segment. Throws Error(ATOLL_MISMATCH) if its size or version differs, and NoSharedMemory.
+  static std::unique_ptr<Segment> attach(int file, const std::string& name, std::size_t rings,
                                          std::size_t ring_bytes);
   // Only create() and attach() call this constructor, which does not map any memory.
   Segment(std::string name, std::size_t rings, std::size_t ring_bytes);
@@ -69,11 +86,13 @@ class Segment {
   Segment& operator=(const Segment&) = delete;
   ~Segment();
 
+  // The random name from which the addresses of the owner's sockets are derived.
   const std::string& name() const noexcept { return name_; }
   std::size_t ring_bytes() const noexcept { return ring_bytes_; }
-  // Removes the name of the segment, so that no further process can attach. Existing mappings stay
-  // valid.
-  void unlink() noexcept;
+  // The descriptor of a segment that this rank created, until close_file().
+  int file() const noexcept { return file_.get(); }
+  // Closes the descriptor once all ranks have mapped the segment. Mappings stay valid.
+  void close_file() noexcept { file_.reset(); }
 
   Inbox& inbox() const noexcept;
   Ring& ring(std::size_t index) const noexcept;
@@ -86,7 +105,7 @@ class Segment {
   std::string name_;
   std::size_t rings_;
   std::size_t ring_bytes_;
-  bool is_named_ = false;  // true while the segment has a name, which this rank must remove
+  Descriptor file_;
   std::span<std::byte> memory_;
 };
 

@@ -1,8 +1,10 @@
 #include "collectives/shared_memory/shm_transport.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +13,7 @@
 #include <charconv>
 #include <climits>
 #include <cstring>
+#include <string_view>
 
 #include "collectives/shared_memory/unix_socket.hpp"
 #include "sdk/guard.hpp"
@@ -45,11 +48,37 @@ void futex_wake(std::atomic<std::uint32_t>& word) {
 }
 
 std::uint32_t number(Sleeper sleeper) { return static_cast<std::uint32_t>(sleeper); }
+std::uint32_t number(Opened opened) { return static_cast<std::uint32_t>(opened); }
+
+// Identifies a message with an inbox: "atinpas1".
+constexpr std::uint64_t message_magic = 0x317361706e697461;
+
+struct InboxMessage {
+  std::uint64_t magic;
+  std::int64_t local;
+  Digest word;
+};
+
+// Returns the address at which a rank receives the inboxes of other ranks.
+std::string address_of(const std::string& inbox) { return inbox + ".inboxes"; }
+
+std::string to_hex(const Digest& word) { return fmt::format("{:02x}", fmt::join(word, "")); }
+
+bool from_hex(std::string_view text, Digest& word) {
+  if (text.size() != 2 * word.size()) return false;
+  for (std::size_t i = 0; i < word.size(); ++i) {
+    const char* const at = text.data() + 2 * i;
+    if (std::from_chars(at, at + 2, word[i], 16).ptr != at + 2) return false;
+  }
+  return true;
+}
 
 }  // namespace
 
 ShmTransport::ShmTransport(std::vector<int> ranks, int rank, Doorbell doorbell)
-    : ranks_(std::move(ranks)), index_(static_cast<std::size_t>(ranks_.back()) + 1, -1) {
+    : ranks_(std::move(ranks)),
+      index_(static_cast<std::size_t>(ranks_.back()) + 1, -1),
+      word_(random_digest()) {
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     index_[static_cast<std::size_t>(ranks_[i])] = static_cast<int>(i);
   }
@@ -63,12 +92,15 @@ ShmTransport::ShmTransport(std::vector<int> ranks, int rank, Doorbell doorbell)
     peers_[i].incoming = &own_->ring(slot);
     peers_[i].incoming_data = own_->data(slot);
   }
+  passing_.emplace(address_of(own_->name()));
   if (doorbell == Doorbell::futex_or_socket) {
     socket_ = open_datagram_socket(UnixAddress(own_->name()));
   }
 }
 
 ShmTransport::~ShmTransport() {
+  if (own_->inbox().process.pid != ::getpid())
+    return;  // a forked child does not close for the rank
   own_->inbox().closed.store(1, std::memory_order_seq_cst);
   for (const auto& peer : peers_) {
     if (peer.inbox) ring_doorbell(*peer.inbox);
@@ -80,40 +112,111 @@ std::size_t ShmTransport::local_index(int rank) const {
 }
 
 std::string ShmTransport::published() const {
-  return fmt::format("{}:{}", own_->name(), own_->ring_bytes());
+  return fmt::format("{}:{}:{}", own_->name(), own_->ring_bytes(), to_hex(word_));
 }
 
-void ShmTransport::attach(int rank, const std::string& published) {
-  const auto colon = published.find(':');
-  std::size_t ring_bytes = 0;
-  if (colon != std::string::npos) {
-    std::from_chars(published.data() + colon + 1, published.data() + published.size(), ring_bytes);
+void ShmTransport::expect(int rank, const std::string& published) {
+  Peer& from = peer(rank);
+  const auto first = published.find(':');
+  const auto second = published.find(':', first + 1);
+  if (second != std::string::npos) {
+    from.name = published.substr(0, first);
+    std::from_chars(published.data() + first + 1, published.data() + second, from.ring_bytes);
   }
-  if (!std::has_single_bit(ring_bytes)) {
+  if (second == std::string::npos || !std::has_single_bit(from.ring_bytes) ||
+      !from_hex(std::string_view(published).substr(second + 1), from.word)) {
     throw Error(
         ATOLL_BAD_DATA,
         fmt::format("rank {} published an invalid shared memory address '{}'", rank, published));
   }
-  Peer& to = peer(rank);
-  to.inbox = Segment::attach(published.substr(0, colon), ranks_.size() - 1, ring_bytes);
-  const std::size_t slot = self_ < local_index(rank) ? self_ : self_ - 1;
+}
+
+bool ShmTransport::advance() {
+  if (!passing_) return true;
+  for (std::size_t i = 0; i < peers_.size(); ++i) {
+    if (i != self_ && !peers_[i].passed) pass_inbox(i);
+  }
+  for (int i = 0; i < Passing::most_at_once && receive_inbox(); ++i) {
+  }
+  auto least = Opened::connected;  // how far all other ranks have come, at least
+  for (const Peer& peer : peers_) {
+    if (peer.incoming == nullptr) continue;
+    const auto theirs = Opened{peer.incoming->opened.load(std::memory_order_acquire)};
+    least = std::min(least, peer.inbox ? theirs : Opened::not_attached);
+  }
+  if (least == Opened::not_attached) return false;
+  // A rank that gives up has not stored `connected`, so either all ranks open or none does.
+  for (const Peer& peer : peers_) {
+    if (peer.inbox)
+      peer.outgoing->opened.store(number(Opened::connected), std::memory_order_release);
+  }
+  if (least != Opened::connected) return false;
+  own_->close_file();
+  passing_.reset();
+  return true;
+}
+
+void ShmTransport::pass_inbox(std::size_t local) {
+  Peer& to = peers_[local];
+  const InboxMessage message{message_magic, static_cast<std::int64_t>(self_), word_};
+  const int error =
+      passing_->send(address_of(to.name), std::as_bytes(std::span(&message, 1)), own_->file());
+  to.passed = error == 0;
+  // A rank that has ended or that gave up refuses connections, and the store then states that.
+  if (error == 0 || error == ECONNREFUSED || Passing::is_momentary(error)) return;
+  throw NoSharedMemory(fmt::format("the Unix socket of rank {} cannot be reached: {}",
+                                   ranks_[local], std::strerror(error)));
+}
+
+// Receives one message; returns false if the queue is empty. Ignores messages without the word that
+// the sender published.
+bool ShmTransport::receive_inbox() {
+  InboxMessage message{};
+  const auto parcel = passing_->receive(std::as_writable_bytes(std::span(&message, 1)));
+  if (!parcel) return false;
+  const auto local = static_cast<std::size_t>(message.local);
+  if (parcel->bytes != sizeof(message) || message.magic != message_magic ||
+      local >= peers_.size() || local == self_ || !equal(message.word, peers_[local].word)) {
+    return true;
+  }
+  if (!parcel->is_ours) {
+    throw NoSharedMemory(fmt::format("rank {} runs as user {}, but this rank as user {}",
+                                     ranks_[local], parcel->user, ::getuid()));
+  }
+  if (!peers_[local].inbox) attach(local, *parcel);
+  return true;
+}
+
+void ShmTransport::attach(std::size_t local, const Passing::Parcel& parcel) {
+  if (!parcel.file) {
+    if (lacks_descriptors()) throw system_error("receiving an inbox", EMFILE);
+    throw NoSharedMemory(fmt::format(
+        "the kernel did not pass the memory of rank {}; a security policy may forbid it",
+        ranks_[local]));
+  }
+  Peer& to = peers_[local];
+  to.inbox = Segment::attach(parcel.file.get(), to.name, ranks_.size() - 1, to.ring_bytes);
+  const std::size_t slot = self_ < local ? self_ : self_ - 1;
   to.outgoing = &to.inbox->ring(slot);
   to.outgoing_data = to.inbox->data(slot);
-  to.outgoing->attached.store(1, std::memory_order_release);
+  to.outgoing->opened.store(number(Opened::attached), std::memory_order_release);
 }
 
 std::vector<int> ShmTransport::absent() const {
   std::vector<int> result;
   for (std::size_t i = 0; i < peers_.size(); ++i) {
     if (i == self_) continue;
-    if (peers_[i].incoming->attached.load(std::memory_order_acquire) == 0) {
-      result.push_back(ranks_[i]);
-    }
+    const auto opened = peers_[i].incoming->opened.load(std::memory_order_acquire);
+    if (!peers_[i].inbox || opened == number(Opened::not_attached)) result.push_back(ranks_[i]);
+  }
+  // If all other ranks have attached to this rank, some of them still wait for each other.
+  for (std::size_t i = 0; result.empty() && i < peers_.size(); ++i) {
+    if (i == self_) continue;
+    const auto opened = peers_[i].incoming->opened.load(std::memory_order_acquire);
+    if (opened != number(Opened::connected)) result.push_back(ranks_[i]);
   }
   return result;
 }
-
-void ShmTransport::conceal() noexcept { own_->unlink(); }
 
 std::size_t ShmTransport::send(int rank, std::span<const std::byte> data) {
   Peer& to = peer(rank);

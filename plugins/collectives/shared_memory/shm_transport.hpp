@@ -7,10 +7,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "collectives/auth.hpp"
 #include "collectives/descriptor.hpp"
+#include "collectives/shared_memory/passing.hpp"
 #include "collectives/shared_memory/segment.hpp"
 #include "collectives/transport.hpp"
 
@@ -60,12 +63,15 @@ class ShmTransport final : public Transport {
   }
 
   // To open the transport, every rank sends the text of published() to all other ranks, passes the
-  // text of each other rank to attach(), waits until absent() is empty, and then removes the name
-  // of its inbox with conceal().
+  // text of each other rank to expect(), and then calls advance() until it returns true.
   std::string published() const;
-  void attach(int peer, const std::string& published);
-  std::vector<int> absent() const;  // ranks that have not attached to this rank's inbox yet
-  void conceal() noexcept;
+  void expect(int peer, const std::string& published);
+  // Passes this rank's inbox to the other ranks and maps the inboxes that have arrived. Never blocks.
+  // Returns true once every rank of the host has mapped every other rank's inbox. Throws
+  // NoSharedMemory if the kernel does not let these ranks share memory; no rank's advance() then
+  // ever returns true.
+  bool advance();
+  std::vector<int> absent() const;  // ranks that have not opened the transport yet
 
   std::size_t send(int peer, std::span<const std::byte> data) override;
   std::size_t recv(int peer, std::span<std::byte> data) override;
@@ -83,7 +89,12 @@ class ShmTransport final : public Transport {
  private:
   struct Peer {
     std::unique_ptr<Segment> inbox;  // inbox of the peer; null for this rank
-    Ring* outgoing = nullptr;        // ring in the peer's inbox to which this rank writes
+    // The entry that the peer published: name and size of its inbox, and the word in its message.
+    std::string name;
+    std::size_t ring_bytes = 0;
+    Digest word{};
+    bool passed = false;       // true once this rank has passed its inbox to the peer
+    Ring* outgoing = nullptr;  // ring in the peer's inbox to which this rank writes
     std::span<std::byte> outgoing_data;
     Ring* incoming = nullptr;  // ring in this rank's inbox to which the peer writes
     std::span<std::byte> incoming_data;
@@ -95,6 +106,9 @@ class ShmTransport final : public Transport {
   const Segment& segment(std::size_t local) const noexcept {
     return local == self_ ? *own_ : *peers_[local].inbox;
   }
+  void pass_inbox(std::size_t local);
+  bool receive_inbox();
+  void attach(std::size_t local, const Passing::Parcel& parcel);
   void announce_sleep() noexcept;
   void sleep(std::uint32_t before, std::chrono::nanoseconds limit) noexcept;
   void announce_waking() noexcept;
@@ -107,6 +121,8 @@ class ShmTransport final : public Transport {
   const ProcessToken token_ = random_token();  // other ranks read it in the memory of this process
   std::unique_ptr<Segment> own_;
   std::vector<Peer> peers_;
+  Digest word_;                     // proves to the other ranks that a message is from this rank
+  std::optional<Passing> passing_;  // passes inboxes; exists only while the transport opens
   Descriptor socket_;
 };
 

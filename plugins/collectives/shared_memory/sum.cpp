@@ -13,7 +13,9 @@
 //    free its buffers while other ranks still work.
 // 3. If all ranks need the results but some dst is in memory that other ranks cannot access, the
 //    reducers write each chunk of the results to their staging buffers. After a synchronization
-//    every rank copies the chunk to its dst, while it is in the caches.
+//    every rank copies the chunk to its dst, while it is in the caches. A reducer writes its own
+//    results to its dst in the same pass that writes them to staging, unless stores to dst should
+//    bypass the caches.
 // Memory traffic per rank for S bytes on n ranks without staging: a reduce_scatter reads S bytes
 // and writes S / n; an all_reduce reads S bytes and writes S.
 #include <fmt/format.h>
@@ -236,7 +238,7 @@ class LocalSum {
 
   // The data of the first round is staged. In each round the ranks reduce their chunks into their
   // staging buffers, stage the data of the next round in the other halves, synchronize, and copy
-  // the results of the round. A rank's results are in the slot of its own slice, in which it stages
+  // the results of the round. A rank's results are in the slot of its slice, in which it stages
   // nothing.
   void reduce_through_staging() {
     const std::size_t rounds = std::max<std::size_t>(pieces_of(largest_, chunk_), 1);
@@ -250,10 +252,15 @@ class LocalSum {
     }
   }
 
+  // One pass has one kind of store for all destinations, and results in staging must stay in the
+  // caches.
+  bool writes_own_results() const { return streaming_ == 0; }
+
   void copy_results(std::size_t round) const {
     for (std::size_t i = 0; i < group_.slices.size(); ++i) {
       const std::size_t number = (i + static_cast<std::size_t>(self_)) % group_.slices.size();
       const Slice& slice = group_.slices[number];
+      if (slice.reducer == self_ && writes_own_results()) continue;
       const Block range = piece_of({slice.offset, slice.bytes}, round, chunk_);
       group_.copy(static_cast<std::byte*>(operation_.dst) + range.offset,
                   sync_.previous_staging(slice.reducer) + number * chunk_, range.bytes, streaming_);
@@ -306,6 +313,7 @@ class LocalSum {
         break;
       case Results::staging:
         group_.dsts.push_back(sync_.staging(self_) + staging);
+        if (writes_own_results()) group_.dsts.push_back(slice.dst + range.offset);
         break;
       case Results::every_dst:
         for (int local = 0; local < sync_.size(); ++local) {

@@ -2,17 +2,16 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <set>
+#include <span>
 #include <thread>
+#include <utility>
 
-#include "collectives/shared_memory/unix_socket.hpp"
 #include "sdk/guard.hpp"
 
 namespace atoll_collectives {
@@ -28,7 +27,7 @@ constexpr auto retry_period = 100us;
 
 // Returns the address of a rank's socket, which is derived from the random name of the rank's
 // inbox.
-UnixAddress address_of(const std::string& inbox) { return UnixAddress(inbox + ".windows"); }
+std::string address_of(const std::string& inbox) { return inbox + ".windows"; }
 
 std::uintptr_t number_of(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory); }
 
@@ -45,74 +44,36 @@ struct Windows::Message {
 
 Windows::Windows(const Team& team, const ShmTransport* transport)
     : team_(team), transport_(transport) {
-  if (transport_ == nullptr) return;
-  socket_ = open_datagram_socket(address_of(transport_->inbox_name(transport_->self())));
-  const int on = 1;
-  ::setsockopt(socket_.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof(on));
+  if (transport_ != nullptr)
+    passing_.emplace(address_of(transport_->inbox_name(transport_->self())));
 }
 
 // Sends a message, together with the file descriptor `fd` unless `fd` is -1. Returns false if the
 // peer's queue is full or if the peer has not opened the communicator yet; the caller then tries
 // again.
 bool Windows::send(int local, const Message& message, int fd) const {
-  auto address = address_of(transport_->inbox_name(static_cast<std::size_t>(local)));
-  iovec data{const_cast<Message*>(&message), sizeof(message)};
-  msghdr header{};
-  header.msg_name = &address.socket;
-  header.msg_namelen = address.size;
-  header.msg_iov = &data;
-  header.msg_iovlen = 1;
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  if (fd >= 0) {
-    header.msg_control = control.data();
-    header.msg_controllen = control.size();
-    cmsghdr* rights = CMSG_FIRSTHDR(&header);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(rights), &fd, sizeof(fd));
-  }
-  if (::sendmsg(socket_.get(), &header, MSG_NOSIGNAL) >= 0) return true;
-  // ETOOMANYREFS means that too many file descriptors of this user are in flight between sockets.
-  if (errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == ETOOMANYREFS) return false;
-  const bool closed = transport_->closed(static_cast<std::size_t>(local));
-  if (errno == ECONNREFUSED && !closed) return false;
+  const auto peer = static_cast<std::size_t>(local);
+  const int error = passing_->send(address_of(transport_->inbox_name(peer)),
+                                   std::as_bytes(std::span(&message, 1)), fd);
+  if (error == 0) return true;
+  if (Passing::is_momentary(error)) return false;
+  if (error == ECONNREFUSED && !transport_->closed(peer)) return false;
   throw Error(ATOLL_PEER_LOST,
-              fmt::format("cannot pass memory to {}: {}",
-                          team_.describe(transport_->ranks()[static_cast<std::size_t>(local)]),
-                          std::strerror(errno)));
+              fmt::format("cannot pass memory to {}: {}", team_.describe(transport_->ranks()[peer]),
+                          std::strerror(error)));
 }
 
 // Receives one message; returns false if the queue is empty. Ignores messages from processes of
 // other users.
 bool Windows::receive_one() {
   Message message{};
-  iovec data{&message, sizeof(message)};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(ucred))> control{};
-  msghdr header{};
-  header.msg_iov = &data;
-  header.msg_iovlen = 1;
-  header.msg_control = control.data();
-  header.msg_controllen = control.size();
-  const ssize_t n = ::recvmsg(socket_.get(), &header, MSG_CMSG_CLOEXEC);
-  if (n < 0) return false;
-  Descriptor file;
-  ucred sender{};
-  sender.uid = static_cast<uid_t>(-1);
-  for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
-    if (c->cmsg_level != SOL_SOCKET) continue;
-    if (c->cmsg_type == SCM_RIGHTS) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(c), sizeof(fd));
-      file = Descriptor(fd);
-    } else if (c->cmsg_type == SCM_CREDENTIALS) {
-      std::memcpy(&sender, CMSG_DATA(c), sizeof(sender));
-    }
-  }
-  const bool ours = n == sizeof(message) && message.magic == message_magic &&
-                    sender.uid == ::geteuid() && message.local >= 0 &&
+  auto parcel = passing_->receive(std::as_writable_bytes(std::span(&message, 1)));
+  if (!parcel) return false;
+  const bool ours = parcel->is_ours && parcel->bytes == sizeof(message) &&
+                    message.magic == message_magic && message.local >= 0 &&
                     static_cast<std::size_t>(message.local) < transport_->ranks().size();
-  if (ours && message.with_file != 0 && !file) {
+  if (!ours) return true;
+  if (message.with_file != 0 && !parcel->file) {
     throw Error(
         ATOLL_IO,
         fmt::format("registering memory with communicator {}: {} has no file "
@@ -120,9 +81,8 @@ bool Windows::receive_one() {
                     team_.name, team_.describe(team_.rank),
                     team_.describe(transport_->ranks()[static_cast<std::size_t>(message.local)])));
   }
-  if (ours) {
-    arrived_[{message.number, message.local}] = {message.offset, message.bytes, std::move(file)};
-  }
+  arrived_[{message.number, message.local}] = {message.offset, message.bytes,
+                                               std::move(parcel->file)};
   return true;
 }
 
@@ -136,7 +96,7 @@ void Windows::exchange(const Message& mine, int fd, std::int64_t timeout_ns) {
   std::set<int> to_receive = to_send;
   while (true) {
     std::erase_if(to_send, [&](int local) { return send(local, mine, fd); });
-    while (receive_one()) {
+    for (int i = 0; i < Passing::most_at_once && receive_one(); ++i) {
     }
     std::erase_if(to_receive, [&](int local) { return arrived_.contains({mine.number, local}); });
     if (to_send.empty() && to_receive.empty()) return;
@@ -156,7 +116,7 @@ void Windows::exchange(const Message& mine, int fd, std::int64_t timeout_ns) {
     if (!to_send.empty()) {
       std::this_thread::sleep_for(retry_period);
     } else {
-      pollfd descriptor{socket_.get(), POLLIN, 0};
+      pollfd descriptor{passing_->get(), POLLIN, 0};
       ::poll(&descriptor, 1, static_cast<int>(look_period / 1ms));
     }
   }

@@ -15,6 +15,7 @@
 #include "collectives/exchange.hpp"
 #include "collectives/shared_memory/control_block.hpp"
 #include "collectives/shared_memory/memory_file.hpp"
+#include "collectives/shared_memory/passing.hpp"
 #include "collectives/shared_memory/shm_transport.hpp"
 
 namespace atoll_collectives {
@@ -65,7 +66,7 @@ class Windows {
 
   const Team& team_;
   const ShmTransport* transport_;
-  Descriptor socket_;
+  std::optional<Passing> passing_;  // empty if this rank is alone on its host
   std::vector<Window>
       windows_;  // all windows in order of registration; removed windows stay as empty entries
   // Index in windows_ of the window that begins at each address.

@@ -91,12 +91,36 @@ void check_shape(const World& world, MeshShape shape) {
           world.size());
 }
 
-// Compares the axes that the ranks passed. If they differ or are wrong, all ranks throw one error.
-void agree_on(World& world, const std::vector<AxisSpec>& axes) {
+Declaration declaration_of(const Topology* topology) {
+  return {"the topology", topology ? "given" : "not given"};
+}
+
+// Compares the arguments of the ranks. If they differ or are wrong, all ranks throw one error.
+void agree_on(World& world, const std::vector<AxisSpec>& axes, const Topology* topology) {
   agree(world, "Mesh::make", [&]() -> std::vector<Declaration> {
     check_axes(world, axes);
-    return {{"the axes of the mesh", text_of(axes)}};
+    return {{"the axes of the mesh", text_of(axes)}, declaration_of(topology)};
   });
+}
+
+void agree_on(World& world, MeshShape shape, const Topology* topology) {
+  agree(world, "Mesh::make", [&]() -> std::vector<Declaration> {
+    check_shape(world, shape);
+    return {{"the axes of the mesh", text_of(axes_of(shape))}, declaration_of(topology)};
+  });
+}
+
+std::vector<Declaration> declarations_of(const MeshPlanOptions& options) {
+  const auto text = [](const std::optional<double>& value) {
+    return value ? fmt::format("{}", *value) : std::string("not set");
+  };
+  const std::string begin = "MeshPlanOptions::";
+  return {{begin + "emulated_islands (ATOLL_ISLANDS)", std::to_string(options.emulated_islands)},
+          {begin + "inner", std::to_string(options.inner)},
+          {begin + "params", text(options.params)},
+          {begin + "gpu_memory_bytes", text(options.gpu_memory_bytes)},
+          {begin + "state_bytes", fmt::format("{}", options.state_bytes)},
+          {begin + "reserve", fmt::format("{}", options.reserve)}};
 }
 
 // Returns the product of the sizes of some axes.
@@ -203,6 +227,7 @@ Mesh Mesh::whole(World& world, Layout layout) {
 
 Mesh Mesh::plan(const Topology& topology, World& world, MeshPlanOptions options) {
   options = plan_options(world, options);
+  agree(world, "Mesh::plan", [&] { return declarations_of(options); });
   const auto ranks = locate_ranks(topology, world);
   Layout layout = layout_of(world, plan_mesh(topology, ranks, options));
   layout.sites = Layout::Sites{topology, ranks, options};
@@ -210,7 +235,13 @@ Mesh Mesh::plan(const Topology& topology, World& world, MeshPlanOptions options)
 }
 
 Mesh Mesh::from_plan(World& world, MeshPlan plan) {
-  return whole(world, layout_of(world, std::move(plan)));
+  Layout layout;
+  agree(world, "Mesh::from_plan", [&]() -> std::vector<Declaration> {
+    layout = layout_of(world, std::move(plan));
+    return {{"the axes of the mesh", text_of(layout.axes)},
+            {"the order of the ranks", fmt::format("{}", fmt::join(layout.order, ", "))}};
+  });
+  return whole(world, std::move(layout));
 }
 
 Mesh::Layout Mesh::layout_of(const World& world, MeshPlan plan) {
@@ -225,22 +256,22 @@ Mesh::Layout Mesh::layout_of(const World& world, MeshPlan plan) {
 }
 
 Mesh Mesh::make(World& world, MeshShape shape) {
-  check_shape(world, shape);
+  agree_on(world, shape, nullptr);
   return whole(world, requested(world, axes_of(shape)));
 }
 
 Mesh Mesh::make(World& world, MeshShape shape, const Topology& topology) {
-  check_shape(world, shape);
+  agree_on(world, shape, &topology);
   return whole(world, requested(world, axes_of(shape), &topology));
 }
 
 Mesh Mesh::make(World& world, std::vector<AxisSpec> axes) {
-  agree_on(world, axes);
+  agree_on(world, axes, nullptr);
   return whole(world, requested(world, std::move(axes)));
 }
 
 Mesh Mesh::make(World& world, std::vector<AxisSpec> axes, const Topology& topology) {
-  agree_on(world, axes);
+  agree_on(world, axes, &topology);
   return whole(world, requested(world, std::move(axes), &topology));
 }
 

@@ -1,13 +1,18 @@
 #include "comm/registry/backend_choice.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <map>
 #include <sstream>
 
 #include "core/errors.hpp"
+#include "core/socket.hpp"
+#include "core/world_internals.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -76,14 +81,9 @@ std::string reasons(const std::vector<BackendInfo>& found) {
 // remaining backend becomes its lowest preference on any rank.
 void keep_common(const BackendQuery& query, Preferences& usable, std::vector<BackendInfo>& found) {
   if (query.axis.size() == 1) return;
-  World& world = query.world;
-  const auto key = [&](int rank) { return fmt::format("{}/probe/{}", query.id, rank); };
   const std::string mine = query.settings + "\n" + encode(usable);
-  world.put(key(world.rank()), mine);
   std::vector<std::string> settings, preferences;
-  for (const int rank : query.axis.ranks) {
-    const std::string text =
-        rank == world.rank() ? mine : world.get(key(rank), world.config().rendezvous_timeout);
+  for (const std::string& text : exchange_on_axis(query.axis, query.id, query.name, mine)) {
     const std::size_t end = std::min(text.find("\n\n"), text.size());
     settings.push_back(text.substr(0, end));
     preferences.push_back(text.substr(std::min(end + 2, text.size())));
@@ -110,7 +110,37 @@ std::int32_t process_memory_of(const Config& config) {
   return config.process_memory == "permit" ? ATOLL_PROCESS_MEMORY_PERMIT : ATOLL_PROCESS_MEMORY_OFF;
 }
 
+// Returns true if this process cannot open another file, so that no backend can be found or loaded.
+bool lacks_descriptors() noexcept {
+  const net::Fd spare(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  return !spare && (errno == EMFILE || errno == ENFILE);
+}
+
 }  // namespace
+
+std::vector<std::string> exchange_on_axis(const Axis& axis, const std::string& id,
+                                          const std::string& name, const std::string& mine) {
+  if (axis.size() == 1) return {mine};
+  World& world = *axis.world;
+  // The store takes ranks in ascending order, and an axis may have them in any order.
+  std::vector<int> sorted = axis.ranks;
+  std::ranges::sort(sorted);
+  try {
+    const auto values =
+        WorldInternals::store(world).exchange(id, mine, world.config().rendezvous_timeout, sorted);
+    std::vector<std::string> result;
+    for (const int rank : axis.ranks) {
+      const auto place = std::ranges::lower_bound(sorted, rank) - sorted.begin();
+      result.push_back(values[static_cast<std::size_t>(place)]);
+    }
+    return result;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::timeout || world.failure()) throw;
+    throw make_error(ErrorCode::timeout,
+                     "rank {}: communicator {}: every rank of it must open it: {}", world.rank(),
+                     name, error.what());
+  }
+}
 
 GroupDescription::GroupDescription(const World& world, const Axis& axis, std::string id_,
                                    std::string name_, DeviceKind kind, std::string tuning_,
@@ -152,6 +182,9 @@ GroupDescription::GroupDescription(const World& world, const Axis& axis, std::st
   const int here = places[static_cast<std::size_t>(world.rank())].host;
   group.host_ranks = static_cast<std::int32_t>(std::ranges::count(places, here, &Placement::host));
   group.process_memory = process_memory_of(world.config());
+  group.checksum =
+      world.config().tcp_checksum == "crc32c" ? ATOLL_CHECKSUM_CRC32C : ATOLL_CHECKSUM_NONE;
+  group.cut_ns = std::chrono::nanoseconds(world.config().cut_timeout).count();
 }
 
 const Plugin& choose_backend(const BackendQuery& query) {
@@ -163,6 +196,12 @@ const Plugin& choose_backend(const BackendQuery& query) {
   }
   const auto best = std::ranges::max_element(common, {}, &Preferences::value_type::second);
   if (best == common.end()) {
+    if (lacks_descriptors()) {
+      throw make_error(ErrorCode::io,
+                       "rank {}: communicator {}: no file descriptor is left to load a backend; "
+                       "raise `ulimit -n` (now {})",
+                       query.world.rank(), query.name, ::sysconf(_SC_OPEN_MAX));
+    }
     const std::string wanted = query.wanted.empty() ? "" : " \"" + query.wanted + "\"";
     throw make_error(
         ErrorCode::unsupported,

@@ -45,6 +45,12 @@ struct BackendQuery {
   void (*compare)(std::span<const std::string> settings, const Axis& axis, const std::string& name);
 };
 
+// Returns the texts that the ranks of the axis pass as `mine`, in axis order: one message to the
+// store and one back. `id` is unique to the communicator and to this call. Throws Error(timeout)
+// with the ranks that did not come.
+std::vector<std::string> exchange_on_axis(const Axis& axis, const std::string& id,
+                                          const std::string& name, const std::string& mine);
+
 // Chooses the backend for a communicator. Collective over the axis. Throws Error(unsupported) with
 // the reason why each backend is unusable, and the errors of query.compare.
 const Plugin& choose_backend(const BackendQuery& query);

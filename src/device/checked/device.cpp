@@ -1,8 +1,11 @@
 #include "device/checked/device.hpp"
 
 #include <initializer_list>
+#include <mutex>
+#include <set>
 #include <utility>
 
+#include "core/free_memory.hpp"
 #include "device/backend.hpp"
 #include "device/checked/guard.hpp"
 #include "device/checked/lifetimes.hpp"
@@ -212,6 +215,7 @@ class CheckedDevice final : public DeviceBackend {
       : DeviceBackend(inner->info()), inner_(std::move(inner)), ops_(inner_->ops()) {}
 
   void* allocate(std::size_t bytes) override {
+    if (is_host()) require_free_memory(bytes);
     void* data = is_host() ? allocate_shared(bytes) : inner_->allocate(bytes);
     const auto stream = inner_->make_stream({.name = "fill"});
     stream->fill(data, std::byte{0xff}, bytes);  // bytes that are NaN in every floating-point type
@@ -219,6 +223,7 @@ class CheckedDevice final : public DeviceBackend {
     return data;
   }
   void deallocate(void* data, std::size_t bytes) noexcept override {
+    if (is_kept(data)) return;
     is_host() ? free_shared(data, bytes) : inner_->deallocate(data, bytes);
   }
   void* allocate_staging(std::size_t bytes) override { return inner_->allocate_staging(bytes); }
@@ -228,7 +233,7 @@ class CheckedDevice final : public DeviceBackend {
     lifetimes_->allocated({data, bytes});
   }
   void disown(void* data, std::size_t bytes) noexcept override {
-    lifetimes_->freed(data, in_task ? Lifetimes::By::task : Lifetimes::By::host);
+    if (!lifetimes_->freed(data, in_task ? Lifetimes::By::task : Lifetimes::By::host)) keep(data);
     inner_->disown(data, bytes);
   }
   std::shared_ptr<GuardedMapping> guard(void* data, std::size_t bytes, GuardRule rule) override {
@@ -247,7 +252,19 @@ class CheckedDevice final : public DeviceBackend {
 
  private:
   bool is_host() const noexcept { return info().kind == DeviceKind::host; }
+  // Memory that is freed too early stays mapped, so that the running use ends normally and the
+  // process lives to report the error.
+  void keep(void* data) noexcept {
+    const std::lock_guard lock(mutex_);
+    kept_.insert(data);
+  }
+  bool is_kept(void* data) const noexcept {
+    const std::lock_guard lock(mutex_);
+    return kept_.contains(data);
+  }
 
+  mutable std::mutex mutex_;
+  std::set<const void*> kept_;  // memory that a stream may have used when the host freed it
   std::shared_ptr<DeviceBackend> inner_;
   std::shared_ptr<Lifetimes> lifetimes_ = std::make_shared<Lifetimes>();
   CheckedOps ops_;

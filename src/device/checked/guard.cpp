@@ -1,7 +1,6 @@
 #include "device/checked/guard.hpp"
 
 #include <fmt/core.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -10,6 +9,8 @@
 #include <mutex>
 #include <optional>
 #include <utility>
+
+#include "device/checked/fault_handler.hpp"
 
 namespace atoll_v1::atoll::checked {
 namespace {
@@ -57,12 +58,10 @@ class Guard final : public GuardedMapping {
   std::atomic<bool> allowed_{false};
 };
 
-// All guards of the process, and the handler of SIGSEGV that was installed before. A signal handler
-// can find its data only through a global variable.
+// All guards of the process. A signal handler can find its data only through a global variable.
 struct Guards {
   std::mutex mutex;
   std::map<std::uintptr_t, const Guard*> by_end;  // by the end of each mapping
-  struct sigaction earlier {};
 };
 Guards& guards() {
   static Guards all;
@@ -88,33 +87,6 @@ bool report(std::uintptr_t address) {
   return true;
 }
 
-void on_signal(int number, siginfo_t* info, void* context) {
-  if (report(address_of(info->si_addr))) {
-    // The signal is blocked during this handler, so it ends the process when the handler returns.
-    ::signal(number, SIG_DFL);
-    ::raise(number);
-    return;
-  }
-  const struct sigaction& earlier = guards().earlier;
-  if ((earlier.sa_flags & SA_SIGINFO) != 0) return earlier.sa_sigaction(number, info, context);
-  if (earlier.sa_handler != SIG_DFL && earlier.sa_handler != SIG_IGN) {
-    return earlier.sa_handler(number);
-  }
-  ::signal(number, SIG_DFL);  // the instruction runs again and ends the process
-}
-
-// Installs the handler again if the program has replaced it since the last guard.
-void install_handler() {
-  struct sigaction current {};
-  ::sigaction(SIGSEGV, nullptr, &current);
-  if ((current.sa_flags & SA_SIGINFO) != 0 && current.sa_sigaction == on_signal) return;
-  guards().earlier = current;
-  struct sigaction mine {};
-  mine.sa_sigaction = on_signal;
-  mine.sa_flags = SA_SIGINFO | (current.sa_flags & SA_ONSTACK);
-  ::sigaction(SIGSEGV, &mine, nullptr);
-}
-
 Guard::~Guard() {
   {
     const std::lock_guard lock(guards().mutex);
@@ -129,7 +101,7 @@ void Guard::announce(Range first, std::shared_ptr<Lifetimes> lifetimes) {
   lifetimes_->mapped({data(), first.bytes}, first.data);
   const std::lock_guard lock(guards().mutex);
   guards().by_end.emplace(end_address(), this);
-  install_handler();
+  install_fault_handler(report);
 }
 
 std::string Guard::describe(std::uintptr_t address) const {

@@ -1,8 +1,7 @@
 // A second mapping of host memory, which the library protects while the content is not valid. An
 // access at such a time causes SIGSEGV, even if it would have read the right bytes by luck.
 //
-// The handler of SIGSEGV is installed with the first guard. It passes faults at other addresses to
-// the handler that was installed before.
+// The handler of SIGSEGV (fault_handler.hpp) is installed with the first guard.
 #pragma once
 
 #include <memory>

@@ -31,7 +31,11 @@ Lifetimes::Lifetimes() : clocks_(1), names_{"the host"} {}
 Party Lifetimes::add_stream(std::string name) {
   const std::lock_guard lock(mutex_);
   clocks_.push_back(clocks_[host_party]);
-  names_.push_back(fmt::format("stream {}", name));
+  const auto with_name = std::ranges::count(stream_names_, name);
+  names_.push_back(with_name == 0
+                       ? fmt::format("stream {}", name)
+                       : fmt::format("stream {} (number {} of this name)", name, with_name + 1));
+  stream_names_.push_back(std::move(name));
   return clocks_.size() - 1;
 }
 
@@ -68,18 +72,21 @@ void Lifetimes::allocated(Range range) {
   regions_.insert_or_assign(begin, std::move(region));
 }
 
-void Lifetimes::freed(const void* data, By by) noexcept {
+bool Lifetimes::freed(const void* data, By by) noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = regions_.find(address_of(data));
-  if (found == regions_.end()) return;
+  if (found == regions_.end()) return true;
+  bool unused = true;
   const auto& [begin, region] = *found;
-  for (auto next = region.cells.begin(); next != region.cells.end() && by == By::host && !found_;) {
+  for (auto next = region.cells.begin(); next != region.cells.end() && by == By::host && unused;) {
     const auto& [first, cell] = *next++;
     const std::uintptr_t last = next == region.cells.end() ? region.end : next->first;
     std::vector<SharedUse> uses = cell.reads;
     uses.push_back(cell.write);
     for (const SharedUse& use : uses) {
       if (knows(clocks_[host_party], use)) continue;
+      unused = false;
+      if (found_) break;
       // Freeing must not throw, so the next call on this device reports the error.
       found_ = Error(
           ErrorCode::internal,
@@ -91,6 +98,7 @@ void Lifetimes::freed(const void* data, By by) noexcept {
     }
   }
   regions_.erase(found);
+  return unused;
 }
 
 void Lifetimes::mapped(Range second, const void* first) {

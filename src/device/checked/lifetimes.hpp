@@ -87,7 +87,8 @@ class Lifetimes {
     host,
     task
   };
-  void freed(const void* data, By by) noexcept;
+  // Returns false if the host frees memory that a stream may still be using.
+  bool freed(const void* data, By by) noexcept;
 
   // mapped() declares a second mapping of memory: `second` has the addresses of the new mapping,
   // and `first` is the address of the same memory in its allocation. use() and hold() then accept
@@ -149,8 +150,9 @@ class Lifetimes {
   [[noreturn]] void find(const std::string& text);
 
   mutable std::mutex mutex_;
-  std::vector<Clock> clocks_;       // the vector clock of each party
-  std::vector<std::string> names_;  // the name of each party in messages
+  std::vector<Clock> clocks_;              // the vector clock of each party
+  std::vector<std::string> names_;         // the name of each party in messages
+  std::vector<std::string> stream_names_;  // names that streams were made with
   std::map<std::uintptr_t, Region> regions_;
   std::map<std::uintptr_t, SecondMapping> second_mappings_;  // by the address at which each begins
   std::optional<Error> found_;

@@ -10,6 +10,7 @@
 
 #include "atoll/error.hpp"
 #include "core/assert.hpp"
+#include "core/free_memory.hpp"
 #include "device/backend.hpp"
 #include "device/exact_sum.hpp"
 #include "device/host/kernels.hpp"
@@ -95,6 +96,7 @@ class HostDevice final : public DeviceBackend {
   HostDevice() : DeviceBackend({.name = "host", .memory_bytes = memory_of_machine()}) {}
 
   void* allocate(std::size_t bytes) override {
+    require_free_memory(bytes);
     void* data = std::aligned_alloc(page, round_up(bytes));
     if (data) return data;
     throw Error(ErrorCode::out_of_memory,

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/assert.hpp"
+#include "core/errors.hpp"
 
 namespace atoll_v1::atoll::host {
 namespace {
@@ -21,10 +22,34 @@ constexpr auto longest_nap = std::chrono::microseconds(1600);
 // another thread wakes it.
 constexpr int naps_before_sleep = 10;
 
+// The queues whose tasks this thread runs now, the innermost first: a task that waits for another
+// stream can run tasks of that stream.
+class Running {
+ public:
+  explicit Running(const Queue& queue) noexcept
+      : queue_(&queue), outer_(std::exchange(innermost, this)) {}
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+  ~Running() { innermost = outer_; }
+
+  static bool includes(const Queue& queue) noexcept {
+    const Running* task = innermost;
+    while (task != nullptr && task->queue_ != &queue) task = task->outer_;
+    return task != nullptr;
+  }
+
+ private:
+  static inline thread_local const Running* innermost = nullptr;
+
+  const Queue* queue_;
+  const Running* outer_;
+};
+
 }  // namespace
 
-Queue::Queue()
-    : last_(nullptr),
+Queue::Queue(std::string name)
+    : name_(std::move(name)),
+      last_(nullptr),
       first_(std::make_shared<HostEvent>(HostEvent::Kind::always, Task(), std::weak_ptr<Queue>())) {
   last_ = first_.get();
 }
@@ -48,18 +73,31 @@ void Queue::wake() {
   ready_.notify_all();
 }
 
+void Queue::require_other_task() const {
+  require(
+      !Running::includes(*this),
+      "stream {}: a task of this stream waits for later work of the same stream, which runs only "
+      "after the task: wait outside the task, or enqueue the work on another stream",
+      name_);
+}
+
 void Queue::execute_next() {
   HostEvent& event = *first_->next_.load(std::memory_order_acquire);
   first_ = std::move(event.self_);
   taken_.store(taken_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-  if (event.kind_ == HostEvent::Kind::always || !error_) {
+  const bool dropped = event.kind_ == HostEvent::Kind::work && error_;
+  if (!dropped) {
     try {
+      const Running task(*this);
       event.task_();
     } catch (...) {
       if (!error_) error_ = std::current_exception();
     }
   }
-  event.task_.reset();  // destroys the task's captures before any waiter wakes
+  {
+    const DroppedTask mark(dropped ? &error_ : nullptr);
+    event.task_.reset();  // destroys the task's captures before any waiter wakes
+  }
   event.error_ = error_;
   // This store must be sequentially consistent. The standard library's notify_all() starts by
   // loading its count of waiters, and that load could move before a release store; a waiter that
@@ -118,14 +156,17 @@ void Queue::work(const std::stop_token& stop) {
 
 void HostEvent::synchronize() {
   if (!happened()) {
-    if (const auto queue = queue_.lock()) queue->help_until(this);
+    if (const auto queue = queue_.lock()) {
+      queue->require_other_task();
+      queue->help_until(this);
+    }
   }
   happened_.wait(0, std::memory_order_acquire);
   if (error_) std::rethrow_exception(error_);
 }
 
 HostStream::HostStream(const StreamOptions& options)
-    : queue_(std::make_shared<Queue>()),
+    : queue_(std::make_shared<Queue>(options.name)),
       worker_([queue = queue_](const std::stop_token& stop) { queue->work(stop); }) {
   const std::string name = options.name.substr(0, 15);  // Linux limits thread names to 15 bytes
   pthread_setname_np(worker_.native_handle(), name.c_str());

@@ -22,6 +22,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 
 #include "device/backend.hpp"
@@ -59,7 +60,7 @@ class HostEvent final : public EventBackend {
 
 class Queue : public std::enable_shared_from_this<Queue> {
  public:
-  Queue();
+  explicit Queue(std::string name);
 
   // Appends a task to the queue and returns the event that marks the end of the task.
   std::shared_ptr<HostEvent> push(HostEvent::Kind kind, Task&& task);
@@ -68,6 +69,9 @@ class Queue : public std::enable_shared_from_this<Queue> {
   void help_until(const HostEvent* event);
   void work(const std::stop_token& stop);  // main loop of the worker thread
   void wake();
+  // Throws Error(invalid_argument) if this thread runs a task of this queue. The task would wait
+  // for work that runs only after the task.
+  void require_other_task() const;
 
   std::atomic<std::int64_t> exposed_ns{0};
 
@@ -87,6 +91,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
   // Waits until ready() is true or a stop is requested. The caller holds `lock` before and after.
   void await_ready(std::unique_lock<std::mutex>& lock, const std::stop_token& stop);
 
+  const std::string name_;
   // Only the thread that adds tasks writes the following members. They have their own cache line.
   alignas(64) std::atomic<bool> pushing_{false};
   HostEvent* last_;

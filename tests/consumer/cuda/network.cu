@@ -1,5 +1,5 @@
-// Trains a small network beside CUDA code of its own: kernels on a CUDA stream of the program, and
-// batches that another of its streams copies. The same trainer runs on the CPU. Prints the loss of
+// Trains a small network with kernels on a CUDA stream of the program, and batches that another
+// stream of the program copies. The same trainer runs on the CPU. Prints the loss of
 // each step: half the mean squared error.
 //   network cuda|host
 #include <atoll/cuda.hpp>
@@ -118,7 +118,7 @@ OwnEvent make_event() {
   return {event, cudaEventDestroy};
 }
 
-// Copies batches to the GPU on a stream of its own, one step ahead of compute at most.
+// Copies batches to the GPU on a separate stream, one step ahead of compute at most.
 class Loader {
  public:
   // `slots` has room for two batches.

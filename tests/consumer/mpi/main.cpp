@@ -1,5 +1,5 @@
 // An MPI program that brings its own communicator, and a mesh with a third axis. Run it with a
-// multiple of 4 ranks: each coordinate of the axis "tensor" trains an engine of its own.
+// multiple of 4 ranks: each coordinate of the axis "tensor" trains a separate engine.
 #include <mpi.h>
 
 #include <array>

@@ -133,7 +133,7 @@ RowShape Batches::shape(std::span<const Row> rows) const noexcept {
   return shape;
 }
 
-// Lengths of the documents of packed rows. Single padding tokens become documents of their own to
+// Lengths of the documents of packed rows. Single padding tokens become separate documents to
 // make the number of documents a multiple of a power of two, as large as the padding permits.
 std::vector<std::int64_t> Batches::documents(std::span<const Row> rows, RowShape shape) const {
   if (options_.pad_to != PadTo::pack) {

@@ -34,6 +34,15 @@ double Machine::matrix_peak(atoll::World& world, atoll::DType dtype, double seco
   return share * cpu::matrix_peak_flops(dtype, threads, seconds);
 }
 
+std::shared_ptr<muon::Arithmetic> Machine::muon_arithmetic() const {
+  return device().kind() == atoll::DeviceKind::cuda ? muon::cuda_arithmetic(device())
+                                                    : muon::cpu_arithmetic();
+}
+
+atoll::DType Machine::muon_products(atoll::DType param) const noexcept {
+  return device().kind() == atoll::DeviceKind::cuda ? param : atoll::DType::f32;
+}
+
 std::string Machine::peak_source() const {
   if (device().kind() == atoll::DeviceKind::cuda) {
     return fmt::format("this rank's share of {}: cuBLASLt matrix products, measured at the start",

@@ -8,6 +8,7 @@
 #include "atoll/rank_device.hpp"
 #include "atoll/world.hpp"
 #include "model/ops.hpp"
+#include "optimizers/arithmetic.hpp"
 
 namespace train {
 
@@ -25,6 +26,11 @@ struct Machine {
   // Peak matrix-product FLOP/s of this rank, measured for about `seconds`. Ranks that share cores
   // or a GPU get their share of it. Collective.
   double matrix_peak(atoll::World& world, atoll::DType dtype, double seconds) const;
+  // The arithmetic of Muon on this device.
+  std::shared_ptr<muon::Arithmetic> muon_arithmetic() const;
+  // The type of Muon's products in a run whose parameters have type `param`. CPUs use f32, which
+  // most of them multiply no slower than bf16.
+  atoll::DType muon_products(atoll::DType param) const noexcept;
   // Describes how matrix_peak() measured, for reports.
   std::string peak_source() const;
 };

@@ -5,6 +5,7 @@
 
 #include "atoll/checkpoint.hpp"
 #include "fail.hpp"
+#include "loop/groups.hpp"
 #include "loop/strategy.hpp"
 #include "optimizers/muon.hpp"
 
@@ -64,32 +65,30 @@ class MuonOptimizer final : public RunOptimizer {
   muon::Muon muon_;
 };
 
-muon::Options muon_options(const RunOptions& options, Ops& ops) {
-  const fsdp::OptimizerOptions usual = optimizer_options(options);
+muon::Options muon_options(const RunOptions& options, const fsdp::OptimizerOptions& usual,
+                           const Machine& machine) {
   muon::Options muon{.momentum = static_cast<float>(options.momentum),
                      .weight_decay = usual.weight_decay,
                      .decay = usual.decay,
+                     .groups = usual.groups,
                      .max_norm = usual.max_norm,
                      .beta1 = usual.beta1,
                      .beta2 = usual.beta2,
-                     .epsilon = usual.epsilon};
+                     .epsilon = usual.epsilon,
+                     .products = machine.muon_products(atoll::dtype_from_name(options.dtype)),
+                     .arithmetic = machine.muon_arithmetic()};
   // Embedding and head are matrices, but AdamW suits them better.
   muon.is_hidden = [](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
     return unit.name().starts_with("layers.") && param.shape.size() == 2;
   };
-  muon.multiply = [&ops](atoll::Stream& stream, const muon::Product& p) {
+  muon.multiply = [ops = machine.ops.get()](atoll::Stream& stream, const muon::Product& p) {
     const auto operand = [](muon::Layout layout) {
       return layout == muon::Layout::plain ? Operand::plain : Operand::transposed;
     };
-    const auto elements = [](std::int64_t rows, std::int64_t columns) {
-      return static_cast<std::uint64_t>(rows * columns);
-    };
-    constexpr auto f32 = atoll::DType::f32;
-    ops.multiply(
-        stream,
-        {p.m, p.n, p.k, operand(p.a_layout), operand(p.b_layout), f32, f32, WriteMode::overwrite},
-        {p.a, elements(p.m, p.k), f32}, {p.b, elements(p.k, p.n), f32},
-        {p.c, elements(p.m, p.n), f32}, {});
+    ops->multiply(stream,
+                  {p.m, p.n, p.k, operand(p.a_layout), operand(p.b_layout), p.a.dtype, p.c.dtype,
+                   WriteMode::overwrite},
+                  p.a, p.b, p.c, {});
   };
   return muon;
 }
@@ -97,14 +96,13 @@ muon::Options muon_options(const RunOptions& options, Ops& ops) {
 }  // namespace
 
 std::unique_ptr<RunOptimizer> make_optimizer(const RunOptions& options, fsdp::Engine& engine,
-                                             const atoll::Mesh& mesh, Ops& ops) {
+                                             const atoll::Mesh& mesh, const Machine& machine) {
+  fsdp::OptimizerOptions usual = optimizer_options(options);
+  usual.groups = param_groups(engine, options.group);
   if (options.optimizer != "muon") {
-    return std::make_unique<LibraryOptimizer>(engine, optimizer_options(options));
+    return std::make_unique<LibraryOptimizer>(engine, std::move(usual));
   }
-  if (engine.device().kind() != atoll::DeviceKind::host) {
-    fail(ErrorCode::unsupported, "--optimizer muon: works on CPUs only: use --device host");
-  }
-  return std::make_unique<MuonOptimizer>(engine, mesh, muon_options(options, ops));
+  return std::make_unique<MuonOptimizer>(engine, mesh, muon_options(options, usual, machine));
 }
 
 }  // namespace train

@@ -8,8 +8,8 @@
 
 #include "atoll/fsdp.hpp"
 #include "atoll/mesh.hpp"
+#include "loop/machine.hpp"
 #include "loop/options.hpp"
-#include "model/ops.hpp"
 
 namespace train {
 
@@ -26,9 +26,9 @@ class RunOptimizer {
   virtual std::map<std::string, std::string> load(const std::filesystem::path& folder) = 0;
 };
 
-// Makes the optimizer of --optimizer. Collective; call it after add_units(). `ops` computes Muon's
-// products. Throws Error(unsupported) for an optimizer that the engine's device does not support.
+// Makes the optimizer of --optimizer with the groups of --group. Collective; call it after
+// add_units(). `machine` computes for Muon, and must outlive the result.
 std::unique_ptr<RunOptimizer> make_optimizer(const RunOptions& options, atoll::fsdp::Engine& engine,
-                                             const atoll::Mesh& mesh, Ops& ops);
+                                             const atoll::Mesh& mesh, const Machine& machine);
 
 }  // namespace train

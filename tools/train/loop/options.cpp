@@ -15,6 +15,7 @@
 #include "atoll/fsdp.hpp"
 #include "atoll/mesh.hpp"
 #include "fail.hpp"
+#include "loop/groups.hpp"
 
 namespace train {
 
@@ -23,7 +24,7 @@ namespace train {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RunOptions, model, init, freeze, tokenizer, data, samples, seq,
                                    global_batch, micro_batch, pad_to, optimizer, lr, lr_schedule,
                                    lr_warmup, beta1, beta2, epsilon, momentum, weight_decay, decay,
-                                   clip, strategy, memory_limit, accumulate, mesh, dtype,
+                                   group, clip, strategy, memory_limit, accumulate, mesh, dtype,
                                    reduce_dtype, recompute, head_rows, device, backend,
                                    inner_shards, prefetch, reduce_buffers, moments, skip_nonfinite,
                                    threads, steps, warmup_steps, seed, checkpoint_every, resume,
@@ -57,9 +58,16 @@ void check_trace(const RunOptions& options) {
           options.trace_steps, options.steps);
 }
 
+void check_groups(const RunOptions& options) {
+  for (const std::string& text : options.group) {
+    const atoll::fsdp::ParamGroup group = parse_group(text);
+    require(options.optimizer != "sgd" || (!group.beta1 && !group.beta2),
+            "--group {}: --optimizer sgd has no beta1 and no beta2", text);
+  }
+}
+
 void check_muon(const RunOptions& options) {
   if (options.optimizer != "muon") return;
-  require(options.device != "cuda", "--optimizer muon: works on CPUs only: use --device host");
   require(options.moments == "f32",
           "--optimizer muon: keeps its states in f32, not in --moments {}", options.moments);
   require(options.skip_nonfinite,
@@ -114,6 +122,7 @@ void check(const RunOptions& options) {
   }
   require_one_of(options.strategy, "--strategy", strategies);
   if (!options.mesh.empty()) atoll::parse_mesh(options.mesh);
+  check_groups(options);
   check_muon(options);
   check_trace(options);
 }

@@ -29,8 +29,9 @@ struct RunOptions {
   double epsilon = 1e-8;
   double momentum = 0.95;  // Muon's momentum
   double weight_decay = 0;
-  std::string decay = "all";  // parameters that decay: all or matrices
-  double clip = 1.0;          // largest global gradient norm; 0: no clipping
+  std::string decay = "all";       // parameters that decay: all or matrices
+  std::vector<std::string> group;  // parameter groups, each as parse_group() reads it
+  double clip = 1.0;               // largest global gradient norm; 0: no clipping
 
   std::string strategy = "hybrid_shard";  // name of a strategy, or auto: fsdp::choose_strategy()
   // Largest memory per rank in bytes. 0 means no limit, but --strategy auto then plans for the

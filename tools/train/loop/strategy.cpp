@@ -70,7 +70,7 @@ fsdp::StrategyChoice choose_strategy(const RunOptions& options, const ModelConfi
                                                     : 8u,
       .activation_bytes = bytes_beside_engine(options, model, memory),
       .memory_bytes = options.memory_limit > 0 ? options.memory_limit : memory.bytes};
-  // A tied table needs a gradient buffer of its own.
+  // A tied table needs a separate gradient buffer.
   if (model.tied) ++question.options.reduce_buffers;
   return fsdp::choose_strategy(question);
 }

@@ -122,7 +122,7 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
   const ActivationPlan plan = activation_plan(options_, setup_.memory.kind);
   engine_.memory().activations = bytes_beside_engine(options_, setup_.model, setup_.memory);
   check_memory();
-  optimizer_ = make_optimizer(options_, engine_, setup_.mesh, *setup_.machine.ops);
+  optimizer_ = make_optimizer(options_, engine_, setup_.mesh, setup_.machine);
   check_memory();
   activations_.emplace(decoder_.make_activations(plan, engine_.device(), compute_));
   ids_ = engine_.device().allocate(3 * static_cast<std::size_t>(plan.max_tokens) *

@@ -28,6 +28,9 @@ const std::vector<ModelConfig>& presets() {
   return all;
 }
 
+// Returns text of a file in quotes and in ASCII, so that it cannot control a terminal.
+std::string quoted(const std::string& text) { return Json(text).dump(-1, ' ', true); }
+
 // Reads keys of one JSON object; every complaint names the file and the key.
 class Reader {
  public:
@@ -66,7 +69,7 @@ class Reader {
     const Reader inner(nested, file_);
     const std::string type = inner.text_or("rope_type", "default");
     if (type != "default") {
-      fail(ErrorCode::unsupported, "{}: rope_type \"{}\" is not supported", file_, type);
+      fail(ErrorCode::unsupported, "{}: rope_type {} is not supported", file_, quoted(type));
     }
     return inner.number_or("rope_theta", fallback);
   }
@@ -85,7 +88,7 @@ class Reader {
   std::string file_;
 };
 
-Json parse_file(const std::filesystem::path& file) {
+std::string read_file(const std::filesystem::path& file) {
   const std::string name = file.string();
   std::ifstream in(file, std::ios::binary);
   if (!in) fail(ErrorCode::io, "cannot open {}", name);
@@ -97,11 +100,17 @@ Json parse_file(const std::filesystem::path& file) {
     fail(ErrorCode::bad_data, "{}: larger than {} bytes, so not a model's config.json", name,
          max_config_bytes);
   }
+  return text;
+}
+
+Json parse_object(std::string_view text, const std::string& name) {
   Json json;
   try {
     json = Json::parse(text);
   } catch (const Json::parse_error& error) {
     fail(ErrorCode::bad_data, "{}: not JSON at byte {}", name, error.byte);
+  } catch (const Json::out_of_range&) {
+    fail(ErrorCode::bad_data, "{}: a number is too large", name);
   }
   if (!json.is_object()) fail(ErrorCode::bad_data, "{}: not a JSON object at byte 0", name);
   return json;
@@ -111,8 +120,8 @@ void require_mistral(const Reader& reader) {
   const auto require = [&](const char* key, const std::string& only) {
     const std::string value = reader.text_or(key, only);
     if (value == only) return;
-    fail(ErrorCode::unsupported, "{}: {} \"{}\": only \"{}\" is supported", reader.file(), key,
-         value, only);
+    fail(ErrorCode::unsupported, "{}: {} {}: only \"{}\" is supported", reader.file(), key,
+         quoted(value), only);
   };
   require("model_type", "mistral");
   require("hidden_act", "silu");
@@ -147,11 +156,15 @@ ModelConfig preset(std::string_view name, std::int64_t vocab) {
 }
 
 ModelConfig read_hf_config(const std::filesystem::path& file) {
-  const Json json = parse_file(file);
-  const Reader reader(json, file.string());
+  return parse_hf_config(read_file(file), file.string());
+}
+
+ModelConfig parse_hf_config(std::string_view text, const std::string& file) {
+  const Json json = parse_object(text, file);
+  const Reader reader(json, file);
   require_mistral(reader);
   ModelConfig config;
-  config.name = file.string();
+  config.name = file;
   config.layers = reader.integer("num_hidden_layers");
   config.hidden = reader.integer("hidden_size");
   config.heads = reader.integer("num_attention_heads");

@@ -44,6 +44,8 @@ ModelConfig preset(std::string_view name, std::int64_t vocab = 0);
 // Reads Hugging Face's config.json (at most 1 MiB; model_type "mistral"). Throws Error(io, bad_data
 // or unsupported) that names the file and the key, or the byte of a syntax error.
 ModelConfig read_hf_config(const std::filesystem::path& file);
+// The same for the text of a file; `file` is its name in errors and in the result.
+ModelConfig parse_hf_config(std::string_view text, const std::string& file);
 
 // Writes a config.json for Hugging Face's MistralForCausalLM.
 std::string hf_config_json(const ModelConfig& config, std::string_view torch_dtype);

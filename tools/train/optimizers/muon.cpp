@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <map>
 #include <numeric>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -38,16 +37,16 @@ struct Piece {
 struct HiddenPart {
   std::size_t matrix;
   fsdp::Segment segment;
-  float* momentum;
-  bool decays;
+  atoll::View momentum;
+  fsdp::ParamSettings settings;
   std::uint64_t offset = 0;  // position in Impl::mine
 };
 
 // This rank's part of a parameter that AdamW updates.
 struct OtherPart {
   fsdp::Segment segment;
-  float *moment1, *moment2;
-  bool decays;
+  atoll::View moment1, moment2;
+  fsdp::ParamSettings settings;
 };
 
 // The elements of a buffer that are exchanged with one rank.
@@ -65,31 +64,39 @@ atoll::Axis shard_axis(const fsdp::Engine& engine, const atoll::Mesh& mesh) {
   return own.axis(inside ? std::string_view(axes.shard) : "world");
 }
 
-// Numbers that tasks on the compute stream read and write.
-struct Figures {
-  double squares = 0;  // sum of the squares of this rank's gradients, then of all gradients
-  float norm = 0;
-  float factor = 1;  // clip factor; NaN when the step changes nothing
-  std::int64_t steps = 0;
-};
+// Fills in the arithmetic of a CPU, or throws an error for a GPU without arithmetic.
+Options completed(Options options, const fsdp::Engine& engine) {
+  const bool on_host = engine.device().kind() == atoll::DeviceKind::host;
+  if (on_host && !options.arithmetic) options.arithmetic = cpu_arithmetic();
+  if (on_host && !options.multiply) options.multiply = multiply_with_loops;
+  if (!options.arithmetic || !options.multiply) {
+    throw atoll::Error(atoll::ErrorCode::unsupported,
+                       "Muon: needs Options::arithmetic and Options::multiply for " +
+                           std::string(engine.device().name()) +
+                           ", such as cuda_arithmetic() and products of cuBLAS");
+  }
+  if (options.products != atoll::DType::f32 && options.products != atoll::DType::bf16) {
+    throw atoll::Error(atoll::ErrorCode::invalid_argument,
+                       "Muon: products of " + std::string(name(options.products)) +
+                           " are not supported: use f32 or bf16");
+  }
+  return options;
+}
+
+fsdp::OptimizerOptions group_options(const Options& options) {
+  return {.beta1 = options.beta1,
+          .beta2 = options.beta2,
+          .weight_decay = options.weight_decay,
+          .decay = options.decay,
+          .groups = options.groups};
+}
+
+// The factor of weights for decoupled weight decay.
+float kept(float rate, const fsdp::ParamSettings& settings) {
+  return 1 - rate * settings.weight_decay;
+}
 
 }  // namespace
-
-void multiply_with_loops(Stream& stream, const Product& product) {
-  stream.enqueue([p = product] {
-    const bool a_plain = p.a_layout == Layout::plain, b_plain = p.b_layout == Layout::plain;
-    for (std::int64_t i = 0; i < p.m; ++i) {
-      float* const row = p.c + i * p.n;
-      std::fill_n(row, p.n, 0.0f);
-      for (std::int64_t l = 0; l < p.k; ++l) {
-        const float x = a_plain ? p.a[i * p.k + l] : p.a[l * p.m + i];
-        for (std::int64_t j = 0; j < p.n; ++j) {
-          row[j] += x * (b_plain ? p.b[l * p.n + j] : p.b[j * p.k + l]);
-        }
-      }
-    }
-  });
-}
 
 struct Muon::Impl {
   Impl(fsdp::Engine& engine_, const atoll::Mesh& mesh, Options options_);
@@ -102,22 +109,22 @@ struct Muon::Impl {
   std::vector<Piece> exchange_places();
   void plan_messages();
   void allocate();
+  void push_figures();
 
   void enqueue_step(float learning_rate, Stream& compute);
   void enqueue_norm(Stream& compute);
   void exchange(Stream& compute, SendRecv::Kind mine_is);
   void orthogonalize(std::size_t matrix, Stream& compute);
-  // These functions run as tasks of the compute stream.
-  void measure();
-  void update_momenta();
-  void update_hidden(float learning_rate);
-  void update_others(float learning_rate);
+  void update_momenta(Stream& compute);
+  void update_hidden(float learning_rate, Stream& compute);
+  void update_others(float learning_rate, Stream& compute);
 
   int ranks() const { return comm ? comm->size() : 1; }
   int rank() const { return comm ? comm->rank() : 0; }
-  float* floats(const atoll::Buffer& buffer) const { return static_cast<float*>(buffer.data()); }
   // A rank without a communicator uses `mine` as `whole` too.
-  float* whole_data() const { return floats(comm ? whole : mine); }
+  atoll::View whole_view() const { return (comm ? whole : mine).view(atoll::DType::f32); }
+  Figures* figures() const { return static_cast<Figures*>(figures_memory.data()); }
+  Figures& known() const { return *static_cast<Figures*>(known_memory.data()); }
 
   fsdp::Engine& engine;
   Options options;
@@ -135,17 +142,14 @@ struct Muon::Impl {
   atoll::Buffer x, y;   // the matrix that becomes orthogonal, and a product of its size
   atoll::Buffer gram, gram2;
   std::uint64_t bytes = 0;
-  Figures figures;
-  atoll::Event done;  // happens when the last step is complete
+  std::vector<atoll::ConstView> gradients;  // of all segments, for the norm
+  atoll::Buffer figures_memory;             // Figures on the device
+  atoll::Buffer known_memory;               // the host's copy, valid when `done` has happened
+  atoll::Event done;                        // happens when the last step is complete
 };
 
 Muon::Impl::Impl(fsdp::Engine& engine_, const atoll::Mesh& mesh, Options options_)
-    : engine(engine_), options(std::move(options_)) {
-  if (engine.device().kind() != atoll::DeviceKind::host) {
-    throw atoll::Error(atoll::ErrorCode::unsupported,
-                       "Muon: updates parameters only on CPUs, and the device of the engine is " +
-                           std::string(engine.device().name()));
-  }
+    : engine(engine_), options(completed(std::move(options_), engine_)) {
   if (engine.sharding().shard > 1) {
     comm.emplace(atoll::Communicator::open(
         shard_axis(engine, mesh),
@@ -178,25 +182,27 @@ void Muon::Impl::find_parts() {
                        "Muon: parameter " + param.name + " of unit " + unit.name() + " has " +
                            std::to_string(param.shape.size()) + " dimensions, not 2");
   };
-  std::vector<const fsdp::ParamSpec*> params;  // of each matrix
+  const auto all_settings = fsdp::use_groups(engine, group_options(options));
+  std::map<const fsdp::ParamSpec*, fsdp::ParamSettings> settings;
+  std::map<const fsdp::ParamSpec*, std::size_t> matrix_of;
   for (const auto& unit : engine.units()) {
     for (const auto& param : unit->params()) {
+      settings.emplace(&param, all_settings[settings.size()]);
       if (!is_hidden(*unit, param)) continue;
+      matrix_of.emplace(&param, matrices.size());
       matrices.push_back({param.shape[0], param.shape[1]});
-      params.push_back(&param);
     }
   }
   for (const fsdp::Segment& segment : engine.segments()) {
     if (segment.gradient.count == 0) continue;
-    auto* const momentum = engine.state(segment, "momentum").as<float>();
-    auto* const second = engine.state(segment, "second_moment").as<float>();
-    const bool decays = options.decay == fsdp::Decay::all || segment.param->shape.size() >= 2;
-    const auto found = std::find(params.begin(), params.end(), segment.param);
-    if (found == params.end()) {
-      others.push_back({segment, momentum, second, decays});
+    const atoll::View momentum = engine.state(segment, "momentum");
+    const atoll::View second = engine.state(segment, "second_moment");
+    gradients.push_back(segment.gradient);
+    const auto found = matrix_of.find(segment.param);
+    if (found == matrix_of.end()) {
+      others.push_back({segment, momentum, second, settings.at(segment.param)});
     } else {
-      const auto matrix = static_cast<std::size_t>(found - params.begin());
-      hidden.push_back({matrix, segment, momentum, decays});
+      hidden.push_back({found->second, segment, momentum, settings.at(segment.param)});
     }
   }
 }
@@ -227,9 +233,15 @@ std::vector<Piece> Muon::Impl::exchange_places() {
     local[2 * part.matrix + 1] = static_cast<std::int64_t>(part.segment.gradient.count);
   }
   std::vector<std::int64_t> all(local.size() * static_cast<std::size_t>(ranks()));
-  if (comm) {
+  if (comm && !local.empty()) {
+    const std::size_t sent = local.size() * sizeof(std::int64_t);
+    const atoll::Buffer from = engine.device().allocate(sent);
+    const atoll::Buffer to = engine.device().allocate(all.size() * sizeof(std::int64_t));
     auto stream = engine.device().stream({.name = "muon"});
-    comm->all_gather(local, all, stream).synchronize();
+    stream.copy(from.data(), local.data(), sent);
+    comm->all_gather(from.view(atoll::DType::i64), to.view(atoll::DType::i64), stream).wait(stream);
+    stream.copy(all.data(), to.data(), to.bytes());
+    stream.synchronize();
   } else {
     all = local;
   }
@@ -274,63 +286,54 @@ void Muon::Impl::allocate() {
     largest = std::max(largest, matrix.elements());
     side = std::max(side, static_cast<std::uint64_t>(matrix.side()));
   }
-  const auto make = [&](std::uint64_t count) {
-    atoll::Buffer buffer = engine.device().allocate(count * sizeof(float));
-    if (count > 0) std::memset(buffer.data(), 0, buffer.bytes());
+  auto stream = engine.device().stream({.name = "muon"});
+  const auto make = [&](std::uint64_t count, atoll::DType dtype) {
+    atoll::Buffer buffer = engine.device().allocate(count * size_of(dtype));
+    if (count > 0) stream.zero(buffer.data(), buffer.bytes());
     bytes += buffer.bytes();
     return buffer;
   };
   const auto total = [](const std::vector<Message>& messages) {
     return messages.back().first + messages.back().count;
   };
-  mine = make(total(of_mine));
-  if (comm) whole = make(total(of_whole));
-  x = make(largest);
-  y = make(largest);
-  gram = make(side * side);
-  gram2 = make(side * side);
+  mine = make(total(of_mine), atoll::DType::f32);
+  if (comm) whole = make(total(of_whole), atoll::DType::f32);
+  x = make(largest, options.products);
+  y = make(largest, options.products);
+  gram = make(side * side, options.products);
+  gram2 = make(side * side, options.products);
+  figures_memory = make(sizeof(Figures) / sizeof(double), atoll::DType::f64);
+  stream.synchronize();
+  known_memory = engine.device().allocate_staging(sizeof(Figures));
+  known() = {0, 0, 1, 0};
+  push_figures();
   engine.memory().optimizer += bytes;
 }
 
+// Copies the figures from the host to the device. Blocks.
+void Muon::Impl::push_figures() {
+  auto stream = engine.device().stream({.name = "muon"});
+  stream.copy(figures_memory.data(), known_memory.data(), sizeof(Figures));
+  stream.synchronize();
+}
+
 void Muon::Impl::enqueue_norm(Stream& compute) {
-  compute.enqueue([this] {
-    figures.squares = 0;
-    const auto add = [&](const fsdp::Segment& segment) {
-      double sum = 0;
-      for (const float g : std::span(segment.gradient.as<float>(), segment.gradient.count)) {
-        sum += static_cast<double>(g) * static_cast<double>(g);
-      }
-      figures.squares += sum;
-    };
-    for (const HiddenPart& part : hidden) add(part.segment);
-    for (const OtherPart& part : others) add(part.segment);
-  });
+  options.arithmetic->sum_squares(compute, gradients, figures());
   if (comm) {
-    const atoll::View squares(&figures.squares, 1, atoll::DType::f64);
+    const atoll::View squares(&figures()->squares, 1, atoll::DType::f64);
     comm->all_reduce(squares, squares, atoll::ReduceOp::sum, compute).wait(compute);
   }
-  compute.enqueue([this] { measure(); });
+  options.arithmetic->measure(compute, figures(), options.max_norm);
 }
 
-void Muon::Impl::measure() {
-  figures.norm = static_cast<float>(std::sqrt(figures.squares));
-  const bool clips = options.max_norm > 0 && figures.norm > options.max_norm;
-  figures.factor = clips ? options.max_norm / figures.norm : 1.0f;
-  if (!std::isfinite(figures.norm)) figures.factor = std::nanf("");
-  if (std::isfinite(figures.norm)) ++figures.steps;
-}
-
-// Computes the momentum with Nesterov's look-ahead, g + momentum * m, into `mine`.
-void Muon::Impl::update_momenta() {
-  if (std::isnan(figures.factor)) return;
+// Computes the momentum with Nesterov's look-ahead into `mine`.
+void Muon::Impl::update_momenta(Stream& compute) {
   for (const HiddenPart& part : hidden) {
-    const float* const gradient = part.segment.gradient.as<float>();
-    float* const out = floats(mine) + part.offset;
-    for (std::uint64_t i = 0; i < part.segment.gradient.count; ++i) {
-      const float g = gradient[i] * figures.factor;
-      part.momentum[i] = options.momentum * part.momentum[i] + g;
-      out[i] = g + options.momentum * part.momentum[i];
-    }
+    const atoll::ConstView gradient = part.segment.gradient;
+    options.arithmetic->momentum(
+        compute,
+        {gradient, part.momentum, mine.view(atoll::DType::f32).part(part.offset, gradient.count),
+         options.momentum, figures()});
   }
 }
 
@@ -360,97 +363,72 @@ void Muon::Impl::exchange(Stream& compute, SendRecv::Kind mine_is) {
 void Muon::Impl::orthogonalize(std::size_t k, Stream& compute) {
   constexpr float a = 3.4445f, b = -4.7750f, c = 2.0315f;
   constexpr int iterations = 5;
+  Arithmetic& arithmetic = *options.arithmetic;
   const Matrix& matrix = matrices[k];
   const std::int64_t side = matrix.side(), rows = matrix.rows, columns = matrix.columns;
   const bool wide = rows <= columns;
-  compute.enqueue([this, k, n = matrix.elements()] {
-    for (const auto& [first, count, offset] : pieces[k]) {
-      std::memcpy(floats(x) + first, whole_data() + offset, count * sizeof(float));
-    }
-    double squares = 0;
-    for (const float value : std::span(floats(x), n)) {
-      squares += static_cast<double>(value) * static_cast<double>(value);
-    }
-    const auto scale = static_cast<float>(1 / (std::sqrt(squares) + 1e-7));
-    for (float& value : std::span(floats(x), n)) value *= scale;
-  });
+  const auto part = [&](const atoll::Buffer& buffer, std::int64_t count) {
+    return buffer.view(options.products).part(0, static_cast<std::uint64_t>(count));
+  };
+  const atoll::View matrix_x = part(x, rows * columns), matrix_y = part(y, rows * columns);
+  const atoll::View square = part(gram, side * side), square2 = part(gram2, side * side);
+  for (const auto& [first, count, offset] : pieces[k]) {
+    arithmetic.convert(compute, matrix_x.part(first, count), whole_view().part(offset, count));
+  }
+  arithmetic.normalize(compute, matrix_x);
   const Layout first = wide ? Layout::plain : Layout::transposed;
   const Layout second = wide ? Layout::transposed : Layout::plain;
   for (int i = 0; i < iterations; ++i) {
-    options.multiply(compute, {side, side, std::max(rows, columns), first, second, floats(x),
-                               floats(x), floats(gram)});
-    options.multiply(compute, {side, side, side, Layout::plain, Layout::plain, floats(gram),
-                               floats(gram), floats(gram2)});
-    compute.enqueue([this, n = side * side] {
-      for (std::int64_t e = 0; e < n; ++e) {
-        floats(gram)[e] = b * floats(gram)[e] + c * floats(gram2)[e];
-      }
-    });
+    options.multiply(
+        compute, {side, side, std::max(rows, columns), first, second, matrix_x, matrix_x, square});
     options.multiply(compute,
-                     {rows, columns, side, Layout::plain, Layout::plain,
-                      wide ? floats(gram) : floats(x), wide ? floats(x) : floats(gram), floats(y)});
-    compute.enqueue([this, n = rows * columns] {
-      for (std::int64_t e = 0; e < n; ++e) floats(x)[e] = a * floats(x)[e] + floats(y)[e];
-    });
+                     {side, side, side, Layout::plain, Layout::plain, square, square, square2});
+    arithmetic.combine(compute, square, b, square2, c);
+    options.multiply(compute, {rows, columns, side, Layout::plain, Layout::plain,
+                               wide ? square : matrix_x, wide ? matrix_x : square, matrix_y});
+    arithmetic.combine(compute, matrix_x, a, matrix_y, 1);
   }
-  compute.enqueue([this, k] {
-    for (const auto& [first_element, count, offset] : pieces[k]) {
-      std::memcpy(whole_data() + offset, floats(x) + first_element, count * sizeof(float));
-    }
-  });
+  for (const auto& [begin, count, offset] : pieces[k]) {
+    arithmetic.convert(compute, whole_view().part(offset, count), matrix_x.part(begin, count));
+  }
 }
 
-void Muon::Impl::update_hidden(float learning_rate) {
-  if (std::isnan(figures.factor)) return;
+void Muon::Impl::update_hidden(float learning_rate, Stream& compute) {
   for (const HiddenPart& part : hidden) {
     const Matrix& matrix = matrices[part.matrix];
+    const float scaled = learning_rate * part.settings.learning_rate_scale;
     const float rate =
-        learning_rate * 0.2f * std::sqrt(static_cast<float>(std::max(matrix.rows, matrix.columns)));
-    const float keep = part.decays ? 1 - learning_rate * options.weight_decay : 1.0f;
-    const float* const update = floats(mine) + part.offset;
-    float* const w = part.segment.values.as<float>();
-    for (std::uint64_t i = 0; i < part.segment.values.count; ++i) {
-      w[i] = w[i] * keep - rate * update[i];
-    }
+        scaled * 0.2f * std::sqrt(static_cast<float>(std::max(matrix.rows, matrix.columns)));
+    const atoll::View weights = part.segment.values;
+    options.arithmetic->update(
+        compute, {weights, mine.view(atoll::DType::f32).part(part.offset, weights.count), rate,
+                  kept(scaled, part.settings), figures()});
   }
 }
 
-void Muon::Impl::update_others(float learning_rate) {
-  if (std::isnan(figures.factor)) return;
-  const auto correction = [&](float beta) {
-    return 1 - std::pow(static_cast<double>(beta), static_cast<double>(figures.steps));
-  };
-  const auto rate =
-      static_cast<float>(static_cast<double>(learning_rate) / correction(options.beta1));
-  const auto root = static_cast<float>(1 / std::sqrt(correction(options.beta2)));
+void Muon::Impl::update_others(float learning_rate, Stream& compute) {
   for (const OtherPart& part : others) {
-    const float keep = part.decays ? 1 - learning_rate * options.weight_decay : 1.0f;
-    const float* const gradient = part.segment.gradient.as<float>();
-    float* const w = part.segment.values.as<float>();
-    for (std::uint64_t i = 0; i < part.segment.values.count; ++i) {
-      const float g = gradient[i] * figures.factor;
-      float &m = part.moment1[i], &v = part.moment2[i];
-      m = options.beta1 * m + (1 - options.beta1) * g;
-      v = options.beta2 * v + (1 - options.beta2) * g * g;
-      w[i] = w[i] * keep - rate * m / (std::sqrt(v) * root + options.epsilon);
-    }
+    const fsdp::ParamSettings& settings = part.settings;
+    const float rate = learning_rate * settings.learning_rate_scale;
+    options.arithmetic->adamw(compute, {part.segment.values, part.segment.gradient, part.moment1,
+                                        part.moment2, rate, kept(rate, settings), settings.beta1,
+                                        settings.beta2, options.epsilon, figures()});
   }
 }
 
 void Muon::Impl::enqueue_step(float learning_rate, Stream& compute) {
   engine.wait_gradients(compute);
   enqueue_norm(compute);
-  compute.enqueue([this] { update_momenta(); });
+  update_momenta(compute);
   exchange(compute, SendRecv::Kind::send);
   for (std::size_t k = 0; k < matrices.size(); ++k) {
     if (matrices[k].owner == rank() && matrices[k].elements() > 0) orthogonalize(k, compute);
   }
   exchange(compute, SendRecv::Kind::recv);
-  compute.enqueue([this, learning_rate] {
-    update_hidden(learning_rate);
-    update_others(learning_rate);
-  });
+  update_hidden(learning_rate, compute);
+  update_others(learning_rate, compute);
   engine.parameters_changed(compute);
+  compute.copy(known_memory.data(), figures_memory.data(), sizeof(Figures));
 }
 
 Muon::Muon(fsdp::Engine& engine, const atoll::Mesh& mesh, Options options)
@@ -471,17 +449,18 @@ void Muon::step(float learning_rate, Stream& compute) {
 
 float Muon::grad_norm() const {
   impl_->done.synchronize();
-  return impl_->figures.norm;
+  return static_cast<float>(impl_->known().norm);
 }
 
 std::int64_t Muon::steps() const {
   impl_->done.synchronize();
-  return impl_->figures.steps;
+  return static_cast<std::int64_t>(impl_->known().steps);
 }
 
 void Muon::set_steps(std::int64_t steps) {
   impl_->done.synchronize();
-  impl_->figures.steps = steps;
+  impl_->known().steps = static_cast<double>(steps);
+  impl_->push_figures();
 }
 
 }  // namespace muon

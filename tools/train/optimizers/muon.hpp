@@ -12,7 +12,8 @@
 // Steps 2 and 4 send each element at most once. The result has the same bits on any number of ranks
 // and with any strategy if the gradients have the same bits, because each whole matrix is computed
 // by one rank in one order. The norm is rounded to f32, so that its bits do not depend on the order
-// in which the f64 squares are added, except for rare ties.
+// in which the f64 squares are added, except for rare ties. On GPUs everything runs on the compute
+// stream: the host copies no gradients and waits for nothing.
 //
 // Parameters other than hidden matrices (embedding, head, norms, biases) are updated by AdamW.
 #pragma once
@@ -20,38 +21,22 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
+#include "arithmetic.hpp"
 #include "atoll/fsdp.hpp"
 #include "atoll/mesh.hpp"
 #include "atoll/optimizer.hpp"
 
 namespace muon {
 
-enum class Layout {
-  plain,
-  transposed
-};
-
-// c [m, n] = a [m, k] b [k, n] in f32, row-major. A transposed operand is stored as [k, m] or
-// [n, k].
-struct Product {
-  std::int64_t m, n, k;
-  Layout a_layout, b_layout;
-  const float* a;
-  const float* b;
-  float* c;
-};
-
-// Enqueues a product on a stream of the CPU and returns at once. The bits of a product must not
-// depend on the rank.
-using Multiply = std::function<void(atoll::Stream&, const Product&)>;
-// Multiplies with three loops, for programs without a library for matrices.
-void multiply_with_loops(atoll::Stream& stream, const Product& product);
-
 struct Options {
   float momentum = 0.95f;
   float weight_decay = 0;  // decoupled weight decay
   atoll::fsdp::Decay decay = atoll::fsdp::Decay::all;
+  // Learning rate scale and weight decay of a group apply to all its parameters, beta1 and beta2
+  // only to parameters that AdamW updates.
+  std::vector<atoll::fsdp::ParamGroup> groups{};
   float max_norm = 0;  // gradients are scaled down to this global norm; 0 means no clipping
   // Settings of AdamW.
   float beta1 = 0.9f;
@@ -60,7 +45,13 @@ struct Options {
   // Returns whether Muon updates this parameter, which must then have two dimensions. Without a
   // function, Muon updates every parameter with two dimensions.
   std::function<bool(const atoll::fsdp::Unit&, const atoll::fsdp::ParamSpec&)> is_hidden{};
-  Multiply multiply = multiply_with_loops;
+  // Type of the matrices while they become orthogonal: f32, or bf16 as in the reference
+  // implementation, which GPUs multiply more than ten times as fast. Momentum and weights are f32.
+  atoll::DType products = atoll::DType::f32;
+  // Arithmetic and products for the device of the engine. Without them, a CPU uses cpu_arithmetic()
+  // and multiply_with_loops().
+  std::shared_ptr<Arithmetic> arithmetic{};
+  Multiply multiply{};
 };
 
 // The matrices that Muon updates get steps of the size of AdamW's steps: their orthogonal updates
@@ -68,10 +59,11 @@ struct Options {
 // rate and one weight decay therefore serve all parameters.
 class Muon {
  public:
-  // `mesh` is the mesh of the engine. Collective; call it after Engine::freeze(). Adds the states "momentum" and "second_moment",
-  // which checkpoints include. The engine must outlive the optimizer. Throws
-  // atoll::Error(unsupported) on devices other than the CPU, and Error(invalid_argument) for a
-  // hidden parameter that does not have two dimensions.
+  // `mesh` is the mesh of the engine. Collective; call it after Engine::freeze(). Adds the states
+  // "momentum" and "second_moment", which checkpoints include: a checkpoint of a CPU loads on GPUs,
+  // and the reverse. The engine must outlive the optimizer. Throws atoll::Error(unsupported) on a
+  // GPU without Options::arithmetic or Options::multiply, and Error(invalid_argument) for a hidden
+  // parameter that does not have two dimensions and for groups that use_groups() refuses.
   Muon(atoll::fsdp::Engine& engine, const atoll::Mesh& mesh, Options options = {});
   Muon(Muon&&) noexcept;
   ~Muon();  // blocks until the last step is complete

@@ -53,7 +53,7 @@ void rename(Topology& machine, std::string_view name, std::size_t copy) {
   each_id(machine, rename_id, rename_id);
   for (TopologyHost& host : machine.hosts) rename_id(host.name);
   for (TopologyNic& nic : machine.nics) rename_id(nic.adapter);
-  // Each rack has a fabric of its own, so the last group of digits in the fabric's UUID is replaced
+  // Each rack has a separate fabric, so the last group of digits in the fabric's UUID is replaced
   // by the number of the copy.
   for (TopologyGpu& gpu : machine.gpus)
     if (const auto cluster = gpu.facts.find(fact::fabric_cluster); cluster != gpu.facts.end()) {

@@ -159,8 +159,8 @@ class CheckResult {
   // Adds a finding. Findings with equal texts become one finding with all their subjects.
   void add(const Subject& subject, const Problem& problem);
   void add(const std::vector<Subject>& subjects, const Problem& problem);
-  // Records that the planner already reports this problem. The check then has the status "finding"
-  // without findings of its own.
+  // Records that the planner already reports this problem. The check then has the status "finding",
+  // but no findings.
   void said_elsewhere() { said_elsewhere_ = true; }
 
   Check check(const CheckRow& row) const;

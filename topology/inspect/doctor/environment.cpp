@@ -56,8 +56,29 @@ void shm_small(const Machine& machine, CheckResult& result) {
     result.add(
         *view.host,
         {warning, fmt::format("/dev/shm holds only {:.4g} MiB", *bytes / mebibyte),
-         "NCCL and the host backend exchange data in shared memory and may fail to start",
+         "NCCL exchanges data there and may fail to start",
          "containers: --shm-size=8g or --ipc=host; hosts: mount -o remount,size=50% /dev/shm"});
+  });
+}
+
+void shm_left(const Machine& machine, CheckResult& result) {
+  constexpr std::size_t most_shown = 16;
+  each_host(machine, result, fact::shm_left, [&](const HostView& view, std::string_view left) {
+    if (left == "none") return;
+    const std::vector<std::string_view> names = words_of(left);
+    if (!std::ranges::all_of(names, is_plain)) return;
+    std::string command = "rm";
+    for (std::size_t i = 0; i < std::min(names.size(), most_shown); ++i)
+      command += fmt::format(" /dev/shm/{}", names[i]);
+    result.add(
+        *view.host,
+        {warning,
+         fmt::format("/dev/shm has {} of dead jobs: no process maps {}",
+                     plural(names.size(), "file"), names.size() == 1 ? "it" : "them"),
+         "the memory stays in use until the files are removed",
+         fmt::format("{}{}; if containers share /dev/shm, first check that their jobs have "
+                     "ended",
+                     command, names.size() > most_shown ? " (and then run this again)" : "")});
   });
 }
 
@@ -153,6 +174,7 @@ constexpr CheckRow rows[] = {
      "no hosts"},
     {"memlock", "Processes may lock enough memory for RDMA", memlock, "no RDMA NICs"},
     {"shm_small", "Shared memory is large enough", shm_small, "no hosts"},
+    {"shm_left", "Dead jobs have left no shared memory", shm_left, "no hosts"},
     {"hidden", "No device files or parts of /sys are hidden", hidden, "no hosts"},
     {"gpus_hidden", "The driver shows every GPU of the PCI bus", gpus_hidden, "no hosts"},
     {"hwloc_version", "hwloc reports NVLink correctly", hwloc_version, "no GPUs"},

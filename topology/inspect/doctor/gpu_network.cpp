@@ -195,7 +195,7 @@ void rails_assumed(const Machine& machine, CheckResult& result) {
 constexpr CheckRow rows[] = {
     {"gpudirect", "NICs access GPU memory directly", gpudirect, "no host with GPUs and RDMA NICs"},
     {"nic_far", "GPUs have a NIC on their socket", nic_far, "no GPUs"},
-    {"nic_shared", "Each GPU has NICs of its own", nic_shared, "no NIC that a GPU could use"},
+    {"nic_shared", "GPUs share no NIC", nic_shared, "no NIC that a GPU could use"},
     {"rails_assumed", "The leaf switches of the rails are known", rails_assumed,
      "no NIC that a GPU could use"},
 };

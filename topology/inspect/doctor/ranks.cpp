@@ -358,7 +358,7 @@ void hosts_differ(const Machine& machine, CheckResult& result) {
 }
 
 constexpr CheckRow rows[] = {
-    {"ranks_share_gpu", "Each rank has a GPU of its own", ranks_share_gpu,
+    {"ranks_share_gpu", "Ranks share no GPU", ranks_share_gpu,
      "this is not a job: there are no ranks"},
     {"rank_off_socket", "Ranks run on their GPU's socket", rank_off_socket,
      "this is not a job: there are no ranks"},

@@ -50,7 +50,7 @@ bool is_written(pugi::xml_node node) {
   return node.type() == pugi::node_element || node.type() == pugi::node_comment;
 }
 
-// Appends a node as text. NCCL has a parser of its own, which rejects XML declarations, tabs
+// Appends a node as text. The parser in NCCL rejects XML declarations, tabs
 // between elements and spaces before the end of an element.
 void append_node(pugi::xml_node node, std::size_t depth, std::string& out) {
   const std::string indent(2 * depth, ' ');

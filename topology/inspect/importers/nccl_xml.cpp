@@ -118,8 +118,8 @@ class HostReader {
   }
 
   // Returns the name of the root complex above an outermost <pci>, which the file omits. Devices
-  // below different outermost <pci> elements meet only in the CPU, so each of these elements gets a
-  // root complex of its own. The name is made from the bus, or from the whole bus id when another
+  // below different outermost <pci> elements meet only in the CPU, so each of these elements gets
+  // a separate root complex. The name is made from the bus, or from the whole bus id when another
   // root complex has the same name.
   std::string root_above(const std::string& busid) {
     const auto found = roots_.find(busid);

@@ -45,7 +45,7 @@ std::string escaped(std::string_view text) {
   return result;
 }
 
-std::string quoted(std::string_view text) { return '"' + escaped(text) + '"'; }
+std::string dot_quoted(std::string_view text) { return '"' + escaped(text) + '"'; }
 
 std::string label(const std::vector<std::string>& lines, Align align) {
   const char end = align == Align::left ? 'l' : 'n';
@@ -118,8 +118,8 @@ void Canvas::open(std::string_view cluster, const Rect& place, const Look& look,
   body_ += fmt::format(
       "subgraph {} {{\ngraph [bb=\"{:.1f},{:.1f},{:.1f},{:.1f}\", style=\"{}\", fillcolor=\"{}\", "
       "color=\"{}\", penwidth={:g}, tooltip={}];\n",
-      quoted(fmt::format("cluster {}", cluster)), at.x, at.y, at.right(), at.bottom(), style(look),
-      look.fill, look.border.colour, look.border.width, quoted(tooltip));
+      dot_quoted(fmt::format("cluster {}", cluster)), at.x, at.y, at.right(), at.bottom(), style(look),
+      look.fill, look.border.colour, look.border.width, dot_quoted(tooltip));
 }
 
 void Canvas::box(std::string_view id, const Rect& place, const std::vector<std::string>& lines,
@@ -129,9 +129,9 @@ void Canvas::box(std::string_view id, const Rect& place, const std::vector<std::
       "{} [pos=\"{:.1f},{:.1f}\", width={:.4f}, height={:.4f}, label={}, style=\"{}\", "
       "fillcolor=\"{}\", color=\"{}\", penwidth={:g}, fontcolor=\"{}\", fontsize={:g}, "
       "tooltip={}];\n",
-      quoted(id), at.middle(), at.y + at.height / 2, at.width / per_inch, at.height / per_inch,
+      dot_quoted(id), at.middle(), at.y + at.height / 2, at.width / per_inch, at.height / per_inch,
       label(lines, Align::middle), style(look), look.fill, look.border.colour, look.border.width,
-      look.text, look.font, quoted(tooltip));
+      look.text, look.font, dot_quoted(tooltip));
 }
 
 void Canvas::text(const Rect& place, const std::vector<std::string>& lines, const TextLook& look) {
@@ -149,7 +149,7 @@ void Canvas::dot(std::string_view id, Point place, double size, std::string_view
   body_ += fmt::format(
       "{} [shape=point, pos=\"{:.1f},{:.1f}\", width={:.4f}, style=\"{}\", color=\"{}\", "
       "fillcolor=\"{}\", label=\"\"];\n",
-      quoted(id), at.x, at.y, std::max(size, 1.0) / per_inch, size > 0 ? "filled" : "invis", colour,
+      dot_quoted(id), at.x, at.y, std::max(size, 1.0) / per_inch, size > 0 ? "filled" : "invis", colour,
       colour);
 }
 
@@ -160,8 +160,8 @@ void Canvas::curve(std::string_view a, std::string_view b, const std::vector<Poi
     const Point at = placed(point);
     way += fmt::format("{}{:.1f},{:.1f}", way.empty() ? "" : " ", at.x, at.y);
   }
-  body_ += fmt::format("{} -- {} [pos=\"{}\", color=\"{}\", penwidth={:g}, style={}];\n", quoted(a),
-                       quoted(b), way, pen.colour, pen.width, name(pen.dash));
+  body_ += fmt::format("{} -- {} [pos=\"{}\", color=\"{}\", penwidth={:g}, style={}];\n", dot_quoted(a),
+                       dot_quoted(b), way, pen.colour, pen.width, name(pen.dash));
 }
 
 void Canvas::line(std::string_view a, std::string_view b, Point from, Point to, const Pen& pen) {
@@ -181,7 +181,7 @@ std::string Canvas::finish(std::string_view title, double width, double height) 
       "pad=0.1, fontname=\"Helvetica\"];\n"
       "  node [shape=box, fixedsize=true, fontname=\"Helvetica\"];\n"
       "{}}}\n",
-      quoted(title), -height, width, body_);
+      dot_quoted(title), -height, width, body_);
 }
 
 }  // namespace atoll_v1::atoll::drawing

@@ -21,7 +21,7 @@ class Library {
   void* address(const char* symbol) const;
 
   std::string name_;
-  void* handle_;  // never closed, because the library has threads and state of its own
+  void* handle_;  // never closed, because the library has threads and state
 };
 
 }  // namespace train::cuda

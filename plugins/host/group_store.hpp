@@ -1,0 +1,46 @@
+// GroupStore is the store of the job as the ranks of a group use it while they open a communicator:
+// keys begin with the id of the group, and all waits end at the deadline of the opening.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "atoll/plugin.h"
+#include "collectives/exchange.hpp"
+
+namespace atoll_host_backend {
+
+// Reads the value of a key that begins with the id of a group, and waits for the key for `limit_ns`
+// at most. Returns the status of the store.
+atoll_status read(const atoll_host& host, const std::string& id, const std::string& key,
+                  std::int64_t limit_ns, std::string& value);
+
+class GroupStore {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Starts the time limit of the group.
+  GroupStore(const atoll_host& host, const atoll_group& group, const atoll_collectives::Team& team);
+
+  Clock::time_point deadline() const noexcept { return deadline_; }
+  // Returns a text such as "opening communicator shard on rank 2 (world rank 5)" for errors.
+  std::string opening() const;
+
+  void put(const std::string& key, const std::string& value) const;
+  // Waits for a key. `what` names the value in an error: "the address of rank 3". Throws Error at
+  // the deadline, and as soon as the job has failed.
+  std::string get(const std::string& key, const std::string& what) const;
+  // Returns the value of a key, or nullopt if it does not exist yet. Throws Error if the job has
+  // failed.
+  std::optional<std::string> find(const std::string& key) const;
+
+ private:
+  const atoll_host& host_;
+  const atoll_group& group_;
+  const atoll_collectives::Team& team_;
+  Clock::time_point deadline_;
+};
+
+}  // namespace atoll_host_backend

@@ -1,0 +1,149 @@
+#include "comm/memory_agreement.hpp"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/errors.hpp"
+#include "core/free_memory.hpp"
+#include "core/rank_set.hpp"
+#include "core/text.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+// The message of one rank.
+struct Wish {
+  int rank = 0;
+  MemoryCall call = MemoryCall::allocates;
+  std::uint64_t bytes = 0;
+  FreeMemory free{};
+  int code = 0;  // value of ErrorCode; 0 if check() has not thrown
+  std::string error{};
+};
+
+std::string_view name(MemoryCall call) {
+  return call == MemoryCall::allocates ? "allocate" : "register_memory";
+}
+
+std::string encode(const Wish& wish) {
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}", static_cast<int>(wish.call), wish.bytes,
+                     wish.free.host, wish.free.process, wish.free.limit, wish.code, wish.error);
+}
+
+Wish decode(int rank, std::string_view text) {
+  Wish wish{.rank = rank};
+  const auto next = [&] {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    return line;
+  };
+  const auto number = [&] { return number_from<std::uint64_t>(next()).value_or(0); };
+  wish.call = number() == 0 ? MemoryCall::allocates : MemoryCall::registers;
+  wish.bytes = number();
+  wish.free.host = number();
+  wish.free.process = number();
+  wish.free.limit = next();
+  wish.code = static_cast<int>(number());
+  wish.error = text;
+  return wish;
+}
+
+std::vector<Wish> exchange(const BackendGroup& group, const std::string& what, const Wish& mine) {
+  World& world = group.world();
+  if (group.axis().size() == 1) return {mine};
+  const RankSet ranks(world, group.axis().ranks);
+  // The id of the communicator makes the key unique, so that threads can use several communicators.
+  const std::string base = group.id() + "/memory";
+  std::vector<Wish> wishes;
+  try {
+    const auto texts = ranks.exchange(fmt::format("{}/{}", base, world.ticket(base)), encode(mine),
+                                      group.settings().timeout);
+    for (std::size_t i = 0; i < texts.size(); ++i)
+      wishes.push_back(decode(ranks.ranks()[i], texts[i]));
+  } catch (const Error& error) {
+    group.check_aborted();
+    if (error.code() != ErrorCode::timeout || world.failure()) throw;
+    throw make_error(error.code(), "{}: all ranks must make this call: {}", what, error.what());
+  }
+  return wishes;
+}
+
+void check_equal(const std::vector<Wish>& wishes, const std::string& communicator) {
+  const Wish& first = wishes.front();
+  for (const Wish& other : wishes) {
+    require(other.call == first.call, ErrorCode::mismatch,
+            "communicator {}: rank {} called {} where rank {} called {}", communicator, other.rank,
+            name(other.call), first.rank, name(first.call));
+    require(other.bytes == first.bytes, ErrorCode::mismatch,
+            "{} on communicator {}: rank {} passes {} bytes, but rank {} passes {}: pass the same "
+            "size on all ranks",
+            name(first.call), communicator, first.rank, first.bytes, other.rank, other.bytes);
+  }
+}
+
+// Ranks share the memory of a host, so sizes that fit alone can be too large together. All ranks
+// pass the same size here.
+void check_fits(const std::vector<Wish>& wishes, const BackendGroup& group) {
+  const std::string cannot = fmt::format("cannot allocate {} bytes for communicator {}",
+                                         wishes.front().bytes, group.name());
+  struct Host {
+    std::uint64_t ranks = 0, free = std::numeric_limits<std::uint64_t>::max();
+  };
+  std::map<int, Host> hosts;
+  for (const Wish& wish : wishes) {
+    require(wish.bytes <= wish.free.process, ErrorCode::out_of_memory,
+            "{}: rank {} can take {} more, by {}", cannot, wish.rank, wish.free.process,
+            wish.free.limit);
+    Host& host = hosts[group.world().placements()[static_cast<std::size_t>(wish.rank)].host];
+    ++host.ranks;
+    host.free = std::min(host.free, wish.free.host);
+  }
+  for (const auto& [index, host] : hosts) {
+    require(
+        wishes.front().bytes <= host.free / host.ranks, ErrorCode::out_of_memory,
+        "{}: {} bytes are free on host {} (MemAvailable and SwapFree of /proc/meminfo), too few "
+        "for {} ranks",
+        cannot, host.free, group.world().hosts()[static_cast<std::size_t>(index)].name, host.ranks);
+  }
+}
+
+// The memory of a backend can be a file, and a file above this limit ends the process by SIGXFSZ.
+void limit_by_file_size(FreeMemory& free) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur >= free.process) return;
+  free.process = limit.rlim_cur;
+  free.limit = "its limit of the size of a file (ulimit -f)";
+}
+
+}  // namespace
+
+void agree_on_memory(const BackendGroup& group, MemoryCall call, std::size_t bytes,
+                     const std::function<void()>& check) {
+  Wish mine{.rank = group.world().rank(), .call = call, .bytes = bytes};
+  try {
+    if (check) check();
+    mine.free = free_memory();
+    if (group.plugin().table.mem_alloc) limit_by_file_size(mine.free);
+  } catch (const Error& error) {
+    mine.code = static_cast<int>(error.code());
+    mine.error = error.what();
+  }
+  const std::string what = fmt::format("{} on communicator {}", name(call), group.name());
+  const std::vector<Wish> wishes = exchange(group, what, mine);
+  const auto failed = std::ranges::find_if(wishes, [](const Wish& wish) { return wish.code != 0; });
+  if (failed != wishes.end())
+    throw make_error(static_cast<ErrorCode>(failed->code), "rank {}: {}: {}", failed->rank, what,
+                     failed->error);
+  check_equal(wishes, group.name());
+  if (call == MemoryCall::allocates && group.device().kind() == DeviceKind::host)
+    check_fits(wishes, group);
+}
+
+}  // namespace atoll_v1::atoll

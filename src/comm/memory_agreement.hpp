@@ -1,0 +1,26 @@
+// Lets the ranks of a communicator compare a call that allocates or registers memory, before any
+// rank touches a page.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string_view>
+
+#include "comm/backend_group.hpp"
+
+namespace atoll_v1::atoll {
+
+// Whether the call takes new memory, or memory that the caller has.
+enum class MemoryCall {
+  allocates,
+  registers
+};
+
+// Collective over the group. Throws the same error on all ranks: the error of `check` on the lowest
+// rank where it throws; Error(mismatch) for different calls or sizes; and Error(out_of_memory) if
+// host memory that the ranks of a host allocate together does not fit. If a rank does not come
+// before the timeout, the error on the others names that rank and the call.
+void agree_on_memory(const BackendGroup& group, MemoryCall call, std::size_t bytes,
+                     const std::function<void()>& check);
+
+}  // namespace atoll_v1::atoll

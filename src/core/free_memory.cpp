@@ -1,0 +1,109 @@
+#include "core/free_memory.hpp"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <string_view>
+
+#include "core/errors.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t unlimited = std::numeric_limits<std::uint64_t>::max();
+constexpr std::streamsize most_ignored = std::numeric_limits<std::streamsize>::max();
+constexpr std::uint64_t least_checked = std::uint64_t{1} << 26;
+
+std::uint64_t rest_of(std::uint64_t limit, std::uint64_t used) {
+  return limit > used ? limit - used : 0;
+}
+
+// Returns the number after `key` in a file of lines "KEY NUMBER".
+std::optional<std::uint64_t> number_in(const fs::path& file, std::string_view key) {
+  std::ifstream in(file);
+  for (std::string word; in >> word; in.ignore(most_ignored, '\n')) {
+    std::uint64_t value = 0;
+    if (word == key && in >> value) return value;
+    in.clear();
+  }
+  return std::nullopt;
+}
+
+std::optional<std::uint64_t> number_of(const fs::path& file) {
+  std::uint64_t value = 0;
+  if (std::ifstream(file) >> value) return value;
+  return std::nullopt;
+}
+
+// Returns the bytes that are free in the control group of version 2 with this folder. Its cache of
+// files does not count as used, because the kernel can drop it.
+std::uint64_t free_in_group(const fs::path& group) {
+  const auto most = number_of(group / "memory.max");  // the file may contain "max"
+  if (!most) return unlimited;
+  std::uint64_t used = 0;
+  for (const std::string_view key : {"anon", "shmem", "kernel", "slab_unreclaimable"}) {
+    if (key == "slab_unreclaimable" && number_in(group / "memory.stat", "kernel")) continue;
+    used += number_in(group / "memory.stat", key).value_or(0);
+  }
+  return rest_of(*most, used);
+}
+
+std::uint64_t free_in_groups(const fs::path& root) {
+  std::ifstream in(root / "proc/self/cgroup");
+  std::uint64_t least = unlimited;
+  const fs::path base = root / "sys/fs/cgroup";
+  for (std::string line; std::getline(in, line);) {
+    constexpr std::string_view version_2 = "0::/";
+    if (!line.starts_with(version_2)) continue;
+    // A limit of a group also applies to the groups inside it.
+    fs::path path = fs::path(line.substr(version_2.size())).lexically_normal();
+    for (; !path.empty(); path = path.parent_path())
+      least = std::min(least, free_in_group(base / path));
+  }
+  return std::min(least, free_in_group(base));
+}
+
+std::uint64_t free_on_host(const fs::path& root) {
+  const auto available = number_in(root / "proc/meminfo", "MemAvailable:");
+  if (!available) return unlimited;
+  const auto swap = number_in(root / "proc/meminfo", "SwapFree:").value_or(0);
+  return (*available + swap) * 1024;  // the file counts in kB
+}
+
+}  // namespace
+
+FreeMemory free_memory(const fs::path& root) {
+  FreeMemory free{free_on_host(root), unlimited, "no limit"};
+  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  const std::uint64_t mapped = number_of(root / "proc/self/statm").value_or(0) * page;
+  const auto limit_by = [&](std::uint64_t bytes, std::string_view name) {
+    if (bytes >= free.process) return;
+    free.process = bytes;
+    free.limit = name;
+  };
+  limit_by(free_in_groups(root), "the memory limit of its control group");
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+    limit_by(rest_of(limit.rlim_cur, mapped), "its limit of address space (ulimit -v)");
+  return free;
+}
+
+void require_free_memory(std::uint64_t bytes) {
+  if (bytes < least_checked) return;
+  const FreeMemory free = free_memory();
+  require(bytes <= free.host, ErrorCode::out_of_memory,
+          "host memory: cannot allocate {} bytes: {} are free on this host (MemAvailable and "
+          "SwapFree of /proc/meminfo)",
+          bytes, free.host);
+  require(bytes <= free.process, ErrorCode::out_of_memory,
+          "host memory: cannot allocate {} bytes: this process can take {} more, by {}", bytes,
+          free.process, free.limit);
+}
+
+}  // namespace atoll_v1::atoll

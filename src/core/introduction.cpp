@@ -1,0 +1,137 @@
+#include "core/introduction.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+#include <unordered_map>
+#include <utility>
+
+#include "core/errors.hpp"
+#include "core/log.hpp"
+#include "core/store_protocol.hpp"
+#include "core/text.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+Introduction decode_introduction(std::string_view bytes) {
+  constexpr std::size_t most = 512;
+  constexpr std::size_t most_addresses = 1024;
+  store::Unpacker in(bytes);
+  Introduction result;
+  result.host = in.text(most);
+  result.host_id = in.text(most);
+  const auto addresses = split(in.text(most_addresses), ' ');
+  result.addresses.assign(addresses.begin(), addresses.end());
+  result.timeout = std::chrono::seconds(in.number());
+  result.check = in.text(most);
+  in.finish();
+  require(!addresses.front().empty(), ErrorCode::bad_data, "a rank has published no address");
+  return result;
+}
+
+Process decode_process(std::string_view bytes) {
+  store::Unpacker in(bytes);
+  Process result;
+  result.pid = static_cast<int>(in.number());
+  if (in.left() > 0) result.local_rank = static_cast<int>(in.number());
+  in.finish();
+  return result;
+}
+
+void require_equal(std::string_view variable, const std::string& first, const std::string& other,
+                   std::size_t rank) {
+  require(first == other, ErrorCode::mismatch,
+          "ranks disagree about {}: {} on rank 0, {} on rank {}; all ranks must set the same",
+          variable, first, other, rank);
+}
+
+void compare_settings(const Introduction& first, const Introduction& other, std::size_t rank) {
+  const auto time = [](const Introduction& one) {
+    return fmt::format("{} s", one.timeout.count());
+  };
+  const auto check = [](const Introduction& one) { return fmt::format("\"{}\"", one.check); };
+  require_equal("ATOLL_TIMEOUT", time(first), time(other), rank);
+  require_equal("ATOLL_CHECK", check(first), check(other), rank);
+}
+
+// A rank uses its local rank to choose a GPU, so equal ones would share it.
+void check_local_ranks(const HostInfo& host, const std::vector<Process>& processes) {
+  std::unordered_map<int, int> owners;  // rank by local rank
+  for (std::size_t i = 0; i < host.ranks.size(); ++i) {
+    const int rank = host.ranks[i];
+    const int set = processes[static_cast<std::size_t>(rank)].local_rank;
+    const int local_rank = set >= 0 ? set : static_cast<int>(i);
+    const auto [owner, is_new] = owners.try_emplace(local_rank, rank);
+    require(is_new, ErrorCode::mismatch,
+            "rank {} and rank {} on host {} both have local rank {}: set ATOLL_LOCAL_RANK to a "
+            "different number on each rank of a host, or on none",
+            owner->second, rank, host.name, local_rank);
+  }
+}
+
+}  // namespace
+
+std::string encode(const Introduction& introduction) {
+  return store::Packer()
+      .text(introduction.host)
+      .text(introduction.host_id)
+      .text(fmt::format("{}", fmt::join(introduction.addresses, " ")))
+      .number(static_cast<std::uint32_t>(introduction.timeout.count()))
+      .text(introduction.check)
+      .take();
+}
+
+std::string encode(const Process& process) {
+  store::Packer packer;
+  packer.number(static_cast<std::uint32_t>(process.pid));
+  if (process.local_rank >= 0) packer.number(static_cast<std::uint32_t>(process.local_rank));
+  return packer.take();
+}
+
+Layout lay_out(const std::vector<std::string>& introductions,
+               const std::vector<std::string>& processes) {
+  Layout layout;
+  std::vector<Process> all;
+  for (const std::string& bytes : processes) all.push_back(decode_process(bytes));
+  const Introduction first = decode_introduction(introductions.front());
+  std::unordered_map<std::string, std::size_t> host_of;  // index in `hosts`, by host id
+  for (std::size_t i = 0; i < introductions.size(); ++i) {
+    Introduction one = decode_introduction(introductions[i]);
+    compare_settings(first, one, i);
+    const auto [entry, is_new] = host_of.try_emplace(one.host_id, layout.hosts.size());
+    if (is_new) layout.hosts.push_back({std::move(one.host), std::move(one.host_id), {}});
+    HostInfo& host = layout.hosts[entry->second];
+    const int rank = static_cast<int>(i);
+    std::string address = one.addresses.front();
+    layout.placements.push_back({rank, static_cast<int>(entry->second),
+                                 static_cast<int>(host.ranks.size()), all[i].pid,
+                                 std::move(address), std::move(one.addresses)});
+    host.ranks.push_back(rank);
+  }
+  for (const HostInfo& host : layout.hosts) check_local_ranks(host, all);
+  return layout;
+}
+
+void warn_of_unusable_folders(const Config& config) {
+  for (const std::string_view folder : split(config.plugin_path, ':')) {
+    std::error_code problem;
+    if (!folder.empty()) std::filesystem::directory_iterator(folder, problem);
+    if (problem) {
+      log::warn("ATOLL_PLUGIN_PATH: no backend is loaded from {}: {}", folder, problem.message());
+    }
+  }
+  if (config.flight.empty()) return;
+  std::string folder = std::filesystem::path(config.flight + ".0.json").parent_path().string();
+  if (folder.empty()) folder = ".";
+  if (::access(folder.c_str(), W_OK | X_OK) == 0) return;
+  const int problem = errno;
+  log::warn("ATOLL_FLIGHT={}: no flight file can be written into {}: {}", config.flight, folder,
+            std::generic_category().message(problem));
+}
+
+}  // namespace atoll_v1::atoll

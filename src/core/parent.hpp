@@ -1,0 +1,37 @@
+// Ends a rank whose launcher has ended. Launchers end their ranks when they end in good order; a
+// launcher that is killed cannot, and its ranks would otherwise run on.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include "atoll/namespace.hpp"
+
+namespace atoll_v1::atoll {
+
+// Which process a rank watches if none of its ancestors has the name of a launcher.
+enum class WithoutLauncher {
+  watch_nothing,
+  watch_parent,
+};
+
+class ParentWatch {
+ public:
+  // Called with the reason when the watched process has ended, on a thread of the watch.
+  using Report = std::function<void(std::string_view reason)>;
+
+  // Watches the nearest ancestor with the name of a launcher (mpirun, orted, slurmstepd, ...). When
+  // it has ended, calls `report`, waits up to 5 s for the destructor, and then ends this process
+  // with status 1. Returns null if there is nothing to watch, for example because the ancestors are
+  // in another PID namespace.
+  static std::unique_ptr<ParentWatch> start(WithoutLauncher otherwise, Report report);
+  virtual ~ParentWatch() = default;
+
+ protected:
+  ParentWatch() = default;
+  ParentWatch(const ParentWatch&) = delete;
+  ParentWatch& operator=(const ParentWatch&) = delete;
+};
+
+}  // namespace atoll_v1::atoll

@@ -1,0 +1,163 @@
+#include "fsdp/checkpoint_folder.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "core/errors.hpp"
+#include "core/log.hpp"
+#include "core/terminal_text.hpp"
+#include "fsdp/files.hpp"
+
+namespace atoll_v1::atoll::fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path old_of(const fs::path& folder) { return folder.string() + ".old"; }
+
+// Replaces `folder` by two renames. The order of renames on disk is known only for synced folders.
+void rename_twice(const fs::path& partial, const fs::path& folder) {
+  const fs::path old = old_of(folder);
+  const bool had_content = fs::exists(folder);
+  if (had_content) {
+    fs::remove_all(old);
+    fs::rename(folder, old);
+    sync_parents(folder);
+  }
+  try {
+    fs::rename(partial, folder);
+  } catch (...) {
+    std::error_code ignored;
+    if (had_content) fs::rename(old, folder, ignored);
+    throw;
+  }
+}
+
+// Returns whether save() gives this name to a file.
+bool is_checkpoint_file(const std::string& name) {
+  return name == "index.json" || (name.starts_with("shard-") && name.ends_with(".safetensors"));
+}
+
+void check_replaceable(const fs::path& folder) {
+  require(fs::is_directory(folder), ErrorCode::io,
+          "{}: exists and is not a folder, so no checkpoint can replace it",
+          terminal_text(folder.string()));
+  bool has_index = false, has_shard = false;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    require(
+        is_checkpoint_file(name), ErrorCode::io,
+        "{}: contains {}, which is not a file of a checkpoint, so no checkpoint can replace the "
+        "folder: move the file, or save to another folder",
+        terminal_text(folder.string()), terminal_text(name));
+    (name == "index.json" ? has_index : has_shard) = true;
+  }
+  require(has_index == has_shard, ErrorCode::io,
+          "{}: contains {}, and thus is not a checkpoint, so no checkpoint can replace it: delete "
+          "the folder, or save to another folder",
+          terminal_text(folder.string()),
+          has_index ? "index.json without shard files" : "shard files without index.json");
+}
+
+bool is_same_file(const net::Fd& a, const struct stat& b) {
+  struct stat status {};
+  return a && ::fstat(a.get(), &status) == 0 && status.st_dev == b.st_dev &&
+         status.st_ino == b.st_ino;
+}
+
+// Locks `path` for a save to `folder`. Returns an empty object if `mine` is the lock, or if the file
+// system has no locks of folders.
+net::Fd lock(const fs::path& path, const fs::path& folder, const net::Fd& mine) {
+  net::Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY));
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0 && is_same_file(mine, status)) return {};
+  const bool is_locked = file && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0;
+  // The other engine may have renamed or deleted the folder between open() and flock().
+  const bool is_in_use = is_locked
+                             ? ::stat(path.c_str(), &status) != 0 || !is_same_file(file, status)
+                             : file && errno == EWOULDBLOCK;
+  require(
+      !is_in_use, ErrorCode::io,
+      "{}: another engine saves to this folder, or has saved to it: each engine needs a separate "
+      "folder",
+      terminal_text(folder.string()));
+  return is_locked ? std::move(file) : net::Fd();
+}
+
+void discard(const fs::path& partial) noexcept {
+  try {
+    std::error_code ignored;
+    fs::remove_all(partial, ignored);
+  } catch (...) {
+    return;
+  }
+}
+
+}  // namespace
+
+fs::path without_slash(const fs::path& folder) {
+  return folder.has_filename() ? folder : folder.parent_path();
+}
+
+fs::path partial_of(const fs::path& folder) { return folder.string() + ".partial"; }
+
+SaveFolder::SaveFolder(fs::path folder, const net::Fd& mine) : folder_(std::move(folder)) {
+  const fs::path name = folder_.filename(), partial = partial_of(folder_);
+  require(!name.empty() && name != "." && name != "..",
+          "save: \"{}\" does not name a folder: pass a path such as \"out/checkpoint\"",
+          terminal_text(folder_.string()));
+  filesystem([&] {
+    if (fs::exists(folder_)) {
+      check_replaceable(folder_);
+      folder_lock_ = lock(folder_, folder_, mine);
+    }
+    fs::create_directories(partial);
+    partial_lock_ = lock(partial, folder_, {});
+    owns_partial_ = true;
+  });
+  try {
+    filesystem([&] {
+      for (const auto& entry : fs::directory_iterator(partial)) fs::remove_all(entry.path());
+    });
+  } catch (...) {
+    discard(partial);
+    throw;
+  }
+}
+
+SaveFolder::~SaveFolder() {
+  if (owns_partial_) discard(partial_of(folder_));
+}
+
+net::Fd SaveFolder::publish() {
+  const fs::path partial = partial_of(folder_);
+  sync_to_disk(partial);
+  filesystem([&] {
+    const bool exchanged =
+        ::renameat2(AT_FDCWD, partial.c_str(), AT_FDCWD, folder_.c_str(), RENAME_EXCHANGE) == 0;
+    if (!exchanged) rename_twice(partial, folder_);
+    sync_parents(folder_);
+    fs::remove_all(partial);
+    owns_partial_ = false;
+    fs::remove_all(old_of(folder_));
+  });
+  return std::move(partial_lock_);
+}
+
+fs::path readable(const fs::path& folder) {
+  const fs::path old = old_of(folder);
+  if (fs::exists(folder) || !fs::exists(old / "index.json")) return folder;
+  log::warn("{} does not exist: reading {}, which an interrupted save has left",
+            terminal_text(folder.string()), terminal_text(old.string()));
+  return old;
+}
+
+}  // namespace atoll_v1::atoll::fsdp

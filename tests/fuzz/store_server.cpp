@@ -1,0 +1,91 @@
+// Sends the input to a store, as a stranger, as a peer that has sent its hello, or as a rank that
+// has joined. The first byte chooses; bit 2 of it also cuts the rest into messages: a kind, a length
+// and that many bytes of body, so that most inputs reach the parsers behind the header. Whatever
+// comes, the store must go on: strangers must not keep a rank out.
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "atoll/error.hpp"
+#include "atoll/log.hpp"
+#include "core/log.hpp"
+#include "core/socket.hpp"
+#include "core/store_client.hpp"
+#include "core/store_handshake.hpp"
+#include "core/store_server.hpp"
+
+namespace net = atoll::net;
+namespace store = atoll::store;
+
+namespace {
+
+const store::Application application{"token", {0, 2, "host", 1}};
+
+net::Clock::time_point soon() { return net::Clock::now() + std::chrono::seconds(20); }
+
+net::Address place() {
+  static const std::string name = "atoll/fuzz/" + std::to_string(::getpid());
+  return net::local_socket(name);
+}
+
+std::string messages_of(std::string_view input) {
+  std::string result;
+  while (input.size() >= 2) {
+    const auto kind = static_cast<std::uint32_t>(static_cast<unsigned char>(input[0]) % 24);
+    const std::string_view body = input.substr(2, static_cast<unsigned char>(input[1]));
+    result += store::encode_frame(store::Kind{kind}, 1, body);
+    input.remove_prefix(2 + body.size());
+  }
+  return result;
+}
+
+// Sends the bytes and reads until the store closes the connection.
+void converse(int socket, const std::string& bytes) {
+  std::array<char, 4096> received;
+  try {
+    net::send_all(socket, bytes);
+    ::shutdown(socket, SHUT_WR);
+    for (;;) {
+      if (!net::wait_for(socket, POLLIN, soon())) std::abort();  // the store hangs
+      if (::recv(socket, received.data(), received.size(), 0) <= 0) return;
+    }
+  } catch (const atoll::Error&) {  // the store has closed the connection already
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
+  if (size == 0 || size > 65'536) return 0;
+  atoll::log::set_level(atoll::log::Level::off);
+  const std::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);
+  const unsigned char how = data[0];
+  const std::string bytes = (how & 4) != 0 ? messages_of(rest) : std::string(rest);
+
+  store::ServerOptions options;
+  options.listeners.push_back(net::listen_on(place()));
+  options.token = application.token;
+  options.secret = "secret";
+  options.size = application.join.size;
+  store::Server server(std::move(options));
+  const net::Fd socket = net::connect_to(place(), soon());
+  if ((how & 3) == 2) {
+    store::apply(socket.get(), application, soon());
+    converse(socket.get(), bytes);
+  } else {
+    store::Handshake handshake(store::Side::rank, application.token);
+    const std::string hello = store::encode_frame(store::Kind::hello, 0, handshake.greeting());
+    converse(socket.get(), ((how & 3) == 1 ? hello : std::string()) + bytes);
+    const net::Fd rank = net::connect_to(place(), soon());
+    store::apply(rank.get(), application, soon());
+  }
+  server.finish(std::chrono::milliseconds(0));
+  return 0;
+}

@@ -1,0 +1,184 @@
+// Tests of --group and --decay: parameter groups in whole runs, their errors, and the warning of a
+// resumed run with other groups.
+#include "loop/groups.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "../unit/train_data_temporary.hpp"
+#include "atoll/log.hpp"
+#include "job.hpp"
+#include "thread_ranks.hpp"
+
+using namespace train_test;
+namespace fs = std::filesystem;
+
+namespace {
+
+train::RunOptions base(const TemporaryFolder& folder, const std::string& optimizer) {
+  train::RunOptions options;
+  options.model = folder.write("small.json", small_model_json(false)).string();
+  options.out = (folder.path() / "out").string();
+  options.optimizer = optimizer;
+  options.samples = 8;
+  options.seq = 128;
+  options.global_batch = 2;
+  options.lr_warmup = 0;
+  options.steps = 1;
+  options.threads = 1;
+  options.clip = 0;  // with clipping, a group would change the steps of all parameters
+  options.strategy = "full_shard";
+  options.mesh = "1x2";
+  options.save_checkpoint = false;
+  options.quiet = true;
+  options.peak_seconds = 0.01;
+  return options;
+}
+
+Weights weights_of(const train::RunOptions& options) { return run_job(2, options)[0].weights; }
+
+// Returns the names of the parameters that differ between two runs.
+std::vector<std::string> changed(const Weights& a, const Weights& b) {
+  std::vector<std::string> names;
+  for (const auto& [name, values] : a) {
+    if (values != b.at(name)) names.push_back(name);
+  }
+  return names;
+}
+
+std::string error_of(const std::string& group) {
+  try {
+    train::parse_group(group);
+  } catch (const atoll::Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+}  // namespace
+
+TEST_CASE("groups: each optimizer applies settings to the parameters of a group alone") {
+  const TemporaryFolder folder;
+  for (const char* optimizer : {"adamw", "sgd", "muon"}) {
+    CAPTURE(optimizer);
+    auto options = base(folder, optimizer);
+    options.weight_decay = 0.5;
+    const Weights usual = weights_of(options);
+    options.group = {"*norm.weight:weight_decay=0", "model.layers.1.mlp.up_proj.weight:lr_scale=0",
+                     "model.layers.1.mlp.*:lr_scale=0.5", "lm_head.weight:lr_scale=1"};
+    const Weights grouped = weights_of(options);
+    CHECK(changed(usual, grouped) ==
+          std::vector<std::string>{
+              "head/norm.weight", "layers.0/input_layernorm.weight",
+              "layers.0/post_attention_layernorm.weight", "layers.1/input_layernorm.weight",
+              "layers.1/mlp.down_proj.weight", "layers.1/mlp.gate_proj.weight",
+              "layers.1/mlp.up_proj.weight", "layers.1/post_attention_layernorm.weight"});
+    // A learning rate of 0 changes nothing, and the decay of norms is what --decay excludes.
+    auto still = options;
+    still.lr = 0;
+    CHECK(weights_of(still).at("layers.1/mlp.up_proj.weight") ==
+          grouped.at("layers.1/mlp.up_proj.weight"));
+    options.group.erase(options.group.begin());
+    options.decay = "matrices";
+    CHECK(weights_of(options) == grouped);
+  }
+}
+
+TEST_CASE("groups: beta1 and beta2") {
+  const TemporaryFolder folder;
+  auto options = base(folder, "adamw");
+  options.steps = 2;  // the first step of AdamW does not depend on the betas
+  const Weights usual = weights_of(options);
+  for (const char* group : {"lm_head.weight:beta1=0.5", "lm_head.weight:beta2=0.5"}) {
+    CAPTURE(group);
+    options.group = {group};
+    CHECK(!changed(usual, weights_of(options)).empty());
+  }
+}
+
+TEST_CASE("groups: a flag that is wrong") {
+  CHECK(error_of("*norm.weight:lr_scale=0.1,weight_decay=0,beta1=0,beta2=0.5") == "no error");
+  const std::string usage =
+      ": use PATTERN:SETTING=NUMBER,..., as in '*norm.weight:lr_scale=0.1,weight_decay=0'";
+  for (const std::string text : {"*norm.weight", ":lr_scale=1", "*norm.weight:", ""}) {
+    CHECK(error_of(text) == "--group " + text + usage);
+  }
+  CHECK(error_of("*:lr=0.1") ==
+        "--group *:lr=0.1: \"lr\" is not a setting: use lr_scale, weight_decay, beta1 or beta2; "
+        "lr_scale is a factor of --lr");
+  CHECK(error_of("*:decay=0.1") ==
+        "--group *:decay=0.1: \"decay\" is not a setting: use lr_scale, weight_decay, beta1 or "
+        "beta2");
+  CHECK(error_of("*:beta1=0,lr_scale") ==
+        "--group *:beta1=0,lr_scale: \"lr_scale\" is not SETTING=NUMBER, as in "
+        "'*norm.weight:lr_scale=0.1,weight_decay=0'");
+  CHECK(error_of("*:lr_scale=fast") == "--group *:lr_scale=fast: lr_scale=fast is not a number");
+  CHECK(error_of("*:lr_scale=inf") == "--group *:lr_scale=inf: lr_scale=inf is not a number");
+  CHECK(error_of("*:lr_scale=") == "--group *:lr_scale=: lr_scale= is not a number");
+  CHECK(error_of("*:lr_scale=-1") == "--group *:lr_scale=-1: lr_scale=-1 is not 0 or above");
+  CHECK(error_of("*:beta2=1") == "--group *:beta2=1: beta2=1 is not in [0, 1)");
+  CHECK(error_of("*:beta1=0,beta1=0") == "--group *:beta1=0,beta1=0: beta1 is there twice");
+}
+
+TEST_CASE("groups: a pattern without effect, and settings that the optimizer lacks") {
+  const TemporaryFolder folder;
+  const auto refused = [&](std::vector<std::string> groups, const char* optimizer = "adamw") {
+    auto options = base(folder, optimizer);
+    options.mesh.clear();
+    options.group = std::move(groups);
+    options.freeze = {"lm_head.weight"};
+    return failures_of_job(1, options).front();
+  };
+  CHECK(refused({"*bias:lr_scale=2"}) ==
+        "--group *bias: matches no trainable parameter; model.embed_tokens.weight is one of their "
+        "names");
+  CHECK(refused({"lm_head.*:lr_scale=2"}).starts_with("--group lm_head.*: matches no trainable"));
+  CHECK(refused({"*:lr_scale=2", "*norm*:lr_scale=1"}) ==
+        "--group *norm*: has no effect: earlier groups match all its parameters");
+  CHECK(refused({"*:beta1=0.5"}, "sgd") ==
+        "--group *:beta1=0.5: --optimizer sgd has no beta1 and no beta2");
+  CHECK(refused({"norm"}) ==
+        "--group norm: use PATTERN:SETTING=NUMBER,..., as in "
+        "'*norm.weight:lr_scale=0.1,weight_decay=0'");
+}
+
+TEST_CASE("groups: a resumed run with other groups gets one warning") {
+  const TemporaryFolder folder;
+  for (const char* optimizer : {"adamw", "muon"}) {
+    CAPTURE(optimizer);
+    auto options = base(folder, optimizer);
+    options.save_checkpoint = true;
+    options.group = {"*norm.weight:lr_scale=0.5"};
+    run_job(2, options);
+    options.save_checkpoint = false;
+    options.resume = (fs::path(options.out) / "checkpoint").string();
+    options.steps = 2;
+    const auto warnings = [&] {
+      std::mutex mutex;
+      std::vector<std::string> texts;
+      atoll::log::set_sink([&](atoll::log::Level, std::string_view text) {
+        const std::lock_guard lock(mutex);
+        if (text.find("other settings") != text.npos) texts.emplace_back(text);
+      });
+      atoll_test::run_thread_ranks(
+          2, [&](atoll::World& world) { train::run(world, options); },
+          [](atoll::Config& config) { config.log = "warn"; });
+      atoll::log::set_sink(nullptr);
+      return texts;
+    };
+    CHECK(warnings().empty());
+    options.group.clear();
+    const auto texts = warnings();
+    REQUIRE(texts.size() == 1);
+    CAPTURE(texts[0]);
+    CHECK(texts[0].find("the learning rate scale of layers.0.input_layernorm.weight is 0.5 in the "
+                        "checkpoint and 1 in the job; 5 of 21 parameters differ") !=
+          std::string::npos);
+  }
+}

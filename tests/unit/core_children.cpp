@@ -1,0 +1,189 @@
+// Tests processes around a rank: children that it forks do not keep it alive, and it does not
+// outlive the launcher that started it.
+#include <doctest/doctest.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "atoll/error.hpp"
+#include "atoll/world.hpp"
+#include "rank_reports.hpp"
+
+using namespace std::chrono_literals;
+using atoll_test::ReservedPort;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A pipe that reaches its end when every process that holds its other side has ended.
+struct Alive {
+  Alive() { REQUIRE(::pipe(ends.data()) == 0); }
+  ~Alive() {
+    ::close(ends[0]);
+    if (ends[1] >= 0) ::close(ends[1]);
+  }
+  void close_writer() {
+    ::close(ends[1]);
+    ends[1] = -1;
+  }
+  // Reads one byte that another process writes.
+  bool wait_for_byte() const {
+    char byte = 0;
+    return ::read(ends[0], &byte, 1) == 1;
+  }
+  bool ends_within(std::chrono::milliseconds limit) const {
+    pollfd item{ends[0], POLLIN, 0};
+    if (::poll(&item, 1, static_cast<int>(limit.count())) <= 0) return false;
+    char byte = 0;
+    return ::read(ends[0], &byte, 1) == 0;
+  }
+  std::array<int, 2> ends{};
+};
+
+// Forks a process named `name` that forks a rank of a job of one rank. The rank writes a byte and
+// then computes until it is ended. Returns the id of the first process.
+pid_t start_under(const char* name, const std::string& setting, const Alive& alive) {
+  const pid_t launcher = ::fork();
+  REQUIRE(launcher >= 0);
+  if (launcher > 0) return launcher;
+  ::prctl(PR_SET_NAME, name);
+  if (::fork() == 0) {
+    atoll::Config config;
+    config.rank = 0;
+    config.size = 1;
+    config.log = "off";
+    config.parent = setting;
+    const auto world = atoll::World::from_env(config);
+    if (::write(alive.ends[1], "x", 1) != 1) ::_exit(2);
+    std::this_thread::sleep_for(20s);
+    ::_exit(0);
+  }
+  std::this_thread::sleep_for(20s);
+  ::_exit(0);
+}
+
+bool ends_with_launcher(const char* name, const std::string& setting,
+                        std::chrono::milliseconds limit) {
+  Alive alive;
+  const pid_t launcher = start_under(name, setting, alive);
+  alive.close_writer();
+  REQUIRE(alive.wait_for_byte());
+  ::kill(launcher, SIGKILL);
+  ::waitpid(launcher, nullptr, 0);
+  return alive.ends_within(limit);
+}
+
+}  // namespace
+
+TEST_CASE("a rank ends when the launcher that started it is killed") {
+  CHECK(ends_with_launcher("mpirun", "", 12s));
+  CHECK(ends_with_launcher("a script", "parent", 12s));
+}
+
+TEST_CASE("a rank outlives its launcher on request, and a parent that is no launcher") {
+  CHECK_FALSE(ends_with_launcher("mpirun", "ignore", 7s));
+  CHECK_FALSE(ends_with_launcher("a script", "", 7s));
+}
+
+TEST_CASE("all ranks end when their launcher is killed, although none of them computes") {
+  const ReservedPort port;
+  Alive alive;
+  const pid_t launcher = ::fork();
+  REQUIRE(launcher >= 0);
+  if (launcher == 0) {
+    ::prctl(PR_SET_NAME, "mpirun");
+    for (int rank = 0; rank < 2; ++rank) {
+      if (::fork() != 0) continue;
+      try {
+        auto world = atoll::World::from_env(atoll_test::thread_rank_config(rank, 2, port));
+        world.barrier();
+        if (::write(alive.ends[1], "x", 1) != 1) ::_exit(2);
+        world.get("never", 20s);
+      } catch (const atoll::Error&) {
+        ::_exit(1);
+      }
+      ::_exit(0);
+    }
+    std::this_thread::sleep_for(20s);
+    ::_exit(0);
+  }
+  alive.close_writer();
+  REQUIRE(alive.wait_for_byte());
+  REQUIRE(alive.wait_for_byte());
+  ::kill(launcher, SIGKILL);
+  ::waitpid(launcher, nullptr, 0);
+  CHECK(alive.ends_within(12s));
+}
+
+TEST_CASE("a rank that dies is lost at once although a child that it forked lives on") {
+  const ReservedPort port;
+  Alive child_alive;
+  const pid_t pid = ::fork();
+  REQUIRE(pid >= 0);
+  if (pid == 0) {
+    auto world = atoll::World::from_env(atoll_test::thread_rank_config(1, 2, port));
+    world.barrier();
+    if (::fork() == 0) {
+      std::this_thread::sleep_for(10s);
+      ::_exit(0);
+    }
+    ::kill(::getpid(), SIGKILL);
+  }
+  child_alive.close_writer();
+  std::string reported;
+  const auto begin = Clock::now();
+  try {
+    auto world = atoll::World::from_env(atoll_test::thread_rank_config(0, 2, port));
+    world.barrier();
+    world.get("never", 8s);
+  } catch (const atoll::Error& error) {
+    reported = error.what();
+  }
+  CHECK_MESSAGE(reported.find("rank 1 (host ") == 0, reported);
+  CHECK(Clock::now() - begin < 8s);
+  CHECK_FALSE(child_alive.ends_within(0s));  // the child still runs
+  ::waitpid(pid, nullptr, 0);
+}
+
+TEST_CASE("a forked child that destroys a copy of the World does not leave the job") {
+  const ReservedPort port;
+  std::array<std::string, 2> results;
+  std::array<std::jthread, 2> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks[static_cast<std::size_t>(rank)] = std::jthread([&, rank] {
+      try {
+        std::optional<atoll::World> world(
+            atoll::World::from_env(atoll_test::thread_rank_config(rank, 2, port)));
+        world->barrier();
+        if (rank == 1) {
+          const pid_t pid = ::fork();
+          if (pid == 0) {
+            world.reset();
+            ::_exit(0);
+          }
+          int status = -1;
+          ::waitpid(pid, &status, 0);
+          if (status != 0) throw std::runtime_error("the child failed");
+        }
+        for (const auto& text : world->exchange("after", "x")) {
+          results[static_cast<std::size_t>(rank)] += text;
+        }
+      } catch (const std::exception& error) {
+        results[static_cast<std::size_t>(rank)] = error.what();
+      }
+    });
+  }
+  for (auto& rank : ranks) rank.join();
+  CHECK(results[0] == "xx");
+  CHECK(results[1] == "xx");
+}

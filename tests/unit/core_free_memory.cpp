@@ -1,0 +1,67 @@
+// Tests of free_memory() on files of a made-up machine.
+#include <doctest/doctest.h>
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <string>
+
+#include "atoll/error.hpp"
+#include "core/free_memory.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// The root of a made-up file system.
+class Root {
+ public:
+  Root() : path_(fs::temp_directory_path() / ("atoll_root_" + std::to_string(::getpid()))) {
+    fs::create_directories(path_);
+  }
+  ~Root() { fs::remove_all(path_); }
+  Root(const Root&) = delete;
+  Root& operator=(const Root&) = delete;
+
+  void write(const std::string& file, const std::string& text) const {
+    fs::create_directories((path_ / file).parent_path());
+    std::ofstream(path_ / file) << text;
+  }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+}  // namespace
+
+TEST_CASE("the free memory of a host is what is available, and free swap") {
+  const Root root;
+  root.write("proc/meminfo",
+             "MemTotal: 4000 kB\nMemFree: 10 kB\nMemAvailable:   1000 kB\nSwapFree: 24 kB\n");
+  CHECK(atoll::free_memory(root.path()).host == 1024 * 1024);
+}
+
+TEST_CASE("files that are absent limit nothing") {
+  const Root root;
+  CHECK(atoll::free_memory(root.path()).host == std::numeric_limits<std::uint64_t>::max());
+}
+
+TEST_CASE(
+    "the smallest limit of the control groups around a process counts, without cached files") {
+  const Root root;
+  root.write("proc/self/cgroup", "0::/job/rank\n");
+  root.write("sys/fs/cgroup/job/memory.max", "100000\n");
+  root.write("sys/fs/cgroup/job/memory.stat", "anon 30000\nfile 60000\nkernel 1000\nshmem 9000\n");
+  root.write("sys/fs/cgroup/job/rank/memory.max", "max\n");
+  const auto free = atoll::free_memory(root.path());
+  CHECK(free.process == 60000);
+  CHECK(free.limit == "the memory limit of its control group");
+}
+
+TEST_CASE("sizes above the memory of this machine are refused, and small ones are not checked") {
+  CHECK_NOTHROW(atoll::require_free_memory(4096));
+  CHECK_THROWS_AS(atoll::require_free_memory(std::uint64_t{1} << 60), atoll::Error);
+}

@@ -1,0 +1,91 @@
+// A small job that saves and loads checkpoints, and changes of their files.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "atoll/checkpoint.hpp"
+#include "fsdp/checkpoint_index.hpp"
+#include "fsdp/files.hpp"
+#include "fsdp/safetensors.hpp"
+#include "thread_ranks.hpp"
+#include "train_data_temporary.hpp"
+
+namespace atoll_test {
+
+namespace checkpoint {
+
+namespace fs = std::filesystem;
+namespace fsdp = atoll::fsdp;
+
+// An engine on one row of ranks. Its units are large enough for three blocks of digests on a rank.
+struct Job {
+  explicit Job(atoll::World& world, std::int64_t elements = 1'000'003)
+      : engine(atoll::Mesh::make(world, {1, world.size()}),
+               {.strategy =
+                    world.size() == 1 ? fsdp::Strategy::no_shard : fsdp::Strategy::full_shard}),
+        optimizer((engine.add_unit("a", {{"w", {elements}}, {"v", {5000}}}),
+                   engine.add_unit("b", {{"w", {300}}}), engine.freeze({"a", "b"}), engine)) {
+    engine.initialize(1);
+  }
+  // Sets every parameter to `value` plus a number of its place.
+  void fill(float value) {
+    engine.assign([&](const fsdp::Segment& segment, std::span<float> out) {
+      for (std::size_t i = 0; i < out.size(); ++i)
+        out[i] = value + static_cast<float>((segment.first + i) % 1000) / 4096.0f;
+    });
+  }
+  // Returns whether every parameter is as fill(value) has left it.
+  bool has(float value) {
+    bool same = true;
+    engine.visit([&](const auto&, const auto&, std::span<const float> values) {
+      for (std::size_t i = 0; i < values.size(); ++i)
+        same = same && values[i] == value + static_cast<float>(i % 1000) / 4096.0f;
+    });
+    return same;
+  }
+
+  fsdp::Engine engine;
+  fsdp::Optimizer optimizer;
+};
+
+inline void save(int ranks, const fs::path& folder, float value, std::int64_t steps = 0,
+                 std::int64_t elements = 1'000'003) {
+  run_thread_ranks(ranks, [&](atoll::World& world) {
+    Job job(world, elements);
+    job.fill(value);
+    job.optimizer.set_steps(steps);
+    fsdp::save(folder, job.engine, job.optimizer);
+  });
+}
+
+// Returns the message of the error with which `ranks` ranks refuse a checkpoint, or "" if they load
+// the parameters of fill(value).
+inline std::string refusal(int ranks, const fs::path& folder, float value) {
+  try {
+    run_thread_ranks(ranks, [&](atoll::World& world) {
+      Job job(world);
+      fsdp::load(folder, job.engine, job.optimizer);
+      if (!job.has(value)) throw std::runtime_error("loaded other values");
+    });
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+inline std::string shard(int number, int of) {
+  return "shard-0000" + std::to_string(number) + "-of-0000" + std::to_string(of) + ".safetensors";
+}
+
+inline void change(const fs::path& file, const std::function<void(std::string&)>& change) {
+  std::string bytes = train_test::TemporaryFolder::read(file);
+  change(bytes);
+  std::ofstream(file, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+}  // namespace checkpoint
+}  // namespace atoll_test

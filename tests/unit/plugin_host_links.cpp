@@ -1,0 +1,242 @@
+// Tests the byte streams between hosts without a network: order over several connections,
+// checksums, the decision that a network is cut, and the handshake.
+#include <doctest/doctest.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "host/tcp_checksum.hpp"
+#include "host/tcp_cut.hpp"
+#include "host/tcp_handshake.hpp"
+#include "host/tcp_link.hpp"
+#include "sdk/guard.hpp"
+
+using namespace atoll_host_backend;
+using namespace std::chrono_literals;
+
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+Bytes pattern(std::size_t count) {
+  Bytes result(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    result[i] = static_cast<std::byte>((i * 131 + i / 251) & 0xFF);
+  }
+  return result;
+}
+
+// Both ends of connections, with a wire between them that a test can change.
+struct Wires {
+  explicit Wires(std::size_t count, Checksum checksum) {
+    for (std::size_t i = 0; i < count; ++i) {
+      int near[2], far[2];
+      REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, near) == 0);
+      REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, far) == 0);
+      out.push_back({Descriptor(near[0]), "near"});
+      in.push_back({Descriptor(far[0]), "far"});
+      from.emplace_back(near[1]);
+      to.emplace_back(far[1]);
+    }
+    sender = make_link(std::move(out), checksum);
+    receiver = make_link(std::move(in), checksum);
+  }
+
+  // Carries all waiting bytes to the receiver; `change` may change them.
+  void carry(const std::function<void(std::span<std::byte>)>& change) {
+    std::vector<std::byte> buffer(8192);
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      for (;;) {
+        const ssize_t n = ::recv(from[i].get(), buffer.data(), buffer.size(), MSG_PEEK);
+        if (n <= 0) break;
+        std::vector<std::byte> piece(buffer.begin(), buffer.begin() + n);
+        if (change) change(piece);
+        const ssize_t passed = ::send(to[i].get(), piece.data(), piece.size(), MSG_DONTWAIT);
+        if (passed <= 0) break;
+        REQUIRE(::recv(from[i].get(), buffer.data(), static_cast<std::size_t>(passed), 0) ==
+                passed);
+      }
+    }
+  }
+
+  Streams out, in;
+  std::vector<Descriptor> from, to;
+  std::unique_ptr<Link> sender, receiver;
+};
+
+// Sends `data` in pieces of `send_piece` and receives it in pieces of `recv_piece` bytes.
+Bytes transfer(Wires& wires, const Bytes& data, std::size_t send_piece, std::size_t recv_piece,
+               const std::function<void(std::span<std::byte>)>& change = {}) {
+  Bytes got(data.size());
+  std::size_t sent = 0, received = 0;
+  for (int idle = 0; received < data.size() && idle < 1000; ++idle) {
+    if (sent < data.size()) {
+      const std::size_t end = std::min(data.size(), (sent / send_piece + 1) * send_piece);
+      const std::size_t n = wires.sender->send(std::span(data).subspan(sent, end - sent));
+      sent += n;
+      if (n > 0) idle = 0;
+    }
+    wires.carry(change);
+    const std::size_t end = std::min(data.size(), (received / recv_piece + 1) * recv_piece);
+    const std::size_t n = wires.receiver->recv(std::span(got).subspan(received, end - received));
+    received += n;
+    if (n > 0) idle = 0;
+  }
+  CHECK(received == data.size());
+  return got;
+}
+
+Identity identity(int rank, const char* token = "secret") {
+  return {token, "group", rank, "host" + std::to_string(rank), 0};
+}
+
+}  // namespace
+
+TEST_CASE("CRC-32C has the values of RFC 3720, with and without the instruction") {
+  const Bytes zeros(32);
+  const Bytes ones(32, std::byte{0xFF});
+  Bytes rising(32);
+  for (std::size_t i = 0; i < 32; ++i) rising[i] = static_cast<std::byte>(i);
+  CHECK(crc32c(zeros) == 0x8A9136AA);
+  CHECK(crc32c(ones) == 0x62A8AB43);
+  CHECK(crc32c(rising) == 0x46DD794E);
+  const Bytes data = pattern(1031);
+  for (std::size_t n = 0; n <= data.size(); n += 13) {
+    const auto part = std::span(data).first(n);
+    CHECK(crc32c(part) == crc32c_portable(part));
+  }
+}
+
+TEST_CASE("bytes keep their order for all sizes of pieces, with and without checksums") {
+  for (const auto checksum : {Checksum::none, Checksum::crc32c}) {
+    for (const std::size_t connections : {1U, 3U}) {
+      for (const auto& [send_piece, recv_piece] :
+           std::vector<std::pair<std::size_t, std::size_t>>{{56, 56},
+                                                            {100'000, 7'777},
+                                                            {7'777, 100'000},
+                                                            {65'536, 65'536},
+                                                            {300'000, 300'000}}) {
+        CAPTURE(connections);
+        CAPTURE(send_piece);
+        Wires wires(connections, checksum);
+        const Bytes data = pattern(send_piece < 100 ? 5'600 : 700'001);
+        CHECK(transfer(wires, data, send_piece, recv_piece) == data);
+      }
+    }
+  }
+}
+
+TEST_CASE(
+    "with checksums one changed bit anywhere is an error, and wrong data is never handed out") {
+  const Bytes data = pattern(20'000);
+  // Positions in the header, at its end, in the payload, and at the end of the payload.
+  for (const std::size_t position : {0U, 3U, 5U, 9U, 15U, 16U, 1'000U, 20'015U}) {
+    CAPTURE(position);
+    Wires wires(1, Checksum::crc32c);
+    std::size_t passed = 0;
+    const auto flip = [&](std::span<std::byte> piece) {
+      if (position >= passed && position < passed + piece.size()) {
+        piece[position - passed] ^= std::byte{0x10};
+      }
+      passed += piece.size();
+    };
+    std::string text;
+    try {
+      transfer(wires, data, data.size(), data.size(), flip);
+    } catch (const atoll_sdk::Error& error) {
+      text = error.what();
+      CHECK(error.status() == ATOLL_BAD_DATA);
+    }
+    CHECK_MESSAGE(text.find("CRC-32C") != std::string::npos, text);
+  }
+}
+
+TEST_CASE("without checksums a changed bit arrives") {
+  Wires wires(1, Checksum::none);
+  const Bytes data = pattern(1'000);
+  const Bytes got = transfer(wires, data, data.size(), data.size(),
+                             [](std::span<std::byte> piece) { piece[0] ^= std::byte{1}; });
+  CHECK(got != data);
+}
+
+TEST_CASE("a network is cut after the limit only if retransmissions have no answer") {
+  const auto start = CutWatch::Clock::now();
+  Health health{100, 50, true, 5, 15s};
+  // Looks once per second for `seconds` and returns the second of the first verdict, or -1.
+  const auto first_cut = [&](int seconds, const std::function<void(int)>& change) {
+    CutWatch watch;
+    for (int i = 0; i <= seconds; ++i) {
+      change(i);
+      if (watch.look(health, start + std::chrono::seconds(i), 10s)) return i;
+    }
+    return -1;
+  };
+  CHECK(first_cut(30, [](int) {}) == 10);
+  // The kernel of a stopped process answers every probe.
+  CHECK(first_cut(90, [&](int) { health = {100, 50, true, 0, 1s}; }) == -1);
+  CHECK(first_cut(90, [&](int) { health = {100, 50, true, 2, 15s}; }) == -1);
+  CHECK(first_cut(90, [&](int) { health = {100, 50, true, 9, 2s}; }) == -1);
+  // Without outstanding data the keepalive of the kernel decides.
+  CHECK(first_cut(90, [&](int) { health = {100, 50, false, 9, 99s}; }) == -1);
+  // The time begins again after progress.
+  CHECK(first_cut(30, [&](int i) { health = {i < 8 ? 100U : 101U, 50, true, 5, 15s}; }) == 18);
+  // The time of a computation between two operations does not count.
+  CutWatch watch;
+  health = {100, 50, true, 5, 60s};
+  CHECK(!watch.look(health, start, 10s));
+  CHECK(!watch.look(health, start + 60s, 10s));
+}
+
+TEST_CASE("both sides of a handshake prove the token") {
+  const Handshake low(identity(0)), high(identity(1)), stranger(identity(1, "guess"));
+  const auto hello = high.hello(0, 3, Purpose::connect, {});
+  REQUIRE(low.accepts(hello));
+  CHECK(text_of(hello.body.host) == "host1");
+  const auto answer = low.answer(hello.body);
+  CHECK(high.proves(hello.body, answer));
+  const auto last = high.confirmation(hello.body, answer.body);
+  CHECK(low.confirms(hello.body, answer.body, last));
+
+  CHECK(!low.accepts(stranger.hello(0, 3, Purpose::connect, {})));
+  CHECK(!stranger.proves(hello.body, answer));
+  CHECK(!high.proves(hello.body, stranger.answer(hello.body)));
+  // A recorded handshake proves nothing, because the answer is another one.
+  CHECK(!low.confirms(hello.body, low.answer(hello.body).body, last));
+}
+
+TEST_CASE("any changed byte of a hello is refused") {
+  const Handshake low(identity(0)), high(identity(1));
+  const auto hello = high.hello(0, 0, Purpose::call, std::vector<std::uint16_t>{1, 2, 3});
+  REQUIRE(low.accepts(hello));
+  for (std::size_t i = 0; i < sizeof(hello); ++i) {
+    auto changed = hello;
+    reinterpret_cast<unsigned char*>(&changed)[i] ^= 0x40U;
+    CHECK_MESSAGE(!low.accepts(changed), "byte " << i);
+  }
+}
+
+TEST_CASE("a hello for another rank or group, or with wrong numbers, is refused") {
+  const Handshake low(identity(0)), high(identity(1));
+  CHECK(!low.accepts(high.hello(2, 0, Purpose::connect, {})));
+  CHECK(!low.accepts(low.hello(0, 0, Purpose::connect, {})));
+  CHECK(!low.accepts(high.hello(0, -1, Purpose::connect, {})));
+  CHECK(!low.accepts(high.hello(0, 0, static_cast<Purpose>(7), {})));
+  Identity other = identity(1);
+  other.group = "another";
+  CHECK(!low.accepts(Handshake(other).hello(0, 0, Purpose::connect, {})));
+}
+
+TEST_CASE("host names that arrive cannot change a terminal") {
+  CHECK(text_of(packed_name("node7")) == "node7");
+  CHECK(text_of(packed_name("a\x1b[31mb\n")) == "a?[31mb?");
+  CHECK(text_of(packed_name(std::string(100, 'x'))) == std::string(63, 'x'));
+  CHECK(text_of(packed_name("")) == "unknown");
+}
