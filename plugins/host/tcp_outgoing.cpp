@@ -180,9 +180,10 @@ void Rendezvous::fail(Outgoing& attempt, Failure how, std::string why) {
                                                  : std::chrono::nanoseconds(retry_pause));
 }
 
-// A call is only a request, and the other rank may connect without it, so a call is never given up.
+// A call that cannot arrive is given up too, because the other rank may not try to connect for a
+// long time. So hosts must reach each other in both directions.
 bool Rendezvous::gives_up(const Outgoing& attempt, Failure how, Clock::time_point now) const {
-  if (attempt.purpose == Purpose::call || attempt.failures < fewest_failures) return false;
+  if (attempt.failures < fewest_failures) return false;
   const auto failing = now - attempt.failing_since;
   switch (how) {
     case Failure::refused:
