@@ -13,7 +13,7 @@ namespace atoll_v1::atoll::net {
 // '.' are replaced with '-'.
 std::string host_name();
 
-// "name/boot id/network namespace". Processes with equal ids reach each other over loopback.
+// "name/digest", where the digest is that of boot id and network namespace. Processes with equal ids reach each other over loopback.
 // Contains no '|', ',' or white space.
 std::string host_id();
 
