@@ -15,8 +15,6 @@ using namespace std::chrono_literals;
 using atoll_sdk::Error;
 
 constexpr std::size_t largest_value = 1024;  // maximum size in bytes of a value in the store
-constexpr auto no_limit =
-    10'000h;  // replaces an infinite time limit; adding it to a time does not overflow
 
 }  // namespace
 

@@ -15,6 +15,9 @@
 
 namespace atoll_host_backend {
 
+// Replaces an infinite time limit; adding it to a time does not overflow.
+constexpr std::chrono::hours no_limit{10'000};
+
 // Reads the value of a key that begins with the id of a group, and waits for the key for `limit_ns`
 // at most. Returns the status of the store.
 atoll_status read(const atoll_host& host, const std::string& id, const std::string& key,

@@ -45,6 +45,7 @@ void Rendezvous::plan(const Request& request) {
     attempt.stream = stream;
     attempt.purpose = calls ? Purpose::call : Purpose::connect;
     // With one rail the kernel chooses the source address, which also works behind NAT.
+    attempt.own = own[rail];
     if (rails > 1) attempt.from = own[rail];
     attempt.address = network_.rails(rank)[rail];
     attempt.port = request.ports[rail];
@@ -169,9 +170,8 @@ void Rendezvous::fail(Outgoing& attempt, Failure how, std::string why) {
   {
     const std::lock_guard lock(mutex_);
     Peer& peer = peers_[attempt.rank];
-    peer.failure =
-        fmt::format("no connection with {} port {} from {}{}{} ({})", attempt.address, attempt.port,
-                    host(), attempt.from.empty() ? "" : " at ", attempt.from, why);
+    peer.failure = fmt::format("no connection with {} port {} from {} at {} ({})", attempt.address,
+                               attempt.port, host(), attempt.own, why);
     peer.lost |= lost;
   }
   if (lost) announce();
