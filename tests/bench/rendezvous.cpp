@@ -34,6 +34,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/fork.hpp"
 #include "core/socket.hpp"
 #include "core/store_server.hpp"
 #include "rendezvous_ranks/rank.hpp"
@@ -207,6 +208,7 @@ Result finish(const Child& child) {
 
 Times run(const Options& options, int size, bool is_plain, double& mib) {
   net::Fd listener = net::listen_on(net::resolve("127.0.0.1", 0).front());
+  net::forget_descriptor(listener.get());  // otherwise the child that serves would not have it
   const net::Address address = net::local_address(listener.get());
   const Child server = start([&] {
     if (is_plain) accept_only(listener, size);
