@@ -134,7 +134,7 @@ void report(const atoll_host& host, const GroupStore& store, const std::string& 
 
 std::string verdict_key(int number) { return fmt::format("inbox/verdict/{}", number); }
 
-// Rank 0 of the group reads the verdicts of all hosts and publishes the hosts without shared memory.
+// Rank 0 of the group reads the verdicts of all hosts, and publishes which hosts share no memory.
 std::set<int> agree(const Layout& layout, const atoll_collectives::Team& team,
                     const GroupStore& store) {
   constexpr auto key = "inbox/split";

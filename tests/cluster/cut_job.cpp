@@ -1,7 +1,7 @@
 // cut_job CASE FILE: a job of three ranks on three hosts, for the test cut_network.
 //
-// The ranks pass a barrier, except in the cases `first` and `waiting`. Rank 0 then creates FILE, which makes the
-// test cut the network between the hosts of ranks 1 and 2. The cases:
+// The ranks pass a barrier, except in the cases `first` and `waiting`. Rank 0 then creates FILE,
+// which makes the test cut the network between the hosts of ranks 1 and 2. The cases:
 //   outstanding  rank 1 keeps sending to rank 2
 //   idle         rank 1 waits for a message of rank 2, which computes for long
 //   first        ranks 1 and 2 have no connection yet, and rank 2 sends to rank 1
