@@ -34,7 +34,7 @@ extern "C" {
 #endif
 
 #define ATOLL_ABI_MAJOR 1u /* incremented when the layout changes incompatibly */
-#define ATOLL_ABI_MINOR 1u /* incremented when functions or fields are appended */
+#define ATOLL_ABI_MINOR 2u /* incremented when functions or fields are appended */
 
 typedef int32_t atoll_status; /* one of the values below, which never change */
 enum {
@@ -155,7 +155,13 @@ typedef struct atoll_host {
   atoll_status (*reduce)(void* ctx, const atoll_reduction* reduction);
   /* Copies memory like memcpy(). Nonzero `streaming` allows non-temporal stores. */
   void (*copy)(void* ctx, void* dst, const void* src, size_t bytes, int32_t streaming);
-} atoll_host;
+  /* Performs get() of `n` keys in one round trip to the store: waits until all of them exist, and
+   * stores the value of keys[i] in values[i], whose capacity and size are sizes[i]. If a value does
+   * not fit, the call sets all sizes and returns ATOLL_INVALID_ARGUMENT. NULL or missing in cores
+   * before ABI 1.2: use get(). */
+  atoll_status (*get_all)(void* ctx, const char* const* keys, int32_t n, void* const* values,
+                          size_t* sizes, int64_t timeout_ns);
+} atoll_host; /* append new members at the end */
 
 /* Where one rank of a communicator runs. */
 typedef struct atoll_placement {

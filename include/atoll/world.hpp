@@ -30,7 +30,7 @@ struct Placement {
 
 struct HostInfo {
   std::string name;
-  std::string id;          // host id: name, boot id and network namespace
+  std::string id;          // name, and a digest of boot id and network namespace
   std::vector<int> ranks;  // World ranks on the host, in ascending order
 };
 

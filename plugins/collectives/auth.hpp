@@ -1,5 +1,5 @@
-// Cryptographic primitives with which a process proves that it knows the job's secret, without
-// sending the secret.
+// Cryptographic functions of libsodium, with which a process proves that it knows the job's secret
+// without sending the secret.
 #pragma once
 
 #include <array>
@@ -13,7 +13,6 @@ namespace atoll_collectives {
 using Digest = std::array<std::uint8_t, 32>;
 
 // Returns the SHA-256 hash of `message` (FIPS 180-4).
-Digest sha256(std::span<const std::uint8_t> message);
 Digest sha256(std::string_view message);
 
 // Returns the HMAC-SHA-256 of `message` under `key` (RFC 2104).
@@ -22,7 +21,7 @@ Digest hmac(std::string_view key, std::span<const std::uint8_t> message);
 // Compares two digests in constant time, so that the time does not reveal where they differ.
 bool equal(const Digest& a, const Digest& b) noexcept;
 
-// Returns 32 random bytes from the kernel. Throws Error(ATOLL_IO) if the kernel provides none.
+// Returns 32 random bytes. Throws Error(ATOLL_INTERNAL) if the kernel provides none.
 Digest random_digest();
 
 }  // namespace atoll_collectives

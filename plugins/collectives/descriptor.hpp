@@ -1,7 +1,10 @@
 // Descriptor owns a file descriptor and closes it on destruction.
+//
+// A forked child shares no Descriptor with this process: fork() replaces them in the child by
+// /dev/null. Otherwise a child that outlives its rank would keep the rank's connections open, and
+// the other ranks would not notice that the rank has died. The numbers stay in use, because objects
+// that the child has copied may close them.
 #pragma once
-
-#include <unistd.h>
 
 #include <utility>
 
@@ -10,7 +13,7 @@ namespace atoll_collectives {
 class Descriptor {
  public:
   Descriptor() = default;
-  explicit Descriptor(int fd) noexcept : fd_(fd) {}
+  explicit Descriptor(int fd) noexcept;
   Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   Descriptor& operator=(Descriptor&& other) noexcept {
     if (this != &other) {
@@ -23,10 +26,7 @@ class Descriptor {
 
   int get() const noexcept { return fd_; }
   explicit operator bool() const noexcept { return fd_ >= 0; }
-  void reset() noexcept {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = -1;
-  }
+  void reset() noexcept;
 
  private:
   int fd_ = -1;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 
 #include "sdk/guard.hpp"
 
@@ -14,8 +15,6 @@ using namespace std::chrono_literals;
 using atoll_sdk::Error;
 
 constexpr std::size_t largest_value = 1024;  // maximum size in bytes of a value in the store
-constexpr auto no_limit =
-    10'000h;  // replaces an infinite time limit; adding it to a time does not overflow
 
 }  // namespace
 
@@ -47,18 +46,53 @@ void GroupStore::put(const std::string& key, const std::string& value) const {
     throw Error(status, fmt::format("{}: cannot publish {} in the store", opening(), path));
 }
 
+// Returns the time until the deadline in nanoseconds; at least 1, because a store may treat 0 as no
+// limit.
+std::int64_t GroupStore::left() const {
+  if (deadline_ == Clock::time_point::max()) return std::chrono::nanoseconds(no_limit).count();
+  return std::max<std::int64_t>(1, std::chrono::nanoseconds(deadline_ - Clock::now()).count());
+}
+
 std::string GroupStore::get(const std::string& key, const std::string& what) const {
-  // The time limit is at least 1 ns, because a store may treat 0 as no limit.
-  std::int64_t left = std::chrono::nanoseconds(no_limit).count();
-  if (deadline_ != Clock::time_point::max()) {
-    left = std::max<std::int64_t>(1, std::chrono::nanoseconds(deadline_ - Clock::now()).count());
-  }
   std::string value;
-  const auto status = read(host_, group_.id, key, left, value);
+  const auto status = read(host_, group_.id, key, left(), value);
   if (status != ATOLL_OK) {
     throw Error(status, fmt::format("{}: cannot read {} from the store", opening(), what));
   }
   return value;
+}
+
+std::vector<std::string> GroupStore::get_all(
+    const std::vector<std::string>& keys,
+    const std::function<std::string(std::size_t)>& what) const {
+  const bool at_once = host_.size >= offsetof(atoll_host, get_all) + sizeof(host_.get_all) &&
+                       host_.get_all != nullptr;
+  atoll_status status = ATOLL_TIMEOUT;
+  auto values = at_once ? get_at_once(keys, status) : std::vector<std::string>();
+  if (status == ATOLL_OK) return values;
+  if (status != ATOLL_TIMEOUT) {
+    throw Error(status, fmt::format("{}: cannot read {} values from the store, such as {}",
+                                    opening(), keys.size(), what(0)));
+  }
+  // One by one, which also finds the value that was missing at the deadline.
+  values.clear();
+  for (std::size_t i = 0; i < keys.size(); ++i) values.push_back(get(keys[i], what(i)));
+  return values;
+}
+
+std::vector<std::string> GroupStore::get_at_once(const std::vector<std::string>& keys,
+                                                 atoll_status& status) const {
+  std::vector<std::string> paths, values(keys.size(), std::string(largest_value, '\0'));
+  std::vector<const char*> names;
+  std::vector<void*> buffers;
+  std::vector<std::size_t> sizes(keys.size(), largest_value);
+  for (const auto& key : keys) paths.push_back(fmt::format("{}/{}", group_.id, key));
+  for (const auto& path : paths) names.push_back(path.c_str());
+  for (auto& value : values) buffers.push_back(value.data());
+  status = host_.get_all(host_.ctx, names.data(), static_cast<std::int32_t>(names.size()),
+                         buffers.data(), sizes.data(), left());
+  for (std::size_t i = 0; status == ATOLL_OK && i < keys.size(); ++i) values[i].resize(sizes[i]);
+  return values;
 }
 
 std::optional<std::string> GroupStore::find(const std::string& key) const {

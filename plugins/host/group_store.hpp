@@ -3,14 +3,20 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "atoll/plugin.h"
 #include "collectives/exchange.hpp"
 
 namespace atoll_host_backend {
+
+// Replaces an infinite time limit; adding it to a time does not overflow.
+constexpr std::chrono::hours no_limit{10'000};
 
 // Reads the value of a key that begins with the id of a group, and waits for the key for `limit_ns`
 // at most. Returns the status of the store.
@@ -32,11 +38,19 @@ class GroupStore {
   // Waits for a key. `what` names the value in an error: "the address of rank 3". Throws Error at
   // the deadline, and as soon as the job has failed.
   std::string get(const std::string& key, const std::string& what) const;
+  // Performs get() of several keys, in one round trip to the store if the core can. `what(i)` names
+  // the value of keys[i] in an error.
+  std::vector<std::string> get_all(const std::vector<std::string>& keys,
+                                   const std::function<std::string(std::size_t)>& what) const;
   // Returns the value of a key, or nullopt if it does not exist yet. Throws Error if the job has
   // failed.
   std::optional<std::string> find(const std::string& key) const;
 
  private:
+  std::int64_t left() const;
+  std::vector<std::string> get_at_once(const std::vector<std::string>& keys,
+                                       atoll_status& status) const;
+
   const atoll_host& host_;
   const atoll_group& group_;
   const atoll_collectives::Team& team_;

@@ -24,8 +24,6 @@ namespace {
 using namespace std::chrono_literals;
 using atoll_sdk::Error;
 
-constexpr auto no_limit =
-    10'000h;  // replaces an infinite time limit; adding it to a time does not overflow
 constexpr auto usual_cut = 10s;     // limit for a cut network if the group sets none
 constexpr auto lookup_limit = 1ms;  // time for which the lookup of a rank waits for it
 

@@ -72,11 +72,16 @@ class LocalOpening {
       throw;
     }
     store_.put(inbox_key(team_.rank), shm->published());
-    for (const int rank : here_) {
-      if (rank == team_.rank) continue;
-      const auto text = store_.get(inbox_key(rank), "the address of " + team_.describe(rank));
-      if (text.starts_with(refusal)) give_up(team_.describe(rank), text.substr(refusal.size()));
-      shm->expect(rank, text);
+    std::vector<int> others = here_;
+    std::erase(others, team_.rank);
+    std::vector<std::string> keys;
+    for (const int rank : others) keys.push_back(inbox_key(rank));
+    const auto texts = store_.get_all(
+        keys, [&](std::size_t i) { return "the address of " + team_.describe(others[i]); });
+    for (std::size_t i = 0; i < others.size(); ++i) {
+      const auto who = team_.describe(others[i]);
+      if (texts[i].starts_with(refusal)) give_up(who, texts[i].substr(refusal.size()));
+      shm->expect(others[i], texts[i]);
     }
     await(*shm);
     return shm;
@@ -129,17 +134,25 @@ void report(const atoll_host& host, const GroupStore& store, const std::string& 
 
 std::string verdict_key(int number) { return fmt::format("inbox/verdict/{}", number); }
 
-// Rank 0 of the group reads the verdicts of all hosts and publishes the hosts without shared memory.
+// Rank 0 of the group reads the verdicts of all hosts, and publishes which hosts share no memory.
 std::set<int> agree(const Layout& layout, const atoll_collectives::Team& team,
                     const GroupStore& store) {
   constexpr auto key = "inbox/split";
   if (team.rank == 0) {
-    std::string list;
+    std::vector<int> numbers;
+    std::vector<std::string> keys;
     for (int number = 0; number < layout.hosts(); ++number) {
       if (layout.ranks_of(number).size() == 1) continue;
-      const auto what = fmt::format("whether the host of {} shares memory",
-                                    team.describe(layout.ranks_of(number).front()));
-      if (store.get(verdict_key(number), what) != "shared") list += fmt::format("{} ", number);
+      numbers.push_back(number);
+      keys.push_back(verdict_key(number));
+    }
+    const auto verdicts = store.get_all(keys, [&](std::size_t i) {
+      return fmt::format("whether the host of {} shares memory",
+                         team.describe(layout.ranks_of(numbers[i]).front()));
+    });
+    std::string list;
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      if (verdicts[i] != "shared") list += fmt::format("{} ", numbers[i]);
     }
     store.put(key, list.size() > longest_list ? std::string(every_host) : list);
   }

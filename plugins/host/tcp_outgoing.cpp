@@ -45,6 +45,7 @@ void Rendezvous::plan(const Request& request) {
     attempt.stream = stream;
     attempt.purpose = calls ? Purpose::call : Purpose::connect;
     // With one rail the kernel chooses the source address, which also works behind NAT.
+    attempt.own = own[rail];
     if (rails > 1) attempt.from = own[rail];
     attempt.address = network_.rails(rank)[rail];
     attempt.port = request.ports[rail];
@@ -169,9 +170,8 @@ void Rendezvous::fail(Outgoing& attempt, Failure how, std::string why) {
   {
     const std::lock_guard lock(mutex_);
     Peer& peer = peers_[attempt.rank];
-    peer.failure =
-        fmt::format("no connection with {} port {} from {}{}{} ({})", attempt.address, attempt.port,
-                    host(), attempt.from.empty() ? "" : " at ", attempt.from, why);
+    peer.failure = fmt::format("no connection with {} port {} from {} at {} ({})", attempt.address,
+                               attempt.port, host(), attempt.own, why);
     peer.lost |= lost;
   }
   if (lost) announce();
@@ -180,9 +180,10 @@ void Rendezvous::fail(Outgoing& attempt, Failure how, std::string why) {
                                                  : std::chrono::nanoseconds(retry_pause));
 }
 
-// A call is only a request, and the other rank may connect without it, so a call is never given up.
+// A call that cannot arrive is given up too, because the other rank may not try to connect for a
+// long time. So hosts must reach each other in both directions.
 bool Rendezvous::gives_up(const Outgoing& attempt, Failure how, Clock::time_point now) const {
-  if (attempt.purpose == Purpose::call || attempt.failures < fewest_failures) return false;
+  if (attempt.failures < fewest_failures) return false;
   const auto failing = now - attempt.failing_since;
   switch (how) {
     case Failure::refused:

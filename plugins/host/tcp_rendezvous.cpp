@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -108,8 +109,11 @@ Streams Rendezvous::take(int rank) {
   const auto found = peers_.find(rank);
   if (found == peers_.end()) return {};
   Peer& peer = found->second;
-  if (peer.lost) throw Error(ATOLL_PEER_LOST, peer.failure);
-  if (peer.taken || !is_complete(rank, peer)) return {};
+  if (peer.taken) return {};
+  if (!is_complete(rank, peer)) {
+    if (peer.lost) throw Error(ATOLL_PEER_LOST, peer.failure);
+    return {};
+  }
   Streams result;
   for (auto& [number, connection] : peer.streams) result.push_back(std::move(connection));
   peer.streams.clear();

@@ -116,6 +116,7 @@ class Rendezvous {
     int rank = 0;
     int stream = 0;
     Purpose purpose = Purpose::connect;
+    std::string own;   // address of this rank on the rail
     std::string from;  // source address; "" lets the kernel choose
     std::string address;
     std::uint16_t port = 0;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 
@@ -16,11 +17,13 @@ using atoll_collectives::Direction;
 using atoll_collectives::Need;
 using atoll_sdk::Error;
 
-constexpr auto farewell_limit = 2s;   // maximum time that finish() waits for acknowledgments
-constexpr auto look_period = 1s;      // time between two checks for a cut network
-constexpr auto lookup_pause = 20ms;   // time between two lookups of a rank that is not there yet
-constexpr auto closed_pause = 500ms;  // time between two lookups of a rank that may have closed
-constexpr auto closed_limit = 1s;     // time for connections that a rank made before it closed
+constexpr auto farewell_limit = 2s;  // maximum time that finish() waits for acknowledgments
+constexpr auto look_period = 1s;     // time between two checks for a cut network
+constexpr auto lookup_pause = 20ms;  // time between two lookups of a rank that is not there yet
+// The same for a rank that is not there for long, or that may have closed. Each lookup is a request
+// to the store of the job, in which many ranks may wait for one.
+constexpr auto longest_pause = 500ms;
+constexpr auto closed_limit = 1s;  // time for connections that a rank made before it closed
 
 }  // namespace
 
@@ -53,7 +56,8 @@ void TcpTransport::look_up(int rank, Peer& peer, Clock::time_point now) {
   } catch (const Error&) {
     if (!peer.wanted) throw;  // otherwise the rank can still connect
   }
-  peer.next_lookup = now + lookup_pause;
+  peer.pause = std::clamp<std::chrono::milliseconds>(2 * peer.pause, lookup_pause, longest_pause);
+  peer.next_lookup = now + peer.pause;
   if (contact.is_closed) {
     if (peer.closed_since == Clock::time_point{}) peer.closed_since = now;
     if (now - peer.closed_since >= closed_limit)
@@ -69,7 +73,7 @@ void TcpTransport::look_up(int rank, Peer& peer, Clock::time_point now) {
     peer.wanted = true;
     rendezvous_->want(rank, contact.ports);
   }
-  if (peer.wanted) peer.next_lookup = now + closed_pause;
+  if (peer.wanted) peer.next_lookup = now + longest_pause;
 }
 
 template <class Move>

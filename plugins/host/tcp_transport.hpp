@@ -4,6 +4,7 @@
 // cut (tcp_cut.hpp).
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -54,6 +55,7 @@ class TcpTransport final : public atoll_collectives::Transport {
     std::unique_ptr<Link> link;  // null until the rank is connected
     bool wanted = false;         // true if the rendezvous connects with the rank
     Clock::time_point next_lookup{};
+    std::chrono::milliseconds pause{};  // time between two lookups
     Clock::time_point
         closed_since{};             // time at which a lookup first found the rank closed; 0: none
     std::uint64_t moved = 0;        // bytes moved in both directions

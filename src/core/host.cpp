@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "core/errors.hpp"
+#include "core/hash.hpp"
 #include "core/text.hpp"
 
 namespace atoll_v1::atoll::net {
@@ -127,7 +128,8 @@ std::string host_id() {
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   struct stat space {};
   if (::stat("/proc/self/ns/net", &space) != 0) space.st_ino = 0;
-  return fmt::format("{}/{}/{}", host_name(), boot.empty() ? "unknown" : boot, space.st_ino);
+  // A digest is enough, since the name belongs to the id. Every rank reads the ids of all hosts.
+  return fmt::format("{}/{:016x}", host_name(), fnv1a(fmt::format("{}/{}", boot, space.st_ino)));
 }
 
 std::vector<std::string> rail_addresses(std::string_view interfaces) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <filesystem>
 #include <system_error>
 #include <unordered_map>
@@ -18,19 +19,25 @@
 namespace atoll_v1::atoll {
 namespace {
 
-Introduction decode_introduction(std::string_view bytes) {
-  constexpr std::size_t most = 512;
-  constexpr std::size_t most_addresses = 1024;
-  store::Unpacker in(bytes);
+// An introduction is a text of lines, because every rank reads those of all hosts. The id of a host
+// usually begins with its name, which is then left out.
+constexpr std::size_t lines = 5;
+
+Introduction decode_introduction(std::string_view text) {
+  const auto fields = split(text, '\n');
+  require(fields.size() == lines, ErrorCode::bad_data, "a rank has published {} lines, not {}",
+          fields.size(), lines);
   Introduction result;
-  result.host = in.text(most);
-  result.host_id = in.text(most);
-  const auto addresses = split(in.text(most_addresses), ' ');
+  result.host = fields[0];
+  result.host_id = fields[1].starts_with('/') ? result.host : "";
+  result.host_id += fields[1];
+  const auto addresses = split(fields[2], ' ');
   result.addresses.assign(addresses.begin(), addresses.end());
-  result.timeout = std::chrono::seconds(in.number());
-  result.check = in.text(most);
-  in.finish();
+  const auto timeout = number_from<std::uint32_t>(fields[3]);
+  result.check = fields[4];
+  require(timeout.has_value(), ErrorCode::bad_data, "a rank has published no timeout");
   require(!addresses.front().empty(), ErrorCode::bad_data, "a rank has published no address");
+  result.timeout = std::chrono::seconds(*timeout);
   return result;
 }
 
@@ -77,13 +84,11 @@ void check_local_ranks(const HostInfo& host, const std::vector<Process>& process
 }  // namespace
 
 std::string encode(const Introduction& introduction) {
-  return store::Packer()
-      .text(introduction.host)
-      .text(introduction.host_id)
-      .text(fmt::format("{}", fmt::join(introduction.addresses, " ")))
-      .number(static_cast<std::uint32_t>(introduction.timeout.count()))
-      .text(introduction.check)
-      .take();
+  const std::string& host = introduction.host;
+  std::string_view id = introduction.host_id;
+  if (id.starts_with(host + '/')) id.remove_prefix(host.size());
+  return fmt::format("{}\n{}\n{}\n{}\n{}", host, id, fmt::join(introduction.addresses, " "),
+                     introduction.timeout.count(), introduction.check);
 }
 
 std::string encode(const Process& process) {

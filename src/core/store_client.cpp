@@ -380,13 +380,16 @@ void Client::fail(std::string_view reason) noexcept {
 }
 
 void Client::farewell() noexcept {
+  {
+    // Before the request, because the store may end as soon as it has answered.
+    const std::lock_guard lock(mutex_);
+    leaving_ = true;
+  }
   try {
     call(Kind::farewell, "", farewell_patience);
   } catch (const std::exception& problem) {
     log::debug("the store did not confirm that this rank leaves: {}", problem.what());
   }
-  const std::lock_guard lock(mutex_);
-  leaving_ = true;
 }
 
 bool Client::read_frame(Header& header, std::string& body) noexcept {
@@ -425,10 +428,12 @@ void Client::read() {
   Header header;
   for (std::string body; read_frame(header, body);) dispatch(header, body);
   std::unique_lock lock(mutex_);
-  const bool leaving = leaving_;
   const Error reason =
       why_closed_.value_or(Error(ErrorCode::peer_lost, "rank 0 (which serves the store) was lost"));
+  if (leaving_ && !broken_) broken_ = reason;
+  const bool leaving = leaving_;
   lock.unlock();
+  changed_.notify_all();
   if (!leaving) lose(reason);
 }
 

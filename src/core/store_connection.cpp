@@ -138,7 +138,7 @@ bool Connection::flush() {
       break;
     }
     if (sent_ < output_.front().size()) continue;
-    output_.erase(output_.begin());
+    output_.pop_front();
     sent_ = 0;
   }
   watch();

@@ -3,10 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "atoll/error.hpp"
 #include "core/socket.hpp"
@@ -87,7 +87,7 @@ class Connection {
   bool is_watching_output_ = false;
   std::unique_ptr<Handshake> handshake_;
   std::string input_;
-  std::vector<Part> output_;
+  std::deque<Part> output_;
   std::size_t sent_ = 0;  // bytes of output_.front() that are already sent
 };
 

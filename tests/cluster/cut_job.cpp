@@ -1,10 +1,11 @@
 // cut_job CASE FILE: a job of three ranks on three hosts, for the test cut_network.
 //
-// The ranks pass a barrier, except in the case `first`. Rank 0 then creates FILE, which makes the
-// test cut the network between the hosts of ranks 1 and 2. The cases:
+// The ranks pass a barrier, except in the cases `first` and `waiting`. Rank 0 then creates FILE,
+// which makes the test cut the network between the hosts of ranks 1 and 2. The cases:
 //   outstanding  rank 1 keeps sending to rank 2
 //   idle         rank 1 waits for a message of rank 2, which computes for long
 //   first        ranks 1 and 2 have no connection yet, and rank 2 sends to rank 1
+//   waiting      the same, but rank 2 computes for long, so only rank 1 can notice the cut
 //   stopped      nothing is cut; rank 2 stops itself while rank 1 sends to it, and a child process
 //                continues it after more than the limit for a cut network
 // A rank whose operations succeed prints "rank R done", a rank with an error prints the error and
@@ -74,8 +75,9 @@ void run(const Job& job, std::string_view name) {
     std::this_thread::sleep_for(60s);
     job.world.barrier();
   }
-  if (name == "first") {
+  if (name == "first" || name == "waiting") {
     std::this_thread::sleep_for(2s);  // until the network is cut
+    if (rank == 2 && name == "waiting") std::this_thread::sleep_for(40s);
     if (rank == 2) send(job, 1);
     if (rank == 1) recv(job, 2);
     job.world.barrier();
@@ -97,7 +99,7 @@ int main_of(std::string_view name, const std::string& file) {
   auto stream = comm.device().stream();
   auto memory = atoll::allocate(comm.device(), count * sizeof(float), {comm});
   const Job job{world, comm, stream, memory.view(atoll::DType::f32)};
-  if (name != "first") comm.barrier(stream).synchronize();
+  if (name != "first" && name != "waiting") comm.barrier(stream).synchronize();
   if (world.rank() == 0) std::ofstream(file) << "cut\n";
   const auto begin = Clock::now();
   try {
@@ -108,7 +110,7 @@ int main_of(std::string_view name, const std::string& file) {
     const std::chrono::duration<double> late = Clock::now() - begin;
     fmt::print("rank {} after {:.0f} s: {}\n", world.rank(), late.count(), error.what());
     std::fflush(stdout);
-    std::_Exit(EXIT_FAILURE);  // rank 2 may sleep for long in the case `idle`
+    std::_Exit(EXIT_FAILURE);  // rank 2 may sleep for long
   }
 }
 

@@ -15,6 +15,7 @@
 #include "atoll/log.hpp"
 #include "atoll/world.hpp"
 #include "core/host.hpp"
+#include "core/introduction.hpp"
 #include "core/socket.hpp"
 #include "core/world_internals.hpp"
 #include "rank_reports.hpp"
@@ -216,6 +217,23 @@ TEST_CASE("settings that must be equal are compared when the job starts") {
           "mismatch: ranks disagree about ATOLL_CHECK: \"lifetimes\" on rank 0, \"\" on "
           "rank 1; all ranks must set the same");
   }
+}
+
+TEST_CASE("introductions are short, since every rank reads those of all hosts, and complete") {
+  const atoll::Introduction usual{"node0042", "node0042/0123456789abcdef", {"10.1.2.3"}, 1800s, ""};
+  CHECK(encode(usual).size() <= 48);
+  const atoll::Introduction other{"n", "elsewhere", {"10.0.0.1", "fd00::2"}, 5s, "lifetimes"};
+  for (const auto& one : {usual, other}) {
+    const auto layout = atoll::lay_out({encode(one)}, {encode(atoll::Process{7, -1})});
+    REQUIRE(layout.hosts.size() == 1);
+    CHECK(layout.hosts[0].name == one.host);
+    CHECK(layout.hosts[0].id == one.host_id);
+    CHECK(layout.placements[0].address == one.addresses[0]);
+    CHECK(layout.placements[0].rail_addresses == one.addresses);
+  }
+  CHECK(error_of([&] {
+          atoll::lay_out({"n\nn\n\n5\n"}, {encode(atoll::Process{7, -1})});
+        }) == "bad data: a rank has published no address");
 }
 
 TEST_CASE("two ranks of a host cannot have the same local rank") {

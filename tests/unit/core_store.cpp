@@ -1,5 +1,6 @@
 // Tests of the store with ranks that are threads: values, exchanges, questions and failures.
 #include <atomic>
+#include <optional>
 
 #include "store_place.hpp"
 
@@ -372,4 +373,17 @@ TEST_CASE("ranks of a group travel as runs") {
   CHECK(runs({0, 1, 2, 3}) == 1);
   CHECK(runs({3, 11, 19, 27}) == 1);
   CHECK(runs({0, 1, 8, 9}) == 2);
+}
+
+TEST_CASE("a store that ends as soon as a rank has left is no failure of that rank") {
+  int failures = 0;
+  for (int i = 0; i < 200; ++i) {
+    std::optional<Place> place(1);
+    Rank self(*place, 0);
+    const std::jthread ending([&] { place.reset(); });  // waits until the rank has left
+    self.client.farewell();
+    std::this_thread::sleep_for(1ms);
+    failures += self.failure->get() ? 1 : 0;
+  }
+  CHECK(failures == 0);
 }

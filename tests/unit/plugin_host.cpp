@@ -5,15 +5,11 @@
 #include <algorithm>
 
 #include "plugin_collectives.hpp"
+#include "plugin_host.hpp"
 
 using namespace plugin_ranks;
 
 namespace {
-
-const atoll_backend& backend() {
-  static const atoll_backend& table = load(ATOLL_PLUGIN_HOST);
-  return table;
-}
 
 const std::vector<Layout> layouts = {{0},       {0, 0},    {0, 0, 0},    {0, 0, 0, 0, 0}, {0, 1},
                                      {0, 1, 2}, {0, 0, 1}, {0, 1, 0, 1}, {0, 0, 1, 1, 2}};

@@ -5,13 +5,11 @@
 
 #include <numeric>
 
-#include "plugin_ranks.hpp"
+#include "plugin_host.hpp"
 
 namespace {
 
 using namespace plugin_ranks;
-
-const atoll_backend& backend() { return load(ATOLL_PLUGIN_HOST); }
 
 // Returns whole numbers from -50 to 50, so that sums are exact in every order.
 std::vector<float> numbers(int rank, std::uint64_t count) {

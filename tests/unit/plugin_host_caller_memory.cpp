@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "plugin_ranks.hpp"
+#include "plugin_host.hpp"
 
 using namespace plugin_ranks;
 
@@ -41,13 +41,6 @@ bool kernel_copies() {
 
 // The expected text for memory of malloc if the settings allow copies between processes.
 const char* slow_text() { return kernel_copies() ? copied_once : staged; }
-
-const atoll_backend& backend() {
-  static const atoll_backend& table = load(ATOLL_PLUGIN_HOST);
-  return table;
-}
-
-void expect_ok(const Result& result) { CHECK_MESSAGE(result.status == ATOLL_OK, result.text); }
 
 // The kinds of memory that the ranks of a group use.
 enum class Kind {

@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "plugin_ranks.hpp"
+#include "plugin_host.hpp"
 
 using namespace plugin_ranks;
 using namespace std::chrono_literals;
@@ -18,18 +18,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::int64_t second = 1'000'000'000;
 const std::vector<Layout> pairs = {{0, 0}, {0, 1}};
 const std::vector<Layout> threes = {{0, 0, 0}, {0, 1, 2}, {0, 0, 1}, {0, 1, 0}};
-
-const atoll_backend& backend() {
-  static const atoll_backend& table = load(ATOLL_PLUGIN_HOST);
-  return table;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 int open_descriptors() {
   int count = 0;
@@ -47,21 +37,11 @@ int mapped_inboxes() {
   return count;
 }
 
-Result all_gather(Rank& rank, std::uint64_t count) {
-  Bytes src(count * 4);
-  Bytes dst(src.size() * static_cast<std::size_t>(rank.size()));
-  return rank.submit(rank.operation(ATOLL_ALL_GATHER, ATOLL_F32, src.data(), dst.data(), count));
-}
-
 Result reduce_scatter(Rank& rank, std::uint64_t count) {
   Bytes dst(count * 4);
   Bytes src(dst.size() * static_cast<std::size_t>(rank.size()));
   return rank.submit(
       rank.operation(ATOLL_REDUCE_SCATTER, ATOLL_F32, src.data(), dst.data(), count));
-}
-
-Result barrier(Rank& rank) {
-  return rank.submit(rank.operation(ATOLL_BARRIER, 0, nullptr, nullptr, 0));
 }
 
 }  // namespace

@@ -14,16 +14,11 @@
 #include <thread>
 #include <utility>
 
-#include "plugin_ranks.hpp"
+#include "plugin_host.hpp"
 
 using namespace plugin_ranks;
 
 namespace {
-
-const atoll_backend& backend() {
-  static const atoll_backend& table = load(ATOLL_PLUGIN_HOST);
-  return table;
-}
 
 std::string text(const sockaddr_in& address) {
   std::array<char, INET_ADDRSTRLEN> result{};

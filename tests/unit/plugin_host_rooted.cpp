@@ -5,12 +5,11 @@
 #include <functional>
 
 #include "plugin_collectives.hpp"
+#include "plugin_host.hpp"
 
 namespace {
 
 using namespace plugin_ranks;
-
-const atoll_backend& backend() { return load(ATOLL_PLUGIN_HOST); }
 
 const std::vector<Layout> layouts = {
     {0, 1},          {0, 0, 1, 1}, {0, 1, 1, 1, 0},    {0, 1, 2},

@@ -24,20 +24,14 @@
 #include <string>
 #include <thread>
 
-#include "plugin_ranks.hpp"
+#include "plugin_host.hpp"
 
 using namespace plugin_ranks;
 using namespace std::chrono_literals;
 
 namespace {
 
-constexpr std::int64_t second = 1'000'000'000;
 constexpr uid_t other_user = 65534;
-
-const atoll_backend& backend() {
-  static const atoll_backend& table = load(ATOLL_PLUGIN_HOST);
-  return table;
-}
 
 int entries_of(const char* folder, const std::string& prefix) {
   int count = 0;
@@ -275,5 +269,46 @@ TEST_CASE("descriptors that others send are not kept") {
     CHECK(::waitpid(child, &status, 0) == child);
     CHECK(status == 0);
     CHECK(backend().mem_free(memory) == ATOLL_OK);
+  }
+}
+
+namespace {
+
+// Counts the requests that ranks send to the store while they open a communicator.
+struct CountingCore : FakeCore {
+  CountingCore() {
+    inner = host();
+    host().ctx = this;
+    host().put = [](void* ctx, const char* key, const void* value, std::size_t n) {
+      auto& self = *static_cast<CountingCore*>(ctx);
+      return self.inner.put(self.inner.ctx, key, value, n);
+    };
+    host().get = [](void* ctx, const char* key, void* value, std::size_t* n, std::int64_t limit) {
+      auto& self = *static_cast<CountingCore*>(ctx);
+      self.gets += std::string(key).find("refused") == std::string::npos ? 1 : 0;
+      return self.inner.get(self.inner.ctx, key, value, n, limit);
+    };
+    host().get_all = [](void* ctx, const char* const* keys, std::int32_t n, void* const* values,
+                        std::size_t* sizes, std::int64_t limit) {
+      auto& self = *static_cast<CountingCore*>(ctx);
+      ++self.batches;
+      return self.inner.get_all(self.inner.ctx, keys, n, values, sizes, limit);
+    };
+  }
+  atoll_host inner{};
+  std::atomic<int> gets = 0;
+  std::atomic<int> batches = 0;
+};
+
+}  // namespace
+
+TEST_CASE("the ranks of a host read each other's addresses in one request") {
+  for (const bool is_older : {false, true}) {
+    CountingCore core;
+    if (is_older) core.host().size = offsetof(atoll_host, get_all);
+    auto ranks = open_ranks(backend(), core, {0, 0, 0, 0});
+    CHECK(core.batches == (is_older ? 0 : 4));
+    CHECK(core.gets == (is_older ? 4 * 3 : 0));
+    in_threads(4, [&](int r) { expect_working(ranks[static_cast<std::size_t>(r)]); });
   }
 }

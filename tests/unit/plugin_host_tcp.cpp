@@ -3,36 +3,29 @@
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "plugin_ranks.hpp"
+#include "plugin_host.hpp"
 
 using namespace plugin_ranks;
 using namespace std::chrono_literals;
 
 namespace {
-
-constexpr std::int64_t second = 1'000'000'000;
-
-const atoll_backend& backend() {
-  static const atoll_backend& table = load(ATOLL_PLUGIN_HOST);
-  return table;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 // Counts the ends of TCP connections in this process.
 int connection_ends() {
@@ -58,16 +51,6 @@ int settled_ends(int wanted) {
   return connection_ends();
 }
 
-Result barrier(Rank& rank) {
-  return rank.submit(rank.operation(ATOLL_BARRIER, 0, nullptr, nullptr, 0));
-}
-
-Result all_gather(Rank& rank, std::uint64_t count) {
-  Bytes src(count * 4);
-  Bytes dst(src.size() * static_cast<std::size_t>(rank.size()));
-  return rank.submit(rank.operation(ATOLL_ALL_GATHER, ATOLL_F32, src.data(), dst.data(), count));
-}
-
 // Connects to a TCP port of this host and returns the file descriptor, or -1.
 int connect_to(int port) {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -84,6 +67,54 @@ int port_of(FakeCore& core, int rank) {
   const auto contact = core.get("group/host/" + std::to_string(rank));
   return std::stoi(contact.substr(contact.find(' ') + 1));
 }
+
+// Opens a group of two hosts whose ranks have different options. Their first operation must fail,
+// and the error of rank 1, which connects, must contain `reason`.
+void refuse_each_other(const std::function<GroupOptions(int)>& options, const std::string& reason) {
+  FakeCore core;
+  in_threads(2, [&](int r) {
+    const Group group({0, 1}, r, options(r));
+    atoll_comm* comm = nullptr;
+    REQUIRE(backend().open(&core.host(), &group.get(), &comm) == ATOLL_OK);
+    Rank rank(backend(), comm, {0, 1}, r);
+    rank.timeout_ns = 3 * second;
+    const auto result = barrier(rank);
+    CHECK(result.status != ATOLL_OK);
+    if (r == 1) CHECK_MESSAGE(contains(result.text, reason), result.text);
+  });
+}
+
+// A child process that lives until the end of the scope. It writes the number of TCP connections
+// that it shares with this process.
+class Child {
+ public:
+  Child() {
+    std::array<int, 2> ends{};
+    REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
+    process_ = ::fork();
+    REQUIRE(process_ >= 0);
+    if (process_ == 0) {
+      ::alarm(60);
+      const int shared = connection_ends();
+      const bool told = ::write(ends[1], &shared, sizeof(shared)) == sizeof(shared);
+      while (told) ::pause();
+      ::_exit(1);
+    }
+    REQUIRE(::read(ends[0], &shared_, sizeof(shared_)) == sizeof(shared_));
+    for (const int end : ends) ::close(end);
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+  ~Child() {
+    ::kill(process_, SIGKILL);
+    ::waitpid(process_, nullptr, 0);
+  }
+  int shared_connections() const { return shared_; }
+
+ private:
+  pid_t process_ = -1;
+  int shared_ = -1;
+};
 
 }  // namespace
 
@@ -148,17 +179,11 @@ TEST_CASE("the first operation names a rank of another host that has not opened"
 }
 
 TEST_CASE("a rank with another token cannot connect") {
-  FakeCore core;
-  in_threads(2, [&](int r) {
-    const Group group({0, 1}, r, {.token = r == 0 ? "secret" : "guess", .timeout_ns = second / 2});
-    atoll_comm* comm = nullptr;
-    REQUIRE(backend().open(&core.host(), &group.get(), &comm) == ATOLL_OK);
-    Rank rank(backend(), comm, {0, 1}, r);
-    rank.timeout_ns = 3 * second;
-    const auto result = barrier(rank);
-    CHECK(result.status != ATOLL_OK);
-    if (r == 1) CHECK_MESSAGE(contains(result.text, "has another token"), result.text);
-  });
+  refuse_each_other(
+      [](int r) {
+        return GroupOptions{.token = r == 0 ? "secret" : "guess", .timeout_ns = second / 2};
+      },
+      "has another token");
 }
 
 TEST_CASE("connections without the token get no byte and do not keep ranks out") {
@@ -246,17 +271,8 @@ TEST_CASE("with checksums all algorithms give the same results") {
 }
 
 TEST_CASE("if only one rank uses checksums, the error names the setting") {
-  FakeCore core;
-  in_threads(2, [&](int r) {
-    const Group group({0, 1}, r, {.timeout_ns = second / 2, .checksum = r});
-    atoll_comm* comm = nullptr;
-    REQUIRE(backend().open(&core.host(), &group.get(), &comm) == ATOLL_OK);
-    Rank rank(backend(), comm, {0, 1}, r);
-    rank.timeout_ns = 3 * second;
-    const auto result = barrier(rank);
-    CHECK(result.status != ATOLL_OK);
-    if (r == 1) CHECK_MESSAGE(contains(result.text, "ATOLL_TCP_CHECKSUM"), result.text);
-  });
+  refuse_each_other([](int r) { return GroupOptions{.timeout_ns = second / 2, .checksum = r}; },
+                    "ATOLL_TCP_CHECKSUM");
 }
 
 TEST_CASE("a communicator between hosts raises the soft limit of descriptors") {
@@ -293,4 +309,33 @@ TEST_CASE("a forked child that closes a copy of a communicator ends, and disturb
   CHECK(status == 0);
   in_threads(2,
              [&](int r) { CHECK(barrier(ranks[static_cast<std::size_t>(r)]).status == ATOLL_OK); });
+}
+
+// A rank that dies closes its descriptors, as an aborted communicator does, and says nothing.
+TEST_CASE("the end of a rank is noticed at once although a child that it forked lives on") {
+  FakeCore core;
+  auto ranks = open_ranks(backend(), core, {0, 1});
+  connect_ranks(ranks);
+  const int port = port_of(core, 1);
+  const Child child;
+  CHECK(child.shared_connections() == 0);
+  ranks[1].abort();
+  ranks[1].close();
+  const auto begin = std::chrono::steady_clock::now();
+  const auto result = all_gather(ranks[0], 1000);
+  CHECK_MESSAGE(result.status == ATOLL_PEER_LOST, result.text);
+  CHECK_MESSAGE(contains(result.text, "rank 1 (world rank 3)"), result.text);
+  CHECK(std::chrono::steady_clock::now() - begin < 5s);
+  CHECK(connect_to(port) == -1);  // the child does not listen either
+}
+
+TEST_CASE("a rank that cannot be called is lost, although it is the rank that would connect") {
+  FakeCore core;
+  auto ranks = open_ranks(backend(), core, {0, 1}, {.cut_ns = second});
+  // Nobody listens at the port that rank 1 now publishes.
+  const std::string nowhere = "1";
+  core.host().put(core.host().ctx, "group/host/1", nowhere.data(), nowhere.size());
+  const auto result = all_gather(ranks[0], 1000);
+  CHECK_MESSAGE(result.status == ATOLL_PEER_LOST, result.text);
+  CHECK_MESSAGE(contains(result.text, "no connection with 127.0.0.1 port 1 "), result.text);
 }

@@ -13,7 +13,7 @@
 #include <string>
 #include <thread>
 
-#include "plugin_ranks.hpp"
+#include "plugin_host.hpp"
 
 using namespace plugin_ranks;
 using namespace std::chrono_literals;
@@ -22,7 +22,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::int64_t second = 1'000'000'000;
 const std::vector<Layout> layouts = {{0},          {0, 0},          {0, 0, 0},
                                      {0, 0, 0, 0}, {0, 0, 0, 0, 0}, {0, 0, 1, 1}};
 // Values of atoll_group::host_ranks with which the tests run.
@@ -39,13 +38,6 @@ constexpr std::size_t registered_at = 3;
 constexpr std::size_t data_at = 8;
 constexpr std::size_t capacity = data_at + largest + 16;
 constexpr std::size_t registered_bytes = (capacity - registered_at) * sizeof(float);
-
-const atoll_backend& backend() {
-  static const atoll_backend& table = load(ATOLL_PLUGIN_HOST);
-  return table;
-}
-
-void expect_ok(const Result& result) { CHECK_MESSAGE(result.status == ATOLL_OK, result.text); }
 
 // Memory of a rank for f32 elements: either memory of mem_alloc(), which becomes a window, or plain
 // memory. Plain memory is registered as well, because registration is collective over the ranks of

@@ -175,6 +175,7 @@ FakeCore::FakeCore() : host_{} {
   host_.log = [](void*, std::int32_t, const char*) {};
   host_.put = &FakeCore::put;
   host_.get = &FakeCore::get;
+  host_.get_all = &FakeCore::get_all;
   host_.reduce = &plugin_ranks::reduce;
   host_.copy = &plugin_ranks::copy;
 }
@@ -208,6 +209,14 @@ atoll_status FakeCore::get(void* ctx, const char* key, void* value, std::size_t*
   if (!fits) return ATOLL_INVALID_ARGUMENT;
   if (!found.empty()) std::memcpy(value, found.data(), found.size());
   return ATOLL_OK;
+}
+
+atoll_status FakeCore::get_all(void* ctx, const char* const* keys, std::int32_t n,
+                               void* const* values, std::size_t* sizes, std::int64_t timeout_ns) {
+  atoll_status status = ATOLL_OK;
+  for (std::int32_t i = 0; i < n && status == ATOLL_OK; ++i)
+    status = get(ctx, keys[i], values[i], &sizes[i], timeout_ns);
+  return status;
 }
 
 std::string text(const Layout& layout) {

@@ -44,6 +44,8 @@ class FakeCore {
   static atoll_status put(void* ctx, const char* key, const void* value, std::size_t n);
   static atoll_status get(void* ctx, const char* key, void* value, std::size_t* n,
                           std::int64_t timeout_ns);
+  static atoll_status get_all(void* ctx, const char* const* keys, std::int32_t n,
+                              void* const* values, std::size_t* sizes, std::int64_t timeout_ns);
 
   std::mutex mutex_;
   std::condition_variable changed_;

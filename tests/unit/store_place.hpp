@@ -117,10 +117,10 @@ inline bool contains(const std::string& text, const std::string& part) {
 inline std::string answer_to(const Place& place, const std::string& bytes,
                              Clock::duration patience = 3s) {
   const net::Fd socket = place.stranger();
-  net::send_all(socket.get(), bytes);
   std::string received;
   std::array<char, 1> one{};
   try {
+    net::send_all(socket.get(), bytes);  // fails if the store closes the connection meanwhile
     for (;;) {
       net::receive_all(socket.get(), one, Clock::now() + patience);
       received += one.front();

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <optional>
 #include <thread>
 
 #include "atoll/mesh.hpp"
@@ -24,8 +25,10 @@ using atoll::World;
 
 namespace {
 
-// Runs `body` on `size` ranks, which are threads. An exception in any rank fails the test.
-void on_ranks(int size, int islands, const std::function<void(World&)>& body) {
+// Runs `body` on `size` ranks, which are threads. Local ranks start at `first_local_rank`, or are
+// left to the library. An exception in any rank fails the test.
+void on_ranks(int size, int islands, const std::function<void(World&)>& body,
+              std::optional<int> first_local_rank = {}) {
   const atoll_test::ReservedPort port;
   std::vector<std::string> failures(static_cast<std::size_t>(size));
   {
@@ -40,6 +43,7 @@ void on_ranks(int size, int islands, const std::function<void(World&)>& body) {
           config.token = "secret";
           config.rendezvous_timeout = config.timeout = std::chrono::seconds(20);
           config.islands = islands;
+          if (first_local_rank) config.local_rank = *first_local_rank + rank;
           World world = World::from_env(config);
           body(world);
         } catch (const std::exception& error) {
@@ -109,6 +113,16 @@ TEST_CASE("mesh: four ranks find one host and lay two emulated islands on it") {
     CHECK(crossing.axis("shard").rate.gbyte_s == mesh.axis("world").rate.gbyte_s);
     CHECK_FALSE(Mesh::make(world, {1, 4}).axis("shard").rate.is_known());
   });
+}
+
+TEST_CASE("topology: the lowest rank of a host discovers it, whatever its local rank is") {
+  const auto check = [](World& world) {
+    const Topology topology = Topology::discover(world);
+    REQUIRE(topology.hosts.size() == 1);
+    CHECK(topology.hosts[0].id == world.hosts()[0].id);
+  };
+  on_ranks(2, 0, check, 1);
+  on_ranks(2, 0, check, 0);
 }
 
 TEST_CASE("mesh: the ranks' GPUs are those of their host") {

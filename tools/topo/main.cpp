@@ -39,7 +39,7 @@ atoll::Colour colour_of(const topo::Options& options, bool by_launcher) {
 void write(const std::string& text, const std::string& path) {
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> opened(nullptr, std::fclose);
   if (!path.empty()) {
-    opened.reset(std::fopen(path.c_str(), "wb"));
+    opened.reset(std::fopen(path.c_str(), "wbe"));
     if (!opened)
       throw atoll::Error(atoll::ErrorCode::io, fmt::format("{}: {}", path, std::strerror(errno)));
   }

@@ -13,9 +13,12 @@ namespace {
 // ranks throw when they receive this text, instead of waiting for the failed rank.
 constexpr std::string_view failed = "failed: ";
 
-std::string look(const World& world) {
+const HostInfo& own_host(const World& world) {
   const auto& me = world.placements().at(static_cast<std::size_t>(world.rank()));
-  const HostInfo& host = world.hosts().at(static_cast<std::size_t>(me.host));
+  return world.hosts().at(static_cast<std::size_t>(me.host));
+}
+
+std::string look(const HostInfo& host) {
   try {
     Topology topology = Topology::discover_local(host.id);
     for (TopologyHost& seen : topology.hosts) seen.name = host.name;
@@ -28,9 +31,12 @@ std::string look(const World& world) {
 }  // namespace
 
 Topology Topology::discover(World& world) {
+  const HostInfo& host = own_host(world);
+  // Local ranks may start at any number, because the user can set them.
+  const bool is_first = host.ranks.front() == world.rank();
   // Every call can use the same key of the store, because no rank leaves an exchange before all
   // ranks have entered it.
-  const auto texts = world.exchange("atoll/topology", world.local_rank() == 0 ? look(world) : "");
+  const auto texts = world.exchange("atoll/topology", is_first ? look(host) : "");
   std::vector<Topology> parts;
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
     const std::string_view text = texts[rank];

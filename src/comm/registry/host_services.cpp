@@ -1,11 +1,15 @@
 #include <chrono>
 #include <cstring>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "atoll/plugin_names.hpp"
 #include "comm/registry/registry.hpp"
 #include "core/errors.hpp"
 #include "core/log.hpp"
+#include "core/store_protocol.hpp"
+#include "core/world_internals.hpp"
 #include "device/host/kernels.hpp"
 
 namespace atoll_v1::atoll {
@@ -39,15 +43,37 @@ atoll_status store_put(void* ctx, const char* key, const void* value, size_t n) 
       [&] { world_of(ctx).put(key, std::string_view(static_cast<const char*>(value), n)); });
 }
 
+std::chrono::milliseconds limit_of(int64_t timeout_ns) {
+  return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::nanoseconds(timeout_ns));
+}
+
+// Copies a value to a buffer of `size` bytes, and sets `size` to the size of the value. Returns
+// false if the value does not fit.
+bool pass(const std::string& value, void* buffer, size_t& size) {
+  const bool fits = value.size() <= size;
+  size = value.size();
+  if (fits && !value.empty()) std::memcpy(buffer, value.data(), value.size());
+  return fits;
+}
+
 atoll_status store_get(void* ctx, const char* key, void* value, size_t* n, int64_t timeout_ns) {
   return guarded([&] {
-    const auto timeout =
-        std::chrono::ceil<std::chrono::milliseconds>(std::chrono::nanoseconds(timeout_ns));
-    const std::string found = world_of(ctx).get(key, timeout);
-    const size_t capacity = *n;
-    *n = found.size();
-    require(found.size() <= capacity, "store_get: the value is larger than the buffer");
-    if (!found.empty()) std::memcpy(value, found.data(), found.size());
+    require(pass(world_of(ctx).get(key, limit_of(timeout_ns)), value, *n),
+            "store_get: the value is larger than the buffer");
+  });
+}
+
+atoll_status store_get_all(void* ctx, const char* const* keys, int32_t n, void* const* values,
+                           size_t* sizes, int64_t timeout_ns) {
+  return guarded([&] {
+    const std::vector<std::string> names(keys, keys + n);
+    for (const std::string& name : names)
+      require(!name.empty() && name.size() <= store::max_key_bytes,
+              "store_get_all: a key has {} bytes", name.size());
+    const auto found = WorldInternals::store(world_of(ctx)).get_all(names, limit_of(timeout_ns));
+    bool fits = true;
+    for (std::size_t i = 0; i < found.size(); ++i) fits &= pass(found[i], values[i], sizes[i]);
+    require(fits, "store_get_all: a value is larger than its buffer");
   });
 }
 
@@ -74,7 +100,8 @@ void copy_bytes(void*, void* dst, const void* src, size_t bytes, int32_t streami
 }  // namespace
 
 atoll_host host_services(World& world) {
-  return {sizeof(atoll_host), &world, log_line, store_put, store_get, reduce_parts, copy_bytes};
+  return {sizeof(atoll_host), &world,       log_line,   store_put,
+          store_get,          reduce_parts, copy_bytes, store_get_all};
 }
 
 }  // namespace atoll_v1::atoll

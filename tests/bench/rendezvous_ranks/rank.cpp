@@ -6,8 +6,12 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <stdexcept>
+
+#include "core/hash.hpp"
+#include "core/introduction.hpp"
 
 namespace rendezvous_bench {
 namespace {
@@ -48,11 +52,12 @@ void Rank::connect(const net::Address& to, int client) {
 
 std::string Rank::host_text(int rank) const {
   const int host = rank / per_host_;
-  return Packer()
-      .text(fmt::format("node{:05}", host))
-      .text(fmt::format("node{:05}/01234567-89ab-cdef-0123-456789abcdef/4026531840", host))
-      .text(fmt::format("10.1.{}.{}", host / 250, host % 250))
-      .take();
+  const std::string name = fmt::format("node{:05}", host);
+  return atoll::encode(atoll::Introduction{name,
+                                           fmt::format("{}/{:016x}", name, atoll::fnv1a(name)),
+                                           {fmt::format("10.1.{}.{}", host / 250, host % 250)},
+                                           std::chrono::seconds(1800),
+                                           ""});
 }
 
 void Rank::check_placement(std::string_view payload) const {
