@@ -159,7 +159,7 @@ void set_row(Config& config, const Row& row, std::string_view value) {
     try {
       log::level_from_name(value);
     } catch (const Error&) {
-      reject(row.entry.variable, value, row.entry.meaning);
+      reject(row.entry.variable, value, "trace, debug, info, warn, error or off");
     }
   }
   if (row.entry.variable == "ATOLL_CHECK" && !value.empty() && value != "lifetimes") {

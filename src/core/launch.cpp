@@ -53,8 +53,8 @@ std::optional<Endpoint> configured_endpoint(const Config& config) {
   }
   const std::string port_text = colon == std::string::npos ? "" : config.addr.substr(colon + 1);
   const int port = number_from<int>(port_text).value_or(-1);
-  require(!host.empty() && port >= 0 && port <= 65535, "ATOLL_ADDR=\"{}\": expected host:port",
-          config.addr);
+  require(!host.empty() && port >= 0 && port <= 65535,
+          "ATOLL_ADDR=\"{}\": expected host:port, with a port from 0 to 65535", config.addr);
   require(
       port > 0 || config.rank <= 0,
       "ATOLL_ADDR=\"{}\" on rank {}: only rank 0 may choose port 0; set the port that rank 0 logs",

@@ -62,7 +62,9 @@ void check_store(int socket, const Handshake& handshake, const std::string& hint
     if (error.code() != ErrorCode::peer_lost) throw;
     throw make_error(
         ErrorCode::bad_data,
-        "the store there does not accept the proof of this rank; is the token right?{}", hint);
+        "the store there does not accept the token of this rank; is ATOLL_TOKEN equal on all "
+        "ranks?{}",
+        hint);
   }
   if (message.kind != Kind::proved || !handshake.accepts(decode_answer(message.body).payload)) {
     throw make_error(ErrorCode::bad_data,
@@ -232,9 +234,11 @@ Admission connect(const std::vector<net::Address>& addresses, const Application&
     std::this_thread::sleep_for(pause);
   }
   const Join& join = application.join;
-  throw make_error(ErrorCode::timeout,
-                   "rank {} (host {}, pid {}) cannot reach the store of rank 0: {}", join.rank,
-                   join.host, join.pid, last);
+  const bool is_nobody_there = last.starts_with("cannot connect to");
+  throw make_error(
+      ErrorCode::timeout, "rank {} (host {}, pid {}) cannot reach the store of rank 0: {}{}",
+      join.rank, join.host, join.pid, last,
+      is_nobody_there ? "; does rank 0 run, and can this host reach that address?" : "");
 }
 
 Client::Client(net::Fd socket, int rank, int size, std::shared_ptr<Failure> failure)

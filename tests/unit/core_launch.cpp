@@ -60,7 +60,8 @@ TEST_CASE("explicit") {
     config.rank = 0;
     config.size = 2;
     config.addr = bad;
-    CHECK(found({}, config) == "ATOLL_ADDR=\"" + std::string(bad) + "\": expected host:port");
+    CHECK(found({}, config) == "ATOLL_ADDR=\"" + std::string(bad) +
+                                   "\": expected host:port, with a port from 0 to 65535");
   }
   config.rank = 2;
   CHECK(found({}, config) == "ATOLL_RANK=2 and ATOLL_SIZE=2: expected 0 <= rank < size");

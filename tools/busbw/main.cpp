@@ -142,11 +142,25 @@ int status_of(const atoll::Error& error) {
   return exit_internal;
 }
 
+// Thrown for an error of this rank's environment, which other ranks may not see.
+struct CannotJoin {
+  std::string what;
+  int status;
+};
+
+atoll::World join(const Options& options) {
+  try {
+    return atoll::World::from_env(busbw::config_of(options));
+  } catch (const atoll::Error& error) {
+    throw CannotJoin{error.what(), status_of(error)};
+  }
+}
+
 // Runs the job. Rank 0 alone prints errors that all ranks see alike. An error of one rank is
 // printed by that rank and fails the job.
 int run_job(const Options& options, const busbw::CommandLine& command) {
   // The World outlives the error's unwinding, so that other ranks receive the reason.
-  atoll::World world = atoll::World::from_env(busbw::config_of(options));
+  atoll::World world = join(options);
   std::string what;
   int status = exit_internal;
   try {
@@ -208,13 +222,10 @@ int main(int argc, char** argv) {
   const busbw::Speaks speaker = speaks();
   try {
     return run(argc, argv, speaker);
-  } catch (const atoll::Error& error) {
-    // Before there is a job, these errors occur on all ranks alike. Any other error may be of this
-    // rank alone.
-    const bool alike = error.code() == atoll::ErrorCode::invalid_argument ||
-                       error.code() == atoll::ErrorCode::not_found ||
-                       error.code() == atoll::ErrorCode::unsupported;
-    return fail_alike(alike ? speaker : busbw::Speaks::yes, error.what(), status_of(error));
+  } catch (const CannotJoin& error) {
+    return fail_alike(busbw::Speaks::yes, error.what, error.status);
+  } catch (const atoll::Error& error) {  // error in the command line, or in a file that it names
+    return fail_alike(speaker, error.what(), status_of(error));
   } catch (const std::exception& error) {  // error in the command line
     return fail_alike(speaker, std::string(error.what()) + " (see --help)", exit_usage);
   }
