@@ -109,10 +109,10 @@ struct CommunicatorOptions {
 // If an in-place form is documented, each rank may choose to use it.
 //
 // GPU memory: in one call, either all ranks must pass a src from allocate() or none; the same holds
-// for dst. This is not checked: if it is broken, the operation can wait until its timeout or give
-// wrong data. Memory from allocate() that other ranks access (src and dst of all_reduce, dst of
-// all_gather, src of reduce_scatter) must be at the same offset of the same allocation on every
-// rank. Ranks that share several communicators must call them in the same
+// for dst. The library does not check this rule: if ranks break it, the operation can wait until
+// its timeout or give wrong data. Memory from allocate() that other ranks access (src and dst of
+// all_reduce, dst of all_gather, src of reduce_scatter) must be at the same offset of the same
+// allocation on every rank. Ranks that share several communicators must call them in the same
 // order, at least for the first operation of each, because NCCL connects ranks at the first
 // operation and waits for the other ranks.
 //

@@ -51,10 +51,9 @@ struct ATOLL_API Config {
   // the kernel allows it. "permit": as "on", and each rank first asks the kernel to let every
   // process of this user read its memory.
   std::string process_memory;
-  // What a rank does when the launcher that started it (mpirun, slurmstepd, torchrun, ...) ends
-  // first. "" or "end": the rank reports a failure to the other ranks and ends 5 s later at the
-  // latest. "parent": as "end", and without a launcher the parent process counts as one. "ignore":
-  // the rank runs on.
+  // The action of a rank when its launcher (mpirun, slurmstepd, torchrun, ...) ends before it. ""
+  // or "end": the rank reports a failure to the other ranks, and ends within 5 s. "parent": the
+  // same; without a launcher, the parent process counts as the launcher. "ignore": none.
   std::string parent;
   // Checksum of the data that the host backend sends over TCP. "" or "off": none. "crc32c": data
   // that arrives corrupted is an error.

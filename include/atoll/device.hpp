@@ -80,6 +80,11 @@ struct StreamOptions {
   StreamPriority priority = StreamPriority::normal;
 };
 
+class Stream;
+// A stream that a pass refers to. The pointer in it follows moves of the stream, and is null after
+// the stream has been destroyed.
+using StreamLink = std::shared_ptr<Stream*>;
+
 // An ordered queue of work on one device. Every function but synchronize() returns at once.
 //
 // Threads: only one thread at a time may call a Stream, synchronize() included, and a task that
@@ -129,12 +134,14 @@ class ATOLL_API Stream {
 
   const std::string& name() const noexcept { return name_; }
   StreamBackend& backend() const { return *impl_; }
+  const StreamLink& link();
 
  private:
   friend class Device;
   ATOLL_LOCAL Stream(std::unique_ptr<StreamBackend> impl, std::string name);
   Implementation<std::unique_ptr<StreamBackend>> impl_;
   std::string name_;
+  StreamLink link_;  // null until the first call of link()
 };
 
 // Owns a block of memory and frees it when the handle is destroyed. The owner must make sure that

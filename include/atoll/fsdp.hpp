@@ -296,8 +296,10 @@ struct PassOptions {
 // (PassOptions::Kind::eval), keep only their outputs, and repeat each forward in its training pass,
 // as with activation checkpointing.
 //
-// Destroy the pass before its engine and before the stream that compute is enqueued on. If the
-// engine is destroyed first, the job fails, and calls of the pass throw Error(invalid_argument).
+// Destroy the pass before its engine and before the stream that compute is enqueued on. If one of
+// them is destroyed first, calls of the pass throw Error(invalid_argument). The job fails if the
+// engine is destroyed first, or if the stream is destroyed before a scope of the pass. The stream
+// may be moved.
 class ATOLL_API Pass {
  public:
   Pass(Pass&&) noexcept;

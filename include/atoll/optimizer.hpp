@@ -84,8 +84,7 @@ ATOLL_API std::vector<ParamSettings> use_groups(Engine& engine, const OptimizerO
 struct StepOptions {
   // The gradients are multiplied by this factor before the norm and the update: 1 / scale if the
   // loss was multiplied by `scale` (see loss_scale.hpp). All ranks must pass the same; see
-  // Optimizer::step(). A factor other than 1
-  // cannot be combined with update_in_backward().
+  // Optimizer::step(). A factor other than 1 cannot be combined with update_in_backward().
   float gradient_scale = 1;
 };
 

@@ -187,9 +187,9 @@ class ATOLL_API Scheduler {
 
   // Declares that the memory of the lane's oldest unreleased operation is free once `after` has
   // happened. `after` may depend only on work enqueued before this call, so that lanes never wait
-  // for each other in a cycle. This is not checked. Correct is, for example: enqueue the kernels
-  // that read the gathered weights on `compute`, then release(Lane::gather, compute.record()).
-  // Wrong is an event that another thread or a task completes only after the next gather. On a lane
+  // for each other in a cycle. This is not checked. For example, enqueue the kernels that read the
+  // gathered weights on `compute`, then call release(Lane::gather, compute.record()). Do not pass
+  // an event that another thread or a task completes only after the next gather. On a lane
   // with a limit, release an operation before calling a later operation that needs its room.
   // Otherwise the later operation throws Error(invalid_argument). release() itself throws
   // Error(invalid_argument) when no operation is unreleased.

@@ -77,7 +77,8 @@ BackendGroup::~BackendGroup() {
   // The backend must be closed before the destructor of retired_ frees memory that the backend
   // still has registered.
   plugin_->table.close(comm_);
-  // Until here, the backend may read keys of other ranks, for example when it first connects to one.
+  // A backend may read keys of other ranks until it is closed, for example when it first connects
+  // to a rank.
   try {
     WorldInternals::store(world_).release(id_ + "/", axis_.size());
   } catch (const Error&) {

@@ -35,7 +35,8 @@ struct FailedOperations {
   std::span<const Operation> operations;
 };
 
-// Returns ": " and the error of the stream that drops a task on this thread now, or nothing.
+// Returns ": " and the error of the stream, if this thread is now dropping a task because that
+// stream has failed, and "" otherwise.
 std::string reason_of_drop();
 // Returns the text without "communicator NAME: " at its beginning, which some backends add.
 std::string_view without_name(std::string_view text, std::string_view name);

@@ -17,7 +17,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// The message of one rank.
+// The arguments of one rank, which all ranks receive.
 struct Wish {
   int rank = 0;
   MemoryCall call = MemoryCall::allocates;

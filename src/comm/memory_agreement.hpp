@@ -10,7 +10,7 @@
 
 namespace atoll_v1::atoll {
 
-// Whether the call takes new memory, or memory that the caller has.
+// The call that the ranks compare: it allocates memory, or registers memory of the caller.
 enum class MemoryCall {
   allocates,
   registers

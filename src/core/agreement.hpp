@@ -27,8 +27,8 @@ struct Declaration {
 // names `call`, the first subject with different values, and two ranks with their values. Lists
 // with the same values so far must continue with the same subject. Therefore a list has counts and
 // names before the values that depend on them. If a rank does not call agree() before the timeout
-// (Config::timeout unless the caller passes another one),
-// or has left the job, the error on the other ranks names `call` and that rank.
+// (by default Config::timeout), or has left the job, the error on the other ranks names `call` and
+// that rank.
 //
 // Each rank sends a short digest of its list. Only if the digests differ, two ranks send digests of
 // parts of their lists until the first difference is found, and then its entry. Lists and texts may

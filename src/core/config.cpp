@@ -95,9 +95,9 @@ const Row rows[] = {
       "\"on\": if the kernel allows it; \"permit\": also if kernel.yama.ptrace_scope is 1"},
      &Config::process_memory},
     {{"ATOLL_PARENT", "",
-      "what a rank does when its launcher ends first; empty or \"end\": it ends as well; "
-      "\"parent\": "
-      "so, and without a launcher also when its parent process ends; \"ignore\": it runs on"},
+      "action when the launcher ends before this rank; empty or \"end\": the rank ends as well; "
+      "\"parent\": the same, and without a launcher the parent process counts as the launcher; "
+      "\"ignore\": none"},
      &Config::parent},
     {{"ATOLL_TCP_CHECKSUM", "",
       "checksum of the data that the host backend sends over TCP; empty or \"off\": none; "

@@ -21,6 +21,7 @@
 #include "core/socket.hpp"
 #include "core/store.hpp"
 #include "core/store_client.hpp"
+#include "core/store_endpoint.hpp"
 #include "core/store_protocol.hpp"
 #include "core/store_server.hpp"
 #include "core/terminate.hpp"
@@ -38,7 +39,6 @@ constexpr milliseconds farewell_patience{10'000};
 // the ranks that never joined.
 constexpr milliseconds placement_grace{10'000};
 constexpr std::size_t token_bytes = 16;
-constexpr int port_attempts = 16;
 
 void check_key(std::string_view key) {
   require(!key.empty() && key.size() <= store::max_key_bytes,
@@ -51,101 +51,6 @@ void check_value(std::string_view key, std::string_view value) {
           store::max_value_bytes);
 }
 
-std::vector<net::Address> resolve_all(const std::vector<std::string>& hosts, int port) {
-  std::vector<net::Address> result;
-  for (const std::string& host : hosts) {
-    for (net::Address& address : net::resolve(host, port)) result.push_back(std::move(address));
-  }
-  return result;
-}
-
-// Listens on all addresses of the agreed endpoint that belong to this host; a host name can resolve
-// to others as well. Replaces port 0 by a free port.
-std::vector<net::Fd> listen_where_agreed(launch::Endpoint& endpoint) {
-  std::vector<net::Fd> result;
-  std::optional<Error> problem;
-  for (const std::string& host : endpoint.addresses) {
-    for (const net::Address& address : net::resolve(host, endpoint.port)) {
-      if (endpoint.port == 0 && !result.empty()) break;
-      try {
-        result.push_back(net::listen_on(address));
-      } catch (const Error& error) {
-        problem = error;
-      }
-    }
-  }
-  if (result.empty()) throw Error(*problem);
-  if (endpoint.port == 0) {
-    const net::Address chosen = net::local_address(result.front().get());
-    endpoint.port = net::port_of(chosen);
-    endpoint.addresses = {net::numeric_host(chosen)};
-    log::info("the store listens at {} port {}: set ATOLL_ADDR={}:{} for the other ranks",
-              endpoint.addresses.front(), endpoint.port, endpoint.addresses.front(), endpoint.port);
-  }
-  return result;
-}
-
-// Listens on one free port, both on the address for other hosts and on loopback for this host.
-std::vector<net::Fd> listen_anywhere(launch::Endpoint& endpoint) {
-  const std::vector<net::Address> outside = resolve_all(endpoint.addresses, 0);
-  for (int attempt = 1;; ++attempt) {
-    std::vector<net::Fd> result;
-    result.push_back(net::listen_on(outside.front()));
-    endpoint.port = net::port_of(net::local_address(result.front().get()));
-    if (net::is_loopback(outside.front())) return result;
-    try {
-      result.push_back(net::listen_on(net::resolve("127.0.0.1", endpoint.port).front()));
-      return result;
-    } catch (const Error&) {
-      if (attempt == port_attempts) throw;
-    }
-  }
-}
-
-// Without a token, the ranks of one host and one user meet at this Unix socket: the kernel says who
-// connects, which it does not for TCP.
-net::Address socket_of_user(const launch::Endpoint& endpoint) {
-  return net::local_socket(fmt::format("atoll/store/{}", endpoint.port));
-}
-
-std::vector<net::Address> addresses_of(const launch::Endpoint& endpoint) {
-  if (endpoint.token.empty()) return {socket_of_user(endpoint)};
-  return resolve_all(endpoint.addresses, endpoint.port);
-}
-
-// Tries to join a job that must refuse this process, so that the error of rank 0 names the process
-// and not only an absent rank. Returns the refusal; "" if no store of the job answers.
-std::string refusal_of(const launch::Endpoint& endpoint, int rank, int size) {
-  constexpr milliseconds patience{1'000};
-  const store::Join identity{rank, size, net::host_name(), static_cast<int>(::getpid())};
-  try {
-    store::connect(addresses_of(endpoint), {endpoint.token, identity}, Clock::now() + patience);
-    return "another rank 0 of the job listens there";
-  } catch (const Error& error) {
-    return error.code() == ErrorCode::mismatch ? error.what() : "";
-  }
-}
-
-std::vector<net::Fd> listen_as_rank_0(launch::Endpoint& endpoint, int size) {
-  try {
-    if (!endpoint.token.empty()) return listen_where_agreed(endpoint);
-    std::vector<net::Fd> result;
-    result.push_back(net::listen_on(socket_of_user(endpoint)));
-    return result;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::io) throw;
-    // The reason may be a second process with rank 0.
-    const std::string refusal = refusal_of(endpoint, 0, size);
-    if (!refusal.empty()) {
-      throw make_error(ErrorCode::mismatch, "rank 0 cannot serve the store: {}", refusal);
-    }
-    throw make_error(ErrorCode::io,
-                     "rank 0 cannot serve the store: {}; the store needs a free port of the host "
-                     "of rank 0 (ATOLL_ADDR, or MASTER_ADDR and ATOLL_PORT)",
-                     error.what());
-  }
-}
-
 // Finds the job of this process. A process with ATOLL_RANK=5 and ATOLL_SIZE=2 notices its mistake
 // alone, but rank 0 waits for rank 1, so this process also reports itself to rank 0.
 launch::Job find_job(const Config& config) {
@@ -155,7 +60,7 @@ launch::Job find_job(const Config& config) {
     if (config.rank > 0 && config.rank >= config.size && config.size > 0) {
       try {
         const auto endpoint = launch::configured_endpoint(config);
-        if (endpoint) refusal_of(*endpoint, config.rank, config.size);
+        if (endpoint) store::refusal_of(*endpoint, config.rank, config.size);
       } catch (const Error&) {
         // ATOLL_ADDR is wrong as well.
       }
@@ -271,13 +176,13 @@ launch::Endpoint World::Impl::serve(const launch::Job& job, Clock::time_point de
   store::ServerOptions options;
   if (job.agreed) {
     endpoint = *job.agreed;
-    options.listeners = listen_as_rank_0(endpoint, size);
+    options.listeners = store::listen_as_rank_0(endpoint, size);
     if (endpoint.token.empty()) options.secret = net::random_token(token_bytes);
   } else {
     endpoint.host_id = own_host_id(config);
     endpoint.addresses = {net::rail_addresses(config.interface).front()};
     endpoint.token = net::random_token(token_bytes);
-    options.listeners = listen_anywhere(endpoint);
+    options.listeners = store::listen_anywhere(endpoint);
   }
   options.token = endpoint.token;
   options.size = size;
@@ -307,7 +212,7 @@ void World::Impl::join(launch::Job job) {
 
   const store::Join identity{rank, size, net::host_name(), static_cast<int>(::getpid())};
   store::Admission admission =
-      store::connect(addresses_of(endpoint), {endpoint.token, identity}, deadline);
+      store::connect(store::addresses_of(endpoint), {endpoint.token, identity}, deadline);
   // The secret of the job also authenticates the connections of backends.
   config.token = admission.secret.empty() ? endpoint.token : admission.secret;
   std::vector<std::string> addresses{local_address(admission.socket, endpoint)};

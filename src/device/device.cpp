@@ -45,9 +45,27 @@ void Event::synchronize() const {
 
 Stream::Stream(std::unique_ptr<StreamBackend> impl, std::string name)
     : impl_(std::move(impl), "Stream"), name_(std::move(name)) {}
-Stream::Stream(Stream&&) noexcept = default;
-Stream& Stream::operator=(Stream&&) noexcept = default;
-Stream::~Stream() = default;
+Stream::Stream(Stream&& other) noexcept
+    : impl_(std::move(other.impl_)), name_(std::move(other.name_)), link_(std::move(other.link_)) {
+  if (link_) *link_ = this;
+}
+Stream& Stream::operator=(Stream&& other) noexcept {
+  if (this == &other) return *this;
+  if (link_) *link_ = nullptr;  // the stream that this object was ends here
+  impl_ = std::move(other.impl_);
+  name_ = std::move(other.name_);
+  link_ = std::move(other.link_);
+  if (link_) *link_ = this;
+  return *this;
+}
+Stream::~Stream() {
+  if (link_) *link_ = nullptr;
+}
+
+const StreamLink& Stream::link() {
+  if (!link_) link_ = std::make_shared<Stream*>(this);
+  return link_;
+}
 
 void Stream::enqueue(std::function<void()> work) {
   require_work(work, name_);

@@ -4,6 +4,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -73,23 +74,45 @@ bool is_same_file(const net::Fd& a, const struct stat& b) {
          status.st_ino == b.st_ino;
 }
 
-// Locks `path` for a save to `folder`. Returns an empty object if `mine` is the lock, or if the file
-// system has no locks of folders.
+// Logs once per process that saves are not protected against other engines.
+void warn_without_locks(const fs::path& path, int error) {
+  static std::atomic<bool> is_warned = false;
+  if (is_warned.exchange(true)) return;
+  log::warn(
+      "{}: cannot lock this folder ({}), so saves of two engines to one folder are not noticed: "
+      "give each engine a separate folder",
+      terminal_text(path.string()), std::strerror(error));
+}
+
+// Tries to lock an open folder. Returns 0 or the error: EWOULDBLOCK if another engine has locked it.
+int try_lock(const net::Fd& file) {
+  while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EINTR) return errno;
+  }
+  return 0;
+}
+
+// Locks `path` for a save to `folder`. Returns an empty object if `mine` is the lock, and after a
+// warning if the folder cannot be locked: some file systems have no locks (ENOLCK, EOPNOTSUPP), and
+// NFS locks only files that are open for writing (EBADF).
 net::Fd lock(const fs::path& path, const fs::path& folder, const net::Fd& mine) {
   net::Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY));
+  int error = file ? 0 : errno;
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0 && is_same_file(mine, status)) return {};
-  const bool is_locked = file && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0;
+  if (file) error = try_lock(file);
   // The other engine may have renamed or deleted the folder between open() and flock().
-  const bool is_in_use = is_locked
-                             ? ::stat(path.c_str(), &status) != 0 || !is_same_file(file, status)
-                             : file && errno == EWOULDBLOCK;
+  const bool is_in_use =
+      error == EWOULDBLOCK || error == ENOENT ||
+      (error == 0 && (::stat(path.c_str(), &status) != 0 || !is_same_file(file, status)));
   require(
       !is_in_use, ErrorCode::io,
       "{}: another engine saves to this folder, or has saved to it: each engine needs a separate "
       "folder",
       terminal_text(folder.string()));
-  return is_locked ? std::move(file) : net::Fd();
+  if (error == 0) return file;
+  warn_without_locks(path, error);
+  return {};
 }
 
 void discard(const fs::path& partial) noexcept {

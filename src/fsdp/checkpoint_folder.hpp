@@ -17,7 +17,8 @@ std::filesystem::path partial_of(const std::filesystem::path& folder);
 //
 // Locks (flock) let two engines find out that they use one folder. SaveFolder locks partial_of() and
 // `folder`. The engine keeps the lock of the folder that it has published until its next save, or
-// its destruction. File systems without these locks do not find the second engine.
+// its destruction. If the file system has no such locks (some NFS), the save goes on, and the
+// process logs one warning: a second engine is then not noticed.
 class SaveFolder {
  public:
   // Makes an empty folder partial_of(folder). `mine` is the result of the engine's last publish().

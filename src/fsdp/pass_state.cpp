@@ -18,6 +18,14 @@ std::size_t PassState::length() const noexcept {
   return is_training() ? plan_.sequence.size() : plan_.forward_length;
 }
 
+Stream& PassState::compute() const {
+  require(
+      *compute_ != nullptr,
+      "the compute stream of this pass has been destroyed: destroy every Pass before the Stream "
+      "that Engine::begin() got");
+  return **compute_;
+}
+
 // Throws Error(invalid_argument) that names the pass in progress, if there is one.
 void PassState::check_closed() const {
   if (!active_) return;
@@ -101,7 +109,7 @@ void PassState::begin(const PassOptions& options, Stream& compute) {
     gradients_complete_ = gradients_used_ = false;
     step_micros_ = options.of;
   }
-  compute_ = &compute;
+  compute_ = compute.link();
   compute.wait(ended_);  // waits for the last pass, which may have used another stream
   position_ = ended_uses_ = 0;
   open_scopes_.assign(plan_.unshards.size(), 0);
@@ -184,14 +192,15 @@ std::size_t PassState::begin_scope(Unit& unit, std::string_view scope) {
   ATOLL_ASSERT(active_, "a scope needs a pass");
   const UnitState& state = state_of(unit);
   const std::size_t position = position_;
-  gathering_.unshard(*compute_, position, scope);
+  Stream& compute = this->compute();
+  gathering_.unshard(compute, position, scope);
   ++position_;
-  if (position >= plan_.forward_length) reducing_.open(*compute_, state, position);
-  begun_[position] = scheduler_.begin_work(*compute_);
-  storage_.report_uses(*compute_, state, position);
-  if (checks_gradients(state, position)) storage_.poison_gradients(*compute_, state);
-  guards_.open(*compute_, position);
-  ranges_[position] = compute_->backend().begin_range({scope, unit.name()});
+  if (position >= plan_.forward_length) reducing_.open(compute, state, position);
+  begun_[position] = scheduler_.begin_work(compute);
+  storage_.report_uses(compute, state, position);
+  if (checks_gradients(state, position)) storage_.poison_gradients(compute, state);
+  guards_.open(compute, position);
+  ranges_[position] = compute.backend().begin_range({scope, unit.name()});
   ++open_scopes_[plan_.unshard_of[position]];
   ++live_scopes_;
   if (setup_.options.synchronous) synchronize_scope();
@@ -202,7 +211,7 @@ std::size_t PassState::begin_scope(Unit& unit, std::string_view scope) {
 // so the pass cannot complete.
 void PassState::synchronize_scope() {
   try {
-    compute_->synchronize();
+    compute().synchronize();
   } catch (...) {
     abandon();
     throw;
@@ -217,20 +226,20 @@ bool PassState::checks_gradients(const UnitState& unit, std::size_t position) co
 
 void PassState::leave(const Unit& unit, std::size_t position) noexcept {
   --live_scopes_;
-  compute_->backend().end_range(ranges_[position]);
   const auto fail = [&](const char* what) {
     setup_.world.fail(fmt::format("at the end of a scope of unit {}: {}", unit.name(), what));
   };
   try {
-    guards_.close(*compute_, position);
+    Stream& compute = this->compute();
+    compute.backend().end_range(ranges_[position]);
+    guards_.close(compute, position);
     if (abandoned_) return;  // an abandoned pass does not reduce gradients, which may be incomplete
     const UnitState& state = state_of(unit);
-    storage_.report_uses(*compute_, state, position);
-    if (checks_gradients(state, position)) storage_.check_gradients(*compute_, state);
+    storage_.report_uses(compute, state, position);
+    if (checks_gradients(state, position)) storage_.check_gradients(compute, state);
     const bool backward = position >= plan_.forward_length;
-    scheduler_.end_work(*compute_, begun_[position], backward ? "backward" : "forward",
-                        unit.name());
-    if (backward) reducing_.close(*compute_, state, position_);
+    scheduler_.end_work(compute, begun_[position], backward ? "backward" : "forward", unit.name());
+    if (backward) reducing_.close(compute, state, position_);
     end_use(position);
   } catch (const Error& error) {
     // The lifetime checker (ATOLL_CHECK=lifetimes) reports a finding as an internal error. The job
@@ -255,7 +264,7 @@ void PassState::end_use(std::size_t position) {
     gradients_complete_ = options_.micro + 1 == options_.of && position_ == length() &&
                           ended_uses_ == plan_.unshards.size();
   }
-  gathering_.reshard(*compute_, position);
+  gathering_.reshard(compute(), position);
 }
 
 void PassState::end() noexcept {
@@ -269,7 +278,9 @@ void PassState::end() noexcept {
               setup_.state(unshard.unit).name);
   }
   try {
-    ended_ = compute_->record();  // recorded even after a failure: compute may still read buffers
+    // A stream has completed its work when it is destroyed, so a lane can take its place.
+    Stream& last = *compute_ ? **compute_ : scheduler_.stream(Lane::gather);
+    ended_ = last.record();  // recorded even after a failure: compute may still read buffers
     setup_.world.check();
     if (position_ == length() && !abandoned_) {
       if (is_training()) next_micro_ = (options_.micro + 1) % options_.of;
@@ -277,8 +288,8 @@ void PassState::end() noexcept {
     }
     log::warn("a pass {} after {} of {} uses of units", abandoned_ ? "was abandoned" : "ended",
               position_, length());
-    reducing_.cancel(*compute_);
-    ended_ = gathering_.cancel(*compute_);
+    reducing_.cancel(last);
+    ended_ = gathering_.cancel(last);
   } catch (const Error&) {
     // The job has failed, so the order of streams no longer matters.
   } catch (const std::exception& error) {

@@ -65,6 +65,8 @@ class PassState {
  private:
   bool is_training() const noexcept { return options_.kind == PassOptions::Kind::train; }
   std::size_t length() const noexcept;  // number of uses of units in this pass
+  // Returns the stream that begin() got. Throws Error(invalid_argument) if it has been destroyed.
+  Stream& compute() const;
   void check_closed() const;
   void check_begin(const PassOptions& options, const Stream& compute) const;
   void compare_kind(const PassOptions& options) const;
@@ -92,7 +94,7 @@ class PassState {
   bool active_ = false;
   bool abandoned_ = false;
   PassOptions options_;
-  Stream* compute_ = nullptr;
+  StreamLink compute_;                 // the stream that begin() got
   std::size_t position_ = 0;           // position in the pass of the next scope
   std::size_t ended_uses_ = 0;         // number of unsharded periods (unshards) that have ended
   std::vector<int> open_scopes_;       // number of scopes for each unshard that are not complete

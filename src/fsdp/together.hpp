@@ -27,6 +27,8 @@ void together(const RankSet& group, const Body& body) {
     code = error.code();
   } catch (const std::exception& error) {
     problem = error.what();
+  } catch (...) {
+    problem = "an exception of unknown type";
   }
   const std::string mine =
       problem.empty() ? ""

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <cstring>
+#include <exception>
 #include <map>
 #include <optional>
 #include <vector>
@@ -117,7 +118,7 @@ void export_weights(const fs::path& file, Engine& engine, DType dtype,
     writer.emplace(partial, declared, std::map<std::string, std::string>{{"format", "pt"}});
   };
   // The first error of the unit; all parameters of a unit are visited after an error.
-  std::optional<Error> problem;
+  std::exception_ptr problem;
   std::vector<std::byte> bytes;
   const auto write = [&](std::span<const float> values) {
     if (!writer || problem) return;
@@ -125,8 +126,8 @@ void export_weights(const fs::path& file, Engine& engine, DType dtype,
       bytes.resize(values.size() * size_of(dtype));
       host::cast({bytes.data(), values.size(), dtype}, values);
       writer->write(bytes);
-    } catch (const Error& error) {
-      problem = error;
+    } catch (...) {
+      problem = std::current_exception();
     }
   };
   try {
@@ -136,7 +137,7 @@ void export_weights(const fs::path& file, Engine& engine, DType dtype,
       if (&param != &unit.params().back()) return;
       // The other ranks wait here, not in the gather of the next unit, until the disk has the data.
       together(ranks, [&] {
-        if (problem) throw *problem;
+        if (problem) std::rethrow_exception(problem);
       });
     });
     together(ranks, [&] {

@@ -1,11 +1,12 @@
 // Compares collectives on memory that the caller owns (malloc) with the same collectives on memory
 // from allocate(), inside one host.
-//   caller_memory [--sizes BYTES,...] [--rounds N] [--json FILE]
+//   caller_memory [--collectives NAME,...] [--sizes BYTES,...] [--rounds N] [--json FILE]
 // Runs as the ranks of a job; the script caller_memory starts it with 2 and 4 ranks, and once more
 // with ATOLL_PROCESS_MEMORY=on. In every round both kinds of memory have one turn. A time is the
 // median over the rounds of the time of the slowest rank. `share` is the time in memory from
-// allocate() divided by the time in memory of malloc. Exits with 1 if the mean share of a
-// collective misses its target, unless ATOLL_PROCESS_MEMORY is on, or if a result is wrong.
+// allocate() divided by the time in memory of malloc. Exits with 1 if the geometric mean of the
+// shares of a collective misses its target, unless ATOLL_PROCESS_MEMORY is on, or if a result is
+// wrong.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -188,14 +189,24 @@ void append(const std::string& path, const nlohmann::json& rows) {
   if (!file) throw std::runtime_error("cannot write " + path);
 }
 
+struct Settings {
+  std::vector<std::string> collectives;
+  std::vector<std::uint64_t> sizes{1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20};
+  int rounds = 9;
+  std::string json;
+};
+
 // Returns 1 if a target is missed.
-int measure_here(const std::vector<std::uint64_t>& sizes, int rounds, const std::string& json) {
+int measure_here(const Settings& settings) {
+  const auto& [collectives, sizes, rounds, json] = settings;
   Bench bench(*std::max_element(sizes.begin(), sizes.end()));
   const bool on = bench.world().config().process_memory == "on";
   const bool speaks = bench.world().rank() == 0;
   auto rows = nlohmann::json::array();
   int missed = 0;
   for (const Target& target : targets) {
+    if (std::find(collectives.begin(), collectives.end(), target.name) == collectives.end())
+      continue;
     double logarithms = 0;
     int count = 0;
     for (const Place place : {Place::out, Place::in}) {
@@ -236,20 +247,22 @@ int measure_here(const std::vector<std::uint64_t>& sizes, int rounds, const std:
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::vector<std::uint64_t> sizes{1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20};
-  int rounds = 9;
-  std::string json;
+  Settings settings;
+  for (const Target& target : targets) settings.collectives.emplace_back(target.name);
   CLI::App app("Compares collectives on memory of malloc with the same on memory of allocate()");
-  app.add_option("--sizes", sizes, "bytes of the whole tensor; several with commas")
+  app.add_option("--collectives", settings.collectives, "the collectives to measure; all without")
+      ->delimiter(',')
+      ->check(CLI::IsMember(settings.collectives));
+  app.add_option("--sizes", settings.sizes, "bytes of the whole tensor; several with commas")
       ->delimiter(',')
       ->check(CLI::Range(1 << 10, 1 << 30));
-  app.add_option("--rounds", rounds, "rounds, in which each kind of memory has one turn")
+  app.add_option("--rounds", settings.rounds, "rounds, in which each kind of memory has one turn")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  app.add_option("--json", json, "append the rows to this file");
+  app.add_option("--json", settings.json, "append the rows to this file");
   CLI11_PARSE(app, argc, argv);
   try {
-    return measure_here(sizes, rounds, json);
+    return measure_here(settings);
   } catch (const std::exception& error) {
     fmt::print(stderr, "caller_memory: {}\n", error.what());
     return 1;

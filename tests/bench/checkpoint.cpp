@@ -1,9 +1,4 @@
-// Measures what verified checkpoints cost: loads one checkpoint from the page cache with and without
-// digests, by turns, and saves it. For comparison, copies the bytes of its files once, which any load
-// must do. Also parses a safetensors header of 1,000,000 tensors.
-//   checkpoint [--mb N] [--json FILE]
-// N is the size of the checkpoint; the default is 1,024. Each printed time is the median of 9 runs.
-// Exits with 1 if digests cost more than 10 % of a load, or if the header takes 3 s or more.
+// Measures checkpoints; `usage` below says what.
 #include <fmt/core.h>
 #include <unistd.h>
 
@@ -20,6 +15,7 @@
 
 #include "atoll/checkpoint.hpp"
 #include "atoll/log.hpp"
+#include "fsdp/checkpoint_index.hpp"
 #include "fsdp/files.hpp"
 #include "fsdp/safetensors_header.hpp"
 #include "thread_ranks.hpp"
@@ -30,8 +26,21 @@ namespace fs = std::filesystem;
 namespace fsdp = atoll::fsdp;
 
 constexpr int repeats = 9;
-constexpr double most_percent = 10, most_header_s = 3;
-constexpr std::size_t header_tensors = 1'000'000;
+constexpr double most_percent = 10, most_parse_s = 3;
+constexpr std::size_t tensors = 1'000'000;  // in the header and in the index
+
+constexpr const char* usage =
+    "usage: checkpoint [--mb N] [--json FILE]\n"
+    "\n"
+    "Measures checkpoints of one rank with AdamW. N is their size in MB; the default is 1,024.\n"
+    "  save    writes and syncs the files, with digests (median of 3)\n"
+    "  load    reads a checkpoint from the page cache: with digests, which are verified, and\n"
+    "          without digests, by turns (medians of 9)\n"
+    "  limit   copies the bytes of the shard file once in memory, which every load must do\n"
+    "  header  parses a safetensors header of 1,000,000 tensors from memory\n"
+    "  index   parses and checks the index of a checkpoint of 1,000,000 parameters\n"
+    "Exits with 1 if digests cost more than 10 % of a load, or if the header or the index takes\n"
+    "3 s or more. FILE gets all times as JSON.\n";
 
 double seconds(const std::function<void()>& body) {
   const auto begin = std::chrono::steady_clock::now();
@@ -66,7 +75,7 @@ void strip_digests(const fs::path& folder) {
   fsdp::write_file(folder / "index.json", index.dump(1));
 }
 
-std::string header_of(std::size_t tensors) {
+std::string header_text() {
   std::string text = "{";
   for (std::size_t i = 0; i < tensors; ++i)
     text += fmt::format(
@@ -82,8 +91,28 @@ std::string header_of(std::size_t tensors) {
   return file;
 }
 
+std::string index_of_many() {
+  constexpr std::size_t units = 1'000;
+  nlohmann::json content{{"format", fsdp::checkpoint_format}, {"shards", 1}, {"steps", 0}};
+  for (std::size_t u = 0; u < units; ++u) {
+    nlohmann::json params = nlohmann::json::array();
+    for (std::size_t p = 0; p < tensors / units; ++p)
+      params.push_back({{"name", fmt::format("experts.{}.up_proj.weight", p)},
+                        {"shape", {16, 16}},
+                        {"bucket", 0},
+                        {"offset", 256 * p}});
+    content["units"].push_back(
+        {{"name", fmt::format("layers.{}", u)},
+         {"buckets",
+          nlohmann::json::array({{{"name", "f32"}, {"elements", 256 * tensors / units}}})},
+         {"params", std::move(params)}});
+  }
+  return fsdp::index_text(std::move(content), std::string(32, '0'),
+                          {{.bytes = 8, .header = std::string(16, '0')}});
+}
+
 struct Times {
-  double save, verified, plain, copy, header;
+  double save, verified, plain, copy, header, index;
 };
 
 Times measure(std::size_t megabytes, const fs::path& folder) {
@@ -117,10 +146,11 @@ Times measure(std::size_t megabytes, const fs::path& folder) {
     plain.push_back(p);
     copy.push_back(c);
   }
-  const std::string header = header_of(header_tensors);
-  const double parse = seconds(
+  const std::string header = header_text(), index = index_of_many();
+  const double parse_header = seconds(
       [&] { fsdp::parse_safetensors(std::as_bytes(std::span(header)), "large.safetensors"); });
-  return {median(save), median(verified), median(plain), median(copy), parse};
+  const double parse_index = seconds([&] { fsdp::parse_index(index, "index.json"); });
+  return {median(save), median(verified), median(plain), median(copy), parse_header, parse_index};
 }
 
 }  // namespace
@@ -128,13 +158,17 @@ Times measure(std::size_t megabytes, const fs::path& folder) {
 int main(int argc, char** argv) {
   std::size_t megabytes = 1024;
   const char* json = nullptr;
+  if (argc == 2 && std::string_view(argv[1]) == "--help") {
+    fmt::print("{}", usage);
+    return 0;
+  }
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string_view flag = argv[i];
     if (flag == "--mb") megabytes = std::strtoull(argv[i + 1], nullptr, 10);
     if (flag == "--json") json = argv[i + 1];
   }
   if (argc % 2 == 0 || megabytes == 0) {
-    fmt::print(stderr, "usage: checkpoint [--mb N] [--json FILE]\n");
+    fmt::print(stderr, "{}", usage);
     return 2;
   }
   const fs::path folder =
@@ -162,10 +196,12 @@ int main(int argc, char** argv) {
   row("load, without digests (version 2)", times.plain, true);
   row("limit: copying the bytes of the file", times.copy, true);
   row("safetensors header of 1,000,000 tensors", times.header, false);
-  const bool is_cheap = percent <= most_percent, is_linear = times.header < most_header_s;
+  row("checkpoint index of 1,000,000 parameters", times.index, false);
+  const double slowest = std::max(times.header, times.index);
+  const bool is_cheap = percent <= most_percent, is_linear = slowest < most_parse_s;
   fmt::print("digests cost {:.1f} % of a load; at most {} %: {}\n", percent, most_percent,
              is_cheap ? "yes" : "NO");
-  fmt::print("the header in {:.2f} s; under {} s: {}\n", times.header, most_header_s,
+  fmt::print("header and index in at most {:.2f} s; under {} s: {}\n", slowest, most_parse_s,
              is_linear ? "yes" : "NO");
   if (json)
     std::ofstream(json) << nlohmann::json{{"rows", rows}, {"digest_percent", percent}}.dump(1)

@@ -1,5 +1,5 @@
 // Fuzzes the bytes that arrive from a rank of another host: stripes over several connections, and
-// frames with checksums. Of the first byte, bit 0 selects checksums, bit 1 three connections, and
+// frames with checksums. In the first byte, bit 0 selects checksums, bit 1 three connections, and
 // bit 2 repairs the checksums, so that the checks behind them run as well. The rest is what arrives
 // on the first connection.
 #include <sys/socket.h>

@@ -1,7 +1,6 @@
 // Answers a rank with the input, in the place of the store. The first byte chooses: during the
 // handshake, where no answer may let the peer pass as the store, or as the answer to a request of a
-// rank that has joined. Bit 7 of it also cuts the rest into messages: a kind, a length and that many
-// bytes of body.
+// rank that has joined. Bit 7 of it also cuts the rest into messages (store_messages.hpp).
 #include <sys/socket.h>
 
 #include <array>
@@ -17,6 +16,7 @@
 #include "atoll/error.hpp"
 #include "core/log.hpp"
 #include "core/store_client.hpp"
+#include "store_messages.hpp"
 
 namespace net = atoll::net;
 namespace store = atoll::store;
@@ -24,17 +24,6 @@ namespace store = atoll::store;
 namespace {
 
 using std::chrono::milliseconds;
-
-std::string messages_of(std::string_view input) {
-  std::string result;
-  while (input.size() >= 2) {
-    const auto kind = static_cast<std::uint32_t>(static_cast<unsigned char>(input[0]) % 24);
-    const std::string_view body = input.substr(2, static_cast<unsigned char>(input[1]));
-    result += store::encode_frame(store::Kind{kind}, 1, body);
-    input.remove_prefix(2 + body.size());
-  }
-  return result;
-}
 
 // Waits for a message of the rank, and answers with the bytes.
 void answer(int socket, const std::string& bytes) {
@@ -80,7 +69,8 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
   if (size == 0 || size > 65'536) return 0;
   atoll::log::set_level(atoll::log::Level::off);
   const std::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);
-  const std::string bytes = (data[0] & 0x80) != 0 ? messages_of(rest) : std::string(rest);
+  const std::string bytes =
+      (data[0] & 0x80) != 0 ? store_fuzz::messages_of(rest) : std::string(rest);
   const int which = (data[0] & 0x7f) % 8;
 
   std::array<int, 2> ends{-1, -1};

@@ -1,7 +1,6 @@
 // Sends the input to a store, as a stranger, as a peer that has sent its hello, or as a rank that
-// has joined. The first byte chooses; bit 2 of it also cuts the rest into messages: a kind, a length
-// and that many bytes of body, so that most inputs reach the parsers behind the header. Whatever
-// comes, the store must go on: strangers must not keep a rank out.
+// has joined. The first byte chooses; bit 2 of it also cuts the rest into messages
+// (store_messages.hpp). After any input the store must go on: strangers must not keep a rank out.
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -20,6 +19,7 @@
 #include "core/store_client.hpp"
 #include "core/store_handshake.hpp"
 #include "core/store_server.hpp"
+#include "store_messages.hpp"
 
 namespace net = atoll::net;
 namespace store = atoll::store;
@@ -33,17 +33,6 @@ net::Clock::time_point soon() { return net::Clock::now() + std::chrono::seconds(
 net::Address place() {
   static const std::string name = "atoll/fuzz/" + std::to_string(::getpid());
   return net::local_socket(name);
-}
-
-std::string messages_of(std::string_view input) {
-  std::string result;
-  while (input.size() >= 2) {
-    const auto kind = static_cast<std::uint32_t>(static_cast<unsigned char>(input[0]) % 24);
-    const std::string_view body = input.substr(2, static_cast<unsigned char>(input[1]));
-    result += store::encode_frame(store::Kind{kind}, 1, body);
-    input.remove_prefix(2 + body.size());
-  }
-  return result;
 }
 
 // Sends the bytes and reads until the store closes the connection.
@@ -67,7 +56,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
   atoll::log::set_level(atoll::log::Level::off);
   const std::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);
   const unsigned char how = data[0];
-  const std::string bytes = (how & 4) != 0 ? messages_of(rest) : std::string(rest);
+  const std::string bytes = (how & 4) != 0 ? store_fuzz::messages_of(rest) : std::string(rest);
 
   store::ServerOptions options;
   options.listeners.push_back(net::listen_on(place()));

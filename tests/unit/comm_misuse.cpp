@@ -13,6 +13,7 @@
 
 #include "atoll/communicator.hpp"
 #include "atoll/schedule.hpp"
+#include "error_text.hpp"
 #include "rank_reports.hpp"
 #include "thread_ranks.hpp"
 
@@ -24,16 +25,8 @@ using atoll::Communicator;
 using atoll::Mesh;
 using atoll::ReduceOp;
 using atoll::World;
+using atoll_test::error_of;
 using Texts = std::vector<std::string>;
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-    return "no error";
-  } catch (const atoll::Error& error) {
-    return std::string(atoll::name(error.code())) + ": " + error.what();
-  }
-}
 
 // Calls `call` on two ranks and returns the errors. The ranks meet afterwards, so the errors have
 // not failed the World.

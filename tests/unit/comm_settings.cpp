@@ -11,6 +11,7 @@
 
 #include "atoll/communicator.hpp"
 #include "core/hash.hpp"
+#include "error_text.hpp"
 #include "flight/notices.hpp"
 #include "rank_reports.hpp"
 #include "thread_ranks.hpp"
@@ -21,21 +22,11 @@ using namespace std::chrono_literals;
 using atoll::Communicator;
 using atoll::CommunicatorOptions;
 using atoll::World;
+using atoll_test::error_of;
 
 Communicator open(World& world, CommunicatorOptions options) {
   const auto mesh = atoll::Mesh::make(world, {1, world.size()});
   return Communicator::open(mesh.axis("shard"), std::move(options));
-}
-
-// Returns the error of `call` as text ("mismatch: ..."), or "no error".
-template <class Call>
-std::string error_of(const Call& call) {
-  try {
-    call();
-    return "no error";
-  } catch (const atoll::Error& error) {
-    return std::string(atoll::name(error.code())) + ": " + error.what();
-  }
 }
 
 }  // namespace

@@ -12,20 +12,13 @@
 #include "atoll/device.hpp"
 #include "atoll/error.hpp"
 #include "device/task.hpp"
+#include "error_text.hpp"
 
 namespace {
 
 using atoll::Device;
 using atoll::Stream;
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-    return "no error";
-  } catch (const atoll::Error& error) {
-    return std::string(atoll::name(error.code())) + ": " + error.what();
-  }
-}
+using atoll_test::error_of;
 
 }  // namespace
 

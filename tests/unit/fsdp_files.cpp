@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstring>
 #include <functional>
+#include <new>
 #include <optional>
 
 #include "core/terminal_text.hpp"
@@ -126,6 +127,20 @@ TEST_CASE("a slow disk does not count against the time of a collective") {
   };
   CHECK_FALSE(failure_of([&] { slow(std::chrono::seconds(60)); }).thrown);
   CHECK(failure_of([&] { slow(std::chrono::seconds(1)); }).says("rank 1"));
+}
+
+TEST_CASE("file work that throws anything fails on all ranks at once") {
+  run_thread_ranks(2, [](atoll::World& world) {
+    const auto fail = [&](const std::function<void()>& work) {
+      return failure_of([&] {
+        fsdp::together(world, [&] {
+          if (world.rank() == 1) work();
+        });
+      });
+    };
+    CHECK(fail([] { throw std::bad_alloc(); }).says("std::bad_alloc"));
+    CHECK(fail([] { throw 1; }).says("an exception of unknown type"));
+  });
 }
 
 TEST_CASE("a header of 100,000 tensors parses at once") {

@@ -22,7 +22,7 @@ using Reports = std::vector<std::string>;
 
 // Runs steps with the numbers of micro batches that `numbers` returns for the rank. Rank `late`
 // sleeps before the last step, so that the other ranks ask for its number before and after. Returns
-// "agreed" or the error. The barrier stands for the collectives of the last step.
+// "agreed" or the error. The barrier replaces the collectives of the last step.
 Reports reports(int size, int late, const std::function<std::vector<int>(int rank)>& numbers) {
   return atoll_test::on_threads(size, [&](World& world) {
     MicroCount count{world};

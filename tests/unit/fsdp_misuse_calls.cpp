@@ -332,6 +332,51 @@ TEST_CASE("misuse of engines: an optimizer, a pass and a scope outlive their eng
         std::string::npos);
 }
 
+TEST_CASE("misuse of passes: the compute stream is destroyed first") {
+  atoll::World world = atoll::World::single();
+  fsdp::Engine engine(atoll::Mesh::make(world, {1, 1}));
+  atoll_test::add_units(engine, {"a", "b"}, elements);
+  atoll_test::set_all(engine, 1.0f);
+  const std::string text =
+      "the compute stream of this pass has been destroyed: destroy every Pass before the Stream "
+      "that Engine::begin() got";
+  auto compute = std::make_unique<atoll::Stream>(engine.device().stream());
+  {
+    fsdp::Pass pass = engine.begin({}, *compute);
+    static_cast<void>(pass.forward(engine.unit("a")));
+    compute.reset();
+    CHECK_THROWS_WITH_AS(static_cast<void>(pass.forward(engine.unit("b"))), text.c_str(),
+                         atoll::Error);
+  }
+  CHECK_FALSE(world.failure().has_value());
+  compute = std::make_unique<atoll::Stream>(engine.device().stream());
+  train(engine, *compute);  // the engine works with another stream
+  {
+    fsdp::Pass pass = engine.begin({}, *compute);
+    const fsdp::ForwardScope scope = pass.forward(engine.unit("a"));
+    compute.reset();
+  }
+  REQUIRE(world.failure().has_value());
+  CHECK(std::string(world.failure()->what()).find("at the end of a scope of unit a: " + text) !=
+        std::string::npos);
+}
+
+TEST_CASE("a pass follows its compute stream when the stream is moved") {
+  atoll::World world = atoll::World::single();
+  fsdp::Engine engine(atoll::Mesh::make(world, {1, 1}));
+  atoll_test::add_units(engine, {"a"}, elements);
+  atoll_test::set_all(engine, 1.0f);
+  atoll::Stream first = engine.device().stream(), last = engine.device().stream();
+  {
+    fsdp::Pass pass = engine.begin({.kind = fsdp::PassOptions::Kind::eval}, first);
+    const fsdp::ForwardScope scope = pass.forward(engine.unit("a"));
+    atoll::Stream second = std::move(first);
+    last = std::move(second);
+    first = engine.device().stream();
+  }
+  CHECK_FALSE(world.failure().has_value());
+}
+
 TEST_CASE("misuse of engines: a second thread calls during a call") {
   CHECK(error_of([](fsdp::Engine& e, auto&) {
           std::latch inside{1}, refused{1};

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <filesystem>
 #include <functional>
@@ -152,6 +153,24 @@ TEST_CASE("muon: an engine on two axes of three shards over its own ranks only")
     const auto mesh = atoll::Mesh::make(world, {{"replicate", 2}, {"shard", 1}, {"tensor", 2}});
     CHECK(train(mesh, run) == expected);
   });
+}
+
+TEST_CASE("muon: each matrix is made orthogonal by one rank of all replicas") {
+  constexpr int matrices = 4, products_of_a_matrix = 15;
+  for (const auto strategy : {Strategy::no_shard, Strategy::hybrid_shard}) {
+    for (const atoll::MeshShape shape : {atoll::MeshShape{3, 1}, {2, 2}}) {
+      CAPTURE(fsdp::name(strategy));
+      CAPTURE(shape.shard);
+      std::atomic<int> products = 0;
+      Run run{.strategy = strategy, .last = 1};
+      run.muon.multiply = [&](atoll::Stream& stream, const muon::Product& product) {
+        ++products;
+        muon::multiply_with_loops(stream, product);
+      };
+      on_ranks(shape, run);
+      CHECK(products == matrices * products_of_a_matrix);
+    }
+  }
 }
 
 TEST_CASE("muon: the update of a matrix is nearly orthogonal") {

@@ -42,6 +42,17 @@ Strings evidence_of(const Topology& topology, std::string_view id) {
   return evidence;
 }
 
+// Checks that the check `id` needs the fact, and finds nothing with the value `good`. Returns the
+// finding with the value `bad`, and leaves that value in `topology`.
+Finding finding_of_fact(Topology& topology, std::string_view id, std::string_view fact_name,
+                        std::string_view good, std::string_view bad) {
+  CHECK(state_of(topology, id) == "no source provides " + std::string(fact_name));
+  set_hosts(topology, fact_name, good);
+  CHECK(state_of(topology, id) == "ok");
+  set_hosts(topology, fact_name, bad);
+  return the_finding(topology, id);
+}
+
 }  // namespace
 
 TEST_CASE("vm_flattened: without a topology file") {
@@ -71,11 +82,8 @@ TEST_CASE("vm_flattened: all NICs behind the host bridge") {
 
 TEST_CASE("memlock: a limit matters where there are RDMA NICs") {
   Topology topology = cluster(1);
-  CHECK(state_of(topology, "memlock") == "no source provides memlock_bytes");
-  set_hosts(topology, fact::memlock_bytes, "unlimited");
-  CHECK(state_of(topology, "memlock") == "ok");
-  set_hosts(topology, fact::memlock_bytes, "8388608");
-  const Finding finding = the_finding(topology, "memlock");
+  const Finding finding =
+      finding_of_fact(topology, "memlock", fact::memlock_bytes, "unlimited", "8388608");
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.evidence == "a process may lock only 8 MiB of memory");
   CHECK(has(finding.fix, "ulimit -l unlimited"));
@@ -85,11 +93,8 @@ TEST_CASE("memlock: a limit matters where there are RDMA NICs") {
 
 TEST_CASE("shm_small: containers have 64 MiB by default") {
   Topology topology = cluster(1);
-  CHECK(state_of(topology, "shm_small") == "no source provides shm_bytes");
-  set_hosts(topology, fact::shm_bytes, "1073741824");
-  CHECK(state_of(topology, "shm_small") == "ok");
-  set_hosts(topology, fact::shm_bytes, "67108864");
-  const Finding finding = the_finding(topology, "shm_small");
+  const Finding finding =
+      finding_of_fact(topology, "shm_small", fact::shm_bytes, "1073741824", "67108864");
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.evidence == "/dev/shm holds only 64 MiB");
   CHECK(has(finding.fix, "--shm-size"));
@@ -97,11 +102,8 @@ TEST_CASE("shm_small: containers have 64 MiB by default") {
 
 TEST_CASE("shm_left: the command removes what dead jobs have left") {
   Topology topology = cluster(1);
-  CHECK(state_of(topology, "shm_left") == "no source provides shm.left");
-  set_hosts(topology, fact::shm_left, "none");
-  CHECK(state_of(topology, "shm_left") == "ok");
-  set_hosts(topology, fact::shm_left, "atoll-00ff nccl-x1y2");
-  const Finding finding = the_finding(topology, "shm_left");
+  const Finding finding =
+      finding_of_fact(topology, "shm_left", fact::shm_left, "none", "atoll-00ff nccl-x1y2");
   CHECK(finding.severity == Severity::warning);
   CHECK(finding.evidence == "/dev/shm has 2 files of dead jobs: no process maps them");
   CHECK(has(finding.fix, "rm /dev/shm/atoll-00ff /dev/shm/nccl-x1y2;"));

@@ -22,7 +22,8 @@ using SendRecv = atoll::Communicator::SendRecv;
 // A matrix that Muon updates. All ranks list the same matrices in the same order.
 struct Matrix {
   std::int64_t rows, columns;
-  int owner = 0;  // rank in the shard axis that makes the matrix orthogonal
+  // The rank that makes the matrix orthogonal: its places in the replicate and the shard axis.
+  int replica = 0, owner = 0;
 
   std::uint64_t elements() const { return static_cast<std::uint64_t>(rows * columns); }
   std::int64_t side() const { return std::min(rows, columns); }  // of the products X X^T or X^T X
@@ -49,19 +50,20 @@ struct OtherPart {
   fsdp::ParamSettings settings;
 };
 
-// The elements of a buffer that are exchanged with one rank.
+// Consecutive elements of a buffer that ranks exchange.
 struct Message {
   std::uint64_t first, count;
 };
 
-// The shard axis of the engine: strategies shard either over the shard axis of the mesh or over all
-// ranks of the engine, which are those along the engine's two axes.
-atoll::Axis shard_axis(const fsdp::Engine& engine, const atoll::Mesh& mesh) {
+// The axis over which the engine shards or replicates: the axis `name` of the mesh if it has `size`
+// ranks, otherwise all ranks of the engine, which are those along the engine's two axes.
+atoll::Axis axis_of(const fsdp::Engine& engine, const atoll::Mesh& mesh, std::string_view name,
+                    int size) {
   const fsdp::EngineAxes& axes = engine.options().axes;
   const atoll::Mesh own = mesh.has_axis(axes.replicate) ? mesh.sub({axes.replicate, axes.shard})
                                                         : mesh.sub({axes.shard});
-  const bool inside = engine.sharding().shard == own.axis(axes.shard).size();
-  return own.axis(inside ? std::string_view(axes.shard) : "world");
+  const bool is_axis = own.has_axis(name) && own.axis(name).size() == size;
+  return own.axis(is_axis ? name : "world");
 }
 
 // Fills in the arithmetic of a CPU, or throws an error for a GPU without arithmetic.
@@ -91,6 +93,14 @@ fsdp::OptimizerOptions group_options(const Options& options) {
           .groups = options.groups};
 }
 
+atoll::View part_of(const atoll::Buffer& buffer, const Message& message) {
+  return buffer.view(atoll::DType::f32).part(message.first, message.count);
+}
+
+void add(std::vector<SendRecv>& operations, const SendRecv& operation) {
+  if (operation.data.count > 0) operations.push_back(operation);
+}
+
 // The factor of weights for decoupled weight decay.
 float kept(float rate, const fsdp::ParamSettings& settings) {
   return 1 - rate * settings.weight_decay;
@@ -114,6 +124,7 @@ struct Muon::Impl {
   void enqueue_step(float learning_rate, Stream& compute);
   void enqueue_norm(Stream& compute);
   void exchange(Stream& compute, SendRecv::Kind mine_is);
+  void share_updates(Stream& compute);
   void orthogonalize(std::size_t matrix, Stream& compute);
   void update_momenta(Stream& compute);
   void update_hidden(float learning_rate, Stream& compute);
@@ -121,6 +132,11 @@ struct Muon::Impl {
 
   int ranks() const { return comm ? comm->size() : 1; }
   int rank() const { return comm ? comm->rank() : 0; }
+  int replica_count() const { return replicas ? replicas->size() : 1; }
+  int replica() const { return replicas ? replicas->rank() : 0; }
+  bool owns(const Matrix& matrix) const {
+    return matrix.replica == replica() && matrix.owner == rank();
+  }
   // A rank without a communicator uses `mine` as `whole` too.
   atoll::View whole_view() const { return (comm ? whole : mine).view(atoll::DType::f32); }
   Figures* figures() const { return static_cast<Figures*>(figures_memory.data()); }
@@ -128,16 +144,19 @@ struct Muon::Impl {
 
   fsdp::Engine& engine;
   Options options;
-  std::optional<atoll::Communicator> comm;  // of the shard axis; absent for one shard
+  std::optional<atoll::Communicator> comm;      // of the shard axis; absent for one shard
+  std::optional<atoll::Communicator> replicas;  // of the replicate axis; absent for one replica
   std::vector<Matrix> matrices;
   std::vector<HiddenPart> hidden;
   std::vector<OtherPart> others;
   // For each owned matrix, its parts with their offsets in `whole`.
   std::vector<std::vector<Piece>> pieces;
-  // Messages with each rank: parts of its matrices in `mine`, and its parts of owned matrices in
-  // `whole`.
+  // Messages with each rank of this replica: parts of its matrices in `mine`, and its parts of owned
+  // matrices in `whole`.
   std::vector<Message> of_mine, of_whole;
-  atoll::Buffer mine;   // this rank's parts of all matrices, by owner
+  // For each replica, this rank's parts of its matrices in `mine`. Equal on all replicas.
+  std::vector<Message> of_replica;
+  atoll::Buffer mine;   // this rank's parts of all matrices, by replica and owner
   atoll::Buffer whole;  // the owned matrices, as the parts arrive
   atoll::Buffer x, y;   // the matrix that becomes orthogonal, and a product of its size
   atoll::Buffer gram, gram2;
@@ -150,11 +169,15 @@ struct Muon::Impl {
 
 Muon::Impl::Impl(fsdp::Engine& engine_, const atoll::Mesh& mesh, Options options_)
     : engine(engine_), options(completed(std::move(options_), engine_)) {
-  if (engine.sharding().shard > 1) {
-    comm.emplace(atoll::Communicator::open(
-        shard_axis(engine, mesh),
-        {.name = "muon", .backend = engine.options().backend, .device = engine.device()}));
-  }
+  const atoll::MeshShape sizes = engine.sharding();
+  const fsdp::EngineAxes& axes = engine.options().axes;
+  const auto open = [&](std::string_view axis, int size, std::string name) {
+    return atoll::Communicator::open(
+        axis_of(engine, mesh, axis, size),
+        {.name = std::move(name), .backend = engine.options().backend, .device = engine.device()});
+  };
+  if (sizes.shard > 1) comm.emplace(open(axes.shard, sizes.shard, "muon"));
+  if (sizes.replicate > 1) replicas.emplace(open(axes.replicate, sizes.replicate, "muon replicas"));
   engine.add_state("momentum");  // for other parameters, the first moment of AdamW
   engine.add_state("second_moment");
   find_parts();
@@ -216,10 +239,12 @@ void Muon::Impl::choose_owners() {
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return work(a) > work(b); });
-  std::vector<double> loads(static_cast<std::size_t>(ranks()), 0.0);
+  std::vector<double> loads(static_cast<std::size_t>(replica_count() * ranks()), 0.0);
   for (const std::size_t k : order) {
     const auto least = std::min_element(loads.begin(), loads.end());
-    matrices[k].owner = static_cast<int>(least - loads.begin());
+    const auto place = static_cast<int>(least - loads.begin());
+    matrices[k].replica = place / ranks();
+    matrices[k].owner = place % ranks();
     *least += work(k);
   }
 }
@@ -259,30 +284,40 @@ void Muon::Impl::plan_messages() {
   const auto place = [&](int rank_, std::size_t k) -> const Piece& {
     return places[static_cast<std::size_t>(rank_) * matrices.size() + k];
   };
-  pieces.resize(matrices.size());
-  std::uint64_t mine_end = 0, whole_end = 0;
-  for (int peer = 0; peer < ranks(); ++peer) {
-    const std::uint64_t mine_begin = mine_end, whole_begin = whole_end;
-    for (HiddenPart& part : hidden) {  // in the order of the matrices
-      if (matrices[part.matrix].owner != peer) continue;
-      part.offset = mine_end;
-      mine_end += part.segment.gradient.count;
+  std::uint64_t mine_end = 0;
+  for (int copy = 0; copy < replica_count(); ++copy) {
+    const std::uint64_t copy_begin = mine_end;
+    for (int peer = 0; peer < ranks(); ++peer) {
+      const std::uint64_t begin = mine_end;
+      for (HiddenPart& part : hidden) {  // in the order of the matrices
+        const Matrix& matrix = matrices[part.matrix];
+        if (matrix.replica != copy || matrix.owner != peer) continue;
+        part.offset = mine_end;
+        mine_end += part.segment.gradient.count;
+      }
+      if (copy == replica()) of_mine.push_back({begin, mine_end - begin});
     }
+    of_replica.push_back({copy_begin, mine_end - copy_begin});
+  }
+  pieces.resize(matrices.size());
+  // Without a communicator, the owned matrices are whole in `mine`.
+  std::uint64_t whole_end = comm ? 0 : of_mine.front().first;
+  for (int peer = 0; peer < ranks(); ++peer) {
+    const std::uint64_t begin = whole_end;
     for (std::size_t k = 0; k < matrices.size(); ++k) {
       const Piece& theirs = place(peer, k);
-      if (matrices[k].owner != rank() || theirs.count == 0) continue;
+      if (!owns(matrices[k]) || theirs.count == 0) continue;
       pieces[k].push_back({theirs.first, theirs.count, whole_end});
       whole_end += theirs.count;
     }
-    of_mine.push_back({mine_begin, mine_end - mine_begin});
-    of_whole.push_back({whole_begin, whole_end - whole_begin});
+    of_whole.push_back({begin, whole_end - begin});
   }
 }
 
 void Muon::Impl::allocate() {
   std::uint64_t largest = 0, side = 0;
   for (const Matrix& matrix : matrices) {
-    if (matrix.owner != rank()) continue;
+    if (!owns(matrix)) continue;
     largest = std::max(largest, matrix.elements());
     side = std::max(side, static_cast<std::uint64_t>(matrix.side()));
   }
@@ -296,7 +331,7 @@ void Muon::Impl::allocate() {
   const auto total = [](const std::vector<Message>& messages) {
     return messages.back().first + messages.back().count;
   };
-  mine = make(total(of_mine), atoll::DType::f32);
+  mine = make(total(of_replica), atoll::DType::f32);
   if (comm) whole = make(total(of_whole), atoll::DType::f32);
   x = make(largest, options.products);
   y = make(largest, options.products);
@@ -343,18 +378,25 @@ void Muon::Impl::exchange(Stream& compute, SendRecv::Kind mine_is) {
   const bool gathers = mine_is == SendRecv::Kind::send;
   const auto whole_is = gathers ? SendRecv::Kind::recv : SendRecv::Kind::send;
   std::vector<SendRecv> operations;
-  const auto add = [&](SendRecv::Kind kind, const atoll::Buffer& buffer, Message message,
-                       int peer) {
-    if (message.count == 0) return;
-    operations.push_back(
-        {kind, buffer.view(atoll::DType::f32).part(message.first, message.count), peer});
-  };
   for (int peer = 0; peer < ranks(); ++peer) {
     const auto index = static_cast<std::size_t>(peer);
-    add(mine_is, mine, of_mine[index], peer);
-    add(whole_is, whole, of_whole[index], peer);
+    add(operations, {mine_is, part_of(mine, of_mine[index]), peer});
+    add(operations, {whole_is, part_of(whole, of_whole[index]), peer});
   }
   comm->group(operations, compute).wait(compute);
+}
+
+// Sends the updates of this replica's matrices to the other replicas, and receives theirs.
+void Muon::Impl::share_updates(Stream& compute) {
+  if (!replicas) return;
+  std::vector<SendRecv> operations;
+  for (int peer = 0; peer < replica_count(); ++peer) {
+    if (peer == replica()) continue;
+    const auto own = static_cast<std::size_t>(replica()), other = static_cast<std::size_t>(peer);
+    add(operations, {SendRecv::Kind::send, part_of(mine, of_replica[own]), peer});
+    add(operations, {SendRecv::Kind::recv, part_of(mine, of_replica[other]), peer});
+  }
+  replicas->group(operations, compute).wait(compute);
 }
 
 // Newton-Schulz iteration X <- a X + (b A + c A A) X with A = X X^T, whose five steps bring all
@@ -422,9 +464,10 @@ void Muon::Impl::enqueue_step(float learning_rate, Stream& compute) {
   update_momenta(compute);
   exchange(compute, SendRecv::Kind::send);
   for (std::size_t k = 0; k < matrices.size(); ++k) {
-    if (matrices[k].owner == rank() && matrices[k].elements() > 0) orthogonalize(k, compute);
+    if (owns(matrices[k]) && matrices[k].elements() > 0) orthogonalize(k, compute);
   }
   exchange(compute, SendRecv::Kind::recv);
+  share_updates(compute);
   update_hidden(learning_rate, compute);
   update_others(learning_rate, compute);
   engine.parameters_changed(compute);

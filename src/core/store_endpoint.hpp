@@ -1,0 +1,29 @@
+// The sockets on which rank 0 serves the store, and the addresses at which other ranks reach it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/launch.hpp"
+#include "core/socket.hpp"
+
+namespace atoll_v1::atoll::store {
+
+// Returns the addresses of the store. Without a token this is a Unix socket, which only processes
+// of the host can reach.
+std::vector<net::Address> addresses_of(const launch::Endpoint& endpoint);
+
+// Listens on one free port, both on the address for other hosts and on loopback for this host.
+// Stores the port in `endpoint`. Throws Error(io).
+std::vector<net::Fd> listen_anywhere(launch::Endpoint& endpoint);
+
+// Listens at an endpoint that all ranks know in advance; port 0 is replaced by a free port. Throws
+// Error(mismatch) if another rank 0 of the job already listens there, and Error(io) for other
+// reasons.
+std::vector<net::Fd> listen_as_rank_0(launch::Endpoint& endpoint, int size);
+
+// Tries to join a job that must refuse this process, so that the error of rank 0 names the process
+// and not only an absent rank. Returns the refusal; "" if no store of the job answers.
+std::string refusal_of(const launch::Endpoint& endpoint, int rank, int size);
+
+}  // namespace atoll_v1::atoll::store
