@@ -95,7 +95,8 @@ class Fault {
     announce();
     if (fault == "exit") std::exit(3);
     if (fault == "exception") throw std::runtime_error("planted exception");
-    if (fault == "memory") return limit(RLIMIT_AS, used_memory() + rlim_t(plan_.delay.count()) * 1024);
+    if (fault == "memory")
+      return limit(RLIMIT_AS, used_memory() + rlim_t(plan_.delay.count()) * 1024);
     if (fault == "descriptors")
       return limit(RLIMIT_NOFILE, used_descriptors() + rlim_t(plan_.delay.count()) % 12);
     while (!fs::exists(plan_.folder / "go")) std::this_thread::sleep_for(1ms);
@@ -127,7 +128,8 @@ class Fault {
 
 float first_value(std::uint64_t element) { return static_cast<float>(element % 64); }
 float part_of_gradient(int rank, int step, std::uint64_t element) {
-  return static_cast<float>((rank + 1) * static_cast<int>((element * 7 + std::uint64_t(step) * 3) % 16));
+  return static_cast<float>((rank + 1) *
+                            static_cast<int>((element * 7 + std::uint64_t(step) * 3) % 16));
 }
 float value_after(int steps_done, int ranks, std::uint64_t element) {
   float value = first_value(element);

@@ -235,7 +235,8 @@ class Switch {
   // Milliseconds until the next frame is due; -1: none waits.
   int wait() const {
     if (queue_.empty()) return -1;
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(queue_.front().due - Clock::now());
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(queue_.front().due - Clock::now());
     return std::max(0, static_cast<int>(left.count()));
   }
 

@@ -108,7 +108,8 @@ class PerSecond {
   const int yes = 1;
   ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   const sockaddr_in at = address("127.0.0.1", port);
-  if (::bind(fd, reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0 || ::listen(fd, 4096) != 0) {
+  if (::bind(fd, reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0 ||
+      ::listen(fd, 4096) != 0) {
     std::perror("listen");
     std::exit(EXIT_FAILURE);
   }
