@@ -355,7 +355,7 @@ void Server::handle_join(Connection& connection, const Frame& frame) {
                               join.rank, join.host, join.pid, roster_.named(join.rank)));
   }
   roster_.join(join.rank, join.host, join.pid);
-  connection.join(join.rank);
+  connection.join(join.rank, options_.cut_timeout);
   connection.send(Kind::welcome, frame.request, std::nullopt, shared(options_.secret));
   if (failure_) notify(connection);
 }

@@ -16,7 +16,7 @@ class PlainHost:
         self.disk = Path(work, "disk")
         self.disk.mkdir(exist_ok=True)
         self._shm_before = set(self._shm_names())
-        self._port = None
+        self._ports = []
 
     def close(self):
         pass
@@ -28,17 +28,20 @@ class PlainHost:
         return "127.0.0.1"
 
     def new_port(self):
-        """Keeps a port bound without listening on it, so that the system gives it to nobody else."""
-        self._port = socket.socket()
-        self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._port.bind(("127.0.0.1", 0))
-        return self._port.getsockname()[1]
+        """Keeps a port bound without listening on it, so that the system gives it to no other."""
+        port = socket.socket()
+        port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        port.bind(("127.0.0.1", 0))
+        self._ports.append(port)
+        return port.getsockname()[1]
 
     def listening(self, pids):
         return listening_ports("/proc/self/net/tcp", pids)
 
     def undisturb(self):
-        pass
+        for port in self._ports:
+            port.close()
+        self._ports = []
 
     def _shm_names(self):
         return [name for name in os.listdir("/dev/shm") if name.startswith("atoll")]
@@ -58,7 +61,8 @@ class Cluster:
         self.disk = Path(work, "disk")
         self.disk.mkdir(exist_ok=True)
         if not os.path.ismount(self.disk):
-            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", self.disk], check=True)
+            command = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", self.disk]
+            subprocess.run(command, check=True)
         self._network = subprocess.Popen([network, str(count)], stdin=subprocess.PIPE,
                                          stdout=subprocess.PIPE, text=True)
         self.pids = [int(word) for word in self._network.stdout.readline().split()]
@@ -71,7 +75,8 @@ class Cluster:
         self._network.wait(timeout=10)
 
     def prefix(self, host):
-        return ["nsenter", "-t", str(self.pids[host]), "-n", "-u", "-i", "-m", "--wd=" + os.getcwd(), "--"]
+        target = ["-t", str(self.pids[host]), "--wd=" + os.getcwd()]
+        return ["nsenter", *target, "-n", "-u", "-i", "-m", "--"]
 
     def address(self, host):
         return f"198.18.0.{host + 1}" if self.count > 1 else "127.0.0.1"

@@ -44,7 +44,7 @@ using namespace std::chrono_literals;
 
 constexpr int steps = 4;
 constexpr int units = 3;
-constexpr std::int64_t elements = 200'003;  // not a multiple of any number of ranks
+constexpr std::int64_t elements = 100'003;  // not a multiple of any number of ranks
 constexpr float rate = 1.0f / 64;
 
 struct Plan {

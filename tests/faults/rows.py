@@ -4,6 +4,7 @@ import glob
 import os
 import re
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -98,17 +99,18 @@ def others_name(trial, within):
         if rank is trial.victim or (trial.moment == "end" and succeeded(rank)):
             continue
         failed_with_line(rank, rf"\brank {victim}\b|^timeout: .*\b{victim}\b")
-        blamed = {int(n) for n in re.findall(r"rank (\d+) \([^)]*\) was lost|lost rank (\d+)", rank.output)
-                  for n in n if n}
+        lost = re.findall(r"rank (\d+) \([^)]*\) was lost|lost rank (\d+)", rank.output)
+        blamed = {int(number) for pair in lost for number in pair if number}
         if blamed - {victim}:
             raise Wrong(f"rank {rank.number} blames {blamed}")
         if rank.ended - trial.fault_at > within:
-            raise Wrong(f"rank {rank.number} ended only after {rank.ended - trial.fault_at:.1f} s")
+            late = rank.ended - trial.fault_at
+            raise Wrong(f"rank {rank.number} ended only after {late:.1f} s")
     whole_checkpoint(trial)
 
 
 def all_fail(trial, pattern):
-    """At least one rank gives the reason, and every rank fails with one line, or the job is right."""
+    """The job is right, or every rank fails with one line, and at least one gives the reason."""
     if all(succeeded(rank) for rank in trial.ranks):
         return right(trial)
     for rank in trial.ranks:
@@ -177,7 +179,7 @@ class Stop(Fault):
 
 class Hang(Fault):
     name = "hang"
-    want = "every other rank ends after the timeout (3 s) with one line, which names the stopped rank"
+    want = "other ranks end after the timeout (3 s) with one line, which names the stopped rank"
     environment = {"ATOLL_TIMEOUT": "3", "ATOLL_FILE_TIMEOUT": "3", "ATOLL_RENDEZVOUS_TIMEOUT": "3"}
 
     def ends_last(self, _trial):
@@ -186,7 +188,8 @@ class Hang(Fault):
     def check(self, trial):
         if trial.victim.status == 0:
             return right(trial)
-        others_name(trial, 15)
+        # The clients of a stopped store wait for it longer, for 20 s.
+        others_name(trial, 25 if trial.moment == "opening" else 15)
 
     def may_leave_partial(self, trial):
         return trial.victim.number == 0
@@ -203,6 +206,8 @@ class Parent(Fault):
         return "parent"
 
     def disturb(self, trial):
+        if trial.moment == "opening":
+            time.sleep(0.3)  # until the other ranks have looked for their launcher
         trial.launcher.kill()
         trial.launcher.wait()
 
@@ -226,7 +231,7 @@ class Network(Fault):
 
 class Cut(Network):
     name = "cut"
-    want = "within 20 s every rank ends, and a line names both hosts; or the job needs the link no more"
+    want = "within 20 s every rank ends, a line names both hosts; or the link is needed no more"
     environment = {"ATOLL_CUT_TIMEOUT": "2"}
 
     def ends(self, trial):
@@ -243,8 +248,8 @@ class Cut(Network):
         if trial.moment in ("gather", "reduce") and all(succeeded(rank) for rank in trial.ranks):
             raise Wrong("nobody noticed the cut")
         if trial.hosts.count == 3 and not all(succeeded(rank) for rank in trial.ranks):
-            if not any("node1" in r.output and "node2" in r.output for r in trial.ranks) \
-                    and trial.moment != "opening":
+            both = any("node1" in r.output and "node2" in r.output for r in trial.ranks)
+            if not both and trial.moment != "opening":
                 raise Wrong("no line names node1 and node2")
         if trial.seconds > 20:
             raise Wrong(f"the last rank ended after {trial.seconds:.1f} s")
@@ -252,7 +257,7 @@ class Cut(Network):
 
 class Vanish(Cut):
     name = "host vanishes"
-    want = "within 40 s every rank ends, and the others name the host that no longer answers"
+    want = "within 20 s every rank ends, and the others name the host that no longer answers"
 
     @property
     def planted(self):
@@ -267,10 +272,11 @@ class Vanish(Cut):
                 failed_with_line(rank, "")
         victim = trial.victim.host
         lost = "|".join(str(r.number) for r in trial.ranks if r.host == victim)
+        name = re.compile(rf"node{victim}|\b({lost})\b")
         others = [r for r in trial.ranks if r.host != victim and not succeeded(r)]
-        if others and not any(re.search(rf"node{victim}|rank ({lost})\b|{lost}", r.output) for r in others):
+        if others and not any(name.search(r.output.split(": ", 1)[1]) for r in others):
             raise Wrong("no line names the host")
-        if trial.seconds > 40:
+        if trial.seconds > 20:
             raise Wrong(f"the last rank ended after {trial.seconds:.1f} s")
         whole_checkpoint(trial)
 
@@ -304,12 +310,17 @@ class Corrupt(Network):
         trial.hosts.command("corrupt")
 
     def check(self, trial):
-        all_fail(trial, r"bad data: .*(CRC|checksum)")
+        all_fail(trial, r"corrupted on its way \(CRC-32C\)")
         if all(succeeded(rank) for rank in trial.ranks):
             raise Wrong("nobody noticed")
 
 
 # --- strangers ---
+
+
+def ports_of_job(trial):
+    """The ports on which the job listens on its first host."""
+    return set(trial.hosts.listening([r.pid for r in trial.ranks if r.host == 0])) | {trial.port}
 
 
 class Flood(Fault):
@@ -319,14 +330,31 @@ class Flood(Fault):
     rate = 10_000
 
     def disturb(self, trial):
-        ports = set(trial.hosts.listening([r.pid for r in trial.ranks if r.host == 0])) | {trial.port}
+        ports = ports_of_job(trial)
         trial.start_stranger("flood", self.rate, trial.hosts.address(0), *ports)
+        time.sleep(0.2)
+
+
+class FloodElsewhere(Flood):
+    """Its times are to be compared with those of Flood: a flood takes processor time itself."""
+
+    name = "flood elsewhere"
+    want = "the same flood against a plain listener: the time to compare with"
+
+    @property
+    def planted(self):
+        return "flood"
+
+    def disturb(self, trial):
+        port = trial.hosts.new_port()
+        trial.start_stranger("accept", port)
+        trial.start_stranger("flood", self.rate, "127.0.0.1", port)
         time.sleep(0.2)
 
 
 class FloodKill(Flood):
     name = "flood and kill"
-    want = "beside the flood, every other rank ends within 2 s with one line, which names the killed rank"
+    want = "beside the flood, other ranks end within 2 s with one line, which names the killed rank"
     moments = ["gather", "reduce", "save", "end"]
 
     @property
@@ -347,44 +375,43 @@ class FloodKill(Flood):
 
 class HalfOpen(Fault):
     name = "half-open"
-    want = "right result beside 200 connections to every port that say nothing or half a greeting"
+    want = "right result beside 200 connections to every port that say nothing or a part"
 
     @property
     def planted(self):
         return "flood"
 
     def disturb(self, trial):
-        ports = set(trial.hosts.listening([r.pid for r in trial.ranks if r.host == 0])) | {trial.port}
+        ports = ports_of_job(trial)
         stranger = trial.start_stranger("silent", 200 * len(ports), trial.hosts.address(0), *ports)
         stranger.stdout.readline()
 
 
 class Stranger(Fault):
     name = "stranger's token"
-    want = "a process with another token is refused with one line; the job has the right result"
+    want = "another token is refused with one line; the job has the right result"
 
     @property
     def planted(self):
         return "stranger"
 
     def disturb(self, trial):
-        import subprocess
         environment = {**trial.rank_environment(trial.victim), "ATOLL_TOKEN": "wrong",
                        "ATOLL_RENDEZVOUS_TIMEOUT": "2"}
         if trial.victim.number == 0:
             environment["ATOLL_RANK"] = "1"
         words = trial.hosts.prefix(0) + [trial.programs.job, "none", "none", "-1", "0", "/nowhere"]
         result = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=20)
-        trial.note = result.stdout.strip()
+        said = result.stdout.strip()
         # Rank 0 does not listen yet if it waits before it joins.
         reason = "" if trial.moment == "opening" else "token"
-        if result.returncode != 1 or reason not in trial.note or trial.note.count("\n"):
-            raise Wrong(f"the stranger ended with {result.returncode}: {result.stdout}{result.stderr}")
+        if result.returncode != 1 or reason not in said or "\n" in said:
+            raise Wrong(f"the stranger ended with {result.returncode}: {said}")
 
 
 class WrongToken(Fault):
     name = "wrong token"
-    want = "a rank with another token is refused, and every rank says so after the rendezvous timeout (2 s)"
+    want = "every rank says after the rendezvous timeout (2 s) that a token is wrong"
     moments = ["opening"]
     environment = {"ATOLL_RENDEZVOUS_TIMEOUT": "2"}
 
@@ -407,7 +434,7 @@ class WrongToken(Fault):
 
 class FullDisk(Fault):
     name = "full disk"
-    want = "every rank ends with one line that says `No space left` and the file; old checkpoint whole"
+    want = "every rank ends with one line: `No space left` and the file; old checkpoint whole"
     moments = ["opening", "gather", "reduce", "save"]
     needs_namespaces = True
 
@@ -427,7 +454,7 @@ class FullDisk(Fault):
 
 class SlowDisk(Fault):
     name = "slow disk"
-    want = "right result, although each sync of one rank takes 1.5 s and the timeout of collectives is 2 s"
+    want = "right result, although each sync of a rank takes 1.5 s and the timeout is 2 s"
     moments = ["opening", "gather", "reduce", "save"]
     environment = {"ATOLL_TIMEOUT": "2", "ATOLL_FILE_TIMEOUT": "30"}
 
@@ -456,7 +483,7 @@ class FullShm(Fault):
 
 class Descriptors(Fault):
     name = "few descriptors"
-    want = "with 0 to 11 free descriptors: right result, or every rank ends with one line, one says why"
+    want = "with 0 to 11 more descriptors: right, or every rank ends with a line, one says why"
 
     @property
     def planted(self):
@@ -468,14 +495,14 @@ class Descriptors(Fault):
 
 class Memory(Fault):
     name = "out of memory"
-    want = "with 0 to 20 MB more: right result, or every rank ends with one line, one says why"
+    want = "with 0 to 20 MB more: right, or every rank ends with a line, one says why"
 
     @property
     def planted(self):
         return "memory"
 
     def check(self, trial):
-        all_fail(trial, r"memory|bad_alloc|Resource temporarily unavailable|Cannot allocate")
+        all_fail(trial, r"memory|bad_alloc|Resource temporarily unavailable")
 
 
 class Clock(Fault):
@@ -491,8 +518,9 @@ class Clock(Fault):
         return "clock"
 
     def victim_environment(self, trial):
-        return {"LD_PRELOAD": self.library, "FAKETIME_TIMESTAMP_FILE": str(trial.folder / "clock"),
-                "FAKETIME_NO_CACHE": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+        return {"LD_PRELOAD": self.library, "FAKETIME_NO_CACHE": "1",
+                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+                "FAKETIME_TIMESTAMP_FILE": str(trial.folder / "clock")}
 
     def prepare(self, trial):
         Path(trial.folder, "clock").write_text("+0\n")
@@ -505,6 +533,6 @@ FAULTS = [
     Fault(), Kill(), Stop(), Hang(), Segfault(), Exit(), Exception_(), Parent(),
     Cut(), Vanish(), Bad("loss 5 %", "loss 0.05"), Bad("delay 200 ms", "delay 200"),
     Bad("bit errors 2 %", "noise 0.02"), Corrupt(),
-    Flood(), FloodKill(), HalfOpen(), Stranger(), WrongToken(),
+    Flood(), FloodElsewhere(), FloodKill(), HalfOpen(), Stranger(), WrongToken(),
     FullDisk(), SlowDisk(), FullShm(), Descriptors(), Memory(), Clock(),
 ]

@@ -1,10 +1,10 @@
 // stranger flood RATE HOST PORT...    opens RATE connections per second until it is killed
-// stranger silent COUNT HOST PORT...  opens COUNT connections, sends a part of a greeting, and waits
+// stranger silent COUNT HOST PORT...  opens COUNT connections, sends a few bytes, and waits
 // stranger accept PORT                accepts connections and closes them, until it is killed
 //
-// A process outside the job. Of the connections of a flood a part stays open and silent, a part sends
-// bytes and a part is closed at once. `flood` prints how many connections it opened in each second,
-// `accept` how many it accepted.
+// A process outside the job. Of the connections of a flood a part stays open and silent, a part
+// sends bytes and a part is closed at once. `flood` prints how many connections it opened in each
+// second, `accept` how many it accepted.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>

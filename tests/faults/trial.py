@@ -3,6 +3,7 @@
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -49,17 +50,15 @@ class Trial:
         self.begin = self.fault_at = time.monotonic()
         self.launcher = None
         self.strangers = []
-        self.environment = {}
-        self.note = ""
 
     # --- processes ---
 
     def rank_environment(self, rank):
-        result = {name: value for name, value in os.environ.items() if not name.startswith("ATOLL_")}
-        result.update(ATOLL_RANK=str(rank.number), ATOLL_SIZE=str(len(self.ranks)), ATOLL_TOKEN="secret",
-                      ATOLL_ADDR=f"{self.hosts.address(0)}:{self.port}", ATOLL_LOG="error",
-                      ATOLL_RENDEZVOUS_TIMEOUT="8", ATOLL_TIMEOUT="20", ATOLL_FILE_TIMEOUT="20",
-                      OMP_NUM_THREADS="1")
+        result = {n: value for n, value in os.environ.items() if not n.startswith("ATOLL_")}
+        result.update(
+            ATOLL_RANK=str(rank.number), ATOLL_SIZE=str(len(self.ranks)), ATOLL_TOKEN="secret",
+            ATOLL_ADDR=f"{self.hosts.address(0)}:{self.port}", ATOLL_LOG="error",
+            ATOLL_RENDEZVOUS_TIMEOUT="8", ATOLL_TIMEOUT="20", ATOLL_FILE_TIMEOUT="20")
         if self.hosts.count > 1:
             result["ATOLL_INTERFACE"] = "eth0"
         result.update(self.fault.environment)
@@ -75,8 +74,9 @@ class Trial:
     def start(self):
         for rank in self.ranks:
             with open(self.folder / f"rank{rank.number}.txt", "wb") as output:
-                rank.process = subprocess.Popen(self.command(rank), env=self.rank_environment(rank),
-                                                stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+                rank.process = subprocess.Popen(
+                    self.command(rank), env=self.rank_environment(rank),
+                    stdin=subprocess.DEVNULL, stdout=output, stderr=output)
             rank.pid = rank.process.pid
 
     def start_by_launcher(self):
@@ -85,20 +85,21 @@ class Trial:
         shell.symlink_to(shutil.which("bash"))
         script = []
         for rank in self.ranks:
-            values = {n: v for n, v in self.rank_environment(rank).items() if n.startswith(("ATOLL_", "OMP_"))}
-            words = [f"{name}={value}" for name, value in values.items()] + self.command(rank)
-            quoted = " ".join("'" + str(word) + "'" for word in words)
+            values = self.rank_environment(rank).items()
+            words = [f"{name}={value}" for name, value in values if name.startswith("ATOLL_")]
+            quoted = shlex.join(words + self.command(rank))
             file = self.folder / f"rank{rank.number}"
-            script.append(f"(echo $BASHPID >{file}.pid; exec env {quoted}) >{file}.txt 2>&1 </dev/null &")
+            script.append(f"(echo $BASHPID >{file}.pid; exec env {quoted}) "
+                          f">{file}.txt 2>&1 </dev/null &")
         self.launcher = subprocess.Popen([shell, "-c", "\n".join(script + ["wait"])])
         for rank in self.ranks:
             file = self.folder / f"rank{rank.number}.pid"
-            wait_until(lambda: file.exists() and file.read_text().endswith("\n"), 10, "a rank started")
+            wait_until(lambda f=file: f.exists() and f.read_text().endswith("\n"), 10, "a start")
             rank.pid = int(file.read_text())
 
     def start_stranger(self, *words, host=0):
-        process = subprocess.Popen(self.hosts.prefix(host) + [self.programs.stranger, *map(str, words)],
-                                   stdout=subprocess.PIPE, text=True)
+        command = self.hosts.prefix(host) + [self.programs.stranger, *map(str, words)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.strangers.append(process)
         return process
 
@@ -217,9 +218,8 @@ class Trial:
         """The step of the checkpoint, which must be whole; 0 if there is none."""
         if not (self.disk / "checkpoint").exists():
             return 0
-        # The folder of the job must not be in the command line when leftovers are looked for.
-        result = subprocess.run([self.programs.job, "check", self.folder], capture_output=True, text=True,
-                                timeout=60, env={**os.environ, "ATOLL_LOG": "error"})
+        result = subprocess.run([self.programs.job, "check", self.folder], timeout=60, text=True,
+                                capture_output=True, env={**os.environ, "ATOLL_LOG": "error"})
         found = re.match(r"checkpoint of step (\d+) is whole", result.stdout)
         if not found:
             raise Wrong(f"the checkpoint is not whole: {result.stdout}{result.stderr}")
