@@ -330,6 +330,9 @@ std::string Server::notes() const {
   for (const std::string* text : {&other_version_, &other_token_}) {
     if (!text->empty()) result += "; " + *text;
   }
+  if (has_warned_of_descriptors_) {
+    result += "; rank 0 had no descriptor left for a connection: raise the hard limit (ulimit -Hn)";
+  }
   return result;
 }
 

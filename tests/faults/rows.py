@@ -12,7 +12,6 @@ from hosts import fill
 from trial import Wrong
 
 MOMENTS = ["opening", "gather", "reduce", "save", "end"]
-RENDEZVOUS = 8  # seconds, as in Trial.rank_environment
 
 
 class Fault:
@@ -124,8 +123,15 @@ def all_fail(trial, pattern):
 # --- faults of a process ---
 
 
+def within(trial):
+    """Seconds within which the other ranks end. A rank that has not joined is only missed."""
+    rendezvous = int(trial.fault.environment["ATOLL_RENDEZVOUS_TIMEOUT"])
+    return rendezvous + 2 if trial.moment == "opening" else 2
+
+
 class Kill(Fault):
     name = "kill"
+    environment = {"ATOLL_RENDEZVOUS_TIMEOUT": "3"}
     want = "every other rank ends within 2 s with one line, which names the killed rank alone"
     signal = signal.SIGKILL
 
@@ -134,7 +140,7 @@ class Kill(Fault):
             if trial.victim.status == 0 and trial.moment in ("opening", "end"):
                 return right(trial)  # the rank ended before the signal came
             raise Wrong(f"the victim ended with {trial.victim.status}")
-        others_name(trial, RENDEZVOUS + 2 if trial.moment == "opening" else 2)
+        others_name(trial, within(trial))
 
     def may_leave_partial(self, trial):
         return trial.victim.number == 0
@@ -147,12 +153,13 @@ class Segfault(Kill):
 
 class Exit(Fault):
     name = "exit"
+    environment = {"ATOLL_RENDEZVOUS_TIMEOUT": "3"}
     want = "every other rank ends within 2 s with one line, which names the rank that ended"
 
     def check(self, trial):
         if trial.victim.status != 3 or trial.victim.lines:
             raise Wrong(f"the victim ended with {trial.victim.status}")
-        others_name(trial, RENDEZVOUS + 2 if trial.moment == "opening" else 2)
+        others_name(trial, within(trial))
 
     def may_leave_partial(self, trial):
         return trial.victim.number == 0
@@ -164,7 +171,7 @@ class Exception_(Exit):
 
     def check(self, trial):
         failed_with_line(trial.victim, "planted exception")
-        others_name(trial, RENDEZVOUS + 2 if trial.moment == "opening" else 2)
+        others_name(trial, within(trial))
 
 
 class Stop(Fault):
