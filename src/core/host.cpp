@@ -13,11 +13,13 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <sstream>
+#include <system_error>
 #include <vector>
 
 #include "core/errors.hpp"
@@ -45,7 +47,13 @@ bool is_link_local(const sockaddr* address) {
 // valid with a scope id that a peer does not know.
 std::vector<Interface> list_interfaces() {
   ifaddrs* raw = nullptr;
-  if (::getifaddrs(&raw) != 0) return {};
+  if (::getifaddrs(&raw) != 0) {
+    // Without this, a name in ATOLL_INTERFACE would seem to be wrong.
+    const bool is_short = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
+    require(!is_short, ErrorCode::io, "cannot list the network interfaces of this host: {}",
+            std::generic_category().message(errno));
+    return {};
+  }
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> list(raw, &::freeifaddrs);
   std::vector<Interface> result;
   for (const int family : {AF_INET, AF_INET6}) {

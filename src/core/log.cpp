@@ -36,15 +36,17 @@ spdlog::level::level_enum to_spdlog(Level level) noexcept {
   return levels[static_cast<std::size_t>(level)].level;
 }
 
-// This logger is not in spdlog's global registry, because that belongs to the program.
+// This logger is not in spdlog's global registry, because that belongs to the program. It is never
+// destroyed: threads of the library may still log when a program calls exit().
 spdlog::logger& logger() {
-  static spdlog::logger instance = [] {
-    spdlog::logger made("atoll", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-    made.set_pattern("%Y-%m-%d %H:%M:%S.%e %n %l %v");
-    made.set_level(spdlog::level::info);
-    return made;
+  static auto* const instance = [] {
+    auto made = std::make_unique<spdlog::logger>(
+        "atoll", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    made->set_pattern("%Y-%m-%d %H:%M:%S.%e %n %l %v");
+    made->set_level(spdlog::level::info);
+    return made.release();
   }();
-  return instance;
+  return *instance;
 }
 
 // The program's sink. Calls of the sink hold the mutex shared; set_sink() holds it alone.
@@ -53,8 +55,8 @@ struct OwnSink {
   Sink sink;
 };
 OwnSink& own_sink() {
-  static OwnSink instance;
-  return instance;
+  static auto* const instance = new OwnSink;
+  return *instance;
 }
 
 thread_local bool in_sink = false;  // true while this thread calls the sink

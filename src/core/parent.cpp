@@ -84,19 +84,21 @@ bool is_same(const std::optional<Process>& found, const Process& wanted) {
 
 class ProcessWatch final : public ParentWatch {
  public:
-  ProcessWatch(Process process, Report report)
+  explicit ProcessWatch(Process process)
       : process_(std::move(process)),
-        report_(std::move(report)),
         wake_(::eventfd(0, EFD_CLOEXEC)),
         handle_(static_cast<int>(::syscall(SYS_pidfd_open, process_.pid, 0))) {
     // The pid may have passed to another process since it was read.
     if (!is_same(read_process(process_.pid), process_)) handle_.reset();
-    thread_ = std::jthread([this] { run(); });
   }
   ~ProcessWatch() override {
     const std::uint64_t one = 1;
     // The result is ignored: an eventfd accepts a write unless it is full.
     static_cast<void>(::write(wake_.get(), &one, sizeof one) == sizeof one);
+  }
+  void start(Report report) override {
+    report_ = std::move(report);
+    thread_ = std::jthread([this] { run(); });
   }
 
  private:
@@ -142,10 +144,10 @@ class ProcessWatch final : public ParentWatch {
 
 }  // namespace
 
-std::unique_ptr<ParentWatch> ParentWatch::start(WithoutLauncher otherwise, Report report) {
+std::unique_ptr<ParentWatch> ParentWatch::find(WithoutLauncher otherwise) {
   auto process = find_process(otherwise);
   if (!process) return nullptr;
-  return std::make_unique<ProcessWatch>(std::move(*process), std::move(report));
+  return std::make_unique<ProcessWatch>(std::move(*process));
 }
 
 }  // namespace atoll_v1::atoll

@@ -21,12 +21,14 @@ class ParentWatch {
   // Called with the reason when the watched process has ended, on a thread of the watch.
   using Report = std::function<void(std::string_view reason)>;
 
-  // Watches the nearest ancestor with the name of a launcher (mpirun, orted, slurmstepd, ...). When
-  // it has ended, calls `report`, waits up to 5 s for the destructor, and then ends this process
-  // with status 1. Returns null if there is nothing to watch, for example because the ancestors are
-  // in another PID namespace.
-  static std::unique_ptr<ParentWatch> start(WithoutLauncher otherwise, Report report);
+  // Finds the nearest ancestor with the name of a launcher (mpirun, orted, slurmstepd, ...). Returns
+  // null if there is nothing to watch, for example because the ancestors are in another PID
+  // namespace.
+  static std::unique_ptr<ParentWatch> find(WithoutLauncher otherwise);
   virtual ~ParentWatch() = default;
+  // Begins to watch; may be called once. When the process has ended, also before this call, calls
+  // `report`, waits up to 5 s for the destructor, and then ends this process with status 1.
+  virtual void start(Report report) = 0;
 
  protected:
   ParentWatch() = default;

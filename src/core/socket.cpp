@@ -170,11 +170,20 @@ void configure_stream(int socket) noexcept {
     ::setsockopt(socket, level, option, &value, sizeof value);
   };
   set(IPPROTO_TCP, TCP_NODELAY, 1);
+  notice_cut(socket, std::chrono::seconds(24));
+}
+
+void notice_cut(int socket, std::chrono::seconds limit) noexcept {
+  constexpr int probes = 6;  // one per second
+  const auto set = [socket](int level, int option, int value) {
+    ::setsockopt(socket, level, option, &value, sizeof value);
+  };
+  const int idle = static_cast<int>(std::clamp<std::int64_t>(limit.count(), 1, 32767));
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, 10);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
-  set(IPPROTO_TCP, TCP_KEEPCNT, 4);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 30'000);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, idle);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  set(IPPROTO_TCP, TCP_KEEPCNT, probes);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, (idle + probes) * 1000);
 }
 
 Fd connect_to(const Address& address, Clock::time_point deadline) {

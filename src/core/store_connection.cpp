@@ -52,7 +52,8 @@ bool Connection::prove(std::string_view proof) {
   return true;
 }
 
-void Connection::join(int rank) noexcept {
+void Connection::join(int rank, std::chrono::seconds cut_timeout) noexcept {
+  net::notice_cut(socket_.get(), cut_timeout);
   rank_ = rank;
   stage_ = Stage::joined;
   handshake_.reset();

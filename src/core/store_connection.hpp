@@ -2,6 +2,7 @@
 // the next message, and the output that is not yet sent.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -51,7 +52,7 @@ class Connection {
   // Checks the peer's proof and answers it with the proof of the store. Returns false if the peer
   // does not know the token.
   bool prove(std::string_view proof);
-  void join(int rank) noexcept;
+  void join(int rank, std::chrono::seconds cut_timeout) noexcept;
 
   // Reads available data, up to a limit; returns false if the peer has closed the connection.
   bool receive();

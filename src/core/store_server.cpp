@@ -330,6 +330,9 @@ std::string Server::notes() const {
   for (const std::string* text : {&other_version_, &other_token_}) {
     if (!text->empty()) result += "; " + *text;
   }
+  if (has_warned_of_descriptors_) {
+    result += "; rank 0 had no descriptor left for a connection: raise the hard limit (ulimit -Hn)";
+  }
   return result;
 }
 
@@ -355,7 +358,7 @@ void Server::handle_join(Connection& connection, const Frame& frame) {
                               join.rank, join.host, join.pid, roster_.named(join.rank)));
   }
   roster_.join(join.rank, join.host, join.pid);
-  connection.join(join.rank);
+  connection.join(join.rank, options_.cut_timeout);
   connection.send(Kind::welcome, frame.request, std::nullopt, shared(options_.secret));
   if (failure_) notify(connection);
 }

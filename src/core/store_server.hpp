@@ -36,6 +36,7 @@ struct ServerOptions {
   std::string secret{};
   int size = 0;
   std::chrono::milliseconds rendezvous_timeout{60'000};
+  std::chrono::seconds cut_timeout{10};
   std::size_t strangers = max_strangers;
 };
 

@@ -103,7 +103,7 @@ struct World::Impl {
   std::string encoded_process() const;  // the Process of this rank
   void place(const std::vector<std::string>& introductions,
              const std::vector<std::string>& processes);
-  void watch_parent();
+  void find_parent();
 
   Config config;
   std::string launcher;
@@ -187,6 +187,7 @@ launch::Endpoint World::Impl::serve(const launch::Job& job, Clock::time_point de
   options.token = endpoint.token;
   options.size = size;
   options.rendezvous_timeout = config.rendezvous_timeout;
+  options.cut_timeout = config.cut_timeout;
   server = std::make_unique<store::Server>(std::move(options));
   if (rendezvous) rendezvous->publish(launch::to_text(endpoint), deadline);
   return endpoint;
@@ -213,6 +214,7 @@ void World::Impl::join(launch::Job job) {
   const store::Join identity{rank, size, net::host_name(), static_cast<int>(::getpid())};
   store::Admission admission =
       store::connect(store::addresses_of(endpoint), {endpoint.token, identity}, deadline);
+  net::notice_cut(admission.socket.get(), config.cut_timeout);
   // The secret of the job also authenticates the connections of backends.
   config.token = admission.secret.empty() ? endpoint.token : admission.secret;
   std::vector<std::string> addresses{local_address(admission.socket, endpoint)};
@@ -264,14 +266,13 @@ void World::Impl::place(const std::vector<std::string>& introductions,
   if (is_first_of_host) warn_of_unusable_folders(config);
 }
 
-void World::Impl::watch_parent() {
+void World::Impl::find_parent() {
   if (config.parent == "ignore") return;
   const bool by_launcher =
       launcher == "pmix" || launcher == "pmi" || launcher == "torchrun" || launcher == "slurm";
   parent =
-      ParentWatch::start(by_launcher || config.parent == "parent" ? WithoutLauncher::watch_parent
-                                                                  : WithoutLauncher::watch_nothing,
-                         [this](std::string_view reason) { store->fail(reason); });
+      ParentWatch::find(by_launcher || config.parent == "parent" ? WithoutLauncher::watch_parent
+                                                                 : WithoutLauncher::watch_nothing);
 }
 
 World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -309,12 +310,15 @@ World World::from_ranks(int rank, int size, const Broadcast& broadcast, Config c
 World World::Impl::start(Config config, launch::Job job) {
   log::set_rank(job.rank);
   auto impl = std::make_unique<Impl>(std::move(config), job.launcher, job.rank, job.size);
+  impl->find_parent();  // now, because a rank that has lost its launcher no longer finds it
   if (job.size == 1) {
     impl->stay_alone();
   } else {
     impl->join(std::move(job));
   }
-  impl->watch_parent();
+  if (impl->parent) {
+    impl->parent->start([all = impl.get()](std::string_view reason) { all->store->fail(reason); });
+  }
   log::debug("rank {} of {}, started by {}", impl->rank, impl->size, impl->launcher);
   return World(std::move(impl));
 }

@@ -142,8 +142,14 @@ SaveFolder::SaveFolder(fs::path folder, const net::Fd& mine) : folder_(std::move
       check_replaceable(folder_);
       folder_lock_ = lock(folder_, folder_, mine);
     }
-    fs::create_directories(partial);
-    partial_lock_ = lock(partial, folder_, {});
+    const bool is_new = fs::create_directories(partial);
+    try {
+      partial_lock_ = lock(partial, folder_, {});
+    } catch (...) {
+      std::error_code ignored;
+      if (is_new) fs::remove(partial, ignored);  // needs no descriptor, which may be short
+      throw;
+    }
     owns_partial_ = true;
   });
   try {

@@ -120,6 +120,7 @@ void PassState::begin(const PassOptions& options, Stream& compute) {
   gathering_.begin_pass(options);
   ++number_;
   abandoned_ = false;
+  end_failure_.reset();
   active_ = true;
 }
 
@@ -154,6 +155,11 @@ void PassState::use_gradients() noexcept {
 }
 
 void PassState::check_usable(const Unit& unit, std::string_view scope) const {
+  // The scope that failed has not given its buffers back, so the plan cannot go on.
+  if (end_failure_) {
+    setup_.world.check();
+    throw Error(*end_failure_);
+  }
   require(!abandoned_,
           "{}({}): this pass is abandoned, because an exception has left one of its scopes", scope,
           unit.name());
@@ -226,8 +232,10 @@ bool PassState::checks_gradients(const UnitState& unit, std::size_t position) co
 
 void PassState::leave(const Unit& unit, std::size_t position) noexcept {
   --live_scopes_;
-  const auto fail = [&](const char* what) {
-    setup_.world.fail(fmt::format("at the end of a scope of unit {}: {}", unit.name(), what));
+  const auto fail = [&](const Error& error) {
+    end_failure_ = error;
+    setup_.world.fail(
+        fmt::format("at the end of a scope of unit {}: {}", unit.name(), error.what()));
   };
   try {
     Stream& compute = this->compute();
@@ -247,10 +255,10 @@ void PassState::leave(const Unit& unit, std::size_t position) noexcept {
     if (error.code() == ErrorCode::internal) {
       log::debug("at the end of a scope of unit {}: {}", unit.name(), error.what());
     } else {
-      fail(error.what());
+      fail(error);
     }
   } catch (const std::exception& error) {
-    fail(error.what());
+    fail(Error(ErrorCode::internal, error.what()));
   }
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -93,6 +94,7 @@ class PassState {
   std::uint64_t number_ = 0;  // number of passes that have begun
   bool active_ = false;
   bool abandoned_ = false;
+  std::optional<Error> end_failure_;  // why the end of a scope failed; ends the pass
   PassOptions options_;
   StreamLink compute_;                 // the stream that begin() got
   std::size_t position_ = 0;           // position in the pass of the next scope

@@ -27,15 +27,16 @@ struct Allocation {
 };
 
 // All allocations of this process. The map is global because the plugin's C functions receive only
-// an address to free or register memory.
+// an address to free or register memory. It is never destroyed, because operations may still use the
+// memory when a program calls exit().
 struct Allocations {
   std::mutex mutex;
   std::map<std::uintptr_t, Allocation> by_address;
 };
 
 Allocations& allocations() {
-  static Allocations instance;
-  return instance;
+  static auto* const all = new Allocations;
+  return *all;
 }
 
 std::uintptr_t address(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory); }

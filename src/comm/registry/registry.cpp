@@ -30,9 +30,10 @@ struct Registry {
   std::map<std::filesystem::path, std::unique_ptr<Loaded>> plugins;
 };
 
+// Never destroyed: threads of the library may still run when a program calls exit().
 Registry& registry() {
-  static Registry instance;
-  return instance;
+  static auto* const all = new Registry;
+  return *all;
 }
 
 std::unique_ptr<Loaded> open_plugin(const std::filesystem::path& file) {

@@ -1,0 +1,137 @@
+// stranger flood RATE HOST PORT...    opens RATE connections per second until it is killed
+// stranger silent COUNT HOST PORT...  opens COUNT connections, sends a few bytes, and waits
+// stranger accept PORT                accepts connections and closes them, until it is killed
+//
+// A process outside the job. Of the connections of a flood a part stays open and silent, a part
+// sends bytes and a part is closed at once. `flood` prints how many connections it opened in each
+// second, `accept` how many it accepted.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t most_open = 500;
+
+sockaddr_in address(const char* host, int port) {
+  sockaddr_in result{};
+  result.sin_family = AF_INET;
+  result.sin_port = htons(static_cast<std::uint16_t>(port));
+  inet_pton(AF_INET, host, &result.sin_addr);
+  return result;
+}
+
+int connect_to(const sockaddr_in& to, int flags) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | flags, 0);
+  if (fd < 0) return -1;
+  // Closing with a reset frees the port at once; else a flood would use up all ports.
+  const linger none{1, 0};
+  ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);
+  if (::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0 || errno == EINPROGRESS)
+    return fd;
+  ::close(fd);
+  return -1;
+}
+
+void send_bytes(int fd) {
+  constexpr std::string_view bytes = "atoll? GET / HTTP/1.1\r\n\r\n";
+  [[maybe_unused]] const ssize_t n = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+}
+
+// Counts events and prints how many there were in each second.
+class PerSecond {
+ public:
+  void count() {
+    ++events_;
+    if (Clock::now() < end_) return;
+    std::printf("%d in a second\n", events_);
+    std::fflush(stdout);
+    events_ = 0;
+    end_ = Clock::now() + 1s;
+  }
+
+ private:
+  int events_ = 0;
+  Clock::time_point end_ = Clock::now() + 1s;
+};
+
+[[noreturn]] void flood(int rate, const std::vector<sockaddr_in>& targets) {
+  std::deque<int> open;
+  PerSecond done;
+  const auto start = Clock::now();
+  for (long i = 0;; ++i) {
+    const auto due = start + std::chrono::nanoseconds(i * 1'000'000'000L / rate);
+    if (due > Clock::now() + 1ms) std::this_thread::sleep_until(due);
+    const int fd = connect_to(targets[static_cast<std::size_t>(i) % targets.size()], SOCK_NONBLOCK);
+    if (fd < 0) continue;
+    done.count();
+    if (i % 4 == 1) send_bytes(fd);
+    if (i % 4 == 0) {
+      ::close(fd);
+    } else {
+      open.push_back(fd);
+    }
+    if (open.size() <= most_open) continue;
+    ::close(open.front());
+    open.pop_front();
+  }
+}
+
+[[noreturn]] void stay_silent(int count, const std::vector<sockaddr_in>& targets) {
+  for (int i = 0; i < count; ++i) {
+    const int fd = connect_to(targets[static_cast<std::size_t>(i) % targets.size()], 0);
+    if (fd >= 0 && i % 2 == 1) send_bytes(fd);
+  }
+  std::printf("connected\n");
+  std::fflush(stdout);
+  for (;;) ::pause();
+}
+
+[[noreturn]] void accept_all(int port) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int yes = 1;
+  ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  const sockaddr_in at = address("127.0.0.1", port);
+  if (::bind(fd, reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0 ||
+      ::listen(fd, 4096) != 0) {
+    std::perror("listen");
+    std::exit(EXIT_FAILURE);
+  }
+  PerSecond done;
+  for (;;) {
+    const int one = ::accept(fd, nullptr, nullptr);
+    if (one < 0) continue;
+    ::close(one);
+    done.count();
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string_view what = argc > 1 ? argv[1] : "";
+  if (what == "accept" && argc == 3) accept_all(std::atoi(argv[2]));
+  if (argc < 5) return 2;
+  std::vector<sockaddr_in> targets;
+  for (int i = 4; i < argc; ++i) targets.push_back(address(argv[3], std::atoi(argv[i])));
+  const int number = std::max(1, std::atoi(argv[2]));
+  if (what == "flood") flood(number, targets);
+  if (what == "silent") stay_silent(number, targets);
+  return 2;
+}
