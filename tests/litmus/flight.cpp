@@ -1,7 +1,9 @@
 // A slot of the flight recorder: a reader gets a record all of whose fields belong to one operation,
-// or none.
+// or none. The targets of the signal handler: the handler writes to a descriptor only while it is
+// open, and with its own value.
 #include "litmus.hpp"
 // The product's code comes after relacy.
+#include "flight/signal_targets.hpp"
 #include "flight/slot.hpp"
 
 namespace {
@@ -9,6 +11,7 @@ namespace {
 using atoll_v1::atoll::FlightRecord;
 using atoll_v1::atoll::FlightSlotOf;
 using atoll_v1::atoll::FlightState;
+using atoll_v1::atoll::SignalTargetsOf;
 using litmus::Atomic;
 
 // The record of operation `number`, each of whose fields shows the number.
@@ -87,6 +90,47 @@ struct WritersTest : litmus::Test<WritersTest, 3> {
   }
 };
 
+// Opens two descriptors one after the other, while handlers run on two threads.
+struct TargetsTest : litmus::Test<TargetsTest, 3> {
+  static constexpr std::size_t descriptors = 2;
+
+  SignalTargetsOf<Atomic, 1> targets;
+  std::array<litmus::Plain<bool>, descriptors> open;
+
+  void thread(unsigned index) {
+    if (index == 0) {
+      for (std::size_t fd = 0; fd < descriptors; ++fd) change(fd);
+    } else {
+      targets.handle([this](int fd, std::uint64_t value) {
+        LITMUS_CHECK(value == static_cast<std::uint64_t>(fd) + 1);
+        LITMUS_CHECK(open[static_cast<std::size_t>(fd)].get());
+      });
+    }
+  }
+  void change(std::size_t fd) {
+    open[fd].set(true);
+    const auto place = targets.add(static_cast<int>(fd), fd + 1);
+    LITMUS_CHECK(place.has_value());
+    targets.remove(*place, [] { litmus::yield(); });
+    open[fd].set(false);
+  }
+};
+
+void signal_targets(litmus::Runner& run) {
+  using enum std::memory_order;
+  run.holds<TargetsTest>("signal targets", 50000);
+  run.breaks<TargetsTest>("signal targets: descriptor stored with release", [](TargetsTest& t) {
+    t.targets.targets[0].eventfd.lower_stores(release);
+  });
+  run.breaks<TargetsTest>("signal targets: descriptor loaded relaxed", [](TargetsTest& t) {
+    t.targets.targets[0].eventfd.lower_loads(relaxed);
+  });
+  run.breaks<TargetsTest>("signal targets: handler counted with release",
+                          [](TargetsTest& t) { t.targets.running.lower_changes(release); });
+  run.breaks<TargetsTest>("signal targets: handlers looked for with acquire",
+                          [](TargetsTest& t) { t.targets.running.lower_loads(acquire); });
+}
+
 // Applies a control to all fields but the word.
 template <class Slot, class Control>
 void each_field(Slot& slot, const Control& control) {
@@ -131,5 +175,6 @@ int main() {
   fields<WritersTest>(run, "two writers");
   run.breaks<WritersTest>("two writers: claimed in two steps",
                           [](WritersTest& t) { t.slot.word.tear_changes(); });
+  signal_targets(run);
   return run.status();
 }
