@@ -8,8 +8,8 @@ function(atoll_warnings target)
     $<$<AND:$<COMPILE_LANGUAGE:C,CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-restrict>)
 endfunction()
 
-# The levels of Highway for SVE, the scalable vectors of Arm, are left out of kernels that keep vectors
-# in structures, since scalable vectors cannot be members. These kernels use NEON on every Arm processor.
+# The levels of Highway for SVE, the scalable vectors of Arm. Kernels that keep vectors in structures
+# leave them out, since scalable vectors cannot be members; they use NEON on every Arm processor.
 set(atoll_highway_sve "HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128")
 
 # atoll_library(TARGET) sets the version in the file names of a library for users and, if it is
