@@ -1,7 +1,7 @@
 // The last operations of this rank, recorded without locks or allocation.
 //
-// The recorder is a ring of flight_capacity slots (slot.hpp). An operation takes the next number and
-// the slot number % capacity.
+// The recorder is a ring of flight_capacity slots (slot.hpp). An operation takes the next number
+// and the slot number % capacity.
 #pragma once
 
 #include <array>

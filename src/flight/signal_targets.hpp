@@ -1,5 +1,5 @@
-// The event descriptors that the handler of SIGUSR1 writes to. The handler takes no lock; it may run
-// on any thread, and on several at once.
+// The event descriptors that the handler of SIGUSR1 writes to. The handler takes no lock; it may
+// run on any thread, and on several at once.
 //
 // The structure is a template over the atomic type, so that tests/litmus can run exactly this code
 // on a model of weak memory.
@@ -45,8 +45,8 @@ struct SignalTargetsOf {
   }
   // Removes a target. Then waits for running handlers, since they may have read the descriptor and
   // still write to it. A handler shows that it runs before it reads descriptors, and this function
-  // removes the descriptor before it looks for handlers; these accesses are sequentially consistent,
-  // so at least one side sees the other.
+  // removes the descriptor before it looks for handlers; these accesses are sequentially
+  // consistent, so at least one side sees the other.
   template <class Yield>
   void remove(std::size_t place, const Yield& yield) {
     targets[place].eventfd.store(-1, std::memory_order_seq_cst);

@@ -1,5 +1,5 @@
-// A slot of the flight recorder: a reader gets a record all of whose fields belong to one operation,
-// or none. The targets of the signal handler: the handler writes to a descriptor only while it is
+// A slot of the flight recorder: a reader gets a record all of whose fields belong to one
+// operation, or none. The targets of the signal handler: the handler writes to a descriptor only while it is
 // open, and with its own value.
 #include "litmus.hpp"
 // The product's code comes after relacy.

@@ -1,5 +1,5 @@
-// The queue of a host stream: each task runs once, in order, after it was pushed, by one executor at
-// a time, and no task is left while all threads sleep.
+// The queue of a host stream: each task runs once, in order, after it was pushed, by one executor
+// at a time, and no task is left while all threads sleep.
 #include "litmus.hpp"
 // The product's code comes after relacy.
 #include "device/host/task_queue.hpp"

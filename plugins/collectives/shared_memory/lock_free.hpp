@@ -16,8 +16,8 @@ namespace atoll_collectives {
 constexpr std::size_t cache_line = 64;
 
 // Header of a ring buffer that one rank writes and one rank reads. `written` and `consumed` count
-// bytes since the ring was created; modulo the size of the ring, a power of two, they are offsets in
-// the buffer. copy(offset in the ring, offset in the data, bytes) copies a part that does not wrap
+// bytes since the ring was created; modulo the size of the ring, a power of two, they are offsets
+// in the buffer. copy(offset in the ring, offset in the data, bytes) copies a part that does not wrap
 // around the end of the ring.
 template <template <class> class Atomic>
 struct RingOf {
@@ -148,8 +148,8 @@ struct ProgressOf {
     notify();
   }
   std::uint64_t position() const { return reached.load(std::memory_order_seq_cst); }
-  // Returns true if the owner has closed its inbox without reaching `position`. The flag `closed` is
-  // read first: in the opposite order, an owner that arrives and closes between the two reads would
+  // Returns true if the owner has closed its inbox without reaching `position`. The flag `closed`
+  // is read first: in the opposite order, an owner that arrives and closes between the two reads would
   // look as if it had left.
   bool has_left(const Atomic<std::uint32_t>& closed, std::uint64_t position) const {
     return closed.load(std::memory_order_acquire) != 0 && this->position() < position;
@@ -163,8 +163,8 @@ struct SharedWorkOf {
   alignas(cache_line) Atomic<std::uint64_t> claimed;
   alignas(cache_line) Atomic<std::uint64_t> done;
 
-  // Claims the next job and returns its index, or -1 if all jobs before `end` have been claimed. The
-  // counter may already belong to the next step, because other ranks continue once all jobs of this
+  // Claims the next job and returns its index, or -1 if all jobs before `end` have been claimed.
+  // The counter may already belong to the next step, because other ranks continue once all jobs of this
   // step are done. Its larger value then means that no job of this step is left.
   std::int64_t claim(std::uint64_t begin, std::uint64_t end) {
     std::uint64_t seen = claimed.load(std::memory_order_acquire);
