@@ -19,6 +19,10 @@ function(atoll_optimize_lightly)
   endforeach()
 endfunction()
 
+# The levels of Highway for SVE, the scalable vectors of Arm. Kernels that keep vectors in structures
+# leave them out, since scalable vectors cannot be members; they use NEON on every Arm processor.
+set(atoll_highway_sve "HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128")
+
 # atoll_library(TARGET) sets the version in the file names of a library for users and, if it is
 # shared, the symbols that it exports. A linker script hides symbols that the compiler cannot hide,
 # such as instances of templates of the C++ library, whose headers request default visibility.

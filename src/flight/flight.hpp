@@ -2,9 +2,11 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -29,7 +31,7 @@ class FlightSignal {
   FlightSignal& operator=(const FlightSignal&) = delete;
 
  private:
-  int place_ = -1;
+  std::optional<std::size_t> place_;
 };
 
 class Flight {

@@ -8,22 +8,9 @@
 namespace atoll_v1::atoll {
 namespace {
 
-using std::memory_order_acquire;
 using std::memory_order_relaxed;
-using std::memory_order_release;
 
 constexpr std::size_t max_errors = 64;
-
-constexpr std::uint64_t state_bits = 3;
-constexpr std::uint64_t state_mask = (1u << state_bits) - 1;
-constexpr std::uint64_t writing = state_mask;
-
-constexpr std::uint64_t word_of(std::uint64_t number, std::uint64_t state) {
-  return (number + 1) << state_bits | state;
-}
-constexpr std::uint64_t word_of(std::uint64_t number, FlightState state) {
-  return word_of(number, static_cast<std::uint64_t>(state));
-}
 
 }  // namespace
 
@@ -41,16 +28,6 @@ std::shared_ptr<FlightTrack> FlightRecorder::open(FlightCommunicator description
   return track;
 }
 
-bool FlightRecorder::claim(Slot& entry, std::uint64_t number) noexcept {
-  std::uint64_t word = entry.word.load(memory_order_relaxed);
-  while (word >> state_bits <= number && (word & state_mask) != writing) {
-    if (entry.word.compare_exchange_weak(word, word_of(number, writing), memory_order_acquire)) {
-      return true;
-    }
-  }
-  return false;
-}
-
 std::uint64_t FlightRecorder::enqueue(FlightTrack& track, std::span<const FlightCall> calls,
                                       std::uint64_t sequence) noexcept {
   const std::int64_t now = clock_.ticks();
@@ -60,25 +37,18 @@ std::uint64_t FlightRecorder::enqueue(FlightTrack& track, std::span<const Flight
   for (const FlightCall& call : calls) {
     const bool message = atoll_abi::is_message(call.kind);
     const auto ordinal = message ? -1 : static_cast<std::int64_t>(collectives++);
-    Slot& entry = slot(number);
-    if (claim(entry, number)) {
-      // Fields are stored with release order and loaded with acquire order. A reader that sees a
-      // field of this operation therefore also sees that this operation has claimed the slot.
-      entry.sequence.store(sequence, memory_order_release);
-      entry.collective.store(ordinal, memory_order_release);
-      entry.count.store(call.count, memory_order_release);
-      entry.track.store(track.id, memory_order_release);
-      entry.peer.store(message || atoll_abi::has_root(call.kind) ? call.peer : -1,
-                       memory_order_release);
-      entry.kind.store(static_cast<std::int16_t>(call.kind), memory_order_release);
-      entry.part_of.store(static_cast<std::int16_t>(call.part_of), memory_order_release);
-      entry.dtype.store(static_cast<std::int16_t>(call.dtype), memory_order_release);
-      entry.op.store(static_cast<std::int16_t>(call.op), memory_order_release);
-      entry.enqueued.store(now, memory_order_release);
-      entry.started.store(0, memory_order_release);
-      entry.finished.store(0, memory_order_release);
-      entry.word.store(word_of(number, FlightState::enqueued), memory_order_release);
-    }
+    const bool has_peer = message || atoll_abi::has_root(call.kind);
+    slot(number).enqueue({.number = number,
+                          .sequence = sequence,
+                          .collective = ordinal,
+                          .count = call.count,
+                          .track = track.id,
+                          .peer = has_peer ? call.peer : -1,
+                          .kind = static_cast<std::int16_t>(call.kind),
+                          .part_of = static_cast<std::int16_t>(call.part_of),
+                          .dtype = static_cast<std::int16_t>(call.dtype),
+                          .op = static_cast<std::int16_t>(call.op),
+                          .enqueued = now});
     ++number;
     ++sequence;
   }
@@ -87,28 +57,19 @@ std::uint64_t FlightRecorder::enqueue(FlightTrack& track, std::span<const Flight
   return first;
 }
 
-// If another operation takes the slot between the check of its number and the store of the time,
-// the slot has a wrong time until that operation stores its own.
-void FlightRecorder::advance(std::uint64_t first, std::size_t n,
-                             std::atomic<std::int64_t> Slot::*time, FlightState state) noexcept {
+void FlightRecorder::started(std::uint64_t number, std::size_t n) noexcept {
   const std::int64_t now = clock_.ticks();
-  for (std::uint64_t number = first; number < first + n; ++number) {
-    Slot& entry = slot(number);
-    std::uint64_t word = entry.word.load(memory_order_relaxed);
-    if (word >> state_bits != number + 1 || (word & state_mask) == writing) continue;
-    (entry.*time).store(now, memory_order_release);
-    entry.word.compare_exchange_strong(word, word_of(number, state), memory_order_release,
-                                       memory_order_relaxed);
-  }
+  for (std::uint64_t i = number; i < number + n; ++i) slot(i).start(i, now);
 }
 
-void FlightRecorder::started(std::uint64_t number, std::size_t n) noexcept {
-  advance(number, n, &Slot::started, FlightState::started);
+void FlightRecorder::finished(std::uint64_t first, std::size_t n, FlightState state) noexcept {
+  const std::int64_t now = clock_.ticks();
+  for (std::uint64_t i = first; i < first + n; ++i) slot(i).finish(i, now, state);
 }
 
 void FlightRecorder::completed(FlightTrack& track, std::uint64_t number, std::size_t n,
                                std::uint64_t collectives) noexcept {
-  advance(number, n, &Slot::finished, FlightState::completed);
+  finished(number, n, FlightState::completed);
   // Operations of a communicator complete one after the other, so only one thread at a time updates
   // the counters of the communicator.
   track.completed.store(track.completed.load(memory_order_relaxed) + n, memory_order_relaxed);
@@ -124,42 +85,29 @@ void FlightRecorder::failed(std::uint64_t number, std::size_t n, std::string_vie
       errors_.emplace_back(number + i, error.substr(0, max_flight_text));
     }
   }
-  advance(number, n, &Slot::finished, FlightState::failed);
+  finished(number, n, FlightState::failed);
 }
 
 std::optional<std::pair<FlightOperation, std::uint32_t>> FlightRecorder::read(const Slot& entry) {
-  constexpr int attempts = 4;
-  for (int attempt = 0; attempt < attempts; ++attempt) {
-    const std::uint64_t word = entry.word.load(memory_order_acquire);
-    if (word == 0 || (word & state_mask) == writing) return std::nullopt;
-    FlightOperation operation;
-    operation.number = (word >> state_bits) - 1;
-    operation.state = static_cast<FlightState>(word & state_mask);
-    const std::int32_t kind = entry.kind.load(memory_order_acquire);
-    const auto dtype = static_cast<DType>(entry.dtype.load(memory_order_acquire));
-    operation.kind = atoll_abi::kind_name(kind);
-    const std::int32_t whole = entry.part_of.load(memory_order_acquire);
-    if (whole >= 0) operation.part_of = atoll_abi::kind_name(whole);
-    operation.sequence = entry.sequence.load(memory_order_acquire);
-    operation.collective = entry.collective.load(memory_order_acquire);
-    operation.dtype = name(dtype);
-    if (atoll_abi::reduces(kind)) {
-      operation.op = name(static_cast<ReduceOp>(entry.op.load(memory_order_acquire)));
-    }
-    operation.count = entry.count.load(memory_order_acquire);
-    operation.bytes = operation.count * size_of(dtype);
-    operation.peer = entry.peer.load(memory_order_acquire);
-    operation.enqueued_ns = entry.enqueued.load(memory_order_acquire);
-    if (operation.state != FlightState::enqueued) {
-      operation.started_ns = entry.started.load(memory_order_acquire);
-    }
-    const bool finished =
-        operation.state == FlightState::completed || operation.state == FlightState::failed;
-    if (finished) operation.finished_ns = entry.finished.load(memory_order_acquire);
-    const std::uint32_t track = entry.track.load(memory_order_acquire);
-    if (entry.word.load(memory_order_acquire) == word) return std::pair(operation, track);
-  }
-  return std::nullopt;  // the slot keeps changing, so its operation does not hang
+  const std::optional<FlightRecord> record = entry.read();
+  if (!record) return std::nullopt;
+  const auto dtype = static_cast<DType>(record->dtype);
+  FlightOperation operation;
+  operation.number = record->number;
+  operation.state = record->state;
+  operation.kind = atoll_abi::kind_name(record->kind);
+  if (record->part_of >= 0) operation.part_of = atoll_abi::kind_name(record->part_of);
+  operation.sequence = record->sequence;
+  operation.collective = record->collective;
+  operation.dtype = name(dtype);
+  if (atoll_abi::reduces(record->kind)) operation.op = name(static_cast<ReduceOp>(record->op));
+  operation.count = record->count;
+  operation.bytes = operation.count * size_of(dtype);
+  operation.peer = record->peer;
+  operation.enqueued_ns = record->enqueued;
+  operation.started_ns = record->started;
+  operation.finished_ns = record->finished;
+  return std::pair(std::move(operation), record->track);
 }
 
 FlightLog FlightRecorder::snapshot() const {

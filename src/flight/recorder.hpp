@@ -1,12 +1,7 @@
 // The last operations of this rank, recorded without locks or allocation.
 //
-// The recorder is a ring of flight_capacity slots. An operation takes the next number and the slot
-// number % capacity. The slot's `word` is (number + 1) << 3 | state, or 0 while the slot is empty.
-// A writer claims the slot by exchanging the word for one in state `writing`, fills the fields and
-// publishes the word. started() and finished() exchange the word only if it has their number, so
-// an operation that has been overwritten stays overwritten. Two writers meet in a slot only when
-// one of them was delayed by a full round of the ring; the older entry is then dropped. A reader
-// copies a slot and then checks that its word has not changed.
+// The recorder is a ring of flight_capacity slots (slot.hpp). An operation takes the next number
+// and the slot number % capacity.
 #pragma once
 
 #include <array>
@@ -24,6 +19,7 @@
 #include "atoll/flight.hpp"
 #include "atoll/view.hpp"
 #include "flight/clock.hpp"
+#include "flight/slot.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -69,26 +65,10 @@ class FlightRecorder {
   FlightLog snapshot() const;
 
  private:
-  struct Slot {
-    std::atomic<std::uint64_t> word{0};
-    std::atomic<std::uint64_t> sequence{0};
-    std::atomic<std::int64_t> collective{-1};
-    std::atomic<std::uint64_t> count{0};
-    std::atomic<std::uint32_t> track{0};
-    std::atomic<std::int32_t> peer{-1};
-    std::atomic<std::int16_t> kind{0};
-    std::atomic<std::int16_t> part_of{-1};
-    std::atomic<std::int16_t> dtype{0};
-    std::atomic<std::int16_t> op{0};
-    std::atomic<std::int64_t> enqueued{0};  // time of the call in ticks
-    std::atomic<std::int64_t> started{0};
-    std::atomic<std::int64_t> finished{0};
-  };
+  using Slot = FlightSlotOf<std::atomic>;
 
   Slot& slot(std::uint64_t number) noexcept { return slots_[number % flight_capacity]; }
-  static bool claim(Slot& entry, std::uint64_t number) noexcept;
-  void advance(std::uint64_t first, std::size_t n, std::atomic<std::int64_t> Slot::*time,
-               FlightState state) noexcept;
+  void finished(std::uint64_t first, std::size_t n, FlightState state) noexcept;
   // Returns the operation in a slot, with times in ticks, and the id of its communicator's track.
   static std::optional<std::pair<FlightOperation, std::uint32_t>> read(const Slot& slot);
 

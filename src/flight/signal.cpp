@@ -1,7 +1,6 @@
 // Turns SIGUSR1 into an event that a thread can wait for.
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -10,28 +9,19 @@
 
 #include "core/log.hpp"
 #include "flight/flight.hpp"
+#include "flight/signal_targets.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
 
-// The signal handler reads these globals and nothing else.
-struct Target {
-  std::atomic<int> eventfd{-1};
-  std::atomic<std::uint64_t> value{0};
-};
-std::array<Target, 64> targets;
-std::atomic<int> handlers_running{0};
+// The signal handler uses this global and nothing else.
+constinit SignalTargetsOf<std::atomic, 64> targets;
 
 extern "C" void atoll_flight_signalled(int) {
   const int saved = errno;
-  ++handlers_running;
-  for (Target& target : targets) {
-    const int fd = target.eventfd;
-    const std::uint64_t value = target.value;
-    if (fd >= 0) [[maybe_unused]]
-      const ssize_t written = ::write(fd, &value, sizeof value);
-  }
-  --handlers_running;
+  targets.handle([](int fd, std::uint64_t value) {
+    [[maybe_unused]] const ssize_t written = ::write(fd, &value, sizeof value);
+  });
   errno = saved;
 }
 
@@ -68,22 +58,15 @@ void give_back() {
 
 FlightSignal::FlightSignal(int eventfd, std::uint64_t value) {
   const std::lock_guard lock(installing);
-  for (std::size_t i = 0; i < targets.size() && place_ < 0; ++i) {
-    if (targets[i].eventfd >= 0) continue;
-    targets[i].value = value;
-    targets[i].eventfd = eventfd;
-    place_ = static_cast<int>(i);
-  }
-  if (place_ >= 0 && users++ == 0) install();
+  place_ = targets.add(eventfd, value);
+  if (place_ && users++ == 0) install();
 }
 
 FlightSignal::~FlightSignal() {
-  if (place_ < 0) return;
+  if (!place_) return;
   const std::lock_guard lock(installing);
   if (--users == 0) give_back();
-  targets[static_cast<std::size_t>(place_)].eventfd = -1;
-  // Waits for running handlers: they may have read the descriptor and still write to it.
-  while (handlers_running > 0) std::this_thread::yield();
+  targets.remove(*place_, [] { std::this_thread::yield(); });
 }
 
 }  // namespace atoll_v1::atoll

@@ -8,11 +8,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "collectives/shared_memory/lock_free.hpp"
 #include "collectives/signature.hpp"
 
 namespace atoll_collectives {
-
-constexpr std::size_t cache_line = 64;
 
 // Where other ranks of the host find a buffer: in a registered window, which they have mapped, in
 // the memory of its process (process_memory.hpp), or nowhere.
@@ -47,15 +46,12 @@ struct alignas(cache_line) Advert {
 // Counters for the jobs of a step that any rank of the host may perform. All ranks use the counters
 // in the first rank's control block. The high bits of a counter hold the number of the step; the
 // low bits count jobs.
-struct SharedWork {
-  alignas(cache_line) std::atomic<std::uint64_t> claimed;
-  alignas(cache_line) std::atomic<std::uint64_t> done;
-};
+using SharedWork = SharedWorkOf<std::atomic>;
 
 struct ControlBlock {
   // The progress of the rank: the step, and the phase of that step, that the rank has reached. They
   // are combined into one number that only grows.
-  alignas(cache_line) std::atomic<std::uint64_t> reached;
+  alignas(cache_line) ProgressOf<std::atomic> progress;
   // This rank's adverts, which show its operation and buffers to other ranks: one for even steps
   // and one for odd steps, so that a rank that is one step ahead does not overwrite an advert that
   // others still read.

@@ -80,17 +80,15 @@ std::uint64_t LocalSync::position(std::uint64_t phase) const noexcept {
 }
 
 void LocalSync::arrive(std::uint64_t phase) {
-  blocks_[static_cast<std::size_t>(self_)]->reached.store(position(phase),
-                                                          std::memory_order_seq_cst);
-  if (transport_ != nullptr) transport_->notify_sleepers();
+  blocks_[static_cast<std::size_t>(self_)]->progress.arrive(position(phase), [this] {
+    if (transport_ != nullptr) transport_->notify_sleepers();
+  });
 }
 
-// Returns true if all ranks have reached `target`. The loads are sequentially consistent, because
-// otherwise ShmTransport::notify_sleepers() might not wake every sleeping rank.
+// Returns true if all ranks have reached `target`.
 bool LocalSync::reached(std::uint64_t target) noexcept {
   for (; seen_ < size(); ++seen_) {
-    const auto& block = *blocks_[static_cast<std::size_t>(seen_)];
-    if (block.reached.load(std::memory_order_seq_cst) < target) return false;
+    if (blocks_[static_cast<std::size_t>(seen_)]->progress.position() < target) return false;
   }
   return true;
 }
@@ -134,31 +132,14 @@ void LocalSync::await(std::uint64_t phase) {
   wait([&] { return reached(target); }, target);
 }
 
-// The counter of claimed jobs may already belong to the next step, because other ranks continue
-// once all jobs of this step are done. Its larger value then means that no job of this step is
-// left.
 std::int64_t LocalSync::claim(std::uint64_t jobs) noexcept {
-  auto& claimed = work().claimed;
-  std::uint64_t seen = claimed.load(std::memory_order_acquire);
-  while (true) {
-    const std::uint64_t next = std::max(seen, position(0));
-    if (next >= position(jobs)) return -1;
-    if (claimed.compare_exchange_weak(seen, next + 1, std::memory_order_acq_rel)) {
-      return static_cast<std::int64_t>(next - position(0));
-    }
-  }
+  return work().claim(position(0), position(jobs));
 }
 
-void LocalSync::finish_job() noexcept {
-  auto& done = work().done;
-  std::uint64_t seen = done.load(std::memory_order_acquire);
-  while (!done.compare_exchange_weak(seen, std::max(seen, position(0)) + 1,
-                                     std::memory_order_acq_rel)) {
-  }
-}
+void LocalSync::finish_job() noexcept { work().finish(position(0)); }
 
 void LocalSync::await_jobs(std::uint64_t jobs) {
-  const auto done = [&] { return work().done.load(std::memory_order_seq_cst) >= position(jobs); };
+  const auto done = [&] { return work().all_done(position(jobs)); };
   if (!done()) wait(done, position(1));
   if (transport_ != nullptr) transport_->notify_sleepers();
 }
@@ -198,11 +179,7 @@ void LocalSync::check(std::uint64_t target) const {
   }
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     if (static_cast<int>(i) == self_) continue;
-    // Reads the peer's `closed` flag before the peer's position. In the opposite order, a peer that
-    // finishes the step and closes the communicator between the two reads would be reported as
-    // lost.
-    const bool closed = transport_->closed(i);
-    if (closed && blocks_[i]->reached.load(std::memory_order_seq_cst) < target) {
+    if (blocks_[i]->progress.has_left(transport_->closed(i), target)) {
       throw Error(ATOLL_PEER_LOST, fmt::format("{}: lost {}: that rank has closed the communicator",
                                                label(), team_.describe(ranks_[i])));
     }
@@ -212,7 +189,7 @@ void LocalSync::check(std::uint64_t target) const {
 std::string LocalSync::pending_text(std::uint64_t target) const {
   std::vector<std::string> pending;
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    const std::uint64_t theirs = blocks_[i]->reached.load(std::memory_order_acquire);
+    const std::uint64_t theirs = blocks_[i]->progress.position();
     if (theirs >= target) continue;
     pending.push_back(
         fmt::format("{}, which {}", team_.describe(ranks_[i]),

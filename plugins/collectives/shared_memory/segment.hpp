@@ -17,6 +17,7 @@
 
 #include "collectives/descriptor.hpp"
 #include "collectives/shared_memory/control_block.hpp"
+#include "collectives/shared_memory/lock_free.hpp"
 #include "collectives/shared_memory/process_memory.hpp"
 #include "sdk/guard.hpp"
 
@@ -26,21 +27,12 @@ namespace atoll_collectives {
 // is read.
 constexpr std::size_t staging_bytes = 256 * 1024;
 
-// How the owner of an inbox waits for events.
-enum class Sleeper : std::uint32_t {
-  awake = 0,
-  futex = 1,   // the owner sleeps on the futex Inbox::doorbell
-  socket = 2,  // the owner sleeps in poll() on its datagram socket
-};
-
 struct Inbox {
   std::uint64_t magic;
   std::uint64_t ring_bytes;  // size of each ring buffer in bytes; a power of two
   std::uint64_t rings;
   ProcessIdentity process;  // the owner's process; set before the inbox is passed to other ranks
-  alignas(
-      cache_line) std::atomic<std::uint32_t> doorbell;    // futex; each event for the owner adds 1
-  std::atomic<std::uint32_t> sleeper;                     // how the owner waits, a value of Sleeper
+  alignas(cache_line) BellOf<std::atomic> bell;           // on which the owner sleeps
   alignas(cache_line) std::atomic<std::uint32_t> closed;  // nonzero once the inbox has been closed
   ControlBlock control;
 };
@@ -52,16 +44,9 @@ enum class Opened : std::uint32_t {
   connected = 2,  // the rank has mapped all inboxes, and all ranks have mapped its inbox
 };
 
-// Header of a ring buffer. `written` and `consumed` count bytes since the ring was created; modulo
-// ring_bytes they are offsets in the buffer.
-struct Ring {
-  alignas(cache_line) std::atomic<std::uint64_t> written;
-  alignas(cache_line) std::atomic<std::uint64_t> consumed;
-  // How far the rank that writes to the ring has opened the transport, a value of Opened.
-  alignas(cache_line) std::atomic<std::uint32_t> opened;
-};
+using Ring = RingOf<std::atomic>;
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
-static_assert(sizeof(std::atomic<std::uint32_t>) == 4, "the doorbell is a futex");
+static_assert(sizeof(std::atomic<std::uint32_t>) == 4, "the bell is a futex");
 
 // The reason why ranks of one host cannot share memory. The caller can then use another transport.
 class NoSharedMemory : public atoll_sdk::Error {

@@ -47,7 +47,6 @@ void futex_wake(std::atomic<std::uint32_t>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-std::uint32_t number(Sleeper sleeper) { return static_cast<std::uint32_t>(sleeper); }
 std::uint32_t number(Opened opened) { return static_cast<std::uint32_t>(opened); }
 
 // Identifies a message with an inbox: "atinpas1".
@@ -220,57 +219,36 @@ std::vector<int> ShmTransport::absent() const {
 
 std::size_t ShmTransport::send(int rank, std::span<const std::byte> data) {
   Peer& to = peer(rank);
-  const std::uint64_t written = to.outgoing->written.load(std::memory_order_relaxed);
-  const std::uint64_t consumed = to.outgoing->consumed.load(std::memory_order_acquire);
-  const std::size_t size = to.outgoing_data.size();
-  const std::size_t free = size - static_cast<std::size_t>(written - consumed);
-  const std::size_t n = std::min({data.size(), free, piece_bytes});
   if (to.inbox->inbox().closed.load(std::memory_order_acquire) != 0) {
     throw Error(ATOLL_PEER_LOST, "that rank has closed the communicator");
   }
-  if (n == 0) return 0;
-  const std::size_t at = static_cast<std::size_t>(written) & (size - 1);
-  const std::size_t first = std::min(n, size - at);
-  std::memcpy(to.outgoing_data.data() + at, data.data(), first);
-  if (n > first) std::memcpy(to.outgoing_data.data(), data.data() + first, n - first);
-  to.outgoing->written.store(written + n, std::memory_order_release);
-  ring_doorbell(*to.inbox);
+  std::byte* const ring = to.outgoing_data.data();
+  const std::size_t n =
+      to.outgoing->write(to.outgoing_data.size(), std::min(data.size(), piece_bytes),
+                         [&](std::size_t at, std::size_t offset, std::size_t bytes) {
+                           std::memcpy(ring + at, data.data() + offset, bytes);
+                         });
+  if (n > 0) ring_doorbell(*to.inbox);
   return n;
 }
 
 std::size_t ShmTransport::recv(int rank, std::span<std::byte> data) {
   Peer& from = peer(rank);
-  // Reads the peer's `closed` flag before the ring buffer, so that all bytes that the peer wrote
-  // before it closed the transport are received.
-  const bool closed = from.inbox->inbox().closed.load(std::memory_order_acquire) != 0;
-  const std::uint64_t consumed = from.incoming->consumed.load(std::memory_order_relaxed);
-  const std::uint64_t written = from.incoming->written.load(std::memory_order_acquire);
-  const std::size_t size = from.incoming_data.size();
-  const std::size_t n =
-      std::min({data.size(), static_cast<std::size_t>(written - consumed), piece_bytes});
-  if (n == 0) {
-    if (closed) throw Error(ATOLL_PEER_LOST, "that rank has closed the communicator");
-    return 0;
-  }
-  const std::size_t at = static_cast<std::size_t>(consumed) & (size - 1);
-  const std::size_t first = std::min(n, size - at);
-  std::memcpy(data.data(), from.incoming_data.data() + at, first);
-  if (n > first) std::memcpy(data.data() + first, from.incoming_data.data(), n - first);
-  from.incoming->consumed.store(consumed + n, std::memory_order_release);
-  ring_doorbell(*from.inbox);
-  return n;
+  const std::byte* const ring = from.incoming_data.data();
+  const auto n = from.incoming->read_until_closed(
+      from.inbox->inbox().closed, from.incoming_data.size(), std::min(data.size(), piece_bytes),
+      [&](std::size_t at, std::size_t offset, std::size_t bytes) {
+        std::memcpy(data.data() + offset, ring + at, bytes);
+      });
+  if (!n) throw Error(ATOLL_PEER_LOST, "that rank has closed the communicator");
+  if (*n > 0) ring_doorbell(*from.inbox);
+  return *n;
 }
 
-// A rank that is about to sleep announces this and then checks its doorbell. This function changes
-// the doorbell first and then checks for the announcement. All these accesses are sequentially
-// consistent, so at least one side sees the other, and no wake-up is lost.
-void ShmTransport::ring_doorbell(const Segment& segment) const noexcept {
-  Inbox& inbox = segment.inbox();
-  inbox.doorbell.fetch_add(1, std::memory_order_seq_cst);
-  const std::uint32_t sleeper = inbox.sleeper.load(std::memory_order_seq_cst);
-  if (sleeper == number(Sleeper::futex)) {
-    futex_wake(inbox.doorbell);
-  } else if (sleeper == number(Sleeper::socket) && socket_) {
+void ShmTransport::wake(const Segment& segment, Sleeper how) const noexcept {
+  if (how == Sleeper::futex) {
+    futex_wake(segment.inbox().bell.rung);
+  } else if (how == Sleeper::socket && socket_) {
     // Errors of sendto() can be ignored: if the socket's queue is full, its owner wakes anyway, and
     // if the socket is closed, no rank sleeps on it.
     const UnixAddress address(segment.name());
@@ -278,56 +256,40 @@ void ShmTransport::ring_doorbell(const Segment& segment) const noexcept {
   }
 }
 
-std::uint32_t ShmTransport::ticket() const noexcept {
-  return own_->inbox().doorbell.load(std::memory_order_acquire);
+void ShmTransport::ring_doorbell(const Segment& segment) const noexcept {
+  segment.inbox().bell.ring([&](Sleeper how) { wake(segment, how); });
 }
 
-bool ShmTransport::changed(std::uint32_t ticket) const noexcept {
-  return own_->inbox().doorbell.load(std::memory_order_acquire) != ticket;
-}
+std::uint32_t ShmTransport::ticket() const noexcept { return own_->inbox().bell.ticket(); }
+
+bool ShmTransport::changed(std::uint32_t ticket) const noexcept { return this->ticket() != ticket; }
 
 void ShmTransport::wait(std::uint32_t ticket, std::span<const Need> /*needs*/,
                         std::chrono::nanoseconds limit) {
-  announce_sleep();
-  sleep(ticket, limit);
-  announce_waking();
-}
-
-void ShmTransport::announce_sleep() noexcept {
-  own_->inbox().sleeper.store(number(Sleeper::futex), std::memory_order_seq_cst);
+  auto& bell = own_->inbox().bell;
+  if (bell.arm(ticket, Sleeper::futex)) sleep(ticket, limit);
+  bell.disarm();
 }
 
 void ShmTransport::sleep(std::uint32_t before, std::chrono::nanoseconds limit) noexcept {
-  auto& doorbell = own_->inbox().doorbell;
-  if (doorbell.load(std::memory_order_seq_cst) == before) futex_wait(doorbell, before, limit);
+  futex_wait(own_->inbox().bell.rung, before, limit);
 }
 
-void ShmTransport::announce_waking() noexcept {
-  own_->inbox().sleeper.store(number(Sleeper::awake), std::memory_order_relaxed);
-}
-
-// The caller has changed its control block before this call. A rank that wants to sleep announces
-// it before it checks the control blocks again. All these accesses are sequentially consistent, so
-// at least one side sees the other, and no wake-up is lost.
 void ShmTransport::notify_sleepers() const noexcept {
   for (const auto& peer : peers_) {
     if (!peer.inbox) continue;
-    const auto& sleeper = peer.inbox->inbox().sleeper;
-    if (sleeper.load(std::memory_order_seq_cst) != number(Sleeper::awake))
-      ring_doorbell(*peer.inbox);
+    peer.inbox->inbox().bell.ring_sleeper([&](Sleeper how) { wake(*peer.inbox, how); });
   }
 }
 
 ShmTransport::Armed ShmTransport::arm(std::uint32_t ticket, std::span<const Need> /*needs*/,
                                       std::vector<pollfd>& descriptors) {
   if (socket_) descriptors.push_back({socket_.get(), POLLIN, 0});
-  Inbox& inbox = own_->inbox();
-  inbox.sleeper.store(number(Sleeper::socket), std::memory_order_seq_cst);
-  return inbox.doorbell.load(std::memory_order_seq_cst) == ticket ? Armed::sleep : Armed::changed;
+  return own_->inbox().bell.arm(ticket, Sleeper::socket) ? Armed::sleep : Armed::changed;
 }
 
 void ShmTransport::disarm() noexcept {
-  own_->inbox().sleeper.store(number(Sleeper::awake), std::memory_order_relaxed);
+  own_->inbox().bell.disarm();
   std::array<char, 8> sink{};
   // Reads at most 64 datagrams, because any process may send to this socket and could keep the loop
   // busy forever.

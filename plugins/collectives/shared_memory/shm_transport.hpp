@@ -6,6 +6,7 @@
 // poll(), and peers wake it with a one-byte datagram to its Unix socket.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,8 +47,8 @@ class ShmTransport final : public Transport {
   const ProcessIdentity& process(std::size_t local) const noexcept {
     return segment(local).inbox().process;
   }
-  bool closed(std::size_t local) const noexcept {
-    return segment(local).inbox().closed.load(std::memory_order_acquire) != 0;
+  const std::atomic<std::uint32_t>& closed(std::size_t local) const noexcept {
+    return segment(local).inbox().closed;
   }
   // Wakes the ranks that sleep in sleep_until(). Must be called after each change of this rank's
   // control block.
@@ -56,10 +57,7 @@ class ShmTransport final : public Transport {
   // once if done() is true.
   template <class Done>
   void sleep_until(const Done& done, std::chrono::nanoseconds limit) noexcept {
-    const std::uint32_t before = ticket();
-    announce_sleep();
-    if (!done()) sleep(before, limit);
-    announce_waking();
+    own_->inbox().bell.sleep_until(done, [&](std::uint32_t before) { sleep(before, limit); });
   }
 
   // To open the transport, every rank sends the text of published() to all other ranks, passes the
@@ -109,9 +107,8 @@ class ShmTransport final : public Transport {
   void pass_inbox(std::size_t local);
   bool receive_inbox();
   void attach(std::size_t local, const Passing::Parcel& parcel);
-  void announce_sleep() noexcept;
   void sleep(std::uint32_t before, std::chrono::nanoseconds limit) noexcept;
-  void announce_waking() noexcept;
+  void wake(const Segment& segment, Sleeper how) const noexcept;
   void ring_doorbell(const Segment& segment) const noexcept;
 
   std::vector<int> ranks_;

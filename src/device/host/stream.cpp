@@ -49,22 +49,17 @@ class Running {
 
 Queue::Queue(std::string name)
     : name_(std::move(name)),
-      last_(nullptr),
-      first_(std::make_shared<HostEvent>(HostEvent::Kind::always, Task(), std::weak_ptr<Queue>())) {
-  last_ = first_.get();
-}
+      first_(std::make_shared<HostEvent>(HostEvent::Kind::always, Task(), std::weak_ptr<Queue>())),
+      tasks_(first_.get()) {}
 
 std::shared_ptr<HostEvent> Queue::push(HostEvent::Kind kind, Task&& task) {
   ATOLL_ASSERT(!pushing_.exchange(true, std::memory_order_acquire),
                "two threads call one stream at the same time");
   auto event = std::make_shared<HostEvent>(kind, std::move(task), weak_from_this());
   event->self_ = event;
-  last_->next_.store(event.get(), std::memory_order_release);
-  last_ = event.get();
+  const bool worker_sleeps = tasks_.push(event.get());
   pushing_.store(false, std::memory_order_release);
-  pushed_.store(pushed_.load(std::memory_order_relaxed) + 1);
-  // A thread that is running tasks needs no wake-up: it checks the queue again when it stops.
-  if (!executing_.load() && rest_.load() == Rest::sleeping) wake();
+  if (worker_sleeps) wake();
   return event;
 }
 
@@ -82,9 +77,8 @@ void Queue::require_other_task() const {
 }
 
 void Queue::execute_next() {
-  HostEvent& event = *first_->next_.load(std::memory_order_acquire);
+  HostEvent& event = tasks_.take(*first_);
   first_ = std::move(event.self_);
-  taken_.store(taken_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   const bool dropped = event.kind_ == HostEvent::Kind::work && error_;
   if (!dropped) {
     try {
@@ -107,37 +101,32 @@ void Queue::execute_next() {
 }
 
 void Queue::help_until(const HostEvent* event) {
-  while (!empty() && take_role()) {
-    bool enough = false;
-    while (!empty() && !(enough = event != nullptr && event->happened())) execute_next();
-    executing_.store(false);
-    if (!enough) continue;  // checks again: a new task may have come without a wake-up
-    if (!empty()) wake();   // the worker must run the remaining tasks
-    return;
-  }
+  tasks_.help([event] { return event != nullptr && event->happened(); }, [this] { execute_next(); },
+              [this] { wake(); });
 }
 
 void Queue::await_ready(std::unique_lock<std::mutex>& lock, const std::stop_token& stop) {
   auto nap = first_nap;
   int quiet = 0;
   bool dozing = false;
-  while (!ready() && !stop.stop_requested()) {
-    const auto before = pushed_.load();
+  while (!tasks_.ready() && !stop.stop_requested()) {
+    const auto before = tasks_.count();
     if (dozing) {
-      rest_ = Rest::dozing;
-      if (ready_.wait_for(lock, stop, nap, [this] { return ready(); })) break;
+      tasks_.show(Rest::dozing);
+      if (ready_.wait_for(lock, stop, nap, [this] { return tasks_.ready(); })) break;
       nap = std::min(2 * nap, longest_nap);
-      quiet = pushed_.load() == before ? quiet + 1 : 0;
+      quiet = tasks_.count() == before ? quiet + 1 : 0;
       if (quiet == naps_before_sleep) dozing = false;
     } else {
-      rest_ = Rest::sleeping;
-      ready_.wait(lock, stop, [&] { return ready() || pushed_.load() != before; });
-      dozing = !ready() && !stop.stop_requested();  // dozes after a wake-up that found no work left
+      tasks_.show(Rest::sleeping);
+      ready_.wait(lock, stop, [&] { return tasks_.ready() || tasks_.count() != before; });
+      // Dozes after a wake-up that found no work left.
+      dozing = !tasks_.ready() && !stop.stop_requested();
       nap = first_nap;
       quiet = 0;
     }
   }
-  rest_ = Rest::none;
+  tasks_.show(Rest::none);
 }
 
 void Queue::work(const std::stop_token& stop) {
@@ -148,7 +137,7 @@ void Queue::work(const std::stop_token& stop) {
     }
     help_until(nullptr);
     if (!stop.stop_requested()) continue;
-    if (!executing_.load() && empty()) return;
+    if (!tasks_.has_executor() && tasks_.empty()) return;
     std::this_thread::sleep_for(
         std::chrono::milliseconds(1));  // another thread is still running tasks
   }

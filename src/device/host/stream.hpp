@@ -9,11 +9,7 @@
 // run the work before the worker woke up, the worker dozes for a while: it polls the queue at
 // intervals, and callers do not wake it.
 //
-// This path takes no lock. The queue is a linked list with one producer (the thread that calls the
-// stream) and one consumer (the executor), and two counters show whether it is empty. The producer
-// publishes its task before it checks whether the executor is active; an executor that leaves, and
-// a worker that goes to sleep, publish that before they check for tasks. All these accesses are
-// sequentially consistent, so at least one side sees the other.
+// This path takes no lock (task_queue.hpp).
 #pragma once
 
 #include <atomic>
@@ -26,6 +22,7 @@
 #include <thread>
 
 #include "device/backend.hpp"
+#include "device/host/task_queue.hpp"
 #include "device/task.hpp"
 
 namespace atoll_v1::atoll::host {
@@ -48,12 +45,13 @@ class HostEvent final : public EventBackend {
 
  private:
   friend class Queue;
+  friend struct TaskQueueOf<std::atomic, HostEvent>;
 
   Kind kind_;
   Task task_;
   std::weak_ptr<Queue> queue_;
   std::shared_ptr<HostEvent> self_;  // keeps this event alive while it is in the queue
-  std::atomic<HostEvent*> next_{nullptr};
+  std::atomic<HostEvent*> next{nullptr};
   std::atomic<int> happened_{0};  // not bool, because waits on int map directly to a futex
   std::exception_ptr error_;      // first error of the stream so far; set before happened_
 };
@@ -76,34 +74,17 @@ class Queue : public std::enable_shared_from_this<Queue> {
   std::atomic<std::int64_t> exposed_ns{0};
 
  private:
-  // State of the worker while it has no tasks.
-  enum class Rest {
-    none,
-    dozing,
-    sleeping
-  };
-  bool empty() const { return taken_.load() == pushed_.load(); }
-  bool ready() const { return !empty() && !executing_.load(); }
-  bool take_role() {
-    return !executing_.load(std::memory_order_relaxed) && !executing_.exchange(true);
-  }
   void execute_next();
   // Waits until ready() is true or a stop is requested. The caller holds `lock` before and after.
   void await_ready(std::unique_lock<std::mutex>& lock, const std::stop_token& stop);
 
   const std::string name_;
-  // Only the thread that adds tasks writes the following members. They have their own cache line.
-  alignas(64) std::atomic<bool> pushing_{false};
-  HostEvent* last_;
-  std::atomic<std::uint64_t> pushed_{0};
   // Only the thread that runs tasks writes the following members. They have their own cache line.
   alignas(64) std::shared_ptr<HostEvent> first_;  // last finished task; links to the next one
   std::exception_ptr error_;                      // the first failure of a task
-  std::atomic<std::uint64_t> taken_{0};
-  std::atomic<bool> executing_{false};  // true while some thread is the executor
-
-  alignas(64) std::atomic<Rest> rest_{Rest::none};
-  std::mutex mutex_;  // guards the start of the worker's sleep
+  TaskQueueOf<std::atomic, HostEvent> tasks_;
+  std::atomic<bool> pushing_{false};  // true while a thread adds a task
+  std::mutex mutex_;                  // guards the start of the worker's sleep
   std::condition_variable_any ready_;
 };
 

@@ -1,0 +1,60 @@
+// The event descriptors that the handler of SIGUSR1 writes to. The handler takes no lock; it may
+// run on any thread, and on several at once.
+//
+// The structure is a template over the atomic type, so that tests/litmus can run exactly this code
+// on a model of weak memory.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+namespace atoll_v1::atoll {
+
+template <template <class> class Atomic, std::size_t places>
+struct SignalTargetsOf {
+  struct Target {
+    Atomic<int> eventfd{-1};  // -1 in a free place
+    Atomic<std::uint64_t> value{0};
+  };
+
+  // For the handler: calls write(eventfd, value) for each target.
+  template <class Write>
+  void handle(const Write& write) {
+    running.fetch_add(1, std::memory_order_seq_cst);
+    for (const Target& target : targets) {
+      const int fd = target.eventfd.load(std::memory_order_seq_cst);
+      const std::uint64_t value = target.value.load(std::memory_order_relaxed);
+      if (fd >= 0) write(fd, value);
+    }
+    running.fetch_add(-1, std::memory_order_seq_cst);
+  }
+
+  // One caller at a time may add or remove a target. Returns the place of the target; none if all
+  // places are taken.
+  std::optional<std::size_t> add(int eventfd, std::uint64_t value) {
+    for (std::size_t i = 0; i < places; ++i) {
+      if (targets[i].eventfd.load(std::memory_order_relaxed) >= 0) continue;
+      targets[i].value.store(value, std::memory_order_relaxed);
+      targets[i].eventfd.store(eventfd, std::memory_order_seq_cst);
+      return i;
+    }
+    return std::nullopt;
+  }
+  // Removes a target. Then waits for running handlers, since they may have read the descriptor and
+  // still write to it. A handler shows that it runs before it reads descriptors, and this function
+  // removes the descriptor before it looks for handlers; these accesses are sequentially
+  // consistent, so at least one side sees the other.
+  template <class Yield>
+  void remove(std::size_t place, const Yield& yield) {
+    targets[place].eventfd.store(-1, std::memory_order_seq_cst);
+    while (running.load(std::memory_order_seq_cst) > 0) yield();
+  }
+
+  std::array<Target, places> targets;
+  Atomic<int> running{0};  // number of handlers that run now
+};
+
+}  // namespace atoll_v1::atoll

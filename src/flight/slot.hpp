@@ -1,0 +1,152 @@
+// One slot of the flight recorder: the record of an operation, which one thread writes while others
+// may read it, without locks.
+//
+// The slot's `word` is (number + 1) << 3 | state, or 0 while the slot is empty. A writer claims the
+// slot by exchanging the word for one in state `writing`, fills the fields and publishes the word.
+// advance() exchanges the word only if it has its number, so an operation that has been overwritten
+// stays overwritten. Two writers meet in a slot only when one of them was delayed by a full round
+// of the recorder; the older record is then dropped. A reader copies a slot and then checks that
+// its word has not changed.
+//
+// The structure is a template over the atomic type, so that tests/litmus can run exactly this code
+// on a model of weak memory.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+
+#include "atoll/flight.hpp"
+
+namespace atoll_v1::atoll {
+
+// The record of an operation. Times are in ticks; a time is 0 until its event.
+struct FlightRecord {
+  std::uint64_t number = 0;
+  FlightState state = FlightState::enqueued;
+  std::uint64_t sequence = 0;
+  std::int64_t collective = -1;
+  std::uint64_t count = 0;
+  std::uint32_t track = 0;
+  std::int32_t peer = -1;
+  std::int16_t kind = 0;
+  std::int16_t part_of = -1;
+  std::int16_t dtype = 0;
+  std::int16_t op = 0;
+  std::int64_t enqueued = 0;
+  std::int64_t started = 0;
+  std::int64_t finished = 0;
+};
+
+template <template <class> class Atomic>
+class FlightSlotOf {
+ public:
+  // Writes the record of a new operation, unless a later one has taken the slot or is taking it.
+  void enqueue(const FlightRecord& record) noexcept {
+    using std::memory_order_release;
+    if (!claim(record.number)) return;
+    // Fields are stored with release order and loaded with acquire order. A reader that sees a
+    // field of this operation therefore also sees that this operation has claimed the slot.
+    sequence.store(record.sequence, memory_order_release);
+    collective.store(record.collective, memory_order_release);
+    count.store(record.count, memory_order_release);
+    track.store(record.track, memory_order_release);
+    peer.store(record.peer, memory_order_release);
+    kind.store(record.kind, memory_order_release);
+    part_of.store(record.part_of, memory_order_release);
+    dtype.store(record.dtype, memory_order_release);
+    op.store(record.op, memory_order_release);
+    enqueued.store(record.enqueued, memory_order_release);
+    started.store(0, memory_order_release);
+    finished.store(0, memory_order_release);
+    word.store(word_of(record.number, FlightState::enqueued), memory_order_release);
+  }
+
+  // Stores the time of an event of operation `number` and its new state. If another operation takes
+  // the slot between the check of the number and the store of the time, the slot may have a wrong
+  // time, but never a wrong state.
+  void start(std::uint64_t number, std::int64_t time) noexcept {
+    advance(number, started, time, FlightState::started);
+  }
+  void finish(std::uint64_t number, std::int64_t time, FlightState state) noexcept {
+    advance(number, finished, time, state);
+  }
+
+  // Returns the record, or nothing if the slot is empty or keeps changing.
+  std::optional<FlightRecord> read() const noexcept {
+    using std::memory_order_acquire;
+    constexpr int attempts = 4;
+    for (int attempt = 0; attempt < attempts; ++attempt) {
+      const std::uint64_t before = word.load(memory_order_acquire);
+      if (before == 0 || (before & state_mask) == writing) return std::nullopt;
+      FlightRecord record;
+      record.number = (before >> state_bits) - 1;
+      record.state = static_cast<FlightState>(before & state_mask);
+      record.sequence = sequence.load(memory_order_acquire);
+      record.collective = collective.load(memory_order_acquire);
+      record.count = count.load(memory_order_acquire);
+      record.track = track.load(memory_order_acquire);
+      record.peer = peer.load(memory_order_acquire);
+      record.kind = kind.load(memory_order_acquire);
+      record.part_of = part_of.load(memory_order_acquire);
+      record.dtype = dtype.load(memory_order_acquire);
+      record.op = op.load(memory_order_acquire);
+      record.enqueued = enqueued.load(memory_order_acquire);
+      if (record.state != FlightState::enqueued)
+        record.started = started.load(memory_order_acquire);
+      if (record.state == FlightState::completed || record.state == FlightState::failed) {
+        record.finished = finished.load(memory_order_acquire);
+      }
+      if (word.load(memory_order_acquire) == before) return record;
+    }
+    return std::nullopt;
+  }
+
+  Atomic<std::uint64_t> word{0};
+  Atomic<std::uint64_t> sequence{0};
+  Atomic<std::int64_t> collective{-1};
+  Atomic<std::uint64_t> count{0};
+  Atomic<std::uint32_t> track{0};
+  Atomic<std::int32_t> peer{-1};
+  Atomic<std::int16_t> kind{0};
+  Atomic<std::int16_t> part_of{-1};
+  Atomic<std::int16_t> dtype{0};
+  Atomic<std::int16_t> op{0};
+  Atomic<std::int64_t> enqueued{0};
+  Atomic<std::int64_t> started{0};
+  Atomic<std::int64_t> finished{0};
+
+ private:
+  static constexpr std::uint64_t state_bits = 3;
+  static constexpr std::uint64_t state_mask = (1u << state_bits) - 1;
+  static constexpr std::uint64_t writing = state_mask;
+
+  static constexpr std::uint64_t word_of(std::uint64_t number, std::uint64_t state) {
+    return (number + 1) << state_bits | state;
+  }
+  static constexpr std::uint64_t word_of(std::uint64_t number, FlightState state) {
+    return word_of(number, static_cast<std::uint64_t>(state));
+  }
+
+  bool claim(std::uint64_t number) noexcept {
+    std::uint64_t seen = word.load(std::memory_order_relaxed);
+    while (seen >> state_bits <= number && (seen & state_mask) != writing) {
+      if (word.compare_exchange_weak(seen, word_of(number, writing), std::memory_order_acquire,
+                                     std::memory_order_acquire)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  void advance(std::uint64_t number, Atomic<std::int64_t>& event, std::int64_t time,
+               FlightState state) noexcept {
+    std::uint64_t seen = word.load(std::memory_order_relaxed);
+    if (seen >> state_bits != number + 1 || (seen & state_mask) == writing) return;
+    event.store(time, std::memory_order_release);
+    word.compare_exchange_strong(seen, word_of(number, state), std::memory_order_release,
+                                 std::memory_order_relaxed);
+  }
+};
+
+}  // namespace atoll_v1::atoll
