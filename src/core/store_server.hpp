@@ -28,6 +28,9 @@ namespace atoll_v1::atoll::store {
 constexpr std::size_t max_strangers = 4096;
 constexpr std::chrono::seconds handshake_timeout{3};
 
+// Observers that may be connected at a time.
+constexpr std::size_t max_observers = 8;
+
 struct ServerOptions {
   std::vector<net::Fd> listeners;
   std::string token;
@@ -76,6 +79,8 @@ class Server {
   void handle_hello(Connection& connection, const Frame& frame);
   void handle_proof(Connection& connection, const Frame& frame);
   void handle_join(Connection& connection, const Frame& frame);
+  void admit_observer(Connection& connection, const Frame& frame);
+  void handle_observe(Connection& connection, const Frame& frame);
   void handle_request(Connection& connection, Kind kind, const Frame& frame);
   void handle_get_all(const Waiter& waiter, Unpacker& in);
   void ask_all(const Waiter& waiter, std::string question);

@@ -1,0 +1,59 @@
+// observed_job CASE: a job for the test top_tool, whose ranks add numbers in steps.
+//   ends     20 steps, with a pause of 100 ms before each
+//   hangs    in step 3, rank 1 does not come before the other ranks have timed out
+//   stopped  in step 3, the last rank stops itself
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <string_view>
+#include <thread>
+
+#include "atoll/communicator.hpp"
+#include "atoll/device.hpp"
+#include "atoll/error.hpp"
+#include "atoll/flight.hpp"
+#include "atoll/mesh.hpp"
+#include "atoll/world.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t count = 1 << 18;
+
+}  // namespace
+
+// The test looks for this name in the stack of rank 1.
+extern "C" __attribute__((noinline, visibility("default"))) void atoll_test_slow_part(
+    const atoll::World& world) {
+  while (!world.failure()) std::this_thread::sleep_for(10ms);
+  std::this_thread::sleep_for(500ms);
+}
+
+int main(int argc, char** argv) {
+  const std::string_view name = argc > 1 ? argv[1] : "";
+  try {
+    atoll::World world = atoll::World::from_env();
+    const atoll::Mesh mesh = atoll::Mesh::flat(world);
+    atoll::Communicator comm = atoll::Communicator::open(mesh.axis("world"));
+    const atoll::Device device = atoll::Device::host();
+    atoll::Stream stream = device.make_stream();
+    const atoll::Buffer memory = device.allocate(count * sizeof(float));
+    const atoll::View data = memory.view(0, count, atoll::DType::f32);
+    for (int step = 0; step < 20; ++step) {
+      atoll::mark_step(world, step);
+      if (name == "ends") std::this_thread::sleep_for(100ms);
+      if (name == "hangs" && step == 3 && world.rank() == 1) atoll_test_slow_part(world);
+      if (name == "stopped" && step == 3 && world.rank() + 1 == world.size()) ::raise(SIGSTOP);
+      comm.all_reduce(data, data, atoll::ReduceOp::sum, stream).synchronize();
+    }
+    fmt::print("rank {} done\n", world.rank());
+    return 0;
+  } catch (const atoll::Error& error) {
+    fmt::print("{}\n", error.what());
+    return 3;
+  }
+}
