@@ -1,5 +1,5 @@
 // observed_job CASE: a job for the test top_tool, whose ranks add numbers in steps.
-//   ends     20 steps, with a pause of 100 ms before each
+//   ends     80 steps, with a pause of 100 ms before each
 //   hangs    in step 3, rank 1 does not come before the other ranks have timed out
 //   stopped  in step 3, the last rank stops itself
 #include <fmt/format.h>
@@ -37,13 +37,12 @@ int main(int argc, char** argv) {
   const std::string_view name = argc > 1 ? argv[1] : "";
   try {
     atoll::World world = atoll::World::from_env();
-    const atoll::Mesh mesh = atoll::Mesh::flat(world);
-    atoll::Communicator comm = atoll::Communicator::open(mesh.axis("world"));
-    const atoll::Device device = atoll::Device::host();
-    atoll::Stream stream = device.make_stream();
-    const atoll::Buffer memory = device.allocate(count * sizeof(float));
-    const atoll::View data = memory.view(0, count, atoll::DType::f32);
-    for (int step = 0; step < 20; ++step) {
+    const auto mesh = atoll::Mesh::make(world, {.replicate = 1, .shard = world.size()});
+    auto comm = atoll::Communicator::open(mesh.axis("shard"), {.backend = "host"});
+    auto stream = comm.device().stream();
+    auto memory = atoll::allocate(comm.device(), count * sizeof(float), {comm});
+    const auto data = memory.view(atoll::DType::f32);
+    for (int step = 0; step < 80; ++step) {
       atoll::mark_step(world, step);
       if (name == "ends") std::this_thread::sleep_for(100ms);
       if (name == "hangs" && step == 3 && world.rank() == 1) atoll_test_slow_part(world);
