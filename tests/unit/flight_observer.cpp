@@ -152,7 +152,8 @@ TEST_CASE("a thread records its own stack, and the default of the signal comes b
   }
   struct sigaction action {};
   ::sigaction(signal, nullptr, &action);
-  CHECK(action.sa_handler == SIG_DFL);
+  const bool is_default = action.sa_handler == SIG_DFL;
+  CHECK(is_default);
 }
 
 TEST_CASE("a thread that blocks the signal is left out, and the late signal does no harm") {
