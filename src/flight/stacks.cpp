@@ -35,7 +35,8 @@ constexpr std::size_t most_name = 160;  // bytes of the name of a function
 // The handler itself and the frame with which the kernel called it.
 constexpr int frames_of_handler = 2;
 
-int record_frames([[maybe_unused]] std::span<void*> frames) noexcept {
+// Inline, so that it adds no frame.
+[[gnu::always_inline]] inline int record_frames([[maybe_unused]] std::span<void*> frames) noexcept {
 #if ATOLL_HAS_BACKTRACE
   return ::backtrace(frames.data(), static_cast<int>(frames.size()));
 #else
