@@ -1,7 +1,7 @@
 // Sends the input to a store, as a stranger, as a peer that has sent its hello, as a rank that has
-// joined, or as an observer. The first byte chooses; bit 2 of it also cuts the rest into messages: a kind, a length
-// and that many bytes of body, so that most inputs reach the parsers behind the header. Whatever
-// comes, the store must go on: strangers must not keep a rank out.
+// joined, or as an observer. The first byte chooses; bit 2 of it also cuts the rest into messages: a
+// kind, a length and that many bytes of body, so that most inputs reach the parsers behind the
+// header. Whatever comes, the store must go on: strangers must not keep a rank out.
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
