@@ -146,12 +146,12 @@ void declare_top(CLI::App& app, TopOptions& top) {
       ->option_text("S")
       ->check(CLI::Range(0.1, 86'400.0))
       ->needs("--top");
-  CLI::Option* const count = app.add_option("--count", top.count, "end after N looks")
-                                 ->option_text("N")
-                                 ->check(CLI::Range(1, 1'000'000'000))
-                                 ->needs("--top");
-  app.add_flag("--once", top.once, "look once, like --count 1")->needs("--top")->excludes(count);
-  app.add_flag("--json", top.json, "print each look as a line of JSON")->needs("--top");
+  app.add_option("--count", top.count, "end after N looks")
+      ->option_text("N")
+      ->check(CLI::Range(1, 1'000'000'000))
+      ->needs("--top");
+  app.add_flag("--once", top.once, "look once, like --count 1");
+  app.add_flag("--json", top.json, "print each look of --top as a line of JSON");
 }
 
 void require(bool holds, const char* what) {
@@ -170,6 +170,8 @@ void check(const Options& options) {
   require(!options.top.address || (options.from.empty() && options.cluster.empty() &&
                                    options.diff.empty() && !options.doctor && !options.mesh),
           "--top looks at a running job: remove the options that describe a machine");
+  require(options.top.address || (!options.top.once && !options.top.json),
+          "--once and --json need --top");
   require(options.islands == 0 || options.plan.inner == 1,
           "--inner needs real islands: remove --islands");
 }
