@@ -5,6 +5,9 @@
 // per turn of its loop, so that it always returns to ranks, deadlines and failures; it works on a
 // connection only when epoll reports it; and it limits the connections that have not proved that
 // they know the token, never the proven ones.
+//
+// Observers (store_observer.hpp) are members without a rank: they hear of the failure or the end of
+// the job, but nothing waits for them.
 #pragma once
 
 #include <atomic>
