@@ -13,6 +13,7 @@
 //   host, pid       host name and process id of the writer
 //   reason          reason for writing: "failure", "signal" or "call"
 //   failure         the job's failure, or "" if there is none
+//   step            number that the program passed to mark_step() last; -1 or absent: none
 //   written_ns      time of writing, in ns since 1970 (UTC)
 //   monotonic_ns    the same moment on the host's steady clock
 //   communicators   list of objects, in the order of opening:
@@ -40,6 +41,12 @@
 //     enqueued_ns, started_ns, finished_ns   times on the steady clock; 0 when not reached yet. On
 //                   a GPU a watchdog polls, so the last two may be a few ms late
 //     error         reason of a failed operation, otherwise ""
+//   stacks          absent, or list of objects: where threads of the rank were when it learned of
+//                   the failure, before waiting operations ended (Config::stack_signal)
+//     thread        id of the thread, as gettid() returns it
+//     role          "caller" or "executor" of operations, or "main"
+//     frames        "function+0x1c (file)", or "file+0x1f20" where the file exports no name, the
+//                   innermost first
 #pragma once
 
 #include <cstddef>
@@ -61,6 +68,8 @@ inline constexpr std::size_t max_flight_operations = 8 * flight_capacity;
 inline constexpr std::size_t max_flight_communicators = 1024;
 inline constexpr std::size_t max_flight_ranks = std::size_t{1} << 20;
 inline constexpr std::size_t max_flight_text = 16384;
+inline constexpr std::size_t max_flight_stacks = 32;
+inline constexpr std::size_t max_flight_frames = 64;  // of one stack
 
 enum class FlightState {
   enqueued,
@@ -103,6 +112,12 @@ struct FlightCommunicator {
   std::uint64_t collectives_completed = 0;
 };
 
+struct FlightStack {
+  int thread = 0;
+  std::string role;
+  std::vector<std::string> frames;
+};
+
 struct FlightLog {
   int rank = 0;
   int size = 1;
@@ -114,11 +129,16 @@ struct FlightLog {
   std::int64_t monotonic_ns = 0;
   std::vector<FlightCommunicator> communicators;
   std::vector<FlightOperation> operations;
+  std::int64_t step = -1;
+  std::vector<FlightStack> stacks;
 };
 
 // Returns the last operations of this rank. The log is empty before the first communicator opens.
 // Thread-safe.
 ATOLL_API FlightLog flight_log(World& world);
+// Records the number of the step that the program begins, for flight files and observers. Costs a
+// few ns. Thread-safe.
+ATOLL_API void mark_step(World& world, std::int64_t step);
 // Writes the last operations of this rank to PREFIX.RANK.json. Throws Error(invalid_argument) when
 // config().flight is empty, and Error(io) when the file cannot be written.
 ATOLL_API void write_flight(World& world);

@@ -285,6 +285,7 @@ Work BackendGroup::perform(Operation operation, Stream& stream) {
 
 void BackendGroup::run(std::span<const Operation> operations, std::uint64_t sequence,
                        std::uint64_t number, Work::State& state) {
+  track_->executor.store(this_thread(), std::memory_order_relaxed);
   flight_->recorder().started(number, operations.size());
   call_backend(operations, sequence, number, nullptr, state);
   flight_->recorder().completed(*track_, number, operations.size(), collectives_among(operations));

@@ -111,6 +111,10 @@ const Row rows[] = {
       "prefix of files PREFIX.RANK.json with the last operations of each rank, written at a "
       "failure and on SIGUSR1; empty: none"},
      &Config::flight},
+    {{"ATOLL_STACK_SIGNAL", "",
+      "signal that asks threads for their stacks, for the flight file of a failure; 0: no stacks"},
+     &Config::stack_signal,
+     Limits{0, 64}},
     {{"ATOLL_ISLANDS", "",
       "emulates this many islands over all ranks; 0: the islands of the topology"},
      &Config::islands,

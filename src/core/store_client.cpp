@@ -35,12 +35,8 @@ milliseconds sendable(milliseconds timeout) {
 
 Error no_store() { return {ErrorCode::bad_data, "the process there is not an atoll store"}; }
 
-struct Message {
-  Kind kind{};
-  std::string body;
-};
+}  // namespace
 
-// Receives one message of the store, whose body must have at most `most` bytes.
 Message receive_message(int socket, std::size_t most, Clock::time_point deadline) {
   std::array<char, header_bytes> bytes{};
   net::receive_all(socket, bytes, deadline);
@@ -50,6 +46,8 @@ Message receive_message(int socket, std::size_t most, Clock::time_point deadline
   net::receive_all(socket, message.body, deadline);
   return message;
 }
+
+namespace {
 
 // Receives the proof of the store. `hint` names a difference of versions that the store, which has
 // not proved itself yet, claims.
@@ -73,7 +71,8 @@ void check_store(int socket, const Handshake& handshake, const std::string& hint
   }
 }
 
-// Proves this rank to the store, and checks the proof of the store.
+}  // namespace
+
 void shake_hands(int socket, std::string_view token, Clock::time_point deadline) {
   Handshake handshake(Side::rank, token);
   net::send_all(socket, encode_frame(Kind::hello, 0, handshake.greeting()));
@@ -90,6 +89,8 @@ void shake_hands(int socket, std::string_view token, Clock::time_point deadline)
   check_store(socket, handshake, hint, deadline);
   require(is_compatible(peer), ErrorCode::mismatch, "{}: use one version on all hosts", versions);
 }
+
+namespace {
 
 // The store of a job of one process: a map in memory.
 class SoloStore final : public Store {

@@ -24,6 +24,15 @@ struct Application {
   Join join;
 };
 
+struct Message {
+  Kind kind{};
+  std::string body;
+};
+// Receives one message of the store, whose body must have at most `most` bytes.
+Message receive_message(int socket, std::size_t most, net::Clock::time_point deadline);
+// Proves to the store that this process knows the token, and checks the proof of the store.
+void shake_hands(int socket, std::string_view token, net::Clock::time_point deadline);
+
 // A connection that the store has accepted.
 struct Admission {
   net::Fd socket;

@@ -59,6 +59,11 @@ void Connection::join(int rank, std::chrono::seconds cut_timeout) noexcept {
   handshake_.reset();
 }
 
+void Connection::observe() noexcept {
+  stage_ = Stage::observing;
+  handshake_.reset();
+}
+
 bool Connection::receive() {
   std::array<char, 64 * 1024> chunk;
   const std::size_t most = is_proven() ? chunk.size() : header_bytes + max_unproven_bytes;
@@ -73,6 +78,7 @@ std::size_t Connection::largest_message() const noexcept {
   switch (stage_) {
     case Stage::silent:
     case Stage::challenged:
+    case Stage::observing:
       return max_unproven_bytes;
     case Stage::proven:
       return max_join_bytes;

@@ -29,6 +29,7 @@ class Connection {
     challenged,  // must send its proof
     proven,      // knows the token; has not joined as a rank
     joined,
+    observing,  // is an observer, which is no rank
   };
 
   // Adds the socket to `epoll`, whose events then carry `id`.
@@ -44,7 +45,8 @@ class Connection {
   std::string peer_name() const;  // address of the peer, for messages
 
   Stage stage() const noexcept { return stage_; }
-  bool is_proven() const noexcept { return stage_ == Stage::proven || stage_ == Stage::joined; }
+  bool is_proven() const noexcept { return stage_ >= Stage::proven; }
+  bool is_observer() const noexcept { return stage_ == Stage::observing; }
   int rank() const noexcept { return rank_; }  // -1 until the peer has joined
   // Answers a hello with a challenge.
   void challenge(std::string_view hello, std::string_view token);
@@ -53,6 +55,7 @@ class Connection {
   // does not know the token.
   bool prove(std::string_view proof);
   void join(int rank, std::chrono::seconds cut_timeout) noexcept;
+  void observe() noexcept;
 
   // Reads available data, up to a limit; returns false if the peer has closed the connection.
   bool receive();

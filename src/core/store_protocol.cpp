@@ -56,6 +56,11 @@ Packer& Packer::number(std::uint32_t value) {
   return *this;
 }
 
+Packer& Packer::wide_number(std::uint64_t value) {
+  append_little_endian(bytes_, value);
+  return *this;
+}
+
 Packer& Packer::text(std::string_view value) {
   append_little_endian(bytes_, static_cast<std::uint32_t>(value.size()));
   bytes_.append(value);
@@ -72,6 +77,8 @@ std::string_view Unpacker::take(std::size_t count) {
 }
 
 std::uint32_t Unpacker::number() { return read_little_endian<std::uint32_t>(take(4)); }
+
+std::uint64_t Unpacker::wide_number() { return read_little_endian<std::uint64_t>(take(8)); }
 
 std::string_view Unpacker::text(std::size_t most) {
   const std::size_t length = number();
@@ -129,7 +136,7 @@ Join decode_join(std::string_view body) {
   Join join;
   join.rank = static_cast<int>(in.number());
   join.size = static_cast<int>(in.number());
-  join.host = in.text(256);
+  join.host = in.text(max_host_bytes);
   join.pid = static_cast<int>(in.number());
   in.finish();
   return join;
@@ -252,15 +259,44 @@ std::string encode(const std::vector<Answered>& answers) {
   return packer.take();
 }
 
+namespace {
+
+Answered answered_from(Unpacker& in) {
+  const std::uint32_t how = in.number();
+  if (how > static_cast<std::uint32_t>(Answered::How::departed)) {
+    throw Error(ErrorCode::bad_data, "store message: unknown kind of answer");
+  }
+  return {static_cast<Answered::How>(how), std::string(in.text(max_value_bytes))};
+}
+
+}  // namespace
+
 std::vector<Answered> decode_answers(std::string_view body) {
   std::vector<Answered> result;
   Unpacker in(body);
-  for (std::size_t left = body.size(); left > 0; left -= result.back().text.size() + 8) {
-    const std::uint32_t how = in.number();
-    if (how > static_cast<std::uint32_t>(Answered::How::departed)) {
-      throw Error(ErrorCode::bad_data, "store message: unknown kind of answer");
-    }
-    result.push_back({static_cast<Answered::How>(how), std::string(in.text(max_value_bytes))});
+  while (in.left() > 0) result.push_back(answered_from(in));
+  return result;
+}
+
+std::string encode(const std::vector<Observed>& ranks) {
+  Packer packer;
+  for (const Observed& rank : ranks) {
+    packer.number(static_cast<std::uint32_t>(rank.answer.how))
+        .text(rank.answer.text)
+        .text(rank.host)
+        .number(static_cast<std::uint32_t>(rank.pid));
+  }
+  return packer.take();
+}
+
+std::vector<Observed> decode_observed(std::string_view body) {
+  std::vector<Observed> result;
+  Unpacker in(body);
+  while (in.left() > 0) {
+    Observed& rank = result.emplace_back();
+    rank.answer = answered_from(in);
+    rank.host = in.text(max_host_bytes);
+    rank.pid = static_cast<int>(in.number());
   }
   return result;
 }

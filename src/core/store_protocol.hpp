@@ -31,6 +31,7 @@ constexpr std::size_t max_library_bytes = 32;
 constexpr std::size_t max_unproven_bytes = 512;  // of a message before the peer has proved itself
 constexpr std::size_t max_join_bytes = 1024;
 constexpr std::size_t max_secret_bytes = 256;
+constexpr std::size_t max_host_bytes = 256;
 constexpr std::size_t max_key_bytes = 256;
 constexpr std::size_t max_keys = std::size_t{1} << 20;  // of one request
 constexpr std::size_t max_value_bytes = std::size_t{16} << 20;
@@ -38,7 +39,7 @@ constexpr std::size_t max_request_bytes = max_value_bytes + 1024;
 constexpr std::size_t max_answer_bytes = std::size_t{1} << 30;  // enough for values of many ranks
 
 enum class Kind : std::uint32_t {
-  hello = 1,  // ranks send the kinds from `hello` to `release`
+  hello = 1,  // ranks and observers send the kinds from `hello` to `observe`
   put = 2,
   get = 3,
   exchange = 4,
@@ -50,6 +51,7 @@ enum class Kind : std::uint32_t {
   join = 10,
   get_all = 11,
   release = 12,
+  observe = 13,
   welcome = 16,  // the store sends the kinds from `welcome` on
   answer = 17,
   refusal = 18,
@@ -57,6 +59,7 @@ enum class Kind : std::uint32_t {
   question = 20,
   challenge = 21,
   proved = 22,
+  ended = 23,
 };
 
 struct Header {
@@ -72,6 +75,7 @@ std::string encode_frame(Kind kind, std::uint64_t request, std::string_view body
 class Packer {
  public:
   Packer& number(std::uint32_t value);
+  Packer& wide_number(std::uint64_t value);
   Packer& text(std::string_view value);
   std::string take() { return std::move(bytes_); }
 
@@ -83,6 +87,7 @@ class Unpacker {
  public:
   explicit Unpacker(std::string_view bytes) : bytes_(bytes) {}
   std::uint32_t number();
+  std::uint64_t wide_number();
   std::string_view text(std::size_t most);  // returns a view into the message
   std::string_view rest();
   std::size_t left() const noexcept { return bytes_.size() - offset_; }
@@ -145,5 +150,18 @@ Answer decode_answer(std::string_view body);
 // Encode and decode the answers of all ranks to a question, indexed by rank.
 std::string encode(const std::vector<Answered>& answers);
 std::vector<Answered> decode_answers(std::string_view body);
+
+// The question that the store asks all ranks for an observer, which cannot choose another one.
+constexpr std::string_view observer_question = "observe";
+// The answer of one rank to that question, and where the rank runs. `host` is empty for a rank that
+// has not joined yet.
+struct Observed {
+  Answered answer;
+  std::string host{};
+  int pid = 0;
+};
+// Encode and decode what an observer sees, indexed by rank.
+std::string encode(const std::vector<Observed>& ranks);
+std::vector<Observed> decode_observed(std::string_view body);
 
 }  // namespace atoll_v1::atoll::store

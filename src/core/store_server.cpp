@@ -32,9 +32,15 @@ constexpr std::size_t other_descriptors = 128;
 constexpr std::size_t fewest_strangers = 64;
 // Refused ranks that the error about absent ranks names.
 constexpr std::size_t most_refusals = 8;
+// Longest wait for the answers to an observer.
+constexpr milliseconds max_observation{10'000};
 // epoll reports this number for the descriptor that finish() writes to, then the number of a
 // listener plus one, then the numbers of connections.
 constexpr std::uint64_t wake_id = 0;
+
+bool observes(const std::pair<const std::uint64_t, Connection>& member) {
+  return member.second.is_observer();
+}
 
 std::size_t stranger_limit(int size, std::size_t wanted) {
   const std::size_t descriptors = net::raise_descriptor_limit();
@@ -109,7 +115,7 @@ Clock::time_point Server::finish_deadline() const {
 bool Server::done(Clock::time_point now) const {
   if (finish_deadline_ == 0) return false;
   if (now >= finish_deadline()) return true;
-  return failure_ ? members_.empty()
+  return failure_ ? std::ranges::all_of(members_, observes)
                   : !roster_.any(Peer::State::absent) && !roster_.any(Peer::State::present);
 }
 
@@ -246,8 +252,8 @@ void Server::serve(Connection& connection, std::uint32_t events) {
 void Server::close(Connection& connection) {
   if (!connection.is_open()) return;
   connection.close();
+  if (connection.rank() >= 0 || connection.is_observer()) table_.forget(connection);
   if (connection.rank() < 0) return;
-  table_.forget(connection);
   if (roster_[connection.rank()].state != Peer::State::present) return;
   roster_.set(connection.rank(), Peer::State::lost);
   declare(ErrorCode::peer_lost, fmt::format("{} was lost", roster_.named(connection.rank())));
@@ -259,10 +265,14 @@ void Server::end() {
     declare(ErrorCode::peer_lost, fmt::format("rank 0, which serves the store, ended before {}",
                                               roster_.named(Peer::State::present)));
   }
+  for (auto& [id, connection] : members_) {
+    if (connection.is_observer() && !failure_)
+      connection.send(Kind::ended, 0, std::nullopt, shared(""));
+  }
   strangers_.clear();
   listen(0);
   const Clock::time_point deadline = Clock::now() + failed_patience / 2;
-  const auto waits = [](const auto& item) { return item.second.has_output(); };
+  const auto waits = [](const auto& item) { return item.second.has_output() && !observes(item); };
   while (Clock::now() < deadline && std::ranges::any_of(members_, waits)) turn(deadline);
 }
 
@@ -277,6 +287,10 @@ void Server::handle(Connection& connection, const Frame& frame) {
       break;
     case Connection::Stage::proven:
       if (kind == Kind::join) return handle_join(connection, frame);
+      if (kind == Kind::observe) return admit_observer(connection, frame);
+      break;
+    case Connection::Stage::observing:
+      if (kind == Kind::observe) return handle_observe(connection, frame);
       break;
     case Connection::Stage::joined:
       const bool is_request = (kind >= Kind::put && kind <= Kind::reply) || kind == Kind::get_all ||
@@ -363,6 +377,31 @@ void Server::handle_join(Connection& connection, const Frame& frame) {
   if (failure_) notify(connection);
 }
 
+void Server::admit_observer(Connection& connection, const Frame& frame) {
+  if (static_cast<std::size_t>(std::ranges::count_if(members_, observes)) >= max_observers) {
+    connection.send(
+        Kind::refusal, frame.request, ErrorCode::unsupported,
+        shared(fmt::format("the job already has {} observers; end another one", max_observers)));
+    return close(connection);
+  }
+  connection.observe();
+  connection.send(Kind::welcome, frame.request, std::nullopt, shared(""));
+  if (failure_) notify(connection);
+}
+
+// Asks the ranks for an observer, which has at most one question at a time, so that it cannot pile
+// up work or answers.
+void Server::handle_observe(Connection& connection, const Frame& frame) {
+  if (failure_) return;
+  Unpacker in(frame.body);
+  const auto timeout = std::min<milliseconds>(milliseconds(in.number()), max_observation);
+  in.finish();
+  require(!connection.has_output() && !table_.asks(connection), ErrorCode::bad_data,
+          "an observer asked before it had read the answer to its last question");
+  ask_all({&connection, frame.request, Clock::now() + timeout, timeout, true},
+          std::string(observer_question));
+}
+
 void Server::refuse(Connection& connection, const std::string& why) {
   log::warn("the store refuses {}", why);
   if (refusals_.size() < most_refusals && std::ranges::find(refusals_, why) == refusals_.end())
@@ -440,7 +479,8 @@ void Server::declare(ErrorCode code, const std::string& reason) {
   failed_at_ = Clock::now();
   table_.forget_all();
   for (auto& [id, connection] : members_) {
-    if (connection.is_open() && connection.rank() >= 0) notify(connection);
+    const bool hears = connection.rank() >= 0 || connection.is_observer();
+    if (connection.is_open() && hears) notify(connection);
   }
 }
 

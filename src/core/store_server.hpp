@@ -5,6 +5,9 @@
 // per turn of its loop, so that it always returns to ranks, deadlines and failures; it works on a
 // connection only when epoll reports it; and it limits the connections that have not proved that
 // they know the token, never the proven ones.
+//
+// Observers (store_observer.hpp) are members without a rank: they hear of the failure or the end of
+// the job, but nothing waits for them.
 #pragma once
 
 #include <atomic>
@@ -27,6 +30,9 @@ namespace atoll_v1::atoll::store {
 // may not open enough descriptors.
 constexpr std::size_t max_strangers = 4096;
 constexpr std::chrono::seconds handshake_timeout{3};
+
+// Observers that may be connected at a time.
+constexpr std::size_t max_observers = 8;
 
 struct ServerOptions {
   std::vector<net::Fd> listeners;
@@ -77,6 +83,8 @@ class Server {
   void handle_hello(Connection& connection, const Frame& frame);
   void handle_proof(Connection& connection, const Frame& frame);
   void handle_join(Connection& connection, const Frame& frame);
+  void admit_observer(Connection& connection, const Frame& frame);
+  void handle_observe(Connection& connection, const Frame& frame);
   void handle_request(Connection& connection, Kind kind, const Frame& frame);
   void handle_get_all(const Waiter& waiter, Unpacker& in);
   void ask_all(const Waiter& waiter, std::string question);

@@ -212,6 +212,11 @@ std::uint64_t Table::ask(const Waiter& waiter) {
   return number;
 }
 
+bool Table::asks(const Connection& connection) const {
+  return std::ranges::any_of(
+      polls_, [&](const auto& item) { return item.second.waiter.connection == &connection; });
+}
+
 void Table::answer(std::uint64_t number, int rank, std::string text) {
   const auto found = polls_.find(number);
   if (found == polls_.end()) return;
@@ -250,7 +255,13 @@ void Table::finish(const Poll& poll) const {
       answers.push_back({Answered::How::silent, {}});
     }
   }
-  reply_(poll.waiter, std::nullopt, shared(encode(answers)));
+  if (!poll.waiter.observes) return reply_(poll.waiter, std::nullopt, shared(encode(answers)));
+  std::vector<Observed> observed;
+  for (int rank = 0; rank < roster_.size(); ++rank) {
+    const Peer& peer = roster_[rank];
+    observed.push_back({std::move(answers[static_cast<std::size_t>(rank)]), peer.host, peer.pid});
+  }
+  reply_(poll.waiter, std::nullopt, shared(encode(observed)));
 }
 
 // Answers one rank of an exchange with an error and removes its value, so that the exchange cannot

@@ -66,6 +66,13 @@ void for_each_field(auto& o, const auto& field) requires requires { o.kind; }
   field("error", o.error);
 }
 
+void for_each_field(auto& s, const auto& field) requires requires { s.frames; }
+{
+  field("thread", s.thread, 0, most_int);
+  field("role", s.role);
+  field("frames", s.frames);
+}
+
 void for_each_field(auto& l, const auto& field) requires requires { l.written_ns; }
 {
   field("rank", l.rank, 0, most_rank);
@@ -76,6 +83,12 @@ void for_each_field(auto& l, const auto& field) requires requires { l.written_ns
   field("failure", l.failure);
   field("written_ns", l.written_ns);
   field("monotonic_ns", l.monotonic_ns);
+  field("step", l.step, -1, most_int64);
+}
+
+// Files of older versions lack these fields.
+bool is_optional(std::string_view key) {
+  return key == "part_of" || key == "step" || key == "stacks";
 }
 
 class Reader {
@@ -127,6 +140,12 @@ class Reader {
     }
     for (const Json& rank : json) read(rank, key, ranks.emplace_back(), 0, most_int);
   }
+  void read(const Json& json, const char* key, std::vector<std::string>& texts) const {
+    if (!json.is_array() || json.size() > max_flight_frames) {
+      bad_here("field {} is not a list of at most {} texts", key, max_flight_frames);
+    }
+    for (const Json& text : json) read(text, key, texts.emplace_back());
+  }
   template <std::integral T>
   void read(const Json& json, const char* key, T& value, std::int64_t least = 0,
             std::int64_t most = most_int64) const {
@@ -167,6 +186,8 @@ bool Reader::examine(int depth, Json::parse_event_t event, Json& value) {
     add_to(log_.communicators, max_flight_communicators, value);
   } else if (section_ == "operations") {
     add_to(log_.operations, max_flight_operations, value);
+  } else if (section_ == "stacks") {
+    add_to(log_.stacks, max_flight_stacks, value);
   } else {
     return true;
   }
@@ -177,7 +198,7 @@ template <class Entry>
 void Reader::add_to(std::vector<Entry>& entries, std::size_t most, const Json& object) {
   if (entries.size() >= most) bad_here("too many {}", section_);
   for_each_field(entries.emplace_back(), [&](const char* key, auto& value, auto... limits) {
-    if (key != std::string_view("part_of") || object.contains(key)) {
+    if (!is_optional(key) || object.contains(key)) {
       read(field(object, key), key, value, limits...);
     }
   });
@@ -191,10 +212,13 @@ void Reader::read_head(const Json& head) {
     bad_here("the file has version {}; this library reads version {}", found, version);
   }
   for_each_field(log_, [&](const char* key, auto& value, auto... limits) {
-    read(field(head, key), key, value, limits...);
+    if (!is_optional(key) || head.contains(key)) {
+      read(field(head, key), key, value, limits...);
+    }
   });
   if (log_.rank >= log_.size) bad_here("rank is not from 0 to {}", log_.size - 1);
-  for (const char* list : {"communicators", "operations"}) {
+  for (const char* list : {"communicators", "operations", "stacks"}) {
+    if (is_optional(list) && !head.contains(list)) continue;
     const Json& value = field(head, list);
     // examine() has read and removed every object, so only other values can be left in the list.
     if (!value.is_array() || !value.empty()) bad_here("field {} is not a list of objects", list);
@@ -267,8 +291,10 @@ std::string to_json(const FlightLog& log) {
   };
   std::string text = dumped({{"atoll_flight", version}}, log);
   text.pop_back();  // removes the closing brace, because the lists follow
-  return fmt::format("{},\n  \"communicators\":[{}],\n  \"operations\":[{}]}}\n", text,
-                     list(log.communicators), list(log.operations));
+  text += fmt::format(",\n  \"communicators\":[{}],\n  \"operations\":[{}]",
+                      list(log.communicators), list(log.operations));
+  if (!log.stacks.empty()) text += fmt::format(",\n  \"stacks\":[{}]", list(log.stacks));
+  return text + "}\n";
 }
 
 FlightLog parse_flight(std::string_view text, std::string_view file) {

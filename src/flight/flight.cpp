@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -12,8 +13,10 @@
 #include "core/errors.hpp"
 #include "core/host.hpp"
 #include "core/log.hpp"
+#include "core/store_protocol.hpp"
 #include "core/world_internals.hpp"
 #include "flight/inquiry.hpp"
+#include "flight/observation.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -23,6 +26,7 @@ constexpr std::uint64_t signalled = 1;
 constexpr std::uint64_t changed = std::uint64_t{1} << 32;
 
 constexpr std::chrono::seconds write_patience{1};
+constexpr std::chrono::milliseconds stack_patience{200};
 
 void replace_file(const std::string& path, std::string_view text) {
   const std::string fresh = fmt::format("{}.{}.tmp", path, ::getpid());
@@ -52,7 +56,9 @@ Flight::Flight(World& world)
       host_(net::host_name()),
       path_(world.config().flight.empty()
                 ? ""
-                : fmt::format("{}.{}.json", world.config().flight, world.rank())) {
+                : fmt::format("{}.{}.json", world.config().flight, world.rank())),
+      stack_signal_(path_.empty() ? 0 : world.config().stack_signal) {
+  if (stack_signal_ != 0) prepare_stacks();
   WorldInternals::store(world).answer_with(
       [this](std::string_view question) { return answer(question); });
   if (!path_.empty()) {
@@ -62,10 +68,13 @@ Flight::Flight(World& world)
     thread_ = std::jthread([this] { serve(); });
   }
   // The callback only passes the failure to the thread that writes the flight file, because a slow
-  // disk must not delay the abort of waiting operations.
+  // disk must not delay the abort of waiting operations. It takes the stacks, because threads leave
+  // their places when the abort comes.
   subscription_ = world.on_failure([this](const Error& error) {
+    std::vector<RawStack> stacks = take_stacks();
     {
       const std::lock_guard lock(mutex_);
+      stacks_ = std::move(stacks);
       failure_ = std::string(error.what()).substr(0, max_flight_text);
     }
     wake(changed);
@@ -85,7 +94,21 @@ Flight::~Flight() {
 std::string Flight::answer(std::string_view question) {
   std::string text;
   if (notices_.deliver(question) || responders_.respond(question, text)) return text;
+  if (question == store::observer_question) {
+    return encode_observation(log("observer"), recorder_.bytes());
+  }
   return answer_inquiry(log("question"), question);
+}
+
+// The main thread comes too: it may have called nothing yet.
+std::vector<RawStack> Flight::take_stacks() const {
+  if (stack_signal_ == 0) return {};
+  std::vector<FlightThread> threads = recorder_.threads();
+  const int main = static_cast<int>(::getpid());
+  if (std::ranges::find(threads, main, &FlightThread::id) == threads.end()) {
+    threads.push_back({main, "main"});
+  }
+  return atoll::take_stacks(stack_signal_, threads, stack_patience);
 }
 
 void Flight::wake(std::uint64_t value) const noexcept {
@@ -102,6 +125,7 @@ FlightLog Flight::log(std::string_view reason) const {
   log.reason = reason;
   const std::lock_guard lock(mutex_);
   log.failure = failure_;
+  for (const RawStack& stack : stacks_) log.stacks.push_back(named(stack));
   return log;
 }
 
@@ -144,6 +168,8 @@ void Flight::serve() {
 }
 
 FlightLog flight_log(World& world) { return Flight::of(world)->log("call"); }
+
+void mark_step(World& world, std::int64_t step) { Flight::of(world)->recorder().mark_step(step); }
 
 void write_flight(World& world) { Flight::of(world)->write("call"); }
 

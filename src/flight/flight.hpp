@@ -10,12 +10,14 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "atoll/world.hpp"
 #include "core/socket.hpp"
 #include "flight/notices.hpp"
 #include "flight/recorder.hpp"
 #include "flight/responders.hpp"
+#include "flight/stacks.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -57,6 +59,7 @@ class Flight {
 
  private:
   std::string answer(std::string_view question);
+  std::vector<RawStack> take_stacks() const;
   void serve();  // main loop of thread_, which exists only when Config::flight is set
   void wake(std::uint64_t value) const noexcept;
 
@@ -64,12 +67,14 @@ class Flight {
   const int size_;
   const std::string host_;
   const std::string path_;  // path of the flight file; empty when no file is written
+  const int stack_signal_;
   FlightRecorder recorder_;
   Notices notices_{rank_};
   Responders responders_;
   mutable std::mutex mutex_;  // guards the members between this one and writing_
   std::condition_variable changed_;
   std::string failure_;
+  std::vector<RawStack> stacks_;  // taken at the failure
   bool failure_written_ = false;
   bool ending_ = false;
   std::mutex writing_;  // held while the flight file is written

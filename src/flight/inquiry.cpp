@@ -136,6 +136,7 @@ std::string answer_inquiry(FlightLog log, std::string_view question) {
   }
   log.communicators = std::move(communicators);
   log.operations = std::move(operations);
+  log.stacks.clear();
   log.failure.clear();  // the rank that asks knows the failure, and the text can be long
   return to_json(log);
 }

@@ -22,7 +22,10 @@ std::shared_ptr<FlightTrack> FlightRecorder::open(FlightCommunicator description
   if (tracks_.size() >= max_flight_communicators) {
     const auto oldest =
         std::ranges::find_if(tracks_, [](const auto& t) { return t->closed.load(); });
-    if (oldest != tracks_.end()) tracks_.erase(oldest);
+    if (oldest != tracks_.end()) {
+      forgotten_bytes_ += (*oldest)->bytes;
+      tracks_.erase(oldest);
+    }
   }
   tracks_.push_back(track);
   return track;
@@ -34,7 +37,9 @@ std::uint64_t FlightRecorder::enqueue(FlightTrack& track, std::span<const Flight
   const std::uint64_t first = next_.fetch_add(calls.size(), memory_order_relaxed);
   std::uint64_t number = first;
   std::uint64_t collectives = track.collectives_enqueued.load(memory_order_relaxed);
+  std::uint64_t bytes = track.bytes.load(memory_order_relaxed);
   for (const FlightCall& call : calls) {
+    bytes += call.count * size_of(call.dtype);
     const bool message = atoll_abi::is_message(call.kind);
     const auto ordinal = message ? -1 : static_cast<std::int64_t>(collectives++);
     const bool has_peer = message || atoll_abi::has_root(call.kind);
@@ -53,6 +58,8 @@ std::uint64_t FlightRecorder::enqueue(FlightTrack& track, std::span<const Flight
     ++sequence;
   }
   track.enqueued.store(sequence, memory_order_relaxed);
+  track.bytes.store(bytes, memory_order_relaxed);
+  track.caller.store(this_thread(), memory_order_relaxed);
   track.collectives_enqueued.store(collectives, memory_order_relaxed);
   return first;
 }
@@ -110,6 +117,29 @@ std::optional<std::pair<FlightOperation, std::uint32_t>> FlightRecorder::read(co
   return std::pair(std::move(operation), record->track);
 }
 
+std::uint64_t FlightRecorder::bytes() const {
+  const std::lock_guard lock(mutex_);
+  std::uint64_t sum = forgotten_bytes_;
+  for (const auto& track : tracks_) sum += track->bytes;
+  return sum;
+}
+
+std::vector<FlightThread> FlightRecorder::threads() const {
+  std::vector<FlightThread> threads;
+  const auto add = [&](int id, const char* role) {
+    const bool is_new = std::ranges::find(threads, id, &FlightThread::id) == threads.end();
+    if (id != 0 && is_new) threads.push_back({id, role});
+  };
+  const std::lock_guard lock(mutex_);
+  for (const auto& track : tracks_) {
+    if (!track->closed) add(track->caller, "caller");
+  }
+  for (const auto& track : tracks_) {
+    if (!track->closed) add(track->executor, "executor");
+  }
+  return threads;
+}
+
 FlightLog FlightRecorder::snapshot() const {
   std::vector<std::pair<FlightOperation, std::uint32_t>> operations;
   for (const Slot& entry : slots_) {
@@ -120,6 +150,7 @@ FlightLog FlightRecorder::snapshot() const {
   FlightLog log;
   const FlightClock::Scale scale = clock_.scale();
   log.monotonic_ns = scale.last.ns;
+  log.step = step_.load(memory_order_relaxed);
   log.written_ns =
       std::chrono::system_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
   const std::lock_guard lock(mutex_);

@@ -20,6 +20,7 @@
 #include "atoll/view.hpp"
 #include "flight/clock.hpp"
 #include "flight/slot.hpp"
+#include "flight/stacks.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -42,6 +43,10 @@ struct FlightTrack {
   std::atomic<std::uint64_t> collectives_enqueued{0};
   std::atomic<std::uint64_t> collectives_completed{0};
   std::atomic<bool> closed{false};
+  std::atomic<std::uint64_t> bytes{0};  // of the operations that were called
+  // Threads that called and executed the last operations; 0: none.
+  std::atomic<int> caller{0};
+  std::atomic<int> executor{0};
 };
 
 class FlightRecorder {
@@ -61,6 +66,12 @@ class FlightRecorder {
                  std::uint64_t collectives) noexcept;
   void failed(std::uint64_t number, std::size_t n, std::string_view error);
 
+  void mark_step(std::int64_t step) noexcept { step_.store(step, std::memory_order_relaxed); }
+  // Bytes of all operations that were called.
+  std::uint64_t bytes() const;
+  // The threads that called and executed operations, without duplicates.
+  std::vector<FlightThread> threads() const;
+
   // Returns the log without rank, host, reason and failure, which the caller adds.
   FlightLog snapshot() const;
 
@@ -74,10 +85,12 @@ class FlightRecorder {
 
   const FlightClock clock_;
   std::atomic<std::uint64_t> next_{0};
+  std::atomic<std::int64_t> step_{-1};
   std::array<Slot, flight_capacity> slots_;
   mutable std::mutex mutex_;  // guards all members below
   std::vector<std::shared_ptr<FlightTrack>> tracks_;
   std::uint32_t next_track_ = 0;
+  std::uint64_t forgotten_bytes_ = 0;  // of tracks that others have replaced
   std::vector<std::pair<std::uint64_t, std::string>> errors_;  // failed operation and error text
 };
 

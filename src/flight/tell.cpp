@@ -13,6 +13,8 @@
 namespace atoll_v1::atoll {
 namespace {
 
+constexpr int most_with_stacks = 4;  // ranks of a communicator whose stacks are told
+
 using Logs = std::vector<const FlightLog*>;
 
 Logs in_order(std::span<const FlightLog> logs) {
@@ -74,6 +76,22 @@ std::string tell_rank(const FlightView& view) {
   return text + last_text(view) + '\n';
 }
 
+// The innermost frames of the threads that call operations or execute them.
+std::string tell_stacks(const FlightLog& log) {
+  constexpr std::size_t most_stacks = 3, most_frames = 8;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(most_stacks, log.stacks.size()); ++i) {
+    const FlightStack& stack = log.stacks[i];
+    text += fmt::format("  rank {}, {} thread {}:\n", log.rank, stack.role, stack.thread);
+    for (std::size_t k = 0; k < std::min(most_frames, stack.frames.size()); ++k) {
+      text += fmt::format("    {}\n", stack.frames[k]);
+    }
+    const std::size_t more = stack.frames.size() - std::min(most_frames, stack.frames.size());
+    if (more > 0) text += fmt::format("    and {} more\n", more);
+  }
+  return text;
+}
+
 bool is_idle(const FlightView& view) {
   return view.communicator && view.communicator->completed == view.communicator->enqueued;
 }
@@ -120,6 +138,12 @@ std::string tell_communicator(const Logs& logs, const FlightCommunicator& commun
   if (most > done && disagreement != next) tell(fmt::format("collective {}", next), next);
   if (most == done && std::ranges::all_of(views, is_idle)) return text;
   for (const FlightView& view : views) text += tell_rank(view);
+  int told = 0;
+  for (const FlightView& view : views) {
+    const bool is_waited_for =
+        most > done && !(view.communicator && view.communicator->collectives_enqueued > done);
+    if (is_waited_for && told++ < most_with_stacks) text += tell_stacks(*view.log);
+  }
   return text;
 }
 

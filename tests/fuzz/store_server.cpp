@@ -1,5 +1,5 @@
-// Sends the input to a store, as a stranger, as a peer that has sent its hello, or as a rank that
-// has joined. The first byte chooses; bit 2 of it also cuts the rest into messages
+// Sends the input to a store, as a stranger, as a peer that has sent its hello, as a rank that has
+// joined, or as an observer. The first byte chooses; bit 2 of it also cuts the rest into messages
 // (store_messages.hpp). After any input the store must go on: strangers must not keep a rank out.
 #include <poll.h>
 #include <sys/socket.h>
@@ -69,9 +69,16 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
     store::apply(socket.get(), application, soon());
     converse(socket.get(), bytes);
   } else {
-    store::Handshake handshake(store::Side::rank, application.token);
-    const std::string hello = store::encode_frame(store::Kind::hello, 0, handshake.greeting());
-    converse(socket.get(), ((how & 3) == 1 ? hello : std::string()) + bytes);
+    std::string opening;
+    if ((how & 3) == 1) {
+      const store::Handshake handshake(store::Side::rank, application.token);
+      opening = store::encode_frame(store::Kind::hello, 0, handshake.greeting());
+    }
+    if ((how & 3) == 3) {
+      store::shake_hands(socket.get(), application.token, soon());
+      opening = store::encode_frame(store::Kind::observe, 0, "");
+    }
+    converse(socket.get(), opening + bytes);
     const net::Fd rank = net::connect_to(place(), soon());
     store::apply(rank.get(), application, soon());
   }

@@ -1,5 +1,5 @@
-// atoll-topo shows a machine or the hosts of a job, reports faults and how to fix them, and plans a
-// mesh.
+// atoll-topo shows a machine or the hosts of a job, reports faults and how to fix them, plans a
+// mesh, and watches a running job.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -16,6 +16,7 @@
 #include "atoll/inspect/load.hpp"
 #include "machine.hpp"
 #include "options.hpp"
+#include "top.hpp"
 
 namespace {
 
@@ -107,6 +108,7 @@ int run(const topo::Options& options) {
     write(catalog_text(), options.output);
     return exit_ok;
   }
+  if (options.top.address) return topo::watch(options.top, config);
   if (!options.diff.empty()) return compare(options);
   const auto examination = topo::examine(options, config);
   if (!examination) return exit_ok;

@@ -132,6 +132,28 @@ void declare_mesh(CLI::App& app, Options& options) {
       ->needs("--mesh");
 }
 
+void declare_top(CLI::App& app, TopOptions& top) {
+  app.add_option("--top", top.address,
+                 "show what the ranks of the running job at HOST:PORT do, and which rank keeps the "
+                 "others waiting, until the job ends (default: ATOLL_ADDR). The token comes from "
+                 "ATOLL_TOKEN or --token-file")
+      ->option_text("[HOST:PORT]")
+      ->expected(0, 1);
+  app.add_option("--token-file", top.token_file, "read the token of the job from FILE")
+      ->option_text("FILE")
+      ->needs("--top");
+  app.add_option("--interval", top.interval, "seconds between two looks (default: 1)")
+      ->option_text("S")
+      ->check(CLI::Range(0.1, 86'400.0))
+      ->needs("--top");
+  app.add_option("--count", top.count, "end after N looks")
+      ->option_text("N")
+      ->check(CLI::Range(1, 1'000'000'000))
+      ->needs("--top");
+  app.add_flag("--once", top.once, "look once, like --count 1");
+  app.add_flag("--json", top.json, "print each look of --top as a line of JSON");
+}
+
 void require(bool holds, const char* what) {
   if (!holds) throw atoll::Error(atoll::ErrorCode::invalid_argument, what);
 }
@@ -145,6 +167,11 @@ void check(const Options& options) {
           "--doctor supports only --format tree and --format json");
   require(!options.mesh || options.mesh->empty() || !options.plan.params,
           "--params plans a mesh: remove the shape RxS after --mesh");
+  require(!options.top.address || (options.from.empty() && options.cluster.empty() &&
+                                   options.diff.empty() && !options.doctor && !options.mesh),
+          "--top looks at a running job: remove the options that describe a machine");
+  require(options.top.address || (!options.top.once && !options.top.json),
+          "--once and --json need --top");
   require(options.islands == 0 || options.plan.inner == 1,
           "--inner needs real islands: remove --islands");
 }
@@ -155,11 +182,12 @@ std::optional<Options> parse_options(int argc, char** argv) {
   Options options;
   CLI::App app(
       "Shows the hosts, GPUs, NICs, islands and rails of a machine, reports faults and how to fix "
-      "them, and plans a mesh.",
+      "them, plans a mesh, and watches a running job.",
       "atoll-topo");
   declare_machine(app, options);
   declare_views(app, options);
   declare_mesh(app, options);
+  declare_top(app, options.top);
   app.footer(
       "Under a launcher, atoll-topo describes all hosts of the job, and rank 0 prints.\n\n"
       "Examples:\n"
@@ -170,10 +198,12 @@ std::optional<Options> parse_options(int argc, char** argv) {
       "  atoll-topo --from n0=n0.xml,n0.txt --mesh     merge two files about one host\n"
       "  atoll-topo --cluster hgx-h100x16 --mesh --params 70e9\n"
       "                                                plan for a cluster of the catalog\n"
-      "  atoll-topo --format svg -o node.svg           draw a picture\n\n"
+      "  atoll-topo --format svg -o node.svg           draw a picture\n"
+      "  atoll-topo --top node7:29500                  watch a running job\n\n"
       "Exit status: 0 on success. --doctor returns 1 for warnings, 2 for errors, and 3 when the "
-      "machine could not be examined. --diff returns 1 when the machines differ. Other failures "
-      "return 2 after one line on standard error.");
+      "machine could not be examined. --diff returns 1 when the machines differ, and --top when "
+      "the "
+      "job has failed. Other failures return 2 after one line on standard error.");
   cli::add_common_options(app);
   try {
     app.parse(argc, argv);

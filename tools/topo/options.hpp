@@ -9,6 +9,16 @@
 
 namespace topo {
 
+// Options of --top.
+struct TopOptions {
+  std::optional<std::string> address;  // host:port of the job; "": ATOLL_ADDR
+  std::string token_file;
+  double interval = 1;  // seconds between two looks
+  int count = 0;        // number of looks; 0: until the job ends
+  bool once = false;
+  bool json = false;
+};
+
 struct Options {
   // Options that select the machine.
   std::vector<std::string> from;
@@ -28,6 +38,7 @@ struct Options {
   int ranks = 0;
   int islands = 0;
   atoll::MeshPlanOptions plan;
+  TopOptions top;
 };
 
 // Parses the command line. Prints the text of --help or --version and returns an empty result for

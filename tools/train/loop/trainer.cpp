@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "atoll/checkpoint.hpp"
+#include "atoll/flight.hpp"
 #include "data/batches.hpp"
 #include "fail.hpp"
 #include "loop/engine_model.hpp"
@@ -350,6 +351,7 @@ RunResult Trainer::run() {
   RunResult result;
   const auto start = Clock::now();
   for (std::int64_t index = first_step_; index < options_.steps; ++index) {
+    atoll::mark_step(world_, index + 1);
     const StepRecord record = step(index);
     if (index == first_step_) {
       note_memory();

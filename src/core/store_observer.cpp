@@ -1,0 +1,65 @@
+#include "core/store_observer.hpp"
+
+#include "core/errors.hpp"
+#include "core/store_client.hpp"
+
+namespace atoll_v1::atoll::store {
+namespace {
+
+using net::Clock;
+
+// The store itself ends a question in time; an answer then needs this long to arrive.
+constexpr std::chrono::seconds grace{5};
+
+// Connects to the first address that accepts, and throws the last error otherwise.
+net::Fd connect_to_any(const std::vector<net::Address>& addresses, Clock::time_point deadline) {
+  for (std::size_t i = 0;; ++i) {
+    try {
+      return net::connect_to(addresses.at(i), deadline);
+    } catch (const Error&) {
+      if (i + 1 == addresses.size()) throw;
+    }
+  }
+}
+
+}  // namespace
+
+Observer::Observer(const std::vector<net::Address>& addresses, std::string_view token,
+                   Clock::time_point deadline)
+    : socket_(connect_to_any(addresses, deadline)) {
+  net::configure_stream(socket_.get());
+  try {
+    shake_hands(socket_.get(), token, deadline);
+    net::send_all(socket_.get(), encode_frame(Kind::observe, 0, ""));
+    receive(Kind::welcome, deadline);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::peer_lost) throw;
+    throw Error(ErrorCode::bad_data,
+                "the process there closes the connection; it is no store that knows observers");
+  }
+}
+
+std::optional<std::vector<Observed>> Observer::look(std::chrono::milliseconds patience) {
+  const std::string body = Packer().number(static_cast<std::uint32_t>(patience.count())).take();
+  try {
+    net::send_all(socket_.get(), encode_frame(Kind::observe, 1, body));
+  } catch (const Error&) {
+    // The last message of the store, which is read below, says why it has gone.
+  }
+  const std::string answer = receive(Kind::answer, Clock::now() + patience + grace);
+  if (has_ended_) return std::nullopt;
+  return decode_observed(answer);
+}
+
+std::string Observer::receive(Kind kind, Clock::time_point deadline) {
+  while (!has_ended_) {
+    const Message message = receive_message(socket_.get(), max_answer_bytes, deadline);
+    const Answer answer = decode_answer(message.body);
+    if (answer.problem) throw Error(*answer.problem, std::string(answer.payload));
+    has_ended_ = message.kind == Kind::ended;
+    if (message.kind == kind) return std::string(answer.payload);
+  }
+  return {};
+}
+
+}  // namespace atoll_v1::atoll::store

@@ -1,0 +1,37 @@
+// The connection of an observer to the store: a process outside the job that may look at the ranks,
+// and do nothing else. It proves that it knows the token, as ranks do. The job does not wait for
+// it, and does not notice when it goes away.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "core/socket.hpp"
+#include "core/store_protocol.hpp"
+
+namespace atoll_v1::atoll::store {
+
+class Observer {
+ public:
+  // Tries each address once. Throws Error(io) or Error(timeout) if nothing answers there,
+  // Error(bad_data) if the token is wrong or the process there is no store, Error(mismatch) if it
+  // runs another version, and Error(unsupported) if the job has too many observers.
+  Observer(const std::vector<net::Address>& addresses, std::string_view token,
+           net::Clock::time_point deadline);
+
+  // Asks every rank and waits at most `patience` for the answers. Returns nothing when the job has
+  // ended. Throws the failure of the job, and Error(peer_lost) when rank 0 is lost.
+  std::optional<std::vector<Observed>> look(std::chrono::milliseconds patience);
+
+ private:
+  // Receives the payload of the next message of this kind; "" if the job ends before.
+  std::string receive(Kind kind, net::Clock::time_point deadline);
+
+  net::Fd socket_;
+  bool has_ended_ = false;
+};
+
+}  // namespace atoll_v1::atoll::store

@@ -1,0 +1,189 @@
+#include "flight/stacks.hpp"
+
+#include <cxxabi.h>
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "core/log.hpp"
+
+#if __has_include(<execinfo.h>)
+#include <execinfo.h>
+#define ATOLL_HAS_BACKTRACE 1
+#else
+#define ATOLL_HAS_BACKTRACE 0
+#endif
+
+namespace atoll_v1::atoll {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int most_frames = 64;
+constexpr std::size_t most_name = 160;  // bytes of the name of a function
+// The handler itself and the frame with which the kernel called it.
+constexpr int frames_of_handler = 2;
+
+// Inline, so that it adds no frame.
+[[gnu::always_inline]] inline int record_frames([[maybe_unused]] std::span<void*> frames) noexcept {
+#if ATOLL_HAS_BACKTRACE
+  return ::backtrace(frames.data(), static_cast<int>(frames.size()));
+#else
+  return 0;
+#endif
+}
+
+// The place where one thread records its frames. `thread` is its id, or one of these numbers.
+constexpr int is_free = 0;
+constexpr int is_taken = -1;  // the handler is recording
+constexpr int is_done = -2;
+struct Place {
+  std::atomic<int> thread{is_free};
+  int count = 0;
+  std::array<void*, most_frames + frames_of_handler> frames{};
+};
+// The signal handler uses these places and nothing else.
+std::array<Place, max_flight_stacks> places;
+
+extern "C" void atoll_record_stack(int) {
+  const int saved = errno;
+  const int self = static_cast<int>(::syscall(SYS_gettid));
+  for (Place& place : places) {
+    int expected = self;
+    if (!place.thread.compare_exchange_strong(expected, is_taken)) continue;
+    place.count = record_frames(place.frames);
+    place.thread = is_done;
+    break;
+  }
+  errno = saved;
+}
+
+bool is_ours(const struct sigaction& action) {
+  return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == atoll_record_stack;
+}
+
+bool install(int signal) {
+  struct sigaction current {};
+  if (::sigaction(signal, nullptr, &current) != 0) return false;
+  if (is_ours(current)) return true;
+  if ((current.sa_flags & SA_SIGINFO) != 0 || current.sa_handler != SIG_DFL) {
+    log::info("the program uses signal {}: the flight file lacks stacks (ATOLL_STACK_SIGNAL)",
+              signal);
+    return false;
+  }
+  struct sigaction action {};
+  action.sa_handler = atoll_record_stack;
+  action.sa_flags = SA_RESTART | SA_ONSTACK;
+  ::sigemptyset(&action.sa_mask);
+  return ::sigaction(signal, &action, nullptr) == 0;
+}
+
+// Sends the signal to a thread; returns the place where the thread records its frames, or null.
+Place* ask(int signal, int thread) {
+  const auto place =
+      std::ranges::find_if(places, [](const Place& p) { return p.thread == is_free; });
+  if (place == places.end()) return nullptr;
+  place->thread = thread;
+  if (::syscall(SYS_tgkill, ::getpid(), thread, signal) == 0) return &*place;
+  place->thread = is_free;  // the thread has ended
+  return nullptr;
+}
+
+// Waits until the thread has recorded its frames, and frees the place. Returns false at the
+// deadline.
+bool await(Place& place, int thread, Clock::time_point deadline) {
+  while (place.thread != is_done) {
+    if (Clock::now() >= deadline) {
+      // A handler that has begun keeps its place for ever if it does not end now.
+      int expected = thread;
+      if (place.thread.compare_exchange_strong(expected, is_free) || expected == is_taken)
+        return false;
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  return true;
+}
+
+std::string demangled(const char* symbol) {
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> text(
+      abi::__cxa_demangle(symbol, nullptr, nullptr, &status), std::free);
+  std::string name = status == 0 ? text.get() : symbol;
+  if (name.size() > most_name) name = name.substr(0, most_name) + "...";
+  return name;
+}
+
+std::string frame_text(const void* address) {
+  Dl_info found{};
+  if (::dladdr(address, &found) == 0 || found.dli_fname == nullptr) {
+    return fmt::format("{}", address);
+  }
+  const auto offset_from = [&](const void* base) {
+    return static_cast<const char*>(address) - static_cast<const char*>(base);
+  };
+  std::string_view file = found.dli_fname;
+  file.remove_prefix(file.rfind('/') + 1);
+  if (found.dli_sname == nullptr)
+    return fmt::format("{}+{:#x}", file, offset_from(found.dli_fbase));
+  return fmt::format("{}+{:#x} ({})", demangled(found.dli_sname), offset_from(found.dli_saddr),
+                     file);
+}
+
+}  // namespace
+
+int this_thread() noexcept {
+  thread_local const int id = static_cast<int>(::syscall(SYS_gettid));
+  return id;
+}
+
+void prepare_stacks() noexcept {
+  std::array<void*, 4> frames{};
+  record_frames(frames);
+}
+
+std::vector<RawStack> take_stacks(int signal, std::span<const FlightThread> threads,
+                                  std::chrono::milliseconds patience) {
+  static std::mutex taking;
+  const std::lock_guard lock(taking);
+  if (!install(signal)) return {};
+  std::vector<std::pair<const FlightThread*, Place*>> asked;
+  for (const FlightThread& thread : threads) {
+    if (thread.id == this_thread()) continue;
+    if (Place* const place = ask(signal, thread.id)) asked.emplace_back(&thread, place);
+  }
+  std::vector<RawStack> stacks;
+  const Clock::time_point deadline = Clock::now() + patience;
+  for (const auto& [thread, place] : asked) {
+    if (!await(*place, thread->id, deadline)) continue;
+    const auto first = place->frames.begin() + std::min(place->count, frames_of_handler);
+    stacks.push_back({*thread, std::vector<void*>(first, place->frames.begin() + place->count)});
+    place->thread = is_free;
+  }
+  if (stacks.size() == asked.size()) {
+    struct sigaction action {};
+    action.sa_handler = SIG_DFL;
+    ::sigaction(signal, &action, nullptr);
+  }
+  return stacks;
+}
+
+FlightStack named(const RawStack& stack) {
+  FlightStack result{.thread = stack.thread.id, .role = stack.thread.role, .frames = {}};
+  for (const void* const address : stack.frames) {
+    if (result.frames.size() < max_flight_frames) result.frames.push_back(frame_text(address));
+  }
+  return result;
+}
+
+}  // namespace atoll_v1::atoll

@@ -1,0 +1,208 @@
+// Tests of what an observer reads from the answers of ranks, and of the stacks of threads.
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "atoll/error.hpp"
+#include "atoll/observer.hpp"
+#include "flight/observation.hpp"
+#include "flight/recorder.hpp"
+#include "flight/stacks.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using State = atoll::ObservedRank::State;
+
+atoll::FlightCall all_reduce(std::uint64_t count) {
+  return {ATOLL_ALL_REDUCE, count, atoll::DType::f32, atoll::ReduceOp::sum, -1};
+}
+
+// A rank with one communicator that has called `called` collectives and is in number `running`.
+atoll::ObservedRank rank_at(std::uint64_t called, std::int64_t running, double seconds,
+                            const std::string& communicator = "shard") {
+  atoll::ObservedRank rank;
+  rank.state = State::answers;
+  rank.communicators.push_back({"id/" + communicator, communicator, called, running, seconds});
+  return rank;
+}
+
+// A thread that waits until it is released, in a function with a known name.
+class Sleeper {
+ public:
+  explicit Sleeper(bool blocks_signal, int signal)
+      : thread_([this, blocks_signal, signal] {
+          sigset_t set;
+          ::sigemptyset(&set);
+          ::sigaddset(&set, signal);
+          if (blocks_signal) ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+          id_ = atoll::this_thread();
+          while (!released_) std::this_thread::sleep_for(1ms);
+          if (blocks_signal) ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+        }) {
+    while (id_ == 0) std::this_thread::sleep_for(1ms);
+  }
+  ~Sleeper() { released_ = true; }
+  int id() const { return id_; }
+
+ private:
+  std::atomic<int> id_{0};
+  std::atomic<bool> released_{false};
+  std::jthread thread_;
+};
+
+bool names(const atoll::FlightStack& stack, const std::string& function) {
+  for (const std::string& frame : stack.frames) {
+    if (frame.find(function) != std::string::npos) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("the answer of a rank says what it is in, since when, and how much it has moved") {
+  atoll::FlightRecorder recorder;
+  const auto track = recorder.open(
+      {.id = "comm/shard/0", .name = "shard\x1b[2J", .backend = "host", .ranks = {0, 1}});
+  CHECK_FALSE(atoll::decode_observation(atoll::encode_observation(recorder.snapshot(), 0))
+                  .operation.has_value());
+  const std::vector<atoll::FlightCall> first = {all_reduce(100)};
+  const auto number = recorder.enqueue(*track, first, 0);
+  recorder.started(number, 1);
+  recorder.completed(*track, number, 1, 1);
+  const std::vector<atoll::FlightCall> second = {all_reduce(25)};
+  recorder.started(recorder.enqueue(*track, second, 1), 1);
+  recorder.enqueue(*track, second, 2);
+  recorder.mark_step(17);
+  std::this_thread::sleep_for(20ms);
+
+  const std::string text = atoll::encode_observation(recorder.snapshot(), recorder.bytes());
+  CHECK(text.size() < 256);
+  const atoll::ObservedRank rank = atoll::decode_observation(text);
+  CHECK(rank.state == State::answers);
+  CHECK(rank.step == 17);
+  CHECK(rank.bytes == 400);
+  REQUIRE(rank.operation);
+  CHECK(rank.operation->communicator == "shard\\x1b[2J");
+  CHECK(rank.operation->text == "all_reduce 1 (25 x f32, sum)");
+  CHECK(rank.operation->state == atoll::FlightState::started);
+  CHECK(rank.operation->seconds >= 0.02);
+  CHECK(rank.operation->bytes == 100);
+  REQUIRE(rank.communicators.size() == 1);
+  CHECK(rank.communicators[0].collectives_enqueued == 3);
+  CHECK(rank.communicators[0].running == 1);
+
+  // Every shorter text is malformed, and none is read past its end.
+  for (std::size_t size = 0; size < text.size(); ++size) {
+    CHECK_THROWS_AS(atoll::decode_observation(text.substr(0, size)), atoll::Error);
+  }
+}
+
+TEST_CASE("the rank that has not called the collective is the one that others wait for") {
+  std::vector<atoll::ObservedRank> ranks = {rank_at(8, 7, 3), rank_at(7, -1, 0), rank_at(8, 7, 5)};
+  auto late = atoll::waited_for(ranks);
+  REQUIRE(late.size() == 1);
+  CHECK(late[0].rank == 1);
+  CHECK(late[0].waiting == 2);
+  CHECK(late[0].seconds == 5);
+  CHECK(late[0].reason == "has not called collective 7 of communicator shard");
+
+  // Rank 1 is late because it waits for rank 3 in another communicator: rank 3 is the reason.
+  ranks[1].communicators.push_back({"id/outer", "outer", 3, 2, 4});
+  ranks.push_back(rank_at(2, -1, 0, "outer"));
+  late = atoll::waited_for(ranks);
+  REQUIRE(late.size() == 1);
+  CHECK(late[0].rank == 3);
+  CHECK(late[0].waiting == 1);
+}
+
+TEST_CASE("a silent rank is waited for, and nobody is when all are in the same collective") {
+  std::vector<atoll::ObservedRank> ranks = {rank_at(8, 7, 3), rank_at(8, 7, 1)};
+  CHECK(atoll::waited_for(ranks).empty());
+  ranks.emplace_back().state = State::silent;
+  const auto late = atoll::waited_for(ranks);
+  REQUIRE(late.size() == 1);
+  CHECK(late[0].rank == 2);
+  CHECK(late[0].waiting == 2);
+  CHECK(atoll::waited_for({}).empty());
+}
+
+TEST_CASE("a thread records its own stack, and the default of the signal comes back") {
+  atoll::prepare_stacks();
+  const int signal = SIGRTMIN + 9;
+  const Sleeper sleeper(false, signal);
+  const std::vector<atoll::FlightThread> threads = {
+      {sleeper.id(), "caller"}, {atoll::this_thread(), "main"}, {1 << 30, "ended"}};
+  for (int round = 0; round < 3; ++round) {
+    const auto stacks = atoll::take_stacks(signal, threads, 2s);
+    REQUIRE(stacks.size() == 1);
+    const atoll::FlightStack stack = atoll::named(stacks[0]);
+    CHECK(stack.thread == sleeper.id());
+    CHECK(stack.role == "caller");
+    REQUIRE(stack.frames.size() >= 3);
+    CHECK(stack.frames[0].find("nanosleep") != std::string::npos);
+    CHECK(names(stack, "libc.so"));
+  }
+  struct sigaction action {};
+  ::sigaction(signal, nullptr, &action);
+  const bool is_default = action.sa_handler == SIG_DFL;
+  CHECK(is_default);
+}
+
+TEST_CASE("a thread that blocks the signal is left out, and the late signal does no harm") {
+  atoll::prepare_stacks();
+  const int signal = SIGRTMIN + 10;
+  {
+    const Sleeper deaf(true, signal), sleeper(false, signal);
+    const std::vector<atoll::FlightThread> threads = {{deaf.id(), "caller"},
+                                                      {sleeper.id(), "executor"}};
+    const auto before = std::chrono::steady_clock::now();
+    const auto stacks = atoll::take_stacks(signal, threads, 100ms);
+    CHECK(std::chrono::steady_clock::now() - before < 2s);
+    REQUIRE(stacks.size() == 1);
+    CHECK(stacks[0].thread.role == "executor");
+  }
+}
+
+TEST_CASE("a program keeps its own handler of the signal") {
+  const int signal = SIGRTMIN + 11;
+  static std::atomic<int> handled{0};
+  struct sigaction own {};
+  own.sa_handler = [](int) { ++handled; };
+  ::sigaction(signal, &own, nullptr);
+  const Sleeper sleeper(false, signal);
+  const std::vector<atoll::FlightThread> threads = {{sleeper.id(), "caller"}};
+  CHECK(atoll::take_stacks(signal, threads, 50ms).empty());
+  CHECK(handled == 0);
+}
+
+TEST_CASE("a flight file keeps the stacks and the step, and a file without them can be read") {
+  atoll::FlightLog log;
+  log.step = 3;
+  log.stacks.push_back({12, "caller", {"f+0x1 (a.so)", "main+0x2 (b)"}});
+  const std::string text = atoll::to_json(log);
+  const atoll::FlightLog read = atoll::parse_flight(text, "text");
+  CHECK(read.step == 3);
+  REQUIRE(read.stacks.size() == 1);
+  CHECK(read.stacks[0].thread == 12);
+  CHECK(read.stacks[0].role == "caller");
+  CHECK(read.stacks[0].frames == log.stacks[0].frames);
+  std::string older = text;
+  older.erase(older.find(",\"step\":3"), 9);
+  older.erase(older.find(",\n  \"stacks\""), older.rfind(']') + 1 - older.find(",\n  \"stacks\""));
+  CHECK(atoll::parse_flight(older, "older").stacks.empty());
+  CHECK(atoll::parse_flight(older, "older").step == -1);
+
+  log.stacks[0].frames.assign(atoll::max_flight_frames + 1, "f");
+  CHECK_THROWS_AS(atoll::parse_flight(atoll::to_json(log), "text"), atoll::Error);
+  log.stacks[0].frames = {"f\x1b"};
+  CHECK_THROWS_AS(atoll::parse_flight(atoll::to_json(log), "text"), atoll::Error);
+}
