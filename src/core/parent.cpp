@@ -21,8 +21,10 @@
 #include <thread>
 #include <utility>
 
+#include "core/errors.hpp"
 #include "core/log.hpp"
 #include "core/socket.hpp"
+#include "core/thread.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -89,9 +91,11 @@ class ProcessWatch final : public ParentWatch {
         report_(std::move(report)),
         wake_(::eventfd(0, EFD_CLOEXEC)),
         handle_(static_cast<int>(::syscall(SYS_pidfd_open, process_.pid, 0))) {
+    require(static_cast<bool>(wake_), ErrorCode::io,
+            "no file descriptor is left to watch the launcher: raise `ulimit -n`");
     // The pid may have passed to another process since it was read.
     if (!is_same(read_process(process_.pid), process_)) handle_.reset();
-    thread_ = std::jthread([this] { run(); });
+    thread_ = start_thread([this] { run(); });
   }
   ~ProcessWatch() override {
     const std::uint64_t one = 1;

@@ -12,6 +12,7 @@
 #include "core/errors.hpp"
 #include "core/host.hpp"
 #include "core/log.hpp"
+#include "core/thread.hpp"
 #include "core/world_internals.hpp"
 #include "flight/inquiry.hpp"
 
@@ -59,7 +60,7 @@ Flight::Flight(World& world)
     event_ = net::Fd(::eventfd(0, EFD_CLOEXEC));
     if (!event_) throw Error(ErrorCode::io, "eventfd: no file descriptor for the flight recorder");
     signal_ = std::make_unique<FlightSignal>(event_.get(), signalled);
-    thread_ = std::jthread([this] { serve(); });
+    thread_ = start_thread([this] { serve(); });
   }
   // The callback only passes the failure to the thread that writes the flight file, because a slow
   // disk must not delay the abort of waiting operations.
