@@ -80,8 +80,9 @@ BackendGroup::~BackendGroup() {
   // Until here, the backend may read keys of other ranks, for example when it first connects to one.
   try {
     WorldInternals::store(world_).release(id_ + "/", axis_.size());
-  } catch (const Error&) {
-    // The job has failed, so its store will soon be gone.
+  } catch (const std::exception&) {
+    // The job has failed, so its store will soon be gone, or there is no memory for the message, and
+    // the keys stay.
   }
 }
 

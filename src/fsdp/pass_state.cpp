@@ -8,6 +8,7 @@
 
 #include "core/agreement.hpp"
 #include "core/assert.hpp"
+#include "core/error_text.hpp"
 #include "core/errors.hpp"
 #include "core/log.hpp"
 #include "device/backend.hpp"
@@ -282,7 +283,7 @@ void PassState::end() noexcept {
   } catch (const Error&) {
     // The job has failed, so the order of streams no longer matters.
   } catch (const std::exception& error) {
-    setup_.world.fail(error.what());
+    setup_.world.fail(text_of(error));
   }
 }
 
