@@ -282,7 +282,7 @@ extern "C" int __libc_start_main(int (*main)(int, char**, char**), int count, ch
   return real(start_program, count, arguments, init, fini, loader_fini, stack);
 }
 
-// --- memory ---------------------------------------------------------------------------------------
+// --- memory ---
 
 extern "C" {
 void* __libc_malloc(std::size_t);
@@ -328,7 +328,7 @@ extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attribute
   return fails("pthread_create") ? EAGAIN : real(thread, attributes, body, argument);
 }
 
-// --- files ----------------------------------------------------------------------------------------
+// --- files ---
 
 #define OPENING(name, parameters, arguments)                   \
   extern "C" int name parameters {                             \
@@ -374,7 +374,7 @@ FAILING(int, rename, (const char* from, const char* to), (from, to), EIO, -1)
 FAILING(int, renameat2, (int f, const char* from, int t, const char* to, unsigned flags),
         (f, from, t, to, flags), EIO, -1)
 
-// --- sockets --------------------------------------------------------------------------------------
+// --- sockets ---
 
 FAILING(int, socket, (int family, int type, int protocol), (family, type, protocol), EMFILE, -1)
 FAILING(int, bind, (int fd, const sockaddr* address, socklen_t bytes), (fd, address, bytes),

@@ -1,8 +1,9 @@
-"""Runs the training jobs of walk: one process in its own namespaces, so that whatever a job leaves is seen.
+"""Runs the training jobs of walk, in its own namespaces, so that whatever a job leaves is seen.
 
-Reads requests as lines of JSON and answers each with a line. {"count": PHASE, "rank": R} runs a clean
-job in which rank R logs its points. {"phase": PHASE, "rank": R, "point": P} runs a job in which P fails
-on rank R, and answers with the result, the defects, the seconds, and the output of the ranks.
+Reads requests as lines of JSON and answers each with a line. {"count": PHASE, "rank": R} runs a
+clean job in which rank R logs its points. {"phase": PHASE, "rank": R, "point": P} runs a job in
+which P fails on rank R, and answers with the result, the defects, the seconds, and the output of
+the ranks.
 """
 import hashlib
 import json
@@ -143,9 +144,9 @@ class Jobs:
         return self.train(phase, rank, injection)
 
     def train(self, phase, rank=None, injection=None):
-        flags = ["--model", self.root / "model.json", "--data", self.root / "data.json", "--seq", 64,
-                 "--global-batch", 4, "--micro-batch", 2, "--threads", 1, "--device", "host",
-                 "--backend", "host", "--strategy", "full_shard", "--mesh", "1x2", "--quiet",
+        flags = ["--model", self.root / "model.json", "--data", self.root / "data.json",
+                 "--seq", 64, "--global-batch", 4, "--micro-batch", 2, "--threads", 1,
+                 "--device", "host", "--backend", "host", "--strategy", "full_shard", "--mesh", "1x2", "--quiet",
                  "--lr-schedule", "constant", "--peak-seconds", 0.001, "--out", self.out]
         if phase == "start":
             flags += ["--steps", 2]
@@ -177,7 +178,7 @@ class Jobs:
         if injection:
             variables |= {"LD_PRELOAD": self.settings["library"], **injection}
         environment = {name: str(value) for name, value in variables.items()}
-        # The shell is the parent that the rank watches. Neither it nor nsenter must load the library.
+        # The shell is the parent that the rank watches. Neither it nor nsenter loads the library.
         command = [*self.hosts.of_rank(rank), "sh", "-c", 'env "$@"; exit $?', "rank",
                    *(f"{n}={v}" for n, v in environment.items()),
                    self.settings["train"], *map(str, flags)]
