@@ -242,7 +242,7 @@ void PassState::leave(const Unit& unit, std::size_t position) noexcept {
       fail(error.what());
     }
   } catch (const std::exception& error) {
-    fail(error.what());
+    fail(text_of(error));
   }
 }
 
