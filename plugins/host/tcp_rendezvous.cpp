@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <csignal>
 #include <iterator>
+#include <system_error>
 #include <utility>
 
 #include "sdk/guard.hpp"
@@ -26,6 +27,23 @@ constexpr std::size_t events_per_turn = 64;
 // Numbers of connections that are kept before they have proved their identity. At 10,000
 // connections per second from an address of the group, each is kept for 100 ms.
 constexpr std::array<std::size_t, 2> most_unproven = {128, 1024};
+
+// Blocks all signals on this thread while it exists: signals are for the threads of the program,
+// and a thread starts with the mask of its creator.
+class BlockedSignals {
+ public:
+  BlockedSignals() noexcept {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+  ~BlockedSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_{};
+};
 
 Descriptor new_event() {
   Descriptor result(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
@@ -79,12 +97,12 @@ Rendezvous::Rendezvous(Identity identity, Network network, Limits limits)
     ports_.push_back(port_of(listener.socket.get()));
     watch(listener.socket.get(), EPOLLIN, listener);
   }
-  // Signals are for the threads of the program.
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::jthread([this] { run(); });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  const BlockedSignals blocked;
+  try {
+    thread_ = std::jthread([this] { run(); });
+  } catch (const std::system_error& error) {
+    throw atoll_sdk::system_error("cannot start a thread", error.code().value());
+  }
 }
 
 Rendezvous::~Rendezvous() {
@@ -171,10 +189,11 @@ void Rendezvous::watch(int socket, std::uint32_t events, Watched& what) {
   epoll_event event{};
   event.events = events;
   event.data.ptr = &what;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket, &event) != 0 &&
-      ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, socket, &event) != 0) {
-    throw atoll_sdk::system_error("epoll_ctl", errno);
+  int failed = ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket, &event);
+  if (failed != 0 && errno == EEXIST) {
+    failed = ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, socket, &event);
   }
+  if (failed != 0) throw atoll_sdk::system_error("epoll_ctl", errno);
 }
 
 void Rendezvous::run() noexcept {

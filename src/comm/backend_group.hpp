@@ -82,7 +82,7 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   // Call this when the ranks called different operations, which `finding` describes. Fails the
   // World and throws.
   [[noreturn]] void disagree(const std::string& finding, Work::State& state);
-  void retire(std::shared_ptr<void> memory) { retired_.add(std::move(memory)); }
+  void retire(RetiredMemory::List& memory) noexcept { retired_.add(memory); }
   void deregister_retired() { retired_.deregister(*plugin_, comm_, name_); }
   // Ends this group on every rank of it, as Communicator::abort() describes. Any thread may call
   // it.

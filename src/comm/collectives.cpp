@@ -6,6 +6,7 @@
 
 #include "comm/arguments.hpp"
 #include "comm/communicator_impl.hpp"
+#include "core/error_text.hpp"
 #include "device/ops.hpp"
 
 namespace atoll_v1::atoll {
@@ -32,7 +33,7 @@ void scale_source(BackendGroup& group, Operation& operation, Stream& stream) {
     operation.src = scaled;
   } catch (const std::exception& error) {
     // The World must fail, because the other ranks would wait for this rank.
-    group.world().fail(error.what());
+    group.world().fail(text_of(error));
     throw;
   }
 }

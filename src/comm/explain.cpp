@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "core/error_text.hpp"
 #include "device/task.hpp"
 #include "flight/inquiry.hpp"
 
@@ -47,7 +48,7 @@ std::string reason_of_drop() {
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& problem) {
-    return fmt::format(": {}", problem.what());
+    return fmt::format(": {}", text_of(problem));
   } catch (...) {
     return ": an exception that is not a std::exception";
   }

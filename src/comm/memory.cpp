@@ -74,22 +74,31 @@ class RegisteredMemory {
   RegisteredMemory& operator=(const RegisteredMemory&) = delete;
   ~RegisteredMemory() {
     memory_->leave();
-    for (const auto& entry : registered_) {
-      if (const auto group = entry.lock()) group->retire({memory_, memory_->data()});
+    for (auto& entry : registered_) {
+      const auto group = entry.group.lock();
+      if (!group) continue;
+      entry.retired.front() = std::shared_ptr<void>(memory_, memory_->data());
+      group->retire(entry.retired);
     }
   }
 
   void register_with(const std::shared_ptr<BackendGroup>& group) {
     const auto register_memory = group->plugin().table.register_memory;
     if (!register_memory) return;
+    registered_.push_back({{}, RetiredMemory::List(1)});
     group->check(register_memory(group->handle(), memory_->data(), memory_->bytes()),
                  allocation(*group, memory_->bytes()));
-    registered_.push_back(group);
+    registered_.back().group = group;
   }
 
  private:
+  struct Entry {
+    std::weak_ptr<BackendGroup> group;  // empty until the memory is registered
+    RetiredMemory::List retired;        // one element, for the group when the memory is freed
+  };
+
   std::shared_ptr<Memory> memory_;
-  std::vector<std::weak_ptr<BackendGroup>> registered_;
+  std::vector<Entry> registered_;
 };
 
 void add_groups(const Communicator::Impl& communicator,
@@ -158,9 +167,10 @@ struct Registration::State {
     if (plugin.table.register_caller_memory == nullptr) {
       why = "the backend has no registration, and uses this memory as it is";
     } else {
+      registered.emplace_back();
       group->check(plugin.table.register_caller_memory(group->handle(), memory, bytes, &why),
                    fmt::format("register {} bytes with communicator {}", bytes, group->name()));
-      registered.push_back(group);
+      registered.back() = group;
     }
     if (why != nullptr && slow.empty()) {
       slow = fmt::format("communicator {} on backend {}: {}", group->name(), plugin.name, why);

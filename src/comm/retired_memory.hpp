@@ -2,10 +2,10 @@
 #pragma once
 
 #include <atomic>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <string_view>
-#include <vector>
 
 #include "comm/registry/registry.hpp"
 #include "core/log.hpp"
@@ -18,10 +18,13 @@ namespace atoll_v1::atoll {
 // and no other allocation may get the same address in the meantime.
 class RetiredMemory {
  public:
-  // Adds memory to deregister later. May be called from any thread.
-  void add(std::shared_ptr<void> memory) {
+  using List = std::list<std::shared_ptr<void>>;
+
+  // Adds memory to deregister later. May be called from any thread. The caller has made the list
+  // when it registered the memory, because a destructor cannot fail for want of an element.
+  void add(List& memory) noexcept {
     const std::lock_guard lock(mutex_);
-    memories_.push_back(std::move(memory));
+    memories_.splice(memories_.end(), memory);
     any_ = true;
   }
   // Deregisters all retired memory. No other thread may use `comm` during the call. `name` is the
@@ -29,7 +32,7 @@ class RetiredMemory {
   void deregister(const Plugin& plugin, atoll_comm* comm, std::string_view name) {
     if (!any_.load(std::memory_order_acquire)) return;
     if (plugin.table.deregister_memory == nullptr) return;
-    std::vector<std::shared_ptr<void>> memories;  // memory to free after the lock is released
+    List memories;  // memory to free after the lock is released
     {
       const std::lock_guard lock(mutex_);
       memories.swap(memories_);
@@ -46,12 +49,12 @@ class RetiredMemory {
     if (memories.empty()) return;
     // The remaining memory is kept until the next attempt, or until the backend is closed.
     const std::lock_guard lock(mutex_);
-    memories_.insert(memories_.end(), memories.begin(), memories.end());
+    memories_.splice(memories_.end(), memories);
   }
 
  private:
   std::mutex mutex_;
-  std::vector<std::shared_ptr<void>> memories_;
+  List memories_;
   std::atomic<bool> any_{false};
 };
 

@@ -21,8 +21,10 @@
 #include <thread>
 #include <utility>
 
+#include "core/errors.hpp"
 #include "core/log.hpp"
 #include "core/socket.hpp"
+#include "core/thread.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -88,6 +90,8 @@ class ProcessWatch final : public ParentWatch {
       : process_(std::move(process)),
         wake_(::eventfd(0, EFD_CLOEXEC)),
         handle_(static_cast<int>(::syscall(SYS_pidfd_open, process_.pid, 0))) {
+    require(static_cast<bool>(wake_), ErrorCode::io,
+            "no file descriptor is left to watch the launcher: raise `ulimit -n`");
     // The pid may have passed to another process since it was read.
     if (!is_same(read_process(process_.pid), process_)) handle_.reset();
   }
@@ -98,7 +102,7 @@ class ProcessWatch final : public ParentWatch {
   }
   void start(Report report) override {
     report_ = std::move(report);
-    thread_ = std::jthread([this] { run(); });
+    thread_ = start_thread([this] { run(); });
   }
 
  private:

@@ -11,6 +11,7 @@
 #include "core/errors.hpp"
 #include "core/log.hpp"
 #include "core/store_handshake.hpp"
+#include "core/thread.hpp"
 
 namespace atoll_v1::atoll::store {
 namespace {
@@ -247,7 +248,7 @@ Client::Client(net::Fd socket, int rank, int size, std::shared_ptr<Failure> fail
       rank_(rank),
       size_(size),
       failure_(std::move(failure)),
-      reader_([this] { read(); }) {}
+      reader_(start_thread([this] { read(); })) {}
 
 Client::~Client() {
   {
@@ -284,12 +285,7 @@ void Client::release(std::string_view prefix, int ranks) {
   failure_->check();
   const std::string body =
       Packer().number(0).text(prefix).text("").number(static_cast<std::uint32_t>(ranks)).take();
-  try {
-    const std::lock_guard sending(sending_);
-    net::send_all(socket_.get(), encode_frame(Kind::release, 0, body));
-  } catch (const Error&) {
-    // The reader thread also notices the lost connection, and finds the reason.
-  }
+  send(encode_frame(Kind::release, 0, body));
 }
 
 std::vector<std::string> Client::exchange(std::string_view key, std::string_view mine,
@@ -321,10 +317,20 @@ void Client::respond(std::uint64_t number, std::string_view question) noexcept {
       if (answerer_) text = answerer_(question);
     }
     const std::string body = Packer().number(0).text("").text(text).take();
-    const std::lock_guard sending(sending_);
-    net::send_all(socket_.get(), encode_frame(Kind::reply, number, body));
+    send(encode_frame(Kind::reply, number, body));
   } catch (const std::exception& problem) {
     log::debug("cannot answer \"{}\": {}", question, problem.what());
+  }
+}
+
+// After half a message the connection is useless. The reader thread notices its end, and finds the
+// reason.
+void Client::send(std::string_view frame) {
+  try {
+    const std::lock_guard sending(sending_);
+    net::send_all(socket_.get(), frame);
+  } catch (const Error&) {
+    ::shutdown(socket_.get(), SHUT_RDWR);
   }
 }
 
@@ -342,14 +348,10 @@ std::string Client::call(Kind kind, std::string_view body, milliseconds patience
   std::unique_lock lock(mutex_);
   if (broken_) throw Error(*broken_);
   const std::uint64_t number = next_request_++;
+  const std::string frame = encode_frame(kind, number, body);
   calls_.emplace(number, &call);
   lock.unlock();
-  try {
-    const std::lock_guard sending(sending_);
-    net::send_all(socket_.get(), encode_frame(kind, number, body));
-  } catch (const Error&) {
-    // The reader thread also notices the lost connection, and finds the reason.
-  }
+  send(frame);
   lock.lock();
   changed_.wait_until(lock, deadline, [&] { return call.done || broken_; });
   calls_.erase(number);
@@ -365,14 +367,7 @@ void Client::fail(std::string_view reason) noexcept {
       const std::lock_guard lock(mutex_);
       if (broken_) return;
     }
-    const std::string frame =
-        encode_frame(Kind::fail, 0, Packer().text(reason.substr(0, max_value_bytes)).take());
-    try {
-      const std::lock_guard sending(sending_);
-      net::send_all(socket_.get(), frame);
-    } catch (const Error&) {
-      // The reader thread also notices the lost connection.
-    }
+    send(encode_frame(Kind::fail, 0, Packer().text(reason.substr(0, max_value_bytes)).take()));
     std::unique_lock lock(mutex_);
     if (changed_.wait_for(lock, fail_patience, [&] { return broken_.has_value(); })) return;
     // The store did not confirm the failure. This rank stops anyway, for the given reason.
@@ -381,6 +376,7 @@ void Client::fail(std::string_view reason) noexcept {
     changed_.wait_for(lock, fail_patience, [&] { return broken_.has_value(); });
   } catch (const std::exception& problem) {
     log::error("cannot report the failure \"{}\" to the other ranks: {}", reason, problem.what());
+    ::shutdown(socket_.get(), SHUT_RDWR);  // lets them notice that this rank is lost
   }
 }
 
@@ -397,7 +393,7 @@ void Client::farewell() noexcept {
   }
 }
 
-bool Client::read_frame(Header& header, std::string& body) noexcept {
+bool Client::read_frame(Header& header, std::string& body) {
   try {
     std::array<char, header_bytes> bytes{};
     net::receive_all(socket_.get(), bytes);
@@ -406,7 +402,7 @@ bool Client::read_frame(Header& header, std::string& body) noexcept {
     body.resize(header.length);
     net::receive_all(socket_.get(), body);
     return true;
-  } catch (const std::exception&) {
+  } catch (const Error&) {
     return false;  // sending fails when the connection has ended
   }
 }
@@ -429,9 +425,16 @@ void Client::dispatch(const Header& header, std::string_view body) {
   changed_.notify_all();
 }
 
-void Client::read() {
-  Header header;
-  for (std::string body; read_frame(header, body);) dispatch(header, body);
+void Client::read() noexcept {
+  try {
+    read_frames();
+  } catch (const std::exception& error) {
+    // Most likely there is no memory. The other ranks must learn that this rank no longer listens.
+    log::error("the connection to the store is closed: {}", error.what());
+    ::shutdown(socket_.get(), SHUT_RDWR);
+    const std::lock_guard lock(mutex_);
+    why_closed_.emplace(ErrorCode::out_of_memory, "out of memory for a message of the store");
+  }
   std::unique_lock lock(mutex_);
   const Error reason =
       why_closed_.value_or(Error(ErrorCode::peer_lost, "rank 0 (which serves the store) was lost"));
@@ -440,6 +443,11 @@ void Client::read() {
   lock.unlock();
   changed_.notify_all();
   if (!leaving) lose(reason);
+}
+
+void Client::read_frames() {
+  Header header;
+  for (std::string body; read_frame(header, body);) dispatch(header, body);
 }
 
 // The failure is recorded before waiting callers wake up, so that code that catches their exception

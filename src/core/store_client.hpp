@@ -81,8 +81,10 @@ class Client final : public Store {
   std::string request(Kind kind, std::string_view key, std::string_view value,
                       std::chrono::milliseconds timeout);
   std::string call(Kind kind, std::string_view body, std::chrono::milliseconds patience);
-  void read();
-  bool read_frame(Header& header, std::string& body) noexcept;
+  void send(std::string_view frame);
+  void read() noexcept;
+  void read_frames();
+  bool read_frame(Header& header, std::string& body);
   void dispatch(const Header& header, std::string_view body);
   void respond(std::uint64_t number, std::string_view question) noexcept;
   void lose(const Error& error);

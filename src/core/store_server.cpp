@@ -8,11 +8,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <new>
 #include <utility>
 
 #include "core/errors.hpp"
 #include "core/log.hpp"
 #include "core/store_connection.hpp"
+#include "core/thread.hpp"
 
 namespace atoll_v1::atoll::store {
 namespace {
@@ -82,12 +84,28 @@ Server::Server(ServerOptions options)
       throw Error(ErrorCode::io, "the store of rank 0 cannot watch its listening socket");
     }
   }
-  thread_ = std::jthread([this] { run(); });
+  thread_ = start_thread([this] { run(); });
 }
 
 Server::~Server() { finish(failed_patience); }
 
-void Server::run() {
+// A failed job needs little memory, so the store can still say why the job ends. If not even that is
+// possible, closed connections tell the ranks.
+void Server::run() noexcept {
+  try {
+    try {
+      run_until_done();
+    } catch (const std::bad_alloc&) {
+      declare(ErrorCode::out_of_memory, "rank 0: out of memory in the store");
+      run_until_done();
+    }
+  } catch (const std::bad_alloc&) {
+    log::error("the store ends: out of memory");
+    for (auto& [id, connection] : members_) connection.close();
+  }
+}
+
+void Server::run_until_done() {
   for (;;) {
     const Clock::time_point now = Clock::now();
     expire(now);

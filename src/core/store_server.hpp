@@ -63,7 +63,8 @@ class Server {
   // By number; numbers ascend with age, and a map never moves its elements.
   using Connections = std::map<std::uint64_t, Connection>;
 
-  void run();  // main loop of the server's thread
+  void run() noexcept;  // of the server's thread
+  void run_until_done();
   bool done(net::Clock::time_point now) const;
   net::Clock::time_point next_deadline() const;
   net::Clock::time_point finish_deadline() const;

@@ -1,3 +1,4 @@
+#include "core/error_text.hpp"
 #include "core/terminate.hpp"
 
 #include <chrono>
@@ -31,7 +32,7 @@ std::string reason() {
     if (const std::exception_ptr current = std::current_exception())
       std::rethrow_exception(current);
   } catch (const std::exception& error) {
-    return std::string("ended by an exception: ") + error.what();
+    return std::string("ended by an exception: ") + text_of(error);
   } catch (...) {
     return "ended by an exception that is not a std::exception";
   }

@@ -14,6 +14,7 @@
 #include "core/host.hpp"
 #include "core/log.hpp"
 #include "core/store_protocol.hpp"
+#include "core/thread.hpp"
 #include "core/world_internals.hpp"
 #include "flight/inquiry.hpp"
 #include "flight/observation.hpp"
@@ -65,7 +66,7 @@ Flight::Flight(World& world)
     event_ = net::Fd(::eventfd(0, EFD_CLOEXEC));
     if (!event_) throw Error(ErrorCode::io, "eventfd: no file descriptor for the flight recorder");
     signal_ = std::make_unique<FlightSignal>(event_.get(), signalled);
-    thread_ = std::jthread([this] { serve(); });
+    thread_ = start_thread([this] { serve(); });
   }
   // The callback only passes the failure to the thread that writes the flight file, because a slow
   // disk must not delay the abort of waiting operations. It takes the stacks, because threads leave

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/error_text.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "core/log.hpp"
@@ -47,7 +48,7 @@ void share(const RankSet& ranks, std::string_view call, const std::exception_ptr
     } catch (const Error& error) {
       throw Error(error.code(), fmt::format("{}: {}", call, error.what()));
     } catch (const std::exception& error) {
-      throw invalid("{}: the callback threw an exception: {}", call, error.what());
+      throw invalid("{}: the callback threw an exception: {}", call, text_of(error));
     } catch (...) {
       throw invalid("{}: the callback threw an object that is not a std::exception", call);
     }

@@ -57,6 +57,8 @@ void Gathering::unshard(Stream& compute, std::size_t position, std::string_view 
 }
 
 Error Gathering::no_slot(std::size_t index, std::string_view scope) const {
+  // A scope that failed at its end has not given its slot back.
+  if (const auto failure = setup_.world.failure()) return *failure;
   const std::string& unit = setup_.state(plan_.unshards[index].unit).name;
   const std::size_t mirror = plan_.mirror_of(index);
   if (mirror < index && !resharded_[mirror]) {

@@ -8,6 +8,7 @@
 
 #include "core/agreement.hpp"
 #include "core/assert.hpp"
+#include "core/error_text.hpp"
 #include "core/errors.hpp"
 #include "core/log.hpp"
 #include "device/backend.hpp"
@@ -258,7 +259,7 @@ void PassState::leave(const Unit& unit, std::size_t position) noexcept {
       fail(error);
     }
   } catch (const std::exception& error) {
-    fail(Error(ErrorCode::internal, error.what()));
+    fail(Error(ErrorCode::internal, text_of(error)));
   }
 }
 
@@ -301,7 +302,7 @@ void PassState::end() noexcept {
   } catch (const Error&) {
     // The job has failed, so the order of streams no longer matters.
   } catch (const std::exception& error) {
-    setup_.world.fail(error.what());
+    setup_.world.fail(text_of(error));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "core/error_text.hpp"
 #include "core/rank_set.hpp"
 
 namespace atoll_v1::atoll::fsdp {
@@ -26,7 +27,7 @@ void together(const RankSet& group, const Body& body) {
     problem = error.what();
     code = error.code();
   } catch (const std::exception& error) {
-    problem = error.what();
+    problem = text_of(error);
   } catch (...) {
     problem = "an exception of unknown type";
   }

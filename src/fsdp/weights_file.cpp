@@ -10,6 +10,7 @@
 
 #include "atoll/checkpoint.hpp"
 #include "core/agreement.hpp"
+#include "core/error_text.hpp"
 #include "core/errors.hpp"
 #include "device/host/kernels.hpp"
 #include "fsdp/files.hpp"
@@ -62,7 +63,7 @@ std::vector<Declaration> names_of(std::string_view call, const Engine& engine,
         all.push_back({subject, name(*unit, param)});
       } catch (const std::exception& error) {
         throw make_error(ErrorCode::invalid_argument, "{}: {}: `name` has thrown: {}", call,
-                         subject, error.what());
+                         subject, text_of(error));
       } catch (...) {
         throw make_error(ErrorCode::invalid_argument, "{}: {}: `name` has thrown", call, subject);
       }

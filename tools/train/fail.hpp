@@ -1,8 +1,10 @@
-// Throws errors with formatted messages.
+// Throws errors with formatted messages, and gives the text of an error.
 #pragma once
 
 #include <fmt/format.h>
 
+#include <exception>
+#include <new>
 #include <utility>
 
 #include "atoll/error.hpp"
@@ -21,6 +23,11 @@ template <class... Args>
 template <class... Args>
 void require(bool holds, fmt::format_string<Args...> format, Args&&... args) {
   if (!holds) fail(ErrorCode::invalid_argument, format, std::forward<Args>(args)...);
+}
+
+// Returns what() of the error, but for std::bad_alloc, which gives only its name, a clear text.
+inline const char* text_of(const std::exception& error) noexcept {
+  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? "out of memory" : error.what();
 }
 
 }  // namespace train

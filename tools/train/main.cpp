@@ -5,9 +5,12 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <string>
+#include <string_view>
 
 #include "atoll/world.hpp"
 #include "cli/cli.hpp"
+#include "fail.hpp"
 #include "loop/trainer.hpp"
 #include "model/config.hpp"
 
@@ -138,6 +141,9 @@ void add_machine_flags(CLI::App& app, train::RunOptions& o) {
                  "communication backend: host, mpi, nccl, ... Default: the best that works");
   app.add_option("--threads", o.threads,
                  "CPU compute threads per rank; 0 means the host's cores divided by its ranks");
+  app.add_option("--peak-seconds", o.peak_seconds,
+                 "time to measure the peak rate of matrix products, the base of MFU")
+      ->check(CLI::PositiveNumber);
   app.add_flag("--require-gdr", o.require_gdr,
                "fail unless every connection between hosts uses GPUDirect RDMA; checked after the "
                "first step and at the end");
@@ -173,20 +179,18 @@ int train_on(atoll::World& world, const train::RunOptions& options) {
     train::run(world, options);
     return 0;
   } catch (const std::exception& error) {
-    world.fail(error.what());
+    const std::string_view what = train::text_of(error);
+    world.fail(what);
+    // Errors of communicators already name the rank.
     const std::string who = fmt::format("rank {}: ", world.rank());
-    const std::string what = error.what();  // errors of communicators already name the rank
     std::fprintf(stderr, "atoll-train: %s%s\n", what.starts_with(who) ? "" : who.c_str(),
-                 what.c_str());
+                 what.data());
     return 1;
   }
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  // A file that exceeds the limit of size is then an error of write(), not the end of the process.
-  std::signal(SIGXFSZ, SIG_IGN);
+// Returns the exit code.
+int parse_and_train(int argc, char** argv) {
   CLI::App app("Trains or fine-tunes a Mistral, sharded over the ranks of a job.", "atoll-train");
   app.footer(examples);
   app.option_defaults()->always_capture_default();
@@ -207,13 +211,21 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
+  auto config = atoll::Config::from_env();
+  if (islands > 0) config.islands = islands;
+  auto world = atoll::World::from_env(config);
+  return train_on(world, options);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // A file that exceeds the limit of size is then an error of write(), not the end of the process.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
-    auto config = atoll::Config::from_env();
-    if (islands > 0) config.islands = islands;
-    auto world = atoll::World::from_env(config);
-    return train_on(world, options);
+    return parse_and_train(argc, argv);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "atoll-train: %s\n", error.what());
+    std::fprintf(stderr, "atoll-train: %s\n", train::text_of(error));
     return 1;
   }
 }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <system_error>
 #include <utility>
 
 #include "sdk/guard.hpp"
@@ -84,8 +85,10 @@ Mapping::Mapping(int fd, std::size_t offset, std::size_t bytes) {
                 MAP_SHARED | MAP_POPULATE | MAP_FIXED, fd, static_cast<off_t>(start));
   }
   if (at == MAP_FAILED) {
-    throw Error(errno == ENOMEM ? ATOLL_OUT_OF_MEMORY : ATOLL_IO,
-                fmt::format("cannot map {} bytes of shared memory", bytes));
+    const int error = errno;
+    throw Error(error == ENOMEM ? ATOLL_OUT_OF_MEMORY : ATOLL_IO,
+                fmt::format("cannot map {} bytes of shared memory: {}", bytes,
+                            std::generic_category().message(error)));
   }
   data_ = static_cast<std::byte*>(at) + (offset - start);
 }
@@ -105,9 +108,9 @@ namespace shared_memory {
 void* allocate(std::size_t bytes) {
   auto file = std::make_shared<Descriptor>(::memfd_create("atoll", MFD_CLOEXEC));
   if (!*file) throw system_error("memfd_create", errno);
-  if (reserve_file(file->get(), bytes) != 0) {
-    throw Error(ATOLL_OUT_OF_MEMORY,
-                fmt::format("cannot reserve {} bytes of shared memory", bytes));
+  if (const int error = reserve_file(file->get(), bytes); error != 0) {
+    throw Error(ATOLL_OUT_OF_MEMORY, fmt::format("cannot reserve {} bytes of shared memory: {}",
+                                                 bytes, std::generic_category().message(error)));
   }
   Mapping mapping(file->get(), 0, bytes);
   void* data = mapping.data();

@@ -4,6 +4,7 @@
 
 #include "atoll/topology.hpp"
 #include "atoll/world.hpp"
+#include "core/error_text.hpp"
 #include "core/errors.hpp"
 
 namespace atoll_v1::atoll {
@@ -24,7 +25,7 @@ std::string look(const HostInfo& host) {
     for (TopologyHost& seen : topology.hosts) seen.name = host.name;
     return topology.to_json();
   } catch (const std::exception& error) {
-    return fmt::format("{}{}", failed, error.what());
+    return fmt::format("{}{}", failed, text_of(error));
   }
 }
 

@@ -114,9 +114,14 @@ std::vector<std::filesystem::path> find_plugins(const Config& config) {
   std::vector<std::filesystem::path> files;
   std::set<std::string> seen;
   for (const auto& folder : plugin_folders(config)) {
-    std::error_code missing;
+    std::error_code problem;
     std::vector<std::filesystem::path> found;
-    for (const auto& entry : std::filesystem::directory_iterator(folder, missing)) {
+    const std::filesystem::directory_iterator entries(folder, problem);
+    require(!problem || problem == std::errc::no_such_file_or_directory ||
+                problem == std::errc::not_a_directory,
+            ErrorCode::io, "cannot look for backends in {}: {}", folder.string(),
+            problem.message());
+    for (const auto& entry : entries) {
       const std::string file = entry.path().filename().string();
       if (file.starts_with("libatoll-") && file.ends_with(".so")) found.push_back(entry.path());
     }

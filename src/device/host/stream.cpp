@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "core/assert.hpp"
 #include "core/errors.hpp"
+#include "core/thread.hpp"
 
 namespace atoll_v1::atoll::host {
 namespace {
@@ -53,9 +55,10 @@ Queue::Queue(std::string name)
       tasks_(first_.get()) {}
 
 std::shared_ptr<HostEvent> Queue::push(HostEvent::Kind kind, Task&& task) {
+  // Allocates before the mark, which would stay if this throws.
+  auto event = std::make_shared<HostEvent>(kind, std::move(task), weak_from_this());
   ATOLL_ASSERT(!pushing_.exchange(true, std::memory_order_acquire),
                "two threads call one stream at the same time");
-  auto event = std::make_shared<HostEvent>(kind, std::move(task), weak_from_this());
   event->self_ = event;
   const bool worker_sleeps = tasks_.push(event.get());
   pushing_.store(false, std::memory_order_release);
@@ -103,6 +106,15 @@ void Queue::execute_next() {
 void Queue::help_until(const HostEvent* event) {
   tasks_.help([event] { return event != nullptr && event->happened(); }, [this] { execute_next(); },
               [this] { wake(); });
+}
+
+void Queue::drain() {
+  require_other_task();
+  help_until(nullptr);
+  while (executing_.load() || !empty()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // another thread runs the tasks
+    help_until(nullptr);
+  }
 }
 
 void Queue::await_ready(std::unique_lock<std::mutex>& lock, const std::stop_token& stop) {
@@ -156,7 +168,7 @@ void HostEvent::synchronize() {
 
 HostStream::HostStream(const StreamOptions& options)
     : queue_(std::make_shared<Queue>(options.name)),
-      worker_([queue = queue_](const std::stop_token& stop) { queue->work(stop); }) {
+      worker_(start_thread([queue = queue_](const std::stop_token& stop) { queue->work(stop); })) {
   const std::string name = options.name.substr(0, 15);  // Linux limits thread names to 15 bytes
   pthread_setname_np(worker_.native_handle(), name.c_str());
 }
@@ -211,7 +223,16 @@ void HostStream::wait(std::shared_ptr<EventBackend> event, WaitReason reason) {
   });
 }
 
-void HostStream::synchronize() { record()->synchronize(); }
+void HostStream::synchronize() {
+  std::shared_ptr<EventBackend> end;
+  try {
+    end = record();
+  } catch (const std::bad_alloc&) {
+    queue_->drain();  // a caller that goes on may free memory that the tasks use
+    throw;
+  }
+  end->synchronize();
+}
 
 std::chrono::nanoseconds HostStream::exposed_communication() const {
   return std::chrono::nanoseconds(queue_->exposed_ns.load());

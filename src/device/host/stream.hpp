@@ -65,6 +65,8 @@ class Queue : public std::enable_shared_from_this<Queue> {
   // If there is no executor, becomes it and runs tasks until `event` has happened or the queue is
   // empty.
   void help_until(const HostEvent* event);
+  // Waits until all tasks have run, without an allocation.
+  void drain();
   void work(const std::stop_token& stop);  // main loop of the worker thread
   void wake();
   // Throws Error(invalid_argument) if this thread runs a task of this queue. The task would wait

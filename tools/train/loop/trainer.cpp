@@ -441,7 +441,7 @@ RunResult run(atoll::World& world, const RunOptions& options, const Inspect& ins
     if (inspect) inspect(trainer.engine());
     return result;
   } catch (const std::exception& error) {
-    world.fail(error.what());  // must precede ~Trainer, which would wait for the other ranks
+    world.fail(text_of(error));  // must precede ~Trainer, which would wait for the other ranks
     throw;
   }
 }

@@ -183,7 +183,8 @@ ModelConfig parse_hf_config(std::string_view text, const std::string& file) {
 }
 
 std::string hf_config_json(const ModelConfig& config, std::string_view torch_dtype) {
-  nlohmann::ordered_json json;
+  // An object from the start: a null value that becomes one is broken if there is no memory.
+  auto json = nlohmann::ordered_json::object();
   json["architectures"] = {"MistralForCausalLM"};
   json["model_type"] = "mistral";
   json["hidden_act"] = "silu";

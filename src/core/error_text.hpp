@@ -1,0 +1,16 @@
+// The text of any exception.
+#pragma once
+
+#include <exception>
+#include <new>
+
+#include "atoll/namespace.hpp"
+
+namespace atoll_v1::atoll {
+
+// Returns what() of the error, but for std::bad_alloc, which gives only its name, a clear text.
+inline const char* text_of(const std::exception& error) noexcept {
+  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? "out of memory" : error.what();
+}
+
+}  // namespace atoll_v1::atoll
