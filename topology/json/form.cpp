@@ -171,7 +171,8 @@ class Writer {
   Json take() { return std::move(json_); }
 
  private:
-  Json json_;
+  // An object from the start: a null value that becomes one is broken if there is no memory.
+  Json json_ = Json::object();
 };
 
 using Ids = std::set<std::string>;

@@ -136,7 +136,7 @@ StepRange traced_steps(const RunOptions& options, std::int64_t done) {
 }
 
 nlohmann::json to_json(const RunOptions& options) {
-  nlohmann::json json;
+  auto json = nlohmann::json::object();  // as in hf_config_json()
   to_json(json, options);
   json["checkpoint"] = options.save_checkpoint;
   json["export"] = options.export_weights;
