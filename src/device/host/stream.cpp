@@ -111,7 +111,7 @@ void Queue::help_until(const HostEvent* event) {
 void Queue::drain() {
   require_other_task();
   help_until(nullptr);
-  while (executing_.load() || !empty()) {
+  while (tasks_.has_executor() || !tasks_.empty()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));  // another thread runs the tasks
     help_until(nullptr);
   }
