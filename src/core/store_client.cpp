@@ -61,9 +61,7 @@ void check_store(int socket, const Handshake& handshake, const std::string& hint
     if (error.code() != ErrorCode::peer_lost) throw;
     throw make_error(
         ErrorCode::bad_data,
-        "the store there does not accept the token of this rank; is ATOLL_TOKEN equal on all "
-        "ranks?{}",
-        hint);
+        "the store there does not accept this token; is ATOLL_TOKEN equal on all ranks?{}", hint);
   }
   if (message.kind != Kind::proved || !handshake.accepts(decode_answer(message.body).payload)) {
     throw make_error(ErrorCode::bad_data,

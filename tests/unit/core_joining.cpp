@@ -149,7 +149,7 @@ TEST_CASE("rank 0 says that a process has another token, but not what it claims 
       reason.starts_with("timeout: rank 1 did not join the job within 1 s; a process at "
                          "127.0.0.1 port "));
   CHECK(reason.ends_with(" has another token: is ATOLL_TOKEN equal on all ranks?"));
-  CHECK(results[1].ends_with("does not accept the token of this rank; is ATOLL_TOKEN equal on "
+  CHECK(results[1].ends_with("does not accept this token; is ATOLL_TOKEN equal on "
                            "all ranks?"));
 }
 

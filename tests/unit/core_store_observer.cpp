@@ -64,7 +64,7 @@ TEST_CASE("without the token an observer gets nothing") {
   Place place(2);
   Rank zero(place, 0), one(place, 1);
   CHECK(contains(thrown(atoll::ErrorCode::bad_data, [&] { observer_of(place, "wrong"); }),
-                 "is the token right?"));
+                 "is ATOLL_TOKEN equal on all ranks?"));
   CHECK(answer_to(place, store::encode_frame(Kind::observe, 0, "")).empty());
   zero.client.farewell();
   one.client.farewell();
