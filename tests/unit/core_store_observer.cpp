@@ -13,7 +13,7 @@ store::Observer observer_of(const Place& place, const std::string& token = "righ
   return {net::resolve("127.0.0.1", place.port()), token, Clock::now() + 5s};
 }
 
-// Proves itself and becomes an observer, and then sends whatever the test wants.
+// Becomes an observer with the right token, and then sends the bytes that a test passes.
 net::Fd raw_observer(const Place& place) {
   net::Fd socket = place.stranger();
   store::shake_hands(socket.get(), "right", Clock::now() + 5s);

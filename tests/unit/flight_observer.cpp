@@ -1,4 +1,4 @@
-// Tests of what an observer reads from the answers of ranks, and of the stacks of threads.
+// Tests of the answers of ranks to an observer, and of the stacks of threads.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -26,7 +26,8 @@ atoll::FlightCall all_reduce(std::uint64_t count) {
   return {ATOLL_ALL_REDUCE, count, atoll::DType::f32, atoll::ReduceOp::sum, -1};
 }
 
-// A rank with one communicator that has called `called` collectives and is in number `running`.
+// Returns a rank with one communicator, which has called `called` collectives and is in collective
+// `running`.
 atoll::ObservedRank rank_at(std::uint64_t called, std::int64_t running, double seconds,
                             const std::string& communicator = "shard") {
   atoll::ObservedRank rank;

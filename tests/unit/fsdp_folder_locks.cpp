@@ -19,8 +19,8 @@ using train_test::TemporaryFolder;
 
 namespace {
 
-std::atomic<int> lock_error = 0;     // the error of flock(); 0 lets it work
-std::atomic<int> interruptions = 0;  // calls that fail with EINTR first
+std::atomic<int> lock_error = 0;     // the error that flock() returns; 0: none
+std::atomic<int> interruptions = 0;  // number of calls that first fail with EINTR
 
 }  // namespace
 
