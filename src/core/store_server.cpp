@@ -399,7 +399,7 @@ void Server::admit_observer(Connection& connection, const Frame& frame) {
   if (static_cast<std::size_t>(std::ranges::count_if(members_, observes)) >= max_observers) {
     connection.send(
         Kind::refusal, frame.request, ErrorCode::unsupported,
-        shared(fmt::format("the job already has {} observers; end another one", max_observers)));
+        shared(fmt::format("the job already has {} observers; end one of them", max_observers)));
     return close(connection);
   }
   connection.observe();

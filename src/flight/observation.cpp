@@ -123,7 +123,7 @@ ObservedRank decode_observation(std::string_view text) {
   if (in.number() != 0) rank.operation = operation_from(in);
   const std::uint32_t communicators = in.number();
   require(communicators <= max_observed_communicators, ErrorCode::bad_data,
-          "the answer of a rank to an observer names {} communicators", communicators);
+          "the answer of a rank to an observer has {} communicators", communicators);
   for (std::uint32_t i = 0; i < communicators; ++i) {
     ObservedCommunicator& communicator = rank.communicators.emplace_back();
     communicator.id = text_from(in);

@@ -79,12 +79,13 @@ void warn_without_locks(const fs::path& path, int error) {
   static std::atomic<bool> is_warned = false;
   if (is_warned.exchange(true)) return;
   log::warn(
-      "{}: cannot lock this folder ({}), so saves of two engines to one folder are not noticed: "
-      "give each engine a separate folder",
+      "{}: cannot lock this folder ({}), so atoll cannot detect that two engines save to one "
+      "folder: give each engine a separate folder",
       terminal_text(path.string()), std::strerror(error));
 }
 
-// Tries to lock an open folder. Returns 0 or the error: EWOULDBLOCK if another engine has locked it.
+// Tries to lock an open folder. Returns 0 or the error, which is EWOULDBLOCK if another engine has
+// locked the folder.
 int try_lock(const net::Fd& file) {
   while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EINTR) return errno;

@@ -1,5 +1,5 @@
-// Tests of observers at the store: what they see, what they may not do, and that the job neither
-// waits for them nor notices when they go.
+// Tests of the store with observers: their answers, the requests that they may not send, and that
+// the job neither waits for them nor notices when they disconnect.
 #include "core/store_observer.hpp"
 #include "store_place.hpp"
 
