@@ -25,7 +25,7 @@ constexpr auto look_period = 1s;     // time between two checks for a cut networ
 // is connected: they follow every longest_pause.
 constexpr auto lookup_pause = 20ms;
 constexpr auto longest_pause = 500ms;
-constexpr auto closed_limit = 1s;  // time for connections that a rank made before it closed
+constexpr auto closed_limit = 1s;  // limit for connections of a closed rank that are on their way
 
 }  // namespace
 
