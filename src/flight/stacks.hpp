@@ -29,8 +29,8 @@ int this_thread() noexcept;
 // Calls backtrace() once. Its first call loads a library, which a signal handler must not do.
 void prepare_stacks() noexcept;
 
-// Sends `signal` to the threads, except for the calling one, and returns the stacks of those that
-// record them within `patience`. Returns nothing if the program handles or ignores the signal.
+// Sends `signal` to the threads, except for the calling thread, and returns all stacks that threads
+// record within `patience`. Returns nothing if the program handles or ignores the signal.
 // Afterwards the signal has its default action again, unless a thread has not recorded its stack:
 // then the handler stays, because the default action would end the process when that thread takes
 // the signal.

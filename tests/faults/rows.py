@@ -202,8 +202,8 @@ class Stop(Fault):
 
 class Hang(Fault):
     name = "hang"
-    want = ("other ranks end within 20 s (25 s at opening; timeout: 3 s) with one line, which names "
-            "the stopped rank")
+    want = ("other ranks end within 20 s (25 s at opening; timeout: 3 s) with one line, which "
+            "names the stopped rank")
     environment = {"ATOLL_TIMEOUT": "3", "ATOLL_FILE_TIMEOUT": "3", "ATOLL_RENDEZVOUS_TIMEOUT": "3"}
 
     def ends_last(self, _trial):

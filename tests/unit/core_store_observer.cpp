@@ -35,7 +35,7 @@ std::string question_frame() {
 
 }  // namespace
 
-TEST_CASE("an observer sees the answer of each rank, where it runs, and who is absent or silent") {
+TEST_CASE("an observer gets answer, host and pid of each rank, and absent and silent ranks") {
   Place place(4);
   Rank zero(place, 0), one(place, 1);
   const net::Fd stopped = place.hello(2);
@@ -88,7 +88,7 @@ TEST_CASE("an observer can only look: other requests end its connection and chan
   zero.client.farewell();
 }
 
-TEST_CASE("an observer with a question open may not ask another one") {
+TEST_CASE("an observer may not ask again before it has its answer") {
   Place place(2);
   Rank zero(place, 0);
   const net::Fd silent = place.hello(1);
@@ -98,7 +98,7 @@ TEST_CASE("an observer with a question open may not ask another one") {
   zero.client.farewell();
 }
 
-TEST_CASE("the number of observers is bounded, and one that goes away makes room") {
+TEST_CASE("the number of observers is bounded, and an observer that disconnects makes room") {
   Place place(1);
   Rank zero(place, 0);
   std::vector<store::Observer> observers;
@@ -119,7 +119,7 @@ TEST_CASE("the number of observers is bounded, and one that goes away makes room
   zero.client.farewell();
 }
 
-TEST_CASE("an observer that goes away with a question open does not disturb the job") {
+TEST_CASE("an observer that disconnects before its answer does not disturb the job") {
   Place place(2);
   Rank zero(place, 0);
   const net::Fd silent = place.hello(1);
