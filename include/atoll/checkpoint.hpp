@@ -32,13 +32,13 @@ namespace atoll_v1::atoll::fsdp {
 // files exist. After an error, FOLDER.partial is removed. FOLDER.old holds the old content for a
 // moment on file systems that cannot exchange two names. Earlier folders FOLDER.partial and
 // FOLDER.old are deleted with everything in them. All ranks must see the same file system.
-// Error(io) names the file. A rank waits for the files of the others for Config::file_timeout.
+// Error(io) names the file. A rank waits at most Config::file_timeout for the files of the others.
 //
-// An existing FOLDER is replaced if it is empty or a checkpoint. Anything else, such as a file or a
-// checkpoint with a file that save() has not written, is Error(io) and stays. A folder to which
-// another engine is saving or has saved is Error(io), too, as long as that engine exists. On file
-// systems without flock() for folders, such as some NFS, the save goes on after one warning, and
-// another engine is not noticed.
+// An existing FOLDER is replaced if it is empty or a checkpoint. For anything else, such as a file
+// or a checkpoint with a file that save() has not written, save() throws Error(io) and changes
+// nothing. It also throws Error(io) if another engine is saving or has saved to FOLDER and still
+// exists. On file systems that cannot lock folders with flock(), such as some NFS, save() cannot
+// detect another engine: it logs one warning and saves.
 //
 // All ranks must pass the same folder and the same `extra`, and `optimizer` must be the Optimizer of
 // `engine`: otherwise Error(mismatch) or Error(invalid_argument), before anything is written.
@@ -79,10 +79,10 @@ using ParamName = std::function<std::string(const Unit&, const ParamSpec&)>;
 
 // Writes one safetensors file with all parameters unsharded, as `dtype` (f32, bf16 or f16). The
 // engine's lowest rank writes unit by unit, so that no rank holds more than one whole unit; the
-// other ranks wait for its disk for Config::file_timeout. The file appears complete or not at all,
-// and replaces a file of that name. Error(io) names the file. All ranks must pass the same file and
-// dtype, and get the same names: otherwise Error(mismatch). Error(invalid_argument) if `name` is
-// empty or throws, and if two parameters get the same name.
+// other ranks wait at most Config::file_timeout for its disk. The file appears complete or not at
+// all, and replaces a file of that name. Error(io) names the file. All ranks must pass the same
+// file and dtype, and `name` must return the same names on all ranks: otherwise Error(mismatch).
+// Error(invalid_argument) if `name` is empty or throws, and if two parameters get the same name.
 ATOLL_API void export_weights(const std::filesystem::path& file, Engine& engine, DType dtype,
                               const ParamName& name);
 

@@ -64,8 +64,9 @@ struct ATOLL_API Config {
   // Prefix of the flight recorder's PREFIX.RANK.json files; "" writes none. A World logs a warning
   // if the directory cannot be written.
   std::string flight;
-  // Signal with which the flight recorder asks the threads of this rank for their stacks when the
-  // job fails; 0: no stacks. A program that handles the signal keeps its handler.
+  // When the job fails, the flight recorder sends this signal to threads of this rank, which then
+  // record their stacks for the flight file; 0: no stacks. If the program handles or ignores the
+  // signal, it keeps its setting, and the flight file has no stacks.
   int stack_signal = 42;
   int islands = 0;  // number of islands to emulate; 0 uses the islands of the topology
   int threads = 0;  // compute threads of this rank; 0 divides the host's cores among its ranks

@@ -81,8 +81,8 @@ struct StreamOptions {
 };
 
 class Stream;
-// A stream that a pass refers to. The pointer in it follows moves of the stream, and is null after
-// the stream has been destroyed.
+// A reference of a pass to a stream. Its pointer stays valid when the stream is moved, and is null
+// after the stream has been destroyed.
 using StreamLink = std::shared_ptr<Stream*>;
 
 // An ordered queue of work on one device. Every function but synchronize() returns at once.

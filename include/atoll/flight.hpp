@@ -41,8 +41,9 @@
 //     enqueued_ns, started_ns, finished_ns   times on the steady clock; 0 when not reached yet. On
 //                   a GPU a watchdog polls, so the last two may be a few ms late
 //     error         reason of a failed operation, otherwise ""
-//   stacks          absent, or list of objects: where threads of the rank were when it learned of
-//                   the failure, before waiting operations ended (Config::stack_signal)
+//   stacks          absent, or list of objects: the call stacks of threads at the moment when the
+//                   rank learned of the failure, before waiting operations ended
+//                   (Config::stack_signal)
 //     thread        id of the thread, as gettid() returns it
 //     role          "caller" or "executor" of operations, or "main"
 //     frames        "function+0x1c (file)", or "file+0x1f20" where the file exports no name, the
@@ -69,7 +70,7 @@ inline constexpr std::size_t max_flight_communicators = 1024;
 inline constexpr std::size_t max_flight_ranks = std::size_t{1} << 20;
 inline constexpr std::size_t max_flight_text = 16384;
 inline constexpr std::size_t max_flight_stacks = 32;
-inline constexpr std::size_t max_flight_frames = 64;  // of one stack
+inline constexpr std::size_t max_flight_frames = 64;  // frames of one stack
 
 enum class FlightState {
   enqueued,

@@ -1,9 +1,9 @@
 // Looks at a running job from outside, as `atoll-topo --top` does.
 //
-// An observer is no rank of the job: it can read what the ranks do, change nothing, and come and go
-// at any time. It needs the address and the token of the job's store (ATOLL_ADDR, ATOLL_TOKEN). The
-// ranks answer only when an observer asks, from the thread that reads their connection to the
-// store, so they answer even while their collectives hang.
+// An observer is not a rank of the job. It reads what the ranks do and cannot change anything; it
+// may connect and disconnect at any time. It needs the address and the token of the job's store
+// (ATOLL_ADDR, ATOLL_TOKEN). A rank answers only when an observer asks. The thread that reads the
+// rank's connection to the store answers, so a rank answers even while its collectives hang.
 #pragma once
 
 #include <chrono>
@@ -18,17 +18,17 @@
 
 namespace atoll_v1::atoll {
 
-// The communicators of a rank, and what the rank has called on each.
+// A communicator of a rank, and the calls of the rank on it.
 struct ObservedCommunicator {
   std::string id;    // the same on all its ranks, and unique in the job
   std::string name;  // such as "shard"
   std::uint64_t collectives_enqueued = 0;
-  // The collective in progress, counted from 0, and the time since its start; -1: none.
-  std::int64_t running = -1;
-  double seconds = 0;
+  std::int64_t running = -1;  // number of the collective in progress, from 0; -1: none
+  double seconds = 0;         // since the start of this collective
 };
 
-// The operation of a rank that has run longest, or else its last one.
+// The operation in progress that a rank called first. If no operation is in progress: the last one
+// that the rank called.
 struct ObservedOperation {
   std::string communicator;  // name of the communicator
   std::string kind;          // "all_reduce" ...
@@ -39,7 +39,8 @@ struct ObservedOperation {
   double seconds = 0;  // since the rank reached this state
 };
 
-// All texts are safe for a terminal.
+// The state of one rank. A program may print the texts to a terminal: they contain no control
+// characters.
 struct ObservedRank {
   enum class State {
     answers,
@@ -54,7 +55,7 @@ struct ObservedRank {
   std::uint64_t bytes = 0;        // of all operations that have ended
   std::int64_t monotonic_ns = 0;  // time of the answer on the steady clock of the rank
   std::optional<ObservedOperation> operation;
-  // At most max_observed_communicators that are open, the last ones opened.
+  // The open communicators; if there are more than max_observed_communicators, those opened last.
   std::vector<ObservedCommunicator> communicators;
 };
 inline constexpr std::size_t max_observed_communicators = 32;
@@ -66,17 +67,17 @@ struct WaitedFor {
   double seconds = 0;  // longest wait of these ranks
   std::string reason;  // such as "has not called collective 7 of communicator shard"
 };
-// Finds the ranks for which others wait: silent ones, and those that have not reached a collective
-// that other ranks are in and that do not themselves wait. `ranks` is indexed by rank. The ranks
-// with the longest waits come first.
+// Finds the ranks for which others wait. These are the silent ranks, and each rank that has not
+// called a collective in which other ranks are, unless that rank is itself in a collective.
+// `ranks` is indexed by rank. The ranks with the longest waits come first.
 ATOLL_API std::vector<WaitedFor> waited_for(std::span<const ObservedRank> ranks);
 
 class ATOLL_API Observer {
  public:
   // Connects to the store at `address` (host:port). Throws Error(io) or Error(timeout) if no job
-  // answers there, Error(bad_data) for a wrong token or a process that is no store, Error(mismatch)
-  // if the job runs another version of atoll, Error(unsupported) if it has too many observers, and
-  // Error(invalid_argument) for a malformed address or an empty token.
+  // answers there, Error(bad_data) if the token is wrong or another kind of process answers,
+  // Error(mismatch) if the job runs another version of atoll, Error(unsupported) if it has too many
+  // observers, and Error(invalid_argument) for a malformed address or an empty token.
   Observer(const std::string& address, const std::string& token,
            std::chrono::milliseconds patience = std::chrono::seconds(5));
   ~Observer();

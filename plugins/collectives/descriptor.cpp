@@ -13,9 +13,10 @@
 namespace atoll_collectives {
 namespace {
 
-// One bit per number of a descriptor, set while a Descriptor owns it. Without locks and memory
-// allocation, because a child may be forked while another thread opens a descriptor. Linux allows
-// larger numbers only if an administrator raises fs.nr_open; a child keeps those.
+// One bit per descriptor number, set while a Descriptor owns the number. The table needs no lock
+// and no memory allocation, because a child may be forked while another thread opens a descriptor.
+// Linux allows larger numbers only if an administrator raises fs.nr_open; a child keeps descriptors
+// with larger numbers.
 constexpr std::size_t most = std::size_t{1} << 20;
 constexpr std::size_t bits = 64;
 std::array<std::atomic<std::uint64_t>, most / bits> owned{};

@@ -1,9 +1,9 @@
 // Descriptor owns a file descriptor and closes it on destruction.
 //
-// A forked child shares no Descriptor with this process: fork() replaces them in the child by
-// /dev/null. Otherwise a child that outlives its rank would keep the rank's connections open, and
-// the other ranks would not notice that the rank has died. The numbers stay in use, because objects
-// that the child has copied may close them.
+// A forked child shares no Descriptor with this process: a handler of pthread_atfork() replaces the
+// descriptors in the child by /dev/null. Otherwise a child that outlives its rank would keep the
+// rank's connections open, and the other ranks would not notice that the rank has died. The child
+// keeps the numbers in use, because its copies of the Descriptor objects may close them.
 #pragma once
 
 #include <utility>

@@ -46,8 +46,8 @@ void GroupStore::put(const std::string& key, const std::string& value) const {
     throw Error(status, fmt::format("{}: cannot publish {} in the store", opening(), path));
 }
 
-// Returns the time until the deadline in nanoseconds; at least 1, because a store may treat 0 as no
-// limit.
+// Returns the time until the deadline in nanoseconds. Returns at least 1, because a store may treat
+// 0 as no limit.
 std::int64_t GroupStore::left() const {
   if (deadline_ == Clock::time_point::max()) return std::chrono::nanoseconds(no_limit).count();
   return std::max<std::int64_t>(1, std::chrono::nanoseconds(deadline_ - Clock::now()).count());
@@ -74,7 +74,7 @@ std::vector<std::string> GroupStore::get_all(
     throw Error(status, fmt::format("{}: cannot read {} values from the store, such as {}",
                                     opening(), keys.size(), what(0)));
   }
-  // One by one, which also finds the value that was missing at the deadline.
+  // Reads the values one by one, so that an error names the value that was missing at the deadline.
   values.clear();
   for (std::size_t i = 0; i < keys.size(); ++i) values.push_back(get(keys[i], what(i)));
   return values;

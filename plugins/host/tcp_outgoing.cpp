@@ -180,8 +180,8 @@ void Rendezvous::fail(Outgoing& attempt, Failure how, std::string why) {
                                                  : std::chrono::nanoseconds(retry_pause));
 }
 
-// A call that cannot arrive is given up too, because the other rank may not try to connect for a
-// long time. So hosts must reach each other in both directions.
+// A rank also gives up a call that does not reach the other rank, because the other rank may not
+// try to connect for a long time. So hosts must reach each other in both directions.
 bool Rendezvous::gives_up(const Outgoing& attempt, Failure how, Clock::time_point now) const {
   if (attempt.failures < fewest_failures) return false;
   const auto failing = now - attempt.failing_since;

@@ -28,8 +28,8 @@ constexpr std::size_t events_per_turn = 64;
 // connections per second from an address of the group, each is kept for 100 ms.
 constexpr std::array<std::size_t, 2> most_unproven = {128, 1024};
 
-// Blocks all signals on this thread while it exists: signals are for the threads of the program,
-// and a thread starts with the mask of its creator.
+// While an object exists, all signals are blocked on this thread. A thread that starts meanwhile
+// inherits the mask, so the program's own threads handle all signals.
 class BlockedSignals {
  public:
   BlockedSignals() noexcept {

@@ -19,11 +19,13 @@ using atoll_sdk::Error;
 
 constexpr auto farewell_limit = 2s;  // maximum time that finish() waits for acknowledgments
 constexpr auto look_period = 1s;     // time between two checks for a cut network
-constexpr auto lookup_pause = 20ms;  // time between two lookups of a rank that is not there yet
-// The same for a rank that is not there for long, or that may have closed. Each lookup is a request
-// to the store of the job, in which many ranks may wait for one.
+// Time between two lookups of a rank that has not published its ports yet. It doubles up to
+// longest_pause, because each lookup is a request to the job's store, and many ranks may look up
+// the same rank. Once the ports are known, lookups only show whether the rank has closed before it
+// is connected: they follow every longest_pause.
+constexpr auto lookup_pause = 20ms;
 constexpr auto longest_pause = 500ms;
-constexpr auto closed_limit = 1s;  // time for connections that a rank made before it closed
+constexpr auto closed_limit = 1s;  // limit for connections of a closed rank that are on their way
 
 }  // namespace
 

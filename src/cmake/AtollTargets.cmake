@@ -8,8 +8,9 @@ function(atoll_warnings target)
     $<$<AND:$<COMPILE_LANGUAGE:C,CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-restrict>)
 endfunction()
 
-# Compiler options for code that only parses options, prepares or checks: -O1 in release builds,
-# which halves the compile time of headers such as CLI11, doctest and cudnn-frontend.
+# Compiler options for code whose speed does not matter, such as command lines and tests: -O1 in
+# release builds, which halves the compile time of headers such as CLI11, doctest and
+# cudnn-frontend.
 set(ATOLL_LIGHT_OPTIONS $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:C,CXX>>:-O1>)
 
 # atoll_optimize_lightly(TARGET...) compiles the targets with these options.
@@ -19,8 +20,8 @@ function(atoll_optimize_lightly)
   endforeach()
 endfunction()
 
-# The levels of Highway for SVE, the scalable vectors of Arm. Kernels that keep vectors in structures
-# leave them out, since scalable vectors cannot be members; they use NEON on every Arm processor.
+# Highway's targets for SVE, the scalable vectors of Arm. A scalable vector cannot be a member of a
+# structure, so kernels that keep vectors in structures exclude these targets and use NEON.
 set(atoll_highway_sve "HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128")
 
 # atoll_library(TARGET) sets the version in the file names of a library for users and, if it is

@@ -82,8 +82,8 @@ BackendGroup::~BackendGroup() {
   try {
     WorldInternals::store(world_).release(id_ + "/", axis_.size());
   } catch (const std::exception&) {
-    // The job has failed, so its store will soon be gone, or there is no memory for the message, and
-    // the keys stay.
+    // Either the job has failed and its store ends soon, or there is no memory for the message, and
+    // the keys stay in the store.
   }
 }
 

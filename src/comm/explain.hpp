@@ -35,8 +35,8 @@ struct FailedOperations {
   std::span<const Operation> operations;
 };
 
-// Returns ": " and the error of the stream, if this thread is now dropping a task because that
-// stream has failed, and "" otherwise.
+// While this thread drops a task because its stream has failed, returns ": " and the error of the
+// stream. Otherwise returns "".
 std::string reason_of_drop();
 // Returns the text without "communicator NAME: " at its beginning, which some backends add.
 std::string_view without_name(std::string_view text, std::string_view name);

@@ -94,7 +94,7 @@ class RegisteredMemory {
  private:
   struct Entry {
     std::weak_ptr<BackendGroup> group;  // empty until the memory is registered
-    RetiredMemory::List retired;        // one element, for the group when the memory is freed
+    RetiredMemory::List retired;        // one element, which the destructor passes to the group
   };
 
   std::shared_ptr<Memory> memory_;

@@ -20,8 +20,9 @@ class RetiredMemory {
  public:
   using List = std::list<std::shared_ptr<void>>;
 
-  // Adds memory to deregister later. May be called from any thread. The caller has made the list
-  // when it registered the memory, because a destructor cannot fail for want of an element.
+  // Adds memory to deregister later. May be called from any thread. `memory` has one element, which
+  // the caller allocated when it registered the memory: add() runs in a destructor, which must not
+  // fail because an allocation fails.
   void add(List& memory) noexcept {
     const std::lock_guard lock(mutex_);
     memories_.splice(memories_.end(), memory);

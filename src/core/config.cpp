@@ -112,7 +112,7 @@ const Row rows[] = {
       "failure and on SIGUSR1; empty: none"},
      &Config::flight},
     {{"ATOLL_STACK_SIGNAL", "",
-      "signal that asks threads for their stacks, for the flight file of a failure; 0: no stacks"},
+      "signal by which threads record their stacks for the flight file of a failure; 0: no stacks"},
      &Config::stack_signal,
      Limits{0, 64}},
     {{"ATOLL_ISLANDS", "",

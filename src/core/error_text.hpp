@@ -8,7 +8,8 @@
 
 namespace atoll_v1::atoll {
 
-// Returns what() of the error, but for std::bad_alloc, which gives only its name, a clear text.
+// Returns what() of the error, or "out of memory" for std::bad_alloc, whose what() is only the name
+// of the class.
 inline const char* text_of(const std::exception& error) noexcept {
   return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? "out of memory" : error.what();
 }

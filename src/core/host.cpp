@@ -48,7 +48,7 @@ bool is_link_local(const sockaddr* address) {
 std::vector<Interface> list_interfaces() {
   ifaddrs* raw = nullptr;
   if (::getifaddrs(&raw) != 0) {
-    // Without this, a name in ATOLL_INTERFACE would seem to be wrong.
+    // Otherwise the list would be empty, and a name in ATOLL_INTERFACE would seem to be wrong.
     const bool is_short = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
     require(!is_short, ErrorCode::io, "cannot list the network interfaces of this host: {}",
             std::generic_category().message(errno));
@@ -136,7 +136,8 @@ std::string host_id() {
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   struct stat space {};
   if (::stat("/proc/self/ns/net", &space) != 0) space.st_ino = 0;
-  // A digest is enough, since the name belongs to the id. Every rank reads the ids of all hosts.
+  // The id is short, because every rank reads the ids of all hosts. A digest of 64 bits is enough,
+  // because the id contains the name of the host as well.
   return fmt::format("{}/{:016x}", host_name(), fnv1a(fmt::format("{}/{}", boot, space.st_ino)));
 }
 

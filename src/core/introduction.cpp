@@ -19,8 +19,8 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// An introduction is a text of lines, because every rank reads those of all hosts. The id of a host
-// usually begins with its name, which is then left out.
+// An introduction is a short text of lines, because every rank reads the introductions of all
+// hosts. If the id of the host begins with its name, the text has the id without the name.
 constexpr std::size_t lines = 5;
 
 Introduction decode_introduction(std::string_view text) {

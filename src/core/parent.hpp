@@ -26,8 +26,9 @@ class ParentWatch {
   // namespace.
   static std::unique_ptr<ParentWatch> find(WithoutLauncher otherwise);
   virtual ~ParentWatch() = default;
-  // Begins to watch; may be called once. When the process has ended, also before this call, calls
-  // `report`, waits up to 5 s for the destructor, and then ends this process with status 1.
+  // Begins to watch; may be called once. When the watched process has ended, even before this call,
+  // the watch calls `report`. If the destructor does not run within 5 s after that, it ends this
+  // process with status 1.
   virtual void start(Report report) = 0;
 
  protected:

@@ -174,7 +174,7 @@ void configure_stream(int socket) noexcept {
 }
 
 void notice_cut(int socket, std::chrono::seconds limit) noexcept {
-  constexpr int probes = 6;  // one per second
+  constexpr int probes = 6;  // one per second (TCP_KEEPINTVL)
   const auto set = [socket](int level, int option, int value) {
     ::setsockopt(socket, level, option, &value, sizeof value);
   };

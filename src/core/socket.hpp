@@ -56,8 +56,9 @@ Fd accept_from(int listener);
 // Makes a TCP socket send small messages at once, and notice within half a minute that the peer's
 // host has lost power.
 void configure_stream(int socket) noexcept;
-// Makes a TCP socket notice after `limit` and six unanswered probes, one per second, that the network
-// is cut, or that the peer's host has lost power.
+// Makes the kernel close a TCP connection if the network is cut or the peer's host has lost power:
+// after `limit` without traffic and six unanswered keepalive probes, one per second, or when data
+// has had no acknowledgment for `limit` + 6 s.
 void notice_cut(int socket, std::chrono::seconds limit) noexcept;
 Fd connect_to(const Address& address, Clock::time_point deadline);  // returns a blocking socket
 Address local_address(int socket);

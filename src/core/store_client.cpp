@@ -321,8 +321,8 @@ void Client::respond(std::uint64_t number, std::string_view question) noexcept {
   }
 }
 
-// After half a message the connection is useless. The reader thread notices its end, and finds the
-// reason.
+// If only part of a message was sent, the connection is useless, so send() closes it. The reader
+// thread notices that and finds the reason.
 void Client::send(std::string_view frame) {
   try {
     const std::lock_guard sending(sending_);
@@ -374,13 +374,13 @@ void Client::fail(std::string_view reason) noexcept {
     changed_.wait_for(lock, fail_patience, [&] { return broken_.has_value(); });
   } catch (const std::exception& problem) {
     log::error("cannot report the failure \"{}\" to the other ranks: {}", reason, problem.what());
-    ::shutdown(socket_.get(), SHUT_RDWR);  // lets them notice that this rank is lost
+    ::shutdown(socket_.get(), SHUT_RDWR);  // tells the other ranks that this rank is lost
   }
 }
 
 void Client::farewell() noexcept {
   {
-    // Before the request, because the store may end as soon as it has answered.
+    // Set before the request, because the store may end as soon as it has answered.
     const std::lock_guard lock(mutex_);
     leaving_ = true;
   }
@@ -427,7 +427,8 @@ void Client::read() noexcept {
   try {
     read_frames();
   } catch (const std::exception& error) {
-    // Most likely there is no memory. The other ranks must learn that this rank no longer listens.
+    // Most likely this process is out of memory. The other ranks must learn that this rank reads no
+    // more messages.
     log::error("the connection to the store is closed: {}", error.what());
     ::shutdown(socket_.get(), SHUT_RDWR);
     const std::lock_guard lock(mutex_);

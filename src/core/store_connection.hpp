@@ -29,7 +29,7 @@ class Connection {
     challenged,  // must send its proof
     proven,      // knows the token; has not joined as a rank
     joined,
-    observing,  // is an observer, which is no rank
+    observing,  // is an observer, not a rank
   };
 
   // Adds the socket to `epoll`, whose events then carry `id`.

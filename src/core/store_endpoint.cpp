@@ -26,8 +26,8 @@ std::vector<net::Address> resolve_all(const std::vector<std::string>& hosts, int
   return result;
 }
 
-// Listens on all addresses of the agreed endpoint that belong to this host; a host name can resolve
-// to others as well. Replaces port 0 by a free port.
+// Listens on each address of the agreed endpoint that belongs to this host; a host name may also
+// resolve to addresses of other hosts. Replaces port 0 by a free port.
 std::vector<net::Fd> listen_where_agreed(launch::Endpoint& endpoint) {
   std::vector<net::Fd> result;
   std::optional<Error> problem;
@@ -52,8 +52,8 @@ std::vector<net::Fd> listen_where_agreed(launch::Endpoint& endpoint) {
   return result;
 }
 
-// Without a token, the ranks of one host and one user meet at this Unix socket: the kernel says who
-// connects, which it does not for TCP.
+// Without a token, the ranks of one host and one user meet at this Unix socket, because the kernel
+// reports the user of the peer for a Unix socket, but not for TCP.
 net::Address socket_of_user(const launch::Endpoint& endpoint) {
   return net::local_socket(fmt::format("atoll/store/{}", endpoint.port));
 }
@@ -100,7 +100,7 @@ std::vector<net::Fd> listen_as_rank_0(launch::Endpoint& endpoint, int size) {
     return result;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::io) throw;
-    // The reason may be a second process with rank 0.
+    // Another process with rank 0 may already use the address.
     const std::string refusal = refusal_of(endpoint, 0, size);
     if (!refusal.empty()) {
       throw make_error(ErrorCode::mismatch, "rank 0 cannot serve the store: {}", refusal);

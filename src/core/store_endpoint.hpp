@@ -22,8 +22,9 @@ std::vector<net::Fd> listen_anywhere(launch::Endpoint& endpoint);
 // reasons.
 std::vector<net::Fd> listen_as_rank_0(launch::Endpoint& endpoint, int size);
 
-// Tries to join a job that must refuse this process, so that the error of rank 0 names the process
-// and not only an absent rank. Returns the refusal; "" if no store of the job answers.
+// Sends a join to the store of a job that must refuse this process. Rank 0 then names this process
+// and the reason in its error about absent ranks. Returns the refusal; "" if no store of the job
+// answers.
 std::string refusal_of(const launch::Endpoint& endpoint, int rank, int size);
 
 }  // namespace atoll_v1::atoll::store

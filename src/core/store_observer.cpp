@@ -8,7 +8,8 @@ namespace {
 
 using net::Clock;
 
-// The store itself ends a question in time; an answer then needs this long to arrive.
+// The store answers when `patience` is over, at the latest. The observer waits this much longer, so
+// that the answer can arrive.
 constexpr std::chrono::seconds grace{5};
 
 // Connects to the first address that accepts, and throws the last error otherwise.
@@ -35,7 +36,7 @@ Observer::Observer(const std::vector<net::Address>& addresses, std::string_view 
   } catch (const Error& error) {
     if (error.code() != ErrorCode::peer_lost) throw;
     throw Error(ErrorCode::bad_data,
-                "the process there closes the connection; it is no store that knows observers");
+                "the process there closed the connection; it is no store that accepts observers");
   }
 }
 
@@ -44,7 +45,8 @@ std::optional<std::vector<Observed>> Observer::look(std::chrono::milliseconds pa
   try {
     net::send_all(socket_.get(), encode_frame(Kind::observe, 1, body));
   } catch (const Error&) {
-    // The last message of the store, which is read below, says why it has gone.
+    // The connection has ended. receive() below reads the last message of the store, which has the
+    // reason.
   }
   const std::string answer = receive(Kind::answer, Clock::now() + patience + grace);
   if (has_ended_) return std::nullopt;

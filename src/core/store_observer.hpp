@@ -1,6 +1,6 @@
-// The connection of an observer to the store: a process outside the job that may look at the ranks,
-// and do nothing else. It proves that it knows the token, as ranks do. The job does not wait for
-// it, and does not notice when it goes away.
+// The connection of an observer to the store. An observer is a process outside the job, which may
+// only ask what the ranks do. It proves that it knows the token, as ranks do. The job does not wait
+// for an observer, and does not notice when it disconnects.
 #pragma once
 
 #include <chrono>

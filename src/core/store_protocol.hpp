@@ -151,7 +151,8 @@ Answer decode_answer(std::string_view body);
 std::string encode(const std::vector<Answered>& answers);
 std::vector<Answered> decode_answers(std::string_view body);
 
-// The question that the store asks all ranks for an observer, which cannot choose another one.
+// The question that the store asks all ranks on behalf of an observer. An observer cannot choose
+// another question.
 constexpr std::string_view observer_question = "observe";
 // The answer of one rank to that question, and where the rank runs. `host` is empty for a rank that
 // has not joined yet.
@@ -160,7 +161,7 @@ struct Observed {
   std::string host{};
   int pid = 0;
 };
-// Encode and decode what an observer sees, indexed by rank.
+// Encode and decode the answer to an observer, indexed by rank.
 std::string encode(const std::vector<Observed>& ranks);
 std::vector<Observed> decode_observed(std::string_view body);
 

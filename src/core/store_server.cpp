@@ -34,7 +34,7 @@ constexpr std::size_t other_descriptors = 128;
 constexpr std::size_t fewest_strangers = 64;
 // Refused ranks that the error about absent ranks names.
 constexpr std::size_t most_refusals = 8;
-// Longest wait for the answers to an observer.
+// Longest time that the store waits for the answers of ranks to an observer.
 constexpr milliseconds max_observation{10'000};
 // epoll reports this number for the descriptor that finish() writes to, then the number of a
 // listener plus one, then the numbers of connections.
@@ -89,8 +89,8 @@ Server::Server(ServerOptions options)
 
 Server::~Server() { finish(failed_patience); }
 
-// A failed job needs little memory, so the store can still say why the job ends. If not even that is
-// possible, closed connections tell the ranks.
+// If memory runs out, the job fails. The store needs little memory to report a failure. If even this
+// is not available, it closes all connections, so that the ranks notice the end.
 void Server::run() noexcept {
   try {
     try {
@@ -399,7 +399,7 @@ void Server::admit_observer(Connection& connection, const Frame& frame) {
   if (static_cast<std::size_t>(std::ranges::count_if(members_, observes)) >= max_observers) {
     connection.send(
         Kind::refusal, frame.request, ErrorCode::unsupported,
-        shared(fmt::format("the job already has {} observers; end another one", max_observers)));
+        shared(fmt::format("the job already has {} observers; end one of them", max_observers)));
     return close(connection);
   }
   connection.observe();
@@ -407,8 +407,8 @@ void Server::admit_observer(Connection& connection, const Frame& frame) {
   if (failure_) notify(connection);
 }
 
-// Asks the ranks for an observer, which has at most one question at a time, so that it cannot pile
-// up work or answers.
+// Asks the ranks on behalf of an observer. An observer may have one question at a time, so that it
+// cannot queue work or unread answers in the store.
 void Server::handle_observe(Connection& connection, const Frame& frame) {
   if (failure_) return;
   Unpacker in(frame.body);

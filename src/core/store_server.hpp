@@ -6,8 +6,8 @@
 // connection only when epoll reports it; and it limits the connections that have not proved that
 // they know the token, never the proven ones.
 //
-// Observers (store_observer.hpp) are members without a rank: they hear of the failure or the end of
-// the job, but nothing waits for them.
+// Observers (store_observer.hpp) are members without a rank. The server sends them the failure or
+// the end of the job, but never waits for them.
 #pragma once
 
 #include <atomic>
@@ -31,7 +31,7 @@ namespace atoll_v1::atoll::store {
 constexpr std::size_t max_strangers = 4096;
 constexpr std::chrono::seconds handshake_timeout{3};
 
-// Observers that may be connected at a time.
+// Largest number of observers that may be connected at a time.
 constexpr std::size_t max_observers = 8;
 
 struct ServerOptions {

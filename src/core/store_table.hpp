@@ -77,7 +77,7 @@ struct Waiter {
   std::uint64_t request = 0;
   net::Clock::time_point deadline;
   std::chrono::milliseconds timeout{0};
-  bool observes = false;  // the answer to a poll then also says where each rank runs
+  bool observes = false;  // true for an observer: the answer also has host and pid of each rank
 };
 
 class Table {
@@ -99,7 +99,7 @@ class Table {
                 const std::vector<Run>& members);
   // Starts a poll of all present ranks and returns the number of the poll, which the answers carry.
   std::uint64_t ask(const Waiter& waiter);
-  // Returns whether a poll of this connection has not ended.
+  // Returns true while a poll that this connection has started is in progress.
   bool asks(const Connection& connection) const;
   // Adds the answer of a rank; does nothing if the poll has ended.
   void answer(std::uint64_t number, int rank, std::string text);

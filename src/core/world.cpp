@@ -310,7 +310,7 @@ World World::from_ranks(int rank, int size, const Broadcast& broadcast, Config c
 World World::Impl::start(Config config, launch::Job job) {
   log::set_rank(job.rank);
   auto impl = std::make_unique<Impl>(std::move(config), job.launcher, job.rank, job.size);
-  impl->find_parent();  // now, because a rank that has lost its launcher no longer finds it
+  impl->find_parent();  // first, because a rank cannot find a launcher that has already ended
   if (job.size == 1) {
     impl->stay_alone();
   } else {

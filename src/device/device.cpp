@@ -51,7 +51,7 @@ Stream::Stream(Stream&& other) noexcept
 }
 Stream& Stream::operator=(Stream&& other) noexcept {
   if (this == &other) return *this;
-  if (link_) *link_ = nullptr;  // the stream that this object was ends here
+  if (link_) *link_ = nullptr;  // the assignment destroys the stream that was here
   impl_ = std::move(other.impl_);
   name_ = std::move(other.name_);
   link_ = std::move(other.link_);

@@ -69,8 +69,8 @@ Flight::Flight(World& world)
     thread_ = start_thread([this] { serve(); });
   }
   // The callback only passes the failure to the thread that writes the flight file, because a slow
-  // disk must not delay the abort of waiting operations. It takes the stacks, because threads leave
-  // their places when the abort comes.
+  // disk must not delay the abort of waiting operations. The callback takes the stacks before it
+  // returns, because the abort then ends the calls in which the threads wait.
   subscription_ = world.on_failure([this](const Error& error) {
     std::vector<RawStack> stacks = take_stacks();
     {
@@ -101,7 +101,7 @@ std::string Flight::answer(std::string_view question) {
   return answer_inquiry(log("question"), question);
 }
 
-// The main thread comes too: it may have called nothing yet.
+// Includes the main thread even if it has not called any operation.
 std::vector<RawStack> Flight::take_stacks() const {
   if (stack_signal_ == 0) return {};
   std::vector<FlightThread> threads = recorder_.threads();

@@ -1,8 +1,12 @@
-// An answer is u64 step + 1, u64 bytes, u64 monotonic ns, u32 1 if there is an operation, the
-// operation (texts communicator, kind and call, u64 sequence, u64 bytes, u32 state, u64 ns in this
-// state), u32 number of communicators, and for each texts id and name, u64 collectives that were
-// called, u64 number of the collective in progress + 1, u64 ns since its start. The format belongs
-// to the protocol of the store (wire_protocol.md).
+// The fields of an answer, in this order:
+//   u64 step + 1, u64 bytes, u64 monotonic ns
+//   u32 1 if an operation follows, otherwise 0
+//   the operation: texts communicator, kind and call; u64 sequence, u64 bytes, u32 state, u64 ns in
+//     this state
+//   u32 number of communicators
+//   each communicator: texts id and name; u64 number of collectives that were called; u64 number
+//     of the collective in progress + 1, or 0; u64 ns since the start of that collective
+// The format belongs to the protocol of the store (wire_protocol.md).
 #include "flight/observation.hpp"
 
 #include <fmt/format.h>
@@ -119,7 +123,7 @@ ObservedRank decode_observation(std::string_view text) {
   if (in.number() != 0) rank.operation = operation_from(in);
   const std::uint32_t communicators = in.number();
   require(communicators <= max_observed_communicators, ErrorCode::bad_data,
-          "the answer of a rank to an observer names {} communicators", communicators);
+          "the answer of a rank to an observer has {} communicators", communicators);
   for (std::uint32_t i = 0; i < communicators; ++i) {
     ObservedCommunicator& communicator = rank.communicators.emplace_back();
     communicator.id = text_from(in);
@@ -134,7 +138,7 @@ ObservedRank decode_observation(std::string_view text) {
 
 namespace {
 
-// One rank on one communicator.
+// A rank of a communicator, with the communicator as this rank reported it.
 struct Member {
   int rank = 0;
   const ObservedCommunicator* communicator = nullptr;
@@ -145,7 +149,7 @@ bool waits(const ObservedRank& rank) {
                              [](const ObservedCommunicator& c) { return c.running >= 0; });
 }
 
-// The ranks that keep others waiting in the collective that the most advanced members are in.
+// Finds the members that have not called the newest collective in which any member is.
 void find_late(std::span<const ObservedRank> ranks, const std::vector<Member>& members,
                std::map<int, WaitedFor>& late) {
   std::int64_t collective = -1;

@@ -1,4 +1,5 @@
-// What a rank tells an observer: a short text of numbers and names, made only on demand.
+// The answer of a rank to an observer: a short text of numbers and names. A rank encodes it only
+// when an observer asks.
 #pragma once
 
 #include <string>
@@ -9,10 +10,10 @@
 
 namespace atoll_v1::atoll {
 
-// Returns the answer of a rank with this log. `bytes` are those of all operations that the rank has
-// called.
+// Returns the answer of a rank with this log. `bytes` is the sum over all operations that the rank
+// has called; the answer contains the sum over the operations that have ended.
 std::string encode_observation(const FlightLog& log, std::uint64_t bytes);
-// Throws Error(bad_data) for anything that is not such an answer.
+// Throws Error(bad_data) if `text` is not an answer of encode_observation().
 ObservedRank decode_observation(std::string_view text);
 
 }  // namespace atoll_v1::atoll

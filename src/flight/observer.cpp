@@ -1,4 +1,4 @@
-// Implements Observer: the connection of the store, and what the ranks answer through it.
+// Implements Observer: it connects to the store and decodes the answers of the ranks.
 #include "atoll/observer.hpp"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ ObservedRank rank_from(const store::Observed& observed) {
   } else if (observed.answer.how == How::departed) {
     rank.state = ObservedRank::State::departed;
   } else if (observed.answer.how == How::answered) {
-    rank.state = ObservedRank::State::answers;  // it has not opened a communicator yet
+    rank.state = ObservedRank::State::answers;  // the rank has not opened a communicator yet
   } else {
     rank.state = observed.host.empty() ? ObservedRank::State::absent : ObservedRank::State::silent;
   }

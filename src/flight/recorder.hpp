@@ -43,8 +43,8 @@ struct FlightTrack {
   std::atomic<std::uint64_t> collectives_enqueued{0};
   std::atomic<std::uint64_t> collectives_completed{0};
   std::atomic<bool> closed{false};
-  std::atomic<std::uint64_t> bytes{0};  // of the operations that were called
-  // Threads that called and executed the last operations; 0: none.
+  std::atomic<std::uint64_t> bytes{0};  // of all operations called so far
+  // Ids of the threads that called and executed the latest operation; 0: none.
   std::atomic<int> caller{0};
   std::atomic<int> executor{0};
 };
@@ -67,9 +67,9 @@ class FlightRecorder {
   void failed(std::uint64_t number, std::size_t n, std::string_view error);
 
   void mark_step(std::int64_t step) noexcept { step_.store(step, std::memory_order_relaxed); }
-  // Bytes of all operations that were called.
+  // Returns the bytes of all operations called so far.
   std::uint64_t bytes() const;
-  // The threads that called and executed operations, without duplicates.
+  // Returns the threads of the latest operation on each open communicator, without duplicates.
   std::vector<FlightThread> threads() const;
 
   // Returns the log without rank, host, reason and failure, which the caller adds.
@@ -90,7 +90,7 @@ class FlightRecorder {
   mutable std::mutex mutex_;  // guards all members below
   std::vector<std::shared_ptr<FlightTrack>> tracks_;
   std::uint32_t next_track_ = 0;
-  std::uint64_t forgotten_bytes_ = 0;  // of tracks that others have replaced
+  std::uint64_t forgotten_bytes_ = 0;  // of tracks that newer tracks have replaced
   std::vector<std::pair<std::uint64_t, std::string>> errors_;  // failed operation and error text
 };
 

@@ -1,5 +1,5 @@
-// The event descriptors that the handler of SIGUSR1 writes to. The handler takes no lock; it may
-// run on any thread, and on several at once.
+// The event descriptors to which the handler of SIGUSR1 writes. The handler takes no lock; it may
+// run on any thread, and on several threads at once.
 //
 // The structure is a template over the atomic type, so that tests/litmus can run exactly this code
 // on a model of weak memory.
@@ -43,10 +43,10 @@ struct SignalTargetsOf {
     }
     return std::nullopt;
   }
-  // Removes a target. Then waits for running handlers, since they may have read the descriptor and
-  // still write to it. A handler shows that it runs before it reads descriptors, and this function
-  // removes the descriptor before it looks for handlers; these accesses are sequentially
-  // consistent, so at least one side sees the other.
+  // Removes a target. Then waits for running handlers, because they may have read the descriptor
+  // before and may still write to it. A handler increments `running` before it reads descriptors,
+  // and this function removes the descriptor before it reads `running`. These accesses are
+  // sequentially consistent, so at least one side sees the other.
   template <class Yield>
   void remove(std::size_t place, const Yield& yield) {
     targets[place].eventfd.store(-1, std::memory_order_seq_cst);

@@ -3,10 +3,10 @@
 //
 // The slot's `word` is (number + 1) << 3 | state, or 0 while the slot is empty. A writer claims the
 // slot by exchanging the word for one in state `writing`, fills the fields and publishes the word.
-// advance() exchanges the word only if it has its number, so an operation that has been overwritten
-// stays overwritten. Two writers meet in a slot only when one of them was delayed by a full round
-// of the recorder; the older record is then dropped. A reader copies a slot and then checks that
-// its word has not changed.
+// advance() exchanges the word only if it still has the number of the operation, so it never
+// changes the state of a later operation. Two writers meet in a slot only if one of them was
+// delayed while the recorder filled all other slots; the older record is then dropped. A reader
+// copies a slot and then checks that its word has not changed.
 //
 // The structure is a template over the atomic type, so that tests/litmus can run exactly this code
 // on a model of weak memory.
@@ -20,7 +20,7 @@
 
 namespace atoll_v1::atoll {
 
-// The record of an operation. Times are in ticks; a time is 0 until its event.
+// The record of an operation. Times are in ticks; 0 means that the event has not happened yet.
 struct FlightRecord {
   std::uint64_t number = 0;
   FlightState state = FlightState::enqueued;

@@ -32,7 +32,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int most_frames = 64;
 constexpr std::size_t most_name = 160;  // bytes of the name of a function
-// The handler itself and the frame with which the kernel called it.
+// The handler, and the frame from which the kernel called it.
 constexpr int frames_of_handler = 2;
 
 // Inline, so that it adds no frame.
@@ -44,7 +44,8 @@ constexpr int frames_of_handler = 2;
 #endif
 }
 
-// The place where one thread records its frames. `thread` is its id, or one of these numbers.
+// The place where one thread records its frames. `thread` is the id of that thread, or one of these
+// values.
 constexpr int is_free = 0;
 constexpr int is_taken = -1;  // the handler is recording
 constexpr int is_done = -2;
@@ -78,8 +79,10 @@ bool install(int signal) {
   if (::sigaction(signal, nullptr, &current) != 0) return false;
   if (is_ours(current)) return true;
   if ((current.sa_flags & SA_SIGINFO) != 0 || current.sa_handler != SIG_DFL) {
-    log::info("the program uses signal {}: the flight file lacks stacks (ATOLL_STACK_SIGNAL)",
-              signal);
+    log::info(
+        "the program handles or ignores signal {}, so the flight file has no stacks: choose "
+        "another signal (ATOLL_STACK_SIGNAL)",
+        signal);
     return false;
   }
   struct sigaction action {};
@@ -105,7 +108,8 @@ Place* ask(int signal, int thread) {
 bool await(Place& place, int thread, Clock::time_point deadline) {
   while (place.thread != is_done) {
     if (Clock::now() >= deadline) {
-      // A handler that has begun keeps its place for ever if it does not end now.
+      // If the handler has begun but not ended, the place is never used again, because the handler
+      // may still write to it.
       int expected = thread;
       if (place.thread.compare_exchange_strong(expected, is_free) || expected == is_taken)
         return false;

@@ -11,13 +11,13 @@
 
 namespace atoll_v1::atoll {
 
-// A thread of this process, and what it is to the flight recorder.
+// A thread of this process, and its role in the flight file.
 struct FlightThread {
   int id = 0;  // as gettid() returns it
   std::string role;
 };
 
-// Addresses of code, the innermost first.
+// The return addresses of a thread's stack, the innermost first.
 struct RawStack {
   FlightThread thread;
   std::vector<void*> frames;
@@ -26,13 +26,14 @@ struct RawStack {
 // Returns the id of the calling thread.
 int this_thread() noexcept;
 
-// Loads what the signal handler needs, because a handler may not load it.
+// Calls backtrace() once. Its first call loads a library, which a signal handler must not do.
 void prepare_stacks() noexcept;
 
-// Sends `signal` to the threads, except for the calling one, and returns the stacks of those that
-// record them within `patience`. The program keeps a handler of its own for the signal: the result
-// is then empty. The default of the signal comes back, unless a thread blocks the signal: the
-// handler then stays, because the late signal would end the process.
+// Sends `signal` to the threads, except for the calling thread, and returns all stacks that threads
+// record within `patience`. Returns nothing if the program handles or ignores the signal.
+// Afterwards the signal has its default action again, unless a thread has not recorded its stack:
+// then the handler stays, because the default action would end the process when that thread takes
+// the signal.
 std::vector<RawStack> take_stacks(int signal, std::span<const FlightThread> threads,
                                   std::chrono::milliseconds patience);
 

@@ -13,7 +13,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-constexpr int most_with_stacks = 4;  // ranks of a communicator whose stacks are told
+constexpr int most_with_stacks = 4;  // ranks of a communicator whose stacks are printed
 
 using Logs = std::vector<const FlightLog*>;
 
@@ -76,7 +76,7 @@ std::string tell_rank(const FlightView& view) {
   return text + last_text(view) + '\n';
 }
 
-// The innermost frames of the threads that call operations or execute them.
+// Returns lines with the innermost frames of the threads in the log.
 std::string tell_stacks(const FlightLog& log) {
   constexpr std::size_t most_stacks = 3, most_frames = 8;
   std::string text;

@@ -74,17 +74,18 @@ bool is_same_file(const net::Fd& a, const struct stat& b) {
          status.st_ino == b.st_ino;
 }
 
-// Logs once per process that saves are not protected against other engines.
+// Logs once per process that a save cannot detect another engine that saves to the same folder.
 void warn_without_locks(const fs::path& path, int error) {
   static std::atomic<bool> is_warned = false;
   if (is_warned.exchange(true)) return;
   log::warn(
-      "{}: cannot lock this folder ({}), so saves of two engines to one folder are not noticed: "
-      "give each engine a separate folder",
+      "{}: cannot lock this folder ({}), so atoll cannot detect that two engines save to one "
+      "folder: give each engine a separate folder",
       terminal_text(path.string()), std::strerror(error));
 }
 
-// Tries to lock an open folder. Returns 0 or the error: EWOULDBLOCK if another engine has locked it.
+// Tries to lock an open folder. Returns 0 or the error, which is EWOULDBLOCK if another engine has
+// locked the folder.
 int try_lock(const net::Fd& file) {
   while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EINTR) return errno;
@@ -92,9 +93,10 @@ int try_lock(const net::Fd& file) {
   return 0;
 }
 
-// Locks `path` for a save to `folder`. Returns an empty object if `mine` is the lock, and after a
-// warning if the folder cannot be locked: some file systems have no locks (ENOLCK, EOPNOTSUPP), and
-// NFS locks only files that are open for writing (EBADF).
+// Locks `path` for a save to `folder`. Returns an empty object if `mine` already locks `path`. If
+// the file system cannot lock the folder, logs a warning and returns an empty object: some file
+// systems have no locks (ENOLCK, EOPNOTSUPP), and NFS locks only files that are open for writing
+// (EBADF).
 net::Fd lock(const fs::path& path, const fs::path& folder, const net::Fd& mine) {
   net::Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY));
   int error = file ? 0 : errno;
@@ -147,7 +149,7 @@ SaveFolder::SaveFolder(fs::path folder, const net::Fd& mine) : folder_(std::move
       partial_lock_ = lock(partial, folder_, {});
     } catch (...) {
       std::error_code ignored;
-      if (is_new) fs::remove(partial, ignored);  // needs no descriptor, which may be short
+      if (is_new) fs::remove(partial, ignored);  // unlike remove_all(), needs no descriptor
       throw;
     }
     owns_partial_ = true;

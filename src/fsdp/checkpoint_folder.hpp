@@ -17,8 +17,8 @@ std::filesystem::path partial_of(const std::filesystem::path& folder);
 //
 // Locks (flock) let two engines find out that they use one folder. SaveFolder locks partial_of() and
 // `folder`. The engine keeps the lock of the folder that it has published until its next save, or
-// its destruction. If the file system has no such locks (some NFS), the save goes on, and the
-// process logs one warning: a second engine is then not noticed.
+// its destruction. If the file system has no such locks (some NFS), the process logs one warning
+// and saves, but cannot detect a second engine.
 class SaveFolder {
  public:
   // Makes an empty folder partial_of(folder). `mine` is the result of the engine's last publish().

@@ -156,7 +156,7 @@ void PassState::use_gradients() noexcept {
 }
 
 void PassState::check_usable(const Unit& unit, std::string_view scope) const {
-  // The scope that failed has not given its buffers back, so the plan cannot go on.
+  // The scope whose end failed still has its buffers, so no later scope can use them.
   if (end_failure_) {
     setup_.world.check();
     throw Error(*end_failure_);
@@ -287,9 +287,10 @@ void PassState::end() noexcept {
               setup_.state(unshard.unit).name);
   }
   try {
-    // A stream has completed its work when it is destroyed, so a lane can take its place.
+    // The destructor of a stream waits for its work, so if the compute stream is gone, a lane can
+    // record the end of the pass.
     Stream& last = *compute_ ? **compute_ : scheduler_.stream(Lane::gather);
-    ended_ = last.record();  // recorded even after a failure: compute may still read buffers
+    ended_ = last.record();  // also after a failure, because compute may still read buffers
     setup_.world.check();
     if (position_ == length() && !abandoned_) {
       if (is_training()) next_micro_ = (options_.micro + 1) % options_.of;

@@ -94,7 +94,7 @@ class PassState {
   std::uint64_t number_ = 0;  // number of passes that have begun
   bool active_ = false;
   bool abandoned_ = false;
-  std::optional<Error> end_failure_;  // why the end of a scope failed; ends the pass
+  std::optional<Error> end_failure_;  // set if the end of a scope failed; then the pass is over
   PassOptions options_;
   StreamLink compute_;                 // the stream that begin() got
   std::size_t position_ = 0;           // position in the pass of the next scope

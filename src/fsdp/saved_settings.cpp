@@ -48,7 +48,8 @@ json describe_settings(const EngineSetup& setup) {
   if (setup.settings.empty()) return nullptr;
   json all = json::object();
   for_each_param(setup, [&](const std::string& name, const ParamSettings& settings) {
-    // An object from the start: a null value that becomes one is broken if there is no memory.
+    // Not null at first: if an allocation fails while nlohmann's library turns a null value into an
+    // object, the value is invalid, and cannot even be destroyed.
     json& one = all[name] = json::object();
     for (const Setting& setting : settings_of_index) {
       one[setting.key] = readable(settings.*setting.value);

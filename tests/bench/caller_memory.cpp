@@ -2,11 +2,11 @@
 // from allocate(), inside one host.
 //   caller_memory [--collectives NAME,...] [--sizes BYTES,...] [--rounds N] [--json FILE]
 // Runs as the ranks of a job; the script caller_memory starts it with 2 and 4 ranks, and once more
-// with ATOLL_PROCESS_MEMORY=on. In every round both kinds of memory have one turn. A time is the
+// with ATOLL_PROCESS_MEMORY=on. Every round measures both kinds of memory once. A time is the
 // median over the rounds of the time of the slowest rank. `share` is the time in memory from
-// allocate() divided by the time in memory of malloc. Exits with 1 if the geometric mean of the
-// shares of a collective misses its target, unless ATOLL_PROCESS_MEMORY is on, or if a result is
-// wrong.
+// allocate() divided by the time in memory of malloc. Exits with 1 if a result is wrong, or if the
+// geometric mean of the shares of a collective misses its target. With ATOLL_PROCESS_MEMORY=on
+// there are no targets.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -250,13 +250,13 @@ int main(int argc, char** argv) {
   Settings settings;
   for (const Target& target : targets) settings.collectives.emplace_back(target.name);
   CLI::App app("Compares collectives on memory of malloc with the same on memory of allocate()");
-  app.add_option("--collectives", settings.collectives, "the collectives to measure; all without")
+  app.add_option("--collectives", settings.collectives, "collectives to measure (default: all)")
       ->delimiter(',')
       ->check(CLI::IsMember(settings.collectives));
-  app.add_option("--sizes", settings.sizes, "bytes of the whole tensor; several with commas")
+  app.add_option("--sizes", settings.sizes, "bytes of the whole tensor, separated by commas")
       ->delimiter(',')
       ->check(CLI::Range(1 << 10, 1 << 30));
-  app.add_option("--rounds", settings.rounds, "rounds, in which each kind of memory has one turn")
+  app.add_option("--rounds", settings.rounds, "rounds; each measures both kinds of memory once")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   app.add_option("--json", settings.json, "append the rows to this file");

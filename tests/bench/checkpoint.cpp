@@ -1,4 +1,4 @@
-// Measures checkpoints; `usage` below says what.
+// Measures checkpoints. `usage` lists the measurements.
 #include <fmt/core.h>
 #include <unistd.h>
 
@@ -34,8 +34,8 @@ constexpr const char* usage =
     "\n"
     "Measures checkpoints of one rank with AdamW. N is their size in MB; the default is 1,024.\n"
     "  save    writes and syncs the files, with digests (median of 3)\n"
-    "  load    reads a checkpoint from the page cache: with digests, which are verified, and\n"
-    "          without digests, by turns (medians of 9)\n"
+    "  load    reads a checkpoint from the page cache, alternately with digests, which it\n"
+    "          verifies, and without digests (medians of 9)\n"
     "  limit   copies the bytes of the shard file once in memory, which every load must do\n"
     "  header  parses a safetensors header of 1,000,000 tensors from memory\n"
     "  index   parses and checks the index of a checkpoint of 1,000,000 parameters\n"

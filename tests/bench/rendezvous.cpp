@@ -10,8 +10,8 @@
 //   ended   every rank has left the job
 //   store   peak memory of the process that serves the store, from /proc/PID/status
 //   retries connections that the store closed before their ranks joined; they try again
-//   read    bytes that one rank reads until it is placed, per other rank: 16 at most with eight
-//           ranks per host
+//   read    bytes that one rank reads until it is placed, divided by the number of other ranks. The
+//           target is at most 16, for eight ranks per host
 //   limit   the same connections to a process that only accepts them and sends one byte each
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -50,7 +50,7 @@ using rendezvous_bench::Rank;
 using rendezvous_bench::token;
 
 constexpr auto limit = 120s;
-// A rank reads 8 bytes about every other rank, and about 50 about each host.
+// Target for `read`. A rank reads 8 bytes for each other rank, and about 50 bytes for each host.
 constexpr double most_read = 16;
 
 struct Options {
@@ -208,7 +208,7 @@ Result finish(const Child& child) {
 
 Times run(const Options& options, int size, bool is_plain, double& mib) {
   net::Fd listener = net::listen_on(net::resolve("127.0.0.1", 0).front());
-  net::forget_descriptor(listener.get());  // otherwise the child that serves would not have it
+  net::forget_descriptor(listener.get());  // otherwise fork() would replace it
   const net::Address address = net::local_address(listener.get());
   const Child server = start([&] {
     if (is_plain) accept_only(listener, size);

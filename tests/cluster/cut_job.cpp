@@ -5,7 +5,7 @@
 //   outstanding  rank 1 keeps sending to rank 2
 //   idle         rank 1 waits for a message of rank 2, which computes for long
 //   first        ranks 1 and 2 have no connection yet, and rank 2 sends to rank 1
-//   waiting      the same, but rank 2 computes for long, so only rank 1 can notice the cut
+//   waiting      the same, but rank 2 computes for a long time, so only rank 1 can notice the cut
 //   stopped      nothing is cut; rank 2 stops itself while rank 1 sends to it, and a child process
 //                continues it after more than the limit for a cut network
 // A rank whose operations succeed prints "rank R done", a rank with an error prints the error and
@@ -110,7 +110,7 @@ int main_of(std::string_view name, const std::string& file) {
     const std::chrono::duration<double> late = Clock::now() - begin;
     fmt::print("rank {} after {:.0f} s: {}\n", world.rank(), late.count(), error.what());
     std::fflush(stdout);
-    std::_Exit(EXIT_FAILURE);  // rank 2 may sleep for long
+    std::_Exit(EXIT_FAILURE);  // rank 2 may still sleep
   }
 }
 

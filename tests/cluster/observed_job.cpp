@@ -1,7 +1,7 @@
 // observed_job CASE: a job for the test top_tool, whose ranks add numbers in steps.
 //   ends     80 steps, with a pause of 100 ms before each
-//   hangs    in step 3, rank 1 does not come before the other ranks have timed out
-//   stopped  in step 3, the last rank stops itself
+//   hangs    in step 3, rank 1 calls its collective only after the other ranks have timed out
+//   stopped  in step 3, the last rank stops itself (SIGSTOP)
 #include <fmt/format.h>
 #include <unistd.h>
 

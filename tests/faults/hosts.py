@@ -7,7 +7,8 @@ from pathlib import Path
 
 
 class PlainHost:
-    """This machine, without namespaces: no faults of networks and disks, which would hit others."""
+    """This machine, without namespaces. It cannot have faults of networks and disks, which would
+    disturb other programs."""
 
     count = 1
     has_namespaces = False
@@ -28,7 +29,7 @@ class PlainHost:
         return "127.0.0.1"
 
     def new_port(self):
-        """Keeps a port bound without listening on it, so that the system gives it to no other."""
+        """Binds a port without listening on it, so that no other process gets the port."""
         port = socket.socket()
         port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         port.bind(("127.0.0.1", 0))
@@ -51,8 +52,8 @@ class PlainHost:
 
 
 class Cluster:
-    """Emulated hosts; the program fault_network describes them. Only inside own namespaces of
-    processes and mounts: what mounts and processes it leaves end with these."""
+    """Emulated hosts, which the program fault_network makes (network.cpp). Use this class only
+    inside new PID and mount namespaces, which remove all mounts and processes when they end."""
 
     has_namespaces = True
 
@@ -89,7 +90,7 @@ class Cluster:
         return listening_ports(f"/proc/{self.pids[0]}/net/tcp", pids)
 
     def command(self, text):
-        """Disturbs the network; see fault_network."""
+        """Sends a command of network.cpp to the emulated network."""
         self._network.stdin.write(text + "\n")
         self._network.stdin.flush()
         if self._network.stdout.readline() != "ok\n":
@@ -108,7 +109,7 @@ class Cluster:
 
 
 def listening_ports(table, pids):
-    """The TCP ports on which the processes listen, from proc(5)'s /proc/PID/net/tcp."""
+    """Returns the TCP ports on which the processes listen; `table` is a /proc/PID/net/tcp."""
     sockets = set()
     for pid in pids:
         try:

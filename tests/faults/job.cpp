@@ -2,16 +2,16 @@
 // job check FOLDER: loads the checkpoint in FOLDER/checkpoint with one rank and prints its step.
 //
 // The job trains a model whose parameters are known after each step: all values are small multiples
-// of a power of two, so that sums are exact. Each forward compares what it gathers. The job saves
-// after steps 1 and 3 and ends after step 4. At MOMENT the rank VICTIM meets FAULT:
+// of a power of two, so sums are exact. Each forward compares all gathered values. The job saves
+// after steps 1 and 3 and ends after step 4. The fault FAULT happens on the rank VICTIM at MOMENT:
 //   opening  from before the rank joins the job until the engine is open
 //   gather   forward of step 2
 //   reduce   backward of step 2
 //   save     the second save, which replaces the first
 //   end      after the last step
-// Faults of a process happen up to DELAY microseconds later, on a thread of their own, so that the
-// rank may be anywhere in the library. Faults that the driver makes are announced: the rank creates
-// FOLDER/at, which holds the time in seconds (CLOCK_MONOTONIC), and waits for FOLDER/go.
+// A kill, a stop or a crash happens DELAY microseconds later, on a second thread, so that the rank
+// may be anywhere in the library. For faults that the script makes, the rank creates the file
+// FOLDER/at, which contains the time in seconds (CLOCK_MONOTONIC), and waits for FOLDER/go.
 //
 // A rank prints "rank R: right" if every comparison succeeded, or one line with its error.
 #include <fmt/format.h>
@@ -186,7 +186,7 @@ void train_step(Model& model, const atoll::World& world, int step, atoll::Stream
 }
 
 void train(atoll::World& world, const Plan& plan, Fault& fault) {
-  // Both parities of the delay occur, so half of the jobs have replicas.
+  // The delay is random, so half of the jobs with an even number of ranks have replicas.
   const int replicas = plan.delay.count() % 2 == 1 && world.size() % 2 == 0 ? 2 : 1;
   const auto mesh =
       atoll::Mesh::make(world, {.replicate = replicas, .shard = world.size() / replicas});

@@ -1,21 +1,21 @@
-// network HOSTS: a switch in this process, which joins hosts that are emulated on this machine, and
-// which can be a bad network.
+// network HOSTS: emulates hosts on this machine. A switch in this process joins them and can behave
+// like a bad network.
 //
 // Each host is a process with its own network, host name, System V memory and /dev/shm. The host N
-// is called nodeN and has the address 198.18.0.(N + 1) on eth0, a tap device: what a host sends
-// arrives here as Ethernet frames, and frames written here arrive at a host. The kernel's own
-// emulator (netem) is missing in many kernels and cannot repair checksums.
+// is called nodeN and has the address 198.18.0.(N + 1) on eth0, a tap device: this process reads
+// the Ethernet frames that a host sends, and writes frames to the tap devices of other hosts. The
+// kernel's own emulator (netem) is missing in many kernels and cannot repair checksums.
 //
-// First the program prints the process ids of the hosts in one line. Then it reads commands, one a
-// line, and answers each with "ok":
-//   clear          an undisturbed network
+// The program first prints the process ids of the hosts in one line. Then it reads one command per
+// line and answers each with "ok":
+//   clear          ends all disturbances
 //   loss P         loses each frame with probability P
 //   delay MS       delivers each frame MS milliseconds later
 //   cut A B        delivers nothing between the hosts A and B
 //   silence A      delivers nothing from or to the host A
 //   noise P        flips one bit of a frame with probability P; TCP notices that by its checksum
 //   corrupt        flips one bit in the next large TCP segment and repairs the TCP checksum
-// It ends when its input ends; then the hosts end as well. Needs root.
+// The program and its hosts end when the input ends. It needs root.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/if_tun.h>
@@ -89,7 +89,8 @@ ifreq named(const char* name) {
   return result;
 }
 
-// Puts this process into a new network and returns the switch's end of its eth0.
+// Moves this process into a new network namespace. Returns the tap descriptor of its eth0, for the
+// switch.
 int new_network(int host) {
   check(::unshare(CLONE_NEWNET) == 0, "a new network");
   const int tap = ::open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC);
@@ -232,7 +233,7 @@ class Switch {
       queue_.pop_front();
     }
   }
-  // Milliseconds until the next frame is due; -1: none waits.
+  // Returns the milliseconds until the next delayed frame is due; -1 if no frame is delayed.
   int wait() const {
     if (queue_.empty()) return -1;
     const auto left =
@@ -251,8 +252,8 @@ class Switch {
   bool chance(double probability) {
     return probability > 0 && std::uniform_real_distribution<>(0, 1)(random_) < probability;
   }
-  // Every host gets every frame; the kernel ignores frames for other Ethernet addresses. A frame
-  // that a host cannot take is lost, as in a switch.
+  // The switch sends each frame to all hosts; their kernels ignore frames for other Ethernet
+  // addresses. If a host cannot take a frame, the frame is lost, as in a real switch.
   void send(std::size_t to, const Frame& frame) {
     [[maybe_unused]] const ssize_t n = ::write(taps_[to], frame.data(), frame.size());
   }

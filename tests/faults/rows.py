@@ -1,4 +1,4 @@
-"""The faults: when and where each happens, how it is made, and what must happen then."""
+"""The faults: when and where each happens, how the script makes it, and the expected result."""
 
 import glob
 import os
@@ -15,7 +15,7 @@ MOMENTS = ["opening", "gather", "reduce", "save", "end"]
 
 
 class Fault:
-    """A fault that changes nothing: the base of all others."""
+    """The base class of all faults. As a fault of its own, it changes nothing."""
 
     name = "none"
     want = "right result"
@@ -28,11 +28,11 @@ class Fault:
 
     @property
     def planted(self):
-        """The fault as the program fault_job knows it."""
+        """The argument FAULT of the program fault_job."""
         return self.name
 
     def skipped(self):
-        """Why this machine cannot have the fault; empty if it can."""
+        """Returns why this machine cannot run the fault; "" if it can."""
         return ""
 
     def victim_environment(self, _trial):
@@ -42,10 +42,10 @@ class Fault:
         """Called before the ranks start."""
 
     def disturb(self, trial):
-        """Called when the victim has come to the moment."""
+        """Called when the victim waits at the moment. Makes the fault."""
 
     def ends_last(self, _trial):
-        """Whether the victim remains until it is killed."""
+        """Returns true if the victim ends only when the script kills it."""
         return False
 
     def may_leave_partial(self, _trial):
@@ -55,11 +55,11 @@ class Fault:
         right(trial)
 
 
-# --- what must happen ---
+# --- expected results ---
 
 
 def right(trial):
-    """Every rank has the right result, and the checkpoint is that of step 3."""
+    """Checks that every rank has the right result, and that the checkpoint is that of step 3."""
     for rank in trial.ranks:
         if rank.status != 0 or rank.lines != [f"rank {rank.number}: right"]:
             raise Wrong(f"rank {rank.number} ended with {rank.status}")
@@ -68,7 +68,7 @@ def right(trial):
 
 
 def whole_checkpoint(trial):
-    """The checkpoint is the old one or the new one."""
+    """Checks that the checkpoint is the old one or the new one."""
     step = trial.checkpoint_step()
     least = {"opening": 0, "gather": 1, "reduce": 1, "save": 1, "end": 3}[trial.moment]
     if step < least:
@@ -76,7 +76,7 @@ def whole_checkpoint(trial):
 
 
 def failed_with_line(rank, pattern):
-    """The rank failed with one line, which matches the pattern."""
+    """Checks that the rank failed with one line, and that the line matches the pattern."""
     lines = rank.lines
     if rank.status != 1 or len(lines) != 1 or not lines[0].startswith(f"rank {rank.number}: "):
         raise Wrong(f"rank {rank.number} ended with {rank.status} and {len(lines)} lines")
@@ -89,11 +89,12 @@ def succeeded(rank):
 
 
 def others_name(trial, within):
-    """Every other rank names the victim, and no other rank, within a number of seconds.
+    """Checks that every other rank ends within `within` seconds with a line that names the victim
+    and no other rank as lost.
 
-    Ranks that have everything that they need may have the right result: each at the moment `end`,
-    and all of them in the 20 ms after a save begins. A rank that joins when rank 0 has already
-    ended can only say that its store is gone."""
+    Some ranks may succeed instead, because they no longer need the victim: any rank at the moment
+    `end`, and all of them at the moment `save`, where the fault comes up to 20 ms late. A rank that
+    joins after rank 0 has ended can only report that it cannot reach the store."""
     victim = trial.victim.number
     others = [rank for rank in trial.ranks if rank is not trial.victim]
     all_right = trial.moment == "save" and all(succeeded(rank) for rank in others)
@@ -117,7 +118,8 @@ def others_name(trial, within):
 
 
 def all_fail(trial, pattern):
-    """The job is right, or every rank fails with one line, and at least one gives the reason."""
+    """Checks that the job has the right result, or that every rank fails with one line and at least
+    one line has the reason."""
     if all(succeeded(rank) for rank in trial.ranks):
         return right(trial)
     for rank in trial.ranks:
@@ -132,7 +134,8 @@ def all_fail(trial, pattern):
 
 
 def within(trial):
-    """Seconds within which the other ranks end. A rank that has not joined is only missed."""
+    """Returns the seconds within which the other ranks must end. If the victim has not joined yet,
+    they notice only at the rendezvous timeout that it is absent."""
     rendezvous = int(trial.fault.environment["ATOLL_RENDEZVOUS_TIMEOUT"])
     return rendezvous + 2 if trial.moment == "opening" else 2
 
@@ -140,7 +143,8 @@ def within(trial):
 class Kill(Fault):
     name = "kill"
     environment = {"ATOLL_RENDEZVOUS_TIMEOUT": "3"}
-    want = "every other rank ends within 2 s with one line, which names the killed rank alone"
+    want = ("every other rank ends within 2 s (5 s at opening) with one line, which names only the "
+            "killed rank")
     signal = signal.SIGKILL
 
     def check(self, trial):
@@ -162,7 +166,8 @@ class Segfault(Kill):
 class Exit(Fault):
     name = "exit"
     environment = {"ATOLL_RENDEZVOUS_TIMEOUT": "3"}
-    want = "every other rank ends within 2 s with one line, which names the rank that ended"
+    want = ("every other rank ends within 2 s (5 s at opening) with one line, which names the rank "
+            "that ended")
 
     def check(self, trial):
         if trial.victim.status != 3 or trial.victim.lines:
@@ -175,7 +180,8 @@ class Exit(Fault):
 
 class Exception_(Exit):
     name = "exception"
-    want = "every other rank ends within 2 s with one line, which names the rank that threw"
+    want = ("every other rank ends within 2 s (5 s at opening) with one line, which names the rank "
+            "that threw")
 
     def check(self, trial):
         failed_with_line(trial.victim, "planted exception")
@@ -196,7 +202,8 @@ class Stop(Fault):
 
 class Hang(Fault):
     name = "hang"
-    want = "other ranks end within 20 s (timeout: 3 s) with one line, which names the stopped rank"
+    want = ("other ranks end within 20 s (25 s at opening; timeout: 3 s) with one line, which "
+            "names the stopped rank")
     environment = {"ATOLL_TIMEOUT": "3", "ATOLL_FILE_TIMEOUT": "3", "ATOLL_RENDEZVOUS_TIMEOUT": "3"}
 
     def ends_last(self, _trial):
@@ -205,8 +212,8 @@ class Hang(Fault):
     def check(self, trial):
         if trial.victim.status == 0:
             return right(trial)
-        # Requests wait 10 s longer for the store's answer than for other ranks, and while a rank
-        # joins it grants the others 10 s more.
+        # The store answers a request after the timeout at the latest, and a rank waits 10 s longer
+        # for the answer. While a rank joins, it grants the other ranks another 10 s.
         others_name(trial, 25 if trial.moment == "opening" else 20)
 
     def may_leave_partial(self, trial):
@@ -231,7 +238,7 @@ class Parent(Fault):
 
     def check(self, trial):
         for rank in trial.ranks:
-            # A rank that is about to end may do so.
+            # At the moment `end`, a rank may end before it notices the launcher's end.
             if not (trial.moment == "end" and rank.lines == [f"rank {rank.number}: right"]):
                 failed_with_line(rank, r"mpirun \(process \d+\)")
         if trial.seconds > 8:
@@ -249,7 +256,7 @@ class Network(Fault):
 
 class Cut(Network):
     name = "cut"
-    want = "within 20 s every rank ends, a line names both hosts; or the link is needed no more"
+    want = "every rank ends within 20 s and a line names both hosts, or no rank needs the link"
     environment = {"ATOLL_CUT_TIMEOUT": "2"}
 
     def ends(self, trial):
@@ -260,8 +267,8 @@ class Cut(Network):
 
     def check(self, trial):
         a, b = self.ends(trial)
-        # The store's connections are among those of two hosts; only addresses are known before data
-        # connections exist.
+        # The cut may also separate a rank from the store. Before data connections exist, a line can
+        # have only the addresses of the hosts, not their names.
         all_fail(trial, rf"node[{a}{b}]|198\.18\.0\.[{a + 1}{b + 1}]|did not join|rank \d")
         if trial.moment in ("gather", "reduce") and all(succeeded(rank) for rank in trial.ranks):
             raise Wrong("nobody noticed the cut")
@@ -337,13 +344,13 @@ class Corrupt(Network):
 
 
 def ports_of_job(trial):
-    """The ports on which the job listens on its first host."""
+    """Returns the ports on which the job listens on its first host."""
     return set(trial.hosts.listening([r.pid for r in trial.ranks if r.host == 0])) | {trial.port}
 
 
 class Flood(Fault):
     name = "flood"
-    want = "right result beside 10,000 connections per second from strangers to every port"
+    want = "right result during 10,000 connections per second from strangers to all ports of host 0"
     limit = 60
     rate = 10_000
 
@@ -354,7 +361,8 @@ class Flood(Fault):
 
 
 class FloodElsewhere(Flood):
-    """Its times are to be compared with those of Flood: a flood takes processor time itself."""
+    """A flood against another process, to compare its times with those of Flood: the flood itself
+    also takes processor time."""
 
     name = "flood elsewhere"
     want = "the same flood against a plain listener: the time to compare with"
@@ -372,7 +380,7 @@ class FloodElsewhere(Flood):
 
 class FloodKill(Flood):
     name = "flood and kill"
-    want = "beside the flood, other ranks end within 2 s with one line, which names the killed rank"
+    want = "during a flood, other ranks end within 2 s with one line, which names the killed rank"
     moments = ["gather", "reduce", "save", "end"]
 
     @property
@@ -393,7 +401,7 @@ class FloodKill(Flood):
 
 class HalfOpen(Fault):
     name = "half-open"
-    want = "right result beside 200 connections to every port that say nothing or a part"
+    want = "right result during 200 connections to each port of host 0, silent or with a few bytes"
 
     @property
     def planted(self):
@@ -407,7 +415,7 @@ class HalfOpen(Fault):
 
 class Stranger(Fault):
     name = "stranger's token"
-    want = "another token is refused with one line; the job has the right result"
+    want = "a process with another token is refused with one line; the job has the right result"
 
     @property
     def planted(self):
@@ -421,7 +429,7 @@ class Stranger(Fault):
         words = trial.hosts.prefix(0) + [trial.programs.job, "none", "none", "-1", "0", "/nowhere"]
         result = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=20)
         said = result.stdout.strip()
-        # Rank 0 does not listen yet if it waits before it joins.
+        # At `opening` rank 0 may be the victim: then it waits before it joins, and nobody listens.
         reason = "" if trial.moment == "opening" else "token"
         if result.returncode != 1 or reason not in said or "\n" in said:
             raise Wrong(f"the stranger ended with {result.returncode}: {said}")
@@ -501,7 +509,7 @@ class FullShm(Fault):
 
 class Descriptors(Fault):
     name = "few descriptors"
-    want = "with 0 to 11 more descriptors: right, or every rank ends with a line, one says why"
+    want = "with 0 to 11 more descriptors: right result, or one line per rank, one with the reason"
 
     @property
     def planted(self):
@@ -513,7 +521,7 @@ class Descriptors(Fault):
 
 class Memory(Fault):
     name = "out of memory"
-    want = "with 0 to 20 MB more: right, or every rank ends with a line, one says why"
+    want = "with 0 to 20 MB more memory: right result, or one line per rank, one with the reason"
 
     @property
     def planted(self):

@@ -1,5 +1,5 @@
-// A slow disk for a process that preloads this library: fsync and fdatasync take FAULTS_SYNC_MS
-// milliseconds more once the file FAULTS_SLOW_WHEN exists.
+// Emulates a slow disk in a process that preloads this library. Once the file FAULTS_SLOW_WHEN
+// exists, fsync and fdatasync take FAULTS_SYNC_MS milliseconds longer.
 #include <dlfcn.h>
 #include <unistd.h>
 

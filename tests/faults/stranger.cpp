@@ -1,10 +1,11 @@
 // stranger flood RATE HOST PORT...    opens RATE connections per second until it is killed
-// stranger silent COUNT HOST PORT...  opens COUNT connections, sends a few bytes, and waits
+// stranger silent COUNT HOST PORT...  opens COUNT connections, sends a few bytes on half of them,
+//                                     and waits
 // stranger accept PORT                accepts connections and closes them, until it is killed
 //
-// A process outside the job. Of the connections of a flood a part stays open and silent, a part
-// sends bytes and a part is closed at once. `flood` prints how many connections it opened in each
-// second, `accept` how many it accepted.
+// A process outside the job. Of each four connections, a flood closes one at once, sends bytes on
+// another, and sends nothing on two. It keeps the newest 500 open. `flood` prints how many
+// connections it opened in each second, and `accept` how many it accepted.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -40,7 +41,7 @@ sockaddr_in address(const char* host, int port) {
 int connect_to(const sockaddr_in& to, int flags) {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | flags, 0);
   if (fd < 0) return -1;
-  // Closing with a reset frees the port at once; else a flood would use up all ports.
+  // A close with a reset frees the local port at once; otherwise a flood would use up all ports.
   const linger none{1, 0};
   ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);
   if (::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0 || errno == EINPROGRESS)
@@ -54,7 +55,7 @@ void send_bytes(int fd) {
   [[maybe_unused]] const ssize_t n = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
 }
 
-// Counts events and prints how many there were in each second.
+// Counts events and prints their number in each second.
 class PerSecond {
  public:
   void count() {

@@ -1,4 +1,4 @@
-"""One trial: starts the ranks of a job, lets the fault happen, and collects how each rank ends."""
+"""One trial: starts the ranks of a job, makes the fault, and collects how each rank ends."""
 
 import os
 import random
@@ -14,7 +14,7 @@ LOG_LINE = re.compile(r"^[0-9-]{10} [0-9:.]{12} atoll ")
 
 
 class Wrong(Exception):
-    """What must happen did not happen."""
+    """The result of a trial is not the expected one."""
 
 
 class Rank:
@@ -107,7 +107,7 @@ class Trial:
         return [rank for rank in self.ranks if rank.status is None]
 
     def poll(self):
-        """Notes the ranks that have ended. A rank may be a child of an ended launcher."""
+        """Records which ranks have ended. A rank may be an orphan of the launcher."""
         for rank in self.running():
             try:
                 pid, status = os.waitpid(rank.pid, os.WNOHANG)
@@ -147,7 +147,7 @@ class Trial:
         while not at.exists():
             self.poll()
             if not self.running():
-                return  # the victim met its fault before it could tell, or never
+                return  # the victim did not reach the moment, or could not create the file
             if time.monotonic() > deadline:
                 self.collect()
                 raise Wrong("the job did not come to the moment")
@@ -194,11 +194,11 @@ class Trial:
 
     @property
     def seconds(self):
-        """From the fault until the last rank has ended."""
+        """Returns the seconds from the fault until the last rank has ended."""
         last = max((rank.ended for rank in self.ranks if rank.ended), default=time.monotonic())
         return max(0.0, last - self.fault_at)
 
-    # --- what every trial must leave behind ---
+    # --- what a trial may leave behind ---
 
     def check_nothing_left(self):
         mark = str(self.folder).encode()
@@ -215,7 +215,7 @@ class Trial:
             raise Wrong(f"left on the disk: {', '.join(left)}")
 
     def checkpoint_step(self):
-        """The step of the checkpoint, which must be whole; 0 if there is none."""
+        """Returns the step of the checkpoint, which must be whole; 0 if there is none."""
         if not (self.disk / "checkpoint").exists():
             return 0
         result = subprocess.run([self.programs.job, "check", self.folder], timeout=60, text=True,

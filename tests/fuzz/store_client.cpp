@@ -1,6 +1,6 @@
-// Answers a rank with the input, in the place of the store. The first byte chooses: during the
-// handshake, where no answer may let the peer pass as the store, or as the answer to a request of a
-// rank that has joined. Bit 7 of it also cuts the rest into messages (store_messages.hpp).
+// Sends the input to a rank in place of the store. The first byte selects when: during the
+// handshake, in which no input may pass as a proof of the store, or as the answer to a request of a
+// rank that has joined. If its bit 7 is set, the rest is cut into messages (store_messages.hpp).
 #include <sys/socket.h>
 
 #include <array>

@@ -9,8 +9,8 @@
 
 namespace store_fuzz {
 
-// The input holds a kind, a length and that many bytes of body for each message. Inputs in this
-// form reach the parsers behind the header more often than raw bytes.
+// Each message in the input is a kind, a length and a body of that length. Inputs in this form
+// reach the parsers of bodies more often than raw bytes.
 inline std::string messages_of(std::string_view input) {
   std::string result;
   while (input.size() >= 2) {

@@ -1,6 +1,7 @@
 // Sends the input to a store, as a stranger, as a peer that has sent its hello, as a rank that has
-// joined, or as an observer. The first byte chooses; bit 2 of it also cuts the rest into messages
-// (store_messages.hpp). After any input the store must go on: strangers must not keep a rank out.
+// joined, or as an observer. The first byte selects which. If its bit 2 is set, the rest is cut
+// into messages (store_messages.hpp). After any input the store must still serve: no stranger may
+// keep a rank out.
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>

@@ -1,16 +1,18 @@
-// Makes one call of a program fail. The library is preloaded into a rank, counts the calls of the
-// libraries of atoll and of the program, and fails the chosen one.
+// Makes one call of a program fail. A rank preloads this library, which counts the calls of atoll's
+// libraries and of the program, and makes the chosen call fail.
 //
-// A point is a function and the call stack from which atoll calls it: threads change the order of
-// calls from run to run, but hardly the stacks. Its name is FUNCTION:HASH, where the hash covers
-// each return address as an object and an offset, so that it is equal in all runs of one build.
+// The library identifies a call by its function, its call stack, and its number among the calls
+// from this stack, because threads change the order of all calls from run to run, but rarely the
+// stacks. The hash of a stack covers each return address as an object and an offset, so it is equal
+// in all runs of one build.
 //
-// INJECT_LOG=FILE writes every point at exit: function, hash, number of calls, and the stack.
-// INJECT_FAIL=FUNCTION:HASH:K fails the K-th call of the point (from 1) with the usual error of the
-// function; INJECT_HIT=FILE is created when that happens.
+// INJECT_LOG=FILE writes a line for each function and stack at exit: function, hash, number of
+// calls, and the stack. INJECT_FAIL=FUNCTION:HASH:K makes the K-th call (from 1) fail with the
+// usual error of the function. The library creates the file INJECT_HIT=FILE when that happens.
 //
-// A call counts if, apart from the C and C++ libraries and those for text, atoll is the innermost
-// caller: what hwloc, OpenMP or oneDNN call is their own affair. Standard streams never fail.
+// A call counts if its innermost caller, other than the C and C++ libraries, fmt and spdlog, is a
+// library of atoll or the program. Calls of hwloc, OpenMP or oneDNN do not count. Calls on standard
+// streams never fail.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -233,8 +235,8 @@ Function* next(Function*, const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
 }
 
-// Standard streams are left alone, so that a rank can report. Transfers of an eventfd, which has no
-// file type, cannot fail.
+// Returns false for standard streams, so that a rank can report its error, and for an eventfd: its
+// transfers cannot fail. fstat() reports no file type for an eventfd.
 bool can_fail(int fd) {
   struct stat info {};
   return fd > STDERR_FILENO && ::fstat(fd, &info) == 0 && (info.st_mode & S_IFMT) != 0;
@@ -272,8 +274,8 @@ Result failed(int error, Result result) {
     return real arguments;                                                                     \
   }
 
-// Without memory for the constructors of its libraries, a program cannot start, and no library of
-// atoll is to blame. So calls count from main().
+// Counts calls only from main() on: if a constructor of a library gets no memory, no program can
+// start, which is not a defect of atoll.
 extern "C" int __libc_start_main(int (*main)(int, char**, char**), int count, char** arguments,
                                  void (*init)(), void (*fini)(), void (*loader_fini)(),
                                  void* stack) {

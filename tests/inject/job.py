@@ -1,4 +1,4 @@
-"""Runs the training jobs of walk, in its own namespaces, so that whatever a job leaves is seen.
+"""Runs the training jobs of walk in its own namespaces, so that it finds all that a job leaves.
 
 Reads requests as lines of JSON and answers each with a line. {"count": PHASE, "rank": R} runs a
 clean job in which rank R logs its points. {"phase": PHASE, "rank": R, "point": P} runs a job in
@@ -17,7 +17,7 @@ import sys
 import time
 
 PORT = 29400
-# A line of the log, which begins with a time.
+# Matches a line of atoll's log.
 LOG = re.compile(r"[0-9-]{10} [0-9:.]{12} atoll ")
 CONFIG = {"model_type": "mistral", "hidden_size": 32, "num_hidden_layers": 1,
           "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 64,
@@ -82,7 +82,7 @@ class Hosts:
 
 
 def reap():
-    """Takes the exit status of children whose parents have ended: this process is their init."""
+    """Takes the exit status of orphans of jobs: this process is init in its PID namespace."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -130,7 +130,7 @@ class Jobs:
             sys.exit(f"inject: a clean run fails: {outcome.status} {outcome.output}")
 
     def result(self):
-        """Returns what must be equal in all runs: the weights after the last step."""
+        """Returns a digest of the weights after the last step, which must be equal in all runs."""
         return hashlib.sha256((self.out / "weights.safetensors").read_bytes()).hexdigest()
 
     def prepare(self, phase):
@@ -204,7 +204,7 @@ class Jobs:
             extra = set(digest(self.out)) - self.names
             defects += [f"left: {name}" for name in sorted(extra)]
         defects += self.check_failure(outcome, rank) if failed else []
-        # A rank that has done its part may end well while the other writes its last results.
+        # The other rank may succeed if rank `rank` fails only while it writes the last results.
         done = outcome.status[1 - rank] == 0
         defects += self.check_success(phase) if done else self.check_checkpoint(phase)
         result = "failed" if failed else "succeeded"
@@ -214,7 +214,7 @@ class Jobs:
                 "output": outcome.output}
 
     def check_failure(self, outcome, injected):
-        """Checks the ends of the ranks of a job that has failed."""
+        """Checks how the ranks of a failed job ended."""
         defects = []
         for rank, (status, output) in enumerate(zip(outcome.status, outcome.output)):
             lines = [line for line in output.splitlines() if line and not LOG.match(line)]

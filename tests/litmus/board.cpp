@@ -1,8 +1,9 @@
-// The control blocks of a host: adverts are complete when they are read and are not overwritten
-// before, no wake-up is lost, a rank that finishes and closes is not taken for lost, and each job
-// of a step is performed once, between the arrivals and the end of the step.
+// The control blocks of a host. A reader gets complete adverts, and their owner overwrites them
+// only after all ranks have read them. No wake-up is lost. A rank that finishes and then closes
+// does not count as lost. Each job of a step runs once, after all ranks have arrived and before the
+// step ends.
 #include "litmus.hpp"
-// The product's code comes after relacy.
+// Must follow litmus.hpp, which includes relacy.
 #include "collectives/shared_memory/lock_free.hpp"
 
 namespace {
@@ -14,7 +15,7 @@ using atoll_collectives::Sleeper;
 using litmus::Atomic;
 using litmus::Plain;
 
-// Ranks that pass steps together, each with two adverts, as LocalSync does.
+// Two ranks run steps together. Each has two adverts, which it uses in turn, as in LocalSync.
 struct AdvertTest : litmus::Test<AdvertTest, 2> {
   static constexpr unsigned steps = 3;
 
@@ -31,7 +32,7 @@ struct AdvertTest : litmus::Test<AdvertTest, 2> {
   }
 };
 
-// The same ranks, which sleep at once while they wait.
+// Two ranks run steps together. A rank that waits sleeps without spinning first.
 struct SleepTest : litmus::Test<SleepTest, 2> {
   static constexpr unsigned steps = 2;
 
@@ -53,7 +54,8 @@ struct SleepTest : litmus::Test<SleepTest, 2> {
   }
 };
 
-// A rank that waits for bytes in a ring: it takes a ticket, looks, announces its sleep and sleeps.
+// A rank waits for bytes in a ring: it takes a ticket, looks for bytes, announces its sleep and
+// sleeps.
 struct BellTest : litmus::Test<BellTest, 2> {
   static constexpr unsigned events = 2;
 
@@ -94,7 +96,8 @@ struct ClosingTest : litmus::Test<ClosingTest, 2> {
 };
 
 // Steps whose jobs any rank may perform. A job reads the buffers of all ranks, and after the step
-// each rank reads the results and changes its buffer. Ranks that wait for jobs sleep at once.
+// each rank reads the results and changes its buffer. Ranks that wait for jobs sleep without
+// spinning first.
 struct JobsTest : litmus::Test<JobsTest, 2> {
   static constexpr unsigned ranks = 2;
   static constexpr unsigned steps = 2;

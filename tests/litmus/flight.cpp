@@ -1,8 +1,8 @@
-// A slot of the flight recorder: a reader gets a record all of whose fields belong to one
-// operation, or none. The targets of the signal handler: the handler writes to a descriptor only while it is
-// open, and with its own value.
+// Slots of the flight recorder: a reader gets either no record, or a record whose fields all belong
+// to one operation. Targets of the signal handler: the handler writes to a descriptor only while
+// the descriptor is open, and writes the value of that descriptor.
 #include "litmus.hpp"
-// The product's code comes after relacy.
+// Must follow litmus.hpp, which includes relacy.
 #include "flight/signal_targets.hpp"
 #include "flight/slot.hpp"
 
@@ -14,7 +14,7 @@ using atoll_v1::atoll::FlightState;
 using atoll_v1::atoll::SignalTargetsOf;
 using litmus::Atomic;
 
-// The record of operation `number`, each of whose fields shows the number.
+// Returns the record of operation `number`. The number follows from each field.
 FlightRecord record_of(std::uint64_t number) {
   const auto n = static_cast<std::int16_t>(number + 1);
   FlightRecord record{.number = number, .sequence = number + 1, .collective = n};
@@ -35,7 +35,8 @@ void check_record(const FlightRecord& record) {
   LITMUS_CHECK(record.op == expected.op && record.enqueued == expected.enqueued);
 }
 
-// One thread records two operations in the same slot, and a second one their progress.
+// One thread records two operations in the same slot, a second thread records their progress, and a
+// third thread reads.
 struct SlotTest : litmus::Test<SlotTest, 3> {
   FlightSlotOf<Atomic> slot;
   Atomic<unsigned> called;
@@ -55,7 +56,7 @@ struct SlotTest : litmus::Test<SlotTest, 3> {
       called.store(number + 1, std::memory_order_release);
     }
   }
-  // Operations start and end in order. The times of an operation are its number and a multiple.
+  // Operations start and end in order. The times follow from the number of the operation.
   void perform() {
     for (unsigned number = 0; number < 2; ++number) {
       while (called.load(std::memory_order_acquire) <= number) litmus::yield();
@@ -72,7 +73,7 @@ struct SlotTest : litmus::Test<SlotTest, 3> {
   }
 };
 
-// Two threads record operations that share a slot; in the end it holds a whole record.
+// Two threads record operations in the same slot, which in the end has a complete record.
 struct WritersTest : litmus::Test<WritersTest, 3> {
   FlightSlotOf<Atomic> slot;
 
@@ -90,7 +91,7 @@ struct WritersTest : litmus::Test<WritersTest, 3> {
   }
 };
 
-// Opens two descriptors one after the other, while handlers run on two threads.
+// One thread opens and closes two descriptors in turn, while handlers run on two threads.
 struct TargetsTest : litmus::Test<TargetsTest, 3> {
   static constexpr std::size_t descriptors = 2;
 

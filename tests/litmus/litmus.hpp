@@ -1,10 +1,10 @@
-// Litmus tests: the product's lock-free protocols on relacy's model of weak memory. A test is a
-// relacy test suite: a few threads run the protocol, and relacy tries many interleavings, in which
-// loads also return old values wherever the C++ memory model allows it.
+// Litmus tests: atoll's lock-free protocols on relacy's model of weak memory. A test is a relacy
+// test suite: a few threads run the protocol, and relacy tries many interleavings, in which loads
+// may also return old values where the C++ memory model allows it.
 //
-// The product's protocols are templates over the atomic type. Here that type is litmus::Atomic,
-// which passes on the memory orders of the product's code. A control weakens one of them and must
-// fail: it shows that the test can find what it looks for.
+// The protocols are templates over the atomic type. Here that type is litmus::Atomic, which passes
+// the memory orders of atoll's code to relacy. A control weakens one of these orders, and relacy
+// must then find a failure: this shows that the test detects a wrong order.
 #pragma once
 
 // The standard headers come first, because relacy redefines names that they use.
@@ -105,12 +105,12 @@ class Atomic {
                                           RL_INFO, relacy_order(lowered(failure)), RL_INFO);
   }
 
-  // Controls: the highest order of each kind of access. The values of std::memory_order rise from
-  // relaxed over acquire, release and acq_rel to seq_cst.
+  // For controls: limit the memory order of loads, stores or read-modify-writes to at most `most`.
+  // The values of std::memory_order rise from relaxed over acquire, release and acq_rel to seq_cst.
   void lower_loads(std::memory_order most) { loads_ = most; }
   void lower_stores(std::memory_order most) { stores_ = most; }
   void lower_changes(std::memory_order most) { changes_ = most; }
-  void tear_changes() { is_torn_ = true; }  // another thread can come between load and store
+  void tear_changes() { is_torn_ = true; }  // another thread can run between load and store
 
  private:
   // Relacy prints values, so enumerations are stored as numbers.
@@ -150,7 +150,7 @@ class Plain {
   rl::var<T> value_;
 };
 
-// The kernel's futex: it compares the word and goes to sleep in one step.
+// A model of the kernel's futex, which compares the word and goes to sleep in one atomic step.
 class Futex {
  public:
   void wait(const Atomic<std::uint32_t>& word, std::uint32_t value) {
@@ -171,8 +171,8 @@ class Futex {
 
 inline void yield() { rl::yield(1, RL_INFO); }
 
-// A test: `Derived` has the members before(), thread(index) and after(), and applies
-// weaken(), the control in use, in before().
+// The base of all tests. For each interleaving, relacy calls before(), then thread(index) on each
+// thread, and then after(). before() applies the control, if the test runs with one.
 template <class Derived, int threads>
 struct Test : rl::test_suite<Derived, threads> {
   using Control = void (*)(Derived&);
@@ -183,8 +183,9 @@ struct Test : rl::test_suite<Derived, threads> {
   }
 };
 
-// Text in a fixed buffer; the rest is dropped. Relacy replaces operator new, so that a stream which
-// allocates while relacy writes to it would free memory that relacy does not know.
+// A stream buffer of fixed size, which drops the text that does not fit. A stream that allocates
+// while relacy writes to it would crash: relacy replaces operator new, so the stream would later
+// free memory that relacy does not know.
 class FixedText : public std::streambuf {
  public:
   FixedText() { setp(text_.data(), text_.data() + text_.size()); }
@@ -194,10 +195,10 @@ class FixedText : public std::streambuf {
   std::array<char, 1 << 18> text_;
 };
 
-// Runs tests and their controls, prints a line for each and counts what is not as expected.
+// Runs tests and their controls, prints a line for each, and counts unexpected results.
 class Runner {
  public:
-  // The protocol as it is must hold in `iterations` random interleavings.
+  // Runs the test without a control. It must hold in `iterations` random interleavings.
   template <class Suite>
   void holds(const char* name, unsigned iterations) {
     Suite::control = nullptr;
@@ -210,7 +211,7 @@ class Runner {
     std::printf("%.*s", static_cast<int>(history.size()), history.data());
     failures_ += !held;
   }
-  // With the control, relacy must find a failure.
+  // Runs the test with a control. Relacy must find a failure.
   template <class Suite>
   void breaks(const char* name, typename Suite::Control control, unsigned iterations = 200000) {
     Suite::control = control;

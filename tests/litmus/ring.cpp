@@ -1,7 +1,7 @@
-// The ring buffer: the reader gets the bytes that were written, in their order, and all of them
-// before the end.
+// The ring buffer: the reader gets all bytes in the order in which they were written, and then the
+// end.
 #include "litmus.hpp"
-// The product's code comes after relacy.
+// Must follow litmus.hpp, which includes relacy.
 #include "collectives/shared_memory/lock_free.hpp"
 
 namespace {

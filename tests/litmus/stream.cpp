@@ -1,7 +1,7 @@
 // The queue of a host stream: each task runs once, in order, after it was pushed, by one executor
 // at a time, and no task is left while all threads sleep.
 #include "litmus.hpp"
-// The product's code comes after relacy.
+// Must follow litmus.hpp, which includes relacy.
 #include "device/host/task_queue.hpp"
 
 namespace {
@@ -17,8 +17,9 @@ struct Node {
   Plain<int> number;  // what the task reads
 };
 
-// A producer that waits for its last task, a worker, and with `threads` 3 another thread that waits
-// for the first task. With `helps` a waiting thread runs tasks itself, as in HostEvent.
+// A producer waits for its last task, a worker runs tasks, and if `threads` is 3, another thread
+// waits for the first task. If `helps` is true, waiting threads run tasks themselves, as in
+// HostEvent.
 template <int threads, bool helps>
 struct QueueTest : litmus::Test<QueueTest<threads, helps>, threads> {
   static constexpr int tasks = 2;

@@ -1,5 +1,5 @@
-// Tests of observers at the store: what they see, what they may not do, and that the job neither
-// waits for them nor notices when they go.
+// Tests of the store with observers: their answers, the requests that they may not send, and that
+// the job neither waits for them nor notices when they disconnect.
 #include "core/store_observer.hpp"
 #include "store_place.hpp"
 
@@ -13,7 +13,7 @@ store::Observer observer_of(const Place& place, const std::string& token = "righ
   return {net::resolve("127.0.0.1", place.port()), token, Clock::now() + 5s};
 }
 
-// Proves itself and becomes an observer, and then sends whatever the test wants.
+// Becomes an observer with the right token, and then sends the bytes that a test passes.
 net::Fd raw_observer(const Place& place) {
   net::Fd socket = place.stranger();
   store::shake_hands(socket.get(), "right", Clock::now() + 5s);
@@ -35,7 +35,7 @@ std::string question_frame() {
 
 }  // namespace
 
-TEST_CASE("an observer sees the answer of each rank, where it runs, and who is absent or silent") {
+TEST_CASE("an observer gets answer, host and pid of each rank, and absent and silent ranks") {
   Place place(4);
   Rank zero(place, 0), one(place, 1);
   const net::Fd stopped = place.hello(2);
@@ -88,7 +88,7 @@ TEST_CASE("an observer can only look: other requests end its connection and chan
   zero.client.farewell();
 }
 
-TEST_CASE("an observer with a question open may not ask another one") {
+TEST_CASE("an observer may not ask again before it has its answer") {
   Place place(2);
   Rank zero(place, 0);
   const net::Fd silent = place.hello(1);
@@ -98,7 +98,7 @@ TEST_CASE("an observer with a question open may not ask another one") {
   zero.client.farewell();
 }
 
-TEST_CASE("the number of observers is bounded, and one that goes away makes room") {
+TEST_CASE("the number of observers is bounded, and an observer that disconnects makes room") {
   Place place(1);
   Rank zero(place, 0);
   std::vector<store::Observer> observers;
@@ -119,7 +119,7 @@ TEST_CASE("the number of observers is bounded, and one that goes away makes room
   zero.client.farewell();
 }
 
-TEST_CASE("an observer that goes away with a question open does not disturb the job") {
+TEST_CASE("an observer that disconnects before its answer does not disturb the job") {
   Place place(2);
   Rank zero(place, 0);
   const net::Fd silent = place.hello(1);

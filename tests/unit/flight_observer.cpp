@@ -1,4 +1,4 @@
-// Tests of what an observer reads from the answers of ranks, and of the stacks of threads.
+// Tests of the answers of ranks to an observer, and of the stacks of threads.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -26,7 +26,8 @@ atoll::FlightCall all_reduce(std::uint64_t count) {
   return {ATOLL_ALL_REDUCE, count, atoll::DType::f32, atoll::ReduceOp::sum, -1};
 }
 
-// A rank with one communicator that has called `called` collectives and is in number `running`.
+// Returns a rank with one communicator, which has called `called` collectives and is in collective
+// `running`.
 atoll::ObservedRank rank_at(std::uint64_t called, std::int64_t running, double seconds,
                             const std::string& communicator = "shard") {
   atoll::ObservedRank rank;
@@ -68,7 +69,7 @@ bool names(const atoll::FlightStack& stack, const std::string& function) {
 
 }  // namespace
 
-TEST_CASE("the answer of a rank says what it is in, since when, and how much it has moved") {
+TEST_CASE("the answer of a rank has its operation, its duration and the bytes of ended ones") {
   atoll::FlightRecorder recorder;
   const auto track = recorder.open(
       {.id = "comm/shard/0", .name = "shard\x1b[2J", .backend = "host", .ranks = {0, 1}});
@@ -106,7 +107,7 @@ TEST_CASE("the answer of a rank says what it is in, since when, and how much it 
   }
 }
 
-TEST_CASE("the rank that has not called the collective is the one that others wait for") {
+TEST_CASE("others wait for the rank that has not called the collective") {
   std::vector<atoll::ObservedRank> ranks = {rank_at(8, 7, 3), rank_at(7, -1, 0), rank_at(8, 7, 5)};
   auto late = atoll::waited_for(ranks);
   REQUIRE(late.size() == 1);
@@ -124,7 +125,7 @@ TEST_CASE("the rank that has not called the collective is the one that others wa
   CHECK(late[0].waiting == 1);
 }
 
-TEST_CASE("a silent rank is waited for, and nobody is when all are in the same collective") {
+TEST_CASE("others wait for a silent rank, and for no rank if all are in the same collective") {
   std::vector<atoll::ObservedRank> ranks = {rank_at(8, 7, 3), rank_at(8, 7, 1)};
   CHECK(atoll::waited_for(ranks).empty());
   ranks.emplace_back().state = State::silent;
@@ -135,7 +136,7 @@ TEST_CASE("a silent rank is waited for, and nobody is when all are in the same c
   CHECK(atoll::waited_for({}).empty());
 }
 
-TEST_CASE("a thread records its own stack, and the default of the signal comes back") {
+TEST_CASE("a thread records its own stack, and the signal gets its default action again") {
   atoll::prepare_stacks();
   const int signal = SIGRTMIN + 9;
   const Sleeper sleeper(false, signal);

@@ -19,8 +19,8 @@ using train_test::TemporaryFolder;
 
 namespace {
 
-std::atomic<int> lock_error = 0;     // the error of flock(); 0 lets it work
-std::atomic<int> interruptions = 0;  // calls that fail with EINTR first
+std::atomic<int> lock_error = 0;     // the error that flock() returns; 0: none
+std::atomic<int> interruptions = 0;  // number of calls that first fail with EINTR
 
 }  // namespace
 
@@ -94,8 +94,8 @@ TEST_CASE("a file system without locks gives one warning, and saves work") {
   lock_error = 0;
   const auto texts = warnings.texts();
   REQUIRE(texts.size() == 1);
-  CHECK(texts[0].find("checkpoint.partial: cannot lock this folder (No locks available), so saves "
-                      "of two engines to one folder are not noticed") != std::string::npos);
+  CHECK(texts[0].find("checkpoint.partial: cannot lock this folder (No locks available), so atoll "
+                      "cannot detect that two engines save to one folder") != std::string::npos);
   fsdp::load(folder, first.engine, first.optimizer);
   CHECK(first.has(2.0f));
 }

@@ -1,4 +1,4 @@
-// What the tests of the host backend share: the backend, and short operations.
+// Shared by the tests of the host backend: the backend, and functions for single operations.
 #pragma once
 
 #include <doctest/doctest.h>

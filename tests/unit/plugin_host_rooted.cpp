@@ -182,8 +182,8 @@ TEST_CASE("a rank that closes is named in every algorithm, and no rank times out
   for_each_rank_of([](std::int32_t kind, const char* tuning, const Layout& layout, int gone) {
     FakeCore core;
     auto ranks = open_ranks(backend(), core, layout, {.tuning = tuning});
-    // A rank that fails keeps its buffer until all ranks have ended. Otherwise a rank that reads the
-    // freed buffer would name the rank that failed first instead of the rank that closed.
+    // Buffers outlive all ranks. Otherwise a rank that fails would free its buffer, and a rank that
+    // reads this buffer would name it instead of the rank that closed.
     std::vector<Bytes> buffers(ranks.size(), Bytes(4'000'000));
     const auto survive = [&](Rank& rank) {
       if (rank.rank() == gone) {

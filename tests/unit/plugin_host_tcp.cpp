@@ -311,7 +311,7 @@ TEST_CASE("a forked child that closes a copy of a communicator ends, and disturb
              [&](int r) { CHECK(barrier(ranks[static_cast<std::size_t>(r)]).status == ATOLL_OK); });
 }
 
-// A rank that dies closes its descriptors, as an aborted communicator does, and says nothing.
+// A rank that dies closes its descriptors without a message, as an aborted communicator does.
 TEST_CASE("the end of a rank is noticed at once although a child that it forked lives on") {
   FakeCore core;
   auto ranks = open_ranks(backend(), core, {0, 1});

@@ -1,5 +1,5 @@
-// Tests of what atoll-topo --top prints for large jobs: equal ranks share a row, slow ranks come
-// first, and the table fits the terminal.
+// Tests of the output of atoll-topo --top for large jobs: ranks in the same state share a row, slow
+// ranks come first, and the table fits the terminal.
 #include "top_report.hpp"
 
 #include <doctest/doctest.h>

@@ -42,8 +42,8 @@ Strings evidence_of(const Topology& topology, std::string_view id) {
   return evidence;
 }
 
-// Checks that the check `id` needs the fact, and finds nothing with the value `good`. Returns the
-// finding with the value `bad`, and leaves that value in `topology`.
+// Tests that the check `id` needs the fact, and that it has no finding for the value `good`. Then
+// stores the value `bad` in `topology` and returns the finding for it.
 Finding finding_of_fact(Topology& topology, std::string_view id, std::string_view fact_name,
                         std::string_view good, std::string_view bad) {
   CHECK(state_of(topology, id) == "no source provides " + std::string(fact_name));

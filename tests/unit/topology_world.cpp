@@ -25,8 +25,8 @@ using atoll::World;
 
 namespace {
 
-// Runs `body` on `size` ranks, which are threads. Local ranks start at `first_local_rank`, or are
-// left to the library. An exception in any rank fails the test.
+// Runs `body` on `size` ranks, which are threads. Local ranks start at `first_local_rank`; without
+// it, the library chooses them. An exception in any rank fails the test.
 void on_ranks(int size, int islands, const std::function<void(World&)>& body,
               std::optional<int> first_local_rank = {}) {
   const atoll_test::ReservedPort port;

@@ -142,7 +142,7 @@ int status_of(const atoll::Error& error) {
   return exit_internal;
 }
 
-// Thrown for an error of this rank's environment, which other ranks may not see.
+// Thrown for an error in the environment of this rank. Other ranks may not have the error.
 struct CannotJoin {
   std::string what;
   int status;

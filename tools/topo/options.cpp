@@ -142,16 +142,16 @@ void declare_top(CLI::App& app, TopOptions& top) {
   app.add_option("--token-file", top.token_file, "read the token of the job from FILE")
       ->option_text("FILE")
       ->needs("--top");
-  app.add_option("--interval", top.interval, "seconds between two looks (default: 1)")
+  app.add_option("--interval", top.interval, "seconds between two tables (default: 1)")
       ->option_text("S")
       ->check(CLI::Range(0.1, 86'400.0))
       ->needs("--top");
-  app.add_option("--count", top.count, "end after N looks")
+  app.add_option("--count", top.count, "end after N tables")
       ->option_text("N")
       ->check(CLI::Range(1, 1'000'000'000))
       ->needs("--top");
-  app.add_flag("--once", top.once, "look once, like --count 1");
-  app.add_flag("--json", top.json, "print each look of --top as a line of JSON");
+  app.add_flag("--once", top.once, "end after one table, like --count 1");
+  app.add_flag("--json", top.json, "print a line of JSON instead of each table of --top");
 }
 
 void require(bool holds, const char* what) {
@@ -169,7 +169,7 @@ void check(const Options& options) {
           "--params plans a mesh: remove the shape RxS after --mesh");
   require(!options.top.address || (options.from.empty() && options.cluster.empty() &&
                                    options.diff.empty() && !options.doctor && !options.mesh),
-          "--top looks at a running job: remove the options that describe a machine");
+          "--top watches a running job: remove the options that describe a machine");
   require(options.top.address || (!options.top.once && !options.top.json),
           "--once and --json need --top");
   require(options.islands == 0 || options.plan.inner == 1,
@@ -202,8 +202,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
       "  atoll-topo --top node7:29500                  watch a running job\n\n"
       "Exit status: 0 on success. --doctor returns 1 for warnings, 2 for errors, and 3 when the "
       "machine could not be examined. --diff returns 1 when the machines differ, and --top when "
-      "the "
-      "job has failed. Other failures return 2 after one line on standard error.");
+      "the job has failed. Other failures return 2 after one line on standard error.");
   cli::add_common_options(app);
   try {
     app.parse(argc, argv);

@@ -13,8 +13,8 @@ namespace topo {
 struct TopOptions {
   std::optional<std::string> address;  // host:port of the job; "": ATOLL_ADDR
   std::string token_file;
-  double interval = 1;  // seconds between two looks
-  int count = 0;        // number of looks; 0: until the job ends
+  double interval = 1;  // seconds between two tables
+  int count = 0;        // number of tables; 0: until the job ends
   bool once = false;
   bool json = false;
 };

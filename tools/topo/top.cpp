@@ -34,8 +34,8 @@ std::string token_of(const TopOptions& options, const atoll::Config& config) {
   return token;
 }
 
-// The screen of a terminal, which shows one text in place of the last. Other output gets the texts
-// one after the other.
+// Standard output. On a terminal each text replaces the last one; other output gets one text after
+// the other.
 class Screen {
  public:
   explicit Screen(bool in_place) : in_place_(in_place) {
@@ -47,7 +47,7 @@ class Screen {
     if (in_place_) put("\x1b[?25h\x1b[?1049l");
   }
   void show(const std::string& text) const { put(in_place_ ? "\x1b[H\x1b[2J" + text : text); }
-  // Limits of a text that fits.
+  // Returns the largest size of a text that fits the terminal.
   Limits limits() const {
     winsize size{};
     if (!in_place_ || ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_row == 0) return {};
@@ -62,8 +62,8 @@ class Screen {
   bool in_place_;
 };
 
-// Turns ^C and SIGTERM into the end of a pause, so that the terminal is restored before the program
-// ends.
+// While a Pause exists, SIGINT and SIGTERM only end wait(), so that the program restores the
+// terminal before it ends.
 class Pause {
  public:
   Pause() {
@@ -72,7 +72,7 @@ class Pause {
     ::sigaddset(&signals_, SIGTERM);
     ::sigprocmask(SIG_BLOCK, &signals_, nullptr);
   }
-  // Returns false if a signal has come.
+  // Waits for `seconds`. Returns false if a signal has arrived.
   bool wait(double seconds) const {
     const auto whole = static_cast<time_t>(seconds);
     const timespec time{whole, static_cast<long>((seconds - static_cast<double>(whole)) * 1e9)};
@@ -83,7 +83,7 @@ class Pause {
   sigset_t signals_{};
 };
 
-// Shows the job until it ends; returns the reason to stop as a line of text.
+// Shows the job until it ends. Returns a last line with the reason for the end, or "".
 std::string follow(atoll::Observer& observer, const std::string& address,
                    const TopOptions& options) {
   const bool in_place = !options.json && !options.once && ::isatty(STDOUT_FILENO) == 1;
@@ -111,7 +111,7 @@ int watch(const TopOptions& options, const atoll::Config& config) {
   try {
     last = follow(observer, address, options);
   } catch (const atoll::Error& error) {
-    // After the connection stands, an error is the end of the job.
+    // The observer was connected, so an error means that the job has ended.
     last = fmt::format("the job has failed: {}", error.what());
     status = exit_failed;
   }

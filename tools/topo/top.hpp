@@ -1,5 +1,5 @@
-// Watches a running job: which rank is where, who keeps the others waiting, and how fast data
-// moves.
+// Watches a running job: what each rank does, which ranks keep the others waiting, and how fast
+// data moves.
 #pragma once
 
 #include "atoll/config.hpp"

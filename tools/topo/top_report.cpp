@@ -31,7 +31,7 @@ std::string_view state_key(atoll::ObservedRank::State state) {
   return keys[static_cast<std::size_t>(state)];
 }
 
-// Bytes per second between two looks at a rank, by the clock of the rank.
+// Returns the bytes per second of a rank since the last table, by the clock of the rank.
 std::optional<double> rate(const View& view, std::size_t rank) {
   if (rank >= view.previous.size()) return std::nullopt;
   const atoll::ObservedRank &now = view.ranks[rank], &then = view.previous[rank];
@@ -41,7 +41,8 @@ std::optional<double> rate(const View& view, std::size_t rank) {
          static_cast<double>(now.monotonic_ns - then.monotonic_ns);
 }
 
-// "0-3, 7" for a few runs of ranks, and "0-3, 7, ... (12)" with their number for many.
+// Returns "0-3, 7" for a few runs of ranks, and "0-3, 7, ... (12)" for many, where 12 is the number
+// of ranks.
 std::string ranks_text(const std::vector<std::size_t>& ranks) {
   constexpr int most_runs = 3;
   std::string text;
@@ -58,15 +59,15 @@ std::string ranks_text(const std::vector<std::size_t>& ranks) {
   return text;
 }
 
-// Ranks that do the same.
+// A row of the table: ranks in the same state and in the same operation.
 struct Row {
   std::vector<std::size_t> ranks;
   bool is_waited_for = false;
 };
 
 std::vector<Row> rows_of(const View& view, const std::set<int>& late) {
-  // The order of the key is the order of the rows: late ranks, those without an answer, and then
-  // the ranks that are least far.
+  // The order of the keys is the order of the rows: first the ranks for which others wait, then
+  // ranks without an answer, then the others, those with the lowest step first.
   using Key = std::tuple<bool, bool, atoll::ObservedRank::State, std::int64_t, std::string,
                          std::uint64_t, std::string, atoll::FlightState>;
   std::map<Key, Row> rows;
@@ -146,7 +147,7 @@ std::string table_of(const View& view, const Limits& limits) {
   lines.push_back(fmt::format(" {:<16} {:<14} {:>6}  {:<9} {:>10} {:>8}  {}\n", "ranks", "host",
                               "step", "state", "for", "GB/s", "communicator: operation"));
   const std::vector<Row> rows = rows_of(view, late);
-  // One line stays for the note about rows that do not fit, and one for the cursor.
+  // Leaves one line for the number of rows that do not fit, and one for the cursor.
   const auto height = static_cast<std::size_t>(limits.lines);
   const std::size_t most =
       height == 0 ? most_rows : height - std::min(height - 1, lines.size() + 2);

@@ -1,4 +1,4 @@
-// What --top prints: a table for people, or a line of JSON.
+// Formats the output of --top: a table, or a line of JSON.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ struct Limits {
   int columns = 0;
 };
 
-// What an observer has seen now and the last time; the difference gives bandwidths.
+// The answers of the ranks now and for the last table. Bandwidths follow from the difference.
 struct View {
   const std::string& address;
   const std::vector<atoll::ObservedRank>& ranks;
@@ -23,6 +23,6 @@ struct View {
 
 std::string table_of(const View& view, const Limits& limits);
 std::string json_of(const View& view);
-std::string json_of(const std::string& end);  // why nothing more is printed
+std::string json_of(const std::string& end);  // the last line: the reason for the end
 
 }  // namespace topo

@@ -142,7 +142,7 @@ void add_machine_flags(CLI::App& app, train::RunOptions& o) {
   app.add_option("--threads", o.threads,
                  "CPU compute threads per rank; 0 means the host's cores divided by its ranks");
   app.add_option("--peak-seconds", o.peak_seconds,
-                 "time to measure the peak rate of matrix products, the base of MFU")
+                 "seconds to measure the peak rate of matrix products, the base of MFU")
       ->check(CLI::PositiveNumber);
   app.add_flag("--require-gdr", o.require_gdr,
                "fail unless every connection between hosts uses GPUDirect RDMA; checked after the "
@@ -220,7 +220,7 @@ int parse_and_train(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // A file that exceeds the limit of size is then an error of write(), not the end of the process.
+  // If a file reaches the size limit, write() then returns an error, and the process does not end.
   std::signal(SIGXFSZ, SIG_IGN);
   try {
     return parse_and_train(argc, argv);

@@ -171,7 +171,8 @@ class Writer {
   Json take() { return std::move(json_); }
 
  private:
-  // An object from the start: a null value that becomes one is broken if there is no memory.
+  // Not null at first: if an allocation fails while nlohmann's library turns a null value into an
+  // object, the value is invalid, and cannot even be destroyed.
   Json json_ = Json::object();
 };
 

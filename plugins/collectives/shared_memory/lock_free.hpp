@@ -23,14 +23,14 @@ template <template <class> class Atomic>
 struct RingOf {
   alignas(cache_line) Atomic<std::uint64_t> written;
   alignas(cache_line) Atomic<std::uint64_t> consumed;
-  // How far the rank that writes to the ring has opened the transport, a value of Opened.
+  // A value of Opened: how far the rank that writes to the ring has opened its transport.
   alignas(cache_line) Atomic<std::uint32_t> opened;
 
   // Writes at most `most` bytes into the free part of the ring and returns their number.
   template <class Copy>
   std::size_t write(std::size_t size, std::size_t most, const Copy& copy) {
     const std::uint64_t end = written.load(std::memory_order_relaxed);
-    // Acquires, so that the reader has read a byte before it is overwritten.
+    // This load acquires, so that the reader has read a byte before this rank overwrites it.
     const std::uint64_t begin = consumed.load(std::memory_order_acquire);
     const std::size_t n = std::min(most, size - static_cast<std::size_t>(end - begin));
     if (n == 0) return 0;
@@ -52,7 +52,8 @@ struct RingOf {
   }
 
   // Like read(), but returns nothing once the writer has closed and all its bytes have been read.
-  // The flag `closed` is read first, so that the ring then shows all bytes of the writer.
+  // Loads `closed` first: if it is set, the load of `written` that follows sees the writer's last
+  // byte.
   template <class Copy>
   std::optional<std::size_t> read_until_closed(const Atomic<std::uint32_t>& closed,
                                                std::size_t size, std::size_t most,
@@ -89,22 +90,23 @@ struct BellOf {
   Atomic<std::uint32_t> rung;     // futex; each event for the owner adds 1
   Atomic<std::uint32_t> sleeper;  // how the owner waits, a value of Sleeper
 
-  // Rings, and calls wake(Sleeper) if the owner may sleep.
+  // Rings, and calls wake(Sleeper) if the owner may be asleep.
   template <class Wake>
   void ring(const Wake& wake) {
     rung.fetch_add(1, std::memory_order_seq_cst);
     const auto how = Sleeper{sleeper.load(std::memory_order_seq_cst)};
     if (how != Sleeper::awake) wake(how);
   }
-  // Rings unless the owner is awake. The caller has caused the event by a sequentially consistent
-  // store.
+  // Rings unless the owner is awake. Before the call, the caller must cause the event with a
+  // sequentially consistent store.
   template <class Wake>
   void ring_sleeper(const Wake& wake) {
     if (Sleeper{sleeper.load(std::memory_order_seq_cst)} != Sleeper::awake) ring(wake);
   }
 
-  // The following functions are for the owner. A ticket is the state of the bell before the owner
-  // looks for events; it acquires the events that rang the bell before.
+  // The following functions are for the owner. A ticket is the value of `rung` before the owner
+  // looks for events. The load acquires, so that the owner sees the events that rang the bell
+  // before.
   std::uint32_t ticket() const { return rung.load(std::memory_order_acquire); }
   // Announces a sleep; returns false if the bell has rung since `ticket`.
   bool arm(std::uint32_t ticket, Sleeper how) {
@@ -140,16 +142,16 @@ struct ProgressOf {
   Atomic<std::uint64_t> reached;
 
   // Publishes that the owner has arrived, then calls notify(), which rings the bells of sleepers.
-  // Both accesses and those of a sleeper are sequentially consistent, as Bell::ring_sleeper()
-  // requires.
+  // The store here and the load in position() are sequentially consistent, as
+  // BellOf::ring_sleeper() requires.
   template <class Notify>
   void arrive(std::uint64_t position, const Notify& notify) {
     reached.store(position, std::memory_order_seq_cst);
     notify();
   }
   std::uint64_t position() const { return reached.load(std::memory_order_seq_cst); }
-  // Returns true if the owner has closed its inbox without reaching `position`. The flag `closed`
-  // is read first: in the opposite order, an owner that arrives and closes between the two reads would
+  // Returns true if the owner has closed its inbox without reaching `position`. Loads `closed`
+  // first: in the opposite order, an owner that arrives and then closes between the two loads would
   // look as if it had left.
   bool has_left(const Atomic<std::uint32_t>& closed, std::uint64_t position) const {
     return closed.load(std::memory_order_acquire) != 0 && this->position() < position;
@@ -164,8 +166,8 @@ struct SharedWorkOf {
   alignas(cache_line) Atomic<std::uint64_t> done;
 
   // Claims the next job and returns its index, or -1 if all jobs before `end` have been claimed.
-  // The counter may already belong to the next step, because other ranks continue once all jobs of this
-  // step are done. Its larger value then means that no job of this step is left.
+  // Other ranks continue once all jobs of this step are done, so the counter may already be that of
+  // the next step. Its larger value then means that no job of this step is left.
   std::int64_t claim(std::uint64_t begin, std::uint64_t end) {
     std::uint64_t seen = claimed.load(std::memory_order_acquire);
     while (true) {
@@ -177,8 +179,8 @@ struct SharedWorkOf {
       }
     }
   }
-  // Counts a claimed job as done. The caller notifies sleepers after the step's last job, which a
-  // sequentially consistent store must precede.
+  // Counts a claimed job as done, with a sequentially consistent store, as BellOf::ring_sleeper()
+  // requires. After the last job of a step, the caller rings the bells of sleepers.
   void finish(std::uint64_t begin) {
     std::uint64_t seen = done.load(std::memory_order_acquire);
     while (

@@ -33,7 +33,7 @@ std::string look(const HostInfo& host) {
 
 Topology Topology::discover(World& world) {
   const HostInfo& host = own_host(world);
-  // Local ranks may start at any number, because the user can set them.
+  // The lowest rank of the host, not local rank 0: users can set local ranks, so there may be no 0.
   const bool is_first = host.ranks.front() == world.rank();
   // Every call can use the same key of the store, because no rank leaves an exchange before all
   // ranks have entered it.

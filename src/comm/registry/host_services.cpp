@@ -47,8 +47,8 @@ std::chrono::milliseconds limit_of(int64_t timeout_ns) {
   return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::nanoseconds(timeout_ns));
 }
 
-// Copies a value to a buffer of `size` bytes, and sets `size` to the size of the value. Returns
-// false if the value does not fit.
+// Copies a value to a buffer of `size` bytes, and sets `size` to the size of the value. If the
+// value does not fit, copies nothing and returns false.
 bool pass(const std::string& value, void* buffer, size_t& size) {
   const bool fits = value.size() <= size;
   size = value.size();

@@ -55,7 +55,7 @@ Queue::Queue(std::string name)
       tasks_(first_.get()) {}
 
 std::shared_ptr<HostEvent> Queue::push(HostEvent::Kind kind, Task&& task) {
-  // Allocates before the mark, which would stay if this throws.
+  // The allocation comes before pushing_ is set, because pushing_ would stay true if it threw.
   auto event = std::make_shared<HostEvent>(kind, std::move(task), weak_from_this());
   ATOLL_ASSERT(!pushing_.exchange(true, std::memory_order_acquire),
                "two threads call one stream at the same time");
@@ -132,7 +132,7 @@ void Queue::await_ready(std::unique_lock<std::mutex>& lock, const std::stop_toke
     } else {
       tasks_.show(Rest::sleeping);
       ready_.wait(lock, stop, [&] { return tasks_.ready() || tasks_.count() != before; });
-      // Dozes after a wake-up that found no work left.
+      // If another thread has already done the work, the next rest is a doze.
       dozing = !tasks_.ready() && !stop.stop_requested();
       nap = first_nap;
       quiet = 0;
@@ -228,7 +228,7 @@ void HostStream::synchronize() {
   try {
     end = record();
   } catch (const std::bad_alloc&) {
-    queue_->drain();  // a caller that goes on may free memory that the tasks use
+    queue_->drain();  // the caller may free memory that the tasks use
     throw;
   }
   end->synchronize();

@@ -9,7 +9,8 @@
 // run the work before the worker woke up, the worker dozes for a while: it polls the queue at
 // intervals, and callers do not wake it.
 //
-// This path takes no lock (task_queue.hpp).
+// A caller that enqueues and runs its own work takes no lock unless it wakes the worker
+// (task_queue.hpp).
 #pragma once
 
 #include <atomic>
@@ -65,7 +66,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
   // If there is no executor, becomes it and runs tasks until `event` has happened or the queue is
   // empty.
   void help_until(const HostEvent* event);
-  // Waits until all tasks have run, without an allocation.
+  // Waits until all tasks have run. Allocates no memory.
   void drain();
   void work(const std::stop_token& stop);  // main loop of the worker thread
   void wake();

@@ -1,10 +1,10 @@
-// The lock-free part of a host stream's queue: a linked list with one producer, who calls the
-// stream, and one consumer, the thread that holds the role of executor. Counters show whether the
+// The lock-free part of a host stream's queue: a linked list with one producer, the thread that
+// calls the stream, and one consumer, the thread that is the executor. Counters show whether the
 // list is empty.
 //
-// The producer publishes its task before it checks whether an executor is active; an executor that
-// leaves, and a worker that goes to sleep, publish that before they check for tasks. All these
-// accesses are sequentially consistent, so at least one side sees the other.
+// The producer publishes its task before it checks whether an executor is active. An executor that
+// stops publishes this before it checks for tasks, and so does a worker that goes to sleep. All
+// these accesses are sequentially consistent, so at least one side sees the other.
 //
 // The structure is a template over the atomic type, so that tests/litmus can run exactly this code
 // on a model of weak memory. `Node` has a member `next`, an Atomic<Node*>.
@@ -24,11 +24,11 @@ enum class Rest {
 
 template <template <class> class Atomic, class Node>
 struct TaskQueueOf {
-  // `node` stands for a task that has been taken already.
+  // The list begins with `node`, which counts as a task that has been taken.
   explicit TaskQueueOf(Node* node) : last(node) {}
 
-  // For the producer: appends a task. Returns true if the worker must be woken: a thread that runs
-  // tasks needs no wake-up, since it checks the queue again when it stops.
+  // For the producer: appends a task. Returns true if the caller must wake the worker. An active
+  // executor needs no wake-up, because it checks the queue again when it stops.
   bool push(Node* node) {
     last->next.store(node, std::memory_order_release);
     last = node;
@@ -37,7 +37,7 @@ struct TaskQueueOf {
            rest.load(std::memory_order_seq_cst) == Rest::sleeping;
   }
 
-  // For the executor: takes the task after the one that it took last.
+  // For the executor: takes the task after `before`, the task that was taken last.
   Node& take(const Node& before) {
     Node& node = *before.next.load(std::memory_order_acquire);
     taken.store(taken.load(std::memory_order_relaxed) + 1, std::memory_order_release);
@@ -57,7 +57,7 @@ struct TaskQueueOf {
     }
   }
 
-  // For the worker: shows how it rests, before it checks the queue.
+  // For the worker: publishes its state. The worker calls this before it checks the queue.
   void show(Rest how) { rest.store(how, std::memory_order_seq_cst); }
 
   std::uint64_t count() const { return pushed.load(std::memory_order_seq_cst); }
@@ -74,7 +74,8 @@ struct TaskQueueOf {
   alignas(64) Atomic<std::uint64_t> pushed{0};
   Node* last;  // the task that was pushed last
 
-  // Only the executor writes the following members. They have their own cache line.
+  // Only the executor, or a thread that tries to become it, writes the following members. They have
+  // their own cache line.
   alignas(64) Atomic<std::uint64_t> taken{0};
   Atomic<bool> executing{false};  // true while some thread is the executor
 

@@ -56,7 +56,7 @@ struct RunOptions {
   int threads = 0;
 
   std::int64_t steps = 100;
-  double peak_seconds = 0.5;      // time to measure the matrix peak for MFU
+  double peak_seconds = 0.5;      // seconds to measure the peak of matrix products for MFU
   std::int64_t warmup_steps = 2;  // initial steps that speed figures leave out
   std::uint64_t seed = 0;
 

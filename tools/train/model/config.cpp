@@ -183,7 +183,8 @@ ModelConfig parse_hf_config(std::string_view text, const std::string& file) {
 }
 
 std::string hf_config_json(const ModelConfig& config, std::string_view torch_dtype) {
-  // An object from the start: a null value that becomes one is broken if there is no memory.
+  // Not null at first: if an allocation fails while nlohmann's library turns a null value into an
+  // object, the value is invalid, and cannot even be destroyed.
   auto json = nlohmann::ordered_json::object();
   json["architectures"] = {"MistralForCausalLM"};
   json["model_type"] = "mistral";

@@ -22,7 +22,8 @@ using SendRecv = atoll::Communicator::SendRecv;
 // A matrix that Muon updates. All ranks list the same matrices in the same order.
 struct Matrix {
   std::int64_t rows, columns;
-  // The rank that makes the matrix orthogonal: its places in the replicate and the shard axis.
+  // Index of the owner, the rank that makes the matrix orthogonal, in the replicate axis and in the
+  // shard axis.
   int replica = 0, owner = 0;
 
   std::uint64_t elements() const { return static_cast<std::uint64_t>(rows * columns); }
@@ -55,8 +56,8 @@ struct Message {
   std::uint64_t first, count;
 };
 
-// The axis over which the engine shards or replicates: the axis `name` of the mesh if it has `size`
-// ranks, otherwise all ranks of the engine, which are those along the engine's two axes.
+// Returns the axis over which the engine shards or replicates: the axis `name` of the mesh if it
+// has `size` ranks, otherwise the axis of all ranks of the engine.
 atoll::Axis axis_of(const fsdp::Engine& engine, const atoll::Mesh& mesh, std::string_view name,
                     int size) {
   const fsdp::EngineAxes& axes = engine.options().axes;
@@ -151,10 +152,11 @@ struct Muon::Impl {
   std::vector<OtherPart> others;
   // For each owned matrix, its parts with their offsets in `whole`.
   std::vector<std::vector<Piece>> pieces;
-  // Messages with each rank of this replica: parts of its matrices in `mine`, and its parts of owned
-  // matrices in `whole`.
+  // For each rank r of this replica: this rank's parts of the matrices that r owns, in `mine`, and
+  // the parts that r has of this rank's owned matrices, in `whole`.
   std::vector<Message> of_mine, of_whole;
-  // For each replica, this rank's parts of its matrices in `mine`. Equal on all replicas.
+  // For each replica, this rank's parts of the matrices that ranks of the replica own, in `mine`.
+  // Equal on all replicas.
   std::vector<Message> of_replica;
   atoll::Buffer mine;   // this rank's parts of all matrices, by replica and owner
   atoll::Buffer whole;  // the owned matrices, as the parts arrive
@@ -386,7 +388,8 @@ void Muon::Impl::exchange(Stream& compute, SendRecv::Kind mine_is) {
   comm->group(operations, compute).wait(compute);
 }
 
-// Sends the updates of this replica's matrices to the other replicas, and receives theirs.
+// Sends the updates of the matrices that this replica owns to the other replicas, and receives the
+// updates of their matrices.
 void Muon::Impl::share_updates(Stream& compute) {
   if (!replicas) return;
   std::vector<SendRecv> operations;
