@@ -32,7 +32,7 @@ void prepare_stacks() noexcept;
 // Sends `signal` to the threads, except for the calling one, and returns the stacks of those that
 // record them within `patience`. The program keeps a handler of its own for the signal: the result
 // is then empty. The default of the signal comes back, unless a thread blocks the signal: the
-// handler then stays, because the late signal would end the process.
+// handler then stays until the late signal has come, which would otherwise end the process.
 std::vector<RawStack> take_stacks(int signal, std::span<const FlightThread> threads,
                                   std::chrono::milliseconds patience);
 
