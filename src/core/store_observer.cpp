@@ -1,5 +1,7 @@
 #include "core/store_observer.hpp"
 
+#include <algorithm>
+
 #include "core/errors.hpp"
 #include "core/store_client.hpp"
 
@@ -10,6 +12,9 @@ using net::Clock;
 
 // The store itself ends a question in time; an answer then needs this long to arrive.
 constexpr std::chrono::seconds grace{5};
+
+// A message has room for this wait; the store itself waits less.
+constexpr std::chrono::milliseconds longest_wait{60'000};
 
 // Connects to the first address that accepts, and throws the last error otherwise.
 net::Fd connect_to_any(const std::vector<net::Address>& addresses, Clock::time_point deadline) {
@@ -40,6 +45,7 @@ Observer::Observer(const std::vector<net::Address>& addresses, std::string_view 
 }
 
 std::optional<std::vector<Observed>> Observer::look(std::chrono::milliseconds patience) {
+  patience = std::clamp(patience, std::chrono::milliseconds(0), longest_wait);
   const std::string body = Packer().number(static_cast<std::uint32_t>(patience.count())).take();
   try {
     net::send_all(socket_.get(), encode_frame(Kind::observe, 1, body));
