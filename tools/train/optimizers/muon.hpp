@@ -9,11 +9,11 @@
 //      replicas, and all owners have about the same amount of work,
 //   3. makes each owned matrix orthogonal, with products of matrices,
 //   4. sends the parts back, then to the other replicas, and updates this rank's shards.
-// Within a replica, steps 2 and 4 send each element at most once. The result has the same bits on any number of ranks
-// and with any strategy if the gradients have the same bits, because each whole matrix is computed
-// by one rank in one order. The norm is rounded to f32, so that its bits do not depend on the order
-// in which the f64 squares are added, except for rare ties. On GPUs everything runs on the compute
-// stream: the host copies no gradients and waits for nothing.
+// Within a replica, steps 2 and 4 send each element at most once. The result has the same bits on
+// any number of ranks and with any strategy if the gradients have the same bits, because each whole
+// matrix is computed by one rank in one order. The norm is rounded to f32, so that its bits do not
+// depend on the order in which the f64 squares are added, except for rare ties. On GPUs everything
+// runs on the compute stream: the host copies no gradients and waits for nothing.
 //
 // Parameters other than hidden matrices (embedding, head, norms, biases) are updated by AdamW.
 #pragma once
