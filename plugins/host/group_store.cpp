@@ -65,6 +65,7 @@ std::string GroupStore::get(const std::string& key, const std::string& what) con
 std::vector<std::string> GroupStore::get_all(
     const std::vector<std::string>& keys,
     const std::function<std::string(std::size_t)>& what) const {
+  if (keys.empty()) return {};
   const bool at_once = host_.size >= offsetof(atoll_host, get_all) + sizeof(host_.get_all) &&
                        host_.get_all != nullptr;
   atoll_status status = ATOLL_TIMEOUT;

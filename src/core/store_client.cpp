@@ -8,6 +8,7 @@
 #include <limits>
 #include <utility>
 
+#include "core/error_text.hpp"
 #include "core/errors.hpp"
 #include "core/log.hpp"
 #include "core/store_handshake.hpp"
@@ -427,12 +428,14 @@ void Client::read() noexcept {
   try {
     read_frames();
   } catch (const std::exception& error) {
-    // Most likely this process is out of memory. The other ranks must learn that this rank reads no
-    // more messages.
-    log::error("the connection to the store is closed: {}", error.what());
+    // The other ranks must learn that this rank no longer listens.
     ::shutdown(socket_.get(), SHUT_RDWR);
+    log::error("the connection to the store is closed: {}", text_of(error));
     const std::lock_guard lock(mutex_);
-    why_closed_.emplace(ErrorCode::out_of_memory, "out of memory for a message of the store");
+    const auto* const known = dynamic_cast<const Error*>(&error);
+    why_closed_.emplace(
+        known ? *known
+              : Error(ErrorCode::out_of_memory, "out of memory for a message of the store"));
   }
   std::unique_lock lock(mutex_);
   const Error reason =

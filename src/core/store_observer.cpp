@@ -1,5 +1,7 @@
 #include "core/store_observer.hpp"
 
+#include <algorithm>
+
 #include "core/errors.hpp"
 #include "core/store_client.hpp"
 
@@ -11,6 +13,9 @@ using net::Clock;
 // The store answers when `patience` is over, at the latest. The observer waits this much longer, so
 // that the answer can arrive.
 constexpr std::chrono::seconds grace{5};
+
+// A message has room for this wait; the store itself waits less.
+constexpr std::chrono::milliseconds longest_wait{60'000};
 
 // Connects to the first address that accepts, and throws the last error otherwise.
 net::Fd connect_to_any(const std::vector<net::Address>& addresses, Clock::time_point deadline) {
@@ -41,6 +46,7 @@ Observer::Observer(const std::vector<net::Address>& addresses, std::string_view 
 }
 
 std::optional<std::vector<Observed>> Observer::look(std::chrono::milliseconds patience) {
+  patience = std::clamp(patience, std::chrono::milliseconds(0), longest_wait);
   const std::string body = Packer().number(static_cast<std::uint32_t>(patience.count())).take();
   try {
     net::send_all(socket_.get(), encode_frame(Kind::observe, 1, body));
@@ -53,9 +59,25 @@ std::optional<std::vector<Observed>> Observer::look(std::chrono::milliseconds pa
   return decode_observed(answer);
 }
 
+namespace {
+
+// Receives a message, with a clear error when none comes.
+Message next_message(int socket, Clock::time_point deadline) {
+  try {
+    return receive_message(socket, max_answer_bytes, deadline);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::timeout) throw;
+    throw Error(ErrorCode::timeout,
+                "rank 0, which serves the store, does not answer (its process is stopped, or its "
+                "host is unreachable)");
+  }
+}
+
+}  // namespace
+
 std::string Observer::receive(Kind kind, Clock::time_point deadline) {
   while (!has_ended_) {
-    const Message message = receive_message(socket_.get(), max_answer_bytes, deadline);
+    const Message message = next_message(socket_.get(), deadline);
     const Answer answer = decode_answer(message.body);
     if (answer.problem) throw Error(*answer.problem, std::string(answer.payload));
     has_ended_ = message.kind == Kind::ended;

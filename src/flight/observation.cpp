@@ -99,7 +99,7 @@ std::string encode_observation(const FlightLog& log, std::uint64_t bytes) {
     if (is_pending) bytes -= std::min(bytes, operation.bytes);
     if (shown == nullptr || !is_running(*shown)) shown = &operation;
   }
-  packer.wide_number(static_cast<std::uint64_t>(log.step + 1))
+  packer.wide_number(static_cast<std::uint64_t>(log.step) + 1)
       .wide_number(bytes)
       .wide_number(static_cast<std::uint64_t>(log.monotonic_ns))
       .number(shown != nullptr ? 1 : 0);
@@ -117,7 +117,7 @@ ObservedRank decode_observation(std::string_view text) {
   store::Unpacker in(text);
   ObservedRank rank;
   rank.state = ObservedRank::State::answers;
-  rank.step = static_cast<std::int64_t>(in.wide_number()) - 1;
+  rank.step = static_cast<std::int64_t>(in.wide_number() - 1);
   rank.bytes = in.wide_number();
   rank.monotonic_ns = static_cast<std::int64_t>(in.wide_number());
   if (in.number() != 0) rank.operation = operation_from(in);
@@ -129,7 +129,7 @@ ObservedRank decode_observation(std::string_view text) {
     communicator.id = text_from(in);
     communicator.name = text_from(in);
     communicator.collectives_enqueued = in.wide_number();
-    communicator.running = static_cast<std::int64_t>(in.wide_number()) - 1;
+    communicator.running = static_cast<std::int64_t>(in.wide_number() - 1);
     communicator.seconds = seconds_from(in);
   }
   in.finish();

@@ -54,11 +54,13 @@ struct Place {
   int count = 0;
   std::array<void*, most_frames + frames_of_handler> frames{};
 };
-// The signal handler uses these places and nothing else.
+// The signal handler uses these places and this number, and nothing else.
 std::array<Place, max_flight_stacks> places;
+std::atomic<int> unhandled{0};  // signals that were sent and have not arrived
 
 extern "C" void atoll_record_stack(int) {
   const int saved = errno;
+  --unhandled;  // before the place is done, so that take_stacks() sees it
   const int self = static_cast<int>(::syscall(SYS_gettid));
   for (Place& place : places) {
     int expected = self;
@@ -92,13 +94,23 @@ bool install(int signal) {
   return ::sigaction(signal, &action, nullptr) == 0;
 }
 
+void give_back(int signal) {
+  struct sigaction current {};
+  if (::sigaction(signal, nullptr, &current) != 0 || !is_ours(current)) return;
+  struct sigaction action {};
+  action.sa_handler = SIG_DFL;
+  ::sigaction(signal, &action, nullptr);
+}
+
 // Sends the signal to a thread; returns the place where the thread records its frames, or null.
 Place* ask(int signal, int thread) {
   const auto place =
       std::ranges::find_if(places, [](const Place& p) { return p.thread == is_free; });
   if (place == places.end()) return nullptr;
   place->thread = thread;
+  ++unhandled;
   if (::syscall(SYS_tgkill, ::getpid(), thread, signal) == 0) return &*place;
+  --unhandled;
   place->thread = is_free;  // the thread has ended
   return nullptr;
 }
@@ -174,11 +186,7 @@ std::vector<RawStack> take_stacks(int signal, std::span<const FlightThread> thre
     stacks.push_back({*thread, std::vector<void*>(first, place->frames.begin() + place->count)});
     place->thread = is_free;
   }
-  if (stacks.size() == asked.size()) {
-    struct sigaction action {};
-    action.sa_handler = SIG_DFL;
-    ::sigaction(signal, &action, nullptr);
-  }
+  if (unhandled == 0) give_back(signal);  // otherwise a signal of this or an earlier call is late
   return stacks;
 }
 

@@ -32,8 +32,8 @@ void prepare_stacks() noexcept;
 // Sends `signal` to the threads, except for the calling thread, and returns all stacks that threads
 // record within `patience`. Returns nothing if the program handles or ignores the signal.
 // Afterwards the signal has its default action again, unless a thread has not recorded its stack:
-// then the handler stays, because the default action would end the process when that thread takes
-// the signal.
+// then the handler stays until that thread has taken the signal, because the default action would
+// end the process.
 std::vector<RawStack> take_stacks(int signal, std::span<const FlightThread> threads,
                                   std::chrono::milliseconds patience);
 

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -172,6 +173,12 @@ TEST_CASE("a thread that blocks the signal is left out, and the late signal does
     CHECK(std::chrono::steady_clock::now() - before < 2s);
     REQUIRE(stacks.size() == 1);
     CHECK(stacks[0].thread.role == "executor");
+    // A later call, which this thread does not concern, must not bring back the default either.
+    CHECK(atoll::take_stacks(signal, std::span(threads).last(1), 2s).size() == 1);
+    struct sigaction action {};
+    ::sigaction(signal, nullptr, &action);
+    const bool is_default = action.sa_handler == SIG_DFL;
+    CHECK(!is_default);
   }
 }
 

@@ -111,7 +111,8 @@ void Queue::help_until(const HostEvent* event) {
 void Queue::drain() {
   require_other_task();
   help_until(nullptr);
-  while (tasks_.has_executor() || !tasks_.empty()) {
+  // In this order: who takes the last task is the executor until it has run.
+  while (!tasks_.empty() || tasks_.has_executor()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));  // another thread runs the tasks
     help_until(nullptr);
   }
@@ -149,7 +150,7 @@ void Queue::work(const std::stop_token& stop) {
     }
     help_until(nullptr);
     if (!stop.stop_requested()) continue;
-    if (!tasks_.has_executor() && tasks_.empty()) return;
+    if (tasks_.empty() && !tasks_.has_executor()) return;  // in this order, as in drain()
     std::this_thread::sleep_for(
         std::chrono::milliseconds(1));  // another thread is still running tasks
   }
