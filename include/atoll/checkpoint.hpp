@@ -2,9 +2,9 @@
 // written without gathering, and loads at any world size, mesh and strategy.
 //
 // All functions are collective over the ranks of the engine, and block. A failure on one rank
-// throws the same Error on all of them; a rank that does not make the call is an Error(timeout) that
-// names the call. On a mesh with axes that the engine does not use, each coordinate on these axes
-// has a separate engine, and each engine must use a separate folder or file, such as
+// throws the same Error on all of them; a rank that does not make the call is an Error(timeout)
+// that names the call. On a mesh with axes that the engine does not use, each coordinate on these
+// axes has a separate engine, and each engine must use a separate folder or file, such as
 // "out/tensor-" + std::to_string(mesh.axis("tensor").index).
 #pragma once
 
@@ -40,8 +40,8 @@ namespace atoll_v1::atoll::fsdp {
 // exists. On file systems that cannot lock folders with flock(), such as some NFS, save() cannot
 // detect another engine: it logs one warning and saves.
 //
-// All ranks must pass the same folder and the same `extra`, and `optimizer` must be the Optimizer of
-// `engine`: otherwise Error(mismatch) or Error(invalid_argument), before anything is written.
+// All ranks must pass the same folder and the same `extra`, and `optimizer` must be the Optimizer
+// of `engine`: otherwise Error(mismatch) or Error(invalid_argument), before anything is written.
 //
 // Every file has the id of the save. Shard files have their step and number, and a digest (XXH3,
 // 64 bits) for each MiB of each tensor. The index has the digest of each shard's header and of
@@ -66,9 +66,9 @@ ATOLL_API void save(const std::filesystem::path& folder, Engine& engine,
 // Units, shapes, the kind of optimizer and the names of states must be those of the engine:
 // otherwise Error(mismatch) names the first difference. Call Engine::add_state() before load(). The
 // number of shards, strategy, dtypes and frozen parameters may differ from those at the time of
-// saving. So may the settings of the optimizer for each parameter (ParamSettings), which change with
-// parameter groups and the decay rule: the engine's lowest rank then logs a warning that names the
-// first difference. Returns the `extra` that was passed to save().
+// saving. So may the settings of the optimizer for each parameter (ParamSettings), which change
+// with parameter groups and the decay rule: the engine's lowest rank then logs a warning that names
+// the first difference. Returns the `extra` that was passed to save().
 ATOLL_API std::map<std::string, std::string> load(const std::filesystem::path& folder,
                                                   Engine& engine, Optimizer& optimizer);
 ATOLL_API std::map<std::string, std::string> load(const std::filesystem::path& folder,

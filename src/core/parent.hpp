@@ -21,8 +21,8 @@ class ParentWatch {
   // Called with the reason when the watched process has ended, on a thread of the watch.
   using Report = std::function<void(std::string_view reason)>;
 
-  // Finds the nearest ancestor with the name of a launcher (mpirun, orted, slurmstepd, ...). Returns
-  // null if there is nothing to watch, for example because the ancestors are in another PID
+  // Finds the nearest ancestor with the name of a launcher (mpirun, orted, slurmstepd, ...).
+  // Returns null if there is nothing to watch, for example because the ancestors are in another PID
   // namespace.
   static std::unique_ptr<ParentWatch> find(WithoutLauncher otherwise);
   virtual ~ParentWatch() = default;

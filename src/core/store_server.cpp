@@ -89,8 +89,8 @@ Server::Server(ServerOptions options)
 
 Server::~Server() { finish(failed_patience); }
 
-// If memory runs out, the job fails. The store needs little memory to report a failure. If even this
-// is not available, it closes all connections, so that the ranks notice the end.
+// If memory runs out, the job fails. The store needs little memory to report a failure. If even
+// this is not available, it closes all connections, so that the ranks notice the end.
 void Server::run() noexcept {
   try {
     try {

@@ -72,11 +72,14 @@ Flight::Flight(World& world)
   // disk must not delay the abort of waiting operations. The callback takes the stacks before it
   // returns, because the abort then ends the calls in which the threads wait.
   subscription_ = world.on_failure([this](const Error& error) {
+    {
+      const std::lock_guard lock(mutex_);
+      failure_ = std::string(error.what()).substr(0, max_flight_text);
+    }
     std::vector<RawStack> stacks = take_stacks();
     {
       const std::lock_guard lock(mutex_);
       stacks_ = std::move(stacks);
-      failure_ = std::string(error.what()).substr(0, max_flight_text);
     }
     wake(changed);
   });

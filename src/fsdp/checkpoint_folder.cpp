@@ -113,6 +113,8 @@ net::Fd lock(const fs::path& path, const fs::path& folder, const net::Fd& mine) 
       "folder",
       terminal_text(folder.string()));
   if (error == 0) return file;
+  require(error != EMFILE && error != ENFILE, ErrorCode::io, "{}: cannot open this folder: {}",
+          terminal_text(path.string()), std::strerror(error));
   warn_without_locks(path, error);
   return {};
 }
@@ -144,14 +146,13 @@ SaveFolder::SaveFolder(fs::path folder, const net::Fd& mine) : folder_(std::move
       check_replaceable(folder_);
       folder_lock_ = lock(folder_, folder_, mine);
     }
-    const bool is_new = fs::create_directories(partial);
-    try {
-      partial_lock_ = lock(partial, folder_, {});
-    } catch (...) {
-      std::error_code ignored;
-      if (is_new) fs::remove(partial, ignored);  // unlike remove_all(), needs no descriptor
-      throw;
-    }
+    // Without a descriptor for the lock, the new folder would stay behind.
+    net::Fd spare(::open("/", O_RDONLY | O_CLOEXEC | O_DIRECTORY));
+    require(static_cast<bool>(spare), ErrorCode::io, "{}: cannot open a folder: {}",
+            terminal_text(partial.string()), std::strerror(errno));
+    fs::create_directories(partial);
+    spare.reset();
+    partial_lock_ = lock(partial, folder_, {});
     owns_partial_ = true;
   });
   try {

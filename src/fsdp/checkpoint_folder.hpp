@@ -15,9 +15,9 @@ std::filesystem::path partial_of(const std::filesystem::path& folder);
 // The new content of a folder while one rank saves it. The destructor deletes partial_of(folder),
 // unless publish() has succeeded, and ignores errors.
 //
-// Locks (flock) let two engines find out that they use one folder. SaveFolder locks partial_of() and
-// `folder`. The engine keeps the lock of the folder that it has published until its next save, or
-// its destruction. If the file system has no such locks (some NFS), the process logs one warning
+// Locks (flock) let two engines find out that they use one folder. SaveFolder locks partial_of()
+// and `folder`. The engine keeps the lock of the folder that it has published until its next save,
+// or its destruction. If the file system has no such locks (some NFS), the process logs one warning
 // and saves, but cannot detect a second engine.
 class SaveFolder {
  public:

@@ -146,8 +146,11 @@ class Trial:
         deadline = time.monotonic() + 20
         while not at.exists():
             self.poll()
-            if not self.running():
-                return  # the victim did not reach the moment, or could not create the file
+            if not self.running() and not at.exists():
+                self.collect()
+                if self.fault.name != "none" and all(rank.status == 0 for rank in self.ranks):
+                    raise Wrong("the job succeeded before the fault")
+                return  # the job failed before the moment, or could not create the file
             if time.monotonic() > deadline:
                 self.collect()
                 raise Wrong("the job did not come to the moment")

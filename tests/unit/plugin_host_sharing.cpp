@@ -101,8 +101,8 @@ void count_reports(void*, std::int32_t level, const char* message) {
   if (level == ATOLL_LOG_WARN && std::strstr(message, "cannot share memory") != nullptr) ++reports;
 }
 
-// Returns the address at which a rank receives the memory of other ranks, in the abstract namespace.
-// Other processes find it in /proc/net/unix.
+// Returns the address at which a rank receives the memory of other ranks, in the abstract
+// namespace. Other processes find it in /proc/net/unix.
 std::string windows_address(FakeCore& core, int rank) {
   const auto published = core.get("group/inbox/" + std::to_string(rank));
   return published.substr(0, published.find(':')) + ".windows";

@@ -17,8 +17,8 @@ constexpr std::size_t cache_line = 64;
 
 // Header of a ring buffer that one rank writes and one rank reads. `written` and `consumed` count
 // bytes since the ring was created; modulo the size of the ring, a power of two, they are offsets
-// in the buffer. copy(offset in the ring, offset in the data, bytes) copies a part that does not wrap
-// around the end of the ring.
+// in the buffer. copy(offset in the ring, offset in the data, bytes) copies a part that does not
+// wrap around the end of the ring.
 template <template <class> class Atomic>
 struct RingOf {
   alignas(cache_line) Atomic<std::uint64_t> written;

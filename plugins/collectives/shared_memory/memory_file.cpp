@@ -28,8 +28,8 @@ struct Allocation {
 };
 
 // All allocations of this process. The map is global because the plugin's C functions receive only
-// an address to free or register memory. It is never destroyed, because operations may still use the
-// memory when a program calls exit().
+// an address to free or register memory. It is never destroyed, because operations may still use
+// the memory when a program calls exit().
 struct Allocations {
   std::mutex mutex;
   std::map<std::uintptr_t, Allocation> by_address;

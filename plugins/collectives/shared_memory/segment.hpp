@@ -2,9 +2,9 @@
 // the host, a doorbell on which the owner sleeps, a flag that the owner sets when it closes, the
 // owner's control block, and the owner's staging buffer.
 //
-// The owner creates the segment as an anonymous memory file (memfd) and passes its descriptor to the
-// other ranks, which map it. The memory has no name in a file system: its size does not depend on
-// /dev/shm, and it exists only as long as a process maps it, so a process that is killed leaves
+// The owner creates the segment as an anonymous memory file (memfd) and passes its descriptor to
+// the other ranks, which map it. The memory has no name in a file system: its size does not depend
+// on /dev/shm, and it exists only as long as a process maps it, so a process that is killed leaves
 // nothing behind.
 #pragma once
 

@@ -64,8 +64,8 @@ class ShmTransport final : public Transport {
   // text of each other rank to expect(), and then calls advance() until it returns true.
   std::string published() const;
   void expect(int peer, const std::string& published);
-  // Passes this rank's inbox to the other ranks and maps the inboxes that have arrived. Never blocks.
-  // Returns true once every rank of the host has mapped every other rank's inbox. Throws
+  // Passes this rank's inbox to the other ranks and maps the inboxes that have arrived. Never
+  // blocks. Returns true once every rank of the host has mapped every other rank's inbox. Throws
   // NoSharedMemory if the kernel does not let these ranks share memory; no rank's advance() then
   // ever returns true.
   bool advance();
