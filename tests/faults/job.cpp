@@ -9,8 +9,9 @@
 //   reduce   backward of step 2
 //   save     the second save, which replaces the first
 //   end      after the last step
-// A kill, a stop or a crash happens DELAY microseconds later, on a second thread, so that the rank
-// may be anywhere in the library. For faults that the script makes, the rank creates the file
+// A kill, a stop or a crash happens DELAY microseconds later (DELAY / 20 at `end`, because closing
+// takes less than a millisecond), on a second thread, so that the rank may be anywhere in the
+// library. For faults that the script makes, the rank creates the file
 // FOLDER/at, which contains the time in seconds (CLOCK_MONOTONIC), and waits for FOLDER/go.
 //
 // A rank prints "rank R: right" if every comparison succeeded, or one line with its error.
@@ -111,8 +112,9 @@ class Fault {
 
   template <class Action>
   void later(const Action& action) const {
-    std::thread([action, this] {
-      std::this_thread::sleep_for(plan_.delay);
+    const auto delay = plan_.moment == "end" ? plan_.delay / 20 : plan_.delay;
+    std::thread([action, delay, this] {
+      std::this_thread::sleep_for(delay);
       announce();
       action();
     }).detach();

@@ -23,6 +23,7 @@ class Fault:
     hosts = (1, 2, 3)
     needs_namespaces = False
     needs_launcher = False
+    delayed = False  # true if a second thread of the victim makes the fault, a random time later
     environment = {}
     limit = 60  # seconds after which a job counts as hung
 
@@ -50,6 +51,10 @@ class Fault:
 
     def may_leave_partial(self, _trial):
         return False
+
+    def may_come_late(self, trial):
+        """Returns true if the job may succeed before the fault happens."""
+        return self.name == "none" or (self.delayed and trial.moment == "end")
 
     def check(self, trial):
         right(trial)
@@ -148,6 +153,7 @@ def within(trial):
 
 class Kill(Fault):
     name = "kill"
+    delayed = True
     environment = {"ATOLL_RENDEZVOUS_TIMEOUT": "3"}
     want = ("every other rank ends within 2 s (5 s at opening) with one line, which names only the "
             "killed rank")
@@ -196,6 +202,7 @@ class Exception_(Exit):
 
 class Stop(Fault):
     name = "stop"
+    delayed = True
     want = "a rank that stops for 5 s, longer than the limit for a cut (2 s), changes nothing"
     environment = {"ATOLL_CUT_TIMEOUT": "2"}
 
@@ -208,6 +215,7 @@ class Stop(Fault):
 
 class Hang(Fault):
     name = "hang"
+    delayed = True
     want = ("other ranks end within 20 s (25 s at opening; timeout: 3 s) with one line, which "
             "names the stopped rank")
     environment = {"ATOLL_TIMEOUT": "3", "ATOLL_FILE_TIMEOUT": "3", "ATOLL_RENDEZVOUS_TIMEOUT": "3"}

@@ -148,7 +148,7 @@ class Trial:
             self.poll()
             if not self.running() and not at.exists():
                 self.collect()
-                if self.fault.name != "none" and all(rank.status == 0 for rank in self.ranks):
+                if not self.fault.may_come_late(self) and all(r.status == 0 for r in self.ranks):
                     raise Wrong("the job succeeded before the fault")
                 return  # the job failed before the moment, or could not create the file
             if time.monotonic() > deadline:
