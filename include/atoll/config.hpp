@@ -58,6 +58,9 @@ struct ATOLL_API Config {
   // Checksum of the data that the host backend sends over TCP. "" or "off": none. "crc32c": data
   // that arrives corrupted is an error.
   std::string tcp_checksum;
+  // Settings of the verbs backend as words NAME=VALUE separated by spaces, for example
+  // "devices=mlx5_0:1,mlx5_1 gid=3" (plugins/verbs/README.md).
+  std::string rdma;
   // 1 adds floating-point numbers in one order for every backend, algorithm and element count. The
   // order depends on the mesh only (communicator.hpp).
   int deterministic = 0;

@@ -34,7 +34,7 @@ extern "C" {
 #endif
 
 #define ATOLL_ABI_MAJOR 1u /* incremented when the layout changes incompatibly */
-#define ATOLL_ABI_MINOR 2u /* incremented when functions or fields are appended */
+#define ATOLL_ABI_MINOR 3u /* incremented when functions or fields are appended */
 
 typedef int32_t atoll_status; /* one of the values below, which never change */
 enum {
@@ -205,6 +205,9 @@ typedef struct atoll_group {
   /* Time without any answer from another host after which the network counts as cut; 0 leaves the
    * choice to the backend. A rank that is slow or stopped is not a cut. */
   int64_t cut_ns;
+  /* The user's settings of RDMA as words NAME=VALUE separated by spaces, which the README of the
+   * backend defines; NULL or "" leaves all choices to the backend. May differ between ranks. */
+  const char* rdma;
 } atoll_group;
 
 /* One collective, send or recv. Counts are numbers of elements. all_gather sends `count` elements

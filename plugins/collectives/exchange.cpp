@@ -71,6 +71,11 @@ void Exchange::compare_with_all() {
 std::uint64_t Exchange::enqueue(int peer, Direction direction, const Queue::Item& item) {
   Queue& to = queue(peer, direction);
   to.items.push_back(item);
+  if (direction == Direction::recv) {
+    static constexpr std::byte* unknown = nullptr;  // signatures move when `items` grows
+    route(peer).expect(peer, item.payload.empty() ? std::span(unknown, sizeof(Signature))
+                                                  : item.payload);
+  }
   to.total += item.payload.size();
   ++pending(direction);
   return ++to.queued;

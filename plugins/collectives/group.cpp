@@ -61,12 +61,21 @@ void Group::reduce(const atoll_reduction& reduction) const {
   }
 }
 
+Group::Scratch::~Scratch() { drop(); }
+
+void Group::Scratch::drop() {
+  if (memory_ == nullptr) return;
+  for (auto* transport : team_.transports) transport->remove_memory(memory_.get());
+  memory_.reset();
+  bytes_ = 0;
+}
+
 std::span<std::byte> Group::Scratch::get(std::size_t bytes) {
   if (bytes > bytes_) {
-    memory_.reset();
-    bytes_ = 0;
+    drop();
     memory_.reset(static_cast<std::byte*>(::operator new(bytes, scratch_alignment)));
     bytes_ = bytes;
+    for (auto* transport : team_.transports) transport->add_memory({memory_.get(), bytes});
   }
   return {memory_.get(), bytes};
 }

@@ -113,19 +113,26 @@ struct Group {
   std::vector<void*> dsts;
 
  private:
-  // Memory that grows when more is needed.
+  // Memory that grows when more is needed. The transports of the team know it.
   class Scratch {
    public:
+    explicit Scratch(const Team& team) : team_(team) {}
+    Scratch(const Scratch&) = delete;
+    Scratch& operator=(const Scratch&) = delete;
+    ~Scratch();
     std::span<std::byte> get(std::size_t bytes);
 
    private:
     struct Free {
       void operator()(std::byte* memory) const noexcept;
     };
+    void drop();
+
+    const Team& team_;
     std::unique_ptr<std::byte, Free> memory_;
     std::size_t bytes_ = 0;
   };
-  Scratch scratch_, pieces_;
+  Scratch scratch_{team}, pieces_{team};
 };
 
 // Returns 1 if an operation should use non-temporal stores, otherwise 0. `bytes` is the total that

@@ -69,6 +69,21 @@ class Transport {
   // Ends a wait() in progress.
   virtual void wake() noexcept = 0;
 
+  // The functions below let an RDMA transport move bytes between the buffers of two ranks without a
+  // copy. Other transports need not override them.
+
+  // Announces that the next bytes from `peer` that are not announced yet will be received into
+  // `memory`, so that the peer may write them there before recv() is called. With null
+  // memory.data() they must not be written ahead. The memory stays valid until recv() has returned
+  // all of these bytes, or until stop().
+  virtual void expect(int /*peer*/, std::span<std::byte> /*memory*/) {}
+  // Registers memory with the network adapters, and ends that registration. A transport may ignore
+  // the calls. No operation is in flight.
+  virtual void add_memory(std::span<std::byte> /*memory*/) {}
+  virtual void remove_memory(const std::byte* /*memory*/) {}
+  // Called once after a failure. No adapter accesses the caller's memory afterwards.
+  virtual void stop() noexcept {}
+
   // Waits, for a bounded time, until all sent bytes have left this host. Must be called before an
   // orderly close.
   virtual void finish() noexcept = 0;

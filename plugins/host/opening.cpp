@@ -14,8 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "host/group_store.hpp"
+#include "collectives/layout.hpp"
 #include "host/tcp_rendezvous.hpp"
+#include "host/tcp_transport.hpp"
 #include "sdk/guard.hpp"
 
 namespace atoll_host_backend {
@@ -26,10 +27,6 @@ using atoll_sdk::Error;
 
 constexpr auto usual_cut = 10s;     // limit for a cut network if the group sets none
 constexpr auto lookup_limit = 1ms;  // time for which the lookup of a rank waits for it
-
-const atoll_placement& placement(const atoll_group& group, int rank) {
-  return *group.placements[rank];
-}
 
 std::string text_or_empty(const char* text) { return text == nullptr ? std::string() : text; }
 
@@ -66,7 +63,7 @@ std::string key(int rank) { return fmt::format("host/{}", rank); }
 
 std::unique_ptr<Rendezvous> listen(const atoll_group& group) {
   auto open = std::chrono::nanoseconds(group.timeout_ns);
-  if (open <= 0ns) open = no_limit;
+  if (open <= 0ns) open = atoll_collectives::no_limit;
   Identity identity{text_or_empty(group.token), group.id, group.rank, host_name(),
                     static_cast<std::int32_t>(checksum_of(group))};
   return std::make_unique<Rendezvous>(std::move(identity), Network(group),
@@ -79,7 +76,7 @@ TcpTransport::Lookup lookup(const atoll_host& host, const atoll_group& group,
   return [host = &host, id = std::string(group.id), team = &team](int rank) {
     std::string value;
     const auto limit = std::chrono::nanoseconds(lookup_limit).count();
-    const auto status = read(*host, id, key(rank), limit, value);
+    const auto status = atoll_collectives::read(*host, id, key(rank), limit, value);
     if (status == ATOLL_TIMEOUT) return Contact();
     const auto who = team->describe(rank);
     if (status != ATOLL_OK) {
@@ -87,17 +84,6 @@ TcpTransport::Lookup lookup(const atoll_host& host, const atoll_group& group,
     }
     return decode(value, who);
   };
-}
-
-// Lets this rank connect with ranks of other hosts. Returns null if the group has one host.
-std::unique_ptr<TcpTransport> open_tcp(const atoll_host& host, const atoll_group& group,
-                                       const atoll_collectives::Team& team,
-                                       const GroupStore& store) {
-  if (atoll_collectives::layout_of(group).hosts() == 1) return nullptr;
-  auto rendezvous = listen(group);
-  store.put(key(team.rank), fmt::format("{}", fmt::join(rendezvous->ports(), " ")));
-  return std::make_unique<TcpTransport>(std::move(rendezvous), lookup(host, group, team),
-                                        TcpTransport::Options{checksum_of(group), cut_of(group)});
 }
 
 // Returns a function that publishes that this rank has closed.
@@ -111,40 +97,15 @@ std::function<void()> retract(const atoll_host& host, const atoll_group& group,
 
 }  // namespace
 
-void describe_team(const atoll_group& group, atoll_collectives::Team& team) {
-  if (group.memory != ATOLL_MEMORY_HOST) {
-    throw Error(ATOLL_UNSUPPORTED, "the host backend supports host memory only");
-  }
-  if (group.nranks < 1 || group.rank < 0 || group.rank >= group.nranks || group.id == nullptr ||
-      group.placements == nullptr) {
-    throw Error(ATOLL_INVALID_ARGUMENT, "the group lacks an id, ranks, or their placements");
-  }
-  team.name = text_or_empty(group.name);
-  team.rank = group.rank;
-  for (int rank = 0; rank < group.nranks; ++rank) {
-    team.world_ranks.push_back(placement(group, rank).world_rank);
-  }
-  const auto layout = atoll_collectives::layout_of(group);
-  const auto here = static_cast<int>(layout.ranks_of(layout.host_of(group.rank)).size());
-  const auto size = static_cast<std::size_t>(group.nranks);
-  team.routes.assign(size, nullptr);
-  team.channels.resize(size);
-  const int neighbours = std::max(here, group.host_ranks);
-  team.waiting = neighbours <= ::sysconf(_SC_NPROCESSORS_ONLN)
-                     ? atoll_collectives::Waiting::spin_then_sleep
-                     : atoll_collectives::Waiting::sleep;
-}
-
-Transports open_transports(const atoll_host& host, const atoll_group& group,
-                           const atoll_collectives::Team& team) {
-  const GroupStore store(host, group, team);
-  Sharing sharing = share_memory(host, group, team, store);
-  Transports transports;
-  transports.group = std::make_unique<SplitGroup>(group, sharing.split);
-  transports.shm = std::move(sharing.shm);
-  transports.tcp = open_tcp(host, transports.group->get(), team, store);
-  if (transports.tcp) transports.retract = retract(host, group, team);
-  return transports;
+std::unique_ptr<atoll_collectives::Transport> open_tcp(const atoll_host& host,
+                                                       const atoll_group& group,
+                                                       const atoll_collectives::Team& team,
+                                                       const GroupStore& store) {
+  auto rendezvous = listen(group);
+  store.put(key(team.rank), fmt::format("{}", fmt::join(rendezvous->ports(), " ")));
+  return std::make_unique<TcpTransport>(std::move(rendezvous), lookup(host, group, team),
+                                        TcpTransport::Options{checksum_of(group), cut_of(group),
+                                                              retract(host, group, team)});
 }
 
 }  // namespace atoll_host_backend

@@ -32,7 +32,7 @@ constexpr auto closed_limit = 1s;  // limit for connections of a closed rank tha
 TcpTransport::TcpTransport(std::unique_ptr<Rendezvous> rendezvous, Lookup lookup, Options options)
     : rendezvous_(std::move(rendezvous)),
       lookup_(std::move(lookup)),
-      options_(options),
+      options_(std::move(options)),
       peers_(static_cast<std::size_t>(rendezvous_->network().size())) {}
 
 // Returns true once the rank is connected. Takes connections before it looks the rank up, because a

@@ -32,9 +32,12 @@ class TcpTransport final : public atoll_collectives::Transport {
   struct Options {
     Checksum checksum = Checksum::none;
     std::chrono::nanoseconds cut{};  // as in Limits
+    // Lets ranks that are not connected yet know that this rank has closed.
+    std::function<void()> retract = [] {};
   };
 
   TcpTransport(std::unique_ptr<Rendezvous> rendezvous, Lookup lookup, Options options);
+  ~TcpTransport() override { options_.retract(); }
 
   std::size_t send(int peer, std::span<const std::byte> data) override;
   std::size_t recv(int peer, std::span<std::byte> data) override;

@@ -103,6 +103,10 @@ const Row rows[] = {
       "checksum of the data that the host backend sends over TCP; empty or \"off\": none; "
       "\"crc32c\": corrupted data is an error"},
      &Config::tcp_checksum},
+    {{"ATOLL_RDMA", "",
+      "settings of the verbs backend, separated by spaces: devices=NAME[:PORT],... gid=INDEX "
+      "mtu=BYTES sl=LEVEL tc=CLASS queue_pairs=N timeout=EXPONENT"},
+     &Config::rdma},
     {{"ATOLL_DETERMINISTIC", "",
       "1: floating-point sums in one order, which depends on the mesh only"},
      &Config::deterministic,

@@ -185,6 +185,7 @@ GroupDescription::GroupDescription(const World& world, const Axis& axis, std::st
   group.checksum =
       world.config().tcp_checksum == "crc32c" ? ATOLL_CHECKSUM_CRC32C : ATOLL_CHECKSUM_NONE;
   group.cut_ns = std::chrono::nanoseconds(world.config().cut_timeout).count();
+  group.rdma = world.config().rdma.c_str();
 }
 
 const Plugin& choose_backend(const BackendQuery& query) {

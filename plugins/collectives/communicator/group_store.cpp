@@ -1,4 +1,4 @@
-#include "host/group_store.hpp"
+#include "collectives/communicator/group_store.hpp"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 
 #include "sdk/guard.hpp"
 
-namespace atoll_host_backend {
+namespace atoll_collectives {
 namespace {
 
 using namespace std::chrono_literals;
@@ -29,7 +29,7 @@ atoll_status read(const atoll_host& host, const std::string& id, const std::stri
 }
 
 GroupStore::GroupStore(const atoll_host& host, const atoll_group& group,
-                       const atoll_collectives::Team& team)
+                       const Team& team)
     : host_(host), group_(group), team_(team), deadline_(Clock::time_point::max()) {
   const auto timeout = std::chrono::nanoseconds(group.timeout_ns);
   if (timeout > 0ns && timeout < deadline_ - Clock::now()) deadline_ = Clock::now() + timeout;
@@ -104,4 +104,4 @@ std::optional<std::string> GroupStore::find(const std::string& key) const {
   throw Error(status, fmt::format("{}: cannot read {} from the store", opening(), key));
 }
 
-}  // namespace atoll_host_backend
+}  // namespace atoll_collectives

@@ -15,21 +15,21 @@
 #include "collectives/exchange.hpp"
 #include "collectives/layout.hpp"
 #include "collectives/shared_memory/shm_transport.hpp"
-#include "host/group_store.hpp"
+#include "collectives/communicator/group_store.hpp"
 
-namespace atoll_host_backend {
+namespace atoll_collectives {
 
 struct Sharing {
   // Transport through shared memory; null if this rank is alone on its host or if the ranks of this
   // host cannot share memory.
-  std::unique_ptr<atoll_collectives::ShmTransport> shm;
+  std::unique_ptr<ShmTransport> shm;
   std::set<int> split;  // hosts of the layout whose ranks cannot share memory
 };
 
 // Collective over the group. Logs the reason if the ranks of this host cannot share memory. Throws
 // Error; an error with ATOLL_TIMEOUT names the absent ranks.
 Sharing share_memory(const atoll_host& host, const atoll_group& group,
-                     const atoll_collectives::Team& team, const GroupStore& store);
+                     const Team& team, const GroupStore& store);
 
 // A copy of a group that treats each rank of some hosts as if it ran alone on a host.
 class SplitGroup {
@@ -45,4 +45,4 @@ class SplitGroup {
   atoll_group group_{};
 };
 
-}  // namespace atoll_host_backend
+}  // namespace atoll_collectives

@@ -13,7 +13,7 @@
 #include "atoll/plugin.h"
 #include "collectives/exchange.hpp"
 
-namespace atoll_host_backend {
+namespace atoll_collectives {
 
 // Replaces an infinite time limit; adding it to a time does not overflow.
 constexpr std::chrono::hours no_limit{10'000};
@@ -28,7 +28,7 @@ class GroupStore {
   using Clock = std::chrono::steady_clock;
 
   // Starts the time limit of the group.
-  GroupStore(const atoll_host& host, const atoll_group& group, const atoll_collectives::Team& team);
+  GroupStore(const atoll_host& host, const atoll_group& group, const Team& team);
 
   Clock::time_point deadline() const noexcept { return deadline_; }
   // Returns a text such as "opening communicator shard on rank 2 (world rank 5)" for errors.
@@ -53,8 +53,8 @@ class GroupStore {
 
   const atoll_host& host_;
   const atoll_group& group_;
-  const atoll_collectives::Team& team_;
+  const Team& team_;
   Clock::time_point deadline_;
 };
 
-}  // namespace atoll_host_backend
+}  // namespace atoll_collectives

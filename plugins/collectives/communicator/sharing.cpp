@@ -1,4 +1,4 @@
-#include "host/sharing.hpp"
+#include "collectives/communicator/sharing.hpp"
 
 #include <fmt/format.h>
 
@@ -13,14 +13,10 @@
 
 #include "sdk/guard.hpp"
 
-namespace atoll_host_backend {
+namespace atoll_collectives {
 namespace {
 
 using namespace std::chrono_literals;
-using atoll_collectives::Doorbell;
-using atoll_collectives::Layout;
-using atoll_collectives::NoSharedMemory;
-using atoll_collectives::ShmTransport;
 using atoll_sdk::Error;
 using Clock = GroupStore::Clock;
 
@@ -37,7 +33,7 @@ constexpr std::size_t longest_list = 1000;
 // Opens the shared memory of the ranks of one host.
 class LocalOpening {
  public:
-  LocalOpening(const atoll_collectives::Team& team, const Layout& layout, const GroupStore& store)
+  LocalOpening(const Team& team, const Layout& layout, const GroupStore& store)
       : team_(team),
         store_(store),
         number_(layout.host_of(team.rank)),
@@ -111,7 +107,7 @@ class LocalOpening {
     }
   }
 
-  const atoll_collectives::Team& team_;
+  const Team& team_;
   const GroupStore& store_;
   int number_;
   const std::vector<int>& here_;  // ranks of this host, including this rank
@@ -119,15 +115,15 @@ class LocalOpening {
   std::string reason_;
 };
 
-// Logs once in a process that ranks use TCP although they run on one host.
+// Logs once in a process that ranks use the network although they run on one host.
 void report(const atoll_host& host, const GroupStore& store, const std::string& reason) {
   static std::atomic<bool> is_reported = false;
   if (is_reported.exchange(true)) return;
   const auto line = fmt::format(
-      "{}: the ranks of this host cannot share memory ({}). They use TCP over loopback instead, "
-      "which copies all data through the kernel and is several times slower. Shared memory needs "
-      "memfd_create, Unix sockets between the ranks, one user for all of them, and memory. This "
-      "line is not repeated for other communicators.",
+      "{}: the ranks of this host cannot share memory ({}). They exchange data through the network "
+      "instead, as if each ran on a host of its own, which is several times slower. Shared memory "
+      "needs memfd_create, Unix sockets between the ranks, one user for all of them, and memory. "
+      "This line is not repeated for other communicators.",
       store.opening(), reason);
   host.log(host.ctx, ATOLL_LOG_WARN, line.c_str());
 }
@@ -135,7 +131,7 @@ void report(const atoll_host& host, const GroupStore& store, const std::string& 
 std::string verdict_key(int number) { return fmt::format("inbox/verdict/{}", number); }
 
 // Rank 0 of the group reads the verdicts of all hosts, and publishes which hosts share no memory.
-std::set<int> agree(const Layout& layout, const atoll_collectives::Team& team,
+std::set<int> agree(const Layout& layout, const Team& team,
                     const GroupStore& store) {
   constexpr auto key = "inbox/split";
   if (team.rank == 0) {
@@ -168,15 +164,15 @@ std::set<int> agree(const Layout& layout, const atoll_collectives::Team& team,
 }  // namespace
 
 Sharing share_memory(const atoll_host& host, const atoll_group& group,
-                     const atoll_collectives::Team& team, const GroupStore& store) {
-  const Layout layout = atoll_collectives::layout_of(group);
+                     const Team& team, const GroupStore& store) {
+  const Layout layout = layout_of(group);
   if (layout.hosts() == layout.size()) return {};
   const int number = layout.host_of(team.rank);
   const auto& here = layout.ranks_of(number);
   Sharing result;
   bool is_refused = false;
   if (here.size() > 1) {
-    atoll_collectives::permit_access(group);
+    permit_access(group);
     LocalOpening local(team, layout, store);
     result.shm = local.run();
     is_refused = result.shm == nullptr;
@@ -197,7 +193,7 @@ SplitGroup::SplitGroup(const atoll_group& group, const std::set<int>& split) {
   // The caller's structure may be older and smaller.
   std::memcpy(&group_, &group, std::min(group.size, sizeof(group_)));
   group_.size = std::min(group.size, sizeof(group_));
-  const Layout layout = atoll_collectives::layout_of(group);
+  const Layout layout = layout_of(group);
   for (int rank = 0; rank < group.nranks; ++rank) {
     atoll_placement place{};
     std::memcpy(&place, group.placements[rank],
@@ -210,4 +206,4 @@ SplitGroup::SplitGroup(const atoll_group& group, const std::set<int>& split) {
   group_.placements = pointers_.data();
 }
 
-}  // namespace atoll_host_backend
+}  // namespace atoll_collectives

@@ -1,0 +1,136 @@
+#include "collectives/communicator/comm.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+
+#include "collectives/layout.hpp"
+#include "collectives/shared_memory/caller_memory.hpp"
+#include "sdk/guard.hpp"
+
+namespace atoll_collectives {
+namespace {
+
+using atoll_sdk::Error;
+
+// Checks `group` and fills in `team`, except for its routes and transports.
+void describe_team(const atoll_group& group, Team& team) {
+  if (group.memory != ATOLL_MEMORY_HOST) {
+    throw Error(ATOLL_UNSUPPORTED, "this backend supports host memory only");
+  }
+  if (group.nranks < 1 || group.rank < 0 || group.rank >= group.nranks || group.id == nullptr ||
+      group.placements == nullptr) {
+    throw Error(ATOLL_INVALID_ARGUMENT, "the group lacks an id, ranks, or their placements");
+  }
+  team.name = group.name == nullptr ? "" : group.name;
+  team.rank = group.rank;
+  for (int rank = 0; rank < group.nranks; ++rank) {
+    team.world_ranks.push_back(group.placements[rank]->world_rank);
+  }
+  const auto layout = layout_of(group);
+  const auto here = static_cast<int>(layout.ranks_of(layout.host_of(group.rank)).size());
+  const auto size = static_cast<std::size_t>(group.nranks);
+  team.routes.assign(size, nullptr);
+  team.channels.resize(size);
+  const int neighbours = std::max(here, group.host_ranks);
+  team.waiting = neighbours <= ::sysconf(_SC_NPROCESSORS_ONLN) ? Waiting::spin_then_sleep
+                                                               : Waiting::sleep;
+}
+
+}  // namespace
+
+Comm::Comm(const atoll_host& host, const atoll_group& group, OpenNetwork open_network)
+    : open_timeout_ns_(group.timeout_ns) {
+  describe_team(group, team_);
+  const GroupStore store(host, group, team_);
+  Sharing sharing = share_memory(host, group, team_, store);
+  shm_ = std::move(sharing.shm);
+  const SplitGroup split(group, sharing.split);
+  const atoll_group& connected = split.get();
+  const Layout layout = layout_of(connected);
+  if (layout.hosts() > 1) network_ = open_network(host, connected, team_, store);
+  if (shm_) team_.transports.push_back(shm_.get());
+  if (network_) team_.transports.push_back(network_.get());
+  for (int rank = 0; rank < team_.size(); ++rank) {
+    if (rank == team_.rank) continue;
+    const bool is_here = layout.host_of(rank) == layout.host_of(team_.rank);
+    team_.routes[static_cast<std::size_t>(rank)] =
+        is_here ? static_cast<Transport*>(shm_.get()) : network_.get();
+  }
+  group_ = std::make_unique<Group>(host, connected, team_, shm_.get());
+}
+
+Comm::~Comm() {
+  // A forked child shares the connections of the rank but must not close them, and it has no thread
+  // that the transport could join.
+  if (process_ != ::getpid()) {
+    static_cast<void>(network_.release());
+    return;
+  }
+  if (failure_.empty() && !team_.aborted.load(std::memory_order_acquire)) {
+    for (auto* transport : team_.transports) transport->finish();
+  }
+}
+
+template <class Body>
+void Comm::run(const Body& body) {
+  if (!failure_.empty()) {
+    throw Error(ATOLL_ABORTED,
+                           fmt::format("communicator {} failed before: {}", team_.name, failure_));
+  }
+  try {
+    body();
+  } catch (const std::exception& error) {
+    failure_ = error.what();
+    for (auto* transport : team_.transports) transport->stop();
+    throw;
+  }
+}
+
+void Comm::submit(std::span<atoll_operation* const> operations) {
+  check(*group_, operations);
+  run([&] { atoll_collectives::submit(*group_, operations); });
+}
+
+void Comm::register_memory(void* memory, std::size_t bytes) {
+  run([&] {
+    group_->windows.add(memory, bytes, shared_memory::find(memory, bytes), open_timeout_ns_);
+    if (network_) network_->add_memory({static_cast<std::byte*>(memory), bytes});
+  });
+}
+
+const char* Comm::register_caller_memory(void* memory, std::size_t bytes) {
+  if (memory == nullptr || bytes == 0) {
+    throw Error(ATOLL_INVALID_ARGUMENT, "register at least one byte of memory");
+  }
+  if (group_->windows.overlaps(memory, bytes)) {
+    throw Error(ATOLL_INVALID_ARGUMENT,
+                           "this memory overlaps memory that is registered already: end that "
+                           "registration first");
+  }
+  const auto file = shared_memory::find_file(memory, bytes);
+  run([&] {
+    group_->windows.add(memory, bytes, file, open_timeout_ns_);
+    if (network_) network_->add_memory({static_cast<std::byte*>(memory), bytes});
+  });
+  if (file || !shm_) return nullptr;
+  return group_->process_memory.works()
+             ? "other processes cannot map this memory, so the kernel copies its data between "
+               "processes; memory from allocate() or a shared mapping of a file is faster"
+             : "other processes cannot map this memory, and the kernel or the settings forbid "
+               "copies between processes, so its data goes through staging buffers; memory from "
+               "allocate() or a shared mapping of a file is faster";
+}
+
+void Comm::deregister_memory(void* memory) {
+  if (network_) network_->remove_memory(static_cast<const std::byte*>(memory));
+  group_->windows.remove(memory);
+}
+
+void Comm::abort() noexcept {
+  team_.aborted.store(true, std::memory_order_release);
+  for (auto* transport : team_.transports) transport->wake();
+}
+
+}  // namespace atoll_collectives

@@ -1,0 +1,99 @@
+// Connection: the queue pairs between this rank and another, one or more per rail.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "verbs/contact.hpp"
+#include "verbs/handles.hpp"
+#include "verbs/memory.hpp"
+#include "verbs/settings.hpp"
+#include "verbs/stream.hpp"
+
+namespace atoll_verbs_backend {
+
+// The queues of one rail that all connections of a communicator share.
+struct Rail {
+  std::shared_ptr<Hca> hca;
+  CompletionChannel channel;
+  CompletionQueue completions;
+  ReceiveQueue receives;
+};
+
+class Connection final : public Wire {
+ public:
+  // Creates the queue pairs, which can receive nothing yet. `ring_bytes` is the size of this rank's
+  // ring.
+  Connection(const Hcas& hcas, const std::vector<Rail>& rails, const Settings& settings,
+             std::size_t ring_bytes);
+
+  // What the other rank must know.
+  Contact contact() const;
+  // Connects with the other rank. Afterwards this rank can receive. It can send after
+  // allow_sends(), which must be called when the other rank can receive. Throws Error if an adapter
+  // refuses the address.
+  void connect(const Contact& peer);
+  void allow_sends() noexcept { may_send_ = true; }
+  bool may_send() const noexcept { return may_send_; }
+  const Region& mailbox() const noexcept { return own_->region(); }
+  const Region& image() const noexcept { return image_->region(); }
+  const Target& target() const noexcept { return target_; }
+
+  bool has_room(bool is_ordered) const override;
+  Ticket write(const Write& write) override;
+  bool is_done(Ticket ticket) const override {
+    return queues_[ticket.queue].done >= ticket.index;
+  }
+
+  std::size_t queues() const noexcept { return queues_.size(); }
+  std::size_t rail_of(std::size_t queue) const noexcept { return queues_[queue].rail; }
+  std::uint32_t number_of(std::size_t queue) const noexcept { return queues_[queue].pair->qp_num; }
+  // Called when a write has completed: all earlier writes of the queue are complete too.
+  void completed(std::size_t queue, std::uint64_t index);
+  // Makes every queue report the completion of its last write.
+  void flush();
+  bool is_idle() const noexcept;
+  // Ends all accesses of the adapters to the memory of this process.
+  void destroy() noexcept { queues_.clear(); }
+
+ private:
+  struct Queue {
+    QueuePair pair;
+    std::size_t rail;
+    std::size_t depth;
+    std::uint32_t inline_bytes;
+    std::uint64_t posted = 0;    // number of writes
+    std::uint64_t reported = 0;  // index of the last write whose completion will be reported
+    std::uint64_t done = 0;      // index of the last write that is complete
+    std::deque<std::pair<std::uint64_t, std::uint64_t>> data;  // indexes and numbers of data writes
+
+    std::size_t free() const { return depth - static_cast<std::size_t>(posted - done); }
+  };
+  std::size_t choose(bool is_ordered) const;
+  std::uint64_t oldest_data() const;
+
+  const Hcas& hcas_;
+  const Settings& settings_;
+  std::uint32_t first_packet_;
+  std::size_t ring_bytes_;
+  // The memory that the peer writes, and this rank's image of the peer's mailbox.
+  struct Pages {
+    explicit Pages(std::size_t bytes);
+    ~Pages();
+    Pages(const Pages&) = delete;
+    Pages& operator=(const Pages&) = delete;
+    std::span<std::byte> bytes;
+  };
+  std::unique_ptr<Pages> own_pages_, image_pages_;
+  std::shared_ptr<const Registered> own_, image_;
+  Target target_;
+  std::vector<Queue> queues_;
+  bool may_send_ = false;
+  std::uint64_t data_writes_ = 0;
+};
+
+}  // namespace atoll_verbs_backend

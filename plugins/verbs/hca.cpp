@@ -1,0 +1,215 @@
+#include "verbs/hca.hpp"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "verbs/stream.hpp"
+
+namespace atoll_verbs_backend {
+namespace {
+
+using atoll_sdk::Error;
+
+using DeviceList = std::unique_ptr<ibv_device*, Destroy<ibv_free_device_list>>;
+
+// Calls visit(device) for each RDMA device of this host.
+template <class Visit>
+void for_each_device(const Visit& visit) {
+  int count = 0;
+  const DeviceList list(ibv_get_device_list(&count));
+  for (int i = 0; list && i < count; ++i) visit(list.get()[i]);
+}
+
+std::string known_devices() {
+  std::vector<std::string> names;
+  for_each_device([&](ibv_device* device) { names.emplace_back(ibv_get_device_name(device)); });
+  return names.empty() ? "this host has none" : fmt::format("{}", fmt::join(names, ", "));
+}
+
+void set_nonblocking(int descriptor) {
+  ::fcntl(descriptor, F_SETFL, ::fcntl(descriptor, F_GETFL) | O_NONBLOCK);
+}
+
+std::string text_of(const ibv_gid& gid) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  ::inet_ntop(AF_INET6, gid.raw, text.data(), text.size());
+  return text.data();
+}
+
+bool is_mapped_ipv4(const ibv_gid& gid) {
+  constexpr std::array<std::uint8_t, 12> prefix{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  return std::equal(prefix.begin(), prefix.end(), gid.raw);
+}
+
+std::string_view kind_name(std::uint32_t type) {
+  return type == IBV_GID_TYPE_ROCE_V2 ? "v2" : type == IBV_GID_TYPE_ROCE_V1 ? "v1" : "IB";
+}
+
+// Prefers RoCE v2, which routers forward, to v1, and GIDs with an IPv4 address to link-local ones.
+int preference(const ibv_gid_entry& entry) {
+  return (entry.gid_type == IBV_GID_TYPE_ROCE_V2 ? 2 : 0) + (is_mapped_ipv4(entry.gid) ? 1 : 0);
+}
+
+std::vector<ibv_gid_entry> gids_of(ibv_context* context, int port, int count) {
+  std::vector<ibv_gid_entry> result;
+  for (int i = 0; i < count; ++i) {
+    ibv_gid_entry entry{};
+    if (ibv_query_gid_ex(context, static_cast<std::uint32_t>(port), static_cast<std::uint32_t>(i),
+                         &entry, 0) == 0) {
+      result.push_back(entry);
+    }
+  }
+  return result;
+}
+
+ibv_mtu mtu_of(int bytes) {
+  ibv_mtu mtu = IBV_MTU_256;
+  for (int i = IBV_MTU_256; i <= IBV_MTU_4096 && (128 << i) <= bytes; ++i) {
+    mtu = static_cast<ibv_mtu>(i);
+  }
+  return mtu;
+}
+
+int bytes_of(ibv_mtu mtu) { return 128 << mtu; }
+
+Context open_device(const std::string& name) {
+  Context context;
+  for_each_device([&](ibv_device* device) {
+    if (ibv_get_device_name(device) == name) {
+      context.reset(checked(ibv_open_device(device), fmt::format("cannot open {}", name)));
+    }
+  });
+  if (!context) {
+    throw Error(ATOLL_INVALID_ARGUMENT, fmt::format("there is no RDMA device {}; the devices are: "
+                                                    "{}", name, known_devices()));
+  }
+  return context;
+}
+
+}  // namespace
+
+atoll_sdk::Error verbs_error(std::string_view what, int error) {
+  auto text = atoll_sdk::system_error(what, error);
+  if (error != ENOMEM && error != EPERM) return text;
+  rlimit limit{};
+  ::getrlimit(RLIMIT_MEMLOCK, &limit);
+  if (limit.rlim_cur == RLIM_INFINITY) {
+    return {ATOLL_OUT_OF_MEMORY,
+            fmt::format("{}: the adapter has no more room for such objects, or the host no memory",
+                        text.what())};
+  }
+  return {ATOLL_OUT_OF_MEMORY,
+          fmt::format("{}: the process may lock {} KiB of memory; raise `ulimit -l`, or memlock in "
+                      "/etc/security/limits.conf",
+                      text.what(), limit.rlim_cur / 1024)};
+}
+
+Hca::Hca(const PortName& name, const Settings& settings)
+    : name_(name), context_(open_device(name.device)) {
+  if (ibv_query_device(context_.get(), &limits_) != 0 ||
+      ibv_query_port(context_.get(), static_cast<std::uint8_t>(name.port), &attributes_) != 0) {
+    throw Error(ATOLL_INVALID_ARGUMENT, fmt::format("{} has no port {}", name.device, name.port));
+  }
+  if (attributes_.state != IBV_PORT_ACTIVE) {
+    throw Error(ATOLL_UNSUPPORTED, fmt::format("{} is not active but {}", this->name(),
+                                               ibv_port_state_str(attributes_.state)));
+  }
+  const auto gids = gids_of(context_.get(), name.port, attributes_.gid_tbl_len);
+  const auto is_wanted = [&](const ibv_gid_entry& entry) {
+    return static_cast<int>(entry.gid_index) == settings.gid;
+  };
+  const auto chosen = settings.gid >= 0
+                          ? std::ranges::find_if(gids, is_wanted)
+                          : std::ranges::max_element(gids, {}, preference);
+  if (chosen != gids.end()) {
+    gid_index_ = static_cast<int>(chosen->gid_index);
+    gid_ = chosen->gid;
+    gid_kind_ = kind_name(chosen->gid_type);
+  } else if (settings.gid >= 0 || is_ethernet()) {
+    throw Error(ATOLL_INVALID_ARGUMENT,
+                fmt::format("{} has no GID {}; it has {} (`ibv_devinfo -v` lists them)",
+                            this->name(), settings.gid, gids.size()));
+  }
+  mtu_ = settings.mtu > 0 ? std::min(attributes_.active_mtu, mtu_of(settings.mtu))
+                          : attributes_.active_mtu;
+  domain_.reset(checked(ibv_alloc_pd(context_.get()),
+                        fmt::format("{}: cannot allocate a protection domain", this->name())));
+  set_nonblocking(context_->async_fd);
+}
+
+std::string Hca::name() const { return fmt::format("{} port {}", name_.device, name_.port); }
+
+std::string Hca::description() const {
+  return fmt::format("{}, {}, GID {} ({}, {}), MTU {}", name(),
+                     is_ethernet() ? "RoCE" : "InfiniBand", gid_index_, gid_kind_, text_of(gid_),
+                     bytes_of(mtu_));
+}
+
+std::string Hca::failure() {
+  ibv_async_event event{};
+  std::string text;
+  while (ibv_get_async_event(context_.get(), &event) == 0) {
+    if (event.event_type == IBV_EVENT_DEVICE_FATAL) {
+      text = fmt::format("{}: the device has failed", name());
+    }
+    ibv_ack_async_event(&event);
+  }
+  ibv_port_attr now{};
+  if (ibv_query_port(context_.get(), static_cast<std::uint8_t>(name_.port), &now) == 0 &&
+      now.state != IBV_PORT_ACTIVE) {
+    text = fmt::format("{} is down ({})", name(), ibv_port_state_str(now.state));
+  }
+  return text;
+}
+
+std::vector<PortName> active_ports() {
+  std::vector<PortName> result;
+  for_each_device([&](ibv_device* device) {
+    const Context context(ibv_open_device(device));
+    ibv_device_attr limits{};
+    if (!context || ibv_query_device(context.get(), &limits) != 0) return;
+    for (int port = 1; port <= limits.phys_port_cnt; ++port) {
+      ibv_port_attr attributes{};
+      if (ibv_query_port(context.get(), static_cast<std::uint8_t>(port), &attributes) == 0 &&
+          attributes.state == IBV_PORT_ACTIVE) {
+        result.push_back({ibv_get_device_name(device), port});
+      }
+    }
+  });
+  std::ranges::sort(result, {}, [](const PortName& one) { return std::tie(one.device, one.port); });
+  return result;
+}
+
+std::vector<std::shared_ptr<Hca>> open_hcas(const Settings& settings) {
+  static std::mutex mutex;
+  static std::map<std::tuple<std::string, int, int, int>, std::weak_ptr<Hca>> opened;
+  const std::lock_guard lock(mutex);
+  auto names = settings.devices.empty() ? active_ports() : settings.devices;
+  if (names.empty()) {
+    throw Error(ATOLL_UNSUPPORTED,
+                fmt::format("no RDMA device has an active port (devices: {})", known_devices()));
+  }
+  if (names.size() > most_rails) names.resize(most_rails);
+  std::vector<std::shared_ptr<Hca>> result;
+  for (const auto& name : names) {
+    auto& known = opened[{name.device, name.port, settings.gid, settings.mtu}];
+    auto hca = known.lock();
+    if (!hca) {
+      hca = std::make_shared<Hca>(name, settings);
+      known = hca;
+    }
+    result.push_back(std::move(hca));
+  }
+  return result;
+}
+
+}  // namespace atoll_verbs_backend

@@ -1,0 +1,57 @@
+// Hca: a port of an RDMA device (host channel adapter, or RoCE adapter) that this process has
+// opened. Communicators of a process share it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "verbs/handles.hpp"
+#include "verbs/settings.hpp"
+
+namespace atoll_verbs_backend {
+
+class Hca {
+ public:
+  // Opens the device. Throws Error if there is no such device or if its port is not active.
+  Hca(const PortName& name, const Settings& settings);
+
+  ibv_context* context() const noexcept { return context_.get(); }
+  ibv_pd* domain() const noexcept { return domain_.get(); }
+  int port() const noexcept { return name_.port; }
+  int gid_index() const noexcept { return gid_index_; }
+  const ibv_gid& gid() const noexcept { return gid_; }
+  std::uint16_t lid() const noexcept { return attributes_.lid; }
+  bool is_ethernet() const noexcept {
+    return attributes_.link_layer == IBV_LINK_LAYER_ETHERNET;
+  }
+  ibv_mtu mtu() const noexcept { return mtu_; }
+  const ibv_device_attr& limits() const noexcept { return limits_; }
+  // Returns "mlx5_0 port 1".
+  std::string name() const;
+  // Returns a line that describes the port: "mlx5_0 port 1, RoCE, GID 3 (v2, ::ffff:10.9.9.1), MTU
+  // 1024".
+  std::string description() const;
+  // Returns why the port cannot be used any more, or "". Reads the events of the device.
+  std::string failure();
+
+ private:
+  PortName name_;
+  Context context_;
+  Domain domain_;
+  ibv_device_attr limits_{};
+  ibv_port_attr attributes_{};
+  int gid_index_ = 0;
+  std::string gid_kind_;
+  ibv_gid gid_{};
+  ibv_mtu mtu_ = IBV_MTU_1024;
+};
+
+// Returns the names of all active ports, in the order of their names.
+std::vector<PortName> active_ports();
+
+// Returns open ports for the settings: those named, or else all active ones, at most most_rails.
+// Processes with equal settings share them. Throws Error(ATOLL_UNSUPPORTED) if there is none.
+std::vector<std::shared_ptr<Hca>> open_hcas(const Settings& settings);
+
+}  // namespace atoll_verbs_backend

@@ -1,0 +1,53 @@
+#include "verbs/memory.hpp"
+
+#include <fmt/format.h>
+
+#include <mutex>
+#include <tuple>
+
+namespace atoll_verbs_backend {
+
+Registered::Registered(const Hcas& hcas, std::span<std::byte> memory) : hcas_(hcas) {
+  region_.memory = memory;
+  for (std::size_t rail = 0; rail < hcas.size(); ++rail) {
+    const auto what = fmt::format("{}: cannot register {} bytes of memory", hcas[rail]->name(),
+                                  memory.size());
+    ibv_mr* const one = checked(ibv_reg_mr(hcas[rail]->domain(), memory.data(), memory.size(),
+                                           IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE),
+                                what);
+    registrations_.emplace_back(one);
+    region_.local[rail] = one->lkey;
+    region_.remote[rail] = one->rkey;
+  }
+}
+
+std::shared_ptr<const Registered> register_range(const Hcas& hcas, std::span<std::byte> memory) {
+  using Key = std::tuple<const std::byte*, std::size_t, std::vector<const Hca*>>;
+  static std::mutex mutex;
+  static std::map<Key, std::weak_ptr<const Registered>> registered;
+  std::vector<const Hca*> adapters;
+  for (const auto& hca : hcas) adapters.push_back(hca.get());
+  const std::lock_guard lock(mutex);
+  std::erase_if(registered, [](const auto& entry) { return entry.second.expired(); });
+  auto& known = registered[{memory.data(), memory.size(), adapters}];
+  auto result = known.lock();
+  if (!result) {
+    result = std::make_shared<const Registered>(hcas, memory);
+    known = result;
+  }
+  return result;
+}
+
+void Ranges::add(const Hcas& hcas, std::span<std::byte> memory) {
+  ranges_.insert_or_assign(memory.data(), register_range(hcas, memory));
+}
+
+const Region* Ranges::find(std::span<const std::byte> data) const {
+  auto next = ranges_.upper_bound(data.data());
+  if (next == ranges_.begin()) return nullptr;
+  const Region& region = std::prev(next)->second->region();
+  const auto* const end = region.memory.data() + region.memory.size();
+  return data.data() + data.size() <= end ? &region : nullptr;
+}
+
+}  // namespace atoll_verbs_backend

@@ -1,0 +1,92 @@
+// Defines the C table of the verbs backend.
+#include <fmt/format.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "atoll/plugin.h"
+#include "collectives/communicator/table.hpp"
+#include "collectives/layout.hpp"
+#include "verbs/verbs_transport.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using atoll_collectives::GroupStore;
+using atoll_collectives::Team;
+using atoll_collectives::Transport;
+using atoll_sdk::Error;
+
+constexpr std::int32_t preference = 110;  // above the host backend
+constexpr auto lookup_limit = 1ms;        // time for which a lookup waits for the other rank
+
+// Says once in a process which adapters it uses.
+void report(const atoll_host& host, const std::string& adapters) {
+  static std::atomic<bool> is_reported = false;
+  if (is_reported.exchange(true)) return;
+  const auto line = fmt::format("verbs: RDMA through {}", adapters);
+  host.log(host.ctx, ATOLL_LOG_INFO, line.c_str());
+}
+
+atoll_verbs_backend::Exchange exchange_of(const atoll_host& host, const atoll_group& group,
+                                          const Team& team) {
+  const std::string id = group.id;
+  const int own = group.rank;
+  atoll_verbs_backend::Exchange exchange;
+  exchange.publish = [&host, id, own](int peer, const std::string& contact) {
+    const auto path = fmt::format("{}/verbs/{}/{}", id, own, peer);
+    const auto status = host.put(host.ctx, path.c_str(), contact.data(), contact.size());
+    if (status != ATOLL_OK) throw Error(status, "cannot publish an RDMA address in the store");
+  };
+  exchange.look_up = [&host, &team, id, own](int peer) {
+    std::string text;
+    const auto limit = std::chrono::nanoseconds(lookup_limit).count();
+    const auto key = fmt::format("verbs/{}/{}", peer, own);
+    const auto status = atoll_collectives::read(host, id, key, limit, text);
+    if (status != ATOLL_OK && status != ATOLL_TIMEOUT) {
+      throw Error(status, fmt::format("cannot read the RDMA address of {} from the store",
+                                      team.describe(peer)));
+    }
+    return text;
+  };
+  return exchange;
+}
+
+std::unique_ptr<Transport> open_verbs(const atoll_host& host, const atoll_group& group,
+                                      const Team& team, const GroupStore& store) {
+  const auto layout = atoll_collectives::layout_of(group);
+  const auto here = layout.ranks_of(layout.host_of(group.rank)).size();
+  try {
+    auto transport = std::make_unique<atoll_verbs_backend::VerbsTransport>(
+        atoll_verbs_backend::settings_of(group), exchange_of(host, group, team), group.rank,
+        group.nranks, group.nranks - static_cast<int>(here));
+    report(host, transport->description());
+    return transport;
+  } catch (const Error& error) {
+    throw Error(error.status(), fmt::format("{}: {}", store.opening(), error.what()));
+  }
+}
+
+struct VerbsComm : atoll_collectives::Comm {
+  using Comm::Comm;
+  static std::int32_t probe(const atoll_group& /*world*/) {
+    if (atoll_verbs_backend::active_ports().empty()) {
+      throw Error(ATOLL_UNSUPPORTED, "no RDMA device of this host has an active port");
+    }
+    return preference;
+  }
+  static std::unique_ptr<VerbsComm> open(const atoll_host& host, const atoll_group& group) {
+    return std::make_unique<VerbsComm>(host, group, open_verbs);
+  }
+};
+
+constexpr atoll_backend table = atoll_collectives::table_of<VerbsComm>("verbs");
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) const atoll_backend* atoll_backend_entry_v1() {
+  return &table;
+}

@@ -1,0 +1,104 @@
+#include "verbs/settings.hpp"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstddef>
+#include <sstream>
+
+#include "sdk/guard.hpp"
+
+namespace atoll_verbs_backend {
+namespace {
+
+using atoll_sdk::Error;
+
+constexpr std::int64_t usual_cut_ns = 10'000'000'000;
+constexpr int attempts = 8;  // a queue pair sends a packet once and retries seven times
+constexpr double timeout_unit_ns = 4096;
+constexpr std::string_view known =
+    "devices=NAME[:PORT],..., gid=INDEX, mtu=BYTES, sl=0..15, tc=0..255, queue_pairs=1..4, "
+    "timeout=1..31";
+
+[[noreturn]] void reject(std::string_view word) {
+  throw Error(ATOLL_INVALID_ARGUMENT,
+              fmt::format("ATOLL_RDMA: '{}' is not a setting; the settings are: {}", word, known));
+}
+
+int number(std::string_view word, std::string_view text, int least, int most) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
+    reject(word);
+  }
+  return value;
+}
+
+std::vector<PortName> ports(std::string_view word, std::string_view text) {
+  std::vector<PortName> result;
+  std::istringstream in{std::string(text)};
+  for (std::string name; std::getline(in, name, ',');) {
+    PortName port;
+    const auto colon = name.find(':');
+    port.device = name.substr(0, colon);
+    if (colon != std::string::npos) {
+      port.port = number(word, std::string_view(name).substr(colon + 1), 1, 255);
+    }
+    if (port.device.empty()) reject(word);
+    result.push_back(std::move(port));
+  }
+  if (result.empty()) reject(word);
+  return result;
+}
+
+// Returns the smallest timeout for which all attempts together take at least `cut_ns`.
+int timeout_for(std::int64_t cut_ns) {
+  int timeout = 1;
+  double all = attempts * timeout_unit_ns * 2;
+  for (; timeout < 31 && all < static_cast<double>(cut_ns); all *= 2) ++timeout;
+  // One step less: adapters may wait up to four times as long as the timeout says.
+  return timeout > 1 ? timeout - 1 : timeout;
+}
+
+}  // namespace
+
+Settings parse_settings(std::string_view text) {
+  Settings settings;
+  std::istringstream in{std::string(text)};
+  for (std::string word; in >> word;) {
+    const auto equals = word.find('=');
+    if (equals == std::string::npos) reject(word);
+    const auto name = std::string_view(word).substr(0, equals);
+    const auto value = std::string_view(word).substr(equals + 1);
+    if (name == "devices") {
+      settings.devices = ports(word, value);
+    } else if (name == "gid") {
+      settings.gid = number(word, value, 0, 255);
+    } else if (name == "mtu") {
+      settings.mtu = number(word, value, 256, 4096);
+    } else if (name == "sl") {
+      settings.service_level = static_cast<std::uint8_t>(number(word, value, 0, 15));
+    } else if (name == "tc") {
+      settings.traffic_class = static_cast<std::uint8_t>(number(word, value, 0, 255));
+    } else if (name == "queue_pairs") {
+      settings.queue_pairs = number(word, value, 1, 4);
+    } else if (name == "timeout") {
+      settings.timeout = number(word, value, 1, 31);
+    } else {
+      reject(word);
+    }
+  }
+  return settings;
+}
+
+Settings settings_of(const atoll_group& group) {
+  const bool has_text = group.size >= offsetof(atoll_group, rdma) + sizeof(group.rdma);
+  Settings settings = parse_settings(has_text && group.rdma != nullptr ? group.rdma : "");
+  const bool has_cut = group.size >= offsetof(atoll_group, cut_ns) + sizeof(group.cut_ns);
+  if (settings.timeout == 0) {
+    settings.timeout = timeout_for(has_cut && group.cut_ns > 0 ? group.cut_ns : usual_cut_ns);
+  }
+  return settings;
+}
+
+}  // namespace atoll_verbs_backend

@@ -1,0 +1,317 @@
+#include "verbs/verbs_transport.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <thread>
+#include <utility>
+
+#include "sdk/guard.hpp"
+
+namespace atoll_verbs_backend {
+namespace {
+
+using namespace std::chrono_literals;
+using atoll_collectives::Need;
+using atoll_sdk::Error;
+
+constexpr int receives_wanted = 4096;    // writes of all peers that may arrive while nobody polls
+constexpr int completions_wanted = 16384;
+constexpr auto farewell_limit = 2s;  // maximum time that finish() waits
+constexpr auto look_period = 1s;     // time without an event after which a peer is probed
+// Time between two lookups of an address; it doubles from the first to the second.
+constexpr auto first_pause = 1ms;
+constexpr auto longest_pause = 200ms;
+// All rings of a rank together; each has at least smallest_ring and at most largest_ring bytes.
+constexpr std::size_t ring_budget = 64 * 1024 * 1024;
+constexpr std::size_t smallest_ring = 16 * 1024;
+constexpr std::size_t largest_ring = 256 * 1024;
+
+std::size_t ring_for(int remote_ranks) {
+  const std::size_t share = ring_budget / static_cast<std::size_t>(std::max(remote_ranks, 1));
+  std::size_t ring = smallest_ring;
+  while (ring < largest_ring && 2 * ring <= share) ring *= 2;
+  return ring;
+}
+
+void post_receive(const Rail& rail) {
+  ibv_recv_wr request{};
+  ibv_recv_wr* refused = nullptr;
+  const int error = ibv_post_srq_recv(rail.receives.get(), &request, &refused);
+  if (error != 0) throw verbs_error(rail.hca->name() + ": cannot post a receive", error);
+}
+
+Rail open_rail(std::shared_ptr<Hca> hca) {
+  Rail rail;
+  const auto name = hca->name();
+  rail.channel.reset(checked(ibv_create_comp_channel(hca->context()),
+                             name + ": cannot create a completion channel"));
+  ::fcntl(rail.channel->fd, F_SETFL, ::fcntl(rail.channel->fd, F_GETFL) | O_NONBLOCK);
+  const int completions = std::min(completions_wanted, hca->limits().max_cqe);
+  rail.completions.reset(checked(
+      ibv_create_cq(hca->context(), completions, nullptr, rail.channel.get(), 0),
+      name + ": cannot create a completion queue"));
+  const int receives = std::min({receives_wanted, hca->limits().max_srq_wr, completions / 2});
+  ibv_srq_init_attr wanted{};
+  wanted.attr.max_wr = static_cast<std::uint32_t>(receives);
+  wanted.attr.max_sge = 1;
+  rail.receives.reset(checked(ibv_create_srq(hca->domain(), &wanted),
+                              name + ": cannot create a shared receive queue"));
+  rail.hca = std::move(hca);
+  for (int i = 0; i < receives; ++i) post_receive(rail);
+  return rail;
+}
+
+}  // namespace
+
+VerbsTransport::VerbsTransport(Settings settings, Exchange exchange, int rank, int ranks,
+                               int remote_ranks)
+    : settings_(std::move(settings)),
+      exchange_(std::move(exchange)),
+      rank_(rank),
+      ring_bytes_(ring_for(remote_ranks)),
+      hcas_(open_hcas(settings_)),
+      peers_(static_cast<std::size_t>(ranks)),
+      state_(std::make_unique<State>()) {
+  for (const auto& hca : hcas_) rails_.push_back(open_rail(hca));
+  state_->owners.resize(rails_.size());
+}
+
+std::string VerbsTransport::description() const {
+  std::vector<std::string> lines;
+  for (const auto& hca : hcas_) lines.push_back(hca->description());
+  return fmt::format("{}", fmt::join(lines, "; "));
+}
+
+// --- connecting
+// ----------------------------------------------------------------------------------
+
+VerbsTransport::Peer& VerbsTransport::at(int rank) {
+  auto& peer = peers_[static_cast<std::size_t>(rank)];
+  if (!peer) {
+    peer = std::make_unique<Peer>(
+        [this](std::span<const std::byte> data) { return ranges_.find(data); });
+  }
+  return *peer;
+}
+
+void VerbsTransport::create(Peer& peer) {
+  peer.connection = std::make_unique<Connection>(hcas_, rails_, settings_, ring_bytes_);
+  for (std::size_t i = 0; i < peer.connection->queues(); ++i) {
+    state_->owners[peer.connection->rail_of(i)][peer.connection->number_of(i)] = {&peer, i};
+  }
+}
+
+// Reads the address of the other rank and connects. Returns false if it has none yet.
+bool VerbsTransport::look_up(int rank, Peer& peer) {
+  const auto now = Clock::now();
+  if (now < peer.next_look_up) return false;
+  peer.pause = std::clamp<std::chrono::milliseconds>(2 * peer.pause, first_pause, longest_pause);
+  peer.next_look_up = now + peer.pause;
+  const auto text = exchange_.look_up(rank);
+  if (text.empty()) return false;
+  peer.connection->connect(decode(text));
+  return true;
+}
+
+// Returns true once bytes can be received from the rank. The lower rank can send after the first
+// write of the higher rank has arrived.
+bool VerbsTransport::connect(int rank, Peer& peer) {
+  if (peer.stage == Stage::open) return true;
+  const bool is_higher = rank_ > rank;
+  if (peer.stage == Stage::idle) {
+    create(peer);
+    if (is_higher) exchange_.publish(rank, encode(peer.connection->contact()));
+    peer.stage = Stage::looking;
+  }
+  if (!look_up(rank, peer)) return false;
+  if (is_higher) {
+    peer.connection->allow_sends();
+  } else {
+    exchange_.publish(rank, encode(peer.connection->contact()));
+  }
+  peer.stage = Stage::open;
+  peer.stream.attach(*peer.connection, peer.connection->mailbox(), peer.connection->image(),
+                     peer.connection->target());
+  if (is_higher) peer.stream.probe();
+  return true;
+}
+
+std::string VerbsTransport::obstacle(int rank) {
+  const auto& peer = peers_[static_cast<std::size_t>(rank)];
+  if (!peer || peer->stage == Stage::idle) return "";
+  if (peer->stage == Stage::looking) {
+    return "it has not published its RDMA address: it has not come to an operation with this rank";
+  }
+  return peer->connection->may_send() ? ""
+                                      : "its RDMA address is known, but nothing has arrived from it";
+}
+
+// --- moving bytes
+// --------------------------------------------------------------------------------
+
+void VerbsTransport::check(const Peer& peer) const {
+  if (!peer.failure.empty()) throw Error(ATOLL_PEER_LOST, peer.failure);
+}
+
+std::size_t VerbsTransport::send(int rank, std::span<const std::byte> data) {
+  Peer& peer = at(rank);
+  poll();
+  if (!connect(rank, peer)) return 0;
+  check(peer);
+  if (peer.stream.has_closed()) throw Error(ATOLL_PEER_LOST, "it has closed the communicator");
+  peer.stream.pump();
+  return peer.stream.send(data);
+}
+
+std::size_t VerbsTransport::recv(int rank, std::span<std::byte> data) {
+  Peer& peer = at(rank);
+  poll();
+  if (!connect(rank, peer)) return 0;
+  peer.stream.pump();
+  const std::size_t n = peer.stream.recv(data);
+  if (n > 0) return n;
+  check(peer);
+  if (peer.stream.is_over()) throw Error(ATOLL_PEER_LOST, "it has closed the communicator");
+  return 0;
+}
+
+void VerbsTransport::expect(int rank, std::span<std::byte> memory) {
+  at(rank).stream.expect(memory);
+}
+
+void VerbsTransport::fail(Peer& peer, std::size_t rail, const ibv_wc& completion) const {
+  if (!peer.failure.empty() || completion.status == IBV_WC_WR_FLUSH_ERR) return;
+  std::string why = hcas_[rail]->failure();
+  if (why.empty() && completion.status == IBV_WC_RETRY_EXC_ERR) {
+    why = "the other rank's adapter answers nothing: its process has ended, or the network between "
+          "both hosts is cut";
+  }
+  peer.failure = fmt::format("{}: {} (vendor code {:#x}){}{}", hcas_[rail]->name(),
+                             ibv_wc_status_str(completion.status), completion.vendor_err,
+                             why.empty() ? "" : ": ", why);
+}
+
+void VerbsTransport::handle(std::size_t rail, const ibv_wc& completion) const {
+  const auto owner = state_->owners[rail].find(completion.qp_num);
+  if (owner == state_->owners[rail].end()) return;
+  const auto [peer, queue] = owner->second;
+  peer->last_event = Clock::now();
+  if (completion.status != IBV_WC_SUCCESS) return fail(*peer, rail, completion);
+  if ((completion.opcode & IBV_WC_RECV) == 0) {
+    peer->connection->completed(queue, completion.wr_id);
+    return;
+  }
+  post_receive(rails_[rail]);
+  peer->connection->allow_sends();
+  peer->stream.arrived(be32toh(completion.imm_data));
+}
+
+void VerbsTransport::poll() const noexcept {
+  std::array<ibv_wc, 32> completions{};
+  for (std::size_t rail = 0; rail < rails_.size(); ++rail) {
+    int count = 0;
+    do {
+      count = ibv_poll_cq(rails_[rail].completions.get(), static_cast<int>(completions.size()),
+                          completions.data());
+      for (int i = 0; i < count; ++i) {
+        const auto& completion = completions[static_cast<std::size_t>(i)];
+        try {
+          handle(rail, completion);
+        } catch (const std::exception& error) {
+          const auto owner = state_->owners[rail].find(completion.qp_num);
+          if (owner != state_->owners[rail].end()) owner->second.first->failure = error.what();
+        }
+      }
+      if (count > 0) state_->events += static_cast<std::uint32_t>(count);
+    } while (count == static_cast<int>(completions.size()));
+  }
+}
+
+bool VerbsTransport::changed(std::uint32_t ticket) const noexcept {
+  poll();
+  return state_->events != ticket;
+}
+
+// --- waiting
+// -------------------------------------------------------------------------------------
+
+// A peer that is gone sends nothing, so a rank that only waits for data writes to it from time to
+// time. Its adapter then reports that nobody answers.
+void VerbsTransport::look(std::span<const Need> needs) {
+  const auto now = Clock::now();
+  if (now < next_look_) return;
+  next_look_ = now + look_period;
+  std::string failure;
+  for (const auto& hca : hcas_) {
+    if (failure.empty()) failure = hca->failure();
+  }
+  for (const auto& need : needs) {
+    Peer& peer = at(need.peer);
+    if (peer.failure.empty()) peer.failure = failure;
+    if (peer.stage == Stage::open && now - peer.last_event >= look_period) peer.stream.probe();
+  }
+}
+
+VerbsTransport::Armed VerbsTransport::arm(std::uint32_t ticket, std::span<const Need> needs,
+                                          std::vector<pollfd>& descriptors) {
+  look(needs);
+  for (const auto& rail : rails_) {
+    ibv_req_notify_cq(rail.completions.get(), 0);
+    descriptors.push_back({rail.channel->fd, POLLIN, 0});
+  }
+  return changed(ticket) ? Armed::changed : Armed::sleep;
+}
+
+void VerbsTransport::disarm() noexcept {
+  for (const auto& rail : rails_) {
+    ibv_cq* queue = nullptr;
+    void* context = nullptr;
+    while (ibv_get_cq_event(rail.channel.get(), &queue, &context) == 0) ibv_ack_cq_events(queue, 1);
+  }
+}
+
+void VerbsTransport::wait(std::uint32_t ticket, std::span<const Need> needs,
+                          std::chrono::nanoseconds limit) {
+  std::vector<pollfd> descriptors;
+  if (arm(ticket, needs, descriptors) == Armed::sleep) {
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(limit);
+    const timespec time{static_cast<time_t>(seconds.count()),
+                        static_cast<long>((limit - seconds).count())};
+    ::ppoll(descriptors.data(), descriptors.size(), &time, nullptr);
+  }
+  disarm();
+}
+
+// --- closing
+// -------------------------------------------------------------------------------------
+
+void VerbsTransport::finish() noexcept try {
+  const auto end = Clock::now() + farewell_limit;
+  for (const auto& peer : peers_) {
+    if (!peer || peer->stage != Stage::open || !peer->failure.empty()) continue;
+    while (!peer->stream.close() && Clock::now() < end) poll();
+    peer->connection->flush();
+  }
+  for (const auto& peer : peers_) {
+    if (!peer || peer->stage != Stage::open) continue;
+    while (peer->failure.empty() && !peer->connection->is_idle() && Clock::now() < end) {
+      poll();
+      peer->connection->flush();
+      std::this_thread::yield();
+    }
+  }
+} catch (const std::exception&) {
+  // The peers notice that this rank is gone when nobody answers.
+}
+
+void VerbsTransport::stop() noexcept {
+  for (const auto& peer : peers_) {
+    if (peer && peer->connection) peer->connection->destroy();
+  }
+}
+
+}  // namespace atoll_verbs_backend
