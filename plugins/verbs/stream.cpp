@@ -53,20 +53,24 @@ void Stream::attach(Wire& wire, const Region& own, const Region& image, const Ta
 
 std::size_t Stream::send(std::span<const std::byte> data) {
   if (wire_ == nullptr) return 0;
-  while (unreturned_ < data.size()) {
+  while (unreturned_ < data.size() && !has_closed()) {
     const std::size_t n = post(data.subspan(unreturned_));
     if (n == 0) break;
     unreturned_ += n;
   }
   std::size_t done = 0;
-  while (!segments_.empty()) {
-    const Segment& first = segments_.front();
-    if (!first.is_copied && !wire_->is_done(first.ticket)) break;
-    done += first.bytes;
+  while (!segments_.empty() && is_done(segments_.front())) {
+    done += segments_.front().bytes;
     segments_.pop_front();
   }
   unreturned_ -= done;
   return done;
+}
+
+// A peer that has closed need not answer any more, but it has said how much it has received.
+bool Stream::is_done(const Segment& segment) const {
+  return segment.is_copied || wire_->is_done(segment.ticket) ||
+         (has_closed() && segment.end <= read(head_->counters.received));
 }
 
 std::size_t Stream::post(std::span<const std::byte> data) {
@@ -110,7 +114,7 @@ std::size_t Stream::post_ring(std::span<const std::byte> data) {
                 .is_awaited = false});
   ring_posted_ += n;
   posted_ += n;
-  segments_.push_back({n, true, {}});
+  segments_.push_back({n, posted_, true, {}});
   return n;
 }
 
@@ -125,7 +129,7 @@ std::size_t Stream::post_placed(std::span<const std::byte> data, const Region& r
                                       .is_ordered = false,
                                       .is_awaited = true});
   posted_ += n;
-  segments_.push_back({n, false, ticket});
+  segments_.push_back({n, posted_, false, ticket});
   return n;
 }
 
@@ -229,6 +233,7 @@ void Stream::pump() {
     Counters& counters = image_->counters;
     counters.consumed = ring_told_ = ring_read_;
     counters.requested = request_;
+    counters.received = received_;
     counters.closed = is_closing_ ? 1 + writes_ : 0;
     wire_->write({.data = std::as_bytes(std::span(&counters, 1)),
                   .local = &image_region_->local,

@@ -2,7 +2,7 @@
 // a Wire posts the writes, so that tests need no adapter.
 //
 // Each side offers the other a mailbox: a registered block of memory with a ring buffer for data, a
-// table of grants, and three counters. Everything that a rank sends is an RDMA write with immediate
+// table of grants,, and counters. Everything that a rank sends is an RDMA write with immediate
 // data into the mailbox of its peer, or into memory that the peer has granted. Small data, and data
 // from or to memory that is not registered, goes through the ring: the sender copies it into its
 // own image of the ring, and the receiver copies it out. Large data goes to its destination
@@ -53,7 +53,8 @@ struct Counters {
   std::uint64_t consumed = 0;   // bytes that this rank has read from its ring
   std::uint64_t requested = 0;  // end of the range of the byte stream for which it needs grants
   std::uint64_t closed = 0;     // 1 + number of data writes; 0 while the rank is open
-  std::array<std::uint64_t, 5> unused{};
+  std::uint64_t received = 0;   // bytes of the byte stream that this rank has received
+  std::array<std::uint64_t, 4> unused{};
 };
 static_assert(sizeof(Counters) == 64);
 
@@ -148,7 +149,8 @@ class Stream {
   };
   struct Segment {
     std::size_t bytes;
-    bool is_copied;  // through the ring
+    std::uint64_t end;  // in the byte stream
+    bool is_copied;     // through the ring
     Ticket ticket;
   };
   struct Expected {
@@ -157,6 +159,7 @@ class Stream {
     std::uint64_t end() const { return begin + memory.size(); }
   };
 
+  bool is_done(const Segment& segment) const;
   std::size_t post(std::span<const std::byte> data);
   std::size_t post_ring(std::span<const std::byte> data);
   std::size_t post_placed(std::span<const std::byte> data, const Region& region);

@@ -161,10 +161,12 @@ std::size_t VerbsTransport::send(int rank, std::span<const std::byte> data) {
   Peer& peer = at(rank);
   poll();
   if (!connect(rank, peer)) return 0;
-  check(peer);
-  if (peer.stream.has_closed()) throw Error(ATOLL_PEER_LOST, "it has closed the communicator");
   peer.stream.pump();
-  return peer.stream.send(data);
+  const std::size_t n = peer.stream.send(data);
+  if (n > 0) return n;
+  if (peer.stream.has_closed()) throw Error(ATOLL_PEER_LOST, "it has closed the communicator");
+  check(peer);
+  return 0;
 }
 
 std::size_t VerbsTransport::recv(int rank, std::span<std::byte> data) {
@@ -174,8 +176,8 @@ std::size_t VerbsTransport::recv(int rank, std::span<std::byte> data) {
   peer.stream.pump();
   const std::size_t n = peer.stream.recv(data);
   if (n > 0) return n;
-  check(peer);
   if (peer.stream.is_over()) throw Error(ATOLL_PEER_LOST, "it has closed the communicator");
+  check(peer);
   return 0;
 }
 

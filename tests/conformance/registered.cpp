@@ -165,7 +165,8 @@ void check_caller_memory(Rank& self) {
   const auto& places = self.world.placements();
   const int here = places[static_cast<std::size_t>(self.world.rank())].host;
   const bool alone = std::ranges::count(places, here, &atoll::Placement::host) == 1;
-  if (self.backend() == "host" && !alone && self.world.config().process_memory.empty()) {
+  const bool shares = self.backend() == "host" || self.backend() == "verbs";
+  if (shares && !alone && self.world.config().process_memory.empty()) {
     const bool told = registration.slow().find("goes through staging buffers") != std::string::npos;
     self.report.expect(told, "without ATOLL_PROCESS_MEMORY: " + registration.slow());
   }
@@ -184,7 +185,7 @@ void check_caller_memory(Rank& self) {
                        "a registration that has ended");
     exercise_large(member, DType::f32);
   }
-  if (self.backend() != "host") return;
+  if (!shares) return;
   const SharedMapping file(arena_bytes(self.size()));
   const auto shared = atoll::register_memory(file.bytes().data(), file.bytes().size(), {self.comm});
   self.report.expect(shared.fast(), "a shared mapping is not fast: " + shared.slow());
