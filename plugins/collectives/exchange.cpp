@@ -73,8 +73,8 @@ std::uint64_t Exchange::enqueue(int peer, Direction direction, const Queue::Item
   to.items.push_back(item);
   if (direction == Direction::recv) {
     static constexpr std::byte* unknown = nullptr;  // signatures move when `items` grows
-    route(peer).expect(peer, item.payload.empty() ? std::span(unknown, sizeof(Signature))
-                                                  : item.payload);
+    route(peer).expect(peer,
+                       item.payload.empty() ? std::span(unknown, sizeof(Signature)) : item.payload);
   }
   to.total += item.payload.size();
   ++pending(direction);

@@ -103,9 +103,9 @@ std::unique_ptr<atoll_collectives::Transport> open_tcp(const atoll_host& host,
                                                        const GroupStore& store) {
   auto rendezvous = listen(group);
   store.put(key(team.rank), fmt::format("{}", fmt::join(rendezvous->ports(), " ")));
-  return std::make_unique<TcpTransport>(std::move(rendezvous), lookup(host, group, team),
-                                        TcpTransport::Options{checksum_of(group), cut_of(group),
-                                                              retract(host, group, team)});
+  return std::make_unique<TcpTransport>(
+      std::move(rendezvous), lookup(host, group, team),
+      TcpTransport::Options{checksum_of(group), cut_of(group), retract(host, group, team)});
 }
 
 }  // namespace atoll_host_backend

@@ -19,7 +19,7 @@ constexpr std::uint64_t report_period = 16;  // writes of which one reports its 
 constexpr std::size_t reserve = 8;
 // The receiver sorts writes within a window of 1,024.
 constexpr std::uint64_t most_in_flight = 512;
-constexpr std::uint8_t most_retries = 7;   // for the receiver's queue, 7 means forever
+constexpr std::uint8_t most_retries = 7;     // for the receiver's queue, 7 means forever
 constexpr std::uint8_t receiver_pause = 12;  // 0.64 ms
 
 QueuePair create(const Rail& rail) {
@@ -40,9 +40,9 @@ QueuePair create(const Rail& rail) {
   attributes.qp_state = IBV_QPS_INIT;
   attributes.port_num = static_cast<std::uint8_t>(rail.hca->port());
   attributes.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
-  const int error = ibv_modify_qp(result.get(), &attributes,
-                                  IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-                                      IBV_QP_ACCESS_FLAGS);
+  const int error =
+      ibv_modify_qp(result.get(), &attributes,
+                    IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
   if (error != 0) throw verbs_error(rail.hca->name() + ": cannot initialize a queue pair", error);
   return result;
 }
@@ -72,10 +72,10 @@ void make_ready_to_receive(ibv_qp* pair, const Hca& hca, const Settings& setting
   to.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(hca.gid_index());
   to.ah_attr.grh.hop_limit = 64;
   to.ah_attr.grh.traffic_class = settings.traffic_class;
-  const int error = ibv_modify_qp(pair, &to,
-                                  IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                                      IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-                                      IBV_QP_MIN_RNR_TIMER);
+  const int error =
+      ibv_modify_qp(pair, &to,
+                    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                        IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
   if (error == 0) return;
   throw Error(ATOLL_PEER_LOST,
               fmt::format("{}: no route to the other rank: {}: check that both ports are on one "
@@ -92,9 +92,8 @@ void make_ready_to_send(ibv_qp* pair, const Hca& hca, const Settings& settings,
   to.retry_cnt = most_retries;
   to.rnr_retry = most_retries;
   const int error = ibv_modify_qp(pair, &to,
-                                  IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT |
-                                      IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-                                      IBV_QP_MAX_QP_RD_ATOMIC);
+                                  IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+                                      IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
   if (error != 0) throw verbs_error(hca.name() + ": cannot start a queue pair", error);
 }
 
@@ -131,9 +130,8 @@ Connection::Connection(const Hcas& hcas, const std::vector<Rail>& rails, const S
 }
 
 Contact Connection::contact() const {
-  Contact contact{first_packet_, reinterpret_cast<std::uintptr_t>(mailbox().memory.data()),
-                  ring_bytes_,
-                  {}};
+  Contact contact{
+      first_packet_, reinterpret_cast<std::uintptr_t>(mailbox().memory.data()), ring_bytes_, {}};
   for (std::size_t rail = 0; rail < hcas_.size(); ++rail) {
     const Hca& hca = *hcas_[rail];
     contact.rails.push_back({hca.gid(), hca.lid(), hca.mtu(), mailbox().remote[rail], {}});
@@ -154,8 +152,8 @@ void Connection::connect(const Contact& peer) {
     throw Error(ATOLL_MISMATCH,
                 fmt::format("that rank has {} RDMA rails and {} queue pairs on the first, this "
                             "rank {} and {}: use the same ATOLL_RDMA and as many rails",
-                            peer.rails.size(), peer.rails.front().queue_pairs.size(),
-                            hcas_.size(), per_rail));
+                            peer.rails.size(), peer.rails.front().queue_pairs.size(), hcas_.size(),
+                            per_rail));
   }
   target_ = peer.target();
   image_pages_ = std::make_unique<Pages>(mailbox_bytes(target_.ring_bytes));
@@ -190,8 +188,7 @@ std::size_t Connection::choose(bool is_ordered) const {
 bool Connection::has_room(bool is_ordered) const {
   if (queues_.empty() || !may_send_) return false;
   if (is_ordered) return queues_.front().free() > 0;
-  return queues_[choose(false)].free() > reserve &&
-         data_writes_ - oldest_data() < most_in_flight;
+  return queues_[choose(false)].free() > reserve && data_writes_ - oldest_data() < most_in_flight;
 }
 
 Ticket Connection::write(const Write& write) {

@@ -45,9 +45,7 @@ class Connection final : public Wire {
 
   bool has_room(bool is_ordered) const override;
   Ticket write(const Write& write) override;
-  bool is_done(Ticket ticket) const override {
-    return queues_[ticket.queue].done >= ticket.index;
-  }
+  bool is_done(Ticket ticket) const override { return queues_[ticket.queue].done >= ticket.index; }
 
   std::size_t queues() const noexcept { return queues_.size(); }
   std::size_t rail_of(std::size_t queue) const noexcept { return queues_[queue].rail; }

@@ -26,9 +26,9 @@ std::string encode(const Contact& contact) {
   std::string text = fmt::format("{} {:x} {:x} {:x} {}", version, contact.first_packet,
                                  contact.mailbox, contact.ring_bytes, contact.rails.size());
   for (const auto& rail : contact.rails) {
-    text += fmt::format(" {:02x} {:x} {:x} {:x} {} {:x}", fmt::join(rail.gid.raw, ""), rail.lid,
-                        rail.mtu, rail.key, rail.queue_pairs.size(),
-                        fmt::join(rail.queue_pairs, " "));
+    text +=
+        fmt::format(" {:02x} {:x} {:x} {:x} {} {:x}", fmt::join(rail.gid.raw, ""), rail.lid,
+                    rail.mtu, rail.key, rail.queue_pairs.size(), fmt::join(rail.queue_pairs, " "));
   }
   return text;
 }
@@ -60,9 +60,9 @@ Contact decode(const std::string& text) {
     is_good = is_good && !in.fail();
   }
   if (!is_good) {
-    throw atoll_sdk::Error(ATOLL_BAD_DATA,
-                           fmt::format("it published an invalid RDMA address '{}' in the store",
-                                       text.substr(0, 200)));
+    throw atoll_sdk::Error(
+        ATOLL_BAD_DATA,
+        fmt::format("it published an invalid RDMA address '{}' in the store", text.substr(0, 200)));
   }
   return contact;
 }

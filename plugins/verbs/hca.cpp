@@ -90,7 +90,8 @@ Context open_device(const std::string& name) {
   });
   if (!context) {
     throw Error(ATOLL_INVALID_ARGUMENT, fmt::format("there is no RDMA device {}; the devices are: "
-                                                    "{}", name, known_devices()));
+                                                    "{}",
+                                                    name, known_devices()));
   }
   return context;
 }
@@ -127,9 +128,8 @@ Hca::Hca(const PortName& name, const Settings& settings)
   const auto is_wanted = [&](const ibv_gid_entry& entry) {
     return static_cast<int>(entry.gid_index) == settings.gid;
   };
-  const auto chosen = settings.gid >= 0
-                          ? std::ranges::find_if(gids, is_wanted)
-                          : std::ranges::max_element(gids, {}, preference);
+  const auto chosen = settings.gid >= 0 ? std::ranges::find_if(gids, is_wanted)
+                                        : std::ranges::max_element(gids, {}, preference);
   if (chosen != gids.end()) {
     gid_index_ = static_cast<int>(chosen->gid_index);
     gid_ = chosen->gid;

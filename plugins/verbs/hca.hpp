@@ -22,9 +22,7 @@ class Hca {
   int gid_index() const noexcept { return gid_index_; }
   const ibv_gid& gid() const noexcept { return gid_; }
   std::uint16_t lid() const noexcept { return attributes_.lid; }
-  bool is_ethernet() const noexcept {
-    return attributes_.link_layer == IBV_LINK_LAYER_ETHERNET;
-  }
+  bool is_ethernet() const noexcept { return attributes_.link_layer == IBV_LINK_LAYER_ETHERNET; }
   ibv_mtu mtu() const noexcept { return mtu_; }
   const ibv_device_attr& limits() const noexcept { return limits_; }
   // Returns "mlx5_0 port 1".

@@ -10,8 +10,8 @@ namespace atoll_verbs_backend {
 Registered::Registered(const Hcas& hcas, std::span<std::byte> memory) : hcas_(hcas) {
   region_.memory = memory;
   for (std::size_t rail = 0; rail < hcas.size(); ++rail) {
-    const auto what = fmt::format("{}: cannot register {} bytes of memory", hcas[rail]->name(),
-                                  memory.size());
+    const auto what =
+        fmt::format("{}: cannot register {} bytes of memory", hcas[rail]->name(), memory.size());
     ibv_mr* const one = checked(ibv_reg_mr(hcas[rail]->domain(), memory.data(), memory.size(),
                                            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE),
                                 what);

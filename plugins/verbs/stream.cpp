@@ -221,8 +221,8 @@ void Stream::take_grant() {
   const Grant grant = head_->grants[grants_taken_++ % grant_slots];
   const std::uint64_t before = grants_.empty() ? 0 : grants_.back().end;
   if (grant.begin >= grant.end || grant.begin < before) {
-    throw Error(ATOLL_BAD_DATA, fmt::format("it granted an impossible range ({} to {})",
-                                            grant.begin, grant.end));
+    throw Error(ATOLL_BAD_DATA,
+                fmt::format("it granted an impossible range ({} to {})", grant.begin, grant.end));
   }
   grants_.push_back(grant);
 }

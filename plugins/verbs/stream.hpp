@@ -186,10 +186,10 @@ class Stream {
   std::uint64_t writes_ = 0;         // number of data writes
   std::deque<Grant> grants_;         // not used up yet
   std::uint64_t grants_taken_ = 0;
-  std::uint64_t request_ = 0;       // end of the range for which this rank has asked for grants
-  std::deque<Segment> segments_;    // posted, but not returned by send() yet
-  std::size_t unreturned_ = 0;      // bytes of segments_
-  bool has_news_ = false;           // a counter must be sent
+  std::uint64_t request_ = 0;     // end of the range for which this rank has asked for grants
+  std::deque<Segment> segments_;  // posted, but not returned by send() yet
+  std::size_t unreturned_ = 0;    // bytes of segments_
+  bool has_news_ = false;         // a counter must be sent
   bool is_closing_ = false;
 
   // Receiving.
@@ -205,7 +205,7 @@ class Stream {
   std::uint64_t requested_ = 0;    // end of the range for which the peer needs grants
   std::deque<Grant> given_;        // grants whose range has not been received yet
   std::uint64_t grants_given_ = 0;
-  std::uint64_t closed_at_ = 0;    // the peer's Counters::closed
+  std::uint64_t closed_at_ = 0;  // the peer's Counters::closed
 };
 
 }  // namespace atoll_verbs_backend

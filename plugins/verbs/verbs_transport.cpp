@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 using atoll_collectives::Need;
 using atoll_sdk::Error;
 
-constexpr int receives_wanted = 4096;    // writes of all peers that may arrive while nobody polls
+constexpr int receives_wanted = 4096;  // writes of all peers that may arrive while nobody polls
 constexpr int completions_wanted = 16384;
 constexpr auto farewell_limit = 2s;  // maximum time that finish() waits
 constexpr auto look_period = 1s;     // time without an event after which a peer is probed
@@ -51,9 +51,9 @@ Rail open_rail(std::shared_ptr<Hca> hca) {
                              name + ": cannot create a completion channel"));
   ::fcntl(rail.channel->fd, F_SETFL, ::fcntl(rail.channel->fd, F_GETFL) | O_NONBLOCK);
   const int completions = std::min(completions_wanted, hca->limits().max_cqe);
-  rail.completions.reset(checked(
-      ibv_create_cq(hca->context(), completions, nullptr, rail.channel.get(), 0),
-      name + ": cannot create a completion queue"));
+  rail.completions.reset(
+      checked(ibv_create_cq(hca->context(), completions, nullptr, rail.channel.get(), 0),
+              name + ": cannot create a completion queue"));
   const int receives = std::min({receives_wanted, hca->limits().max_srq_wr, completions / 2});
   ibv_srq_init_attr wanted{};
   wanted.attr.max_wr = static_cast<std::uint32_t>(receives);
@@ -146,8 +146,9 @@ std::string VerbsTransport::obstacle(int rank) {
   if (peer->stage == Stage::looking) {
     return "it has not published its RDMA address: it has not come to an operation with this rank";
   }
-  return peer->connection->may_send() ? ""
-                                      : "its RDMA address is known, but nothing has arrived from it";
+  return peer->connection->may_send()
+             ? ""
+             : "its RDMA address is known, but nothing has arrived from it";
 }
 
 // --- moving bytes
@@ -189,8 +190,9 @@ void VerbsTransport::fail(Peer& peer, std::size_t rail, const ibv_wc& completion
   if (!peer.failure.empty() || completion.status == IBV_WC_WR_FLUSH_ERR) return;
   std::string why = hcas_[rail]->failure();
   if (why.empty() && completion.status == IBV_WC_RETRY_EXC_ERR) {
-    why = "the other rank's adapter answers nothing: its process has ended, or the network between "
-          "both hosts is cut";
+    why =
+        "the other rank's adapter answers nothing: its process has ended, or the network between "
+        "both hosts is cut";
   }
   peer.failure = fmt::format("{}: {} (vendor code {:#x}){}{}", hcas_[rail]->name(),
                              ibv_wc_status_str(completion.status), completion.vendor_err,

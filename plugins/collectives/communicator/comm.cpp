@@ -34,8 +34,8 @@ void describe_team(const atoll_group& group, Team& team) {
   team.routes.assign(size, nullptr);
   team.channels.resize(size);
   const int neighbours = std::max(here, group.host_ranks);
-  team.waiting = neighbours <= ::sysconf(_SC_NPROCESSORS_ONLN) ? Waiting::spin_then_sleep
-                                                               : Waiting::sleep;
+  team.waiting =
+      neighbours <= ::sysconf(_SC_NPROCESSORS_ONLN) ? Waiting::spin_then_sleep : Waiting::sleep;
 }
 
 }  // namespace
@@ -77,7 +77,7 @@ template <class Body>
 void Comm::run(const Body& body) {
   if (!failure_.empty()) {
     throw Error(ATOLL_ABORTED,
-                           fmt::format("communicator {} failed before: {}", team_.name, failure_));
+                fmt::format("communicator {} failed before: {}", team_.name, failure_));
   }
   try {
     body();
@@ -106,8 +106,8 @@ const char* Comm::register_caller_memory(void* memory, std::size_t bytes) {
   }
   if (group_->windows.overlaps(memory, bytes)) {
     throw Error(ATOLL_INVALID_ARGUMENT,
-                           "this memory overlaps memory that is registered already: end that "
-                           "registration first");
+                "this memory overlaps memory that is registered already: end that "
+                "registration first");
   }
   const auto file = shared_memory::find_file(memory, bytes);
   run([&] {

@@ -28,8 +28,7 @@ atoll_status read(const atoll_host& host, const std::string& id, const std::stri
   return status;
 }
 
-GroupStore::GroupStore(const atoll_host& host, const atoll_group& group,
-                       const Team& team)
+GroupStore::GroupStore(const atoll_host& host, const atoll_group& group, const Team& team)
     : host_(host), group_(group), team_(team), deadline_(Clock::time_point::max()) {
   const auto timeout = std::chrono::nanoseconds(group.timeout_ns);
   if (timeout > 0ns && timeout < deadline_ - Clock::now()) deadline_ = Clock::now() + timeout;
@@ -48,28 +47,30 @@ void GroupStore::put(const std::string& key, const std::string& value) const {
 
 // Returns the time until the deadline in nanoseconds. Returns at least 1, because a store may treat
 // 0 as no limit.
-std::int64_t GroupStore::left() const {
+std::int64_t GroupStore::left(std::chrono::nanoseconds grace) const {
   if (deadline_ == Clock::time_point::max()) return std::chrono::nanoseconds(no_limit).count();
-  return std::max<std::int64_t>(1, std::chrono::nanoseconds(deadline_ - Clock::now()).count());
+  const std::chrono::nanoseconds left = deadline_ - Clock::now() + grace;
+  return std::max<std::int64_t>(1, left.count());
 }
 
-std::string GroupStore::get(const std::string& key, const std::string& what) const {
+std::string GroupStore::get(const std::string& key, const std::string& what,
+                            std::chrono::nanoseconds grace) const {
   std::string value;
-  const auto status = read(host_, group_.id, key, left(), value);
+  const auto status = read(host_, group_.id, key, left(grace), value);
   if (status != ATOLL_OK) {
     throw Error(status, fmt::format("{}: cannot read {} from the store", opening(), what));
   }
   return value;
 }
 
-std::vector<std::string> GroupStore::get_all(
-    const std::vector<std::string>& keys,
-    const std::function<std::string(std::size_t)>& what) const {
+std::vector<std::string> GroupStore::get_all(const std::vector<std::string>& keys,
+                                             const std::function<std::string(std::size_t)>& what,
+                                             std::chrono::nanoseconds grace) const {
   if (keys.empty()) return {};
   const bool at_once = host_.size >= offsetof(atoll_host, get_all) + sizeof(host_.get_all) &&
                        host_.get_all != nullptr;
   atoll_status status = ATOLL_TIMEOUT;
-  auto values = at_once ? get_at_once(keys, status) : std::vector<std::string>();
+  auto values = at_once ? get_at_once(keys, grace, status) : std::vector<std::string>();
   if (status == ATOLL_OK) return values;
   if (status != ATOLL_TIMEOUT) {
     throw Error(status, fmt::format("{}: cannot read {} values from the store, such as {}",
@@ -82,6 +83,7 @@ std::vector<std::string> GroupStore::get_all(
 }
 
 std::vector<std::string> GroupStore::get_at_once(const std::vector<std::string>& keys,
+                                                 std::chrono::nanoseconds grace,
                                                  atoll_status& status) const {
   std::vector<std::string> paths, values(keys.size(), std::string(largest_value, '\0'));
   std::vector<const char*> names;
@@ -91,7 +93,7 @@ std::vector<std::string> GroupStore::get_at_once(const std::vector<std::string>&
   for (const auto& path : paths) names.push_back(path.c_str());
   for (auto& value : values) buffers.push_back(value.data());
   status = host_.get_all(host_.ctx, names.data(), static_cast<std::int32_t>(names.size()),
-                         buffers.data(), sizes.data(), left());
+                         buffers.data(), sizes.data(), left(grace));
   for (std::size_t i = 0; status == ATOLL_OK && i < keys.size(); ++i) values[i].resize(sizes[i]);
   return values;
 }

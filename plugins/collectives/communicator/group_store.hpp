@@ -36,20 +36,24 @@ class GroupStore {
 
   void put(const std::string& key, const std::string& value) const;
   // Waits for a key. `what` names the value in an error: "the address of rank 3". Throws Error at
-  // the deadline, and as soon as the job has failed.
-  std::string get(const std::string& key, const std::string& what) const;
+  // the deadline, and as soon as the job has failed. A value that a rank publishes after it has
+  // waited for others itself is given `grace` more, so that the error that names the absent rank
+  // comes first.
+  std::string get(const std::string& key, const std::string& what,
+                  std::chrono::nanoseconds grace = {}) const;
   // Performs get() of several keys, in one round trip to the store if the core can. `what(i)` names
   // the value of keys[i] in an error.
   std::vector<std::string> get_all(const std::vector<std::string>& keys,
-                                   const std::function<std::string(std::size_t)>& what) const;
+                                   const std::function<std::string(std::size_t)>& what,
+                                   std::chrono::nanoseconds grace = {}) const;
   // Returns the value of a key, or nullopt if it does not exist yet. Throws Error if the job has
   // failed.
   std::optional<std::string> find(const std::string& key) const;
 
  private:
-  std::int64_t left() const;
+  std::int64_t left(std::chrono::nanoseconds grace) const;
   std::vector<std::string> get_at_once(const std::vector<std::string>& keys,
-                                       atoll_status& status) const;
+                                       std::chrono::nanoseconds grace, atoll_status& status) const;
 
   const atoll_host& host_;
   const atoll_group& group_;

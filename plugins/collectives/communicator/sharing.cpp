@@ -23,6 +23,8 @@ using Clock = GroupStore::Clock;
 constexpr auto first_nap = 50us;
 constexpr auto longest_nap = 2ms;
 constexpr auto check_period = 100ms;
+// More time for a result for which the publishing rank waits as well.
+constexpr auto verdict_grace = 500ms;
 // The start of the text that a rank publishes instead of an address if it cannot share memory. The
 // reason follows.
 constexpr std::string_view refusal = "none ";
@@ -131,8 +133,7 @@ void report(const atoll_host& host, const GroupStore& store, const std::string& 
 std::string verdict_key(int number) { return fmt::format("inbox/verdict/{}", number); }
 
 // Rank 0 of the group reads the verdicts of all hosts, and publishes which hosts share no memory.
-std::set<int> agree(const Layout& layout, const Team& team,
-                    const GroupStore& store) {
+std::set<int> agree(const Layout& layout, const Team& team, const GroupStore& store) {
   constexpr auto key = "inbox/split";
   if (team.rank == 0) {
     std::vector<int> numbers;
@@ -142,17 +143,18 @@ std::set<int> agree(const Layout& layout, const Team& team,
       numbers.push_back(number);
       keys.push_back(verdict_key(number));
     }
-    const auto verdicts = store.get_all(keys, [&](std::size_t i) {
+    const auto what = [&](std::size_t i) {
       return fmt::format("whether the host of {} shares memory",
                          team.describe(layout.ranks_of(numbers[i]).front()));
-    });
+    };
+    const auto verdicts = store.get_all(keys, what, verdict_grace);
     std::string list;
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       if (verdicts[i] != "shared") list += fmt::format("{} ", numbers[i]);
     }
     store.put(key, list.size() > longest_list ? std::string(every_host) : list);
   }
-  const auto text = store.get(key, "the hosts without shared memory");
+  const auto text = store.get(key, "the hosts without shared memory", 2 * verdict_grace);
   std::set<int> split;
   std::istringstream in(text);
   for (int number = 0; in >> number;) split.insert(number);
@@ -163,8 +165,8 @@ std::set<int> agree(const Layout& layout, const Team& team,
 
 }  // namespace
 
-Sharing share_memory(const atoll_host& host, const atoll_group& group,
-                     const Team& team, const GroupStore& store) {
+Sharing share_memory(const atoll_host& host, const atoll_group& group, const Team& team,
+                     const GroupStore& store) {
   const Layout layout = layout_of(group);
   if (layout.hosts() == layout.size()) return {};
   const int number = layout.host_of(team.rank);

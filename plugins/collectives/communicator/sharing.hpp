@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "atoll/plugin.h"
+#include "collectives/communicator/group_store.hpp"
 #include "collectives/exchange.hpp"
 #include "collectives/layout.hpp"
 #include "collectives/shared_memory/shm_transport.hpp"
-#include "collectives/communicator/group_store.hpp"
 
 namespace atoll_collectives {
 
@@ -28,8 +28,8 @@ struct Sharing {
 
 // Collective over the group. Logs the reason if the ranks of this host cannot share memory. Throws
 // Error; an error with ATOLL_TIMEOUT names the absent ranks.
-Sharing share_memory(const atoll_host& host, const atoll_group& group,
-                     const Team& team, const GroupStore& store);
+Sharing share_memory(const atoll_host& host, const atoll_group& group, const Team& team,
+                     const GroupStore& store);
 
 // A copy of a group that treats each rank of some hosts as if it ran alone on a host.
 class SplitGroup {
