@@ -17,6 +17,7 @@
 #include "flight/observation.hpp"
 #include "flight/recorder.hpp"
 #include "flight/stacks.hpp"
+#include "store_place.hpp"
 
 namespace {
 
@@ -106,6 +107,22 @@ TEST_CASE("the answer of a rank has its operation, its duration and the bytes of
   for (std::size_t size = 0; size < text.size(); ++size) {
     CHECK_THROWS_AS(atoll::decode_observation(text.substr(0, size)), atoll::Error);
   }
+}
+
+TEST_CASE("a malformed answer makes its rank unreadable, and no other rank") {
+  atoll_test::Place place(2);
+  atoll_test::Rank zero(place, 0), one(place, 1);
+  const std::string good = atoll::encode_observation(atoll::FlightRecorder().snapshot(), 0);
+  zero.client.answer_with([](std::string_view) { return std::string("nonsense"); });
+  one.client.answer_with([&](std::string_view) { return good; });
+  atoll::Observer observer("127.0.0.1:" + std::to_string(place.port()), "right");
+  const auto ranks = observer.look();
+  REQUIRE(ranks);
+  REQUIRE(ranks->size() == 2);
+  CHECK(ranks->at(0).state == State::unreadable);
+  CHECK(ranks->at(0).pid == 100);
+  CHECK(ranks->at(1).state == State::answers);
+  CHECK(atoll::waited_for(*ranks).empty());
 }
 
 TEST_CASE("others wait for the rank that has not called the collective") {
