@@ -361,6 +361,24 @@ TEST_CASE("a silent connection is closed after the handshake timeout") {
   CHECK(waited < store::handshake_timeout + 4s);
 }
 
+TEST_CASE("a proven connection that does not join is closed after the rendezvous timeout") {
+  Place place(1, 1s, 2);
+  Rank zero(place, 0);
+  const net::Fd idle = place.stranger();
+  const auto start = Clock::now();
+  store::shake_hands(idle.get(), "right", start + 5s);
+  // Strangers do not replace it.
+  std::vector<net::Fd> strangers;
+  for (int i = 0; i < 20; ++i) strangers.push_back(place.stranger());
+  std::array<char, 1> one{};
+  thrown(atoll::ErrorCode::peer_lost, [&] { net::receive_all(idle.get(), one, start + 10s); });
+  CHECK(Clock::now() - start > 900ms);
+  CHECK(Clock::now() - start < 5s);
+  zero.client.put("key", "value");
+  CHECK(zero.client.get("key", 1s) == "value");
+  zero.client.farewell();
+}
+
 TEST_CASE("messages survive packing and unpacking, and every malformed message is rejected") {
   const store::Join back = store::decode_join(store::encode(store::Join{3, 8, "node", 4711}));
   CHECK(back.rank == 3);
