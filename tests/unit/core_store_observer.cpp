@@ -27,13 +27,6 @@ net::Fd raw_observer(const Place& place) {
   return socket;
 }
 
-bool is_closed(const net::Fd& socket) {
-  std::array<char, 1> one{};
-  return !thrown(atoll::ErrorCode::peer_lost, [&] {
-            net::receive_all(socket.get(), one, Clock::now() + 5s);
-          }).empty();
-}
-
 std::string question_frame() {
   return store::encode_frame(Kind::observe, 1, Packer().number(300).take());
 }
