@@ -31,9 +31,9 @@ void prepare_stacks() noexcept;
 
 // Sends `signal` to the threads, except for the calling thread and threads that block the signal,
 // and returns the stacks when all have recorded theirs, at the latest after `patience`. Returns
-// nothing if the program handles or ignores the signal. Afterwards the signal has its default action
-// again, unless a thread has not recorded its stack: then the handler stays until that thread has
-// taken the signal, because the default action would end the process.
+// nothing if the program handles or ignores the signal. Afterwards the signal has its default
+// action again, unless a thread has not recorded its stack: then the handler stays until that
+// thread has taken the signal, because the default action would end the process.
 std::vector<RawStack> take_stacks(int signal, std::span<const FlightThread> threads,
                                   std::chrono::milliseconds patience);
 

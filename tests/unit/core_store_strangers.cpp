@@ -1,5 +1,5 @@
-// Tests of connections to the store that never become a rank: strangers, and processes that know the
-// token but do not join.
+// Tests of connections to the store that never become a rank: strangers, and processes that know
+// the token but do not join.
 #include <string>
 #include <vector>
 

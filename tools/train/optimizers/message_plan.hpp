@@ -1,5 +1,5 @@
-// Which rank makes each matrix of Muon orthogonal, and which messages bring the parts of the matrices
-// there and back.
+// Which rank makes each matrix of Muon orthogonal, and which messages bring the parts of the
+// matrices there and back.
 #pragma once
 
 #include <algorithm>
@@ -40,9 +40,9 @@ struct Message {
   std::uint64_t first, count;
 };
 
-// The layout of two buffers: `mine` has this rank's parts of all matrices, by replica and owner, and
-// `whole` has the owned matrices, as the parts arrive. All elements for one rank are consecutive,
-// and form one message.
+// The layout of two buffers: `mine` has this rank's parts of all matrices, by replica and owner,
+// and `whole` has the owned matrices, as the parts arrive. All elements for one rank are
+// consecutive, and form one message.
 struct MessagePlan {
   std::vector<std::uint64_t> offsets;  // of this rank's part of each matrix in `mine`
   // For each owned matrix, its parts with their offsets in `whole`.
