@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "collectives/shared_memory/caller_memory.hpp"
+#include "sdk/guard.hpp"
 
 namespace atoll_host_backend {
 
@@ -45,8 +46,9 @@ void Comm::run(const Body& body) {
   }
   try {
     body();
-  } catch (const std::exception& error) {
-    failure_ = error.what();
+  } catch (const std::exception&) {
+    atoll_sdk::record_current_exception();
+    failure_ = atoll_sdk::last_error();
     throw;
   }
 }
