@@ -4,6 +4,8 @@
 
 #include <array>
 #include <cstddef>
+#include <exception>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -70,5 +72,11 @@ class ATOLL_API Error : public std::runtime_error {
   }
   ErrorCode code_;
 };
+
+// Returns what() of the error, or "out of memory" for std::bad_alloc, whose what() is only the name
+// of the class.
+inline const char* text_of(const std::exception& error) noexcept {
+  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? "out of memory" : error.what();
+}
 
 }  // namespace atoll_v1::atoll

@@ -137,8 +137,8 @@ struct FlightLog {
 // Returns the last operations of this rank. The log is empty before the first communicator opens.
 // Thread-safe.
 ATOLL_API FlightLog flight_log(World& world);
-// Records the number of the step that the program begins, for flight files and observers. Costs a
-// few ns. Thread-safe.
+// Records the number of the step that the program begins, for flight files and observers. Costs
+// tens of ns. Thread-safe.
 ATOLL_API void mark_step(World& world, std::int64_t step);
 // Writes the last operations of this rank to PREFIX.RANK.json. Throws Error(invalid_argument) when
 // config().flight is empty, and Error(io) when the file cannot be written.

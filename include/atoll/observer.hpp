@@ -44,9 +44,10 @@ struct ObservedOperation {
 struct ObservedRank {
   enum class State {
     answers,
-    silent,    // no answer: its process is stopped, or its host is unreachable
-    departed,  // has left the job
-    absent     // has not joined the job yet
+    unreadable,  // the answer is malformed
+    silent,      // no answer: its process is stopped, or its host is unreachable
+    departed,    // has left the job
+    absent       // has not joined the job yet
   };
   State state = State::absent;
   std::string host;
@@ -85,8 +86,10 @@ class ATOLL_API Observer {
   Observer& operator=(Observer&&) noexcept;
 
   // Asks all ranks and returns their answers by rank, after at most `patience` (up to 10 s).
-  // Returns nothing when the job has ended. Throws the failure of the job, and Error(peer_lost)
-  // when rank 0 is lost.
+  // Returns nothing when the job has ended. Throws Error(aborted) with the reason when the job has
+  // failed, Error(peer_lost) when rank 0 is lost, and Error(timeout) when rank 0, which serves the
+  // store, does not answer for `patience` and 5 s more. After an error, the next call connects
+  // again, and throws as the constructor does.
   std::optional<std::vector<ObservedRank>> look(
       std::chrono::milliseconds patience = std::chrono::seconds(1));
 

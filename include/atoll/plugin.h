@@ -147,8 +147,8 @@ typedef struct atoll_host {
   void (*log)(void* ctx, int32_t level, const char* message);
   /* put() and get() access the World's key-value store. get() waits until the key exists. On entry
    * *n is the capacity of `value`; on return *n is the size of the stored value. If the value does
-   * not fit, get() sets *n and returns ATOLL_INVALID_ARGUMENT. Keys that begin with a group's id and
-   * "/" are deleted when every rank has closed the group. */
+   * not fit, get() sets *n and returns ATOLL_INVALID_ARGUMENT. Keys that begin with a group's id
+   * and "/" are deleted when every rank has closed the group. */
   atoll_status (*put)(void* ctx, const char* key, const void* value, size_t n);
   atoll_status (*get)(void* ctx, const char* key, void* value, size_t* n, int64_t timeout_ns);
   /* Performs a reduction of host memory with vector instructions. */

@@ -123,6 +123,9 @@ constexpr DType dtype_of = dtype_of_type<std::remove_cv_t<T>>::value;
 template <class R>
 concept ElementRange = std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
     Element<std::ranges::range_value_t<R>>;
+template <class R>
+concept WritableRange =
+    ElementRange<R> && !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>;
 
 // Throws Error(invalid_argument), which names both types, unless they are equal.
 inline void check_dtype(DType actual, DType requested) {
@@ -172,8 +175,8 @@ struct View {
   constexpr View() = default;
   constexpr View(void* data_, std::uint64_t count_, DType dtype_)
       : data(data_), count(count_), dtype(dtype_) {}
-  template <ElementRange R>
-  requires(!std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>) constexpr View(
+  template <WritableRange R>
+  constexpr View(
       R&& range)  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload)
       : View(std::ranges::data(range), std::ranges::size(range),
              dtype_of<std::ranges::range_value_t<R>>) {}

@@ -199,11 +199,12 @@ void Rendezvous::watch(int socket, std::uint32_t events, Watched& what) {
 void Rendezvous::run() noexcept {
   try {
     while (!stopping_) turn();
-  } catch (const std::exception& error) {
+  } catch (const std::exception&) {
+    atoll_sdk::record_current_exception();
     {
       const std::lock_guard lock(mutex_);
-      broken_ =
-          fmt::format("the thread that connects with other hosts has failed: {}", error.what());
+      broken_ = fmt::format("the thread that connects with other hosts has failed: {}",
+                            atoll_sdk::last_error());
     }
     announce();
   }

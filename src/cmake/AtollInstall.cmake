@@ -7,7 +7,8 @@ include(CMakePackageConfigHelpers)
 # Examples that any program can compile: optimizers that are written outside the library.
 set(examples ${PROJECT_SOURCE_DIR}/tools/train/optimizers)
 install(FILES ${examples}/arithmetic.hpp ${examples}/cpu_arithmetic.cpp ${examples}/cuda_arithmetic.cu
-  ${examples}/muon.cpp ${examples}/muon.hpp
+  ${examples}/message_plan.cpp ${examples}/message_plan.hpp ${examples}/muon.cpp
+  ${examples}/muon.hpp
   DESTINATION ${CMAKE_INSTALL_DATADIR}/atoll/examples COMPONENT development)
 
 # Consumers must compile the public headers as C++20, except for plugin.h, which is C.

@@ -4,9 +4,9 @@
 #include <numeric>
 #include <utility>
 
+#include "atoll/error.hpp"
 #include "comm/arguments.hpp"
 #include "comm/communicator_impl.hpp"
-#include "core/error_text.hpp"
 #include "device/ops.hpp"
 
 namespace atoll_v1::atoll {

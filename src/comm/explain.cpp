@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "core/error_text.hpp"
+#include "atoll/error.hpp"
 #include "device/task.hpp"
 #include "flight/inquiry.hpp"
 

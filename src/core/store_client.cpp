@@ -8,7 +8,6 @@
 #include <limits>
 #include <utility>
 
-#include "core/error_text.hpp"
 #include "core/errors.hpp"
 #include "core/log.hpp"
 #include "core/store_handshake.hpp"

@@ -1,6 +1,7 @@
 #include "core/store_observer.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/errors.hpp"
 #include "core/store_client.hpp"
@@ -30,12 +31,17 @@ net::Fd connect_to_any(const std::vector<net::Address>& addresses, Clock::time_p
 
 }  // namespace
 
-Observer::Observer(const std::vector<net::Address>& addresses, std::string_view token,
+Observer::Observer(std::vector<net::Address> addresses, std::string token,
                    Clock::time_point deadline)
-    : socket_(connect_to_any(addresses, deadline)) {
+    : addresses_(std::move(addresses)), token_(std::move(token)) {
+  connect(deadline);
+}
+
+void Observer::connect(Clock::time_point deadline) {
+  socket_ = connect_to_any(addresses_, deadline);
   net::configure_stream(socket_.get());
   try {
-    shake_hands(socket_.get(), token, deadline);
+    shake_hands(socket_.get(), token_, deadline);
     net::send_all(socket_.get(), encode_frame(Kind::observe, 0, ""));
     receive(Kind::welcome, deadline);
   } catch (const Error& error) {
@@ -45,8 +51,10 @@ Observer::Observer(const std::vector<net::Address>& addresses, std::string_view 
   }
 }
 
-std::optional<std::vector<Observed>> Observer::look(std::chrono::milliseconds patience) {
+std::optional<std::vector<Observed>> Observer::look(std::chrono::milliseconds patience) try {
   patience = std::clamp(patience, std::chrono::milliseconds(0), longest_wait);
+  const Clock::time_point deadline = Clock::now() + patience + grace;
+  if (!socket_) connect(deadline);
   const std::string body = Packer().number(static_cast<std::uint32_t>(patience.count())).take();
   try {
     net::send_all(socket_.get(), encode_frame(Kind::observe, 1, body));
@@ -54,9 +62,13 @@ std::optional<std::vector<Observed>> Observer::look(std::chrono::milliseconds pa
     // The connection has ended. receive() below reads the last message of the store, which has the
     // reason.
   }
-  const std::string answer = receive(Kind::answer, Clock::now() + patience + grace);
+  const std::string answer = receive(Kind::answer, deadline);
   if (has_ended_) return std::nullopt;
   return decode_observed(answer);
+} catch (const Error&) {
+  // A late answer, or the rest of one, must not be taken for the answer to the next question.
+  socket_.reset();
+  throw;
 }
 
 namespace {
@@ -79,7 +91,11 @@ std::string Observer::receive(Kind kind, Clock::time_point deadline) {
   while (!has_ended_) {
     const Message message = next_message(socket_.get(), deadline);
     const Answer answer = decode_answer(message.body);
-    if (answer.problem) throw Error(*answer.problem, std::string(answer.payload));
+    if (answer.problem) {
+      // For an observer, each failure of the job is an abort: a timeout is its own.
+      throw Error(message.kind == Kind::failure ? ErrorCode::aborted : *answer.problem,
+                  std::string(answer.payload));
+    }
     has_ended_ = message.kind == Kind::ended;
     if (message.kind == kind) return std::string(answer.payload);
   }

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
-#include <string_view>
+#include <string>
 #include <vector>
 
 #include "core/socket.hpp"
@@ -19,17 +19,21 @@ class Observer {
   // Tries each address once. Throws Error(io) or Error(timeout) if nothing answers there,
   // Error(bad_data) if the token is wrong or the process there is no store, Error(mismatch) if it
   // runs another version, and Error(unsupported) if the job has too many observers.
-  Observer(const std::vector<net::Address>& addresses, std::string_view token,
-           net::Clock::time_point deadline);
+  Observer(std::vector<net::Address> addresses, std::string token, net::Clock::time_point deadline);
 
   // Asks every rank and waits at most `patience` for the answers. Returns nothing when the job has
-  // ended. Throws the failure of the job, and Error(peer_lost) when rank 0 is lost.
+  // ended. Throws Error(aborted) with the reason when the job has failed, Error(peer_lost) when
+  // rank 0 is lost, and Error(timeout) when it does not answer. After an error, the next call
+  // connects again.
   std::optional<std::vector<Observed>> look(std::chrono::milliseconds patience);
 
  private:
+  void connect(net::Clock::time_point deadline);
   // Receives the payload of the next message of this kind; "" if the job ends before.
   std::string receive(Kind kind, net::Clock::time_point deadline);
 
+  std::vector<net::Address> addresses_;
+  std::string token_;
   net::Fd socket_;
   bool has_ended_ = false;
 };

@@ -4,7 +4,8 @@
 // Strangers may connect as often as they like. The server accepts a bounded number of connections
 // per turn of its loop, so that it always returns to ranks, deadlines and failures; it works on a
 // connection only when epoll reports it; and it limits the connections that have not proved that
-// they know the token, never the proven ones.
+// they know the token, never the proven ones. A proven connection must join, or become an observer,
+// within the rendezvous timeout.
 //
 // Observers (store_observer.hpp) are members without a rank. The server sends them the failure or
 // the end of the job, but never waits for them.
@@ -77,6 +78,7 @@ class Server {
   void listen(std::uint32_t events);
   void serve(std::uint64_t id, std::uint32_t events);
   void serve(Connection& connection, std::uint32_t events);
+  std::size_t observers() const;
   void close(Connection& connection);
   void end();
 
@@ -109,8 +111,9 @@ class Server {
   Table table_;
   std::size_t stranger_limit_ = max_strangers;
   std::uint64_t next_id_;
-  Connections strangers_;                                // without a proof
-  Connections members_;                                  // proven
+  Connections strangers_;  // without a proof
+  Connections joining_;    // proven, but neither a rank nor an observer yet
+  Connections members_;    // ranks and observers
   std::optional<net::Clock::time_point> accepts_again_;  // set while no descriptor is free
   bool has_warned_of_descriptors_ = false;
   // Why processes could not join, one text for each reason. The error that reports absent ranks

@@ -16,10 +16,6 @@ double seconds(std::chrono::milliseconds duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
-Table::Body shared(std::string text) {
-  return std::make_shared<const std::string>(std::move(text));
-}
-
 }  // namespace
 
 std::string NameList::text() const {

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "atoll/error.hpp"
@@ -171,5 +172,9 @@ class Table {
   // Requests that are answered in time leave this deadline too early, which costs one scan.
   net::Clock::time_point next_deadline_ = net::Clock::time_point::max();
 };
+
+inline Table::Body shared(std::string text) {
+  return std::make_shared<const std::string>(std::move(text));
+}
 
 }  // namespace atoll_v1::atoll::store

@@ -1,4 +1,3 @@
-#include "core/error_text.hpp"
 #include "core/terminate.hpp"
 
 #include <chrono>
@@ -9,6 +8,8 @@
 #include <string>
 #include <thread>
 #include <utility>
+
+#include "atoll/error.hpp"
 
 namespace atoll_v1::atoll {
 namespace {

@@ -13,11 +13,22 @@
 namespace atoll_v1::atoll {
 namespace {
 
+// One malformed answer must not hide the other ranks.
+ObservedRank readable(std::string_view answer) {
+  try {
+    return decode_observation(answer);
+  } catch (const Error&) {
+    ObservedRank rank;
+    rank.state = ObservedRank::State::unreadable;
+    return rank;
+  }
+}
+
 ObservedRank rank_from(const store::Observed& observed) {
   using How = store::Answered::How;
   ObservedRank rank;
   if (observed.answer.how == How::answered && !observed.answer.text.empty()) {
-    rank = decode_observation(observed.answer.text);
+    rank = readable(observed.answer.text);
   } else if (observed.answer.how == How::departed) {
     rank.state = ObservedRank::State::departed;
   } else if (observed.answer.how == How::answered) {

@@ -5,8 +5,9 @@
 // slot by exchanging the word for one in state `writing`, fills the fields and publishes the word.
 // advance() exchanges the word only if it still has the number of the operation, so it never
 // changes the state of a later operation. Two writers meet in a slot only if one of them was
-// delayed while the recorder filled all other slots; the older record is then dropped. A reader
-// copies a slot and then checks that its word has not changed.
+// delayed while the recorder filled all other slots. Then the record of the newer operation stays,
+// unless the delayed writer has claimed the slot already: then the record of the older one stays.
+// A reader copies a slot and then checks that its word has not changed.
 //
 // The structure is a template over the atomic type, so that tests/litmus can run exactly this code
 // on a model of weak memory.
@@ -41,7 +42,8 @@ struct FlightRecord {
 template <template <class> class Atomic>
 class FlightSlotOf {
  public:
-  // Writes the record of a new operation, unless a later one has taken the slot or is taking it.
+  // Writes the record of a new operation, unless a later operation has taken the slot or another
+  // writer is filling it.
   void enqueue(const FlightRecord& record) noexcept {
     using std::memory_order_release;
     if (!claim(record.number)) return;

@@ -11,9 +11,13 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <string_view>
 #include <thread>
 
 #include "core/log.hpp"
@@ -102,6 +106,18 @@ void give_back(int signal) {
   ::sigaction(signal, &action, nullptr);
 }
 
+// Returns whether the thread blocks the signal, so that it would not answer.
+bool blocks(int signal, int thread) {
+  std::ifstream status(fmt::format("/proc/self/task/{}/status", thread));
+  constexpr std::string_view name = "SigBlk:";
+  for (std::string line; std::getline(status, line);) {
+    if (!line.starts_with(name)) continue;
+    const std::uint64_t set = std::strtoull(line.c_str() + name.size(), nullptr, 16);
+    return (set >> (signal - 1) & 1) != 0;
+  }
+  return false;
+}
+
 // Sends the signal to a thread; returns the place where the thread records its frames, or null.
 Place* ask(int signal, int thread) {
   const auto place =
@@ -175,7 +191,7 @@ std::vector<RawStack> take_stacks(int signal, std::span<const FlightThread> thre
   if (!install(signal)) return {};
   std::vector<std::pair<const FlightThread*, Place*>> asked;
   for (const FlightThread& thread : threads) {
-    if (thread.id == this_thread()) continue;
+    if (thread.id == this_thread() || blocks(signal, thread.id)) continue;
     if (Place* const place = ask(signal, thread.id)) asked.emplace_back(&thread, place);
   }
   std::vector<RawStack> stacks;

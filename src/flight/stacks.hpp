@@ -29,11 +29,11 @@ int this_thread() noexcept;
 // Calls backtrace() once. Its first call loads a library, which a signal handler must not do.
 void prepare_stacks() noexcept;
 
-// Sends `signal` to the threads, except for the calling thread, and returns all stacks that threads
-// record within `patience`. Returns nothing if the program handles or ignores the signal.
-// Afterwards the signal has its default action again, unless a thread has not recorded its stack:
-// then the handler stays until that thread has taken the signal, because the default action would
-// end the process.
+// Sends `signal` to the threads, except for the calling thread and threads that block the signal,
+// and returns the stacks when all have recorded theirs, at the latest after `patience`. Returns
+// nothing if the program handles or ignores the signal. Afterwards the signal has its default
+// action again, unless a thread has not recorded its stack: then the handler stays until that
+// thread has taken the signal, because the default action would end the process.
 std::vector<RawStack> take_stacks(int signal, std::span<const FlightThread> threads,
                                   std::chrono::milliseconds patience);
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -121,6 +122,8 @@ net::Fd lock(const fs::path& path, const fs::path& folder, const net::Fd& mine) 
 
 void discard(const fs::path& partial) noexcept {
   try {
+    // An empty folder can be deleted without a descriptor.
+    if (::rmdir(partial.c_str()) == 0) return;
     std::error_code ignored;
     fs::remove_all(partial, ignored);
   } catch (...) {

@@ -26,7 +26,7 @@ constexpr std::uint64_t max_steps = std::uint64_t{1} << 53;
 constexpr std::size_t save_digits = 32;  // length of the id of a save
 
 // The start of the line with the digest. json::dump(1) indents entries of the index by one space,
-// deeper entries by more, and writes no line break inside a text, so only one line begins like this.
+// deeper entries by more, and writes no line break inside a text, so only one line begins so.
 constexpr std::string_view digest_line = "\n \"digest\": \"";
 
 template <class... Args>

@@ -1,5 +1,5 @@
 // The index of a checkpoint: index.json, which names the units, their parameters and the shard
-// files. It is untrusted. Other entries than those named here are allowed; their readers check them.
+// files. It is untrusted. Entries that are not named here are allowed; their readers check them.
 #pragma once
 
 #include <cstdint>

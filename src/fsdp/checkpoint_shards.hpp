@@ -41,7 +41,8 @@ class StoredShards {
 
   // Fills `values` with the elements of a flat tensor, beginning at element `first`. The tensor has
   // `elements` elements including padding, and is split evenly over the shard files. Verifies all
-  // blocks that contain these elements. Throws Error(bad_data), which names file, tensor and offset.
+  // blocks that contain these elements. Throws Error(bad_data), which names file, tensor and
+  // offset.
   void read(const std::string& tensor, std::uint64_t elements, std::uint64_t first,
             std::span<float> values);
 

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/error_text.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "core/log.hpp"

@@ -13,9 +13,9 @@
 namespace atoll_v1::atoll::fsdp {
 
 // Each scope of a pass maps its memory separately: it has one mapping of the unit's unsharded
-// parameters and, in backward, one of its unsharded gradients. So a view of one scope never shows the data of another,
-// and units that share a page do not share its protection. On other devices, without a checker, and
-// for memory that cannot be mapped twice, callers get the memory itself.
+// parameters and, in backward, one of its unsharded gradients. So a view of one scope never shows
+// the data of another, and units that share a page do not share its protection. On other devices,
+// without a checker, and for memory that cannot be mapped twice, callers get the memory itself.
 //
 // The mapping is open from the point of the compute stream at which the unit is unsharded to the
 // point at which the scope ends. The library itself uses the first mapping.

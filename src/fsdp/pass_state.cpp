@@ -8,7 +8,6 @@
 
 #include "core/agreement.hpp"
 #include "core/assert.hpp"
-#include "core/error_text.hpp"
 #include "core/errors.hpp"
 #include "core/log.hpp"
 #include "device/backend.hpp"

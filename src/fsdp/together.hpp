@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "core/error_text.hpp"
+#include "atoll/error.hpp"
 #include "core/rank_set.hpp"
 
 namespace atoll_v1::atoll::fsdp {

@@ -10,7 +10,6 @@
 
 #include "atoll/checkpoint.hpp"
 #include "core/agreement.hpp"
-#include "core/error_text.hpp"
 #include "core/errors.hpp"
 #include "device/host/kernels.hpp"
 #include "fsdp/files.hpp"

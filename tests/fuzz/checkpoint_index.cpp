@@ -1,5 +1,5 @@
-// Fuzzes the reader of a checkpoint's index. Because no mutation keeps the digest of an index right,
-// the program also gives each input that is JSON the digest that belongs to it.
+// Fuzzes the reader of a checkpoint's index. Because no mutation keeps the digest of an index
+// right, the program also gives each input that is JSON the digest that belongs to it.
 #include <cstddef>
 #include <cstdlib>
 #include <nlohmann/json.hpp>

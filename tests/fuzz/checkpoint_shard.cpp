@@ -1,5 +1,6 @@
-// Fuzzes what a load does with a shard file, which is the manifest of its tensors: identity, digests
-// of blocks, dtypes and sizes. The index fits the input, so that the input reaches every check.
+// Fuzzes what a load does with a shard file, which is the manifest of its tensors: identity,
+// digests of blocks, dtypes and sizes. The index fits the input, so that the input reaches every
+// check.
 #include <unistd.h>
 
 #include <cstddef>

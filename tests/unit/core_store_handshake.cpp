@@ -1,4 +1,4 @@
-// Tests of how ranks and the store prove themselves to each other, and of strangers that connect.
+// Tests of how ranks and the store prove themselves to each other.
 #include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -45,13 +45,6 @@ void greet(const net::Fd& socket, Handshake& rank) {
   const Reply challenge = receive(socket);
   REQUIRE(challenge.kind == Kind::challenge);
   rank.hear(challenge.payload);
-}
-
-bool is_closed(const net::Fd& socket) {
-  std::array<char, 1> one{};
-  return contains(thrown(atoll::ErrorCode::peer_lost,
-                         [&] { net::receive_all(socket.get(), one, Clock::now() + 5s); }),
-                  "closed");
 }
 
 // A process that has taken the port of the store. It answers each message with the next of
@@ -303,62 +296,6 @@ TEST_CASE("patches of one minor version share a job; other versions do not") {
   CHECK_FALSE(is_compatible(store::version, "99.1.0"));
   CHECK_FALSE(is_compatible(store::version + 1, ATOLL_VERSION));
   CHECK_FALSE(is_compatible(2, ""));
-}
-
-TEST_CASE("connections without a valid hello get no answer and do no harm") {
-  Place place(2);
-  Rank zero(place, 0), one(place, 1);
-  const std::string hello = Handshake(Side::rank, "right").greeting();
-  CHECK(answer_to(place, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") == "");
-  CHECK(answer_to(place, std::string(100'000, '\xff')) == "");
-  CHECK(answer_to(place, store::encode_header({0xffffffff, 1, 0})) == "");
-  CHECK(answer_to(place, store::encode_header({2000, 1, 0})) == "");
-  CHECK(answer_to(place, frame(Kind::hello, "")) == "");
-  CHECK(answer_to(place, frame(Kind::hello, hello + "x")) == "");
-  for (std::size_t cut = 0; cut < hello.size(); ++cut) {
-    CHECK(answer_to(place, frame(Kind::hello, hello.substr(0, cut))) == "");
-  }
-  // Requests, a proof and a join that precede the hello; and a hello whose version of the library
-  // would reach a terminal.
-  const std::string get = Packer().number(1000).text("key").text("").take();
-  CHECK(answer_to(place, frame(Kind::get, get)) == "");
-  CHECK(answer_to(place, frame(Kind::farewell, "")) == "");
-  CHECK(answer_to(place, frame(Kind::welcome, "")) == "");
-  CHECK(answer_to(place, frame(Kind::proof, std::string(32, 'x'))) == "");
-  CHECK(answer_to(place, frame(Kind::join, store::encode(store::Join{0, 2, "h", 1}))) == "");
-  const store::Greeting escape{store::version, "\x1b[2J", std::string(32, 'x')};
-  CHECK(answer_to(place, frame(Kind::hello, store::encode(escape))) == "");
-
-  zero.client.put("key", "value");
-  CHECK(one.client.get("key", 10s) == "value");
-  CHECK_FALSE(one.failure->get());
-  zero.client.farewell();
-  one.client.farewell();
-}
-
-TEST_CASE("idle connections do not block a rank, and the oldest makes room for a new one") {
-  constexpr std::size_t strangers = 64;
-  Place place(2, 20s, strangers);
-  Rank zero(place, 0);
-  std::vector<net::Fd> idle;
-  for (std::size_t i = 0; i < strangers + 50; ++i) idle.push_back(place.stranger());
-  Rank one(place, 1);
-  CHECK(is_closed(idle.front()));
-  // Proven connections are not counted, and no stranger replaces them.
-  for (std::size_t i = 0; i < 3 * strangers; ++i) idle.push_back(place.stranger());
-  zero.client.put("key", "value");
-  CHECK(one.client.get("key", 10s) == "value");
-  zero.client.farewell();
-  one.client.farewell();
-}
-
-TEST_CASE("a silent connection is closed after the handshake timeout") {
-  Place place(1);
-  const auto start = Clock::now();
-  CHECK(answer_to(place, "", store::handshake_timeout + 5s) == "");
-  const auto waited = Clock::now() - start;
-  CHECK(waited > store::handshake_timeout - 100ms);
-  CHECK(waited < store::handshake_timeout + 4s);
 }
 
 TEST_CASE("messages survive packing and unpacking, and every malformed message is rejected") {

@@ -1,6 +1,11 @@
 // Tests of the store with observers: their answers, the requests that they may not send, and that
 // the job neither waits for them nor notices when they disconnect.
 #include "core/store_observer.hpp"
+
+#include <condition_variable>
+#include <mutex>
+
+#include "atoll/log.hpp"
 #include "store_place.hpp"
 
 using namespace atoll_test;
@@ -22,18 +27,72 @@ net::Fd raw_observer(const Place& place) {
   return socket;
 }
 
-bool is_closed(const net::Fd& socket) {
-  std::array<char, 1> one{};
-  return !thrown(atoll::ErrorCode::peer_lost, [&] {
-            net::receive_all(socket.get(), one, Clock::now() + 5s);
-          }).empty();
-}
-
 std::string question_frame() {
   return store::encode_frame(Kind::observe, 1, Packer().number(300).take());
 }
 
+void send_wrong_proof(int socket) {
+  store::Handshake handshake(store::Side::rank, "wrong");
+  net::send_all(socket, store::encode_frame(Kind::hello, 0, handshake.greeting()));
+  const auto challenge = store::receive_message(socket, 1024, Clock::now() + 5s);
+  handshake.hear(store::decode_answer(challenge.body).payload);
+  net::send_all(socket, store::encode_frame(Kind::proof, 0, handshake.proof()));
+}
+
+// Holds the thread of a store that refuses a process, because the store logs the refusal.
+class Hold {
+ public:
+  explicit Hold(const Place& place) {
+    atoll::log::set_sink([this](atoll::log::Level, std::string_view) {
+      std::unique_lock lock(mutex_);
+      is_held_ = true;
+      changed_.notify_all();
+      changed_.wait(lock, [this] { return is_over_; });
+    });
+    stranger_ = place.stranger();
+    send_wrong_proof(stranger_.get());
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return is_held_; });
+  }
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+  ~Hold() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_over_ = true;
+    }
+    changed_.notify_all();
+    atoll::log::set_sink({});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_held_ = false, is_over_ = false;
+  net::Fd stranger_;
+};
+
 }  // namespace
+
+TEST_CASE("after a timeout of rank 0, an observer gets the answer to its next question") {
+  Place place(1);
+  Rank zero(place, 0);
+  std::atomic<int> asked{0};
+  zero.client.answer_with([&](std::string_view) { return std::to_string(++asked); });
+  store::Observer observer = observer_of(place);
+  {
+    const Hold hold(place);
+    CHECK(contains(thrown(atoll::ErrorCode::timeout, [&] { observer.look(0ms); }),
+                   "rank 0, which serves the store, does not answer"));
+  }
+  // The question has reached the store, which answers it late.
+  for (int i = 0; i < 100 && asked == 0; ++i) std::this_thread::sleep_for(10ms);
+  const int late = asked;
+  const auto ranks = observer.look(1s);
+  REQUIRE(ranks);
+  CHECK(ranks->at(0).answer.text == std::to_string(late + 1));
+  zero.client.farewell();
+}
 
 TEST_CASE("an observer gets answer, host and pid of each rank, and absent and silent ranks") {
   Place place(4);
@@ -159,5 +218,6 @@ TEST_CASE("an observer learns the failure of the job, which does not wait for it
   store::Observer observer = observer_of(place);
   one.client.fail("disk on fire");
   CHECK(contains(thrown(atoll::ErrorCode::aborted, [&] { observer.look(300ms); }), "disk on fire"));
-  CHECK(zero.failure->get());
+  CHECK(contains(thrown(atoll::ErrorCode::aborted, [&] { zero.client.get("key", 10s); }),
+                 "disk on fire"));
 }

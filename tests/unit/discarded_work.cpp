@@ -1,5 +1,5 @@
-// Calls that return a Work. check_discarded_work compiles this file and expects a warning about each
-// line that ends with "// discards", and about no other line.
+// Calls that return a Work. check_discarded_work compiles this file and expects a warning about
+// each line that ends with "// discards", and about no other line.
 #include <cstdint>
 #include <span>
 #include <tuple>

@@ -17,6 +17,7 @@
 #include "flight/observation.hpp"
 #include "flight/recorder.hpp"
 #include "flight/stacks.hpp"
+#include "store_place.hpp"
 
 namespace {
 
@@ -37,20 +38,30 @@ atoll::ObservedRank rank_at(std::uint64_t called, std::int64_t running, double s
   return rank;
 }
 
-// A thread that waits until it is released, in a function with a known name.
+// A thread that waits until it is released, in a function with a known name. If it is deaf, it
+// takes no signal meanwhile, although it does not block any: it waits for the child of a vfork().
+enum class Hearing {
+  good,
+  blocked,
+  deaf
+};
 class Sleeper {
  public:
-  explicit Sleeper(bool blocks_signal, int signal)
-      : thread_([this, blocks_signal, signal] {
+  Sleeper(Hearing hearing, int signal)
+      : thread_([this, hearing, signal] {
           sigset_t set;
           ::sigemptyset(&set);
           ::sigaddset(&set, signal);
-          if (blocks_signal) ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+          if (hearing == Hearing::blocked) ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
           id_ = atoll::this_thread();
+          if (hearing == Hearing::deaf && ::vfork() == 0) {
+            while (!released_) ::usleep(1000);
+            ::_exit(0);
+          }
           while (!released_) std::this_thread::sleep_for(1ms);
-          if (blocks_signal) ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
         }) {
     while (id_ == 0) std::this_thread::sleep_for(1ms);
+    if (hearing == Hearing::deaf) std::this_thread::sleep_for(50ms);  // until it is in vfork()
   }
   ~Sleeper() { released_ = true; }
   int id() const { return id_; }
@@ -108,6 +119,22 @@ TEST_CASE("the answer of a rank has its operation, its duration and the bytes of
   }
 }
 
+TEST_CASE("a malformed answer makes its rank unreadable, and no other rank") {
+  atoll_test::Place place(2);
+  atoll_test::Rank zero(place, 0), one(place, 1);
+  const std::string good = atoll::encode_observation(atoll::FlightRecorder().snapshot(), 0);
+  zero.client.answer_with([](std::string_view) { return std::string("nonsense"); });
+  one.client.answer_with([&](std::string_view) { return good; });
+  atoll::Observer observer("127.0.0.1:" + std::to_string(place.port()), "right");
+  const auto ranks = observer.look();
+  REQUIRE(ranks);
+  REQUIRE(ranks->size() == 2);
+  CHECK(ranks->at(0).state == State::unreadable);
+  CHECK(ranks->at(0).pid == 100);
+  CHECK(ranks->at(1).state == State::answers);
+  CHECK(atoll::waited_for(*ranks).empty());
+}
+
 TEST_CASE("others wait for the rank that has not called the collective") {
   std::vector<atoll::ObservedRank> ranks = {rank_at(8, 7, 3), rank_at(7, -1, 0), rank_at(8, 7, 5)};
   auto late = atoll::waited_for(ranks);
@@ -140,7 +167,7 @@ TEST_CASE("others wait for a silent rank, and for no rank if all are in the same
 TEST_CASE("a thread records its own stack, and the signal gets its default action again") {
   atoll::prepare_stacks();
   const int signal = SIGRTMIN + 9;
-  const Sleeper sleeper(false, signal);
+  const Sleeper sleeper(Hearing::good, signal);
   const std::vector<atoll::FlightThread> threads = {
       {sleeper.id(), "caller"}, {atoll::this_thread(), "main"}, {1 << 30, "ended"}};
   for (int round = 0; round < 3; ++round) {
@@ -162,11 +189,28 @@ TEST_CASE("a thread records its own stack, and the signal gets its default actio
   CHECK(is_default);
 }
 
-TEST_CASE("a thread that blocks the signal is left out, and the late signal does no harm") {
+TEST_CASE("a thread that blocks the signal is left out without a delay") {
+  atoll::prepare_stacks();
+  const int signal = SIGRTMIN + 12;
+  const Sleeper blocked(Hearing::blocked, signal), sleeper(Hearing::good, signal);
+  const std::vector<atoll::FlightThread> threads = {{blocked.id(), "caller"},
+                                                    {sleeper.id(), "executor"}};
+  const auto before = std::chrono::steady_clock::now();
+  const auto stacks = atoll::take_stacks(signal, threads, 5s);
+  CHECK(std::chrono::steady_clock::now() - before < 2s);
+  REQUIRE(stacks.size() == 1);
+  CHECK(stacks[0].thread.role == "executor");
+  struct sigaction action {};
+  ::sigaction(signal, nullptr, &action);
+  const bool is_default = action.sa_handler == SIG_DFL;
+  CHECK(is_default);
+}
+
+TEST_CASE("a thread that takes no signal is left out, and the late signal does no harm") {
   atoll::prepare_stacks();
   const int signal = SIGRTMIN + 10;
   {
-    const Sleeper deaf(true, signal), sleeper(false, signal);
+    const Sleeper deaf(Hearing::deaf, signal), sleeper(Hearing::good, signal);
     const std::vector<atoll::FlightThread> threads = {{deaf.id(), "caller"},
                                                       {sleeper.id(), "executor"}};
     const auto before = std::chrono::steady_clock::now();
@@ -189,7 +233,7 @@ TEST_CASE("a program keeps its own handler of the signal") {
   struct sigaction own {};
   own.sa_handler = [](int) { ++handled; };
   ::sigaction(signal, &own, nullptr);
-  const Sleeper sleeper(false, signal);
+  const Sleeper sleeper(Hearing::good, signal);
   const std::vector<atoll::FlightThread> threads = {{sleeper.id(), "caller"}};
   CHECK(atoll::take_stacks(signal, threads, 50ms).empty());
   CHECK(handled == 0);

@@ -1,5 +1,5 @@
-// Tests of wrong calls of save(), load(), export_weights() and import_weights(): every rank gets the
-// same message, and no file is lost or left over.
+// Tests of wrong calls of save(), load(), export_weights() and import_weights(): every rank gets
+// the same message, and no file is lost or left over.
 #include <doctest/doctest.h>
 
 #include <chrono>

@@ -12,6 +12,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "atoll/checkpoint.hpp"
@@ -307,6 +308,25 @@ TEST_CASE("muon misuse: other types of products, and groups without parameters")
   CHECK_THROWS_WITH_AS(refused({.groups = {{.pattern = "*.scale"}}}),
                        doctest::Contains("the pattern \"*.scale\" of a group matches no parameter"),
                        atoll::Error);
+}
+
+TEST_CASE("muon misuse: a use after a move") {
+  auto world = single_rank();
+  const auto mesh = atoll::Mesh::make(world, {1, 1});
+  fsdp::Engine engine(mesh);
+  add_units(engine);
+  muon::Muon optimizer(engine, mesh);
+  const muon::Muon moved = std::move(optimizer);
+  CHECK(moved.steps() == 0);
+  auto compute = engine.device().stream();
+  const std::function<void()> calls[] = {
+      [&] { optimizer.step(0.1f, compute); },  // NOLINT(bugprone-use-after-move): it is the test
+      [&] { static_cast<void>(optimizer.grad_norm()); },
+      [&] { static_cast<void>(optimizer.steps()); }, [&] { optimizer.set_steps(1); }};
+  for (const auto& call : calls) {
+    CHECK_THROWS_WITH_AS(call(), "this Muon was moved from: use the Muon that it was moved to",
+                         atoll::Error);
+  }
 }
 
 TEST_CASE("muon misuse: a hidden parameter without two dimensions, and two optimizers") {

@@ -112,6 +112,14 @@ inline bool contains(const std::string& text, const std::string& part) {
   return found;
 }
 
+// Returns whether the store closes the connection within 10 s.
+inline bool is_closed(const net::Fd& socket) {
+  std::array<char, 1> one{};
+  return contains(thrown(atoll::ErrorCode::peer_lost,
+                         [&] { net::receive_all(socket.get(), one, Clock::now() + 10s); }),
+                  "closed");
+}
+
 // Sends bytes to the store and returns everything that the store sends until it closes the
 // connection. Appends "open" if the connection is still open after `patience`.
 inline std::string answer_to(const Place& place, const std::string& bytes,

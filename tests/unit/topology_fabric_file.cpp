@@ -246,7 +246,8 @@ TEST_CASE("fabric: damaged ibnetdiscover output is named with its byte") {
                            "[1] \"H-1\"[-1]", "[99999999999] \"H-1\"[1]"}) {
     CAPTURE(line);
     CHECK(error_of(head + line + "\n")
-              .starts_with(fmt::format("{}: the line is not a port as ibnetdiscover prints it", head.size())));
+              .starts_with(fmt::format("{}: the line is not a port as ibnetdiscover prints it",
+                                       head.size())));
   }
   const std::string moved = switch_block("1", "x", cable(1, "000000aa00000000", "?")) +
                             switch_block("2", "y", cable(1, "000000aa00000000", "?"));

@@ -208,7 +208,8 @@ TEST_CASE("open: every sample dropped is an error that says why") {
 TEST_CASE("open: limits of the model") {
   CHECK(open_failure({.seq = 4097, .model = {.positions = 4096}}).says("at most 4096"));
   CHECK_FALSE(open_failure({.seq = 4096, .model = {.positions = 4096}}).thrown);
-  CHECK(open_failure({.model = {.vocabulary = 258}}).says("tokenizer bytes needs a vocabulary of 259 tokens"));
+  CHECK(open_failure({.model = {.vocabulary = 258}})
+            .says("tokenizer bytes needs a vocabulary of 259 tokens"));
   CHECK_FALSE(open_failure({.model = {.vocabulary = 259}}).thrown);
   CHECK(open_failure({.data = "synthetic:copy", .model = {.vocabulary = 63}}).thrown);
   CHECK_FALSE(open_failure({.data = "synthetic:copy", .model = {.vocabulary = 64}}).thrown);

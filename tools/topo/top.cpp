@@ -11,6 +11,8 @@
 #include <fstream>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <vector>
 
 #include "atoll/error.hpp"
@@ -34,17 +36,40 @@ std::string token_of(const TopOptions& options, const atoll::Config& config) {
   return token;
 }
 
+constexpr std::string_view enter = "\x1b[?1049h\x1b[?25l";  // the second screen, no cursor
+constexpr std::string_view restore = "\x1b[?25h\x1b[?1049l";
+
+// The signal handlers end the program at once, even while it waits for the network.
+extern "C" void leave(int) { ::_exit(exit_ended); }
+extern "C" void leave_screen(int) {
+  [[maybe_unused]] const ssize_t written = ::write(STDOUT_FILENO, restore.data(), restore.size());
+  ::_exit(exit_ended);
+}
+
+// SIGINT and SIGTERM.
+sigset_t ends() {
+  sigset_t signals{};
+  ::sigemptyset(&signals);
+  ::sigaddset(&signals, SIGINT);
+  ::sigaddset(&signals, SIGTERM);
+  return signals;
+}
+
 // Standard output. On a terminal each text replaces the last one; other output gets one text after
-// the other.
+// the other. SIGINT and SIGTERM restore the terminal and end the program, but never inside a text.
 class Screen {
  public:
   explicit Screen(bool in_place) : in_place_(in_place) {
-    if (in_place_) put("\x1b[?1049h\x1b[?25l");  // the second screen of the terminal, no cursor
+    struct sigaction action {};
+    action.sa_handler = in_place ? leave_screen : leave;
+    ::sigaction(SIGINT, &action, nullptr);
+    ::sigaction(SIGTERM, &action, nullptr);
+    if (in_place_) put(enter);
   }
   Screen(const Screen&) = delete;
   Screen& operator=(const Screen&) = delete;
   ~Screen() {
-    if (in_place_) put("\x1b[?25h\x1b[?1049l");
+    if (in_place_) put(restore);
   }
   void show(const std::string& text) const { put(in_place_ ? "\x1b[H\x1b[2J" + text : text); }
   // Returns the largest size of a text that fits the terminal.
@@ -55,39 +80,20 @@ class Screen {
   }
 
  private:
-  static void put(const std::string& text) {
+  static void put(std::string_view text) {
+    const sigset_t signals = ends();
+    ::sigprocmask(SIG_BLOCK, &signals, nullptr);
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
+    ::sigprocmask(SIG_UNBLOCK, &signals, nullptr);
   }
   bool in_place_;
-};
-
-// While a Pause exists, SIGINT and SIGTERM only end wait(), so that the program restores the
-// terminal before it ends.
-class Pause {
- public:
-  Pause() {
-    ::sigemptyset(&signals_);
-    ::sigaddset(&signals_, SIGINT);
-    ::sigaddset(&signals_, SIGTERM);
-    ::sigprocmask(SIG_BLOCK, &signals_, nullptr);
-  }
-  // Waits for `seconds`. Returns false if a signal has arrived.
-  bool wait(double seconds) const {
-    const auto whole = static_cast<time_t>(seconds);
-    const timespec time{whole, static_cast<long>((seconds - static_cast<double>(whole)) * 1e9)};
-    return ::sigtimedwait(&signals_, nullptr, &time) < 0;
-  }
-
- private:
-  sigset_t signals_{};
 };
 
 // Shows the job until it ends. Returns a last line with the reason for the end, or "".
 std::string follow(atoll::Observer& observer, const std::string& address,
                    const TopOptions& options) {
   const bool in_place = !options.json && !options.once && ::isatty(STDOUT_FILENO) == 1;
-  const Pause pause;
   const Screen screen(in_place);
   std::vector<atoll::ObservedRank> previous;
   const int count = options.once ? 1 : options.count;
@@ -96,7 +102,8 @@ std::string follow(atoll::Observer& observer, const std::string& address,
     if (!ranks) return "the job has ended";
     const View view{address, *ranks, previous};
     screen.show(options.json ? json_of(view) : table_of(view, screen.limits()));
-    if (++shown == count || !pause.wait(options.interval)) return {};
+    if (++shown == count) return {};
+    std::this_thread::sleep_for(std::chrono::duration<double>(options.interval));
     previous = *ranks;
   }
 }
@@ -111,7 +118,9 @@ int watch(const TopOptions& options, const atoll::Config& config) {
   try {
     last = follow(observer, address, options);
   } catch (const atoll::Error& error) {
-    // The observer was connected, so an error means that the job has ended.
+    const bool has_failed =
+        error.code() == atoll::ErrorCode::aborted || error.code() == atoll::ErrorCode::peer_lost;
+    if (!has_failed) throw;  // nobody knows how the job is, for example because rank 0 is stopped
     last = fmt::format("the job has failed: {}", error.what());
     status = exit_failed;
   }

@@ -21,13 +21,15 @@ constexpr std::size_t most_waited = 5;   // ranks that the head of the table nam
 constexpr double shortest_wait = 0.005;  // seconds; shorter waits happen in every job
 
 std::string_view state_name(atoll::ObservedRank::State state) {
-  constexpr std::array<std::string_view, 4> names = {"answers", "does not answer",
-                                                     "has left the job", "has not joined yet"};
+  constexpr std::array<std::string_view, 5> names = {"answers", "gives a malformed answer",
+                                                     "does not answer", "has left the job",
+                                                     "has not joined yet"};
   return names[static_cast<std::size_t>(state)];
 }
 
 std::string_view state_key(atoll::ObservedRank::State state) {
-  constexpr std::array<std::string_view, 4> keys = {"answers", "silent", "departed", "absent"};
+  constexpr std::array<std::string_view, 5> keys = {"answers", "unreadable", "silent", "departed",
+                                                    "absent"};
   return keys[static_cast<std::size_t>(state)];
 }
 

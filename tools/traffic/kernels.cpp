@@ -94,8 +94,8 @@ struct Pair {
   }
 };
 
-// `inputs` and `outputs` are spans or arrays. Arrays let the compiler unroll the loops over them and
-// keep their addresses in registers.
+// `inputs` and `outputs` are spans or arrays. Arrays let the compiler unroll the loops over them
+// and keep their addresses in registers.
 template <class Format, Stores stores, class Inputs, class Outputs>
 void sum_words(const Outputs outputs, const Inputs inputs, std::uint64_t words) {
   const typename Format::Words d;

@@ -1,10 +1,8 @@
-// Throws errors with formatted messages, and gives the text of an error.
+// Throws errors with formatted messages.
 #pragma once
 
 #include <fmt/format.h>
 
-#include <exception>
-#include <new>
 #include <utility>
 
 #include "atoll/error.hpp"
@@ -13,6 +11,7 @@ namespace train {
 
 using atoll::Error;
 using atoll::ErrorCode;
+using atoll::text_of;
 
 template <class... Args>
 [[noreturn]] void fail(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) {
@@ -23,12 +22,6 @@ template <class... Args>
 template <class... Args>
 void require(bool holds, fmt::format_string<Args...> format, Args&&... args) {
   if (!holds) fail(ErrorCode::invalid_argument, format, std::forward<Args>(args)...);
-}
-
-// Returns what() of the error, or "out of memory" for std::bad_alloc, whose what() is only the name
-// of the class.
-inline const char* text_of(const std::exception& error) noexcept {
-  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? "out of memory" : error.what();
 }
 
 }  // namespace train

@@ -19,8 +19,8 @@
 namespace atoll_v1::atoll::topology_sources {
 namespace {
 
-// Beginnings of the names that atoll (before its inboxes became anonymous memory), NCCL and Open MPI
-// give to shared memory.
+// Beginnings of the names that atoll (before its inboxes became anonymous memory), NCCL and Open
+// MPI give to shared memory.
 constexpr std::array<std::string_view, 4> prefixes = {"atoll-", "nccl-", "vader_segment.",
                                                       "sm_segment."};
 constexpr std::size_t longest_name = 200;

@@ -81,8 +81,9 @@ void Comm::run(const Body& body) {
   }
   try {
     body();
-  } catch (const std::exception& error) {
-    failure_ = error.what();
+  } catch (const std::exception&) {
+    atoll_sdk::record_current_exception();
+    failure_ = atoll_sdk::last_error();
     for (auto* transport : team_.transports) transport->stop();
     throw;
   }

@@ -35,8 +35,8 @@ class Passing {
   // Receives at `address`. Throws Error(ATOLL_IO).
   explicit Passing(const std::string& address);
 
-  // Sends a message, together with the descriptor `fd` unless `fd` is -1. Never blocks. Returns 0 or
-  // an errno value, for which is_momentary() states whether the caller should try again.
+  // Sends a message, together with the descriptor `fd` unless `fd` is -1. Never blocks. Returns 0
+  // or an errno value, for which is_momentary() states whether the caller should try again.
   int send(const std::string& address, std::span<const std::byte> message, int fd) const noexcept;
   // Takes one message from the queue; empty if the queue is empty.
   std::optional<Parcel> receive(std::span<std::byte> message) const noexcept;

@@ -4,7 +4,6 @@
 
 #include "atoll/topology.hpp"
 #include "atoll/world.hpp"
-#include "core/error_text.hpp"
 #include "core/errors.hpp"
 
 namespace atoll_v1::atoll {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "atoll/communicator.hpp"
+#include "message_plan.hpp"
 
 namespace muon {
 namespace {
@@ -19,29 +19,12 @@ namespace fsdp = atoll::fsdp;
 using atoll::Stream;
 using SendRecv = atoll::Communicator::SendRecv;
 
-// A matrix that Muon updates. All ranks list the same matrices in the same order.
-struct Matrix {
-  std::int64_t rows, columns;
-  // Index of the owner, the rank that makes the matrix orthogonal, in the replicate axis and in the
-  // shard axis.
-  int replica = 0, owner = 0;
-
-  std::uint64_t elements() const { return static_cast<std::uint64_t>(rows * columns); }
-  std::int64_t side() const { return std::min(rows, columns); }  // of the products X X^T or X^T X
-};
-
-// Consecutive elements of a matrix, and their position in a buffer of messages.
-struct Piece {
-  std::uint64_t first, count, offset;
-};
-
 // This rank's part of a matrix that Muon updates.
 struct HiddenPart {
   std::size_t matrix;
   fsdp::Segment segment;
   atoll::View momentum;
   fsdp::ParamSettings settings;
-  std::uint64_t offset = 0;  // position in Impl::mine
 };
 
 // This rank's part of a parameter that AdamW updates.
@@ -49,11 +32,6 @@ struct OtherPart {
   fsdp::Segment segment;
   atoll::View moment1, moment2;
   fsdp::ParamSettings settings;
-};
-
-// Consecutive elements of a buffer that ranks exchange.
-struct Message {
-  std::uint64_t first, count;
 };
 
 // Returns the axis over which the engine shards or replicates: the axis `name` of the mesh if it
@@ -116,9 +94,7 @@ struct Muon::Impl {
   Impl& operator=(const Impl&) = delete;
 
   void find_parts();
-  void choose_owners();
   std::vector<Piece> exchange_places();
-  void plan_messages();
   void allocate();
   void push_figures();
 
@@ -135,9 +111,7 @@ struct Muon::Impl {
   int rank() const { return comm ? comm->rank() : 0; }
   int replica_count() const { return replicas ? replicas->size() : 1; }
   int replica() const { return replicas ? replicas->rank() : 0; }
-  bool owns(const Matrix& matrix) const {
-    return matrix.replica == replica() && matrix.owner == rank();
-  }
+  Position position() const { return {replica_count(), ranks(), replica(), rank()}; }
   // A rank without a communicator uses `mine` as `whole` too.
   atoll::View whole_view() const { return (comm ? whole : mine).view(atoll::DType::f32); }
   Figures* figures() const { return static_cast<Figures*>(figures_memory.data()); }
@@ -150,17 +124,9 @@ struct Muon::Impl {
   std::vector<Matrix> matrices;
   std::vector<HiddenPart> hidden;
   std::vector<OtherPart> others;
-  // For each owned matrix, its parts with their offsets in `whole`.
-  std::vector<std::vector<Piece>> pieces;
-  // For each rank r of this replica: this rank's parts of the matrices that r owns, in `mine`, and
-  // the parts that r has of this rank's owned matrices, in `whole`.
-  std::vector<Message> of_mine, of_whole;
-  // For each replica, this rank's parts of the matrices that ranks of the replica own, in `mine`.
-  // Equal on all replicas.
-  std::vector<Message> of_replica;
-  atoll::Buffer mine;   // this rank's parts of all matrices, by replica and owner
-  atoll::Buffer whole;  // the owned matrices, as the parts arrive
-  atoll::Buffer x, y;   // the matrix that becomes orthogonal, and a product of its size
+  MessagePlan plan;
+  atoll::Buffer mine, whole;  // as MessagePlan describes them
+  atoll::Buffer x, y;         // the matrix that becomes orthogonal, and a product of its size
   atoll::Buffer gram, gram2;
   std::uint64_t bytes = 0;
   std::vector<atoll::ConstView> gradients;  // of all segments, for the norm
@@ -183,8 +149,8 @@ Muon::Impl::Impl(fsdp::Engine& engine_, const atoll::Mesh& mesh, Options options
   engine.add_state("momentum");  // for other parameters, the first moment of AdamW
   engine.add_state("second_moment");
   find_parts();
-  choose_owners();
-  plan_messages();
+  choose_owners(matrices, position());
+  plan = plan_messages(matrices, exchange_places(), position());
   allocate();
 }
 
@@ -232,25 +198,6 @@ void Muon::Impl::find_parts() {
   }
 }
 
-// Assigns the matrices in descending order of work, each to the rank with the least work so far.
-void Muon::Impl::choose_owners() {
-  const auto work = [&](std::size_t k) {
-    return static_cast<double>(matrices[k].elements()) * static_cast<double>(matrices[k].side());
-  };
-  std::vector<std::size_t> order(matrices.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return work(a) > work(b); });
-  std::vector<double> loads(static_cast<std::size_t>(replica_count() * ranks()), 0.0);
-  for (const std::size_t k : order) {
-    const auto least = std::min_element(loads.begin(), loads.end());
-    const auto place = static_cast<int>(least - loads.begin());
-    matrices[k].replica = place / ranks();
-    matrices[k].owner = place % ranks();
-    *least += work(k);
-  }
-}
-
 // Returns the part of each matrix on each rank: element r * matrices.size() + k of the result is
 // the part of matrix k on rank r.
 std::vector<Piece> Muon::Impl::exchange_places() {
@@ -280,46 +227,10 @@ std::vector<Piece> Muon::Impl::exchange_places() {
   return places;
 }
 
-// Lays out the buffers so that all elements for one rank are consecutive, and form one message.
-void Muon::Impl::plan_messages() {
-  const std::vector<Piece> places = exchange_places();
-  const auto place = [&](int rank_, std::size_t k) -> const Piece& {
-    return places[static_cast<std::size_t>(rank_) * matrices.size() + k];
-  };
-  std::uint64_t mine_end = 0;
-  for (int copy = 0; copy < replica_count(); ++copy) {
-    const std::uint64_t copy_begin = mine_end;
-    for (int peer = 0; peer < ranks(); ++peer) {
-      const std::uint64_t begin = mine_end;
-      for (HiddenPart& part : hidden) {  // in the order of the matrices
-        const Matrix& matrix = matrices[part.matrix];
-        if (matrix.replica != copy || matrix.owner != peer) continue;
-        part.offset = mine_end;
-        mine_end += part.segment.gradient.count;
-      }
-      if (copy == replica()) of_mine.push_back({begin, mine_end - begin});
-    }
-    of_replica.push_back({copy_begin, mine_end - copy_begin});
-  }
-  pieces.resize(matrices.size());
-  // Without a communicator, the owned matrices are whole in `mine`.
-  std::uint64_t whole_end = comm ? 0 : of_mine.front().first;
-  for (int peer = 0; peer < ranks(); ++peer) {
-    const std::uint64_t begin = whole_end;
-    for (std::size_t k = 0; k < matrices.size(); ++k) {
-      const Piece& theirs = place(peer, k);
-      if (!owns(matrices[k]) || theirs.count == 0) continue;
-      pieces[k].push_back({theirs.first, theirs.count, whole_end});
-      whole_end += theirs.count;
-    }
-    of_whole.push_back({begin, whole_end - begin});
-  }
-}
-
 void Muon::Impl::allocate() {
   std::uint64_t largest = 0, side = 0;
   for (const Matrix& matrix : matrices) {
-    if (!owns(matrix)) continue;
+    if (!position().owns(matrix)) continue;
     largest = std::max(largest, matrix.elements());
     side = std::max(side, static_cast<std::uint64_t>(matrix.side()));
   }
@@ -333,8 +244,8 @@ void Muon::Impl::allocate() {
   const auto total = [](const std::vector<Message>& messages) {
     return messages.back().first + messages.back().count;
   };
-  mine = make(total(of_replica), atoll::DType::f32);
-  if (comm) whole = make(total(of_whole), atoll::DType::f32);
+  mine = make(total(plan.of_replica), atoll::DType::f32);
+  if (comm) whole = make(total(plan.of_whole), atoll::DType::f32);
   x = make(largest, options.products);
   y = make(largest, options.products);
   gram = make(side * side, options.products);
@@ -368,9 +279,9 @@ void Muon::Impl::update_momenta(Stream& compute) {
   for (const HiddenPart& part : hidden) {
     const atoll::ConstView gradient = part.segment.gradient;
     options.arithmetic->momentum(
-        compute,
-        {gradient, part.momentum, mine.view(atoll::DType::f32).part(part.offset, gradient.count),
-         options.momentum, figures()});
+        compute, {gradient, part.momentum,
+                  mine.view(atoll::DType::f32).part(plan.offsets[part.matrix], gradient.count),
+                  options.momentum, figures()});
   }
 }
 
@@ -382,8 +293,8 @@ void Muon::Impl::exchange(Stream& compute, SendRecv::Kind mine_is) {
   std::vector<SendRecv> operations;
   for (int peer = 0; peer < ranks(); ++peer) {
     const auto index = static_cast<std::size_t>(peer);
-    add(operations, {mine_is, part_of(mine, of_mine[index]), peer});
-    add(operations, {whole_is, part_of(whole, of_whole[index]), peer});
+    add(operations, {mine_is, part_of(mine, plan.of_mine[index]), peer});
+    add(operations, {whole_is, part_of(whole, plan.of_whole[index]), peer});
   }
   comm->group(operations, compute).wait(compute);
 }
@@ -396,8 +307,8 @@ void Muon::Impl::share_updates(Stream& compute) {
   for (int peer = 0; peer < replica_count(); ++peer) {
     if (peer == replica()) continue;
     const auto own = static_cast<std::size_t>(replica()), other = static_cast<std::size_t>(peer);
-    add(operations, {SendRecv::Kind::send, part_of(mine, of_replica[own]), peer});
-    add(operations, {SendRecv::Kind::recv, part_of(mine, of_replica[other]), peer});
+    add(operations, {SendRecv::Kind::send, part_of(mine, plan.of_replica[own]), peer});
+    add(operations, {SendRecv::Kind::recv, part_of(mine, plan.of_replica[other]), peer});
   }
   replicas->group(operations, compute).wait(compute);
 }
@@ -417,7 +328,7 @@ void Muon::Impl::orthogonalize(std::size_t k, Stream& compute) {
   };
   const atoll::View matrix_x = part(x, rows * columns), matrix_y = part(y, rows * columns);
   const atoll::View square = part(gram, side * side), square2 = part(gram2, side * side);
-  for (const auto& [first, count, offset] : pieces[k]) {
+  for (const auto& [first, count, offset] : plan.pieces[k]) {
     arithmetic.convert(compute, matrix_x.part(first, count), whole_view().part(offset, count));
   }
   arithmetic.normalize(compute, matrix_x);
@@ -433,7 +344,7 @@ void Muon::Impl::orthogonalize(std::size_t k, Stream& compute) {
                                wide ? square : matrix_x, wide ? matrix_x : square, matrix_y});
     arithmetic.combine(compute, matrix_x, a, matrix_y, 1);
   }
-  for (const auto& [begin, count, offset] : pieces[k]) {
+  for (const auto& [begin, count, offset] : plan.pieces[k]) {
     arithmetic.convert(compute, whole_view().part(offset, count), matrix_x.part(begin, count));
   }
 }
@@ -446,8 +357,9 @@ void Muon::Impl::update_hidden(float learning_rate, Stream& compute) {
         scaled * 0.2f * std::sqrt(static_cast<float>(std::max(matrix.rows, matrix.columns)));
     const atoll::View weights = part.segment.values;
     options.arithmetic->update(
-        compute, {weights, mine.view(atoll::DType::f32).part(part.offset, weights.count), rate,
-                  kept(scaled, part.settings), figures()});
+        compute,
+        {weights, mine.view(atoll::DType::f32).part(plan.offsets[part.matrix], weights.count), rate,
+         kept(scaled, part.settings), figures()});
   }
 }
 
@@ -467,7 +379,7 @@ void Muon::Impl::enqueue_step(float learning_rate, Stream& compute) {
   update_momenta(compute);
   exchange(compute, SendRecv::Kind::send);
   for (std::size_t k = 0; k < matrices.size(); ++k) {
-    if (owns(matrices[k]) && matrices[k].elements() > 0) orthogonalize(k, compute);
+    if (position().owns(matrices[k]) && matrices[k].elements() > 0) orthogonalize(k, compute);
   }
   exchange(compute, SendRecv::Kind::recv);
   share_updates(compute);
@@ -482,31 +394,37 @@ Muon::Muon(fsdp::Engine& engine, const atoll::Mesh& mesh, Options options)
 Muon::Muon(Muon&&) noexcept = default;
 Muon::~Muon() = default;
 
+Muon::Impl& Muon::impl() const {
+  if (impl_) return *impl_;
+  throw atoll::Error(atoll::ErrorCode::invalid_argument,
+                     "this Muon was moved from: use the Muon that it was moved to");
+}
+
 void Muon::step(float learning_rate, Stream& compute) {
-  Impl* const impl = impl_.get();
+  Impl& own = impl();
   try {
-    impl->enqueue_step(learning_rate, compute);
+    own.enqueue_step(learning_rate, compute);
   } catch (...) {
-    impl->done = compute.record();  // a part of the step may still use the optimizer's memory
+    own.done = compute.record();  // a part of the step may still use the optimizer's memory
     throw;
   }
-  impl->done = compute.record();
+  own.done = compute.record();
 }
 
 float Muon::grad_norm() const {
-  impl_->done.synchronize();
-  return static_cast<float>(impl_->known().norm);
+  impl().done.synchronize();
+  return static_cast<float>(impl().known().norm);
 }
 
 std::int64_t Muon::steps() const {
-  impl_->done.synchronize();
-  return static_cast<std::int64_t>(impl_->known().steps);
+  impl().done.synchronize();
+  return static_cast<std::int64_t>(impl().known().steps);
 }
 
 void Muon::set_steps(std::int64_t steps) {
-  impl_->done.synchronize();
-  impl_->known().steps = static_cast<double>(steps);
-  impl_->push_figures();
+  impl().done.synchronize();
+  impl().known().steps = static_cast<double>(steps);
+  impl().push_figures();
 }
 
 }  // namespace muon

@@ -56,7 +56,8 @@ struct Options {
 
 // The matrices that Muon updates get steps of the size of AdamW's steps: their orthogonal updates
 // are multiplied by 0.2 sqrt(max(rows, columns)) (Liu and others, arXiv 2502.16982). One learning
-// rate and one weight decay therefore serve all parameters.
+// rate and one weight decay therefore serve all parameters. Every call of a Muon that was moved
+// from throws Error(invalid_argument).
 class Muon {
  public:
   // `mesh` is the mesh of the engine. Collective; call it after Engine::freeze(). Adds the states
@@ -82,6 +83,7 @@ class Muon {
 
  private:
   struct Impl;
+  Impl& impl() const;
   std::unique_ptr<Impl> impl_;
 };
 

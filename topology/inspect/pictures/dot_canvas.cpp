@@ -118,8 +118,8 @@ void Canvas::open(std::string_view cluster, const Rect& place, const Look& look,
   body_ += fmt::format(
       "subgraph {} {{\ngraph [bb=\"{:.1f},{:.1f},{:.1f},{:.1f}\", style=\"{}\", fillcolor=\"{}\", "
       "color=\"{}\", penwidth={:g}, tooltip={}];\n",
-      dot_quoted(fmt::format("cluster {}", cluster)), at.x, at.y, at.right(), at.bottom(), style(look),
-      look.fill, look.border.colour, look.border.width, dot_quoted(tooltip));
+      dot_quoted(fmt::format("cluster {}", cluster)), at.x, at.y, at.right(), at.bottom(),
+      style(look), look.fill, look.border.colour, look.border.width, dot_quoted(tooltip));
 }
 
 void Canvas::box(std::string_view id, const Rect& place, const std::vector<std::string>& lines,
@@ -149,8 +149,8 @@ void Canvas::dot(std::string_view id, Point place, double size, std::string_view
   body_ += fmt::format(
       "{} [shape=point, pos=\"{:.1f},{:.1f}\", width={:.4f}, style=\"{}\", color=\"{}\", "
       "fillcolor=\"{}\", label=\"\"];\n",
-      dot_quoted(id), at.x, at.y, std::max(size, 1.0) / per_inch, size > 0 ? "filled" : "invis", colour,
-      colour);
+      dot_quoted(id), at.x, at.y, std::max(size, 1.0) / per_inch, size > 0 ? "filled" : "invis",
+      colour, colour);
 }
 
 void Canvas::curve(std::string_view a, std::string_view b, const std::vector<Point>& points,
@@ -160,8 +160,8 @@ void Canvas::curve(std::string_view a, std::string_view b, const std::vector<Poi
     const Point at = placed(point);
     way += fmt::format("{}{:.1f},{:.1f}", way.empty() ? "" : " ", at.x, at.y);
   }
-  body_ += fmt::format("{} -- {} [pos=\"{}\", color=\"{}\", penwidth={:g}, style={}];\n", dot_quoted(a),
-                       dot_quoted(b), way, pen.colour, pen.width, name(pen.dash));
+  body_ += fmt::format("{} -- {} [pos=\"{}\", color=\"{}\", penwidth={:g}, style={}];\n",
+                       dot_quoted(a), dot_quoted(b), way, pen.colour, pen.width, name(pen.dash));
 }
 
 void Canvas::line(std::string_view a, std::string_view b, Point from, Point to, const Pen& pen) {
