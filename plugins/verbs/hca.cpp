@@ -100,6 +100,10 @@ Context open_device(const std::string& name) {
 
 atoll_sdk::Error verbs_error(std::string_view what, int error) {
   auto text = atoll_sdk::system_error(what, error);
+  if (error == EAGAIN) {
+    return {ATOLL_OUT_OF_MEMORY,
+            fmt::format("{}: the control group has no more RDMA objects (rdma.max)", text.what())};
+  }
   if (error != ENOMEM && error != EPERM) return text;
   rlimit limit{};
   ::getrlimit(RLIMIT_MEMLOCK, &limit);

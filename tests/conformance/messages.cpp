@@ -1,5 +1,9 @@
 // Checks send, recv, groups of sends and receives, and barrier.
+#include <algorithm>
 #include <chrono>
+#include <fstream>
+#include <functional>
+#include <string>
 #include <thread>
 
 #include "checks.hpp"
@@ -116,10 +120,21 @@ void check_group(Rank& self) {
   self.comm.group({}, self.stream).synchronize();
 }
 
-// Checks that no rank leaves the barrier before the last rank has entered it. All ranks of the
-// suite run on one machine, so their clocks can be compared.
+// Returns true if all ranks run on one kernel, so that their clocks can be compared. Ranks in
+// several virtual machines do not.
+bool share_clock(Rank& self) {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  file >> boot;
+  const auto all =
+      all_say(self, self.comm, static_cast<std::int64_t>(std::hash<std::string>()(boot)));
+  return std::ranges::adjacent_find(all, std::not_equal_to<>()) == all.end();
+}
+
+// Checks that no rank leaves the barrier before the last rank has entered it.
 void check_barrier(Rank& self) {
   const auto ranks = static_cast<std::size_t>(self.size());
+  const bool clocks_agree = share_clock(self);
   for (int late = 0; late < self.size(); ++late) {
     if (self.rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(20));
     const std::int64_t came = now_ns();
@@ -127,7 +142,7 @@ void check_barrier(Rank& self) {
     const std::int64_t left = now_ns();
     const auto all = all_say(self, self.comm, came);
     for (std::size_t r = 0; r < ranks; ++r) {
-      self.report.expect(all[r] <= left,
+      self.report.expect(!clocks_agree || all[r] <= left,
                          "barrier: left before rank " + std::to_string(r) + " had come");
     }
   }
