@@ -25,7 +25,7 @@ namespace {
 using namespace std::chrono_literals;
 using atoll_sdk::Error;
 
-constexpr auto usual_cut = 10s;     // limit for a cut network if the group sets none
+constexpr auto usual_cut = 10s;     // silence after which a network counts as cut, by default
 constexpr auto lookup_limit = 1ms;  // time for which the lookup of a rank waits for it
 
 std::string text_or_empty(const char* text) { return text == nullptr ? std::string() : text; }

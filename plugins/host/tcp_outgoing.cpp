@@ -140,7 +140,7 @@ void Rendezvous::conclude(Outgoing& attempt) {
   }
   if (answer.body.checksum != handshake_.identity().checksum) {
     return fail(attempt, Failure::rejected,
-                "only one of both ranks uses checksums: set ATOLL_TCP_CHECKSUM on all ranks");
+                "only one of the two ranks uses checksums: set ATOLL_TCP_CHECKSUM on all ranks");
   }
   const Digest last = handshake_.confirmation(attempt.hello.body, answer.body);
   if (::send(attempt.socket.get(), last.data(), last.size(), MSG_DONTWAIT | MSG_NOSIGNAL) !=

@@ -149,8 +149,8 @@ void TcpTransport::look(std::span<const Need> needs) {
   }
 }
 
-// Stores the text of an error if the network is cut. send() or recv() then throws it, because they
-// know the operation.
+// Checks whether the network to a peer has been cut. If so, stores the text of the error, which the
+// next send() or recv() throws, because their caller can name the operation.
 void TcpTransport::look_at(Peer& peer, Clock::time_point now) {
   if (std::exchange(peer.seen, peer.moved) != peer.moved) return;
   for (std::size_t i = 0; i < peer.watches.size(); ++i) {

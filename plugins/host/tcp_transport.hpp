@@ -56,7 +56,7 @@ class TcpTransport final : public atoll_collectives::Transport {
  private:
   struct Peer {
     std::unique_ptr<Link> link;  // null until the rank is connected
-    bool wanted = false;         // true if the rendezvous connects with the rank
+    bool wanted = false;         // true if the rendezvous was asked to connect with the rank
     Clock::time_point next_lookup{};
     std::chrono::milliseconds pause{};  // time between two lookups
     Clock::time_point

@@ -17,6 +17,13 @@ target_compile_features(atoll_inspect INTERFACE cxx_std_20)
 target_compile_features(atoll INTERFACE cxx_std_20)
 
 set(libdir ${CMAKE_INSTALL_LIBDIR})
+# The pages to which the README and the public headers refer, in the same folders as in the source.
+foreach(folder . src/comm src/fsdp topology topology/inspect plugins plugins/collectives plugins/host
+    plugins/mpi plugins/nccl tools/busbw tools/topo tools/train)
+  install(FILES ${PROJECT_SOURCE_DIR}/${folder}/README.md
+    DESTINATION ${CMAKE_INSTALL_DOCDIR}/${folder} COMPONENT development)
+endforeach()
+
 install(TARGETS atoll_plugin_api atoll_plugin_sdk atoll_topology atoll EXPORT atoll-targets
   LIBRARY DESTINATION ${libdir} COMPONENT runtime NAMELINK_COMPONENT development
   ARCHIVE DESTINATION ${libdir} COMPONENT development)

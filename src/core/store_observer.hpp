@@ -17,7 +17,7 @@ namespace atoll_v1::atoll::store {
 class Observer {
  public:
   // Tries each address once. Throws Error(io) or Error(timeout) if nothing answers there,
-  // Error(bad_data) if the token is wrong or the process there is no store, Error(mismatch) if it
+  // Error(bad_data) if the token is wrong or another program listens there, Error(mismatch) if it
   // runs another version, and Error(unsupported) if the job has too many observers.
   Observer(std::vector<net::Address> addresses, std::string token, net::Clock::time_point deadline);
 

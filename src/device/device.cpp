@@ -77,7 +77,7 @@ void Stream::copy(void* dst, const void* src, std::size_t bytes) {
   impl_->copy(dst, src, bytes);
 }
 void Stream::zero(void* dst, std::size_t bytes) {
-  require(bytes == 0 || dst != nullptr, "stream {}: zero of {} bytes: dst is null", name_, bytes);
+  require(bytes == 0 || dst != nullptr, "stream {}: zero() of {} bytes: dst is null", name_, bytes);
   impl_->fill(dst, std::byte{0}, bytes);
 }
 Event Stream::record() { return Event(impl_->record()); }

@@ -31,7 +31,7 @@ struct FlightCall {
   DType dtype;
   ReduceOp op = ReduceOp::sum;
   int peer = 0;               // root of a collective, or other rank of a send or recv
-  std::int32_t part_of = -1;  // kind of the collective that this call is a part of; else -1
+  std::int32_t part_of = -1;  // kind of the collective to which this call belongs; -1: none
 };
 
 // The recorder's data of one communicator of this rank. One caller at a time enqueues operations.

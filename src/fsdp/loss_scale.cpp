@@ -13,7 +13,7 @@ namespace atoll_v1::atoll::fsdp {
 
 LossScale::LossScale(LossScaleOptions options) : options_(options), scale_(options.initial) {
   require(std::isfinite(options.initial) && options.initial > 0,
-          "LossScale: initial = {} is not finite and above 0", options.initial);
+          "LossScale: initial = {} must be finite and above 0", options.initial);
   require(options.growth >= 1, "LossScale: growth = {} is not 1 or above", options.growth);
   require(options.backoff > 0 && options.backoff <= 1, "LossScale: backoff = {} is not in (0, 1]",
           options.backoff);

@@ -30,7 +30,7 @@ std::string text_of(const std::vector<int>& ranks) {
                      ranks.size() > most ? ", ..." : "");
 }
 
-// The number that a rank uses, as text.
+// The number of micro batches that a rank has passed, as text.
 struct Said {
   int rank;
   std::string number;

@@ -362,7 +362,7 @@ void Optimizer::Impl::check_step(const StepValues& values, Stream& compute) {
   const float scale = values.gradient_scale;
   check_rate("Optimizer::step", values.learning_rate);
   require(std::isfinite(scale) && scale > 0,
-          "Optimizer::step: gradient_scale = {} is not finite and above 0", scale);
+          "Optimizer::step: gradient_scale = {} must be finite and above 0", scale);
   require(!in_backward || scale == 1.0f,
           "Optimizer::step: a gradient scale cannot be combined with update_in_backward(), which "
           "has already updated units without it");

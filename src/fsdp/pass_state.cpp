@@ -22,7 +22,7 @@ Stream& PassState::compute() const {
   require(
       *compute_ != nullptr,
       "the compute stream of this pass has been destroyed: destroy every Pass before the Stream "
-      "that Engine::begin() got");
+      "that was passed to Engine::begin()");
   return **compute_;
 }
 

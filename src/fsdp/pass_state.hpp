@@ -66,7 +66,7 @@ class PassState {
  private:
   bool is_training() const noexcept { return options_.kind == PassOptions::Kind::train; }
   std::size_t length() const noexcept;  // number of uses of units in this pass
-  // Returns the stream that begin() got. Throws Error(invalid_argument) if it has been destroyed.
+  // Returns the stream that was passed to begin(). Throws Error(invalid_argument) if it has been destroyed.
   Stream& compute() const;
   void check_closed() const;
   void check_begin(const PassOptions& options, const Stream& compute) const;
@@ -78,8 +78,8 @@ class PassState {
   std::size_t begin_scope(Unit& unit, std::string_view scope);
   void synchronize_scope();
   void end_use(std::size_t position);
-  // Returns true if the lifetime checker has to find gradients that compute does not write in the
-  // scope at `position`.
+  // Returns true if, for the scope at `position`, the lifetime checker must find the gradients that
+  // the caller leaves unwritten.
   bool checks_gradients(const UnitState& unit, std::size_t position) const;
 
   EngineSetup& setup_;
@@ -96,7 +96,7 @@ class PassState {
   bool abandoned_ = false;
   std::optional<Error> end_failure_;  // set if the end of a scope failed; then the pass is over
   PassOptions options_;
-  StreamLink compute_;                 // the stream that begin() got
+  StreamLink compute_;                 // the stream that was passed to begin()
   std::size_t position_ = 0;           // position in the pass of the next scope
   std::size_t ended_uses_ = 0;         // number of unsharded periods (unshards) that have ended
   std::vector<int> open_scopes_;       // number of scopes for each unshard that are not complete

@@ -282,7 +282,8 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-// Targets on two cores, which the process that plays the ranks shares with the store.
+// The wanted figures on a machine with two cores. One process plays all ranks, and shares the cores
+// with the process of the store.
 struct Target {
   int ranks;
   double placed;     // seconds

@@ -1,8 +1,8 @@
 // conformance_failures CASE [BACKEND]
 //
 // Checks the errors that the ranks of a job get when one rank fails: every rank must get an error
-// in time, and the error must be a single line that names the failed rank. Each case runs as one
-// job, which run_ranks starts, or an MPI launcher for the mpi backend. Rank 1 is the rank that
+// in time, and the error must be a single line that names the failed rank. Each case is
+// one job. run_ranks starts it; for the mpi backend, an MPI launcher does. Rank 1 is the rank that
 // fails; in the case stopped_store it is rank 0. A rank whose checks all pass prints "as expected"
 // as its last line.
 #include <fmt/format.h>

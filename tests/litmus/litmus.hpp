@@ -105,8 +105,9 @@ class Atomic {
                                           RL_INFO, relacy_order(lowered(failure)), RL_INFO);
   }
 
-  // For controls: limit the memory order of loads, stores or read-modify-writes to at most `most`.
-  // The values of std::memory_order rise from relaxed over acquire, release and acq_rel to seq_cst.
+  // These functions weaken a protocol, for tests that must then fail: loads, stores or
+  // read-modify-writes with a stronger memory order than `most` use `most`. The values of
+  // std::memory_order rise in this order: relaxed, acquire, release, acq_rel, seq_cst.
   void lower_loads(std::memory_order most) { loads_ = most; }
   void lower_stores(std::memory_order most) { stores_ = most; }
   void lower_changes(std::memory_order most) { changes_ = most; }

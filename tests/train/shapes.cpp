@@ -98,8 +98,8 @@ Jobs check_same_bits(const train::RunOptions& a, const train::RunOptions& b) {
   return {std::move(left), std::move(right)};
 }
 
-// Checks that two runs have the same bits and that every mesh axis carried the same number of
-// bytes.
+// Checks that two runs compute the same losses and weights bit for bit, and that each mesh axis
+// carried as many bytes in one run as in the other.
 void check_same_bits_and_bytes(const train::RunOptions& a, const train::RunOptions& b) {
   const auto [left, right] = check_same_bits(a, b);
   for (std::size_t s = 0; s < left[0].run.steps.size(); ++s) {

@@ -288,9 +288,9 @@ TEST_CASE("gradient scale misuse") {
     });
   };
   CHECK(with(0.5f) == "no error");
-  CHECK(with(0) == "Optimizer::step: gradient_scale = 0 is not finite and above 0");
+  CHECK(with(0) == "Optimizer::step: gradient_scale = 0 must be finite and above 0");
   CHECK(with(std::numeric_limits<float>::infinity()) ==
-        "Optimizer::step: gradient_scale = inf is not finite and above 0");
+        "Optimizer::step: gradient_scale = inf must be finite and above 0");
   fsdp::OptimizerOptions options = plain_sgd;
   options.skip_nonfinite = false;
   CHECK(error_of(options,
@@ -336,7 +336,7 @@ TEST_CASE("loss scale misuse") {
       return error.what();
     }
   };
-  CHECK(error_with({.initial = 0}) == "LossScale: initial = 0 is not finite and above 0");
+  CHECK(error_with({.initial = 0}) == "LossScale: initial = 0 must be finite and above 0");
   CHECK(error_with({.growth = 0.5f}) == "LossScale: growth = 0.5 is not 1 or above");
   CHECK(error_with({.backoff = 2}) == "LossScale: backoff = 2 is not in (0, 1]");
   CHECK(error_with({.interval = 0}) == "LossScale: interval = 0 is not 1 or above");

@@ -339,7 +339,7 @@ TEST_CASE("misuse of passes: the compute stream is destroyed first") {
   atoll_test::set_all(engine, 1.0f);
   const std::string text =
       "the compute stream of this pass has been destroyed: destroy every Pass before the Stream "
-      "that Engine::begin() got";
+      "that was passed to Engine::begin()";
   auto compute = std::make_unique<atoll::Stream>(engine.device().stream());
   {
     fsdp::Pass pass = engine.begin({}, *compute);

@@ -173,8 +173,8 @@ atoll_operation rooted(const Rank& rank, std::int32_t kind, int root, const floa
   return o;
 }
 
-// Returns the expected result of an all_gather: one block per rank with that rank's numbers from
-// number `first` on.
+// Returns the expected result of an all_gather: one block per rank. The block contains the numbers
+// of that rank, starting with number `first`.
 std::vector<float> gathered(const Blocks& blocks, std::uint64_t first) {
   std::vector<float> all;
   for (int rank = 0; rank < static_cast<int>(blocks.counts.size()); ++rank) {

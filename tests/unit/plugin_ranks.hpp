@@ -144,7 +144,7 @@ void close_ranks(std::vector<Rank>& ranks);
 void in_threads(int n, const std::function<void(int)>& body);
 
 // Runs body(rank) on all ranks and returns their results. As in libatoll, a rank that fails aborts
-// the other ranks, except for the rank `gone`, which may have closed.
+// all other ranks. It does not abort the rank `gone`, which may have closed its communicator.
 std::vector<Result> until_one_fails(std::vector<Rank>& ranks,
                                     const std::function<Result(Rank&)>& body, int gone = -1);
 

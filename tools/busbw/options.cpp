@@ -112,8 +112,8 @@ void declare_run(CLI::App& app, Options& o, Texts& t) {
               "NAME, or COLLECTIVE:NAME,...; default: the backend chooses (ATOLL_ALGORITHM)");
   section
       .add("-M,--memory", t.memory,
-           "buffers are registered memory (atoll::allocate) or plain; as in nccl-tests, 1 reports "
-           "memory usage and 0 does not; may be given twice")
+           "memory of the buffers: registered (atoll::allocate) or plain; or, as in nccl-tests, 1 to "
+           "report memory usage and 0 not to; give the option twice to set both")
       ->take_all()
       ->allow_extra_args(false)
       ->default_str("registered");

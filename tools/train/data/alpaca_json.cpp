@@ -79,7 +79,7 @@ class AlpacaEvents {
   bool string(std::string& value) {
     if (depth_ != outer_ + 1 || field_ == nullptr) return other_value("a string");
     if (value.size() > longest_field) {
-      refuse(fmt::format("`{}` of {} bytes; at most {} are accepted", field_name_, value.size(),
+      refuse(fmt::format("`{}` has {} bytes; at most {} are accepted", field_name_, value.size(),
                          longest_field));
     }
     *field_ = std::move(value);

@@ -170,7 +170,7 @@ void hwloc_version(const Machine& machine, CheckResult& result) {
 }
 
 constexpr CheckRow rows[] = {
-    {"vm_flattened", "Virtual machines do not hide which GPUs and NICs are close", vm_flattened,
+    {"vm_flattened", "Virtual machines show which GPUs and NICs are close to each other", vm_flattened,
      "no hosts"},
     {"memlock", "Processes may lock enough memory for RDMA", memlock, "no RDMA NICs"},
     {"shm_small", "Shared memory is large enough", shm_small, "no hosts"},

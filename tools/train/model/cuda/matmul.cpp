@@ -290,7 +290,7 @@ double matrix_peak_flops(const atoll::Device& device, DType dtype, double second
       if (8 * batch * once > seconds) break;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::out_of_memory || best == 0) throw;
-      break;  // the memory that the model leaves is too small for this size
+      break;  // too little GPU memory is free for a workspace of this size
     }
   }
   return best;
