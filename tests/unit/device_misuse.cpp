@@ -49,7 +49,7 @@ TEST_CASE("null addresses and empty functions are refused when they are enqueued
   CHECK(error_of([&] { stream.copy(memory, nullptr, 4); }) ==
         "invalid argument: stream s: copy of 4 bytes: src is null");
   CHECK(error_of([&] { stream.zero(nullptr, 4); }) ==
-        "invalid argument: stream s: zero of 4 bytes: dst is null");
+        "invalid argument: stream s: zero() of 4 bytes: dst is null");
   CHECK(error_of([&] { stream.copy(nullptr, nullptr, 0); }) == "no error");
   CHECK(error_of([&] { stream.enqueue(nullptr); }) ==
         "invalid argument: stream s: the work to enqueue is an empty function");

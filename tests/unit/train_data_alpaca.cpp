@@ -130,7 +130,7 @@ TEST_CASE("list: huge nesting ends early and cheaply") {
 TEST_CASE("list: a field of many megabytes is refused") {
   const std::string large(std::size_t{5} << 20U, 'x');
   const auto failure = list_failure(R"([{"instruction": ")" + large + R"(", "output": "o"}])");
-  CHECK(failure.says("`instruction` of 5242880 bytes"));
+  CHECK(failure.says("`instruction` has 5242880 bytes"));
   CHECK(failure.message.size() < 300);
 }
 
