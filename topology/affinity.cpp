@@ -1,4 +1,4 @@
-// Chooses the NICs that belong to each GPU.
+// Chooses the NICs that belong to each GPU, and those of ranks without a GPU.
 //
 // Idea: a GPU sends through the nearest NIC that can reach the other hosts. A NIC is *eligible*
 // when it is not virtual, is not known to be down, and belongs to the host's *fabric*: the kind of
@@ -46,6 +46,13 @@ std::string names_of(const Nics& nics) {
   std::vector<std::string> names;
   for (const TopologyNic* nic : nics) names.push_back(nic->name);
   return enumerate(names);
+}
+
+Nics sorted_by_name(Nics nics) {
+  std::ranges::sort(nics, [](const TopologyNic* a, const TopologyNic* b) {
+    return natural_less(a->name, b->name);
+  });
+  return nics;
 }
 
 int layer_rank(const TopologyNic& nic) {
@@ -178,9 +185,7 @@ std::string explain(const Choice& choice, const Nics& use, std::size_t users) {
 // Chooses the NICs of all GPUs of one host.
 void choose(const PathLevels& levels, const Topology& topology,
             const std::vector<std::size_t>& gpus, Nics nics, std::vector<Affinity>& result) {
-  std::ranges::sort(nics, [](const TopologyNic* a, const TopologyNic* b) {
-    return natural_less(a->name, b->name);
-  });
+  nics = sorted_by_name(std::move(nics));
   std::erase_if(nics, [](const TopologyNic* nic) { return nic->is_virtual; });
   const Nics eligible = eligible_nics(nics);
   std::vector<Choice> choices;
@@ -211,6 +216,13 @@ void choose(const PathLevels& levels, const Topology& topology,
                             .level = choice.nearest.level,
                             .why = explain(choice, use, displaced ? 1 : users[candidates])};
     }
+}
+
+Nics on_node(const Nics& nics, int numa) {
+  Nics near;
+  std::ranges::copy_if(nics, std::back_inserter(near),
+                       [&](const TopologyNic* nic) { return numa >= 0 && nic->numa == numa; });
+  return near;
 }
 
 // Uses the current link speed: unlike GPUs, idle NICs keep their link at full speed.
@@ -251,6 +263,33 @@ std::vector<Affinity> find_affinity(const Topology& topology) {
   std::vector<Affinity> result(topology.gpus.size());
   for (const auto& [host, members] : gpus) choose(levels, topology, members, nics[host], result);
   return result;
+}
+
+Affinity find_cpu_affinity(const Topology& topology, std::string_view host, int numa) {
+  Nics nics;
+  for (const TopologyNic& nic : topology.nics)
+    if (nic.host == host && !nic.is_virtual) nics.push_back(&nic);
+  nics = sorted_by_name(std::move(nics));
+  const Nics all = fastest_of(eligible_nics(nics));
+  const Nics near = fastest_of(on_node(eligible_nics(nics), numa));
+  Affinity affinity{.gpu = "",
+                    .nearest = ids_of(on_node(nics, numa)),
+                    .use = ids_of(near.empty() ? all : near),
+                    .level = {},
+                    .why = ""};
+  if (!affinity.nearest.empty()) affinity.level = PathLevel::node;
+  if (all.empty()) {
+    affinity.why = "no active NIC that joins hosts";
+  } else if (!near.empty()) {
+    affinity.why = fmt::format("{} {} on NUMA node {}, where the rank runs", names_of(near),
+                               near.size() == 1 ? "is" : "are", numa);
+  } else {
+    affinity.why = fmt::format(
+        "{}: {}", names_of(all),
+        numa < 0 ? "the rank is not bound to the cores of one NUMA node"
+                 : fmt::format("no active NIC is on NUMA node {}, where the rank runs", numa));
+  }
+  return affinity;
 }
 
 std::vector<std::optional<double>> usable_gbyte_s(const Topology& topology) {

@@ -161,6 +161,12 @@ typedef struct atoll_host {
    * before ABI 1.2: use get(). */
   atoll_status (*get_all)(void* ctx, const char* const* keys, int32_t n, void* const* values,
                           size_t* sizes, int64_t timeout_ns);
+  /* Stores in `value` which ports of RDMA adapters this rank should use by the topology of its
+   * host, and the reason: "DEVICE,DEVICE:PORT\nREASON"; port 1 is not written. The list is empty if
+   * the topology shows no active adapter. `device` is the CUDA ordinal of the GPU whose memory the
+   * adapters move; -1: host memory. Sizes are those of get(). Discovers the host at every call,
+   * which may take seconds. NULL or missing in cores before ABI 1.3: use all ports. */
+  atoll_status (*adapters)(void* ctx, int32_t device, char* value, size_t* n);
 } atoll_host; /* append new members at the end */
 
 /* Where one rank of a communicator runs. */

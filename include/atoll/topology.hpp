@@ -140,11 +140,11 @@ struct Island {
   std::optional<double> gpu_gbyte_s;   // total rate of the links of the slowest GPU
 };
 
-// The NICs of one GPU. `nearest` depends on the distance alone. `use` lists the NICs to send
+// The NICs of one GPU, or of a rank without a GPU. `nearest` depends on the distance alone. `use` lists the NICs to send
 // through: active, not virtual, and on the fabric that joins the hosts. GPUs that are equally near
 // to the same NICs divide these NICs among themselves.
 struct Affinity {
-  std::string gpu;
+  std::string gpu;  // id of the GPU; "" for a rank without a GPU
   std::vector<std::string> nearest;
   std::vector<std::string> use;
   std::optional<PathLevel> level;  // distance of `nearest`; empty if no source provides it
@@ -194,6 +194,11 @@ ATOLL_API std::vector<Island> find_islands(const Topology& topology);
 
 // Returns the NICs of each GPU, in the order of Topology::gpus.
 ATOLL_API std::vector<Affinity> find_affinity(const Topology& topology);
+
+// Returns the NICs of a rank of `host` that uses no GPU and runs on cores of the NUMA node `numa`;
+// -1 means cores of several nodes, or of an unknown one. `use` lists the fastest active NICs of the
+// node, or of the host if the node has none. Ranks of a node share its NICs.
+ATOLL_API Affinity find_cpu_affinity(const Topology& topology, std::string_view host, int numa);
 
 // Bandwidth of a NIC in GB/s: the minimum of the rates of its port, its PCIe link and its share of
 // the adapter. Empty when none of these rates is known.

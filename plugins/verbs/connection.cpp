@@ -144,17 +144,15 @@ Contact Connection::contact() const {
 
 void Connection::connect(const Contact& peer) {
   const auto per_rail = static_cast<std::size_t>(settings_.queue_pairs);
-  const bool fits = peer.rails.size() == hcas_.size() &&
-                    std::ranges::all_of(peer.rails, [&](const Contact::Rail& rail) {
-                      return rail.queue_pairs.size() == per_rail;
-                    });
-  if (!fits) {
+  const std::size_t rails = std::min(peer.rails.size(), hcas_.size());
+  for (const auto& rail : peer.rails) {
+    if (rail.queue_pairs.size() == per_rail) continue;
     throw Error(ATOLL_MISMATCH,
-                fmt::format("that rank has {} RDMA rails and {} queue pairs on the first, this "
-                            "rank {} and {}: use the same ATOLL_RDMA and as many rails",
-                            peer.rails.size(), peer.rails.front().queue_pairs.size(), hcas_.size(),
-                            per_rail));
+                fmt::format("that rank has {} queue pairs per rail, this rank {}: use the same "
+                            "queue_pairs= in ATOLL_RDMA",
+                            rail.queue_pairs.size(), per_rail));
   }
+  std::erase_if(queues_, [&](const Queue& queue) { return queue.rail >= rails; });
   target_ = peer.target();
   image_pages_ = std::make_unique<Pages>(mailbox_bytes(target_.ring_bytes));
   image_ = register_range(hcas_, image_pages_->bytes);

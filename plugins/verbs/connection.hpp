@@ -33,9 +33,9 @@ class Connection final : public Wire {
 
   // What the other rank must know.
   Contact contact() const;
-  // Connects with the other rank. Afterwards this rank can receive. It can send after
-  // allow_sends(), which must be called when the other rank can receive. Throws Error if an adapter
-  // refuses the address.
+  // Connects with the other rank, through as many rails as both ranks have. Afterwards this rank
+  // can receive. It can send after allow_sends(), which must be called when the other rank can
+  // receive. Throws Error if an adapter refuses the address.
   void connect(const Contact& peer);
   void allow_sends() noexcept { may_send_ = true; }
   bool may_send() const noexcept { return may_send_; }

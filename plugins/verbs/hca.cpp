@@ -197,7 +197,7 @@ std::vector<std::shared_ptr<Hca>> open_hcas(const Settings& settings) {
   static std::mutex mutex;
   static std::map<std::tuple<std::string, int, int, int>, std::weak_ptr<Hca>> opened;
   const std::lock_guard lock(mutex);
-  auto names = settings.devices.empty() ? active_ports() : settings.devices;
+  auto names = settings.devices;
   if (names.empty()) {
     throw Error(ATOLL_UNSUPPORTED,
                 fmt::format("no RDMA device has an active port (devices: {})", known_devices()));

@@ -48,8 +48,8 @@ class Hca {
 // Returns the names of all active ports, in the order of their names.
 std::vector<PortName> active_ports();
 
-// Returns open ports for the settings: those named, or else all active ones, at most most_rails.
-// Processes with equal settings share them. Throws Error(ATOLL_UNSUPPORTED) if there is none.
+// Opens the ports that settings.devices names, at most most_rails. Processes with equal settings
+// share them.
 std::vector<std::shared_ptr<Hca>> open_hcas(const Settings& settings);
 
 }  // namespace atoll_verbs_backend

@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "atoll/plugin.h"
 #include "collectives/communicator/table.hpp"
 #include "collectives/layout.hpp"
+#include "verbs/choice.hpp"
 #include "verbs/verbs_transport.hpp"
 
 namespace {
@@ -23,11 +25,11 @@ using atoll_sdk::Error;
 constexpr std::int32_t preference = 110;  // above the host backend
 constexpr auto lookup_limit = 1ms;        // time for which a lookup waits for the other rank
 
-// Says once in a process which adapters it uses.
-void report(const atoll_host& host, const std::string& adapters) {
+// Says once in a process which adapters it uses, and why.
+void report(const atoll_host& host, const std::string& adapters, const std::string& why) {
   static std::atomic<bool> is_reported = false;
   if (is_reported.exchange(true)) return;
-  const auto line = fmt::format("verbs: RDMA through {}", adapters);
+  const auto line = fmt::format("verbs: RDMA through {} ({})", adapters, why);
   host.log(host.ctx, ATOLL_LOG_INFO, line.c_str());
 }
 
@@ -60,10 +62,15 @@ std::unique_ptr<Transport> open_verbs(const atoll_host& host, const atoll_group&
   const auto layout = atoll_collectives::layout_of(group);
   const auto here = layout.ranks_of(layout.host_of(group.rank)).size();
   try {
+    auto settings = atoll_verbs_backend::settings_of(group);
+    auto choice = atoll_verbs_backend::choose_ports(host, settings.devices,
+                                                    atoll_verbs_backend::active_ports(),
+                                                    group.placements[group.rank]->device);
+    settings.devices = std::move(choice.ports);
     auto transport = std::make_unique<atoll_verbs_backend::VerbsTransport>(
-        atoll_verbs_backend::settings_of(group), exchange_of(host, group, team), group.rank,
-        group.nranks, group.nranks - static_cast<int>(here));
-    report(host, transport->description());
+        std::move(settings), exchange_of(host, group, team), group.rank, group.nranks,
+        group.nranks - static_cast<int>(here));
+    report(host, transport->description(), choice.why);
     return transport;
   } catch (const Error& error) {
     throw Error(error.status(), fmt::format("{}: {}", store.opening(), error.what()));

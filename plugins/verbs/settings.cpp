@@ -34,9 +34,20 @@ int number(std::string_view word, std::string_view text, int least, int most) {
   return value;
 }
 
-std::vector<PortName> ports(std::string_view word, std::string_view text) {
+// Returns the smallest timeout for which all attempts together take at least `cut_ns`.
+int timeout_for(std::int64_t cut_ns) {
+  int timeout = 1;
+  double all = attempts * timeout_unit_ns * 2;
+  for (; timeout < 31 && all < static_cast<double>(cut_ns); all *= 2) ++timeout;
+  // One step less: adapters may wait up to four times as long as the timeout says.
+  return timeout > 1 ? timeout - 1 : timeout;
+}
+
+}  // namespace
+
+std::vector<PortName> parse_ports(std::string_view word, std::string_view list) {
   std::vector<PortName> result;
-  std::istringstream in{std::string(text)};
+  std::istringstream in{std::string(list)};
   for (std::string name; std::getline(in, name, ',');) {
     PortName port;
     const auto colon = name.find(':');
@@ -51,17 +62,6 @@ std::vector<PortName> ports(std::string_view word, std::string_view text) {
   return result;
 }
 
-// Returns the smallest timeout for which all attempts together take at least `cut_ns`.
-int timeout_for(std::int64_t cut_ns) {
-  int timeout = 1;
-  double all = attempts * timeout_unit_ns * 2;
-  for (; timeout < 31 && all < static_cast<double>(cut_ns); all *= 2) ++timeout;
-  // One step less: adapters may wait up to four times as long as the timeout says.
-  return timeout > 1 ? timeout - 1 : timeout;
-}
-
-}  // namespace
-
 Settings parse_settings(std::string_view text) {
   Settings settings;
   std::istringstream in{std::string(text)};
@@ -71,7 +71,7 @@ Settings parse_settings(std::string_view text) {
     const auto name = std::string_view(word).substr(0, equals);
     const auto value = std::string_view(word).substr(equals + 1);
     if (name == "devices") {
-      settings.devices = ports(word, value);
+      settings.devices = parse_ports(word, value);
     } else if (name == "gid") {
       settings.gid = number(word, value, 0, 255);
     } else if (name == "mtu") {

@@ -17,7 +17,7 @@ struct PortName {
 };
 
 struct Settings {
-  std::vector<PortName> devices;  // empty: those that the topology chooses, or else all active ones
+  std::vector<PortName> devices;  // one per rail; empty: chosen by choose_ports()
   int gid = -1;                   // index of the GID; -1: chosen by choose_gid()
   int mtu = 0;                    // largest path MTU in bytes; 0: that of the port
   std::uint8_t service_level = 0;
@@ -31,6 +31,9 @@ struct Settings {
 // Parses words NAME=VALUE separated by spaces, for example "devices=mlx5_0:1,mlx5_1 gid=3". Throws
 // Error(ATOLL_INVALID_ARGUMENT) that names the word and the known names.
 Settings parse_settings(std::string_view text);
+
+// Parses a list of ports, "mlx5_0:1,mlx5_1"; `word` is named in the error.
+std::vector<PortName> parse_ports(std::string_view word, std::string_view list);
 
 // Returns the settings of a group. A `timeout` of 0 is replaced by the one that fits to the group.
 Settings settings_of(const atoll_group& group);

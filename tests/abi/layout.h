@@ -27,7 +27,8 @@ AT(atoll_host, get, 32);
 AT(atoll_host, reduce, 40);
 AT(atoll_host, copy, 48);
 AT(atoll_host, get_all, 56);
-SIZE(atoll_host, 64);
+AT(atoll_host, adapters, 64);
+SIZE(atoll_host, 72);
 
 AT(atoll_reduction, size, 0);
 AT(atoll_reduction, dsts, 8);

@@ -343,3 +343,55 @@ TEST_CASE("rails: a port that is down moves no other; its GPU borrows the least 
   CHECK(rails[3].nics == Names{"b/mlx5_1"});
   CHECK(rails[3].gpus == Names{gpu("b", 1)});
 }
+
+namespace {
+
+// A host with four adapters: two on NUMA node 0, one of them slow; one on node 1; and one on node 2,
+// which is down.
+Topology cpu_host() {
+  Topology topology;
+  topology.hosts.push_back({.id = "a", .name = "a", .numa_nodes = 4});
+  const auto add = [&](const std::string& name, int numa, double gbit_s) -> TopologyNic& {
+    TopologyNic& nic = add_nic(topology, name, "", gbit_s);
+    nic.numa = numa;
+    return nic;
+  };
+  add("mlx5_10", 0, 400);
+  add("mlx5_2", 1, 400);
+  add("mlx5_0", 0, 100);
+  add("mlx5_3", 2, 400).state = "down";
+  add("virtual", 3, 400).is_virtual = true;
+  return topology;
+}
+
+}  // namespace
+
+TEST_CASE("affinity of cores: the fastest active NIC of their NUMA node") {
+  const Affinity zero = find_cpu_affinity(cpu_host(), "a", 0);
+  CHECK(zero.gpu == "");
+  CHECK(zero.use == Names{"a/mlx5_10"});
+  CHECK(zero.nearest == Names{"a/mlx5_0", "a/mlx5_10"});
+  CHECK(zero.level == PathLevel::node);
+  CHECK(zero.why == "mlx5_10 is on NUMA node 0, where the rank runs");
+  CHECK(find_cpu_affinity(cpu_host(), "a", 1).use == Names{"a/mlx5_2"});
+}
+
+TEST_CASE("affinity of cores: all fast NICs of the host if the node has no active one") {
+  for (const int numa : {2, 3}) {
+    const Affinity far = find_cpu_affinity(cpu_host(), "a", numa);
+    CHECK(far.use == Names{"a/mlx5_2", "a/mlx5_10"});
+    CHECK(far.why == "mlx5_2 and mlx5_10: no active NIC is on NUMA node " + std::to_string(numa) +
+                         ", where the rank runs");
+  }
+  const Affinity several = find_cpu_affinity(cpu_host(), "a", -1);
+  CHECK(several.use == Names{"a/mlx5_2", "a/mlx5_10"});
+  CHECK(several.nearest.empty());
+  CHECK_FALSE(several.level);
+  CHECK(several.why == "mlx5_2 and mlx5_10: the rank is not bound to the cores of one NUMA node");
+}
+
+TEST_CASE("affinity of cores: no NIC") {
+  const Affinity none = find_cpu_affinity(cpu_host(), "b", 0);
+  CHECK(none.use.empty());
+  CHECK(none.why == "no active NIC that joins hosts");
+}

@@ -1,10 +1,16 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <chrono>
 #include <cstring>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "atoll/device.hpp"
 #include "atoll/plugin_names.hpp"
+#include "comm/placement/rank_adapters.hpp"
+#include "comm/placement/rank_environment.hpp"
 #include "comm/registry/registry.hpp"
 #include "core/errors.hpp"
 #include "core/log.hpp"
@@ -97,11 +103,20 @@ void copy_bytes(void*, void* dst, const void* src, size_t bytes, int32_t streami
   host::copy(dst, src, bytes, streaming != 0 ? host::Stores::streaming : host::Stores::cached);
 }
 
+atoll_status adapters(void*, int32_t device, char* value, size_t* n) {
+  return guarded([&] {
+    const std::string gpu(device < 0 ? "" : Device::cuda(device).pci_address());
+    const auto chosen = choose_adapters(Topology::discover_local(), look_around(), gpu);
+    const auto text = fmt::format("{}\n{}", fmt::join(chosen.ports, ","), chosen.why);
+    require(pass(text, value, *n), "adapters: the text is larger than the buffer");
+  });
+}
+
 }  // namespace
 
 atoll_host host_services(World& world) {
-  return {sizeof(atoll_host), &world,       log_line,   store_put,
-          store_get,          reduce_parts, copy_bytes, store_get_all};
+  return {sizeof(atoll_host), &world,     log_line,      store_put, store_get,
+          reduce_parts,       copy_bytes, store_get_all, adapters};
 }
 
 }  // namespace atoll_v1::atoll

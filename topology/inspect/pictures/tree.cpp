@@ -139,6 +139,15 @@ class Tree {
                    paint(colour_, ink, state), rate, nic.busid});
   }
 
+  // Describes the NICs of ranks without a GPU that run on the cores of a NUMA node.
+  std::string cores_line(const TopologyHost& host, int numa) const {
+    const Affinity affinity = find_cpu_affinity(topology_, host.id, numa);
+    std::vector<std::string> nics;
+    for (const std::string& id : affinity.use) nics.push_back(last_part(id));
+    if (nics.empty()) return "";
+    return "ranks on these cores  " + paint(colour_, Ink::dim, "-> " + enumerate(nics, 4));
+  }
+
   // Returns the text to print below a host's name. Hosts with equal texts are printed once.
   std::string body(const TopologyHost& host) const {
     std::string text = host_line(host).empty() ? "" : fmt::format("  {}\n", host_line(host));
@@ -147,6 +156,11 @@ class Tree {
       for (const TopologyGpu* gpu : gpus->second) by_numa[gpu->numa].push_back(gpu_line(*gpu));
     if (const auto nics = nics_.find(host.id); nics != nics_.end())
       for (const TopologyNic* nic : nics->second) by_numa[nic->numa].push_back(nic_line(*nic));
+    if (!gpus_.contains(host.id) && nics_.contains(host.id)) {
+      for (int numa = 0; numa < host.numa_nodes; ++numa)
+        if (auto line = cores_line(host, numa); !line.empty())
+          by_numa[numa].insert(by_numa[numa].begin(), std::move(line));
+    }
     for (const auto& [numa, lines] : by_numa) {
       text += numa < 0 ? "  NUMA node unknown\n" : fmt::format("  NUMA node {}\n", numa);
       for (const std::string& line : lines) text += fmt::format("    {}\n", line);
