@@ -120,7 +120,7 @@ TEST_CASE("every variable of the table can be set by both of its names") {
     CHECK(atoll::describe(by_variable) != atoll::describe(atoll::Config()));
     ++settable;
   }
-  CHECK(settable == 26);
+  CHECK(settable == 27);
 }
 
 TEST_CASE("a value that does not parse is an error with the name of the variable") {
