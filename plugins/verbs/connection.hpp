@@ -79,13 +79,6 @@ class Connection final : public Wire {
   std::uint32_t first_packet_;
   std::size_t ring_bytes_;
   // The memory that the peer writes, and this rank's image of the peer's mailbox.
-  struct Pages {
-    explicit Pages(std::size_t bytes);
-    ~Pages();
-    Pages(const Pages&) = delete;
-    Pages& operator=(const Pages&) = delete;
-    std::span<std::byte> bytes;
-  };
   std::unique_ptr<Pages> own_pages_, image_pages_;
   std::shared_ptr<const Registered> own_, image_;
   Target target_;

@@ -2,6 +2,7 @@
 // same adapters share registrations: each range is registered once, until the last user drops it.
 #pragma once
 
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <span>
@@ -13,6 +14,15 @@
 namespace atoll_verbs_backend {
 
 using Hcas = std::vector<std::shared_ptr<Hca>>;
+
+// Zeroed memory of whole pages that an adapter may write.
+struct Pages {
+  explicit Pages(std::size_t bytes);
+  ~Pages();
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  std::span<std::byte> bytes;
+};
 
 // A registered range. The registration ends with the object.
 class Registered {
