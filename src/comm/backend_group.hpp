@@ -82,8 +82,13 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   // Call this when the ranks called different operations, which `finding` describes. Fails the
   // World and throws.
   [[noreturn]] void disagree(const std::string& finding, Work::State& state);
-  void retire(RetiredMemory::List& memory) noexcept { retired_.add(memory); }
-  void deregister_retired() { retired_.deregister(*plugin_, comm_, name_); }
+  // Keeps memory alive until the operations called so far are complete. Any thread may call it.
+  void retire(RetiredMemory::List& memory) noexcept {
+    memory.front().next = sequence_;
+    retired_.add(memory);
+  }
+  // Deregisters and frees retired memory. No operation may be in flight.
+  void deregister_retired() { retired_.deregister(*plugin_, comm_, name_, sequence_); }
   // Ends this group on every rank of it, as Communicator::abort() describes. Any thread may call
   // it.
   void abort(std::string_view reason);
@@ -147,7 +152,7 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   Settings settings_;
   GroupShape shape_;
   LevelChoice level_choice_;
-  std::uint64_t sequence_ = 0;
+  std::atomic<std::uint64_t> sequence_{0};
   Scratch fallback_scratch_, scaled_source_;
   StreamOrder order_;
   RetiredMemory retired_;

@@ -1,10 +1,14 @@
 // Misuse of communicators, meshes and schedulers: ranks that open or allocate different things,
 // handles that were moved from, wrong types and addresses. Every test checks the whole text.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <latch>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -202,6 +206,33 @@ TEST_CASE("a rank that does not allocate is named") {
   CHECK(
       error.starts_with("timeout: allocate on communicator mine: all ranks must make this call: "));
   CHECK(error.find("rank 1") != std::string::npos);
+}
+
+TEST_CASE("memory of a Buffer that is destroyed too early stays for its operations") {
+  std::latch destroyed{1};
+  const auto reports = atoll_test::on_threads(2, [&](World& world) -> std::string {
+    constexpr std::size_t bytes = std::size_t{1} << 20;
+    auto comm = open(world);
+    auto stream = comm.device().stream();
+    auto buffer = atoll::allocate(comm.device(), bytes, {comm});
+    const auto view = buffer.view(atoll::DType::f32);
+    auto* const first = view.as<float>();
+    std::fill_n(first, view.count, 1.0f);
+    if (world.rank() == 1) destroyed.wait();
+    const auto work = comm.all_reduce(view, view, ReduceOp::sum, stream);
+    if (world.rank() == 0) {
+      buffer = {};
+      destroyed.count_down();
+    }
+    work.synchronize();
+    const auto wrong =
+        view.count - static_cast<std::uint64_t>(std::count(first, first + view.count, 2.0f));
+    comm.barrier(stream).synchronize();
+    const bool mapped = ::msync(first, bytes, MS_ASYNC) == 0;
+    world.barrier();
+    return fmt::format("{} wrong, {}", wrong, mapped ? "mapped" : "freed");
+  });
+  CHECK(reports == Texts{"0 wrong, freed", "0 wrong, mapped"});
 }
 
 TEST_CASE("every call of a communicator that was moved from is an error") {
