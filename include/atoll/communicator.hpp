@@ -103,8 +103,10 @@ struct CommunicatorOptions {
 
 // Calls: every collective is enqueued on the stream given to it and returns at once. All ranks of
 // the axis must call the same operations of a communicator in the same order, with the same counts,
-// dtypes and ops. Only one thread at a time may call a communicator; the call of a second thread
-// throws Error(invalid_argument), because the order could differ between ranks. Operations of one
+// dtypes and ops. Only one thread at a time may call a communicator, and another thread may call it
+// only when all operations called so far are complete; any other call throws
+// Error(invalid_argument), because the order could differ between ranks. Threads that take turns
+// must take them in the same order on all ranks, which is not checked. Operations of one
 // communicator run in the order of the calls, even on different streams. A count of 0 is allowed.
 // If an in-place form is documented, each rank may choose to use it.
 //

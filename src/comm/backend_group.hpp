@@ -97,6 +97,7 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   void check_aborted() const;  // throws Error(aborted) after abort() on any rank
   // Takes part in a split of this group as a rank that joins none of the new groups.
   void join_split() const;
+  bool is_idle() const { return order_.is_idle(); }  // true when all operations have ended
   void wait_until_idle() const { order_.wait_until_idle(); }
   void wait_for_last() const { order_.last().synchronize(); }
   // Call this when a failed stream drops an operation of this group. Fails the World, because the

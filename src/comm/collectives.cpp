@@ -42,7 +42,7 @@ void scale_source(BackendGroup& group, Operation& operation, Stream& stream) {
 // the backend lacks; it is null if every backend supports the operation.
 Work start(Communicator::Impl& impl, Operation operation, Stream& stream,
            Fallback fallback = nullptr) {
-  const OneCaller caller(impl);
+  const OneCaller caller(impl, atoll_abi::kind_name(operation.kind));
   BackendGroup& group = *impl.group;
   const bool in_levels = impl.two_level && impl.two_level->takes(operation);
   const bool falls_back = !in_levels && fallback &&
@@ -247,7 +247,7 @@ Work Communicator::group(std::span<const SendRecv> operations, Stream& stream) {
     parts.push_back(
         {sends ? ATOLL_SEND : ATOLL_RECV, data, data, data.count, data.dtype, ReduceOp::sum, peer});
   }
-  const OneCaller caller(*impl_);
+  const OneCaller caller(*impl_, "group");
   BackendGroup& group = *impl_->group;
   auto state = group.begin(stream);
   for (const Operation& part : parts) group.declare_use(part, stream);
