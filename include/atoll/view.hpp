@@ -137,7 +137,8 @@ inline void check_dtype(DType actual, DType requested) {
 
 // Read-only view of `count` elements of type `dtype` at `data`, an address of the device on which
 // the operation runs. A view does not own its memory, which must live until the operation is done
-// on its stream. Spans, vectors and arrays of elements convert to views.
+// on its stream. Spans convert to views, and so do vectors and arrays of elements that are not
+// temporaries: the memory of a temporary ends before the operation.
 struct ConstView {
   const void* data = nullptr;
   std::uint64_t count = 0;
@@ -147,8 +148,9 @@ struct ConstView {
   constexpr ConstView(const void* data_, std::uint64_t count_, DType dtype_)
       : data(data_), count(count_), dtype(dtype_) {}
   template <ElementRange R>
+  requires std::ranges::borrowed_range<R>
   constexpr ConstView(
-      const R& range)  // NOLINT(google-explicit-constructor): spans, vectors and arrays convert
+      R&& range)  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload)
       : ConstView(std::ranges::data(range), std::ranges::size(range),
                   dtype_of<std::ranges::range_value_t<R>>) {}
 
@@ -176,6 +178,7 @@ struct View {
   constexpr View(void* data_, std::uint64_t count_, DType dtype_)
       : data(data_), count(count_), dtype(dtype_) {}
   template <WritableRange R>
+  requires std::ranges::borrowed_range<R>
   constexpr View(
       R&& range)  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload)
       : View(std::ranges::data(range), std::ranges::size(range),

@@ -1,9 +1,13 @@
 #include <doctest/doctest.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <span>
+#include <type_traits>
+#include <vector>
 
 #include "atoll/error.hpp"
 #include "atoll/view.hpp"
@@ -38,6 +42,28 @@ int count_misrounded(std::uint32_t first, std::uint32_t last, Round round) {
 }
 
 }  // namespace
+
+TEST_CASE("spans and objects that live on convert to views; temporaries that own memory do not") {
+  using atoll::ConstView, atoll::View;
+  using Vector = std::vector<float>;
+  using Array = std::array<float, 4>;
+  static_assert(std::is_convertible_v<Vector&, View> && std::is_convertible_v<Array&, View>);
+  static_assert(std::is_convertible_v<float(&)[4], View>);
+  static_assert(std::is_convertible_v<std::span<float>, View>);
+  static_assert(!std::is_constructible_v<View, const Vector&>);
+  static_assert(!std::is_constructible_v<View, std::span<const float>>);
+  static_assert(!std::is_constructible_v<View, Vector>);
+  static_assert(!std::is_constructible_v<View, Array>);
+
+  static_assert(std::is_convertible_v<const Vector&, ConstView>);
+  static_assert(std::is_convertible_v<Vector&, ConstView>);
+  static_assert(std::is_convertible_v<const float(&)[4], ConstView>);
+  static_assert(std::is_convertible_v<std::span<const float>, ConstView>);
+  static_assert(std::is_convertible_v<View, ConstView>);
+  static_assert(!std::is_constructible_v<ConstView, Vector>);
+  static_assert(!std::is_constructible_v<ConstView, const Vector>);
+  static_assert(!std::is_constructible_v<ConstView, Array>);
+}
 
 TEST_CASE("dtype names are parsed, and the error names unknown ones") {
   using atoll::DType;
