@@ -11,6 +11,7 @@
 
 #include "atoll/error.hpp"
 #include "atoll/view.hpp"
+#include "error_text.hpp"
 
 namespace {
 
@@ -77,6 +78,25 @@ TEST_CASE("dtype names are parsed, and the error names unknown ones") {
       "dtype \"f8\": expected f32, bf16, f16, f64, i32, i64, u8, i8, u16, u32, u64, "
       "f8e4m3 or f8e5m2",
       atoll::Error);
+}
+
+TEST_CASE("a part that ends beyond its view is an error") {
+  std::vector<float> data(16);
+  const atoll::View view(data);
+  const atoll::ConstView read_only = view;
+  const auto error = [&](std::uint64_t first, std::uint64_t n) {
+    const auto text = atoll_test::error_of([&] { static_cast<void>(view.part(first, n)); });
+    CHECK(text == atoll_test::error_of([&] { static_cast<void>(read_only.part(first, n)); }));
+    return text;
+  };
+  const std::string end =
+      " of a view of 16 elements ends beyond the view: pass an offset and a count, in elements, "
+      "that lie inside it";
+  CHECK(error(10, 6) == "no error");
+  CHECK(error(16, 0) == "no error");
+  CHECK(error(10, 7) == "invalid argument: part(10, 7)" + end);
+  CHECK(error(17, 0) == "invalid argument: part(17, 0)" + end);
+  CHECK(error(1, ~std::uint64_t{0}) == "invalid argument: part(1, 18446744073709551615)" + end);
 }
 
 TEST_CASE("names and sizes agree with plugin.h") {
