@@ -129,6 +129,7 @@ void check_memory(void* memory, std::size_t bytes, DeviceKind kind) {
 }
 
 void prepare(const std::vector<std::shared_ptr<BackendGroup>>& groups) {
+  for (const auto& group : groups) group->check_aborted();  // the other ranks may not come
   for (const auto& group : groups) {
     group->wait_for_last();       // a backend accepts only one caller at a time
     group->deregister_retired();  // frees memory that the new allocation may need

@@ -256,6 +256,23 @@ TEST_CASE("every call of a communicator that was moved from is an error") {
   // NOLINTEND(bugprone-use-after-move)
 }
 
+TEST_CASE("a communicator that was aborted allocates and registers nothing") {
+  const Texts errors = on_two([](World& world) {
+    auto comm = open(world);
+    if (world.rank() == 1) return;
+    comm.abort("no progress");
+    std::vector<float> data(4);
+    const auto start = std::chrono::steady_clock::now();
+    const std::string text = "aborted: rank 0: communicator own was aborted by rank 0: no progress";
+    CHECK(error_of([&] { atoll::allocate(comm.device(), 4096, {comm}); }) == text);
+    CHECK(error_of([&] {
+            const auto registration = atoll::register_memory(data.data(), 16, {comm});
+          }) == text);
+    CHECK(std::chrono::steady_clock::now() - start < 5s);  // the communicator's timeout is 20 s
+  });
+  CHECK(errors == Texts(2, "no error"));
+}
+
 TEST_CASE("dtypes and ops that do not exist are refused, and late scratch memory") {
   World world = atoll_test::single_rank();
   auto comm = open(world);
