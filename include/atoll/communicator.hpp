@@ -210,7 +210,7 @@ class ATOLL_API Communicator {
   // Point-to-point messages. A send is complete when src may be reused, which can be before the
   // receiver has the data. If the receiver expects another count or dtype, its operation throws
   // Error(mismatch), which shows both sides, and the World fails; the sender throws this failure in
-  // its next call. Two ranks that send to each other must use group().
+  // its next call. Ranks that send to each other, and a rank that sends to itself, use group().
   [[nodiscard]] Work send(ConstView src, int peer, Stream& stream);
   [[nodiscard]] Work recv(View dst, int peer, Stream& stream);
   // The Work is complete when the streams of all ranks have reached the barrier.

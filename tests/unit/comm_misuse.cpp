@@ -330,6 +330,27 @@ TEST_CASE("the error of a stream's task reaches the ranks that wait for its coll
   CHECK(errors[1] == "aborted: kernel broke");
 }
 
+TEST_CASE("a message of a rank to itself needs a group") {
+  World world = atoll_test::single_rank();
+  auto comm = open(world);
+  auto stream = comm.device().stream();
+  std::vector<float> data(4), received(4);
+  const std::string text = " on communicator own: messages of this rank to itself: ";
+  const std::string end = ": pass a send and its receive to one group()";
+  CHECK(error_of([&] { comm.send(data, 0, stream).synchronize(); }) ==
+        "invalid argument: rank 0: send" + text + "1 sends, but 0 receives" + end);
+  CHECK(error_of([&] { comm.recv(data, 0, stream).synchronize(); }) ==
+        "invalid argument: rank 0: recv" + text + "0 sends, but 1 receives" + end);
+  using Message = Communicator::SendRecv;
+  const Message send{Message::Kind::send, data, 0}, receive{Message::Kind::recv, received, 0};
+  const auto group = [&](std::vector<Message> messages) {
+    return error_of([&] { comm.group(messages, stream).synchronize(); });
+  };
+  CHECK(group({send, receive, send}) ==
+        "invalid argument: rank 0: group" + text + "2 sends, but 1 receives" + end);
+  CHECK(group({send, receive}) == "no error");
+}
+
 TEST_CASE("a message of another size shows both sides") {
   const Texts errors = atoll_test::on_threads(2, [](World& world) {
     auto comm = open(world);
