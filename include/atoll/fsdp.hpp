@@ -30,9 +30,10 @@
 // gradients.
 //
 // Threads and order: one thread at a time calls the engine, its passes, scopes and optimizer; a
-// call during a call of another thread throws Error(invalid_argument). All ranks make the same
-// calls in the same order. Compute is enqueued on the stream given to begin(). Calls return without
-// waiting for devices or peers, except where a comment says that they block.
+// call during a call of another thread throws Error(invalid_argument). Another thread may take over
+// after scheduler().synchronize(). All ranks make the same calls in the same order. Compute is
+// enqueued on the stream given to begin(). Calls return without waiting for devices or peers,
+// except where a comment says that they block.
 #pragma once
 
 #include <cstdint>

@@ -340,7 +340,9 @@ void BackendGroup::call_backend(std::span<const Operation> operations, std::uint
     entry.factor = operation.reduction.factor;
     pointers[i] = &entry;
   }
-  deregister_retired();
+  if (device_.kind() == DeviceKind::host) {
+    retired_.deregister(*plugin_, comm_, name_, table[0].sequence);
+  }
   const atoll_status status =
       plugin_->table.submit(comm_, pointers, static_cast<std::int32_t>(operations.size()));
   if (status != ATOLL_OK) {

@@ -82,8 +82,13 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   // Call this when the ranks called different operations, which `finding` describes. Fails the
   // World and throws.
   [[noreturn]] void disagree(const std::string& finding, Work::State& state);
-  void retire(RetiredMemory::List& memory) noexcept { retired_.add(memory); }
-  void deregister_retired() { retired_.deregister(*plugin_, comm_, name_); }
+  // Keeps memory alive until the operations called so far are complete. Any thread may call it.
+  void retire(RetiredMemory::List& memory) noexcept {
+    memory.front().next = sequence_;
+    retired_.add(memory);
+  }
+  // Deregisters and frees retired memory. No operation may be in flight.
+  void deregister_retired() { retired_.deregister(*plugin_, comm_, name_, sequence_); }
   // Ends this group on every rank of it, as Communicator::abort() describes. Any thread may call
   // it.
   void abort(std::string_view reason);
@@ -92,6 +97,7 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   void check_aborted() const;  // throws Error(aborted) after abort() on any rank
   // Takes part in a split of this group as a rank that joins none of the new groups.
   void join_split() const;
+  bool is_idle() const { return order_.is_idle(); }  // true when all operations have ended
   void wait_until_idle() const { order_.wait_until_idle(); }
   void wait_for_last() const { order_.last().synchronize(); }
   // Call this when a failed stream drops an operation of this group. Fails the World, because the
@@ -147,7 +153,7 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   Settings settings_;
   GroupShape shape_;
   LevelChoice level_choice_;
-  std::uint64_t sequence_ = 0;
+  std::atomic<std::uint64_t> sequence_{0};
   Scratch fallback_scratch_, scaled_source_;
   StreamOrder order_;
   RetiredMemory retired_;
