@@ -35,9 +35,11 @@ struct HostInfo {
 };
 
 // All processes of a job. A World must outlive everything made from it (meshes, communicators,
-// engines). While a mesh or an axis of it exists, moving the World throws Error(invalid_argument),
-// because these objects keep its address. Every function of a World that has been moved throws
-// Error(invalid_argument), except fail(), which only logs an error.
+// engines). After it is destroyed, calls of these objects that need it throw
+// Error(invalid_argument), and their destructors only free memory. While a mesh or an axis of it
+// exists, moving the World throws Error(invalid_argument), because these objects keep its address.
+// Every function of a World that has been moved throws Error(invalid_argument), except fail(),
+// which only logs an error.
 //
 // A thread of rank 0 serves the store over TCP, and every rank keeps one connection to it. If a
 // process ends without leaving the job, the store notices and immediately tells every rank which

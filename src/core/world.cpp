@@ -394,9 +394,9 @@ std::shared_ptr<void> WorldInternals::companion(
   return impl.companion;
 }
 
-std::shared_ptr<const void> WorldInternals::hold(const World& world) { return world.impl_->holds; }
+std::shared_ptr<const void> WorldInternals::hold(const World& world) { return world.impl().holds; }
 bool WorldInternals::is_over(const std::shared_ptr<const void>& hold) noexcept {
-  return static_cast<const std::atomic<bool>*>(hold.get())->load();
+  return hold && static_cast<const std::atomic<bool>*>(hold.get())->load();
 }
 store::Store& WorldInternals::store(World& world) { return *world.impl_->store; }
 

@@ -82,8 +82,7 @@ struct Engine::Impl {
 
 EngineSetup::EngineSetup(const Mesh& mesh, Options options_)
     : options(std::move(options_)),
-      world(mesh.world()),
-      ranks(world, mesh.axis("world").ranks),
+      ranks(mesh.world(), mesh.axis("world").ranks),
       sharding(sharding_of(mesh, options)),
       scheduler(sharding.shard, sharding.replicate,
                 {.device = options.device,
@@ -91,9 +90,9 @@ EngineSetup::EngineSetup(const Mesh& mesh, Options options_)
                  .backend = options.backend,
                  .root = mesh.axis("world")}) {
   options.device = scheduler.device();
-  if (!world.config().check.empty() && world.rank() == 0) {
+  if (!world().config().check.empty() && world().rank() == 0) {
     log::info("ATOLL_CHECK={}: every use of device memory is checked, so steps take longer",
-              world.config().check);
+              world().config().check);
   }
 }
 
@@ -126,7 +125,7 @@ Engine::~Engine() {
     const char* const text =
         "an Engine was destroyed while a Pass of it exists: destroy every Pass before its Engine";
     log::error("{}", text);
-    impl_->setup.world.fail(text);
+    impl_->setup.ranks.link().fail(text);
   }
   if (impl_->reducing.has_on_final()) {
     log::error("an Engine was destroyed before its Optimizer: destroy the Optimizer first");

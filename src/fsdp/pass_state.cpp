@@ -62,7 +62,7 @@ void PassState::freeze() {
 
 // Throws the errors of begin() that this rank finds alone.
 void PassState::check_begin(const PassOptions& options, const Stream& compute) const {
-  setup_.world.check();
+  setup_.world().check();
   setup_.check_frozen("begin");
   check_closed();
   require(setup_.has_values,
@@ -126,7 +126,7 @@ void PassState::begin(const PassOptions& options, Stream& compute) {
 
 void PassState::wait_gradients(Stream& compute, std::string_view call) {
   setup_.check_frozen(call);
-  setup_.world.check();
+  setup_.world().check();
   // The wait comes first, so that a failed reduction stops the stream before parameters change, and
   // the error of the reduction is thrown instead of the error about micro batches.
   reducing_.wait(compute);
@@ -157,7 +157,7 @@ void PassState::use_gradients() noexcept {
 void PassState::check_usable(const Unit& unit, std::string_view scope) const {
   // The scope whose end failed still has its buffers, so no later scope can use them.
   if (end_failure_) {
-    setup_.world.check();
+    setup_.world().check();
     throw Error(*end_failure_);
   }
   require(!abandoned_,
@@ -226,7 +226,7 @@ void PassState::synchronize_scope() {
 
 bool PassState::checks_gradients(const UnitState& unit, std::size_t position) const {
   return position >= plan_.forward_length && unit.size.gradient > 0 &&
-         !setup_.world.config().check.empty() &&
+         !setup_.world().config().check.empty() &&
          reducing_.write_mode(unit, position) == WriteMode::overwrite;
 }
 
@@ -234,7 +234,7 @@ void PassState::leave(const Unit& unit, std::size_t position) noexcept {
   --live_scopes_;
   const auto fail = [&](const Error& error) {
     end_failure_ = error;
-    setup_.world.fail(
+    setup_.ranks.link().fail(
         fmt::format("at the end of a scope of unit {}: {}", unit.name(), error.what()));
   };
   try {
@@ -290,7 +290,7 @@ void PassState::end() noexcept {
     // record the end of the pass.
     Stream& last = *compute_ ? **compute_ : scheduler_.stream(Lane::gather);
     ended_ = last.record();  // also after a failure, because compute may still read buffers
-    setup_.world.check();
+    setup_.world().check();
     if (position_ == length() && !abandoned_) {
       if (is_training()) next_micro_ = (options_.micro + 1) % options_.of;
       return;
@@ -302,7 +302,7 @@ void PassState::end() noexcept {
   } catch (const Error&) {
     // The job has failed, so the order of streams no longer matters.
   } catch (const std::exception& error) {
-    setup_.world.fail(text_of(error));
+    setup_.ranks.link().fail(text_of(error));
   }
 }
 

@@ -37,6 +37,7 @@ struct EngineSetup {
   // Returns true if gradients are cast to another type before they are sent.
   bool casts_gradients() const noexcept { return options.precision.reduce != DType::f32; }
   UnitState& state(std::size_t unit) const noexcept { return state_of(*units[unit]); }
+  World& world() const { return ranks.world(); }  // throws if it has been destroyed
   DeviceOps& ops() const noexcept { return options.device.ops(); }
   // Throws Error(invalid_argument) that names `call`, unless Engine::freeze() has been called.
   void check_frozen(std::string_view call) const;
@@ -45,14 +46,13 @@ struct EngineSetup {
 
   // options.device is the scheduler's device, which may be a checker around the caller's device
   Options options;
-  World& world;
   RankSet ranks;  // the ranks of the engine
   Sharding sharding;
   Scheduler scheduler;
   std::vector<std::unique_ptr<Unit>> units;
   bool frozen = false;
   bool has_values = false;  // true when parameters have been initialized, assigned or loaded
-  CallingThread calling{};
+  EngineCalls calling{ranks.link()};
   PassPlan plan;
   std::map<std::string, OwnState, std::less<>> states;  // by name
   // Settings of the optimizer for each parameter, in the order of units and their parameters. Empty

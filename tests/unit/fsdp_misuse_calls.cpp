@@ -21,27 +21,19 @@
 #include "atoll/fsdp.hpp"
 #include "atoll/log.hpp"
 #include "atoll/optimizer.hpp"
-#include "fsdp_toy.hpp"
+#include "fsdp_misuse.hpp"
 #include "rank_reports.hpp"
 
 namespace fsdp = atoll::fsdp;
+using atoll_test::elements;
+using atoll_test::error_of;
+using atoll_test::Messages;
 using atoll_test::on_threads;
+using atoll_test::train;
 using Kind = fsdp::PassOptions::Kind;
 using Reports = std::vector<std::string>;
 
 namespace {
-
-constexpr std::int64_t elements = 9000;
-
-// Runs a micro batch that writes 1 to every gradient.
-void train(fsdp::Engine& engine, atoll::Stream& compute, const fsdp::PassOptions& options = {}) {
-  auto pass = engine.begin(options, compute);
-  for (const auto& unit : engine.units()) const auto w = pass.forward(*unit);
-  for (auto unit = engine.units().rbegin(); unit != engine.units().rend(); ++unit) {
-    const auto w = pass.backward(**unit);
-    compute.enqueue([g = w.grad("w").view.as<float>()] { std::fill_n(g, elements, 1.0f); });
-  }
-}
 
 // Runs `body` on two ranks, with an engine whose unit "a" has the parameter "w" = 1.
 Reports on_engines(
@@ -67,49 +59,6 @@ void check(const Reports& reports, const Reports& expected) {
   }
 }
 void check_both(const Reports& reports, const std::string& text) { check(reports, {text, text}); }
-
-// Collects the messages of the log while it exists.
-class Messages {
- public:
-  Messages() {
-    atoll::log::set_level(atoll::log::Level::warn);
-    atoll::log::set_sink([this](atoll::log::Level, std::string_view text) {
-      const std::lock_guard lock(mutex_);
-      all_.emplace_back(text);
-    });
-  }
-  ~Messages() {
-    atoll::log::set_sink(nullptr);
-    atoll::log::set_level(atoll::log::Level::error);
-  }
-  Messages(const Messages&) = delete;
-  Messages& operator=(const Messages&) = delete;
-
-  std::ptrdiff_t count(std::string_view part) {
-    const std::lock_guard lock(mutex_);
-    return std::ranges::count_if(all_,
-                                 [&](const auto& text) { return text.find(part) != text.npos; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::string> all_;
-};
-
-// Returns the error of `wrong` on an engine of one rank with the unit "a".
-std::string error_of(const std::function<void(fsdp::Engine&, atoll::Stream&)>& wrong) {
-  atoll::World world = atoll::World::single();
-  fsdp::Engine engine(atoll::Mesh::make(world, {1, 1}));
-  atoll_test::add_units(engine, {"a"}, elements);
-  atoll_test::set_all(engine, 1.0f);
-  auto compute = engine.device().stream();
-  try {
-    wrong(engine, compute);
-  } catch (const atoll::Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 std::string disagree(const std::string& call, const std::string& what) {
   return "mismatch: " + call + ": ranks disagree about " + what + "; all ranks must pass the same";
