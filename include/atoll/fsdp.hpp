@@ -339,7 +339,10 @@ class ATOLL_API Engine {
   // Functions that write parameters (initialize, assign, refresh, and load() of checkpoint.hpp)
   // throw Error(invalid_argument) while a pass is in progress. So do functions that read all
   // parameters (visit, and save() and export_weights() of checkpoint.hpp), because the pass may
-  // update some of them.
+  // update some of them. These functions and begin() throw Error(invalid_argument) as well while
+  // the parameters have no values: call initialize(), assign() or refresh(), or load() or
+  // import_weights() of checkpoint.hpp, first. If assign(), load() or import_weights() has failed,
+  // the error names the parameter that it could not fill.
 
   // Collective. Fills this rank's shards with the initial values of ParamSpec::init, without
   // allocating whole parameters. Blocks.
@@ -361,9 +364,8 @@ class ATOLL_API Engine {
   std::vector<Segment> segments() const;
 
   // Begins a pass. Throws Error(invalid_argument) before freeze(), and while another pass is open;
-  // the message then names that pass. Throws it as well while the parameters have no values: call
-  // initialize(), assign() or refresh(), or load() or import_weights() of checkpoint.hpp, first.
-  // Stream and engine must outlive the pass.
+  // the message then names that pass. Throws it as well while the parameters have no values. Stream
+  // and engine must outlive the pass.
   //
   // The stream must belong to device(). A stream of another kind of device throws
   // Error(invalid_argument). ATOLL_CHECK=lifetimes also reports streams of another Device of the

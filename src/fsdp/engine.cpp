@@ -195,6 +195,17 @@ void EngineSetup::check_frozen(std::string_view call) const {
   require(frozen, "{}: call Engine::freeze() first", call);
 }
 
+void EngineSetup::begin_fill(const Segment& segment) {
+  unfilled = fmt::format("parameter {} of unit {}", segment.param->name, segment.unit->name());
+}
+
+void EngineSetup::check_values(std::string_view call) const {
+  require(has_values,
+          "{}: {} no values: call initialize(), assign(), load() or import_weights() first, or "
+          "refresh() after writing Segment::values",
+          call, unfilled.empty() ? "the parameters have" : unfilled + " has");
+}
+
 Pass Engine::begin(const PassOptions& options, Stream& compute) {
   const OneThread one(impl_->setup.calling, "Engine::begin");
   impl_->pass.begin(options, compute);
@@ -275,6 +286,7 @@ void Engine::assign(const std::function<void(const Segment&, std::span<float>)>&
     problem = std::current_exception();
   }
   share(impl_->setup.ranks, "assign", problem);
+  impl_->setup.has_values = true;
 }
 
 void EngineAccess::assign(Engine& engine,
@@ -286,6 +298,7 @@ void EngineAccess::assign(Engine& engine,
   try {
     for (const Segment& segment : engine.segments()) {
       values.resize(segment.values.count);
+      setup(engine).begin_fill(segment);
       fill(segment, values);
       stored.resize(segment.values.bytes());
       host::cast({stored.data(), values.size(), segment.values.dtype}, values);
@@ -293,10 +306,17 @@ void EngineAccess::assign(Engine& engine,
       stream.synchronize();  // the copy must end before the next segment overwrites `stored`
     }
   } catch (...) {
-    engine.refresh();  // some master parameters may be newer than the copies that compute reads
+    refresh(engine);  // some master parameters may be newer than the copies that compute reads
     throw;
   }
+  setup(engine).unfilled.clear();
+  refresh(engine);
+}
+
+void EngineAccess::refresh(Engine& engine) {
+  const bool has_values = setup(engine).has_values;
   engine.refresh();
+  setup(engine).has_values = has_values;
 }
 
 void Engine::refresh() {
@@ -311,8 +331,11 @@ void Engine::refresh() {
 void Engine::visit(
     const std::function<void(const Unit&, const ParamSpec&, std::span<const float>)>& visit) {
   const OneThread one(impl_->setup.calling, "visit");
-  impl_->setup.check_frozen("visit");
-  impl_->pass.check_readable("visit");
+  agree(impl_->setup.ranks, "visit", [&]() -> std::vector<Declaration> {
+    impl_->setup.check_frozen("visit");
+    impl_->pass.check_readable("visit");
+    return {};
+  });
   Stream& stream = impl_->setup.scheduler.stream(Lane::gather);
   impl_->gathering.wait_updated(stream);
   std::vector<std::vector<float>> values;  // whole parameters, one vector per bucket of a unit

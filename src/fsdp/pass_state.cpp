@@ -65,9 +65,7 @@ void PassState::check_begin(const PassOptions& options, const Stream& compute) c
   setup_.world().check();
   setup_.check_frozen("begin");
   check_closed();
-  require(setup_.has_values,
-          "Engine::begin: the parameters have no values: call initialize(), assign(), load() or "
-          "import_weights() first, or refresh() after writing Segment::values");
+  setup_.check_values("Engine::begin");
   require(options.kind == PassOptions::Kind::train || options.kind == PassOptions::Kind::eval,
           "Engine::begin: PassOptions::kind = {} is not a Kind", static_cast<int>(options.kind));
   require(options.micro >= 0 && options.micro < options.of,
@@ -330,6 +328,7 @@ void PassState::check_idle() const {
 void PassState::check_readable(std::string_view call) const {
   require(!active_, "{}: a pass is in progress, and may change parameters: end the Pass first",
           call);
+  setup_.check_values(call);
 }
 
 void PassState::wait_idle(Stream& stream) const {

@@ -56,7 +56,8 @@ class PassState {
   void use_gradients() noexcept;
 
   void check_idle() const;  // throws Error(invalid_argument) during a pass
-  // The same for a call that reads parameters, which an update in backward may be changing.
+  // The same for a call that reads parameters, which an update in backward may be changing, and
+  // while parameters have no values.
   void check_readable(std::string_view call) const;
   // Makes `stream` wait until it may write the master parameters. Throws the error of check_idle().
   void wait_idle(Stream& stream) const;

@@ -27,8 +27,8 @@ struct OwnState {
 };
 
 // The constructor of Engine, add_unit(), freeze(), add_state(), the constructor of Optimizer and
-// use_groups() write this state. Afterwards the parts only read it, except `has_values` and
-// `calling`, and enqueue work on the scheduler.
+// use_groups() write this state. Afterwards the parts only read it, except `has_values`,
+// `unfilled` and `calling`, and enqueue work on the scheduler.
 struct EngineSetup {
   EngineSetup(const Mesh& mesh, Options options);
 
@@ -41,6 +41,9 @@ struct EngineSetup {
   DeviceOps& ops() const noexcept { return options.device.ops(); }
   // Throws Error(invalid_argument) that names `call`, unless Engine::freeze() has been called.
   void check_frozen(std::string_view call) const;
+  void begin_fill(const Segment& segment);  // sets `unfilled`
+  // Throws Error(invalid_argument) that names `call`, while parameters have no values.
+  void check_values(std::string_view call) const;
   // Fills the buffer with zeros. Blocks.
   void set_zero(const Buffer& buffer);
 
@@ -52,6 +55,8 @@ struct EngineSetup {
   std::vector<std::unique_ptr<Unit>> units;
   bool frozen = false;
   bool has_values = false;  // true when parameters have been initialized, assigned or loaded
+  // The parameter that assign(), import_weights() or load() is filling or failed to fill.
+  std::string unfilled;
   EngineCalls calling{ranks.link()};
   PassPlan plan;
   std::map<std::string, OwnState, std::less<>> states;  // by name

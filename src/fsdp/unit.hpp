@@ -81,7 +81,9 @@ struct EngineAccess {
   static Reducing& reducing(Engine& engine) noexcept;
   static PassState& pass(Engine& engine) noexcept;
   static const EngineLink& link(const Engine& engine) noexcept;
-  // Does the work of Engine::assign() on this rank alone.
+  // Does the work of Engine::refresh(), but does not declare that the parameters have values.
+  static void refresh(Engine& engine);
+  // Does the work of Engine::assign() on this rank alone, with refresh() above.
   static void assign(Engine& engine,
                      const std::function<void(const Segment&, std::span<float>)>& fill);
   // Does the work of Optimizer::set_steps() on this rank alone.

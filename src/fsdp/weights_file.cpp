@@ -178,9 +178,10 @@ void import_weights(const std::vector<fs::path>& paths, Engine& engine,
     together(EngineAccess::setup(engine).ranks, fill);
   } catch (...) {
     // All ranks refresh: some master parameters may be newer than the copies that compute reads.
-    engine.refresh();
+    EngineAccess::refresh(engine);
     throw;
   }
+  EngineAccess::setup(engine).has_values = true;
 }
 
 }  // namespace atoll_v1::atoll::fsdp
