@@ -221,18 +221,23 @@ void Engine::wait_gradients(Stream& compute) {
 void Engine::parameters_changed(Stream& compute) {
   const OneThread one(impl_->setup.calling, "parameters_changed");
   impl_->setup.check_frozen("parameters_changed");
-  impl_->pass.change_parameters();
-  for (const auto& unit : impl_->setup.units) {
+  impl_->pass.check_waited();
+  EngineAccess::parameters_changed(*this, compute);
+  impl_->setup.has_values = true;
+}
+
+void EngineAccess::parameters_changed(Engine& engine, Stream& compute) {
+  pass(engine).change_parameters();
+  for (const auto& unit : engine.units()) {
     for (const UnitBucket& bucket : state_of(*unit).buckets) {
       if (bucket.compute_copy.count == 0) continue;
-      impl_->setup.ops().cast(compute, bucket.compute_copy, bucket.master);
+      setup(engine).ops().cast(compute, bucket.compute_copy, bucket.master);
     }
   }
   const Event updated = compute.record();
-  for (std::size_t unit = 0; unit < impl_->setup.units.size(); ++unit) {
-    impl_->gathering.masters_updated(unit, updated, Stale::all);
+  for (std::size_t unit = 0; unit < engine.units().size(); ++unit) {
+    gathering(engine).masters_updated(unit, updated, Stale::all);
   }
-  impl_->setup.has_values = true;
 }
 
 const std::vector<std::unique_ptr<Unit>>& Engine::units() const noexcept {
@@ -314,18 +319,17 @@ void EngineAccess::assign(Engine& engine,
 }
 
 void EngineAccess::refresh(Engine& engine) {
-  const bool has_values = setup(engine).has_values;
-  engine.refresh();
-  setup(engine).has_values = has_values;
+  Stream& stream = setup(engine).scheduler.stream(Lane::gather);
+  pass(engine).wait_idle(stream);
+  parameters_changed(engine, stream);
+  stream.synchronize();
 }
 
 void Engine::refresh() {
   const OneThread one(impl_->setup.calling, "refresh");
   impl_->setup.check_frozen("refresh");
-  Stream& stream = impl_->setup.scheduler.stream(Lane::gather);
-  impl_->pass.wait_idle(stream);
-  parameters_changed(stream);
-  stream.synchronize();
+  EngineAccess::refresh(*this);
+  impl_->setup.has_values = true;
 }
 
 void Engine::visit(

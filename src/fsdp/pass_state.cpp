@@ -104,7 +104,7 @@ void PassState::begin(const PassOptions& options, Stream& compute) {
   options_ = options;
   if (is_training()) {
     next_micro_ = 0;  // the next micro batch is 0 unless the pass that begins here completes
-    gradients_complete_ = gradients_used_ = false;
+    gradients_complete_ = gradients_waited_ = gradients_used_ = false;
     step_micros_ = options.of;
   }
   compute_ = compute.link();
@@ -133,6 +133,7 @@ void PassState::wait_gradients(Stream& compute, std::string_view call) {
           "{}: called before all micro batches of the step are complete, so gradients are not sums "
           "over all ranks",
           call);
+  gradients_waited_ = true;
 }
 
 void PassState::change_parameters() {
@@ -140,6 +141,14 @@ void PassState::change_parameters() {
   require(!active_ || (position_ == length() && live_scopes_ == 0),
           "parameters_changed: a pass is in progress and uses the parameters: end it first");
   gradients_read_ = false;
+}
+
+void PassState::check_waited() const {
+  require(!gradients_complete_ || gradients_waited_,
+          "parameters_changed: called without wait_gradients() after the last micro batch, so an "
+          "optimizer could read gradients that are not sums over all ranks yet: call "
+          "wait_gradients() before the work that reads Segment::gradient, or refresh() if no work "
+          "has read it");
 }
 
 void PassState::check_unused() const {

@@ -50,6 +50,8 @@ class PassState {
   // pass, until all its scopes have ended.
   void read_gradients() noexcept { gradients_read_ = true; }
   void change_parameters();
+  // Throws Error(invalid_argument) if the gradients are complete, but no caller has waited for them.
+  void check_waited() const;
   // Throws Error(invalid_argument) if an earlier step of Optimizer has used the gradients.
   void check_unused() const;
   // Declares that a step of Optimizer uses the gradients.
@@ -108,7 +110,8 @@ class PassState {
   int next_micro_ = 0;                 // index of the next micro batch; 0 begins a new step
   int step_micros_ = 1;                // number of micro batches in the step
   bool gradients_complete_ = false;
-  bool gradients_used_ = false;  // true when a step has used the complete gradients
+  bool gradients_waited_ = false;  // true when wait_gradients() has succeeded for them
+  bool gradients_used_ = false;    // true when a step has used the complete gradients
   // True when a caller has waited for the gradients and not changed parameters since.
   bool gradients_read_ = false;
   bool warned_ = false;  // true when the warning about unchanged parameters has been logged

@@ -437,6 +437,7 @@ TEST_CASE("masters that the caller writes reach compute, in every strategy and d
         set_all(engine, 1.0f);
         auto compute = engine.device().stream();
         train(engine, compute, 0.0f);
+        engine.wait_gradients(compute);
         for (const auto& segment : engine.segments()) fill(compute, segment.values, 3.0f, 5ms);
         engine.parameters_changed(compute);
         int wrong = 0;

@@ -203,6 +203,29 @@ TEST_CASE("misuse of gradients: they are read before they are complete") {
         }) == "no error");
 }
 
+TEST_CASE("misuse of gradients: an optimizer that does not wait for them") {
+  const auto unwaited = [](fsdp::Engine& e, atoll::Stream& compute) {
+    train(e, compute);
+    e.wait_gradients(compute);
+    e.parameters_changed(compute);
+    train(e, compute);
+    e.parameters_changed(compute);
+  };
+  CHECK(error_of(unwaited) ==
+        "parameters_changed: called without wait_gradients() after the last micro batch, so an "
+        "optimizer could read gradients that are not sums over all ranks yet: call "
+        "wait_gradients() before the work that reads Segment::gradient, or refresh() if no work "
+        "has read it");
+  CHECK(error_of([](fsdp::Engine& e, atoll::Stream& compute) {
+          train(e, compute);
+          e.refresh();
+          fsdp::Optimizer optimizer(e);
+          train(e, compute);
+          optimizer.step(0.1f, compute);
+          e.parameters_changed(compute);
+        }) == "no error");
+}
+
 TEST_CASE("misuse of gradients: a step without parameters_changed() is logged once") {
   const auto warnings = [](bool changes) {
     Messages messages;
