@@ -76,9 +76,10 @@ class ATOLL_API World {
   World& operator=(World&& other);
   // Leaves the job. Rank 0 serves the store until every other rank has left or is lost, for at most
   // 10 s. If an exception destroys the World, the job fails. The error of the other ranks carries
-  // what() of an atoll::Error, and of any exception that no function catches. For other exceptions
-  // that the program catches, it says only that an exception ended this rank: call fail() with the
-  // reason before the exception leaves the scope of the World.
+  // what() of an atoll::Error that this thread made, and of any exception that no function catches.
+  // For other exceptions that the program catches, also those of tasks that a stream rethrows, it
+  // says only that an exception ended this rank: call fail() with the reason before the exception
+  // leaves the scope of the World.
   ~World();
 
   int rank() const;

@@ -49,7 +49,7 @@ void share(const RankSet& ranks, std::string_view call, const std::exception_ptr
     } catch (const std::exception& error) {
       throw invalid("{}: the callback threw an exception: {}", call, text_of(error));
     } catch (...) {
-      throw invalid("{}: the callback threw an object that is not a std::exception", call);
+      throw invalid("{}: the callback threw {}", call, foreign_exception);
     }
   };
   try {

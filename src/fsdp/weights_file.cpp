@@ -64,7 +64,8 @@ std::vector<Declaration> names_of(std::string_view call, const Engine& engine,
         throw make_error(ErrorCode::invalid_argument, "{}: {}: `name` has thrown: {}", call,
                          subject, text_of(error));
       } catch (...) {
-        throw make_error(ErrorCode::invalid_argument, "{}: {}: `name` has thrown", call, subject);
+        throw make_error(ErrorCode::invalid_argument, "{}: {}: `name` has thrown: {}", call,
+                         subject, foreign_exception);
       }
     }
   }
