@@ -47,7 +47,7 @@ struct Scheduler::Impl {
       : shard(or_alone(shard_axis, replicate_axis, "shard")),
         replicate(or_alone(replicate_axis, shard_axis, "replicate")),
         inner(std::move(options.inner)),
-        device(checked_device(options.device, shard.world->config().check)),
+        device(checked_device(options.device, shard.world->config().check, shard.world->rank())),
         in_flight{InFlight("gather", options.max_in_flight.gather),
                   InFlight("reduce", options.max_in_flight.reduce),
                   InFlight("outer", options.max_in_flight.outer)},
