@@ -174,6 +174,10 @@ void PassState::check_usable(const Unit& unit, std::string_view scope) const {
 
 void PassState::check_order(const Unit& unit, std::size_t lowest, std::size_t end,
                             std::string_view scope) const {
+  require(
+      setup_.has_unit(unit),
+      "{}({}): the unit belongs to another engine: use Engine::unit() of the engine of this pass",
+      scope, unit.name());
   require(position_ >= lowest && position_ < end,
           "{}({}): out of order: {} of the {} uses of units in this pass have begun", scope,
           unit.name(), position_, length());
@@ -195,7 +199,7 @@ std::size_t PassState::enter_forward(Unit& unit) {
 std::size_t PassState::enter_backward(Unit& unit) {
   if (!is_training()) throw invalid("backward({}): this pass is for evaluation", unit.name());
   check_usable(unit, "backward");
-  // The order comes first, because a unit of another engine has no place in this plan.
+  // The order comes first, because only a unit of this engine has a place in this plan.
   check_order(unit, plan_.forward_length, plan_.sequence.size(), "backward");
   reducing_.check_slot(state_of(unit), position_);
   return begin_scope(unit, "backward");
@@ -331,7 +335,9 @@ Gradient PassState::gradient(const UnitState& unit, std::string_view param,
 }
 
 void PassState::check_idle() const {
-  require(!active_, "Engine: parameters cannot be written or loaded while a pass is in progress");
+  require(!active_,
+          "Engine: a pass is in progress, so parameters cannot be written or loaded: end the Pass "
+          "first");
 }
 
 void PassState::check_readable(std::string_view call) const {

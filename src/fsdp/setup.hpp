@@ -36,6 +36,10 @@ struct EngineSetup {
   bool replicated() const noexcept { return scheduler.replicate_count() > 1; }
   // Returns true if gradients are cast to another type before they are sent.
   bool casts_gradients() const noexcept { return options.precision.reduce != DType::f32; }
+  bool has_unit(const Unit& unit) const noexcept {
+    const std::size_t index = state_of(unit).index;
+    return index < units.size() && units[index].get() == &unit;
+  }
   UnitState& state(std::size_t unit) const noexcept { return state_of(*units[unit]); }
   World& world() const { return ranks.world(); }  // throws if it has been destroyed
   DeviceOps& ops() const noexcept { return options.device.ops(); }

@@ -242,6 +242,24 @@ TEST_CASE("misuse of gradients: a step without parameters_changed() is logged on
   CHECK(warnings(false) == 1);
 }
 
+TEST_CASE("misuse of passes: a unit of another engine, a write during a pass") {
+  CHECK(error_of([](fsdp::Engine& e, atoll::Stream& compute) {
+          atoll::World world = atoll::World::single();
+          fsdp::Engine other(atoll::Mesh::make(world, {1, 1}));
+          atoll_test::add_units(other, {"a"}, elements);
+          auto pass = e.begin({}, compute);
+          const auto scope = pass.forward(other.unit("a"));
+        }) ==
+        "forward(a): the unit belongs to another engine: use Engine::unit() of the engine of this "
+        "pass");
+  CHECK(error_of([](fsdp::Engine& e, atoll::Stream& compute) {
+          const auto pass = e.begin({}, compute);
+          e.refresh();
+        }) ==
+        "Engine: a pass is in progress, so parameters cannot be written or loaded: end the Pass "
+        "first");
+}
+
 TEST_CASE("misuse of passes: unknown kinds") {
   CHECK(error_of([](fsdp::Engine& e, atoll::Stream& compute) {
           const auto pass = e.begin({.kind = static_cast<Kind>(9)}, compute);

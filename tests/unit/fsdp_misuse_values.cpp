@@ -1,6 +1,7 @@
 // Uses of parameters that have no values yet.
 #include <doctest/doctest.h>
 
+#include <filesystem>
 #include <functional>
 #include <span>
 #include <stdexcept>
@@ -73,6 +74,31 @@ TEST_CASE("parameters without values cannot be read") {
   engine.refresh();  // declares that Segment::values have been written
   CHECK(error([&] { readers().front().second(engine); }) == "no error");
   CHECK(error([&] { readers().back().second(engine); }) == "no error");
+}
+
+TEST_CASE("a weights file that does not fit, and a folder instead of a file, are named") {
+  atoll::World world = atoll::World::single();
+  const auto mesh = atoll::Mesh::make(world, {1, 1});
+  const auto folder = std::filesystem::temp_directory_path() / "atoll_misuse_values";
+  std::filesystem::create_directories(folder);
+  const auto file = folder / "weights";
+  fsdp::Engine engine(mesh), other(mesh);
+  atoll_test::add_units(engine, {"a"}, 6);
+  engine.initialize(1);
+  other.add_unit("a", {{.name = "w", .shape = {2, 3}}});
+  other.freeze({"a"});
+  fsdp::export_weights(file, engine, atoll::DType::f32, name_of);
+  CHECK(error([&] { fsdp::import_weights({file}, other, name_of); }) ==
+        file.string() +
+            ": tensor a.w is f32 of shape [6], but the parameter needs f32, bf16 or f16 of shape "
+            "[2, 3]");
+  const auto x = [](auto&, auto&) { return std::string("x"); };
+  CHECK(error([&] {
+          fsdp::import_weights({file, file}, engine, x);
+        }) == file.string() + " and 1 other files: no tensor x");
+  CHECK(error([&] { fsdp::export_weights(folder, engine, atoll::DType::f32, name_of); }) ==
+        "export_weights: \"" + folder.string() + "\" does not name a file");
+  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("a parameter that one rank has not filled has no values on any rank") {
