@@ -119,6 +119,7 @@ void PassState::begin(const PassOptions& options, Stream& compute) {
   ++number_;
   abandoned_ = false;
   end_failure_.reset();
+  finding_.reset();
   active_ = true;
 }
 
@@ -129,6 +130,7 @@ void PassState::wait_gradients(Stream& compute, std::string_view call) {
   // the error of the reduction is thrown instead of the error about micro batches.
   reducing_.wait(compute);
   if (setup_.options.synchronous) compute.synchronize();
+  if (finding_) throw Error(*finding_);
   require(gradients_complete_,
           "{}: called before all micro batches of the step are complete, so gradients are not sums "
           "over all ranks",
@@ -264,6 +266,7 @@ void PassState::leave(const Unit& unit, std::size_t position) noexcept {
     // The lifetime checker (ATOLL_CHECK=lifetimes) reports a finding as an internal error. The job
     // does not fail here, because the next call reports the complete finding.
     if (error.code() == ErrorCode::internal) {
+      finding_ = error;
       log::debug("at the end of a scope of unit {}: {}", unit.name(), error.what());
     } else {
       fail(error);

@@ -97,6 +97,7 @@ class PassState {
   std::uint64_t number_ = 0;  // number of passes that have begun
   bool active_ = false;
   bool abandoned_ = false;
+  std::optional<Error> finding_;      // of the lifetime checker, at the end of a scope of the pass
   std::optional<Error> end_failure_;  // set if the end of a scope failed; then the pass is over
   PassOptions options_;
   StreamLink compute_;                 // the stream that was passed to begin()

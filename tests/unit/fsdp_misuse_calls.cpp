@@ -23,6 +23,7 @@
 #include "atoll/optimizer.hpp"
 #include "fsdp_misuse.hpp"
 #include "rank_reports.hpp"
+#include "thread_ranks.hpp"
 
 namespace fsdp = atoll::fsdp;
 using atoll_test::elements;
@@ -258,6 +259,22 @@ TEST_CASE("misuse of passes: a unit of another engine, a write during a pass") {
         }) ==
         "Engine: a pass is in progress, so parameters cannot be written or loaded: end the Pass "
         "first");
+}
+
+TEST_CASE("misuse of passes: the lifetime checker finds a stream of another device") {
+  const auto body = [](atoll::World& world) {
+    fsdp::Engine engine(atoll::Mesh::make(world, {1, 2}), {.strategy = fsdp::Strategy::full_shard});
+    atoll_test::add_units(engine, {"a"}, elements);
+    atoll_test::set_all(engine, 1.0f);
+    auto compute = atoll::Device::host().stream();
+    train(engine, compute);
+    const std::string text =
+        "rank " + std::to_string(world.rank()) +
+        ": ATOLL_CHECK=lifetimes: a stream waits for an event of another device: take all streams "
+        "from Engine::device() or Scheduler::device()";
+    CHECK_THROWS_WITH_AS(engine.wait_gradients(compute), text.c_str(), atoll::Error);
+  };
+  atoll_test::run_thread_ranks(2, body, [](atoll::Config& c) { c.check = "lifetimes"; });
 }
 
 TEST_CASE("misuse of passes: unknown kinds") {
