@@ -50,7 +50,8 @@ class PassState {
   // pass, until all its scopes have ended.
   void read_gradients() noexcept { gradients_read_ = true; }
   void change_parameters();
-  // Throws Error(invalid_argument) if the gradients are complete, but no caller has waited for them.
+  // Throws Error(invalid_argument) if the gradients are complete, but no caller has waited for
+  // them.
   void check_waited() const;
   // Throws Error(invalid_argument) if an earlier step of Optimizer has used the gradients.
   void check_unused() const;
@@ -69,7 +70,8 @@ class PassState {
  private:
   bool is_training() const noexcept { return options_.kind == PassOptions::Kind::train; }
   std::size_t length() const noexcept;  // number of uses of units in this pass
-  // Returns the stream that was passed to begin(). Throws Error(invalid_argument) if it has been destroyed.
+  // Returns the stream that was passed to begin(). Throws Error(invalid_argument) if it has been
+  // destroyed.
   Stream& compute() const;
   void check_closed() const;
   void check_begin(const PassOptions& options, const Stream& compute) const;

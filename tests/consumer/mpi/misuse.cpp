@@ -1,5 +1,5 @@
-// Calls world_from_mpi() where MPI does not allow it. Prints the calls that do not give the expected
-// error. Run it with 2 ranks.
+// Calls world_from_mpi() where MPI does not allow it. Prints the calls that do not give the
+// expected error. Run it with 2 ranks.
 #include <mpi.h>
 
 #include <atoll/mpi.hpp>
