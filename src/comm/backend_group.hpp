@@ -19,6 +19,7 @@
 #include "comm/settings.hpp"
 #include "comm/stream_order.hpp"
 #include "comm/tuning.hpp"
+#include "core/world_link.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -38,7 +39,7 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   BackendGroup(const BackendGroup&) = delete;
   BackendGroup& operator=(const BackendGroup&) = delete;
 
-  World& world() const noexcept { return world_; }
+  World& world() const { return world_.get(); }  // throws if the World has been destroyed
   const Axis& axis() const noexcept { return axis_; }
   const std::string& name() const noexcept { return name_; }
   // id that is unique in the job and equal on all ranks
@@ -141,7 +142,7 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   void launch_failed(atoll_status status, const std::string& why,
                      const LaunchWatchdog::Launch* launch) override;
 
-  World& world_;
+  WorldLink world_;
   Axis axis_;
   std::string name_;
   std::string id_;
