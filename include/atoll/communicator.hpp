@@ -103,8 +103,10 @@ struct CommunicatorOptions {
 
 // Calls: every collective is enqueued on the stream given to it and returns at once. All ranks of
 // the axis must call the same operations of a communicator in the same order, with the same counts,
-// dtypes and ops. Only one thread at a time may call a communicator; the call of a second thread
-// throws Error(invalid_argument), because the order could differ between ranks. Operations of one
+// dtypes and ops. Only one thread at a time may call a communicator, and another thread may call it
+// only when all operations called so far are complete; any other call throws
+// Error(invalid_argument), because the order could differ between ranks. Threads that take turns
+// must take them in the same order on all ranks, which is not checked. Operations of one
 // communicator run in the order of the calls, even on different streams. A count of 0 is allowed.
 // If an in-place form is documented, each rank may choose to use it.
 //
@@ -208,7 +210,7 @@ class ATOLL_API Communicator {
   // Point-to-point messages. A send is complete when src may be reused, which can be before the
   // receiver has the data. If the receiver expects another count or dtype, its operation throws
   // Error(mismatch), which shows both sides, and the World fails; the sender throws this failure in
-  // its next call. Two ranks that send to each other must use group().
+  // its next call. Ranks that send to each other, and a rank that sends to itself, use group().
   [[nodiscard]] Work send(ConstView src, int peer, Stream& stream);
   [[nodiscard]] Work recv(View dst, int peer, Stream& stream);
   // The Work is complete when the streams of all ranks have reached the barrier.
@@ -280,8 +282,10 @@ class ATOLL_API Communicator {
 // communicator's timeout, the others throw Error(timeout), which names the rank.
 //
 // A rank may destroy its Buffer as soon as no rank uses the memory, independently of the other
-// ranks. Host memory is freed after each communicator has been called once more or is destroyed;
-// GPU memory is freed when all communicators are destroyed. A Buffer may outlive the communicators.
+// ranks. If it destroys the Buffer earlier, for example while an exception unwinds, the memory stays
+// mapped for the operations in flight. Host memory is freed after each communicator has performed an
+// operation that was called later, or is destroyed; GPU memory is freed when all communicators are
+// destroyed. A Buffer may outlive the communicators.
 // Collectives accept other memory too, but are slower with it; see register_memory().
 ATOLL_API Buffer allocate(const Device& device, std::size_t bytes,
                           std::span<const std::reference_wrapper<Communicator>> communicators);

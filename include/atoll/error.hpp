@@ -43,7 +43,8 @@ constexpr std::string_view name(ErrorCode code) noexcept {
 
 // The Error that this thread has made last, as text; empty after that Error is destroyed. If a
 // World is destroyed while an exception unwinds the stack, it sends this text to the other ranks,
-// because in C++ a destructor cannot see the exception.
+// because in C++ a destructor cannot see the exception. Errors that destructors make and handle
+// while an exception unwinds the stack do not count.
 struct NewestError {
   const void* error = nullptr;
   std::array<char, 512> text{};  // ends with a null character; a longer message is cut off
@@ -66,6 +67,7 @@ class ATOLL_API Error : public std::runtime_error {
 
  private:
   void remember() noexcept {
+    if (std::uncaught_exceptions() > 0) return;
     const std::string_view message = what();
     newest_error = {this, {}};
     message.copy(newest_error.text.data(), newest_error.text.size() - 1);

@@ -30,9 +30,10 @@
 // gradients.
 //
 // Threads and order: one thread at a time calls the engine, its passes, scopes and optimizer; a
-// call during a call of another thread throws Error(invalid_argument). All ranks make the same
-// calls in the same order. Compute is enqueued on the stream given to begin(). Calls return without
-// waiting for devices or peers, except where a comment says that they block.
+// call during a call of another thread throws Error(invalid_argument). Another thread may take over
+// after scheduler().synchronize(). All ranks make the same calls in the same order. Compute is
+// enqueued on the stream given to begin(). Calls return without waiting for devices or peers,
+// except where a comment says that they block.
 #pragma once
 
 #include <cstdint>
@@ -339,7 +340,10 @@ class ATOLL_API Engine {
   // Functions that write parameters (initialize, assign, refresh, and load() of checkpoint.hpp)
   // throw Error(invalid_argument) while a pass is in progress. So do functions that read all
   // parameters (visit, and save() and export_weights() of checkpoint.hpp), because the pass may
-  // update some of them.
+  // update some of them. These functions and begin() throw Error(invalid_argument) as well while
+  // the parameters have no values: call initialize(), assign() or refresh(), or load() or
+  // import_weights() of checkpoint.hpp, first. If assign(), load() or import_weights() has failed,
+  // the error names the parameter that it could not fill.
 
   // Collective. Fills this rank's shards with the initial values of ParamSpec::init, without
   // allocating whole parameters. Blocks.
@@ -361,9 +365,8 @@ class ATOLL_API Engine {
   std::vector<Segment> segments() const;
 
   // Begins a pass. Throws Error(invalid_argument) before freeze(), and while another pass is open;
-  // the message then names that pass. Throws it as well while the parameters have no values: call
-  // initialize(), assign() or refresh(), or load() or import_weights() of checkpoint.hpp, first.
-  // Stream and engine must outlive the pass.
+  // the message then names that pass. Throws it as well while the parameters have no values. Stream
+  // and engine must outlive the pass.
   //
   // The stream must belong to device(). A stream of another kind of device throws
   // Error(invalid_argument). ATOLL_CHECK=lifetimes also reports streams of another Device of the
@@ -391,8 +394,9 @@ class ATOLL_API Engine {
   // to the compute dtype; the next gathers wait for these copies. Without this call, compute reads
   // old parameters; the engine logs a warning once, when a step begins after a wait_gradients()
   // without it. Several optimizers may do this for the same gradients, if each updates other
-  // parameters. Throws Error(invalid_argument) before freeze(), and during a pass until its last
-  // scope has ended.
+  // parameters. Throws Error(invalid_argument) before freeze(), during a pass until its last scope
+  // has ended, and after the last micro batch of a step without wait_gradients(): the work would
+  // read sums that are not complete. Work that reads gradients without either call is not noticed.
   void parameters_changed(Stream& compute);
   // Adds a state, such as "momentum", for an optimizer of the caller: memory of the engine with one
   // f32 for each element of every Segment::gradient, zero at first. save() and load() of

@@ -110,7 +110,7 @@ class ATOLL_API Mesh {
   // Returns the axis with this name, or "world": all ranks in mesh order, the last axis innermost.
   // Throws Error(invalid_argument), which lists the axes, for another name.
   const Axis& axis(std::string_view name) const;
-  World& world() const noexcept { return *world_; }
+  World& world() const;  // throws Error(invalid_argument) if the World has been destroyed
   // Returns one sentence that explains why the planner chose this mesh.
   const std::string& reason() const noexcept;
   const std::vector<Finding>& findings() const noexcept;

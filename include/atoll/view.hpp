@@ -135,9 +135,20 @@ inline void check_dtype(DType actual, DType requested) {
                                                std::string(name(requested)));
 }
 
+// Throws Error(invalid_argument) unless a view of `count` elements contains [first, first + n).
+inline void check_part(std::uint64_t count, std::uint64_t first, std::uint64_t n) {
+  if (first <= count && n <= count - first) return;
+  throw Error(ErrorCode::invalid_argument,
+              "part(" + std::to_string(first) + ", " + std::to_string(n) + ") of a view of " +
+                  std::to_string(count) +
+                  " elements ends beyond the view: pass an offset and a count, in elements, that "
+                  "lie inside it");
+}
+
 // Read-only view of `count` elements of type `dtype` at `data`, an address of the device on which
 // the operation runs. A view does not own its memory, which must live until the operation is done
-// on its stream. Spans, vectors and arrays of elements convert to views.
+// on its stream. Spans convert to views, and so do vectors and arrays of elements that are not
+// temporaries: the memory of a temporary ends before the operation.
 struct ConstView {
   const void* data = nullptr;
   std::uint64_t count = 0;
@@ -147,14 +158,17 @@ struct ConstView {
   constexpr ConstView(const void* data_, std::uint64_t count_, DType dtype_)
       : data(data_), count(count_), dtype(dtype_) {}
   template <ElementRange R>
+  requires std::ranges::borrowed_range<R>
   constexpr ConstView(
-      const R& range)  // NOLINT(google-explicit-constructor): spans, vectors and arrays convert
+      R&& range)  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload)
       : ConstView(std::ranges::data(range), std::ranges::size(range),
                   dtype_of<std::ranges::range_value_t<R>>) {}
 
   std::uint64_t bytes() const noexcept { return count * size_of(dtype); }
-  // View of the elements [first, first + n).
-  ConstView part(std::uint64_t first, std::uint64_t n) const noexcept {
+  // Returns a view of the elements [first, first + n). Throws Error(invalid_argument), which names
+  // the three numbers, if this view does not contain them.
+  ConstView part(std::uint64_t first, std::uint64_t n) const {
+    check_part(count, first, n);
     return {static_cast<const std::byte*>(data) + first * size_of(dtype), n, dtype};
   }
   // Returns the address as elements of type T. Throws Error(invalid_argument) that names both types
@@ -176,6 +190,7 @@ struct View {
   constexpr View(void* data_, std::uint64_t count_, DType dtype_)
       : data(data_), count(count_), dtype(dtype_) {}
   template <WritableRange R>
+  requires std::ranges::borrowed_range<R>
   constexpr View(
       R&& range)  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload)
       : View(std::ranges::data(range), std::ranges::size(range),
@@ -183,7 +198,8 @@ struct View {
   constexpr operator ConstView() const noexcept { return {data, count, dtype}; }  // NOLINT
 
   std::uint64_t bytes() const noexcept { return count * size_of(dtype); }
-  View part(std::uint64_t first, std::uint64_t n) const noexcept {
+  View part(std::uint64_t first, std::uint64_t n) const {
+    check_part(count, first, n);
     return {static_cast<std::byte*>(data) + first * size_of(dtype), n, dtype};
   }
   template <Element T>

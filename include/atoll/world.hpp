@@ -35,9 +35,11 @@ struct HostInfo {
 };
 
 // All processes of a job. A World must outlive everything made from it (meshes, communicators,
-// engines). While a mesh or an axis of it exists, moving the World throws Error(invalid_argument),
-// because these objects keep its address. Every function of a World that has been moved throws
-// Error(invalid_argument), except fail(), which only logs an error.
+// engines). After it is destroyed, calls of these objects that need it throw
+// Error(invalid_argument), and their destructors only free memory. While a mesh or an axis of it
+// exists, moving the World throws Error(invalid_argument), because these objects keep its address.
+// Every function of a World that has been moved throws Error(invalid_argument), except fail(),
+// which only logs an error.
 //
 // A thread of rank 0 serves the store over TCP, and every rank keeps one connection to it. If a
 // process ends without leaving the job, the store notices and immediately tells every rank which
@@ -74,9 +76,10 @@ class ATOLL_API World {
   World& operator=(World&& other);
   // Leaves the job. Rank 0 serves the store until every other rank has left or is lost, for at most
   // 10 s. If an exception destroys the World, the job fails. The error of the other ranks carries
-  // what() of an atoll::Error, and of any exception that no function catches. For other exceptions
-  // that the program catches, it says only that an exception ended this rank: call fail() with the
-  // reason before the exception leaves the scope of the World.
+  // what() of an atoll::Error that this thread made, and of any exception that no function catches.
+  // For other exceptions that the program catches, also those of tasks that a stream rethrows, it
+  // says only that an exception ended this rank: call fail() with the reason before the exception
+  // leaves the scope of the World.
   ~World();
 
   int rank() const;

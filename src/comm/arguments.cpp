@@ -66,6 +66,13 @@ void Arguments::peer(int rank) const {
           "rank {} does not exist: the communicator has {} ranks", rank, group_.axis().size());
 }
 
+void Arguments::own_messages(int sends, int receives) const {
+  require(sends == receives,
+          "messages of this rank to itself: {} sends, but {} receives: pass a send and its receive "
+          "to one group()",
+          sends, receives);
+}
+
 std::uint64_t Arguments::layout(std::span<const std::uint64_t> counts, std::uint64_t whole,
                                 std::string_view buffer) const {
   require(counts.size() == static_cast<std::size_t>(group_.axis().size()),

@@ -42,6 +42,8 @@ class Arguments {
   };
   void blocks(ConstView src, ConstView dst, Whole whole) const;
   void peer(int rank) const;
+  // Requires that the call contains as many receives of this rank from itself as sends to itself.
+  void own_messages(int sends, int receives) const;
   // Requires that there is one count per rank, that the counts add up to `whole`, and that this
   // rank's count is `part`. Returns the element offset at which this rank's part begins.
   std::uint64_t counts(std::span<const std::uint64_t> counts, std::uint64_t whole,

@@ -52,8 +52,8 @@ BackendGroup::BackendGroup(const Axis& axis, CommunicatorOptions options)
       axis_(axis_of(axis)),
       name_(options.name.empty() ? axis.name : options.name),
       device_(std::move(options.device)),
-      services_(host_services(world_)),
-      settings_(options, world_.config()),
+      services_(host_services(world())),
+      settings_(options, world().config()),
       shape_{static_cast<std::uint64_t>(axis.index), static_cast<std::uint64_t>(axis.size()),
              device_.kind()},
       fallback_scratch_(device_),
@@ -80,7 +80,7 @@ BackendGroup::~BackendGroup() {
   // A backend may read keys of other ranks until it is closed, for example when it first connects
   // to a rank.
   try {
-    WorldInternals::store(world_).release(id_ + "/", axis_.size());
+    WorldInternals::store(world()).release(id_ + "/", axis_.size());
   } catch (const std::exception&) {
     // Either the job has failed and its store ends soon, or there is no memory for the message, and
     // the keys stay in the store.
@@ -89,7 +89,7 @@ BackendGroup::~BackendGroup() {
 
 void BackendGroup::opened() {
   retain(*plugin_);
-  world_.at_exit([plugin = plugin_](bool failed) { release(*plugin, failed); });
+  world().at_exit([plugin = plugin_](bool failed) { release(*plugin, failed); });
   track_ = flight_->recorder().open({.id = id_,
                                      .name = name_,
                                      .backend = plugin_->name,
@@ -100,7 +100,7 @@ void BackendGroup::opened() {
     watchdog_ =
         std::make_unique<LaunchWatchdog>(*this, flight_->recorder(), *track_, settings_.timeout);
   }
-  subscription_ = world_.on_failure([this](const Error& error) {
+  subscription_ = world().on_failure([this](const Error& error) {
     if (watchdog_) watchdog_->fail(error);
     plugin_->table.abort(comm_);
   });
@@ -124,12 +124,12 @@ void BackendGroup::join_split() const {
 }
 
 void BackendGroup::abort(std::string_view reason) {
-  const std::string by = fmt::format("by rank {}: {}", world_.rank(), reason);
+  const std::string by = fmt::format("by rank {}: {}", world().rank(), reason);
   end(by);
   try {
-    send_notice(world_, axis_.ranks, {id_, by}, abort_patience);
+    send_notice(world(), axis_.ranks, {id_, by}, abort_patience);
   } catch (const std::exception& problem) {
-    if (!world_.failure()) {
+    if (!world().failure()) {
       log::error("communicator {}: cannot tell the other ranks about abort(): {}", name_,
                  problem.what());
     }
@@ -184,7 +184,7 @@ void BackendGroup::abort_with(const std::vector<std::shared_ptr<BackendGroup>>& 
 std::optional<Error> BackendGroup::aborted() const {
   const std::lock_guard lock(ending_);
   if (!aborted_by_) return std::nullopt;
-  return make_error(ErrorCode::aborted, "rank {}: communicator {} was aborted {}", world_.rank(),
+  return make_error(ErrorCode::aborted, "rank {}: communicator {} was aborted {}", world().rank(),
                     name_, *aborted_by_);
 }
 
@@ -194,7 +194,7 @@ void BackendGroup::check_aborted() const {
 
 void BackendGroup::await_cause() const {
   const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(1);
-  while (!world_.failure() && !is_aborted_ && std::chrono::steady_clock::now() < patience) {
+  while (!world().failure() && !is_aborted_ && std::chrono::steady_clock::now() < patience) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 }
@@ -205,10 +205,10 @@ void BackendGroup::check(atoll_status status, const std::string& what) const {
   if (status == ATOLL_ABORTED) {  // the consequence of a failure on another rank
     await_cause();
     check_aborted();
-    world_.check();
+    world().check();
   }
   const Error error = make_error(static_cast<ErrorCode>(status), "rank {}: cannot {}: {}",
-                                 world_.rank(), what, last_error(*plugin_, comm_));
+                                 world().rank(), what, last_error(*plugin_, comm_));
   world_.fail(error.what());
   throw error;
 }
@@ -222,7 +222,7 @@ bool BackendGroup::performs(std::int32_t kind, DType dtype, ReduceOp op) const {
 std::shared_ptr<Work::State> BackendGroup::begin(Stream& stream) {
   require(!WorldInternals::is_over(axis_.hold),
           "communicator {}: its World has been destroyed, but must outlive it", name_);
-  world_.check();
+  world().check();
   check_aborted();
   order_.enter(stream);
   return std::make_shared<Work::State>();
@@ -340,7 +340,9 @@ void BackendGroup::call_backend(std::span<const Operation> operations, std::uint
     entry.factor = operation.reduction.factor;
     pointers[i] = &entry;
   }
-  deregister_retired();
+  if (device_.kind() == DeviceKind::host) {
+    retired_.deregister(*plugin_, comm_, name_, table[0].sequence);
+  }
   const atoll_status status =
       plugin_->table.submit(comm_, pointers, static_cast<std::int32_t>(operations.size()));
   if (status != ATOLL_OK) {
@@ -354,7 +356,7 @@ void BackendGroup::operation_dropped() noexcept {
     world_.fail(
         fmt::format("rank {}: communicator {}: an operation was dropped, because its stream had "
                     "already failed{}",
-                    world_.rank(), name_, reason_of_drop()));
+                    world().rank(), name_, reason_of_drop()));
   } catch (const std::exception& error) {
     log::error("communicator {}: {}", name_, error.what());
   }
@@ -365,7 +367,7 @@ Error BackendGroup::fail(atoll_status status, const std::string& why,
                          Work::State& state) {
   const Error own(
       static_cast<ErrorCode>(status),
-      fmt::format("rank {}: communicator {}: {}", world_.rank(), name_, without_name(why, name_)));
+      fmt::format("rank {}: communicator {}: {}", world().rank(), name_, without_name(why, name_)));
   // An abort follows from a failure on another rank, and so does a lost peer in most cases. Then
   // the failure of the other rank is reported.
   const Cause cause =
@@ -376,10 +378,10 @@ Error BackendGroup::fail(atoll_status status, const std::string& why,
     state.fail(*error);
     return *error;
   }
-  const ExplainedError explained = explain({world_, axis_, *track_, operations}, own);
+  const ExplainedError explained = explain({world(), axis_, *track_, operations}, own);
   flight_->recorder().failed(number, operations.size(), explained.error.what());
   world_.fail(explained.error.what());  // fail() has no effect if the World has already failed
-  const Error error = explained.to_report(world_.failure(), cause);
+  const Error error = explained.to_report(world().failure(), cause);
   state.fail(error);
   flight_->await_written();
   return error;
@@ -387,10 +389,10 @@ Error BackendGroup::fail(atoll_status status, const std::string& why,
 
 void BackendGroup::disagree(const std::string& finding, Work::State& state) {
   const Error own(ErrorCode::mismatch,
-                  fmt::format("rank {}: communicator {}: {}", world_.rank(), name_, finding));
+                  fmt::format("rank {}: communicator {}: {}", world().rank(), name_, finding));
   world_.fail(own.what());  // fail() has no effect if the World has already failed
   flight_->await_written();
-  const Error error = ExplainedError{own, finding}.to_report(world_.failure(), Cause::here);
+  const Error error = ExplainedError{own, finding}.to_report(world().failure(), Cause::here);
   state.fail(error);
   throw error;
 }
@@ -405,7 +407,7 @@ void BackendGroup::launch_failed(atoll_status status, const std::string& why,
                                  const LaunchWatchdog::Launch* launch) {
   if (is_aborted_) return;  // end() has failed the operations in flight
   if (launch == nullptr) {
-    return world_.fail(fmt::format("rank {}: communicator {}: {}", world_.rank(), name_, why));
+    return world_.fail(fmt::format("rank {}: communicator {}: {}", world().rank(), name_, why));
   }
   const Operation& first = launch->operations.front();
   const std::string text =

@@ -19,6 +19,7 @@
 #include "comm/settings.hpp"
 #include "comm/stream_order.hpp"
 #include "comm/tuning.hpp"
+#include "core/world_link.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -38,7 +39,7 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   BackendGroup(const BackendGroup&) = delete;
   BackendGroup& operator=(const BackendGroup&) = delete;
 
-  World& world() const noexcept { return world_; }
+  World& world() const { return world_.get(); }  // throws if the World has been destroyed
   const Axis& axis() const noexcept { return axis_; }
   const std::string& name() const noexcept { return name_; }
   // id that is unique in the job and equal on all ranks
@@ -82,8 +83,13 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   // Call this when the ranks called different operations, which `finding` describes. Fails the
   // World and throws.
   [[noreturn]] void disagree(const std::string& finding, Work::State& state);
-  void retire(RetiredMemory::List& memory) noexcept { retired_.add(memory); }
-  void deregister_retired() { retired_.deregister(*plugin_, comm_, name_); }
+  // Keeps memory alive until the operations called so far are complete. Any thread may call it.
+  void retire(RetiredMemory::List& memory) noexcept {
+    memory.front().next = sequence_;
+    retired_.add(memory);
+  }
+  // Deregisters and frees retired memory. No operation may be in flight.
+  void deregister_retired() { retired_.deregister(*plugin_, comm_, name_, sequence_); }
   // Ends this group on every rank of it, as Communicator::abort() describes. Any thread may call
   // it.
   void abort(std::string_view reason);
@@ -92,6 +98,7 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   void check_aborted() const;  // throws Error(aborted) after abort() on any rank
   // Takes part in a split of this group as a rank that joins none of the new groups.
   void join_split() const;
+  bool is_idle() const { return order_.is_idle(); }  // true when all operations have ended
   void wait_until_idle() const { order_.wait_until_idle(); }
   void wait_for_last() const { order_.last().synchronize(); }
   // Call this when a failed stream drops an operation of this group. Fails the World, because the
@@ -135,7 +142,7 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   void launch_failed(atoll_status status, const std::string& why,
                      const LaunchWatchdog::Launch* launch) override;
 
-  World& world_;
+  WorldLink world_;
   Axis axis_;
   std::string name_;
   std::string id_;
@@ -147,7 +154,7 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   Settings settings_;
   GroupShape shape_;
   LevelChoice level_choice_;
-  std::uint64_t sequence_ = 0;
+  std::atomic<std::uint64_t> sequence_{0};
   Scratch fallback_scratch_, scaled_source_;
   StreamOrder order_;
   RetiredMemory retired_;

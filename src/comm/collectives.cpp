@@ -42,7 +42,7 @@ void scale_source(BackendGroup& group, Operation& operation, Stream& stream) {
 // the backend lacks; it is null if every backend supports the operation.
 Work start(Communicator::Impl& impl, Operation operation, Stream& stream,
            Fallback fallback = nullptr) {
-  const OneCaller caller(impl);
+  const OneCaller caller(impl, atoll_abi::kind_name(operation.kind));
   BackendGroup& group = *impl.group;
   const bool in_levels = impl.two_level && impl.two_level->takes(operation);
   const bool falls_back = !in_levels && fallback &&
@@ -222,6 +222,7 @@ Work Communicator::all_to_all_v(ConstView src, std::span<const std::uint64_t> se
 Work Communicator::send(ConstView src, int peer, Stream& stream) {
   const Arguments arguments(*impl_->group, "send");
   arguments.peer(peer);
+  arguments.own_messages(peer == rank() ? 1 : 0, 0);
   arguments.buffer(src, "src");
   return start(*impl_, {ATOLL_SEND, src, {}, src.count, src.dtype, ReduceOp::sum, peer}, stream);
 }
@@ -229,6 +230,7 @@ Work Communicator::send(ConstView src, int peer, Stream& stream) {
 Work Communicator::recv(View dst, int peer, Stream& stream) {
   const Arguments arguments(*impl_->group, "recv");
   arguments.peer(peer);
+  arguments.own_messages(0, peer == rank() ? 1 : 0);
   arguments.buffer(dst, "dst");
   return start(*impl_, {ATOLL_RECV, {}, dst, dst.count, dst.dtype, ReduceOp::sum, peer}, stream);
 }
@@ -240,14 +242,17 @@ Work Communicator::barrier(Stream& stream) {
 Work Communicator::group(std::span<const SendRecv> operations, Stream& stream) {
   const Arguments arguments(*impl_->group, "group");
   std::vector<Operation> parts;
+  int own_sends = 0, own_receives = 0;
   for (const auto& [kind, data, peer] : operations) {
     arguments.peer(peer);
     arguments.buffer(data, "data");
     const bool sends = kind == SendRecv::Kind::send;
+    if (peer == rank()) ++(sends ? own_sends : own_receives);
     parts.push_back(
         {sends ? ATOLL_SEND : ATOLL_RECV, data, data, data.count, data.dtype, ReduceOp::sum, peer});
   }
-  const OneCaller caller(*impl_);
+  arguments.own_messages(own_sends, own_receives);
+  const OneCaller caller(*impl_, "group");
   BackendGroup& group = *impl_->group;
   auto state = group.begin(stream);
   for (const Operation& part : parts) group.declare_use(part, stream);

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "atoll/error.hpp"
+#include "core/errors.hpp"
 #include "device/task.hpp"
 #include "flight/inquiry.hpp"
 
@@ -50,7 +50,7 @@ std::string reason_of_drop() {
   } catch (const std::exception& problem) {
     return fmt::format(": {}", text_of(problem));
   } catch (...) {
-    return ": an exception that is not a std::exception";
+    return std::string(": ") + foreign_exception;
   }
 }
 

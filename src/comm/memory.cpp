@@ -66,7 +66,8 @@ class Memory {
 };
 
 // Memory and its registrations. When the user destroys the Buffer, every open communicator keeps
-// the memory alive until the memory is deregistered or the communicator is closed.
+// the memory alive until its operations in flight are complete and the memory is deregistered, or
+// the communicator is closed.
 class RegisteredMemory {
  public:
   explicit RegisteredMemory(std::shared_ptr<Memory> memory) : memory_(std::move(memory)) {}
@@ -77,23 +78,26 @@ class RegisteredMemory {
     for (auto& entry : registered_) {
       const auto group = entry.group.lock();
       if (!group) continue;
-      entry.retired.front() = std::shared_ptr<void>(memory_, memory_->data());
+      entry.retired.front().memory = std::shared_ptr<void>(memory_, memory_->data());
       group->retire(entry.retired);
     }
   }
 
   void register_with(const std::shared_ptr<BackendGroup>& group) {
     const auto register_memory = group->plugin().table.register_memory;
-    if (!register_memory) return;
+    // Freeing the memory of a GPU waits for the operations that use it.
+    if (!register_memory && group->device().kind() != DeviceKind::host) return;
     registered_.push_back({{}, RetiredMemory::List(1)});
-    group->check(register_memory(group->handle(), memory_->data(), memory_->bytes()),
-                 allocation(*group, memory_->bytes()));
+    if (register_memory) {
+      group->check(register_memory(group->handle(), memory_->data(), memory_->bytes()),
+                   allocation(*group, memory_->bytes()));
+    }
     registered_.back().group = group;
   }
 
  private:
   struct Entry {
-    std::weak_ptr<BackendGroup> group;  // empty until the memory is registered
+    std::weak_ptr<BackendGroup> group;  // empty until the group knows the memory
     RetiredMemory::List retired;        // one element, which the destructor passes to the group
   };
 
@@ -125,6 +129,7 @@ void check_memory(void* memory, std::size_t bytes, DeviceKind kind) {
 }
 
 void prepare(const std::vector<std::shared_ptr<BackendGroup>>& groups) {
+  for (const auto& group : groups) group->check_aborted();  // the other ranks may not come
   for (const auto& group : groups) {
     group->wait_for_last();       // a backend accepts only one caller at a time
     group->deregister_retired();  // frees memory that the new allocation may need

@@ -18,7 +18,7 @@ namespace {
 
 void check_axis(const Axis& axis) {
   require(axis.world && !axis.ranks.empty(), "Communicator::open: the axis is empty");
-  require(!axis.hold || !WorldInternals::is_over(axis.hold),
+  require(!WorldInternals::is_over(axis.hold),
           "Communicator::open: the World of axis {} has been destroyed: it must outlive its meshes",
           axis.name);
   const World& world = *axis.world;
@@ -66,9 +66,9 @@ void BackendGroup::open_backend(const BackendGroup* parent) {
   if (parent && parent->plugin_->table.split == nullptr) parent = nullptr;
   const std::string base =
       fmt::format("comm/{}/{:016x}", name_, fnv1a(fmt::format("{}", fmt::join(axis_.ranks, ","))));
-  id_ = fmt::format("{}/{}", base, world_.ticket(base));
+  id_ = fmt::format("{}/{}", base, world().ticket(base));
   // The flight recorder must exist before the backend opens, so that it can record a failure.
-  flight_ = Flight::of(world_);
+  flight_ = Flight::of(world());
   // A rank that has opened the group may abort it while this rank still opens it.
   flight_->notices().expect(id_, [this](const std::string& by) { end(by); });
   const std::string lines = settings_.lines();
@@ -77,18 +77,18 @@ void BackendGroup::open_backend(const BackendGroup* parent) {
     require_equal(exchange_on_axis(axis_, id_, name_, lines), axis_, name_);
   } else {
     plugin_ = &choose_backend(
-        {world_, axis_, id_, name_, device_, settings_.backend, lines, require_equal});
+        {world(), axis_, id_, name_, device_, settings_.backend, lines, require_equal});
   }
   std::string tuning = settings_.tuning;
   if (lacks_levels()) level_choice_ = LevelChoice::take_from(tuning);
-  GroupDescription group(world_, axis_, id_, name_, device_.kind(), tuning, device_.ordinal());
+  GroupDescription group(world(), axis_, id_, name_, device_.kind(), tuning, device_.ordinal());
   group.group.deterministic = settings_.deterministic;
   const atoll_status status = parent ? split_group(*parent, group.group) : open_group(group.group);
   if (status != ATOLL_OK) {
     comm_ = nullptr;
     if (parent) parent->check_aborted();
     await_cause();
-    world_.check();  // throws another rank's failure if that failure came first
+    world().check();  // throws another rank's failure if that failure came first
   }
   check(status, fmt::format("open communicator {} on backend {}", name_, plugin_->name));
   opened();

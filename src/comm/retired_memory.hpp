@@ -1,7 +1,9 @@
-// Memory that the user has freed but that a backend still has registered.
+// Memory that the user has freed but that a backend still has registered, or that operations in
+// flight may still use.
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -12,13 +14,18 @@
 
 namespace atoll_v1::atoll {
 
-// A backend accepts one caller at a time, so retired memory waits until the communicator's next
-// call, or until the backend is closed if the backend cannot deregister memory. The memory stays
-// allocated until then, because NCCL requires that windows are closed before their memory is freed,
-// and no other allocation may get the same address in the meantime.
+// A backend accepts one caller at a time, so retired memory waits until the communicator performs
+// an operation that was called later, or until the backend is closed if the backend cannot
+// deregister memory. The memory stays allocated until then: operations in flight may use it, NCCL
+// requires that windows are closed before their memory is freed, and no other allocation may get
+// the same address in the meantime.
 class RetiredMemory {
  public:
-  using List = std::list<std::shared_ptr<void>>;
+  struct Entry {
+    std::shared_ptr<void> memory{};
+    std::uint64_t next = 0;  // number of the first operation that was called after the retirement
+  };
+  using List = std::list<Entry>;
 
   // Adds memory to deregister later. May be called from any thread. `memory` has one element, which
   // the caller allocated when it registered the memory: add() runs in a destructor, which must not
@@ -28,19 +35,26 @@ class RetiredMemory {
     memories_.splice(memories_.end(), memory);
     any_ = true;
   }
-  // Deregisters all retired memory. No other thread may use `comm` during the call. `name` is the
+  // Deregisters the memory that retired before the call of operation `number`; all operations that
+  // were called earlier are complete. No other thread may use `comm` during the call. `name` is the
   // name of the communicator, for the log.
-  void deregister(const Plugin& plugin, atoll_comm* comm, std::string_view name) {
+  void deregister(const Plugin& plugin, atoll_comm* comm, std::string_view name,
+                  std::uint64_t number) {
     if (!any_.load(std::memory_order_acquire)) return;
-    if (plugin.table.deregister_memory == nullptr) return;
+    const auto deregister_memory = plugin.table.deregister_memory;
+    if (plugin.table.register_memory != nullptr && deregister_memory == nullptr) return;
     List memories;  // memory to free after the lock is released
     {
       const std::lock_guard lock(mutex_);
-      memories.swap(memories_);
-      any_ = false;
+      for (auto entry = memories_.begin(); entry != memories_.end();) {
+        const auto current = entry++;
+        if (current->next <= number) memories.splice(memories.end(), memories_, current);
+      }
+      any_ = !memories_.empty();
     }
-    std::erase_if(memories, [&](const auto& memory) {
-      const atoll_status status = plugin.table.deregister_memory(comm, memory.get());
+    if (deregister_memory == nullptr) return;
+    std::erase_if(memories, [&](const Entry& entry) {
+      const atoll_status status = deregister_memory(comm, entry.memory.get());
       if (status != ATOLL_OK && status != ATOLL_ABORTED) {
         log::warn("communicator {}: cannot deregister memory that the user has freed: {}", name,
                   last_error(plugin, comm));
@@ -51,6 +65,7 @@ class RetiredMemory {
     // The remaining memory is kept until the next attempt, or until the backend is closed.
     const std::lock_guard lock(mutex_);
     memories_.splice(memories_.end(), memories);
+    any_ = true;
   }
 
  private:

@@ -14,8 +14,7 @@ class StreamOrder {
   // stream, `stream` waits for it.
   void enter(Stream& stream) {
     if (!last_stream_ || last_stream_ == &stream.backend()) return;
-    std::erase_if(earlier_,
-                  [](const Event& event) { return !event.backend() || event.backend()->peek(); });
+    std::erase_if(earlier_, happened);
     earlier_.push_back(last_event_);
     stream.wait(last_event_);
   }
@@ -25,6 +24,8 @@ class StreamOrder {
     last_stream_ = &stream.backend();
   }
   const Event& last() const { return last_event_; }
+  // Returns true when every operation has ended, successfully or with a failure.
+  bool is_idle() const { return happened(last_event_) && std::ranges::all_of(earlier_, happened); }
   // Blocks the host until every operation has ended, successfully or with a failure.
   void wait_until_idle() const {
     const auto wait = [](const Event& event) {
@@ -39,6 +40,8 @@ class StreamOrder {
   }
 
  private:
+  static bool happened(const Event& event) { return !event.backend() || event.backend()->peek(); }
+
   const StreamBackend* last_stream_ = nullptr;
   Event last_event_;
   // The last events on earlier streams. wait_until_idle() needs them because a failed stream does

@@ -9,6 +9,9 @@
 
 namespace atoll_v1::atoll {
 
+// What messages say of an exception that catch (...) has caught.
+inline constexpr const char* foreign_exception = "an exception that is not a std::exception";
+
 // Returns Error(code) with a formatted message.
 template <class... Args>
 Error make_error(ErrorCode code, fmt::format_string<Args...> text, Args&&... args) {

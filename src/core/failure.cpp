@@ -3,6 +3,7 @@
 #include <exception>
 #include <utility>
 
+#include "core/errors.hpp"
 #include "core/log.hpp"
 
 namespace atoll_v1::atoll {
@@ -78,7 +79,9 @@ void Failure::call(std::unique_lock<std::mutex>& lock, Subscriber& subscriber, c
   try {
     callback(error);
   } catch (const std::exception& problem) {
-    log::error("a callback registered with on_failure() threw: {}", problem.what());
+    log::error("a callback registered with on_failure() threw: {}", text_of(problem));
+  } catch (...) {
+    log::error("a callback registered with on_failure() threw: {}", foreign_exception);
   }
   callback = nullptr;  // destroys the captures of the callback while the mutex is unlocked
   lock.lock();

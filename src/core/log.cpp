@@ -77,7 +77,7 @@ bool write_to_sink(Level level, const std::string& text) {
   } catch (const std::exception& error) {
     problem = error.what();
   } catch (...) {
-    problem = "an exception of unknown type";
+    problem = foreign_exception;
   }
   in_sink = false;
   if (!problem) return true;

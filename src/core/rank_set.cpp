@@ -10,7 +10,6 @@
 #include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "core/store_protocol.hpp"
-#include "core/world_internals.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -33,21 +32,21 @@ std::string text_of(const std::vector<int>& ranks) {
 
 RankSet::RankSet(World& world) : RankSet(world, all_ranks(world)) {}
 
-RankSet::RankSet(World& world, std::vector<int> ranks) : world_(&world), ranks_(std::move(ranks)) {
+RankSet::RankSet(World& world, std::vector<int> ranks) : world_(world), ranks_(std::move(ranks)) {
   std::ranges::sort(ranks_);
   if (ranks_.size() < static_cast<std::size_t>(world.size()))
     suffix_ = " of ranks " + text_of(ranks_);
 }
 
-bool RankSet::is_first() const noexcept { return world_->rank() == ranks_.front(); }
+bool RankSet::is_first() const { return world().rank() == ranks_.front(); }
 
 std::string RankSet::key(std::string_view subject) const {
   const std::string base = fmt::format("{}{}", subject, suffix_);
-  return fmt::format("{} {}{}", subject, world_->ticket(base), suffix_);
+  return fmt::format("{} {}{}", subject, world().ticket(base), suffix_);
 }
 
 std::vector<std::string> RankSet::exchange(std::string_view key, std::string_view mine) const {
-  return exchange(key, mine, world_->config().timeout);
+  return exchange(key, mine, world().config().timeout);
 }
 
 std::vector<std::string> RankSet::exchange(std::string_view key, std::string_view mine,
@@ -56,7 +55,7 @@ std::vector<std::string> RankSet::exchange(std::string_view key, std::string_vie
           "key \"{}\": a value of {} bytes; at most {} are allowed", key, mine.size(),
           store::max_value_bytes);
   const std::span<const int> some = ranks_;
-  return WorldInternals::store(*world_).exchange(key, mine, timeout,
+  return WorldInternals::store(world()).exchange(key, mine, timeout,
                                                  suffix_.empty() ? std::span<const int>() : some);
 }
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "atoll/world.hpp"
+#include "core/world_link.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -16,9 +16,10 @@ class RankSet {
   RankSet(World& world);  // NOLINT(google-explicit-constructor): all ranks
   RankSet(World& world, std::vector<int> ranks);
 
-  World& world() const noexcept { return *world_; }
+  World& world() const { return world_.get(); }  // throws if the World has been destroyed
+  const WorldLink& link() const noexcept { return world_; }
   const std::vector<int>& ranks() const noexcept { return ranks_; }  // in ascending order
-  bool is_first() const noexcept;  // true on the lowest rank of the group
+  bool is_first() const;  // true on the lowest rank of the group
 
   // Returns a store key that no other call of this group, and no other group, uses. Ranks that make
   // the same calls with the same `subject` get the same keys.
@@ -32,7 +33,7 @@ class RankSet {
                                     std::chrono::milliseconds timeout) const;
 
  private:
-  World* world_;
+  WorldLink world_;
   std::vector<int> ranks_;
   std::string suffix_;  // end of the keys of a group of some ranks; empty for all ranks
 };

@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "atoll/error.hpp"
+#include "core/errors.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -35,7 +35,7 @@ std::string reason() {
   } catch (const std::exception& error) {
     return std::string("ended by an exception: ") + text_of(error);
   } catch (...) {
-    return "ended by an exception that is not a std::exception";
+    return std::string("ended by ") + foreign_exception;
   }
   return "ended by std::terminate";
 }

@@ -135,8 +135,10 @@ void World::Impl::leave() noexcept {
   const bool unwinding = std::uncaught_exceptions() > exceptions;
   if (unwinding) {
     const char* const text = newest_error.text.data();
-    store->fail(*text == 0 ? "ended by an exception"
-                           : fmt::format("ended by an exception: {}", text));
+    store->fail(*text == 0
+                    ? "ended by an exception that is not an atoll::Error of this thread: its "
+                      "text is in the output of that process, or pass it to World::fail()"
+                    : fmt::format("ended by an exception: {}", text));
   }
   bool failed = failure->get().has_value();
   if (!exit_callbacks.empty() && !failed) {
@@ -153,7 +155,9 @@ void World::Impl::leave() noexcept {
     try {
       (*callback)(failed);
     } catch (const std::exception& problem) {
-      log::error("a callback registered with at_exit() threw: {}", problem.what());
+      log::error("a callback registered with at_exit() threw: {}", text_of(problem));
+    } catch (...) {
+      log::error("a callback registered with at_exit() threw: {}", foreign_exception);
     }
   }
   exit_callbacks.clear();
@@ -394,9 +398,9 @@ std::shared_ptr<void> WorldInternals::companion(
   return impl.companion;
 }
 
-std::shared_ptr<const void> WorldInternals::hold(const World& world) { return world.impl_->holds; }
+std::shared_ptr<const void> WorldInternals::hold(const World& world) { return world.impl().holds; }
 bool WorldInternals::is_over(const std::shared_ptr<const void>& hold) noexcept {
-  return static_cast<const std::atomic<bool>*>(hold.get())->load();
+  return hold && static_cast<const std::atomic<bool>*>(hold.get())->load();
 }
 store::Store& WorldInternals::store(World& world) { return *world.impl_->store; }
 

@@ -15,9 +15,9 @@ struct WorldInternals {
   static std::shared_ptr<void> companion(World& world,
                                          const std::function<std::shared_ptr<void>()>& make);
 
-  // While the result or a copy of it exists, moving this World throws.
+  // While the result or a copy of it exists, moving this World throws. Throws if it has been moved.
   static std::shared_ptr<const void> hold(const World& world);
-  // Returns true if the World of a result of hold() has been destroyed.
+  // Returns true if the World of a result of hold() has been destroyed; false for a null pointer.
   static bool is_over(const std::shared_ptr<const void>& hold) noexcept;
   static store::Store& store(World& world);
 };

@@ -97,7 +97,11 @@ std::chrono::nanoseconds Stream::exposed_communication() const {
   return impl_->exposed_communication();
 }
 
-Device::Device(std::shared_ptr<DeviceBackend> impl) : impl_(std::move(impl)) {}
+Device::Device(std::shared_ptr<DeviceBackend> impl) : impl_(std::move(impl)) {
+  require(impl_ != nullptr,
+          "a Device of a null DeviceBackend: pass a backend, or use Device::host() or "
+          "Device::cuda()");
+}
 DeviceKind Device::kind() const noexcept { return impl_->info().kind; }
 std::string_view Device::name() const noexcept { return impl_->info().name; }
 int Device::ordinal() const noexcept { return impl_->info().ordinal; }

@@ -431,7 +431,11 @@ std::map<std::string, std::string> load_all(const fs::path& wanted, Engine& engi
       warn_of_other_settings(index.content, EngineAccess::setup(engine), file);
       ShardReader reader(folder, index, engine);
       EngineAccess::pass(engine).wait_idle(engine.scheduler().stream(Lane::gather));
-      for (const Segment& segment : engine.segments()) reader.read(segment, engine, optimizer);
+      for (const Segment& segment : engine.segments()) {
+        EngineAccess::setup(engine).begin_fill(segment);
+        reader.read(segment, engine, optimizer);
+      }
+      EngineAccess::setup(engine).unfilled.clear();
       if (optimizer) EngineAccess::set_steps(*optimizer, static_cast<std::int64_t>(index.steps));
       extra = index.content.at("extra").get<std::map<std::string, std::string>>();
     } catch (const json::exception& error) {
@@ -441,7 +445,8 @@ std::map<std::string, std::string> load_all(const fs::path& wanted, Engine& engi
   try {
     together(ranks, read);
   } catch (...) {
-    engine.refresh();  // some master parameters may be newer than the copies that compute reads
+    EngineAccess::refresh(
+        engine);  // some master parameters may be newer than the copies that compute reads
     throw;
   }
   engine.refresh();

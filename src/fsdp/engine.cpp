@@ -49,7 +49,7 @@ void share(const RankSet& ranks, std::string_view call, const std::exception_ptr
     } catch (const std::exception& error) {
       throw invalid("{}: the callback threw an exception: {}", call, text_of(error));
     } catch (...) {
-      throw invalid("{}: the callback threw an object that is not a std::exception", call);
+      throw invalid("{}: the callback threw {}", call, foreign_exception);
     }
   };
   try {
@@ -82,8 +82,7 @@ struct Engine::Impl {
 
 EngineSetup::EngineSetup(const Mesh& mesh, Options options_)
     : options(std::move(options_)),
-      world(mesh.world()),
-      ranks(world, mesh.axis("world").ranks),
+      ranks(mesh.world(), mesh.axis("world").ranks),
       sharding(sharding_of(mesh, options)),
       scheduler(sharding.shard, sharding.replicate,
                 {.device = options.device,
@@ -91,9 +90,9 @@ EngineSetup::EngineSetup(const Mesh& mesh, Options options_)
                  .backend = options.backend,
                  .root = mesh.axis("world")}) {
   options.device = scheduler.device();
-  if (!world.config().check.empty() && world.rank() == 0) {
+  if (!world().config().check.empty() && world().rank() == 0) {
     log::info("ATOLL_CHECK={}: every use of device memory is checked, so steps take longer",
-              world.config().check);
+              world().config().check);
   }
 }
 
@@ -126,7 +125,7 @@ Engine::~Engine() {
     const char* const text =
         "an Engine was destroyed while a Pass of it exists: destroy every Pass before its Engine";
     log::error("{}", text);
-    impl_->setup.world.fail(text);
+    impl_->setup.ranks.link().fail(text);
   }
   if (impl_->reducing.has_on_final()) {
     log::error("an Engine was destroyed before its Optimizer: destroy the Optimizer first");
@@ -196,6 +195,17 @@ void EngineSetup::check_frozen(std::string_view call) const {
   require(frozen, "{}: call Engine::freeze() first", call);
 }
 
+void EngineSetup::begin_fill(const Segment& segment) {
+  unfilled = fmt::format("parameter {} of unit {}", segment.param->name, segment.unit->name());
+}
+
+void EngineSetup::check_values(std::string_view call) const {
+  require(has_values,
+          "{}: {} no values: call initialize(), assign(), load() or import_weights() first, or "
+          "refresh() after writing Segment::values",
+          call, unfilled.empty() ? "the parameters have" : unfilled + " has");
+}
+
 Pass Engine::begin(const PassOptions& options, Stream& compute) {
   const OneThread one(impl_->setup.calling, "Engine::begin");
   impl_->pass.begin(options, compute);
@@ -211,18 +221,23 @@ void Engine::wait_gradients(Stream& compute) {
 void Engine::parameters_changed(Stream& compute) {
   const OneThread one(impl_->setup.calling, "parameters_changed");
   impl_->setup.check_frozen("parameters_changed");
-  impl_->pass.change_parameters();
-  for (const auto& unit : impl_->setup.units) {
+  impl_->pass.check_waited();
+  EngineAccess::parameters_changed(*this, compute);
+  impl_->setup.has_values = true;
+}
+
+void EngineAccess::parameters_changed(Engine& engine, Stream& compute) {
+  pass(engine).change_parameters();
+  for (const auto& unit : engine.units()) {
     for (const UnitBucket& bucket : state_of(*unit).buckets) {
       if (bucket.compute_copy.count == 0) continue;
-      impl_->setup.ops().cast(compute, bucket.compute_copy, bucket.master);
+      setup(engine).ops().cast(compute, bucket.compute_copy, bucket.master);
     }
   }
   const Event updated = compute.record();
-  for (std::size_t unit = 0; unit < impl_->setup.units.size(); ++unit) {
-    impl_->gathering.masters_updated(unit, updated, Stale::all);
+  for (std::size_t unit = 0; unit < engine.units().size(); ++unit) {
+    gathering(engine).masters_updated(unit, updated, Stale::all);
   }
-  impl_->setup.has_values = true;
 }
 
 const std::vector<std::unique_ptr<Unit>>& Engine::units() const noexcept {
@@ -276,6 +291,7 @@ void Engine::assign(const std::function<void(const Segment&, std::span<float>)>&
     problem = std::current_exception();
   }
   share(impl_->setup.ranks, "assign", problem);
+  impl_->setup.has_values = true;
 }
 
 void EngineAccess::assign(Engine& engine,
@@ -287,6 +303,7 @@ void EngineAccess::assign(Engine& engine,
   try {
     for (const Segment& segment : engine.segments()) {
       values.resize(segment.values.count);
+      setup(engine).begin_fill(segment);
       fill(segment, values);
       stored.resize(segment.values.bytes());
       host::cast({stored.data(), values.size(), segment.values.dtype}, values);
@@ -294,26 +311,35 @@ void EngineAccess::assign(Engine& engine,
       stream.synchronize();  // the copy must end before the next segment overwrites `stored`
     }
   } catch (...) {
-    engine.refresh();  // some master parameters may be newer than the copies that compute reads
+    refresh(engine);  // some master parameters may be newer than the copies that compute reads
     throw;
   }
-  engine.refresh();
+  setup(engine).unfilled.clear();
+  refresh(engine);
+}
+
+void EngineAccess::refresh(Engine& engine) {
+  Stream& stream = setup(engine).scheduler.stream(Lane::gather);
+  pass(engine).wait_idle(stream);
+  parameters_changed(engine, stream);
+  stream.synchronize();
 }
 
 void Engine::refresh() {
   const OneThread one(impl_->setup.calling, "refresh");
   impl_->setup.check_frozen("refresh");
-  Stream& stream = impl_->setup.scheduler.stream(Lane::gather);
-  impl_->pass.wait_idle(stream);
-  parameters_changed(stream);
-  stream.synchronize();
+  EngineAccess::refresh(*this);
+  impl_->setup.has_values = true;
 }
 
 void Engine::visit(
     const std::function<void(const Unit&, const ParamSpec&, std::span<const float>)>& visit) {
   const OneThread one(impl_->setup.calling, "visit");
-  impl_->setup.check_frozen("visit");
-  impl_->pass.check_readable("visit");
+  agree(impl_->setup.ranks, "visit", [&]() -> std::vector<Declaration> {
+    impl_->setup.check_frozen("visit");
+    impl_->pass.check_readable("visit");
+    return {};
+  });
   Stream& stream = impl_->setup.scheduler.stream(Lane::gather);
   impl_->gathering.wait_updated(stream);
   std::vector<std::vector<float>> values;  // whole parameters, one vector per bucket of a unit

@@ -58,7 +58,7 @@ void Gathering::unshard(Stream& compute, std::size_t position, std::string_view 
 
 Error Gathering::no_slot(std::size_t index, std::string_view scope) const {
   // If the end of a scope failed, the scope still has its slot.
-  if (const auto failure = setup_.world.failure()) return *failure;
+  if (const auto failure = setup_.world().failure()) return *failure;
   const std::string& unit = setup_.state(plan_.unshards[index].unit).name;
   const std::size_t mirror = plan_.mirror_of(index);
   if (mirror < index && !resharded_[mirror]) {

@@ -31,7 +31,7 @@ void Guards::freeze() {
     scopes_[position].gradients = guard_gradients(unit);
     misses = misses || !scopes_[position].gradients.mapping;
   }
-  if (misses && !setup_.world.config().check.empty() &&
+  if (misses && !setup_.world().config().check.empty() &&
       setup_.options.device.kind() == DeviceKind::host) {
     log::warn(
         "ATOLL_CHECK=lifetimes: memory of the backend {} cannot be mapped twice, so the checker "
@@ -41,7 +41,7 @@ void Guards::freeze() {
 }
 
 Guards::Guarded Guards::guard(View memory, GuardRule rule) const {
-  rule.on_fault = [&world = setup_.world](const std::string& text) { world.fail(text); };
+  rule.on_fault = [world = setup_.ranks.link()](const std::string& text) { world.fail(text); };
   return {memory.data,
           setup_.options.device.backend()->guard(memory.data, memory.bytes(), std::move(rule))};
 }

@@ -1,4 +1,4 @@
-// Finds calls of one engine from two threads at the same time.
+// Finds calls of an engine that no thread may make now.
 #pragma once
 
 #include <atomic>
@@ -6,35 +6,45 @@
 #include <thread>
 
 #include "core/errors.hpp"
+#include "core/world_link.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 
-// The thread that is inside a call of the engine; the default id if there is none.
-using CallingThread = std::atomic<std::thread::id>;
+struct EngineCalls {
+  WorldLink world;
+  // The thread that is inside a call of the engine; the default id if there is none.
+  std::atomic<std::thread::id> thread{};
+};
 
 // Held during a call that uses the engine's streams. Throws Error(invalid_argument) if another
 // thread is inside a call of the same engine: the order of their collectives could differ between
-// ranks. Calls inside a call of the same thread, as from a callback, are allowed.
+// ranks. Calls inside a call of the same thread, as from a callback, are allowed. Also throws it if
+// the World of the engine has been destroyed.
 class OneThread {
  public:
-  OneThread(CallingThread& calling, std::string_view call) {
+  OneThread(EngineCalls& calls, std::string_view call) {
+    require(
+        !calls.world.is_over(),
+        "{}: the World of this engine has been destroyed: destroy engines and optimizers before "
+        "their World",
+        call);
     const std::thread::id self = std::this_thread::get_id();
-    if (calling.load(std::memory_order_relaxed) == self) return;
+    if (calls.thread.load(std::memory_order_relaxed) == self) return;
     std::thread::id nobody{};
-    require(calling.compare_exchange_strong(nobody, self, std::memory_order_acquire),
+    require(calls.thread.compare_exchange_strong(nobody, self, std::memory_order_acquire),
             "{}: another thread is inside a call of this engine, so ranks could see their calls in "
             "different orders: call the engine from one thread at a time",
             call);
-    calling_ = &calling;
+    calls_ = &calls;
   }
   ~OneThread() {
-    if (calling_) calling_->store({}, std::memory_order_release);
+    if (calls_) calls_->thread.store({}, std::memory_order_release);
   }
   OneThread(const OneThread&) = delete;
   OneThread& operator=(const OneThread&) = delete;
 
  private:
-  CallingThread* calling_ = nullptr;  // null if an outer call of this thread is in progress
+  EngineCalls* calls_ = nullptr;  // null if an outer call of this thread is in progress
 };
 
 }  // namespace atoll_v1::atoll::fsdp

@@ -62,12 +62,10 @@ void PassState::freeze() {
 
 // Throws the errors of begin() that this rank finds alone.
 void PassState::check_begin(const PassOptions& options, const Stream& compute) const {
-  setup_.world.check();
+  setup_.world().check();
   setup_.check_frozen("begin");
   check_closed();
-  require(setup_.has_values,
-          "Engine::begin: the parameters have no values: call initialize(), assign(), load() or "
-          "import_weights() first, or refresh() after writing Segment::values");
+  setup_.check_values("Engine::begin");
   require(options.kind == PassOptions::Kind::train || options.kind == PassOptions::Kind::eval,
           "Engine::begin: PassOptions::kind = {} is not a Kind", static_cast<int>(options.kind));
   require(options.micro >= 0 && options.micro < options.of,
@@ -106,7 +104,7 @@ void PassState::begin(const PassOptions& options, Stream& compute) {
   options_ = options;
   if (is_training()) {
     next_micro_ = 0;  // the next micro batch is 0 unless the pass that begins here completes
-    gradients_complete_ = gradients_used_ = false;
+    gradients_complete_ = gradients_waited_ = gradients_used_ = false;
     step_micros_ = options.of;
   }
   compute_ = compute.link();
@@ -121,20 +119,23 @@ void PassState::begin(const PassOptions& options, Stream& compute) {
   ++number_;
   abandoned_ = false;
   end_failure_.reset();
+  finding_.reset();
   active_ = true;
 }
 
 void PassState::wait_gradients(Stream& compute, std::string_view call) {
   setup_.check_frozen(call);
-  setup_.world.check();
+  setup_.world().check();
   // The wait comes first, so that a failed reduction stops the stream before parameters change, and
   // the error of the reduction is thrown instead of the error about micro batches.
   reducing_.wait(compute);
   if (setup_.options.synchronous) compute.synchronize();
+  if (finding_) throw Error(*finding_);
   require(gradients_complete_,
           "{}: called before all micro batches of the step are complete, so gradients are not sums "
           "over all ranks",
           call);
+  gradients_waited_ = true;
 }
 
 void PassState::change_parameters() {
@@ -142,6 +143,14 @@ void PassState::change_parameters() {
   require(!active_ || (position_ == length() && live_scopes_ == 0),
           "parameters_changed: a pass is in progress and uses the parameters: end it first");
   gradients_read_ = false;
+}
+
+void PassState::check_waited() const {
+  require(!gradients_complete_ || gradients_waited_,
+          "parameters_changed: called without wait_gradients() after the last micro batch, so an "
+          "optimizer could read gradients that are not sums over all ranks yet: call "
+          "wait_gradients() before the work that reads Segment::gradient, or refresh() if no work "
+          "has read it");
 }
 
 void PassState::check_unused() const {
@@ -157,7 +166,7 @@ void PassState::use_gradients() noexcept {
 void PassState::check_usable(const Unit& unit, std::string_view scope) const {
   // The scope whose end failed still has its buffers, so no later scope can use them.
   if (end_failure_) {
-    setup_.world.check();
+    setup_.world().check();
     throw Error(*end_failure_);
   }
   require(!abandoned_,
@@ -167,6 +176,10 @@ void PassState::check_usable(const Unit& unit, std::string_view scope) const {
 
 void PassState::check_order(const Unit& unit, std::size_t lowest, std::size_t end,
                             std::string_view scope) const {
+  require(
+      setup_.has_unit(unit),
+      "{}({}): the unit belongs to another engine: use Engine::unit() of the engine of this pass",
+      scope, unit.name());
   require(position_ >= lowest && position_ < end,
           "{}({}): out of order: {} of the {} uses of units in this pass have begun", scope,
           unit.name(), position_, length());
@@ -188,7 +201,7 @@ std::size_t PassState::enter_forward(Unit& unit) {
 std::size_t PassState::enter_backward(Unit& unit) {
   if (!is_training()) throw invalid("backward({}): this pass is for evaluation", unit.name());
   check_usable(unit, "backward");
-  // The order comes first, because a unit of another engine has no place in this plan.
+  // The order comes first, because only a unit of this engine has a place in this plan.
   check_order(unit, plan_.forward_length, plan_.sequence.size(), "backward");
   reducing_.check_slot(state_of(unit), position_);
   return begin_scope(unit, "backward");
@@ -226,7 +239,7 @@ void PassState::synchronize_scope() {
 
 bool PassState::checks_gradients(const UnitState& unit, std::size_t position) const {
   return position >= plan_.forward_length && unit.size.gradient > 0 &&
-         !setup_.world.config().check.empty() &&
+         !setup_.world().config().check.empty() &&
          reducing_.write_mode(unit, position) == WriteMode::overwrite;
 }
 
@@ -234,7 +247,7 @@ void PassState::leave(const Unit& unit, std::size_t position) noexcept {
   --live_scopes_;
   const auto fail = [&](const Error& error) {
     end_failure_ = error;
-    setup_.world.fail(
+    setup_.ranks.link().fail(
         fmt::format("at the end of a scope of unit {}: {}", unit.name(), error.what()));
   };
   try {
@@ -253,6 +266,7 @@ void PassState::leave(const Unit& unit, std::size_t position) noexcept {
     // The lifetime checker (ATOLL_CHECK=lifetimes) reports a finding as an internal error. The job
     // does not fail here, because the next call reports the complete finding.
     if (error.code() == ErrorCode::internal) {
+      finding_ = error;
       log::debug("at the end of a scope of unit {}: {}", unit.name(), error.what());
     } else {
       fail(error);
@@ -290,7 +304,7 @@ void PassState::end() noexcept {
     // record the end of the pass.
     Stream& last = *compute_ ? **compute_ : scheduler_.stream(Lane::gather);
     ended_ = last.record();  // also after a failure, because compute may still read buffers
-    setup_.world.check();
+    setup_.world().check();
     if (position_ == length() && !abandoned_) {
       if (is_training()) next_micro_ = (options_.micro + 1) % options_.of;
       return;
@@ -302,7 +316,7 @@ void PassState::end() noexcept {
   } catch (const Error&) {
     // The job has failed, so the order of streams no longer matters.
   } catch (const std::exception& error) {
-    setup_.world.fail(text_of(error));
+    setup_.ranks.link().fail(text_of(error));
   }
 }
 
@@ -324,12 +338,15 @@ Gradient PassState::gradient(const UnitState& unit, std::string_view param,
 }
 
 void PassState::check_idle() const {
-  require(!active_, "Engine: parameters cannot be written or loaded while a pass is in progress");
+  require(!active_,
+          "Engine: a pass is in progress, so parameters cannot be written or loaded: end the Pass "
+          "first");
 }
 
 void PassState::check_readable(std::string_view call) const {
   require(!active_, "{}: a pass is in progress, and may change parameters: end the Pass first",
           call);
+  setup_.check_values(call);
 }
 
 void PassState::wait_idle(Stream& stream) const {

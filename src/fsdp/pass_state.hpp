@@ -50,13 +50,17 @@ class PassState {
   // pass, until all its scopes have ended.
   void read_gradients() noexcept { gradients_read_ = true; }
   void change_parameters();
+  // Throws Error(invalid_argument) if the gradients are complete, but no caller has waited for
+  // them.
+  void check_waited() const;
   // Throws Error(invalid_argument) if an earlier step of Optimizer has used the gradients.
   void check_unused() const;
   // Declares that a step of Optimizer uses the gradients.
   void use_gradients() noexcept;
 
   void check_idle() const;  // throws Error(invalid_argument) during a pass
-  // The same for a call that reads parameters, which an update in backward may be changing.
+  // The same for a call that reads parameters, which an update in backward may be changing, and
+  // while parameters have no values.
   void check_readable(std::string_view call) const;
   // Makes `stream` wait until it may write the master parameters. Throws the error of check_idle().
   void wait_idle(Stream& stream) const;
@@ -66,7 +70,8 @@ class PassState {
  private:
   bool is_training() const noexcept { return options_.kind == PassOptions::Kind::train; }
   std::size_t length() const noexcept;  // number of uses of units in this pass
-  // Returns the stream that was passed to begin(). Throws Error(invalid_argument) if it has been destroyed.
+  // Returns the stream that was passed to begin(). Throws Error(invalid_argument) if it has been
+  // destroyed.
   Stream& compute() const;
   void check_closed() const;
   void check_begin(const PassOptions& options, const Stream& compute) const;
@@ -94,6 +99,7 @@ class PassState {
   std::uint64_t number_ = 0;  // number of passes that have begun
   bool active_ = false;
   bool abandoned_ = false;
+  std::optional<Error> finding_;      // of the lifetime checker, at the end of a scope of the pass
   std::optional<Error> end_failure_;  // set if the end of a scope failed; then the pass is over
   PassOptions options_;
   StreamLink compute_;                 // the stream that was passed to begin()
@@ -107,7 +113,8 @@ class PassState {
   int next_micro_ = 0;                 // index of the next micro batch; 0 begins a new step
   int step_micros_ = 1;                // number of micro batches in the step
   bool gradients_complete_ = false;
-  bool gradients_used_ = false;  // true when a step has used the complete gradients
+  bool gradients_waited_ = false;  // true when wait_gradients() has succeeded for them
+  bool gradients_used_ = false;    // true when a step has used the complete gradients
   // True when a caller has waited for the gradients and not changed parameters since.
   bool gradients_read_ = false;
   bool warned_ = false;  // true when the warning about unchanged parameters has been logged

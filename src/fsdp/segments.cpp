@@ -100,7 +100,7 @@ View Engine::state(const Segment& segment, std::string_view name) const {
   require(segment.unit != nullptr && segment.param != nullptr,
           "state({}): the segment is empty: pass a segment of Engine::segments()", name);
   const UnitState& unit = state_of(*segment.unit);
-  require(unit.index < setup.units.size() && setup.units[unit.index].get() == segment.unit,
+  require(setup.has_unit(*segment.unit),
           "state({}): the segment of unit {} belongs to another engine", name, unit.name);
   const auto& [index, slot] = unit.locations[unit.find(segment.param->name)];
   const UnitBucket& bucket = unit.buckets[index];

@@ -27,8 +27,8 @@ struct OwnState {
 };
 
 // The constructor of Engine, add_unit(), freeze(), add_state(), the constructor of Optimizer and
-// use_groups() write this state. Afterwards the parts only read it, except `has_values` and
-// `calling`, and enqueue work on the scheduler.
+// use_groups() write this state. Afterwards the parts only read it, except `has_values`,
+// `unfilled` and `calling`, and enqueue work on the scheduler.
 struct EngineSetup {
   EngineSetup(const Mesh& mesh, Options options);
 
@@ -36,23 +36,32 @@ struct EngineSetup {
   bool replicated() const noexcept { return scheduler.replicate_count() > 1; }
   // Returns true if gradients are cast to another type before they are sent.
   bool casts_gradients() const noexcept { return options.precision.reduce != DType::f32; }
+  bool has_unit(const Unit& unit) const noexcept {
+    const std::size_t index = state_of(unit).index;
+    return index < units.size() && units[index].get() == &unit;
+  }
   UnitState& state(std::size_t unit) const noexcept { return state_of(*units[unit]); }
+  World& world() const { return ranks.world(); }  // throws if it has been destroyed
   DeviceOps& ops() const noexcept { return options.device.ops(); }
   // Throws Error(invalid_argument) that names `call`, unless Engine::freeze() has been called.
   void check_frozen(std::string_view call) const;
+  void begin_fill(const Segment& segment);  // sets `unfilled`
+  // Throws Error(invalid_argument) that names `call`, while parameters have no values.
+  void check_values(std::string_view call) const;
   // Fills the buffer with zeros. Blocks.
   void set_zero(const Buffer& buffer);
 
   // options.device is the scheduler's device, which may be a checker around the caller's device
   Options options;
-  World& world;
   RankSet ranks;  // the ranks of the engine
   Sharding sharding;
   Scheduler scheduler;
   std::vector<std::unique_ptr<Unit>> units;
   bool frozen = false;
   bool has_values = false;  // true when parameters have been initialized, assigned or loaded
-  CallingThread calling{};
+  // The parameter that assign(), import_weights() or load() is filling or failed to fill.
+  std::string unfilled;
+  EngineCalls calling{ranks.link()};
   PassPlan plan;
   std::map<std::string, OwnState, std::less<>> states;  // by name
   // Settings of the optimizer for each parameter, in the order of units and their parameters. Empty

@@ -309,15 +309,16 @@ void Storage::check_gradients(Stream& compute, const UnitState& unit) const {
     const auto copy =
         std::make_shared<Buffer>(setup_.options.device.allocate_staging(gradient.bytes()));
     compute.copy(copy->data(), gradient.data, gradient.bytes());
-    compute.enqueue([copy, count = gradient.count, unit = unit.name, param = unit.params[p].name] {
+    compute.enqueue([copy, count = gradient.count, unit = unit.name, param = unit.params[p].name,
+                     rank = setup_.world().rank()] {
       const std::span values(static_cast<const std::uint32_t*>(copy->data()), count);
       const auto unwritten = std::ranges::find(values, unwritten_bits);
       if (unwritten == values.end()) return;
       throw make_error(
           ErrorCode::internal,
-          "ATOLL_CHECK=lifetimes: backward of unit {} did not write element {} of the {} "
+          "rank {}: ATOLL_CHECK=lifetimes: backward of unit {} did not write element {} of the {} "
           "elements of the gradient of {}",
-          unit, unwritten - values.begin(), count, param);
+          rank, unit, unwritten - values.begin(), count, param);
     });
   }
 }

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "atoll/error.hpp"
+#include "core/errors.hpp"
 #include "core/rank_set.hpp"
 
 namespace atoll_v1::atoll::fsdp {
@@ -29,7 +29,7 @@ void together(const RankSet& group, const Body& body) {
   } catch (const std::exception& error) {
     problem = text_of(error);
   } catch (...) {
-    problem = "an exception of unknown type";
+    problem = foreign_exception;
   }
   const std::string mine =
       problem.empty() ? ""

@@ -81,7 +81,10 @@ struct EngineAccess {
   static Reducing& reducing(Engine& engine) noexcept;
   static PassState& pass(Engine& engine) noexcept;
   static const EngineLink& link(const Engine& engine) noexcept;
-  // Does the work of Engine::assign() on this rank alone.
+  // Do the work of these functions of Engine, but do not declare that the parameters have values.
+  static void parameters_changed(Engine& engine, Stream& compute);
+  static void refresh(Engine& engine);
+  // Does the work of Engine::assign() on this rank alone, with refresh() above.
   static void assign(Engine& engine,
                      const std::function<void(const Segment&, std::span<float>)>& fill);
   // Does the work of Optimizer::set_steps() on this rank alone.

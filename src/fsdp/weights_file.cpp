@@ -1,6 +1,6 @@
 // Export and import of whole weights as safetensors, the format of Hugging Face.
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <cstring>
 #include <exception>
@@ -38,14 +38,15 @@ const SafetensorsEntry& find_entry(const std::vector<SafetensorsFile>& files,
     const SafetensorsEntry* entry = file.find(tensor);
     if (!entry) continue;
     require(entry->shape == file_shape(param) && is_float(entry->data.dtype), ErrorCode::mismatch,
-            "{}: tensor {} is {} with {} elements, but the model needs {} elements of f32, bf16 or "
-            "f16 in the shape of its parameter",
-            file.path().string(), tensor, name(entry->data.dtype), entry->data.count,
-            param.count());
+            "{}: tensor {} is {} of shape [{}], but the parameter needs f32, bf16 or f16 of shape "
+            "[{}]",
+            file.path().string(), tensor, name(entry->data.dtype), fmt::join(entry->shape, ", "),
+            fmt::join(param.shape, ", "));
     return *entry;
   }
-  throw make_error(ErrorCode::not_found, "{}: no tensor {}",
-                   files.empty() ? "no weights file given" : files[0].path().string(), tensor);
+  std::string where = files.empty() ? "no weights file given" : files.front().path().string();
+  if (files.size() > 1) where += fmt::format(" and {} other files", files.size() - 1);
+  throw make_error(ErrorCode::not_found, "{}: no tensor {}", where, tensor);
 }
 
 // Returns a declaration for the name of each parameter in the weights file. An exception of `name`
@@ -64,7 +65,8 @@ std::vector<Declaration> names_of(std::string_view call, const Engine& engine,
         throw make_error(ErrorCode::invalid_argument, "{}: {}: `name` has thrown: {}", call,
                          subject, text_of(error));
       } catch (...) {
-        throw make_error(ErrorCode::invalid_argument, "{}: {}: `name` has thrown", call, subject);
+        throw make_error(ErrorCode::invalid_argument, "{}: {}: `name` has thrown: {}", call,
+                         subject, foreign_exception);
       }
     }
   }
@@ -92,7 +94,9 @@ void export_weights(const fs::path& file, Engine& engine, DType dtype,
   std::vector<Declaration> names;
   agree(ranks, "export_weights", [&] {
     EngineAccess::pass(engine).check_readable("export_weights");
-    require(file.has_filename(), "export_weights: \"{}\" does not name a file", file.string());
+    std::error_code ignored;  // a folder that cannot be examined fails when the file is written
+    require(file.has_filename() && !fs::is_directory(file, ignored),
+            "export_weights: \"{}\" does not name a file", file.string());
     require(is_float(dtype), "export_weights: cannot write {}: use f32, bf16 or f16", name(dtype));
     names = names_of("export_weights", engine, param_name);
     check_unique(names);
@@ -178,9 +182,10 @@ void import_weights(const std::vector<fs::path>& paths, Engine& engine,
     together(EngineAccess::setup(engine).ranks, fill);
   } catch (...) {
     // All ranks refresh: some master parameters may be newer than the copies that compute reads.
-    engine.refresh();
+    EngineAccess::refresh(engine);
     throw;
   }
+  EngineAccess::setup(engine).has_values = true;
 }
 
 }  // namespace atoll_v1::atoll::fsdp

@@ -8,6 +8,7 @@
 #include "atoll/schedule.hpp"
 #include "core/assert.hpp"
 #include "core/errors.hpp"
+#include "core/world_internals.hpp"
 #include "device/backend.hpp"
 #include "device/checked/device.hpp"
 #include "schedule/activity_log.hpp"
@@ -30,6 +31,9 @@ Lane lane_of(Activity collective) {
 // Returns `axis`, or an axis of this rank alone if `axis` has no ranks. `other` then provides the
 // World.
 Axis or_alone(const Axis& axis, const Axis& other, std::string_view name) {
+  require(!WorldInternals::is_over(axis.hold),
+          "Scheduler: the World of axis {} has been destroyed: it must outlive its meshes",
+          axis.name);
   if (!axis.ranks.empty() && axis.world) return axis;
   require(other.world != nullptr,
           "Scheduler: the shard axis or the replicate axis must have ranks");
@@ -43,7 +47,7 @@ struct Scheduler::Impl {
       : shard(or_alone(shard_axis, replicate_axis, "shard")),
         replicate(or_alone(replicate_axis, shard_axis, "replicate")),
         inner(std::move(options.inner)),
-        device(checked_device(options.device, shard.world->config().check)),
+        device(checked_device(options.device, shard.world->config().check, shard.world->rank())),
         in_flight{InFlight("gather", options.max_in_flight.gather),
                   InFlight("reduce", options.max_in_flight.reduce),
                   InFlight("outer", options.max_in_flight.outer)},

@@ -1,10 +1,14 @@
 // Misuse of communicators, meshes and schedulers: ranks that open or allocate different things,
 // handles that were moved from, wrong types and addresses. Every test checks the whole text.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <latch>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -204,6 +208,33 @@ TEST_CASE("a rank that does not allocate is named") {
   CHECK(error.find("rank 1") != std::string::npos);
 }
 
+TEST_CASE("memory of a Buffer that is destroyed too early stays for its operations") {
+  std::latch destroyed{1};
+  const auto reports = atoll_test::on_threads(2, [&](World& world) -> std::string {
+    constexpr std::size_t bytes = std::size_t{1} << 20;
+    auto comm = open(world);
+    auto stream = comm.device().stream();
+    auto buffer = atoll::allocate(comm.device(), bytes, {comm});
+    const auto view = buffer.view(atoll::DType::f32);
+    auto* const first = view.as<float>();
+    std::fill_n(first, view.count, 1.0f);
+    if (world.rank() == 1) destroyed.wait();
+    const auto work = comm.all_reduce(view, view, ReduceOp::sum, stream);
+    if (world.rank() == 0) {
+      buffer = {};
+      destroyed.count_down();
+    }
+    work.synchronize();
+    const auto wrong =
+        view.count - static_cast<std::uint64_t>(std::count(first, first + view.count, 2.0f));
+    comm.barrier(stream).synchronize();
+    const bool mapped = ::msync(first, bytes, MS_ASYNC) == 0;
+    world.barrier();
+    return fmt::format("{} wrong, {}", wrong, mapped ? "mapped" : "freed");
+  });
+  CHECK(reports == Texts{"0 wrong, freed", "0 wrong, mapped"});
+}
+
 TEST_CASE("every call of a communicator that was moved from is an error") {
   World world = atoll_test::single_rank();
   auto comm = open(world);
@@ -223,6 +254,23 @@ TEST_CASE("every call of a communicator that was moved from is an error") {
   CHECK(error_of([&] { atoll::allocate(atoll::Device::host(), 4, {comm}); }) == text);
   CHECK(error_of([&] { Communicator::open(axis_of(world, {0}, 0), {.parent = &comm}); }) == text);
   // NOLINTEND(bugprone-use-after-move)
+}
+
+TEST_CASE("a communicator that was aborted allocates and registers nothing") {
+  const Texts errors = on_two([](World& world) {
+    auto comm = open(world);
+    if (world.rank() == 1) return;
+    comm.abort("no progress");
+    std::vector<float> data(4);
+    const auto start = std::chrono::steady_clock::now();
+    const std::string text = "aborted: rank 0: communicator own was aborted by rank 0: no progress";
+    CHECK(error_of([&] { atoll::allocate(comm.device(), 4096, {comm}); }) == text);
+    CHECK(error_of([&] {
+            const auto registration = atoll::register_memory(data.data(), 16, {comm});
+          }) == text);
+    CHECK(std::chrono::steady_clock::now() - start < 5s);  // the communicator's timeout is 20 s
+  });
+  CHECK(errors == Texts(2, "no error"));
 }
 
 TEST_CASE("dtypes and ops that do not exist are refused, and late scratch memory") {
@@ -280,6 +328,27 @@ TEST_CASE("the error of a stream's task reaches the ranks that wait for its coll
       "kernel broke";
   CHECK_MESSAGE(errors[0].find(text) != std::string::npos, errors[0]);
   CHECK(errors[1] == "aborted: kernel broke");
+}
+
+TEST_CASE("a message of a rank to itself needs a group") {
+  World world = atoll_test::single_rank();
+  auto comm = open(world);
+  auto stream = comm.device().stream();
+  std::vector<float> data(4), received(4);
+  const std::string text = " on communicator own: messages of this rank to itself: ";
+  const std::string end = ": pass a send and its receive to one group()";
+  CHECK(error_of([&] { comm.send(data, 0, stream).synchronize(); }) ==
+        "invalid argument: rank 0: send" + text + "1 sends, but 0 receives" + end);
+  CHECK(error_of([&] { comm.recv(data, 0, stream).synchronize(); }) ==
+        "invalid argument: rank 0: recv" + text + "0 sends, but 1 receives" + end);
+  using Message = Communicator::SendRecv;
+  const Message send{Message::Kind::send, data, 0}, receive{Message::Kind::recv, received, 0};
+  const auto group = [&](std::vector<Message> messages) {
+    return error_of([&] { comm.group(messages, stream).synchronize(); });
+  };
+  CHECK(group({send, receive, send}) ==
+        "invalid argument: rank 0: group" + text + "2 sends, but 1 receives" + end);
+  CHECK(group({send, receive}) == "no error");
 }
 
 TEST_CASE("a message of another size shows both sides") {

@@ -1,4 +1,5 @@
-// Two threads that call one communicator at the same time: the second call is an error.
+// Two threads that call one communicator: the second call is an error, unless the operations of the
+// first thread are complete.
 #include <doctest/doctest.h>
 
 #include <latch>
@@ -11,6 +12,7 @@
 #include "atoll/communicator.hpp"
 #include "atoll/mesh.hpp"
 #include "device/backend.hpp"
+#include "error_text.hpp"
 #include "rank_reports.hpp"
 
 namespace {
@@ -101,7 +103,45 @@ TEST_CASE("two threads that call one communicator at the same time") {
     return error;
   });
   CHECK(reports[0] ==
-        "communicator shard: two threads call it at the same time, so ranks could see its "
-        "operations in different orders: call it from one thread, or open one for each thread");
+        "all_reduce on communicator shard: another thread calls it at the same time, so ranks "
+        "could see the operations in different orders: call it from one thread, wait for the "
+        "operations of one thread before another calls, or open a communicator for each thread");
+  CHECK(reports[1] == "no error");
+}
+
+TEST_CASE("a thread that calls a communicator while operations of another thread are in flight") {
+  std::latch refused{1};
+  const auto reports = atoll_test::on_threads(2, [&](atoll::World& world) {
+    const auto mesh = atoll::Mesh::make(world, {1, 2});
+    auto shard = atoll::Communicator::open(mesh.axis("shard"), {.backend = "host"});
+    auto stream = atoll::Device::host().stream();
+    std::vector<float> first(4, 1.0f), second(4, 1.0f);
+    const auto add_up = [&](std::vector<float>& values) {
+      return shard.all_reduce(values, values, atoll::ReduceOp::sum, stream);
+    };
+    std::string errors;
+    if (world.rank() == 1) {
+      refused.wait();
+      add_up(first).synchronize();
+    } else {
+      atoll::Work work;
+      std::jthread([&] { work = add_up(first); }).join();
+      errors += atoll_test::error_of([&] { add_up(second).synchronize(); }) + "\n";
+      errors += atoll_test::error_of([&] { shard.group({}, stream).synchronize(); }) + "\n";
+      refused.count_down();
+      work.synchronize();
+    }
+    errors += atoll_test::error_of([&] { add_up(second).synchronize(); });
+    CHECK(first == std::vector<float>(4, 2.0f));
+    CHECK(second == std::vector<float>(4, 2.0f));
+    world.barrier();
+    return errors;
+  });
+  const std::string end =
+      " on communicator shard: operations of another thread are in flight, so ranks could see the "
+      "operations in different orders: call it from one thread, wait for the operations of one "
+      "thread before another calls, or open a communicator for each thread\n";
+  CHECK(reports[0] ==
+        "invalid argument: all_reduce" + end + "invalid argument: group" + end + "no error");
   CHECK(reports[1] == "no error");
 }

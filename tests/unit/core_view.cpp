@@ -1,12 +1,17 @@
 #include <doctest/doctest.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <span>
+#include <type_traits>
+#include <vector>
 
 #include "atoll/error.hpp"
 #include "atoll/view.hpp"
+#include "error_text.hpp"
 
 namespace {
 
@@ -39,6 +44,28 @@ int count_misrounded(std::uint32_t first, std::uint32_t last, Round round) {
 
 }  // namespace
 
+TEST_CASE("spans and objects that live on convert to views; temporaries that own memory do not") {
+  using atoll::ConstView, atoll::View;
+  using Vector = std::vector<float>;
+  using Array = std::array<float, 4>;
+  static_assert(std::is_convertible_v<Vector&, View> && std::is_convertible_v<Array&, View>);
+  static_assert(std::is_convertible_v<float(&)[4], View>);
+  static_assert(std::is_convertible_v<std::span<float>, View>);
+  static_assert(!std::is_constructible_v<View, const Vector&>);
+  static_assert(!std::is_constructible_v<View, std::span<const float>>);
+  static_assert(!std::is_constructible_v<View, Vector>);
+  static_assert(!std::is_constructible_v<View, Array>);
+
+  static_assert(std::is_convertible_v<const Vector&, ConstView>);
+  static_assert(std::is_convertible_v<Vector&, ConstView>);
+  static_assert(std::is_convertible_v<const float(&)[4], ConstView>);
+  static_assert(std::is_convertible_v<std::span<const float>, ConstView>);
+  static_assert(std::is_convertible_v<View, ConstView>);
+  static_assert(!std::is_constructible_v<ConstView, Vector>);
+  static_assert(!std::is_constructible_v<ConstView, const Vector>);
+  static_assert(!std::is_constructible_v<ConstView, Array>);
+}
+
 TEST_CASE("dtype names are parsed, and the error names unknown ones") {
   using atoll::DType;
   for (const DType dtype :
@@ -51,6 +78,25 @@ TEST_CASE("dtype names are parsed, and the error names unknown ones") {
       "dtype \"f8\": expected f32, bf16, f16, f64, i32, i64, u8, i8, u16, u32, u64, "
       "f8e4m3 or f8e5m2",
       atoll::Error);
+}
+
+TEST_CASE("a part that ends beyond its view is an error") {
+  std::vector<float> data(16);
+  const atoll::View view(data);
+  const atoll::ConstView read_only = view;
+  const auto error = [&](std::uint64_t first, std::uint64_t n) {
+    const auto text = atoll_test::error_of([&] { static_cast<void>(view.part(first, n)); });
+    CHECK(text == atoll_test::error_of([&] { static_cast<void>(read_only.part(first, n)); }));
+    return text;
+  };
+  const std::string end =
+      " of a view of 16 elements ends beyond the view: pass an offset and a count, in elements, "
+      "that lie inside it";
+  CHECK(error(10, 6) == "no error");
+  CHECK(error(16, 0) == "no error");
+  CHECK(error(10, 7) == "invalid argument: part(10, 7)" + end);
+  CHECK(error(17, 0) == "invalid argument: part(17, 0)" + end);
+  CHECK(error(1, ~std::uint64_t{0}) == "invalid argument: part(1, 18446744073709551615)" + end);
 }
 
 TEST_CASE("names and sizes agree with plugin.h") {

@@ -288,8 +288,8 @@ TEST_CASE("streams of other devices are refused, a checked device is not checked
   CHECK(has(finding([&] { bench.a.wait(stranger.record()); }), "an event of another device"));
   CHECK(atoll::checked_device(bench.device).backend() == bench.device.backend());
   const auto plain = atoll::Device::host();
-  CHECK(atoll::checked_device(plain, "").backend() == plain.backend());
-  CHECK(atoll::checked_device(plain, "lifetimes").backend() != plain.backend());
+  CHECK(atoll::checked_device(plain, "", 0).backend() == plain.backend());
+  CHECK(atoll::checked_device(plain, "lifetimes", 0).backend() != plain.backend());
 }
 
 TEST_CASE("memory that is freed while a stream uses it stays mapped until the error is reported") {
@@ -320,4 +320,19 @@ TEST_CASE("messages tell streams of one name apart") {
   const std::string text = finding([&] { bench.write(second); });
   CHECK(has(text, "writer on stream stream (number 2 of this name) writes"));
   CHECK(has(text, "writer on stream stream writes it"));
+}
+
+TEST_CASE("messages name the rank of the process") {
+  const auto device = atoll::checked_device(atoll::Device::host(), "lifetimes", 3);
+  const auto memory = device.allocate(64);
+  auto a = device.stream({.name = "a"}), b = device.stream({.name = "b"});
+  a.use(memory.view(atoll::DType::u8), atoll::Access::write, "writer");
+  try {
+    b.use(memory.view(atoll::DType::u8), atoll::Access::read, "reader");
+    FAIL("no finding");
+  } catch (const atoll::Error& error) {
+    CHECK(
+        std::string(error.what())
+            .starts_with("rank 3: ATOLL_CHECK=lifetimes: reader on stream b reads bytes 0 to 64"));
+  }
 }

@@ -41,6 +41,12 @@ TEST_CASE("every call of a stream that was moved from is an error") {
   // NOLINTEND(bugprone-use-after-move)
 }
 
+TEST_CASE("a device of a null backend is refused") {
+  CHECK(error_of([] { const Device device(nullptr); }) ==
+        "invalid argument: a Device of a null DeviceBackend: pass a backend, or use "
+        "Device::host() or Device::cuda()");
+}
+
 TEST_CASE("null addresses and empty functions are refused when they are enqueued") {
   Stream stream = Device::host().stream({.name = "s"});
   char memory[4] = {};

@@ -104,10 +104,12 @@ void delay(atoll::Stream& compute) {
   compute.enqueue([] { std::this_thread::sleep_for(2s); });
 }
 
-void check_fault(const End& end, const std::string& message) {
+void check_fault(const End& end, const std::string& message, int rank = 0) {
+  const std::string start =
+      "rank " + std::to_string(rank) + ": ATOLL_CHECK=lifetimes: " + message + "\n";
   CHECK(end.signal == SIGSEGV);
-  CHECK(end.text.starts_with("ATOLL_CHECK=lifetimes: " + message + "\n"));
-  if (!end.text.starts_with("ATOLL_CHECK=lifetimes: " + message + "\n")) MESSAGE(end.text);
+  CHECK(end.text.starts_with(start));
+  if (!end.text.starts_with(start)) MESSAGE(end.text);
 }
 
 constexpr const char* remedy =
@@ -231,8 +233,8 @@ TEST_CASE("guards: the other ranks get the message of a rank that reads before t
   });
   const std::string message =
       std::string("parameter w of unit a is read before its gather has arrived: ") + remedy;
-  check_fault(ends[1], message);
+  check_fault(ends[1], message, 1);
   CHECK(ends[0].signal == 0);
   CHECK(ends[0].text.find("rank 1 (host ") != std::string::npos);
-  CHECK(ends[0].text.find("): ATOLL_CHECK=lifetimes: " + message) != std::string::npos);
+  CHECK(ends[0].text.find("): rank 1: ATOLL_CHECK=lifetimes: " + message) != std::string::npos);
 }

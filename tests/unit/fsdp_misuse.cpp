@@ -482,7 +482,6 @@ TEST_CASE("misuse: a gradient that backward does not write is found by the lifet
   };
   CHECK(run(16) == "no error");
   CHECK(run(11) ==
-        "ATOLL_CHECK=lifetimes: backward of unit a did not write element 11 of the 16 elements of "
-        "the "
-        "gradient of w");
+        "rank 0: ATOLL_CHECK=lifetimes: backward of unit a did not write element 11 of the 16 "
+        "elements of the gradient of w");
 }

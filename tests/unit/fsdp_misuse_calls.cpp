@@ -21,27 +21,20 @@
 #include "atoll/fsdp.hpp"
 #include "atoll/log.hpp"
 #include "atoll/optimizer.hpp"
-#include "fsdp_toy.hpp"
+#include "fsdp_misuse.hpp"
 #include "rank_reports.hpp"
+#include "thread_ranks.hpp"
 
 namespace fsdp = atoll::fsdp;
+using atoll_test::elements;
+using atoll_test::error_of;
+using atoll_test::Messages;
 using atoll_test::on_threads;
+using atoll_test::train;
 using Kind = fsdp::PassOptions::Kind;
 using Reports = std::vector<std::string>;
 
 namespace {
-
-constexpr std::int64_t elements = 9000;
-
-// Runs a micro batch that writes 1 to every gradient.
-void train(fsdp::Engine& engine, atoll::Stream& compute, const fsdp::PassOptions& options = {}) {
-  auto pass = engine.begin(options, compute);
-  for (const auto& unit : engine.units()) const auto w = pass.forward(*unit);
-  for (auto unit = engine.units().rbegin(); unit != engine.units().rend(); ++unit) {
-    const auto w = pass.backward(**unit);
-    compute.enqueue([g = w.grad("w").view.as<float>()] { std::fill_n(g, elements, 1.0f); });
-  }
-}
 
 // Runs `body` on two ranks, with an engine whose unit "a" has the parameter "w" = 1.
 Reports on_engines(
@@ -67,49 +60,6 @@ void check(const Reports& reports, const Reports& expected) {
   }
 }
 void check_both(const Reports& reports, const std::string& text) { check(reports, {text, text}); }
-
-// Collects the messages of the log while it exists.
-class Messages {
- public:
-  Messages() {
-    atoll::log::set_level(atoll::log::Level::warn);
-    atoll::log::set_sink([this](atoll::log::Level, std::string_view text) {
-      const std::lock_guard lock(mutex_);
-      all_.emplace_back(text);
-    });
-  }
-  ~Messages() {
-    atoll::log::set_sink(nullptr);
-    atoll::log::set_level(atoll::log::Level::error);
-  }
-  Messages(const Messages&) = delete;
-  Messages& operator=(const Messages&) = delete;
-
-  std::ptrdiff_t count(std::string_view part) {
-    const std::lock_guard lock(mutex_);
-    return std::ranges::count_if(all_,
-                                 [&](const auto& text) { return text.find(part) != text.npos; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::string> all_;
-};
-
-// Returns the error of `wrong` on an engine of one rank with the unit "a".
-std::string error_of(const std::function<void(fsdp::Engine&, atoll::Stream&)>& wrong) {
-  atoll::World world = atoll::World::single();
-  fsdp::Engine engine(atoll::Mesh::make(world, {1, 1}));
-  atoll_test::add_units(engine, {"a"}, elements);
-  atoll_test::set_all(engine, 1.0f);
-  auto compute = engine.device().stream();
-  try {
-    wrong(engine, compute);
-  } catch (const atoll::Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 std::string disagree(const std::string& call, const std::string& what) {
   return "mismatch: " + call + ": ranks disagree about " + what + "; all ranks must pass the same";
@@ -254,6 +204,29 @@ TEST_CASE("misuse of gradients: they are read before they are complete") {
         }) == "no error");
 }
 
+TEST_CASE("misuse of gradients: an optimizer that does not wait for them") {
+  const auto unwaited = [](fsdp::Engine& e, atoll::Stream& compute) {
+    train(e, compute);
+    e.wait_gradients(compute);
+    e.parameters_changed(compute);
+    train(e, compute);
+    e.parameters_changed(compute);
+  };
+  CHECK(error_of(unwaited) ==
+        "parameters_changed: called without wait_gradients() after the last micro batch, so an "
+        "optimizer could read gradients that are not sums over all ranks yet: call "
+        "wait_gradients() before the work that reads Segment::gradient, or refresh() if no work "
+        "has read it");
+  CHECK(error_of([](fsdp::Engine& e, atoll::Stream& compute) {
+          train(e, compute);
+          e.refresh();
+          fsdp::Optimizer optimizer(e);
+          train(e, compute);
+          optimizer.step(0.1f, compute);
+          e.parameters_changed(compute);
+        }) == "no error");
+}
+
 TEST_CASE("misuse of gradients: a step without parameters_changed() is logged once") {
   const auto warnings = [](bool changes) {
     Messages messages;
@@ -270,21 +243,41 @@ TEST_CASE("misuse of gradients: a step without parameters_changed() is logged on
   CHECK(warnings(false) == 1);
 }
 
-TEST_CASE("misuse of passes: parameters without values, unknown kinds") {
-  const auto fresh = [](bool has_values) {
-    atoll::World world = atoll::World::single();
-    fsdp::Engine engine(atoll::Mesh::make(world, {1, 1}));
+TEST_CASE("misuse of passes: a unit of another engine, a write during a pass") {
+  CHECK(error_of([](fsdp::Engine& e, atoll::Stream& compute) {
+          atoll::World world = atoll::World::single();
+          fsdp::Engine other(atoll::Mesh::make(world, {1, 1}));
+          atoll_test::add_units(other, {"a"}, elements);
+          auto pass = e.begin({}, compute);
+          const auto scope = pass.forward(other.unit("a"));
+        }) ==
+        "forward(a): the unit belongs to another engine: use Engine::unit() of the engine of this "
+        "pass");
+  CHECK(error_of([](fsdp::Engine& e, atoll::Stream& compute) {
+          const auto pass = e.begin({}, compute);
+          e.refresh();
+        }) ==
+        "Engine: a pass is in progress, so parameters cannot be written or loaded: end the Pass "
+        "first");
+}
+
+TEST_CASE("misuse of passes: the lifetime checker finds a stream of another device") {
+  const auto body = [](atoll::World& world) {
+    fsdp::Engine engine(atoll::Mesh::make(world, {1, 2}), {.strategy = fsdp::Strategy::full_shard});
     atoll_test::add_units(engine, {"a"}, elements);
-    if (has_values) engine.refresh();
-    auto compute = engine.device().stream();
-    const auto pass = engine.begin({.kind = Kind::eval}, compute);
+    atoll_test::set_all(engine, 1.0f);
+    auto compute = atoll::Device::host().stream();
+    train(engine, compute);
+    const std::string text =
+        "rank " + std::to_string(world.rank()) +
+        ": ATOLL_CHECK=lifetimes: a stream waits for an event of another device: take all streams "
+        "from Engine::device() or Scheduler::device()";
+    CHECK_THROWS_WITH_AS(engine.wait_gradients(compute), text.c_str(), atoll::Error);
   };
-  CHECK_NOTHROW(fresh(true));
-  CHECK_THROWS_WITH_AS(fresh(false),
-                       "Engine::begin: the parameters have no values: call initialize(), assign(), "
-                       "load() or import_weights() first, or refresh() after writing "
-                       "Segment::values",
-                       atoll::Error);
+  atoll_test::run_thread_ranks(2, body, [](atoll::Config& c) { c.check = "lifetimes"; });
+}
+
+TEST_CASE("misuse of passes: unknown kinds") {
   CHECK(error_of([](fsdp::Engine& e, atoll::Stream& compute) {
           const auto pass = e.begin({.kind = static_cast<Kind>(9)}, compute);
         }) == "Engine::begin: PassOptions::kind = 9 is not a Kind");

@@ -278,6 +278,7 @@ std::string load_error(const std::vector<std::string>& saved,
   const auto with = [&](const std::vector<std::string>& names, const auto& use) {
     return error_of([&](fsdp::Engine& engine) {
       engine.freeze({"a"});
+      engine.initialize(1);
       for (const std::string& name : names) engine.add_state(name);
       use(engine);
     });
@@ -346,6 +347,7 @@ TEST_CASE("own optimizer misuse: a checkpoint with other states") {
   const fs::path folder = temporary("kind");
   CHECK(error_of([&](fsdp::Engine& engine) {
           engine.freeze({"a"});
+          engine.initialize(1);
           fsdp::save(folder, engine);
           fsdp::Optimizer optimizer(engine);
           fsdp::load(folder, engine, optimizer);

@@ -305,7 +305,14 @@ Mesh Mesh::sub(const std::vector<std::string>& names) const {
     dims.push_back(dim);
   }
   const bool is_same = std::ranges::equal(names, specs_, {}, {}, &AxisSpec::name);
-  return is_same ? *this : Mesh(*world_, layout_, dims);
+  return is_same ? *this : Mesh(world(), layout_, dims);
+}
+
+World& Mesh::world() const {
+  require(!axes_.empty(), "this Mesh was moved from: use the Mesh that it was moved to");
+  require(!WorldInternals::is_over(axes_.back().hold),
+          "Mesh: its World has been destroyed: destroy meshes before their World");
+  return *world_;
 }
 
 MeshShape Mesh::shape() const noexcept {

@@ -211,8 +211,11 @@ class CheckedOps final : public DeviceOps {
 
 class CheckedDevice final : public DeviceBackend {
  public:
-  explicit CheckedDevice(std::shared_ptr<DeviceBackend> inner)
-      : DeviceBackend(inner->info()), inner_(std::move(inner)), ops_(inner_->ops()) {}
+  CheckedDevice(std::shared_ptr<DeviceBackend> inner, std::optional<int> rank)
+      : DeviceBackend(inner->info()),
+        inner_(std::move(inner)),
+        lifetimes_(std::make_shared<Lifetimes>(rank)),
+        ops_(inner_->ops()) {}
 
   void* allocate(std::size_t bytes) override {
     if (is_host()) require_free_memory(bytes);
@@ -266,16 +269,16 @@ class CheckedDevice final : public DeviceBackend {
   mutable std::mutex mutex_;
   std::set<const void*> kept_;  // memory that a stream may have used when the host freed it
   std::shared_ptr<DeviceBackend> inner_;
-  std::shared_ptr<Lifetimes> lifetimes_ = std::make_shared<Lifetimes>();
+  std::shared_ptr<Lifetimes> lifetimes_;
   CheckedOps ops_;
 };
 
 }  // namespace
 }  // namespace checked
 
-Device checked_device(const Device& device) {
+Device checked_device(const Device& device, std::optional<int> rank) {
   if (dynamic_cast<const checked::CheckedDevice*>(device.backend().get())) return device;
-  return Device(std::make_shared<checked::CheckedDevice>(device.backend()));
+  return Device(std::make_shared<checked::CheckedDevice>(device.backend(), rank));
 }
 
 bool is_behind(const StreamBackend& stream, const EventBackend& event) {
@@ -288,8 +291,8 @@ bool is_behind(const EventBackend& later, const EventBackend& event) {
       dynamic_cast<const checked::CheckedEvent&>(event).clock());
 }
 
-Device checked_device(const Device& device, std::string_view check) {
-  return check == "lifetimes" ? checked_device(device) : device;
+Device checked_device(const Device& device, std::string_view check, int rank) {
+  return check == "lifetimes" ? checked_device(device, rank) : device;
 }
 
 }  // namespace atoll_v1::atoll

@@ -2,6 +2,7 @@
 // memory.
 #pragma once
 
+#include <optional>
 #include <string_view>
 
 #include "atoll/device.hpp"
@@ -11,11 +12,12 @@ namespace atoll_v1::atoll {
 // Wraps `device` in a checker (lifetimes.hpp); returns a device that is already checked unchanged.
 // New memory, and memory at the end of its lifetime, is filled with NaN, so that undeclared uses
 // show up in results. Streams that wait for each other must all come from the returned device.
-Device checked_device(const Device& device);
+// Messages name `rank`, the rank of this process, if it is given.
+Device checked_device(const Device& device, std::optional<int> rank = {});
 
-// Returns checked_device(device) if `check`, taken from Config::check, is "lifetimes", else
+// Returns checked_device(device, rank) if `check`, taken from Config::check, is "lifetimes", else
 // `device`.
-Device checked_device(const Device& device, std::string_view check);
+Device checked_device(const Device& device, std::string_view check, int rank);
 
 // For tests: returns whether `stream` of a checked device is already ordered after `event`, so that
 // it need not wait for the event.

@@ -110,7 +110,7 @@ std::string Guard::describe(std::uintptr_t address) const {
     if (address - address_of(data()) - part.offset < part.bytes) name = part.name;
   }
   const std::string& what = allowed_ ? rule_.written : open_ ? rule_.early : rule_.late;
-  return fmt::format("ATOLL_CHECK=lifetimes: {} {}", name, what);
+  return fmt::format("{}{} {}", lifetimes_->prefix(), name, what);
 }
 
 }  // namespace

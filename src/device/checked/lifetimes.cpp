@@ -26,7 +26,10 @@ std::string place_of(std::uintptr_t begin, std::uintptr_t end, std::uintptr_t fi
 
 }  // namespace
 
-Lifetimes::Lifetimes() : clocks_(1), names_{"the host"} {}
+Lifetimes::Lifetimes(std::optional<int> rank)
+    : prefix_((rank ? fmt::format("rank {}: ", *rank) : "") + "ATOLL_CHECK=lifetimes: "),
+      clocks_(1),
+      names_{"the host"} {}
 
 Party Lifetimes::add_stream(std::string name) {
   const std::lock_guard lock(mutex_);
@@ -90,9 +93,9 @@ bool Lifetimes::freed(const void* data, By by) noexcept {
       // Freeing must not throw, so the next call on this device reports the error.
       found_ = Error(
           ErrorCode::internal,
-          fmt::format("ATOLL_CHECK=lifetimes: {} is freed while {} may still be using it: the host "
-                      "has not synchronized with that use",
-                      place_of(begin, region.end, first, last - first, cell.content.get()),
+          fmt::format("{}{} is freed while {} may still be using it: the host has not synchronized "
+                      "with that use",
+                      prefix_, place_of(begin, region.end, first, last - first, cell.content.get()),
                       told(*use)));
       break;
     }
@@ -245,7 +248,7 @@ void Lifetimes::check_found() const {
 }
 
 void Lifetimes::find(const std::string& text) {
-  if (!found_) found_ = Error(ErrorCode::internal, "ATOLL_CHECK=lifetimes: " + text);
+  if (!found_) found_ = Error(ErrorCode::internal, prefix_ + text);
   throw *found_;
 }
 

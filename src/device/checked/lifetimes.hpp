@@ -70,7 +70,10 @@ struct Range {
 // made in a destructor is not lost.
 class Lifetimes {
  public:
-  Lifetimes();
+  // Messages name `rank`, if it is given.
+  explicit Lifetimes(std::optional<int> rank = {});
+
+  const std::string& prefix() const noexcept { return prefix_; }  // begins every message
 
   Party add_stream(std::string name);
   Clock record(Party party);
@@ -149,6 +152,7 @@ class Lifetimes {
   void check_found() const;
   [[noreturn]] void find(const std::string& text);
 
+  const std::string prefix_;
   mutable std::mutex mutex_;
   std::vector<Clock> clocks_;              // the vector clock of each party
   std::vector<std::string> names_;         // the name of each party in messages
