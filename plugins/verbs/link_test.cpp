@@ -32,6 +32,15 @@ constexpr auto look_period = 200ms;
 constexpr std::uint64_t unused_ring = 1024;  // a contact has a ring, which the test does not use
 constexpr unsigned markers = 255;
 
+std::string key(int side, std::string_view what) { return fmt::format("link/{}/{}", side, what); }
+
+void publish(const atoll_host& host, const atoll_link_test& test, std::string_view what,
+             const std::string& value) {
+  const auto path = fmt::format("{}/{}", test.id, key(test.side, what));
+  const auto status = host.put(host.ctx, path.c_str(), value.data(), value.size());
+  if (status != ATOLL_OK) throw Error(status, "link test: cannot publish " + path);
+}
+
 double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
 // One side of the test. The memory has two halves: this side sends from the first; the other side
@@ -59,9 +68,9 @@ class Side {
   void connect() {
     const std::uint32_t first_packet = random_packet();
     Contact own{first_packet, address(0), unused_ring, {}};
-    own.rails.push_back({hca().gid(), hca().lid(), hca().mtu(), memory_.region().remote[0],
-                         {pair_->qp_num}});
-    publish("contact", encode(own));
+    own.rails.push_back(
+        {hca().gid(), hca().lid(), hca().mtu(), memory_.region().remote[0], {pair_->qp_num}});
+    publish(host_, test_, "contact", encode(own));
     const Contact peer = decode(read_peer("contact"));
     connect_queue_pair(pair_.get(), hca(), settings_,
                        {peer.rails[0], peer.rails[0].queue_pairs[0], peer.first_packet},
@@ -73,7 +82,7 @@ class Side {
 
   // Waits until the other side has come to the same point.
   void meet(std::string_view point) {
-    publish(point, "here");
+    publish(host_, test_, point, "here");
     read_peer(point);
   }
 
@@ -127,24 +136,31 @@ class Side {
   std::uint64_t address(std::uint64_t offset) const {
     return reinterpret_cast<std::uintptr_t>(pages_.bytes.data()) + offset;
   }
-  std::string key(int side, std::string_view what) const {
-    return fmt::format("link/{}/{}", side, what);
-  }
-
-  void publish(std::string_view what, const std::string& value) const {
-    const auto path = fmt::format("{}/{}", test_.id, key(test_.side, what));
-    const auto status = host_.put(host_.ctx, path.c_str(), value.data(), value.size());
-    if (status != ATOLL_OK) throw Error(status, "link test: cannot publish " + path);
-  }
-
-  std::string read_peer(std::string_view what) const {
+  // Returns the value that the other side has published, or "" if there is none within `limit`.
+  std::string find_peer(std::string_view what, Clock::duration limit) const {
     std::string value;
-    const auto left = std::max<std::int64_t>(1, (deadline_ - Clock::now()).count());
+    const auto time = std::max<std::int64_t>(1, std::chrono::nanoseconds(limit).count());
     const auto status =
-        atoll_collectives::read(host_, test_.id, key(1 - test_.side, what), left, value);
-    if (status == ATOLL_OK) return value;
-    throw Error(status, fmt::format("link test through {}: the other side has not come to '{}'",
-                                    hca().name(), what));
+        atoll_collectives::read(host_, test_.id, key(1 - test_.side, what), time, value);
+    if (status != ATOLL_OK && status != ATOLL_TIMEOUT) {
+      throw Error(status, "link test: the job has failed");
+    }
+    return value;
+  }
+
+  // Throws if the other side or the port has failed, or at the deadline.
+  void check(std::string_view missing) {
+    if (const auto why = find_peer("failed", 0ns); !why.empty()) throw Error(ATOLL_ABORTED, why);
+    if (const auto why = hcas_.front()->failure(); !why.empty()) throw Error(ATOLL_PEER_LOST, why);
+    if (Clock::now() < deadline_) return;
+    throw Error(ATOLL_TIMEOUT, fmt::format("link test through {}: {}", hca().name(), missing));
+  }
+
+  std::string read_peer(std::string_view what) {
+    while (true) {
+      if (auto value = find_peer(what, look_period); !value.empty()) return value;
+      check(fmt::format("the other side has not come to '{}'", what));
+    }
   }
 
   // The last byte of a message is different in each round, so the receiver sees that all bytes have
@@ -188,9 +204,9 @@ class Side {
     ibv_wc completion{};
     if (ibv_poll_cq(completions_.get(), 1, &completion) > 0) {
       if (completion.status != IBV_WC_SUCCESS) {
-        throw Error(ATOLL_PEER_LOST, fmt::format("link test through {}: {} (vendor code {:#x})",
-                                                 hca().name(), ibv_wc_status_str(completion.status),
-                                                 completion.vendor_err));
+        throw Error(ATOLL_PEER_LOST,
+                    fmt::format("link test through {}: {} (vendor code {:#x})", hca().name(),
+                                ibv_wc_status_str(completion.status), completion.vendor_err));
       }
       done_ = completion.wr_id;
     }
@@ -198,17 +214,7 @@ class Side {
     const auto now = Clock::now();
     if (now < next_look_) return;
     next_look_ = now + look_period;
-    if (const auto why = hcas_.front()->failure(); !why.empty()) throw Error(ATOLL_PEER_LOST, why);
-    if (now > deadline_) {
-      throw Error(ATOLL_TIMEOUT, fmt::format("link test through {}: nothing arrives from the other "
-                                             "side",
-                                             hca().name()));
-    }
-    std::string unused;  // the store says if the job has failed
-    const auto status = atoll_collectives::read(host_, test_.id, "link/none", 1, unused);
-    if (status != ATOLL_TIMEOUT && status != ATOLL_OK) {
-      throw Error(status, "link test: the job has failed");
-    }
+    check("nothing arrives from the other side");
   }
 
   const atoll_host& host_;
@@ -243,11 +249,8 @@ void check(const atoll_link_test& test, std::span<const atoll_link_rate> rates) 
   }
 }
 
-}  // namespace
-
-std::string test_link(const atoll_host& host, const atoll_link_test& test,
-                      std::span<atoll_link_rate> rates) {
-  check(test, rates);
+std::string measure(const atoll_host& host, const atoll_link_test& test,
+                    std::span<atoll_link_rate> rates) {
   Side side(host, test, rates.back().bytes);
   side.connect();
   for (auto& rate : rates) {
@@ -259,6 +262,19 @@ std::string test_link(const atoll_host& host, const atoll_link_test& test,
     side.meet(fmt::format("measured {}", rate.bytes));
   }
   return side.description();
+}
+
+}  // namespace
+
+std::string test_link(const atoll_host& host, const atoll_link_test& test,
+                      std::span<atoll_link_rate> rates) {
+  check(test, rates);
+  try {
+    return measure(host, test, rates);
+  } catch (const Error& error) {
+    publish(host, test, "failed", error.what());  // so that the other side ends at once
+    throw;
+  }
 }
 
 }  // namespace atoll_verbs_backend

@@ -12,7 +12,8 @@ Pages::Pages(std::size_t size) {
   void* const memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (memory == MAP_FAILED) {
-    throw atoll_sdk::Error(ATOLL_OUT_OF_MEMORY, fmt::format("no {} bytes of memory for RDMA", size));
+    throw atoll_sdk::Error(ATOLL_OUT_OF_MEMORY,
+                           fmt::format("no {} bytes of memory for RDMA", size));
   }
   // A forked child must not share pages that an adapter writes: copy-on-write would move them.
   ::madvise(memory, size, MADV_DONTFORK);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "job.hpp"
+#include "link.hpp"
 #include "options.hpp"
 #include "pairs.hpp"
 #include "sweep.hpp"
@@ -22,6 +23,7 @@ std::string to_json(const CommandLine& command, const Job& job, const Options& o
                     std::span<const Table> tables);
 std::string to_json(const CommandLine& command, const Job& job, const Options& options,
                     const PairReport& report);
+std::string to_json(const CommandLine& command, const MeasuredLink& link);
 // Content of --save: the measured curve.
 std::string to_curve(const Job& job, const Options& options, std::span<const Table> tables);
 

@@ -15,6 +15,7 @@
 #include "atoll/flight.hpp"
 #include "documents.hpp"
 #include "job.hpp"
+#include "link.hpp"
 #include "options.hpp"
 #include "pairs.hpp"
 #include "plot.hpp"
@@ -59,9 +60,9 @@ void await_speaker(atoll::World& world) {
 
 // Fails on all ranks, before anything is measured, when rank 0 cannot write an output file or lacks
 // a program.
-void check_outputs(Job& job, const Options& options) {
+void check_outputs(atoll::World& world, const Options& options) {
   std::string problem;
-  if (job.is_root()) {
+  if (world.rank() == 0) {
     try {
       if (!options.plot.empty()) busbw::find_gnuplot();
       for (const std::string* path : {&options.json, &options.save, &options.plot})
@@ -70,7 +71,7 @@ void check_outputs(Job& job, const Options& options) {
       problem = error.what();
     }
   }
-  const auto all = job.world.exchange("busbw/outputs", problem);
+  const auto all = world.exchange("busbw/outputs", problem);
   if (!all.front().empty()) throw atoll::Error(atoll::ErrorCode::invalid_argument, all.front());
 }
 
@@ -82,7 +83,16 @@ std::string memory_line(const busbw::Sweep& sweep) {
                      busbw::human_bytes(static_cast<std::uint64_t>(usage.ru_maxrss) << 10U));
 }
 
-int measure(Job& job, const Options& options, const busbw::CommandLine& command) {
+int run_link(atoll::World& world, const Options& options, const busbw::CommandLine& command) {
+  const auto link = busbw::measure_link(world, options);
+  if (world.rank() == 0 && !options.json.empty())
+    busbw::write_file(options.json, busbw::to_json(command, link));
+  return exit_ok;
+}
+
+int measure(atoll::World& world, const Options& options, const busbw::CommandLine& command) {
+  if (!options.link.empty()) return run_link(world, options, command);
+  Job job(world, options);
   if (options.pairs > 0) {
     const auto report = busbw::measure_pairs(job, options);
     if (job.is_root() && !options.json.empty())
@@ -164,9 +174,8 @@ int run_job(const Options& options, const busbw::CommandLine& command) {
   std::string what;
   int status = exit_internal;
   try {
-    Job job(world, options);
-    check_outputs(job, options);
-    status = measure(job, options, command);
+    check_outputs(world, options);
+    status = measure(world, options, command);
     await_speaker(world);
     return status;
   } catch (const atoll::Error& error) {
