@@ -32,9 +32,8 @@ Connection::Connection(const Hcas& hcas, const std::vector<Rail>& rails, const S
   for (std::size_t rail = 0; rail < rails.size(); ++rail) {
     for (int i = 0; i < settings.queue_pairs; ++i) {
       const auto& [hca, channel, completions, receives] = rails[rail];
-      QueuePair pair = create_queue_pair(
-          *hca, completions.get(), receives.get(),
-          {.max_send_wr = queue_depth, .max_send_sge = 1, .max_inline_data = inline_wanted});
+      QueuePair pair =
+          create_queue_pair(*hca, completions.get(), receives.get(), queue_depth, inline_wanted);
       const auto inline_bytes = inline_bytes_of(pair.get());
       queues_.push_back({std::move(pair), rail, queue_depth, inline_bytes, 0, 0, 0, {}});
     }

@@ -58,9 +58,7 @@ class Side {
         half_(most_bytes),
         pages_(2 * most_bytes),
         memory_(hcas_, pages_.bytes),
-        pair_(create_queue_pair(
-            hca(), completions_.get(), nullptr,
-            {.max_send_wr = depth, .max_send_sge = 1, .max_inline_data = inline_wanted})),
+        pair_(create_queue_pair(hca(), completions_.get(), nullptr, depth, inline_wanted)),
         inline_bytes_(inline_bytes_of(pair_.get())) {}
 
   std::string description() const { return hca().description(); }

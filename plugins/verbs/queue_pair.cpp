@@ -62,12 +62,15 @@ void make_ready_to_send(ibv_qp* pair, const Hca& hca, const Settings& settings,
 std::uint32_t random_packet() { return std::random_device()() & packet_mask; }
 
 QueuePair create_queue_pair(const Hca& hca, ibv_cq* completions, ibv_srq* receives,
-                            const ibv_qp_cap& wanted_limits) {
+                            std::uint32_t depth, std::uint32_t inline_wanted) {
   ibv_qp_init_attr wanted{};
   wanted.send_cq = wanted.recv_cq = completions;
   wanted.srq = receives;
   wanted.qp_type = IBV_QPT_RC;
-  wanted.cap = wanted_limits;
+  wanted.cap.max_send_wr = depth;
+  wanted.cap.max_send_sge = 1;
+  wanted.cap.max_recv_wr = wanted.cap.max_recv_sge = receives == nullptr ? 1 : 0;
+  wanted.cap.max_inline_data = inline_wanted;
   ibv_qp* pair = ibv_create_qp(hca.domain(), &wanted);
   if (pair == nullptr && errno == EINVAL) {  // some adapters offer less inline data
     wanted.cap.max_inline_data = 0;

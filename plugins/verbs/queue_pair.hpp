@@ -20,10 +20,10 @@ struct PeerQueue {
 // Returns a sequence number for the first packet of a queue pair.
 std::uint32_t random_packet();
 
-// Creates a queue pair, which peers may write to. If the adapter offers less inline data, there is
-// none. `receives` may be null.
+// Creates a queue pair, which peers may write to, for `depth` writes in flight. If the adapter
+// offers less inline data than wanted, there is none. `receives` may be null.
 QueuePair create_queue_pair(const Hca& hca, ibv_cq* completions, ibv_srq* receives,
-                            const ibv_qp_cap& wanted_limits);
+                            std::uint32_t depth, std::uint32_t inline_wanted);
 
 // Maximum bytes of a write whose data the queue copies.
 std::uint32_t inline_bytes_of(ibv_qp* pair);

@@ -16,7 +16,7 @@ using busbw::Options;
 
 namespace {
 
-// Runs `body` on `hosts.size()` ranks, which are threads; rank i runs on the emulated host hosts[i].
+// Runs `body` on ranks that are threads; rank i runs on the emulated host hosts[i].
 void on_hosts(const std::vector<std::string>& hosts, const std::function<void(World&)>& body) {
   const atoll_test::ReservedPort port;
   std::vector<std::string> failures(hosts.size());
