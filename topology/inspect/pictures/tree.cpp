@@ -139,13 +139,22 @@ class Tree {
                    paint(colour_, ink, state), rate, nic.busid});
   }
 
-  // Describes the NICs of ranks without a GPU that run on the cores of a NUMA node.
-  std::string cores_line(const TopologyHost& host, int numa) const {
-    const Affinity affinity = find_cpu_affinity(topology_, host.id, numa);
-    std::vector<std::string> nics;
-    for (const std::string& id : affinity.use) nics.push_back(last_part(id));
-    if (nics.empty()) return "";
-    return "ranks on these cores  " + paint(colour_, Ink::dim, "-> " + enumerate(nics, 4));
+  // Describes the NICs of ranks on a host without GPUs, by the NUMA node of their cores. If all nodes
+  // use the same NICs, the only key is -1.
+  std::map<int, std::string> cores_lines(const TopologyHost& host) const {
+    std::map<int, std::string> lines;
+    std::set<std::string> different;
+    for (int numa = -1; numa < host.numa_nodes; ++numa) {
+      std::vector<std::string> nics;
+      for (const std::string& id : find_cpu_affinity(topology_, host.id, numa).use)
+        nics.push_back(last_part(id));
+      if (nics.empty()) return {};
+      lines[numa] = "ranks  " + paint(colour_, Ink::dim, "-> " + enumerate(nics, 4));
+      different.insert(lines[numa]);
+    }
+    if (different.size() == 1) return {{-1, *different.begin()}};
+    lines.erase(-1);
+    return lines;
   }
 
   // Returns the text to print below a host's name. Hosts with equal texts are printed once.
@@ -157,9 +166,12 @@ class Tree {
     if (const auto nics = nics_.find(host.id); nics != nics_.end())
       for (const TopologyNic* nic : nics->second) by_numa[nic->numa].push_back(nic_line(*nic));
     if (!gpus_.contains(host.id) && nics_.contains(host.id)) {
-      for (int numa = 0; numa < host.numa_nodes; ++numa)
-        if (auto line = cores_line(host, numa); !line.empty())
+      for (auto& [numa, line] : cores_lines(host)) {
+        if (numa < 0)
+          text += fmt::format("  {}\n", line);
+        else
           by_numa[numa].insert(by_numa[numa].begin(), std::move(line));
+      }
     }
     for (const auto& [numa, lines] : by_numa) {
       text += numa < 0 ? "  NUMA node unknown\n" : fmt::format("  NUMA node {}\n", numa);
