@@ -127,11 +127,11 @@ struct CommunicatorOptions {
 // algorithm `flat` between hosts, the order is an adjacent-pair tree over the ranks:
 // ((0 + 1) + (2 + 3)) + .... With `two_level`, a tree over the ranks of each host comes first, then
 // a tree over the hosts. Both orders are the same if every host has the same number of neighbouring
-// ranks and this number is a power of two. plugins/collectives/README.md lists the orders of the
-// other algorithms.
+// ranks and this number is a power of two. plugins/collectives/between_hosts.md lists the orders of
+// the other algorithms.
 //
 // If a backend cannot order its sums (MPI, NCCL), the library builds the sums of 16-bit types from
-// all_to_all, local sums and all_gather; src/comm/README.md says when it adds inside each host
+// all_to_all, local sums and all_gather; src/comm/fallbacks.md says when it adds inside each host
 // first. Other types are added in the backend's order. Config::deterministic requests one tree and
 // one rounding for all floating-point reductions, which sends more bytes between hosts. On an axis
 // with blocks (Axis::block) a deterministic sum is a tree over the ranks of each block, then a tree
