@@ -18,8 +18,8 @@ constexpr std::size_t eager_bytes = 16 * 1024;
 // Bytes of one write. Small enough that several queue pairs share a message, large enough that the
 // cost of a request does not matter.
 constexpr std::size_t chunk_bytes = 256 * 1024;
-// Part of the ring that may be read before the peer is told.
-constexpr std::size_t credits_per_ring = 4;
+// The peer is told when this part of the ring, of the numbers, or of the slots is free again.
+constexpr std::size_t news_share = 4;
 
 constexpr std::uint32_t bytes_mask = (1u << 20) - 1;
 constexpr std::uint32_t number_shift = 20;
@@ -74,7 +74,7 @@ bool Stream::is_done(const Segment& segment) const {
 }
 
 std::size_t Stream::post(std::span<const std::byte> data) {
-  if (!wire_->has_room(false)) return 0;
+  if (!wire_->has_room(false) || writes_ - sorted_ == numbers) return 0;
   while (!grants_.empty() && grants_.front().end <= posted_) grants_.pop_front();
   if (!grants_.empty()) {
     const Grant& grant = grants_.front();
@@ -169,7 +169,7 @@ std::size_t Stream::recv(std::span<std::byte> data) {
   }
   if (total == 0) return 0;
   while (!expected_.empty() && expected_.front().end() <= received_) expected_.pop_front();
-  if (ring_read_ - ring_told_ >= ring_.size() / credits_per_ring) has_news_ = true;
+  if (ring_read_ - ring_told_ >= ring_.size() / news_share) has_news_ = true;
   pump();
   return total;
 }
@@ -200,6 +200,7 @@ void Stream::arrived(std::uint32_t immediate) {
     chunks_.push_back(next);
     next = {};
   }
+  if (next_number_ - number_told_ >= numbers / news_share) has_news_ = true;
 }
 
 // --- counters and grants
@@ -212,6 +213,8 @@ void Stream::read_counters() {
     throw Error(ATOLL_BAD_DATA, "it has read more of its ring than was sent");
   }
   ring_consumed_ = consumed;
+  sorted_ = read(counters.sorted);
+  grants_read_ = read(counters.granted);
   requested_ = std::max(requested_, read(counters.requested));
   closed_at_ = read(counters.closed);
   pump_grants();
@@ -225,6 +228,7 @@ void Stream::take_grant() {
                 fmt::format("it granted an impossible range ({} to {})", grant.begin, grant.end));
   }
   grants_.push_back(grant);
+  if (grants_taken_ - grants_told_ >= grant_slots / news_share) has_news_ = true;
 }
 
 void Stream::pump() {
@@ -232,6 +236,8 @@ void Stream::pump() {
   if (has_news_ && wire_->has_room(true)) {
     Counters& counters = image_->counters;
     counters.consumed = ring_told_ = ring_read_;
+    counters.sorted = number_told_ = next_number_;
+    counters.granted = grants_told_ = grants_taken_;
     counters.requested = request_;
     counters.received = received_;
     counters.closed = is_closing_ ? 1 + writes_ : 0;
@@ -275,7 +281,8 @@ void Stream::pump_grants() {
 }
 
 bool Stream::give(const Grant& grant) {
-  if (given_.size() >= grant_slots || !wire_->has_room(true)) return false;
+  const bool is_full = given_.size() >= grant_slots || grants_given_ - grants_read_ >= grant_slots;
+  if (is_full || !wire_->has_room(true)) return false;
   const std::size_t slot = grants_given_ % grant_slots;
   image_->grants[slot] = grant;
   wire_->write({.data = std::as_bytes(std::span(&image_->grants[slot], 1)),
