@@ -35,6 +35,15 @@ std::uint64_t read(std::uint64_t& counter) {
   return std::atomic_ref(counter).load(std::memory_order_acquire);
 }
 
+// Replaces a counter of what the peer has read by its next value.
+void advance(std::uint64_t& counter, std::uint64_t next, std::uint64_t sent) {
+  if (next < counter || next > sent) {
+    throw Error(ATOLL_BAD_DATA,
+                fmt::format("it says that it has read {} of {} after {}", next, sent, counter));
+  }
+  counter = next;
+}
+
 }  // namespace
 
 void Stream::attach(Wire& wire, const Region& own, const Region& image, const Target& peer) {
@@ -75,7 +84,7 @@ bool Stream::is_done(const Segment& segment) const {
 
 std::size_t Stream::post(std::span<const std::byte> data) {
   if (!wire_->has_room(false) || writes_ - sorted_ == numbers) return 0;
-  while (!grants_.empty() && grants_.front().end <= posted_) grants_.pop_front();
+  drop_used_grants();
   if (!grants_.empty()) {
     const Grant& grant = grants_.front();
     if (grant.begin > posted_) {
@@ -92,6 +101,10 @@ std::size_t Stream::post(std::span<const std::byte> data) {
     pump();
   }
   return 0;
+}
+
+void Stream::drop_used_grants() {
+  while (!grants_.empty() && grants_.front().end <= posted_) grants_.pop_front();
 }
 
 std::uint32_t Stream::number_next(Wire::Kind kind, std::size_t bytes) {
@@ -184,6 +197,21 @@ void Stream::check_placed(std::span<const std::byte> data) const {
   if (!is_there) throw Error(ATOLL_BAD_DATA, "it wrote data to memory that was not granted for it");
 }
 
+// Ring data must lie in the ring, and other data in granted ranges.
+void Stream::check_fits(const Chunk& chunk) {
+  const std::size_t offset = sorted_ring_bytes_ % ring_.size();
+  const std::size_t room = ring_.size() - (sorted_ring_bytes_ - ring_read_);
+  const bool fits = chunk.state == State::ring
+                        ? chunk.bytes <= std::min(room, ring_.size() - offset)
+                        : sorted_bytes_ + chunk.bytes <= granted_end_;
+  if (!fits) {
+    throw Error(ATOLL_BAD_DATA,
+                fmt::format("it sent {} bytes that this rank did not allow", chunk.bytes));
+  }
+  sorted_bytes_ += chunk.bytes;
+  if (chunk.state == State::ring) sorted_ring_bytes_ += chunk.bytes;
+}
+
 void Stream::arrived(std::uint32_t immediate) {
   const auto kind = static_cast<Wire::Kind>(immediate >> kind_shift);
   if (kind == Wire::Kind::grant) return take_grant();
@@ -197,6 +225,7 @@ void Stream::arrived(std::uint32_t immediate) {
   for (;; ++next_number_) {
     Chunk& next = window_[next_number_ % numbers];
     if (next.state == State::missing) break;
+    check_fits(next);
     chunks_.push_back(next);
     next = {};
   }
@@ -208,13 +237,9 @@ void Stream::arrived(std::uint32_t immediate) {
 
 void Stream::read_counters() {
   Counters& counters = head_->counters;
-  const std::uint64_t consumed = read(counters.consumed);
-  if (consumed < ring_consumed_ || consumed > ring_posted_) {
-    throw Error(ATOLL_BAD_DATA, "it has read more of its ring than was sent");
-  }
-  ring_consumed_ = consumed;
-  sorted_ = read(counters.sorted);
-  grants_read_ = read(counters.granted);
+  advance(ring_consumed_, read(counters.consumed), ring_posted_);
+  advance(sorted_, read(counters.sorted), writes_);
+  advance(grants_read_, read(counters.granted), grants_given_);
   requested_ = std::max(requested_, read(counters.requested));
   closed_at_ = read(counters.closed);
   pump_grants();
@@ -223,7 +248,8 @@ void Stream::read_counters() {
 void Stream::take_grant() {
   const Grant grant = head_->grants[grants_taken_++ % grant_slots];
   const std::uint64_t before = grants_.empty() ? 0 : grants_.back().end;
-  if (grant.begin >= grant.end || grant.begin < before) {
+  drop_used_grants();
+  if (grant.begin >= grant.end || grant.begin < before || grants_.size() >= grant_slots) {
     throw Error(ATOLL_BAD_DATA,
                 fmt::format("it granted an impossible range ({} to {})", grant.begin, grant.end));
   }

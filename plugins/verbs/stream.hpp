@@ -170,7 +170,9 @@ class Stream {
   std::uint32_t number_next(Wire::Kind kind, std::size_t bytes);
   void pump_grants();
   bool give(const Grant& grant);
+  void check_fits(const Chunk& chunk);
   void take_grant();
+  void drop_used_grants();
   void read_counters();
   void check_placed(std::span<const std::byte> data) const;
 
@@ -200,10 +202,12 @@ class Stream {
 
   // Receiving.
   std::array<Chunk, numbers> window_{};
-  std::uint64_t next_number_ = 0;  // of the next write in order
-  std::uint64_t number_told_ = 0;  // value of next_number_ that the peer knows
-  std::deque<Chunk> chunks_;       // in order, not received yet
-  std::uint64_t received_ = 0;     // bytes that recv() has returned
+  std::uint64_t next_number_ = 0;        // of the next write in order
+  std::uint64_t number_told_ = 0;        // value of next_number_ that the peer knows
+  std::deque<Chunk> chunks_;             // in order, not received yet
+  std::uint64_t sorted_bytes_ = 0;       // of all chunks so far
+  std::uint64_t sorted_ring_bytes_ = 0;  // of those in the ring
+  std::uint64_t received_ = 0;           // bytes that recv() has returned
   std::uint64_t ring_read_ = 0;
   std::uint64_t ring_told_ = 0;    // value of ring_read_ that the peer knows
   std::deque<Expected> expected_;  // not received yet
