@@ -165,6 +165,31 @@ TEST_CASE("small data, and data of memory that is not registered, goes through t
   CHECK(ring_bytes({100'000, true}, {100'000, true}) == 0);
 }
 
+TEST_CASE("messages of the sender may span a range of the ring and a granted one") {
+  AttachedPair pair;
+  run_one_way(pair, {{110'000, true}}, {{5'000, false}, {100'000, true}, {5'000, false}}, {}, 3);
+  CHECK(pair.a.wire.ring_bytes == 10'000);
+}
+
+TEST_CASE("a sender whose peer announces data early never has to ask for grants") {
+  AttachedPair pair;
+  Random random(1);
+  const Pieces pieces(200, {20'000, true});
+  Traffic traffic(pair.a, pair.b, pieces, pieces, random);
+  for (int turn = 0; !traffic.is_over(); ++turn) {
+    REQUIRE(turn < 1000);
+    traffic.expect(40);
+    pair.settle();
+    traffic.send();
+    pair.settle();
+    traffic.recv();
+  }
+  CHECK(traffic.is_intact());
+  const auto& head = *reinterpret_cast<const MailboxHead*>(pair.b.mailbox.data());
+  CHECK(head.counters.requested == 0);
+  CHECK(pair.a.wire.controls <= 200 / 8);
+}
+
 TEST_CASE("the ring wraps around") {
   AttachedPair pair({}, 1000);  // no divisor of the sizes
   run_one_way(pair, Pieces(500, {777, false}), Pieces(777, {500, false}), {}, 1);
@@ -227,7 +252,8 @@ TEST_CASE("announcements before the ranks are connected are granted when they co
   CHECK(traffic.recv() == 0);
   CHECK(pair.a.stream.close());  // there is nobody to tell
   pair.attach();
-  pair.settle();
+  pair.b.wire.land_all();
+  pair.b.wire.poll_all(pair.a.stream);
   CHECK(traffic.send() == 0);
   pair.settle();
   CHECK(traffic.send() == 100'000);
