@@ -16,8 +16,6 @@ constexpr std::uint32_t inline_wanted = 128;
 constexpr std::uint64_t report_period = 16;  // writes of which one reports its completion
 // Writes that only control may use, so that credits and grants flow while data waits.
 constexpr std::size_t reserve = 8;
-// The receiver sorts writes within a window of 1,024.
-constexpr std::uint64_t most_in_flight = 512;
 
 }  // namespace
 
@@ -35,7 +33,7 @@ Connection::Connection(const Hcas& hcas, const std::vector<Rail>& rails, const S
       QueuePair pair =
           create_queue_pair(*hca, completions.get(), receives.get(), queue_depth, inline_wanted);
       const auto inline_bytes = inline_bytes_of(pair.get());
-      queues_.push_back({std::move(pair), rail, queue_depth, inline_bytes, 0, 0, 0, {}});
+      queues_.push_back({std::move(pair), rail, queue_depth, inline_bytes});
     }
   }
 }
@@ -76,14 +74,6 @@ void Connection::connect(const Contact& peer) {
   }
 }
 
-std::uint64_t Connection::oldest_data() const {
-  std::uint64_t oldest = data_writes_;
-  for (const auto& queue : queues_) {
-    if (!queue.data.empty()) oldest = std::min(oldest, queue.data.front().second);
-  }
-  return oldest;
-}
-
 // Data goes to the queue with the most room. Grants and counters use the first queue.
 std::size_t Connection::choose(bool is_ordered) const {
   if (is_ordered) return 0;
@@ -96,7 +86,7 @@ std::size_t Connection::choose(bool is_ordered) const {
 bool Connection::has_room(bool is_ordered) const {
   if (queues_.empty() || !may_send_) return false;
   if (is_ordered) return queues_.front().free() > 0;
-  return queues_[choose(false)].free() > reserve && data_writes_ - oldest_data() < most_in_flight;
+  return queues_[choose(false)].free() > reserve;
 }
 
 Ticket Connection::write(const Write& write) {
@@ -123,14 +113,11 @@ Ticket Connection::write(const Write& write) {
   if (error != 0) {
     throw verbs_error(hcas_[queue.rail]->name() + ": cannot post a write", error);
   }
-  if (!write.is_ordered) queue.data.emplace_back(index, data_writes_++);
   return {at, index};
 }
 
 void Connection::completed(std::size_t queue, std::uint64_t index) {
-  Queue& one = queues_[queue];
-  one.done = std::max(one.done, index);
-  while (!one.data.empty() && one.data.front().first <= one.done) one.data.pop_front();
+  queues_[queue].done = std::max(queues_[queue].done, index);
 }
 
 void Connection::flush() {

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -67,12 +66,10 @@ class Connection final : public Wire {
     std::uint64_t posted = 0;    // number of writes
     std::uint64_t reported = 0;  // index of the last write whose completion will be reported
     std::uint64_t done = 0;      // index of the last write that is complete
-    std::deque<std::pair<std::uint64_t, std::uint64_t>> data;  // indexes and numbers of data writes
 
     std::size_t free() const { return depth - static_cast<std::size_t>(posted - done); }
   };
   std::size_t choose(bool is_ordered) const;
-  std::uint64_t oldest_data() const;
 
   const Hcas& hcas_;
   const Settings& settings_;
@@ -84,7 +81,6 @@ class Connection final : public Wire {
   Target target_;
   std::vector<Queue> queues_;
   bool may_send_ = false;
-  std::uint64_t data_writes_ = 0;
 };
 
 }  // namespace atoll_verbs_backend

@@ -59,7 +59,8 @@ Contact decode(const std::string& text) {
     in >> std::dec;
     is_good = is_good && !in.fail();
   }
-  if (!is_good) {
+  // Streams accept signs, prefixes and spaces that encode() does not write.
+  if (!is_good || encode(contact) != text) {
     throw atoll_sdk::Error(
         ATOLL_BAD_DATA,
         fmt::format("it published an invalid RDMA address '{}' in the store", text.substr(0, 200)));

@@ -18,8 +18,8 @@ constexpr std::size_t eager_bytes = 16 * 1024;
 // Bytes of one write. Small enough that several queue pairs share a message, large enough that the
 // cost of a request does not matter.
 constexpr std::size_t chunk_bytes = 256 * 1024;
-// Part of the ring that may be read before the peer is told.
-constexpr std::size_t credits_per_ring = 4;
+// The peer is told when this part of the ring, of the numbers, or of the slots is free again.
+constexpr std::size_t news_share = 4;
 
 constexpr std::uint32_t bytes_mask = (1u << 20) - 1;
 constexpr std::uint32_t number_shift = 20;
@@ -33,6 +33,15 @@ constexpr std::uint32_t word(Wire::Kind kind) {
 // The adapter writes the mailbox, so its counters must be read from memory.
 std::uint64_t read(std::uint64_t& counter) {
   return std::atomic_ref(counter).load(std::memory_order_acquire);
+}
+
+// Replaces a counter of what the peer has read by its next value.
+void advance(std::uint64_t& counter, std::uint64_t next, std::uint64_t sent) {
+  if (next < counter || next > sent) {
+    throw Error(ATOLL_BAD_DATA,
+                fmt::format("it says that it has read {} of {} after {}", next, sent, counter));
+  }
+  counter = next;
 }
 
 }  // namespace
@@ -74,8 +83,8 @@ bool Stream::is_done(const Segment& segment) const {
 }
 
 std::size_t Stream::post(std::span<const std::byte> data) {
-  if (!wire_->has_room(false)) return 0;
-  while (!grants_.empty() && grants_.front().end <= posted_) grants_.pop_front();
+  if (!wire_->has_room(false) || writes_ - sorted_ == numbers) return 0;
+  drop_used_grants();
   if (!grants_.empty()) {
     const Grant& grant = grants_.front();
     if (grant.begin > posted_) {
@@ -92,6 +101,10 @@ std::size_t Stream::post(std::span<const std::byte> data) {
     pump();
   }
   return 0;
+}
+
+void Stream::drop_used_grants() {
+  while (!grants_.empty() && grants_.front().end <= posted_) grants_.pop_front();
 }
 
 std::uint32_t Stream::number_next(Wire::Kind kind, std::size_t bytes) {
@@ -169,7 +182,7 @@ std::size_t Stream::recv(std::span<std::byte> data) {
   }
   if (total == 0) return 0;
   while (!expected_.empty() && expected_.front().end() <= received_) expected_.pop_front();
-  if (ring_read_ - ring_told_ >= ring_.size() / credits_per_ring) has_news_ = true;
+  if (ring_read_ - ring_told_ >= ring_.size() / news_share) has_news_ = true;
   pump();
   return total;
 }
@@ -182,6 +195,21 @@ void Stream::check_placed(std::span<const std::byte> data) const {
                         given_.front().address + (received_ - given_.front().begin) == address &&
                         received_ + data.size() <= given_.front().end;
   if (!is_there) throw Error(ATOLL_BAD_DATA, "it wrote data to memory that was not granted for it");
+}
+
+// Ring data must lie in the ring, and other data in granted ranges.
+void Stream::check_fits(const Chunk& chunk) {
+  const std::size_t offset = sorted_ring_bytes_ % ring_.size();
+  const std::size_t room = ring_.size() - (sorted_ring_bytes_ - ring_read_);
+  const bool fits = chunk.state == State::ring
+                        ? chunk.bytes <= std::min(room, ring_.size() - offset)
+                        : sorted_bytes_ + chunk.bytes <= granted_end_;
+  if (!fits) {
+    throw Error(ATOLL_BAD_DATA,
+                fmt::format("it sent {} bytes that this rank did not allow", chunk.bytes));
+  }
+  sorted_bytes_ += chunk.bytes;
+  if (chunk.state == State::ring) sorted_ring_bytes_ += chunk.bytes;
 }
 
 void Stream::arrived(std::uint32_t immediate) {
@@ -197,9 +225,11 @@ void Stream::arrived(std::uint32_t immediate) {
   for (;; ++next_number_) {
     Chunk& next = window_[next_number_ % numbers];
     if (next.state == State::missing) break;
+    check_fits(next);
     chunks_.push_back(next);
     next = {};
   }
+  if (next_number_ - number_told_ >= numbers / news_share) has_news_ = true;
 }
 
 // --- counters and grants
@@ -207,11 +237,9 @@ void Stream::arrived(std::uint32_t immediate) {
 
 void Stream::read_counters() {
   Counters& counters = head_->counters;
-  const std::uint64_t consumed = read(counters.consumed);
-  if (consumed < ring_consumed_ || consumed > ring_posted_) {
-    throw Error(ATOLL_BAD_DATA, "it has read more of its ring than was sent");
-  }
-  ring_consumed_ = consumed;
+  advance(ring_consumed_, read(counters.consumed), ring_posted_);
+  advance(sorted_, read(counters.sorted), writes_);
+  advance(grants_read_, read(counters.granted), grants_given_);
   requested_ = std::max(requested_, read(counters.requested));
   closed_at_ = read(counters.closed);
   pump_grants();
@@ -220,11 +248,13 @@ void Stream::read_counters() {
 void Stream::take_grant() {
   const Grant grant = head_->grants[grants_taken_++ % grant_slots];
   const std::uint64_t before = grants_.empty() ? 0 : grants_.back().end;
-  if (grant.begin >= grant.end || grant.begin < before) {
+  drop_used_grants();
+  if (grant.begin >= grant.end || grant.begin < before || grants_.size() >= grant_slots) {
     throw Error(ATOLL_BAD_DATA,
                 fmt::format("it granted an impossible range ({} to {})", grant.begin, grant.end));
   }
   grants_.push_back(grant);
+  if (grants_taken_ - grants_told_ >= grant_slots / news_share) has_news_ = true;
 }
 
 void Stream::pump() {
@@ -232,6 +262,8 @@ void Stream::pump() {
   if (has_news_ && wire_->has_room(true)) {
     Counters& counters = image_->counters;
     counters.consumed = ring_told_ = ring_read_;
+    counters.sorted = number_told_ = next_number_;
+    counters.granted = grants_told_ = grants_taken_;
     counters.requested = request_;
     counters.received = received_;
     counters.closed = is_closing_ ? 1 + writes_ : 0;
@@ -275,7 +307,8 @@ void Stream::pump_grants() {
 }
 
 bool Stream::give(const Grant& grant) {
-  if (given_.size() >= grant_slots || !wire_->has_room(true)) return false;
+  const bool is_full = given_.size() >= grant_slots || grants_given_ - grants_read_ >= grant_slots;
+  if (is_full || !wire_->has_room(true)) return false;
   const std::size_t slot = grants_given_ % grant_slots;
   image_->grants[slot] = grant;
   wire_->write({.data = std::as_bytes(std::span(&image_->grants[slot], 1)),

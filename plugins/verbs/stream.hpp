@@ -2,7 +2,7 @@
 // a Wire posts the writes, so that tests need no adapter.
 //
 // Each side offers the other a mailbox: a registered block of memory with a ring buffer for data, a
-// table of grants,, and counters. Everything that a rank sends is an RDMA write with immediate
+// table of grants, and counters. Everything that a rank sends is an RDMA write with immediate
 // data into the mailbox of its peer, or into memory that the peer has granted. Small data, and data
 // from or to memory that is not registered, goes through the ring: the sender copies it into its
 // own image of the ring, and the receiver copies it out. Large data goes to its destination
@@ -15,8 +15,10 @@
 //
 // The immediate word of a write has its kind in the two highest bits:
 //   placed, ring  number of the write (10 bits) and its bytes (20 bits). Writes of several queue
-//                 pairs may arrive in another order, so the receiver sorts them by number.
-//   grant         a grant was written into the next slot of the table
+//                 pairs may arrive in another order, so the receiver sorts them by number. It
+//                 says how many it has sorted; 1,024 more may be on the way.
+//   grant         a grant was written into the next slot of the table. The sender says how many it
+//                 has read; their slots are used again.
 //   control       a counter has changed
 // Grants and controls use the first queue pair, which keeps their order.
 #pragma once
@@ -54,7 +56,9 @@ struct Counters {
   std::uint64_t requested = 0;  // end of the range of the byte stream for which it needs grants
   std::uint64_t closed = 0;     // 1 + number of data writes; 0 while the rank is open
   std::uint64_t received = 0;   // bytes of the byte stream that this rank has received
-  std::array<std::uint64_t, 4> unused{};
+  std::uint64_t sorted = 0;     // number of data writes that this rank has put in order
+  std::uint64_t granted = 0;    // number of grants that this rank has read
+  std::array<std::uint64_t, 2> unused{};
 };
 static_assert(sizeof(Counters) == 64);
 
@@ -166,7 +170,9 @@ class Stream {
   std::uint32_t number_next(Wire::Kind kind, std::size_t bytes);
   void pump_grants();
   bool give(const Grant& grant);
+  void check_fits(const Chunk& chunk);
   void take_grant();
+  void drop_used_grants();
   void read_counters();
   void check_placed(std::span<const std::byte> data) const;
 
@@ -184,19 +190,24 @@ class Stream {
   std::uint64_t ring_posted_ = 0;
   std::uint64_t ring_consumed_ = 0;  // as the peer says
   std::uint64_t writes_ = 0;         // number of data writes
+  std::uint64_t sorted_ = 0;         // of these, as the peer says
   std::deque<Grant> grants_;         // not used up yet
   std::uint64_t grants_taken_ = 0;
-  std::uint64_t request_ = 0;     // end of the range for which this rank has asked for grants
-  std::deque<Segment> segments_;  // posted, but not returned by send() yet
-  std::size_t unreturned_ = 0;    // bytes of segments_
-  bool has_news_ = false;         // a counter must be sent
+  std::uint64_t grants_told_ = 0;  // value of grants_taken_ that the peer knows
+  std::uint64_t request_ = 0;      // end of the range for which this rank has asked for grants
+  std::deque<Segment> segments_;   // posted, but not returned by send() yet
+  std::size_t unreturned_ = 0;     // bytes of segments_
+  bool has_news_ = false;          // a counter must be sent
   bool is_closing_ = false;
 
   // Receiving.
   std::array<Chunk, numbers> window_{};
-  std::uint64_t next_number_ = 0;  // of the next write in order
-  std::deque<Chunk> chunks_;       // in order, not received yet
-  std::uint64_t received_ = 0;     // bytes that recv() has returned
+  std::uint64_t next_number_ = 0;        // of the next write in order
+  std::uint64_t number_told_ = 0;        // value of next_number_ that the peer knows
+  std::deque<Chunk> chunks_;             // in order, not received yet
+  std::uint64_t sorted_bytes_ = 0;       // of all chunks so far
+  std::uint64_t sorted_ring_bytes_ = 0;  // of those in the ring
+  std::uint64_t received_ = 0;           // bytes that recv() has returned
   std::uint64_t ring_read_ = 0;
   std::uint64_t ring_told_ = 0;    // value of ring_read_ that the peer knows
   std::deque<Expected> expected_;  // not received yet
@@ -205,7 +216,8 @@ class Stream {
   std::uint64_t requested_ = 0;    // end of the range for which the peer needs grants
   std::deque<Grant> given_;        // grants whose range has not been received yet
   std::uint64_t grants_given_ = 0;
-  std::uint64_t closed_at_ = 0;  // the peer's Counters::closed
+  std::uint64_t grants_read_ = 0;  // of these, as the peer says
+  std::uint64_t closed_at_ = 0;    // the peer's Counters::closed
 };
 
 }  // namespace atoll_verbs_backend

@@ -27,8 +27,8 @@ using atoll_collectives::ShmTransport;
 // Two ranks of one host in this process. Tests look at rank 1 from rank 0.
 struct Pair {
   Pair() {
-    zero.expect(1, one.published());
-    one.expect(0, zero.published());
+    zero.await_peer(1, one.published());
+    one.await_peer(0, zero.published());
     for (bool opened = false; !opened;) {
       const bool first = zero.advance();
       opened = one.advance() && first;

@@ -79,7 +79,7 @@ class LocalOpening {
     for (std::size_t i = 0; i < others.size(); ++i) {
       const auto who = team_.describe(others[i]);
       if (texts[i].starts_with(refusal)) give_up(who, texts[i].substr(refusal.size()));
-      shm->expect(others[i], texts[i]);
+      shm->await_peer(others[i], texts[i]);
     }
     await(*shm);
     return shm;

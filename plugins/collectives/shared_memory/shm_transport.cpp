@@ -114,7 +114,7 @@ std::string ShmTransport::published() const {
   return fmt::format("{}:{}:{}", own_->name(), own_->ring_bytes(), to_hex(word_));
 }
 
-void ShmTransport::expect(int rank, const std::string& published) {
+void ShmTransport::await_peer(int rank, const std::string& published) {
   Peer& from = peer(rank);
   const auto first = published.find(':');
   const auto second = published.find(':', first + 1);

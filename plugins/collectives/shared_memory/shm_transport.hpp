@@ -61,9 +61,9 @@ class ShmTransport final : public Transport {
   }
 
   // To open the transport, every rank sends the text of published() to all other ranks, passes the
-  // text of each other rank to expect(), and then calls advance() until it returns true.
+  // text of each other rank to await_peer(), and then calls advance() until it returns true.
   std::string published() const;
-  void expect(int peer, const std::string& published);
+  void await_peer(int peer, const std::string& published);
   // Passes this rank's inbox to the other ranks and maps the inboxes that have arrived. Never
   // blocks. Returns true once every rank of the host has mapped every other rank's inbox. Throws
   // NoSharedMemory if the kernel does not let these ranks share memory; no rank's advance() then
