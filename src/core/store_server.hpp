@@ -111,8 +111,8 @@ class Server {
   Table table_;
   std::size_t stranger_limit_ = max_strangers;
   std::uint64_t next_id_;
-  Connections strangers_;  // without a proof
-  Connections joining_;    // proven, but neither a rank nor an observer yet
+  Connections strangers_;  // have not proved that they know the token
+  Connections joining_;    // proved the token, but neither a rank nor an observer yet
   Connections members_;    // ranks and observers
   std::optional<net::Clock::time_point> accepts_again_;  // set while no descriptor is free
   bool has_warned_of_descriptors_ = false;

@@ -282,8 +282,8 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-// The wanted figures on a machine with two cores. One process plays all ranks, and shares the cores
-// with the process of the store.
+// The times and the memory to reach on a machine with two cores. One process plays all ranks, and
+// shares the cores with the process of the store.
 struct Target {
   int ranks;
   double placed;     // seconds

@@ -80,7 +80,8 @@ class Fault {
  public:
   Fault(Plan plan, int rank) : plan_(std::move(plan)), mine_(rank == plan_.victim) {}
 
-  // Called by every rank at every moment.
+  // Makes the fault if this rank is the victim and `moment` is the planned one. Every rank calls it
+  // at each moment of the job: opening, gather, reduce, save and end.
   void at(std::string_view moment) {
     if (!mine_ || done_ || moment != plan_.moment) return;
     done_ = true;

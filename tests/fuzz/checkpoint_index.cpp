@@ -51,7 +51,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
   } catch (const atoll::Error&) {
     return 0;
   } catch (const nlohmann::json::exception&) {
-    return 0;  // of index_text(), for text that is not UTF-8
+    return 0;  // index_text() throws it for text that is not UTF-8
   }
   return 0;
 }

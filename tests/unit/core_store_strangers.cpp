@@ -79,7 +79,7 @@ TEST_CASE("a proven connection that does not join is closed after the rendezvous
   const net::Fd idle = place.stranger();
   const auto start = Clock::now();
   store::shake_hands(idle.get(), "right", start + 5s);
-  // Strangers do not replace it.
+  // Strangers do not take the place of this connection.
   std::vector<net::Fd> strangers;
   for (int i = 0; i < 20; ++i) strangers.push_back(place.stranger());
   CHECK(is_closed(idle));

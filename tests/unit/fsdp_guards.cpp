@@ -225,7 +225,8 @@ TEST_CASE("guards: the other ranks get the message of a rank that reads before t
     auto compute = engine.device().stream();
     // In the first pass all ranks meet.
     { const auto first = engine.begin({.kind = fsdp::PassOptions::Kind::eval}, compute); }
-    if (world.rank() == 0) world.get("never", 20s);  // so the gather of rank 1 cannot complete
+    // Rank 0 never begins its second pass, so the gather of rank 1 cannot complete.
+    if (world.rank() == 0) world.get("never", 20s);
     auto pass = engine.begin({.kind = fsdp::PassOptions::Kind::eval}, compute);
     const auto scope = pass.forward(engine.unit("a"));
     read(scope["w"]);

@@ -186,7 +186,7 @@ TEST_CASE("a network is cut after the limit only if retransmissions have no answ
   CHECK(first_cut(90, [&](int) { health = {100, 50, true, 9, 2s}; }) == -1);
   // Without outstanding data the keepalive of the kernel decides.
   CHECK(first_cut(90, [&](int) { health = {100, 50, false, 9, 99s}; }) == -1);
-  // The time begins again after progress.
+  // After progress, the time until a cut begins again.
   CHECK(first_cut(30, [&](int i) { health = {i < 8 ? 100U : 101U, 50, true, 5, 15s}; }) == 18);
   // The time of a computation between two operations does not count.
   CutWatch watch;

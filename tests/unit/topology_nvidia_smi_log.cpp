@@ -286,7 +286,7 @@ TEST_CASE("-q -x: a GPU passed to a virtual machine") {
     return std::string(get_fact(read.hosts[0].facts, fact::virtual_machine));
   };
   CHECK(machine("Pass-Through") == "yes");
-  // Unknown, because the GPU is not virtual but its host may be a virtual machine.
+  // Whether the host is a virtual machine is unknown: the GPU is not virtual, but its host may be.
   CHECK(machine("None").empty());
 }
 

@@ -131,7 +131,7 @@ CudaStream::CudaStream(int ordinal, cudaStream_t stream, std::shared_ptr<Clock> 
       stream_(stream == nullptr ? cudaStreamLegacy : stream),
       owns_stream_(false) {
   const Current current(ordinal_);
-  const cudaError_t status = cudaStreamQuery(stream_);  // finds a stream of another GPU
+  const cudaError_t status = cudaStreamQuery(stream_);  // fails for a stream of another GPU
   if (status != cudaErrorNotReady) check(status, "wrap_stream: cudaStreamQuery");
 }
 

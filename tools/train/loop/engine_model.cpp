@@ -57,7 +57,8 @@ void backward(fsdp::Engine& engine, fsdp::Pass& pass, const Decoder& decoder, co
           step, u, [&](std::string_view name) { return owner(name)[name]; },
           [&](std::string_view name) { return gradient_of(owner(name), name); });
     }
-    // Only the head uses the table of the tied embedding here, and the head is computed first.
+    // Backward begins with the head. If the embedding is tied to the head, only the head uses its
+    // table in this pass, so the table is not needed any more.
     table.reset();
   }
 }

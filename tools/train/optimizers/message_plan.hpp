@@ -17,7 +17,8 @@ struct Matrix {
   int replica = 0, owner = 0;
 
   std::uint64_t elements() const { return static_cast<std::uint64_t>(rows * columns); }
-  std::int64_t side() const { return std::min(rows, columns); }  // of the products X X^T or X^T X
+  // Number of rows and columns of the smaller of the products X X^T and X^T X.
+  std::int64_t side() const { return std::min(rows, columns); }
 };
 
 // The position of this rank among the ranks of all replicas.

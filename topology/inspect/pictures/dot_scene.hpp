@@ -95,7 +95,8 @@ struct HostBox {
 // Describes hosts that are not drawn: "node2 ... node9 are like node1 (8 hosts)".
 struct Summary {
   std::vector<std::string> parts;
-  std::vector<std::size_t> tracks;  // tracks of the drawn host that looks like these hosts
+  // The tracks (lines to rails) of the host that is drawn in place of these hosts.
+  std::vector<std::size_t> tracks;
   Rect place = {};
 };
 
