@@ -124,8 +124,8 @@ std::uint32_t CheckedLink::sum_of(const Header& header) noexcept {
   return crc32c(std::as_bytes(std::span(&header, 1)).first(offsetof(Header, header_sum)));
 }
 
-// Begins a frame with the first bytes of `data`. The connection changes only after a whole stripe,
-// so that small messages do not look at the queues of all connections.
+// Begins a frame with the first bytes of `data`. Another connection is chosen only after a whole
+// stripe, because looking at the queues of all connections costs too much for small messages.
 void CheckedLink::begin(std::span<const std::byte> data) {
   const std::size_t bytes = std::min(data.size(), turn_left_);
   const bool ends = bytes == turn_left_;

@@ -59,8 +59,8 @@ std::unique_ptr<TwoLevel> TwoLevel::open(BackendGroup& whole) {
 bool TwoLevel::takes(const Operation& operation) const {
   if (!LevelChoice::applies_to(operation.kind) || operation.count == 0) return false;
   if (operation.kind == ATOLL_REDUCE_SCATTER) {
-    // Reduced inside hosts and then across hosts, an average would be divided twice and a 16-bit
-    // sum rounded twice. Sums that the backend does not support are built by fallbacks instead.
+    // Two levels would divide an average twice and round a 16-bit sum twice. Fallbacks, not this
+    // class, build the sums that the backend does not support.
     const ReduceOp op = operation.reduction.op;
     if (whole_.settings().deterministic != 0 || is_16_bit(operation.dtype) || op == ReduceOp::avg ||
         !whole_.performs(operation.kind, operation.dtype, op)) {

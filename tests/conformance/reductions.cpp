@@ -216,8 +216,8 @@ void check_order_of_summation(Rank& self) {
 
 namespace {
 
-// Returns shard counts for which a tree over blocks differs from a single tree over all ranks. No
-// backend sums in the order of such a tree, so the library must compute these sums itself.
+// Returns block sizes (ranks of a shard group) for which a tree over blocks differs from one tree
+// over all ranks. No backend sums over blocks, so the library must compute these sums itself.
 std::vector<int> odd_blocks(int ranks) {
   std::vector<int> result;
   for (const int block : {3, 6}) {

@@ -69,8 +69,8 @@ std::optional<Passing::Parcel> Passing::receive(std::span<std::byte> message) co
   msghdr header{};
   header.msg_iov = &data;
   header.msg_iovlen = 1;
-  // First reads the message without removing it. The kernel stores the sender first, and the buffer
-  // has no room for more, so it installs no descriptor.
+  // First reads the message without removing it, into a buffer with room for the sender's identity
+  // only. The kernel stores the identity first, so it cannot install a descriptor.
   alignas(cmsghdr) UserRoom room{};
   header.msg_control = room.data();
   header.msg_controllen = room.size();

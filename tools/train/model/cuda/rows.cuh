@@ -85,7 +85,8 @@ struct Row {
       if (index(k) < count) packs[k] = reinterpret_cast<const Pack<T, n>*>(from)[index(k)];
     }
   }
-  // Calls body(pack, element, index of the element in the row).
+  // Calls body(k, i, index) for each element of the row: element i of pack k has this index in the
+  // row.
   template <class Body>
   static __device__ __forceinline__ void each(int count, const Body& body) {
 #pragma unroll
