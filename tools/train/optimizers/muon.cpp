@@ -131,7 +131,7 @@ struct Muon::Impl {
   std::uint64_t bytes = 0;
   std::vector<atoll::ConstView> gradients;  // of all segments, for the norm
   atoll::Buffer figures_memory;             // Figures on the device
-  atoll::Buffer known_memory;               // copy on the host; valid once the event `done` is complete
+  atoll::Buffer known_memory;               // copy on the host; valid once `done` is complete
   atoll::Event done;                        // happens when the last step is complete
 };
 
