@@ -75,8 +75,8 @@ TEST_CASE("link: one rank is too few") {
                        "--link needs two ranks: start one on each host (mpirun -n 2)",
                        atoll::Error);
   CHECK_THROWS_WITH_AS(atoll::test_link(world, {.ports = {"a", "b"}, .sizes = {8}}),
-                       "invalid argument: link test: there is no rank 1 in a job of 1: start two "
-                       "ranks, one on each host",
+                       "link test: there is no rank 1 in a job of 1: start two ranks, one on each "
+                       "host",
                        atoll::Error);
 }
 
