@@ -83,6 +83,8 @@ class Graph {
 
  private:
   const FlightLog* log_of(int rank) const { return states_[static_cast<std::size_t>(rank)].log; }
+  // Returns the World rank of the peer of a message; -1 when no answer lists the communicator.
+  int peer_of(const FlightLog& log, const FlightOperation& message) const;
   void examine(std::size_t index);
   void examine_member(std::size_t index, int rank);
   // Records that the node waits for a rank, which is in the operations with numbers below `number`
@@ -91,6 +93,8 @@ class Graph {
   std::size_t node_of(const FlightLog& log, const FlightOperation& operation, std::size_t parent);
   std::vector<std::size_t> cycle() const;
   std::string chain_text(std::size_t index) const;
+  // Returns true when there is no room for a sentence, and counts that sentence.
+  bool is_full() { return sentences_.size() >= most_told && ++untold_ > 0; }
   void tell_cycle();
   void tell_causes(Why why);
   void tell_ends();
@@ -101,6 +105,7 @@ class Graph {
   std::map<Key, std::size_t> known_;
   std::set<int> told_;
   std::vector<std::string> sentences_;
+  std::size_t untold_ = 0;
 };
 
 Graph::Graph(const std::vector<RankState>& states, const InquirySubject& subject)
@@ -130,6 +135,12 @@ Graph::Graph(const std::vector<RankState>& states, const InquirySubject& subject
   for (std::size_t i = 0; i < nodes_.size(); ++i) examine(i);
 }
 
+int Graph::peer_of(const FlightLog& log, const FlightOperation& message) const {
+  const std::vector<int>& members = *members_.at(log.communicators[message.communicator].id);
+  const auto peer = static_cast<std::size_t>(message.peer);
+  return peer < members.size() ? members[peer] : -1;
+}
+
 void Graph::examine(std::size_t index) {
   const Key key = nodes_[index].key;
   if (key.to >= 0) return examine_member(index, key.to);
@@ -151,11 +162,9 @@ void Graph::examine_member(std::size_t index, int rank) {
   const FlightLog& log = *state.log;
   if (node.collective < 0) {
     const bool answers = std::ranges::any_of(log.operations, [&](const FlightOperation& o) {
-      const FlightCommunicator& c = log.communicators[o.communicator];
-      const auto peer = static_cast<std::size_t>(o.peer);
-      return o.state == FlightState::started && o.collective < 0 && c.id == node.key.communicator &&
-             (o.kind == "send") != node.is_send && peer < c.ranks.size() &&
-             c.ranks[peer] == node.key.from;
+      return o.state == FlightState::started && o.collective < 0 &&
+             log.communicators[o.communicator].id == node.key.communicator &&
+             (o.kind == "send") != node.is_send && peer_of(log, o) == node.key.from;
     });
     if (!answers) block(index, rank, Why::idle, any);
     return;
@@ -198,9 +207,8 @@ std::size_t Graph::node_of(const FlightLog& log, const FlightOperation& operatio
   Key key{communicator.id};
   const std::vector<int>* const members = members_.at(communicator.id);
   if (operation.collective < 0) {
-    const auto peer = static_cast<std::size_t>(operation.peer);
     key.from = log.rank;
-    if (peer < members->size()) key.to = (*members)[peer];
+    key.to = peer_of(log, operation);
   }
   const auto [entry, is_new] = known_.try_emplace(key, nodes_.size());
   if (is_new) {
@@ -298,6 +306,7 @@ void Graph::tell_causes(Why why) {
       if (told_.insert(rank).second) ranks.push_back(rank);
     }
     if (i == 0 || ranks.empty()) continue;  // the caller tells what the subject itself waits for
+    if (is_full()) continue;
     sentences_.push_back(fmt::format("{}{}, which {}", chain_text(i), ranks_text(ranks),
                                      why_text(why, ranks.size())));
   }
@@ -308,6 +317,7 @@ void Graph::tell_ends() {
   for (std::size_t i = 1; i < nodes_.size(); ++i) {
     const Node& node = nodes_[i];
     if (!node.members || node.is_late || !node.causes.empty() || !node.next.empty()) continue;
+    if (is_full()) continue;
     const std::vector<int>& ranks = nodes_[node.parent].next.at(i);
     sentences_.push_back(fmt::format("{}{}{} {} in {}, which all ranks of that communicator called",
                                      chain_text(node.parent), ranks_text(ranks),
@@ -328,11 +338,7 @@ std::vector<std::string> Graph::tell() {
     for (const Why why : {Why::absent, Why::idle, Why::unreached}) tell_causes(why);
     tell_ends();
   }
-  if (sentences_.size() > most_told) {
-    const std::size_t rest = sentences_.size() - most_told;
-    sentences_.resize(most_told);
-    sentences_.push_back(fmt::format("and {} more", rest));
-  }
+  if (untold_ > 0) sentences_.push_back(fmt::format("and {} more", untold_));
   return std::move(sentences_);
 }
 

@@ -308,6 +308,24 @@ TEST_CASE("an answer has what the search needs, and lists only communicators in 
               stopped});
 }
 
+TEST_CASE("a message of a communicator that few answers list finds its peer") {
+  std::vector<int> all(300);
+  std::iota(all.begin(), all.end(), 0);
+  Job job(300);
+  job.open("pipe", all);
+  job.call(3, "pipe", FlightState::started, "recv", 2);
+  job.call(20, "pipe", FlightState::started, "recv", 21);
+  job.call(21, "pipe", FlightState::started, "send", 20);
+  for (const int rank : {3, 20, 21}) {
+    job.at(rank) = atoll::parse_flight(atoll::answer_inquiry(job.at(rank), "-1 pipe"), "answer");
+  }
+  CHECK(job.told({"pipe", {21}, -1}).empty());
+  job.call(21, "pipe", FlightState::started, "recv", 22);
+  job.lose(22, How::silent);
+  CHECK(job.told({"pipe", {21}, -1}) ==
+        Texts{"rank 21 waits in recv 1 of communicator pipe for rank 22, which does " + stopped});
+}
+
 TEST_CASE("the chains of 16,384 ranks take little work") {
   constexpr int side = 128;
   Job job(side * side);
