@@ -1,7 +1,8 @@
 // A question is the number of the collective (-1 for messages), a space and the communicator's id.
 //
-// An answer is a flight log, cut down to that communicator's operation with this number and some
-// before it, its last operation, and the operation that the rank is in on any communicator.
+// An answer is a flight log, cut down to the open communicators, with that communicator's operation
+// with this number and some before it, its last operation, and the operations that have not
+// completed: those in which the rank is, and the first one of each communicator.
 #include "flight/inquiry.hpp"
 
 #include <fmt/format.h>
@@ -11,44 +12,58 @@
 #include <set>
 #include <utility>
 
+#include "atoll/observer.hpp"
+#include "core/errors.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "core/world_internals.hpp"
 #include "flight/story.hpp"
+#include "flight/waits.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
 
 constexpr std::chrono::milliseconds patience{2'000};
 constexpr std::int64_t looked_back = 32;  // largest number of collectives in an answer
+constexpr int most_started = 32;          // largest number of operations in progress in an answer
+// A communicator with more ranks is listed by its first ranks alone, so that the answers of all its
+// ranks together do not grow with the square of their number.
+constexpr std::size_t most_listed = 256;
+constexpr int listing_ranks = 16;
 
 using How = store::Answered::How;
 
-// Logs of the ranks that answered a question, and the ranks that did not, in ascending order.
+// The answers of all ranks, and those of the ranks that were asked, in ascending order.
 struct Answers {
-  std::vector<FlightLog> logs;
-  std::vector<int> silent;    // ranks that did not answer in time
-  std::vector<int> departed;  // ranks that have left the job
+  std::vector<FlightLog> logs;    // of the ranks that answered
+  std::vector<RankState> states;  // by rank; points into `logs`
+  std::vector<FlightView> asked;  // of the asked ranks that answered
+  std::vector<int> silent;        // asked ranks that did not answer in time
+  std::vector<int> departed;      // asked ranks that have left the job
 };
 
 Answers sort_out(const std::vector<store::Answered>& answers, const InquirySubject& subject) {
   Answers sorted;
+  sorted.logs.reserve(answers.size());
+  for (std::size_t rank = 0; rank < answers.size(); ++rank) {
+    const store::Answered& answer = answers[rank];
+    RankState& state = sorted.states.emplace_back(answer.how, nullptr);
+    if (answer.how != How::answered) continue;
+    FlightLog& log = sorted.logs.emplace_back();
+    state.log = &log;
+    log.rank = static_cast<int>(rank);
+    if (answer.text.empty()) continue;
+    const std::string source = fmt::format("answer of rank {}", rank);
+    log = parse_flight(answer.text, source);
+    require(std::cmp_equal(log.rank, rank) && std::cmp_equal(log.size, answers.size()),
+            ErrorCode::bad_data, "{}: it is of rank {} of {}", source, log.rank, log.size);
+  }
   for (const int rank : std::set<int>(subject.ranks.begin(), subject.ranks.end())) {
-    const store::Answered& answer = answers.at(static_cast<std::size_t>(rank));
-    switch (answer.how) {
-      case How::silent:
-        sorted.silent.push_back(rank);
-        break;
-      case How::departed:
-        sorted.departed.push_back(rank);
-        break;
-      case How::answered:
-        if (answer.text.empty()) {
-          sorted.logs.emplace_back().rank = rank;
-        } else {
-          sorted.logs.push_back(parse_flight(answer.text, fmt::format("answer of rank {}", rank)));
-        }
-        break;
+    const RankState& state = sorted.states.at(static_cast<std::size_t>(rank));
+    if (state.log) {
+      sorted.asked.push_back(view_of(*state.log, subject.communicator));
+    } else {
+      (state.how == How::silent ? sorted.silent : sorted.departed).push_back(rank);
     }
   }
   return sorted;
@@ -57,8 +72,7 @@ Answers sort_out(const std::vector<store::Answered>& answers, const InquirySubje
 InquiryResult find(const Answers& sorted, const InquirySubject& subject) {
   InquiryResult result;
   std::vector<std::string> sentences;
-  std::vector<FlightView> views;
-  for (const FlightLog& log : sorted.logs) views.push_back(view_of(log, subject.communicator));
+  const std::vector<FlightView>& views = sorted.asked;
   // If a rank did not answer, the others wait for that rank, so their progress is not described.
   const auto views_are =
       sorted.silent.empty() && sorted.departed.empty() ? Views::all : Views::some;
@@ -79,15 +93,14 @@ InquiryResult find(const Answers& sorted, const InquirySubject& subject) {
       sentences.push_back(fmt::format("rank {}: {}", view.rank(), last_text(view)));
     }
   }
-  if (!sorted.silent.empty()) {
-    sentences.push_back(
-        fmt::format("{} (its process is stopped, or its host is unreachable)",
-                    ranks_text(sorted.silent) +
-                        (sorted.silent.size() == 1 ? " does not answer" : " do not answer")));
-  }
-  if (!sorted.departed.empty()) {
-    sentences.push_back(ranks_text(sorted.departed) +
-                        (sorted.departed.size() == 1 ? " has" : " have") + " left the job");
+  const auto add = [&](const std::vector<int>& ranks, const std::string& text) {
+    if (!ranks.empty()) sentences.push_back(fmt::format("{} {}", ranks_text(ranks), text));
+  };
+  add(sorted.silent, silence_text(sorted.silent.size()));
+  add(sorted.departed, departure_text(sorted.departed.size()));
+  // Different calls explain why ranks wait.
+  if (!result.disagreed) {
+    for (auto& wait : tell_waits(sorted.states, subject)) sentences.push_back(std::move(wait));
   }
   result.text = fmt::format("{}", fmt::join(sentences, "; "));
   return result;
@@ -102,9 +115,7 @@ std::optional<InquiryResult> inquire(World& world, const InquirySubject& subject
   } catch (const Error& error) {
     if (world.failure()) return std::nullopt;
     if (error.code() == ErrorCode::timeout) {
-      return InquiryResult{false,
-                           "rank 0, which serves the store, does not answer (its process is "
-                           "stopped, or its host is unreachable)"};
+      return InquiryResult{false, "rank 0, which serves the store, " + silence_text(1)};
     }
     log::error("cannot ask the other ranks what they were doing: {}", error.what());
     return std::nullopt;
@@ -115,24 +126,39 @@ std::string answer_inquiry(FlightLog log, std::string_view question) {
   const std::size_t space = question.find(' ');
   const auto collective = number_from<std::int64_t>(question.substr(0, space)).value_or(-1);
   const FlightView view = view_of(log, question.substr(space + 1));
-  std::vector<FlightCommunicator> communicators;
+  std::vector<bool> is_kept(log.communicators.size(), false), has_pending = is_kept;
   std::vector<FlightOperation> operations;
-  std::vector<std::size_t> places(log.communicators.size(), 0);
-  const auto keep = [&](std::size_t index) {
-    communicators.push_back(log.communicators[index]);
-    places[index] = communicators.size() - 1;
-  };
-  if (view.communicator) keep(view.index);
-  const bool elsewhere =
-      view.running && (!view.communicator || view.running->communicator != view.index);
-  if (elsewhere) keep(view.running->communicator);
+  int started = 0;
   for (const FlightOperation& operation : log.operations) {
-    const bool asked = view.communicator && operation.communicator == view.index &&
-                       operation.collective >= 0 && operation.collective <= collective &&
+    const std::size_t place = operation.communicator;
+    const bool asked = view.communicator && place == view.index && operation.collective >= 0 &&
+                       operation.collective <= collective &&
                        operation.collective > collective - looked_back;
-    if (!asked && &operation != view.last && &operation != view.running) continue;
+    const bool is_started = operation.state == FlightState::started && started++ < most_started;
+    const bool is_next = operation.state == FlightState::enqueued && !has_pending[place];
+    if (is_started || is_next) has_pending[place] = true;
+    if (!asked && !is_started && !is_next && &operation != view.last) continue;
+    is_kept[place] = true;
     operations.push_back(operation);
-    operations.back().communicator = places[operation.communicator];
+  }
+  if (view.communicator) is_kept[view.index] = true;
+  std::size_t open = 0;
+  for (std::size_t i = log.communicators.size(); i-- > 0;) {
+    if (!log.communicators[i].closed && open++ < max_observed_communicators) is_kept[i] = true;
+  }
+  std::vector<FlightCommunicator> communicators;
+  std::vector<std::size_t> places(log.communicators.size(), 0);
+  for (std::size_t i = 0; i < log.communicators.size(); ++i) {
+    if (!is_kept[i]) continue;
+    places[i] = communicators.size();
+    FlightCommunicator& kept = communicators.emplace_back(std::move(log.communicators[i]));
+    const bool lists = kept.ranks.size() <= most_listed || kept.rank < listing_ranks;
+    if (has_pending[i] && lists) continue;
+    kept.ranks = {log.rank};
+    kept.rank = 0;
+  }
+  for (FlightOperation& operation : operations) {
+    operation.communicator = places[operation.communicator];
   }
   log.communicators = std::move(communicators);
   log.operations = std::move(operations);
