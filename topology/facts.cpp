@@ -16,7 +16,7 @@ std::optional<double> number_fact(const Facts& facts, std::string_view name) {
 bool is_momentary(std::string_view name) noexcept {
   constexpr std::array names{fact::pci_gt_s,      fact::pci_gbyte_s, fact::pci_replays,
                              fact::nvlink_errors, fact::throttle,    fact::errors,
-                             fact::shm_left};
+                             fact::congestion,    fact::shm_left};
   return std::ranges::find(names, name) != names.end();
 }
 

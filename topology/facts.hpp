@@ -77,9 +77,11 @@ inline constexpr Name power_default_w = "power.default_w";
 
 // --- NICs ---
 inline constexpr Name firmware = "firmware";
-inline constexpr Name mtu = "mtu";                // current MTU of the port in bytes
-inline constexpr Name width = "link.width";       // number of lanes of the port: "4"
-inline constexpr Name errors = "link.errors";     // error counters: "symbol_error 12", or "none"
+inline constexpr Name mtu = "mtu";             // current MTU of the port in bytes
+inline constexpr Name width = "link.width";    // number of lanes of the port: "4"
+inline constexpr Name errors = "link.errors";  // error counters: "symbol_error 12", or "none"
+// Counters of congestion and of lost packets: "np_cnp_sent 7, port_xmit_wait 12", or "none"
+inline constexpr Name congestion = "link.congestion";
 inline constexpr Name phys_state = "phys_state";  // physical state: "linkup", "polling", "disabled"
 inline constexpr Name lid = "lid";                // LID of the port, decimal
 inline constexpr Name sm_lid = "sm_lid";          // decimal LID of the subnet manager, or "0"

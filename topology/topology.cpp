@@ -18,6 +18,13 @@ std::string host_name() {
   return buffer.data();
 }
 
+topology_sources::LiveRequest request_for(std::string_view host_id) {
+  topology_sources::LiveRequest request;
+  request.host_name = host_name();
+  request.host_id = host_id.empty() ? request.host_name : std::string(host_id);
+  return request;
+}
+
 // Appends the elements of the topology `part` with new ids.
 template <class T>
 void append_new(std::vector<T>& all, const std::vector<T>& part, std::set<std::string>& seen) {
@@ -43,15 +50,22 @@ std::string_view name(PathLevel level) noexcept {
 }
 
 Topology Topology::discover_local(std::string_view host_id) {
-  topology_sources::LiveRequest request;
-  request.host_name = host_name();
-  request.host_id = host_id.empty() ? request.host_name : std::string(host_id);
+  const auto request = request_for(host_id);
   Topology topology;
   for (const auto look :
        {topology_sources::hwloc_live, topology_sources::nvml, topology_sources::sysfs_ports,
         topology_sources::sysfs_pci, topology_sources::environment})
     look(request, topology);
   fill_link_rates(topology);
+  return topology;
+}
+
+Topology Topology::discover_local_ports(std::string_view host_id) {
+  const auto request = request_for(host_id);
+  Topology topology;
+  topology_sources::sysfs_ports(request, topology);
+  // The host comes last, because the source adds the network interfaces of a host that is known.
+  topology.hosts.push_back({.id = request.host_id, .name = request.host_name});
   return topology;
 }
 

@@ -99,6 +99,29 @@ std::string_view trimmed(std::string_view text) noexcept {
   return text.substr(begin, text.find_last_not_of(blank) - begin + 1);
 }
 
+PortName split_port(std::string_view name) noexcept {
+  const auto colon = name.rfind(':');
+  if (colon == std::string_view::npos || colon == 0 || colon + 1 == name.size() ||
+      name.find_first_not_of("0123456789", colon + 1) != std::string_view::npos)
+    return {name, ""};
+  return {name.substr(0, colon), name.substr(colon + 1)};
+}
+
+bool is_plain(std::string_view word) noexcept {
+  return !word.empty() &&
+         word.find_first_not_of(
+             "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:-") ==
+             std::string_view::npos;
+}
+
+std::string with_name(std::string command, std::string_view word, std::string_view name) {
+  if (!is_plain(name)) return command;
+  for (auto at = command.find(word); at != std::string::npos;
+       at = command.find(word, at + name.size()))
+    command.replace(at, word.size(), name);
+  return command;
+}
+
 std::string lower_case(std::string_view text) {
   std::string lower(text);
   std::ranges::transform(lower, lower.begin(),

@@ -30,6 +30,20 @@ std::string printable(std::string_view text);
 // Replaces characters that are not printable ASCII by '?' and cuts the text after `limit` bytes.
 std::string printable(std::string_view text, std::size_t limit);
 
+struct PortName {
+  std::string_view device, port;
+};
+
+// "mlx5_0:2" is port "2" of device "mlx5_0". Without a number after a colon, the whole name is the
+// device and the port is empty.
+PortName split_port(std::string_view name) noexcept;
+
+// True if the word consists of letters, digits and "_.:-". Names with other characters, which may
+// come from files, are not inserted into commands, because people paste commands into a shell.
+bool is_plain(std::string_view word) noexcept;
+// Replaces `word` in a command by a name, if the name is plain.
+std::string with_name(std::string command, std::string_view word, std::string_view name);
+
 std::string_view trimmed(std::string_view text) noexcept;
 std::string lower_case(std::string_view text);
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "atoll/error.hpp"
+#include "atoll/finding.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -178,6 +179,9 @@ struct ATOLL_API Topology {
   // Discovers all hosts of the job and merges the results; the lowest rank on each host discovers
   // that host. Collective. Every rank throws when one of them fails. Defined in src/comm.
   static Topology discover(World& world);
+  // Do the same for the RDMA ports alone, which takes little time: for compare_ports().
+  static Topology discover_local_ports(std::string_view host_id = {});
+  static Topology discover_ports(World& world);
 
   // Convert the topology to and from JSON, in the form that topology/README.md documents.
   // from_json() throws Error(bad_data), which names `source` and the byte offset.
@@ -206,6 +210,12 @@ ATOLL_API std::optional<double> usable_gbyte_s(const Topology& topology, const T
 // Bandwidth of every NIC, in the order of Topology::nics. For many NICs of a
 // large cluster, one call is faster than a call for each NIC.
 ATOLL_API std::vector<std::optional<double>> usable_gbyte_s(const Topology& topology);
+
+// Returns findings about counters of network ports that rose during a run: errors of the link, lost
+// packets, congestion. Both topologies are of one job, discovered before and after the run. A
+// counter that fell, because it was reset or has overflowed, and a counter that vanished are left
+// out.
+ATOLL_API std::vector<Finding> compare_ports(const Topology& before, const Topology& after);
 
 // Returns the rails, ordered by the first GPU that uses each rail.
 ATOLL_API std::vector<Rail> find_rails(const Topology& topology,

@@ -5,9 +5,12 @@
 #include <doctest/doctest.h>
 
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "atoll/error.hpp"
+#include "documents.hpp"
+#include "ports.hpp"
 #include "reserved_port.hpp"
 
 using atoll::World;
@@ -122,4 +125,37 @@ TEST_CASE("link: the table") {
   link.port_gbyte_s.reset();
   CHECK(link_lines(world, link).find("# The topology does not know the rate of these ports.\n") !=
         std::string::npos);
+}
+
+TEST_CASE("ports: findings as comments and as JSON") {
+  MeasuredLink link;
+  link.findings = {
+      {"errors_rose",
+       atoll::Severity::warning,
+       {"a/mlx5_0"},
+       "symbol_error +8",
+       "packets",
+       "clean"},
+      {"sender_waited", atoll::Severity::info, {"a/mlx5_0"}, "port_xmit_wait +9", "slow", ""}};
+  CHECK(busbw::port_lines(link.findings) ==
+        "# warning: symbol_error +8; packets; clean\n"
+        "# info: port_xmit_wait +9; slow\n");
+  CHECK(busbw::port_lines({}).empty());
+  const auto json = nlohmann::json::parse(busbw::to_json({}, link));
+  REQUIRE(json.at("ports").size() == 2);
+  CHECK(json.at("ports")[0] == nlohmann::json{{"id", "errors_rose"},
+                                              {"severity", "warning"},
+                                              {"subjects", {"a/mlx5_0"}},
+                                              {"evidence", "symbol_error +8"},
+                                              {"consequence", "packets"},
+                                              {"fix", "clean"}});
+}
+
+TEST_CASE("ports: discovered without anything else") {
+  World world = World::single();
+  const auto before = atoll::Topology::discover_ports(world);
+  REQUIRE(before.hosts.size() == 1);
+  CHECK(before.hosts[0].id == world.hosts()[0].id);
+  CHECK(before.hosts[0].name == world.hosts()[0].name);
+  CHECK(before.gpus.empty());
 }

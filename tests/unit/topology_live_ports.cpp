@@ -299,3 +299,48 @@ TEST_CASE("ports: a host without /sys") {
   CHECK(topology.nics.empty());
   CHECK(topology.hosts[0].facts.empty());
 }
+
+TEST_CASE("ports: counters of errors and of congestion") {
+  const CapturedTree tree;
+  const std::string port = add_adapter(tree, "mlx5_0", "0000:16:00.0");
+  write_port(tree, port, "Ethernet", "4: ACTIVE", "200 Gb/sec (4X HDR)");
+  tree.write(port + "counters/symbol_error", "2\n");
+  tree.write(port + "counters/port_xmit_wait", "18446744073709551615\n");  // more than is read
+  tree.write(port + "counters/port_xmit_discards", "99\n");
+  for (const char* name :
+       {"packet_seq_err", "implied_nak_seq_err", "roce_adp_retrans", "local_ack_timeout_err"})
+    tree.write(port + "hw_counters/" + name, "0\n");
+  tree.write(port + "hw_counters/out_of_sequence", "4\n");
+  tree.write(port + "hw_counters/rnr_nak_retry_err", "5\n");
+  tree.write(port + "hw_counters/np_ecn_marked_roce_packets", "6\n");
+  tree.write(port + "hw_counters/np_cnp_sent", "7\n");
+  tree.write(port + "hw_counters/rp_cnp_handled", "8\n");
+  tree.write(port + "hw_counters/lifespan", "10\n");
+  // The counters of Soft-RoCE, whose adapters have no folder `counters`.
+  const std::string soft = "sys/class/infiniband/rxe0/ports/1/";
+  write_port(tree, soft, "Ethernet", "4: ACTIVE", "2.5 Gb/sec (1X SDR)");
+  tree.write(soft + "hw_counters/link_downed", "1\n");
+  tree.write(soft + "hw_counters/rcvd_seq_err", "2\n");
+  tree.write(soft + "hw_counters/out_of_seq_request", "0\n");
+  tree.write(soft + "hw_counters/sent_pkts", "1000\n");
+  const std::string idle = add_adapter(tree, "mlx5_1", "0000:17:00.0");
+  write_port(tree, idle, "InfiniBand", "4: ACTIVE", "400 Gb/sec (4X NDR)");
+  tree.write(idle + "counters/port_xmit_wait", "0\n");
+  write_port(tree, add_adapter(tree, "mlx5_2", "0000:18:00.0"), "InfiniBand", "4: ACTIVE", "");
+  // Without a known host, the source adds RDMA ports alone.
+  add_interface(tree, "eth0", "up", "25000", tree.add_pci("pci0000:00/0000:00:03.0"));
+  Topology topology;
+  sources::sysfs_ports(tree.request(), topology);
+  REQUIRE(topology.nics.size() == 4);
+  CHECK(get_fact(topology.nics[0].facts, fact::errors) == "symbol_error 2");
+  CHECK(get_fact(topology.nics[0].facts, fact::congestion) ==
+        "out_of_sequence 4, port_xmit_discards 99, rnr_nak_retry_err 5, "
+        "np_ecn_marked_roce_packets 6, np_cnp_sent 7, rp_cnp_handled 8");
+  CHECK(get_fact(topology.nics[1].facts, fact::errors).empty());
+  CHECK(get_fact(topology.nics[1].facts, fact::congestion) == "none");
+  CHECK(get_fact(topology.nics[2].facts, fact::congestion).empty());
+  CHECK(topology.nics[3].name == "rxe0");
+  CHECK(get_fact(topology.nics[3].facts, fact::errors) == "link_downed 1");
+  CHECK(get_fact(topology.nics[3].facts, fact::congestion) == "rcvd_seq_err 2");
+  CHECK(atoll::is_momentary(fact::congestion));
+}

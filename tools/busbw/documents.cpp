@@ -146,6 +146,18 @@ Json row_json(const Row& row, const Options& o) {
   return json;
 }
 
+Json findings_json(std::span<const atoll::Finding> findings) {
+  Json json = Json::array();
+  for (const atoll::Finding& finding : findings)
+    json.push_back({{"id", finding.id},
+                    {"severity", name(finding.severity)},
+                    {"subjects", finding.subjects},
+                    {"evidence", finding.evidence},
+                    {"consequence", finding.consequence},
+                    {"fix", finding.fix}});
+  return json;
+}
+
 Json head_json(const CommandLine& command, const Job& job, const Options& o) {
   return {{"version", nccl_tests_version}, {"start_time", command.start_time},
           {"args", command.arguments},     {"env", environment()},
@@ -161,7 +173,7 @@ std::string text_of(const Json& json) { return json.dump(2) + '\n'; }
 }  // namespace
 
 std::string to_json(const CommandLine& command, const Job& job, const Options& options,
-                    std::span<const Table> tables) {
+                    std::span<const Table> tables, std::span<const atoll::Finding> ports) {
   Json json = head_json(command, job, options);
   Json rows = Json::array(), unsupported = Json::array();
   int wrong = 0, below = 0;
@@ -181,13 +193,14 @@ std::string to_json(const CommandLine& command, const Job& job, const Options& o
       {"bandwidth", verdict.average_busbw},
       {"okay", options.wanted_busbw ? truth(verdict.is_bandwidth_fine()) : "unchecked"}};
   if (options.expect) json["expect"] = {{"share", *options.expect}, {"below", below}};
+  json["ports"] = findings_json(ports);
   json["errors"] = Json::array();
   json["end_time"] = local_time();
   return text_of(json);
 }
 
 std::string to_json(const CommandLine& command, const Job& job, const Options& options,
-                    const PairReport& report) {
+                    const PairReport& report, std::span<const atoll::Finding> ports) {
   Json json = head_json(command, job, options);
   Json findings = Json::array();
   for (const PairFinding& finding : report.verdict.findings)
@@ -197,6 +210,7 @@ std::string to_json(const CommandLine& command, const Job& job, const Options& o
                    {"inside_gbyte_s", report.verdict.inside_gbyte_s},
                    {"between_gbyte_s", report.verdict.between_gbyte_s},
                    {"findings", findings}};
+  json["ports"] = findings_json(ports);
   json["end_time"] = local_time();
   return text_of(json);
 }
@@ -219,6 +233,7 @@ std::string to_json(const CommandLine& command, const MeasuredLink& link) {
                     {"ports", link.report.ports},
                     {"port_gbyte_s", rate ? Json(*rate) : Json()},
                     {"rows", rows}}},
+                  {"ports", findings_json(link.findings)},
                   {"end_time", local_time()}});
 }
 

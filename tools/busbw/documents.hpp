@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "atoll/finding.hpp"
 #include "job.hpp"
 #include "link.hpp"
 #include "options.hpp"
@@ -20,9 +21,9 @@ struct CommandLine {
 
 // Content of --json: the form of nccl-tests' -J (version 3) with additional members.
 std::string to_json(const CommandLine& command, const Job& job, const Options& options,
-                    std::span<const Table> tables);
+                    std::span<const Table> tables, std::span<const atoll::Finding> ports);
 std::string to_json(const CommandLine& command, const Job& job, const Options& options,
-                    const PairReport& report);
+                    const PairReport& report, std::span<const atoll::Finding> ports);
 std::string to_json(const CommandLine& command, const MeasuredLink& link);
 // Content of --save: the measured curve.
 std::string to_curve(const Job& job, const Options& options, std::span<const Table> tables);

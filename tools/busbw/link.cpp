@@ -7,6 +7,7 @@
 #include "atoll/error.hpp"
 #include "atoll/topology.hpp"
 #include "collective.hpp"
+#include "ports.hpp"
 
 namespace busbw {
 namespace {
@@ -55,7 +56,7 @@ atoll::LinkTest plan_link(const atoll::World& world, const Options& options) {
 }
 
 std::string link_lines(const atoll::World& world, const MeasuredLink& link) {
-  const auto& [test, report, port_gbyte_s] = link;
+  const auto& [test, report, port_gbyte_s, findings] = link;
   std::string text = fmt::format(
       "# Raw RDMA writes with the backend {}; 1 GB/s = 1e9 bytes per second\n", report.backend);
   for (std::size_t side = 0; side < test.ranks.size(); ++side) {
@@ -78,10 +79,12 @@ std::string link_lines(const atoll::World& world, const MeasuredLink& link) {
 }
 
 MeasuredLink measure_link(atoll::World& world, const Options& options) {
-  MeasuredLink link{plan_link(world, options), {}, {}};
-  link.port_gbyte_s = port_gbyte_s(world, link.test, atoll::Topology::discover(world));
+  MeasuredLink link{plan_link(world, options), {}, {}, {}};
+  const auto topology = atoll::Topology::discover(world);
+  link.port_gbyte_s = port_gbyte_s(world, link.test, topology);
   link.report = atoll::test_link(world, link.test);
   if (world.rank() == 0) fmt::print("{}", link_lines(world, link));
+  link.findings = judge_ports(world, topology);
   return link;
 }
 

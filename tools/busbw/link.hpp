@@ -4,7 +4,9 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "atoll/finding.hpp"
 #include "atoll/link_test.hpp"
 #include "atoll/world.hpp"
 #include "options.hpp"
@@ -14,7 +16,8 @@ namespace busbw {
 struct MeasuredLink {
   atoll::LinkTest test;
   atoll::LinkReport report;
-  std::optional<double> port_gbyte_s;  // bandwidth of the slower port; empty if it is unknown
+  std::optional<double> port_gbyte_s;    // bandwidth of the slower port; empty if it is unknown
+  std::vector<atoll::Finding> findings;  // counters of ports that rose during the test
 };
 
 // Returns the test that the options describe: from rank 0 to the first rank of another host, or to

@@ -19,6 +19,7 @@
 #include "options.hpp"
 #include "pairs.hpp"
 #include "plot.hpp"
+#include "ports.hpp"
 #include "sweep.hpp"
 #include "tune.hpp"
 
@@ -95,8 +96,9 @@ int measure(atoll::World& world, const Options& options, const busbw::CommandLin
   Job job(world, options);
   if (options.pairs > 0) {
     const auto report = busbw::measure_pairs(job, options);
+    const auto ports = busbw::judge_ports(world, job.topology);
     if (job.is_root() && !options.json.empty())
-      busbw::write_file(options.json, busbw::to_json(command, job, options, report));
+      busbw::write_file(options.json, busbw::to_json(command, job, options, report, ports));
     // Scripts must not mistake a missing verdict for success.
     if (!report.is_judged) return exit_unsupported;
     return report.verdict.findings.empty() ? exit_ok : exit_below;
@@ -113,10 +115,11 @@ int measure(atoll::World& world, const Options& options, const busbw::CommandLin
     is_good = is_good && table.is_good();
     judged += table.expectation ? static_cast<std::size_t>(table.expectation->judged) : 0;
   }
+  const auto ports = busbw::judge_ports(world, job.topology);
   if (job.is_root()) {
     if (options.memory_report > 0) fmt::print("{}", memory_line(sweep));
     if (!options.json.empty())
-      busbw::write_file(options.json, busbw::to_json(command, job, options, tables));
+      busbw::write_file(options.json, busbw::to_json(command, job, options, tables, ports));
     if (!options.save.empty())
       busbw::write_file(options.save, busbw::to_curve(job, options, tables));
     if (!options.plot.empty() && rows > 0)

@@ -1,4 +1,4 @@
-// Parsing of short texts: words, prefixes, port names.
+// Parsing of short texts: words and prefixes.
 #pragma once
 
 #include <algorithm>
@@ -31,20 +31,6 @@ inline bool starts_with_any(std::string_view text,
                             std::initializer_list<std::string_view> prefixes) {
   return std::ranges::any_of(prefixes,
                              [&](std::string_view prefix) { return text.starts_with(prefix); });
-}
-
-struct PortName {
-  std::string_view device, port;
-};
-
-// "mlx5_0:2" is port "2" of device "mlx5_0". Without a number after a colon, the whole name is the
-// device and the port is empty.
-inline PortName split_port(std::string_view name) {
-  const auto colon = name.rfind(':');
-  if (colon == std::string_view::npos || colon == 0 || colon + 1 == name.size() ||
-      name.find_first_not_of("0123456789", colon + 1) != std::string_view::npos)
-    return {name, ""};
-  return {name.substr(0, colon), name.substr(colon + 1)};
 }
 
 }  // namespace atoll_v1::atoll

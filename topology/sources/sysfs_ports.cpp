@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 
 #include "facts.hpp"
 #include "parse_number.hpp"
+#include "port_counters.hpp"
 #include "sources/pci_address.hpp"
 #include "sources/small_file.hpp"
 #include "sources/source.hpp"
@@ -23,12 +23,6 @@ constexpr long long vendor_amazon = 0x1d0f, vendor_intel = 0x8086;
 constexpr unsigned most_gids = 256;
 // The GID table may have gaps, but not long ones: reading stops after this many empty entries.
 constexpr unsigned most_empty_gids = 32;
-
-// Counters of cable errors and of errors at the far end. Discards are not among them, since
-// congestion causes discards too.
-constexpr std::array<const char*, 6> error_counters{
-    "symbol_error",    "link_error_recovery",         "link_downed",
-    "port_rcv_errors", "local_link_integrity_errors", "excessive_buffer_overrun_errors"};
 
 // The rate and the number of lanes of a port, as in "400 Gb/sec (4X NDR)".
 struct Rate {
@@ -67,17 +61,22 @@ bool is_zero_guid(std::string_view guid) {
   return guid.find_first_not_of("0:x") == std::string_view::npos;
 }
 
-// Lists the error counters that are not zero, or "none"; "" when no counter can be read.
-std::string errors_of(const fs::path& counters) {
+// Sets a fact to the list of its counters that are not zero, or "none"; not at all when no counter
+// can be read.
+void set_counters(Facts& facts, fact::Name fact, const fs::path& port) {
   std::string text;
   bool is_any_readable = false;
-  for (const char* name : error_counters) {
-    const auto count = read_number(counters / name);
-    if (!count) continue;
-    is_any_readable = true;
-    if (*count > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, *count);
+  for (const PortCounters& counters : port_counters) {
+    if (counters.fact != fact) continue;
+    for (const std::string_view name : counters.names) {
+      auto count = read_number(port / "counters" / name);
+      if (!count) count = read_number(port / "hw_counters" / name);
+      if (!count) continue;
+      is_any_readable = true;
+      if (*count > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, *count);
+    }
   }
-  return text.empty() && is_any_readable ? "none" : text;
+  set_fact(facts, fact, text.empty() && is_any_readable ? "none" : text);
 }
 
 // A routable GID is neither link-local (fe80::/10) nor 169.254/16 mapped into IPv6.
@@ -141,7 +140,8 @@ void describe_link(const fs::path& port, TopologyNic& nic) {
       if (rate->lanes > 0) set_fact(nic.facts, fact::width, fmt::to_string(rate->lanes));
     }
   }
-  set_fact(nic.facts, fact::errors, errors_of(port / "counters"));
+  for (const fact::Name fact : {fact::errors, fact::congestion})
+    set_counters(nic.facts, fact, port);
 }
 
 void describe(const LiveRequest& request, const Port& port, TopologyNic& nic) {

@@ -1,5 +1,5 @@
-// Topology::discover: the lowest rank of each host discovers the host, and every rank merges the
-// results.
+// Topology::discover and discover_ports: the lowest rank of each host discovers the host, and every
+// rank merges the results.
 #include <fmt/format.h>
 
 #include "atoll/topology.hpp"
@@ -18,9 +18,11 @@ const HostInfo& own_host(const World& world) {
   return world.hosts().at(static_cast<std::size_t>(me.host));
 }
 
-std::string look(const HostInfo& host) {
+using Look = Topology (*)(std::string_view host_id);
+
+std::string describe(const HostInfo& host, Look look) {
   try {
-    Topology topology = Topology::discover_local(host.id);
+    Topology topology = look(host.id);
     for (TopologyHost& seen : topology.hosts) seen.name = host.name;
     return topology.to_json();
   } catch (const std::exception& error) {
@@ -28,15 +30,13 @@ std::string look(const HostInfo& host) {
   }
 }
 
-}  // namespace
-
-Topology Topology::discover(World& world) {
+Topology gather(World& world, std::string_view key, Look look) {
   const HostInfo& host = own_host(world);
   // The lowest rank of the host, not local rank 0: users can set local ranks, so there may be no 0.
   const bool is_first = host.ranks.front() == world.rank();
   // Every call can use the same key of the store, because no rank leaves an exchange before all
   // ranks have entered it.
-  const auto texts = world.exchange("atoll/topology", is_first ? look(host) : "");
+  const auto texts = world.exchange(key, is_first ? describe(host, look) : "");
   std::vector<Topology> parts;
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
     const std::string_view text = texts[rank];
@@ -44,9 +44,19 @@ Topology Topology::discover(World& world) {
     if (text.starts_with(failed))
       throw make_error(ErrorCode::io, "rank {} cannot describe its host: {}", rank,
                        text.substr(failed.size()));
-    parts.push_back(from_json(text, fmt::format("topology of rank {}", rank)));
+    parts.push_back(Topology::from_json(text, fmt::format("topology of rank {}", rank)));
   }
   return merge(parts);
+}
+
+}  // namespace
+
+Topology Topology::discover(World& world) {
+  return gather(world, "atoll/topology", &Topology::discover_local);
+}
+
+Topology Topology::discover_ports(World& world) {
+  return gather(world, "atoll/ports", &Topology::discover_local_ports);
 }
 
 }  // namespace atoll_v1::atoll

@@ -71,6 +71,7 @@ class Trainer {
   void count_bytes(StepRecord& record);
   void note_memory();
   void check_transports();
+  void tell_ports(const atoll::Topology& before);
   void finish(RunResult& result, double wall_seconds);
 
   atoll::World& world_;
@@ -343,7 +344,20 @@ void Trainer::check_transports() {
   }
 }
 
+// Logs which counters of network ports rose since `before` was discovered. Collective.
+void Trainer::tell_ports(const atoll::Topology& before) {
+  const auto findings = atoll::compare_ports(before, atoll::Topology::discover_ports(world_));
+  if (!progress_) return;
+  for (const auto& finding : findings) {
+    if (finding.severity == atoll::Severity::info)
+      log::info("{}", atoll::to_line(finding));
+    else
+      log::warn("{}", atoll::to_line(finding));
+  }
+}
+
 RunResult Trainer::run() {
+  const auto ports = atoll::Topology::discover_ports(world_);
   world_.barrier();
   engine_.scheduler().take_records();  // discard records from before the first step
   counted_ = engine_.traffic();
@@ -368,6 +382,7 @@ RunResult Trainer::run() {
     }
   }
   finish(result, seconds_since(start));
+  tell_ports(ports);
   if (!options_.trace.empty()) {
     tracing_->write(setup_.mesh.axis("world"), totals_ ? &*totals_ : nullptr, options_.trace);
   }

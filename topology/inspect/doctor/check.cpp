@@ -100,12 +100,7 @@ std::string with_names(std::string text, const Subject& subject) {
        {"PORT", &subject.port}}};
   if (subject.busid.empty())
     if (const auto at = text.find(" -d BUSID"); at != std::string::npos) text.erase(at, 9);
-  for (const auto& [word, name] : words) {
-    if (!is_plain(*name)) continue;
-    for (auto at = text.find(word); at != std::string::npos;
-         at = text.find(word, at + name->size()))
-      text.replace(at, word.size(), *name);
-  }
+  for (const auto& [word, name] : words) text = with_name(std::move(text), word, *name);
   return text;
 }
 
@@ -337,13 +332,6 @@ std::set<std::size_t> used_nics(const Machine& machine, const HostView& view) {
   for (const std::size_t gpu : view.gpus)
     nics.insert(machine.used[gpu].begin(), machine.used[gpu].end());
   return nics;
-}
-
-bool is_plain(std::string_view word) {
-  return !word.empty() &&
-         word.find_first_not_of(
-             "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:-") ==
-             std::string_view::npos;
 }
 
 bool is_card(const TopologyGpu& gpu) {

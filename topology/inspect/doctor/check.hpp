@@ -217,9 +217,6 @@ Setting setting_of(const TopologyHost& host, std::string_view name);
 
 // True if the text begins with a number other than 0. NCCL reads its on/off variables in this way.
 bool is_on(std::string_view setting);
-// True if the word consists of letters, digits and "_.:-". Names with other characters, which may
-// come from files, are not inserted into commands, because people paste commands into a shell.
-bool is_plain(std::string_view word);
 
 // Collects numbers and prints their range: "3" or "3 to 40".
 class Range {

@@ -128,7 +128,7 @@ class HostLines {
     for (const TopologyNic* nic : used_)
       used.push_back(split_port(nic->name).port.empty() ? nic->name + ":1" : nic->name);
     std::ranges::sort(used, natural_less);
-    if (std::ranges::all_of(used, doctor::is_plain))
+    if (std::ranges::all_of(used, is_plain))
       add(name, fmt::format("={}", fmt::join(used, ",")), reason);
     else
       add(name, "", "NCCL_IB_HCA cannot be written: the name of a NIC has unusual characters");
@@ -170,7 +170,7 @@ class HostLines {
       (is_made_up ? made_up : physical).emplace_back(word);
     });
     const bool wrong = has_finding("nccl_socket_ifname");
-    if (physical.size() != 1 || !doctor::is_plain(physical.front())) {
+    if (physical.size() != 1 || !is_plain(physical.front())) {
       if (wrong) unset(name, "the value names interfaces that this host does not have");
     } else if (wrong) {
       add(name, "=" + physical.front(),

@@ -24,6 +24,7 @@
 #include "inspect/importers/importer.hpp"
 #include "inspect/text.hpp"
 #include "sources/pci_address.hpp"
+#include "wording.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
