@@ -151,11 +151,14 @@ TEST_CASE("ports: findings as comments and as JSON") {
                                               {"fix", "clean"}});
 }
 
-TEST_CASE("ports: discovered without anything else") {
-  World world = World::single();
-  const auto before = atoll::Topology::discover_ports(world);
-  REQUIRE(before.hosts.size() == 1);
-  CHECK(before.hosts[0].id == world.hosts()[0].id);
-  CHECK(before.hosts[0].name == world.hosts()[0].name);
-  CHECK(before.gpus.empty());
+TEST_CASE("ports: discovered on every host, without GPUs") {
+  on_hosts({"a", "a", "b"}, [](World& world) {
+    const auto ports = atoll::Topology::discover_ports(world);
+    REQUIRE(ports.hosts.size() == 2);
+    for (std::size_t host = 0; host < 2; ++host) {
+      CHECK(ports.hosts[host].id == world.hosts()[host].id);
+      CHECK(ports.hosts[host].name == world.hosts()[host].name);
+    }
+    CHECK(ports.gpus.empty());
+  });
 }
