@@ -282,11 +282,11 @@ class ATOLL_API Communicator {
 // communicator's timeout, the others throw Error(timeout), which names the rank.
 //
 // A rank may destroy its Buffer as soon as no rank uses the memory, independently of the other
-// ranks. If it destroys the Buffer earlier, for example while an exception unwinds, the memory stays
-// mapped for the operations in flight. Host memory is freed after each communicator has performed an
-// operation that was called later, or is destroyed; GPU memory is freed when all communicators are
-// destroyed. A Buffer may outlive the communicators.
-// Collectives accept other memory too, but are slower with it; see register_memory().
+// ranks. If it destroys the Buffer earlier, for example while an exception unwinds, the memory
+// stays mapped for the operations in flight. Host memory is freed after each communicator has
+// performed an operation that was called later, or is destroyed; GPU memory is freed when all
+// communicators are destroyed. A Buffer may outlive the communicators. Collectives accept other
+// memory too, but are slower with it; see register_memory().
 ATOLL_API Buffer allocate(const Device& device, std::size_t bytes,
                           std::span<const std::reference_wrapper<Communicator>> communicators);
 inline Buffer allocate(const Device& device, std::size_t bytes,

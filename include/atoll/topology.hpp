@@ -141,9 +141,9 @@ struct Island {
   std::optional<double> gpu_gbyte_s;   // total rate of the links of the slowest GPU
 };
 
-// The NICs of one GPU, or of a rank without a GPU. `nearest` depends on the distance alone. `use` lists the NICs to send
-// through: active, not virtual, and on the fabric that joins the hosts. GPUs that are equally near
-// to the same NICs divide these NICs among themselves.
+// The NICs of one GPU, or of a rank without a GPU. `nearest` depends on the distance alone. `use`
+// lists the NICs to send through: active, not virtual, and on the fabric that joins the hosts. GPUs
+// that are equally near to the same NICs divide these NICs among themselves.
 struct Affinity {
   std::string gpu;  // id of the GPU; "" for a rank without a GPU
   std::vector<std::string> nearest;

@@ -97,8 +97,8 @@ struct BellOf {
     const auto how = Sleeper{sleeper.load(std::memory_order_seq_cst)};
     if (how != Sleeper::awake) wake(how);
   }
-  // Calls ring() unless the owner is awake. Before this call, the caller must publish what the owner
-  // waits for with a sequentially consistent store.
+  // Calls ring() unless the owner is awake. Before this call, the caller must publish what the
+  // owner waits for with a sequentially consistent store.
   template <class Wake>
   void ring_sleeper(const Wake& wake) {
     if (Sleeper{sleeper.load(std::memory_order_seq_cst)} != Sleeper::awake) ring(wake);

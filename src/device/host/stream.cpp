@@ -111,8 +111,8 @@ void Queue::help_until(const HostEvent* event) {
 void Queue::drain() {
   require_other_task();
   help_until(nullptr);
-  // The order of both conditions matters: the thread that takes the last task counts as the executor
-  // until the task has run.
+  // The order of both conditions matters: the thread that takes the last task counts as the
+  // executor until the task has run.
   while (!tasks_.empty() || tasks_.has_executor()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));  // another thread runs the tasks
     help_until(nullptr);

@@ -139,8 +139,8 @@ class Tree {
                    paint(colour_, ink, state), rate, nic.busid});
   }
 
-  // Describes the NICs of ranks on a host without GPUs, by the NUMA node of their cores. If all nodes
-  // use the same NICs, the only key is -1.
+  // Describes the NICs of ranks on a host without GPUs, by the NUMA node of their cores. If all
+  // nodes use the same NICs, the only key is -1.
   std::map<int, std::string> cores_lines(const TopologyHost& host) const {
     std::map<int, std::string> lines;
     std::set<std::string> different;
