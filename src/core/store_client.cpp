@@ -364,12 +364,13 @@ void Client::fail(std::string_view reason) noexcept {
     {
       const std::lock_guard lock(mutex_);
       if (broken_) return;
+      // The process of the store learns of the failure first and may end before it confirms.
+      why_closed_.emplace(ErrorCode::aborted, fmt::format("rank {}: {}", rank_, reason));
     }
     send(encode_frame(Kind::fail, 0, Packer().text(reason.substr(0, max_value_bytes)).take()));
     std::unique_lock lock(mutex_);
     if (changed_.wait_for(lock, fail_patience, [&] { return broken_.has_value(); })) return;
-    // The store did not confirm the failure. This rank stops anyway, for the given reason.
-    why_closed_.emplace(ErrorCode::aborted, fmt::format("rank {}: {}", rank_, reason));
+    // The store did not confirm the failure. This rank stops anyway.
     ::shutdown(socket_.get(), SHUT_RDWR);
     changed_.wait_for(lock, fail_patience, [&] { return broken_.has_value(); });
   } catch (const std::exception& problem) {
