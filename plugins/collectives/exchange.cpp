@@ -182,6 +182,19 @@ bool Exchange::transfer(int peer, Direction direction) {
   return moved;
 }
 
+// If the connection was made after this rank had tried to send, its signature has not been sent yet.
+// The peer needs it to report the same mismatch.
+void Exchange::send_signature(int peer) noexcept {
+  Queue& items = queue(peer, Direction::send);
+  if (!items.pending() || !items.items[items.next].payload.empty()) return;
+  auto& item = items.items[items.next];
+  try {
+    item.done += route(peer).send(peer, item.bytes().subspan(item.done));
+  } catch (const Error&) {
+    // The mismatch explains more than a lost peer.
+  }
+}
+
 void Exchange::accept_signature(int peer, const Queue::Item& item) {
   const Signature& arrived = item.signature;
   if (arrived.magic != signature_magic) {
@@ -189,6 +202,7 @@ void Exchange::accept_signature(int peer, const Queue::Item& item) {
                                             team_.describe(peer)));
   }
   if (!agree(arrived, item.expected)) {
+    send_signature(peer);
     throw_mismatch(team_.name, team_.describe(team_.rank), item.expected, team_.describe(peer),
                    arrived);
   }

@@ -142,6 +142,7 @@ class Exchange {
   void run_until(const Done& done);
   std::uint64_t enqueue(int peer, Direction direction, const Queue::Item& item);
   bool transfer(int peer, Direction direction);
+  void send_signature(int peer) noexcept;
   void accept_signature(int peer, const Queue::Item& item);
   void check() const;
   void wait(std::chrono::nanoseconds limit);
