@@ -40,8 +40,8 @@ constexpr std::string_view losses[] = {
 constexpr std::string_view discards[] = {"port_xmit_discards"};
 // RNR NAKs that the sender received; the second is Soft-RoCE's.
 constexpr std::string_view not_ready[] = {"rnr_nak_retry_err", "rcvd_rnr_err"};
-// Marked packets at the receiver, the notifications (CNPs) that it sent, and those that slowed down
-// the sender.
+// Packets that arrived with an ECN mark, the congestion notifications (CNPs) that the receiver
+// sent, and the notifications that made the sender slower.
 constexpr std::string_view marks[] = {"np_ecn_marked_roce_packets", "np_cnp_sent",
                                       "rp_cnp_handled"};
 // Ticks in which the port had data, but no credits or no turn. The length of a tick depends on the

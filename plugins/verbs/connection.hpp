@@ -30,7 +30,7 @@ class Connection final : public Wire {
   Connection(const Hcas& hcas, const std::vector<Rail>& rails, const Settings& settings,
              std::size_t ring_bytes);
 
-  // What the other rank must know.
+  // Returns the address that the other rank needs to connect with this one.
   Contact contact() const;
   // Connects with the other rank, through as many rails as both ranks have. Afterwards this rank
   // can receive. It can send after allow_sends(), which must be called when the other rank can

@@ -35,7 +35,8 @@ Settings parse_settings(std::string_view text);
 // Parses a list of ports, "mlx5_0:1,mlx5_1"; `word` is named in the error.
 std::vector<PortName> parse_ports(std::string_view word, std::string_view list);
 
-// Returns the settings of a group. A `timeout` of 0 is replaced by the one that fits to the group.
+// Returns the settings of a group. A `timeout` of 0 is replaced by the value
+// that follows from atoll_group::cut_ns.
 Settings settings_of(const atoll_group& group);
 
 }  // namespace atoll_verbs_backend

@@ -73,7 +73,7 @@ class VerbsTransport final : public atoll_collectives::Transport {
     Clock::time_point last_event{};
     std::string failure;
   };
-  // What is polled; changed(), which is const, polls too.
+  // The state that poll() changes. It is a separate object, because changed() is const and polls.
   struct State {
     std::uint32_t events = 0;
     // The peer and the queue of each queue pair, by rail and number.

@@ -9,7 +9,7 @@
 
 namespace atoll_v1::atoll {
 
-// What messages say of an exception that catch (...) has caught.
+// The text for an exception that is not a std::exception.
 inline constexpr const char* foreign_exception = "an exception that is not a std::exception";
 
 // Returns Error(code) with a formatted message.

@@ -10,7 +10,7 @@
 
 namespace atoll_v1::atoll {
 
-// What one rank answered to an inquiry.
+// The answer of one rank to an inquiry, or the reason why there is none.
 struct RankState {
   store::Answered::How how = store::Answered::How::silent;
   const FlightLog* log = nullptr;  // null unless the rank answered

@@ -1,8 +1,8 @@
 // Fuzzes what a hostile peer writes into the mailbox of a rank, and the immediate words that it
 // sends. The input is a script of what the peer and the rank do; each step has a byte that selects
 // it, and numbers of 1 to 8 bytes. The stream must not touch memory outside its mailbox, its image
-// and the caller's data: each of them is a block of its own, so that AddressSanitizer sees it. What
-// the stream writes to the peer must come from registered memory.
+// and the caller's data. Each of these is allocated separately, so that AddressSanitizer notices an
+// access beyond it. What the stream writes to the peer must come from registered memory.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -59,7 +59,7 @@ class Memory {
 };
 
 struct WireOptions {
-  std::size_t queues = 1;  // each is a rail of its own, with its own completion queue
+  std::size_t queues = 1;  // each queue belongs to another rail
   std::size_t depth = 64;
   bool is_inline = true;  // small writes are copied when they are posted
 };

@@ -74,8 +74,8 @@ void check(const World& world, const LinkTest& test) {
           test.ranks[0]);
 }
 
-// Of two errors, that of a rank which waited in vain for the other, or repeats its error, explains
-// less.
+// Returns how well an error explains the failure: 0 if the rank waited in vain for the other rank
+// or repeats its error, 1 if the rank failed by itself.
 int weight(const Json& answer) {
   const auto code = static_cast<ErrorCode>(answer["code"].get<int>());
   return code == ErrorCode::timeout || code == ErrorCode::aborted ? 0 : 1;
@@ -85,7 +85,7 @@ int weight(const Json& answer) {
 
 LinkReport test_link(World& world, const LinkTest& test) {
   check(world, test);
-  // Each test has keys of its own in the store.
+  // Each test uses its own keys in the store, because the keys of earlier tests remain there.
   const auto tokens = world.exchange("atoll/link_test/id", net::random_token(8));
   const auto id = "atoll/link_test/" + tokens[static_cast<std::size_t>(test.ranks[0])];
   const auto texts = world.exchange("atoll/link_test", try_to_perform(world, test, id).dump());
