@@ -57,7 +57,7 @@ const Row rows[] = {
       "address at which rank 0 serves the rendezvous store; on rank 0, port 0: a free port"},
      &Config::addr},
     {{"ATOLL_TOKEN", "", "secret shared by all ranks of the job"}, &Config::token},
-    {{"ATOLL_PORT", "port", "port of the store under torchrun; 0: MASTER_PORT + 1"},
+    {{"ATOLL_PORT", "", "port of the store under torchrun; 0: MASTER_PORT + 1"},
      &Config::port,
      Limits{0, 65535}},
     {{"ATOLL_INTERFACE", "",

@@ -19,7 +19,7 @@ std::string full_name(const UnitState& unit, const ParamSpec& param) {
 void check_settings(const OptimizerOptions& options) {
   const auto in_range = [](bool is_fine, std::string_view option, float value,
                            std::string_view range) {
-    require(is_fine, "Optimizer: {} = {} is not {}", option, value, range);
+    require(is_fine, "OptimizerOptions: {} = {} is not {}", option, value, range);
   };
   const float beta1 = options.beta1, beta2 = options.beta2;
   in_range(beta1 >= 0 && beta1 < 1, "beta1", beta1, "in [0, 1)");
@@ -30,7 +30,7 @@ void check_settings(const OptimizerOptions& options) {
 void check_settings(const ParamGroup& group) {
   const auto in_range = [&](bool is_fine, std::string_view setting, float value,
                             std::string_view range) {
-    require(is_fine, "Optimizer: {} = {} of the group \"{}\" is not {}", setting, value,
+    require(is_fine, "OptimizerOptions: {} = {} of the group \"{}\" is not {}", setting, value,
             group.pattern, range);
   };
   const float scale = group.learning_rate_scale;
@@ -92,7 +92,8 @@ void check_groups(const EngineSetup& setup, const OptimizerOptions& options) {
     const bool is_used = std::ranges::any_of(
         names, [&](const std::string& name) { return matches(group.pattern, name); });
     require(is_used,
-            "Optimizer: the pattern \"{}\" of a group matches no parameter; {} is one of the names",
+            "OptimizerOptions: the pattern \"{}\" of a group matches no parameter; {} is one of "
+            "the names",
             group.pattern, names.empty() ? "none" : names.front());
   }
 }

@@ -46,7 +46,7 @@ void check(Engine& engine, const OptimizerOptions& options) {
           static_cast<int>(options.decay));
   const auto in_range = [](bool is_fine, std::string_view option, float value,
                            std::string_view range) {
-    require(is_fine, "Optimizer: {} = {} is not {}", option, value, range);
+    require(is_fine, "OptimizerOptions: {} = {} is not {}", option, value, range);
   };
   in_range(options.epsilon > 0, "epsilon", options.epsilon, "above 0");
   in_range(options.max_norm >= 0, "max_norm", options.max_norm, "0 (no clipping) or above");

@@ -94,6 +94,15 @@ TEST_CASE("mesh axes: wrong axes are errors that name the axis") {
                     "the order of a mesh plan must name each of the 1 ranks once");
 }
 
+TEST_CASE("mesh axes: a mesh that was moved from has no reason and no findings") {
+  World world = World::single();
+  Mesh mesh = Mesh::make(world, {1, 1});
+  const Mesh moved = std::move(mesh);
+  CHECK(mesh.reason().empty());  // NOLINT(bugprone-use-after-move)
+  CHECK(mesh.findings().empty());
+  CHECK(moved.shape() == MeshShape{1, 1});
+}
+
 TEST_CASE("mesh axes: ranks with other axes get one error on every rank") {
   const auto differing = atoll_test::on_threads(4, [](World& world) {
     const int tensor = world.rank() == 2 ? 4 : 2;

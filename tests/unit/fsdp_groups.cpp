@@ -199,16 +199,18 @@ TEST_CASE("groups misuse") {
   };
   CHECK(with({.pattern = "a.*"}) == "no error");
   CHECK(with({.pattern = "weight"}) ==
-        "Optimizer: the pattern \"weight\" of a group matches no parameter; a.weight is one of the "
+        "OptimizerOptions: the pattern \"weight\" of a group matches no parameter; a.weight is one "
+        "of the "
         "names");
-  CHECK(with({.pattern = "*", .learning_rate_scale = -1}) ==
-        "Optimizer: learning_rate_scale = -1 of the group \"*\" is not finite and 0 or above");
+  CHECK(
+      with({.pattern = "*", .learning_rate_scale = -1}) ==
+      "OptimizerOptions: learning_rate_scale = -1 of the group \"*\" is not finite and 0 or above");
   CHECK(with({.pattern = "*", .weight_decay = -1.0f}) ==
-        "Optimizer: weight_decay = -1 of the group \"*\" is not 0 or above");
+        "OptimizerOptions: weight_decay = -1 of the group \"*\" is not 0 or above");
   CHECK(with({.pattern = "*", .beta1 = 1.0f}) ==
-        "Optimizer: beta1 = 1 of the group \"*\" is not in [0, 1)");
+        "OptimizerOptions: beta1 = 1 of the group \"*\" is not in [0, 1)");
   CHECK(with({.pattern = "*", .beta2 = -0.5f}) ==
-        "Optimizer: beta2 = -0.5 of the group \"*\" is not in [0, 1)");
+        "OptimizerOptions: beta2 = -0.5 of the group \"*\" is not in [0, 1)");
 }
 
 TEST_CASE("groups misuse: ranks with other groups") {

@@ -207,11 +207,11 @@ TEST_CASE("engine misuse: options of the optimizer out of range") {
       fsdp::Optimizer optimizer(engine, options);
     });
   };
-  CHECK(with({.beta1 = 1.5f}) == "Optimizer: beta1 = 1.5 is not in [0, 1)");
-  CHECK(with({.beta2 = -0.1f}) == "Optimizer: beta2 = -0.1 is not in [0, 1)");
-  CHECK(with({.epsilon = 0}) == "Optimizer: epsilon = 0 is not above 0");
-  CHECK(with({.weight_decay = -1}) == "Optimizer: weight_decay = -1 is not 0 or above");
-  CHECK(with({.max_norm = -1}) == "Optimizer: max_norm = -1 is not 0 (no clipping) or above");
+  CHECK(with({.beta1 = 1.5f}) == "OptimizerOptions: beta1 = 1.5 is not in [0, 1)");
+  CHECK(with({.beta2 = -0.1f}) == "OptimizerOptions: beta2 = -0.1 is not in [0, 1)");
+  CHECK(with({.epsilon = 0}) == "OptimizerOptions: epsilon = 0 is not above 0");
+  CHECK(with({.weight_decay = -1}) == "OptimizerOptions: weight_decay = -1 is not 0 or above");
+  CHECK(with({.max_norm = -1}) == "OptimizerOptions: max_norm = -1 is not 0 (no clipping) or above");
 }
 
 TEST_CASE("engine misuse: a step without new gradients") {

@@ -334,8 +334,16 @@ const Axis& Mesh::axis(std::string_view name) const {
   return *found;
 }
 
-const std::string& Mesh::reason() const noexcept { return layout_->reason; }
-const std::vector<Finding>& Mesh::findings() const noexcept { return layout_->findings; }
+const std::string& Mesh::reason() const noexcept {
+  static const std::string none;
+  return layout_ ? layout_->reason : none;
+}
+
+const std::vector<Finding>& Mesh::findings() const noexcept {
+  static const std::vector<Finding> none;
+  return layout_ ? layout_->findings : none;
+}
+
 std::string Mesh::to_string() const { return text_of(specs_); }
 
 }  // namespace atoll_v1::atoll
