@@ -4,9 +4,11 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "atoll/device.hpp"
 #include "atoll/world.hpp"
 
 namespace atoll_v1::atoll {
@@ -21,6 +23,9 @@ struct LinkTest {
   // Writes for each size. The bandwidth is measured for one second at most, and the latency with at
   // most 64 MiB (but at least ten writes each).
   int iterations = 1000;
+  // The GPU whose memory this rank reads and writes; empty: host memory. Ranks may differ. The
+  // adapter reaches GPU memory as a dma-buf, or else through the kernel module nvidia-peermem.
+  std::optional<Device> device = {};
   // Time limit for the whole test; shorter than Config::rendezvous_timeout.
   std::chrono::seconds timeout{40};
 };
@@ -34,8 +39,10 @@ struct LinkRate {
 
 struct LinkReport {
   std::string backend;
-  std::array<std::string, 2> ports;  // "mlx5_0 port 1, RoCE, GID 3 (v2, ::ffff:10.0.0.1), MTU 4096"
-  std::vector<LinkRate> rates;       // one for each size
+  // "mlx5_0 port 1, RoCE, GID 3 (v2, ::ffff:10.0.0.1), MTU 4096"; with GPU memory followed by
+  // ", GPU memory as a dma-buf" or ", GPU memory through nvidia-peermem"
+  std::array<std::string, 2> ports;
+  std::vector<LinkRate> rates;  // one for each size
 };
 
 // Performs the test on the first backend that can. Collective over the World; the other ranks wait.

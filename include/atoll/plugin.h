@@ -266,6 +266,10 @@ typedef struct atoll_link_test {
   const char* port;   /* port of this side: "mlx5_0", or "mlx5_0:2" for port 2 */
   const char* rdma;   /* as atoll_group.rdma */
   int64_t timeout_ns; /* time limit for the whole test */
+  void* memory;       /* GPU memory for the test, of at least twice the bytes of the largest row;
+                         NULL: the backend uses its own host memory */
+  uint64_t dma_buf_offset; /* offset of `memory` in the dma-buf */
+  int32_t dma_buf; /* descriptor of a dma-buf that exports `memory`; -1 if the driver offers none */
 } atoll_link_test;
 
 typedef struct atoll_comm atoll_comm; /* owned by the backend, opaque to core */

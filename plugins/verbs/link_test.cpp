@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string_view>
 #include <vector>
 
@@ -31,6 +32,7 @@ constexpr auto most_time = 1s;                          // for the bandwidth of 
 constexpr auto look_period = 200ms;
 constexpr std::uint64_t unused_ring = 1024;  // a contact has a ring, which the test does not use
 constexpr unsigned markers = 255;
+constexpr const char* gpu = "gpu";  // a side whose memory is that of a GPU publishes this
 
 std::string key(int side, std::string_view what) { return fmt::format("link/{}/{}", side, what); }
 
@@ -43,6 +45,21 @@ void publish(const atoll_host& host, const atoll_link_test& test, std::string_vi
 
 double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
+// The memory of one side: that of the caller's GPU, or pages of the host.
+struct Memory {
+  Memory(const Hcas& hcas, const atoll_link_test& test, std::uint64_t bytes)
+      : host(test.memory == nullptr ? std::make_unique<Pages>(bytes) : nullptr),
+        registered(host ? Registered(hcas, host->bytes)
+                        : Registered(hcas, GpuRange{{static_cast<std::byte*>(test.memory), bytes},
+                                                    test.dma_buf,
+                                                    test.dma_buf_offset})) {}
+
+  bool is_gpu() const noexcept { return host == nullptr; }
+
+  std::unique_ptr<Pages> host;
+  Registered registered;
+};
+
 // One side of the test. The memory has two halves: this side sends from the first; the other side
 // writes into the second.
 class Side {
@@ -53,21 +70,27 @@ class Side {
         deadline_(Clock::now() + std::chrono::nanoseconds(test.timeout_ns)),
         settings_(settings_for(test)),
         hcas_(open_hcas(settings_)),
-        completions_(checked(ibv_create_cq(hca().context(), depth, nullptr, nullptr, 0),
+        completions_(checked(ibv_create_cq(hca().context(), depth + 1, nullptr, nullptr, 0),
                              hca().name() + ": cannot create a completion queue")),
         half_(most_bytes),
-        pages_(2 * most_bytes),
-        memory_(hcas_, pages_.bytes),
+        memory_(hcas_, test, 2 * most_bytes),
         pair_(create_queue_pair(hca(), completions_.get(), nullptr, depth, inline_wanted)),
-        inline_bytes_(inline_bytes_of(pair_.get())) {}
+        inline_bytes_(memory_.is_gpu() ? 0 : inline_bytes_of(pair_.get())) {}
 
-  std::string description() const { return hca().description(); }
+  std::string description() const {
+    if (!memory_.is_gpu()) return hca().description();
+    return fmt::format("{}, GPU memory {}", hca().description(),
+                       memory_.registered.is_dma_buf() ? "as a dma-buf" : "through nvidia-peermem");
+  }
 
   void connect() {
     const std::uint32_t first_packet = random_packet();
+    expect_write();
     Contact own{first_packet, address(0), unused_ring, {}};
     own.rails.push_back(
-        {hca().gid(), hca().lid(), hca().mtu(), memory_.region().remote[0], {pair_->qp_num}});
+        {hca().gid(), hca().lid(), hca().mtu(), region().remote[0], {pair_->qp_num}});
+    publish(host_, test_, "memory", memory_.is_gpu() ? gpu : "host");
+    is_notified_ = read_peer("memory") == gpu || memory_.is_gpu();
     publish(host_, test_, "contact", encode(own));
     const Contact peer = decode(read_peer("contact"));
     connect_queue_pair(pair_.get(), hca(), settings_,
@@ -93,8 +116,7 @@ class Side {
     for (int i = 0; i < warmups + count; ++i) {
       const auto begin = Clock::now();
       if (test_.side == 1) await(bytes, i);
-      mark(bytes, i);
-      write(bytes, true);
+      send(bytes, i);
       if (test_.side == 0) await(bytes, i);
       drain(0);
       if (i >= warmups) times.push_back(seconds(Clock::now() - begin) / 2);
@@ -131,8 +153,9 @@ class Side {
   }
 
   const Hca& hca() const { return *hcas_.front(); }
+  const Region& region() const { return memory_.registered.region(); }
   std::uint64_t address(std::uint64_t offset) const {
-    return reinterpret_cast<std::uintptr_t>(pages_.bytes.data()) + offset;
+    return reinterpret_cast<std::uintptr_t>(region().memory.data()) + offset;
   }
   // Returns the value that the other side has published, or "" if there is none within `limit`.
   std::string find_peer(std::string_view what, Clock::duration limit) const {
@@ -167,22 +190,41 @@ class Side {
     return static_cast<std::uint8_t>(1U + static_cast<unsigned>(round) % markers);
   }
   std::uint8_t& byte_at(std::uint64_t offset) {
-    return reinterpret_cast<std::uint8_t&>(pages_.bytes[offset]);
+    return reinterpret_cast<std::uint8_t&>(region().memory[offset]);
   }
-  void mark(std::uint64_t bytes, int round) { byte_at(bytes - 1) = marker(round); }
+
+  // The processor does not read GPU memory: there, both sides write with immediate data, which the
+  // receiver's adapter reports once the write is complete.
+  void send(std::uint64_t bytes, int round) {
+    if (!is_notified_) byte_at(bytes - 1) = marker(round);
+    write(bytes, true, is_notified_ ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE);
+  }
 
   void await(std::uint64_t bytes, int round) {
+    if (is_notified_) {
+      while (notices_ == 0) look();
+      --notices_;
+      return expect_write();
+    }
     const std::atomic_ref<std::uint8_t> last(byte_at(half_ + bytes - 1));
     while (last.load(std::memory_order_acquire) != marker(round)) look();
   }
 
-  void write(std::uint64_t bytes, bool is_reported) {
-    ibv_sge piece{address(0), static_cast<std::uint32_t>(bytes), memory_.region().local[0]};
+  // Lets one more write with immediate data arrive.
+  void expect_write() {
+    ibv_recv_wr request{};
+    ibv_recv_wr* refused = nullptr;
+    const int error = ibv_post_recv(pair_.get(), &request, &refused);
+    if (error != 0) throw verbs_error(hca().name() + ": cannot post a receive", error);
+  }
+
+  void write(std::uint64_t bytes, bool is_reported, ibv_wr_opcode kind = IBV_WR_RDMA_WRITE) {
+    ibv_sge piece{address(0), static_cast<std::uint32_t>(bytes), region().local[0]};
     ibv_send_wr request{};
     request.wr_id = ++posted_;
     request.sg_list = &piece;
     request.num_sge = 1;
-    request.opcode = IBV_WR_RDMA_WRITE;
+    request.opcode = kind;
     request.wr.rdma.remote_addr = peer_address_;
     request.wr.rdma.rkey = peer_key_;
     if (bytes <= inline_bytes_) request.send_flags |= IBV_SEND_INLINE;
@@ -206,7 +248,11 @@ class Side {
                     fmt::format("link test through {}: {} (vendor code {:#x})", hca().name(),
                                 ibv_wc_status_str(completion.status), completion.vendor_err));
       }
-      done_ = completion.wr_id;
+      if ((completion.opcode & IBV_WC_RECV) != 0) {
+        ++notices_;
+      } else {
+        done_ = completion.wr_id;
+      }
     }
     if (++looks_ % 256 != 0) return;
     const auto now = Clock::now();
@@ -222,12 +268,13 @@ class Side {
   Hcas hcas_;
   CompletionQueue completions_;
   std::uint64_t half_;
-  Pages pages_;
-  Registered memory_;
+  Memory memory_;
   QueuePair pair_;
   std::uint32_t inline_bytes_;
   std::uint64_t peer_address_ = 0;
   std::uint32_t peer_key_ = 0;
+  bool is_notified_ = false;   // true if the memory of a side is that of a GPU
+  std::uint64_t notices_ = 0;  // writes with immediate data that have arrived and are not awaited
   std::uint64_t posted_ = 0, done_ = 0;
   std::uint64_t looks_ = 0;
   Clock::time_point next_look_{};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
@@ -24,13 +25,28 @@ struct Pages {
   std::span<std::byte> bytes;
 };
 
+// Memory of a GPU, and the dma-buf that exports it.
+struct GpuRange {
+  std::span<std::byte> memory;
+  int dma_buf = -1;          // descriptor; -1 if the driver exports no memory
+  std::uint64_t offset = 0;  // of `memory` in the dma-buf
+};
+
 // A registered range. The registration ends with the object.
 class Registered {
  public:
   Registered(const Hcas& hcas, std::span<std::byte> memory);
+  // Registers the dma-buf. An adapter that accepts no dma-buf needs the kernel module
+  // nvidia-peermem, which finds the GPU's memory by its address.
+  Registered(const Hcas& hcas, const GpuRange& range);
   const Region& region() const noexcept { return region_; }
+  // Returns true if all adapters accepted the dma-buf.
+  bool is_dma_buf() const noexcept { return is_dma_buf_; }
 
  private:
+  void add(std::size_t rail, ibv_mr* one);
+
+  bool is_dma_buf_ = false;
   Hcas hcas_;  // outlive the registrations
   std::vector<Registration> registrations_;
   Region region_;

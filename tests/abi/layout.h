@@ -126,7 +126,10 @@ AT(atoll_link_test, id, 16);
 AT(atoll_link_test, port, 24);
 AT(atoll_link_test, rdma, 32);
 AT(atoll_link_test, timeout_ns, 40);
-SIZE(atoll_link_test, 48);
+AT(atoll_link_test, memory, 48);
+AT(atoll_link_test, dma_buf_offset, 56);
+AT(atoll_link_test, dma_buf, 64);
+SIZE(atoll_link_test, 72);
 
 VALUE(ATOLL_OK, 0);
 VALUE(ATOLL_INVALID_ARGUMENT, 1);

@@ -120,8 +120,8 @@ TEST_CASE("link: the table") {
             ": mlx5_1 port 1\n"
             "# The slower port carries 50 GB/s.\n"
             "#      bytes      GB/s    Gbit/s % of port   M writes/s   latency us       p99 us\n"
-            "           8     0.032      0.26       0.1       4.0000         1.50         2.25\n"
-            "     1048576    47.500    380.00      95.0       0.0453        25.00        26.00\n");
+            "           8     0.032     0.256       0.1            4         1.50         2.25\n"
+            "     1048576      47.5       380      95.0       0.0453        25.00        26.00\n");
   link.port_gbyte_s.reset();
   CHECK(link_lines(world, link).find("# The topology does not know the rate of these ports.\n") !=
         std::string::npos);

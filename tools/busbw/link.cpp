@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "atoll/error.hpp"
+#include "atoll/rank_device.hpp"
 #include "atoll/topology.hpp"
 #include "collective.hpp"
 #include "ports.hpp"
@@ -70,7 +71,7 @@ std::string link_lines(const atoll::World& world, const MeasuredLink& link) {
   for (const auto& rate : report.rates) {
     const auto share =
         port_gbyte_s ? fmt::format("{:.1f}", 100 * rate.gbyte_s / *port_gbyte_s) : "-";
-    text += fmt::format(" {:>11} {:>9.3f} {:>9.2f} {:>9} {:>12.4f} {:>12.2f} {:>12.2f}\n",
+    text += fmt::format(" {:>11} {:>9.4g} {:>9.4g} {:>9} {:>12.4g} {:>12.2f} {:>12.2f}\n",
                         rate.bytes, rate.gbyte_s, 8 * rate.gbyte_s, share,
                         rate.gbyte_s * 1e3 / static_cast<double>(rate.bytes), rate.latency_us,
                         rate.latency_p99_us);
@@ -80,6 +81,10 @@ std::string link_lines(const atoll::World& world, const MeasuredLink& link) {
 
 MeasuredLink measure_link(atoll::World& world, const Options& options) {
   MeasuredLink link{plan_link(world, options), {}, {}, {}};
+  if (options.device == "cuda") {
+    link.test.device =
+        atoll::choose_rank_device(world, {.wanted = "cuda", .communicates = false}).device;
+  }
   const auto topology = atoll::Topology::discover(world);
   link.port_gbyte_s = port_gbyte_s(world, link.test, topology);
   link.report = atoll::test_link(world, link.test);

@@ -123,8 +123,8 @@ void declare_run(CLI::App& app, Options& o, Texts& t) {
                "the rank, host or NIC that is slow");
   section.add("--link", o.link,
               "PORT[,PORT]: measure raw RDMA writes from a port of rank 0 to a port of the first "
-              "rank of another host, such as mlx5_0, or mlx5_0:2 for port 2; default sizes: 8 to "
-              "8M, default -n: 1000");
+              "rank of another host, such as mlx5_0, or mlx5_0:2 for port 2; with --device cuda "
+              "from and to GPU memory; default sizes: 8 to 8M, default -n: 1000");
   section
       .add("--tune", t.tune,
            "OUT CURVE...: write a tuning file (ATOLL_TUNING) from curves that were saved with "

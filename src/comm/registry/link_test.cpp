@@ -10,6 +10,7 @@
 #include "comm/registry/registry.hpp"
 #include "core/errors.hpp"
 #include "core/host.hpp"
+#include "device/backend.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -29,6 +30,22 @@ const Plugin& plugin_for_links(World& world) {
   throw make_error(ErrorCode::not_found, "no usable backend can test a link{}", names);
 }
 
+// GPU memory of a test.
+struct GpuMemory {
+  Buffer buffer;
+  DmaBuf exported;
+};
+
+// Allocates whole blocks of 2 MiB, the unit of GPU memory, so that the exported pages hold nothing
+// else.
+GpuMemory gpu_memory(const Device& device, const LinkTest& test) {
+  constexpr std::uint64_t block = 2 << 20;
+  const std::uint64_t bytes = (2 * test.sizes.back() + block - 1) / block * block;
+  GpuMemory memory{device.allocate(bytes), {}};
+  memory.exported = device.backend()->export_dma_buf(memory.buffer.data(), bytes);
+  return memory;
+}
+
 // Performs one side of the test. Returns what this rank tells the others.
 Json perform(World& world, const LinkTest& test, const std::string& id, int side) {
   const Plugin& plugin = plugin_for_links(world);
@@ -44,6 +61,11 @@ Json perform(World& world, const LinkTest& test, const std::string& id, int side
   request.rdma = world.config().rdma.c_str();
   request.timeout_ns = std::chrono::nanoseconds(test.timeout).count();
   const char* port = "";
+  std::optional<GpuMemory> memory;
+  if (test.device && !test.sizes.empty()) memory = gpu_memory(*test.device, test);
+  request.memory = memory ? memory->buffer.data() : nullptr;
+  request.dma_buf = memory ? memory->exported.descriptor.get() : -1;
+  request.dma_buf_offset = memory ? memory->exported.offset : 0;
   const auto status = plugin.table.test_link(&services, &request, rates.data(),
                                              static_cast<std::int32_t>(rates.size()), &port);
   if (status != ATOLL_OK) throw Error(static_cast<ErrorCode>(status), last_error(plugin, nullptr));
