@@ -6,12 +6,11 @@
 
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "atoll/error.hpp"
 #include "documents.hpp"
 #include "ports.hpp"
-#include "reserved_port.hpp"
+#include "thread_ranks.hpp"
 
 using atoll::World;
 using busbw::MeasuredLink;
@@ -21,28 +20,10 @@ namespace {
 
 // Runs `body` on ranks that are threads; rank i runs on the emulated host hosts[i].
 void on_hosts(const std::vector<std::string>& hosts, const std::function<void(World&)>& body) {
-  const atoll_test::ReservedPort port;
-  std::vector<std::string> failures(hosts.size());
-  {
-    std::vector<std::jthread> threads;
-    for (std::size_t rank = 0; rank < hosts.size(); ++rank)
-      threads.emplace_back([&, rank] {
-        try {
-          atoll::Config config;
-          config.rank = static_cast<int>(rank);
-          config.size = static_cast<int>(hosts.size());
-          config.addr = port.address();
-          config.token = "secret";
-          config.host_id = hosts[rank];
-          config.rendezvous_timeout = config.timeout = std::chrono::seconds(20);
-          World world = World::from_env(config);
-          body(world);
-        } catch (const std::exception& error) {
-          failures[rank] = error.what();
-        }
-      });
-  }
-  for (const std::string& failure : failures) CHECK(failure == "");
+  atoll_test::run_thread_ranks(static_cast<int>(hosts.size()), body, [&](atoll::Config& config) {
+    config.host_id = hosts[static_cast<std::size_t>(config.rank)];
+    config.rendezvous_timeout = config.timeout = std::chrono::seconds(20);
+  });
 }
 
 Options options_for(const std::string& link) {

@@ -9,11 +9,10 @@
 #include <fstream>
 #include <functional>
 #include <optional>
-#include <thread>
 
 #include "atoll/mesh.hpp"
 #include "comm/placement/rank_environment.hpp"
-#include "reserved_port.hpp"
+#include "thread_ranks.hpp"
 #include "unit/topology_machines.hpp"
 
 using atoll::Error;
@@ -29,29 +28,11 @@ namespace {
 // it, the library chooses them. An exception in any rank fails the test.
 void on_ranks(int size, int islands, const std::function<void(World&)>& body,
               std::optional<int> first_local_rank = {}) {
-  const atoll_test::ReservedPort port;
-  std::vector<std::string> failures(static_cast<std::size_t>(size));
-  {
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < size; ++rank)
-      threads.emplace_back([&, rank] {
-        try {
-          atoll::Config config;
-          config.rank = rank;
-          config.size = size;
-          config.addr = port.address();
-          config.token = "secret";
-          config.rendezvous_timeout = config.timeout = std::chrono::seconds(20);
-          config.islands = islands;
-          if (first_local_rank) config.local_rank = *first_local_rank + rank;
-          World world = World::from_env(config);
-          body(world);
-        } catch (const std::exception& error) {
-          failures[static_cast<std::size_t>(rank)] = error.what();
-        }
-      });
-  }
-  for (const std::string& failure : failures) CHECK(failure == "");
+  atoll_test::run_thread_ranks(size, body, [&](atoll::Config& config) {
+    config.rendezvous_timeout = config.timeout = std::chrono::seconds(20);
+    config.islands = islands;
+    if (first_local_rank) config.local_rank = *first_local_rank + config.rank;
+  });
 }
 
 }  // namespace
