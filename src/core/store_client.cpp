@@ -19,9 +19,11 @@ namespace {
 using net::Clock;
 using std::chrono::milliseconds;
 
-// The store itself enforces the timeout of a request. A client waits this much longer for the
-// answer to arrive.
-constexpr milliseconds grace{10'000};
+// The store itself enforces the timeout of a request. A client waits longer for the answer to
+// arrive: by the timeout, within these limits. Rank 0 can be stopped, and then its store answers
+// nothing.
+constexpr milliseconds least_grace{5'000}, most_grace{10'000};
+milliseconds grace(milliseconds timeout) { return std::clamp(timeout, least_grace, most_grace); }
 // The same for a question to all ranks. A short time is enough, because the store ends questions
 // on time.
 constexpr milliseconds ask_grace{1'000};
@@ -270,7 +272,7 @@ std::vector<std::string> Client::get_all(std::span<const std::string> keys, mill
   packer.number(static_cast<std::uint32_t>(timeout.count()))
       .number(static_cast<std::uint32_t>(keys.size()));
   for (const std::string& key : keys) packer.text(key);
-  const std::string payload = call(Kind::get_all, packer.take(), timeout + grace);
+  const std::string payload = call(Kind::get_all, packer.take(), timeout + grace(timeout));
   Unpacker in(payload);
   std::vector<std::string> values;
   for (std::size_t i = 0; i < keys.size(); ++i) values.emplace_back(in.text(max_value_bytes));
@@ -292,7 +294,7 @@ std::vector<std::string> Client::exchange(std::string_view key, std::string_view
   Packer packer;
   packer.number(static_cast<std::uint32_t>(timeout.count())).text(key).text(mine);
   pack(packer, runs_of(ranks));
-  const std::string payload = call(Kind::exchange, packer.take(), timeout + grace);
+  const std::string payload = call(Kind::exchange, packer.take(), timeout + grace(timeout));
   return decode_values(payload, ranks.empty() ? static_cast<std::size_t>(size_) : ranks.size());
 }
 
@@ -337,7 +339,7 @@ std::string Client::request(Kind kind, std::string_view key, std::string_view va
   timeout = sendable(timeout);
   Packer packer;
   packer.number(static_cast<std::uint32_t>(timeout.count())).text(key).text(value);
-  return call(kind, packer.take(), timeout + (kind == Kind::ask ? ask_grace : grace));
+  return call(kind, packer.take(), timeout + (kind == Kind::ask ? ask_grace : grace(timeout)));
 }
 
 std::string Client::call(Kind kind, std::string_view body, milliseconds patience) {

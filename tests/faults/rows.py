@@ -98,7 +98,7 @@ class Hang(Fault):
     def check(self, trial):
         if trial.victim.status == 0:
             return right(trial)
-        # The store answers a request after the timeout at the latest, and a rank waits 10 s longer
+        # The store answers a request after the timeout at the latest, and a rank waits 5 s longer
         # for the answer. While a rank joins, it grants the other ranks another 10 s.
         others_name(trial, 25 if trial.moment == "opening" else 20)
 
