@@ -151,7 +151,7 @@ struct ATOLL_API ParamSpec {
   Init init{};
   // When false, the parameter is frozen: it has no gradient, no moments and no f32 master.
   bool trainable = true;
-  // Type that compute reads: f32, bf16 or f16; Precision::param when not set.
+  // Type of the copy that compute reads: f32, bf16 or f16. If it is not set, Precision::param.
   std::optional<DType> dtype{};
   std::uint64_t count() const noexcept;
 };
@@ -357,8 +357,8 @@ class ATOLL_API Engine {
   // call it again, and at the end all ranks throw as in assign().
   void visit(
       const std::function<void(const Unit&, const ParamSpec&, std::span<const float>)>& visit);
-  // Updates the copies of the parameters that compute reads. Call it after writing master shards.
-  // Blocks. initialize(), assign(), load() and import_weights() include it.
+  // Updates the copies of the parameters that compute reads, and waits until that is done. Call it
+  // after writing master shards. initialize(), assign(), load() and import_weights() call it.
   void refresh();
   // Returns this rank's parts of the parameters, in the order of units and their parameters. The
   // views are valid as long as the engine, so a caller may keep them.

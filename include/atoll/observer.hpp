@@ -65,7 +65,7 @@ inline constexpr std::size_t max_observed_communicators = 32;
 struct WaitedFor {
   int rank = 0;
   int waiting = 0;     // number of ranks that wait for it
-  double seconds = 0;  // longest wait of these ranks
+  double seconds = 0;  // longest time that one of these ranks has waited
   std::string reason;  // such as "has not called collective 7 of communicator shard"
 };
 // Finds the ranks for which others wait. These are the silent ranks, and each rank that has not

@@ -9,7 +9,7 @@
 
 namespace atoll_nccl {
 
-// Redirects NCCL's log to the memory file. Must be called before the first NCCL call of the
+// Redirects NCCL's log to a file in memory (memfd). Must be called before the first NCCL call of the
 // process, because NCCL ignores later changes.
 void keep_log();
 // Removes the environment variables that keep_log() has set. Must be called after NCCL has read

@@ -25,7 +25,9 @@ void check(ncclResult_t result, std::string_view call, ncclComm_t comm) {
   std::string more =
       noted != nullptr && *noted != '\0' ? fmt::format(" ({})", noted) : std::string();
   if (more.find("Duplicate GPU") != std::string::npos) {
-    more += ": ranks can share a GPU only if each rank is a process with a different NCCL_HOSTID";
+    more +=
+        ": ranks can share a GPU only if each rank is a process of its own with a different "
+        "NCCL_HOSTID";
   }
   throw Error(status_of(result), fmt::format("{}: {}{}", call, ncclGetErrorString(result), more));
 }

@@ -158,7 +158,8 @@ inline void check_factor(const atoll_operation& operation) {
 inline void check_operation(const atoll_operation& operation, int rank, int nranks,
                             std::int32_t memory = ATOLL_MEMORY_HOST) {
   using namespace checks;
-  // The members of ABI 1.0; recv_counts, which ABI 1.1 added, is for all_to_all_v alone.
+  // An operation needs the members of ABI 1.0. ABI 1.1 added recv_counts, which only all_to_all_v
+  // reads.
   if (operation.size < offsetof(atoll_operation, recv_counts)) {
     refuse(operation, "the operation was built for an older plugin ABI; rebuild atoll");
   }

@@ -81,8 +81,9 @@ std::uint64_t Arguments::layout(std::span<const std::uint64_t> counts, std::uint
   std::uint64_t sum = 0, first = 0;
   for (std::size_t r = 0; r < counts.size(); ++r) {
     if (r == own) first = sum;
-    require(counts[r] <= whole - sum, "the counts of ranks 0 to {} exceed the {} elements of {}", r,
-            whole, buffer);
+    require(counts[r] <= whole - sum,
+            "the counts of ranks 0 to {} add up to more than the {} elements of {}", r, whole,
+            buffer);
     sum += counts[r];
   }
   require(sum == whole, "the counts add up to {}, but {} has {} elements", sum, buffer, whole);

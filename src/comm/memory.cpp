@@ -98,7 +98,8 @@ class RegisteredMemory {
  private:
   struct Entry {
     std::weak_ptr<BackendGroup> group;  // empty until the group knows the memory
-    RetiredMemory::List retired;        // one element, which the destructor passes to the group
+    RetiredMemory::List retired;        // an element of this memory's own, so that the
+                                        // destructor need not allocate one
   };
 
   std::shared_ptr<Memory> memory_;

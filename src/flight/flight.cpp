@@ -135,7 +135,8 @@ FlightLog Flight::log(std::string_view reason) const {
 
 void Flight::write(std::string_view reason) {
   require(!path_.empty(),
-          "write_flight: set Config::flight (ATOLL_FLIGHT) to the prefix of a file");
+          "write_flight: set Config::flight (ATOLL_FLIGHT) to the beginning of a file name, such "
+          "as /tmp/run");
   const std::lock_guard lock(writing_);
   replace_file(path_, to_json(log(reason)));
 }

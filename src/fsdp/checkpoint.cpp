@@ -207,8 +207,8 @@ StoredParam stored_param(const json& unit, std::size_t param, std::uint64_t coun
                      bucket.at("elements").get<std::uint64_t>()};
   const bool fits = stored.offset <= stored.elements && count <= stored.elements - stored.offset;
   if (!fits || stored.elements % shards != 0) {
-    throw bad(file, "unit {}: bucket {} cannot have {} elements in {} shards", stored.unit,
-              stored.bucket, stored.elements, shards);
+    throw bad(file, "the index is wrong: unit {}: bucket {} cannot have {} elements in {} shards",
+              stored.unit, stored.bucket, stored.elements, shards);
   }
   return stored;
 }

@@ -139,7 +139,7 @@ void PassState::wait_gradients(Stream& compute, std::string_view call) {
 }
 
 void PassState::change_parameters() {
-  // An optimizer may run while the Pass still exists, when all its scopes have ended.
+  // An optimizer may run before the Pass is destroyed, once all scopes of the Pass have ended.
   require(!active_ || (position_ == length() && live_scopes_ == 0),
           "parameters_changed: a pass is in progress and uses the parameters: end it first");
   gradients_read_ = false;

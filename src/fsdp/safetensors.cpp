@@ -150,7 +150,7 @@ void SafetensorsWriter::close() {
           "{}: {} bytes were declared, but {} bytes were written", path_.string(), expected,
           written_);
   if (stored_digests_ == StoredDigests::blocks) {
-    add_to_digests({});  // finishes empty tensors
+    add_to_digests({});  // an empty tensor at the end gets its digest here
     file_.rewrite(0, bytes_of(header()));
   }
   file_.close();

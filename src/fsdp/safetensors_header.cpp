@@ -82,7 +82,7 @@ class HeaderEvents {
 
  private:
   enum class Place {
-    outside,   // before the header object
+    outside,   // the JSON object of the header has not begun
     header,    // the names of tensors
     metadata,  // the texts of __metadata__
     tensor,    // the properties of a tensor

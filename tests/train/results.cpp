@@ -156,7 +156,7 @@ TEST_CASE("an automatic strategy reports its reason and depends on the memory") 
     CHECK(failure.find("activations alone take ") != std::string::npos);
   }
   options.strategy = tight;
-  // Too little memory for the plan of this strategy, even without moments.
+  // This memory is too small for the plan of the strategy, even if the optimizer had no moments.
   options.memory_limit = bytes / 3;
   for (const std::string& failure : failures_of_job(4, options)) {
     CHECK(failure.find("freeze: the plan needs more than ") != std::string::npos);

@@ -216,7 +216,8 @@ TEST_CASE("ranks that have joined, early or late, learn which ranks did not") {
 
 TEST_CASE("a rank that sends malformed data is reported as lost") {
   using store::Kind;
-  // An exchange with these numbers after its value: how many runs, then first, step and count.
+  // Returns the message of an exchange whose value is followed by these numbers: the number of runs
+  // of ranks, then for each run its first rank, its step and its number of ranks.
   const auto exchange_of = [](std::initializer_list<std::uint32_t> runs) {
     store::Packer packer;
     packer.number(1000).text("key").text("value");

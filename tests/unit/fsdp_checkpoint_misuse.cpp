@@ -37,7 +37,7 @@ std::vector<std::string> messages_of(const Call& call) {
   return messages;
 }
 
-// Returns the only error of both ranks, or "" if there is none. An error that rank 0 has found
+// Returns the error that both ranks report, or "" if there is none. An error that rank 0 has found
 // begins with "rank 0: " on rank 1.
 std::string message_of(const Call& call) {
   const auto messages = messages_of(call);

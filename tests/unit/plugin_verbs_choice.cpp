@@ -1,5 +1,5 @@
-// Tests which ports the verbs backend chooses for a rank. The answer of the core is kept for each
-// device, so each case asks for another one.
+// Tests which ports the verbs backend chooses for a rank. The backend asks the core once for each
+// device and keeps the answer, so each case uses another device.
 #include <doctest/doctest.h>
 
 #include <cstddef>

@@ -91,9 +91,11 @@ TEST_CASE("mesh uneven: unknown rates are assumed and said to be") {
 }
 
 TEST_CASE("mesh uneven: a good network carries a shard group over unequal islands") {
-  // Expected times per GB of parameters:
-  // 1x15: 3 * 14/15 / min(0.8 * 450, 0.89 * 7 * 50) = 8.99 ms.
-  // 2x7 with 14 of 15 ranks: 3 * 6/7 / 360 + 2 * 1/2 / 7 / 44.5 = 10.4 ms.
+  // Expected times per GB of parameters. A step gathers twice and reduces once over the shard axis;
+  // 80 % of NVLink (450 GB/s) and 89 % of a rail (50 GB/s) are usable.
+  // 1x15, all ranks, 7 rails: 3 * 14/15 / min(0.8 * 450, 0.89 * 7 * 50) = 8.99 ms.
+  // 2x7, one rank left out: 3 * 6/7 / 360, and an all_reduce of 1/7 over a rail: 2 * 1/2 / 7 / 44.5;
+  // together 10.4 ms.
   const MeshPlan good = plan(islands({8, 7}, 50));
   CHECK(shape(good) == "1x15x1");
   CHECK(good.order == counting(15));

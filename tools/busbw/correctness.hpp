@@ -36,7 +36,8 @@ class Pattern {
 
   atoll::DType dtype_;
   std::vector<double> values_;
-  std::vector<std::byte> encoded_;  // two periods of values_, converted to the element type
+  std::vector<std::byte> encoded_;  // values_ twice, converted to the element type, so that a
+                                    // whole period can be read from any position of the first
   // Largest allowed relative error; 0 means that results must be exact.
   double tolerance_;
 };

@@ -68,7 +68,7 @@ CurvePoint read_point(const Json& row, std::string_view source) {
 }
 
 // Maps an algorithm to its best time in each setting. A setting is a combination of element type,
-// reduction, place, ranks and hosts.
+// reduction, in-place or not, ranks and hosts.
 using Contest = std::map<std::string, std::map<std::string, double>>;
 
 // Returns the settings in which every algorithm of the contest was timed.

@@ -18,7 +18,7 @@ using Matrix =
 
 struct PairSites {
   std::vector<int> host;                // host of each rank
-  std::vector<std::string> host_names;  // host name, by host
+  std::vector<std::string> host_names;  // names, indexed by the number of the host
   std::vector<std::string> nic;         // NIC of each rank for traffic between hosts; "" if unknown
 };
 

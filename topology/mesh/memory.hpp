@@ -1,4 +1,4 @@
-// Memory that the sharded state of a model needs, and that each GPU provides.
+// How much memory the sharded state of a model needs, and how much memory each GPU has.
 #pragma once
 
 #include <optional>
@@ -19,8 +19,8 @@ struct MemoryNeed {
   double gpus_needed() const;
 };
 
-// Returns nothing if the options contain no number of parameters. Throws Error(invalid_argument)
-// for invalid options, and when neither the options nor the topology contain the memory of a GPU.
+// Returns nothing if the options do not give the number of parameters. Throws Error(invalid_argument)
+// for invalid options, and when neither the options nor the topology give the memory of a GPU.
 std::optional<MemoryNeed> memory_need(const Topology& topology, const std::vector<RankSite>& ranks,
                                       const MeshSites& sites, const MeshPlanOptions& options);
 

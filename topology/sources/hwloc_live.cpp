@@ -206,7 +206,7 @@ HwlocTopology load() {
   return topology;
 }
 
-// Returns the threads that control groups and the binding of this process allow.
+// Returns the hardware threads on which this process may run, by its control group and its binding.
 Bitmap usable_threads(hwloc_topology_t topology) {
   Bitmap usable(hwloc_bitmap_dup(hwloc_topology_get_allowed_cpuset(topology)));
   Bitmap bound(hwloc_bitmap_alloc());

@@ -91,7 +91,9 @@ std::unique_ptr<Segment> Segment::attach(int file, const std::string& name, std:
   segment->map(file);
   const Inbox& inbox = segment->inbox();
   if (inbox.magic != segment_magic || inbox.ring_bytes != ring_bytes || inbox.rings != rings) {
-    throw Error(ATOLL_MISMATCH, "an inbox was created by another version of the backend");
+    throw Error(ATOLL_MISMATCH,
+                "a rank of this host uses another version of atoll: start all ranks with the same "
+                "libraries");
   }
   return segment;
 }

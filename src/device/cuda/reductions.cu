@@ -39,7 +39,8 @@ __device__ __forceinline__ T divide(T sum, int divisor) {
   }
 }
 
-// True for reductions that fallbacks seldom need. They have one kernel, without packs, not two.
+// True for reductions that fallbacks seldom need. They have only the kernel that loads one element
+// at a time; the others also have one that loads packs of elements.
 template <class T, ReduceOp op>
 constexpr bool is_rare =
     op == ReduceOp::product || std::is_same_v<T, std::int8_t> || std::is_same_v<T, std::uint16_t> ||

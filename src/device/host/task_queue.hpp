@@ -52,7 +52,7 @@ struct TaskQueueOf {
       while (!empty() && !(has_enough = enough())) execute_next();
       executing.store(false, std::memory_order_seq_cst);
       if (!has_enough) continue;  // checks again: a new task may have come without a wake-up
-      if (!empty()) wake();       // the worker must run the remaining tasks
+      if (!empty()) wake();       // so that the worker runs the remaining tasks
       return;
     }
   }

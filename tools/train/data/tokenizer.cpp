@@ -24,7 +24,7 @@ class ByteTokenizer final : public Tokenizer {
     std::string text;
     text.reserve(ids.size());
     for (const std::int32_t id : ids) {
-      require(id >= 0 && id < size, "bytes: token {} is not in [0, {})", id, size);
+      require(id >= 0 && id < size, "byte tokenizer: token {} is not in [0, {})", id, size);
       if (id < bytes) text.push_back(static_cast<char>(static_cast<unsigned char>(id)));
     }
     return text;

@@ -79,7 +79,8 @@ double gbyte_s(const Machine& machine, const std::vector<std::size_t>& nics) {
 }
 
 constexpr auto exact_fix =
-    "write '=', then whole names with ports; atoll-topo --format env prints the whole line";
+    "write '=' and whole names with ports, as in NCCL_IB_HCA==mlx5_0:1; atoll-topo --format env "
+    "prints the whole line";
 
 // True if the prefix ends inside a number of the name. The prefix "mlx5_1" of "mlx5_10" is hardly
 // intended; the prefix "mlx5" of "mlx5_0" usually is intended.

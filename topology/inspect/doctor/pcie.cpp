@@ -24,7 +24,7 @@ const HostView& host_of(const Machine& machine, const Device& device) {
   return device.is_nic ? machine.host_of_nic(device.number) : machine.host_of_gpu(device.number);
 }
 
-// Calls look(device, value) for each GPU and each NIC that has the fact.
+// Calls look(device, value) for each GPU and each NIC for which the topology knows the fact.
 template <class Look>
 void each_pci_device(const Machine& machine, CheckResult& result, std::string_view fact,
                      Look look) {

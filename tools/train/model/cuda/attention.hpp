@@ -24,7 +24,7 @@ class Attention {
   // Version of the loaded cuDNN, for example 91800 for 9.18.0; 0 if cuDNN is absent.
   std::size_t cudnn_version() const noexcept;
 
-  // Returns device memory for the work enqueued next.
+  // Returns device memory that the work enqueued next may use; later work may use it again.
   using Scratch = std::function<void*(std::size_t bytes)>;
 
   // Scratch bytes that forward and backward need for this shape; 0 if cuDNN does not support it.
