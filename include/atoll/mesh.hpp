@@ -107,9 +107,9 @@ class ATOLL_API Mesh {
   // Returns the sizes of the axes "replicate" and "shard"; 1 for an axis that the mesh lacks.
   MeshShape shape() const noexcept;
   bool has_axis(std::string_view name) const noexcept;
-  // Returns the axis with this name. The name "world" means an axis of all ranks in mesh order, with
-  // the last axis of the mesh innermost. For another name throws Error(invalid_argument), which
-  // lists the axes.
+  // Returns the axis with this name. The name "world" means an axis of all ranks in mesh order,
+  // with the last axis of the mesh innermost. For another name throws Error(invalid_argument),
+  // which lists the axes.
   const Axis& axis(std::string_view name) const;
   World& world() const;  // throws Error(invalid_argument) if the World has been destroyed
   // Returns one sentence that explains why the planner chose this mesh.

@@ -9,8 +9,8 @@
 
 namespace atoll_nccl {
 
-// Redirects NCCL's log to a file in memory (memfd). Must be called before the first NCCL call of the
-// process, because NCCL ignores later changes.
+// Redirects NCCL's log to a file in memory (memfd). Must be called before the first NCCL call of
+// the process, because NCCL ignores later changes.
 void keep_log();
 // Removes the environment variables that keep_log() has set. Must be called after NCCL has read
 // them. Otherwise a child process that uses NCCL would write its log to an unrelated file

@@ -1,5 +1,4 @@
-// Tests of writing NCCL topology files. An export keeps everything that was imported and adds
-// nothing.
+// Tests of writing NCCL topology files. An export keeps everything that was imported.
 #include <algorithm>
 
 #include "atoll/inspect/inspection.hpp"

@@ -87,9 +87,9 @@ Ceiling ceiling(Collective collective, double total_bytes, Place place, int root
 inline constexpr std::string_view by_ring = "ring";
 // Limit on GPUs, whose memory is faster than their links: the time of a ring over the axis.
 // `gbyte_s` is the bus bandwidth of the axis by the topology; 0 if it is unknown. Operations can be
-// faster than this limit with NVLS, trees and two-level algorithms. There is no limit for operations without a ring: collectives
-// other than all_gather, reduce_scatter and all_reduce, and sums that the library builds from other
-// collectives (16-bit types, averages).
+// faster than this limit with NVLS, trees and two-level algorithms. There is no limit for
+// operations without a ring: collectives other than all_gather, reduce_scatter and all_reduce, and
+// sums that the library builds from other collectives (16-bit types, averages).
 Ceiling ceiling_of_ring(Collective collective, Op op, atoll::DType dtype, double total_bytes,
                         int ranks, double gbyte_s);
 // Limit from a bus bandwidth that the user gave.

@@ -19,8 +19,9 @@ struct MemoryNeed {
   double gpus_needed() const;
 };
 
-// Returns nothing if the options do not give the number of parameters. Throws Error(invalid_argument)
-// for invalid options, and when neither the options nor the topology give the memory of a GPU.
+// Returns nothing if the options do not give the number of parameters. Throws
+// Error(invalid_argument) for invalid options, and when neither the options nor the topology give
+// the memory of a GPU.
 std::optional<MemoryNeed> memory_need(const Topology& topology, const std::vector<RankSite>& ranks,
                                       const MeshSites& sites, const MeshPlanOptions& options);
 

@@ -144,8 +144,8 @@ class Field {
     fmt::print(stderr, "{}\n", line);
   }
 
-  // Returns the implementation in whose job `impl` is measured. The variants of atoll share one job;
-  // the two physical limits share another.
+  // Returns the implementation in whose job `impl` is measured. The variants of atoll share one
+  // job; the two physical limits share another.
   static Impl job_of(Impl impl) {
     if (impl == Impl::atoll_plain || impl == Impl::atoll_waited) return Impl::atoll;
     return impl == Impl::limit_in_turns ? Impl::limit : impl;

@@ -41,9 +41,9 @@ struct Message {
   std::uint64_t first, count;
 };
 
-// The layout of two buffers. `mine` has this rank's parts of all matrices, sorted by the replica and
-// the rank that owns the matrix. `whole` has the matrices that this rank owns, sorted by the rank
-// that sends the part. The elements that go to one rank are consecutive and form one message.
+// The layout of two buffers. `mine` has this rank's parts of all matrices, sorted by the replica
+// and the rank that owns the matrix. `whole` has the matrices that this rank owns, sorted by the
+// rank that sends the part. The elements that go to one rank are consecutive and form one message.
 struct MessagePlan {
   std::vector<std::uint64_t> offsets;  // of this rank's part of each matrix in `mine`
   // For each owned matrix, its parts with their offsets in `whole`.
