@@ -121,8 +121,11 @@ Clock::time_point Server::finish_deadline() const {
 bool Server::done(Clock::time_point now) const {
   if (finish_deadline_ == 0) return false;
   if (now >= finish_deadline()) return true;
-  return failure_ ? observers() == members_.size()
-                  : !roster_.any(Peer::State::absent) && !roster_.any(Peer::State::present);
+  const bool is_absent = roster_.any(Peer::State::absent);
+  // Ranks that have not joined yet learn the reason when they join.
+  if (failure_)
+    return observers() == members_.size() && (!is_absent || now >= rendezvous_deadline_);
+  return !is_absent && !roster_.any(Peer::State::present);
 }
 
 Clock::time_point Server::next_deadline() const {

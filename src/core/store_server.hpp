@@ -56,8 +56,8 @@ class Server {
   explicit Server(ServerOptions options);
   ~Server();  // calls finish(), with a limit of 1 s
 
-  // Returns when every rank has left or is lost, at the latest after `patience` (1 s once the job
-  // has failed). Ranks that remain are told that the store has ended.
+  // Returns when every rank has joined and has left or is lost, at the latest after `patience` (1 s
+  // once the job has failed). Ranks that remain are told that the store has ended.
   void finish(std::chrono::milliseconds patience);
 
  private:

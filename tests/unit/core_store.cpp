@@ -251,6 +251,20 @@ TEST_CASE("a rank that sends malformed data is reported as lost") {
   }
 }
 
+TEST_CASE("a rank that joins late learns which rank was lost, although rank 0 has left") {
+  Place place(3);
+  const std::string lost = "rank 1 (host here, pid 101) was lost";
+  {
+    Rank zero(place, 0);
+    place.hello(1);  // the connection ends at once
+    CHECK(contains(thrown(atoll::ErrorCode::peer_lost, [&] { zero.client.get("x", 10s); }), lost));
+  }
+  const std::jthread rank_0([&] { place.server().finish(10s); });
+  std::this_thread::sleep_for(100ms);
+  Rank two(place, 2);
+  CHECK(contains(thrown(atoll::ErrorCode::peer_lost, [&] { two.client.get("x", 10s); }), lost));
+}
+
 TEST_CASE("an exchange of some ranks completes without the others, and refuses them") {
   Place place(3);
   run_ranks(place, [](Rank& self) {
