@@ -141,7 +141,7 @@ class Stream {
   }
 
  private:
-  static constexpr std::size_t numbers = 1024;  // writes are numbered modulo this
+  static constexpr std::size_t numbers = 1024;  // numbers of writes are modulo this value
   enum class State : std::uint8_t {
     missing,
     placed,
@@ -188,9 +188,9 @@ class Stream {
   // Sending.
   std::uint64_t posted_ = 0;  // bytes of the byte stream that were posted
   std::uint64_t ring_posted_ = 0;
-  std::uint64_t ring_consumed_ = 0;  // as the peer says
+  std::uint64_t ring_consumed_ = 0;  // bytes of ring_posted_ that the peer has read
   std::uint64_t writes_ = 0;         // number of data writes
-  std::uint64_t sorted_ = 0;         // of these, as the peer says
+  std::uint64_t sorted_ = 0;         // number of these that the peer has put in order
   std::deque<Grant> grants_;         // not used up yet
   std::uint64_t grants_taken_ = 0;
   std::uint64_t grants_told_ = 0;  // value of grants_taken_ that the peer knows
@@ -205,8 +205,8 @@ class Stream {
   std::uint64_t next_number_ = 0;        // of the next write in order
   std::uint64_t number_told_ = 0;        // value of next_number_ that the peer knows
   std::deque<Chunk> chunks_;             // in order, not received yet
-  std::uint64_t sorted_bytes_ = 0;       // of all chunks so far
-  std::uint64_t sorted_ring_bytes_ = 0;  // of those in the ring
+  std::uint64_t sorted_bytes_ = 0;       // bytes of all chunks that were put in order
+  std::uint64_t sorted_ring_bytes_ = 0;  // bytes of those chunks that are in the ring
   std::uint64_t received_ = 0;           // bytes that recv() has returned
   std::uint64_t ring_read_ = 0;
   std::uint64_t ring_told_ = 0;    // value of ring_read_ that the peer knows
@@ -216,8 +216,8 @@ class Stream {
   std::uint64_t requested_ = 0;    // end of the range for which the peer needs grants
   std::deque<Grant> given_;        // grants whose range has not been received yet
   std::uint64_t grants_given_ = 0;
-  std::uint64_t grants_read_ = 0;  // of these, as the peer says
-  std::uint64_t closed_at_ = 0;    // the peer's Counters::closed
+  std::uint64_t grants_read_ = 0;  // number of these that the peer has read
+  std::uint64_t closed_at_ = 0;    // Counters::closed of the peer
 };
 
 }  // namespace atoll_verbs_backend

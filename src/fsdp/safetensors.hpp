@@ -103,7 +103,7 @@ class SafetensorsWriter {
   FileWriter file_;
   std::uint64_t written_ = 0;
   std::size_t tensor_ = 0;  // the tensor that write() continues
-  BlockDigests digests_;    // of this tensor
+  BlockDigests digests_;    // of the blocks of this tensor
 };
 
 }  // namespace atoll_v1::atoll::fsdp
