@@ -255,9 +255,8 @@ class ATOLL_API Communicator {
   // `reason`; later calls throw this error. The data of failed operations is undefined, and their
   // streams fail: an operation of another communicator that follows on such a stream fails the
   // World. Returns when the other ranks know about the abort, or after 2 s if a rank does not
-  // answer. Any thread may call it; only the first call counts. A rank that waits for
-  // the others in allocate() or register_memory() ends at the timeout. Destroy the communicator as
-  // usual.
+  // answer. Any thread may call it; only the first call counts. Ranks that wait in
+  // allocate() or register_memory() end as well. Destroy the communicator as usual.
   void abort(std::string_view reason);
 
   struct ATOLL_LOCAL Impl;  // this struct is defined in src/comm/communicator_impl.hpp

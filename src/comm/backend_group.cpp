@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "comm/explain.hpp"
+#include "comm/memory_agreement.hpp"
 #include "comm/registry/backend_choice.hpp"
 #include "core/errors.hpp"
 #include "core/log.hpp"
@@ -146,6 +147,7 @@ void BackendGroup::end(const std::string& by) {
     for (const auto& part : parts_) parts.push_back(part.lock());
   }
   std::erase_if(parts, [&](const auto& part) { return !part || !part->mark(by); });
+  WorldInternals::store(world()).interrupt(memory_key(*this));
   stop();
   for (const auto& part : parts) part->stop();
 }

@@ -59,8 +59,7 @@ std::vector<Wish> exchange(const BackendGroup& group, const std::string& what, c
   World& world = group.world();
   if (group.axis().size() == 1) return {mine};
   const RankSet ranks(world, group.axis().ranks);
-  // The id of the communicator makes the key unique, so that threads can use several communicators.
-  const std::string base = group.id() + "/memory";
+  const std::string base = memory_key(group);
   std::vector<Wish> wishes;
   try {
     const auto texts = ranks.exchange(fmt::format("{}/{}", base, world.ticket(base)), encode(mine),
@@ -123,6 +122,9 @@ void limit_by_file_size(FreeMemory& free) {
 }
 
 }  // namespace
+
+// The id of the communicator makes the key unique, so that threads can use several communicators.
+std::string memory_key(const BackendGroup& group) { return group.id() + "/memory"; }
 
 void agree_on_memory(const BackendGroup& group, MemoryCall call, std::size_t bytes,
                      const std::function<void()>& check) {

@@ -4,7 +4,7 @@
 
 #include <cstddef>
 #include <functional>
-#include <string_view>
+#include <string>
 
 #include "comm/backend_group.hpp"
 
@@ -15,6 +15,9 @@ enum class MemoryCall {
   allocates,
   registers
 };
+
+// Returns what the keys begin with under which the ranks of a group compare their calls.
+std::string memory_key(const BackendGroup& group);
 
 // Collective over the group. Throws the same error on all ranks: the error of `check` on the lowest
 // rank where it throws; Error(mismatch) for different calls or sizes; and Error(out_of_memory) if

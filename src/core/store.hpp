@@ -55,6 +55,9 @@ class Store {
   virtual std::vector<std::string> exchange(std::string_view key, std::string_view mine,
                                             std::chrono::milliseconds timeout,
                                             std::span<const int> ranks) = 0;
+  // Ends this rank's exchanges whose key begins with `prefix`, now and later, with Error(aborted).
+  // Does not block. The other ranks still wait for this one.
+  virtual void interrupt(std::string_view prefix) = 0;
   // Sends a question to every rank, this one included, waits for at most `timeout`, and returns the
   // answers by rank. A rank answers with its answerer, or with "" without one, on the thread that
   // reads its connection, so it answers even while it computes or hangs. Throws Error(timeout) if

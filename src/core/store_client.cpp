@@ -141,6 +141,8 @@ class SoloStore final : public Store {
     return {std::string(mine)};
   }
 
+  void interrupt(std::string_view) override {}  // no exchange of one rank waits
+
   std::vector<Answered> ask(std::string_view question, std::chrono::milliseconds) override {
     failure_->check();
     const std::lock_guard lock(mutex_);
@@ -294,8 +296,24 @@ std::vector<std::string> Client::exchange(std::string_view key, std::string_view
   Packer packer;
   packer.number(static_cast<std::uint32_t>(timeout.count())).text(key).text(mine);
   pack(packer, runs_of(ranks));
-  const std::string payload = call(Kind::exchange, packer.take(), timeout + grace(timeout));
+  const std::string payload = call(Kind::exchange, packer.take(), timeout + grace(timeout), key);
   return decode_values(payload, ranks.empty() ? static_cast<std::size_t>(size_) : ranks.size());
+}
+
+void Client::interrupt(std::string_view prefix) {
+  const std::lock_guard lock(mutex_);
+  interrupted_.emplace_back(prefix);
+  for (const auto& [number, waiting] : calls_) interrupt(*waiting);
+  changed_.notify_all();
+}
+
+void Client::interrupt(Call& call) const {
+  const bool ends = std::ranges::any_of(
+      interrupted_, [&](const std::string& prefix) { return call.exchange.starts_with(prefix); });
+  if (!ends || call.done) return;
+  call.done = true;
+  call.problem = ErrorCode::aborted;
+  call.payload = fmt::format("exchange \"{}\" was interrupted", call.exchange);
 }
 
 std::vector<Answered> Client::ask(std::string_view question, milliseconds timeout) {
@@ -342,11 +360,15 @@ std::string Client::request(Kind kind, std::string_view key, std::string_view va
   return call(kind, packer.take(), timeout + (kind == Kind::ask ? ask_grace : grace(timeout)));
 }
 
-std::string Client::call(Kind kind, std::string_view body, milliseconds patience) {
+std::string Client::call(Kind kind, std::string_view body, milliseconds patience,
+                         std::string_view exchange) {
   const Clock::time_point deadline = Clock::now() + patience;
   Call call;
+  call.exchange = exchange;
   std::unique_lock lock(mutex_);
   if (broken_) throw Error(*broken_);
+  interrupt(call);
+  if (call.done) throw Error(*call.problem, fmt::format("rank {}: {}", rank_, call.payload));
   const std::uint64_t number = next_request_++;
   const std::string frame = encode_frame(kind, number, body);
   calls_.emplace(number, &call);

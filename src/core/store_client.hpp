@@ -66,6 +66,7 @@ class Client final : public Store {
   std::vector<std::string> exchange(std::string_view key, std::string_view mine,
                                     std::chrono::milliseconds timeout,
                                     std::span<const int> ranks) override;
+  void interrupt(std::string_view prefix) override;
   std::vector<Answered> ask(std::string_view question, std::chrono::milliseconds timeout) override;
   void answer_with(Answerer answerer) override;
   void fail(std::string_view reason) noexcept override;
@@ -73,6 +74,7 @@ class Client final : public Store {
 
  private:
   struct Call {
+    std::string_view exchange{};  // its key; "" for other requests
     bool done = false;
     std::optional<ErrorCode> problem;
     std::string payload;
@@ -80,7 +82,9 @@ class Client final : public Store {
 
   std::string request(Kind kind, std::string_view key, std::string_view value,
                       std::chrono::milliseconds timeout);
-  std::string call(Kind kind, std::string_view body, std::chrono::milliseconds patience);
+  std::string call(Kind kind, std::string_view body, std::chrono::milliseconds patience,
+                   std::string_view exchange = "");
+  void interrupt(Call& call) const;
   void send(std::string_view frame);
   void read() noexcept;
   void read_frames();
@@ -101,6 +105,7 @@ class Client final : public Store {
   std::condition_variable changed_;
   std::map<std::uint64_t, Call*> calls_;  // requests that wait for an answer
   std::uint64_t next_request_ = 1;
+  std::vector<std::string> interrupted_;  // prefixes that were passed to interrupt()
   std::optional<Error> broken_;      // reason why calls cannot be answered; empty while connected
   std::optional<Error> why_closed_;  // reported if the connection closes; empty: rank 0 was lost
   bool leaving_ = false;

@@ -12,6 +12,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -267,6 +268,29 @@ TEST_CASE("a communicator that was aborted allocates and registers nothing") {
     CHECK(error_of([&] { atoll::allocate(comm.device(), 4096, {comm}); }) == text);
     CHECK(error_of([&] {
             const auto registration = atoll::register_memory(data.data(), 16, {comm});
+          }) == text);
+    CHECK(std::chrono::steady_clock::now() - start < 5s);  // the communicator's timeout is 20 s
+  });
+  CHECK(errors == Texts(2, "no error"));
+}
+
+TEST_CASE("abort() on another rank ends a wait for the ranks that allocate or register") {
+  const Texts errors = on_two([](World& world) {
+    auto comm = open(world), other = open(world);
+    std::vector<float> data(4);
+    if (world.rank() == 1) {
+      world.barrier();
+      std::this_thread::sleep_for(100ms);
+      comm.abort("no progress");
+      other.abort("no progress");
+      return;
+    }
+    world.barrier();
+    const auto start = std::chrono::steady_clock::now();
+    const std::string text = "aborted: rank 0: communicator own was aborted by rank 1: no progress";
+    CHECK(error_of([&] { atoll::allocate(comm.device(), 4096, {comm}); }) == text);
+    CHECK(error_of([&] {
+            const auto registration = atoll::register_memory(data.data(), 16, {other});
           }) == text);
     CHECK(std::chrono::steady_clock::now() - start < 5s);  // the communicator's timeout is 20 s
   });

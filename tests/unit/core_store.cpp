@@ -1,4 +1,6 @@
 // Tests of the store with ranks that are threads: values, exchanges, questions and failures.
+#include <fmt/format.h>
+
 #include <atomic>
 #include <optional>
 
@@ -249,6 +251,23 @@ TEST_CASE("a rank that sends malformed data is reported as lost") {
     CHECK(contains(thrown(atoll::ErrorCode::peer_lost, [&] { zero.client.get("x", 10s); }),
                    "rank 1 (host here, pid 101) was lost"));
   }
+}
+
+TEST_CASE("interrupt() ends the exchanges with a prefix, pending ones and later ones") {
+  Place place(2);
+  Rank zero(place, 0), one(place, 1);
+  std::jthread later([&] {
+    std::this_thread::sleep_for(50ms);
+    zero.client.interrupt("a/");
+  });
+  for (const char* key : {"a/1", "a/2"}) {
+    CHECK(thrown(atoll::ErrorCode::aborted, [&] { zero.client.exchange(key, "", 60s); }) ==
+          fmt::format("rank 0: exchange \"{}\" was interrupted", key));
+  }
+  std::jthread other([&] { one.client.exchange("b/1", "", 10s); });
+  zero.client.exchange("b/1", "", 10s);  // has another prefix
+  other.join();
+  for (Rank* rank : {&zero, &one}) rank->client.farewell();
 }
 
 TEST_CASE("a rank that joins late learns which rank was lost, although rank 0 has left") {
