@@ -17,10 +17,10 @@ std::uint64_t compute(std::uint64_t value) {
 
 // Every rank computes at least `least_steps` steps, so that no rank profits from a core that
 // another rank left idle. A rank with unfinished operations then continues up to `most_steps`,
-// which takes seconds. Ranks that share one GPU get the larger limit, because they need up to a
-// minute.
+// which takes half a minute: other programs of the machine may use the cores as well. Ranks that
+// share one GPU get the larger limit, because they need up to a minute.
 constexpr int least_steps = 100;
-constexpr int most_steps = 5000, most_steps_of_gpus = 50000;
+constexpr int most_steps = 20000, most_steps_of_gpus = 50000;
 
 struct Enqueued {
   Elements src, gathered, scattered, reduced_data;
