@@ -33,7 +33,9 @@ class Store {
  public:
   virtual ~Store() = default;
 
-  virtual void put(std::string_view key, std::string_view value) = 0;
+  // Waits until the store has the value. Throws Error(timeout) if the store does not answer in time.
+  virtual void put(std::string_view key, std::string_view value,
+                   std::chrono::milliseconds timeout) = 0;
   // Waits until a rank has put the key; throws Error(timeout).
   virtual std::string get(std::string_view key, std::chrono::milliseconds timeout) = 0;
   // Waits until every key has a value, and returns the values in the order of the keys. One message

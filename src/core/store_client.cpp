@@ -98,7 +98,7 @@ class SoloStore final : public Store {
  public:
   explicit SoloStore(std::shared_ptr<Failure> failure) : failure_(std::move(failure)) {}
 
-  void put(std::string_view key, std::string_view value) override {
+  void put(std::string_view key, std::string_view value, milliseconds) override {
     failure_->check();
     {
       const std::lock_guard lock(mutex_);
@@ -260,8 +260,8 @@ Client::~Client() {
   ::shutdown(socket_.get(), SHUT_RDWR);
 }
 
-void Client::put(std::string_view key, std::string_view value) {
-  request(Kind::put, key, value, milliseconds(0));
+void Client::put(std::string_view key, std::string_view value, milliseconds timeout) {
+  request(Kind::put, key, value, timeout);
 }
 
 std::string Client::get(std::string_view key, milliseconds timeout) {
@@ -457,13 +457,10 @@ void Client::read() noexcept {
     log::error("the connection to the store is closed: {}", text_of(error));
     const std::lock_guard lock(mutex_);
     const auto* const known = dynamic_cast<const Error*>(&error);
-    why_closed_.emplace(
-        known ? *known
-              : Error(ErrorCode::out_of_memory, "out of memory for a message of the store"));
+    why_closed_.emplace(known ? *known : early_.out_of_memory);
   }
   std::unique_lock lock(mutex_);
-  const Error reason =
-      why_closed_.value_or(Error(ErrorCode::peer_lost, "rank 0 (which serves the store) was lost"));
+  const Error reason = why_closed_ ? *why_closed_ : early_.lost;
   if (leaving_ && !broken_) broken_ = reason;
   const bool leaving = leaving_;
   lock.unlock();

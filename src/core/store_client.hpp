@@ -57,7 +57,8 @@ class Client final : public Store {
   Client(net::Fd socket, int rank, int size, std::shared_ptr<Failure> failure);
   ~Client() override;
 
-  void put(std::string_view key, std::string_view value) override;
+  void put(std::string_view key, std::string_view value,
+           std::chrono::milliseconds timeout) override;
   std::string get(std::string_view key, std::chrono::milliseconds timeout) override;
   std::vector<std::string> get_all(std::span<const std::string> keys,
                                    std::chrono::milliseconds timeout) override;
@@ -93,6 +94,16 @@ class Client final : public Store {
   void respond(std::uint64_t number, std::string_view question) noexcept;
   void lose(const Error& error);
 
+  // The errors of a lost connection, made early: the reader must be able to report that it is out
+  // of memory. They do not count as the newest error of the thread that makes them.
+  struct EarlyErrors {
+    NewestError newest = newest_error;
+    Error lost{ErrorCode::peer_lost, "rank 0 (which serves the store) was lost"};
+    Error out_of_memory{ErrorCode::out_of_memory, "out of memory for a message of the store"};
+    EarlyErrors() { newest_error = newest; }
+  };
+
+  const EarlyErrors early_;
   net::Fd socket_;
   int rank_;
   int size_;

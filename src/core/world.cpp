@@ -356,7 +356,7 @@ const std::vector<Placement>& World::placements() const { return impl().placemen
 void World::put(std::string_view key, std::string_view value) {
   check_key(key);
   check_value(key, value);
-  impl().store->put(key, value);
+  impl().store->put(key, value, impl().config.timeout);
 }
 
 std::string World::get(std::string_view key, milliseconds timeout) {

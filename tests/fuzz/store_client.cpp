@@ -44,7 +44,7 @@ void request(store::Client& client, int which) {
   constexpr milliseconds timeout{1000};
   switch (which) {
     case 0:
-      client.put("a", "value");
+      client.put("a", "value", timeout);
       break;
     case 1:
       client.get("a", timeout);

@@ -1,6 +1,8 @@
 // Tests of the store with ranks that are threads: values, exchanges, questions and failures.
 #include <fmt/format.h>
+#include <sys/socket.h>
 
+#include <array>
 #include <atomic>
 #include <optional>
 
@@ -13,11 +15,11 @@ TEST_CASE("a value reaches every rank, even one that already waits, and can be o
   run_ranks(place, [](Rank& self) {
     if (self.number == 0) {
       std::this_thread::sleep_for(50ms);
-      self.client.put("late", "came");
+      self.client.put("late", "came", 10s);
     }
     REQUIRE(self.client.get("late", std::chrono::milliseconds::max()) == "came");
     self.client.exchange("", "", 10s);
-    if (self.number == 1) self.client.put("late", "changed");
+    if (self.number == 1) self.client.put("late", "changed", 10s);
     self.client.exchange("", "", 10s);
     REQUIRE(self.client.get("late", 10s) == "changed");
   });
@@ -48,7 +50,7 @@ TEST_CASE("calls of several threads of a rank do not mix") {
       threads.emplace_back([&, thread] {
         for (int i = 0; i < 50; ++i) {
           const std::string text = std::to_string(thread) + "/" + std::to_string(i);
-          self.client.put(text, text);
+          self.client.put(text, text, 10s);
           wrong += self.client.get(text, 10s) != text;
         }
       });
@@ -141,7 +143,7 @@ TEST_CASE("a connection that closes without a farewell fails the job on every ra
   waiter.join();
   CHECK(Clock::now() - start < 2s);
   CHECK(contains(one.failure->get()->what(), "rank 2"));
-  thrown(atoll::ErrorCode::peer_lost, [&] { one.client.put("more", ""); });
+  thrown(atoll::ErrorCode::peer_lost, [&] { one.client.put("more", "", 10s); });
   for (int i = 0; i < 200 && called == 0; ++i) std::this_thread::sleep_for(10ms);
   CHECK(called == 1);
 }
@@ -321,10 +323,10 @@ TEST_CASE("one message fetches many keys, and waits for those that come later") 
   run_ranks(place, [](Rank& self) {
     const std::vector<std::string> keys{"a", "late", "b", "a"};
     if (self.number == 0) {
-      self.client.put("a", "1");
-      self.client.put("b", "");
+      self.client.put("a", "1", 10s);
+      self.client.put("b", "", 10s);
       std::this_thread::sleep_for(50ms);
-      self.client.put("late", "came");
+      self.client.put("late", "came", 10s);
     }
     REQUIRE(self.client.get_all(keys, 10s) == std::vector<std::string>{"1", "came", "", "1"});
     REQUIRE(self.client.get_all({}, 10s).empty());
@@ -340,7 +342,8 @@ TEST_CASE("keys are deleted when all of their readers have released them") {
   Place place(2);
   run_ranks(place, [](Rank& self) {
     if (self.number == 0) {
-      for (const char* key : {"group/1", "group/2", "groups", "grou"}) self.client.put(key, "x");
+      for (const char* key : {"group/1", "group/2", "groups", "grou"})
+        self.client.put(key, "x", 10s);
     }
     self.client.exchange("", "", 10s);
     if (self.number == 0) self.client.release("group/", 2);
@@ -420,4 +423,29 @@ TEST_CASE("a store that ends as soon as a rank has left is no failure of that ra
     failures += self.failure->get() ? 1 : 0;
   }
   CHECK(failures == 0);
+}
+
+TEST_CASE("a put waits for a store that stands still for a while") {
+  std::array<int, 2> ends{};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
+  const atoll::net::Fd store(ends[0]);
+  const auto failure = std::make_shared<atoll::Failure>();
+  store::Client client(atoll::net::Fd(ends[1]), 1, 2, failure);
+  const std::jthread slow([&] {
+    const store::Message put = store::receive_message(store.get(), 1000, Clock::now() + 10s);
+    CHECK(put.kind == store::Kind::put);
+    std::this_thread::sleep_for(5500ms);
+    const std::string nothing = store::Packer().number(0).text("").take();
+    atoll::net::send_all(store.get(), store::encode_frame(store::Kind::answer, 1, nothing));
+  });
+  client.put("key", "value", 30s);
+  CHECK(!failure->get());
+}
+
+TEST_CASE("a connection to the store does not change the newest error of its thread") {
+  const atoll::Error known(atoll::ErrorCode::io, "of this thread");
+  Place place(1);
+  const Rank self(place, 0);
+  CHECK(std::string(atoll::newest_error.text.data()) == "of this thread");
+  CHECK(atoll::newest_error.error == &known);
 }

@@ -165,7 +165,7 @@ TEST_CASE("the store does not answer a wrong token, and the client suggests to c
       thrown(atoll::ErrorCode::timeout, [&] { place.hello(0, "wrong", 1, 2s); });
   CHECK(contains(message, "rank 0 (host here, pid 100) cannot reach the store of rank 0"));
   CHECK(contains(message, "is ATOLL_TOKEN equal on all ranks?"));
-  run_ranks(place, [](Rank& self) { self.client.put("still", "served"); });
+  run_ranks(place, [](Rank& self) { self.client.put("still", "served", 10s); });
 }
 
 TEST_CASE("a proof counts only from its author's role, for its own conversation, and whole") {

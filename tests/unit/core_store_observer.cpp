@@ -188,7 +188,7 @@ TEST_CASE("an observer that disconnects before its answer does not disturb the j
     while (zero.client.ask("sync", 50ms).size() != 2) std::this_thread::sleep_for(1ms);
   }
   std::this_thread::sleep_for(400ms);  // the deadline of the question
-  zero.client.put("key", "value");
+  zero.client.put("key", "value", 10s);
   CHECK(zero.client.get("key", 1s) == "value");
   CHECK_FALSE(zero.failure->get());
   zero.client.farewell();

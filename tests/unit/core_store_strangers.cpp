@@ -41,7 +41,7 @@ TEST_CASE("connections without a valid hello get no answer and do no harm") {
   const store::Greeting escape{store::version, "\x1b[2J", std::string(32, 'x')};
   CHECK(answer_to(place, frame(Kind::hello, store::encode(escape))) == "");
 
-  zero.client.put("key", "value");
+  zero.client.put("key", "value", 10s);
   CHECK(one.client.get("key", 10s) == "value");
   CHECK_FALSE(one.failure->get());
   zero.client.farewell();
@@ -58,7 +58,7 @@ TEST_CASE("idle connections do not block a rank, and the oldest makes room for a
   CHECK(is_closed(idle.front()));
   // Proven connections are not counted, and no stranger replaces them.
   for (std::size_t i = 0; i < 3 * strangers; ++i) idle.push_back(place.stranger());
-  zero.client.put("key", "value");
+  zero.client.put("key", "value", 10s);
   CHECK(one.client.get("key", 10s) == "value");
   zero.client.farewell();
   one.client.farewell();
@@ -85,7 +85,7 @@ TEST_CASE("a proven connection that does not join is closed after the rendezvous
   CHECK(is_closed(idle));
   CHECK(Clock::now() - start > 900ms);
   CHECK(Clock::now() - start < 5s);
-  zero.client.put("key", "value");
+  zero.client.put("key", "value", 10s);
   CHECK(zero.client.get("key", 1s) == "value");
   zero.client.farewell();
 }
