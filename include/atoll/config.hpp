@@ -12,6 +12,10 @@
 
 namespace atoll_v1::atoll {
 
+// Each rank reads its own settings. These must be equal on all ranks, or all ranks throw
+// Error(mismatch): `timeout` and `check` when the job opens; `backend`, `algorithm`, the content of
+// the file `tuning`, `deterministic` and `tcp_checksum` when a communicator opens; `islands` when a
+// mesh is planned. Every other setting may differ.
 struct ATOLL_API Config {
   // Identity of this process, for jobs without a launcher. -1 and "" mean that the launcher
   // decides.

@@ -19,8 +19,14 @@ target_compile_features(atoll INTERFACE cxx_std_20)
 set(libdir ${CMAKE_INSTALL_LIBDIR})
 # The pages to which the README and the public headers refer, in the same folders as in the source.
 foreach(folder . src/comm src/fsdp topology topology/inspect plugins plugins/collectives plugins/host
-    plugins/mpi plugins/nccl tools/busbw tools/topo tools/train)
+    plugins/mpi plugins/nccl plugins/verbs tools/busbw tools/topo tools/train)
   install(FILES ${PROJECT_SOURCE_DIR}/${folder}/README.md
+    DESTINATION ${CMAKE_INSTALL_DOCDIR}/${folder} COMPONENT development)
+endforeach()
+foreach(page plugins/collectives/between_hosts.md src/comm/fallbacks.md src/fsdp/checkpoints.md
+    src/fsdp/numerics.md topology/facts.hpp)
+  cmake_path(GET page PARENT_PATH folder)
+  install(FILES ${PROJECT_SOURCE_DIR}/${page}
     DESTINATION ${CMAKE_INSTALL_DOCDIR}/${folder} COMPONENT development)
 endforeach()
 

@@ -12,6 +12,7 @@ int main() {
   auto world = atoll::World::from_env();
   const auto mesh = atoll::Mesh::plan(atoll::Topology::discover(world), world);
   atoll::fsdp::Engine engine(mesh, {.strategy = atoll::fsdp::Strategy::full_shard,
+                                    .gradients = atoll::fsdp::GradientScale::average,
                                     .device = atoll::Device::cuda(world.local_rank())});
   auto& layer = engine.add_unit("layer", {{.name = "w", .shape = {1000}}});
   engine.freeze({"layer"});

@@ -96,12 +96,11 @@ struct Network {
 // backward, the last layer first.
 class Gradients {
  public:
-  explicit Gradients(const atoll::Mesh& mesh)
-      : scheduler_(mesh.axis("shard"), mesh.axis("replicate")) {
+  explicit Gradients(const atoll::Mesh& mesh) : scheduler_({}, mesh.axis("world")) {
     const std::vector<std::uint64_t> counts(depth, width * width);
     // A real model would use bucket_bytes() alone. The limit of 32 KiB makes this small model have
     // several buckets.
-    const auto bytes = std::min(atoll::bucket_bytes(mesh.axis("replicate")), std::uint64_t{32768});
+    const auto bytes = std::min(atoll::bucket_bytes(mesh.axis("world")), std::uint64_t{32768});
     plan_ = atoll::plan_buckets(counts, atoll::DType::f32, bytes);
     for (const auto& bucket : plan_.buckets) {
       memory_.push_back(scheduler_.allocate(bucket.elements * sizeof(float), {atoll::Lane::outer}));
@@ -172,8 +171,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: ddp FILE, on 1 or %d ranks\n", micro_batches);
     return 2;
   }
-  const auto mesh = atoll::Mesh::make(world, {.replicate = world.size(), .shard = 1},
-                                      atoll::Topology::discover(world));
+  const auto mesh = atoll::Mesh::plan(atoll::Topology::discover(world), world);
   Network net;
   Gradients gradients(mesh);
   float first = 0, last = 0;

@@ -5,7 +5,8 @@
 int main() {
   auto world = atoll::World::from_env();
   const auto mesh = atoll::Mesh::plan(atoll::Topology::discover(world), world);
-  atoll::fsdp::Engine engine(mesh, {.strategy = atoll::fsdp::Strategy::full_shard});
+  atoll::fsdp::Engine engine(mesh, {.strategy = atoll::fsdp::Strategy::full_shard,
+                                    .gradients = atoll::fsdp::GradientScale::average});
   auto& layer = engine.add_unit("layer", {{.name = "w", .shape = {1000}}});
   engine.freeze({"layer"});
   engine.initialize(/*seed=*/1);
