@@ -31,8 +31,8 @@ namespace atoll_v1::atoll::fsdp {
 // to a temporary folder beside it, FOLDER.partial, which the engine's lowest rank renames when all
 // files exist. After an error, FOLDER.partial is removed. FOLDER.old holds the old content for a
 // moment on file systems that cannot exchange two names. Earlier folders FOLDER.partial and
-// FOLDER.old are deleted with everything in them. All ranks must see the same file system.
-// Error(io) names the file. A rank waits at most Config::file_timeout for the files of the others.
+// FOLDER.old are deleted with everything in them; a symbolic link FOLDER.partial is Error(io). All
+// ranks must see the same file system. Error(io) names the file. A rank waits at most Config::file_timeout for the files of the others.
 //
 // An existing FOLDER is replaced if it is empty or a checkpoint. For anything else, such as a file
 // or a checkpoint with a file that save() has not written, save() throws Error(io) and changes

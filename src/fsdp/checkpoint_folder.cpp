@@ -120,6 +120,14 @@ net::Fd lock(const fs::path& path, const fs::path& folder, const net::Fd& mine) 
   return {};
 }
 
+// A link in place of partial_of(folder) can lead to files of the user.
+void check_no_link(const fs::path& partial) {
+  require(!fs::is_symlink(fs::symlink_status(partial)), ErrorCode::io,
+          "{}: is a symbolic link, but save() makes and deletes a folder of this name: delete the "
+          "link",
+          terminal_text(partial.string()));
+}
+
 void discard(const fs::path& partial) noexcept {
   try {
     // An empty folder can be deleted without a descriptor.
@@ -153,6 +161,7 @@ SaveFolder::SaveFolder(fs::path folder, const net::Fd& mine) : folder_(std::move
     net::Fd spare(::open("/", O_RDONLY | O_CLOEXEC | O_DIRECTORY));
     require(static_cast<bool>(spare), ErrorCode::io, "{}: cannot open a folder: {}",
             terminal_text(partial.string()), std::strerror(errno));
+    check_no_link(partial);
     fs::create_directories(partial);
     spare.reset();
     partial_lock_ = lock(partial, folder_, {});
