@@ -34,6 +34,9 @@ namespace atoll_v1::atoll::fsdp {
 // FOLDER.old are deleted with everything in them; a symbolic link FOLDER.partial is Error(io). All
 // ranks must see the same file system. Error(io) names the file. A rank waits at most Config::file_timeout for the files of the others.
 //
+// If FOLDER is a symbolic link, save() and load() follow it: the folder to which it leads is the
+// checkpoint, with the temporary folders beside it, and the link stays.
+//
 // An existing FOLDER is replaced if it is empty or a checkpoint. For anything else, such as a file
 // or a checkpoint with a file that save() has not written, save() throws Error(io) and changes
 // nothing. It also throws Error(io) if another engine is saving or has saved to FOLDER and still

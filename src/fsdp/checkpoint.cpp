@@ -363,9 +363,10 @@ void save_all(const fs::path& wanted, Engine& engine, const Optimizer* optimizer
               const std::map<std::string, std::string>& extra) {
   EngineSetup& setup = EngineAccess::setup(engine);
   const RankSet& ranks = setup.ranks;
-  const fs::path folder = without_slash(wanted);
+  fs::path folder;
   setup.check_frozen("save");
   agree(ranks, "save", [&] {
+    folder = without_link(wanted);
     EngineAccess::pass(engine).check_readable("save");
     check_optimizer("save", engine, optimizer);
     return declarations_of_save(folder, optimizer, extra);
@@ -406,7 +407,7 @@ CheckpointIndex open_index(const fs::path& file, const RankSet& ranks) {
 std::pair<fs::path, CheckpointIndex> open_together(const fs::path& wanted, const RankSet& ranks) {
   std::pair<fs::path, CheckpointIndex> opened;
   together(ranks, [&] {
-    opened.first = readable(without_slash(wanted));
+    opened.first = readable(without_link(wanted));
     opened.second = open_index(opened.first / "index.json", ranks);
   });
   compare_checkpoints(ranks, opened.first, opened.second);

@@ -145,6 +145,19 @@ fs::path without_slash(const fs::path& folder) {
   return folder.has_filename() ? folder : folder.parent_path();
 }
 
+fs::path without_link(const fs::path& wanted) {
+  constexpr int most_links = 40;  // as many as the kernel follows
+  fs::path folder = without_slash(wanted);
+  filesystem([&] {
+    for (int links = 0; fs::is_symlink(fs::symlink_status(folder)); ++links) {
+      require(links < most_links, ErrorCode::io, "{}: the symbolic links lead to each other",
+              terminal_text(wanted.string()));
+      folder = without_slash(folder.parent_path() / fs::read_symlink(folder));
+    }
+  });
+  return folder;
+}
+
 fs::path partial_of(const fs::path& folder) { return folder.string() + ".partial"; }
 
 SaveFolder::SaveFolder(fs::path folder, const net::Fd& mine) : folder_(std::move(folder)) {

@@ -28,3 +28,29 @@ TEST_CASE("checkpoint paths: a save writes and deletes nothing through a link FO
   fs::remove(link);
   CHECK(save_to(path) == "");
 }
+
+TEST_CASE("checkpoint paths: a save to a link replaces the folder to which it leads") {
+  const TemporaryFolder folder;
+  const fs::path link = folder.path() / "out", disk = folder.path() / "disk";
+  fs::create_directories(disk);
+  fs::create_directory_symlink("disk/run", link);
+  for (const float value : {1.0f, 2.0f}) {
+    save(2, link / "", value);
+    CHECK(fs::read_symlink(link) == "disk/run");
+    CHECK(fs::is_directory(fs::symlink_status(disk / "run")));
+    CHECK(refusal(2, disk / "run", value) == "");
+    CHECK(refusal(2, link, value) == "");
+  }
+  // As a crash leaves it on a file system that cannot exchange two names.
+  fs::rename(disk / "run", disk / "run.old");
+  CHECK(refusal(2, link, 2.0f) == "");
+  CHECK(save_to(link) == "");
+  CHECK_FALSE(fs::exists(disk / "run.old"));
+  CHECK(std::distance(fs::directory_iterator(disk), fs::directory_iterator()) == 1);
+  CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 2);
+
+  fs::remove(link);
+  fs::create_directory_symlink("round", link);
+  fs::create_directory_symlink("out", folder.path() / "round");
+  CHECK(save_to(link) == link.string() + ": the symbolic links lead to each other");
+}
