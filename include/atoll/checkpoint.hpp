@@ -45,6 +45,7 @@ namespace atoll_v1::atoll::fsdp {
 //
 // All ranks must pass the same folder and the same `extra`, and `optimizer` must be the Optimizer
 // of `engine`: otherwise Error(mismatch) or Error(invalid_argument), before anything is written.
+// Keys and values of `extra` must be UTF-8: otherwise Error(invalid_argument).
 //
 // Every file has the id of the save. Shard files have their step and number, and a digest (XXH3,
 // 64 bits) for each MiB of each tensor. The index has the digest of each shard's header and of

@@ -197,3 +197,23 @@ TEST_CASE("checkpoint misuse: names of an export and an import") {
           fsdp::import_weights({file}, job.engine, world.rank() == 0 ? fsdp::ParamName() : name_of);
         }) == "import_weights: `name` is empty: pass a function that returns a name");
 }
+
+TEST_CASE("checkpoint misuse: text in `extra` that is not UTF-8") {
+  const TemporaryFolder folder;
+  const fs::path path = folder.path() / "out";
+  const auto saved = [&](const std::map<std::string, std::string>& extra) {
+    return message_of(
+        [&](atoll::World&, Job& job) { fsdp::save(path, job.engine, job.optimizer, extra); });
+  };
+  const std::string remedy = ": store other bytes as text, such as base64";
+  CHECK(saved({{"random", "ab\xff"}}) ==
+        "save: extra[\"random\"] is not valid UTF-8 at byte 2" + remedy);
+  CHECK(saved({{"k\x80", ""}}) ==
+        "save: the key \"k\\ufffd\" of `extra` is not valid UTF-8 at byte 1" + remedy);
+  CHECK(fs::is_empty(folder.path()));
+  const std::map<std::string, std::string> good{{"größe", std::string("\0\n\xf0\x9f\x90\x8b", 6)}};
+  CHECK(saved(good) == "");
+  CHECK(message_of([&](atoll::World&, Job& job) {
+          CHECK(fsdp::load(path, job.engine, job.optimizer) == good);
+        }) == "");
+}
