@@ -31,8 +31,11 @@ namespace atoll_v1::atoll::fsdp {
 // to a temporary folder beside it, FOLDER.partial, which the engine's lowest rank renames when all
 // files exist. After an error, FOLDER.partial is removed. FOLDER.old holds the old content for a
 // moment on file systems that cannot exchange two names. Earlier folders FOLDER.partial and
-// FOLDER.old are deleted with everything in them. All ranks must see the same file system.
-// Error(io) names the file. A rank waits at most Config::file_timeout for the files of the others.
+// FOLDER.old are deleted with everything in them; a symbolic link FOLDER.partial is Error(io). All
+// ranks must see the same file system. Error(io) names the file. A rank waits at most Config::file_timeout for the files of the others.
+//
+// If FOLDER is a symbolic link, save() and load() follow it: the folder to which it leads is the
+// checkpoint, with the temporary folders beside it, and the link stays.
 //
 // An existing FOLDER is replaced if it is empty or a checkpoint. For anything else, such as a file
 // or a checkpoint with a file that save() has not written, save() throws Error(io) and changes
@@ -42,6 +45,7 @@ namespace atoll_v1::atoll::fsdp {
 //
 // All ranks must pass the same folder and the same `extra`, and `optimizer` must be the Optimizer
 // of `engine`: otherwise Error(mismatch) or Error(invalid_argument), before anything is written.
+// Keys and values of `extra` must be UTF-8: otherwise Error(invalid_argument).
 //
 // Every file has the id of the save. Shard files have their step and number, and a digest (XXH3,
 // 64 bits) for each MiB of each tensor. The index has the digest of each shard's header and of

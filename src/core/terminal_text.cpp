@@ -24,7 +24,36 @@ std::size_t unsafe_bytes(std::string_view text) noexcept {
   return 0;
 }
 
+// Returns the number of bytes of the UTF-8 character at the start of the text, or 0 if there is
+// none. Table 3-7 of the Unicode standard.
+std::size_t utf8_bytes(std::string_view text) noexcept {
+  const auto is_between = [&](std::size_t i, unsigned low, unsigned high) {
+    const unsigned byte = i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
+    return byte >= low && byte <= high;
+  };
+  const auto is_tail = [&](std::size_t i) { return is_between(i, 0x80, 0xbf); };
+  const auto first = static_cast<unsigned char>(text.front());
+  if (first < 0x80) return 1;
+  if (first < 0xc2 || first > 0xf4) return 0;
+  if (first < 0xe0) return is_tail(1) ? 2 : 0;
+  if (first < 0xf0) {
+    const bool is_second = is_between(1, first == 0xe0 ? 0xa0 : 0x80, first == 0xed ? 0x9f : 0xbf);
+    return is_second && is_tail(2) ? 3 : 0;
+  }
+  const bool is_second = is_between(1, first == 0xf0 ? 0x90 : 0x80, first == 0xf4 ? 0x8f : 0xbf);
+  return is_second && is_tail(2) && is_tail(3) ? 4 : 0;
+}
+
 }  // namespace
+
+std::optional<std::size_t> invalid_utf8(std::string_view text) noexcept {
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t bytes = utf8_bytes(text.substr(at));
+    if (bytes == 0) return at;
+    at += bytes;
+  }
+  return std::nullopt;
+}
 
 std::string terminal_text(std::string_view text) {
   std::string shown;

@@ -1,6 +1,8 @@
-// Text of untrusted files, made safe for a terminal.
+// Text of untrusted files, made safe for a terminal, and of users, checked before it is stored.
 #pragma once
 
+#include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -12,5 +14,9 @@ namespace atoll_v1::atoll {
 // that would hide other text: control characters of ASCII and of Unicode (U+0080 to U+009F), the
 // marks that change the direction of text, and line separators. Other bytes stay as they are.
 std::string terminal_text(std::string_view text);
+
+// Returns the byte at which the text stops being valid UTF-8 (no surrogates, no overlong forms), or
+// nothing. JSON cannot hold other text.
+std::optional<std::size_t> invalid_utf8(std::string_view text) noexcept;
 
 }  // namespace atoll_v1::atoll

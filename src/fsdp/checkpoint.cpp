@@ -302,6 +302,19 @@ void check_optimizer(std::string_view call, Engine& engine, const Optimizer* opt
           call);
 }
 
+// The index is JSON, which holds UTF-8 only.
+void check_extra(const std::map<std::string, std::string>& extra) {
+  constexpr std::string_view remedy = "store other bytes as text, such as base64";
+  for (const auto& [key, value] : extra) {
+    const std::string shown = json(key).dump(-1, ' ', true, json::error_handler_t::replace);
+    const auto bad_key = invalid_utf8(key), bad_value = invalid_utf8(value);
+    require(!bad_key, "save: the key {} of `extra` is not valid UTF-8 at byte {}: {}", shown,
+            bad_key.value_or(0), remedy);
+    require(!bad_value, "save: extra[{}] is not valid UTF-8 at byte {}: {}", shown,
+            bad_value.value_or(0), remedy);
+  }
+}
+
 std::vector<Declaration> declarations_of_save(const fs::path& folder, const Optimizer* optimizer,
                                               const std::map<std::string, std::string>& extra) {
   std::vector<Declaration> all{{"the folder", fmt::format("\"{}\"", folder.string())},
@@ -363,11 +376,13 @@ void save_all(const fs::path& wanted, Engine& engine, const Optimizer* optimizer
               const std::map<std::string, std::string>& extra) {
   EngineSetup& setup = EngineAccess::setup(engine);
   const RankSet& ranks = setup.ranks;
-  const fs::path folder = without_slash(wanted);
+  fs::path folder;
   setup.check_frozen("save");
   agree(ranks, "save", [&] {
+    folder = without_link(wanted);
     EngineAccess::pass(engine).check_readable("save");
     check_optimizer("save", engine, optimizer);
+    check_extra(extra);
     return declarations_of_save(folder, optimizer, extra);
   });
   const Scheduler& scheduler = engine.scheduler();
@@ -406,7 +421,7 @@ CheckpointIndex open_index(const fs::path& file, const RankSet& ranks) {
 std::pair<fs::path, CheckpointIndex> open_together(const fs::path& wanted, const RankSet& ranks) {
   std::pair<fs::path, CheckpointIndex> opened;
   together(ranks, [&] {
-    opened.first = readable(without_slash(wanted));
+    opened.first = readable(without_link(wanted));
     opened.second = open_index(opened.first / "index.json", ranks);
   });
   compare_checkpoints(ranks, opened.first, opened.second);

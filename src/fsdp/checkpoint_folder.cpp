@@ -120,6 +120,14 @@ net::Fd lock(const fs::path& path, const fs::path& folder, const net::Fd& mine) 
   return {};
 }
 
+// A link in place of partial_of(folder) can lead to files of the user.
+void check_no_link(const fs::path& partial) {
+  require(!fs::is_symlink(fs::symlink_status(partial)), ErrorCode::io,
+          "{}: is a symbolic link, but save() makes and deletes a folder of this name: delete the "
+          "link",
+          terminal_text(partial.string()));
+}
+
 void discard(const fs::path& partial) noexcept {
   try {
     // An empty folder can be deleted without a descriptor.
@@ -135,6 +143,19 @@ void discard(const fs::path& partial) noexcept {
 
 fs::path without_slash(const fs::path& folder) {
   return folder.has_filename() ? folder : folder.parent_path();
+}
+
+fs::path without_link(const fs::path& wanted) {
+  constexpr int most_links = 40;  // as many as the kernel follows
+  fs::path folder = without_slash(wanted);
+  filesystem([&] {
+    for (int links = 0; fs::is_symlink(fs::symlink_status(folder)); ++links) {
+      require(links < most_links, ErrorCode::io, "{}: the symbolic links lead to each other",
+              terminal_text(wanted.string()));
+      folder = without_slash(folder.parent_path() / fs::read_symlink(folder));
+    }
+  });
+  return folder;
 }
 
 fs::path partial_of(const fs::path& folder) { return folder.string() + ".partial"; }
@@ -153,6 +174,7 @@ SaveFolder::SaveFolder(fs::path folder, const net::Fd& mine) : folder_(std::move
     net::Fd spare(::open("/", O_RDONLY | O_CLOEXEC | O_DIRECTORY));
     require(static_cast<bool>(spare), ErrorCode::io, "{}: cannot open a folder: {}",
             terminal_text(partial.string()), std::strerror(errno));
+    check_no_link(partial);
     fs::create_directories(partial);
     spare.reset();
     partial_lock_ = lock(partial, folder_, {});

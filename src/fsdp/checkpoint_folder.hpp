@@ -10,6 +10,10 @@ namespace atoll_v1::atoll::fsdp {
 // The path "out/" means "out".
 std::filesystem::path without_slash(const std::filesystem::path& folder);
 
+// Returns the folder to which `folder` leads if it is a symbolic link, which may not exist yet;
+// otherwise `folder` itself without_slash(). Throws Error(io).
+std::filesystem::path without_link(const std::filesystem::path& folder);
+
 std::filesystem::path partial_of(const std::filesystem::path& folder);
 
 // The new content of a folder while one rank saves it. The destructor deletes partial_of(folder),

@@ -1,6 +1,8 @@
 // A small job that saves and loads checkpoints, and changes of their files.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -85,6 +87,46 @@ inline void change(const fs::path& file, const std::function<void(std::string&)>
   std::string bytes = train_test::TemporaryFolder::read(file);
   change(bytes);
   std::ofstream(file, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+constexpr std::int64_t few = 1000;  // elements of the largest parameter of a quick test
+
+using Call = std::function<void(atoll::World&, Job&)>;
+
+// Returns the errors that two ranks get from `call`. They must have the same code.
+inline std::vector<std::string> messages_of(const Call& call) {
+  std::vector<std::string> messages(2);
+  std::vector<atoll::ErrorCode> codes(2);
+  run_thread_ranks(2, [&](atoll::World& world) {
+    Job job(world, few);
+    job.fill(1.0f);
+    const auto rank = static_cast<std::size_t>(world.rank());
+    const auto failure = train_test::failure_of([&] { call(world, job); });
+    messages[rank] = failure.message;
+    codes[rank] = failure.code;
+    world.barrier();
+  });
+  CHECK(codes[0] == codes[1]);
+  return messages;
+}
+
+// Returns the error that both ranks report, or "" if there is none. An error that rank 0 has found
+// begins with "rank 0: " on rank 1.
+inline std::string message_of(const Call& call) {
+  const auto messages = messages_of(call);
+  CAPTURE(messages[0]);
+  CAPTURE(messages[1]);
+  CHECK((messages[1] == messages[0] || messages[1] == "rank 0: " + messages[0]));
+  return messages[0];
+}
+
+inline std::string name_of(const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
+  return unit.name() + "." + param.name;
+}
+
+inline std::string save_to(const fs::path& folder) {
+  return message_of(
+      [&](atoll::World&, Job& job) { fsdp::save(folder, job.engine, job.optimizer); });
 }
 
 }  // namespace checkpoint

@@ -14,50 +14,6 @@ using atoll_test::run_thread_ranks;
 using train_test::failure_of;
 using train_test::TemporaryFolder;
 
-namespace {
-
-constexpr std::int64_t few = 1000;  // elements of the largest parameter
-
-using Call = std::function<void(atoll::World&, Job&)>;
-
-// Returns the errors that two ranks get from `call`. They must have the same code.
-std::vector<std::string> messages_of(const Call& call) {
-  std::vector<std::string> messages(2);
-  std::vector<atoll::ErrorCode> codes(2);
-  run_thread_ranks(2, [&](atoll::World& world) {
-    Job job(world, few);
-    job.fill(1.0f);
-    const auto rank = static_cast<std::size_t>(world.rank());
-    const auto failure = failure_of([&] { call(world, job); });
-    messages[rank] = failure.message;
-    codes[rank] = failure.code;
-    world.barrier();
-  });
-  CHECK(codes[0] == codes[1]);
-  return messages;
-}
-
-// Returns the error that both ranks report, or "" if there is none. An error that rank 0 has found
-// begins with "rank 0: " on rank 1.
-std::string message_of(const Call& call) {
-  const auto messages = messages_of(call);
-  CAPTURE(messages[0]);
-  CAPTURE(messages[1]);
-  CHECK((messages[1] == messages[0] || messages[1] == "rank 0: " + messages[0]));
-  return messages[0];
-}
-
-std::string name_of(const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
-  return unit.name() + "." + param.name;
-}
-
-std::string save_to(const fs::path& folder) {
-  return message_of(
-      [&](atoll::World&, Job& job) { fsdp::save(folder, job.engine, job.optimizer); });
-}
-
-}  // namespace
-
 TEST_CASE("checkpoint misuse: the optimizer of another engine, and none") {
   const TemporaryFolder folder;
   const fs::path path = folder.path() / "checkpoint";
@@ -240,4 +196,24 @@ TEST_CASE("checkpoint misuse: names of an export and an import") {
   CHECK(message_of([&](atoll::World& world, Job& job) {
           fsdp::import_weights({file}, job.engine, world.rank() == 0 ? fsdp::ParamName() : name_of);
         }) == "import_weights: `name` is empty: pass a function that returns a name");
+}
+
+TEST_CASE("checkpoint misuse: text in `extra` that is not UTF-8") {
+  const TemporaryFolder folder;
+  const fs::path path = folder.path() / "out";
+  const auto saved = [&](const std::map<std::string, std::string>& extra) {
+    return message_of(
+        [&](atoll::World&, Job& job) { fsdp::save(path, job.engine, job.optimizer, extra); });
+  };
+  const std::string remedy = ": store other bytes as text, such as base64";
+  CHECK(saved({{"random", "ab\xff"}}) ==
+        "save: extra[\"random\"] is not valid UTF-8 at byte 2" + remedy);
+  CHECK(saved({{"k\x80", ""}}) ==
+        "save: the key \"k\\ufffd\" of `extra` is not valid UTF-8 at byte 1" + remedy);
+  CHECK(fs::is_empty(folder.path()));
+  const std::map<std::string, std::string> good{{"größe", std::string("\0\n\xf0\x9f\x90\x8b", 6)}};
+  CHECK(saved(good) == "");
+  CHECK(message_of([&](atoll::World&, Job& job) {
+          CHECK(fsdp::load(path, job.engine, job.optimizer) == good);
+        }) == "");
 }

@@ -184,3 +184,19 @@ TEST_CASE("text for a terminal keeps letters and escapes what controls a termina
                              "c") == "a\\xe2\\x80\\xaeb\\xc2\\x9bc");
   CHECK(atoll::terminal_text("\xe2\x82\xac") == "\xe2\x82\xac");  // the euro sign
 }
+
+TEST_CASE("text that is not UTF-8 is found at its first wrong byte") {
+  for (const std::string_view good :
+       {"", "a", "\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xee\x80\x80",
+        "\xef\xbf\xbf", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"})
+    CHECK_FALSE(atoll::invalid_utf8(good));
+  // A lone tail, overlong forms, a surrogate, beyond U+10FFFF, and characters that end early.
+  for (const std::string_view bad :
+       {"\x80", "\xc1\xbf", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80",
+        "\xf5\x80\x80\x80", "\xc2", "\xe2\x82", "\xf0\x9f\x90", "\xc2z"}) {
+    CAPTURE(atoll::terminal_text(bad));
+    CHECK(atoll::invalid_utf8(bad) == std::optional<std::size_t>(0));
+    CHECK(atoll::invalid_utf8(std::string("\xe2\x82\xac-").append(bad)) ==
+          std::optional<std::size_t>(4));
+  }
+}
