@@ -11,10 +11,12 @@
 #include "atoll/checkpoint.hpp"
 #include "core/agreement.hpp"
 #include "core/errors.hpp"
+#include "core/terminal_text.hpp"
 #include "device/host/kernels.hpp"
 #include "fsdp/files.hpp"
 #include "fsdp/pass_state.hpp"
 #include "fsdp/safetensors.hpp"
+#include "fsdp/safetensors_header.hpp"
 #include "fsdp/setup.hpp"
 #include "fsdp/together.hpp"
 
@@ -78,11 +80,29 @@ void check_unique(const std::vector<Declaration>& names) {
   std::map<std::string_view, std::string_view> subjects;
   for (const auto& [subject, name] : names) {
     require(!name.empty(), "export_weights: {} is empty", subject);
+    require(name != safetensors_metadata_key,
+            "export_weights: {} is \"{}\", which safetensors reserves: return another name",
+            subject, name);
+    require(!invalid_utf8(name), "export_weights: {} is not valid UTF-8", subject);
     const auto [before, is_new] = subjects.emplace(name, subject);
     require(is_new,
             "export_weights: {} and {} are both \"{}\": each parameter needs a different name",
             before->second, subject, name);
   }
+}
+
+// Throws for a path that the file must not replace. A link is replaced, unless it leads to a folder.
+void check_target(const fs::path& file) {
+  std::error_code ignored;  // a folder that cannot be examined fails when the file is written
+  require(file.has_filename() && !fs::is_directory(file, ignored),
+          "export_weights: \"{}\" does not name a file", terminal_text(file.string()));
+  const fs::file_status found = fs::symlink_status(file, ignored);
+  require(!fs::exists(found) || fs::is_regular_file(found) || fs::is_symlink(found), ErrorCode::io,
+          "export_weights: {}: is {}, and only a regular file may be replaced: pass another path",
+          terminal_text(file.string()),
+          fs::is_fifo(found)     ? "a FIFO"
+          : fs::is_socket(found) ? "a socket"
+                                 : "a device");
 }
 
 }  // namespace
@@ -94,9 +114,7 @@ void export_weights(const fs::path& file, Engine& engine, DType dtype,
   std::vector<Declaration> names;
   agree(ranks, "export_weights", [&] {
     EngineAccess::pass(engine).check_readable("export_weights");
-    std::error_code ignored;  // a folder that cannot be examined fails when the file is written
-    require(file.has_filename() && !fs::is_directory(file, ignored),
-            "export_weights: \"{}\" does not name a file", file.string());
+    check_target(file);
     require(is_float(dtype), "export_weights: cannot write {}: use f32, bf16 or f16", name(dtype));
     names = names_of("export_weights", engine, param_name);
     check_unique(names);
