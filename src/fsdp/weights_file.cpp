@@ -6,6 +6,7 @@
 #include <exception>
 #include <map>
 #include <optional>
+#include <random>
 #include <vector>
 
 #include "atoll/checkpoint.hpp"
@@ -105,6 +106,14 @@ void check_target(const fs::path& file) {
                                  : "a device");
 }
 
+// Returns a name beside `file` that no other engine and no other process uses, because two that
+// write to one temporary file would tear it.
+fs::path temporary_name(const fs::path& file) {
+  std::random_device random;
+  return fmt::format("{}.{:08x}{:08x}.partial", file.string(), random() & 0xffffffffu,
+                     random() & 0xffffffffu);
+}
+
 }  // namespace
 
 void export_weights(const fs::path& file, Engine& engine, DType dtype,
@@ -124,7 +133,7 @@ void export_weights(const fs::path& file, Engine& engine, DType dtype,
       all.push_back({subject, fmt::format("\"{}\"", value)});
     return all;
   });
-  const fs::path partial = file.string() + ".partial";
+  const fs::path partial = temporary_name(file);
   std::optional<SafetensorsWriter> writer;
   const auto start = [&] {
     if (!ranks.is_first()) return;

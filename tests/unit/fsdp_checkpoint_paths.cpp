@@ -5,9 +5,12 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include <cstring>
+
 #include "fsdp_checkpoint.hpp"
 
 using namespace atoll_test::checkpoint;
+using atoll_test::run_thread_ranks;
 using train_test::TemporaryFolder;
 
 namespace {
@@ -98,4 +101,38 @@ TEST_CASE("checkpoint paths: an export replaces only files and links") {
   CHECK(export_to(link) == "");
   CHECK(fs::is_regular_file(fs::symlink_status(link)));
   CHECK(TemporaryFolder::read(text) == "hi");
+}
+
+TEST_CASE("checkpoint paths: two engines that export to one file leave the whole file of one") {
+  const TemporaryFolder folder;
+  const fs::path file = folder.path() / "model.safetensors";
+  run_thread_ranks(2, [&](atoll::World& world) {
+    const auto mesh = atoll::Mesh::make(world, {{"tensor", 2}, {"shard", 1}});
+    fsdp::Engine engine(mesh, {.strategy = fsdp::Strategy::no_shard});
+    const std::int64_t elements = 100'000 * (1 + world.rank());
+    engine.add_unit("a", {{"w", {elements}}});
+    engine.freeze({"a"});
+    engine.assign([&](const fsdp::Segment&, std::span<float> out) {
+      std::ranges::fill(out, static_cast<float>(world.rank()));
+    });
+    for (int i = 0; i < 20; ++i) {
+      world.barrier();
+      CHECK_NOTHROW(fsdp::export_weights(file, engine, atoll::DType::f32, name_of));
+      world.barrier();
+      if (world.rank() != 0) continue;
+      const auto weights = fsdp::SafetensorsFile::open(file);
+      const atoll::ConstView data = weights.at("a.w").data;
+      const float writer = data.count == 100'000 ? 0.0f : 1.0f;
+      bool is_whole = true;
+      for (std::size_t at = 0; at < data.count; ++at) {
+        float value = 0;
+        std::memcpy(&value, static_cast<const std::byte*>(data.data) + at * sizeof(value),
+                    sizeof(value));
+        is_whole = is_whole && value == writer;
+      }
+      CHECK(is_whole);
+      CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1);
+    }
+    world.barrier();
+  });
 }
