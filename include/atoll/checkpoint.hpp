@@ -84,9 +84,13 @@ using ParamName = std::function<std::string(const Unit&, const ParamSpec&)>;
 // Writes one safetensors file with all parameters unsharded, as `dtype` (f32, bf16 or f16). The
 // engine's lowest rank writes unit by unit, so that no rank holds more than one whole unit; the
 // other ranks wait at most Config::file_timeout for its disk. The file appears complete or not at
-// all, and replaces a file of that name. Error(io) names the file. All ranks must pass the same
-// file and dtype, and `name` must return the same names on all ranks: otherwise Error(mismatch).
-// Error(invalid_argument) if `name` is empty or throws, and if two parameters get the same name.
+// all, and replaces a regular file or a symbolic link of that name. Error(io) names the file. If two
+// engines or jobs write the same file, it is the whole file of one of them. A job that is killed
+// leaves its temporary file, FILE.DIGITS.partial.
+//
+// All ranks must pass the same file and dtype, and `name` must return the same names on all ranks:
+// otherwise Error(mismatch). Error(invalid_argument) if `name` is empty or throws, if two
+// parameters get the same name, and for the name "__metadata__" or one that is not UTF-8.
 ATOLL_API void export_weights(const std::filesystem::path& file, Engine& engine, DType dtype,
                               const ParamName& name);
 

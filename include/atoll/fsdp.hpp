@@ -144,7 +144,7 @@ struct Init {
 };
 
 struct ATOLL_API ParamSpec {
-  std::string name{};  // name that is unique in the unit, without control characters
+  std::string name{};  // unique in the unit; UTF-8 without control characters
   // Extents of the tensor's dimensions, in row-major order. No extent means one element; an extent
   // of 0 means no elements.
   std::vector<std::int64_t> shape{};
@@ -326,7 +326,7 @@ class ATOLL_API Engine {
 
   // Declares a unit with the names and shapes of its parameters, and allocates nothing. The
   // reference is valid as long as the engine. Throws Error(invalid_argument) after freeze(), for a
-  // name that is already used or has control characters, for an impossible shape, and for initial
+  // name that is in use, not UTF-8 or has control characters, for an impossible shape, for initial
   // values that Init does not allow.
   Unit& add_unit(std::string_view name, std::vector<ParamSpec> params);
   // Completes the setup; this does not freeze parameters (see ParamSpec::trainable). Declares the

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/errors.hpp"
+#include "core/terminal_text.hpp"
 #include "fsdp/strategy.hpp"
 
 namespace atoll_v1::atoll::fsdp {
@@ -45,6 +46,7 @@ void check_init(std::string_view unit, const ParamSpec& param) {
 void check_params(std::string_view unit, const std::vector<ParamSpec>& params) {
   if (unit.empty()) throw invalid("add_unit: a unit needs a name");
   require(is_plain(unit), "add_unit: the name of a unit has a control character");
+  require(!invalid_utf8(unit), "add_unit: the name of a unit is not valid UTF-8");
   if (params.empty()) throw invalid("add_unit({}): a unit needs at least one parameter", unit);
   std::set<std::string_view> names;
   std::uint64_t total = 0;
@@ -52,6 +54,8 @@ void check_params(std::string_view unit, const std::vector<ParamSpec>& params) {
     if (param.name.empty())
       throw invalid("add_unit({}): parameter {} needs a name", unit, &param - params.data());
     require(is_plain(param.name), "add_unit({}): the name of parameter {} has a control character",
+            unit, &param - params.data());
+    require(!invalid_utf8(param.name), "add_unit({}): the name of parameter {} is not valid UTF-8",
             unit, &param - params.data());
     require(names.insert(param.name).second,
             "add_unit({}): two parameters have the name {}: choose another name for one of them",

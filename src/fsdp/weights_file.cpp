@@ -6,15 +6,18 @@
 #include <exception>
 #include <map>
 #include <optional>
+#include <random>
 #include <vector>
 
 #include "atoll/checkpoint.hpp"
 #include "core/agreement.hpp"
 #include "core/errors.hpp"
+#include "core/terminal_text.hpp"
 #include "device/host/kernels.hpp"
 #include "fsdp/files.hpp"
 #include "fsdp/pass_state.hpp"
 #include "fsdp/safetensors.hpp"
+#include "fsdp/safetensors_header.hpp"
 #include "fsdp/setup.hpp"
 #include "fsdp/together.hpp"
 
@@ -78,11 +81,37 @@ void check_unique(const std::vector<Declaration>& names) {
   std::map<std::string_view, std::string_view> subjects;
   for (const auto& [subject, name] : names) {
     require(!name.empty(), "export_weights: {} is empty", subject);
+    require(name != safetensors_metadata_key,
+            "export_weights: {} is \"{}\", which safetensors reserves: return another name",
+            subject, name);
+    require(!invalid_utf8(name), "export_weights: {} is not valid UTF-8", subject);
     const auto [before, is_new] = subjects.emplace(name, subject);
     require(is_new,
             "export_weights: {} and {} are both \"{}\": each parameter needs a different name",
             before->second, subject, name);
   }
+}
+
+// Throws for a path that the file must not replace. A link is replaced, unless it leads to a folder.
+void check_target(const fs::path& file) {
+  std::error_code ignored;  // a folder that cannot be examined fails when the file is written
+  require(file.has_filename() && !fs::is_directory(file, ignored),
+          "export_weights: \"{}\" does not name a file", terminal_text(file.string()));
+  const fs::file_status found = fs::symlink_status(file, ignored);
+  require(!fs::exists(found) || fs::is_regular_file(found) || fs::is_symlink(found), ErrorCode::io,
+          "export_weights: {}: is {}, and only a regular file may be replaced: pass another path",
+          terminal_text(file.string()),
+          fs::is_fifo(found)     ? "a FIFO"
+          : fs::is_socket(found) ? "a socket"
+                                 : "a device");
+}
+
+// Returns a name beside `file` that no other engine and no other process uses, because two that
+// write to one temporary file would tear it.
+fs::path temporary_name(const fs::path& file) {
+  std::random_device random;
+  return fmt::format("{}.{:08x}{:08x}.partial", file.string(), random() & 0xffffffffu,
+                     random() & 0xffffffffu);
 }
 
 }  // namespace
@@ -94,9 +123,7 @@ void export_weights(const fs::path& file, Engine& engine, DType dtype,
   std::vector<Declaration> names;
   agree(ranks, "export_weights", [&] {
     EngineAccess::pass(engine).check_readable("export_weights");
-    std::error_code ignored;  // a folder that cannot be examined fails when the file is written
-    require(file.has_filename() && !fs::is_directory(file, ignored),
-            "export_weights: \"{}\" does not name a file", file.string());
+    check_target(file);
     require(is_float(dtype), "export_weights: cannot write {}: use f32, bf16 or f16", name(dtype));
     names = names_of("export_weights", engine, param_name);
     check_unique(names);
@@ -106,7 +133,7 @@ void export_weights(const fs::path& file, Engine& engine, DType dtype,
       all.push_back({subject, fmt::format("\"{}\"", value)});
     return all;
   });
-  const fs::path partial = file.string() + ".partial";
+  const fs::path partial = temporary_name(file);
   std::optional<SafetensorsWriter> writer;
   const auto start = [&] {
     if (!ranks.is_first()) return;

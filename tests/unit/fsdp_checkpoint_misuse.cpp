@@ -176,6 +176,11 @@ TEST_CASE("checkpoint misuse: names of an export and an import") {
         "are both \"w\": each parameter needs a different name");
   CHECK(exported([](int) { return [](const auto&, const auto&) { return std::string(); }; }) ==
         "export_weights: the name of parameter w of unit a is empty");
+  CHECK(exported([](int) { return [](const auto&, const auto&) { return "__metadata__"; }; }) ==
+        "export_weights: the name of parameter w of unit a is \"__metadata__\", which safetensors "
+        "reserves: return another name");
+  CHECK(exported([](int) { return [](const auto&, const auto&) { return "w\xff"; }; }) ==
+        "export_weights: the name of parameter w of unit a is not valid UTF-8");
   CHECK(exported([](int rank) { return rank == 0 ? fsdp::ParamName() : name_of; }) ==
         "export_weights: `name` is empty: pass a function that returns a name");
   CHECK(exported([](int rank) {

@@ -99,7 +99,8 @@ TEST_CASE("an export beyond the limit of size leaves nothing") {
   };
   const std::string text = message_under_limit(
       [&](Job& job) { fsdp::export_weights(file, job.engine, atoll::DType::f32, name); });
-  CHECK(text == file.string() + ".partial: cannot write: File too large");
+  CHECK(text.starts_with(file.string() + "."));
+  CHECK(text.ends_with(".partial: cannot write: File too large"));
   CHECK(fs::is_empty(folder.path()));
 }
 

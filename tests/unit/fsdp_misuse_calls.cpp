@@ -442,6 +442,8 @@ TEST_CASE("misuse of engines: units and parameters that cannot be") {
   CHECK(adds("a/b\n", {{"w", {1}}}) == "add_unit: the name of a unit has a control character");
   CHECK(adds("a", {{"w\t", {1}}}) ==
         "add_unit(a): the name of parameter 0 has a control character");
+  CHECK(adds("a\xff", {{"w", {1}}}) == "add_unit: the name of a unit is not valid UTF-8");
+  CHECK(adds("a", {{"\xc3", {1}}}) == "add_unit(a): the name of parameter 0 is not valid UTF-8");
   CHECK(adds("a", {{"w", {1}}, {"w", {1}}}) ==
         "add_unit(a): two parameters have the name w: choose another name for one of them");
   CHECK(adds("a", {{"w", {1}, {0, -1}}}) ==
