@@ -180,10 +180,11 @@ class SoloStore final : public Store {
 
 }  // namespace
 
-std::string apply(int socket, const Application& application, Clock::time_point deadline) {
-  shake_hands(socket, application.token, deadline);
+std::string apply(int socket, const Application& application, Clock::time_point proven_by,
+                  Clock::time_point joined_by) {
+  shake_hands(socket, application.token, proven_by);
   net::send_all(socket, encode_frame(Kind::join, 0, encode(application.join)));
-  const Message message = receive_message(socket, max_join_bytes, deadline);
+  const Message message = receive_message(socket, max_join_bytes, joined_by);
   const Answer answer = decode_answer(message.body);
   if (message.kind == Kind::refusal) {
     throw Error(ErrorCode::mismatch, std::string(answer.payload));
@@ -227,7 +228,9 @@ Admission connect(const std::vector<net::Address>& addresses, const Application&
         require(!net::is_local_socket(address) || net::peer_has_own_user(socket.get()),
                 ErrorCode::bad_data,
                 "a process of another user has taken it: set ATOLL_TOKEN on every rank");
-        std::string secret = apply(socket.get(), application, attempt);
+        // A rank that has asked to join must not ask again on another connection: a store that
+        // stood still would find both requests, and refuse the rank as a duplicate.
+        std::string secret = apply(socket.get(), application, attempt, deadline);
         return {std::move(socket), std::move(secret)};
       } catch (const Error& error) {
         if (error.code() == ErrorCode::mismatch) throw;

@@ -45,10 +45,12 @@ struct Admission {
 Admission connect(const std::vector<net::Address>& addresses, const Application& application,
                   net::Clock::time_point deadline);
 
-// Proves this rank on a new connection, checks the proof of the store, joins the job and returns
-// the secret of the store. Throws Error(peer_lost) and Error(timeout) of the socket,
-// Error(bad_data) if the peer is no store that knows the token, and Error(mismatch).
-std::string apply(int socket, const Application& application, net::Clock::time_point deadline);
+// Proves this rank on a new connection and checks the proof of the store until `proven_by`. Then
+// joins the job until `joined_by`, and returns the secret of the store. Throws Error(peer_lost) and
+// Error(timeout) of the socket, Error(bad_data) if the peer is no store that knows the token, and
+// Error(mismatch).
+std::string apply(int socket, const Application& application, net::Clock::time_point proven_by,
+                  net::Clock::time_point joined_by);
 
 // A thread of the client reads the connection. It records the failure of the job when the store
 // reports one or is lost, and runs the callbacks.

@@ -80,8 +80,8 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
   const std::jthread store_side([&] { answer(peer.get(), bytes); });
   if (which >= 6) {
     try {
-      store::apply(rank.get(), {"token", {0, 3, "host", 1}},
-                   net::Clock::now() + std::chrono::seconds(5));
+      const auto soon = net::Clock::now() + std::chrono::seconds(5);
+      store::apply(rank.get(), {"token", {0, 3, "host", 1}}, soon, soon);
       std::abort();  // a peer without the token has passed as the store
     } catch (const atoll::Error&) {
     }

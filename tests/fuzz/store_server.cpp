@@ -67,7 +67,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
   store::Server server(std::move(options));
   const net::Fd socket = net::connect_to(place(), soon());
   if ((how & 3) == 2) {
-    store::apply(socket.get(), application, soon());
+    store::apply(socket.get(), application, soon(), soon());
     converse(socket.get(), bytes);
   } else {
     std::string opening;
@@ -81,7 +81,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
     }
     converse(socket.get(), opening + bytes);
     const net::Fd rank = net::connect_to(place(), soon());
-    store::apply(rank.get(), application, soon());
+    store::apply(rank.get(), application, soon(), soon());
   }
   server.finish(std::chrono::milliseconds(0));
   return 0;

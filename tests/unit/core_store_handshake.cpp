@@ -63,12 +63,13 @@ class Squatter {
     const std::string text = thrown(expected_, [&] {
       const auto deadline = Clock::now() + 10s;
       const net::Fd socket = net::connect_to(net::resolve("127.0.0.1", port_).front(), deadline);
-      store::apply(socket.get(), {"right", {0, 2, "my-host-name", 4711}}, deadline);
+      store::apply(socket.get(), {"right", {0, 2, "my-host-name", 4711}}, deadline, deadline);
     });
     thread_.join();
     recorded = recorded_;
     return text;
   }
+  net::Address address() const { return net::resolve("127.0.0.1", port_).front(); }
   void expect(atoll::ErrorCode code) { expected_ = code; }
 
  private:
@@ -242,6 +243,24 @@ TEST_CASE("a process on the store's port learns neither token nor identity, and 
     CHECK(recorded.find("right") == std::string::npos);
     CHECK(recorded.find("my-host-name") == std::string::npos);
   }
+}
+
+TEST_CASE("a rank waits on one connection for a store that stands still after its proof") {
+  Handshake store(Side::store, "right");
+  Squatter slow({[&](const std::string& hello) {
+                   store.hear(hello);
+                   return answer_frame(Kind::challenge, store.greeting());
+                 },
+                 [&](const std::string& proof) {
+                   CHECK(store.accepts(proof));
+                   return answer_frame(Kind::proved, store.proof());
+                 },
+                 [&](const std::string&) {
+                   std::this_thread::sleep_for(5500ms);
+                   return answer_frame(Kind::welcome, "secret");
+                 }});
+  const store::Application application{"right", {1, 2, "here", 1}};
+  CHECK(store::connect({slow.address()}, application, Clock::now() + 20s).secret == "secret");
 }
 
 TEST_CASE("another version is named as such on both sides, not as a wrong token") {
