@@ -112,7 +112,7 @@ class ATOLL_API World {
 
   // Registers a function that ~World calls before this rank leaves the job, in reverse order of
   // registration. Ranks with registered functions first meet in a barrier; `failed` is true if the
-  // job has failed or the barrier timed out.
+  // job has failed or the barrier timed out. A function that one of them registers runs next.
   void at_exit(std::function<void(bool failed)> callback);
 
   // Declares that the job has failed. The store sends the reason to every rank; there,
@@ -144,7 +144,8 @@ class ATOLL_API World {
   friend struct WorldInternals;  // this class is defined in src/core/world_internals.hpp
   struct ATOLL_LOCAL Impl;
   ATOLL_LOCAL explicit World(std::unique_ptr<Impl> impl);
-  ATOLL_LOCAL Impl& impl() const;  // throws if this World has been moved
+  ATOLL_LOCAL Impl& impl() const;    // throws if this World has been moved
+  ATOLL_LOCAL Impl& joined() const;  // the same, and throws in a forked child
   std::unique_ptr<Impl> impl_;
 };
 

@@ -5,16 +5,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <charconv>
 #include <cstdint>
-#include <cstring>
-#include <fstream>
 #include <limits>
 #include <sstream>
 
 #include "atoll/plugin_names.hpp"
 #include "core/errors.hpp"
+#include "core/settings_file.hpp"
 #include "core/text.hpp"
 
 namespace atoll_v1::atoll {
@@ -80,9 +78,7 @@ std::string line(std::string_view collective, std::uint64_t least, std::string_v
 }
 
 std::string from_file(const std::string& path) {
-  std::ifstream file(path);
-  require(file.is_open(), ErrorCode::io, "cannot open the tuning file {} (ATOLL_TUNING): {}", path,
-          std::strerror(errno));
+  std::istringstream file(read_settings_file("ATOLL_TUNING", path));
   std::string lines, text;
   for (int number = 1; std::getline(file, text); ++number) {
     const auto words = words_of(std::string_view(text).substr(0, text.find('#')));
@@ -97,7 +93,6 @@ std::string from_file(const std::string& path) {
     }
     lines += line(words[0], bytes_from(words[1], where), words[2], where);
   }
-  require(!file.bad(), ErrorCode::io, "cannot read the tuning file {} (ATOLL_TUNING)", path);
   return lines;
 }
 

@@ -6,14 +6,13 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <numeric>
-#include <system_error>
+#include <sstream>
 #include <variant>
 
 #include "core/errors.hpp"
 #include "core/log.hpp"
+#include "core/settings_file.hpp"
 #include "core/text.hpp"
 
 namespace atoll_v1::atoll {
@@ -266,11 +265,7 @@ std::string_view without_comment(std::string_view line) {
 }
 
 void read_file(Config& config, const std::string& path, std::vector<std::string>& warnings) {
-  std::error_code ignored;
-  require(!std::filesystem::is_directory(path, ignored),
-          "ATOLL_CONFIG={}: is a folder; name a file of `name = value` lines", path);
-  std::ifstream file(path);
-  if (!file) throw make_error(ErrorCode::not_found, "ATOLL_CONFIG={}: cannot read", path);
+  std::istringstream file(read_settings_file(file_variable, path));
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
     const std::string_view text = trimmed(without_comment(line));
@@ -290,7 +285,6 @@ void read_file(Config& config, const std::string& path, std::vector<std::string>
       throw Error(error.code(), fmt::format("{}:{}: {}", path, number, error.what()));
     }
   }
-  require(!file.bad(), ErrorCode::io, "ATOLL_CONFIG={}: cannot read the whole file", path);
 }
 
 void read_environment(Config& config, std::vector<std::string>& warnings) {

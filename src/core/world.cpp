@@ -95,6 +95,9 @@ struct World::Impl {
                   "a World cannot be moved while a mesh or an axis of it exists: they keep its "
                   "address; move it before, or keep it in a std::unique_ptr");
   }
+  // Removes the last callback and returns it; an empty function without one. A callback may
+  // register another one, which runs next.
+  std::function<void(bool)> take_exit_callback();
   void stay_alone();
   void join(launch::Job job);
   launch::Endpoint serve(const launch::Job& job, Clock::time_point deadline);
@@ -151,16 +154,15 @@ void World::Impl::leave() noexcept {
       failed = true;
     }
   }
-  for (auto callback = exit_callbacks.rbegin(); callback != exit_callbacks.rend(); ++callback) {
+  while (const std::function<void(bool)> callback = take_exit_callback()) {
     try {
-      (*callback)(failed);
+      callback(failed);
     } catch (const std::exception& problem) {
       log::error("a callback registered with at_exit() threw: {}", text_of(problem));
     } catch (...) {
       log::error("a callback registered with at_exit() threw: {}", foreign_exception);
     }
   }
-  exit_callbacks.clear();
   store->answer_with({});
   companion.reset();
   on_terminate.reset();
@@ -168,6 +170,14 @@ void World::Impl::leave() noexcept {
   if (!unwinding) store->farewell();
   store.reset();
   if (server) server->finish(farewell_patience);
+}
+
+std::function<void(bool)> World::Impl::take_exit_callback() {
+  const std::lock_guard lock(mutex);
+  if (exit_callbacks.empty()) return {};
+  std::function<void(bool)> last = std::move(exit_callbacks.back());
+  exit_callbacks.pop_back();
+  return last;
 }
 
 void World::Impl::stay_alone() {
@@ -338,6 +348,17 @@ World::Impl& World::impl() const {
   return *impl_;
 }
 
+// Returns impl() in the process that joined the job, which alone has the threads and connections.
+World::Impl& World::joined() const {
+  Impl& world = impl();
+  require(
+      world.process == static_cast<int>(::getpid()),
+      "this process was forked from rank {} (pid {}), so it cannot use the World, communicators "
+      "or engines of that rank: use them before fork(), or start this process as a rank",
+      world.rank, world.process);
+  return world;
+}
+
 int World::rank() const { return impl().rank; }
 int World::size() const { return impl().size; }
 int World::local_rank() const {
@@ -356,21 +377,21 @@ const std::vector<Placement>& World::placements() const { return impl().placemen
 void World::put(std::string_view key, std::string_view value) {
   check_key(key);
   check_value(key, value);
-  impl().store->put(key, value, impl().config.timeout);
+  joined().store->put(key, value, impl().config.timeout);
 }
 
 std::string World::get(std::string_view key, milliseconds timeout) {
   check_key(key);
-  return impl().store->get(key, timeout);
+  return joined().store->get(key, timeout);
 }
 
 std::vector<std::string> World::exchange(std::string_view key, std::string_view mine) {
   check_key(key);
   check_value(key, mine);
-  return impl().store->exchange(key, mine, impl().config.timeout);
+  return joined().store->exchange(key, mine, impl().config.timeout);
 }
 
-void World::barrier() { impl().store->exchange("", "", impl().config.timeout); }
+void World::barrier() { joined().store->exchange("", "", impl().config.timeout); }
 
 std::uint64_t World::ticket(std::string_view key) {
   const std::lock_guard lock(impl().mutex);
@@ -383,12 +404,13 @@ void World::at_exit(std::function<void(bool failed)> callback) {
 }
 
 void World::fail(std::string_view reason) noexcept {
-  if (impl_) return impl_->store->fail(reason);
-  log::error("World::fail(\"{}\") has no effect, because this World has been moved", reason);
+  if (impl_ && impl_->process == static_cast<int>(::getpid())) return impl_->store->fail(reason);
+  log::error("World::fail(\"{}\") has no effect, because {}", reason,
+             impl_ ? "this process was forked from a rank" : "this World has been moved");
 }
 
 std::optional<Error> World::failure() const { return impl().failure->get(); }
-void World::check() const { impl().failure->check(); }
+void World::check() const { joined().failure->check(); }
 
 std::shared_ptr<void> WorldInternals::companion(
     World& world, const std::function<std::shared_ptr<void>()>& make) {

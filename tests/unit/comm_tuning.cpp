@@ -117,6 +117,13 @@ TEST_CASE("an error in the file names file and line") {
   CHECK(problem_in_file("all_reduce 99999999999999G ring\n") ==
         "1: the size \"99999999999999G\" is too large");
   CHECK(problem_in_file("allgather 0 ring\n").find("1: unknown collective \"allgather\"; ") == 0);
-  CHECK(problem_of("/nonexistent/tuning", "", atoll::ErrorCode::io).find("/nonexistent/tuning") !=
-        std::string::npos);
+  CHECK(problem_of("/nonexistent/tuning", "", atoll::ErrorCode::not_found)
+            .find("/nonexistent/tuning") != std::string::npos);
+}
+
+TEST_CASE("a tuning file must be a regular file") {
+  constexpr auto io = atoll::ErrorCode::io;
+  CHECK(problem_of("/tmp", "", io) == "ATOLL_TUNING=/tmp: is a folder; name a regular file");
+  CHECK(problem_of("/dev/null", "", io) ==
+        "ATOLL_TUNING=/dev/null: is no regular file; name a regular file");
 }

@@ -14,6 +14,7 @@
 #include <string>
 #include <thread>
 
+#include "atoll/communicator.hpp"
 #include "atoll/error.hpp"
 #include "atoll/world.hpp"
 #include "rank_reports.hpp"
@@ -186,4 +187,41 @@ TEST_CASE("a forked child that destroys a copy of the World does not leave the j
   for (auto& rank : ranks) rank.join();
   CHECK(results[0] == "xx");
   CHECK(results[1] == "xx");
+}
+
+TEST_CASE("a forked child cannot use the World of its parent, nor a communicator") {
+  auto world = atoll::World::single();
+  const auto mesh = atoll::Mesh::make(world, {{"data", 1}});
+  auto comm = atoll::Communicator::open(mesh.axis("data"));
+  auto stream = comm.device().stream();
+  const std::string expected =
+      "this process was forked from rank 0 (pid " + std::to_string(::getpid()) +
+      "), so it cannot use the World, communicators or engines of that rank: use them before "
+      "fork(), or start this process as a rank";
+  const auto is_refused = [&](const auto& action) {
+    try {
+      action();
+    } catch (const atoll::Error& error) {
+      return error.what() == expected;
+    }
+    return false;
+  };
+  const pid_t pid = ::fork();
+  REQUIRE(pid >= 0);
+  if (pid == 0) {
+    ::alarm(20);
+    std::array<float, 1> number{1};
+    const auto sum = [&] {
+      comm.all_reduce(number, number, atoll::ReduceOp::sum, stream).synchronize();
+    };
+    world.fail("of the child");  // reaches nobody
+    const int passed = is_refused([&] { world.barrier(); }) +
+                       is_refused([&] { world.put("key", "value"); }) +
+                       is_refused([&] { world.check(); }) + is_refused(sum);
+    ::_exit(10 * passed + world.rank());
+  }
+  int status = -1;
+  ::waitpid(pid, &status, 0);
+  CHECK(WEXITSTATUS(status) == 40);
+  CHECK_FALSE(world.failure());
 }

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cctype>
@@ -161,15 +162,27 @@ TEST_CASE("a token may contain the character that begins comments") {
   CHECK(config.timeout == atoll::Config().timeout);
 }
 
-TEST_CASE("a folder is not a file of settings") {
-  const Environment environment(Values{{"ATOLL_CONFIG", "/tmp"}});
-  std::string message;
-  try {
-    atoll::Config::from_env();
-  } catch (const atoll::Error& error) {
-    message = error.what();
-  }
-  CHECK(message == "ATOLL_CONFIG=/tmp: is a folder; name a file of `name = value` lines");
+TEST_CASE("a folder, a pipe and a huge file are no files of settings") {
+  const auto problem = [](const std::string& path) -> std::string {
+    const Environment environment(Values{{"ATOLL_CONFIG", path}});
+    try {
+      atoll::Config::from_env();
+    } catch (const atoll::Error& error) {
+      return error.what();
+    }
+    return "none";
+  };
+  const TemporaryFile taken(""), huge(std::string((1 << 20) + 1, '#'));
+  const std::string pipe = taken.path() + ".pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK(problem("/tmp") == "ATOLL_CONFIG=/tmp: is a folder; name a regular file");
+  CHECK(problem(pipe) == "ATOLL_CONFIG=" + pipe + ": is no regular file; name a regular file");
+  CHECK(problem("/dev/zero") == "ATOLL_CONFIG=/dev/zero: is no regular file; name a regular file");
+  CHECK(problem(huge.path()) ==
+        "ATOLL_CONFIG=" + huge.path() + ": is larger than 1 MiB, so it is no file of settings");
+  CHECK(problem("/nonexistent/atoll.conf") ==
+        "ATOLL_CONFIG=/nonexistent/atoll.conf: cannot open: No such file or directory");
+  ::unlink(pipe.c_str());
 }
 
 TEST_CASE("a bad line of the file is an error with its number") {

@@ -361,6 +361,19 @@ TEST_CASE("tickets count per key, and at_exit callbacks run in reverse order") {
   CHECK(order == "second first");
 }
 
+TEST_CASE("a function that an at_exit callback registers runs next") {
+  std::string order;
+  {
+    atoll::World world = atoll::World::single();
+    world.at_exit([&](bool) { order += "first"; });
+    world.at_exit([&](bool) {
+      order += "second ";
+      for (int i = 0; i < 100; ++i) world.at_exit([&](bool) { order += "."; });
+    });
+  }
+  CHECK(order == "second " + std::string(100, '.') + "first");
+}
+
 TEST_CASE("a job of one rank") {
   atoll::World world = atoll::World::single();
   CHECK(world.launcher() == "single");
