@@ -20,6 +20,7 @@ using atoll_sdk::Error;
 
 constexpr int receives_wanted = 4096;  // writes of all peers that may arrive while nobody polls
 constexpr int completions_wanted = 16384;
+constexpr int completions_at_once = 32;
 constexpr auto farewell_limit = 2s;  // maximum time that finish() waits
 constexpr auto look_period = 1s;     // time without an event after which a peer is probed
 // Time between two lookups of an address; it doubles from the first to the second.
@@ -156,6 +157,7 @@ std::string VerbsTransport::obstacle(int rank) {
 
 void VerbsTransport::check(const Peer& peer) const {
   if (!peer.failure.empty()) throw Error(ATOLL_PEER_LOST, peer.failure);
+  if (!state_->failure.empty()) throw Error(ATOLL_PEER_LOST, state_->failure);
 }
 
 std::size_t VerbsTransport::send(int rank, std::span<const std::byte> data) {
@@ -186,9 +188,14 @@ void VerbsTransport::expect(int rank, std::span<std::byte> memory) {
   at(rank).stream.expect(memory);
 }
 
+// The first error of a queue pair tells the cause; those that follow it are flushed requests.
+// finish() only stops to wait for a peer with an error: an adapter flushes what a close cuts off.
 void VerbsTransport::fail(Peer& peer, std::size_t rail, const ibv_wc& completion) const {
-  if (!peer.failure.empty() || completion.status == IBV_WC_WR_FLUSH_ERR) return;
+  if (!peer.failure.empty()) return;
   std::string why = hcas_[rail]->failure();
+  if (why.empty() && completion.status == IBV_WC_WR_FLUSH_ERR) {
+    why = "the adapter has stopped this connection without another error";
+  }
   if (why.empty() && completion.status == IBV_WC_RETRY_EXC_ERR) {
     why =
         "the other rank's adapter answers nothing: its process has ended, or the network between "
@@ -214,24 +221,37 @@ void VerbsTransport::handle(std::size_t rail, const ibv_wc& completion) const {
   peer->stream.arrived(be32toh(completion.imm_data));
 }
 
+// Handles some completions of a rail. Returns their number, or -1 after an error.
+int VerbsTransport::poll_rail(std::size_t rail) const noexcept {
+  std::array<ibv_wc, completions_at_once> completions{};
+  const int count =
+      ibv_poll_cq(rails_[rail].completions.get(), completions_at_once, completions.data());
+  if (count < 0) {
+    if (!state_->failure.empty()) return -1;
+    state_->failure = hcas_[rail]->failure();
+    if (state_->failure.empty()) {
+      state_->failure = fmt::format("{}: the completion queue cannot be read (ibv_poll_cq: {})",
+                                    hcas_[rail]->name(), count);
+    }
+    ++state_->events;
+    return -1;
+  }
+  for (int i = 0; i < count; ++i) {
+    const auto& completion = completions[static_cast<std::size_t>(i)];
+    try {
+      handle(rail, completion);
+    } catch (const std::exception& error) {
+      const auto owner = state_->owners[rail].find(completion.qp_num);
+      if (owner != state_->owners[rail].end()) owner->second.first->failure = error.what();
+    }
+  }
+  state_->events += static_cast<std::uint32_t>(count);
+  return count;
+}
+
 void VerbsTransport::poll() const noexcept {
-  std::array<ibv_wc, 32> completions{};
   for (std::size_t rail = 0; rail < rails_.size(); ++rail) {
-    int count = 0;
-    do {
-      count = ibv_poll_cq(rails_[rail].completions.get(), static_cast<int>(completions.size()),
-                          completions.data());
-      for (int i = 0; i < count; ++i) {
-        const auto& completion = completions[static_cast<std::size_t>(i)];
-        try {
-          handle(rail, completion);
-        } catch (const std::exception& error) {
-          const auto owner = state_->owners[rail].find(completion.qp_num);
-          if (owner != state_->owners[rail].end()) owner->second.first->failure = error.what();
-        }
-      }
-      if (count > 0) state_->events += static_cast<std::uint32_t>(count);
-    } while (count == static_cast<int>(completions.size()));
+    while (poll_rail(rail) == completions_at_once) continue;
   }
 }
 
@@ -249,13 +269,13 @@ void VerbsTransport::look(std::span<const Need> needs) {
   const auto now = Clock::now();
   if (now < next_look_) return;
   next_look_ = now + look_period;
-  std::string failure;
   for (const auto& hca : hcas_) {
-    if (failure.empty()) failure = hca->failure();
+    if (!state_->failure.empty()) break;
+    state_->failure = hca->failure();
+    if (!state_->failure.empty()) ++state_->events;  // so that the caller does not sleep
   }
   for (const auto& need : needs) {
     Peer& peer = at(need.peer);
-    if (peer.failure.empty()) peer.failure = failure;
     if (peer.stage == Stage::open && now - peer.last_event >= look_period) peer.stream.probe();
   }
 }
