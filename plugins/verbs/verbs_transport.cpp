@@ -1,6 +1,5 @@
 #include "verbs/verbs_transport.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -18,8 +17,6 @@ using namespace std::chrono_literals;
 using atoll_collectives::Need;
 using atoll_sdk::Error;
 
-constexpr int receives_wanted = 4096;  // writes of all peers that may arrive while nobody polls
-constexpr int completions_wanted = 16384;
 constexpr int completions_at_once = 32;
 constexpr auto farewell_limit = 2s;  // maximum time that finish() waits
 constexpr auto look_period = 1s;     // time without an event after which a peer is probed
@@ -38,34 +35,6 @@ std::size_t ring_for(int remote_ranks) {
   return ring;
 }
 
-void post_receive(const Rail& rail) {
-  ibv_recv_wr request{};
-  ibv_recv_wr* refused = nullptr;
-  const int error = ibv_post_srq_recv(rail.receives.get(), &request, &refused);
-  if (error != 0) throw verbs_error(rail.hca->name() + ": cannot post a receive", error);
-}
-
-Rail open_rail(std::shared_ptr<Hca> hca) {
-  Rail rail;
-  const auto name = hca->name();
-  rail.channel.reset(checked(ibv_create_comp_channel(hca->context()),
-                             name + ": cannot create a completion channel"));
-  ::fcntl(rail.channel->fd, F_SETFL, ::fcntl(rail.channel->fd, F_GETFL) | O_NONBLOCK);
-  const int completions = std::min(completions_wanted, hca->limits().max_cqe);
-  rail.completions.reset(
-      checked(ibv_create_cq(hca->context(), completions, nullptr, rail.channel.get(), 0),
-              name + ": cannot create a completion queue"));
-  const int receives = std::min({receives_wanted, hca->limits().max_srq_wr, completions / 2});
-  ibv_srq_init_attr wanted{};
-  wanted.attr.max_wr = static_cast<std::uint32_t>(receives);
-  wanted.attr.max_sge = 1;
-  rail.receives.reset(checked(ibv_create_srq(hca->domain(), &wanted),
-                              name + ": cannot create a shared receive queue"));
-  rail.hca = std::move(hca);
-  for (int i = 0; i < receives; ++i) post_receive(rail);
-  return rail;
-}
-
 }  // namespace
 
 VerbsTransport::VerbsTransport(Settings settings, Exchange exchange, int rank, int ranks,
@@ -77,7 +46,7 @@ VerbsTransport::VerbsTransport(Settings settings, Exchange exchange, int rank, i
       hcas_(open_hcas(settings_)),
       peers_(static_cast<std::size_t>(ranks)),
       state_(std::make_unique<State>()) {
-  for (const auto& hca : hcas_) rails_.push_back(open_rail(hca));
+  for (const auto& hca : hcas_) rails_.push_back(open_rail(hca, remote_ranks));
   state_->owners.resize(rails_.size());
 }
 
@@ -100,6 +69,7 @@ VerbsTransport::Peer& VerbsTransport::at(int rank) {
 }
 
 void VerbsTransport::create(Peer& peer) {
+  for (auto& rail : rails_) add_queue_pairs(rail, settings_.queue_pairs);
   peer.connection = std::make_unique<Connection>(hcas_, rails_, settings_, ring_bytes_);
   for (std::size_t i = 0; i < peer.connection->queues(); ++i) {
     state_->owners[peer.connection->rail_of(i)][peer.connection->number_of(i)] = {&peer, i};

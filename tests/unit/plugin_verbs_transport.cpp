@@ -99,3 +99,63 @@ TEST_CASE("after a fatal event every use of the port names it") {
     CHECK(error_text([&] { others.open(1, "right"); }) == "no error");
   }
 }
+
+TEST_CASE("the shared receive queue follows the number of remote ranks and the device") {
+  struct {
+    std::size_t ranks;
+    int offered;
+    std::size_t receives;
+  } const cases[] = {{2, 100'000, 4096},     {256, 100'000, 4096}, {258, 100'000, 257 * 16},
+                     {5000, 100'000, 65536}, {5000, 32767, 32767}, {2, 512, 512}};
+  for (const auto& [count, offered, receives] : cases) {
+    CAPTURE(count);
+    CAPTURE(offered);
+    Adapters adapters;
+    adapters.left.limits.max_srq_wr = offered;
+    Ranks ranks(count);
+    ranks.open(0, "left");
+    CHECK(adapters.left.receives == receives);
+    CHECK(static_cast<std::size_t>(adapters.left.largest_queue) >= 2 * receives);
+  }
+}
+
+TEST_CASE("a device without shared receive queues is refused") {
+  Adapters adapters;
+  adapters.left.limits.max_srq = adapters.left.limits.max_srq_wr = 0;
+  Ranks ranks(2);
+  CHECK(error_text([&] { ranks.open(0, "left"); }) ==
+        "left port 1: the device has no shared receive queues (max_srq 0, max_srq_wr 0): choose "
+        "other ports with devices= in ATOLL_RDMA");
+}
+
+TEST_CASE("the completion queue has room for all writes of all connections") {
+  constexpr std::size_t count = 301;
+  Adapters adapters;
+  Ranks ranks(count);
+  auto settings = parse_settings("devices=left queue_pairs=2");
+  ranks.open(0, settings);
+  settings = parse_settings("devices=right queue_pairs=2");
+  for (std::size_t peer = 1; peer < count; ++peer) ranks.open(peer, settings);
+  for (std::size_t peer = 1; peer < count; ++peer) ranks.connect(0, peer);
+  CHECK(adapters.left.resizes > 0);
+  CHECK(adapters.left.largest_queue >= 4800 + 64 * 2 * 300);
+  CHECK(adapters.left.events.empty());
+}
+
+TEST_CASE("a device that cannot enlarge the completion queue is named with its limits") {
+  for (const bool is_limited : {false, true}) {
+    CAPTURE(is_limited);
+    Adapters adapters;
+    adapters.left.can_resize = false;
+    if (is_limited) adapters.left.limits.max_cqe = 16384;
+    Ranks ranks(301);
+    ranks.open(0, "left");
+    Bytes memory(1);
+    const auto text = error_text([&] {
+      for (int peer = 1; peer <= 300; ++peer) ranks.at(0).recv(peer, memory);
+    });
+    CHECK(text.find(is_limited ? "left port 1: the device cannot serve " : "left port 1: ") == 0);
+    CHECK(text.find(is_limited ? "and 16384 completions (max_cqe)" : "cannot grow from") !=
+          std::string::npos);
+  }
+}
