@@ -11,7 +11,6 @@ namespace {
 
 using atoll_sdk::Error;
 
-constexpr std::uint32_t queue_depth = 64;
 constexpr std::uint32_t inline_wanted = 128;
 constexpr std::uint64_t report_period = 16;  // writes of which one reports its completion
 // Writes that only control may use, so that credits and grants flow while data waits.
@@ -29,9 +28,8 @@ Connection::Connection(const Hcas& hcas, const std::vector<Rail>& rails, const S
       own_(register_range(hcas, own_pages_->bytes)) {
   for (std::size_t rail = 0; rail < rails.size(); ++rail) {
     for (int i = 0; i < settings.queue_pairs; ++i) {
-      const auto& [hca, channel, completions, receives] = rails[rail];
-      QueuePair pair =
-          create_queue_pair(*hca, completions.get(), receives.get(), queue_depth, inline_wanted);
+      QueuePair pair = create_queue_pair(*rails[rail].hca, rails[rail].completions.get(),
+                                         rails[rail].receives.get(), queue_depth, inline_wanted);
       const auto inline_bytes = inline_bytes_of(pair.get());
       queues_.push_back({std::move(pair), rail, queue_depth, inline_bytes});
     }

@@ -10,18 +10,11 @@
 #include "verbs/contact.hpp"
 #include "verbs/handles.hpp"
 #include "verbs/memory.hpp"
+#include "verbs/rail.hpp"
 #include "verbs/settings.hpp"
 #include "verbs/stream.hpp"
 
 namespace atoll_verbs_backend {
-
-// The queues of one rail that all connections of a communicator share.
-struct Rail {
-  std::shared_ptr<Hca> hca;
-  CompletionChannel channel;
-  CompletionQueue completions;
-  ReceiveQueue receives;
-};
 
 class Connection final : public Wire {
  public:

@@ -81,6 +81,15 @@ ibv_mtu mtu_of(int bytes) {
 
 int bytes_of(ibv_mtu mtu) { return 128 << mtu; }
 
+// Returns what an event says if the port is of no use afterwards, or "".
+std::string_view fatal_event(ibv_event_type event) {
+  if (event == IBV_EVENT_CQ_ERR) return "a completion queue has failed (IBV_EVENT_CQ_ERR)";
+  if (event == IBV_EVENT_QP_FATAL) return "a queue pair has failed (IBV_EVENT_QP_FATAL)";
+  if (event == IBV_EVENT_SRQ_ERR) return "a receive queue has failed (IBV_EVENT_SRQ_ERR)";
+  if (event == IBV_EVENT_DEVICE_FATAL) return "the device has failed (IBV_EVENT_DEVICE_FATAL)";
+  return "";
+}
+
 Context open_device(const std::string& name) {
   Context context;
   for_each_device([&](ibv_device* device) {
@@ -159,20 +168,20 @@ std::string Hca::description() const {
 }
 
 std::string Hca::failure() {
+  const std::lock_guard lock(event_mutex_);
   ibv_async_event event{};
-  std::string text;
   while (ibv_get_async_event(context_.get(), &event) == 0) {
-    if (event.event_type == IBV_EVENT_DEVICE_FATAL) {
-      text = fmt::format("{}: the device has failed", name());
-    }
+    const auto what = fatal_event(event.event_type);
+    if (!what.empty() && fatal_event_.empty()) fatal_event_ = fmt::format("{}: {}", name(), what);
     ibv_ack_async_event(&event);
   }
+  if (!fatal_event_.empty()) return fatal_event_;
   ibv_port_attr now{};
   if (ibv_query_port(context_.get(), static_cast<std::uint8_t>(name_.port), &now) == 0 &&
       now.state != IBV_PORT_ACTIVE) {
-    text = fmt::format("{} is down ({})", name(), ibv_port_state_str(now.state));
+    return fmt::format("{} is down ({})", name(), ibv_port_state_str(now.state));
   }
-  return text;
+  return "";
 }
 
 std::vector<PortName> active_ports() {
@@ -210,6 +219,8 @@ std::vector<std::shared_ptr<Hca>> open_hcas(const Settings& settings) {
     if (!hca) {
       hca = std::make_shared<Hca>(name, settings);
       known = hca;
+    } else if (const auto why = hca->failure(); !why.empty()) {
+      throw Error(ATOLL_BACKEND, why);
     }
     result.push_back(std::move(hca));
   }

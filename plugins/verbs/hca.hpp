@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,8 @@ class Hca {
   // Returns a line that describes the port: "mlx5_0 port 1, RoCE, GID 3 (v2, ::ffff:10.9.9.1), MTU
   // 1024".
   std::string description() const;
-  // Returns why the port cannot be used any more, or "". Reads the events of the device.
+  // Returns why the port cannot be used any more, or "". Reads the events of the device. After a
+  // fatal event, every call names this event. Several threads may call it at a time.
   std::string failure();
 
  private:
@@ -43,6 +45,8 @@ class Hca {
   std::string gid_kind_;
   ibv_gid gid_{};
   ibv_mtu mtu_ = IBV_MTU_1024;
+  std::mutex event_mutex_;
+  std::string fatal_event_;
 };
 
 // Returns the names of all active ports, in the order of their names.

@@ -1,6 +1,5 @@
 #include "verbs/verbs_transport.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -18,8 +17,7 @@ using namespace std::chrono_literals;
 using atoll_collectives::Need;
 using atoll_sdk::Error;
 
-constexpr int receives_wanted = 4096;  // writes of all peers that may arrive while nobody polls
-constexpr int completions_wanted = 16384;
+constexpr int completions_at_once = 32;
 constexpr auto farewell_limit = 2s;  // maximum time that finish() waits
 constexpr auto look_period = 1s;     // time without an event after which a peer is probed
 // Time between two lookups of an address; it doubles from the first to the second.
@@ -37,34 +35,6 @@ std::size_t ring_for(int remote_ranks) {
   return ring;
 }
 
-void post_receive(const Rail& rail) {
-  ibv_recv_wr request{};
-  ibv_recv_wr* refused = nullptr;
-  const int error = ibv_post_srq_recv(rail.receives.get(), &request, &refused);
-  if (error != 0) throw verbs_error(rail.hca->name() + ": cannot post a receive", error);
-}
-
-Rail open_rail(std::shared_ptr<Hca> hca) {
-  Rail rail;
-  const auto name = hca->name();
-  rail.channel.reset(checked(ibv_create_comp_channel(hca->context()),
-                             name + ": cannot create a completion channel"));
-  ::fcntl(rail.channel->fd, F_SETFL, ::fcntl(rail.channel->fd, F_GETFL) | O_NONBLOCK);
-  const int completions = std::min(completions_wanted, hca->limits().max_cqe);
-  rail.completions.reset(
-      checked(ibv_create_cq(hca->context(), completions, nullptr, rail.channel.get(), 0),
-              name + ": cannot create a completion queue"));
-  const int receives = std::min({receives_wanted, hca->limits().max_srq_wr, completions / 2});
-  ibv_srq_init_attr wanted{};
-  wanted.attr.max_wr = static_cast<std::uint32_t>(receives);
-  wanted.attr.max_sge = 1;
-  rail.receives.reset(checked(ibv_create_srq(hca->domain(), &wanted),
-                              name + ": cannot create a shared receive queue"));
-  rail.hca = std::move(hca);
-  for (int i = 0; i < receives; ++i) post_receive(rail);
-  return rail;
-}
-
 }  // namespace
 
 VerbsTransport::VerbsTransport(Settings settings, Exchange exchange, int rank, int ranks,
@@ -76,7 +46,7 @@ VerbsTransport::VerbsTransport(Settings settings, Exchange exchange, int rank, i
       hcas_(open_hcas(settings_)),
       peers_(static_cast<std::size_t>(ranks)),
       state_(std::make_unique<State>()) {
-  for (const auto& hca : hcas_) rails_.push_back(open_rail(hca));
+  for (const auto& hca : hcas_) rails_.push_back(open_rail(hca, remote_ranks));
   state_->owners.resize(rails_.size());
 }
 
@@ -99,6 +69,7 @@ VerbsTransport::Peer& VerbsTransport::at(int rank) {
 }
 
 void VerbsTransport::create(Peer& peer) {
+  for (auto& rail : rails_) add_queue_pairs(rail, settings_.queue_pairs);
   peer.connection = std::make_unique<Connection>(hcas_, rails_, settings_, ring_bytes_);
   for (std::size_t i = 0; i < peer.connection->queues(); ++i) {
     state_->owners[peer.connection->rail_of(i)][peer.connection->number_of(i)] = {&peer, i};
@@ -156,6 +127,7 @@ std::string VerbsTransport::obstacle(int rank) {
 
 void VerbsTransport::check(const Peer& peer) const {
   if (!peer.failure.empty()) throw Error(ATOLL_PEER_LOST, peer.failure);
+  if (!state_->failure.empty()) throw Error(ATOLL_PEER_LOST, state_->failure);
 }
 
 std::size_t VerbsTransport::send(int rank, std::span<const std::byte> data) {
@@ -186,9 +158,14 @@ void VerbsTransport::expect(int rank, std::span<std::byte> memory) {
   at(rank).stream.expect(memory);
 }
 
+// The first error of a queue pair tells the cause; those that follow it are flushed requests.
+// finish() only stops to wait for a peer with an error: an adapter flushes what a close cuts off.
 void VerbsTransport::fail(Peer& peer, std::size_t rail, const ibv_wc& completion) const {
-  if (!peer.failure.empty() || completion.status == IBV_WC_WR_FLUSH_ERR) return;
+  if (!peer.failure.empty()) return;
   std::string why = hcas_[rail]->failure();
+  if (why.empty() && completion.status == IBV_WC_WR_FLUSH_ERR) {
+    why = "the adapter has stopped this connection without another error";
+  }
   if (why.empty() && completion.status == IBV_WC_RETRY_EXC_ERR) {
     why =
         "the other rank's adapter answers nothing: its process has ended, or the network between "
@@ -214,24 +191,37 @@ void VerbsTransport::handle(std::size_t rail, const ibv_wc& completion) const {
   peer->stream.arrived(be32toh(completion.imm_data));
 }
 
+// Handles some completions of a rail. Returns their number, or -1 after an error.
+int VerbsTransport::poll_rail(std::size_t rail) const noexcept {
+  std::array<ibv_wc, completions_at_once> completions{};
+  const int count =
+      ibv_poll_cq(rails_[rail].completions.get(), completions_at_once, completions.data());
+  if (count < 0) {
+    if (!state_->failure.empty()) return -1;
+    state_->failure = hcas_[rail]->failure();
+    if (state_->failure.empty()) {
+      state_->failure = fmt::format("{}: the completion queue cannot be read (ibv_poll_cq: {})",
+                                    hcas_[rail]->name(), count);
+    }
+    ++state_->events;
+    return -1;
+  }
+  for (int i = 0; i < count; ++i) {
+    const auto& completion = completions[static_cast<std::size_t>(i)];
+    try {
+      handle(rail, completion);
+    } catch (const std::exception& error) {
+      const auto owner = state_->owners[rail].find(completion.qp_num);
+      if (owner != state_->owners[rail].end()) owner->second.first->failure = error.what();
+    }
+  }
+  state_->events += static_cast<std::uint32_t>(count);
+  return count;
+}
+
 void VerbsTransport::poll() const noexcept {
-  std::array<ibv_wc, 32> completions{};
   for (std::size_t rail = 0; rail < rails_.size(); ++rail) {
-    int count = 0;
-    do {
-      count = ibv_poll_cq(rails_[rail].completions.get(), static_cast<int>(completions.size()),
-                          completions.data());
-      for (int i = 0; i < count; ++i) {
-        const auto& completion = completions[static_cast<std::size_t>(i)];
-        try {
-          handle(rail, completion);
-        } catch (const std::exception& error) {
-          const auto owner = state_->owners[rail].find(completion.qp_num);
-          if (owner != state_->owners[rail].end()) owner->second.first->failure = error.what();
-        }
-      }
-      if (count > 0) state_->events += static_cast<std::uint32_t>(count);
-    } while (count == static_cast<int>(completions.size()));
+    while (poll_rail(rail) == completions_at_once) continue;
   }
 }
 
@@ -249,13 +239,13 @@ void VerbsTransport::look(std::span<const Need> needs) {
   const auto now = Clock::now();
   if (now < next_look_) return;
   next_look_ = now + look_period;
-  std::string failure;
   for (const auto& hca : hcas_) {
-    if (failure.empty()) failure = hca->failure();
+    if (!state_->failure.empty()) break;
+    state_->failure = hca->failure();
+    if (!state_->failure.empty()) ++state_->events;  // so that the caller does not sleep
   }
   for (const auto& need : needs) {
     Peer& peer = at(need.peer);
-    if (peer.failure.empty()) peer.failure = failure;
     if (peer.stage == Stage::open && now - peer.last_event >= look_period) peer.stream.probe();
   }
 }

@@ -76,6 +76,7 @@ class VerbsTransport final : public atoll_collectives::Transport {
   // The state that poll() changes. It is a separate object, because changed() is const and polls.
   struct State {
     std::uint32_t events = 0;
+    std::string failure;  // of a port, for all peers
     // The peer and the queue of each queue pair, by rail and number.
     std::vector<std::unordered_map<std::uint32_t, std::pair<Peer*, std::size_t>>> owners;
   };
@@ -85,6 +86,7 @@ class VerbsTransport final : public atoll_collectives::Transport {
   void create(Peer& peer);
   bool look_up(int rank, Peer& peer);
   void poll() const noexcept;
+  int poll_rail(std::size_t rail) const noexcept;
   void handle(std::size_t rail, const ibv_wc& completion) const;
   void fail(Peer& peer, std::size_t rail, const ibv_wc& completion) const;
   void check(const Peer& peer) const;

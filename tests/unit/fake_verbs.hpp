@@ -1,0 +1,65 @@
+// A libibverbs whose devices exist only in this process. It replaces the functions of the library
+// in the program that links fake_verbs.cpp. A write lands in the memory of the other queue pair when
+// it is posted, with the checks of an adapter: keys, room in the queues, receives, routes by GID.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace fake_verbs {
+
+struct Port {
+  ibv_port_state state = IBV_PORT_ACTIVE;
+  std::uint8_t link_layer = IBV_LINK_LAYER_ETHERNET;
+  std::vector<ibv_gid_entry> gids;
+};
+
+struct Device {
+  std::string name;
+  Port port;  // number 1
+  ibv_device_attr limits{};
+  // What the test sees.
+  std::size_t opened = 0;
+  std::size_t writes = 0;  // data and control
+  std::uint64_t bytes = 0;
+  int most_completions = 0;  // in a completion queue at one time
+  int largest_queue = 0;     // size of the largest completion queue
+  std::size_t receives = 0;  // size of the largest receive queue
+  std::size_t resizes = 0;
+  // What the test decides.
+  int poll_result = 0;  // negative: the result of ibv_poll_cq
+  bool can_resize = true;
+  bool is_cut = false;                    // writes never complete
+  ibv_wc_status status = IBV_WC_SUCCESS;  // of the next write
+  std::vector<ibv_event_type> events;     // not read yet
+};
+
+// Returns the GID that the text of an IPv6 address names.
+ibv_gid_entry gid(std::uint32_t index, std::uint32_t type, const char* address);
+
+// The devices of a test. There is one at a time.
+class Fabric {
+ public:
+  Fabric();
+  ~Fabric();
+  Fabric(const Fabric&) = delete;
+  Fabric& operator=(const Fabric&) = delete;
+
+  // Adds a device with one active RoCE port and a GID.
+  Device& add(const std::string& name);
+  const std::vector<std::unique_ptr<Device>>& devices() const { return devices_; }
+
+  std::size_t fork_inits = 0;      // calls of ibv_fork_init
+  bool is_fork_init_first = true;  // false if a device was opened before
+
+ private:
+  std::vector<std::unique_ptr<Device>> devices_;
+};
+
+}  // namespace fake_verbs

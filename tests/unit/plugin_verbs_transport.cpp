@@ -1,0 +1,161 @@
+// Tests the verbs backend between ranks on adapters that exist only in this process.
+#include "plugin_verbs_ranks.hpp"
+
+using namespace verbs_test;
+
+namespace {
+
+struct TwoRanks : Ranks {
+  TwoRanks() : Ranks(2) {
+    open(0, "left");
+    open(1, "right");
+  }
+};
+
+// Devices outlive the ranks.
+struct Adapters {
+  fake_verbs::Fabric fabric;
+  fake_verbs::Device& left = fabric.add("left");
+  fake_verbs::Device& right = fabric.add("right");
+};
+
+}  // namespace
+
+TEST_CASE("messages of all sizes move between two adapters") {
+  Adapters adapters;
+  TwoRanks ranks;
+  Bytes source(5'000'000), target(source.size());
+  for (std::size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::byte>(i * 31 >> 3);
+  for (const bool is_registered : {false, true}) {
+    if (is_registered) {
+      ranks.at(0).add_memory(source);
+      ranks.at(1).add_memory(target);
+    }
+    for (const std::size_t bytes : {1UL, 100UL, 16'384UL, 16'385UL, 300'000UL, source.size()}) {
+      CAPTURE(bytes);
+      std::ranges::fill(target, std::byte{});
+      ranks.move(0, 1, std::span(source).first(bytes), std::span(target).first(bytes));
+      CHECK(std::equal(target.begin(), target.begin() + static_cast<std::ptrdiff_t>(bytes),
+                       source.begin()));
+    }
+  }
+}
+
+TEST_CASE("a flushed request without another error is a failure") {
+  Adapters adapters;
+  TwoRanks ranks;
+  ranks.connect(0, 1);
+  adapters.left.status = IBV_WC_WR_FLUSH_ERR;
+  const Bytes data(100);
+  ranks.at(0).send(1, data);
+  CHECK(ranks.error_of(0, 1) ==
+        "left port 1: Work Request Flushed Error (vendor code 0x77): the adapter has stopped this "
+        "connection without another error");
+}
+
+TEST_CASE("flushed requests after an error do not hide the error") {
+  Adapters adapters;
+  TwoRanks ranks;
+  ranks.connect(0, 1);
+  adapters.left.status = IBV_WC_RETRY_EXC_ERR;
+  const Bytes data(100);
+  ranks.at(0).send(1, data);
+  CHECK(ranks.error_of(0, 1).starts_with("left port 1: transport retry counter exceeded"));
+  CHECK(error_text([&] {
+          while (true) ranks.at(0).send(1, Bytes(20'000));
+        }).starts_with("left port 1: transport retry counter exceeded"));
+}
+
+TEST_CASE("a completion queue that cannot be read is an error for all peers") {
+  Adapters adapters;
+  TwoRanks ranks;
+  ranks.connect(0, 1);
+  const auto ticket = ranks.at(0).ticket();
+  adapters.left.poll_result = -5;
+  CHECK(ranks.at(0).changed(ticket));  // a rank that waits wakes up
+  const std::string text = "left port 1: the completion queue cannot be read (ibv_poll_cq: -5)";
+  CHECK(ranks.error_of(0, 1) == text);
+  adapters.left.poll_result = 0;
+  CHECK(ranks.error_of(0, 1) == text);
+}
+
+TEST_CASE("after a fatal event every use of the port names it") {
+  const std::pair<ibv_event_type, const char*> events[] = {
+      {IBV_EVENT_CQ_ERR, "left port 1: a completion queue has failed (IBV_EVENT_CQ_ERR)"},
+      {IBV_EVENT_QP_FATAL, "left port 1: a queue pair has failed (IBV_EVENT_QP_FATAL)"},
+      {IBV_EVENT_SRQ_ERR, "left port 1: a receive queue has failed (IBV_EVENT_SRQ_ERR)"},
+      {IBV_EVENT_DEVICE_FATAL, "left port 1: the device has failed (IBV_EVENT_DEVICE_FATAL)"}};
+  for (const auto& [event, text] : events) {
+    CAPTURE(text);
+    Adapters adapters;
+    TwoRanks ranks;
+    ranks.connect(0, 1);
+    adapters.left.events = {IBV_EVENT_LID_CHANGE, event, IBV_EVENT_COMM_EST};
+    CHECK(ranks.error_of(0, 1) == text);
+    CHECK(ranks.error_of(0, 1) == text);
+    // Another communicator of the process finds the port as it is.
+    Ranks others(2);
+    CHECK(error_text([&] { others.open(0, "left"); }) == text);
+    CHECK(error_text([&] { others.open(1, "right"); }) == "no error");
+  }
+}
+
+TEST_CASE("the shared receive queue follows the number of remote ranks and the device") {
+  struct {
+    std::size_t ranks;
+    int offered;
+    std::size_t receives;
+  } const cases[] = {{2, 100'000, 4096},     {256, 100'000, 4096}, {258, 100'000, 257 * 16},
+                     {5000, 100'000, 65536}, {5000, 32767, 32767}, {2, 512, 512}};
+  for (const auto& [count, offered, receives] : cases) {
+    CAPTURE(count);
+    CAPTURE(offered);
+    Adapters adapters;
+    adapters.left.limits.max_srq_wr = offered;
+    Ranks ranks(count);
+    ranks.open(0, "left");
+    CHECK(adapters.left.receives == receives);
+    CHECK(static_cast<std::size_t>(adapters.left.largest_queue) >= 2 * receives);
+  }
+}
+
+TEST_CASE("a device without shared receive queues is refused") {
+  Adapters adapters;
+  adapters.left.limits.max_srq = adapters.left.limits.max_srq_wr = 0;
+  Ranks ranks(2);
+  CHECK(error_text([&] { ranks.open(0, "left"); }) ==
+        "left port 1: the device has no shared receive queues (max_srq 0, max_srq_wr 0): choose "
+        "other ports with devices= in ATOLL_RDMA");
+}
+
+TEST_CASE("the completion queue has room for all writes of all connections") {
+  constexpr std::size_t count = 301;
+  Adapters adapters;
+  Ranks ranks(count);
+  auto settings = parse_settings("devices=left queue_pairs=2");
+  ranks.open(0, settings);
+  settings = parse_settings("devices=right queue_pairs=2");
+  for (std::size_t peer = 1; peer < count; ++peer) ranks.open(peer, settings);
+  for (std::size_t peer = 1; peer < count; ++peer) ranks.connect(0, peer);
+  CHECK(adapters.left.resizes > 0);
+  CHECK(adapters.left.largest_queue >= 4800 + 64 * 2 * 300);
+  CHECK(adapters.left.events.empty());
+}
+
+TEST_CASE("a device that cannot enlarge the completion queue is named with its limits") {
+  for (const bool is_limited : {false, true}) {
+    CAPTURE(is_limited);
+    Adapters adapters;
+    adapters.left.can_resize = false;
+    if (is_limited) adapters.left.limits.max_cqe = 16384;
+    Ranks ranks(301);
+    ranks.open(0, "left");
+    Bytes memory(1);
+    const auto text = error_text([&] {
+      for (int peer = 1; peer <= 300; ++peer) ranks.at(0).recv(peer, memory);
+    });
+    CHECK(text.find(is_limited ? "left port 1: the device cannot serve " : "left port 1: ") == 0);
+    CHECK(text.find(is_limited ? "and 16384 completions (max_cqe)" : "cannot grow from") !=
+          std::string::npos);
+  }
+}
