@@ -279,8 +279,9 @@ class ATOLL_API Communicator {
 // Before a rank touches a page, the ranks compare sizes and free memory. All ranks then throw the
 // same error: Error(mismatch) for different sizes, and Error(out_of_memory) if the host memory of
 // all ranks of a host together does not fit into the free memory of the host, or the size exceeds
-// a limit of a rank (control group, ulimit). If a rank does not call the function before the
-// communicator's timeout, the others throw Error(timeout), which names the rank.
+// a limit of a rank (control group, ulimit), and Error(invalid_argument) if a rank names a
+// communicator twice. If a rank does not call the function before the communicator's timeout, the
+// others throw Error(timeout), which names the rank.
 //
 // A rank may destroy its Buffer as soon as no rank uses the memory, independently of the other
 // ranks. If it destroys the Buffer earlier, for example while an exception unwinds, the memory
@@ -334,11 +335,11 @@ class ATOLL_API Registration {
 //   mpi: a registration has no effect.
 // The result tells whether the memory is fast, which may differ between ranks. The memory must not
 // be freed, and its file must not shrink, before the registration has ended. Blocks until earlier
-// operations of the communicators are complete. Throws Error(invalid_argument) for no communicator,
-// and on host and nccl for an overlap with registered memory. If a rank passes null, 0 bytes or
-// host memory that is not mapped, all ranks throw its Error(invalid_argument). If sizes differ, all
-// ranks throw Error(mismatch); if a rank is absent, the others throw Error(timeout) as in
-// allocate().
+// operations of the communicators are complete. Throws Error(invalid_argument) for no communicator.
+// If a rank passes null, 0 bytes, host memory that is not mapped, memory that overlaps memory which
+// a communicator has registered or allocated, or a communicator twice, all ranks throw its
+// Error(invalid_argument). If sizes differ, all ranks throw Error(mismatch); if a rank is absent,
+// the others throw Error(timeout) as in allocate().
 [[nodiscard]] ATOLL_API Registration
 register_memory(void* memory, std::size_t bytes,
                 std::span<const std::reference_wrapper<Communicator>> communicators);

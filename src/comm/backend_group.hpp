@@ -14,6 +14,7 @@
 #include "comm/group_shape.hpp"
 #include "comm/launch_watchdog.hpp"
 #include "comm/operation.hpp"
+#include "comm/registered_ranges.hpp"
 #include "comm/retired_memory.hpp"
 #include "comm/scratch.hpp"
 #include "comm/settings.hpp"
@@ -76,6 +77,8 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
 
   Scratch& fallback_scratch() noexcept { return fallback_scratch_; }
   Scratch& scaled_source() noexcept { return scaled_source_; }
+  RegisteredRanges& registered() noexcept { return registered_; }
+  const RegisteredRanges& registered() const noexcept { return registered_; }
 
   // Unless `status` is ATOLL_OK, fails the World and throws an error that names what the backend
   // cannot do and its reason.
@@ -158,6 +161,7 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   Scratch fallback_scratch_, scaled_source_;
   StreamOrder order_;
   RetiredMemory retired_;
+  RegisteredRanges registered_;
   std::unique_ptr<LaunchWatchdog> watchdog_;  // observes operations on a GPU; null on host memory
   World::Subscription subscription_;
   std::shared_ptr<Flight> flight_;

@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "atoll/communicator.hpp"
 #include "comm/communicator_impl.hpp"
 #include "comm/memory_agreement.hpp"
@@ -78,6 +80,8 @@ class RegisteredMemory {
     for (auto& entry : registered_) {
       const auto group = entry.group.lock();
       if (!group) continue;
+      group->registered().remove(memory_->data());
+      if (entry.retired.empty()) continue;
       entry.retired.front().memory = std::shared_ptr<void>(memory_, memory_->data());
       group->retire(entry.retired);
     }
@@ -86,8 +90,9 @@ class RegisteredMemory {
   void register_with(const std::shared_ptr<BackendGroup>& group) {
     const auto register_memory = group->plugin().table.register_memory;
     // Freeing the memory of a GPU waits for the operations that use it.
-    if (!register_memory && group->device().kind() != DeviceKind::host) return;
-    registered_.push_back({{}, RetiredMemory::List(1)});
+    const bool retires = register_memory || group->device().kind() == DeviceKind::host;
+    registered_.push_back({{}, RetiredMemory::List(retires ? 1 : 0)});
+    group->registered().add(memory_->data(), memory_->bytes());
     if (register_memory) {
       group->check(register_memory(group->handle(), memory_->data(), memory_->bytes()),
                    allocation(*group, memory_->bytes()));
@@ -98,20 +103,26 @@ class RegisteredMemory {
  private:
   struct Entry {
     std::weak_ptr<BackendGroup> group;  // empty until the group knows the memory
-    RetiredMemory::List retired;        // an element of this memory's own, so that the
-                                        // destructor need not allocate one
+    // An element of this memory's own, so that the destructor need not allocate one; empty if
+    // the memory may be freed at once.
+    RetiredMemory::List retired;
   };
 
   std::shared_ptr<Memory> memory_;
   std::vector<Entry> registered_;
 };
 
-void add_groups(const Communicator::Impl& communicator,
-                std::vector<std::shared_ptr<BackendGroup>>& groups) {
-  groups.push_back(communicator.group);
-  if (!communicator.two_level) return;
-  for (auto& part : communicator.two_level->parts()) groups.push_back(std::move(part));
-}
+struct Groups {
+  std::vector<std::shared_ptr<BackendGroup>> all;  // those of the levels included
+  std::vector<const BackendGroup*> named;          // one for each communicator of the caller
+
+  void add(const Communicator::Impl& communicator) {
+    named.push_back(communicator.group.get());
+    all.push_back(communicator.group);
+    if (!communicator.two_level) return;
+    for (auto& part : communicator.two_level->parts()) all.push_back(std::move(part));
+  }
+};
 
 // Requires memory that this process has mapped. The addresses of a GPU are not checked.
 void check_memory(void* memory, std::size_t bytes, DeviceKind kind) {
@@ -129,6 +140,21 @@ void check_memory(void* memory, std::size_t bytes, DeviceKind kind) {
           bytes, memory);
 }
 
+// Requires memory that is not registered with the group, not even in part.
+void check_apart(const BackendGroup& group, const void* memory, std::size_t bytes) {
+  const auto other = group.registered().overlap(memory, bytes);
+  require(!other,
+          "the {} bytes at {} overlap the {} bytes at {}, which are registered already: end that "
+          "registration first",
+          bytes, memory, other->bytes, other->memory);
+}
+
+// Requires that the caller names each communicator once.
+void check_named_once(std::span<const BackendGroup* const> groups, const BackendGroup& group) {
+  require(std::ranges::count(groups, &group) == 1,
+          "the call names this communicator twice: name each communicator once");
+}
+
 void prepare(const std::vector<std::shared_ptr<BackendGroup>>& groups) {
   for (const auto& group : groups) group->check_aborted();  // the other ranks may not come
   for (const auto& group : groups) {
@@ -141,15 +167,15 @@ void prepare(const std::vector<std::shared_ptr<BackendGroup>>& groups) {
 
 Buffer allocate(const Device& device, std::size_t bytes,
                 std::span<const std::reference_wrapper<Communicator>> communicators) {
-  std::vector<std::shared_ptr<BackendGroup>> groups;
-  for (const Communicator& communicator : communicators) add_groups(*communicator.impl_, groups);
+  Groups groups;
+  for (const Communicator& communicator : communicators) groups.add(*communicator.impl_);
   if (bytes == 0) return {};
-  prepare(groups);
-  for (const Communicator& communicator : communicators)
-    agree_on_memory(*communicator.impl_->group, MemoryCall::allocates, bytes, {});
-  const auto memory = std::make_shared<Memory>(device, bytes, groups);
+  prepare(groups.all);
+  agree_on_memory(groups.named, MemoryCall::allocates, bytes,
+                  [&](const BackendGroup& group) { check_named_once(groups.named, group); });
+  const auto memory = std::make_shared<Memory>(device, bytes, groups.all);
   auto registered = std::make_shared<RegisteredMemory>(memory);
-  for (const auto& group : groups) registered->register_with(group);
+  for (const auto& group : groups.all) registered->register_with(group);
   return Buffer(std::shared_ptr<void>(std::move(registered), memory->data()), bytes);
 }
 
@@ -170,14 +196,15 @@ struct Registration::State {
   void register_with(const std::shared_ptr<BackendGroup>& group, std::size_t bytes) {
     const Plugin& plugin = group->plugin();
     const char* why = nullptr;
+    registered.emplace_back();
+    group->registered().add(memory, bytes);
     if (plugin.table.register_caller_memory == nullptr) {
       why = "the backend has no registration, and uses this memory as it is";
     } else {
-      registered.emplace_back();
       group->check(plugin.table.register_caller_memory(group->handle(), memory, bytes, &why),
                    fmt::format("register {} bytes with communicator {}", bytes, group->name()));
-      registered.back() = group;
     }
+    registered.back() = group;
     if (why != nullptr && slow.empty()) {
       slow = fmt::format("communicator {} on backend {}: {}", group->name(), plugin.name, why);
     }
@@ -185,7 +212,8 @@ struct Registration::State {
 
   // The caller may free the memory afterwards, so the backend must forget the memory at once, and
   // not at the communicator's next call.
-  void end(const BackendGroup& group) const {
+  void end(BackendGroup& group) const {
+    group.registered().remove(memory);
     const auto deregister = group.plugin().table.deregister_caller_memory;
     if (deregister == nullptr) return;
     group.wait_until_idle();
@@ -215,16 +243,16 @@ Registration register_memory(void* memory, std::size_t bytes,
                              std::span<const std::reference_wrapper<Communicator>> communicators) {
   require(!communicators.empty(),
           "register_memory: no communicator is given: name those that will use the memory");
-  std::vector<std::shared_ptr<BackendGroup>> groups;
-  for (const Communicator& communicator : communicators) add_groups(*communicator.impl_, groups);
-  prepare(groups);
-  for (const Communicator& communicator : communicators) {
-    const BackendGroup& group = *communicator.impl_->group;
-    agree_on_memory(group, MemoryCall::registers, bytes,
-                    [&] { check_memory(memory, bytes, group.device().kind()); });
-  }
+  Groups groups;
+  for (const Communicator& communicator : communicators) groups.add(*communicator.impl_);
+  prepare(groups.all);
+  agree_on_memory(groups.named, MemoryCall::registers, bytes, [&](const BackendGroup& group) {
+    check_named_once(groups.named, group);
+    check_memory(memory, bytes, group.device().kind());
+    check_apart(group, memory, bytes);
+  });
   auto state = std::make_unique<Registration::State>(memory);
-  for (const auto& group : groups) state->register_with(group, bytes);
+  for (const auto& group : groups.all) state->register_with(group, bytes);
   return Registration(std::move(state));
 }
 

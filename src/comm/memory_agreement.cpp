@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,7 @@ struct Wish {
   MemoryCall call = MemoryCall::allocates;
   std::uint64_t bytes = 0;
   FreeMemory free{};
-  int code = 0;  // value of ErrorCode; 0 if check() has not thrown
+  int code = 0;  // value of ErrorCode; 0 if the rank has no error
   std::string error{};
 };
 
@@ -121,31 +122,71 @@ void limit_by_file_size(FreeMemory& free) {
   free.limit = "its limit of the size of a file (ulimit -f)";
 }
 
+std::string description(const BackendGroup& group, MemoryCall call) {
+  return fmt::format("{} on communicator {}", name(call), group.name());
+}
+
+// Returns the error of `body` with the rank and the call, as all ranks will throw it.
+std::optional<Error> error_of(const BackendGroup& group, MemoryCall call,
+                              const std::function<void()>& body) {
+  try {
+    body();
+    return std::nullopt;
+  } catch (const Error& error) {
+    return make_error(error.code(), "rank {}: {}: {}", group.world().rank(),
+                      description(group, call), error.what());
+  }
+}
+
+// Compares the call over the ranks of one group. `error` is an error that this rank has already.
+// Returns the error that all of them throw. Throws errors that end the comparison.
+std::optional<Error> compare(const BackendGroup& group, MemoryCall call, std::size_t bytes,
+                             std::optional<Error> error) {
+  Wish mine{.rank = group.world().rank(), .call = call, .bytes = bytes};
+  if (!error) {
+    error = error_of(group, call, [&] {
+      mine.free = free_memory();
+      if (group.plugin().table.mem_alloc) limit_by_file_size(mine.free);
+    });
+  }
+  if (error) {
+    mine.code = static_cast<int>(error->code());
+    mine.error = error->what();
+  }
+  const std::vector<Wish> wishes = exchange(group, description(group, call), mine);
+  const auto failed = std::ranges::find_if(wishes, [](const Wish& wish) { return wish.code != 0; });
+  if (failed != wishes.end()) return Error(static_cast<ErrorCode>(failed->code), failed->error);
+  try {
+    check_equal(wishes, group.name());
+    if (call == MemoryCall::allocates && group.device().kind() == DeviceKind::host)
+      check_fits(wishes, group);
+  } catch (const Error& verdict) {
+    return verdict;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 // The id of the communicator makes the key unique, so that threads can use several communicators.
 std::string memory_key(const BackendGroup& group) { return group.id() + "/memory"; }
 
-void agree_on_memory(const BackendGroup& group, MemoryCall call, std::size_t bytes,
-                     const std::function<void()>& check) {
-  Wish mine{.rank = group.world().rank(), .call = call, .bytes = bytes};
-  try {
-    if (check) check();
-    mine.free = free_memory();
-    if (group.plugin().table.mem_alloc) limit_by_file_size(mine.free);
-  } catch (const Error& error) {
-    mine.code = static_cast<int>(error.code());
-    mine.error = error.what();
+void agree_on_memory(std::span<const BackendGroup* const> groups, MemoryCall call,
+                     std::size_t bytes, const std::function<void(const BackendGroup&)>& check) {
+  // Every group is checked before the first exchange: a rank that has passed an exchange without
+  // an error must not meet its own error later.
+  std::optional<Error> error;
+  for (const BackendGroup* group : groups) {
+    if (error) break;
+    error = error_of(*group, call, [&] { check(*group); });
   }
-  const std::string what = fmt::format("{} on communicator {}", name(call), group.name());
-  const std::vector<Wish> wishes = exchange(group, what, mine);
-  const auto failed = std::ranges::find_if(wishes, [](const Wish& wish) { return wish.code != 0; });
-  if (failed != wishes.end())
-    throw make_error(static_cast<ErrorCode>(failed->code), "rank {}: {}: {}", failed->rank, what,
-                     failed->error);
-  check_equal(wishes, group.name());
-  if (call == MemoryCall::allocates && group.device().kind() == DeviceKind::host)
-    check_fits(wishes, group);
+  for (auto group = groups.begin(); group != groups.end(); ++group) {
+    // The other ranks may name a group once that this rank names twice.
+    if (std::find(groups.begin(), group, *group) != group) continue;
+    const auto verdict = compare(**group, call, bytes, error);
+    if (verdict) error = verdict;
+  }
+  if (error) throw Error(*error);
 }
 
 }  // namespace atoll_v1::atoll

@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -194,6 +195,63 @@ TEST_CASE("memory that is not mapped on one rank cannot be registered on any") {
                         "invalid argument: rank 1: register_memory on communicator own: the 4096 "
                         "bytes at 0x1000 are not all memory of this process: pass memory that is "
                         "allocated"));
+}
+
+TEST_CASE("memory that overlaps registered memory on one rank cannot be registered on any") {
+  void* taken = nullptr;
+  const Texts errors = atoll_test::on_threads(2, [&](World& world) {
+    auto comm = open(world);
+    auto other = open(world, "other");
+    std::vector<float> data(2048), apart(1024);
+    auto first = atoll::register_memory(data.data(), 4096, {other});
+    if (world.rank() == 1) taken = data.data();
+    float* const next = world.rank() == 1 ? data.data() + 1023 : apart.data();
+    // Only `other` on rank 1 knows the memory, and the ranks compare their calls on `comm` first.
+    const std::string error = error_of([&] {
+      std::ignore = atoll::register_memory(next, 4096, {comm, other});
+    });
+    first.deregister();
+    const auto again = atoll::register_memory(next, 4096, {comm, other});
+    atoll::allocate(comm.device(), 4096, {comm, other});  // both communicators go on
+    return error;
+  });
+  CHECK(errors ==
+        Texts(2, fmt::format("invalid argument: rank 1: register_memory on communicator other: the "
+                             "4096 bytes at {} overlap the 4096 bytes at {}, which are registered "
+                             "already: end that registration first",
+                             fmt::ptr(static_cast<float*>(taken) + 1023), fmt::ptr(taken))));
+}
+
+TEST_CASE("memory of allocate() cannot be registered again") {
+  const Texts errors = on_two([](World& world) {
+    auto comm = open(world);
+    auto buffer = atoll::allocate(comm.device(), 8192, {comm});
+    std::vector<float> apart(1024);
+    const std::string error = error_of([&] {
+      void* const memory = world.rank() == 0 ? buffer.data() : apart.data();
+      std::ignore = atoll::register_memory(memory, 4096, {comm});
+    });
+    CHECK(error.find("rank 0: register_memory on communicator own: the 4096 bytes at ") !=
+          std::string::npos);
+    buffer = {};
+    const auto registration = atoll::register_memory(apart.data(), 4096, {comm});
+  });
+  CHECK(errors == Texts(2, "no error"));
+}
+
+TEST_CASE("a communicator that one rank names twice allocates and registers nothing on any") {
+  const Texts errors = on_two([](World& world) {
+    auto comm = open(world);
+    auto other = open(world, "other");
+    if (world.rank() == 0) {
+      atoll::allocate(comm.device(), 4096, {comm, other, comm});
+    } else {
+      atoll::allocate(comm.device(), 4096, {comm, other});
+    }
+  });
+  CHECK(errors == Texts(2,
+                        "invalid argument: rank 0: allocate on communicator own: the call names "
+                        "this communicator twice: name each communicator once"));
 }
 
 TEST_CASE("a rank that does not allocate is named") {
