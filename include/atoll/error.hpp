@@ -47,7 +47,7 @@ constexpr std::string_view name(ErrorCode code) noexcept {
 // while an exception unwinds the stack do not count.
 struct NewestError {
   const void* error = nullptr;
-  std::array<char, 512> text{};  // ends with a null character; a longer message is cut off
+  std::array<char, 2048> text{};  // ends with a null character; a longer message is cut off
 };
 inline thread_local ATOLL_API NewestError newest_error{};
 

@@ -4,11 +4,13 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "atoll/config.hpp"
@@ -75,11 +77,10 @@ class ATOLL_API World {
   World(World&& other);
   World& operator=(World&& other);
   // Leaves the job. Rank 0 serves the store until every other rank has left or is lost, for at most
-  // 10 s. If an exception destroys the World, the job fails. The error of the other ranks carries
-  // what() of an atoll::Error that this thread made, and of any exception that no function catches.
-  // For other exceptions that the program catches, also those of tasks that a stream rethrows, it
-  // says only that an exception ended this rank: call fail() with the reason before the exception
-  // leaves the scope of the World.
+  // 10 s. If an exception destroys the World, the job fails. A destructor cannot see the exception:
+  // the error of the other ranks has the newest atoll::Error that this thread still keeps, if there
+  // is one. run() sends them the text of any exception, and so does an exception that no function
+  // catches.
   ~World();
 
   int rank() const;
@@ -119,6 +120,21 @@ class ATOLL_API World {
   // communicators abort and waiting calls throw Error(aborted) with the reason. Only the first
   // reason counts.
   void fail(std::string_view reason) noexcept;
+  // Calls body() and returns its result. If an exception leaves `body`, calls fail() with what() of
+  // the exception, and throws the exception on. For the part of a program that uses the World:
+  //   world.run([&] { train(world); });
+  template <class Body>
+  decltype(auto) run(Body&& body) {
+    try {
+      return std::forward<Body>(body)();
+    } catch (const std::exception& error) {
+      fail_by(&error);
+      throw;
+    } catch (...) {
+      fail_by(nullptr);
+      throw;
+    }
+  }
   // The reason why the job failed; empty if it has not.
   std::optional<Error> failure() const;
   // Throws failure() if the job has failed.
@@ -144,8 +160,9 @@ class ATOLL_API World {
   friend struct WorldInternals;  // this class is defined in src/core/world_internals.hpp
   struct ATOLL_LOCAL Impl;
   ATOLL_LOCAL explicit World(std::unique_ptr<Impl> impl);
-  ATOLL_LOCAL Impl& impl() const;    // throws if this World has been moved
-  ATOLL_LOCAL Impl& joined() const;  // the same, and throws in a forked child
+  ATOLL_LOCAL Impl& impl() const;                      // throws if this World has been moved
+  ATOLL_LOCAL Impl& joined() const;                    // the same, and throws in a forked child
+  void fail_by(const std::exception* error) noexcept;  // null: not a std::exception
   std::unique_ptr<Impl> impl_;
 };
 

@@ -59,11 +59,13 @@ std::string terminal_text(std::string_view text) {
   std::string shown;
   shown.reserve(text.size());
   while (!text.empty()) {
-    const std::size_t unsafe = unsafe_bytes(text);
+    const std::size_t character = utf8_bytes(text);
+    // A terminal with 8-bit controls obeys single bytes from 0x80 to 0x9f.
+    const std::size_t unsafe = character == 0 ? 1 : unsafe_bytes(text);
     for (const char c : text.substr(0, unsafe))
       shown += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-    if (unsafe == 0) shown += text.front();
-    text.remove_prefix(unsafe == 0 ? 1 : unsafe);
+    if (unsafe == 0) shown += text.substr(0, character);
+    text.remove_prefix(unsafe == 0 ? character : unsafe);
   }
   return shown;
 }

@@ -12,7 +12,7 @@ namespace atoll_v1::atoll {
 
 // Returns the text with escapes, such as \x1b, in place of the bytes that a terminal could obey or
 // that would hide other text: control characters of ASCII and of Unicode (U+0080 to U+009F), the
-// marks that change the direction of text, and line separators. Other bytes stay as they are.
+// marks that change the direction of text, line separators, and bytes that are not UTF-8.
 std::string terminal_text(std::string_view text);
 
 // Returns the byte at which the text stops being valid UTF-8 (no surrogates, no overlong forms), or

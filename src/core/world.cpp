@@ -138,10 +138,11 @@ void World::Impl::leave() noexcept {
   const bool unwinding = std::uncaught_exceptions() > exceptions;
   if (unwinding) {
     const char* const text = newest_error.text.data();
-    store->fail(*text == 0
-                    ? "ended by an exception that is not an atoll::Error of this thread: its "
-                      "text is in the output of that process, or pass it to World::fail()"
-                    : fmt::format("ended by an exception: {}", text));
+    store->fail(
+        *text == 0
+            ? "ended by an exception that is not an atoll::Error of this thread: its "
+              "text is in the output of that process; World::run() passes it on"
+            : fmt::format("ended by an exception; the newest error of this thread: {}", text));
   }
   bool failed = failure->get().has_value();
   if (!exit_callbacks.empty() && !failed) {
@@ -407,6 +408,10 @@ void World::fail(std::string_view reason) noexcept {
   if (impl_ && impl_->process == static_cast<int>(::getpid())) return impl_->store->fail(reason);
   log::error("World::fail(\"{}\") has no effect, because {}", reason,
              impl_ ? "this process was forked from a rank" : "this World has been moved");
+}
+
+void World::fail_by(const std::exception* error) noexcept {
+  fail(error ? text_of(*error) : foreign_exception);
 }
 
 std::optional<Error> World::failure() const { return impl().failure->get(); }

@@ -13,6 +13,7 @@
 #include "core/errors.hpp"
 #include "core/host.hpp"
 #include "core/log.hpp"
+#include "core/size_signal_block.hpp"
 #include "core/store_protocol.hpp"
 #include "core/thread.hpp"
 #include "core/world_internals.hpp"
@@ -30,6 +31,7 @@ constexpr std::chrono::seconds write_patience{1};
 constexpr std::chrono::milliseconds stack_patience{200};
 
 void replace_file(const std::string& path, std::string_view text) {
+  const SizeSignalBlock block;
   const std::string fresh = fmt::format("{}.{}.tmp", path, ::getpid());
   std::ofstream out(fresh, std::ios::binary | std::ios::trunc);
   out.write(text.data(), static_cast<std::streamsize>(text.size()));

@@ -1,17 +1,15 @@
 #include "fsdp/files.hpp"
 
 #include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 
 #include "core/errors.hpp"
+#include "core/size_signal_block.hpp"
 #include "core/terminal_text.hpp"
 
 namespace atoll_v1::atoll::fsdp {
@@ -30,32 +28,6 @@ std::string_view kind_of(mode_t mode) noexcept {
   if (S_ISSOCK(mode)) return "a socket";
   return S_ISCHR(mode) || S_ISBLK(mode) ? "a device" : "of another kind";
 }
-
-// Holds back SIGXFSZ from this thread. A write beyond the limit of size sends the signal to the
-// thread that writes; the signal would end the process, but a blocked one only stays pending.
-class SizeSignalBlock {
- public:
-  SizeSignalBlock() noexcept {
-    sigemptyset(&signal_);
-    sigaddset(&signal_, SIGXFSZ);
-    pthread_sigmask(SIG_BLOCK, &signal_, &before_);
-  }
-  ~SizeSignalBlock() {
-    const int error = errno;
-    if (sigismember(&before_, SIGXFSZ) == 0) {
-      constexpr timespec at_once{};
-      while (sigtimedwait(&signal_, nullptr, &at_once) == SIGXFSZ) {
-      }
-      pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-    }
-    errno = error;
-  }
-  SizeSignalBlock(const SizeSignalBlock&) = delete;
-  SizeSignalBlock& operator=(const SizeSignalBlock&) = delete;
-
- private:
-  sigset_t signal_{}, before_{};
-};
 
 }  // namespace
 

@@ -14,6 +14,8 @@
 #include <functional>
 #include <future>
 #include <mutex>
+#include <new>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -192,7 +194,8 @@ TEST_CASE("a World that an exception destroys fails the job") {
   });
   CHECK(results[1] == "input/output error: no disk");
   CHECK(results[0].find("aborted: rank 1 (host ") == 0);
-  CHECK(results[0].find("): ended by an exception: no disk") != std::string::npos);
+  CHECK(results[0].find("): ended by an exception; the newest error of this thread: no disk") !=
+        std::string::npos);
 }
 
 // Destructors of engines and streams handle errors while an exception unwinds the stack.
@@ -211,7 +214,7 @@ TEST_CASE("a World that an exception destroys reports it, not errors that destru
     world.barrier();
     return "no error";
   });
-  CHECK(results[0].ends_with("): ended by an exception: no disk"));
+  CHECK(results[0].ends_with("): ended by an exception; the newest error of this thread: no disk"));
 }
 
 TEST_CASE("callbacks of a World may throw any object") {
@@ -222,7 +225,7 @@ TEST_CASE("callbacks of a World may throw any object") {
     world.barrier();
     return "no error";
   });
-  CHECK(results[0].ends_with("): ended by an exception: no disk"));
+  CHECK(results[0].ends_with("): ended by an exception; the newest error of this thread: no disk"));
 }
 
 TEST_CASE("a World that another exception destroys does not report an earlier error") {
@@ -244,8 +247,41 @@ TEST_CASE("a World that another exception destroys does not report an earlier er
   });
   CHECK(results[0].ends_with(
       "): ended by an exception that is not an atoll::Error of this thread: its text is in the "
-      "output of that process, or pass it to World::fail()"));
+      "output of that process; World::run() passes it on"));
   CHECK(results[1] == "of the program");
+}
+
+TEST_CASE("run() sends the text of any exception to the other ranks") {
+  const std::string tail = std::string(600, '.') + " END";
+  const auto results = [&](const std::function<void(atoll::World&)>& body) {
+    return on_threads(2, [&](atoll::World& world) -> std::string {
+      try {
+        return world.run([&]() -> std::string {
+          if (world.rank() == 1) body(world);
+          world.barrier();
+          return "no error";
+        });
+      } catch (const atoll::Error&) {
+        throw;
+      } catch (...) {
+        return "another exception";
+      }
+    });
+  };
+  // The error that the program has handled and keeps is not the one that ends it.
+  std::optional<atoll::Error> kept;
+  const auto other = results([&](atoll::World&) {
+    kept.emplace(atoll::ErrorCode::io, "no checkpoint yet");
+    throw std::runtime_error("the loss is NaN");
+  });
+  CHECK(other[0].find("aborted: rank 1 (host ") == 0);
+  CHECK(other[0].ends_with("): the loss is NaN"));
+  CHECK(
+      results([&](atoll::World&) { throw atoll::Error(atoll::ErrorCode::io, tail); })[0].ends_with(
+          "): " + tail));
+  CHECK(results([](atoll::World&) { throw std::bad_alloc(); })[0].ends_with("): out of memory"));
+  CHECK(results([](atoll::World&) { throw 42; })[0].ends_with(
+      "): an exception that is not a std::exception"));
 }
 
 TEST_CASE("processes: an exception that nobody catches reaches the other ranks as text") {

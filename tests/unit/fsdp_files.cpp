@@ -5,10 +5,13 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <new>
 #include <optional>
+#include <tuple>
 
+#include "atoll/communicator.hpp"
 #include "core/terminal_text.hpp"
 #include "fsdp/bounded_json.hpp"
 #include "fsdp/safetensors_header.hpp"
@@ -183,7 +186,8 @@ TEST_CASE("text for a terminal keeps letters and escapes what controls a termina
   CHECK(atoll::terminal_text("a\xe2\x80\xae"
                              "b\xc2\x9b"
                              "c") == "a\\xe2\\x80\\xaeb\\xc2\\x9bc");
-  CHECK(atoll::terminal_text("\xe2\x82\xac") == "\xe2\x82\xac");  // the euro sign
+  CHECK(atoll::terminal_text("\x9b[2J \xe2\x82") == "\\x9b[2J \\xe2\\x82");  // not UTF-8
+  CHECK(atoll::terminal_text("\xe2\x82\xac") == "\xe2\x82\xac");             // the euro sign
 }
 
 TEST_CASE("text that is not UTF-8 is found at its first wrong byte") {
@@ -200,4 +204,30 @@ TEST_CASE("text that is not UTF-8 is found at its first wrong byte") {
     CHECK(atoll::invalid_utf8(std::string("\xe2\x82\xac-").append(bad)) ==
           std::optional<std::size_t>(4));
   }
+}
+
+TEST_CASE("ranks with a small limit of the size of a file still meet, and leave no flight file") {
+  const TemporaryFolder folder;
+  const std::string flight = (folder.path() / "flight").string();
+  const SizeLimit limit(1 << 10);
+  run_thread_ranks(
+      2,
+      [&](atoll::World& world) {
+        const auto mesh = atoll::Mesh::make(world, {1, 2});
+        auto comm = atoll::Communicator::open(mesh.axis("shard"), {.backend = "host"});
+        auto stream = comm.device().stream();
+        std::vector<float> numbers(1000, 1.0f);
+        const atoll::View view(numbers);
+        comm.all_reduce(view, view, atoll::ReduceOp::sum, stream).synchronize();
+        CHECK(numbers.back() == 2.0f);
+        const auto failure =
+            failure_of([&] { std::ignore = atoll::allocate(comm.device(), 4096, {comm}); });
+        CHECK(failure.message.find("its limit of the size of a file (ulimit -f)") !=
+              std::string::npos);
+        world.barrier();
+        if (world.rank() == 0) world.fail("the end");
+      },
+      [&](atoll::Config& config) { config.flight = flight; });
+  CHECK_FALSE(std::filesystem::exists(flight + ".0.json"));
+  CHECK(std::filesystem::is_empty(folder.path()));
 }

@@ -172,6 +172,18 @@ TEST_CASE("engine misuse: calls before freeze()") {
   };
   using fsdp::Engine;
   CHECK(early([](Engine& e) { e.initialize(1); }) == "initialize: call Engine::freeze() first");
+  CHECK(early([](Engine& e) {
+          auto compute = e.device().stream();
+          static_cast<void>(e.begin({}, compute));
+        }) == "begin: call Engine::freeze() first");
+  CHECK(early([](Engine& e) {
+          auto compute = e.device().stream();
+          e.wait_gradients(compute);
+        }) == "wait_gradients: call Engine::freeze() first");
+  CHECK(early([](Engine& e) {
+          auto compute = e.device().stream();
+          e.parameters_changed(compute);
+        }) == "parameters_changed: call Engine::freeze() first");
   CHECK(early([](Engine& e) { e.segments(); }) == "segments: call Engine::freeze() first");
   CHECK(early([](Engine& e) { e.refresh(); }) == "refresh: call Engine::freeze() first");
   CHECK(early([](Engine& e) { e.assign([](const auto&, auto) {}); }) ==
@@ -211,7 +223,8 @@ TEST_CASE("engine misuse: options of the optimizer out of range") {
   CHECK(with({.beta2 = -0.1f}) == "OptimizerOptions: beta2 = -0.1 is not in [0, 1)");
   CHECK(with({.epsilon = 0}) == "OptimizerOptions: epsilon = 0 is not above 0");
   CHECK(with({.weight_decay = -1}) == "OptimizerOptions: weight_decay = -1 is not 0 or above");
-  CHECK(with({.max_norm = -1}) == "OptimizerOptions: max_norm = -1 is not 0 (no clipping) or above");
+  CHECK(with({.max_norm = -1}) ==
+        "OptimizerOptions: max_norm = -1 is not 0 (no clipping) or above");
 }
 
 TEST_CASE("engine misuse: a step without new gradients") {
@@ -432,6 +445,10 @@ TEST_CASE("misuse: moving a World that a mesh refers to") {
   {
     const auto mesh = atoll::Mesh::make(world, {1, 1});
     CHECK_THROWS_WITH_AS(atoll::World(std::move(world)),
+                         "a World cannot be moved while a mesh or an axis of it exists: they keep "
+                         "its address; move it before, or keep it in a std::unique_ptr",
+                         atoll::Error);
+    CHECK_THROWS_WITH_AS(world = atoll::World::single(),
                          "a World cannot be moved while a mesh or an axis of it exists: they keep "
                          "its address; move it before, or keep it in a std::unique_ptr",
                          atoll::Error);

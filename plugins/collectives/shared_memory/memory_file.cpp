@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -96,6 +97,9 @@ Mapping::Mapping(int fd, std::size_t offset, std::size_t bytes) {
 void Mapping::Unmap::operator()(void* range) const noexcept { ::munmap(range, length); }
 
 int reserve_file(int fd, std::size_t bytes) noexcept {
+  // Memory files count as files: beyond this limit the kernel would end the process by SIGXFSZ.
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes) return EFBIG;
   int error = 0;
   do {
     error = ::posix_fallocate(fd, 0, static_cast<off_t>(bytes));
