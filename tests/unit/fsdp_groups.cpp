@@ -329,6 +329,69 @@ TEST_CASE("loss scale: grows after steps without an overflow, falls after an ove
   CHECK(eager.scale() == std::numeric_limits<float>::min());
 }
 
+TEST_CASE("training in f16: gradients that overflow are skipped until the loss scale fits") {
+  struct Run {
+    std::vector<float> weights{}, scales{};
+    int skips = 0;
+  };
+  const auto run = [](int ranks) {
+    Run result;
+    run_thread_ranks(ranks, [&](atoll::World& world) {
+      fsdp::Engine engine(atoll::Mesh::make(world, {1, ranks}),
+                          {.gradients = fsdp::GradientScale::average,
+                           .precision = {.param = atoll::DType::f16},
+                           .synchronous = true});
+      auto& unit = engine.add_unit("a", {{.name = "w", .shape = {1000}}});
+      engine.freeze({"a"});
+      engine.assign([](const auto&, auto values) { std::ranges::fill(values, 0.0f); });
+      fsdp::Optimizer optimizer(engine, plain_sgd);
+      auto compute = engine.device().stream();
+      fsdp::LossScale scaling({.interval = 10});
+      for (int step = 0; step < 60; ++step) {
+        if (step == 30) {  // as a resumed run does
+          const std::string state = scaling.to_string();
+          scaling = fsdp::LossScale({.interval = 10});
+          scaling.restore(state);
+        }
+        auto pass = engine.begin({}, compute);
+        { auto w = pass.forward(unit); }
+        {
+          auto w = pass.backward(unit);
+          const auto* const weights = w["w"].as<atoll::float16>();
+          auto* const gradient = w.grad("w").view.as<float>();
+          // The f16 gradient of (w - 3)^2 / 2; f16 has no finite numbers above 65,504.
+          for (int i = 0; i < 1000; ++i)
+            gradient[i] = to_float(atoll::to_float16(scaling.scale() * (to_float(weights[i]) - 3)));
+        }
+        optimizer.step(0.25f, compute, {.gradient_scale = 1 / scaling.scale()});
+        scaling.update(optimizer.last_step());
+        if (world.rank() != 0) continue;
+        result.scales.push_back(scaling.scale());
+        result.skips += optimizer.last_step() == fsdp::StepResult::skipped ? 1 : 0;
+      }
+      engine.visit([&](const auto&, const auto&, auto values) {
+        if (world.rank() == 0) result.weights.assign(values.begin(), values.end());
+      });
+    });
+    return result;
+  };
+  const Run alone = run(1);
+  // 3 x 65,536 and 3 x 32,768 overflow, 3 x 16,384 does not.
+  CHECK(std::vector(alone.scales.begin(), alone.scales.begin() + 4) ==
+        std::vector<float>{32768, 16384, 16384, 16384});
+  CHECK(alone.skips >= 2);
+  CHECK(alone.skips < 10);
+  CHECK(alone.scales.back() > 16384);  // smaller gradients allow a larger scale again
+  CHECK(alone.weights == std::vector<float>(1000, alone.weights[0]));
+  CHECK(alone.weights[0] == doctest::Approx(3).epsilon(1e-3));
+  for (const int ranks : {2, 4}) {
+    CAPTURE(ranks);
+    const Run sharded = run(ranks);
+    CHECK(sharded.scales == alone.scales);
+    CHECK(sharded.weights == alone.weights);
+  }
+}
+
 TEST_CASE("loss scale misuse") {
   const auto error_with = [](fsdp::LossScaleOptions options) -> std::string {
     try {
