@@ -31,7 +31,7 @@ Connection::Connection(const Hcas& hcas, const std::vector<Rail>& rails, const S
       QueuePair pair = create_queue_pair(*rails[rail].hca, rails[rail].completions.get(),
                                          rails[rail].receives.get(), queue_depth, inline_wanted);
       const auto inline_bytes = inline_bytes_of(pair.get());
-      queues_.push_back({std::move(pair), rail, queue_depth, inline_bytes});
+      queues_.push_back({std::move(pair), rail, 0, queue_depth, inline_bytes});
     }
   }
 }
@@ -41,7 +41,8 @@ Contact Connection::contact() const {
       first_packet_, reinterpret_cast<std::uintptr_t>(mailbox().memory.data()), ring_bytes_, {}};
   for (std::size_t rail = 0; rail < hcas_.size(); ++rail) {
     const Hca& hca = *hcas_[rail];
-    contact.rails.push_back({hca.gid(), hca.lid(), hca.mtu(), mailbox().remote[rail], {}});
+    contact.rails.push_back(
+        {hca.port_name(), hca.gid(), hca.lid(), hca.mtu(), mailbox().remote[rail], {}});
   }
   for (const auto& queue : queues_) {
     contact.rails[queue.rail].queue_pairs.push_back(queue.pair->qp_num);
@@ -51,7 +52,9 @@ Contact Connection::contact() const {
 
 void Connection::connect(const Contact& peer) {
   const auto per_rail = static_cast<std::size_t>(settings_.queue_pairs);
-  const std::size_t rails = std::min(peer.rails.size(), hcas_.size());
+  std::vector<std::string> ports;
+  for (const auto& hca : hcas_) ports.push_back(hca->port_name());
+  const auto pairs = pair_rails(ports, peer.rails);
   for (const auto& rail : peer.rails) {
     if (rail.queue_pairs.size() == per_rail) continue;
     throw Error(ATOLL_MISMATCH,
@@ -59,14 +62,15 @@ void Connection::connect(const Contact& peer) {
                             "queue_pairs= in ATOLL_RDMA",
                             rail.queue_pairs.size(), per_rail));
   }
-  std::erase_if(queues_, [&](const Queue& queue) { return queue.rail >= rails; });
+  std::erase_if(queues_, [&](const Queue& queue) { return !pairs[queue.rail]; });
   target_ = peer.target();
   image_pages_ = std::make_unique<Pages>(mailbox_bytes(target_.ring_bytes));
   image_ = register_range(hcas_, image_pages_->bytes);
   for (std::size_t i = 0; i < queues_.size(); ++i) {
     Queue& queue = queues_[i];
     const Hca& hca = *hcas_[queue.rail];
-    const auto& rail = peer.rails[queue.rail];
+    queue.peer_rail = *pairs[queue.rail];
+    const auto& rail = peer.rails[queue.peer_rail];
     connect_queue_pair(queue.pair.get(), hca, settings_,
                        {rail, rail.queue_pairs[i % per_rail], peer.first_packet}, first_packet_);
   }
@@ -100,7 +104,7 @@ Ticket Connection::write(const Write& write) {
   request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
   request.imm_data = htobe32(write.immediate);
   request.wr.rdma.remote_addr = write.address;
-  request.wr.rdma.rkey = (*write.remote)[queue.rail];
+  request.wr.rdma.rkey = (*write.remote)[queue.peer_rail];
   if (write.data.size() <= queue.inline_bytes) request.send_flags |= IBV_SEND_INLINE;
   if (write.is_awaited || index - queue.reported >= report_period) {
     request.send_flags |= IBV_SEND_SIGNALED;
@@ -127,7 +131,7 @@ void Connection::flush() {
     request.opcode = IBV_WR_RDMA_WRITE;
     request.send_flags = IBV_SEND_SIGNALED;
     request.wr.rdma.remote_addr = target_.address;
-    request.wr.rdma.rkey = target_.keys[queue.rail];
+    request.wr.rdma.rkey = target_.keys[queue.peer_rail];
     ibv_send_wr* refused = nullptr;
     ibv_post_send(queue.pair.get(), &request, &refused);
   }

@@ -25,7 +25,7 @@ class Connection final : public Wire {
 
   // Returns the address that the other rank needs to connect with this one.
   Contact contact() const;
-  // Connects with the other rank, through as many rails as both ranks have. Afterwards this rank
+  // Connects with the other rank, through the rails of pair_rails(). Afterwards this rank
   // can receive. It can send after allow_sends(), which must be called when the other rank can
   // receive. Throws Error if an adapter refuses the address.
   void connect(const Contact& peer);
@@ -54,6 +54,7 @@ class Connection final : public Wire {
   struct Queue {
     QueuePair pair;
     std::size_t rail;
+    std::size_t peer_rail;  // index of the peer's port; known after connect()
     std::size_t depth;
     std::uint32_t inline_bytes;
     std::uint64_t posted = 0;    // number of writes

@@ -4,7 +4,10 @@
 
 #include <infiniband/verbs.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,6 +17,7 @@ namespace atoll_verbs_backend {
 
 struct Contact {
   struct Rail {
+    std::string port{};  // "mlx5_0:1"
     ibv_gid gid{};
     std::uint16_t lid = 0;
     int mtu = 0;  // an ibv_mtu
@@ -31,5 +35,12 @@ struct Contact {
 std::string encode(const Contact& contact);
 // Throws Error(ATOLL_BAD_DATA) if `text` is not the result of encode().
 Contact decode(const std::string& text);
+
+// Returns, for each port of a rank, the index of the peer's port with which it is connected. Ports
+// of one name are connected, because hosts are wired alike: a fabric of separate rails has no route
+// between others. If the ranks have no name in common, port k is connected with port k. A port
+// without a partner is not used. Both ranks get the same pairs.
+std::vector<std::optional<std::size_t>> pair_rails(std::span<const std::string> own,
+                                                   std::span<const Contact::Rail> peer);
 
 }  // namespace atoll_verbs_backend

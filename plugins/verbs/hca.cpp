@@ -35,6 +35,14 @@ std::string known_devices() {
   return names.empty() ? "this host has none" : fmt::format("{}", fmt::join(names, ", "));
 }
 
+// Kernels before 5.12 copy registered pages when the process forks and writes to them, and the
+// adapter would go on with the old pages. The function may be called often; it fails if another
+// library has registered memory before, and then nothing can be done.
+Context opened(ibv_device* device) {
+  ibv_fork_init();
+  return Context(ibv_open_device(device));
+}
+
 void set_nonblocking(int descriptor) {
   ::fcntl(descriptor, F_SETFL, ::fcntl(descriptor, F_GETFL) | O_NONBLOCK);
 }
@@ -94,7 +102,8 @@ Context open_device(const std::string& name) {
   Context context;
   for_each_device([&](ibv_device* device) {
     if (ibv_get_device_name(device) == name) {
-      context.reset(checked(ibv_open_device(device), fmt::format("cannot open {}", name)));
+      context = opened(device);
+      checked(context.get(), fmt::format("cannot open {}", name));
     }
   });
   if (!context) {
@@ -161,6 +170,8 @@ Hca::Hca(const PortName& name, const Settings& settings)
 
 std::string Hca::name() const { return fmt::format("{} port {}", name_.device, name_.port); }
 
+std::string Hca::port_name() const { return fmt::format("{}:{}", name_.device, name_.port); }
+
 std::string Hca::description() const {
   return fmt::format("{}, {}, GID {} ({}, {}), MTU {}", name(),
                      is_ethernet() ? "RoCE" : "InfiniBand", gid_index_, gid_kind_, text_of(gid_),
@@ -187,7 +198,7 @@ std::string Hca::failure() {
 std::vector<PortName> active_ports() {
   std::vector<PortName> result;
   for_each_device([&](ibv_device* device) {
-    const Context context(ibv_open_device(device));
+    const Context context = opened(device);
     ibv_device_attr limits{};
     if (!context || ibv_query_device(context.get(), &limits) != 0) return;
     for (int port = 1; port <= limits.phys_port_cnt; ++port) {

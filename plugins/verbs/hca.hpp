@@ -28,6 +28,8 @@ class Hca {
   const ibv_device_attr& limits() const noexcept { return limits_; }
   // Returns "mlx5_0 port 1".
   std::string name() const;
+  // Returns "mlx5_0:1", as ATOLL_RDMA names the port.
+  std::string port_name() const;
   // Returns a line that describes the port: "mlx5_0 port 1, RoCE, GID 3 (v2, ::ffff:10.9.9.1), MTU
   // 1024".
   std::string description() const;

@@ -87,8 +87,12 @@ class Side {
     const std::uint32_t first_packet = random_packet();
     expect_write();
     Contact own{first_packet, address(0), unused_ring, {}};
-    own.rails.push_back(
-        {hca().gid(), hca().lid(), hca().mtu(), region().remote[0], {pair_->qp_num}});
+    own.rails.push_back({hca().port_name(),
+                         hca().gid(),
+                         hca().lid(),
+                         hca().mtu(),
+                         region().remote[0],
+                         {pair_->qp_num}});
     publish(host_, test_, "memory", memory_.is_gpu() ? gpu : "host");
     is_notified_ = read_peer("memory") == gpu || memory_.is_gpu();
     publish(host_, test_, "contact", encode(own));

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,7 @@ Contact contact_of(std::size_t rails, std::size_t queue_pairs) {
   Contact contact{0xabcdef, 0x7f12'3456'7890, 65536, {}};
   for (std::size_t i = 0; i < rails; ++i) {
     Contact::Rail rail;
+    rail.port = "mlx5_" + std::to_string(i) + ":1";
     for (std::size_t byte = 0; byte < 16; ++byte) {
       rail.gid.raw[byte] = static_cast<std::uint8_t>(byte * 17 + i);
     }
@@ -171,6 +173,7 @@ TEST_CASE("a contact survives the text") {
       for (std::size_t i = 0; i < rails; ++i) {
         CHECK(std::equal(found.rails[i].gid.raw, found.rails[i].gid.raw + 16,
                          contact.rails[i].gid.raw));
+        CHECK(found.rails[i].port == contact.rails[i].port);
         CHECK(found.rails[i].lid == contact.rails[i].lid);
         CHECK(found.rails[i].mtu == contact.rails[i].mtu);
         CHECK(found.target().keys[i] == contact.rails[i].key);
@@ -178,7 +181,7 @@ TEST_CASE("a contact survives the text") {
       }
     }
   }
-  Contact least{0, 0, 1024, {{{}, 0, 1, 0, {0}}}};
+  Contact least{0, 0, 1024, {{"a", {}, 0, 1, 0, {0}}}};
   CHECK(decode(encode(least)).ring_bytes == 1024);
   least.ring_bytes = 1 << 24;
   CHECK(decode(encode(least)).ring_bytes == 1 << 24);
@@ -186,38 +189,39 @@ TEST_CASE("a contact survives the text") {
 
 TEST_CASE("every other text is refused as a contact") {
   const std::string gid = "000102030405060708090a0b0c0d0e0f";
-  const std::string good = "1 abc 7f00 10000 1 " + gid + " 1 3 ff 2 11 12";
+  const std::string good = "2 abc 7f00 10000 1 mlx5_0:1 " + gid + " 1 3 ff 2 11 12";
   CHECK(refusal_of_contact(good) == "no error");
   for (std::size_t n = 0; n < good.size() - 1; ++n) {  // "1" is a number as good as "12"
     CAPTURE(n);
     CHECK((refusal_of_contact(good.substr(0, n)) != "no error"));
   }
   const std::string texts[] = {
-      "2 abc 7f00 10000 1 " + gid + " 1 3 ff 1 11",            // another version
-      "1 abc 7f00 3ff 1 " + gid + " 1 3 ff 1 11",              // ring too small
-      "1 abc 7f00 1000001 1 " + gid + " 1 3 ff 1 11",          // ring too large
-      "1 abc 7f00 10000 0",                                    // no rail
-      "1 abc 7f00 10000 9 " + gid + " 1 3 ff 1 11",            // too many rails
-      "1 abc 7f00 10000 2 " + gid + " 1 3 ff 1 11",            // a rail is missing
-      "1 abc 7f00 10000 1 " + gid + "0 1 3 ff 1 11",           // a long GID
-      "1 abc 7f00 10000 1 " + gid.substr(1) + " 1 3 ff 1 11",  // a short GID
-      "1 abc 7f00 10000 1 g" + gid.substr(1) + " 1 3 ff 1 11",
-      "1 abc 7f00 10000 1 " + gid + " 10000 3 ff 1 11",     // LID
-      "1 abc 7f00 10000 1 " + gid + " 1 0 ff 1 11",         // MTU
-      "1 abc 7f00 10000 1 " + gid + " 1 6 ff 1 11",         // MTU
-      "1 abc 7f00 10000 1 " + gid + " 1 3 100000000 1 11",  // key
-      "1 abc 7f00 10000 1 " + gid + " 1 3 ff 0",            // no queue pair
-      "1 abc 7f00 10000 1 " + gid + " 1 3 ff 5 1 2 3 4 5",
-      "1 100000000 7f00 10000 1 " + gid + " 1 3 ff 1 11",
-      "1 abc 10000000000000000 10000 1 " + gid + " 1 3 ff 1 11",
-      "1 -1 7f00 10000 1 " + gid + " 1 3 ff 1 11",
-      "1 abc -7f00 10000 1 " + gid + " 1 3 ff 1 11",
-      "1 0xabc 7f00 10000 1 " + gid + " 1 3 ff 1 11",
+      "1 abc 7f00 10000 1 mlx5_0:1 " + gid + " 1 3 ff 1 11",            // another version
+      "2 abc 7f00 3ff 1 mlx5_0:1 " + gid + " 1 3 ff 1 11",              // ring too small
+      "2 abc 7f00 1000001 1 mlx5_0:1 " + gid + " 1 3 ff 1 11",          // ring too large
+      "2 abc 7f00 10000 0",                                             // no rail
+      "2 abc 7f00 10000 9 mlx5_0:1 " + gid + " 1 3 ff 1 11",            // too many rails
+      "2 abc 7f00 10000 2 mlx5_0:1 " + gid + " 1 3 ff 1 11",            // a rail is missing
+      "2 abc 7f00 10000 1 mlx5_0:1 " + gid + "0 1 3 ff 1 11",           // a long GID
+      "2 abc 7f00 10000 1 mlx5_0:1 " + gid.substr(1) + " 1 3 ff 1 11",  // a short GID
+      "2 abc 7f00 10000 1 mlx5_0:1 g" + gid.substr(1) + " 1 3 ff 1 11",
+      "2 abc 7f00 10000 1 mlx5_0:1 " + gid + " 10000 3 ff 1 11",     // LID
+      "2 abc 7f00 10000 1 mlx5_0:1 " + gid + " 1 0 ff 1 11",         // MTU
+      "2 abc 7f00 10000 1 mlx5_0:1 " + gid + " 1 6 ff 1 11",         // MTU
+      "2 abc 7f00 10000 1 mlx5_0:1 " + gid + " 1 3 100000000 1 11",  // key
+      "2 abc 7f00 10000 1 mlx5_0:1 " + gid + " 1 3 ff 0",            // no queue pair
+      "2 abc 7f00 10000 1 mlx5_0:1 " + gid + " 1 3 ff 5 1 2 3 4 5",
+      "2 100000000 7f00 10000 1 mlx5_0:1 " + gid + " 1 3 ff 1 11",
+      "2 abc 10000000000000000 10000 1 mlx5_0:1 " + gid + " 1 3 ff 1 11",
+      "2 -1 7f00 10000 1 mlx5_0:1 " + gid + " 1 3 ff 1 11",
+      "2 abc -7f00 10000 1 mlx5_0:1 " + gid + " 1 3 ff 1 11",
+      "2 0xabc 7f00 10000 1 mlx5_0:1 " + gid + " 1 3 ff 1 11",
       " " + good,
       good + " ",
       good + " 13",
       good + "\n",
-      "1  abc 7f00 10000 1 " + gid + " 1 3 ff 1 11",
+      "2  abc 7f00 10000 1 mlx5_0:1 " + gid + " 1 3 ff 1 11",
+      "2 abc 7f00 10000 1 " + std::string(69, 'm') + " " + gid + " 1 3 ff 1 11",  // a long name
       "hello",
   };
   for (const auto& text : texts) {
@@ -229,4 +233,21 @@ TEST_CASE("every other text is refused as a contact") {
   const std::string endless(100'000, '1');
   CHECK(refusal_of_contact(endless) ==
         "it published an invalid RDMA address '" + endless.substr(0, 200) + "' in the store");
+}
+
+TEST_CASE("ports of one name are connected, and without a common name those of one index") {
+  using Pairs = std::vector<std::optional<std::size_t>>;
+  const auto pairs = [](const std::vector<std::string>& own, const std::vector<std::string>& peer) {
+    std::vector<Contact::Rail> rails;
+    for (const std::string& port : peer) rails.emplace_back().port = port;
+    return pair_rails(own, rails);
+  };
+  const std::optional<std::size_t> none;
+  CHECK((pairs({"a:1", "b:1"}, {"a:1", "b:1"}) == Pairs{0, 1}));
+  CHECK((pairs({"a:1", "b:1"}, {"b:1", "a:1"}) == Pairs{1, 0}));
+  CHECK((pairs({"a:1", "b:1"}, {"b:1", "c:1"}) == Pairs{none, 0}));
+  CHECK((pairs({"b:1", "c:1"}, {"a:1", "b:1"}) == Pairs{1, none}));
+  CHECK((pairs({"a:1", "a:2"}, {"a:2"}) == Pairs{none, 0}));
+  CHECK((pairs({"a:1", "b:1", "c:1"}, {"d:1", "e:1"}) == Pairs{0, 1, none}));
+  CHECK((pairs({"a:1", "a:1"}, {"a:1", "a:1"}) == Pairs{0, 1}));
 }

@@ -41,6 +41,50 @@ TEST_CASE("messages of all sizes move between two adapters") {
   }
 }
 
+TEST_CASE("a message is spread over the rails and queue pairs of two ranks") {
+  fake_verbs::Fabric fabric;
+  for (const char* name : {"left0", "left1", "right0", "right1"}) fabric.add(name);
+  Ranks ranks(2);
+  ranks.open(0, parse_settings("devices=left0,left1 queue_pairs=2"));
+  ranks.open(1, parse_settings("devices=right0,right1 queue_pairs=2"));
+  Bytes source(20'000'000), target(source.size());
+  for (std::size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::byte>(i * 31 >> 3);
+  ranks.at(0).add_memory(source);
+  ranks.at(1).add_memory(target);
+  ranks.move(0, 1, source, target);
+  CHECK(source == target);
+  for (const std::size_t i : {0UL, 1UL}) {
+    CAPTURE(i);
+    CHECK(fabric.devices()[i]->bytes > source.size() / 3);
+    CHECK(fabric.devices()[i + 2]->bytes < source.size() / 100);  // grants and counters
+  }
+}
+
+TEST_CASE("ranks that name their ports in another order use the keys of the right port") {
+  fake_verbs::Fabric fabric;
+  fabric.add("one");
+  fabric.add("two");
+  Ranks ranks(2);
+  ranks.open(0, parse_settings("devices=one,two"));
+  ranks.open(1, parse_settings("devices=two,one"));
+  Bytes source(2'000'000, std::byte{5}), target(source.size());
+  ranks.at(0).add_memory(source);
+  ranks.at(1).add_memory(target);
+  ranks.move(0, 1, source, target);
+  CHECK(source == target);
+  std::ranges::fill(source, std::byte{});
+  ranks.move(1, 0, target, source);
+  CHECK(source == target);
+}
+
+TEST_CASE("libibverbs learns that the process may fork before a device is opened") {
+  Adapters adapters;
+  CHECK(active_ports().size() == 2);
+  const TwoRanks ranks;
+  CHECK(adapters.fabric.fork_inits > 0);
+  CHECK(adapters.fabric.is_fork_init_first);
+}
+
 TEST_CASE("a flushed request without another error is a failure") {
   Adapters adapters;
   TwoRanks ranks;
