@@ -112,6 +112,7 @@ class RegisteredMemory {
   std::vector<Entry> registered_;
 };
 
+// The groups that the communicators of a call use.
 struct Groups {
   std::vector<std::shared_ptr<BackendGroup>> all;  // those of the levels included
   std::vector<const BackendGroup*> named;          // one for each communicator of the caller

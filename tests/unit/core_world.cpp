@@ -268,7 +268,7 @@ TEST_CASE("run() sends the text of any exception to the other ranks") {
       }
     });
   };
-  // The error that the program has handled and keeps is not the one that ends it.
+  // The program still holds an error that it has handled; another exception ends it.
   std::optional<atoll::Error> kept;
   const auto other = results([&](atoll::World&) {
     kept.emplace(atoll::ErrorCode::io, "no checkpoint yet");
