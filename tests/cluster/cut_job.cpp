@@ -1,4 +1,4 @@
-// cut_job CASE FILE: a job of three ranks on three hosts, for the test cut_network.
+// cut_job CASE FILE SECONDS: a job of three ranks on three hosts, for the test cut_network.
 //
 // The ranks pass a barrier, except in the cases `first` and `waiting`. Rank 0 then creates FILE,
 // which makes the test cut the network between the hosts of ranks 1 and 2. The cases:
@@ -7,7 +7,7 @@
 //   first        ranks 1 and 2 have no connection yet, and rank 2 sends to rank 1
 //   waiting      the same, but rank 2 computes for a long time, so only rank 1 can notice the cut
 //   stopped      nothing is cut; rank 2 stops itself while rank 1 sends to it, and a child process
-//                continues it after more than the limit for a cut network
+//                continues it after SECONDS, which are more than the limit for a cut network
 // A rank whose operations succeed prints "rank R done", a rank with an error prints the error and
 // the seconds since the cut.
 #include <fmt/format.h>
@@ -34,7 +34,6 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto stopped_for = 8s;  // the test sets the limit for a cut to 2 s
 constexpr std::size_t count = 1 << 20;
 
 struct Job {
@@ -42,17 +41,18 @@ struct Job {
   atoll::Communicator& comm;
   atoll::Stream& stream;
   atoll::View memory;
+  std::chrono::seconds stopped_for;
 };
 
 void send(const Job& job, int peer) { job.comm.send(job.memory, peer, job.stream).synchronize(); }
 void recv(const Job& job, int peer) { job.comm.recv(job.memory, peer, job.stream).synchronize(); }
 
-// Stops this process; a child continues it later.
-void stop_for_a_while() {
+// Stops this process; a child continues it after `time`.
+void stop_for(std::chrono::seconds time) {
   const pid_t self = ::getpid();
   const pid_t child = ::fork();
   if (child == 0) {
-    std::this_thread::sleep_for(stopped_for);
+    std::this_thread::sleep_for(time);
     ::kill(self, SIGCONT);
     ::_exit(0);
   }
@@ -83,7 +83,7 @@ void run(const Job& job, std::string_view name) {
     job.world.barrier();
   }
   if (name == "stopped") {
-    if (rank == 2) stop_for_a_while();
+    if (rank == 2) stop_for(job.stopped_for);
     for (int i = 0; i < 20; ++i) {
       if (rank == 1) send(job, 2);
       if (rank == 2) recv(job, 1);
@@ -92,13 +92,13 @@ void run(const Job& job, std::string_view name) {
   }
 }
 
-int main_of(std::string_view name, const std::string& file) {
+int main_of(std::string_view name, const std::string& file, std::chrono::seconds stopped_for) {
   auto world = atoll::World::from_env();
   const auto mesh = atoll::Mesh::make(world, {.replicate = 1, .shard = world.size()});
   auto comm = atoll::Communicator::open(mesh.axis("shard"), {.backend = "host"});
   auto stream = comm.device().stream();
   auto memory = atoll::allocate(comm.device(), count * sizeof(float), {comm});
-  const Job job{world, comm, stream, memory.view(atoll::DType::f32)};
+  const Job job{world, comm, stream, memory.view(atoll::DType::f32), stopped_for};
   if (name != "first" && name != "waiting") comm.barrier(stream).synchronize();
   if (world.rank() == 0) std::ofstream(file) << "cut\n";
   const auto begin = Clock::now();
@@ -108,7 +108,7 @@ int main_of(std::string_view name, const std::string& file) {
     return EXIT_SUCCESS;
   } catch (const atoll::Error& error) {
     const std::chrono::duration<double> late = Clock::now() - begin;
-    fmt::print("rank {} after {:.0f} s: {}\n", world.rank(), late.count(), error.what());
+    fmt::print("rank {} after {:.1f} s: {}\n", world.rank(), late.count(), error.what());
     std::fflush(stdout);
     std::_Exit(EXIT_FAILURE);  // rank 2 may still sleep
   }
@@ -117,9 +117,9 @@ int main_of(std::string_view name, const std::string& file) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) return EXIT_FAILURE;
+  if (argc != 4) return EXIT_FAILURE;
   try {
-    return main_of(argv[1], argv[2]);
+    return main_of(argv[1], argv[2], std::chrono::seconds(std::atoi(argv[3])));
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return EXIT_FAILURE;
