@@ -306,6 +306,7 @@ void Rendezvous::pause_accepting() {
 
 void Rendezvous::drop(Incoming& peer) {
   if (peer.socket) close_hard(peer.socket.get());
+  if (peer.origin == proven) pending_.erase(peer.hello.message.body.nonce);
   incoming_[peer.origin].erase(peer.self);
 }
 
@@ -340,8 +341,11 @@ bool Rendezvous::welcome(Incoming& peer) {
              !needs(body.from, body.stream)) {
     return false;
   }
+  // A hello that is pending already is a replay by someone who has recorded it.
+  if (pending_.contains(body.nonce)) return false;
   peer.answer = handshake_.answer(body);
   if (!send_all(peer.socket.get(), &peer.answer, sizeof(peer.answer))) return false;
+  pending_.insert(body.nonce);
   incoming_[proven].splice(incoming_[proven].end(), incoming_[peer.origin], peer.self);
   peer.origin = proven;
   peer.deadline = Clock::now() + handshake_limit;

@@ -86,7 +86,7 @@ class Rendezvous {
   enum Origin : std::size_t {
     stranger,  // from an address that no rank of the group has
     member,    // from an address of a rank of the group
-    proven,    // the other side knows the token
+    proven,    // the hello was signed with the token; each of these has its own nonce
     origins,
   };
   struct Incoming;
@@ -182,6 +182,7 @@ class Rendezvous {
 
   // Only the thread uses these.
   std::array<Queue, origins> incoming_;
+  std::set<Digest> pending_;  // nonces of incoming_[proven]
   std::list<Outgoing> outgoing_;
   Clock::time_point accept_after_{};  // end of a pause of accepting; 0: no pause
 

@@ -1,13 +1,20 @@
 // Tests the byte streams between hosts without a network: order over several connections,
-// checksums, the decision that a network is cut, and the handshake.
+// checksums, the decision that a network is cut, and the handshake, also when someone replays it.
+#include <arpa/inet.h>
 #include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -17,6 +24,7 @@
 #include "host/tcp_cut.hpp"
 #include "host/tcp_handshake.hpp"
 #include "host/tcp_link.hpp"
+#include "host/tcp_rendezvous.hpp"
 #include "sdk/guard.hpp"
 
 using namespace atoll_host_backend;
@@ -96,6 +104,51 @@ Bytes transfer(Wires& wires, const Bytes& data, std::size_t send_piece, std::siz
 
 Identity identity(int rank, const char* token = "secret") {
   return {token, "group", rank, "host" + std::to_string(rank), 0};
+}
+
+// The connections of rank 0 of a group of two hosts with one rank each.
+struct Listening {
+  Listening() {
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      places[rank].size = sizeof(places[rank]);
+      places[rank].world_rank = places[rank].host = static_cast<std::int32_t>(rank);
+      places[rank].address = "127.0.0.1";
+      all[rank] = &places[rank];
+    }
+    group.size = sizeof(group);
+    group.nranks = 2;
+    group.placements = all.data();
+    group.tuning = "connections 1\n";
+    rendezvous.emplace(identity(0), Network(group), Limits{10s, 10s});
+  }
+  std::array<atoll_placement, 2> places{};
+  std::array<const atoll_placement*, 2> all{};
+  atoll_group group{};
+  std::optional<Rendezvous> rendezvous;
+};
+
+// Connects to a port of this host, with time limits for sending and receiving.
+Descriptor connect_to(std::uint16_t port) {
+  Descriptor result(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(port);
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  REQUIRE(::connect(result.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0);
+  const timeval limit{3, 0};
+  ::setsockopt(result.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+  return result;
+}
+
+template <class Message>
+void send_message(const Descriptor& socket, const Message& message) {
+  REQUIRE(::send(socket.get(), &message, sizeof(message), MSG_NOSIGNAL) ==
+          static_cast<ssize_t>(sizeof(message)));
+}
+
+template <class Message>
+ssize_t receive_message(const Descriptor& socket, Message& message) {
+  return ::recv(socket.get(), &message, sizeof(message), MSG_WAITALL);
 }
 
 }  // namespace
@@ -210,6 +263,29 @@ TEST_CASE("both sides of a handshake prove the token") {
   CHECK(!high.proves(hello.body, stranger.answer(hello.body)));
   // A recorded handshake proves nothing, because the answer is another one.
   CHECK(!low.confirms(hello.body, low.answer(hello.body).body, last));
+}
+
+TEST_CASE("a replayed hello is refused while the first is pending, and does not disturb it") {
+  Listening listening;
+  const std::uint16_t port = listening.rendezvous->ports().front();
+  const Handshake high(identity(1));
+  const auto hello = high.hello(0, 0, Purpose::connect, {});
+  const Descriptor first = connect_to(port);
+  send_message(first, hello);
+  Signed<Answer> answer;
+  REQUIRE(receive_message(first, answer) == static_cast<ssize_t>(sizeof(answer)));
+  for (int i = 0; i < 200; ++i) {
+    const Descriptor replay = connect_to(port);
+    send_message(replay, hello);
+    char byte = 0;
+    const ssize_t got = receive_message(replay, byte);
+    REQUIRE(got <= 0);
+    REQUIRE((got == 0 || errno == ECONNRESET));
+  }
+  send_message(first, high.confirmation(hello.body, answer.body));
+  pollfd news{listening.rendezvous->news(), POLLIN, 0};
+  CHECK(::poll(&news, 1, 3000) == 1);
+  CHECK(listening.rendezvous->take(1).size() == 1);
 }
 
 TEST_CASE("any changed byte of a hello is refused") {
