@@ -7,7 +7,6 @@
 #include <cmath>
 #include <filesystem>
 #include <initializer_list>
-#include <nlohmann/json.hpp>
 #include <numbers>
 #include <string_view>
 #include <utility>
@@ -18,18 +17,6 @@
 #include "loop/groups.hpp"
 
 namespace train {
-
-// Defines to_json(json, options) for the members that have the names of their flags. The macro
-// accepts at most 63 members.
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RunOptions, model, init, freeze, tokenizer, data, samples, seq,
-                                   global_batch, micro_batch, pad_to, optimizer, lr, lr_schedule,
-                                   lr_warmup, beta1, beta2, epsilon, momentum, weight_decay, decay,
-                                   group, clip, strategy, memory_limit, accumulate, mesh, dtype,
-                                   reduce_dtype, recompute, head_rows, device, backend,
-                                   inner_shards, prefetch, reduce_buffers, moments, skip_nonfinite,
-                                   threads, steps, warmup_steps, seed, checkpoint_every, resume,
-                                   require_gdr, trace, trace_steps)
-
 namespace {
 
 void require_one_of(const std::string& value, std::string_view flag,
@@ -133,14 +120,6 @@ StepRange traced_steps(const RunOptions& options, std::int64_t done) {
   if (!options.trace_steps.empty()) return parse_range(options.trace_steps);
   const std::int64_t first = std::min(done + options.warmup_steps + 1, options.steps);
   return {first, std::min(first + usual - 1, options.steps)};
-}
-
-nlohmann::json to_json(const RunOptions& options) {
-  auto json = nlohmann::json::object();  // as in hf_config_json()
-  to_json(json, options);
-  json["checkpoint"] = options.save_checkpoint;
-  json["export"] = options.export_weights;
-  return json;
 }
 
 double learning_rate(const RunOptions& options, std::int64_t step) {

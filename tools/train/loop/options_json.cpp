@@ -1,0 +1,85 @@
+// The options as JSON, under the names of their flags: one line for each flag. run_args.json holds
+// the result, and ranks compare it with that of rank 0.
+#include <nlohmann/json.hpp>
+
+#include "loop/options.hpp"
+
+namespace train {
+namespace {
+
+void put_data(nlohmann::json& json, const RunOptions& o) {
+  json["tokenizer"] = o.tokenizer;
+  json["data"] = o.data;
+  json["samples"] = o.samples;
+  json["seq"] = o.seq;
+  json["global_batch"] = o.global_batch;
+  json["micro_batch"] = o.micro_batch;
+  json["pad_to"] = o.pad_to;
+}
+
+void put_model(nlohmann::json& json, const RunOptions& o) {
+  json["model"] = o.model;
+  json["init"] = o.init;
+  json["freeze"] = o.freeze;
+  json["dtype"] = o.dtype;
+  json["recompute"] = o.recompute;
+  json["head_rows"] = o.head_rows;
+  json["seed"] = o.seed;
+}
+
+void put_optimizer(nlohmann::json& json, const RunOptions& o) {
+  json["optimizer"] = o.optimizer;
+  json["lr"] = o.lr;
+  json["lr_schedule"] = o.lr_schedule;
+  json["lr_warmup"] = o.lr_warmup;
+  json["beta1"] = o.beta1;
+  json["beta2"] = o.beta2;
+  json["epsilon"] = o.epsilon;
+  json["momentum"] = o.momentum;
+  json["weight_decay"] = o.weight_decay;
+  json["decay"] = o.decay;
+  json["group"] = o.group;
+  json["moments"] = o.moments;
+  json["clip"] = o.clip;
+  json["skip_nonfinite"] = o.skip_nonfinite;
+}
+
+void put_sharding(nlohmann::json& json, const RunOptions& o) {
+  json["strategy"] = o.strategy;
+  json["mesh"] = o.mesh;
+  json["memory_limit"] = o.memory_limit;
+  json["accumulate"] = o.accumulate;
+  json["reduce_dtype"] = o.reduce_dtype;
+  json["inner_shards"] = o.inner_shards;
+  json["prefetch"] = o.prefetch;
+  json["reduce_buffers"] = o.reduce_buffers;
+}
+
+void put_run(nlohmann::json& json, const RunOptions& o) {
+  json["device"] = o.device;
+  json["backend"] = o.backend;
+  json["threads"] = o.threads;
+  json["require_gdr"] = o.require_gdr;
+  json["steps"] = o.steps;
+  json["warmup_steps"] = o.warmup_steps;
+  json["checkpoint"] = o.save_checkpoint;
+  json["checkpoint_every"] = o.checkpoint_every;
+  json["resume"] = o.resume;
+  json["export"] = o.export_weights;
+  json["trace"] = o.trace;
+  json["trace_steps"] = o.trace_steps;
+}
+
+}  // namespace
+
+nlohmann::json to_json(const RunOptions& options) {
+  auto json = nlohmann::json::object();
+  put_data(json, options);
+  put_model(json, options);
+  put_optimizer(json, options);
+  put_sharding(json, options);
+  put_run(json, options);
+  return json;
+}
+
+}  // namespace train
