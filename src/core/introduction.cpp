@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/errors.hpp"
+#include "core/folder.hpp"
 #include "core/log.hpp"
 #include "core/store_protocol.hpp"
 #include "core/text.hpp"
@@ -125,7 +126,7 @@ Layout lay_out(const std::vector<std::string>& introductions,
 void warn_of_unusable_folders(const Config& config) {
   for (const std::string_view folder : split(config.plugin_path, ':')) {
     std::error_code problem;
-    if (!folder.empty()) std::filesystem::directory_iterator(folder, problem);
+    if (!folder.empty()) names_in(folder, problem);
     if (problem) {
       log::warn("ATOLL_PLUGIN_PATH: no backend is loaded from {}: {}", folder, problem.message());
     }

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "core/errors.hpp"
+#include "core/folder.hpp"
 #include "core/log.hpp"
 #include "core/terminal_text.hpp"
 #include "fsdp/files.hpp"
@@ -30,7 +31,7 @@ void rename_twice(const fs::path& partial, const fs::path& folder) {
   const fs::path old = old_of(folder);
   const bool had_content = fs::exists(folder);
   if (had_content) {
-    fs::remove_all(old);
+    remove_tree(old);
     fs::rename(folder, old);
     sync_parents(folder);
   }
@@ -53,8 +54,7 @@ void check_replaceable(const fs::path& folder) {
           "{}: exists and is not a folder, so no checkpoint can replace it",
           terminal_text(folder.string()));
   bool has_index = false, has_shard = false;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
+  for (const std::string& name : names_in(folder)) {
     require(
         is_checkpoint_file(name), ErrorCode::io,
         "{}: contains {}, which is not a file of a checkpoint, so no checkpoint can replace the "
@@ -130,10 +130,7 @@ void check_no_link(const fs::path& partial) {
 
 void discard(const fs::path& partial) noexcept {
   try {
-    // An empty folder can be deleted without a descriptor.
-    if (::rmdir(partial.c_str()) == 0) return;
-    std::error_code ignored;
-    fs::remove_all(partial, ignored);
+    remove_tree(partial);
   } catch (...) {
     return;
   }
@@ -182,7 +179,7 @@ SaveFolder::SaveFolder(fs::path folder, const net::Fd& mine) : folder_(std::move
   });
   try {
     filesystem([&] {
-      for (const auto& entry : fs::directory_iterator(partial)) fs::remove_all(entry.path());
+      for (const std::string& file : names_in(partial)) remove_tree(partial / file);
     });
   } catch (...) {
     discard(partial);
@@ -202,9 +199,9 @@ net::Fd SaveFolder::publish() {
         ::renameat2(AT_FDCWD, partial.c_str(), AT_FDCWD, folder_.c_str(), RENAME_EXCHANGE) == 0;
     if (!exchanged) rename_twice(partial, folder_);
     sync_parents(folder_);
-    fs::remove_all(partial);
+    remove_tree(partial);
     owns_partial_ = false;
-    fs::remove_all(old_of(folder_));
+    remove_tree(old_of(folder_));
   });
   return std::move(partial_lock_);
 }

@@ -352,6 +352,8 @@ OPENING(openat64, (int folder, const char* path, int flags, ...),
 FAILING(std::FILE*, fopen, (const char* path, const char* how), (path, how), EMFILE, nullptr)
 FAILING(std::FILE*, fopen64, (const char* path, const char* how), (path, how), EMFILE, nullptr)
 FAILING(DIR*, opendir, (const char* path), (path), EMFILE, nullptr)
+FAILING(DIR*, fdopendir, (int fd), (fd), ENOMEM, nullptr)
+FAILING(dirent*, readdir, (DIR * folder), (folder), EIO, nullptr)
 TRANSFER(read, (int fd, void* data, std::size_t bytes), (fd, data, bytes), EIO)
 TRANSFER(pread, (int fd, void* data, std::size_t bytes, off_t at), (fd, data, bytes, at), EIO)
 TRANSFER(pread64, (int fd, void* data, std::size_t bytes, off64_t at), (fd, data, bytes, at), EIO)

@@ -1,11 +1,13 @@
 #include "sources/small_file.hpp"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <memory>
 
 #include "parse_number.hpp"
 #include "wording.hpp"
@@ -15,6 +17,10 @@ namespace {
 
 constexpr std::size_t longest_line = 1024;
 constexpr std::size_t most_entries = 4096;
+
+struct CloseFolder {
+  void operator()(DIR* folder) const noexcept { closedir(folder); }
+};
 
 }  // namespace
 
@@ -72,11 +78,14 @@ std::optional<long long> read_number(const std::filesystem::path& path) {
 
 std::vector<std::string> entries(const std::filesystem::path& folder) {
   std::vector<std::string> names;
-  std::error_code error;
-  std::filesystem::directory_iterator at(folder, error);
-  for (; !error && at != std::filesystem::directory_iterator() && names.size() < most_entries;
-       at.increment(error))
-    names.push_back(at->path().filename().string());
+  // Not std::filesystem::directory_iterator, which ends the process if memory runs out.
+  const std::unique_ptr<DIR, CloseFolder> open(opendir(folder.c_str()));
+  while (open && names.size() < most_entries) {
+    const dirent* const entry = readdir(open.get());
+    if (entry == nullptr) break;
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
   std::ranges::sort(names, natural_less);
   return names;
 }

@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/folder.hpp"
 #include "core/text.hpp"
 
 namespace atoll_v1::atoll {
@@ -70,13 +71,12 @@ std::vector<int> bound_cpus() {
 int numa_of(const std::vector<int>& cpus, const fs::path& nodes) {
   int found = -1;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(nodes, error)) {
-    const std::string name = entry.path().filename().string();
+  for (const std::string& name : names_in(nodes, error)) {
     int node = -1;
     if (!name.starts_with("node") ||
         std::from_chars(name.data() + 4, name.data() + name.size(), node).ec != std::errc())
       continue;
-    const std::vector<int> list = parse_cpu_list(first_line(entry.path() / "cpulist"));
+    const std::vector<int> list = parse_cpu_list(first_line(nodes / name / "cpulist"));
     const std::set<int> of_node(list.begin(), list.end());
     const auto inside = std::ranges::count_if(cpus, [&](int cpu) { return of_node.contains(cpu); });
     if (inside == 0) continue;
@@ -93,9 +93,9 @@ std::vector<std::string> allowed_gpus(const EnvironmentRoots& roots) {
   std::vector<std::string> allowed;
   bool any_refused = false;
   std::error_code error;
-  for (const auto& entry :
-       fs::directory_iterator(fs::path(roots.proc) / "driver/nvidia/gpus", error)) {
-    std::ifstream file(entry.path() / "information");
+  const fs::path gpus = fs::path(roots.proc) / "driver/nvidia/gpus";
+  for (const std::string& name : names_in(gpus, error)) {
+    std::ifstream file(gpus / name / "information");
     std::string line, minor;
     while (std::getline(file, line))
       if (line.starts_with("Device Minor:")) minor = line.substr(line.find_last_of(" \t") + 1);
@@ -107,7 +107,7 @@ std::vector<std::string> allowed_gpus(const EnvironmentRoots& roots) {
       continue;
     }
     close(descriptor);
-    allowed.push_back(entry.path().filename().string());
+    allowed.push_back(name);
   }
   std::ranges::sort(allowed);
   return any_refused ? allowed : std::vector<std::string>();

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "core/errors.hpp"
+#include "core/folder.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
 
@@ -116,14 +117,13 @@ std::vector<std::filesystem::path> find_plugins(const Config& config) {
   for (const auto& folder : plugin_folders(config)) {
     std::error_code problem;
     std::vector<std::filesystem::path> found;
-    const std::filesystem::directory_iterator entries(folder, problem);
+    const std::vector<std::string> names = names_in(folder, problem);
     require(!problem || problem == std::errc::no_such_file_or_directory ||
                 problem == std::errc::not_a_directory,
             ErrorCode::io, "cannot look for backends in {}: {}", folder.string(),
             problem.message());
-    for (const auto& entry : entries) {
-      const std::string file = entry.path().filename().string();
-      if (file.starts_with("libatoll-") && file.ends_with(".so")) found.push_back(entry.path());
+    for (const std::string& name : names) {
+      if (name.starts_with("libatoll-") && name.ends_with(".so")) found.push_back(folder / name);
     }
     std::sort(found.begin(), found.end());
     for (auto& file : found) {

@@ -1,13 +1,17 @@
 #include "loop/setup.hpp"
 
+#include <dirent.h>
 #include <fmt/core.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -144,6 +148,27 @@ std::int64_t steps_done(const std::map<std::string, std::string>& extra,
        folder);
 }
 
+// Returns the file, or the .safetensors files in the folder, sorted by name. Does not use
+// std::filesystem::directory_iterator, which ends the process if memory runs out.
+std::vector<fs::path> weight_files(const fs::path& place) {
+  if (!fs::is_directory(place)) return {place};
+  struct Close {
+    void operator()(DIR* open) const noexcept { ::closedir(open); }
+  };
+  const std::unique_ptr<DIR, Close> folder(::opendir(place.c_str()));
+  if (!folder) fail(ErrorCode::io, "{}: {}", place.string(), std::strerror(errno));
+  std::vector<fs::path> files;
+  while (const dirent* entry = ::readdir(folder.get())) {
+    fs::path file = place / entry->d_name;
+    if (file.extension() == ".safetensors") files.push_back(std::move(file));
+  }
+  std::sort(files.begin(), files.end());
+  if (files.empty()) {
+    fail(ErrorCode::not_found, "{}: no .safetensors file in it", place.string());
+  }
+  return files;
+}
+
 }  // namespace
 
 std::vector<std::int64_t> exchange_numbers(atoll::World& world, const char* what,
@@ -214,18 +239,7 @@ std::int64_t start_weights(const RunOptions& options, fsdp::Engine& engine,
     engine.initialize(options.seed);
     return 0;
   }
-  std::vector<fs::path> files;
-  if (fs::is_directory(options.init)) {
-    for (const auto& entry : fs::directory_iterator(options.init)) {
-      if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
-    }
-    std::sort(files.begin(), files.end());
-    if (files.empty()) {
-      fail(ErrorCode::not_found, "{}: no .safetensors file in it", options.init);
-    }
-  } else {
-    files.emplace_back(options.init);
-  }
+  const std::vector<fs::path> files = weight_files(options.init);
   fsdp::import_weights(files, engine, [&](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
     return hf_name(unit.name(), param.name);
   });
