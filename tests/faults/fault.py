@@ -19,6 +19,7 @@ class Fault:
     delayed = False  # true if a second thread of the victim makes the fault, a random time later
     environment = {}
     limit = 60  # seconds after which a job counts as hung
+    compared_with = ""  # the fault whose times are printed beside those of this fault
 
     @property
     def planted(self):
@@ -52,8 +53,20 @@ class Fault:
     def check(self, trial):
         right(trial)
 
+    def excuse(self, _trial):
+        """Called after two trials in a row were too slow. Returns why this machine cannot make the
+        fault; "" if it can."""
+        return ""
+
 
 # --- expected results ---
+
+
+def within(trial):
+    """Returns the seconds within which the other ranks must end. If the victim has not joined yet,
+    they notice only at the rendezvous timeout that it is absent."""
+    rendezvous = int(trial.fault.environment["ATOLL_RENDEZVOUS_TIMEOUT"])
+    return rendezvous + 2 if trial.moment == "opening" else 2
 
 
 def right(trial):

@@ -7,20 +7,13 @@ import signal
 import time
 from pathlib import Path
 
-from fault import Fault, all_fail, failed_with_line, others_name, right, whole_checkpoint
+from fault import Fault, all_fail, failed_with_line, others_name, right, whole_checkpoint, within
 from hosts import fill
 from network_faults import Bad, Corrupt, Cut, Flood, FloodElsewhere, FloodKill, HalfOpen, \
     Stranger, Vanish, WrongToken
 from trial import Wrong
 
 # --- faults of a process ---
-
-
-def within(trial):
-    """Returns the seconds within which the other ranks must end. If the victim has not joined yet,
-    they notice only at the rendezvous timeout that it is absent."""
-    rendezvous = int(trial.fault.environment["ATOLL_RENDEZVOUS_TIMEOUT"])
-    return rendezvous + 2 if trial.moment == "opening" else 2
 
 
 class Kill(Fault):

@@ -1,11 +1,11 @@
-// stranger flood RATE HOST PORT...    opens RATE connections per second until it is killed
+// stranger flood RATE HOST PORT...    opens RATE connections per second until it gets SIGTERM
 // stranger silent COUNT HOST PORT...  opens COUNT connections, sends a few bytes on half of them,
 //                                     and waits
 // stranger accept PORT                accepts connections and closes them, until it is killed
 //
 // A process outside the job. Of each four connections, a flood closes one at once, sends bytes on
-// another, and sends nothing on two. It keeps the newest 500 open. `flood` prints how many
-// connections it opened in each second, and `accept` how many it accepted.
+// another, and sends nothing on two. It keeps the newest 500 open. At its end it prints how many
+// connections it opened, how many were refused because nobody listens, and the time.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -29,6 +30,8 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t most_open = 500;
+
+volatile std::sig_atomic_t must_end = 0;
 
 sockaddr_in address(const char* host, int port) {
   sockaddr_in result{};
@@ -46,7 +49,9 @@ int connect_to(const sockaddr_in& to, int flags) {
   ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);
   if (::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0 || errno == EINPROGRESS)
     return fd;
+  const int error = errno;
   ::close(fd);
+  errno = error;
   return -1;
 }
 
@@ -55,33 +60,20 @@ void send_bytes(int fd) {
   [[maybe_unused]] const ssize_t n = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
 }
 
-// Counts events and prints their number in each second.
-class PerSecond {
- public:
-  void count() {
-    ++events_;
-    if (Clock::now() < end_) return;
-    std::printf("%d in a second\n", events_);
-    std::fflush(stdout);
-    events_ = 0;
-    end_ = Clock::now() + 1s;
-  }
-
- private:
-  int events_ = 0;
-  Clock::time_point end_ = Clock::now() + 1s;
-};
-
-[[noreturn]] void flood(int rate, const std::vector<sockaddr_in>& targets) {
+void flood(int rate, const std::vector<sockaddr_in>& targets) {
+  std::signal(SIGTERM, [](int) { must_end = 1; });
   std::deque<int> open;
-  PerSecond done;
+  long opened = 0, refused = 0;
   const auto start = Clock::now();
-  for (long i = 0;; ++i) {
+  for (long i = 0; must_end == 0; ++i) {
     const auto due = start + std::chrono::nanoseconds(i * 1'000'000'000L / rate);
     if (due > Clock::now() + 1ms) std::this_thread::sleep_until(due);
     const int fd = connect_to(targets[static_cast<std::size_t>(i) % targets.size()], SOCK_NONBLOCK);
-    if (fd < 0) continue;
-    done.count();
+    if (fd < 0) {
+      refused += errno == ECONNREFUSED ? 1 : 0;
+      continue;
+    }
+    ++opened;
     if (i % 4 == 1) send_bytes(fd);
     if (i % 4 == 0) {
       ::close(fd);
@@ -92,6 +84,8 @@ class PerSecond {
     ::close(open.front());
     open.pop_front();
   }
+  const std::chrono::duration<double> seconds = Clock::now() - start;
+  std::printf("opened %ld, refused %ld in %.3f s\n", opened, refused, seconds.count());
 }
 
 [[noreturn]] void stay_silent(int count, const std::vector<sockaddr_in>& targets) {
@@ -114,12 +108,9 @@ class PerSecond {
     std::perror("listen");
     std::exit(EXIT_FAILURE);
   }
-  PerSecond done;
   for (;;) {
     const int one = ::accept(fd, nullptr, nullptr);
-    if (one < 0) continue;
-    ::close(one);
-    done.count();
+    if (one >= 0) ::close(one);
   }
 }
 
@@ -132,7 +123,8 @@ int main(int argc, char** argv) {
   std::vector<sockaddr_in> targets;
   for (int i = 4; i < argc; ++i) targets.push_back(address(argv[3], std::atoi(argv[i])));
   const int number = std::max(1, std::atoi(argv[2]));
-  if (what == "flood") flood(number, targets);
   if (what == "silent") stay_silent(number, targets);
-  return 2;
+  if (what != "flood") return 2;
+  flood(number, targets);
+  return EXIT_SUCCESS;
 }

@@ -17,6 +17,10 @@ class Wrong(Exception):
     """The result of a trial is not the expected one."""
 
 
+class TooSlow(Exception):
+    """The machine was too slow to make the fault, so the trial shows nothing."""
+
+
 class Rank:
     def __init__(self, number, host):
         self.number = number
@@ -50,6 +54,8 @@ class Trial:
         self.begin = self.fault_at = time.monotonic()
         self.launcher = None
         self.strangers = []
+        self.said = ""  # what the strangers have printed
+        self.rate = 0.0  # connections per second of a flood
 
     # --- processes ---
 
@@ -187,12 +193,25 @@ class Trial:
             file = self.folder / f"rank{rank.number}.txt"
             rank.output = file.read_text(errors="replace") if file.exists() else ""
 
+    def end_strangers(self):
+        """Ends the strangers, and adds what they have printed to `said`."""
+        for process in self.strangers:
+            process.terminate()
+        for process in self.strangers:
+            try:
+                self.said += process.communicate(timeout=5)[0]
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self.strangers = []
+
     def clean_up(self):
         self.kill_all()
-        for process in self.strangers + ([self.launcher] if self.launcher else []):
-            if process.poll() is None:
-                process.kill()
-            process.wait()
+        self.end_strangers()
+        if self.launcher:
+            if self.launcher.poll() is None:
+                self.launcher.kill()
+            self.launcher.wait()
         self.hosts.undisturb()
 
     @property
