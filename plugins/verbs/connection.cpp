@@ -42,7 +42,7 @@ Contact Connection::contact() const {
   for (std::size_t rail = 0; rail < hcas_.size(); ++rail) {
     const Hca& hca = *hcas_[rail];
     contact.rails.push_back(
-        {hca.port_name(), hca.gid(), hca.lid(), hca.mtu(), mailbox().remote[rail], {}});
+        {hca.port_name(), hca.address(), hca.lid(), hca.mtu(), mailbox().remote[rail], {}});
   }
   for (const auto& queue : queues_) {
     contact.rails[queue.rail].queue_pairs.push_back(queue.pair->qp_num);
@@ -52,9 +52,7 @@ Contact Connection::contact() const {
 
 void Connection::connect(const Contact& peer) {
   const auto per_rail = static_cast<std::size_t>(settings_.queue_pairs);
-  std::vector<std::string> ports;
-  for (const auto& hca : hcas_) ports.push_back(hca->port_name());
-  const auto pairs = pair_rails(ports, peer.rails);
+  const auto pairs = pair_rails(contact().rails, peer.rails);
   for (const auto& rail : peer.rails) {
     if (rail.queue_pairs.size() == per_rail) continue;
     throw Error(ATOLL_MISMATCH,

@@ -2,8 +2,6 @@
 // ranks exchange it as text through the job's store, which only processes with the token can read.
 #pragma once
 
-#include <infiniband/verbs.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -11,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "verbs/address.hpp"
 #include "verbs/stream.hpp"
 
 namespace atoll_verbs_backend {
@@ -18,7 +17,7 @@ namespace atoll_verbs_backend {
 struct Contact {
   struct Rail {
     std::string port{};  // "mlx5_0:1"
-    ibv_gid gid{};
+    Address address{};
     std::uint16_t lid = 0;
     int mtu = 0;  // an ibv_mtu
     std::uint32_t key = 0;
@@ -36,11 +35,12 @@ std::string encode(const Contact& contact);
 // Throws Error(ATOLL_BAD_DATA) if `text` is not the result of encode().
 Contact decode(const std::string& text);
 
-// Returns, for each port of a rank, the index of the peer's port with which it is connected. Ports
-// of one name are connected, because hosts are wired alike: a fabric of separate rails has no route
-// between others. If the ranks have no name in common, port k is connected with port k. A port
-// without a partner is not used. Both ranks get the same pairs.
-std::vector<std::optional<std::size_t>> pair_rails(std::span<const std::string> own,
+// Returns, for each port of a rank, the index of the peer's port with which it is connected, or
+// nothing if the port is not used with this peer. Ports of one name are connected if they can reach
+// each other: on a fabric of rails, they hang on one leaf switch. If there are none, ports of one
+// subnet are connected, and if there are none either, ports between which a router may forward.
+// Both ranks get the same pairs. Throws Error(ATOLL_MISMATCH) if no port can reach one of the peer.
+std::vector<std::optional<std::size_t>> pair_rails(std::span<const Contact::Rail> own,
                                                    std::span<const Contact::Rail> peer);
 
 }  // namespace atoll_verbs_backend

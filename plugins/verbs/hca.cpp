@@ -1,13 +1,11 @@
 #include "verbs/hca.hpp"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <mutex>
 #include <tuple>
@@ -18,6 +16,8 @@ namespace atoll_verbs_backend {
 namespace {
 
 using atoll_sdk::Error;
+
+constexpr int infiniband_subnet_bits = 64;
 
 using DeviceList = std::unique_ptr<ibv_device*, Destroy<ibv_free_device_list>>;
 
@@ -47,19 +47,9 @@ void set_nonblocking(int descriptor) {
   ::fcntl(descriptor, F_SETFL, ::fcntl(descriptor, F_GETFL) | O_NONBLOCK);
 }
 
-std::string text_of(const ibv_gid& gid) {
-  std::array<char, INET6_ADDRSTRLEN> text{};
-  ::inet_ntop(AF_INET6, gid.raw, text.data(), text.size());
-  return text.data();
-}
-
-bool is_mapped_ipv4(const ibv_gid& gid) {
-  constexpr std::array<std::uint8_t, 12> prefix{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-  return std::equal(prefix.begin(), prefix.end(), gid.raw);
-}
-
-std::string_view kind_name(std::uint32_t type) {
-  return type == IBV_GID_TYPE_ROCE_V2 ? "v2" : type == IBV_GID_TYPE_ROCE_V1 ? "v1" : "IB";
+Fabric fabric_of(const ibv_gid_entry& entry, bool is_ethernet) {
+  if (!is_ethernet) return Fabric::infiniband;
+  return entry.gid_type == IBV_GID_TYPE_ROCE_V2 ? Fabric::roce_v2 : Fabric::roce_v1;
 }
 
 // Prefers RoCE v2, which routers forward, to v1, and GIDs with an IPv4 address to link-local ones.
@@ -146,21 +136,7 @@ Hca::Hca(const PortName& name, const Settings& settings)
     throw Error(ATOLL_UNSUPPORTED, fmt::format("{} is not active but {}", this->name(),
                                                ibv_port_state_str(attributes_.state)));
   }
-  const auto gids = gids_of(context_.get(), name.port, attributes_.gid_tbl_len);
-  const auto is_wanted = [&](const ibv_gid_entry& entry) {
-    return static_cast<int>(entry.gid_index) == settings.gid;
-  };
-  const auto chosen = settings.gid >= 0 ? std::ranges::find_if(gids, is_wanted)
-                                        : std::ranges::max_element(gids, {}, preference);
-  if (chosen != gids.end()) {
-    gid_index_ = static_cast<int>(chosen->gid_index);
-    gid_ = chosen->gid;
-    gid_kind_ = kind_name(chosen->gid_type);
-  } else if (settings.gid >= 0 || is_ethernet()) {
-    throw Error(ATOLL_INVALID_ARGUMENT,
-                fmt::format("{} has no GID {}; it has {} (`ibv_devinfo -v` lists them)",
-                            this->name(), settings.gid, gids.size()));
-  }
+  choose_gid(settings.gid);
   mtu_ = settings.mtu > 0 ? std::min(attributes_.active_mtu, mtu_of(settings.mtu))
                           : attributes_.active_mtu;
   domain_.reset(checked(ibv_alloc_pd(context_.get()),
@@ -168,13 +144,43 @@ Hca::Hca(const PortName& name, const Settings& settings)
   set_nonblocking(context_->async_fd);
 }
 
+// Chooses the GID with the index `wanted`, or the preferred one if it is negative. InfiniBand ports
+// of one subnet need none.
+void Hca::choose_gid(int wanted) {
+  const auto gids = gids_of(context_.get(), name_.port, attributes_.gid_tbl_len);
+  const auto is_wanted = [&](const ibv_gid_entry& entry) {
+    return static_cast<int>(entry.gid_index) == wanted;
+  };
+  const auto chosen = wanted >= 0 ? std::ranges::find_if(gids, is_wanted)
+                                  : std::ranges::max_element(gids, {}, preference);
+  if (chosen != gids.end()) {
+    gid_index_ = static_cast<int>(chosen->gid_index);
+    address_ = {fabric_of(*chosen, is_ethernet()), chosen->gid,
+                is_ethernet() ? prefix_bits(chosen->gid) : infiniband_subnet_bits};
+    return;
+  }
+  address_.fabric = Fabric::infiniband;
+  if (wanted < 0 && !is_ethernet()) return;
+  if (gids.empty()) {
+    throw Error(
+        ATOLL_INVALID_ARGUMENT,
+        fmt::format("{} has no GID: its network interface may have no address (`ibv_devinfo "
+                    "-v` lists the GIDs)",
+                    name()));
+  }
+  std::vector<std::uint32_t> known;
+  for (const auto& entry : gids) known.push_back(entry.gid_index);
+  throw Error(ATOLL_INVALID_ARGUMENT,
+              fmt::format("{} has no GID {}; it has GID {} (`ibv_devinfo -v` lists them)", name(),
+                          wanted, fmt::join(known, ", ")));
+}
+
 std::string Hca::name() const { return fmt::format("{} port {}", name_.device, name_.port); }
 
 std::string Hca::port_name() const { return fmt::format("{}:{}", name_.device, name_.port); }
 
 std::string Hca::description() const {
-  return fmt::format("{}, {}, GID {} ({}, {}), MTU {}", name(),
-                     is_ethernet() ? "RoCE" : "InfiniBand", gid_index_, gid_kind_, text_of(gid_),
+  return fmt::format("{}, GID {} ({}), MTU {}", name(), gid_index_, text_of(address_),
                      bytes_of(mtu_));
 }
 

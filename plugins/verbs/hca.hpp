@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "verbs/address.hpp"
 #include "verbs/handles.hpp"
 #include "verbs/settings.hpp"
 
@@ -21,7 +22,7 @@ class Hca {
   ibv_pd* domain() const noexcept { return domain_.get(); }
   int port() const noexcept { return name_.port; }
   int gid_index() const noexcept { return gid_index_; }
-  const ibv_gid& gid() const noexcept { return gid_; }
+  const Address& address() const noexcept { return address_; }
   std::uint16_t lid() const noexcept { return attributes_.lid; }
   bool is_ethernet() const noexcept { return attributes_.link_layer == IBV_LINK_LAYER_ETHERNET; }
   ibv_mtu mtu() const noexcept { return mtu_; }
@@ -30,22 +31,22 @@ class Hca {
   std::string name() const;
   // Returns "mlx5_0:1", as ATOLL_RDMA names the port.
   std::string port_name() const;
-  // Returns a line that describes the port: "mlx5_0 port 1, RoCE, GID 3 (v2, ::ffff:10.9.9.1), MTU
-  // 1024".
+  // Returns a line that describes the port: "mlx5_0 port 1, GID 3 (RoCE v2 10.9.9.1/24), MTU 1024".
   std::string description() const;
   // Returns why the port cannot be used any more, or "". Reads the events of the device. After a
   // fatal event, every call names this event. Several threads may call it at a time.
   std::string failure();
 
  private:
+  void choose_gid(int wanted);
+
   PortName name_;
   Context context_;
   Domain domain_;
   ibv_device_attr limits_{};
   ibv_port_attr attributes_{};
   int gid_index_ = 0;
-  std::string gid_kind_;
-  ibv_gid gid_{};
+  Address address_;
   ibv_mtu mtu_ = IBV_MTU_1024;
   std::mutex event_mutex_;
   std::string fatal_event_;

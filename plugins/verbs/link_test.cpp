@@ -88,7 +88,7 @@ class Side {
     expect_write();
     Contact own{first_packet, address(0), unused_ring, {}};
     own.rails.push_back({hca().port_name(),
-                         hca().gid(),
+                         hca().address(),
                          hca().lid(),
                          hca().mtu(),
                          region().remote[0],

@@ -28,7 +28,7 @@ void make_ready_to_receive(ibv_qp* pair, const Hca& hca, const Settings& setting
   to.ah_attr.dlid = peer.rail.lid;
   // InfiniBand ports of one subnet need no global routing header.
   to.ah_attr.is_global = hca.is_ethernet() || settings.gid >= 0 ? 1 : 0;
-  to.ah_attr.grh.dgid = peer.rail.gid;
+  to.ah_attr.grh.dgid = peer.rail.address.gid;
   to.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(hca.gid_index());
   to.ah_attr.grh.hop_limit = 64;
   to.ah_attr.grh.traffic_class = settings.traffic_class;

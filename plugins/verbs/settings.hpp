@@ -18,7 +18,7 @@ struct PortName {
 
 struct Settings {
   std::vector<PortName> devices;  // one per rail; empty: chosen by choose_ports()
-  int gid = -1;                   // index of the GID; -1: chosen by choose_gid()
+  int gid = -1;                   // index of the GID; -1: the best of the port
   int mtu = 0;                    // largest path MTU in bytes; 0: that of the port
   std::uint8_t service_level = 0;
   std::uint8_t traffic_class = 0;

@@ -1,6 +1,8 @@
 // Tests the settings of the verbs backend, and the text that tells a rank how to reach another.
+#include <arpa/inet.h>
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -53,8 +55,10 @@ Contact contact_of(std::size_t rails, std::size_t queue_pairs) {
     Contact::Rail rail;
     rail.port = "mlx5_" + std::to_string(i) + ":1";
     for (std::size_t byte = 0; byte < 16; ++byte) {
-      rail.gid.raw[byte] = static_cast<std::uint8_t>(byte * 17 + i);
+      rail.address.gid.raw[byte] = static_cast<std::uint8_t>(byte * 17 + i);
     }
+    rail.address.fabric = static_cast<Fabric>(i % 3);
+    rail.address.subnet_bits = static_cast<int>(128 - 16 * i);
     rail.lid = static_cast<std::uint16_t>(65535 - i);
     rail.mtu = static_cast<int>(1 + i % 5);
     rail.key = static_cast<std::uint32_t>(0xFFFFFFFF - i);
@@ -171,8 +175,10 @@ TEST_CASE("a contact survives the text") {
       CHECK(found.target().ring_bytes == contact.ring_bytes);
       REQUIRE(found.rails.size() == rails);
       for (std::size_t i = 0; i < rails; ++i) {
-        CHECK(std::equal(found.rails[i].gid.raw, found.rails[i].gid.raw + 16,
-                         contact.rails[i].gid.raw));
+        const auto &read = found.rails[i].address, &written = contact.rails[i].address;
+        CHECK(std::equal(read.gid.raw, read.gid.raw + 16, written.gid.raw));
+        CHECK(read.fabric == written.fabric);
+        CHECK(read.subnet_bits == written.subnet_bits);
         CHECK(found.rails[i].port == contact.rails[i].port);
         CHECK(found.rails[i].lid == contact.rails[i].lid);
         CHECK(found.rails[i].mtu == contact.rails[i].mtu);
@@ -181,7 +187,7 @@ TEST_CASE("a contact survives the text") {
       }
     }
   }
-  Contact least{0, 0, 1024, {{"a", {}, 0, 1, 0, {0}}}};
+  Contact least{0, 0, 1024, {{"a", {Fabric::infiniband, {}, 0}, 0, 1, 0, {0}}}};
   CHECK(decode(encode(least)).ring_bytes == 1024);
   least.ring_bytes = 1 << 24;
   CHECK(decode(encode(least)).ring_bytes == 1 << 24);
@@ -189,39 +195,45 @@ TEST_CASE("a contact survives the text") {
 
 TEST_CASE("every other text is refused as a contact") {
   const std::string gid = "000102030405060708090a0b0c0d0e0f";
-  const std::string good = "2 abc 7f00 10000 1 mlx5_0:1 " + gid + " 1 3 ff 2 11 12";
+  const std::string good = "3 abc 7f00 10000 1 mlx5_0:1 2 " + gid + " 64 1 3 ff 2 11 12";
   CHECK(refusal_of_contact(good) == "no error");
   for (std::size_t n = 0; n < good.size() - 1; ++n) {  // "1" is a number as good as "12"
     CAPTURE(n);
     CHECK((refusal_of_contact(good.substr(0, n)) != "no error"));
   }
   const std::string texts[] = {
-      "1 abc 7f00 10000 1 mlx5_0:1 " + gid + " 1 3 ff 1 11",            // another version
-      "2 abc 7f00 3ff 1 mlx5_0:1 " + gid + " 1 3 ff 1 11",              // ring too small
-      "2 abc 7f00 1000001 1 mlx5_0:1 " + gid + " 1 3 ff 1 11",          // ring too large
-      "2 abc 7f00 10000 0",                                             // no rail
-      "2 abc 7f00 10000 9 mlx5_0:1 " + gid + " 1 3 ff 1 11",            // too many rails
-      "2 abc 7f00 10000 2 mlx5_0:1 " + gid + " 1 3 ff 1 11",            // a rail is missing
-      "2 abc 7f00 10000 1 mlx5_0:1 " + gid + "0 1 3 ff 1 11",           // a long GID
-      "2 abc 7f00 10000 1 mlx5_0:1 " + gid.substr(1) + " 1 3 ff 1 11",  // a short GID
-      "2 abc 7f00 10000 1 mlx5_0:1 g" + gid.substr(1) + " 1 3 ff 1 11",
-      "2 abc 7f00 10000 1 mlx5_0:1 " + gid + " 10000 3 ff 1 11",     // LID
-      "2 abc 7f00 10000 1 mlx5_0:1 " + gid + " 1 0 ff 1 11",         // MTU
-      "2 abc 7f00 10000 1 mlx5_0:1 " + gid + " 1 6 ff 1 11",         // MTU
-      "2 abc 7f00 10000 1 mlx5_0:1 " + gid + " 1 3 100000000 1 11",  // key
-      "2 abc 7f00 10000 1 mlx5_0:1 " + gid + " 1 3 ff 0",            // no queue pair
-      "2 abc 7f00 10000 1 mlx5_0:1 " + gid + " 1 3 ff 5 1 2 3 4 5",
-      "2 100000000 7f00 10000 1 mlx5_0:1 " + gid + " 1 3 ff 1 11",
-      "2 abc 10000000000000000 10000 1 mlx5_0:1 " + gid + " 1 3 ff 1 11",
-      "2 -1 7f00 10000 1 mlx5_0:1 " + gid + " 1 3 ff 1 11",
-      "2 abc -7f00 10000 1 mlx5_0:1 " + gid + " 1 3 ff 1 11",
-      "2 0xabc 7f00 10000 1 mlx5_0:1 " + gid + " 1 3 ff 1 11",
+      "2 abc 7f00 10000 1 mlx5_0:1 2 " + gid + " 64 1 3 ff 1 11",            // another version
+      "3 abc 7f00 3ff 1 mlx5_0:1 2 " + gid + " 64 1 3 ff 1 11",              // ring too small
+      "3 abc 7f00 1000001 1 mlx5_0:1 2 " + gid + " 64 1 3 ff 1 11",          // ring too large
+      "3 abc 7f00 10000 0",                                                  // no rail
+      "3 abc 7f00 10000 9 mlx5_0:1 2 " + gid + " 64 1 3 ff 1 11",            // too many rails
+      "3 abc 7f00 10000 2 mlx5_0:1 2 " + gid + " 64 1 3 ff 1 11",            // a rail is missing
+      "3 abc 7f00 10000 1 mlx5_0:1 2 " + gid + "0 64 1 3 ff 1 11",           // a long GID
+      "3 abc 7f00 10000 1 mlx5_0:1 2 " + gid.substr(1) + " 64 1 3 ff 1 11",  // a short GID
+      "3 abc 7f00 10000 1 mlx5_0:1 2 g" + gid.substr(1) + " 64 1 3 ff 1 11",
+      "3 abc 7f00 10000 1 mlx5_0:1 2 " + gid + " 64 10000 3 ff 1 11",     // LID
+      "3 abc 7f00 10000 1 mlx5_0:1 2 " + gid + " 64 1 0 ff 1 11",         // MTU
+      "3 abc 7f00 10000 1 mlx5_0:1 2 " + gid + " 64 1 6 ff 1 11",         // MTU
+      "3 abc 7f00 10000 1 mlx5_0:1 2 " + gid + " 64 1 3 100000000 1 11",  // key
+      "3 abc 7f00 10000 1 mlx5_0:1 2 " + gid + " 64 1 3 ff 0",            // no queue pair
+      "3 abc 7f00 10000 1 mlx5_0:1 2 " + gid + " 64 1 3 ff 5 1 2 3 4 5",
+      "3 100000000 7f00 10000 1 mlx5_0:1 2 " + gid + " 64 1 3 ff 1 11",
+      "3 abc 10000000000000000 10000 1 mlx5_0:1 2 " + gid + " 64 1 3 ff 1 11",
+      "3 -1 7f00 10000 1 mlx5_0:1 2 " + gid + " 64 1 3 ff 1 11",
+      "3 abc -7f00 10000 1 mlx5_0:1 2 " + gid + " 64 1 3 ff 1 11",
+      "3 0xabc 7f00 10000 1 mlx5_0:1 2 " + gid + " 64 1 3 ff 1 11",
       " " + good,
       good + " ",
       good + " 13",
       good + "\n",
-      "2  abc 7f00 10000 1 mlx5_0:1 " + gid + " 1 3 ff 1 11",
-      "2 abc 7f00 10000 1 " + std::string(69, 'm') + " " + gid + " 1 3 ff 1 11",  // a long name
+      "3  abc 7f00 10000 1 mlx5_0:1 2 " + gid + " 64 1 3 ff 1 11",
+      "3 abc 7f00 10000 1 " + std::string(69, 'm') + " 2 " + gid +
+          " 64 1 3 ff 1 11",                                        // a long name
+      "3 abc 7f00 10000 1 mlx5_0:1 3 " + gid + " 64 1 3 ff 1 11",   // no such fabric
+      "3 abc 7f00 10000 1 mlx5_0:1 -1 " + gid + " 64 1 3 ff 1 11",  // no such fabric
+      "3 abc 7f00 10000 1 mlx5_0:1 2 " + gid + " 129 1 3 ff 1 11",  // a long prefix
+      "3 abc 7f00 10000 1 mlx5_0:1 2 " + gid + " -1 1 3 ff 1 11",
+      "3 abc 7f00 10000 1 mlx5_0:1 2 " + gid + " 064 1 3 ff 1 11",
       "hello",
   };
   for (const auto& text : texts) {
@@ -235,19 +247,119 @@ TEST_CASE("every other text is refused as a contact") {
         "it published an invalid RDMA address '" + endless.substr(0, 200) + "' in the store");
 }
 
-TEST_CASE("ports of one name are connected, and without a common name those of one index") {
-  using Pairs = std::vector<std::optional<std::size_t>>;
-  const auto pairs = [](const std::vector<std::string>& own, const std::vector<std::string>& peer) {
-    std::vector<Contact::Rail> rails;
-    for (const std::string& port : peer) rails.emplace_back().port = port;
-    return pair_rails(own, rails);
+namespace {
+
+// A port with the address `gid`, which is an IPv6 address or, with a prefix of IPv4, "10.1.2.3".
+Contact::Rail port(const std::string& name, Fabric fabric, const std::string& gid, int bits) {
+  Contact::Rail rail;
+  rail.port = name;
+  rail.address.fabric = fabric;
+  const bool is_ipv4 = gid.find(':') == std::string::npos;
+  rail.address.subnet_bits = is_ipv4 ? 96 + bits : bits;
+  const std::string full = is_ipv4 ? "::ffff:" + gid : gid;
+  REQUIRE(::inet_pton(AF_INET6, full.c_str(), rail.address.gid.raw) == 1);
+  return rail;
+}
+Contact::Rail v2(const std::string& name, const std::string& gid, int bits = 24) {
+  return port(name, Fabric::roce_v2, gid, bits);
+}
+Contact::Rail infiniband(const std::string& name, const std::string& subnet) {
+  return port(name, Fabric::infiniband, subnet + "::" + std::to_string(name.size()), 64);
+}
+
+using Rails = std::vector<Contact::Rail>;
+using Pairs = std::vector<std::optional<std::size_t>>;
+const std::optional<std::size_t> none;
+
+// Returns the pairs, which must be the same from the side of the peer.
+Pairs pairs(const Rails& own, const Rails& peer) {
+  const auto result = pair_rails(own, peer);
+  const auto back = pair_rails(peer, own);
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    if (result[i]) CHECK(back[*result[i]] == i);
+  }
+  CHECK(std::ranges::count(result, none) + peer.size() ==
+        std::ranges::count(back, none) + own.size());
+  return result;
+}
+
+std::string obstacle(const Rails& own, const Rails& peer) {
+  return error_of(ATOLL_MISMATCH, [&] { pair_rails(own, peer); });
+}
+
+}  // namespace
+
+TEST_CASE("ports of one name are connected") {
+  const auto named = [](const std::vector<std::string>& names) {
+    Rails rails;
+    for (const auto& name : names) rails.push_back(v2(name, "10.0.0.1"));
+    return rails;
   };
-  const std::optional<std::size_t> none;
-  CHECK((pairs({"a:1", "b:1"}, {"a:1", "b:1"}) == Pairs{0, 1}));
-  CHECK((pairs({"a:1", "b:1"}, {"b:1", "a:1"}) == Pairs{1, 0}));
-  CHECK((pairs({"a:1", "b:1"}, {"b:1", "c:1"}) == Pairs{none, 0}));
-  CHECK((pairs({"b:1", "c:1"}, {"a:1", "b:1"}) == Pairs{1, none}));
-  CHECK((pairs({"a:1", "a:2"}, {"a:2"}) == Pairs{none, 0}));
-  CHECK((pairs({"a:1", "b:1", "c:1"}, {"d:1", "e:1"}) == Pairs{0, 1, none}));
-  CHECK((pairs({"a:1", "a:1"}, {"a:1", "a:1"}) == Pairs{0, 1}));
+  CHECK((pairs(named({"a:1", "b:1"}), named({"a:1", "b:1"})) == Pairs{0, 1}));
+  CHECK((pairs(named({"a:1", "b:1"}), named({"b:1", "a:1"})) == Pairs{1, 0}));
+  CHECK((pairs(named({"a:1", "b:1"}), named({"b:1", "c:1"})) == Pairs{none, 0}));
+  CHECK((pairs(named({"a:1", "a:2"}), named({"a:2"})) == Pairs{none, 0}));
+  CHECK((pairs(named({"a:1", "a:1"}), named({"a:1", "a:1"})) == Pairs{0, 1}));
+  // A name has precedence over a subnet, because routers forward RoCE v2.
+  CHECK((pairs({v2("a:1", "10.1.0.1"), v2("b:1", "10.2.0.1")},
+               {v2("b:1", "10.1.0.2"), v2("a:1", "10.2.0.2")}) == Pairs{1, 0}));
+}
+
+TEST_CASE("without a common name, ports of one subnet are connected") {
+  // One fabric: any port reaches any.
+  CHECK((pairs({v2("a:1", "10.0.0.1"), v2("b:1", "10.0.0.2"), v2("c:1", "10.0.0.3")},
+               {v2("d:1", "10.0.0.4"), v2("e:1", "10.0.0.5")}) == Pairs{0, 1, none}));
+  // Rails of different subnets, in another order.
+  CHECK((pairs({v2("a:1", "10.1.0.1"), v2("b:1", "10.2.0.1"), v2("c:1", "10.3.0.1")},
+               {v2("d:1", "10.3.0.2"), v2("e:1", "10.1.0.2")}) == Pairs{1, none, 0}));
+  // The length of the prefix decides.
+  CHECK((pairs({v2("a:1", "10.1.0.1", 16), v2("b:1", "10.2.0.1", 16)},
+               {v2("c:1", "10.2.9.2", 16), v2("d:1", "10.1.9.2", 16)}) == Pairs{1, 0}));
+  CHECK((pairs({infiniband("a:1", "fec0:0:0:1"), infiniband("b:1", "fec0:0:0:2")},
+               {infiniband("c:1", "fec0:0:0:2"), infiniband("d:1", "fec0:0:0:1")}) == Pairs{1, 0}));
+  CHECK((pairs({infiniband("a:1", "fe80:0:0:0"), infiniband("b:1", "fe80:0:0:0")},
+               {infiniband("c:1", "fe80:0:0:0")}) == Pairs{0, none}));
+  // Two ranks on one fabric each, whose names are in use on the other.
+  CHECK((pairs({infiniband("a:1", "fec0:0:0:1"), infiniband("b:1", "fec0:0:0:2")},
+               {infiniband("a:1", "fec0:0:0:2"), infiniband("b:1", "fec0:0:0:1")}) == Pairs{1, 0}));
+}
+
+TEST_CASE("without a common subnet, ports are connected between which routers forward") {
+  CHECK((pairs({v2("a:1", "10.1.0.1"), v2("b:1", "fd00::1", 64)},
+               {v2("c:1", "fd01::1", 64), v2("d:1", "10.2.0.1")}) == Pairs{1, 0}));
+  CHECK((pairs({v2("a:1", "10.1.0.1", 32)}, {v2("c:1", "10.1.0.2", 32)}) == Pairs{0}));
+}
+
+TEST_CASE("ports that cannot reach each other are an error that names them") {
+  CHECK(
+      obstacle({v2("a:1", "10.1.0.1"), v2("b:1", "fe80::1", 64)},
+               {port("a:1", Fabric::roce_v1, "10.1.0.2", 24)}) ==
+      "no port of this rank can reach a port of that rank. This rank uses a:1 (RoCE v2 "
+      "10.1.0.1/24), b:1 (RoCE v2 fe80::1/64); that rank uses a:1 (RoCE v1 10.1.0.2/24): choose "
+      "ports of one network for both with devices= in ATOLL_RDMA, and GIDs of one kind with gid=");
+  const Rails others[] = {{v2("a:1", "fe80::1", 64)},
+                          {v2("a:1", "fd00::1", 64)},
+                          {infiniband("a:1", "fe80:0:0:0")},
+                          {port("a:1", Fabric::roce_v1, "fe80::1", 64)},
+                          {port("a:1", Fabric::roce_v1, "10.1.0.2", 24)}};
+  for (const auto& rails : others) {
+    CAPTURE(text_of(rails[0].address));
+    CHECK(obstacle({v2("a:1", "10.1.0.1")}, rails) != "no error");
+    CHECK(obstacle(rails, {v2("a:1", "10.1.0.1")}) != "no error");
+    CHECK((pairs(rails, rails) == Pairs{0}));
+  }
+  CHECK(obstacle({infiniband("a:1", "fec0:0:0:1")}, {infiniband("a:1", "fec0:0:0:2")}) !=
+        "no error");
+  CHECK(obstacle({port("a:1", Fabric::roce_v1, "10.1.0.1", 24)},
+                 {port("a:1", Fabric::roce_v1, "10.2.0.1", 24)}) != "no error");
+}
+
+TEST_CASE("the subnet of an address has its first bits") {
+  CHECK(subnet_of(v2("a", "10.1.2.3", 24).address) == "RoCE v2 10.1.2.0/24");
+  CHECK(subnet_of(v2("a", "10.1.2.255", 27).address) == "RoCE v2 10.1.2.224/27");
+  CHECK(subnet_of(v2("a", "10.1.2.3", 0).address) == "RoCE v2 0.0.0.0/0");
+  CHECK(subnet_of(v2("a", "fd00::ab:1", 112).address) == "RoCE v2 fd00::ab:0/112");
+  CHECK(subnet_of(infiniband("a", "fe80:0:0:0").address) == "InfiniBand fe80::/64");
+  CHECK(subnet_of(v2("a", "::ffff:10.0.0.1", 128).address) == "RoCE v2 10.0.0.1/32");
+  CHECK(subnet_of(v2("a", "::ffff:10.0.0.1", 80).address) == "RoCE v2 ::/80");
 }
