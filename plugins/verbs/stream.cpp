@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstring>
 
 #include "sdk/guard.hpp"
@@ -166,9 +167,9 @@ std::size_t Stream::recv(std::span<std::byte> data) {
   std::size_t total = 0;
   while (!chunks_.empty() && total < data.size()) {
     Chunk& chunk = chunks_.front();
-    const std::size_t n = std::min(chunk.bytes, data.size() - total);
+    const std::size_t n = std::min<std::size_t>(chunk.bytes, data.size() - total);
     const auto to = data.subspan(total, n);
-    if (chunk.state == State::ring) {
+    if (chunk.is_in_ring) {
       std::memcpy(to.data(), ring_.data() + ring_read_ % ring_.size(), n);
       ring_read_ += n;
     } else {
@@ -176,7 +177,7 @@ std::size_t Stream::recv(std::span<std::byte> data) {
     }
     received_ += n;
     total += n;
-    chunk.bytes -= n;
+    chunk.bytes -= static_cast<std::uint32_t>(n);
     if (chunk.bytes == 0) chunks_.pop_front();
     while (!given_.empty() && given_.front().end <= received_) given_.pop_front();
   }
@@ -201,30 +202,40 @@ void Stream::check_placed(std::span<const std::byte> data) const {
 void Stream::check_fits(const Chunk& chunk) {
   const std::size_t offset = sorted_ring_bytes_ % ring_.size();
   const std::size_t room = ring_.size() - (sorted_ring_bytes_ - ring_read_);
-  const bool fits = chunk.state == State::ring
-                        ? chunk.bytes <= std::min(room, ring_.size() - offset)
-                        : sorted_bytes_ + chunk.bytes <= granted_end_;
+  const bool fits = chunk.is_in_ring ? chunk.bytes <= std::min(room, ring_.size() - offset)
+                                     : sorted_bytes_ + chunk.bytes <= granted_end_;
   if (!fits) {
     throw Error(ATOLL_BAD_DATA,
                 fmt::format("it sent {} bytes that this rank did not allow", chunk.bytes));
   }
   sorted_bytes_ += chunk.bytes;
-  if (chunk.state == State::ring) sorted_ring_bytes_ += chunk.bytes;
+  if (chunk.is_in_ring) sorted_ring_bytes_ += chunk.bytes;
+}
+
+// Makes room for a write that has overtaken `ahead` others.
+void Stream::widen_window(std::size_t ahead) {
+  std::vector<Chunk> wider(std::bit_ceil(ahead + 1));
+  for (std::size_t i = 0; i < window_.size(); ++i) {
+    wider[(next_number_ + i) % wider.size()] = window_[(next_number_ + i) % window_.size()];
+  }
+  window_ = std::move(wider);
 }
 
 void Stream::arrived(std::uint32_t immediate) {
   const auto kind = static_cast<Wire::Kind>(immediate >> kind_shift);
   if (kind == Wire::Kind::grant) return take_grant();
   if (kind == Wire::Kind::control) return read_counters();
-  const std::size_t bytes = immediate & bytes_mask;
-  Chunk& place = window_[immediate >> number_shift & (numbers - 1)];
-  if (bytes == 0 || bytes > chunk_bytes || place.state != State::missing) {
+  const std::uint32_t bytes = immediate & bytes_mask;
+  const std::size_t ahead = ((immediate >> number_shift) - next_number_) % numbers;
+  if (ahead >= window_.size()) widen_window(ahead);
+  Chunk& place = window_[(next_number_ + ahead) % window_.size()];
+  if (bytes == 0 || bytes > chunk_bytes || place.bytes != 0) {
     throw Error(ATOLL_BAD_DATA, fmt::format("it sent an impossible write ({:#010x})", immediate));
   }
-  place = {kind == Wire::Kind::ring ? State::ring : State::placed, bytes};
+  place = {bytes, kind == Wire::Kind::ring};
   for (;; ++next_number_) {
-    Chunk& next = window_[next_number_ % numbers];
-    if (next.state == State::missing) break;
+    Chunk& next = window_[next_number_ % window_.size()];
+    if (next.bytes == 0) break;
     check_fits(next);
     chunks_.push_back(next);
     next = {};

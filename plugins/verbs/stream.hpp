@@ -29,6 +29,8 @@
 #include <deque>
 #include <functional>
 #include <span>
+#include <utility>
+#include <vector>
 
 namespace atoll_verbs_backend {
 
@@ -142,14 +144,10 @@ class Stream {
 
  private:
   static constexpr std::size_t numbers = 1024;  // numbers of writes are modulo this value
-  enum class State : std::uint8_t {
-    missing,
-    placed,
-    ring,
-  };
+  static constexpr std::size_t first_window = 8;
   struct Chunk {
-    State state = State::missing;
-    std::size_t bytes = 0;
+    std::uint32_t bytes = 0;  // 0: has not arrived
+    bool is_in_ring = false;
   };
   struct Segment {
     std::size_t bytes;
@@ -168,6 +166,7 @@ class Stream {
   std::size_t post_ring(std::span<const std::byte> data);
   std::size_t post_placed(std::span<const std::byte> data, const Region& region);
   std::uint32_t number_next(Wire::Kind kind, std::size_t bytes);
+  void widen_window(std::size_t ahead);
   void pump_grants();
   bool give(const Grant& grant);
   void check_fits(const Chunk& chunk);
@@ -201,7 +200,8 @@ class Stream {
   bool is_closing_ = false;
 
   // Receiving.
-  std::array<Chunk, numbers> window_{};
+  // Writes that have overtaken others, by their number modulo the size, which grows up to `numbers`.
+  std::vector<Chunk> window_ = std::vector<Chunk>(first_window);
   std::uint64_t next_number_ = 0;        // of the next write in order
   std::uint64_t number_told_ = 0;        // value of next_number_ that the peer knows
   std::deque<Chunk> chunks_;             // in order, not received yet
