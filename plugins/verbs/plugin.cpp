@@ -1,11 +1,15 @@
 // Defines the C table of the verbs backend.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "atoll/plugin.h"
@@ -25,6 +29,7 @@ using atoll_sdk::Error;
 
 constexpr std::int32_t preference = 110;  // above the host backend
 constexpr auto lookup_limit = 1ms;        // time for which a lookup waits for the other rank
+constexpr std::size_t longest_contact = 2048;
 
 // Says once in a process which adapters it uses, and why.
 void report(const atoll_host& host, const std::string& adapters, const std::string& why) {
@@ -34,34 +39,63 @@ void report(const atoll_host& host, const std::string& adapters, const std::stri
   host.log(host.ctx, ATOLL_LOG_INFO, line.c_str());
 }
 
+// Two ranks share one key. The rank that wrote it last stands before the address. The store offers
+// a backend no deletion, but an empty value needs little memory.
+std::string key_of(const std::string& id, int one, int other) {
+  return fmt::format("{}/verbs/{}.{}", id, std::min(one, other), std::max(one, other));
+}
+
+void put(const atoll_host& host, const std::string& key, const std::string& value) {
+  const auto status = host.put(host.ctx, key.c_str(), value.data(), value.size());
+  if (status != ATOLL_OK) throw Error(status, "cannot publish an RDMA address in the store");
+}
+
+// Returns the address that a rank has published, or "" if there is none.
+std::string find(const atoll_host& host, const std::string& key, const Team& team, int peer) {
+  std::array<char, longest_contact> buffer{};
+  std::size_t size = buffer.size();
+  const auto limit = std::chrono::nanoseconds(lookup_limit).count();
+  const auto status = host.get(host.ctx, key.c_str(), buffer.data(), &size, limit);
+  if (status == ATOLL_TIMEOUT) return "";
+  if (status != ATOLL_OK) {
+    throw Error(status, fmt::format("cannot read the RDMA address of {} from the store",
+                                    team.describe(peer)));
+  }
+  const std::string_view value(buffer.data(), size);
+  const auto writer = fmt::format("{} ", peer);
+  return value.starts_with(writer) ? std::string(value.substr(writer.size())) : "";
+}
+
 atoll_verbs_backend::Exchange exchange_of(const atoll_host& host, const atoll_group& group,
                                           const Team& team) {
   const std::string id = group.id;
   const int own = group.rank;
-  atoll_verbs_backend::Exchange exchange;
-  exchange.publish = [&host, id, own](int peer, const std::string& contact) {
-    const auto path = fmt::format("{}/verbs/{}/{}", id, own, peer);
-    const auto status = host.put(host.ctx, path.c_str(), contact.data(), contact.size());
-    if (status != ATOLL_OK) throw Error(status, "cannot publish an RDMA address in the store");
-  };
-  exchange.look_up = [&host, &team, id, own](int peer) {
-    std::string text;
-    const auto limit = std::chrono::nanoseconds(lookup_limit).count();
-    const auto key = fmt::format("verbs/{}/{}", peer, own);
-    const auto status = atoll_collectives::read(host, id, key, limit, text);
-    if (status != ATOLL_OK && status != ATOLL_TIMEOUT) {
-      throw Error(status, fmt::format("cannot read the RDMA address of {} from the store",
-                                      team.describe(peer)));
-    }
-    return text;
-  };
-  return exchange;
+  return {.publish =
+              [&host, id, own](int peer, const std::string& contact) {
+                put(host, key_of(id, own, peer), fmt::format("{} {}", own, contact));
+              },
+          .look_up = [&host, &team, id,
+                      own](int peer) { return find(host, key_of(id, own, peer), team, peer); },
+          .forget = [&host, id, own](int peer) { put(host, key_of(id, own, peer), ""); }};
+}
+
+atoll_verbs_backend::Membership membership_of(const atoll_host& host, const atoll_group& group,
+                                              const Team& team) {
+  const auto layout = atoll_collectives::layout_of(group);
+  const auto here = layout.ranks_of(layout.host_of(group.rank)).size();
+  return {.rank = group.rank,
+          .ranks = group.nranks,
+          .remote_ranks = group.nranks - static_cast<int>(here),
+          .timeout = std::chrono::nanoseconds(group.timeout_ns),
+          .warn = [&host, &team](int peer, const std::string& text) {
+            const auto line = fmt::format("closing communicator {} on {}: {}: {}", team.name,
+                                          team.describe(team.rank), team.describe(peer), text);
+            host.log(host.ctx, ATOLL_LOG_WARN, line.c_str());
+          }};
 }
 
 std::unique_ptr<Transport> open_verbs(const atoll_host& host, const atoll_group& group,
                                       const Team& team, const GroupStore& store) {
-  const auto layout = atoll_collectives::layout_of(group);
-  const auto here = layout.ranks_of(layout.host_of(group.rank)).size();
   try {
     auto settings = atoll_verbs_backend::settings_of(group);
     auto choice = atoll_verbs_backend::choose_ports(host, settings.devices,
@@ -69,8 +103,7 @@ std::unique_ptr<Transport> open_verbs(const atoll_host& host, const atoll_group&
                                                     group.placements[group.rank]->device);
     settings.devices = std::move(choice.ports);
     auto transport = std::make_unique<atoll_verbs_backend::VerbsTransport>(
-        std::move(settings), exchange_of(host, group, team), group.rank, group.nranks,
-        group.nranks - static_cast<int>(here));
+        std::move(settings), exchange_of(host, group, team), membership_of(host, group, team));
     report(host, transport->description(), choice.why);
     return transport;
   } catch (const Error& error) {

@@ -18,8 +18,9 @@ using atoll_collectives::Need;
 using atoll_sdk::Error;
 
 constexpr int completions_at_once = 32;
-constexpr auto farewell_limit = 2s;  // maximum time that finish() waits
-constexpr auto look_period = 1s;     // time without an event after which a peer is probed
+// Time for which finish() waits for the acknowledgments of a peer that has closed already.
+constexpr auto parting_time = 200ms;
+constexpr auto look_period = 1s;  // time without an event after which a peer is probed
 // Time between two lookups of an address; it doubles from the first to the second.
 constexpr auto first_pause = 1ms;
 constexpr auto longest_pause = 200ms;
@@ -37,16 +38,15 @@ std::size_t ring_for(int remote_ranks) {
 
 }  // namespace
 
-VerbsTransport::VerbsTransport(Settings settings, Exchange exchange, int rank, int ranks,
-                               int remote_ranks)
+VerbsTransport::VerbsTransport(Settings settings, Exchange exchange, Membership membership)
     : settings_(std::move(settings)),
       exchange_(std::move(exchange)),
-      rank_(rank),
-      ring_bytes_(ring_for(remote_ranks)),
+      membership_(std::move(membership)),
+      ring_bytes_(ring_for(membership_.remote_ranks)),
       hcas_(open_hcas(settings_)),
-      peers_(static_cast<std::size_t>(ranks)),
+      peers_(static_cast<std::size_t>(membership_.ranks)),
       state_(std::make_unique<State>()) {
-  for (const auto& hca : hcas_) rails_.push_back(open_rail(hca, remote_ranks));
+  for (const auto& hca : hcas_) rails_.push_back(open_rail(hca, membership_.remote_ranks));
   state_->owners.resize(rails_.size());
 }
 
@@ -92,7 +92,7 @@ bool VerbsTransport::look_up(int rank, Peer& peer) {
 // write of the higher rank has arrived.
 bool VerbsTransport::connect(int rank, Peer& peer) {
   if (peer.stage == Stage::open) return true;
-  const bool is_higher = rank_ > rank;
+  const bool is_higher = membership_.rank > rank;
   if (peer.stage == Stage::idle) {
     create(peer);
     if (is_higher) exchange_.publish(rank, encode(peer.connection->contact()));
@@ -100,6 +100,7 @@ bool VerbsTransport::connect(int rank, Peer& peer) {
   }
   if (!look_up(rank, peer)) return false;
   if (is_higher) {
+    exchange_.forget(rank);
     peer.connection->allow_sends();
   } else {
     exchange_.publish(rank, encode(peer.connection->contact()));
@@ -159,7 +160,6 @@ void VerbsTransport::expect(int rank, std::span<std::byte> memory) {
 }
 
 // The first error of a queue pair tells the cause; those that follow it are flushed requests.
-// finish() only stops to wait for a peer with an error: an adapter flushes what a close cuts off.
 void VerbsTransport::fail(Peer& peer, std::size_t rail, const ibv_wc& completion) const {
   if (!peer.failure.empty()) return;
   std::string why = hcas_[rail]->failure();
@@ -283,23 +283,57 @@ void VerbsTransport::wait(std::uint32_t ticket, std::span<const Need> needs,
 // --- closing
 // -------------------------------------------------------------------------------------
 
-void VerbsTransport::finish() noexcept try {
-  const auto end = Clock::now() + farewell_limit;
-  for (const auto& peer : peers_) {
-    if (!peer || peer->stage != Stage::open || !peer->failure.empty()) continue;
-    while (!peer->stream.close() && Clock::now() < end) poll();
-    peer->connection->flush();
+// Tells the peer that this rank sends no more. Returns true if there is nothing left to wait for:
+// the peer's adapter has taken everything, or the connection has failed. A peer that has closed
+// wants nothing more and may be gone, but it may wait for the acknowledgment of its own last write.
+bool VerbsTransport::part(Peer& peer) try {
+  const bool can_part = peer.stage == Stage::open && peer.connection->may_send();
+  if (!can_part || !peer.failure.empty()) return true;
+  if (!peer.has_parted) peer.has_parted = peer.stream.close();
+  peer.connection->flush();
+  if (peer.has_parted && peer.connection->is_idle()) return true;
+  if (!peer.stream.has_closed()) return false;
+  peer.parting_end = std::min(peer.parting_end, Clock::now() + parting_time);
+  return Clock::now() >= peer.parting_end;
+} catch (const std::exception& error) {
+  peer.failure = error.what();
+  return true;
+}
+
+// Returns the peers whose adapters have not taken everything.
+std::vector<int> VerbsTransport::undelivered() {
+  std::vector<int> result;
+  poll();
+  for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
+    if (peers_[rank] && !part(*peers_[rank])) result.push_back(static_cast<int>(rank));
   }
-  for (const auto& peer : peers_) {
-    if (!peer || peer->stage != Stage::open) continue;
-    while (peer->failure.empty() && !peer->connection->is_idle() && Clock::now() < end) {
-      poll();
-      peer->connection->flush();
-      std::this_thread::yield();
+  return result;
+}
+
+// A peer that computes for long takes no more writes once its receives are used up, and its adapter
+// makes this rank's adapter wait.
+void VerbsTransport::finish() noexcept try {
+  const auto start = Clock::now();
+  auto next_look = start + look_period;
+  for (auto peers = undelivered(); !peers.empty(); peers = undelivered()) {
+    const auto now = Clock::now();
+    if (membership_.timeout > 0ns && now - start >= membership_.timeout) {
+      for (const int peer : peers) {
+        membership_.warn(
+            peer, fmt::format("its adapter has not taken all data within {:g} s after the last "
+                              "operation; that rank will report that this rank is gone",
+                              std::chrono::duration<double>(membership_.timeout).count()));
+      }
+      return;
     }
+    if (now >= next_look) {
+      exchange_.look_up(peers.front());  // throws if the job has failed
+      next_look = now + look_period;
+    }
+    std::this_thread::yield();
   }
 } catch (const std::exception&) {
-  // The peers notice that this rank is gone when nobody answers.
+  // The job has failed: all ranks know.
 }
 
 void VerbsTransport::stop() noexcept {

@@ -1,8 +1,8 @@
 // VerbsTransport connects ranks of different hosts by RDMA (stream.hpp has the protocol). Two ranks
 // connect when the first byte moves between them. They exchange their addresses through the job's
 // store: the higher rank publishes its address; the lower rank reads it, makes its queue pairs
-// ready to receive, and publishes its own; then the higher rank can send. Its first write shows the
-// lower rank that it can send too.
+// ready to receive, and publishes its own in the same place; then the higher rank can send, and
+// empties the place. Its first write shows the lower rank that it can send too.
 #pragma once
 
 #include <chrono>
@@ -23,19 +23,29 @@
 
 namespace atoll_verbs_backend {
 
-// The part of the job's store that connects two ranks.
+// The part of the job's store that connects two ranks: a place for one text that both share.
 struct Exchange {
   std::function<void(int peer, const std::string& contact)> publish;
-  // Returns the text that `peer` has published for this rank, or "" if there is none yet.
+  // Returns the text that `peer` has published for this rank, or "" if there is none yet. Throws
+  // Error if the job has failed.
   std::function<std::string(int peer)> look_up;
+  // Deletes the text.
+  std::function<void(int peer)> forget;
+};
+
+// What a transport must know of its communicator.
+struct Membership {
+  int rank = 0, ranks = 0;
+  int remote_ranks = 0;  // number of ranks of other hosts, which bounds the memory of each
+  std::chrono::nanoseconds timeout{};  // of finish(); 0: no limit
+  std::function<void(int peer, const std::string& text)> warn;
 };
 
 class VerbsTransport final : public atoll_collectives::Transport {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `remote_ranks` is the number of ranks of other hosts, which bounds the memory of each.
-  VerbsTransport(Settings settings, Exchange exchange, int rank, int ranks, int remote_ranks);
+  VerbsTransport(Settings settings, Exchange exchange, Membership membership);
 
   std::string description() const;  // the adapters in use
 
@@ -72,6 +82,8 @@ class VerbsTransport final : public atoll_collectives::Transport {
     std::chrono::milliseconds pause{};
     Clock::time_point last_event{};
     std::string failure;
+    bool has_parted = false;  // this rank has said that it sends no more
+    Clock::time_point parting_end = Clock::time_point::max();
   };
   // The state that poll() changes. It is a separate object, because changed() is const and polls.
   struct State {
@@ -91,10 +103,12 @@ class VerbsTransport final : public atoll_collectives::Transport {
   void fail(Peer& peer, std::size_t rail, const ibv_wc& completion) const;
   void check(const Peer& peer) const;
   void look(std::span<const atoll_collectives::Need> needs);
+  bool part(Peer& peer);
+  std::vector<int> undelivered();
 
   Settings settings_;
   Exchange exchange_;
-  int rank_;
+  Membership membership_;
   std::size_t ring_bytes_;
   Hcas hcas_;
   std::vector<Rail> rails_;

@@ -3,6 +3,8 @@
 #include <arpa/inet.h>
 #include <endian.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -10,6 +12,8 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <mutex>
+#include <utility>
 
 #undef ibv_query_port
 #undef ibv_reg_mr
@@ -32,16 +36,44 @@ struct FakeCq : ibv_cq {
 struct FakeSrq : ibv_srq {
   std::size_t posted = 0, size = 0;
 };
+// A posted write.
+struct Posted {
+  explicit Posted(const ibv_send_wr& its_request) : request(its_request) {
+    request.sg_list = nullptr;
+    if (request.num_sge != 1) return;
+    piece = its_request.sg_list[0];
+    if (!is_inline()) return;
+    const auto* const data = reinterpret_cast<const std::byte*>(piece.addr);
+    copy.assign(data, data + piece.length);
+  }
+  bool is_inline() const { return (request.send_flags & IBV_SEND_INLINE) != 0; }
+  bool is_reported() const { return (request.send_flags & IBV_SEND_SIGNALED) != 0; }
+  const void* source() const {
+    return copy.empty() ? reinterpret_cast<const void*>(piece.addr) : copy.data();
+  }
+  ibv_send_wr request;
+  ibv_sge piece{};
+  std::vector<std::byte> copy;  // of inline data
+};
 struct FakeQp : ibv_qp {
   ibv_qp_cap cap{};
   std::uint32_t peer = 0;
-  std::deque<bool> pending;  // posted writes without a polled completion; true: it is reported
-  std::size_t receives = 0;  // of its own, without a shared receive queue
+  std::deque<std::uint64_t> pending;  // posted writes without a polled completion, by wr_id
+  std::deque<Posted> held;            // writes for which the receiver has no receives
+  std::size_t receives = 0;           // of its own, without a shared receive queue
+};
+
+// A network interface with the IPv4 address of a GID.
+struct Interface : ifaddrs {
+  Interface() : ifaddrs{} {}
+  sockaddr_in address{}, mask{};
 };
 
 std::map<std::uint32_t, FakeQp*> pairs;
 std::map<std::uint32_t, ibv_mr*> regions;
 std::uint32_t last_number = 100;
+std::recursive_mutex mutex;  // of everything here
+using Lock = std::lock_guard<std::recursive_mutex>;
 
 Device& device_of(ibv_context* context) { return *static_cast<FakeContext*>(context)->own.device; }
 
@@ -64,13 +96,10 @@ void add(ibv_cq* queue, const ibv_wc& completion) {
   cq.is_armed = false;
 }
 
-void report(FakeQp& pair, const ibv_send_wr& request, ibv_wc_status status) {
-  const bool is_reported =
-      (request.send_flags & IBV_SEND_SIGNALED) != 0 || status != IBV_WC_SUCCESS;
-  pair.pending.push_back(is_reported);
-  if (!is_reported) return;
+void report(FakeQp& pair, const Posted& write, ibv_wc_status status) {
+  if (!write.is_reported() && status == IBV_WC_SUCCESS) return;
   ibv_wc completion{};
-  completion.wr_id = request.wr_id;
+  completion.wr_id = write.request.wr_id;
   completion.status = status;
   completion.opcode = IBV_WC_RDMA_WRITE;
   completion.vendor_err = status == IBV_WC_SUCCESS ? 0 : 0x77;
@@ -86,57 +115,77 @@ bool holds(std::uint32_t key, std::uint64_t address, std::size_t bytes) {
   return address >= begin && address + bytes <= begin + found->second->length;
 }
 
-ibv_wc_status deliver(FakeQp& from, const ibv_send_wr& request) {
+ibv_wc_status deliver(FakeQp& from, const Posted& write) {
   if (from.state != IBV_QPS_RTS) return IBV_WC_WR_FLUSH_ERR;
   const auto found = pairs.find(from.peer);
   if (found == pairs.end() || found->second->state < IBV_QPS_RTR) return IBV_WC_RETRY_EXC_ERR;
   FakeQp& to = *found->second;
   if (to.state == IBV_QPS_ERR) return IBV_WC_RETRY_EXC_ERR;
-  std::size_t bytes = 0;
-  if (request.num_sge == 1) {
-    const ibv_sge& piece = request.sg_list[0];
-    bytes = piece.length;
-    const bool is_inline = (request.send_flags & IBV_SEND_INLINE) != 0;
-    if (!is_inline && !holds(piece.lkey, piece.addr, bytes)) return IBV_WC_LOC_PROT_ERR;
-    if (!holds(request.wr.rdma.rkey, request.wr.rdma.remote_addr, bytes)) {
-      return IBV_WC_REM_ACCESS_ERR;
+  const auto& rdma = write.request.wr.rdma;
+  const std::size_t bytes = write.piece.length;
+  if (write.request.num_sge == 1) {
+    if (!write.is_inline() && !holds(write.piece.lkey, write.piece.addr, bytes)) {
+      return IBV_WC_LOC_PROT_ERR;
     }
-    std::memcpy(reinterpret_cast<void*>(request.wr.rdma.remote_addr),
-                reinterpret_cast<const void*>(piece.addr), bytes);
+    if (!holds(rdma.rkey, rdma.remote_addr, bytes)) return IBV_WC_REM_ACCESS_ERR;
+    std::memcpy(reinterpret_cast<void*>(rdma.remote_addr), write.source(), bytes);
+    const ibv_mr& region = *regions[rdma.rkey];
+    fabric->landed[{region.addr, region.length}] += bytes;
   }
-  if (request.opcode != IBV_WR_RDMA_WRITE_WITH_IMM) return IBV_WC_SUCCESS;
+  if (write.request.opcode != IBV_WR_RDMA_WRITE_WITH_IMM) return IBV_WC_SUCCESS;
   auto& receives = to.srq != nullptr ? static_cast<FakeSrq*>(to.srq)->posted : to.receives;
   if (receives == 0) return IBV_WC_RNR_RETRY_EXC_ERR;
   --receives;
   ibv_wc completion{};
   completion.status = IBV_WC_SUCCESS;
   completion.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
-  completion.imm_data = request.imm_data;
+  completion.imm_data = write.request.imm_data;
   completion.byte_len = static_cast<std::uint32_t>(bytes);
   completion.qp_num = to.qp_num;
   add(to.recv_cq, completion);
   return IBV_WC_SUCCESS;
 }
 
+bool must_wait(const FakeQp& from) {
+  const auto found = pairs.find(from.peer);
+  return found != pairs.end() && device_of(found->second->context).is_busy;
+}
+
+// Delivers the writes that had to wait.
+void deliver_held() {
+  for (auto& [number, pair] : pairs) {
+    while (!pair->held.empty() && !must_wait(*pair)) {
+      const Posted write = std::move(pair->held.front());
+      pair->held.pop_front();
+      report(*pair, write, deliver(*pair, write));
+    }
+  }
+}
+
 int post_send(ibv_qp* queue, ibv_send_wr* request, ibv_send_wr** refused) {
+  const Lock lock(mutex);
   auto& pair = *static_cast<FakeQp*>(queue);
   Device& device = device_of(pair.context);
   if (pair.pending.size() >= pair.cap.max_send_wr || pair.state < IBV_QPS_RTS) {
     *refused = request;
     return pair.state < IBV_QPS_RTS ? EINVAL : ENOMEM;
   }
+  Posted write(*request);
   ++device.writes;
-  if (request->num_sge == 1) device.bytes += request->sg_list[0].length;
-  if (device.is_cut) {
-    pair.pending.push_back(false);
-    return 0;
-  }
+  device.bytes += write.piece.length;
+  device.inlined += write.is_inline() ? 1 : 0;
+  device.reported += write.is_reported() ? 1 : 0;
+  pair.pending.push_back(request->wr_id);
+  if (device.is_cut) return 0;
   const auto planned = std::exchange(device.status, IBV_WC_SUCCESS);
-  report(pair, *request, planned == IBV_WC_SUCCESS ? deliver(pair, *request) : planned);
+  if (planned != IBV_WC_SUCCESS) return report(pair, write, planned), 0;
+  if (must_wait(pair) || !pair.held.empty()) return pair.held.push_back(std::move(write)), 0;
+  report(pair, write, deliver(pair, write));
   return 0;
 }
 
 int post_srq_recv(ibv_srq* queue, ibv_recv_wr* request, ibv_recv_wr** refused) {
+  const Lock lock(mutex);
   auto& receives = *static_cast<FakeSrq*>(queue);
   if (receives.posted >= receives.size) return *refused = request, ENOMEM;
   ++receives.posted;
@@ -144,11 +193,14 @@ int post_srq_recv(ibv_srq* queue, ibv_recv_wr* request, ibv_recv_wr** refused) {
 }
 
 int post_recv(ibv_qp* queue, ibv_recv_wr* /*request*/, ibv_recv_wr** /*refused*/) {
+  const Lock lock(mutex);
   ++static_cast<FakeQp*>(queue)->receives;
   return 0;
 }
 
 int poll_cq(ibv_cq* queue, int most, ibv_wc* completions) {
+  const Lock lock(mutex);
+  deliver_held();
   auto& cq = *static_cast<FakeCq*>(queue);
   if (device_of(cq.context).poll_result < 0) return device_of(cq.context).poll_result;
   int count = 0;
@@ -158,13 +210,13 @@ int poll_cq(ibv_cq* queue, int most, ibv_wc* completions) {
     const auto pair = pairs.find(completion.qp_num);
     if (completion.opcode == IBV_WC_RECV_RDMA_WITH_IMM || pair == pairs.end()) continue;
     auto& pending = pair->second->pending;  // this completion covers all writes before it
-    while (!pending.empty() && !pending.front()) pending.pop_front();
-    if (!pending.empty()) pending.pop_front();
+    while (!pending.empty() && pending.front() <= completion.wr_id) pending.pop_front();
   }
   return count;
 }
 
 int request_notice(ibv_cq* queue, int /*solicited*/) {
+  const Lock lock(mutex);
   static_cast<FakeCq*>(queue)->is_armed = true;
   return 0;
 }
@@ -223,6 +275,7 @@ const char* ibv_get_device_name(ibv_device* device) {
 }
 
 ibv_context* ibv_open_device(ibv_device* device) {
+  const Lock lock(mutex);
   auto* const context = new FakeContext;
   static_cast<ibv_context&>(*context) = {};
   context->own = *static_cast<FakeDevice*>(device);
@@ -242,7 +295,10 @@ int ibv_close_device(ibv_context* context) {
   delete static_cast<FakeContext*>(context);
   return 0;
 }
-int ibv_fork_init() { return ++fabric->fork_inits, 0; }
+int ibv_fork_init() {
+  const Lock lock(mutex);
+  return ++fabric->fork_inits, 0;
+}
 
 int ibv_query_device(ibv_context* context, ibv_device_attr* attributes) {
   *attributes = device_of(context).limits;
@@ -254,7 +310,7 @@ int ibv_query_port(ibv_context* context, std::uint8_t number, _compat_ibv_port_a
   auto& attributes = *reinterpret_cast<ibv_port_attr*>(result);
   attributes.state = port.state;
   attributes.link_layer = port.link_layer;
-  attributes.active_mtu = IBV_MTU_4096;
+  attributes.active_mtu = port.mtu;
   attributes.gid_tbl_len = 16;
   return 0;
 }
@@ -268,6 +324,7 @@ int _ibv_query_gid_ex(ibv_context* context, std::uint32_t, std::uint32_t index,
 }
 
 int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
+  const Lock lock(mutex);
   auto& events = device_of(context).events;
   if (events.empty()) return errno = EAGAIN, -1;
   event->event_type = events.front();
@@ -287,13 +344,28 @@ const char* ibv_port_state_str(ibv_port_state state) {
 ibv_pd* ibv_alloc_pd(ibv_context* context) { return new ibv_pd{context, 0}; }
 int ibv_dealloc_pd(ibv_pd* domain) { return delete domain, 0; }
 ibv_mr* ibv_reg_mr(ibv_pd* domain, void* memory, std::size_t bytes, int) {
+  const Lock lock(mutex);
+  Device& device = device_of(domain->context);
+  if (!device.takes_addresses) return errno = EFAULT, nullptr;
   const auto key = ++last_number;
+  ++device.registrations;
+  ++device.registered;
   return regions[key] = new ibv_mr{domain->context, domain, memory, bytes, 0, key, key};
 }
-ibv_mr* ibv_reg_dmabuf_mr(ibv_pd*, std::uint64_t, std::size_t, std::uint64_t, int, int) {
-  return errno = EOPNOTSUPP, nullptr;
+ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* domain, std::uint64_t offset, std::size_t bytes,
+                          std::uint64_t address, int, int access) {
+  const Lock lock(mutex);
+  Device& device = device_of(domain->context);
+  if (!device.takes_dma_bufs) return errno = EOPNOTSUPP, nullptr;
+  device.last_offset = offset;
+  const bool takes_addresses = std::exchange(device.takes_addresses, true);
+  ibv_mr* const result = ibv_reg_mr(domain, reinterpret_cast<void*>(address), bytes, access);
+  device.takes_addresses = takes_addresses;
+  return result;
 }
 int ibv_dereg_mr(ibv_mr* region) {
+  const Lock lock(mutex);
+  --device_of(region->context).registrations;
   regions.erase(region->lkey);
   return delete region, 0;
 }
@@ -347,6 +419,9 @@ ibv_srq* ibv_create_srq(ibv_pd* domain, ibv_srq_init_attr* wanted) {
 int ibv_destroy_srq(ibv_srq* queue) { return delete static_cast<FakeSrq*>(queue), 0; }
 
 ibv_qp* ibv_create_qp(ibv_pd* domain, ibv_qp_init_attr* wanted) {
+  if (wanted->cap.max_inline_data > device_of(domain->context).most_inline) {
+    return errno = EINVAL, nullptr;
+  }
   auto* const pair = new FakeQp;
   pair->context = domain->context;
   pair->pd = domain;
@@ -354,8 +429,9 @@ ibv_qp* ibv_create_qp(ibv_pd* domain, ibv_qp_init_attr* wanted) {
   pair->recv_cq = wanted->recv_cq;
   pair->srq = wanted->srq;
   pair->state = IBV_QPS_RESET;
-  pair->qp_num = ++last_number;
   pair->cap = wanted->cap;
+  const Lock lock(mutex);
+  pair->qp_num = ++last_number;
   pairs[pair->qp_num] = pair;
   return pair;
 }
@@ -364,23 +440,53 @@ int ibv_query_qp(ibv_qp* pair, ibv_qp_attr*, int, ibv_qp_init_attr* initial) {
   return 0;
 }
 int ibv_modify_qp(ibv_qp* queue, ibv_qp_attr* to, int mask) {
+  const Lock lock(mutex);
   auto& pair = *static_cast<FakeQp*>(queue);
+  Device& device = device_of(pair.context);
   if ((mask & IBV_QP_DEST_QPN) != 0) {  // the port with this GID must own the queue pair
     const auto found = pairs.find(to->dest_qp_num);
     if (found == pairs.end()) return ENETUNREACH;
-    const auto& gids = device_of(found->second->context).port.gids;
+    const Port& port = device_of(found->second->context).port;
     const auto is_same = [&](const ibv_gid_entry& entry) {
       return std::equal(entry.gid.raw, entry.gid.raw + 16, to->ah_attr.grh.dgid.raw);
     };
-    if (to->ah_attr.is_global != 0 && std::ranges::none_of(gids, is_same)) return ENETUNREACH;
+    if (to->ah_attr.is_global != 0 && std::ranges::none_of(port.gids, is_same)) return ENETUNREACH;
+    if (port.network != device.port.network) return ENETUNREACH;
     pair.peer = to->dest_qp_num;
+    device.to_receive = *to;
   }
+  if (to->qp_state == IBV_QPS_RTS) device.to_send = *to;
   pair.state = to->qp_state;
   return 0;
 }
 int ibv_destroy_qp(ibv_qp* pair) {
+  const Lock lock(mutex);
   pairs.erase(pair->qp_num);
   return delete static_cast<FakeQp*>(pair), 0;
+}
+
+int getifaddrs(ifaddrs** result) {
+  *result = nullptr;
+  for (const auto& device : fabric->devices()) {
+    for (const auto& entry : device->port.gids) {
+      auto* const interface = new Interface;
+      interface->address.sin_family = interface->mask.sin_family = AF_INET;
+      std::memcpy(&interface->address.sin_addr, entry.gid.raw + 12, 4);
+      interface->mask.sin_addr.s_addr = htobe32(~0U << (32 - device->port.prefix));
+      interface->ifa_addr = reinterpret_cast<sockaddr*>(&interface->address);
+      interface->ifa_netmask = reinterpret_cast<sockaddr*>(&interface->mask);
+      interface->ifa_next = *result;
+      *result = interface;
+    }
+  }
+  return 0;
+}
+void freeifaddrs(ifaddrs* list) {
+  while (list != nullptr) {
+    auto* const interface = static_cast<Interface*>(list);
+    list = list->ifa_next;
+    delete interface;
+  }
 }
 
 }  // extern "C"

@@ -1,15 +1,19 @@
 // A libibverbs whose devices exist only in this process. It replaces the functions of the library
 // in the program that links fake_verbs.cpp. A write lands in the memory of the other queue pair when
-// it is posted, with the checks of an adapter: keys, room in the queues, receives, routes by GID.
+// it is posted, with the checks of an adapter: keys, room in the queues, receives, routes by GID. The
+// GIDs are also addresses of network interfaces: getifaddrs() is replaced too. Several threads may
+// use the library.
 #pragma once
 
 #include <infiniband/verbs.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace fake_verbs {
@@ -17,7 +21,10 @@ namespace fake_verbs {
 struct Port {
   ibv_port_state state = IBV_PORT_ACTIVE;
   std::uint8_t link_layer = IBV_LINK_LAYER_ETHERNET;
+  ibv_mtu mtu = IBV_MTU_4096;
   std::vector<ibv_gid_entry> gids;
+  int prefix = 24;  // of the IPv4 addresses on the network interface
+  int network = 0;  // there is no route to ports of other networks
 };
 
 struct Device {
@@ -32,10 +39,20 @@ struct Device {
   int largest_queue = 0;     // size of the largest completion queue
   std::size_t receives = 0;  // size of the largest receive queue
   std::size_t resizes = 0;
+  std::size_t inlined = 0,
+              reported = 0;             // writes that were inline, or whose completion is reported
+  std::size_t registrations = 0;        // that exist
+  std::size_t registered = 0;           // that were ever made
+  std::uint64_t last_offset = 0;        // of the last dma-buf
+  ibv_qp_attr to_receive{}, to_send{};  // attributes of the last queue pair that was connected
   // What the test decides.
   int poll_result = 0;  // negative: the result of ibv_poll_cq
   bool can_resize = true;
-  bool is_cut = false;                    // writes never complete
+  bool is_cut = false;                // writes never complete
+  std::atomic<bool> is_busy = false;  // has no receives, so writes that arrive must wait
+  std::uint32_t most_inline = 1024;   // bytes
+  bool takes_dma_bufs = false;
+  bool takes_addresses = true;            // registers memory by its address
   ibv_wc_status status = IBV_WC_SUCCESS;  // of the next write
   std::vector<ibv_event_type> events;     // not read yet
 };
@@ -55,6 +72,8 @@ class Fabric {
   Device& add(const std::string& name);
   const std::vector<std::unique_ptr<Device>>& devices() const { return devices_; }
 
+  // Bytes written into each range of registered memory.
+  std::map<std::pair<const void*, std::size_t>, std::uint64_t> landed;
   std::size_t fork_inits = 0;      // calls of ibv_fork_init
   bool is_fork_init_first = true;  // false if a device was opened before
 

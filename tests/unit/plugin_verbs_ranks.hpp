@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <map>
@@ -30,15 +32,20 @@ class Ranks {
     settings.timeout = 14;
     Exchange exchange;
     exchange.publish = [this, own](int peer, const std::string& contact) {
-      store[{own, peer}] = contact;
+      store[std::minmax(own, peer)] = {own, contact};
     };
-    exchange.look_up = [this, own](int peer) {
+    exchange.look_up = [this, own](int peer) -> std::string {
       ++lookups;
       if (on_look_up) on_look_up();
-      return store[{peer, own}];
+      const auto found = store.find(std::minmax(own, peer));
+      return found == store.end() || found->second.writer != peer ? "" : found->second.contact;
     };
-    transports_[rank] =
-        std::make_unique<VerbsTransport>(std::move(settings), exchange, own, count, count - 1);
+    exchange.forget = [this, own](int peer) { store.erase(std::minmax(own, peer)); };
+    const auto warn = [this, own](int peer, const std::string& text) {
+      warnings.push_back(std::to_string(own) + " about " + std::to_string(peer) + ": " + text);
+    };
+    transports_[rank] = std::make_unique<VerbsTransport>(
+        std::move(settings), exchange, Membership{own, count, count - 1, timeout, warn});
     return *transports_[rank];
   }
   VerbsTransport& open(std::size_t rank, const std::string& devices) {
@@ -80,7 +87,13 @@ class Ranks {
     }
   }
 
-  std::map<std::pair<int, int>, std::string> store;
+  struct Text {
+    int writer;
+    std::string contact;
+  };
+  std::map<std::pair<int, int>, Text> store;  // by the lower and the higher rank
+  std::vector<std::string> warnings;
+  std::chrono::milliseconds timeout{300};  // of finish()
   std::function<void()> on_look_up;
   std::size_t lookups = 0;
 
