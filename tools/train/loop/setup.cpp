@@ -1,23 +1,20 @@
 #include "loop/setup.hpp"
 
-#include <dirent.h>
 #include <fmt/core.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "atoll/checkpoint.hpp"
 #include "data/loaders.hpp"
 #include "fail.hpp"
+#include "loop/weight_files.hpp"
 #include "model/params.hpp"
 #include "report/files.hpp"
 #include "report/log.hpp"
@@ -148,27 +145,6 @@ std::int64_t steps_done(const std::map<std::string, std::string>& extra,
        folder);
 }
 
-// Returns the file, or the .safetensors files in the folder, sorted by name. Does not use
-// std::filesystem::directory_iterator, which ends the process if memory runs out.
-std::vector<fs::path> weight_files(const fs::path& place) {
-  if (!fs::is_directory(place)) return {place};
-  struct Close {
-    void operator()(DIR* open) const noexcept { ::closedir(open); }
-  };
-  const std::unique_ptr<DIR, Close> folder(::opendir(place.c_str()));
-  if (!folder) fail(ErrorCode::io, "{}: {}", place.string(), std::strerror(errno));
-  std::vector<fs::path> files;
-  while (const dirent* entry = ::readdir(folder.get())) {
-    fs::path file = place / entry->d_name;
-    if (file.extension() == ".safetensors") files.push_back(std::move(file));
-  }
-  std::sort(files.begin(), files.end());
-  if (files.empty()) {
-    fail(ErrorCode::not_found, "{}: no .safetensors file in it", place.string());
-  }
-  return files;
-}
-
 }  // namespace
 
 std::vector<std::int64_t> exchange_numbers(atoll::World& world, const char* what,
@@ -200,6 +176,8 @@ Setup prepare(atoll::World& world, const RunOptions& options) {
                                .model = limits},
                               *tokenizer);
   compare_ranks(world, options, model, dataset);
+  std::vector<fs::path> weights;
+  if (!options.init.empty()) weights = weight_files(options.init);
   const auto topology = atoll::Topology::discover(world);
   auto mesh = options.mesh.empty()
                   ? atoll::Mesh::plan(topology, world)
@@ -226,11 +204,11 @@ Setup prepare(atoll::World& world, const RunOptions& options) {
   Batches batches(dataset, batch_options(options, *tokenizer), {world.rank(), world.size()});
   const int micro_batches = batches.step({0, 0}).micro_batches;
   auto choice = choose_strategy(options, model, mesh, memory, micro_batches);
-  return {std::move(tokenizer), std::move(model), std::move(dataset), std::move(mesh),
-          std::move(machine),   memory,           std::move(choice)};
+  return {std::move(tokenizer), std::move(model),   std::move(dataset), std::move(weights),
+          std::move(mesh),      std::move(machine), memory,             std::move(choice)};
 }
 
-std::int64_t start_weights(const RunOptions& options, fsdp::Engine& engine,
+std::int64_t start_weights(const RunOptions& options, const Setup& setup, fsdp::Engine& engine,
                            RunOptimizer& optimizer) {
   if (!options.resume.empty()) {
     return steps_done(optimizer.load(options.resume), options.resume);
@@ -239,10 +217,10 @@ std::int64_t start_weights(const RunOptions& options, fsdp::Engine& engine,
     engine.initialize(options.seed);
     return 0;
   }
-  const std::vector<fs::path> files = weight_files(options.init);
-  fsdp::import_weights(files, engine, [&](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
-    return hf_name(unit.name(), param.name);
-  });
+  fsdp::import_weights(setup.weights, engine,
+                       [&](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
+                         return hf_name(unit.name(), param.name);
+                       });
   return 0;
 }
 

@@ -2,8 +2,10 @@
 // All checks of the input happen here, alike on every rank.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "atoll/mesh.hpp"
 #include "data/batches.hpp"
@@ -20,6 +22,7 @@ struct Setup {
   std::unique_ptr<const Tokenizer> tokenizer;
   ModelConfig model;
   Dataset dataset;
+  std::vector<std::filesystem::path> weights;  // the files of --init
   atoll::Mesh mesh;
   Machine machine;  // device and kernels, which have reserved scratch memory for the model
   DeviceMemory memory;
@@ -40,7 +43,7 @@ BatchOptions batch_options(const RunOptions& options, const Tokenizer& tokenizer
 // Loads weights and moments from the checkpoint of --resume, or weights from the files of --init,
 // or draws random weights. Returns the steps that the checkpoint has completed, otherwise 0.
 // Collective.
-std::int64_t start_weights(const RunOptions& options, atoll::fsdp::Engine& engine,
-                           RunOptimizer& optimizer);
+std::int64_t start_weights(const RunOptions& options, const Setup& setup,
+                           atoll::fsdp::Engine& engine, RunOptimizer& optimizer);
 
 }  // namespace train

@@ -134,7 +134,7 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
       engine_.device().allocate(static_cast<std::size_t>(world.size()) * sizeof(RankFigures));
   count_activations();
   check_memory();
-  first_step_ = start_weights(options_, engine_, *optimizer_);
+  first_step_ = start_weights(options_, setup_, engine_, *optimizer_);
   tracing_.emplace(traced_steps(options_, first_step_));
   out_ = run_directory(options_.out, run_name(options_));
   const double peak = setup_.machine.matrix_peak(world_, plan.compute, options_.peak_seconds);

@@ -1,0 +1,144 @@
+// Tests of the files that --init reads.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "../unit/train_data_temporary.hpp"
+#include "atoll/checkpoint.hpp"
+#include "fail.hpp"
+#include "job.hpp"
+#include "loop/weight_files.hpp"
+#include "model/params.hpp"
+
+using namespace train_test;
+using nlohmann::json;
+using train::ErrorCode;
+namespace fs = std::filesystem;
+namespace fsdp = atoll::fsdp;
+
+namespace {
+
+constexpr const char* index_file = "model.safetensors.index.json";
+
+// Returns a safetensors file with one-element tensors of these names.
+std::string file_with(const std::vector<std::string>& tensors) {
+  json header = json::object();
+  std::size_t end = 0;
+  for (const auto& name : tensors) {
+    header[name] = {{"dtype", "F32"}, {"shape", {1}}, {"data_offsets", {end, end + 4}}};
+    end += 4;
+  }
+  const std::string text = header.dump();
+  std::string bytes(8, '\0');
+  for (std::size_t i = 0; i < 8; ++i) bytes[i] = static_cast<char>(text.size() >> (8 * i) & 255);
+  return bytes + text + std::string(end, '\0');
+}
+
+// Returns options for one step of SGD with learning rate 0, which keeps the initial weights.
+train::RunOptions still(const TemporaryFolder& folder) {
+  train::RunOptions options;
+  options.model = folder.write("small.json", small_model_json(false)).string();
+  options.out = (folder.path() / "out").string();
+  options.samples = 8;
+  options.seq = 128;
+  options.global_batch = 2;
+  options.optimizer = "sgd";
+  options.lr = 0;
+  options.clip = 0;
+  options.steps = 1;
+  options.threads = 1;
+  options.save_checkpoint = false;
+  options.quiet = true;
+  return options;
+}
+
+// Writes the initial weights of a seed.
+Weights write_weights(train::RunOptions options, std::uint64_t seed, const fs::path& file) {
+  options.seed = seed;
+  return run_job(2, options,
+                 [&](fsdp::Engine& engine) {
+                   fsdp::export_weights(file, engine, atoll::DType::f32,
+                                        [](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
+                                          return train::hf_name(unit.name(), param.name);
+                                        });
+                 })
+      .front()
+      .weights;
+}
+
+}  // namespace
+
+TEST_CASE("--init: only the files that the index names count") {
+  const TemporaryFolder folder;
+  const auto options = still(folder);
+  fs::create_directories(folder.path() / "hf");
+  folder.write("hf/config.json", small_model_json(false));
+  write_weights(options, 1, folder.path() / "hf" / "a-stale.safetensors");
+  const auto wanted = write_weights(options, 2, folder.path() / "hf" / "model-1.safetensors");
+  folder.write("hf/broken.safetensors", "not a file of weights");
+  json map = json::object();
+  for (const auto& [name, values] : wanted) {
+    const auto slash = name.find('/');
+    map[train::hf_name(name.substr(0, slash), name.substr(slash + 1))] = "model-1.safetensors";
+  }
+  folder.write(std::string("hf/") + index_file, json{{"weight_map", map}}.dump());
+  auto start = options;
+  start.init = (folder.path() / "hf").string();
+  const bool same = run_job(2, start).front().weights == wanted;
+  CHECK(same);
+
+  map["lm_head.weight"] = "model-2.safetensors";
+  folder.write(std::string("hf/") + index_file, json{{"weight_map", map}}.dump());
+  for (const std::string& failure : failures_of_job(2, start)) {
+    CHECK(
+        failure ==
+        (folder.path() / "hf" / "model-2.safetensors").string() +
+            ": the file does not exist, but model.safetensors.index.json names it: copy it there");
+  }
+}
+
+TEST_CASE("--init: an index that does not fit its files") {
+  const TemporaryFolder folder;
+  const fs::path index = folder.path() / index_file;
+  const auto failure = [&](const std::string& text) {
+    folder.write(index_file, text);
+    return train_test::failure_of([&] { (void)train::weight_files(folder.path()); });
+  };
+  const std::string a_and_b =
+      R"({"weight_map": {"x": "a.safetensors", "y": "a.safetensors", "z": "b.safetensors"}})";
+  folder.write("a.safetensors", file_with({"x", "y"}));
+  folder.write("b.safetensors", file_with({"z"}));
+  folder.write(index_file, a_and_b);
+  CHECK(train::weight_files(folder.path()) ==
+        std::vector<fs::path>{folder.path() / "a.safetensors", folder.path() / "b.safetensors"});
+
+  folder.write("b.safetensors", file_with({"z", "y"}));
+  auto error = failure(a_and_b);
+  CHECK(error.code == ErrorCode::mismatch);
+  CHECK(error.says(index.string() + ": places y in a.safetensors, but b.safetensors has it too"));
+  folder.write("a.safetensors", file_with({"x"}));
+  CHECK(failure(a_and_b).says("places y in a.safetensors, but b.safetensors has it: the index"));
+  folder.write("b.safetensors", file_with({"z"}));
+  CHECK(failure(a_and_b).says("places y in a.safetensors, which does not have it"));
+
+  CHECK(failure("{\"weight_map\": ").says("index.json: not JSON at byte"));
+  CHECK(failure("{}").says("\"weight_map\" is missing or empty"));
+  CHECK(failure(R"({"weight_map": {"x": "../a.safetensors"}})")
+            .says("the file of \"x\" is not the name of a file in this folder"));
+  CHECK(failure(R"({"weight_map": {"x": 7}})").says("the file of \"x\""));
+}
+
+TEST_CASE("--init: a folder without an index") {
+  const TemporaryFolder folder;
+  folder.write("b.safetensors", file_with({"b"}));
+  CHECK(train::weight_files(folder.path()).size() == 1);
+  folder.write("a.safetensors", file_with({"a"}));
+  CHECK(train::weight_files(folder.path()) ==
+        std::vector<fs::path>{folder.path() / "a.safetensors", folder.path() / "b.safetensors"});
+  folder.write("model.safetensors", file_with({"a", "b"}));
+  CHECK(train::weight_files(folder.path()) ==
+        std::vector<fs::path>{folder.path() / "model.safetensors"});
+}
