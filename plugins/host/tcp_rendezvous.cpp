@@ -165,7 +165,10 @@ bool Rendezvous::needs(int rank, int stream) {
 }
 
 void Rendezvous::establish(int rank, int stream, Descriptor socket, const std::string& host) {
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket.get(), nullptr);
+  // Otherwise an event of the socket would lead to an entry that no longer exists.
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket.get(), nullptr) != 0) {
+    throw atoll_sdk::system_error("epoll_ctl", errno);
+  }
   tune(socket.get(), limits_.cut);
   std::string ends = fmt::format("{} ({}) and {} ({})", this->host(), own_end(socket.get()), host,
                                  other_end(socket.get()));
