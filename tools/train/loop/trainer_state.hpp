@@ -1,0 +1,100 @@
+// The state of a training run. trainer.cpp has its loop, trainer_figures.cpp what it measures and
+// reports.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "atoll/fsdp.hpp"
+#include "data/batches.hpp"
+#include "loop/optimizer.hpp"
+#include "loop/setup.hpp"
+#include "loop/tracing.hpp"
+#include "loop/trainer.hpp"
+#include "model/decoder.hpp"
+#include "report/metrics_json.hpp"
+#include "report/progress.hpp"
+
+namespace train {
+
+using Clock = std::chrono::steady_clock;
+
+inline double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// A rank's figures of one step, exchanged as f64.
+struct RankFigures {
+  double loss = 0;  // loss summed over the rank's tokens that have a valid label
+  double compute_seconds = 0;
+  double enqueue_seconds = 0;
+  double communication_seconds = 0;
+  double exposed_seconds = 0;
+};
+
+struct StepStart {
+  Clock::time_point time;
+  // Exposed communication of all steps before this one.
+  std::chrono::nanoseconds exposed;
+  double enqueue_seconds = 0;  // host time until the whole step was enqueued
+};
+
+class Trainer {
+ public:
+  Trainer(atoll::World& world, const RunOptions& options);
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+  ~Trainer();
+  RunResult run();
+  atoll::fsdp::Engine& engine() noexcept { return engine_; }
+
+ private:
+  void check_memory();
+  void count_activations();
+  void announce();
+  StepRecord step(std::int64_t index);
+  void micro_batch(const StepPlan& plan, const MicroBatch& batch, int index);
+  void open_pass(const StepPlan& plan, int index);
+  void exchange(const RankFigures& mine);
+  void measure(StepRecord& record, const StepStart& start, std::int64_t valid_tokens);
+  void count_bytes(StepRecord& record);
+  void note_memory();
+  void check_transports();
+  void tell_ports(const atoll::Topology& before);
+  void finish(RunResult& result, double wall_seconds);
+
+  atoll::World& world_;
+  RunOptions options_;
+  Setup setup_;
+  atoll::fsdp::Engine engine_;
+  Batches batches_;
+  Decoder decoder_;
+  std::unique_ptr<RunOptimizer> optimizer_;
+  std::optional<Activations> activations_;
+  atoll::Buffer ids_;  // tokens, labels and, for packed rows, positions of a micro batch
+  atoll::Buffer figures_;
+  std::vector<RankFigures> figures_of_ranks_;  // host copy of figures_
+  std::vector<atoll::Buffer> staging_;         // token ids of each micro batch of the step
+  // The stream is destroyed before the members above, because its queued work may use them.
+  atoll::Stream compute_;
+  // Communicator for the totals of a step. It does not exist in a job of one rank, which then needs
+  // no backend.
+  std::optional<atoll::Communicator> totals_;
+  StepPlan next_plan_;
+  // Pass of the next step, opened early so that its gathers overlap this step.
+  std::optional<atoll::fsdp::Pass> next_pass_;
+  atoll::fsdp::Engine::Traffic counted_;  // traffic of the steps counted so far
+  std::int64_t own_memory_ = 0;
+  std::int64_t first_step_ = 0;
+  std::optional<Tracing> tracing_;
+  std::optional<Metrics> metrics_;
+  std::filesystem::path out_;
+  std::optional<StepLog> log_;        // exists only on rank 0
+  std::optional<Progress> progress_;  // exists only on rank 0
+};
+
+}  // namespace train
