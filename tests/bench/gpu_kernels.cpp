@@ -19,6 +19,7 @@
 #include "model/activations.hpp"
 #include "model/config.hpp"
 #include "model/cuda/cuda_ops.hpp"
+#include "model/rope.hpp"
 
 namespace {
 
@@ -237,7 +238,9 @@ void Bench::rows_of_tokens() const {
                           {model.hidden, x, weight, inverse, y, dx, overwrite, dweight, overwrite});
   });
   const View heads = low(tokens * model.query_width()), angles = full(seq * model.head_dim);
-  ops.rope_table(stream, angles, model.head_dim, model.rope_theta);
+  const std::vector<float> values = train::rope_table(model, seq);
+  stream.copy(angles.data, values.data(), angles.bytes());
+  stream.synchronize();
   table.row("rope", {4 * t * q}, [&] {
     ops.rope(stream,
              {seq, model.heads, model.head_dim, heads, angles, train::RopeDirection::forward});

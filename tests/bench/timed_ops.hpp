@@ -35,9 +35,11 @@ class TimedOps final : public Ops {
   void run(atoll::Stream& s, const RmsNormBackward& args) override {
     time("rms_norm_backward", s, [&] { ops_.rms_norm_backward(s, args); });
   }
-  void run_rope_table(atoll::Stream& s, atoll::View table, std::int64_t head_dim,
-                      double theta) override {
-    time("rope_table", s, [&] { ops_.rope_table(s, table, head_dim, theta); });
+  void run_add_bias(atoll::Stream& s, atoll::ConstView bias, atoll::View y) override {
+    time("add_bias", s, [&] { ops_.add_bias(s, bias, y); });
+  }
+  void run(atoll::Stream& s, const BiasBackward& args) override {
+    time("bias_backward", s, [&] { ops_.bias_backward(s, args); });
   }
   void run(atoll::Stream& s, const Rope& args) override {
     time("rope", s, [&] { ops_.rope(s, args); });

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "loop/trainer.hpp"
-#include "model/config.hpp"
+#include "model/hf_config.hpp"
 #include "model/params.hpp"
 #include "two_hosts/hosts.hpp"
 #include "two_hosts/step_bound.hpp"

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "atoll/error.hpp"
-#include "model/config.hpp"
+#include "model/hf_config.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the golden files of this folder from Hugging Face transformers and sentencepiece.
 
-One safetensors file per small Mistral model, computed in f32 on the CPU, and tokenizer.json. README.md
+One safetensors file per small model, computed in f32 on the CPU, and tokenizer.json. README.md
 describes the contents. This script asserts the conventions that README.md states.
 """
 import argparse
@@ -16,17 +16,45 @@ import transformers
 
 HERE = pathlib.Path(__file__).resolve().parent
 IGNORED = -100
-FIELDS = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-          "head_dim", "vocab_size", "sliding_window", "rms_norm_eps", "rope_theta", "tie_word_embeddings",
-          "max_position_embeddings")
+MISTRAL = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+           "head_dim", "vocab_size", "sliding_window", "rms_norm_eps", "rope_theta", "tie_word_embeddings",
+           "max_position_embeddings")
 
-# Maps the name of each model to the values of FIELDS, the tokens per row T, and one pair (prompt, length)
-# for each row. Labels are ignored before `prompt` and from `length` on, where padding has id 0. The pair
-# (T, T) gives a row without a valid label.
+
+def mistral(*values):
+    return {"model_type": "mistral", **dict(zip(MISTRAL, values, strict=True))}
+
+
+def small(model_type, **others):
+    """A config.json of 4 heads on 2 key-value heads."""
+    return {"model_type": model_type, "hidden_size": 40, "intermediate_size": 56, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 67, "rms_norm_eps": 1e-5,
+            "rope_theta": 1e4, "tie_word_embeddings": False, "max_position_embeddings": 64, **others}
+
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 16}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+
+# Maps the name of each model to its config.json, the tokens per row T, and one pair (prompt, length) for each
+# row. Labels are ignored before `prompt` and from `length` on, where padding has id 0. The pair (T, T) gives a
+# row without a valid label.
 MODELS = {
-    "gqa_untied": ((48, 80, 2, 4, 2, 16, 101, None, 1e-5, 1e4, False, 64), 24, [(5, 24), (9, 17), (0, 24)]),
-    "window_untied": ((40, 72, 2, 6, 2, 8, 97, 7, 1e-5, 1e4, False, 64), 24, [(0, 24), (11, 24), (3, 14)]),
-    "window_tied": ((64, 96, 2, 4, 1, 16, 89, 5, 1e-6, 1e6, True, 64), 19, [(4, 19), (2, 12), (19, 19)]),
+    "gqa_untied": (mistral(48, 80, 2, 4, 2, 16, 101, None, 1e-5, 1e4, False, 64), 24, [(5, 24), (9, 17), (0, 24)]),
+    "window_untied": (mistral(40, 72, 2, 6, 2, 8, 97, 7, 1e-5, 1e4, False, 64), 24, [(0, 24), (11, 24), (3, 14)]),
+    "window_tied": (mistral(64, 96, 2, 4, 1, 16, 89, 5, 1e-6, 1e6, True, 64), 19, [(4, 19), (2, 12), (19, 19)]),
+    "llama_scaled": (small("llama", head_dim=16, tie_word_embeddings=True, rope_scaling=LLAMA3), 24, [(3, 24), (8, 20)]),
+    "llama_biased": (small("llama", head_dim=10, attention_bias=True, mlp_bias=True,
+                           rope_scaling={"rope_type": "linear", "factor": 4.0}), 21, [(0, 21), (6, 15)]),
+    "qwen2": (small("qwen2"), 24, [(4, 24), (2, 18)]),
+    "qwen2_yarn": (small("qwen2", hidden_size=64, rope_scaling=YARN), 24, [(0, 24), (7, 24)]),
+    "qwen3": (small("qwen3", head_dim=16), 24, [(5, 24), (0, 13)]),
+    "qwen3_biased": (small("qwen3", head_dim=12, attention_bias=True, tie_word_embeddings=True,
+                           rope_scaling=YARN | {"mscale": 0.7, "mscale_all_dim": 0.4, "truncate": False,
+                                                "beta_fast": 4.0}), 20, [(1, 20), (9, 19)]),
+    "smollm3": (small("smollm3", num_hidden_layers=5, tie_word_embeddings=True, no_rope_layer_interval=4,
+                      rope_scaling={"rope_type": "dynamic", "factor": 2.0}), 24, [(2, 24), (6, 11)]),
+    "smollm3_listed": (small("smollm3", num_hidden_layers=3, no_rope_layers=[0, 1, 0]), 18, [(0, 18), (5, 16)]),
 }
 
 TEXTS = [
@@ -52,10 +80,9 @@ def batch(tokens, rows, vocabulary, generator):
     return ids, labels, torch.cat([labels[:, 1:], torch.full((len(rows), 1), IGNORED)], dim=1)
 
 
-def build(shape, attention, generator=None, weights=None):
+def build(config, attention, generator=None, weights=None):
     """Builds the model with `weights`, by default random."""
-    rope = {"rope_type": "default", "rope_theta": shape["rope_theta"]}
-    config = transformers.MistralConfig(**{key: v for key, v in shape.items() if key != "rope_theta"}, rope_parameters=rope)
+    config = transformers.AutoConfig.for_model(**config, pad_token_id=None, bos_token_id=None, eos_token_id=None)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=torch.float32)
     with torch.no_grad():
         for name, p in model.named_parameters():  # named_parameters() omits a tied head
@@ -64,11 +91,40 @@ def build(shape, attention, generator=None, weights=None):
     return model
 
 
-def golden(seed, shape, tokens, rows):
+def check_window(config, out, ids, weights):
+    """Asserts that query i sees exactly the keys j with i - window < j <= i, in every layer, row and head."""
+    tokens = ids.shape[1]
+    window = config.get("sliding_window")
+    i, j = torch.arange(tokens)[:, None], torch.arange(tokens)[None, :]
+    seen = (j <= i) & (j > i - (window or tokens))
+    assert len(out.attentions) == config["num_hidden_layers"]
+    assert all(torch.equal(a > 0, seen.expand_as(a)) for a in out.attentions)
+    if config["model_type"] != "mistral":
+        return
+    # The window changes logits. A model without a window and one with a window of the whole sequence are equal.
+    full, long = (build({**config, "sliding_window": other}, "eager", weights=weights)(input_ids=ids).logits
+                  for other in (None, tokens))
+    effect = (full - out.logits).abs().max().item()
+    assert torch.equal(full, long) and (effect > 0.1 if window else effect == 0)
+
+
+def check_effects(config, out, ids, weights):
+    """Asserts that each special feature of a family changes logits, so that a test without it would fail."""
+    def effect(**change):
+        other = build({**config, **change}, "eager", weights=weights)
+        return (other(input_ids=ids).logits - out.logits).abs().max().item()
+
+    scaling = config.get("rope_scaling", {"rope_type": "dynamic"})  # dynamic changes only longer rows
+    assert scaling["rope_type"] == "dynamic" or effect(rope_scaling=None) > 0.01
+    if config["model_type"] == "smollm3":
+        assert effect(no_rope_layers=[1] * config["num_hidden_layers"]) > 0.01
+
+
+def golden(seed, config, tokens, rows):
     """Computes the tensors of one file."""
-    model = build(shape, "eager", generator := torch.Generator().manual_seed(seed))
+    model = build(config, "eager", generator := torch.Generator().manual_seed(seed))
     weights = {name: p.detach().clone() for name, p in model.named_parameters()}
-    ids, labels, shifted = batch(tokens, rows, shape["vocab_size"], generator)
+    ids, labels, shifted = batch(tokens, rows, config["vocab_size"], generator)
     out = model(input_ids=ids, labels=labels, output_attentions=True, use_cache=False)
     out.loss.backward()
     gradients = {name: p.grad for name, p in model.named_parameters()}
@@ -77,27 +133,17 @@ def golden(seed, shape, tokens, rows):
     # The loss is the mean over valid tokens, and transformers shifts `labels` in the same way as batch() does.
     logp = out.logits.log_softmax(-1).gather(-1, shifted.clamp(min=0)[..., None])[..., 0]
     torch.testing.assert_close(out.loss, -logp[shifted != IGNORED].mean())
-
-    # Query i sees exactly the keys j with i - window < j <= i, in every layer, row and head.
-    i, j = torch.arange(tokens)[:, None], torch.arange(tokens)[None, :]
-    seen = (j <= i) & (j > i - (shape["sliding_window"] or tokens))
-    assert len(out.attentions) == shape["num_hidden_layers"]
-    assert all(torch.equal(a > 0, seen.expand_as(a)) for a in out.attentions)
-
-    # The window changes logits. A model without a window and one with a window of the whole sequence are equal.
-    full, long = (build({**shape, "sliding_window": window}, "eager", weights=weights)(input_ids=ids).logits
-                  for window in (None, tokens))
-    effect = (full - out.logits).abs().max().item()
-    assert torch.equal(full, long) and (effect > 0.1 if shape["sliding_window"] else effect == 0)
+    check_window(config, out, ids, weights)
+    check_effects(config, out, ids, weights)
 
     # The attention implementation `sdpa` gives the same logits and gradients as `eager`, except for rounding.
-    sdpa = build(shape, "sdpa", weights=weights)
+    sdpa = build(config, "sdpa", weights=weights)
     check = sdpa(input_ids=ids, labels=labels, use_cache=False)
     check.loss.backward()
     off = (check.logits - out.logits).abs().max().item()
     off_g = max(((p.grad - gradients[n]).norm() / gradients[n].norm()).item() for n, p in sdpa.named_parameters())
     assert off < 2e-5 and off_g < 1e-5
-    print(f"loss {out.loss.item():.6f}, window moves logits by {effect:.3g}, sdpa by {off:.1e}, gradients {off_g:.1e}")
+    print(f"loss {out.loss.item():.6f}, sdpa moves logits by {off:.1e}, gradients by {off_g:.1e}")
     return {**weights, "input_ids": ids, "labels": shifted, "logits": out.logits.detach(),
             "loss": out.loss.detach().reshape(1), **{"grad." + n: g for n, g in gradients.items()}}
 
@@ -132,11 +178,10 @@ def main():
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-    for seed, (name, (values, tokens, rows)) in enumerate(MODELS.items(), start=1):
+    for seed, (name, (config, tokens, rows)) in enumerate(MODELS.items(), start=1):
         print(f"{name}: ", end="")
-        shape = dict(zip(FIELDS, values, strict=True))
-        metadata = {key: str(int(v) if isinstance(v, bool) else v or 0) for key, v in shape.items()} | versions
-        (arguments.out / f"{name}.safetensors").write_bytes(serialize(golden(seed, shape, tokens, rows), metadata))
+        metadata = {"config": json.dumps(config)} | versions
+        (arguments.out / f"{name}.safetensors").write_bytes(serialize(golden(seed, config, tokens, rows), metadata))
     versions |= {"safetensors": safetensors.__version__, "python": platform.python_version()}
     (arguments.out / "versions.json").write_text(json.dumps(versions, indent=1) + "\n")
     try:

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "device/ops.hpp"
+#include "model/hf_config.hpp"
 
 namespace train::golden {
 namespace {
@@ -36,23 +37,7 @@ std::vector<std::int32_t> ids(const SafetensorsEntry& entry) {
 }
 
 ModelConfig config_of(const SafetensorsFile& file) {
-  const auto number = [&](const char* key) { return std::stod(file.metadata().at(key)); };
-  const auto integer = [&](const char* key) { return std::stoll(file.metadata().at(key)); };
-  ModelConfig config;
-  config.name = file.path().stem().string();
-  config.layers = integer("num_hidden_layers");
-  config.hidden = integer("hidden_size");
-  config.heads = integer("num_attention_heads");
-  config.kv_heads = integer("num_key_value_heads");
-  config.head_dim = integer("head_dim");
-  config.ffn = integer("intermediate_size");
-  config.vocab = integer("vocab_size");
-  config.rope_theta = number("rope_theta");
-  config.rms_eps = number("rms_norm_eps");
-  config.sliding_window = integer("sliding_window");
-  config.tied = integer("tie_word_embeddings") != 0;
-  config.max_seq = integer("max_position_embeddings");
-  return config;
+  return parse_hf_config(file.metadata().at("config"), file.path().stem().string());
 }
 
 }  // namespace

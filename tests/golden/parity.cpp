@@ -15,7 +15,9 @@ using train::golden::GoldenModel;
 using train::golden::relative_error;
 using train::golden::Results;
 
-const std::vector<std::string> models{"gqa_untied", "window_untied", "window_tied"};
+const std::vector<std::string> models{
+    "gqa_untied", "window_untied", "window_tied",  "llama_scaled", "llama_biased",  "qwen2",
+    "qwen2_yarn", "qwen3",         "qwen3_biased", "smollm3",      "smollm3_listed"};
 
 GoldenModel load(const std::string& name) {
   return GoldenModel(std::filesystem::path(ATOLL_GOLDEN_DIR) / (name + ".safetensors"));
@@ -50,7 +52,9 @@ bool same_bits(const Results& a, const Results& b) {
 constexpr Tolerance f32_tolerance{1e-5, 1e-6, 1e-5};
 // Tolerance for bf16: each rounding changes a value by up to 2^-9 = 0.2 %, two layers round about
 // 20 times, and the weights of these models are far larger than trained weights.
-constexpr Tolerance bf16_tolerance{0.03, 0.01, 0.06};
+// The gradient of a key's bias is a sum whose terms almost cancel; transformers in bf16 has its
+// largest error there too, 0.046 in these models.
+constexpr Tolerance bf16_tolerance{0.03, 0.01, 0.07};
 
 }  // namespace
 

@@ -8,6 +8,7 @@
 
 #include "both.hpp"
 #include "model/cuda/kernels.hpp"
+#include "model/rope.hpp"
 
 using atoll::DType;
 using atoll::View;
@@ -50,6 +51,29 @@ TEST_CASE("rms_norm") {
   }
 }
 
+TEST_CASE("biases and their gradients") {
+  Both both;
+  for (const DType dtype : computes) {
+    for (const std::int64_t width : {1, 40, 300}) {
+      for (const std::int64_t tokens : {1, 64, 200}) {
+        const auto y = both.random(dtype, tokens * width), bias = both.random(dtype, width);
+        const auto dbias = both.random(DType::f32, width);
+        const auto partials =
+            both.zeros(DType::f32, static_cast<std::int64_t>(cuda::bias_partials(tokens, width)));
+        for (const WriteMode mode : {WriteMode::accumulate, WriteMode::overwrite}) {
+          cuda::bias_backward(both.stream(), {width, y.on_gpu(), dbias.on_gpu(), mode},
+                              partials.on_gpu().as<float>());
+          both.ops().bias_backward(both.host_stream(), {width, y.on_host(), dbias.on_host(), mode});
+          CHECK(both.difference(dbias) < allowed(DType::f32));
+        }
+        cuda::add_bias(both.stream(), bias.on_gpu(), y.on_gpu());
+        both.ops().add_bias(both.host_stream(), bias.on_host(), y.on_host());
+        CHECK(both.difference(y) < allowed(dtype));
+      }
+    }
+  }
+}
+
 TEST_CASE("rope there and back") {
   Both both;
   for (const DType dtype : computes) {
@@ -58,9 +82,9 @@ TEST_CASE("rope there and back") {
       constexpr std::int64_t seq = 33, rows = 2, heads = 3;
       const auto table = both.zeros(DType::f32, seq * head_dim);
       const auto x = both.random(dtype, rows * seq * heads * head_dim);
-      cuda::rope_table(both.stream(), table.on_gpu(), head_dim, 10000.0);
-      both.ops().rope_table(both.host_stream(), table.on_host(), head_dim, 10000.0);
-      CHECK(both.difference(table) < 1e-6);
+      const std::vector<float> values = rope_table({.head_dim = head_dim}, seq);
+      std::ranges::copy(values, table.on_host().as<float>());
+      both.push(table);
       const auto positions = both.ids(rows * seq, 0, 1);
       for (int t = 0; t < rows * seq; ++t) {
         const int row = t / static_cast<int>(seq);

@@ -18,7 +18,7 @@
 #include "../unit/train_data_temporary.hpp"
 #include "atoll/schedule.hpp"
 #include "job.hpp"
-#include "model/config.hpp"
+#include "model/hf_config.hpp"
 #include "model/params.hpp"
 
 using namespace train_test;

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <exception>
 
-#include "model/config.hpp"
+#include "model/hf_config.hpp"
 #include "thread_ranks.hpp"
 
 namespace train_test {

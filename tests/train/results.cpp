@@ -12,6 +12,7 @@
 #include "atoll/mesh.hpp"
 #include "job.hpp"
 #include "loop/strategy.hpp"
+#include "model/hf_config.hpp"
 #include "thread_ranks.hpp"
 
 using namespace train_test;

@@ -1,12 +1,13 @@
 // Tests of the presets, config.json files, parameter counts and FLOPs of models.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 
 #include "atoll/error.hpp"
-#include "model/config.hpp"
+#include "model/hf_config.hpp"
 #include "model/params.hpp"
 #include "train_model_file.hpp"
 
@@ -48,6 +49,11 @@ std::int64_t sum_of_specs(const ModelConfig& config) {
 
 TEST_CASE("presets have the sizes they promise") {
   CHECK(parameter_count(train::preset("mistral-7b")) == 7'241'732'096);
+  // The published models have these numbers of parameters.
+  CHECK(parameter_count(train::preset("llama-3.1-8b")) == 8'030'261'248);
+  CHECK(parameter_count(train::preset("qwen2.5-7b")) == 7'615'616'512);
+  CHECK(parameter_count(train::preset("qwen3-8b")) == 8'190'735'360);
+  CHECK(parameter_count(train::preset("smollm3-3b")) == 3'075'098'624);
   CHECK(parameter_count(train::preset("mistral-tiny")) == 14'649'792);
   CHECK(parameter_count(train::preset("mistral-tiny", 260)) == 2'461'632);
   for (const std::string_view name : train::preset_names()) {
@@ -92,6 +98,72 @@ TEST_CASE("config.json is read, and written back") {
   CHECK(copy == config);
 }
 
+TEST_CASE("what is written for each preset is read as the same model") {
+  for (const std::string_view name : train::preset_names()) {
+    CAPTURE(name);
+    const ModelConfig config = train::preset(name);
+    ModelConfig copy = train::parse_hf_config(hf_config_json(config, "bfloat16"), "config.json");
+    copy.name = config.name;
+    CHECK(copy == config);
+  }
+}
+
+TEST_CASE("absent keys have the defaults of transformers") {
+  const auto read = [](const std::string& family, const std::string& others) {
+    return train::parse_hf_config(R"({"model_type": ")" + family + R"(", "hidden_size": 4096,
+      "num_hidden_layers": 4, "num_attention_heads": 32, "intermediate_size": 80,
+      "vocab_size": 97)" + others + "}",
+                                  "config.json");
+  };
+  const ModelConfig mistral = read("mistral", "");
+  CHECK(mistral.kv_heads == 8);
+  CHECK(mistral.sliding_window == 4096);
+  CHECK(mistral.max_seq == 131072);
+  CHECK(mistral.rms_eps == 1e-6);
+  CHECK(read("mistral", R"(, "sliding_window": null)").sliding_window == 0);
+  const ModelConfig llama = read("llama", "");
+  CHECK(llama.kv_heads == 32);
+  CHECK(llama.max_seq == 2048);
+  CHECK(!llama.qkv_bias);
+  CHECK(!llama.tied);
+  CHECK(read("llama", R"(, "attention_bias": true)").o_bias);
+  const ModelConfig qwen2 = read("qwen2", R"(, "sliding_window": 512)");
+  CHECK(qwen2.qkv_bias);
+  CHECK(!qwen2.o_bias);
+  CHECK(qwen2.sliding_window == 0);  // use_sliding_window is false
+  CHECK(read("qwen2", R"(, "use_sliding_window": true, "max_window_layers": 0)").sliding_window ==
+        4096);
+  CHECK(read("qwen2", R"(, "use_sliding_window": true)").sliding_window ==
+        0);  // only from layer 28
+  CHECK(read("qwen3", "").head_dim == 128);
+  CHECK(read("qwen3", "").qk_norm);
+  const ModelConfig smollm3 = read("smollm3", "");
+  CHECK(smollm3.kv_heads == 4);
+  CHECK(smollm3.tied);
+  CHECK(smollm3.rope_theta == 2e6);
+  CHECK(smollm3.rotated == std::vector<bool>{true, true, true, false});
+}
+
+TEST_CASE("settings of the rotary embedding in both formats") {
+  const auto read = [](const std::string& keys) {
+    return train::parse_hf_config(replaced(valid, R"("rope_theta": 10000.0)", keys), "config.json");
+  };
+  CHECK(read(R"("hidden_act": "swish", "rope_scaling": {"rope_type": "default"})").rope_theta ==
+        1e4);
+  CHECK(read(R"("rope_parameters": {"rope_type": "default", "rope_theta": 500.0})").rope_theta ==
+        500);
+  const auto old = read(R"("rope_theta": 7e3, "rope_scaling": {"type": "linear", "factor": 4.0},
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1.5})");
+  CHECK(old.rope_theta == 7e3);  // rope_scaling wins, as in transformers
+  CHECK(old.rope_scaling.kind == train::RopeScaling::Kind::linear);
+  CHECK(old.rope_scaling.factor == 4);
+  const auto yarn = read(R"("rope_scaling": {"rope_type": "yarn", "factor": null,
+    "original_max_position_embeddings": 32})")
+                        .rope_scaling;
+  CHECK(yarn.factor == 4);  // 128 / 32
+  CHECK(yarn.attention_factor == doctest::Approx(0.1 * std::log(4.0) + 1));
+}
+
 TEST_CASE("a wrong config.json is named with its key") {
   struct Case {
     const char *from, *to, *expected;
@@ -101,7 +173,28 @@ TEST_CASE("a wrong config.json is named with its key") {
       {"\"vocab_size\": 97,", "", "\"vocab_size\" is missing", ErrorCode::bad_data},
       {"\"hidden_size\": 48", "\"hidden_size\": \"x\"", "\"hidden_size\" is not an integer",
        ErrorCode::bad_data},
-      {"\"mistral\"", "\"llama\"", "model_type \"llama\"", ErrorCode::unsupported},
+      {"\"mistral\"", "\"gpt2\"",
+       "model_type \"gpt2\": use one of \"mistral\", \"llama\", \"qwen2\", \"qwen3\", \"smollm3\"",
+       ErrorCode::unsupported},
+      {"\"mistral\"", "\"mistral\", \"attention_dropout\": 0.1",
+       "attention_dropout 0.1: only 0 is supported", ErrorCode::unsupported},
+      {"\"mistral\"", "\"mistral\", \"hidden_act\": \"gelu\"", "hidden_act \"gelu\"",
+       ErrorCode::unsupported},
+      {"\"mistral\"", "\"mistral\", \"quantization_config\": {}", "quantization_config",
+       ErrorCode::unsupported},
+      {"\"mistral\"", "\"mistral\", \"rope_scaling\": {\"rope_type\": \"longrope\"}",
+       "rope_type \"longrope\": use default, linear, dynamic, yarn or llama3",
+       ErrorCode::unsupported},
+      {"\"mistral\"", "\"mistral\", \"rope_scaling\": {\"rope_type\": \"linear\"}",
+       "\"factor\" of rope_type linear is missing", ErrorCode::bad_data},
+      {"\"mistral\"",
+       "\"mistral\", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, "
+       "\"low_freq_factor\": 4, \"high_freq_factor\": 1}",
+       "high_freq_factor = 1 is not between low_freq_factor and 1e9", ErrorCode::invalid_argument},
+      {"\"mistral\"", "\"qwen2\", \"use_sliding_window\": true, \"max_window_layers\": 1",
+       "a sliding window in some layers only is not supported", ErrorCode::unsupported},
+      {"\"mistral\"", "\"smollm3\", \"no_rope_layers\": [1]", "\"no_rope_layers\" is not a list",
+       ErrorCode::bad_data},
       {"\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3", "not a multiple",
        ErrorCode::invalid_argument},
       {"\"head_dim\": 16", "\"head_dim\": 15", "head_dim = 15 is odd", ErrorCode::invalid_argument},

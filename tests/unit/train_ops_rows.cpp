@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "atoll/error.hpp"
+#include "model/rope.hpp"
 #include "train_ops_reference.hpp"
 
 using atoll::DType;
@@ -132,6 +133,44 @@ TEST_CASE("swiglu far from zero neither overflows nor hides NaN") {
   CHECK(std::isnan(values[4]));
 }
 
+TEST_CASE("a bias is added to each row, and its gradient is the sum of the rows") {
+  std::mt19937_64 random(23);
+  for (const DType dtype : compute_dtypes) {
+    for (const std::int64_t width : {1, 7, 64, 200}) {
+      for (const std::int64_t rows : {1, 3, 130}) {
+        CAPTURE(width);
+        const Values y = rounded(random_values(random, rows * width), dtype);
+        const Values b = rounded(random_values(random, width), dtype);
+        Values sums(static_cast<std::size_t>(width), 2.0), added = y;
+        for (std::size_t i = 0; i < y.size(); ++i) {
+          added[i] += b[i % b.size()];
+          sums[i % b.size()] += y[i];
+        }
+        const Tensor ty(y, dtype), bias(b, dtype);
+        const Tensor gradient(Values(static_cast<std::size_t>(width), 2.0), DType::f32);
+        Bench bench(3);
+        bench.ops.bias_backward(bench.stream,
+                                {width, ty.view(), gradient.view(), WriteMode::accumulate});
+        bench.done();
+        CHECK(relative_error(gradient.values(), sums) < 1e-5);
+        bench.ops.bias_backward(bench.stream,
+                                {width, ty.view(), gradient.view(), WriteMode::overwrite});
+        bench.ops.add_bias(bench.stream, bias.view(), ty.view());
+        bench.done();
+        for (double& sum : sums) sum -= 2.0;
+        CHECK(relative_error(gradient.values(), sums) < 1e-4);
+        CHECK(relative_error(ty.values(), added) < tolerance(dtype));
+      }
+    }
+  }
+}
+
+Tensor rotary_table(std::int64_t positions, std::int64_t head_dim, double theta) {
+  const std::vector<float> table =
+      train::rope_table({.head_dim = head_dim, .rope_theta = theta}, positions);
+  return Tensor(Values(table.begin(), table.end()), DType::f32);
+}
+
 TEST_CASE("rope rotates and its inverse rotates back") {
   std::mt19937_64 random(17);
   const double theta = 10000;
@@ -139,9 +178,8 @@ TEST_CASE("rope rotates and its inverse rotates back") {
     for (const std::int64_t head_dim : {2, 6, 16, 40}) {
       const std::int64_t seq = 7, heads = 3;
       const Values x = rounded(random_values(random, 2 * seq * heads * head_dim), dtype);
-      const Tensor tx(x, dtype), table = Tensor::unset((seq + 2) * head_dim, DType::f32);
+      const Tensor tx(x, dtype), table = rotary_table(seq + 2, head_dim, theta);
       Bench bench(2);
-      bench.ops.rope_table(bench.stream, table.view(), head_dim, theta);
       bench.ops.rope(bench.stream,
                      {seq, heads, head_dim, tx.view(), table.view(), RopeDirection::forward});
       bench.done();

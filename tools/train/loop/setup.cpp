@@ -15,6 +15,7 @@
 #include "data/loaders.hpp"
 #include "fail.hpp"
 #include "loop/weight_files.hpp"
+#include "model/hf_config.hpp"
 #include "model/params.hpp"
 #include "report/files.hpp"
 #include "report/log.hpp"

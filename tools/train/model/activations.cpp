@@ -1,7 +1,6 @@
 #include "model/activations.hpp"
 
 #include <algorithm>
-#include <array>
 #include <span>
 
 #include "fail.hpp"
@@ -35,21 +34,30 @@ struct LayerField {
   bool cheap = false;
 };
 
-std::array<LayerField, 13> layer_fields(const ModelConfig& config, DType low) {
+std::vector<LayerField> layer_fields(const ModelConfig& config, DType low) {
   using Layer = LayerActivations;
-  return {{{&Layer::normed1, config.hidden, low, true},
-           {&Layer::normed2, config.hidden, low, true},
-           {&Layer::hidden, config.ffn, low, true},
-           {&Layer::inverse1, 1, DType::f32},
-           {&Layer::q, config.query_width(), low},
-           {&Layer::k, config.kv_width(), low},
-           {&Layer::v, config.kv_width(), low},
-           {&Layer::attended, config.query_width(), low},
-           {&Layer::lse, config.heads, DType::f32},
-           {&Layer::middle, config.hidden, low},
-           {&Layer::inverse2, 1, DType::f32},
-           {&Layer::gate, config.ffn, low},
-           {&Layer::up, config.ffn, low}}};
+  // With norms of heads, q and k follow from plain_q and plain_k without a matrix product.
+  const bool norms = config.qk_norm;
+  std::vector<LayerField> fields{{&Layer::normed1, config.hidden, low, true},
+                                 {&Layer::normed2, config.hidden, low, true},
+                                 {&Layer::hidden, config.ffn, low, true},
+                                 {&Layer::inverse1, 1, DType::f32},
+                                 {&Layer::q, config.query_width(), low, norms},
+                                 {&Layer::k, config.kv_width(), low, norms},
+                                 {&Layer::v, config.kv_width(), low},
+                                 {&Layer::attended, config.query_width(), low},
+                                 {&Layer::lse, config.heads, DType::f32},
+                                 {&Layer::middle, config.hidden, low},
+                                 {&Layer::inverse2, 1, DType::f32},
+                                 {&Layer::gate, config.ffn, low},
+                                 {&Layer::up, config.ffn, low}};
+  if (norms) {
+    fields.push_back({&Layer::plain_q, config.query_width(), low});
+    fields.push_back({&Layer::plain_k, config.kv_width(), low});
+    fields.push_back({&Layer::q_inverse, config.heads, DType::f32});
+    fields.push_back({&Layer::k_inverse, config.kv_heads, DType::f32});
+  }
+  return fields;
 }
 
 }  // namespace
@@ -112,10 +120,9 @@ Activations::Activations(const ModelConfig& config, const ActivationPlan& plan,
     next += aligned_bytes(*view);
   }
   if (plan.recompute == Recompute::selective) {
-    for (LayerActivations& layer : layers_) {
-      layer.normed1 = layers_.front().normed1;
-      layer.normed2 = layers_.front().normed2;
-      layer.hidden = layers_.front().hidden;
+    for (const LayerField& field : layer_fields(config_, plan.compute)) {
+      if (!field.cheap) continue;
+      for (LayerActivations& layer : layers_) layer.*field.view = layers_.front().*field.view;
     }
   }
   head_.dnormed = backward_.dnormed;  // the head's backward ends before any layer's begins
@@ -173,7 +180,10 @@ LargestShapes largest_shapes(const ModelConfig& config, const ActivationPlan& pl
   return {
       {rows, plan.max_seq, config.heads, config.kv_heads, config.head_dim, config.sliding_window},
       config.hidden,
-      plan.compute};
+      plan.compute,
+      std::max({config.qkv_bias ? config.query_width() : 0, config.o_bias ? config.hidden : 0,
+                config.mlp_bias ? std::max(config.ffn, config.hidden) : 0}),
+      config.qk_norm};
 }
 
 }  // namespace train

@@ -28,7 +28,7 @@ struct Batch {
 // (full).
 enum class Recompute {
   none,       // every layer keeps its activations
-  selective,  // backward recomputes both norms and SwiGLU, which need no matrix product
+  selective,  // backward recomputes norms and SwiGLU, which need no matrix product
   full        // backward runs each layer's forward again from its input
 };
 
@@ -49,6 +49,8 @@ LargestShapes largest_shapes(const ModelConfig& config, const ActivationPlan& pl
 // Activations of one layer for the current batch. Backward overwrites gate, up and hidden.
 struct LayerActivations {
   atoll::View inverse1, normed1, q, k, v, attended, lse;
+  // With norms of heads: queries and keys before their norms, and what its backward needs.
+  atoll::View plain_q, plain_k, q_inverse, k_inverse;
   atoll::View middle;  // residual stream between attention and feed-forward
   atoll::View inverse2, normed2, gate, up, hidden;
 };

@@ -1,8 +1,8 @@
-// The shape of a Mistral model: presets, Hugging Face's config.json, and its FLOPs.
+// The shape of a decoder: presets, checks, parameter and FLOP counts. hf_config.hpp reads and writes
+// Hugging Face's config.json.
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,8 +12,45 @@
 
 namespace train {
 
+// Families whose decoders differ only in the members of ModelConfig. The names are the values of
+// "model_type" in config.json.
+enum class Family {
+  mistral,
+  llama,
+  qwen2,
+  qwen3,
+  smollm3
+};
+std::string_view name(Family family);
+
+// Changes the frequencies of the rotary embedding so that a model sees more positions than it was
+// trained on. The members have the names of "rope_parameters" in config.json; rope.hpp has the
+// formulas.
+struct RopeScaling {
+  enum class Kind {
+    none,
+    linear,
+    dynamic,
+    yarn,
+    llama3
+  };
+  Kind kind = Kind::none;
+  double factor = 1;
+  double low_freq_factor = 0;                         // llama3
+  double high_freq_factor = 0;                        // llama3
+  std::int64_t original_max_position_embeddings = 0;  // llama3, yarn
+  double beta_fast = 32;                              // yarn
+  double beta_slow = 1;                               // yarn
+  double attention_factor = 1;                        // yarn: factor of cosines and sines
+  bool truncate = true;                               // yarn
+
+  friend bool operator==(const RopeScaling&, const RopeScaling&) = default;
+};
+std::string_view name(RopeScaling::Kind kind);
+
 struct ModelConfig {
   std::string name = "custom";
+  Family family = Family::mistral;
   std::int64_t layers = 0;
   std::int64_t hidden = 0;
   std::int64_t heads = 0;
@@ -28,30 +65,30 @@ struct ModelConfig {
   std::int64_t sliding_window = 0;  // number of keys that a query sees, including its own; 0: all
   bool tied = false;                // the head shares the embedding's weight
   std::int64_t max_seq = 0;         // largest number of positions
+  bool qkv_bias = false;            // q_proj, k_proj and v_proj add a bias
+  bool o_bias = false;              // o_proj adds a bias
+  bool mlp_bias = false;            // gate_proj, up_proj and down_proj add a bias
+  bool qk_norm = false;             // RMSNorm of each head of queries and keys before rotation
+  RopeScaling rope_scaling{};
+  std::vector<bool> rotated{};  // layers with rotary embedding; empty: all
 
   std::int64_t query_width() const noexcept { return heads * head_dim; }
   std::int64_t kv_width() const noexcept { return kv_heads * head_dim; }
+  bool rotates(std::int64_t layer) const {
+    return rotated.empty() || rotated.at(static_cast<std::size_t>(layer));
+  }
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
-// Names of the presets, smallest model first.
+// Names of the presets, smallest model of each family first.
 std::vector<std::string_view> preset_names();
 
-// `vocab` > 0 replaces the preset's 32000 tokens. Throws Error(not_found) that lists the names.
+// `vocab` > 0 replaces the preset's number of tokens. Throws Error(not_found) that lists the names.
 ModelConfig preset(std::string_view name, std::int64_t vocab = 0);
 
-// Reads Hugging Face's config.json (at most 1 MiB; model_type "mistral"). Throws Error(io, bad_data
-// or unsupported) that names the file and the key, or the byte of a syntax error.
-ModelConfig read_hf_config(const std::filesystem::path& file);
-// The same for the text of a file; `file` is its name in errors and in the result.
-ModelConfig parse_hf_config(std::string_view text, const std::string& file);
-
-// Writes a config.json for Hugging Face's MistralForCausalLM.
-std::string hf_config_json(const ModelConfig& config, std::string_view torch_dtype);
-
-// Throws Error(invalid_argument) that names the model, the field and its value. The functions above
-// return only valid configurations. The bounds keep all products below 2^62.
+// Throws Error(invalid_argument) that names the model, the field and its value. Presets and
+// configurations that were read are valid. The bounds keep all products below 2^62.
 void validate(const ModelConfig& config);
 
 std::int64_t parameter_count(const ModelConfig& config);

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
+
+#include "model/rope.hpp"
 
 namespace train {
 
@@ -12,11 +15,14 @@ namespace {
 
 constexpr std::string_view norm1 = "input_layernorm.weight";
 constexpr std::string_view norm2 = "post_attention_layernorm.weight";
+constexpr std::string_view q_norm = "self_attn.q_norm.weight";
+constexpr std::string_view k_norm = "self_attn.k_norm.weight";
 
-// The weight of a linear layer y = x W^T.
+// A linear layer y = x W^T + b.
 struct Linear {
   std::string_view name;
   std::int64_t in, out;
+  std::string_view bias;  // name of b; empty: none
 };
 
 // One decoder layer for one step: attention and feed-forward, forward and backward.
@@ -28,6 +34,7 @@ class Layer {
         ops_(ops),
         step_(step),
         weights_(weights),
+        rotates_(config.rotates(index)),
         attention_{step_.batch.rows, step_.batch.seq,        config_.heads,        config_.kv_heads,
                    config_.head_dim, config_.sliding_window, step_.batch.documents},
         input_(step_.activations.boundary(index, step_.batch)),
@@ -52,7 +59,10 @@ class Layer {
       swiglu();
     }
     backward_feed_forward(gradients);
-    if (recompute == Recompute::selective) normalize_input();
+    if (recompute == Recompute::selective) {
+      normalize_input();
+      if (config_.qk_norm) prepare_heads();
+    }
     backward_attention(gradients);
   }
 
@@ -61,13 +71,22 @@ class Layer {
   void normalize_middle() const { normalize(kept_.middle, norm2, kept_.normed2, kept_.inverse2); }
   void swiglu() const { ops_.swiglu_forward(step_.stream, kept_.gate, kept_.up, kept_.hidden); }
 
-  void forward_attention() const {
-    normalize_input();
-    linear(q_, kept_.normed1, kept_.q);
-    linear(k_, kept_.normed1, kept_.k);
-    linear(v_, kept_.normed1, kept_.v);
+  // Normalizes and rotates the heads of queries and keys, as far as the layer does so.
+  void prepare_heads() const {
+    if (config_.qk_norm) {
+      normalize_heads(kept_.plain_q, q_norm, kept_.q, kept_.q_inverse);
+      normalize_heads(kept_.plain_k, k_norm, kept_.k, kept_.k_inverse);
+    }
     rope(kept_.q, config_.heads, RopeDirection::forward);
     rope(kept_.k, config_.kv_heads, RopeDirection::forward);
+  }
+
+  void forward_attention() const {
+    normalize_input();
+    linear(q_, kept_.normed1, config_.qk_norm ? kept_.plain_q : kept_.q);
+    linear(k_, kept_.normed1, config_.qk_norm ? kept_.plain_k : kept_.k);
+    linear(v_, kept_.normed1, kept_.v);
+    prepare_heads();
     ops_.attention_forward(step_.stream, {attention_, kept_.q, kept_.k, kept_.v, kept_.attended,
                                           kept_.lse, step_.batch.positions});
     linear_residual(o_, kept_.attended, input_, kept_.middle);
@@ -101,11 +120,18 @@ class Layer {
                                            scratch_.dv, step_.batch.positions});
     rope(scratch_.dq, config_.heads, RopeDirection::inverse);
     rope(scratch_.dk, config_.kv_heads, RopeDirection::inverse);
-    weight_gradient(gradients, q_, scratch_.dq, kept_.normed1);
-    weight_gradient(gradients, k_, scratch_.dk, kept_.normed1);
+    View dq = scratch_.dq, dk = scratch_.dk;
+    if (config_.qk_norm) {  // the gradients before the norms overwrite q and k
+      heads_backward(gradients(q_norm), kept_.plain_q, q_norm, kept_.q_inverse, dq, kept_.q);
+      heads_backward(gradients(k_norm), kept_.plain_k, k_norm, kept_.k_inverse, dk, kept_.k);
+      dq = kept_.q;
+      dk = kept_.k;
+    }
+    weight_gradient(gradients, q_, dq, kept_.normed1);
+    weight_gradient(gradients, k_, dk, kept_.normed1);
     weight_gradient(gradients, v_, scratch_.dv, kept_.normed1);
-    input_gradient(q_, scratch_.dq, scratch_.dnormed, WriteMode::overwrite);
-    input_gradient(k_, scratch_.dk, scratch_.dnormed, WriteMode::accumulate);
+    input_gradient(q_, dq, scratch_.dnormed, WriteMode::overwrite);
+    input_gradient(k_, dk, scratch_.dnormed, WriteMode::accumulate);
     input_gradient(v_, scratch_.dv, scratch_.dnormed, WriteMode::accumulate);
     normalize_backward(gradients(norm1), input_, norm1, kept_.inverse1);
   }
@@ -120,41 +146,73 @@ class Layer {
                            {config_.hidden, x, weights_(name), inverse, scratch_.dnormed, gradient_,
                             WriteMode::accumulate, dweight.view, dweight.mode});
   }
+  void normalize_heads(ConstView x, std::string_view name, View y, View inverse) const {
+    ops_.rms_norm_forward(step_.stream, {config_.head_dim, static_cast<float>(config_.rms_eps), x,
+                                         weights_(name), y, inverse});
+  }
+  void heads_backward(const Gradient& dweight, ConstView x, std::string_view name,
+                      ConstView inverse, ConstView dy, View dx) const {
+    ops_.rms_norm_backward(step_.stream, {config_.head_dim, x, weights_(name), inverse, dy, dx,
+                                          WriteMode::overwrite, dweight.view, dweight.mode});
+  }
   void rope(View x, std::int64_t heads, RopeDirection direction) const {
+    if (!rotates_) return;
     ops_.rope(step_.stream, {step_.batch.seq, heads, config_.head_dim, x,
                              step_.activations.rope_table(), direction, step_.batch.positions});
   }
   LinearShape shape(const Linear& which) const { return {step_.batch.size(), which.in, which.out}; }
   void linear(const Linear& which, ConstView x, View y) const {
     ops_.linear_forward(step_.stream, shape(which), x, weights_(which.name), y);
+    add_bias(which, y);
   }
   void linear_residual(const Linear& which, ConstView x, ConstView residual, View y) const {
     ops_.linear_residual_forward(step_.stream, shape(which), x, weights_(which.name), residual, y);
+    add_bias(which, y);
+  }
+  void add_bias(const Linear& which, View y) const {
+    if (!which.bias.empty()) ops_.add_bias(step_.stream, weights_(which.bias), y);
   }
   void weight_gradient(const GradientLookup& gradients, const Linear& which, ConstView dy,
                        ConstView x) const {
     const Gradient dweight = gradients(which.name);
     ops_.linear_wgrad(step_.stream, shape(which), dy, x, dweight.view, dweight.mode);
+    if (which.bias.empty()) return;
+    const Gradient dbias = gradients(which.bias);
+    ops_.bias_backward(step_.stream, {which.out, dy, dbias.view, dbias.mode});
   }
   void input_gradient(const Linear& which, ConstView dy, View dx, WriteMode mode) const {
     ops_.linear_dgrad(step_.stream, shape(which), dy, weights_(which.name), dx, mode);
+  }
+
+  // The linear layer NAME.weight, with the bias NAME.bias if the model has it.
+  static Linear make(std::string_view weight, std::int64_t in, std::int64_t out,
+                     std::string_view bias, bool has_bias) {
+    return {weight, in, out, has_bias ? bias : std::string_view()};
   }
 
   const ModelConfig& config_;
   Ops& ops_;
   const Step& step_;
   const WeightLookup& weights_;
+  bool rotates_;
   AttentionShape attention_;
   View input_, output_, gradient_;
   LayerActivations kept_;
   BackwardScratch scratch_;
-  Linear q_{"self_attn.q_proj.weight", config_.hidden, config_.query_width()};
-  Linear k_{"self_attn.k_proj.weight", config_.hidden, config_.kv_width()};
-  Linear v_{"self_attn.v_proj.weight", config_.hidden, config_.kv_width()};
-  Linear o_{"self_attn.o_proj.weight", config_.query_width(), config_.hidden};
-  Linear gate_{"mlp.gate_proj.weight", config_.hidden, config_.ffn};
-  Linear up_{"mlp.up_proj.weight", config_.hidden, config_.ffn};
-  Linear down_{"mlp.down_proj.weight", config_.ffn, config_.hidden};
+  Linear q_ = make("self_attn.q_proj.weight", config_.hidden, config_.query_width(),
+                   "self_attn.q_proj.bias", config_.qkv_bias);
+  Linear k_ = make("self_attn.k_proj.weight", config_.hidden, config_.kv_width(),
+                   "self_attn.k_proj.bias", config_.qkv_bias);
+  Linear v_ = make("self_attn.v_proj.weight", config_.hidden, config_.kv_width(),
+                   "self_attn.v_proj.bias", config_.qkv_bias);
+  Linear o_ = make("self_attn.o_proj.weight", config_.query_width(), config_.hidden,
+                   "self_attn.o_proj.bias", config_.o_bias);
+  Linear gate_ = make("mlp.gate_proj.weight", config_.hidden, config_.ffn, "mlp.gate_proj.bias",
+                      config_.mlp_bias);
+  Linear up_ =
+      make("mlp.up_proj.weight", config_.hidden, config_.ffn, "mlp.up_proj.bias", config_.mlp_bias);
+  Linear down_ = make("mlp.down_proj.weight", config_.ffn, config_.hidden, "mlp.down_proj.bias",
+                      config_.mlp_bias);
 };
 
 }  // namespace
@@ -166,7 +224,9 @@ Decoder::Decoder(ModelConfig config, Ops& ops) : config_(std::move(config)), ops
 Activations Decoder::make_activations(const ActivationPlan& plan, const atoll::Device& device,
                                       atoll::Stream& stream) const {
   Activations activations(config_, plan, device);
-  ops_.rope_table(stream, activations.rope_table(), config_.head_dim, config_.rope_theta);
+  const std::vector<float> table = rope_table(config_, plan.max_seq);
+  stream.copy(activations.rope_table().data, table.data(), activations.rope_table().bytes());
+  stream.synchronize();
   return activations;
 }
 

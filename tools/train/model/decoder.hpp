@@ -1,7 +1,7 @@
-// Mistral's forward and backward pass, unit by unit, written by hand. It is independent of FSDP and
-// of the device: callers supply weights and gradients by name, and Ops does the arithmetic.
-// Everything is enqueued on the step's stream. Weights have the compute dtype of the activations.
-// README.md shows a whole pass.
+// The forward and backward pass of the families in config.hpp, unit by unit, written by hand. It is
+// independent of FSDP and of the device: callers supply weights and gradients by name, and Ops does
+// the arithmetic. Everything is enqueued on the step's stream. Weights have the compute dtype of the
+// activations. README.md shows a whole pass.
 #pragma once
 
 #include <cstddef>
@@ -40,6 +40,7 @@ class Decoder {
   const ModelConfig& config() const noexcept { return config_; }
   std::size_t units() const noexcept { return unit_count(config_); }
 
+  // Also fills the rotary table; blocks until that is done.
   Activations make_activations(const ActivationPlan& plan, const atoll::Device& device,
                                atoll::Stream& stream) const;
 

@@ -175,6 +175,25 @@ void Ops::linear_wgrad(Stream& stream, LinearShape shape, ConstView dy, ConstVie
            dy, x, dweight, {});
 }
 
+void Ops::add_bias(Stream& stream, ConstView bias, View y) {
+  const Checker checker("add_bias");
+  checker.compute("y", y);
+  checker.dtype("bias", bias, y.dtype);
+  checker.positive({{"the width", elements(bias)}});
+  checker.multiple("y", y, elements(bias));
+  run_add_bias(stream, bias, y);
+}
+
+void Ops::bias_backward(Stream& stream, const BiasBackward& args) {
+  if (args.mode == WriteMode::none) return;
+  const Checker checker("bias_backward");
+  checker.positive({{"width", args.width}});
+  checker.compute("dy", args.dy);
+  checker.multiple("dy", args.dy, args.width);
+  checker.view("dbias", args.dbias, args.width, DType::f32);
+  run(stream, args);
+}
+
 void Ops::rms_norm_forward(Stream& stream, const RmsNormForward& args) {
   const Checker checker("rms_norm_forward");
   check_norm(checker, args);
@@ -191,15 +210,6 @@ void Ops::rms_norm_backward(Stream& stream, const RmsNormBackward& args) {
     checker.view("dweight", args.dweight, args.width, DType::f32);
   }
   run(stream, args);
-}
-
-void Ops::rope_table(Stream& stream, View table, std::int64_t head_dim, double theta) {
-  const Checker checker("rope_table");
-  checker.positive({{"head_dim", head_dim}});
-  checker.require(head_dim % 2 == 0, "head_dim = {} is odd", head_dim);
-  checker.dtype("table", table, DType::f32);
-  checker.multiple("table", table, head_dim);
-  run_rope_table(stream, table, head_dim, theta);
 }
 
 void Ops::rope(Stream& stream, const Rope& args) {

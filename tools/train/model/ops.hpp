@@ -80,7 +80,7 @@ enum class RopeDirection {
 struct Rope {
   std::int64_t seq, heads, head_dim;
   atoll::View x;           // tensor to rotate in place, [rows * seq, heads * head_dim]
-  atoll::ConstView table;  // from rope_table(), for at least seq positions
+  atoll::ConstView table;  // of rope.hpp, for at least seq positions
   RopeDirection direction;
   atoll::ConstView positions = {};
 };
@@ -111,6 +111,13 @@ struct AttentionBackward {
   atoll::ConstView positions = {};
 };
 
+struct BiasBackward {
+  std::int64_t width;
+  atoll::ConstView dy;  // [tokens, width]
+  atoll::View dbias;    // sum of the rows of dy, f32 [width]
+  WriteMode mode;
+};
+
 struct SwigluBackward {
   atoll::ConstView gate, up, dout;
   atoll::View dgate, dup;  // gradients of gate and up; they may alias gate and up
@@ -139,6 +146,8 @@ struct LargestShapes {
   AttentionShape attention;  // attention over all tokens of a micro batch
   std::int64_t width;        // number of elements in a row of the norms
   atoll::DType compute;
+  std::int64_t bias_width = 0;  // longest bias; 0: none
+  bool head_norms = false;      // queries and keys have norms of head_dim elements
 };
 
 class Ops {
@@ -165,6 +174,10 @@ class Ops {
   // dweight (f32) = dy^T x, or dweight += dy^T x.
   void linear_wgrad(atoll::Stream& stream, LinearShape shape, atoll::ConstView dy,
                     atoll::ConstView x, atoll::View dweight, WriteMode mode);
+  // y [tokens, width] += bias [width], in place.
+  void add_bias(atoll::Stream& stream, atoll::ConstView bias, atoll::View y);
+  void bias_backward(atoll::Stream& stream, const BiasBackward& args);
+
   // Computes the products of the functions above, which check the arguments. The residual may be
   // empty.
   virtual void multiply(atoll::Stream& stream, const Product& product, atoll::ConstView a,
@@ -173,9 +186,6 @@ class Ops {
   void rms_norm_forward(atoll::Stream& stream, const RmsNormForward& args);
   void rms_norm_backward(atoll::Stream& stream, const RmsNormBackward& args);
 
-  // table: f32 [positions, head_dim]. Each row has head_dim / 2 cosines, then as many sines, of
-  // position * theta^(-2k / head_dim).
-  void rope_table(atoll::Stream& stream, atoll::View table, std::int64_t head_dim, double theta);
   void rope(atoll::Stream& stream, const Rope& args);
 
   void attention_forward(atoll::Stream& stream, const AttentionForward& args);
@@ -198,6 +208,7 @@ class Ops {
 
  private:
   // The functions above call these with checked arguments.
+  virtual void run(atoll::Stream& stream, const BiasBackward& args) = 0;
   virtual void run(atoll::Stream& stream, const RmsNormForward& args) = 0;
   virtual void run(atoll::Stream& stream, const RmsNormBackward& args) = 0;
   virtual void run(atoll::Stream& stream, const Rope& args) = 0;
@@ -206,8 +217,7 @@ class Ops {
   virtual void run(atoll::Stream& stream, const SwigluBackward& args) = 0;
   virtual void run(atoll::Stream& stream, const EmbeddingBackward& args) = 0;
   virtual void run(atoll::Stream& stream, const CrossEntropy& args) = 0;
-  virtual void run_rope_table(atoll::Stream& stream, atoll::View table, std::int64_t head_dim,
-                              double theta) = 0;
+  virtual void run_add_bias(atoll::Stream& stream, atoll::ConstView bias, atoll::View y) = 0;
   virtual void run_swiglu_forward(atoll::Stream& stream, atoll::ConstView gate, atoll::ConstView up,
                                   atoll::View out) = 0;
   virtual void run_embedding_forward(atoll::Stream& stream, atoll::ConstView tokens,

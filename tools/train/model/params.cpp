@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <utility>
 
 #include "fail.hpp"
 
@@ -21,17 +22,26 @@ std::vector<ParamSpec> layer_specs(const ModelConfig& config) {
     spec.deviation /= std::sqrt(2.0F * static_cast<float>(config.layers));
     return spec;
   };
-  return {
-      norm("input_layernorm.weight", config.hidden),
-      matrix("self_attn.q_proj.weight", config.query_width(), config.hidden),
-      matrix("self_attn.k_proj.weight", config.kv_width(), config.hidden),
-      matrix("self_attn.v_proj.weight", config.kv_width(), config.hidden),
-      residual("self_attn.o_proj.weight", config.hidden, config.query_width()),
-      norm("post_attention_layernorm.weight", config.hidden),
-      matrix("mlp.gate_proj.weight", config.ffn, config.hidden),
-      matrix("mlp.up_proj.weight", config.ffn, config.hidden),
-      residual("mlp.down_proj.weight", config.hidden, config.ffn),
+  std::vector<ParamSpec> specs{norm("input_layernorm.weight", config.hidden)};
+  const auto add = [&](ParamSpec weight, bool has_bias) {
+    const std::string stem = weight.name.substr(0, weight.name.rfind('.'));
+    const std::int64_t out = weight.shape.front();
+    specs.push_back(std::move(weight));
+    if (has_bias) specs.push_back({stem + ".bias", {out}, 0.0F, 0.0F});
   };
+  add(matrix("self_attn.q_proj.weight", config.query_width(), config.hidden), config.qkv_bias);
+  add(matrix("self_attn.k_proj.weight", config.kv_width(), config.hidden), config.qkv_bias);
+  add(matrix("self_attn.v_proj.weight", config.kv_width(), config.hidden), config.qkv_bias);
+  if (config.qk_norm) {
+    specs.push_back(norm("self_attn.q_norm.weight", config.head_dim));
+    specs.push_back(norm("self_attn.k_norm.weight", config.head_dim));
+  }
+  add(residual("self_attn.o_proj.weight", config.hidden, config.query_width()), config.o_bias);
+  specs.push_back(norm("post_attention_layernorm.weight", config.hidden));
+  add(matrix("mlp.gate_proj.weight", config.ffn, config.hidden), config.mlp_bias);
+  add(matrix("mlp.up_proj.weight", config.ffn, config.hidden), config.mlp_bias);
+  add(residual("mlp.down_proj.weight", config.hidden, config.ffn), config.mlp_bias);
+  return specs;
 }
 
 }  // namespace

@@ -15,8 +15,8 @@ namespace train {
 struct ParamSpec {
   std::string name;  // name within the unit: "self_attn.q_proj.weight"
   std::vector<std::int64_t> shape;
-  // Initial values are normal with this mean and deviation: (1, 0) for norms, (0, 0.02) for
-  // matrices. o_proj and down_proj add to the residual stream and use 0.02 / sqrt(2 layers), so
+  // Initial values are normal with this mean and deviation: (1, 0) for norms, (0, 0) for biases,
+  // (0, 0.02) for matrices. o_proj and down_proj add to the residual stream and use 0.02 / sqrt(2 layers), so
   // that its initial variance does not grow with depth.
   float mean = 0;
   float deviation = 0;
@@ -32,7 +32,8 @@ std::string unit_name(const ModelConfig& config, std::size_t unit);
 // The name that a parameter of a unit has in a Hugging Face checkpoint.
 std::string hf_name(std::string_view unit, std::string_view param);
 
-// Parameters of a unit. embed: embed_tokens.weight. layers.N: nine tensors. head: norm.weight and,
+// Parameters of a unit. embed: embed_tokens.weight. layers.N: nine matrices and norms, and the
+// biases and norms of heads that the family has. head: norm.weight and,
 // unless the embedding is tied, lm_head.weight.
 std::vector<ParamSpec> param_specs(const ModelConfig& config, std::size_t unit);
 

@@ -3,7 +3,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <vector>
@@ -83,19 +82,16 @@ class CpuOps final : public Ops {
     });
   }
 
-  void run_rope_table(Stream& stream, View table, std::int64_t head_dim, double theta) override {
-    stream.enqueue([table, head_dim, theta] {
-      const std::int64_t half = head_dim / 2;
-      const auto positions = static_cast<std::int64_t>(table.count) / head_dim;
-      for (std::int64_t position = 0; position < positions; ++position) {
-        float* row = table.as<float>() + position * head_dim;
-        for (std::int64_t k = 0; k < half; ++k) {
-          const double exponent = -2.0 * static_cast<double>(k) / static_cast<double>(head_dim);
-          const double angle = static_cast<double>(position) * std::pow(theta, exponent);
-          row[k] = static_cast<float>(std::cos(angle));
-          row[half + k] = static_cast<float>(std::sin(angle));
-        }
-      }
+  void run_add_bias(Stream& stream, ConstView bias, View y) override {
+    stream.enqueue([this, bias, y] {
+      split(y.count / bias.count, 1, [&](Range rows) { cpu::add_bias(bias, y, rows); });
+    });
+  }
+
+  void run(Stream& stream, const BiasBackward& args) override {
+    stream.enqueue([this, args] {
+      split(to_size(args.width), column_step,
+            [&](Range columns) { cpu::bias_backward(args, columns); });
     });
   }
 

@@ -1,4 +1,4 @@
-// Kernels that touch each element once (sums, SwiGLU, rotary embedding, conversions, the gradient
+// Kernels that touch each element once (sums, biases, SwiGLU, rotary embedding, conversions, the gradient
 // of the embedding table) and kernels that reduce over a row (RMSNorm, cross entropy).
 #include "model/cpu/kernels.hpp"
 
@@ -29,6 +29,35 @@ void add(const ConstView& a, const ConstView& b, const View& out, Range range) {
     for_lanes(range.first, range.last, [&](auto d, std::size_t i) HWY_ATTR {
       store(d, hn::Add(load(d, left + i), load(d, right + i)), to + i);
     });
+  });
+}
+
+void add_bias(const ConstView& bias, const View& y, Range rows) {
+  with_type(y.dtype, [&]<class T>(T) HWY_ATTR {
+    const std::size_t width = bias.count;
+    const T* const values = bias.as<T>();
+    for (std::size_t row = rows.first; row < rows.last; ++row) {
+      T* const to = y.as<T>() + row * width;
+      for_lanes(0, width, [&](auto d, std::size_t i) HWY_ATTR {
+        store(d, hn::Add(load(d, to + i), load(d, values + i)), to + i);
+      });
+    }
+  });
+}
+
+void bias_backward(const BiasBackward& args, Range columns) {
+  with_type(args.dy.dtype, [&]<class T>(T) HWY_ATTR {
+    const std::size_t width = to_size(args.width);
+    float* const to = args.dbias.as<float>();
+    if (args.mode == WriteMode::overwrite) {
+      std::fill(to + columns.first, to + columns.last, 0.0F);
+    }
+    for (std::size_t row = 0; row < args.dy.count / width; ++row) {
+      const T* const from = args.dy.as<T>() + row * width;
+      for_lanes(columns.first, columns.last, [&](auto d, std::size_t i) HWY_ATTR {
+        store(d, hn::Add(load(d, to + i), load(d, from + i)), to + i);
+      });
+    }
   });
 }
 
@@ -288,6 +317,8 @@ using atoll::ConstView;
 using atoll::View;
 
 ATOLL_DISPATCH(void, add, (ConstView a, ConstView b, View out, Range r), a, b, out, r)
+ATOLL_DISPATCH(void, add_bias, (ConstView bias, View y, Range rows), bias, y, rows)
+ATOLL_DISPATCH(void, bias_backward, (const BiasBackward& args, Range columns), args, columns)
 ATOLL_DISPATCH(void, swiglu_forward, (ConstView gate, ConstView up, View out, Range r), gate, up,
                out, r)
 ATOLL_DISPATCH(void, swiglu_backward, (const SwigluBackward& args, Range r), args, r)

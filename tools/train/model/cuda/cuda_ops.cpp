@@ -88,7 +88,10 @@ class CudaOps final : public Ops {
     check_norm_width(of.width, of.compute);
     const Current current(ordinal_);
     const std::int64_t tokens = of.attention.rows * of.attention.seq;
+    const std::int64_t head_rows = of.head_norms ? tokens * of.attention.heads : 0;
     scratch(stream, std::max({rms_norm_partials(tokens, of.width) * sizeof(float),
+                              rms_norm_partials(head_rows, of.attention.head_dim) * sizeof(float),
+                              bias_partials(tokens, of.bias_width) * sizeof(float),
                               embedding_scratch(static_cast<std::uint64_t>(tokens)),
                               static_cast<std::size_t>(tokens) * sizeof(double),  // loss per token
                               attention_scratch(of.attention) * sizeof(float),
@@ -115,9 +118,16 @@ class CudaOps final : public Ops {
     cuda::rms_norm_backward(native(stream), args, static_cast<float*>(partials));
   }
 
-  void run_rope_table(Stream& stream, View table, std::int64_t head_dim, double theta) override {
+  void run_add_bias(Stream& stream, ConstView bias, View y) override {
     const Current current(ordinal_);
-    cuda::rope_table(native(stream), table, head_dim, theta);
+    cuda::add_bias(native(stream), bias, y);
+  }
+
+  void run(Stream& stream, const BiasBackward& args) override {
+    const Current current(ordinal_);
+    const auto tokens = static_cast<std::int64_t>(args.dy.count) / args.width;
+    void* const partials = scratch(stream, bias_partials(tokens, args.width) * sizeof(float));
+    cuda::bias_backward(native(stream), args, static_cast<float*>(partials));
   }
 
   void run(Stream& stream, const Rope& args) override {

@@ -1,4 +1,4 @@
-// Kernels that touch each element once: sums, SwiGLU and rotary embedding.
+// Kernels that touch each element once: biases, SwiGLU and rotary embedding.
 #include <cmath>
 
 #include "model/cuda/kernels.hpp"
@@ -50,17 +50,11 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
+template <class T>
 __global__ void __launch_bounds__(threads)
-    fill_rope_table(float* table, std::uint64_t pairs, int head_dim, double theta) {
-  const int half = head_dim / 2;
-  for (std::uint64_t i = first_item(); i < pairs; i += items_stride()) {
-    const auto position = i / static_cast<std::uint64_t>(half);
-    const auto k = static_cast<int>(i % static_cast<std::uint64_t>(half));
-    const double angle =
-        static_cast<double>(position) * pow(theta, -2.0 * k / static_cast<double>(head_dim));
-    float* const row = table + position * static_cast<std::uint64_t>(head_dim);
-    row[k] = static_cast<float>(cos(angle));
-    row[half + k] = static_cast<float>(sin(angle));
+    add_to_rows(const T* bias, T* y, std::uint64_t width, std::uint64_t count) {
+  for (std::uint64_t i = first_item(); i < count; i += items_stride()) {
+    y[i] = convert<T>(convert<float>(y[i]) + convert<float>(bias[i % width]));
   }
 }
 
@@ -131,11 +125,12 @@ void swiglu_backward(cudaStream_t stream, const SwigluBackward& args) {
            });
 }
 
-void rope_table(cudaStream_t stream, atoll::View table, std::int64_t head_dim, double theta) {
-  const std::uint64_t pairs = table.count / 2;
-  if (pairs == 0) return;
-  start("rope_table", fill_rope_table, {blocks_for(pairs), stream}, table.as<float>(), pairs,
-        static_cast<int>(head_dim), theta);
+void add_bias(cudaStream_t stream, atoll::ConstView bias, atoll::View y) {
+  if (y.count == 0) return;
+  with_compute_type(y.dtype, [&]<class T>(Type<T>) {
+    start("add_bias", add_to_rows<T>, {blocks_for(y.count), stream}, pointer<T>(bias),
+          pointer<T>(y), bias.count, y.count);
+  });
 }
 
 void rope(cudaStream_t stream, const Rope& args) {

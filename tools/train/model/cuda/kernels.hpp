@@ -29,7 +29,14 @@ void rms_norm_forward(cudaStream_t stream, const RmsNormForward& args);
 void rms_norm_backward(cudaStream_t stream, const RmsNormBackward& args, float* partials);
 std::size_t rms_norm_partials(std::int64_t tokens, std::int64_t width);
 
-void rope_table(cudaStream_t stream, atoll::View table, std::int64_t head_dim, double theta);
+void add_bias(cudaStream_t stream, atoll::ConstView bias, atoll::View y);
+// `partials` must have bias_partials() floats.
+void bias_backward(cudaStream_t stream, const BiasBackward& args, float* partials);
+std::size_t bias_partials(std::int64_t tokens, std::int64_t width);
+// Sums `count` rows of partial sums, in a fixed order, into dweight [width].
+void add_partials(cudaStream_t stream, atoll::View dweight, const float* partials, int width,
+                  int count, WriteMode mode);
+
 void rope(cudaStream_t stream, const Rope& args);
 // Attention in f32 arithmetic, for heads of up to most_head_dim elements.
 inline constexpr std::int64_t most_head_dim = 256;

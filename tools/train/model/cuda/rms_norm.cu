@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(threads)
 // One block per 32 columns: each warp sums every n-th partial, and the sums of the warps are added
 // in order.
 __global__ void __launch_bounds__(threads)
-    add_partials(float* dweight, const float* partials, int width, int count, WriteMode mode) {
+    sum_partials(float* dweight, const float* partials, int width, int count, WriteMode mode) {
   __shared__ float sums[threads];
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int column = static_cast<int>(blockIdx.x) * 32 + lane;
@@ -149,8 +149,13 @@ void rms_norm_backward(cudaStream_t stream, const RmsNormBackward& args, float* 
     });
   });
   if (!wanted) return;
-  start("rms_norm_weight", add_partials, {static_cast<unsigned>((width + 31) / 32), stream},
-        args.dweight.as<float>(), partials, width, static_cast<int>(blocks), args.dweight_mode);
+  add_partials(stream, args.dweight, partials, width, static_cast<int>(blocks), args.dweight_mode);
+}
+
+void add_partials(cudaStream_t stream, atoll::View dweight, const float* partials, int width,
+                  int count, WriteMode mode) {
+  start("add_partials", sum_partials, {static_cast<unsigned>((width + 31) / 32), stream},
+        dweight.as<float>(), partials, width, count, mode);
 }
 
 }  // namespace train::cuda
