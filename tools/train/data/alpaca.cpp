@@ -47,7 +47,8 @@ bool AlpacaRows::add(const AlpacaRecord& record) {
   const auto whole_ids = tokenizer_.encode(used);
   const auto common =
       std::mismatch(prompt_ids.begin(), prompt_ids.end(), whole_ids.begin(), whole_ids.end());
-  const std::size_t first_target = 1 + static_cast<std::size_t>(common.first - prompt_ids.begin());
+  const std::size_t first_output = 1 + static_cast<std::size_t>(common.first - prompt_ids.begin());
+  const std::size_t first_target = spec_.train_on == TrainOn::all ? 1 : first_output;
   ids.insert(ids.end(), whole_ids.begin(), whole_ids.end());
   if (used.size() == whole.size()) ids.push_back(tokenizer_.eos());
 

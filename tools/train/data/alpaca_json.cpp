@@ -58,6 +58,7 @@ struct Input {
   std::string_view text;
   const std::string& place;  // prefix of error messages
   std::size_t base;          // number of the text's first byte in error messages
+  std::string_view file;
   const char* reached;       // end of the bytes that the parser has read
 };
 
@@ -112,8 +113,8 @@ class AlpacaEvents {
   bool end_object() {
     --depth_;
     if (depth_ != outer_) return true;
-    if (!has_instruction_) refuse("no `instruction`");
-    if (!has_output_) refuse("no `output`");
+    if (!has_instruction_) refuse_format("no `instruction`");
+    if (!has_output_) refuse_format("no `output`");
     ++records_;
     return sink_(record_);
   }
@@ -150,6 +151,11 @@ class AlpacaEvents {
     return true;
   }
 
+  // Refuses a record that has another format, which may be one that atoll-data reads.
+  [[noreturn]] void refuse_format(std::string_view reason) const {
+    refuse(fmt::format("{}, so this is not Alpaca; for other formats, {}", reason,
+                       conversion_hint(input_.file)));
+  }
   [[noreturn]] void refuse(const std::string& reason) const {
     refuse(reason, static_cast<std::size_t>(input_.reached - input_.text.data()));
   }
@@ -174,9 +180,10 @@ class AlpacaEvents {
 
 // Parses the text. Returns false if the sink wants no more records. Throws Error(bad_data) with
 // `place` and the offset of the byte. `base` is the offset of the first byte of the text.
-bool parse(std::string_view text, Layout layout, const RecordSink& sink, const std::string& place,
+bool parse(const Source& source, Layout layout, const RecordSink& sink, const std::string& place,
            std::size_t base = 0) {
-  Input input{text, place, base, text.data()};
+  const std::string_view text = source.text;
+  Input input{text, place, base, source.file, text.data()};
   AlpacaEvents events(layout, sink, input);
   const Cursor first(text.data(), &input.reached);
   const Cursor last(text.data() + text.size(), &input.reached);
@@ -186,7 +193,7 @@ bool parse(std::string_view text, Layout layout, const RecordSink& sink, const s
 }  // namespace
 
 void read_alpaca_json(const Source& source, const RecordSink& sink) {
-  parse(source.text, Layout::list, sink, fmt::format("{}: ", source.file));
+  parse(source, Layout::list, sink, fmt::format("{}: ", source.file));
 }
 
 void read_alpaca_jsonl(const Source& source, const RecordSink& sink) {
@@ -196,7 +203,7 @@ void read_alpaca_jsonl(const Source& source, const RecordSink& sink) {
     const std::string_view line = source.text.substr(begin, end - begin);
     const bool blank = line.find_first_not_of(" \t\r") == std::string_view::npos;
     const auto place = fmt::format("{}: line {}, ", source.file, number);
-    if (!blank && !parse(line, Layout::record, sink, place, begin)) return;
+    if (!blank && !parse({line, source.file}, Layout::record, sink, place, begin)) return;
     begin = end + 1;
   }
 }

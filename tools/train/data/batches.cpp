@@ -5,7 +5,6 @@
 #include <map>
 #include <numeric>
 
-#include "data/random.hpp"
 #include "fail.hpp"
 
 namespace train {
@@ -32,16 +31,6 @@ PadTo pad_to_from_name(std::string_view name) {
   if (name == "seq") return PadTo::seq;
   require(name == "pack", "row length \"{}\": use longest, seq or pack", name);
   return PadTo::pack;
-}
-
-std::vector<std::uint32_t> epoch_order(std::int64_t size, std::uint64_t seed, std::int64_t epoch) {
-  std::vector<std::uint32_t> order(static_cast<std::size_t>(size));
-  std::iota(order.begin(), order.end(), 0U);
-  const CounterRandom random({seed, RandomStream::shuffle, epoch});
-  for (std::size_t left = order.size(); left > 1; --left) {
-    std::swap(order[left - 1], order[static_cast<std::size_t>(random.below(left, left))]);
-  }
-  return order;
 }
 
 std::vector<Row> pack_rows(std::span<const std::uint32_t> samples,
@@ -77,7 +66,10 @@ std::vector<Row> pack_rows(std::span<const std::uint32_t> samples,
 }
 
 Batches::Batches(const Dataset& dataset, const BatchOptions& options, Share share)
-    : dataset_(dataset), options_(options), share_(share) {
+    : dataset_(dataset),
+      options_(options),
+      share_(share),
+      order_(dataset.size(), dataset.portions, options.seed) {
   require(options.global_batch >= 1, "global batch {}: must be at least 1", options.global_batch);
   require(options.micro_batch >= 1, "micro batch {}: must be at least 1", options.micro_batch);
   require(options.seq >= 1, "sequence length {}: must be at least 1", options.seq);
@@ -99,14 +91,6 @@ std::int64_t Batches::steps_per_epoch() const noexcept {
 
 Position Batches::position(std::int64_t global_step) const noexcept {
   return {global_step / steps_per_epoch(), global_step % steps_per_epoch()};
-}
-
-const std::vector<std::uint32_t>& Batches::order(std::int64_t epoch) {
-  if (order_epoch_ != epoch) {
-    order_ = epoch_order(dataset_.size(), options_.seed, epoch);
-    order_epoch_ = epoch;
-  }
-  return order_;
 }
 
 std::vector<Row> Batches::rows(std::span<const std::uint32_t> samples) const {
@@ -175,8 +159,10 @@ StepPlan Batches::step(Position position) {
   require(position.epoch >= 0 && position.step >= 0 && position.step < steps_per_epoch(),
           "epoch {}, step {}: no such step, because an epoch has {} steps", position.epoch,
           position.step, steps_per_epoch());
-  const std::span<const std::uint32_t> all = order(position.epoch);
-  const auto samples = rows_of(all, options_.global_batch, position.step);
+  const std::int64_t first = position.step * options_.global_batch;
+  const std::int64_t last = std::min(first + options_.global_batch, dataset_.size());
+  const std::vector<std::uint32_t> chosen = order_.samples(position.epoch, first, last);
+  const std::span<const std::uint32_t> samples = chosen;
 
   StepPlan step;
   step.position = position;
@@ -238,12 +224,12 @@ MicroBatch Batches::micro_batch(const StepPlan& step, int index) const {
 // Copies the samples of a row, one after another, starting at position `at`.
 void Batches::place(const Row& row, std::size_t at, MicroBatch& batch) const {
   for (const std::uint32_t index : row) {
-    const Sample sample = dataset_.sample(index);
-    std::ranges::copy(sample.tokens, batch.tokens.begin() + static_cast<std::ptrdiff_t>(at));
-    std::ranges::copy(sample.labels, batch.labels.begin() + static_cast<std::ptrdiff_t>(at));
-    at += sample.tokens.size();
-    batch.valid += sample.valid;
-    batch.real += static_cast<std::int64_t>(sample.tokens.size());
+    const auto length = static_cast<std::size_t>(dataset_.length(index));
+    dataset_.read(index, std::span(batch.tokens).subspan(at, length),
+                  std::span(batch.labels).subspan(at, length));
+    at += length;
+    batch.valid += dataset_.valid(index);
+    batch.real += static_cast<std::int64_t>(length);
   }
 }
 

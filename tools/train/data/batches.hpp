@@ -1,7 +1,7 @@
 // Plans a step: its samples, this rank's part of them, and the rows that hold them.
 //
-// An epoch is a permutation of the dataset, seeded by (seed, epoch). Step s takes its next
-// `global_batch` samples; the last step takes the rest. The samples of a step are therefore
+// An epoch is a permutation of the dataset, seeded by (seed, epoch), or a mixture of several sets
+// (order.hpp). Step s takes its next `global_batch` samples; the last step takes the rest. The samples of a step are therefore
 // independent of the number of ranks, and a resumed run needs no state but (epoch, step).
 //
 // Every micro batch involves collectives, so all ranks run equally many micro batches with equally
@@ -112,7 +112,6 @@ class Batches {
   MicroBatch micro_batch(const StepPlan& step, int index) const;
 
  private:
-  const std::vector<std::uint32_t>& order(std::int64_t epoch);
   std::vector<Row> rows(std::span<const std::uint32_t> samples) const;
   RowShape shape(std::span<const Row> rows) const noexcept;
   std::vector<std::int64_t> documents(std::span<const Row> rows, RowShape shape) const;
@@ -121,8 +120,7 @@ class Batches {
   const Dataset& dataset_;
   BatchOptions options_;
   Share share_;
-  std::int64_t order_epoch_ = -1;
-  std::vector<std::uint32_t> order_;  // permutation of epoch order_epoch_
+  SampleOrder order_;
 };
 
 // Packs samples into rows of up to `capacity` tokens by best fit, longest sample first. Ties, and
@@ -131,8 +129,5 @@ class Batches {
 std::vector<Row> pack_rows(std::span<const std::uint32_t> samples,
                            const std::function<std::int64_t(std::uint32_t)>& length,
                            std::int64_t capacity);
-
-// The permutation of [0, size) that is epoch `epoch` under `seed`.
-std::vector<std::uint32_t> epoch_order(std::int64_t size, std::uint64_t seed, std::int64_t epoch);
 
 }  // namespace train

@@ -3,123 +3,207 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
-#include <iterator>
 
 #include "data/file.hpp"
 #include "data/loaders.hpp"
 #include "data/random.hpp"
+#include "data/sources.hpp"
 #include "fail.hpp"
 
 namespace train {
 
+Dataset::Dataset(std::string name)
+    : name_(std::move(name)), memory_(std::make_shared<MemoryRows>()), rows_(memory_) {}
+
 void Dataset::add(std::span<const std::int32_t> tokens, std::span<const std::int32_t> labels) {
-  const auto valid = static_cast<std::int64_t>(labels.size()) -
-                     std::count(labels.begin(), labels.end(), ignored_label);
-  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
-  labels_.insert(labels_.end(), labels.begin(), labels.end());
-  begin_.push_back(tokens_.size());
-  valid_.push_back(valid);
-  total_valid_ += valid;
-  longest_ = std::max(longest_, static_cast<std::int64_t>(tokens.size()));
+  memory_->add(tokens, labels);
 }
 
-Sample Dataset::sample(std::int64_t index) const noexcept {
-  const auto i = static_cast<std::size_t>(index);
-  const std::size_t length = begin_[i + 1] - begin_[i];
-  return {std::span(tokens_).subspan(begin_[i], length),
-          std::span(labels_).subspan(begin_[i], length), valid_[i]};
+Sample Dataset::sample(std::int64_t index) const {
+  const auto length = static_cast<std::size_t>(rows_->length(index));
+  Sample sample{std::vector<std::int32_t>(length), std::vector<std::int32_t>(length),
+                rows_->valid(index)};
+  rows_->read(index, sample.tokens, sample.labels);
+  return sample;
 }
 
-std::int64_t Dataset::length(std::int64_t index) const noexcept {
-  const auto i = static_cast<std::size_t>(index);
-  return static_cast<std::int64_t>(begin_[i + 1] - begin_[i]);
+std::int64_t Dataset::total_tokens() const noexcept {
+  std::int64_t total = 0;
+  for (std::int64_t i = 0; i < size(); ++i) total += length(i);
+  return total;
 }
 
-std::int64_t Dataset::valid(std::int64_t index) const noexcept {
-  return valid_[static_cast<std::size_t>(index)];
+std::int64_t Dataset::total_valid() const noexcept {
+  std::int64_t total = 0;
+  for (std::int64_t i = 0; i < size(); ++i) total += valid(i);
+  return total;
 }
 
 std::uint64_t Dataset::fingerprint() const noexcept {
-  std::uint64_t hash = scramble(valid_.size());
-  const auto mix = [&hash](std::uint64_t value) { hash = scramble(hash ^ value) + value; };
-  for (const std::size_t begin : begin_) mix(begin);
-  for (std::size_t i = 0; i < tokens_.size(); ++i) {
-    mix((static_cast<std::uint64_t>(static_cast<std::uint32_t>(tokens_[i])) << 32U) |
-        static_cast<std::uint32_t>(labels_[i]));
+  std::uint64_t hash = rows_->fingerprint();
+  for (const Portion& portion : portions) {
+    hash = scramble(hash ^ static_cast<std::uint64_t>(portion.size)) +
+           static_cast<std::uint64_t>(portion.weight * 1e9);
   }
   return hash;
 }
 
-namespace {
-
-// The full Alpaca file has 23 MB. This loader keeps the whole file in memory.
-constexpr std::uintmax_t largest_file = 1U << 30U;
-
-struct FileKind {
-  std::string_view name;  // file extension without the dot, or prefix as in json:FILE
-  Dataset (*load)(const Source&, const DataSpec&, const Tokenizer&);
-};
-constexpr FileKind kinds[] = {{"json", load_alpaca_json},
-                              {"jsonl", load_alpaca_jsonl},
-                              {"txt", load_text},
-                              {"md", load_text},
-                              {"text", load_text}};
-
-Dataset load(const DataSpec& spec, const Tokenizer& tokenizer) {
-  const std::size_t colon = spec.data.find(':');
-  std::filesystem::path path = spec.data;
-  const auto* kind = std::ranges::find(kinds, spec.data.substr(0, colon), &FileKind::name);
-  if (colon != std::string::npos && kind != std::end(kinds)) {
-    path = spec.data.substr(colon + 1);
-  } else {
-    const std::string extension = path.extension().string();
-    kind = std::ranges::find(kinds, extension.empty() ? "" : extension.substr(1), &FileKind::name);
-  }
-  require(kind != std::end(kinds),
-          "data {}: use demo, synthetic, synthetic:copy, or a .json, .jsonl, .txt or .md file "
-          "(json:FILE, jsonl:FILE, text:FILE for other names)",
-          spec.data);
-  const std::string bytes = read_file(path, largest_file);
-  const std::string name = path.string();
-  return kind->load({bytes, name}, spec, tokenizer);
+TrainOn train_on_from_name(std::string_view name) {
+  if (name == "output") return TrainOn::output;
+  require(name == "all", "--train-on {}: use output or all", name);
+  return TrainOn::all;
 }
 
-void check(const DataSpec& spec, const Tokenizer& tokenizer) {
-  require(spec.seq >= 1, "sequence length {}: must be at least 1", spec.seq);
-  require(spec.samples >= 0, "samples {}: must not be negative", spec.samples);
-  require(spec.model.positions <= 0 || spec.seq <= spec.model.positions,
-          "sequence length {}: the model allows at most {}", spec.seq, spec.model.positions);
-  const bool copies = spec.data == "synthetic:copy";
-  const bool random = spec.data == "synthetic";
-  const std::int32_t needed = copies ? copy_vocabulary : (random ? 1 : tokenizer.vocab_size());
+namespace {
+
+// The full Alpaca file has 23 MB. The loaders of text and JSON keep the whole file in memory.
+constexpr std::uintmax_t largest_file = 1U << 30U;
+
+void check(const DataSpec& spec, const SourceSpec& source, const Tokenizer& tokenizer) {
+  const bool copies = source.kind == SourceKind::copy;
+  const bool random = source.kind == SourceKind::synthetic;
+  const bool ids = source.kind == SourceKind::token_file;
+  const std::int32_t needed =
+      copies ? copy_vocabulary : (random || ids ? 1 : tokenizer.vocab_size());
   require(spec.model.vocabulary <= 0 || needed <= spec.model.vocabulary,
           "{} needs a vocabulary of {} tokens, but that of the model has {}",
-          copies ? spec.data : fmt::format("tokenizer {}", tokenizer.name()), needed,
+          copies ? source.text : fmt::format("tokenizer {}", tokenizer.name()), needed,
           spec.model.vocabulary);
 }
 
-Dataset make(const DataSpec& spec, const Tokenizer& tokenizer) {
-  if (spec.data == "demo") return make_demo(spec, tokenizer);
-  if (spec.data == "synthetic") return make_random(spec, tokenizer);
-  if (spec.data == "synthetic:copy") return make_copy(spec);
-  return load(spec, tokenizer);
+Dataset load(const DataSpec& spec, const SourceSpec& source, const Tokenizer& tokenizer) {
+  const auto whole = [&](Dataset (*loader)(const Source&, const DataSpec&, const Tokenizer&)) {
+    const std::string bytes = read_file(source.path, largest_file);
+    const std::string name = source.path.string();
+    return loader({bytes, name}, spec, tokenizer);
+  };
+  switch (source.kind) {
+    case SourceKind::demo:
+      return make_demo(spec, tokenizer);
+    case SourceKind::synthetic:
+      return make_random(spec, tokenizer);
+    case SourceKind::copy:
+      return make_copy(spec);
+    case SourceKind::alpaca_list:
+      return whole(load_alpaca_json);
+    case SourceKind::alpaca_lines:
+      return whole(load_alpaca_jsonl);
+    case SourceKind::text:
+      return whole(load_text);
+    case SourceKind::token_file:
+      return load_token_file(TokenFile::open(source.path), spec, tokenizer);
+    case SourceKind::raw_ids:
+      return load_token_file(TokenFile::open_raw(source.path, token_type_from_name(spec.data_type),
+                                                 tokenizer.vocab_size()),
+                             spec, tokenizer);
+  }
+  fail(ErrorCode::internal, "data {}: unknown kind", source.text);
 }
 
-}  // namespace
-
-Dataset open_dataset(const DataSpec& spec, const Tokenizer& tokenizer) {
-  check(spec, tokenizer);
-  Dataset dataset = make(spec, tokenizer);
+Dataset open_source(const DataSpec& spec, const SourceSpec& source, const Tokenizer& tokenizer) {
+  check(spec, source, tokenizer);
+  Dataset dataset = load(spec, source, tokenizer);
   if (dataset.size() == 0) {
     const std::string why = dataset.warnings.empty() ? "" : "; " + dataset.warnings.front();
-    fail(ErrorCode::bad_data, "{}: no sample to train on{}", spec.data, why);
+    fail(ErrorCode::bad_data, "{}: no sample to train on{}", source.text, why);
   }
   if (spec.samples > dataset.size()) {
     dataset.warnings.push_back(fmt::format("{}: {} samples requested, {} available", dataset.name(),
                                            spec.samples, dataset.size()));
   }
+  if (dataset.statistics.empty()) {
+    dataset.statistics.push_back(measure(*dataset.rows(), dataset.name()));
+  }
+  dataset.statistics.front().weight = source.weight;
   return dataset;
+}
+
+// Joins sets that are mixed; a single set stays as it is.
+Dataset join(std::vector<Dataset> sets) {
+  if (sets.size() == 1) return std::move(sets.front());
+  std::string name;
+  std::vector<std::shared_ptr<const Rows>> rows;
+  for (const Dataset& set : sets) {
+    name += (name.empty() ? "" : ", ") + set.name();
+    rows.push_back(set.rows());
+  }
+  auto joined = std::make_shared<JoinedRows>(std::move(rows));
+  require(joined->size() < std::int64_t{1} << 32U, "--data: {} samples: must be below 2^32",
+          joined->size());
+  Dataset mixture(name, std::move(joined));
+  std::int64_t first = 0;
+  for (const Dataset& set : sets) {
+    mixture.portions.push_back({first, set.size(), set.statistics.front().weight});
+    first += set.size();
+    std::ranges::copy(set.statistics, std::back_inserter(mixture.statistics));
+    std::ranges::copy(set.warnings, std::back_inserter(mixture.warnings));
+  }
+  return mixture;
+}
+
+std::vector<Dataset> open_sources(const DataSpec& spec, const Tokenizer& tokenizer) {
+  require(spec.seq >= 1, "sequence length {}: must be at least 1", spec.seq);
+  require(spec.samples >= 0, "samples {}: must not be negative", spec.samples);
+  require(spec.model.positions <= 0 || spec.seq <= spec.model.positions,
+          "sequence length {}: the model allows at most {}", spec.seq, spec.model.positions);
+  std::vector<Dataset> sets;
+  for (const SourceSpec& source : parse_sources(spec.data, spec.data_type)) {
+    sets.push_back(open_source(spec, source, tokenizer));
+  }
+  return sets;
+}
+
+// The permutation by which a split chooses samples. Its seed is fixed: another seed of the run must
+// not bring samples of the evaluation into the training.
+Permutation split_order(std::int64_t size) {
+  return {size, CounterRandom({0, RandomStream::evaluation, size}).bits(0)};
+}
+
+// Takes part of a set; `statistics` describe the part only in its number of samples.
+Dataset part_of(const Dataset& set, std::int64_t first, std::int64_t size) {
+  Dataset part(set.name(),
+               std::make_shared<ChosenRows>(set.rows(), split_order(set.size()), first, size));
+  part.statistics = set.statistics;
+  part.statistics.front().samples = size;
+  part.warnings = set.warnings;
+  return part;
+}
+
+}  // namespace
+
+Dataset open_dataset(const DataSpec& spec, const Tokenizer& tokenizer) {
+  return join(open_sources(spec, tokenizer));
+}
+
+RunData open_run_data(const DataSpec& spec, const EvalSpec& eval, const Tokenizer& tokenizer) {
+  require(eval.data.empty() || eval.split == 0, "--eval-data and --eval-split: use one of them");
+  require(eval.split >= 0 && eval.split < 1, "--eval-split {}: must be in [0, 1)", eval.split);
+  if (eval.split == 0) {
+    RunData data{open_dataset(spec, tokenizer), std::nullopt};
+    if (eval.data.empty()) return data;
+    DataSpec other = spec;
+    other.data = eval.data;
+    other.samples = eval.samples;
+    data.eval = open_dataset(other, tokenizer);
+    data.eval->portions.clear();  // every sample is evaluated once
+    return data;
+  }
+  std::vector<Dataset> trained, evaluated;
+  std::int64_t left = eval.samples;
+  for (const Dataset& set : open_sources(spec, tokenizer)) {
+    require(set.size() >= 2, "--eval-split: {} has only {} sample", set.name(), set.size());
+    const auto wanted = std::llround(eval.split * static_cast<double>(set.size()));
+    const std::int64_t taken = std::clamp<std::int64_t>(wanted, 1, set.size() - 1);
+    trained.push_back(part_of(set, taken, set.size() - taken));
+    const std::int64_t used = eval.samples > 0 ? std::min(taken, left) : taken;
+    left -= used;
+    if (used > 0) evaluated.push_back(part_of(set, 0, used));
+  }
+  RunData data{join(std::move(trained)), join(std::move(evaluated))};
+  data.eval->portions.clear();
+  return data;
 }
 
 }  // namespace train

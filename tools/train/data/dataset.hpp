@@ -1,11 +1,14 @@
-// Samples as token rows with labels. Every rank loads all of them once.
+// Samples as token rows with labels. Every rank opens all of them.
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "data/rows.hpp"
 #include "data/tokenizer.hpp"
 
 namespace train {
@@ -14,50 +17,80 @@ namespace train {
 inline constexpr std::int32_t ignored_label = -100;
 
 // One row before padding. labels[t] is the target predicted at position t: the token after
-// tokens[t], or ignored_label. Both spans have the same length, at most the sequence length.
+// tokens[t], or ignored_label. Both have the same length, at most the sequence length.
 struct Sample {
-  std::span<const std::int32_t> tokens;
-  std::span<const std::int32_t> labels;
+  std::vector<std::int32_t> tokens;
+  std::vector<std::int32_t> labels;
   std::int64_t valid = 0;  // labels that are not ignored
+};
+
+// Figures of one set of documents, for the lines at the start of a run.
+struct SetStatistics {
+  std::string name;
+  double weight = 1;
+  std::int64_t documents = 0;
+  std::int64_t samples = 0;
+  std::int64_t tokens = 0;   // tokens of all documents
+  std::int64_t trained = 0;  // tokens that are targets
+  std::int64_t shortest = 0, longest = 0, percentile95 = 0;  // tokens of a document
+  std::int64_t cut = 0;      // documents of which the end is left out
+  std::int64_t dropped = 0;  // documents without a target in their row
 };
 
 class Dataset {
  public:
-  explicit Dataset(std::string name) : name_(std::move(name)) {}
+  // An empty set in memory, to which add() adds samples.
+  explicit Dataset(std::string name);
+  // A set whose samples are stored elsewhere.
+  Dataset(std::string name, std::shared_ptr<const Rows> rows)
+      : name_(std::move(name)), rows_(std::move(rows)) {}
+  Dataset(Dataset&&) = default;
+  Dataset& operator=(Dataset&&) = default;
 
-  // Copies both spans. Preconditions: equal lengths and at least one valid label.
+  // Copies both spans. Preconditions: equal lengths, at least one valid label, and the set was made
+  // by the first constructor.
   void add(std::span<const std::int32_t> tokens, std::span<const std::int32_t> labels);
 
-  std::int64_t size() const noexcept { return static_cast<std::int64_t>(valid_.size()); }
-  // Precondition: 0 <= index < size().
-  Sample sample(std::int64_t index) const noexcept;
-  std::int64_t length(std::int64_t index) const noexcept;
-  std::int64_t valid(std::int64_t index) const noexcept;
+  std::int64_t size() const noexcept { return rows_->size(); }
+  // Preconditions: 0 <= index < size(). Throws Error(bad_data) if the file of the sample is damaged.
+  Sample sample(std::int64_t index) const;
+  void read(std::int64_t index, std::span<std::int32_t> tokens,
+            std::span<std::int32_t> labels) const {
+    rows_->read(index, tokens, labels);
+  }
+  std::int64_t length(std::int64_t index) const noexcept { return rows_->length(index); }
+  std::int64_t valid(std::int64_t index) const noexcept { return rows_->valid(index); }
 
-  // Totals over all samples.
-  std::int64_t total_tokens() const noexcept { return static_cast<std::int64_t>(tokens_.size()); }
-  std::int64_t total_valid() const noexcept { return total_valid_; }
-  std::int64_t longest() const noexcept { return longest_; }
+  // Totals over all samples. These functions look at every sample.
+  std::int64_t total_tokens() const noexcept;
+  std::int64_t total_valid() const noexcept;
+  std::int64_t longest() const noexcept { return rows_->longest(); }
 
-  // Hash of every token and label. Ranks compare it at the start, because hosts with different
-  // copies of a file would otherwise train on different data.
+  // Hash of the contents. Ranks compare it at the start, because hosts with different copies of a
+  // file would otherwise train on different data.
   std::uint64_t fingerprint() const noexcept;
 
   const std::string& name() const noexcept { return name_; }
+  const std::shared_ptr<const Rows>& rows() const noexcept { return rows_; }
 
+  // The sets that are mixed; empty for a single set.
+  std::vector<Portion> portions;
+  std::vector<SetStatistics> statistics;
   // Messages for the user, one line each, such as dropped samples. Rank 0 logs them.
   std::vector<std::string> warnings;
 
  private:
   std::string name_;
-  std::vector<std::int32_t> tokens_;
-  std::vector<std::int32_t> labels_;
-  // Index of each sample's first token, and the size of tokens_.
-  std::vector<std::size_t> begin_{0};
-  std::vector<std::int64_t> valid_;
-  std::int64_t total_valid_ = 0;
-  std::int64_t longest_ = 0;
+  std::shared_ptr<MemoryRows> memory_;  // null if the samples are stored elsewhere
+  std::shared_ptr<const Rows> rows_;
 };
+
+// Figures of samples in memory, in which each sample counts as a document.
+SetStatistics measure(const Rows& rows, std::string name);
+
+// One line for each set: documents, tokens, lengths, the share of trained tokens, and documents that
+// are cut; for mixed sets also how often an epoch passes them.
+std::vector<std::string> statistics_lines(const Dataset& dataset);
 
 // Limits of the model; 0 means unknown.
 struct ModelLimits {
@@ -65,20 +98,55 @@ struct ModelLimits {
   std::int32_t positions = 0;
 };
 
+// Which tokens carry loss, where data distinguish prompts from outputs.
+enum class TrainOn {
+  output,  // tokens that the data mark as trained
+  all,     // prompts too
+};
+
+// Accepts "output" and "all", and throws Error(invalid_argument) for other names.
+TrainOn train_on_from_name(std::string_view name);
+
 struct DataSpec {
-  // demo, synthetic, synthetic:copy, or a file whose name ends in .json, .jsonl, .txt or .md. The
-  // prefixes json:, jsonl: and text: override the ending.
+  // Sources separated by commas: demo, synthetic, synthetic:copy, or a file whose name ends in .tok,
+  // .json, .jsonl, .txt or .md. The prefixes tok:, raw:, json:, jsonl: and text: override the ending.
+  // Each may be followed by :WEIGHT. See sources.hpp.
   std::string data = "demo";
-  // Use the first N samples; 0 means the whole file, or the generator's default.
+  // uint16 or uint32: the type of files of raw ids, which have another ending or the prefix raw:.
+  std::string data_type = "";
+  // Use the first N samples of each source; 0 means the whole file, or the generator's default.
   std::int64_t samples = 0;
   std::int32_t seq = 512;  // longest row in tokens
   std::uint64_t seed = 0;  // seed of generated data; files ignore it
+  TrainOn train_on = TrainOn::output;
   ModelLimits model{};
 };
 
 // Throws Error with one line that names file and place: not_found, bad_data (malformed file or no
 // samples), invalid_argument (seq exceeds the model's positions, the tokenizer has more tokens than
-// the model, or the kind of data is unknown).
+// the model, or the kind of data is unknown), mismatch (a token file was made with another
+// tokenizer).
 Dataset open_dataset(const DataSpec& spec, const Tokenizer& tokenizer);
+
+// Where the samples of evaluation come from. All members empty or 0: there is no evaluation.
+struct EvalSpec {
+  std::string data{};        // as DataSpec::data; weights are ignored
+  double split = 0;          // or this share of each source of the training data, in (0, 1)
+  std::int64_t samples = 0;  // evaluate at most this many samples; 0: all
+};
+
+struct RunData {
+  Dataset train;
+  std::optional<Dataset> eval;
+};
+
+// Opens the data of training and of evaluation. Which samples a split takes depends on the number of
+// samples only, so that no sample of an evaluation is ever trained on, whatever the seed. Throws like
+// open_dataset().
+RunData open_run_data(const DataSpec& spec, const EvalSpec& eval, const Tokenizer& tokenizer);
+
+// Text of the first `count` samples of epoch 0: tokens with ids, text and targets. For --show-data.
+std::string show_samples(const Dataset& dataset, const Tokenizer& tokenizer, std::int64_t count,
+                         std::uint64_t seed);
 
 }  // namespace train

@@ -1,15 +1,23 @@
 #include "data/file.hpp"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <system_error>
+#include <utility>
 
 #include "fail.hpp"
 
 namespace train {
 
-std::string read_file(const std::filesystem::path& path, std::uintmax_t limit) {
+namespace {
+
+// Returns the size of a regular file that is not empty.
+std::uintmax_t checked_size(const std::filesystem::path& path) {
   const std::string name = path.string();
   std::error_code status;
   if (!std::filesystem::exists(path, status)) fail(ErrorCode::not_found, "{}: no such file", name);
@@ -20,6 +28,14 @@ std::string read_file(const std::filesystem::path& path, std::uintmax_t limit) {
   const std::uintmax_t size = std::filesystem::file_size(path, status);
   if (status) fail(ErrorCode::io, "{}: {}", name, status.message());
   if (size == 0) fail(ErrorCode::bad_data, "{}: empty file", name);
+  return size;
+}
+
+}  // namespace
+
+std::string read_file(const std::filesystem::path& path, std::uintmax_t limit) {
+  const std::uintmax_t size = checked_size(path);
+  const std::string name = path.string();
   if (size > limit) {
     fail(ErrorCode::bad_data, "{}: {} bytes; at most {} are accepted", name, size, limit);
   }
@@ -31,6 +47,25 @@ std::string read_file(const std::filesystem::path& path, std::uintmax_t limit) {
     fail(ErrorCode::io, "{}: read {} of {} bytes", name, in.gcount(), size);
   }
   return bytes;
+}
+
+MappedFile::MappedFile(const std::filesystem::path& path) {
+  const auto size = static_cast<std::size_t>(checked_size(path));
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) fail(ErrorCode::io, "{}: {}", path.string(), std::strerror(errno));
+  void* const start = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
+  const int error = errno;
+  ::close(fd);
+  if (start == MAP_FAILED) fail(ErrorCode::io, "{}: {}", path.string(), std::strerror(error));
+  bytes_ = {static_cast<const std::byte*>(start), size};
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+
+MappedFile::~MappedFile() {
+  if (bytes_.empty()) return;
+  // munmap takes a pointer to memory that may be written, but writes nothing.
+  ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
 }  // namespace train

@@ -1,8 +1,10 @@
-// Reads untrusted files into memory, up to a size limit.
+// Reads and maps untrusted files.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 
 namespace train {
@@ -10,5 +12,20 @@ namespace train {
 // Returns the bytes of a regular file. Throws Error: not_found if it does not exist, bad_data if it
 // is empty or larger than `limit` bytes, io if reading fails.
 std::string read_file(const std::filesystem::path& path, std::uintmax_t limit);
+
+// A regular file that is mapped into memory read-only.
+class MappedFile {
+ public:
+  // Throws Error: not_found if it does not exist, bad_data if it is empty, io if mapping fails.
+  explicit MappedFile(const std::filesystem::path& path);
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&&) = delete;
+  ~MappedFile();
+
+  std::span<const std::byte> bytes() const noexcept { return bytes_; }
+
+ private:
+  std::span<const std::byte> bytes_;
+};
 
 }  // namespace train

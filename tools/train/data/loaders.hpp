@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "data/dataset.hpp"
+#include "data/token_file.hpp"
 
 namespace train {
 
@@ -14,6 +15,10 @@ struct Source {
   std::string_view text;
   std::string_view file;
 };
+
+// The remedy for a file that only atoll-data can read: "convert the file once: atoll-data ..."
+// (sources.cpp).
+std::string conversion_hint(std::string_view file);
 
 // Functions of alpaca_json.cpp.
 
@@ -68,6 +73,12 @@ Dataset load_alpaca_jsonl(const Source& source, const DataSpec& spec, const Toke
 // stream is cut into rows of seq predictions, of which the last may be shorter. Attention crosses
 // documents within a row. Throws Error(bad_data) with the offset of a byte that is not UTF-8.
 Dataset load_text(const Source& source, const DataSpec& spec, const Tokenizer& tokenizer);
+
+// The rows of a token file (token_rows.cpp): documents cut to seq + 1 tokens, or, if they are joined,
+// the stream cut into rows of seq predictions. Documents without a target in their row are dropped.
+// Nothing is copied. Throws Error(mismatch) if the file was made with another tokenizer, and
+// Error(invalid_argument) if its vocabulary exceeds the model's.
+Dataset load_token_file(TokenFile file, const DataSpec& spec, const Tokenizer& tokenizer);
 
 // Functions of synthetic.cpp.
 

@@ -12,6 +12,8 @@ enum class RandomStream : std::uint64_t {
   synthetic_tokens = 2,
   copy_tokens = 3,
   demo_records = 4,
+  mixture = 5,
+  evaluation = 6,
 };
 
 // A bijection of 64-bit values in which every input bit affects every output bit (Stafford's mixer

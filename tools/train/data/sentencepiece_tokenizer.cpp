@@ -1,6 +1,7 @@
 #include <sentencepiece_processor.h>
 
 #include "data/file.hpp"
+#include "data/token_file.hpp"
 #include "data/tokenizer.hpp"
 #include "fail.hpp"
 
@@ -15,6 +16,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   explicit SentencePieceTokenizer(const std::filesystem::path& file)
       : name_(file.filename().string()) {
     const std::string bytes = read_file(file, largest_model);
+    digest_ = sha256(bytes);
     check_sentencepiece_file(bytes, file.string());
     const auto status = processor_.LoadFromSerializedProto(bytes);
     if (!status.ok()) {
@@ -55,9 +57,11 @@ class SentencePieceTokenizer final : public Tokenizer {
     return processor_.pad_id() >= 0 ? processor_.pad_id() : processor_.eos_id();
   }
   std::string_view name() const noexcept override { return name_; }
+  TokenizerDigest digest() const noexcept override { return digest_; }
 
  private:
   std::string name_;
+  TokenizerDigest digest_{};
   sentencepiece::SentencePieceProcessor processor_;
 };
 

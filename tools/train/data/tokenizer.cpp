@@ -1,5 +1,6 @@
 #include "data/tokenizer.hpp"
 
+#include "data/token_file.hpp"
 #include "fail.hpp"
 
 namespace train {
@@ -35,6 +36,7 @@ class ByteTokenizer final : public Tokenizer {
   std::int32_t eos() const noexcept override { return eos_id; }
   std::int32_t pad() const noexcept override { return pad_id; }
   std::string_view name() const noexcept override { return "bytes"; }
+  TokenizerDigest digest() const noexcept override { return sha256("bytes"); }
 };
 
 }  // namespace

@@ -1,6 +1,8 @@
 // Converts text to token ids and back. Tokenizers are immutable, so any thread may use them.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -10,6 +12,9 @@
 #include <vector>
 
 namespace train {
+
+// SHA-256 of a tokenizer's file, or of the word "bytes"; all zeros if it is unknown.
+using TokenizerDigest = std::array<std::byte, 32>;
 
 class Tokenizer {
  public:
@@ -34,6 +39,8 @@ class Tokenizer {
 
   // "bytes" for the built-in tokenizer, otherwise the file name of the model.
   virtual std::string_view name() const noexcept = 0;
+
+  virtual TokenizerDigest digest() const noexcept = 0;
 };
 
 // The built-in tokenizer, which is lossless: ids 0-255 are bytes, 256 bos, 257 eos, 258 pad.

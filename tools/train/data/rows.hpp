@@ -1,0 +1,108 @@
+// Where the samples of a dataset are stored.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "data/order.hpp"
+
+namespace train {
+
+// Samples by index. Any thread may call all functions. Preconditions: 0 <= index < size().
+class Rows {
+ public:
+  Rows() = default;
+  Rows(const Rows&) = delete;
+  Rows& operator=(const Rows&) = delete;
+  virtual ~Rows() = default;
+
+  virtual std::int64_t size() const noexcept = 0;
+  virtual std::int64_t length(std::int64_t index) const noexcept = 0;
+  virtual std::int64_t valid(std::int64_t index) const noexcept = 0;
+  // No sample is longer.
+  virtual std::int64_t longest() const noexcept = 0;
+  // Writes tokens and labels of a sample; both spans have length(index) elements. Throws
+  // Error(bad_data) if the file of the sample is damaged.
+  virtual void read(std::int64_t index, std::span<std::int32_t> tokens,
+                    std::span<std::int32_t> labels) const = 0;
+  // Hash of the contents.
+  virtual std::uint64_t fingerprint() const noexcept = 0;
+};
+
+// Samples in memory.
+class MemoryRows final : public Rows {
+ public:
+  // Copies both spans.
+  void add(std::span<const std::int32_t> tokens, std::span<const std::int32_t> labels);
+
+  std::int64_t size() const noexcept override { return static_cast<std::int64_t>(valid_.size()); }
+  std::int64_t length(std::int64_t index) const noexcept override;
+  std::int64_t valid(std::int64_t index) const noexcept override;
+  std::int64_t longest() const noexcept override { return longest_; }
+  void read(std::int64_t index, std::span<std::int32_t> tokens,
+            std::span<std::int32_t> labels) const override;
+  std::uint64_t fingerprint() const noexcept override;
+
+ private:
+  std::int64_t longest_ = 0;
+  std::vector<std::int32_t> tokens_;
+  std::vector<std::int32_t> labels_;
+  // Index of each sample's first token, and the size of tokens_.
+  std::vector<std::size_t> begin_{0};
+  std::vector<std::int64_t> valid_;
+};
+
+// Some samples of another set: places [first, first + size) of a permutation of it, which needs no
+// memory.
+class ChosenRows final : public Rows {
+ public:
+  ChosenRows(std::shared_ptr<const Rows> rows, const Permutation& permutation, std::int64_t first,
+             std::int64_t size)
+      : rows_(std::move(rows)), permutation_(permutation), first_(first), size_(size) {}
+
+  std::int64_t size() const noexcept override { return size_; }
+  std::int64_t length(std::int64_t index) const noexcept override {
+    return rows_->length(chosen(index));
+  }
+  std::int64_t valid(std::int64_t index) const noexcept override {
+    return rows_->valid(chosen(index));
+  }
+  std::int64_t longest() const noexcept override { return rows_->longest(); }
+  void read(std::int64_t index, std::span<std::int32_t> tokens,
+            std::span<std::int32_t> labels) const override {
+    rows_->read(chosen(index), tokens, labels);
+  }
+  std::uint64_t fingerprint() const noexcept override;
+
+ private:
+  std::int64_t chosen(std::int64_t index) const noexcept { return permutation_(first_ + index); }
+
+  std::shared_ptr<const Rows> rows_;
+  Permutation permutation_;
+  std::int64_t first_, size_;
+};
+
+// The samples of several sets, one set after another.
+class JoinedRows final : public Rows {
+ public:
+  explicit JoinedRows(std::vector<std::shared_ptr<const Rows>> sets);
+
+  std::int64_t size() const noexcept override { return begin_.back(); }
+  std::int64_t length(std::int64_t index) const noexcept override;
+  std::int64_t valid(std::int64_t index) const noexcept override;
+  std::int64_t longest() const noexcept override;
+  void read(std::int64_t index, std::span<std::int32_t> tokens,
+            std::span<std::int32_t> labels) const override;
+  std::uint64_t fingerprint() const noexcept override;
+
+ private:
+  // The set of a sample, and the sample's index in it.
+  std::pair<const Rows*, std::int64_t> find(std::int64_t index) const noexcept;
+
+  std::vector<std::shared_ptr<const Rows>> sets_;
+  std::vector<std::int64_t> begin_{0};
+};
+
+}  // namespace train

@@ -1,0 +1,180 @@
+#include "data/sources.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <iterator>
+#include <optional>
+#include <system_error>
+
+#include "data/loaders.hpp"
+#include "data/token_file.hpp"
+#include "fail.hpp"
+
+namespace train {
+namespace {
+
+struct Kind {
+  std::string_view name;  // file extension without the dot, or prefix as in json:FILE
+  SourceKind kind;
+};
+constexpr Kind kinds[] = {{"json", SourceKind::alpaca_list}, {"jsonl", SourceKind::alpaca_lines},
+                          {"txt", SourceKind::text},         {"md", SourceKind::text},
+                          {"text", SourceKind::text},        {"tok", SourceKind::token_file},
+                          {"raw", SourceKind::raw_ids}};
+constexpr Kind generated[] = {{"demo", SourceKind::demo},
+                              {"synthetic", SourceKind::synthetic},
+                              {"synthetic:copy", SourceKind::copy}};
+// Data that only the converter reads.
+constexpr std::string_view convertible[] = {"parquet", "arrow", "feather"};
+
+bool exists(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+// Removes ":WEIGHT" from the end of the text.
+std::optional<double> take_weight(std::string& text) {
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string::npos || colon + 1 == text.size()) return std::nullopt;
+  double weight = 0;
+  const char* const end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data() + colon + 1, end, weight);
+  if (parsed.ec != std::errc() || parsed.ptr != end) return std::nullopt;
+  require(std::isfinite(weight) && weight > 0, "--data {}: a weight must be above 0", text);
+  text.resize(colon);
+  return weight;
+}
+
+std::string extension_of(const std::filesystem::path& path) {
+  const std::string extension = path.extension().string();
+  return extension.empty() ? "" : extension.substr(1);
+}
+
+SourceSpec parse_source(std::string text, const std::string& data_type) {
+  SourceSpec source;
+  if (const auto weight = take_weight(text)) source.weight = *weight;
+  source.text = text;
+  source.path = text;
+  if (const auto* found = std::ranges::find(generated, text, &Kind::name);
+      found != std::end(generated)) {
+    source.kind = found->kind;
+    return source;
+  }
+  const std::size_t colon = text.find(':');
+  const auto* found = std::end(kinds);
+  if (colon != std::string::npos) {
+    found = std::ranges::find(kinds, std::string_view(text).substr(0, colon), &Kind::name);
+    if (found != std::end(kinds)) source.path = text.substr(colon + 1);
+  }
+  if (found == std::end(kinds)) {
+    found = std::ranges::find(kinds, extension_of(source.path), &Kind::name);
+  }
+  if (found != std::end(kinds)) {
+    source.kind = found->kind;
+  } else {
+    require(std::ranges::find(convertible, extension_of(source.path)) == std::end(convertible),
+            "data {}: {}", text, conversion_hint(text));
+    require(!data_type.empty(),
+            "data {}: use demo, synthetic, synthetic:copy, or a .tok, .json, .jsonl, .txt or .md "
+            "file (tok:FILE, json:FILE, jsonl:FILE, text:FILE for other names); for raw ids, add "
+            "--data-type uint16 or uint32; other formats: {}",
+            text, conversion_hint(text));
+    source.kind = SourceKind::raw_ids;
+  }
+  require(source.kind != SourceKind::raw_ids || !data_type.empty(),
+          "data {}: raw ids need --data-type uint16 or uint32", text);
+  return source;
+}
+
+// Token ids without a tokenizer: their text, if any, comes from a token file.
+class IdTokenizer final : public Tokenizer {
+ public:
+  IdTokenizer(std::string name, std::int32_t size) : name_(std::move(name)), size_(size) {}
+  explicit IdTokenizer(TokenFile file)
+      : name_(file.tokenizer_name().empty() ? "ids" : file.tokenizer_name()),
+        size_(file.vocabulary()),
+        eos_(file.eos().value_or(0)),
+        pad_(file.pad().value_or(eos_)),
+        digest_(file.tokenizer_digest()),
+        file_(std::move(file)) {}
+
+  std::vector<std::int32_t> encode(std::string_view) const override {
+    fail(ErrorCode::invalid_argument,
+         "--tokenizer: these data are text, but {} only has token ids; name the tokenizer: bytes or "
+         "the path of a SentencePiece model",
+         name_);
+  }
+  std::string decode(std::span<const std::int32_t> ids) const override {
+    std::string text;
+    for (const std::int32_t id : ids) {
+      require(id >= 0 && id < size_, "{}: token {} is not in [0, {})", name_, id, size_);
+      if (file_) text += file_->piece(id);
+    }
+    return text;
+  }
+  std::int32_t vocab_size() const noexcept override { return size_; }
+  std::int32_t bos() const noexcept override { return eos_; }
+  std::int32_t eos() const noexcept override { return eos_; }
+  std::int32_t pad() const noexcept override { return pad_; }
+  std::string_view name() const noexcept override { return name_; }
+  TokenizerDigest digest() const noexcept override { return digest_; }
+
+ private:
+  std::string name_;
+  std::int32_t size_;
+  std::int32_t eos_ = 0, pad_ = 0;
+  TokenizerDigest digest_{};
+  std::optional<TokenFile> file_;
+};
+
+std::unique_ptr<const Tokenizer> ids_of(const std::string& what) {
+  std::int32_t size = 0;
+  const char* const end = what.data() + what.size();
+  const auto parsed = std::from_chars(what.data() + 4, end, size);
+  require(parsed.ec == std::errc() && parsed.ptr == end && size > 0,
+          "--tokenizer {}: use ids:N with the number of ids, for example ids:50257", what);
+  return std::make_unique<IdTokenizer>(what, size);
+}
+
+}  // namespace
+
+std::string conversion_hint(std::string_view file) {
+  const std::filesystem::path path(file);
+  return fmt::format("convert the file once: atoll-data {} --tokenizer TOKENIZER -o {}", file,
+                     std::filesystem::path(path).replace_extension(".tok").string());
+}
+
+std::vector<SourceSpec> parse_sources(const std::string& data, const std::string& data_type) {
+  if (!data_type.empty()) token_type_from_name(data_type);
+  std::vector<SourceSpec> sources;
+  // A file whose name has a comma may be used alone.
+  std::string_view rest = data;
+  while (!rest.empty() || sources.empty()) {
+    const std::size_t comma = exists(data) ? rest.size() : std::min(rest.find(','), rest.size());
+    sources.push_back(parse_source(std::string(rest.substr(0, comma)), data_type));
+    rest.remove_prefix(std::min(comma + 1, rest.size()));
+  }
+  return sources;
+}
+
+std::unique_ptr<const Tokenizer> tokenizer_for(const std::string& what, const std::string& data,
+                                               const std::string& data_type) {
+  if (what.starts_with("ids:")) return ids_of(what);
+  if (what != "auto") return open_tokenizer(what);
+  const auto sources = parse_sources(data, data_type);
+  for (const SourceSpec& source : sources) {
+    if (source.kind == SourceKind::token_file) {
+      return std::make_unique<IdTokenizer>(TokenFile::open(source.path));
+    }
+  }
+  for (const SourceSpec& source : sources) {
+    require(source.kind != SourceKind::raw_ids,
+            "data {}: raw ids do not say how many there are: add --tokenizer ids:N (for example "
+            "ids:50257), or the tokenizer's path",
+            source.text);
+  }
+  return byte_tokenizer();
+}
+
+}  // namespace train

@@ -1,0 +1,127 @@
+// Figures of datasets, and samples, as text for people.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "data/dataset.hpp"
+#include "data/order.hpp"
+
+namespace train {
+namespace {
+
+std::string grouped(std::int64_t value) {
+  std::string digits = std::to_string(value);
+  for (std::size_t at = digits.size(); at > 3 && digits[at - 4] != '-'; at -= 3) {
+    digits.insert(at - 3, ",");
+  }
+  return digits;
+}
+
+// Keeps each sample's text on the lines of its own and free of terminal codes.
+std::string escaped(std::string_view text) {
+  std::string shown;
+  for (const char c : text) {
+    if (c == '\n') {
+      shown += "\\n";
+    } else if (c == '\t') {
+      shown += "\\t";
+    } else if ((c >= 0 && c < ' ') || c == '\x7f') {
+      shown += fmt::format("\\x{:02x}", static_cast<unsigned>(c));
+    } else {
+      shown.push_back(c);
+    }
+  }
+  return shown;
+}
+
+// Runs of positions whose targets are all trained or all ignored, as text.
+std::string marked_text(const Sample& sample, const Tokenizer& tokenizer) {
+  std::string text;
+  const auto token_after = [&](std::size_t t) {
+    return t + 1 < sample.tokens.size() ? sample.tokens[t + 1] : sample.labels[t];
+  };
+  for (std::size_t t = 0; t < sample.labels.size();) {
+    const bool trained = sample.labels[t] != ignored_label;
+    std::vector<std::int32_t> run;
+    while (t < sample.labels.size() && (sample.labels[t] != ignored_label) == trained) {
+      if (token_after(t) != ignored_label) run.push_back(token_after(t));
+      ++t;
+    }
+    text += fmt::format("  {} \"{}\"\n", trained ? "trained" : "prompt ", escaped(tokenizer.decode(run)));
+  }
+  return text;
+}
+
+}  // namespace
+
+SetStatistics measure(const Rows& rows, std::string name) {
+  SetStatistics result;
+  result.name = std::move(name);
+  result.documents = result.samples = rows.size();
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t i = 0; i < rows.size(); ++i) {
+    lengths.push_back(rows.length(i));
+    result.tokens += lengths.back();
+    result.trained += rows.valid(i);
+  }
+  if (lengths.empty()) return result;
+  std::ranges::sort(lengths);
+  result.shortest = lengths.front();
+  result.longest = lengths.back();
+  result.percentile95 = lengths[lengths.size() * 95 / 100];
+  return result;
+}
+
+std::vector<std::string> statistics_lines(const Dataset& dataset) {
+  const bool mixes = dataset.portions.size() > 1;
+  const SampleOrder order(dataset.size(), dataset.portions, 0);
+  std::vector<std::string> lines;
+  for (std::size_t s = 0; s < dataset.statistics.size(); ++s) {
+    const SetStatistics& set = dataset.statistics[s];
+    std::string line = fmt::format(
+        "data {}: {} documents, {} tokens ({} to {} per document, mean {:.0f}, 95 % have at most "
+        "{}), {:.1f} % trained, {} samples",
+        set.name, grouped(set.documents), grouped(set.tokens), grouped(set.shortest),
+        grouped(set.longest),
+        static_cast<double>(set.tokens) / static_cast<double>(std::max<std::int64_t>(set.documents, 1)),
+        grouped(set.percentile95),
+        100 * static_cast<double>(set.trained) /
+            static_cast<double>(std::max<std::int64_t>(set.tokens, 1)),
+        grouped(set.samples));
+    if (set.cut + set.dropped > 0) {
+      line += fmt::format(", {} cut, {} dropped", grouped(set.cut), grouped(set.dropped));
+    }
+    if (mixes) {
+      const auto given = static_cast<double>(order.given(s));
+      line += fmt::format("; {:.1f} % of each epoch, which passes it {:.2f} times",
+                          100 * given / static_cast<double>(dataset.size()),
+                          given / static_cast<double>(dataset.portions[s].size));
+    }
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+std::string show_samples(const Dataset& dataset, const Tokenizer& tokenizer, std::int64_t count,
+                         std::uint64_t seed) {
+  std::string text;
+  SampleOrder order(dataset.size(), dataset.portions, seed);
+  const std::int64_t shown = std::min(count, dataset.size());
+  std::int64_t number = 0;
+  for (const std::uint32_t index : order.samples(0, 0, shown)) {
+    const Sample sample = dataset.sample(index);
+    text += fmt::format("sample {} of {}: {} tokens, {} trained\n", ++number, dataset.name(),
+                        sample.tokens.size(), sample.valid);
+    text += fmt::format("  ids     {}\n", fmt::join(sample.tokens, " "));
+    std::vector<std::string> labels;
+    for (const std::int32_t label : sample.labels) {
+      labels.push_back(label == ignored_label ? "." : std::to_string(label));
+    }
+    text += fmt::format("  targets {}\n", fmt::join(labels, " "));
+    text += marked_text(sample, tokenizer);
+  }
+  return text;
+}
+
+}  // namespace train
