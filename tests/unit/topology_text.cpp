@@ -62,6 +62,61 @@ TEST_CASE("tree: hosts, devices by NUMA node, islands") {
   CHECK(contains(to_tree(atoll::inspect(Topology{})), "0 hosts"));
 }
 
+TEST_CASE("tree and JSON: the NICs of ranks on host memory, and the reason") {
+  const auto add = [](Topology & topology, const std::string& name, int numa) -> auto& {
+    auto& nic = topology.nics.emplace_back();
+    nic.id = "a/" + name;
+    nic.host = "a";
+    nic.name = name;
+    nic.state = "active";
+    nic.layer = "infiniband";
+    nic.numa = numa;
+    return nic;
+  };
+  for (const bool has_gpus : {false, true}) {
+    CAPTURE(has_gpus);
+    Topology topology;
+    machines::add_host(topology, "a", has_gpus ? 2 : 0);
+    add(topology, "mlx5_0", 0);
+    add(topology, "mlx5_1", 1);
+    std::string tree = to_tree(atoll::inspect(topology));
+    CHECK(contains(tree,
+                   "\n  ranks on host memory  -> mlx5_0 and mlx5_1: the rank is not bound to "
+                   "the cores of one NUMA node\n"));
+    CHECK(contains(tree,
+                   "\n    ranks on host memory  -> mlx5_0 is on NUMA node 0, where the rank "
+                   "runs\n  NUMA node 1\n"));
+    CHECK(contains(tree,
+                   "\n    ranks on host memory  -> mlx5_1 is on NUMA node 1, where the rank "
+                   "runs\n"));
+    const std::string json = to_json(atoll::inspect(topology));
+    CHECK(contains(json, "\"cores_affinity\": [\n"));
+    CHECK(contains(json,
+                   R"({"host":"a","numa":1,"nearest":["a/mlx5_1"],"use":["a/mlx5_1"],)"
+                   R"("level":"NODE","why":"mlx5_1 is on NUMA node 1, where the rank runs"})"));
+    CHECK(Topology::from_json(json, "test").nics.size() == 2);
+
+    topology.nics[1].state = "down";
+    tree = to_tree(atoll::inspect(topology));
+    CHECK(contains(tree,
+                   "\n    ranks on host memory  -> mlx5_0: no active NIC is on NUMA node 1, "
+                   "where the rank runs\n"));
+    topology.nics[0].state = "down";
+    tree = to_tree(atoll::inspect(topology));
+    CHECK(contains(tree, "\n  ranks on host memory: no active NIC that joins hosts\n"));
+    CHECK(tree.find("ranks on host memory") == tree.rfind("ranks on host memory"));
+  }
+  Topology single;
+  machines::add_host(single, "a");
+  single.hosts[0].numa_nodes = 1;
+  CHECK(!contains(to_tree(atoll::inspect(single)), "ranks on host memory"));
+  add(single, "mlx5_0", 0);
+  const std::string tree = to_tree(atoll::inspect(single));
+  CHECK(contains(tree, "  NUMA node 0\n"));
+  CHECK(contains(tree, "ranks on host memory  -> mlx5_0 is on NUMA node 0, where the rank runs\n"));
+  CHECK(!contains(tree, "not bound"));
+}
+
 TEST_CASE("matrix: how each pair is joined") {
   Topology topology;
   machines::add_host(topology, "a", 4, atoll::IslandState::known);

@@ -1,6 +1,7 @@
-// Exports an inspection as JSON: the topology, then islands, affinity, rails, ranks, mesh, findings
-// and checks.
+// Exports an inspection as JSON: the topology, then islands, affinity of GPUs and of cores, rails,
+// ranks, mesh, findings and checks.
 #include "atoll/inspect/inspection.hpp"
+#include "inspect/cores.hpp"
 #include "json/write.hpp"
 
 namespace atoll_v1::atoll {
@@ -17,6 +18,13 @@ Json to_json_value(const Affinity& affinity) {
           {"use", affinity.use},
           {"level", affinity.level ? Json(name(*affinity.level)) : Json(nullptr)},
           {"why", affinity.why}};
+}
+
+Json to_json_value(const CoresAffinity& cores) {
+  Json result = {{"host", cores.host}, {"numa", cores.numa}};
+  result.update(to_json_value(cores.affinity));
+  result.erase("gpu");
+  return result;
 }
 
 Json to_json_value(const Rail& rail) {
@@ -65,6 +73,7 @@ constexpr auto value = [](const auto& element) { return to_json_value(element); 
 std::string to_json(const Inspection& inspection) {
   std::string text = body(inspection.topology, inspection.islands);
   append_list(text, "affinity", inspection.affinity, value);
+  append_list(text, "cores_affinity", find_cores_affinity(inspection.topology), value);
   append_list(text, "rails", inspection.rails, value);
   append_list(text, "ranks", inspection.ranks, value);
   text += fmt::format(",\n  \"mesh\": {}",

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "atoll/inspect/inspection.hpp"
+#include "inspect/cores.hpp"
 #include "inspect/pictures/paint.hpp"
 #include "wording.hpp"
 
@@ -91,7 +92,12 @@ std::string to_text(const MeshPlan& plan, Colour colour) {
 class Tree {
  public:
   Tree(const Inspection& inspection, Colour colour)
-      : all_(inspection), topology_(inspection.topology), colour_(colour), names_(topology_) {
+      : all_(inspection),
+        topology_(inspection.topology),
+        colour_(colour),
+        names_(topology_),
+        all_cores_(find_cores_affinity(topology_)) {
+    for (const CoresAffinity& cores : all_cores_) cores_[cores.host].push_back(&cores);
     for (const Affinity& affinity : inspection.affinity) affinity_[affinity.gpu] = &affinity;
     for (const TopologyGpu& gpu : topology_.gpus) gpus_[gpu.host].push_back(&gpu);
     for (const TopologyNic& nic : topology_.nics) nics_[nic.host].push_back(&nic);
@@ -139,22 +145,11 @@ class Tree {
                    paint(colour_, ink, state), rate, nic.busid});
   }
 
-  // Describes the NICs of ranks on a host without GPUs, by the NUMA node of their cores. If all
-  // nodes use the same NICs, the only key is -1.
-  std::map<int, std::string> cores_lines(const TopologyHost& host) const {
-    std::map<int, std::string> lines;
-    std::set<std::string> different;
-    for (int numa = -1; numa < host.numa_nodes; ++numa) {
-      std::vector<std::string> nics;
-      for (const std::string& id : find_cpu_affinity(topology_, host.id, numa).use)
-        nics.push_back(last_part(id));
-      if (nics.empty()) return {};
-      lines[numa] = "ranks  " + paint(colour_, Ink::dim, "-> " + enumerate(nics, 4));
-      different.insert(lines[numa]);
-    }
-    if (different.size() == 1) return {{-1, *different.begin()}};
-    lines.erase(-1);
-    return lines;
+  // Describes the NICs of ranks that use host memory, with the reason.
+  std::string cores_line(const Affinity& affinity) const {
+    const std::string why = printable(affinity.why);
+    return affinity.use.empty() ? "ranks on host memory: " + why
+                                : "ranks on host memory  " + paint(colour_, Ink::dim, "-> " + why);
   }
 
   // Returns the text to print below a host's name. Hosts with equal texts are printed once.
@@ -165,14 +160,14 @@ class Tree {
       for (const TopologyGpu* gpu : gpus->second) by_numa[gpu->numa].push_back(gpu_line(*gpu));
     if (const auto nics = nics_.find(host.id); nics != nics_.end())
       for (const TopologyNic* nic : nics->second) by_numa[nic->numa].push_back(nic_line(*nic));
-    if (!gpus_.contains(host.id) && nics_.contains(host.id)) {
-      for (auto& [numa, line] : cores_lines(host)) {
-        if (numa < 0)
+    if (const auto all = cores_.find(host.id); all != cores_.end())
+      for (const CoresAffinity* cores : all->second) {
+        const std::string line = cores_line(cores->affinity);
+        if (cores->numa < 0)
           text += fmt::format("  {}\n", line);
         else
-          by_numa[numa].insert(by_numa[numa].begin(), std::move(line));
+          by_numa[cores->numa].push_back(line);
       }
-    }
     for (const auto& [numa, lines] : by_numa) {
       text += numa < 0 ? "  NUMA node unknown\n" : fmt::format("  NUMA node {}\n", numa);
       for (const std::string& line : lines) text += fmt::format("    {}\n", line);
@@ -292,6 +287,8 @@ class Tree {
   const Topology& topology_;
   Colour colour_;
   DisplayNames names_;
+  std::vector<CoresAffinity> all_cores_;
+  std::unordered_map<std::string_view, std::vector<const CoresAffinity*>> cores_;
   std::unordered_map<std::string_view, const Affinity*> affinity_;
   std::unordered_map<std::string_view, std::vector<const TopologyGpu*>> gpus_;
   std::unordered_map<std::string_view, std::vector<const TopologyNic*>> nics_;
