@@ -40,13 +40,29 @@ Error no_store() { return {ErrorCode::bad_data, "the process there is not an ato
 
 }  // namespace
 
+namespace {
+
+// Receives the body of a message into `body`. The memory grows with the bytes that arrive, so that
+// a header alone cannot claim it.
+void receive_body(int socket, std::size_t length, std::string& body, Clock::time_point deadline) {
+  constexpr std::size_t first_piece = std::size_t{1} << 20;
+  body.clear();
+  while (body.size() < length) {
+    const std::size_t begin = body.size();
+    body.resize(begin + std::min(length - begin, std::max(begin, first_piece)));
+    net::receive_all(socket, std::span(body).subspan(begin), deadline);
+  }
+}
+
+}  // namespace
+
 Message receive_message(int socket, std::size_t most, Clock::time_point deadline) {
   std::array<char, header_bytes> bytes{};
   net::receive_all(socket, bytes, deadline);
   const Header header = decode_header({bytes.data(), bytes.size()});
   if (header.length < 4 || header.length > most) throw no_store();
-  Message message{Kind{header.kind}, std::string(header.length, '\0')};
-  net::receive_all(socket, message.body, deadline);
+  Message message{Kind{header.kind}, {}};
+  receive_body(socket, header.length, message.body, deadline);
   return message;
 }
 
@@ -425,8 +441,7 @@ bool Client::read_frame(Header& header, std::string& body) {
     net::receive_all(socket_.get(), bytes);
     header = decode_header({bytes.data(), bytes.size()});
     if (header.length < 4 || header.length > max_answer_bytes) return false;
-    body.resize(header.length);
-    net::receive_all(socket_.get(), body);
+    receive_body(socket_.get(), header.length, body, Clock::time_point::max());
     return true;
   } catch (const Error&) {
     return false;  // sending fails when the connection has ended

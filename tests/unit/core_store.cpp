@@ -1,5 +1,6 @@
 // Tests of the store with ranks that are threads: values, exchanges, questions and failures.
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -423,6 +424,27 @@ TEST_CASE("a store that ends as soon as a rank has left is no failure of that ra
     failures += self.failure->get() ? 1 : 0;
   }
   CHECK(failures == 0);
+}
+
+TEST_CASE("the header of a long message claims no memory for bytes that have not arrived") {
+  const auto most_used = [] {
+    rusage usage{};
+    ::getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss;  // in KiB
+  };
+  std::array<int, 2> ends{};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
+  const atoll::net::Fd receiver(ends[0]);
+  {
+    const atoll::net::Fd sender(ends[1]);
+    atoll::net::send_all(sender.get(), store::encode_header({store::max_answer_bytes, 17, 0}));
+    atoll::net::send_all(sender.get(), std::string(100'000, 'x'));
+  }
+  const long before = most_used();
+  CHECK_THROWS_AS(
+      store::receive_message(receiver.get(), store::max_answer_bytes, Clock::now() + 10s),
+      atoll::Error);
+  CHECK(most_used() - before < 256 * 1024);
 }
 
 TEST_CASE("a put waits for a store that stands still for a while") {
