@@ -190,7 +190,14 @@ GroupDescription::GroupDescription(const World& world, const Axis& axis, std::st
 
 const Plugin& choose_backend(const BackendQuery& query) {
   std::vector<BackendInfo> found;
-  auto common = probe_all(query.world, query.device.kind(), found);
+  Preferences common;
+  try {
+    common = probe_all(query.world, query.device.kind(), found);
+  } catch (const Error&) {
+    // Without file descriptors no folder can be read. The other ranks wait for this one in
+    // keep_common(), and learn there that it can use no backend.
+    if (!lacks_descriptors()) throw;
+  }
   keep_common(query, common, found);
   if (!query.wanted.empty()) {
     std::erase_if(common, [&](const auto& entry) { return entry.first != query.wanted; });
