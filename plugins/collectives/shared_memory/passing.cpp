@@ -74,7 +74,7 @@ std::optional<Passing::Parcel> Passing::receive(std::span<std::byte> message) co
   alignas(cmsghdr) UserRoom room{};
   header.msg_control = room.data();
   header.msg_controllen = room.size();
-  const ssize_t n = ::recvmsg(socket_.get(), &header, MSG_PEEK | MSG_CMSG_CLOEXEC);
+  const ssize_t n = ::recvmsg(socket_.get(), &header, MSG_PEEK | MSG_TRUNC | MSG_CMSG_CLOEXEC);
   if (n < 0) return std::nullopt;
   Parcel parcel;
   parcel.bytes = static_cast<std::size_t>(n);

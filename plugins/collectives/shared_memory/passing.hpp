@@ -25,11 +25,13 @@ class Passing {
   static constexpr int most_at_once = 64;
 
   struct Parcel {
-    std::size_t bytes = 0;  // size of the message; the rest of the buffer is unchanged
-    bool is_ours = false;   // true if the sender is a process of this user
-    uid_t user = 0;         // user of the sender
-    Descriptor file;        // the descriptor in the message; empty if there is none
-    bool is_cut = false;    // true if the kernel could not install the descriptor
+    // Size of the message. It may be larger than the buffer, which then has the first bytes. The
+    // rest of a larger buffer is unchanged.
+    std::size_t bytes = 0;
+    bool is_ours = false;  // true if the sender is a process of this user
+    uid_t user = 0;        // user of the sender
+    Descriptor file;       // the descriptor in the message; empty if there is none
+    bool is_cut = false;   // true if the kernel could not install the descriptor
   };
 
   // Receives at `address`. Throws Error(ATOLL_IO).

@@ -62,7 +62,8 @@ class Segment {
   // Error(ATOLL_IO) if the process has no file descriptor left.
   static std::unique_ptr<Segment> create(std::size_t rings, std::size_t ring_bytes);
   // Maps the segment that another rank created and passed as `file`. `name` is the name of that
-  // segment. Throws Error(ATOLL_MISMATCH) if its size or version differs, and NoSharedMemory.
+  // segment. Throws Error(ATOLL_MISMATCH) if its size or version differs, Error(ATOLL_BAD_DATA) if
+  // its size could change, and NoSharedMemory.
   static std::unique_ptr<Segment> attach(int file, const std::string& name, std::size_t rings,
                                          std::size_t ring_bytes);
   // Only create() and attach() call this constructor, which does not map any memory.

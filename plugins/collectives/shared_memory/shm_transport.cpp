@@ -122,7 +122,9 @@ void ShmTransport::await_peer(int rank, const std::string& published) {
     from.name = published.substr(0, first);
     std::from_chars(published.data() + first + 1, published.data() + second, from.ring_bytes);
   }
+  // No rank makes larger rings. With a size near 2^64, the size of the inbox would overflow.
   if (second == std::string::npos || !std::has_single_bit(from.ring_bytes) ||
+      from.ring_bytes > largest_ring ||
       !from_hex(std::string_view(published).substr(second + 1), from.word)) {
     throw Error(
         ATOLL_BAD_DATA,

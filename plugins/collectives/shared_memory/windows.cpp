@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -30,6 +31,14 @@ constexpr auto retry_period = 100us;
 std::string address_of(const std::string& inbox) { return inbox + ".windows"; }
 
 std::uintptr_t number_of(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory); }
+
+// Returns true if the file has all of the range. An access beyond its end would raise SIGBUS.
+bool has_range(int fd, std::uint64_t offset, std::uint64_t bytes) {
+  struct stat file {};
+  if (::fstat(fd, &file) != 0 || !S_ISREG(file.st_mode)) return false;
+  const auto size = static_cast<std::uint64_t>(file.st_size);
+  return offset <= size && bytes <= size - offset;
+}
 
 }  // namespace
 
@@ -64,14 +73,16 @@ bool Windows::send(int local, const Message& message, int fd) const {
 }
 
 // Receives one message; returns false if the queue is empty. Ignores messages from processes of
-// other users.
+// other users, and messages about windows that no rank can register now: another rank is at most
+// one window ahead, since it needs a message of this rank for each. Their files would stay open.
 bool Windows::receive_one() {
   Message message{};
   auto parcel = passing_->receive(std::as_writable_bytes(std::span(&message, 1)));
   if (!parcel) return false;
   const bool ours = parcel->is_ours && parcel->bytes == sizeof(message) &&
                     message.magic == message_magic && message.local >= 0 &&
-                    static_cast<std::size_t>(message.local) < transport_->ranks().size();
+                    static_cast<std::size_t>(message.local) < transport_->ranks().size() &&
+                    message.number - windows_.size() <= 1;
   if (!ours) return true;
   if (message.with_file != 0 && !parcel->file) {
     throw Error(
@@ -156,7 +167,14 @@ void Windows::add(void* memory, std::size_t bytes, const std::optional<shared_me
                                 team_.name, team_.describe(team_.rank), bytes,
                                 team_.describe(transport_->ranks()[i]), part.bytes));
       }
-      if (part.file) window.parts[i] = Mapping(part.file.get(), part.offset, bytes);
+      if (!part.file) continue;
+      if (!has_range(part.file.get(), part.offset, bytes)) {
+        throw Error(ATOLL_BAD_DATA,
+                    fmt::format("registering memory with communicator {}: {} passed a file that "
+                                "does not have its {} bytes",
+                                team_.name, team_.describe(transport_->ranks()[i]), bytes));
+      }
+      window.parts[i] = Mapping(part.file.get(), part.offset, bytes);
     }
   }
   by_address_[number_of(memory)] = windows_.size();

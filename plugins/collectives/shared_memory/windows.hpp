@@ -27,8 +27,8 @@ class Windows {
 
   // Registers `memory` as this rank's part of a new window. Collective over the ranks of the host.
   // `file` is the file range that backs the memory; without one, other ranks cannot map it. Throws
-  // Error(ATOLL_TIMEOUT), which names absent ranks, or Error(ATOLL_MISMATCH), which names a rank
-  // that registers another size.
+  // Error(ATOLL_TIMEOUT), which names absent ranks, Error(ATOLL_MISMATCH), which names a rank that
+  // registers another size, or Error(ATOLL_BAD_DATA), which names one whose file is too short.
   void add(void* memory, std::size_t bytes, const std::optional<shared_memory::Range>& file,
            std::int64_t timeout_ns);
   // Returns true if a registered window contains a byte of [memory, memory + bytes).
