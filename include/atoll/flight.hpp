@@ -6,7 +6,8 @@
 // SIGUSR1, even while its collectives hang. A program that has its own SIGUSR1 handler when its
 // first communicator opens keeps that handler. A new file replaces the old one atomically.
 //
-// File format, version 1: UTF-8 JSON, one object.
+// File format, version 1: UTF-8 JSON, one object. Texts have no control characters: a line break in
+// an error or a name is written as \x0a.
 //
 //   atoll_flight    the version, 1; a reader refuses another one
 //   rank, size      rank of the writer in the World, and size of the World
@@ -137,8 +138,8 @@ struct FlightLog {
 // Returns the last operations of this rank. The log is empty before the first communicator opens.
 // Thread-safe.
 ATOLL_API FlightLog flight_log(World& world);
-// Records the number of the step that the program begins, for flight files and observers. Costs
-// tens of ns. Thread-safe.
+// Records the number of the step that the program begins, for flight files and observers; a
+// negative number means none. Costs tens of ns. Thread-safe.
 ATOLL_API void mark_step(World& world, std::int64_t step);
 // Writes the last operations of this rank to PREFIX.RANK.json. Throws Error(invalid_argument) when
 // config().flight is empty, and Error(io) when the file cannot be written.

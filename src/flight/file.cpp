@@ -14,6 +14,8 @@
 
 #include "atoll/flight.hpp"
 #include "core/errors.hpp"
+#include "core/terminal_text.hpp"
+#include "flight/story.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -271,13 +273,43 @@ std::string_view name(FlightState state) noexcept {
   return states[static_cast<std::size_t>(state)];
 }
 
+std::string flight_text(std::string_view text) {
+  std::string shown;
+  while (const auto invalid = invalid_utf8(text)) {
+    shown.append(text.substr(0, *invalid)).append("\xef\xbf\xbd");
+    text.remove_prefix(*invalid + 1);
+  }
+  shown += text;
+  for (std::size_t i = 0; i < shown.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(shown[i]);
+    if (byte < ' ') shown.replace(i, 1, fmt::format("\\x{:02x}", byte));
+  }
+  std::size_t most = max_flight_text;
+  if (shown.size() <= most) return shown;
+  while (most > 0 && (static_cast<unsigned char>(shown[most]) & 0xc0) == 0x80) --most;
+  shown.resize(most);
+  return shown;
+}
+
+namespace {
+
+std::string written(const std::string& text) { return flight_text(text); }
+std::vector<std::string> written(const std::vector<std::string>& texts) {
+  std::vector<std::string> result;
+  for (const std::string& text : texts) result.push_back(flight_text(text));
+  return result;
+}
+const auto& written(const auto& value) { return value; }
+
+}  // namespace
+
 std::string to_json(const FlightLog& log) {
   const auto dumped = [](Ordered json, const auto& object) {
     for_each_field(object, [&](const char* key, const auto& value, auto...) {
       if constexpr (std::is_same_v<decltype(value), const FlightState&>) {
         json[key] = name(value);
       } else {
-        json[key] = value;
+        json[key] = written(value);
       }
     });
     return json.dump(-1, ' ', false, Ordered::error_handler_t::replace);

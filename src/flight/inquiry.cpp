@@ -108,10 +108,15 @@ InquiryResult find(const Answers& sorted, const InquirySubject& subject) {
 
 }  // namespace
 
+InquiryResult explain_answers(const std::vector<store::Answered>& answers, InquirySubject subject) {
+  subject.communicator = flight_text(subject.communicator);
+  return find(sort_out(answers, subject), subject);
+}
+
 std::optional<InquiryResult> inquire(World& world, const InquirySubject& subject) {
   try {
     const auto question = fmt::format("{} {}", subject.collective, subject.communicator);
-    return find(sort_out(WorldInternals::store(world).ask(question, patience), subject), subject);
+    return explain_answers(WorldInternals::store(world).ask(question, patience), subject);
   } catch (const Error& error) {
     if (world.failure()) return std::nullopt;
     if (error.code() == ErrorCode::timeout) {

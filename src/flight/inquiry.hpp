@@ -9,6 +9,7 @@
 
 #include "atoll/flight.hpp"
 #include "atoll/world.hpp"
+#include "core/store.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -27,6 +28,10 @@ struct InquiryResult {
 // Asks through the World's store and waits up to 2 s for the answers. Returns nothing when the job
 // has failed meanwhile. Ranks that ask about the same collective get the same result.
 std::optional<InquiryResult> inquire(World& world, const InquirySubject& subject);
+
+// Explains the answers of all ranks, by rank. Throws Error(bad_data) if the answer of a rank is not
+// its flight log.
+InquiryResult explain_answers(const std::vector<store::Answered>& answers, InquirySubject subject);
 
 // Returns this rank's answer to a question: the part of its log that the question is about, as
 // JSON.

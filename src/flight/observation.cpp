@@ -1,4 +1,4 @@
-// The fields of an answer, in this order:
+// The fields of an answer, in this order. Steps, collectives and the clock must fit 63 bits.
 //   u64 step + 1, u64 bytes, u64 monotonic ns
 //   u32 1 if an operation follows, otherwise 0
 //   the operation: texts communicator, kind and call; u64 sequence, u64 bytes, u32 state, u64 ns in
@@ -12,10 +12,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "core/errors.hpp"
-#include "core/store_protocol.hpp"
 #include "core/terminal_text.hpp"
 #include "flight/story.hpp"
 
@@ -72,6 +72,14 @@ void pack_communicator(store::Packer& packer, const FlightLog& log, std::size_t 
 
 std::string text_from(store::Unpacker& in) { return terminal_text(in.text(max_text)); }
 
+std::int64_t signed_from(store::Unpacker& in, std::uint64_t subtracted) {
+  constexpr std::uint64_t most = std::numeric_limits<std::int64_t>::max();
+  const std::uint64_t number = in.wide_number();
+  require(number <= most + subtracted, ErrorCode::bad_data,
+          "the answer of a rank to an observer has the number {}, which is too large", number);
+  return static_cast<std::int64_t>(number - subtracted);
+}
+
 double seconds_from(store::Unpacker& in) { return static_cast<double>(in.wide_number()) * 1e-9; }
 
 ObservedOperation operation_from(store::Unpacker& in) {
@@ -117,9 +125,9 @@ ObservedRank decode_observation(std::string_view text) {
   store::Unpacker in(text);
   ObservedRank rank;
   rank.state = ObservedRank::State::answers;
-  rank.step = static_cast<std::int64_t>(in.wide_number() - 1);
+  rank.step = signed_from(in, 1);
   rank.bytes = in.wide_number();
-  rank.monotonic_ns = static_cast<std::int64_t>(in.wide_number());
+  rank.monotonic_ns = signed_from(in, 0);
   if (in.number() != 0) rank.operation = operation_from(in);
   const std::uint32_t communicators = in.number();
   require(communicators <= max_observed_communicators, ErrorCode::bad_data,
@@ -129,10 +137,42 @@ ObservedRank decode_observation(std::string_view text) {
     communicator.id = text_from(in);
     communicator.name = text_from(in);
     communicator.collectives_enqueued = in.wide_number();
-    communicator.running = static_cast<std::int64_t>(in.wide_number() - 1);
+    communicator.running = signed_from(in, 1);
     communicator.seconds = seconds_from(in);
   }
   in.finish();
+  return rank;
+}
+
+namespace {
+
+// One malformed answer must not hide the other ranks.
+ObservedRank readable(std::string_view answer) {
+  try {
+    return decode_observation(answer);
+  } catch (const Error&) {
+    ObservedRank rank;
+    rank.state = ObservedRank::State::unreadable;
+    return rank;
+  }
+}
+
+}  // namespace
+
+ObservedRank observed_rank(const store::Observed& observed) {
+  using How = store::Answered::How;
+  ObservedRank rank;
+  if (observed.answer.how == How::answered && !observed.answer.text.empty()) {
+    rank = readable(observed.answer.text);
+  } else if (observed.answer.how == How::departed) {
+    rank.state = ObservedRank::State::departed;
+  } else if (observed.answer.how == How::answered) {
+    rank.state = ObservedRank::State::answers;  // the rank has not opened a communicator yet
+  } else {
+    rank.state = observed.host.empty() ? ObservedRank::State::absent : ObservedRank::State::silent;
+  }
+  rank.host = terminal_text(observed.host);
+  rank.pid = observed.pid;
   return rank;
 }
 

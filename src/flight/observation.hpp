@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "atoll/observer.hpp"
+#include "core/store_protocol.hpp"
 #include "flight/recorder.hpp"
 
 namespace atoll_v1::atoll {
@@ -15,5 +16,7 @@ namespace atoll_v1::atoll {
 std::string encode_observation(const FlightLog& log, std::uint64_t bytes);
 // Throws Error(bad_data) if `text` is not an answer of encode_observation().
 ObservedRank decode_observation(std::string_view text);
+// Returns the state of a rank, given its entry in the answer of the store.
+ObservedRank observed_rank(const store::Observed& observed);
 
 }  // namespace atoll_v1::atoll

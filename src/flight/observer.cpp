@@ -7,39 +7,10 @@
 #include "core/errors.hpp"
 #include "core/launch.hpp"
 #include "core/store_observer.hpp"
-#include "core/terminal_text.hpp"
 #include "flight/observation.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
-
-// One malformed answer must not hide the other ranks.
-ObservedRank readable(std::string_view answer) {
-  try {
-    return decode_observation(answer);
-  } catch (const Error&) {
-    ObservedRank rank;
-    rank.state = ObservedRank::State::unreadable;
-    return rank;
-  }
-}
-
-ObservedRank rank_from(const store::Observed& observed) {
-  using How = store::Answered::How;
-  ObservedRank rank;
-  if (observed.answer.how == How::answered && !observed.answer.text.empty()) {
-    rank = readable(observed.answer.text);
-  } else if (observed.answer.how == How::departed) {
-    rank.state = ObservedRank::State::departed;
-  } else if (observed.answer.how == How::answered) {
-    rank.state = ObservedRank::State::answers;  // the rank has not opened a communicator yet
-  } else {
-    rank.state = observed.host.empty() ? ObservedRank::State::absent : ObservedRank::State::silent;
-  }
-  rank.host = terminal_text(observed.host);
-  rank.pid = observed.pid;
-  return rank;
-}
 
 store::Observer connect(const std::string& address, const std::string& token,
                         std::chrono::milliseconds patience) {
@@ -71,7 +42,7 @@ std::optional<std::vector<ObservedRank>> Observer::look(std::chrono::millisecond
   const auto observed = impl_->store.look(patience);
   if (!observed) return std::nullopt;
   std::vector<ObservedRank> ranks;
-  for (const store::Observed& rank : *observed) ranks.push_back(rank_from(rank));
+  for (const store::Observed& rank : *observed) ranks.push_back(observed_rank(rank));
   return ranks;
 }
 

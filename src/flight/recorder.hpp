@@ -4,6 +4,7 @@
 // and the slot number % capacity.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -66,7 +67,9 @@ class FlightRecorder {
                  std::uint64_t collectives) noexcept;
   void failed(std::uint64_t number, std::size_t n, std::string_view error);
 
-  void mark_step(std::int64_t step) noexcept { step_.store(step, std::memory_order_relaxed); }
+  void mark_step(std::int64_t step) noexcept {
+    step_.store(std::max<std::int64_t>(step, -1), std::memory_order_relaxed);
+  }
   // Returns the bytes of all operations called so far.
   std::uint64_t bytes() const;
   // Returns the threads of the latest operation on each open communicator, without duplicates.

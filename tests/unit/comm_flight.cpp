@@ -16,6 +16,7 @@
 #include "atoll/error.hpp"
 #include "atoll/flight.hpp"
 #include "flight/flight.hpp"
+#include "flight/inquiry.hpp"
 #include "flight/recorder.hpp"
 
 namespace {
@@ -245,6 +246,31 @@ TEST_CASE("a log that is written to a file and read again is the same") {
   CHECK(atoll::to_json(back) == text);
   CHECK(back.operations[0].error == "a \"quoted\" \xef\xbf\xbd error");
   CHECK(back.written_ns == log.written_ns);
+}
+
+TEST_CASE("a log with line breaks and long texts of the program can be read again") {
+  atoll::FlightRecorder recorder;
+  atoll::FlightCommunicator odd = shard();
+  odd.id = odd.name = "tensor\nparallel\x1b[2J\xff";
+  const auto track = recorder.open(odd);
+  const auto number = recorder.enqueue(*track, std::vector{all_reduce(4)}, 0);
+  recorder.failed(number, 1, std::string(atoll::max_flight_text, '\n'));
+  recorder.mark_step(-5);
+  atoll::FlightLog log = recorder.snapshot();
+  log.size = 2;
+  log.failure = "rank 0: cannot open the data:\n\tno such file";
+  const atoll::FlightLog read = atoll::parse_flight(atoll::to_json(log), "log");
+  CHECK(read.failure == "rank 0: cannot open the data:\\x0a\\x09no such file");
+  CHECK(read.communicators.at(0).name == "tensor\\x0aparallel\\x1b[2J\xef\xbf\xbd");
+  CHECK(read.operations.at(0).error.starts_with("\\x0a\\x0a"));
+  CHECK(read.step == -1);
+  // Another rank finds the communicator in the answer by the id that it knows itself.
+  const auto answer = atoll::answer_inquiry(log, "0 " + odd.id);
+  using How = atoll::store::Answered::How;
+  const auto result =
+      atoll::explain_answers({{How::answered, answer}, {How::silent}}, {odd.id, {0, 1}, 0});
+  CHECK(result.text.find("rank 1 does not answer") != std::string::npos);
+  CHECK(result.text.find("has not opened") == std::string::npos);
 }
 
 TEST_CASE("a World writes its flight file on request, at SIGUSR1 and at a failure") {

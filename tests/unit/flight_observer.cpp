@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <limits>
 #include <mutex>
 #include <span>
 #include <string>
@@ -117,6 +118,33 @@ TEST_CASE("the answer of a rank has its operation, its duration and the bytes of
   for (std::size_t size = 0; size < text.size(); ++size) {
     CHECK_THROWS_AS(atoll::decode_observation(text.substr(0, size)), atoll::Error);
   }
+}
+
+// A table of two such answers would subtract numbers whose difference has no 64 bits.
+TEST_CASE("an answer whose numbers are negative for the observer is malformed") {
+  const auto answer = [](std::uint64_t step, std::uint64_t clock, std::uint64_t running) {
+    return atoll::store::Packer()
+        .wide_number(step)
+        .wide_number(0)
+        .wide_number(clock)
+        .number(0)
+        .number(1)
+        .text("id")
+        .text("shard")
+        .wide_number(1)
+        .wide_number(running)
+        .wide_number(0)
+        .take();
+  };
+  constexpr std::uint64_t first_negative = std::uint64_t{1} << 63;
+  const atoll::ObservedRank rank =
+      atoll::decode_observation(answer(first_negative, first_negative - 1, 0));
+  CHECK(rank.step == std::numeric_limits<std::int64_t>::max());
+  CHECK(rank.monotonic_ns == std::numeric_limits<std::int64_t>::max());
+  CHECK(rank.communicators.at(0).running == -1);
+  CHECK_THROWS_AS(atoll::decode_observation(answer(first_negative + 1, 1, 1)), atoll::Error);
+  CHECK_THROWS_AS(atoll::decode_observation(answer(1, first_negative, 1)), atoll::Error);
+  CHECK_THROWS_AS(atoll::decode_observation(answer(1, 1, first_negative + 1)), atoll::Error);
 }
 
 TEST_CASE("a malformed answer makes its rank unreadable, and no other rank") {
@@ -258,6 +286,8 @@ TEST_CASE("a flight file keeps the stacks and the step, and a file without them 
 
   log.stacks[0].frames.assign(atoll::max_flight_frames + 1, "f");
   CHECK_THROWS_AS(atoll::parse_flight(atoll::to_json(log), "text"), atoll::Error);
-  log.stacks[0].frames = {"f\x1b"};
-  CHECK_THROWS_AS(atoll::parse_flight(atoll::to_json(log), "text"), atoll::Error);
+  log.stacks[0].frames = {"frame"};
+  std::string unprintable = atoll::to_json(log);
+  unprintable.replace(unprintable.find("frame"), 5, "f\\u001b");
+  CHECK_THROWS_AS(atoll::parse_flight(unprintable, "text"), atoll::Error);
 }
