@@ -69,6 +69,7 @@ TEST_CASE("groups: each optimizer applies settings to the parameters of a group 
     CAPTURE(optimizer);
     auto options = base(folder, optimizer);
     options.weight_decay = 0.5;
+    options.decay = "all";
     const Weights usual = weights_of(options);
     options.group = {"*norm.weight:weight_decay=0", "model.layers.1.mlp.up_proj.weight:lr_scale=0",
                      "model.layers.1.mlp.*:lr_scale=0.5", "lm_head.weight:lr_scale=1"};
@@ -87,6 +88,32 @@ TEST_CASE("groups: each optimizer applies settings to the parameters of a group 
     options.group.erase(options.group.begin());
     options.decay = "matrices";
     CHECK(weights_of(options) == grouped);
+  }
+}
+
+TEST_CASE("groups: by default norms do not decay; the embedding is spared on request") {
+  const TemporaryFolder folder;
+  for (const char* optimizer : {"adamw", "sgd", "muon"}) {
+    CAPTURE(optimizer);
+    auto options = base(folder, optimizer);
+    options.weight_decay = 0.5;
+    CHECK(options.decay == "matrices");
+    const Weights usual = weights_of(options);
+    options.decay = "all";
+    CHECK(changed(usual, weights_of(options)) ==
+          std::vector<std::string>{"head/norm.weight", "layers.0/input_layernorm.weight",
+                                   "layers.0/post_attention_layernorm.weight",
+                                   "layers.1/input_layernorm.weight",
+                                   "layers.1/post_attention_layernorm.weight"});
+    options.decay = "matrices-no-embeddings";
+    const Weights spared = weights_of(options);
+    CHECK(changed(usual, spared) == std::vector<std::string>{"embed/embed_tokens.weight"});
+    options.group = {"model.embed_tokens.*:lr_scale=1"};
+    const bool same = weights_of(options) == spared;
+    CHECK(same);
+    options.group = {"model.embed_tokens.*:weight_decay=0.5"};
+    const bool decays = weights_of(options) == usual;
+    CHECK(decays);
   }
 }
 

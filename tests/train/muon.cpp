@@ -106,5 +106,5 @@ TEST_CASE("Muon refuses flags that it cannot follow") {
         "--no-skip-nonfinite");
   CHECK(refused([](train::RunOptions& o) { o.momentum = 1; }) == "--momentum: must be in [0, 1)");
   CHECK(refused([](train::RunOptions& o) { o.decay = "norms"; }) ==
-        "--decay norms: use one of all, matrices");
+        "--decay norms: use one of all, matrices, matrices-no-embeddings");
 }

@@ -232,8 +232,9 @@ TEST_CASE("a run writes its curve, and a resumed run continues it") {
     CHECK(lines[i]["loss"].get<double>() == doctest::Approx(first[i].loss));
     CHECK(lines[i]["samples"] ==
           (i == 6 ? 4 : 6));  // of 40 samples, the last step of an epoch gets 4
-    check_positive(lines[i], {"loss", "learning_rate", "grad_norm", "seconds", "tokens",
-                              "valid_tokens", "tokens_per_s", "tflops", "mfu"});
+    CHECK((lines[i]["learning_rate"] > 0) == (i > 0));  // the warm-up begins at 0
+    check_positive(lines[i], {"loss", "grad_norm", "seconds", "tokens", "valid_tokens",
+                              "tokens_per_s", "tflops", "mfu"});
     check_fraction(lines[i], "exposed_comm_fraction");
   }
 }

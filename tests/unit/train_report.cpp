@@ -120,6 +120,23 @@ TEST_CASE("summary: loss_last is the mean of the last 20") {
   CHECK(*metrics.summary().loss_min == Approx(1));
 }
 
+TEST_CASE("summary: steps that are not finite are counted, and their losses left out") {
+  Metrics metrics(base);
+  metrics.add(record(1, 4));
+  auto step = record(2, std::numeric_limits<double>::infinity());
+  step.nonfinite = step.skipped = true;
+  metrics.add(step);
+  step = record(3, 2);
+  step.nonfinite = true;
+  metrics.add(step);
+  const auto summary = metrics.summary();
+  CHECK(summary.nonfinite_steps == 2);
+  CHECK(summary.skipped_steps == 1);
+  CHECK(metrics.skipped_steps() == 1);
+  CHECK(*summary.loss_last == Approx(3));
+  CHECK(*summary.loss_min == Approx(2));
+}
+
 TEST_CASE("summary: no step, or no step after the warm-up") {
   auto with_warmup = base;
   with_warmup.warmup_steps = 3;
@@ -335,6 +352,8 @@ TEST_CASE("progress: the line") {
         "30.1 ms  exposed 4.100 ms (4.1 %)");
   speed.padded_tokens_per_s = 0;
   CHECK(train::progress_line(step, 400, speed).find("padded") == std::string::npos);
+  CHECK(train::progress_line(step, 400, speed).find("skipped") == std::string::npos);
+  CHECK(train::progress_line(step, 400, speed, 3).ends_with("  skipped 3"));
 }
 
 TEST_CASE("progress: the summary of a run") {

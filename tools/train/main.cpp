@@ -76,16 +76,28 @@ void add_optimizer_flags(CLI::App& app, train::RunOptions& o) {
   app.add_option("--optimizer", o.optimizer,
                  "adamw, sgd, or muon: Muon for the matrices of layers, AdamW for the others");
   app.add_option("--lr", o.lr, "learning rate after warm-up");
-  app.add_option("--lr-schedule", o.lr_schedule,
-                 "constant, or cosine, which falls to a tenth of --lr at the last step");
-  app.add_option("--lr-warmup", o.lr_warmup, "steps over which the learning rate rises from 0");
+  app.add_option(
+      "--lr-schedule", o.lr_schedule,
+      "constant, linear, cosine, or wsd (warm-up, stable, decay: constant until the last "
+      "--lr-decay-steps, which are linear). All but constant end at --lr-min-ratio");
+  app.add_option("--lr-warmup", o.lr_warmup,
+                 "steps over which the learning rate rises linearly from 0; the first step has 0, "
+                 "as in Hugging Face's schedulers");
+  app.add_option("--lr-min-ratio", o.lr_min_ratio, "learning rate at --steps, as a part of --lr");
+  app.add_option("--lr-decay-steps", o.lr_decay_steps,
+                 "wsd: steps of the decay; 0 means a tenth of --steps");
   app.add_option("--beta1", o.beta1, "AdamW: decay of the first moment");
-  app.add_option("--beta2", o.beta2, "AdamW: decay of the second moment");
+  app.add_option(
+      "--beta2", o.beta2,
+      "AdamW: decay of the second moment. Hugging Face's default is 0.999, which averages "
+      "over 50 times as many steps");
   app.add_option("--epsilon", o.epsilon, "AdamW: term added to the denominator");
   app.add_option("--momentum", o.momentum, "Muon: momentum of the matrices of layers");
-  app.add_option("--weight-decay", o.weight_decay, "decoupled weight decay");
+  app.add_option("--weight-decay", o.weight_decay,
+                 "decoupled weight decay of the parameters that --decay selects");
   app.add_option("--decay", o.decay,
-                 "parameters with weight decay: all, or matrices (all but norms)");
+                 "parameters with weight decay: matrices (all but norms and biases), "
+                 "matrices-no-embeddings (nor the embedding, nor a head tied to it), or all");
   app.add_option("--group", o.group,
                  "settings for some parameters, as PATTERN:SETTING=NUMBER,...: PATTERN of Hugging "
                  "Face names, and lr_scale (factor of the learning rate), weight_decay, beta1 or "
@@ -98,6 +110,9 @@ void add_optimizer_flags(CLI::App& app, train::RunOptions& o) {
   app.add_flag("--skip-nonfinite,!--no-skip-nonfinite", o.skip_nonfinite,
                "skip updates whose gradient norm is not finite (default). Disabling this and "
                "--clip lets weights be updated during backward");
+  app.add_option("--max-skipped", o.max_skipped,
+                 "end the run with an error after this many steps in a row whose loss or gradient "
+                 "norm is not finite; 0 goes on for ever");
 }
 
 void add_sharding_flags(CLI::App& app, train::RunOptions& o, int& islands) {

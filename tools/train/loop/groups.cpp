@@ -19,6 +19,7 @@ namespace {
 
 namespace fsdp = atoll::fsdp;
 
+constexpr std::string_view embedding_name = "model.embed_tokens.weight";
 constexpr std::string_view example = "'*norm.weight:lr_scale=0.1,weight_decay=0'";
 
 float parse_number(const std::string& text, std::string_view setting, std::string_view value) {
@@ -108,6 +109,21 @@ std::vector<fsdp::ParamGroup> param_groups(const fsdp::Engine& engine,
             group.pattern);
   }
   return groups;
+}
+
+void spare_embedding(const fsdp::Engine& engine, std::vector<fsdp::ParamGroup>& groups) {
+  for (const auto& unit : engine.units()) {
+    for (const auto& param : unit->params()) {
+      if (!param.trainable || hf_name(unit->name(), param.name) != embedding_name) continue;
+      const std::string own = fmt::format("{}.{}", unit->name(), param.name);
+      const auto found = std::ranges::find(groups, own, &fsdp::ParamGroup::pattern);
+      if (found == groups.end()) {
+        groups.push_back({.pattern = own, .weight_decay = 0.0F});
+      } else if (!found->weight_decay) {
+        found->weight_decay = 0.0F;
+      }
+    }
+  }
 }
 
 }  // namespace train

@@ -21,4 +21,9 @@ atoll::fsdp::ParamGroup parse_group(const std::string& text);
 std::vector<atoll::fsdp::ParamGroup> param_groups(const atoll::fsdp::Engine& engine,
                                                   const std::vector<std::string>& texts);
 
+// Excludes the embedding from weight decay (--decay matrices-no-embeddings), unless one of `groups`
+// sets its weight decay. Does nothing for a frozen embedding.
+void spare_embedding(const atoll::fsdp::Engine& engine,
+                     std::vector<atoll::fsdp::ParamGroup>& groups);
+
 }  // namespace train

@@ -99,6 +99,7 @@ std::unique_ptr<RunOptimizer> make_optimizer(const RunOptions& options, fsdp::En
                                              const atoll::Mesh& mesh, const Machine& machine) {
   fsdp::OptimizerOptions usual = optimizer_options(options);
   usual.groups = param_groups(engine, options.group);
+  if (options.decay == "matrices-no-embeddings") spare_embedding(engine, usual.groups);
   if (options.optimizer != "muon") {
     return std::make_unique<LibraryOptimizer>(engine, std::move(usual));
   }

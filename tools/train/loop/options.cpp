@@ -7,7 +7,6 @@
 #include <cmath>
 #include <filesystem>
 #include <initializer_list>
-#include <numbers>
 #include <string_view>
 #include <utility>
 
@@ -15,6 +14,7 @@
 #include "atoll/mesh.hpp"
 #include "fail.hpp"
 #include "loop/groups.hpp"
+#include "loop/schedule.hpp"
 
 namespace train {
 namespace {
@@ -85,6 +85,7 @@ void check(const RunOptions& options) {
                                          {"--prefetch", options.prefetch >= 0},
                                          {"--threads", options.threads >= 0},
                                          {"--samples", options.samples >= 0},
+                                         {"--max-skipped", options.max_skipped >= 0},
                                          {"--checkpoint-every", options.checkpoint_every >= 0}})
     require(fine, "{}: must not be negative", flag);
   require(options.beta1 >= 0 && options.beta1 < 1, "--beta1: must be in [0, 1)");
@@ -97,8 +98,8 @@ void check(const RunOptions& options) {
   require_one_of(options.reduce_dtype, "--reduce-dtype", {"f32", "bf16"});
   require_one_of(options.moments, "--moments", {"f32", "bf16"});
   require_one_of(options.optimizer, "--optimizer", {"adamw", "sgd", "muon"});
-  require_one_of(options.decay, "--decay", {"all", "matrices"});
-  require_one_of(options.lr_schedule, "--lr-schedule", {"constant", "cosine"});
+  require_one_of(options.decay, "--decay", {"all", "matrices", "matrices-no-embeddings"});
+  require_one_of(options.lr_schedule, "--lr-schedule", {"constant", "linear", "cosine", "wsd"});
   require_one_of(options.device, "--device", {"auto", "host", "cuda"});
   require_one_of(options.pad_to, "--pad-to", {"longest", "seq", "pack"});
   require_one_of(options.recompute, "--recompute", {"none", "selective", "full"});
@@ -109,6 +110,7 @@ void check(const RunOptions& options) {
   }
   require_one_of(options.strategy, "--strategy", strategies);
   if (!options.mesh.empty()) atoll::parse_mesh(options.mesh);
+  check_schedule(options);
   check_groups(options);
   check_muon(options);
   check_trace(options);
@@ -120,18 +122,6 @@ StepRange traced_steps(const RunOptions& options, std::int64_t done) {
   if (!options.trace_steps.empty()) return parse_range(options.trace_steps);
   const std::int64_t first = std::min(done + options.warmup_steps + 1, options.steps);
   return {first, std::min(first + usual - 1, options.steps)};
-}
-
-double learning_rate(const RunOptions& options, std::int64_t step) {
-  if (step < options.lr_warmup) {
-    return options.lr * static_cast<double>(step + 1) / static_cast<double>(options.lr_warmup);
-  }
-  if (options.lr_schedule != "cosine") return options.lr;
-  const double span =
-      static_cast<double>(std::max<std::int64_t>(options.steps - options.lr_warmup, 1));
-  const double done = std::min(static_cast<double>(step - options.lr_warmup) / span, 1.0);
-  const double lowest = 0.1 * options.lr;
-  return lowest + (options.lr - lowest) * 0.5 * (1.0 + std::cos(std::numbers::pi * done));
 }
 
 std::string run_name(const RunOptions& options) {

@@ -22,14 +22,17 @@ struct RunOptions {
 
   std::string optimizer = "adamw";  // name of the optimizer: adamw, sgd or muon
   double lr = 1e-3;
-  std::string lr_schedule = "constant";  // constant, or cosine, which ends at a tenth of lr
-  std::int64_t lr_warmup = 20;           // steps in which the learning rate rises linearly
+  std::string lr_schedule = "constant";  // constant, linear, cosine or wsd; see schedule.hpp
+  std::int64_t lr_warmup = 20;           // steps in which the learning rate rises linearly from 0
+  double lr_min_ratio = 0;               // learning rate at the last step, as a part of lr
+  std::int64_t lr_decay_steps = 0;       // steps of the decay of wsd; 0: a tenth of all steps
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
   double momentum = 0.95;  // Muon's momentum
   double weight_decay = 0;
-  std::string decay = "all";       // parameters that decay: all or matrices
+  // Parameters that decay: all, matrices or matrices-no-embeddings.
+  std::string decay = "matrices";
   std::vector<std::string> group;  // parameter groups, each as parse_group() reads it
   double clip = 1.0;               // largest global gradient norm; 0: no clipping
 
@@ -52,6 +55,7 @@ struct RunOptions {
   int reduce_buffers = 2;
   std::string moments = "f32";
   bool skip_nonfinite = true;
+  std::int64_t max_skipped = 10;  // steps in a row that may be non-finite; 0: no limit
   // Compute threads of each CPU rank. 0 means the number of cores of the host divided by its ranks.
   int threads = 0;
 
@@ -87,9 +91,6 @@ struct StepRange {
 StepRange traced_steps(const RunOptions& options, std::int64_t done);
 
 nlohmann::json to_json(const RunOptions& options);
-
-// The learning rate at step `step`, counted from 0.
-double learning_rate(const RunOptions& options, std::int64_t step);
 
 // The given run name, or MODEL-DATA-STRATEGY.
 std::string run_name(const RunOptions& options);

@@ -32,6 +32,8 @@ void put_optimizer(nlohmann::json& json, const RunOptions& o) {
   json["lr"] = o.lr;
   json["lr_schedule"] = o.lr_schedule;
   json["lr_warmup"] = o.lr_warmup;
+  json["lr_min_ratio"] = o.lr_min_ratio;
+  json["lr_decay_steps"] = o.lr_decay_steps;
   json["beta1"] = o.beta1;
   json["beta2"] = o.beta2;
   json["epsilon"] = o.epsilon;
@@ -42,6 +44,7 @@ void put_optimizer(nlohmann::json& json, const RunOptions& o) {
   json["moments"] = o.moments;
   json["clip"] = o.clip;
   json["skip_nonfinite"] = o.skip_nonfinite;
+  json["max_skipped"] = o.max_skipped;
 }
 
 void put_sharding(nlohmann::json& json, const RunOptions& o) {

@@ -102,7 +102,7 @@ fsdp::OptimizerOptions optimizer_options(const RunOptions& options) {
           .skip_nonfinite = options.skip_nonfinite,
           .moment_dtype = atoll::dtype_from_name(options.moments),
           .seed = options.seed,
-          .decay = options.decay == "matrices" ? fsdp::Decay::matrices : fsdp::Decay::all};
+          .decay = options.decay == "all" ? fsdp::Decay::all : fsdp::Decay::matrices};
 }
 
 }  // namespace train

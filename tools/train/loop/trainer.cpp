@@ -9,6 +9,7 @@
 #include "atoll/flight.hpp"
 #include "fail.hpp"
 #include "loop/engine_model.hpp"
+#include "loop/schedule.hpp"
 #include "loop/strategy.hpp"
 #include "loop/trainer_state.hpp"
 #include "report/files.hpp"
@@ -27,7 +28,8 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
       batches_(setup_.dataset, batch_options(options, *setup_.tokenizer),
                {world.rank(), world.size()}),
       decoder_(setup_.model, *setup_.machine.ops),
-      compute_(engine_.device().stream({.name = "compute"})) {
+      compute_(engine_.device().stream({.name = "compute"})),
+      nonfinite_row_(options.max_skipped) {
   if (world.size() > 1) {
     totals_.emplace(atoll::Communicator::open(
         setup_.mesh.axis("world"),
@@ -162,16 +164,19 @@ RunResult Trainer::run() {
       check_transports();
     }
     metrics_->add(record);
+    check_finite(record);
     result.steps.push_back(record);
     if (log_) log_->add(record, metrics_->base());
-    if (progress_) progress_->step(record, metrics_->running());
+    if (progress_) progress_->step(record, metrics_->running(), metrics_->skipped_steps());
     const bool last = index + 1 == options_.steps;
     const bool due = options_.checkpoint_every > 0 && (index + 1) % options_.checkpoint_every == 0;
+    if (!diverged_.empty()) break;
     if (options_.save_checkpoint && (last || due)) {
       optimizer_->save(out_ / "checkpoint", {{"step", std::to_string(index + 1)}});
     }
   }
   finish(result, seconds_since(start));
+  if (!diverged_.empty()) fail(ErrorCode::bad_data, "{}", diverged_);
   tell_ports(ports);
   if (!options_.trace.empty()) {
     tracing_->write(setup_.mesh.axis("world"), totals_ ? &*totals_ : nullptr, options_.trace);

@@ -1,6 +1,7 @@
 // What a run measures and reports.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <utility>
@@ -114,9 +115,24 @@ void Trainer::measure(StepRecord& record, const StepStart& start, std::int64_t v
   }
   record.loss = loss / static_cast<double>(std::max<std::int64_t>(valid_tokens, 1));
   record.grad_norm = static_cast<double>(optimizer_->grad_norm());
+  record.nonfinite = !std::isfinite(record.loss) || !std::isfinite(record.grad_norm);
+  record.skipped = options_.skip_nonfinite && !std::isfinite(record.grad_norm);
   if (tracing_->covers(record.step)) {
     tracing_->add(record.step, std::move(log), start.time, Clock::now());
   }
+}
+
+// Tells of a step that is not finite, and sets diverged_ if there are too many of them. All ranks
+// have the same loss and norm, and so decide alike.
+void Trainer::check_finite(const StepRecord& record) {
+  const bool ends = nonfinite_row_.add(record);
+  if (!record.nonfinite) return;
+  const NonFiniteGradients found = find_nonfinite(world_, engine_, compute_);
+  if (progress_) {
+    progress_->finish();
+    log::warn("{}", nonfinite_row_.warning(record, found));
+  }
+  if (ends) diverged_ = nonfinite_row_.ending(record, found);
 }
 
 // The process's memory; called once every buffer has been used.
@@ -157,7 +173,7 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
   const std::int64_t measured = most(
       "train/device_memory", static_cast<std::int64_t>(engine_.device().peak_allocated_bytes()));
   // After the measurement, because the memory plan excludes the export's memory.
-  if (!options_.export_weights.empty()) {
+  if (!options_.export_weights.empty() && diverged_.empty()) {
     fsdp::export_weights(options_.export_weights, engine_, atoll::DType::f32,
                          [&](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
                            return hf_name(unit.name(), param.name);

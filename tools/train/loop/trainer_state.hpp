@@ -11,6 +11,7 @@
 
 #include "atoll/fsdp.hpp"
 #include "data/batches.hpp"
+#include "loop/nonfinite.hpp"
 #include "loop/optimizer.hpp"
 #include "loop/setup.hpp"
 #include "loop/tracing.hpp"
@@ -62,6 +63,7 @@ class Trainer {
   void exchange(const RankFigures& mine);
   void measure(StepRecord& record, const StepStart& start, std::int64_t valid_tokens);
   void count_bytes(StepRecord& record);
+  void check_finite(const StepRecord& record);
   void note_memory();
   void check_transports();
   void tell_ports(const atoll::Topology& before);
@@ -92,6 +94,8 @@ class Trainer {
   std::int64_t first_step_ = 0;
   std::optional<Tracing> tracing_;
   std::optional<Metrics> metrics_;
+  NonFiniteRow nonfinite_row_;
+  std::string diverged_;  // why the run ends early; empty as long as steps are finite
   std::filesystem::path out_;
   std::optional<StepLog> log_;        // exists only on rank 0
   std::optional<Progress> progress_;  // exists only on rank 0

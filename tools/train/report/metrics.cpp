@@ -1,6 +1,7 @@
 #include "report/metrics.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 namespace train {
@@ -66,10 +67,14 @@ Speed speed_of(const StepRecord& sums, const SpeedBase& base, std::int64_t steps
 }
 
 void Metrics::add(const StepRecord& step) {
-  if (summary_.steps == 0) summary_.loss_first = summary_.loss_min = step.loss;
-  summary_.loss_min = std::min(*summary_.loss_min, step.loss);
-  last_losses_.push_back(step.loss);
-  if (last_losses_.size() > loss_window) last_losses_.pop_front();
+  if (summary_.steps == 0) summary_.loss_first = step.loss;
+  summary_.nonfinite_steps += step.nonfinite ? 1 : 0;
+  summary_.skipped_steps += step.skipped ? 1 : 0;
+  if (std::isfinite(step.loss)) {
+    summary_.loss_min = std::min(summary_.loss_min.value_or(step.loss), step.loss);
+    last_losses_.push_back(step.loss);
+    if (last_losses_.size() > loss_window) last_losses_.pop_front();
+  }
   accumulate(step, summary_.totals);
   if (++summary_.steps <= base_.warmup_steps) return;
   ++summary_.timed_steps;

@@ -19,6 +19,8 @@ struct StepRecord {
   double loss = 0;         // mean loss of the valid tokens
   double learning_rate = 0;
   double grad_norm = 0;
+  bool nonfinite = false;  // loss or gradient norm is infinite or NaN
+  bool skipped = false;    // the step changed no weights, because its norm was not finite
   std::int64_t samples = 0;
   std::int64_t valid = 0;
   std::int64_t real = 0;
@@ -75,6 +77,9 @@ struct Summary {
   std::int64_t steps = 0;
   std::int64_t timed_steps = 0;
   StepRecord totals;                 // sums of all records, including those of the warm-up
+  std::int64_t nonfinite_steps = 0;  // steps whose loss or gradient norm was not finite
+  std::int64_t skipped_steps = 0;    // of these, steps that changed no weights
+  // Losses that are not finite count only in loss_first.
   std::optional<double> loss_first;  // loss of this run's first step
   std::optional<double> loss_last;   // mean of the last loss_window steps, or of all if fewer
   std::optional<double> loss_min;
@@ -94,12 +99,13 @@ class Metrics {
 
   // Speed of all steps since the warm-up, for the progress line.
   Speed running() const;
+  std::int64_t skipped_steps() const noexcept { return summary_.skipped_steps; }
 
  private:
   SpeedBase base_;
   Summary summary_;                 // figures of all steps, still without loss_last and speed
   StepRecord timed_;                // sum of the records of the steps after the warm-up
-  std::deque<double> last_losses_;  // losses of the last steps, at most loss_window
+  std::deque<double> last_losses_;  // finite losses of the last steps, at most loss_window
 };
 
 }  // namespace train

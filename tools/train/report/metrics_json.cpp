@@ -73,6 +73,8 @@ json metrics_json(const RunInfo& run, const SpeedBase& base, const Summary& summ
            {"approx_tokens_per_rank", std::llround(per_rank)},
            {"steps", summary.steps},
            {"warmup_steps", summary.steps - summary.timed_steps},
+           {"nonfinite_steps", summary.nonfinite_steps},
+           {"skipped_steps", summary.skipped_steps},
            {"samples", summary.totals.samples},
            {"tokens", summary.totals.real},
            {"padded_tokens", summary.totals.padded},
@@ -110,6 +112,8 @@ json step_json(const StepRecord& step, const SpeedBase& base) {
             {"learning_rate", step.learning_rate},
             {"grad_norm", step.grad_norm},
             {"seconds", step.seconds}});
+  if (step.nonfinite) out["nonfinite"] = true;
+  if (step.skipped) out["skipped"] = true;
   put_speed(out, speed_of(step, base));
   return out;
 }

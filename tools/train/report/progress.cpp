@@ -27,7 +27,8 @@ std::string duration(double seconds) {
 
 }  // namespace
 
-std::string progress_line(const StepRecord& step, std::int64_t total_steps, const Speed& speed) {
+std::string progress_line(const StepRecord& step, std::int64_t total_steps, const Speed& speed,
+                          std::int64_t skipped_steps) {
   std::string line = total_steps > 0 ? fmt::format("step {}/{}", step.step, total_steps)
                                      : fmt::format("step {}", step.step);
   line += fmt::format("  loss {:.4f}  lr {:.2e}", step.loss, step.learning_rate);
@@ -41,6 +42,7 @@ std::string progress_line(const StepRecord& step, std::int64_t total_steps, cons
     line += fmt::format("  exposed {} ({:.1f} %)", duration(*speed.exposed_s),
                         100 * *speed.exposed_comm_fraction);
   }
+  if (skipped_steps > 0) line += fmt::format("  skipped {}", skipped_steps);
   return line;
 }
 
@@ -75,9 +77,9 @@ std::string ProgressPacer::shown(const std::string& line) const {
 }
 
 std::optional<std::string> ProgressPacer::step(const StepRecord& step, const Speed& speed,
-                                               Clock::time_point now) {
+                                               Clock::time_point now, std::int64_t skipped_steps) {
   if (options_.surface == Surface::silent) return std::nullopt;
-  pending_ = progress_line(step, options_.total_steps, speed);
+  pending_ = progress_line(step, options_.total_steps, speed, skipped_steps);
   const bool terminal = options_.surface == Surface::terminal;
   const bool ends = options_.total_steps > 0 && step.step >= options_.total_steps;
   const bool due = !last_ || ends ||
@@ -106,8 +108,9 @@ void Progress::write(const std::string& bytes) {
   (void)std::fflush(stream_);
 }
 
-void Progress::step(const StepRecord& step, const Speed& speed) {
-  if (const auto bytes = pacer_.step(step, speed, ProgressPacer::Clock::now())) write(*bytes);
+void Progress::step(const StepRecord& step, const Speed& speed, std::int64_t skipped_steps) {
+  const auto bytes = pacer_.step(step, speed, ProgressPacer::Clock::now(), skipped_steps);
+  if (bytes) write(*bytes);
 }
 
 }  // namespace train

@@ -1,0 +1,143 @@
+// Tests of steps whose loss or gradients are infinite or NaN.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "../unit/train_data_temporary.hpp"
+#include "atoll/log.hpp"
+#include "job.hpp"
+#include "thread_ranks.hpp"
+
+using namespace train_test;
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+namespace {
+
+// The first step makes the weights so large that every later step is NaN.
+train::RunOptions diverging(const TemporaryFolder& folder) {
+  train::RunOptions options;
+  options.model = folder.write("small.json", small_model_json(false)).string();
+  options.out = (folder.path() / "out").string();
+  options.samples = 8;
+  options.seq = 128;
+  options.global_batch = 2;
+  options.optimizer = "sgd";
+  options.lr = 1e30;
+  options.lr_warmup = 0;
+  options.clip = 0;
+  options.steps = 8;
+  options.threads = 1;
+  options.strategy = "full_shard";
+  options.mesh = "1x2";
+  options.save_checkpoint = false;
+  options.quiet = true;
+  return options;
+}
+
+struct Outcome {
+  std::vector<std::string> warnings;
+  std::vector<std::string> failures;
+};
+
+Outcome run(const train::RunOptions& options) {
+  Outcome outcome;
+  outcome.failures.resize(2);
+  std::mutex mutex;
+  atoll::log::set_sink([&](atoll::log::Level, std::string_view text) {
+    const std::lock_guard lock(mutex);
+    if (text.find("gradient norm") != text.npos) outcome.warnings.emplace_back(text);
+  });
+  const auto body = [&](atoll::World& world) {
+    try {
+      train::run(world, options);
+    } catch (const atoll::Error& error) {
+      outcome.failures[static_cast<std::size_t>(world.rank())] = error.what();
+      throw;
+    }
+  };
+  try {
+    atoll_test::run_thread_ranks(2, body, [](atoll::Config& config) { config.log = "warn"; });
+  } catch (const atoll::Error&) {
+    // `failures` holds the error of each rank.
+  }
+  atoll::log::set_sink(nullptr);
+  return outcome;
+}
+
+json metrics_of(const train::RunOptions& options) {
+  return json::parse(TemporaryFolder::read(fs::path(options.out) / "metrics.json"));
+}
+
+}  // namespace
+
+TEST_CASE("non-finite steps in a row end the run, and each is a warning") {
+  const TemporaryFolder folder;
+  auto options = diverging(folder);
+  options.max_skipped = 3;
+  options.export_weights = (folder.path() / "weights.safetensors").string();
+  const Outcome outcome = run(options);
+  for (const auto& failure : outcome.failures) {
+    CHECK(failure ==
+          "--max-skipped 3: steps 2 to 4 were not finite: 21 of 21 tensors have a gradient that is "
+          "not finite, the first model.embed_tokens.weight; the weights are those of step 1; lower "
+          "--lr, and check the data and the weights of --init");
+  }
+  REQUIRE(outcome.warnings.size() == 3);
+  CAPTURE(outcome.warnings[1]);
+  CHECK(outcome.warnings[1].find("step 3: loss ") != std::string::npos);
+  CHECK(outcome.warnings[1].find("21 of 21 tensors have a gradient that is not finite, the first "
+                                 "model.embed_tokens.weight; the update was skipped (2 in a row; "
+                                 "the run ends at 3)") != std::string::npos);
+  const auto metrics = metrics_of(options);
+  CHECK(metrics["steps"] == 4);
+  CHECK(metrics["nonfinite_steps"] == 3);
+  CHECK(metrics["skipped_steps"] == 3);
+  CHECK(metrics["loss_last"].is_number());
+  // The weights are useless.
+  CHECK_FALSE(fs::exists(options.export_weights));
+  std::istringstream lines(TemporaryFolder::read(fs::path(options.out) / "steps.jsonl"));
+  std::vector<json> records;
+  for (std::string line; std::getline(lines, line);) records.push_back(json::parse(line));
+  REQUIRE(records.size() == 4);
+  CHECK_FALSE(records[0].contains("skipped"));
+  CHECK(records[1]["nonfinite"] == true);
+  CHECK(records[1]["skipped"] == true);
+}
+
+TEST_CASE("non-finite steps: frozen parameters have no gradient; without a limit the run goes on") {
+  const TemporaryFolder folder;
+  auto options = diverging(folder);
+  options.max_skipped = 0;
+  options.freeze = {"model.embed_tokens.*", "model.layers.0.*"};
+  options.steps = 4;
+  const Outcome outcome = run(options);
+  CHECK(outcome.failures == std::vector<std::string>{"", ""});
+  REQUIRE(outcome.warnings.size() == 3);
+  CAPTURE(outcome.warnings[0]);
+  CHECK(outcome.warnings[0].find("11 of 11 tensors have a gradient that is not finite, the first "
+                                 "model.layers.1.") != std::string::npos);
+  CHECK(outcome.warnings[0].ends_with("the update was skipped"));
+  CHECK(metrics_of(options)["skipped_steps"] == 3);
+}
+
+TEST_CASE("non-finite steps that are not skipped") {
+  const TemporaryFolder folder;
+  auto options = diverging(folder);
+  options.skip_nonfinite = false;
+  options.max_skipped = 2;
+  const Outcome outcome = run(options);
+  for (const auto& failure : outcome.failures) {
+    CHECK(failure.starts_with("--max-skipped 2: steps 2 to 3 were not finite: "));
+    CHECK(failure.find("the weights are those") == std::string::npos);
+  }
+  REQUIRE(outcome.warnings.size() == 2);
+  CHECK(outcome.warnings[0].find("the update was made (--no-skip-nonfinite)") != std::string::npos);
+  CHECK(metrics_of(options)["skipped_steps"] == 0);
+  CHECK(metrics_of(options)["nonfinite_steps"] == 2);
+}

@@ -1,0 +1,43 @@
+// Steps whose loss or gradients are infinite or NaN.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "atoll/fsdp.hpp"
+#include "atoll/world.hpp"
+#include "report/metrics.hpp"
+
+namespace train {
+
+struct NonFiniteGradients {
+  std::int64_t tensors = 0;  // tensors with a gradient that has an infinite or NaN element
+  std::int64_t of = 0;       // trainable tensors
+  std::string first{};       // Hugging Face name of the first of them, in the order of the model
+};
+
+// Searches the gradients of the last step on all ranks, of which `compute` has completed the
+// update. Collective. Blocks. Reads every gradient, so call it only for a step whose norm is not
+// finite.
+NonFiniteGradients find_nonfinite(atoll::World& world, const atoll::fsdp::Engine& engine,
+                                  atoll::Stream& compute);
+
+// Counts the steps in a row that were not finite, alike on every rank.
+class NonFiniteRow {
+ public:
+  // `most` is --max-skipped; 0 means no limit.
+  explicit NonFiniteRow(std::int64_t most) : most_(most) {}
+
+  // Counts a step. Returns whether the row has reached the limit.
+  bool add(const StepRecord& step);
+  // The warning for the step that was added last. `found` tells of its gradients.
+  std::string warning(const StepRecord& step, const NonFiniteGradients& found) const;
+  // The error that ends the run.
+  std::string ending(const StepRecord& step, const NonFiniteGradients& found) const;
+
+ private:
+  std::int64_t most_;
+  std::int64_t row_ = 0;
+};
+
+}  // namespace train

@@ -1,0 +1,57 @@
+#include "loop/schedule.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "fail.hpp"
+
+namespace train {
+namespace {
+
+// Steps of the decay of wsd.
+std::int64_t decay_steps(const RunOptions& options) {
+  if (options.lr_decay_steps > 0) return options.lr_decay_steps;
+  return std::max<std::int64_t>(options.steps / 10, 1);
+}
+
+// The part of the decay that is done at this step, from 0 to 1.
+double decayed(const RunOptions& options, std::int64_t first, std::int64_t step) {
+  const auto span = static_cast<double>(std::max<std::int64_t>(options.steps - first, 1));
+  return std::clamp(static_cast<double>(step - first) / span, 0.0, 1.0);
+}
+
+}  // namespace
+
+void check_schedule(const RunOptions& options) {
+  require(options.lr_min_ratio >= 0 && options.lr_min_ratio <= 1,
+          "--lr-min-ratio: must be from 0 to 1");
+  require(options.lr_min_ratio == 0 || options.lr_schedule != "constant",
+          "--lr-min-ratio: needs --lr-schedule linear, cosine or wsd");
+  require(options.lr_decay_steps >= 0, "--lr-decay-steps: must not be negative");
+  require(options.lr_decay_steps == 0 || options.lr_schedule == "wsd",
+          "--lr-decay-steps: needs --lr-schedule wsd");
+  require(options.lr_schedule != "wsd" ||
+              options.lr_warmup + decay_steps(options) <= options.steps ||
+              options.lr_decay_steps == 0,
+          "--lr-decay-steps {}: with --lr-warmup {} it exceeds --steps {}", options.lr_decay_steps,
+          options.lr_warmup, options.steps);
+}
+
+double learning_rate(const RunOptions& options, std::int64_t step) {
+  if (step < options.lr_warmup) {
+    return options.lr * static_cast<double>(step) / static_cast<double>(options.lr_warmup);
+  }
+  double kept = 1;  // 1 before the decay, 0 at its end
+  if (options.lr_schedule == "linear") {
+    kept = 1 - decayed(options, options.lr_warmup, step);
+  } else if (options.lr_schedule == "cosine") {
+    kept = 0.5 * (1 + std::cos(std::numbers::pi * decayed(options, options.lr_warmup, step)));
+  } else if (options.lr_schedule == "wsd") {
+    const std::int64_t first = std::max(options.steps - decay_steps(options), options.lr_warmup);
+    kept = 1 - decayed(options, first, step);
+  }
+  return options.lr * (options.lr_min_ratio + (1 - options.lr_min_ratio) * kept);
+}
+
+}  // namespace train
