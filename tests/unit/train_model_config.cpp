@@ -2,12 +2,14 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 
 #include "atoll/error.hpp"
 #include "model/hf_config.hpp"
+#include "model/hub_cache.hpp"
 #include "model/params.hpp"
 #include "train_model_file.hpp"
 
@@ -162,6 +164,24 @@ TEST_CASE("settings of the rotary embedding in both formats") {
                         .rope_scaling;
   CHECK(yarn.factor == 4);  // 128 / 32
   CHECK(yarn.attention_factor == doctest::Approx(0.1 * std::log(4.0) + 1));
+}
+
+TEST_CASE("names of models on the Hub, and the cache's folder") {
+  CHECK(train::is_hub_name("org/name"));
+  CHECK(train::is_hub_name("Org-1/na.me_2@refs-1"));
+  for (const char* wrong :
+       {"name", "/name", "org/", "a/b/c", "org/..", "../name", "org/name@", "o g/n"}) {
+    CAPTURE(wrong);
+    CHECK(!train::is_hub_name(wrong));
+  }
+  ::unsetenv("HF_HUB_CACHE");
+  ::setenv("HF_HOME", "/data/hf", 1);
+  CHECK(train::hub_cache() == "/data/hf/hub");
+  ::unsetenv("HF_HOME");
+  ::setenv("XDG_CACHE_HOME", "/data/cache", 1);
+  CHECK(train::hub_cache() == "/data/cache/huggingface/hub");
+  ::unsetenv("XDG_CACHE_HOME");
+  CHECK(train::hub_cache().string().ends_with("/.cache/huggingface/hub"));
 }
 
 TEST_CASE("a wrong config.json is named with its key") {

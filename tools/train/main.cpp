@@ -1,4 +1,4 @@
-// atoll-train: trains or fine-tunes a Mistral, sharded over the ranks of a job.
+// atoll-train: trains or fine-tunes a decoder, sharded over the ranks of a job.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -33,9 +33,29 @@ std::string not_negative(const std::string& text) {
 void add_data_flags(CLI::App& app, train::RunOptions& o) {
   app.option_defaults()->group("Data");
   app.add_option("--data", o.data,
-                 "demo, synthetic, synthetic:copy, or a file: Alpaca .json or .jsonl, text .txt");
-  app.add_option("--tokenizer", o.tokenizer, "bytes, or the path of a SentencePiece model");
-  app.add_option("--samples", o.samples, "use the first N samples; 0 uses all");
+                 "demo, synthetic, synthetic:copy, or a file: .tok of atoll-data, Alpaca .json or "
+                 ".jsonl, text .txt, raw ids with --data-type. Sources separated by commas are mixed "
+                 "by weight: a.tok:0.7,b.tok:0.3");
+  app.add_option("--data-type", o.data_type,
+                 "uint16 or uint32: the ids of files without a header, as nanoGPT writes them");
+  app.add_option("--tokenizer", o.tokenizer,
+                 "bytes, the path of a SentencePiece model, ids:N (N ids without text), or auto: "
+                 "that of the first .tok file, else bytes");
+  app.add_option("--train-on", o.train_on,
+                 "output: the tokens that the data mark as trained; all: prompts as well");
+  app.add_option("--samples", o.samples, "use the first N samples of each source; 0 uses all");
+  app.add_option("--eval-data", o.eval_data,
+                 "data of the evaluation, as --data; its loss is logged after the last step");
+  app.add_option("--eval-split", o.eval_split,
+                 "evaluate on this share of each source, for example 0.05, and train on the rest");
+  app.add_option("--eval-samples", o.eval_samples, "evaluate on at most N samples; 0 uses all")
+      ->check(not_negative);
+  app.add_option("--eval-every", o.eval_every,
+                 "steps between evaluations; 0 evaluates after the last step only")
+      ->check(not_negative);
+  app.add_option("--show-data", o.show_data,
+                 "print N samples with ids, targets and text, and the figures of the data, and end")
+      ->check(not_negative);
   app.add_option("--seq", o.seq,
                  "longest row in tokens; 0 means 512, or 64 with --data synthetic:copy");
   app.add_option("--global-batch", o.global_batch, "samples per step, summed over all ranks");
@@ -49,11 +69,14 @@ void add_data_flags(CLI::App& app, train::RunOptions& o) {
 void add_model_flags(CLI::App& app, train::RunOptions& o) {
   app.option_defaults()->group("Model");
   app.add_option("--model", o.model,
-                 fmt::format("preset ({}) or the path of a Hugging Face config.json",
+                 fmt::format("preset ({}), the path of a Hugging Face config.json, a folder with one, "
+                             "or ORG/NAME[@REVISION] in the Hub's local cache (HF_HUB_CACHE, "
+                             "HF_HOME); a folder's or the Hub's weights are loaded",
                              fmt::join(train::preset_names(), ", ")));
   app.add_option("--init", o.init,
-                 "Hugging Face weights to start from: a .safetensors file or a folder of them; the "
-                 "config.json beside them replaces --model. Default: random weights");
+                 "Hugging Face weights to start from: a .safetensors file, a folder of them or "
+                 "ORG/NAME in the Hub's local cache; the config.json beside them replaces --model. "
+                 "none: random weights. Default: those of --model, if it has any");
   app.add_option("--freeze", o.freeze,
                  "parameters that stay untrained, as comma-separated patterns of Hugging Face "
                  "names: 'model.embed_tokens.*,*norm.weight'")
@@ -206,7 +229,7 @@ int train_on(atoll::World& world, const train::RunOptions& options) {
 
 // Returns the exit code.
 int parse_and_train(int argc, char** argv) {
-  CLI::App app("Trains or fine-tunes a Mistral, sharded over the ranks of a job.", "atoll-train");
+  CLI::App app("Trains or fine-tunes a Mistral, Llama, Qwen or SmolLM, sharded over the ranks of a job.", "atoll-train");
   app.footer(examples);
   app.option_defaults()->always_capture_default();
   train::RunOptions options;

@@ -12,8 +12,10 @@
 
 #include "atoll/fsdp.hpp"
 #include "atoll/mesh.hpp"
+#include "data/sources.hpp"
 #include "fail.hpp"
 #include "loop/groups.hpp"
+#include "loop/model_source.hpp"
 #include "loop/schedule.hpp"
 
 namespace train {
@@ -34,6 +36,16 @@ StepRange parse_range(const std::string& text) {
   require(last.ec == std::errc() && last.ptr == end,
           "--trace-steps {}: use FIRST:LAST, for example 3:7", text);
   return range;
+}
+
+void check_data(const RunOptions& options) {
+  require_one_of(options.train_on, "--train-on", {"output", "all"});
+  require(options.eval_split >= 0 && options.eval_split < 1, "--eval-split: must be in [0, 1)");
+  const bool evaluates = !options.eval_data.empty() || options.eval_split > 0;
+  require(evaluates || options.eval_every == 0,
+          "--eval-every: needs --eval-data FILE or --eval-split SHARE");
+  require(options.eval_data.empty() || options.eval_split == 0,
+          "--eval-data and --eval-split: use one of them");
 }
 
 void check_trace(const RunOptions& options) {
@@ -85,6 +97,9 @@ void check(const RunOptions& options) {
                                          {"--prefetch", options.prefetch >= 0},
                                          {"--threads", options.threads >= 0},
                                          {"--samples", options.samples >= 0},
+                                         {"--eval-samples", options.eval_samples >= 0},
+                                         {"--eval-every", options.eval_every >= 0},
+                                         {"--show-data", options.show_data >= 0},
                                          {"--max-skipped", options.max_skipped >= 0},
                                          {"--checkpoint-every", options.checkpoint_every >= 0}})
     require(fine, "{}: must not be negative", flag);
@@ -110,6 +125,7 @@ void check(const RunOptions& options) {
   }
   require_one_of(options.strategy, "--strategy", strategies);
   if (!options.mesh.empty()) atoll::parse_mesh(options.mesh);
+  check_data(options);
   check_schedule(options);
   check_groups(options);
   check_muon(options);
@@ -126,10 +142,12 @@ StepRange traced_steps(const RunOptions& options, std::int64_t done) {
 
 std::string run_name(const RunOptions& options) {
   if (!options.run_name.empty()) return options.run_name;
-  std::string data = std::filesystem::path(options.data).stem().string();
+  std::string data;
+  for (const SourceSpec& source : parse_sources(options.data, options.data_type)) {
+    data += (data.empty() ? "" : "+") + source.path.stem().string();
+  }
   std::replace(data.begin(), data.end(), ':', '-');
-  return fmt::format("{}-{}-{}", std::filesystem::path(options.model).stem().string(), data,
-                     options.strategy);
+  return fmt::format("{}-{}-{}", model_name(options), data, options.strategy);
 }
 
 }  // namespace train

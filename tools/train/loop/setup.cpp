@@ -13,8 +13,10 @@
 
 #include "atoll/checkpoint.hpp"
 #include "data/loaders.hpp"
+#include "data/sources.hpp"
 #include "fail.hpp"
 #include "loop/weight_files.hpp"
+#include "loop/model_source.hpp"
 #include "model/hf_config.hpp"
 #include "model/params.hpp"
 #include "report/files.hpp"
@@ -49,20 +51,6 @@ DeviceMemory memory_of_ranks(atoll::World& world, const atoll::Topology& topolog
                                      static_cast<std::int64_t>(machine.ops->device_bytes()));
   return {kind, static_cast<std::uint64_t>(std::ranges::min(bytes)),
           static_cast<std::uint64_t>(std::ranges::max(held))};
-}
-
-ModelConfig load_model(const RunOptions& options, const Tokenizer& tokenizer) {
-  if (!options.init.empty()) {
-    if (!fs::exists(options.init)) {
-      fail(ErrorCode::not_found, "--init {}: no such file or folder", options.init);
-    }
-    const fs::path folder = fs::is_directory(options.init) ? fs::path(options.init)
-                                                           : fs::path(options.init).parent_path();
-    return read_hf_config(folder / "config.json");
-  }
-  if (options.model.ends_with(".json")) return read_hf_config(options.model);
-  const bool copies = options.data == "synthetic:copy";
-  return preset(options.model, copies ? copy_vocabulary : tokenizer.vocab_size());
 }
 
 int cores_allowed() {
@@ -111,15 +99,19 @@ std::string flag_difference(const std::string& theirs, const std::string& first)
 
 // Ranks with different copies of a file or flag would train different models without any error.
 void compare_ranks(atoll::World& world, const RunOptions& options, const ModelConfig& model,
-                   const Dataset& dataset) {
+                   const RunData& data) {
   auto flags = to_json(options);
   flags.erase("threads");
   compare(world, "flags", flags.dump(), flag_difference);
   compare(world, "model", hf_config_json(model, options.dtype), [](auto&&...) {
     return "another model than rank 0 (another copy of config.json?)";
   });
-  compare(world, "data", fmt::format("{:016x}", dataset.fingerprint()), [](auto&&...) {
+  compare(world, "data", fmt::format("{:016x}", data.train.fingerprint()), [](auto&&...) {
     return "other training data than rank 0 (another copy of the file?)";
+  });
+  if (!data.eval) return;
+  compare(world, "eval_data", fmt::format("{:016x}", data.eval->fingerprint()), [](auto&&...) {
+    return "other data of the evaluation than rank 0 (another copy of the file?)";
   });
 }
 
@@ -163,22 +155,29 @@ BatchOptions batch_options(const RunOptions& options, const Tokenizer& tokenizer
           options.seed,         pad_to_from_name(options.pad_to)};
 }
 
+RunData open_data(const RunOptions& options, const Tokenizer& tokenizer, const ModelConfig& model) {
+  const ModelLimits limits{static_cast<std::int32_t>(model.vocab),
+                           static_cast<std::int32_t>(model.max_seq)};
+  return open_run_data({.data = options.data,
+                        .data_type = options.data_type,
+                        .samples = options.samples,
+                        .seq = options.seq,
+                        .seed = options.seed,
+                        .train_on = train_on_from_name(options.train_on),
+                        .model = limits},
+                       {options.eval_data, options.eval_split, options.eval_samples}, tokenizer);
+}
+
 Setup prepare(atoll::World& world, const RunOptions& options) {
   check(options);
   if (!options.trace.empty() && world.rank() == 0) check_trace_file(options.trace);
-  auto tokenizer = open_tokenizer(options.tokenizer);
-  auto model = load_model(options, *tokenizer);
-  const ModelLimits limits{static_cast<std::int32_t>(model.vocab),
-                           static_cast<std::int32_t>(model.max_seq)};
-  auto dataset = open_dataset({.data = options.data,
-                               .samples = options.samples,
-                               .seq = options.seq,
-                               .seed = options.seed,
-                               .model = limits},
-                              *tokenizer);
-  compare_ranks(world, options, model, dataset);
+  auto tokenizer = tokenizer_for(options.tokenizer, options.data, options.data_type);
+  const ModelSource source = find_model(options, *tokenizer);
+  auto model = source.config;
+  auto data = open_data(options, *tokenizer, model);
+  compare_ranks(world, options, model, data);
   std::vector<fs::path> weights;
-  if (!options.init.empty()) weights = weight_files(options.init);
+  if (!source.weights.empty()) weights = weight_files(source.weights);
   const auto topology = atoll::Topology::discover(world);
   auto mesh = options.mesh.empty()
                   ? atoll::Mesh::plan(topology, world)
@@ -202,11 +201,12 @@ Setup prepare(atoll::World& world, const RunOptions& options) {
   auto stream = machine.device().stream({.name = "reserve"});
   machine.ops->reserve(stream, shapes);
   const DeviceMemory memory = memory_of_ranks(world, topology, machine);
-  Batches batches(dataset, batch_options(options, *tokenizer), {world.rank(), world.size()});
+  Batches batches(data.train, batch_options(options, *tokenizer), {world.rank(), world.size()});
   const int micro_batches = batches.step({0, 0}).micro_batches;
   auto choice = choose_strategy(options, model, mesh, memory, micro_batches);
-  return {std::move(tokenizer), std::move(model),   std::move(dataset), std::move(weights),
-          std::move(mesh),      std::move(machine), memory,             std::move(choice)};
+  return {std::move(tokenizer), std::move(model),   std::move(data.train),
+          std::move(data.eval), std::move(weights), std::move(mesh),
+          std::move(machine),   memory,             std::move(choice)};
 }
 
 std::int64_t start_weights(const RunOptions& options, const Setup& setup, fsdp::Engine& engine,
@@ -214,7 +214,7 @@ std::int64_t start_weights(const RunOptions& options, const Setup& setup, fsdp::
   if (!options.resume.empty()) {
     return steps_done(optimizer.load(options.resume), options.resume);
   }
-  if (options.init.empty()) {
+  if (setup.weights.empty()) {
     engine.initialize(options.seed);
     return 0;
   }

@@ -11,8 +11,10 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "fail.hpp"
 
@@ -72,9 +74,9 @@ WeightMap parse_index(const fs::path& file) {
   return map;
 }
 
-// Returns the names of the tensors in a safetensors file. Returns none for a damaged file, which
-// the import refuses with the place of the damage.
-std::set<std::string> tensors_of(const fs::path& file) {
+// Returns the header of a safetensors file and the place of its data. The header is no object if the
+// file is damaged; the import refuses it with the place of the damage.
+std::pair<json, std::uint64_t> header_of(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
   std::array<unsigned char, 8> length{};
   in.read(reinterpret_cast<char*>(length.data()), length.size());
@@ -85,11 +87,56 @@ std::set<std::string> tensors_of(const fs::path& file) {
   if (!in || error || bytes > most_header_bytes || bytes + length.size() > all) return {};
   std::string text(bytes, '\0');
   in.read(text.data(), static_cast<std::streamsize>(bytes));
-  const json header = json::parse(text, nullptr, false);
+  return {json::parse(text, nullptr, false), bytes + length.size()};
+}
+
+// Returns the names of the tensors in a file; none if it is damaged.
+std::set<std::string> tensors_of(const fs::path& file) {
+  const json header = header_of(file).first;
   std::set<std::string> names;
   if (!header.is_object()) return names;
   for (const auto& [name, value] : header.items()) names.insert(name);
   return names;
+}
+
+// The bytes of a tensor in a file.
+struct Place {
+  fs::path file;
+  std::string dtype;
+  std::uint64_t first = 0, last = 0;
+};
+
+std::optional<Place> place_of(const std::vector<fs::path>& files, const std::string& tensor) {
+  for (const fs::path& file : files) {
+    const auto [header, data] = header_of(file);
+    if (!header.is_object() || !header.contains(tensor)) continue;
+    try {
+      const json& entry = header.at(tensor);
+      const auto offsets = entry.at("data_offsets").get<std::array<std::uint64_t, 2>>();
+      return Place{file, entry.at("dtype").get<std::string>(), data + offsets[0],
+                   data + offsets[1]};
+    } catch (const json::exception&) {
+      return {};  // damaged, so the import refuses it
+    }
+  }
+  return {};
+}
+
+bool same_bytes(const Place& a, const Place& b) {
+  constexpr std::uint64_t block = 1 << 20;
+  std::ifstream left(a.file, std::ios::binary), right(b.file, std::ios::binary);
+  left.seekg(static_cast<std::streamoff>(a.first));
+  right.seekg(static_cast<std::streamoff>(b.first));
+  std::string one(block, '\0'), other(block, '\0');
+  for (std::uint64_t rest = a.last - a.first; rest > 0;) {
+    const auto bytes = static_cast<std::streamsize>(std::min(rest, block));
+    left.read(one.data(), bytes);
+    right.read(other.data(), bytes);
+    if (!left || !right) return true;  // a file is too short, so the import refuses it
+    if (one != other) return false;
+    rest -= static_cast<std::uint64_t>(bytes);
+  }
+  return true;
 }
 
 // Throws an error for the first tensor that is not in its file, or in another file as well.
@@ -151,6 +198,20 @@ std::vector<fs::path> every_file(const fs::path& place) {
 }
 
 }  // namespace
+
+bool has_weights(const fs::path& folder) {
+  return fs::exists(folder / index_name) || !every_file(folder).empty();
+}
+
+bool head_differs(const std::vector<fs::path>& files) {
+  const auto head = place_of(files, "lm_head.weight");
+  const auto table = place_of(files, "model.embed_tokens.weight");
+  if (!head || !table) return false;
+  if (head->last < head->first || table->last < table->first) return false;
+  const bool alike =
+      head->dtype == table->dtype && head->last - head->first == table->last - table->first;
+  return !alike || !same_bytes(*head, *table);
+}
 
 std::vector<fs::path> weight_files(const fs::path& place) {
   if (!fs::is_directory(place)) return {place};

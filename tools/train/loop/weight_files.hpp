@@ -16,4 +16,10 @@ namespace train {
 // that is in another file than the index says.
 std::vector<std::filesystem::path> weight_files(const std::filesystem::path& place);
 
+// Whether a folder has files that weight_files() would return.
+bool has_weights(const std::filesystem::path& folder);
+
+// Whether the files have a weight of the head, and it differs from that of the embedding.
+bool head_differs(const std::vector<std::filesystem::path>& files);
+
 }  // namespace train

@@ -1,0 +1,171 @@
+// Tests of the model families, and of the places where --model and --init find a model.
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "../unit/train_data_temporary.hpp"
+#include "atoll/checkpoint.hpp"
+#include "job.hpp"
+#include "loop/model_source.hpp"
+#include "model/hf_config.hpp"
+#include "model/params.hpp"
+
+using namespace train_test;
+namespace fs = std::filesystem;
+namespace fsdp = atoll::fsdp;
+
+namespace {
+
+train::RunOptions base(const TemporaryFolder& folder) {
+  train::RunOptions options;
+  options.out = (folder.path() / "out").string();
+  options.samples = 12;
+  options.seq = 128;
+  options.global_batch = 6;
+  options.micro_batch = 2;
+  options.steps = 3;
+  options.threads = 1;
+  options.save_checkpoint = false;
+  options.quiet = true;
+  return options;
+}
+
+// A model of 5 layers, so that one has no rotary embedding, for the bytes tokenizer.
+train::ModelConfig small(train::Family family) {
+  train::ModelConfig config;
+  config.family = family;
+  config.layers = 5;
+  config.hidden = 64;
+  config.heads = 4;
+  config.kv_heads = 2;
+  config.head_dim = 16;
+  config.ffn = 96;
+  config.vocab = 260;
+  config.max_seq = 256;
+  config.qkv_bias = family == train::Family::qwen2;
+  config.qk_norm = family == train::Family::qwen3;
+  if (family == train::Family::smollm3) config.rotated = {true, true, true, false, true};
+  if (family == train::Family::llama) config.qkv_bias = config.o_bias = config.mlp_bias = true;
+  return config;
+}
+
+// Writes a folder as transformers does, with the weights of a seed, and returns these weights.
+Weights write_model(const TemporaryFolder& folder, const std::string& place, std::uint64_t seed,
+                    bool tied) {
+  fs::create_directories(folder.path() / place);
+  auto config = small(train::Family::llama);
+  config.tied = tied;
+  folder.write(place + "/config.json", train::hf_config_json(config, "float32"));
+  auto options = base(folder);
+  options.model = (folder.path() / place / "config.json").string();
+  options.seed = seed;
+  options.steps = 1;
+  options.lr = 0;
+  const auto name = [](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
+    return train::hf_name(unit.name(), param.name);
+  };
+  return run_job(1, options,
+                 [&](fsdp::Engine& engine) {
+                   fsdp::export_weights(folder.path() / place / "model.safetensors", engine,
+                                        atoll::DType::f32, name);
+                 })
+      .front()
+      .weights;
+}
+
+// Runs one step that does not change the weights, and returns them.
+Weights weights_of(const TemporaryFolder& folder, const std::string& model,
+                   const std::string& init) {
+  auto options = base(folder);
+  options.model = model;
+  options.init = init;
+  options.seed = 77;
+  options.steps = 1;
+  options.lr = 0;
+  return run_job(1, options).front().weights;
+}
+
+}  // namespace
+
+TEST_CASE("every family trains alike on one rank, on shards and with recomputation") {
+  for (const auto family : {train::Family::mistral, train::Family::llama, train::Family::qwen2,
+                            train::Family::qwen3, train::Family::smollm3}) {
+    CAPTURE(train::name(family));
+    const TemporaryFolder folder;
+    auto options = base(folder);
+    options.model =
+        folder.write("small.json", train::hf_config_json(small(family), "float32")).string();
+    const auto alone = run_job(1, options);
+    auto sharded = options;
+    sharded.strategy = "full_shard";
+    sharded.recompute = "selective";
+    const auto three = run_job(3, sharded);
+    check_ranks_agree(three);
+    CHECK(distance(three[0].run.steps, alone[0].run.steps).loss < 1e-5);
+    CHECK(distance(three[0].run.steps, alone[0].run.steps).grad_norm < 1e-4);
+    CHECK(distance(three[0].weights, alone[0].weights) < 1e-4);
+    auto recomputed = options;
+    recomputed.recompute = "full";
+    CHECK(run_job(1, recomputed).front().weights == alone[0].weights);
+  }
+}
+
+TEST_CASE("a model is a preset, a config.json, a folder, or a name in the Hub's cache") {
+  const TemporaryFolder folder;
+  const Weights stored = write_model(folder, "My-Model", 5, false);
+  const std::string place = (folder.path() / "My-Model").string();
+  CHECK(weights_of(folder, place, "") == stored);
+  CHECK(weights_of(folder, "mistral-tiny", place) == stored);
+  CHECK(weights_of(folder, place, "none") != stored);
+  CHECK(weights_of(folder, place + "/config.json", "") != stored);  // its shape alone
+
+  const fs::path cached = folder.path() / "hub" / "models--acme--tiny.model";
+  fs::create_directories(cached / "refs");
+  folder.write("hub/models--acme--tiny.model/refs/main", "0123abcd");
+  fs::create_directories(cached / "snapshots");
+  fs::copy(place, cached / "snapshots" / "0123abcd", fs::copy_options::recursive);
+  ::setenv("HF_HUB_CACHE", (folder.path() / "hub").c_str(), 1);
+  CHECK(weights_of(folder, "acme/tiny.model", "") == stored);
+  CHECK(weights_of(folder, "acme/tiny.model@0123abcd", "") == stored);
+  CHECK(weights_of(folder, "mistral-tiny", "acme/tiny.model") == stored);
+  auto options = base(folder);
+  options.model = "acme/absent@v2";
+  for (const std::string& failure : failures_of_job(2, options)) {
+    CHECK(failure ==
+          "model acme/absent@v2: " +
+              (folder.path() / "hub/models--acme--absent/snapshots/v2/config.json").string() +
+              " does not exist: download it with `hf download acme/absent --revision v2`, or set "
+              "HF_HUB_CACHE to the cache that has it; a folder with config.json works as well");
+  }
+  ::unsetenv("HF_HUB_CACHE");
+
+  const auto name = [](const std::string& model, const std::string& init) {
+    train::RunOptions one;
+    one.model = model;
+    one.init = init;
+    return train::model_name(one);
+  };
+  CHECK(name("qwen3-tiny", "") == "qwen3-tiny");
+  CHECK(name("qwen3-tiny", place) == "My-Model");
+  CHECK(name("qwen3-tiny", place + "/model.safetensors") == "My-Model");
+  CHECK(name(place + "/config.json", "") == "My-Model");
+  CHECK(name((folder.path() / "other.json").string(), "") == "other");
+  CHECK(name("acme/tiny.model@0123abcd", "") == "tiny.model");
+  CHECK(name((cached / "snapshots" / "0123abcd").string(), "") == "tiny.model");
+}
+
+TEST_CASE("a head that differs from the embedding is not tied, whatever config.json says") {
+  const TemporaryFolder folder;
+  const Weights stored = write_model(folder, "model", 6, false);
+  auto config = small(train::Family::llama);
+  config.tied = true;
+  folder.write("model/config.json", train::hf_config_json(config, "float32"));
+  CHECK(weights_of(folder, (folder.path() / "model").string(), "") == stored);
+  // The tied model has no weight of the head in its file.
+  const Weights tied = write_model(folder, "tied", 6, true);
+  CHECK(tied.size() + 1 == stored.size());
+  CHECK(weights_of(folder, (folder.path() / "tied").string(), "") == tied);
+}

@@ -1,0 +1,96 @@
+#include "loop/model_source.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "data/loaders.hpp"
+#include "fail.hpp"
+#include "loop/weight_files.hpp"
+#include "model/hf_config.hpp"
+#include "model/hub_cache.hpp"
+#include "report/log.hpp"
+
+namespace train {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool has_init(const RunOptions& options) { return !options.init.empty() && options.init != "none"; }
+
+bool is_preset(const std::string& name) {
+  const auto names = preset_names();
+  return std::ranges::find(names, name) != names.end();
+}
+
+// The name of a folder; in the Hub's cache, models--ORG--NAME/snapshots/COMMIT, that of the model.
+std::string folder_name(const fs::path& folder) {
+  const fs::path whole = fs::absolute(folder / "").parent_path();
+  const fs::path snapshots = whole.parent_path();
+  if (snapshots.filename() != "snapshots") return whole.filename().string();
+  const std::string repository = snapshots.parent_path().filename().string();
+  const std::size_t last = repository.rfind("--");
+  return last == repository.npos ? repository : repository.substr(last + 2);
+}
+
+// transformers 5 does not tie a head whose weights differ from those of the embedding, whatever
+// config.json says.
+ModelSource with_weights(const fs::path& folder, const fs::path& weights) {
+  ModelSource source{read_hf_config(folder / "config.json"), weights};
+  if (source.config.tied && head_differs(weight_files(weights))) {
+    source.config.tied = false;
+    log::warn(
+        "{}: the weights of the head differ from those of the embedding, so they are not tied, "
+        "although config.json says tie_word_embeddings",
+        folder.string());
+  }
+  return source;
+}
+
+ModelSource in_folder(const fs::path& folder, const RunOptions& options) {
+  if (options.init == "none") return {read_hf_config(folder / "config.json"), {}};
+  if (!has_weights(folder)) return {read_hf_config(folder / "config.json"), {}};
+  return with_weights(folder, folder);
+}
+
+ModelSource find(const RunOptions& options, const Tokenizer& tokenizer) {
+  if (has_init(options)) {
+    fs::path place = options.init;
+    if (!fs::exists(place) && is_hub_name(options.init)) place = cached_model(options.init);
+    if (!fs::exists(place)) {
+      fail(ErrorCode::not_found, "--init {}: no such file or folder", options.init);
+    }
+    return with_weights(fs::is_directory(place) ? place : place.parent_path(), place);
+  }
+  if (options.model.ends_with(".json")) return {read_hf_config(options.model), {}};
+  if (is_preset(options.model)) {
+    const bool copies = options.data == "synthetic:copy";
+    return {preset(options.model, copies ? copy_vocabulary : tokenizer.vocab_size()), {}};
+  }
+  if (fs::is_directory(options.model)) return in_folder(options.model, options);
+  if (is_hub_name(options.model)) return in_folder(cached_model(options.model), options);
+  return {preset(options.model), {}};  // throws an error that lists the presets
+}
+
+}  // namespace
+
+ModelSource find_model(const RunOptions& options, const Tokenizer& tokenizer) {
+  ModelSource source = find(options, tokenizer);
+  source.config.name = model_name(options);
+  return source;
+}
+
+std::string model_name(const RunOptions& options) {
+  const std::string& text = has_init(options) ? options.init : options.model;
+  if (is_preset(text)) return text;
+  const fs::path path = text;
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) return folder_name(path);
+  if (path.extension() == ".safetensors" || path.filename() == "config.json") {
+    return folder_name(path.has_parent_path() ? path.parent_path() : fs::path("."));
+  }
+  if (is_hub_name(text))
+    return text.substr(text.find('/') + 1, text.find('@') - text.find('/') - 1);
+  return path.stem().string();
+}
+
+}  // namespace train

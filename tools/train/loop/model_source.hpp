@@ -1,0 +1,26 @@
+// Where a run's model comes from: a preset, a config.json, a folder, or the Hub's local cache.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "data/tokenizer.hpp"
+#include "loop/options.hpp"
+#include "model/config.hpp"
+
+namespace train {
+
+struct ModelSource {
+  ModelConfig config;
+  std::filesystem::path weights;  // file or folder of the weights to start from; empty: random
+};
+
+// Reads the model of --init, otherwise that of --model. A model with weights starts from them,
+// unless --init is "none". Throws Error(not_found, io, bad_data or unsupported) that names the file.
+ModelSource find_model(const RunOptions& options, const Tokenizer& tokenizer);
+
+// The name of the model for reports and the default run name: that of the preset, of the folder, or
+// of the model on the Hub.
+std::string model_name(const RunOptions& options);
+
+}  // namespace train
