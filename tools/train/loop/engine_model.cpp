@@ -114,6 +114,21 @@ std::uint64_t frozen_count(const ModelConfig& model, const std::vector<std::stri
   return count;
 }
 
+void evaluate_micro_batch(fsdp::Engine& engine, fsdp::Pass pass, const Decoder& decoder,
+                          const Step& step) {
+  const ModelConfig& model = decoder.config();
+  for (std::size_t u = 0; u < decoder.units(); ++u) {
+    const auto scope = pass.forward(engine.unit(unit_name(model, u)));
+    decoder.forward(step, u, [&](std::string_view name) { return scope[name]; });
+    if (u + 1 < decoder.units()) continue;
+    std::optional<fsdp::ForwardScope> table;
+    if (model.tied) table.emplace(pass.forward(engine.unit(unit_name(model, 0))));
+    decoder.loss(step, [&](std::string_view name) {
+      return table && name == table_name ? (*table)[name] : scope[name];
+    });
+  }
+}
+
 void train_micro_batch(fsdp::Engine& engine, fsdp::Pass pass, const Decoder& decoder,
                        const Step& step) {
   forward(engine, pass, decoder, step);

@@ -24,4 +24,8 @@ std::uint64_t frozen_count(const ModelConfig& model, const std::vector<std::stri
 void train_micro_batch(atoll::fsdp::Engine& engine, atoll::fsdp::Pass pass, const Decoder& decoder,
                        const Step& step);
 
+// Enqueues forward of one micro batch on the step's stream, and adds its loss to the total.
+void evaluate_micro_batch(atoll::fsdp::Engine& engine, atoll::fsdp::Pass pass,
+                          const Decoder& decoder, const Step& step);
+
 }  // namespace train

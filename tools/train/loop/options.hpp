@@ -12,9 +12,17 @@ struct RunOptions {
   std::string model = "mistral-tiny";
   std::string init;                 // HF safetensors file or folder; empty: random weights
   std::vector<std::string> freeze;  // shell patterns of HF names of untrained parameters
-  std::string tokenizer = "bytes";  // "bytes" or the path of a SentencePiece model
-  std::string data = "demo";
-  std::int64_t samples = 0;        // use the first N samples; 0: all
+  // auto, bytes, the path of a SentencePiece model, or ids:N; see tokenizer_for()
+  std::string tokenizer = "auto";
+  std::string data = "demo";         // sources as DataSpec describes them
+  std::string data_type;             // uint16 or uint32: the type of files of raw ids
+  std::string train_on = "output";   // output or all; see TrainOn
+  std::int64_t samples = 0;          // use the first N samples of each source; 0: all
+  std::string eval_data;             // sources of the evaluation
+  double eval_split = 0;             // or this share of each source of the training data
+  std::int64_t eval_samples = 0;     // evaluate at most this many samples; 0: all
+  std::int64_t eval_every = 0;       // steps between evaluations; 0: only after the last step
+  std::int64_t show_data = 0;        // print this many samples and end
   std::int32_t seq = 0;            // longest row in tokens; 0: 512, or 64 for synthetic:copy
   std::int64_t global_batch = 8;   // samples per step, over all ranks
   std::int32_t micro_batch = 1;    // number of rows in each forward and backward pass of a rank

@@ -10,7 +10,13 @@ namespace {
 void put_data(nlohmann::json& json, const RunOptions& o) {
   json["tokenizer"] = o.tokenizer;
   json["data"] = o.data;
+  json["data_type"] = o.data_type;
+  json["train_on"] = o.train_on;
   json["samples"] = o.samples;
+  json["eval_data"] = o.eval_data;
+  json["eval_split"] = o.eval_split;
+  json["eval_samples"] = o.eval_samples;
+  json["eval_every"] = o.eval_every;
   json["seq"] = o.seq;
   json["global_batch"] = o.global_batch;
   json["micro_batch"] = o.micro_batch;

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,12 +23,16 @@ struct Setup {
   std::unique_ptr<const Tokenizer> tokenizer;
   ModelConfig model;
   Dataset dataset;
+  std::optional<Dataset> eval;  // samples of the evaluation
   std::vector<std::filesystem::path> weights;  // the files of --init
   atoll::Mesh mesh;
   Machine machine;  // device and kernels, which have reserved scratch memory for the model
   DeviceMemory memory;
   atoll::fsdp::StrategyChoice choice;  // the sharding strategy and the reason for it
 };
+
+// Opens the data of training and of evaluation. Throws like open_run_data().
+RunData open_data(const RunOptions& options, const Tokenizer& tokenizer, const ModelConfig& model);
 
 // Collective. Throws Error(mismatch) that names a rank when its data or options differ from those
 // of rank 0.

@@ -82,7 +82,8 @@ Trainer::~Trainer() {
   }
 }
 
-void Trainer::micro_batch(const StepPlan& plan, const MicroBatch& batch, int index) {
+// Copies a micro batch to the device.
+Batch Trainer::upload(const MicroBatch& batch, int index) {
   // The stream reads staging memory later, so each micro batch of a step has its own.
   if (static_cast<std::size_t>(index) == staging_.size()) {
     staging_.push_back(engine_.device().allocate_staging(ids_.bytes()));
@@ -95,12 +96,16 @@ void Trainer::micro_batch(const StepPlan& plan, const MicroBatch& batch, int ind
   }
   compute_.copy(ids_.data(), first, static_cast<std::size_t>(next - first) * sizeof *next);
   const atoll::View ids = ids_.view(atoll::DType::i32);
-  const Batch rows{batch.rows,
-                   batch.seq,
-                   ids.part(0, count),
-                   ids.part(count, count),
-                   ids.part(2 * count, batch.positions.size()),
-                   batch.documents};
+  return {batch.rows,
+          batch.seq,
+          ids.part(0, count),
+          ids.part(count, count),
+          ids.part(2 * count, batch.positions.size()),
+          batch.documents};
+}
+
+void Trainer::micro_batch(const StepPlan& plan, const MicroBatch& batch, int index) {
+  const Batch rows = upload(batch, index);
   const Step step{compute_, rows, *activations_,
                   1.0F / static_cast<float>(std::max<std::int64_t>(plan.valid, 1))};
   if (index == 0) decoder_.begin(step);
@@ -120,7 +125,7 @@ StepRecord Trainer::step(std::int64_t index) {
   scheduler.set_recording(tracing_->covers(index + 1) ? atoll::Recording::work
                                                       : atoll::Recording::collectives);
   StepStart start{Clock::now(), compute_.exposed_communication()};
-  const StepPlan plan = std::move(next_plan_);
+  const auto [plan, batches] = std::move(next_);
   StepRecord record;
   record.step = index + 1;
   record.epoch = plan.position.epoch;
@@ -129,15 +134,15 @@ StepRecord Trainer::step(std::int64_t index) {
     if (m + 1 == plan.micro_batches) {
       optimizer_->update_in_backward(static_cast<float>(record.learning_rate));
     }
-    micro_batch(plan, batches_.micro_batch(plan, m), m);
+    micro_batch(plan, batches[static_cast<std::size_t>(m)], m);
   }
   optimizer_->step(static_cast<float>(record.learning_rate), compute_);
   start.enqueue_seconds = seconds_since(start.time);
   count_bytes(record);
   // Gather for the next step during the updates and while waiting for this step's figures.
   if (index + 1 < options_.steps) {
-    next_plan_ = batches_.step(batches_.position(index + 1));
-    open_pass(next_plan_, 0);
+    next_ = queue_->take();
+    if (!evaluates_after(index)) open_pass(next_.plan, 0);
   }
   measure(record, start, plan.valid);
   record.samples = plan.samples;
@@ -153,12 +158,15 @@ RunResult Trainer::run() {
   world_.barrier();
   engine_.scheduler().take_records();  // discard records from before the first step
   counted_ = engine_.traffic();
-  next_plan_ = batches_.step(batches_.position(first_step_));
+  queue_.emplace(batches_, first_step_, options_.steps);
+  if (first_step_ < options_.steps) next_ = queue_->take();
+  queue_->take_waited();  // discard the time before the first step
   RunResult result;
   const auto start = Clock::now();
   for (std::int64_t index = first_step_; index < options_.steps; ++index) {
     atoll::mark_step(world_, index + 1);
-    const StepRecord record = step(index);
+    StepRecord record = step(index);
+    if (evaluates_after(index)) record.eval_loss = evaluate();
     if (index == first_step_) {
       note_memory();
       check_transports();
@@ -186,6 +194,10 @@ RunResult Trainer::run() {
 }
 
 RunResult run(atoll::World& world, const RunOptions& options, const Inspect& inspect) {
+  if (options.show_data > 0) {
+    show_data(world, resolved(options));
+    return {};
+  }
   Trainer trainer(world, resolved(options));
   try {
     RunResult result = trainer.run();

@@ -19,6 +19,9 @@ struct RunResult {
 // Called on every rank with the trained engine, so it may use collectives.
 using Inspect = std::function<void(atoll::fsdp::Engine&)>;
 
+// Prints samples of --show-data on rank 0. Collective. Throws like run().
+void show_data(atoll::World& world, const RunOptions& options);
+
 // Trains on all ranks of the World. Collective. Rank 0 writes files and shows progress. Throws
 // atoll::Error with a one-line message; the caller then fails the World, so that no rank waits.
 RunResult run(atoll::World& world, const RunOptions& options, const Inspect& inspect = {});

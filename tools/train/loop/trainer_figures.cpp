@@ -45,6 +45,10 @@ void Trainer::announce() {
             setup_.mesh.reason(), name(setup_.choice.strategy), shape.replicate, shape.shard);
   if (!setup_.choice.why.empty()) log::info("{}", setup_.choice.why);
   if (!setup_.machine.place.why.empty()) log::info("{}", setup_.machine.place.why);
+  for (const auto& line : statistics_lines(setup_.dataset)) log::info("{}", line);
+  if (setup_.eval) {
+    log::info("evaluation on {} samples of {}", setup_.eval->size(), setup_.eval->name());
+  }
   log::info("{} samples of {}, {} per step; results in {}", setup_.dataset.size(),
             setup_.dataset.name(), options_.global_batch, out_.string());
   std::istringstream table(engine_.memory().to_string());
@@ -89,6 +93,7 @@ void Trainer::count_bytes(StepRecord& record) {
 void Trainer::measure(StepRecord& record, const StepStart& start, std::int64_t valid_tokens) {
   RankFigures mine;
   mine.enqueue_seconds = start.enqueue_seconds;
+  mine.data_wait_seconds = std::chrono::duration<double>(queue_->take_waited()).count();
   compute_.copy(&mine.loss, activations_->total().data, sizeof(mine.loss));
   compute_.synchronize();  // wait until all compute of the step is complete
   mine.exposed_seconds =
@@ -107,6 +112,7 @@ void Trainer::measure(StepRecord& record, const StepStart& start, std::int64_t v
     loss += rank.loss;
     record.compute_seconds += rank.compute_seconds / ranks;
     record.enqueue_seconds += rank.enqueue_seconds / ranks;
+    record.data_wait_seconds += rank.data_wait_seconds / ranks;
     record.communication_seconds += rank.communication_seconds / ranks;
     record.exposed_comm_seconds += rank.exposed_seconds / ranks;
     record.exposed_worst_seconds = std::max(record.exposed_worst_seconds, rank.exposed_seconds);

@@ -11,6 +11,7 @@
 
 #include "atoll/fsdp.hpp"
 #include "data/batches.hpp"
+#include "data/step_queue.hpp"
 #include "loop/nonfinite.hpp"
 #include "loop/optimizer.hpp"
 #include "loop/setup.hpp"
@@ -35,6 +36,7 @@ struct RankFigures {
   double enqueue_seconds = 0;
   double communication_seconds = 0;
   double exposed_seconds = 0;
+  double data_wait_seconds = 0;
 };
 
 struct StepStart {
@@ -58,6 +60,9 @@ class Trainer {
   void count_activations();
   void announce();
   StepRecord step(std::int64_t index);
+  bool evaluates_after(std::int64_t index) const;
+  double evaluate();
+  Batch upload(const MicroBatch& batch, int index);
   void micro_batch(const StepPlan& plan, const MicroBatch& batch, int index);
   void open_pass(const StepPlan& plan, int index);
   void exchange(const RankFigures& mine);
@@ -86,7 +91,8 @@ class Trainer {
   // Communicator for the totals of a step. It does not exist in a job of one rank, which then needs
   // no backend.
   std::optional<atoll::Communicator> totals_;
-  StepPlan next_plan_;
+  std::optional<StepQueue> queue_;  // uses batches_
+  LoadedStep next_;
   // Pass of the next step, opened early so that its gathers overlap this step.
   std::optional<atoll::fsdp::Pass> next_pass_;
   atoll::fsdp::Engine::Traffic counted_;  // traffic of the steps counted so far

@@ -22,6 +22,7 @@ void accumulate(const StepRecord& step, StepRecord& sums) {
   sums.padded += step.padded;
   sums.compute_seconds += step.compute_seconds;
   sums.enqueue_seconds += step.enqueue_seconds;
+  sums.data_wait_seconds += step.data_wait_seconds;
   sums.communication_seconds += step.communication_seconds;
   sums.exposed_comm_seconds += step.exposed_comm_seconds;
   sums.exposed_worst_seconds += step.exposed_worst_seconds;
@@ -47,6 +48,7 @@ Speed speed_of(const StepRecord& sums, const SpeedBase& base, std::int64_t steps
   const auto count = static_cast<double>(steps);
   speed.compute_s = ratio(sums.compute_seconds, count);
   speed.enqueue_s = ratio(sums.enqueue_seconds, count);
+  speed.data_wait_s = ratio(sums.data_wait_seconds, count);
   speed.communication_s = ratio(sums.communication_seconds, count);
   speed.exposed_s = ratio(sums.exposed_comm_seconds, count);
   speed.exposed_worst_s = ratio(sums.exposed_worst_seconds, count);
@@ -70,6 +72,10 @@ void Metrics::add(const StepRecord& step) {
   if (summary_.steps == 0) summary_.loss_first = step.loss;
   summary_.nonfinite_steps += step.nonfinite ? 1 : 0;
   summary_.skipped_steps += step.skipped ? 1 : 0;
+  if (step.eval_loss) {
+    summary_.eval_loss = step.eval_loss;
+    summary_.eval_loss_min = std::min(summary_.eval_loss_min.value_or(*step.eval_loss), *step.eval_loss);
+  }
   if (std::isfinite(step.loss)) {
     summary_.loss_min = std::min(summary_.loss_min.value_or(step.loss), step.loss);
     last_losses_.push_back(step.loss);

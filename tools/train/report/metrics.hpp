@@ -17,6 +17,7 @@ struct StepRecord {
   std::int64_t epoch = 0;  // number of the epoch, from 0
   double seconds = 0;      // duration of the step on the slowest rank
   double loss = 0;         // mean loss of the valid tokens
+  std::optional<double> eval_loss{};  // mean loss of the evaluation after the step, if there was one
   double learning_rate = 0;
   double grad_norm = 0;
   bool nonfinite = false;  // loss or gradient norm is infinite or NaN
@@ -28,6 +29,7 @@ struct StepRecord {
   // Means over ranks; exposed_worst_seconds is the maximum.
   double compute_seconds = 0;        // duration of the step without exposed communication
   double enqueue_seconds = 0;        // time until the host had enqueued the step
+  double data_wait_seconds = 0;      // time that the step waited for its data
   double communication_seconds = 0;  // time within the step with a collective in flight
   double exposed_comm_seconds = 0;   // time that compute waited for communication
   double exposed_worst_seconds = 0;
@@ -61,6 +63,7 @@ struct Speed {
   // Means per step, in seconds and bytes.
   std::optional<double> compute_s;
   std::optional<double> enqueue_s;
+  std::optional<double> data_wait_s;
   std::optional<double> communication_s;
   std::optional<double> exposed_s;
   std::optional<double> exposed_worst_s;
@@ -83,6 +86,8 @@ struct Summary {
   std::optional<double> loss_first;  // loss of this run's first step
   std::optional<double> loss_last;   // mean of the last loss_window steps, or of all if fewer
   std::optional<double> loss_min;
+  std::optional<double> eval_loss;  // of the last evaluation
+  std::optional<double> eval_loss_min;
   Speed speed;  // rates of the steps after the warm-up
 };
 

@@ -32,6 +32,7 @@ void put_speed(json& out, const Speed& speed) {
             {"exposed_comm_fraction", speed.exposed_comm_fraction},
             {"compute_s", speed.compute_s},
             {"enqueue_s", speed.enqueue_s},
+            {"data_wait_s", speed.data_wait_s},
             {"communication_s", speed.communication_s},
             {"exposed_s", speed.exposed_s},
             {"exposed_worst_s", speed.exposed_worst_s}});
@@ -93,6 +94,8 @@ json metrics_json(const RunInfo& run, const SpeedBase& base, const Summary& summ
             {"loss_first", summary.loss_first},
             {"loss_last", summary.loss_last},
             {"loss_min", summary.loss_min},
+            {"eval_loss", summary.eval_loss},
+            {"eval_loss_min", summary.eval_loss_min},
             {"steps_per_s", speed.steps_per_s},
             {"samples_per_s", speed.samples_per_s},
             {"valid_tokens_per_s", speed.valid_tokens_per_s},
@@ -109,6 +112,7 @@ json step_json(const StepRecord& step, const SpeedBase& base) {
   json out{{"step", step.step},   {"epoch", step.epoch},          {"samples", step.samples},
            {"tokens", step.real}, {"padded_tokens", step.padded}, {"valid_tokens", step.valid}};
   put(out, {{"loss", step.loss},
+            {"eval_loss", step.eval_loss},
             {"learning_rate", step.learning_rate},
             {"grad_norm", step.grad_norm},
             {"seconds", step.seconds}});

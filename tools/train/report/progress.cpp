@@ -31,7 +31,9 @@ std::string progress_line(const StepRecord& step, std::int64_t total_steps, cons
                           std::int64_t skipped_steps) {
   std::string line = total_steps > 0 ? fmt::format("step {}/{}", step.step, total_steps)
                                      : fmt::format("step {}", step.step);
-  line += fmt::format("  loss {:.4f}  lr {:.2e}", step.loss, step.learning_rate);
+  line += fmt::format("  loss {:.4f}", step.loss);
+  if (step.eval_loss) line += fmt::format("  eval {:.4f}", *step.eval_loss);
+  line += fmt::format("  lr {:.2e}", step.learning_rate);
   if (speed.tokens_per_s) line += fmt::format("  {} tok/s", count(*speed.tokens_per_s));
   if (speed.padded_tokens_per_s && *speed.padded_tokens_per_s > 0) {
     line += fmt::format(" (+{} padded)", count(*speed.padded_tokens_per_s));
@@ -82,13 +84,15 @@ std::optional<std::string> ProgressPacer::step(const StepRecord& step, const Spe
   pending_ = progress_line(step, options_.total_steps, speed, skipped_steps);
   const bool terminal = options_.surface == Surface::terminal;
   const bool ends = options_.total_steps > 0 && step.step >= options_.total_steps;
-  const bool due = !last_ || ends ||
+  // An evaluation is shown in any case, and its line stays on a terminal.
+  const bool stays = step.eval_loss.has_value();
+  const bool due = !last_ || ends || stays ||
                    (terminal ? now - *last_ >= terminal_interval
                              : options_.every <= 1 || step.step % options_.every == 0);
   if (!due) return std::nullopt;
   last_ = now;
-  line_open_ = terminal;
-  return shown(std::exchange(pending_, {}));
+  line_open_ = terminal && !stays;
+  return shown(std::exchange(pending_, {})) + (terminal && stays ? "\n" : "");
 }
 
 std::string ProgressPacer::finish() {

@@ -1,0 +1,185 @@
+// The loss of an evaluation, mixed data and the queue of steps in whole runs.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+
+#include "../unit/train_data_temporary.hpp"
+#include "../unit/train_data_token_bytes.hpp"
+#include "job.hpp"
+
+using namespace train_test;
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+namespace {
+
+train::RunOptions base(const TemporaryFolder& folder, bool tied = false) {
+  train::RunOptions options;
+  options.model = folder.write("small.json", small_model_json(tied)).string();
+  options.out = (folder.path() / "run").string();
+  options.samples = 40;
+  options.seq = 64;
+  options.global_batch = 4;
+  options.steps = 6;
+  options.threads = 1;
+  options.quiet = true;
+  options.save_checkpoint = false;
+  options.eval_split = 0.2;
+  options.eval_every = 2;
+  return options;
+}
+
+std::vector<double> eval_losses(const RankResult& rank) {
+  std::vector<double> losses;
+  for (const auto& step : rank.run.steps) losses.push_back(step.eval_loss.value_or(-1));
+  return losses;
+}
+
+// Writes documents of letters; `offset` makes files differ.
+std::string letters(const TemporaryFolder& folder, const std::string& name, std::uint32_t offset) {
+  TokenBytes file;
+  file.vocabulary = 259;
+  for (std::uint32_t d = 0; d < 20; ++d) {
+    std::vector<std::uint32_t> document{256};
+    for (std::uint32_t t = 0; t < 5 + d; ++t) document.push_back('a' + (offset + d * t) % 26);
+    file.documents.push_back(document);
+    for (std::size_t t = 0; t < document.size(); ++t) file.mask.push_back(t >= 3);
+  }
+  return folder.write(name, token_bytes(file)).string();
+}
+
+}  // namespace
+
+TEST_CASE("the loss of an evaluation does not depend on the number of ranks") {
+  const TemporaryFolder folder;
+  for (const bool tied : {false, true}) {
+    for (const char* pad_to : {"longest", "pack"}) {
+      CAPTURE(tied);
+      CAPTURE(pad_to);
+      auto options = base(folder, tied);
+      options.pad_to = pad_to;
+      const auto alone = run_job(1, options).front();
+      const auto expected = eval_losses(alone);
+      REQUIRE(expected.size() == 6);
+      for (const int ranks : {2, 4}) {
+        const auto job = run_job(ranks, options);
+        check_ranks_agree(job);
+        const auto found = eval_losses(job.front());
+        for (std::size_t i = 0; i < expected.size(); ++i) {
+          CHECK((found[i] < 0) == (i % 2 == 0));
+          CHECK(found[i] == doctest::Approx(expected[i]).epsilon(1e-5));
+        }
+      }
+      CHECK(expected[5] < expected[1]);
+    }
+  }
+}
+
+TEST_CASE("an evaluation on the training data before they change gives the loss of training") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  options.eval_split = 0;
+  options.eval_data = options.data;
+  options.eval_samples = options.samples;
+  options.global_batch = options.samples;  // each step has all samples
+  options.steps = 2;
+  options.eval_every = 1;
+  for (const char* strategy : {"no_shard", "full_shard", "hybrid_shard_grad"}) {
+    options.strategy = strategy;
+    for (const int micro_batch : {1, 3}) {
+      options.micro_batch = micro_batch;
+      const auto steps = run_job(4, options).front().run.steps;
+      // The second step begins with the weights that the first evaluation saw.
+      CHECK(*steps[0].eval_loss == doctest::Approx(steps[1].loss).epsilon(1e-5));
+    }
+  }
+}
+
+TEST_CASE("evaluations change no weight and no figure of the training") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  const auto often = run_jobs(2, {options}, Order::deterministic).front().front();
+  options.eval_every = 0;
+  const auto once = run_jobs(2, {options}, Order::deterministic).front().front();
+  const bool same = often.weights == once.weights;
+  CHECK(same);
+  for (std::size_t i = 0; i < once.run.steps.size(); ++i) {
+    CHECK(often.run.steps[i].loss == once.run.steps[i].loss);
+    CHECK(often.run.steps[i].axis_bytes == once.run.steps[i].axis_bytes);
+    CHECK(once.run.steps[i].eval_loss.has_value() == (i == 5));
+  }
+}
+
+TEST_CASE("the files of a run have the losses of its evaluations and the time it waited for data") {
+  const TemporaryFolder folder;
+  const auto options = base(folder);
+  const auto run = run_job(2, options).front().run;
+  const auto metrics = json::parse(TemporaryFolder::read(fs::path(options.out) / "metrics.json"));
+  CHECK(metrics["eval_loss"] == *run.steps.back().eval_loss);
+  CHECK(metrics["eval_loss_min"] <= metrics["eval_loss"]);
+  CHECK(metrics["data_wait_s"].is_number());
+  std::istringstream lines(TemporaryFolder::read(fs::path(options.out) / "steps.jsonl"));
+  std::size_t i = 0;
+  for (std::string line; std::getline(lines, line); ++i) {
+    const auto step = json::parse(line);
+    CHECK(step["eval_loss"].is_null() == (i % 2 == 0));
+    CHECK(step["data_wait_s"].get<double>() >= 0);
+  }
+  CHECK(i == 6);
+}
+
+TEST_CASE("mixed token files train alike on any number of ranks") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  options.samples = 0;
+  options.data = letters(folder, "a.tok", 0) + ":0.7," + letters(folder, "b.tok", 9) + ":0.3";
+  options.steps = 25;  // more than two epochs
+  options.lr = 1e-4;
+  const auto alone = run_job(1, options).front();
+  CHECK(alone.run.steps.back().epoch >= 2);
+  for (const int ranks : {2, 4}) {
+    const auto apart = distance(run_job(ranks, options).front().run.steps, alone.run.steps);
+    CHECK(apart.loss < 1e-4);
+  }
+}
+
+TEST_CASE("wrong flags of data are refused on every rank") {
+  const TemporaryFolder folder;
+  const auto refuses = [&](const auto& change, const char* reason) {
+    auto options = base(folder);
+    change(options);
+    for (const auto& failure : failures_of_job(2, options)) {
+      CAPTURE(failure);
+      CHECK(failure.find(reason) != std::string::npos);
+    }
+  };
+  refuses([](auto& o) { o.eval_split = 1; }, "--eval-split: must be in [0, 1)");
+  refuses([](auto& o) { o.eval_split = 0; }, "--eval-every: needs --eval-data");
+  refuses([](auto& o) { o.eval_data = "demo"; }, "use one of them");
+  refuses([](auto& o) { o.train_on = "some"; }, "--train-on some: use one of output, all");
+  refuses([](auto& o) { o.data = "demo:0"; }, "a weight must be above 0");
+  refuses([](auto& o) { o.data = "x.parquet"; }, "atoll-data x.parquet --tokenizer TOKENIZER");
+  refuses([](auto& o) { o.data_type = "int8"; }, "--data-type int8: use uint16 or uint32");
+}
+
+TEST_CASE("ids outside the vocabulary that appear in the middle of a run end it with their place") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  options.eval_split = 0;
+  options.eval_every = 0;
+  options.samples = 0;
+  options.tokenizer = "ids:259";
+  options.data_type = "uint16";
+  std::string ids(2 * 40'000, '\0');
+  set<std::uint16_t>(ids, 2 * 20'000, 300);
+  options.data = folder.write("a.bin", ids).string();
+  for (const auto& failure : failures_of_job(2, options)) {
+    CHECK(failure.find("a.bin: token 20000: id 300 is not in a vocabulary of 259") !=
+          std::string::npos);
+  }
+}

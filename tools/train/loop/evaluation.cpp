@@ -1,0 +1,69 @@
+// The loss on the samples of --eval-data or --eval-split, and --show-data.
+#include <algorithm>
+#include <cstdio>
+
+#include "data/sources.hpp"
+#include "loop/engine_model.hpp"
+#include "loop/model_source.hpp"
+#include "loop/trainer_state.hpp"
+
+namespace train {
+
+namespace fsdp = atoll::fsdp;
+
+bool Trainer::evaluates_after(std::int64_t index) const {
+  if (!setup_.eval) return false;
+  const bool due = options_.eval_every > 0 && (index + 1) % options_.eval_every == 0;
+  return due || index + 1 == options_.steps;
+}
+
+// Returns the mean loss of all targets of the evaluation. All ranks run equally many micro batches,
+// because each gathers weights. Collective; call it between steps.
+double Trainer::evaluate() {
+  BatchOptions options = batch_options(options_, *setup_.tokenizer);
+  options.global_batch = std::int64_t{options.micro_batch} * world_.size();
+  Batches batches(*setup_.eval, options, {world_.rank(), world_.size()});
+  RankFigures mine;
+  std::int64_t valid = 0;
+  for (std::int64_t s = 0; s < batches.steps_per_epoch(); ++s) {
+    const StepPlan plan = batches.step({0, s});
+    valid += plan.valid;
+    for (int m = 0; m < plan.micro_batches; ++m) {
+      const Batch rows = upload(batches.micro_batch(plan, m), m);
+      const Step step{compute_, rows, *activations_};
+      if (m == 0) decoder_.begin(step);
+      evaluate_micro_batch(
+          engine_, engine_.begin({fsdp::PassOptions::Kind::eval, m, plan.micro_batches}, compute_),
+          decoder_, step);
+    }
+    double loss = 0;
+    compute_.copy(&loss, activations_->total().data, sizeof(loss));
+    compute_.synchronize();  // the next micro batches use the same staging memory
+    mine.loss += loss;
+  }
+  exchange(mine);
+  double loss = 0;
+  for (const RankFigures& rank : figures_of_ranks_) loss += rank.loss;
+  // Figures of steps leave evaluations out.
+  engine_.scheduler().take_records();
+  counted_ = engine_.traffic();
+  return loss / static_cast<double>(std::max<std::int64_t>(valid, 1));
+}
+
+void show_data(atoll::World& world, const RunOptions& options) {
+  check(options);
+  const auto tokenizer = tokenizer_for(options.tokenizer, options.data, options.data_type);
+  const ModelConfig model = find_model(options, *tokenizer).config;
+  const RunData data = open_data(options, *tokenizer, model);
+  if (world.rank() == 0) {
+    std::string text;
+    for (const auto& line : data.train.warnings) text += line + "\n";
+    for (const auto& line : statistics_lines(data.train)) text += line + "\n";
+    text += show_samples(data.train, *tokenizer, options.show_data, options.seed);
+    std::fputs(text.c_str(), stdout);
+    std::fflush(stdout);
+  }
+  world.barrier();
+}
+
+}  // namespace train
