@@ -38,7 +38,8 @@ std::vector<std::int32_t> epoch_of(const train::Dataset& data, std::int64_t epoc
   std::vector<std::int32_t> numbers;
   const train::BatchOptions options{.global_batch = 7, .micro_batch = 2, .seq = 8, .seed = seed};
   std::vector<train::Batches> batches;
-  for (int rank = 0; rank < ranks; ++rank) batches.emplace_back(data, options, train::Share{rank, ranks});
+  for (int rank = 0; rank < ranks; ++rank)
+    batches.emplace_back(data, options, train::Share{rank, ranks});
   for (std::int64_t step = 0; step < batches[0].steps_per_epoch(); ++step) {
     for (auto& mine : batches) {
       const auto plan = mine.step({epoch, step});
@@ -194,8 +195,8 @@ TEST_CASE("queue: the steps of a run in order, bounded, and errors arrive at the
 
 TEST_CASE("show: ids, targets and text of samples") {
   const TemporaryFolder folder;
-  TokenBytes file{.documents = {{0, 1, 2, 3}}, .mask = {false, false, true, true}, .vocabulary = 4,
-                  .eos = 3};
+  TokenBytes file{
+      .documents = {{0, 1, 2, 3}}, .mask = {false, false, true, true}, .vocabulary = 4, .eos = 3};
   file.pieces = {"<s>", "Hi\n", "you", ""};
   const auto path = folder.write("a.tok", token_bytes(file)).string();
   const auto tokenizer = train::tokenizer_for("auto", path, "");

@@ -165,8 +165,9 @@ TEST_CASE("raw ids are one stream") {
   REQUIRE(data.size() == 2);
   CHECK(data.sample(0).labels == std::vector<std::int32_t>{1, 4, 1});
   CHECK(data.sample(1).tokens == std::vector<std::int32_t>{1});
-  CHECK(failure_of([&] { open("uint16", "ids:5"); })
-            .says("token 4: id 5 is not in a vocabulary of 5 tokens"));
+  CHECK(failure_of([&] {
+          open("uint16", "ids:5");
+        }).says("token 4: id 5 is not in a vocabulary of 5 tokens"));
   CHECK(failure_of([&] { open("uint16", "auto"); }).says("add --tokenizer ids:N"));
   CHECK(failure_of([&] { open("uint32", "ids:6"); }).says("is --data-type right?"));
   CHECK(failure_of([&] { open("", "ids:6"); }).says("for raw ids, add --data-type"));
@@ -218,7 +219,8 @@ TEST_CASE("token file: every wrong field of the header is an error with its byte
   auto small = three_documents();
   small.eos = 0xffffffff;
   small.vocabulary = 11;
-  CHECK(parse_failure(token_bytes(small)).says("token 10: id 11 is not in a vocabulary of 11 tokens"));
+  CHECK(parse_failure(token_bytes(small))
+            .says("token 10: id 11 is not in a vocabulary of 11 tokens"));
   CHECK(failure_with<std::uint8_t>(50, 1).says("fingerprint"));
 }
 

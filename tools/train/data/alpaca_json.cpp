@@ -59,7 +59,7 @@ struct Input {
   const std::string& place;  // prefix of error messages
   std::size_t base;          // number of the text's first byte in error messages
   std::string_view file;
-  const char* reached;       // end of the bytes that the parser has read
+  const char* reached;  // end of the bytes that the parser has read
 };
 
 class AlpacaEvents {

@@ -1,8 +1,9 @@
 // Plans a step: its samples, this rank's part of them, and the rows that hold them.
 //
 // An epoch is a permutation of the dataset, seeded by (seed, epoch), or a mixture of several sets
-// (order.hpp). Step s takes its next `global_batch` samples; the last step takes the rest. The samples of a step are therefore
-// independent of the number of ranks, and a resumed run needs no state but (epoch, step).
+// (order.hpp). Step s takes its next `global_batch` samples; the last step takes the rest. The
+// samples of a step are therefore independent of the number of ranks, and a resumed run needs no
+// state but (epoch, step).
 //
 // Every micro batch involves collectives, so all ranks run equally many micro batches with equally
 // many rows. A row without a sample is padding with ignored labels. Every rank knows the lengths of

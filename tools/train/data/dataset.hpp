@@ -30,8 +30,8 @@ struct SetStatistics {
   double weight = 1;
   std::int64_t documents = 0;
   std::int64_t samples = 0;
-  std::int64_t tokens = 0;   // tokens of all documents
-  std::int64_t trained = 0;  // tokens that are targets
+  std::int64_t tokens = 0;                                   // tokens of all documents
+  std::int64_t trained = 0;                                  // tokens that are targets
   std::int64_t shortest = 0, longest = 0, percentile95 = 0;  // tokens of a document
   std::int64_t cut = 0;      // documents of which the end is left out
   std::int64_t dropped = 0;  // documents without a target in their row
@@ -52,7 +52,8 @@ class Dataset {
   void add(std::span<const std::int32_t> tokens, std::span<const std::int32_t> labels);
 
   std::int64_t size() const noexcept { return rows_->size(); }
-  // Preconditions: 0 <= index < size(). Throws Error(bad_data) if the file of the sample is damaged.
+  // Preconditions: 0 <= index < size(). Throws Error(bad_data) if the file of the sample is
+  // damaged.
   Sample sample(std::int64_t index) const;
   void read(std::int64_t index, std::span<std::int32_t> tokens,
             std::span<std::int32_t> labels) const {
@@ -88,8 +89,8 @@ class Dataset {
 // Figures of samples in memory, in which each sample counts as a document.
 SetStatistics measure(const Rows& rows, std::string name);
 
-// One line for each set: documents, tokens, lengths, the share of trained tokens, and documents that
-// are cut; for mixed sets also how often an epoch passes them.
+// One line for each set: documents, tokens, lengths, the share of trained tokens, and documents
+// that are cut; for mixed sets also how often an epoch passes them.
 std::vector<std::string> statistics_lines(const Dataset& dataset);
 
 // Limits of the model; 0 means unknown.
@@ -108,9 +109,9 @@ enum class TrainOn {
 TrainOn train_on_from_name(std::string_view name);
 
 struct DataSpec {
-  // Sources separated by commas: demo, synthetic, synthetic:copy, or a file whose name ends in .tok,
-  // .json, .jsonl, .txt or .md. The prefixes tok:, raw:, json:, jsonl: and text: override the ending.
-  // Each may be followed by :WEIGHT. See sources.hpp.
+  // Sources separated by commas: demo, synthetic, synthetic:copy, or a file whose name ends in
+  // .tok, .json, .jsonl, .txt or .md. The prefixes tok:, raw:, json:, jsonl: and text: override the
+  // ending. Each may be followed by :WEIGHT. See sources.hpp.
   std::string data = "demo";
   // uint16 or uint32: the type of files of raw ids, which have another ending or the prefix raw:.
   std::string data_type = "";
@@ -140,9 +141,9 @@ struct RunData {
   std::optional<Dataset> eval;
 };
 
-// Opens the data of training and of evaluation. Which samples a split takes depends on the number of
-// samples only, so that no sample of an evaluation is ever trained on, whatever the seed. Throws like
-// open_dataset().
+// Opens the data of training and of evaluation. Which samples a split takes depends on the number
+// of samples only, so that no sample of an evaluation is ever trained on, whatever the seed. Throws
+// like open_dataset().
 RunData open_run_data(const DataSpec& spec, const EvalSpec& eval, const Tokenizer& tokenizer);
 
 // Text of the first `count` samples of epoch 0: tokens with ids, text and targets. For --show-data.

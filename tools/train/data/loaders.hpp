@@ -74,10 +74,10 @@ Dataset load_alpaca_jsonl(const Source& source, const DataSpec& spec, const Toke
 // documents within a row. Throws Error(bad_data) with the offset of a byte that is not UTF-8.
 Dataset load_text(const Source& source, const DataSpec& spec, const Tokenizer& tokenizer);
 
-// The rows of a token file (token_rows.cpp): documents cut to seq + 1 tokens, or, if they are joined,
-// the stream cut into rows of seq predictions. Documents without a target in their row are dropped.
-// Nothing is copied. Throws Error(mismatch) if the file was made with another tokenizer, and
-// Error(invalid_argument) if its vocabulary exceeds the model's.
+// The rows of a token file (token_rows.cpp): documents cut to seq + 1 tokens, or, if they are
+// joined, the stream cut into rows of seq predictions. Documents without a target in their row are
+// dropped. Nothing is copied. Throws Error(mismatch) if the file was made with another tokenizer,
+// and Error(invalid_argument) if its vocabulary exceeds the model's.
 Dataset load_token_file(TokenFile file, const DataSpec& spec, const Tokenizer& tokenizer);
 
 // Functions of synthetic.cpp.

@@ -37,9 +37,9 @@ class Permutation {
 
 // Where an epoch takes its samples from. A set that is not mixed is shuffled once per epoch. An
 // epoch of a mixture has as many samples as all portions together. Each portion gives its share by
-// weight, rounded to whole samples: the next ones of its own shuffled passes, which go on from epoch
-// to epoch. So a portion with a large weight is passed several times per epoch, and one with a small
-// weight in part.
+// weight, rounded to whole samples: the next ones of its own shuffled passes, which go on from
+// epoch to epoch. So a portion with a large weight is passed several times per epoch, and one with
+// a small weight in part.
 class SampleOrder {
  public:
   // Shuffles sets up to this size as a whole, and larger ones by Permutation.
@@ -47,7 +47,8 @@ class SampleOrder {
 
   SampleOrder(std::int64_t size, std::vector<Portion> portions, std::uint64_t seed);
 
-  // The samples at places [first, last) of an epoch. Preconditions: 0 <= epoch, and the places exist.
+  // The samples at places [first, last) of an epoch. Preconditions: 0 <= epoch, and the places
+  // exist.
   std::vector<std::uint32_t> samples(std::int64_t epoch, std::int64_t first, std::int64_t last);
 
   // Samples that portion `p` gives to each epoch. Precondition: there is more than one portion.

@@ -100,10 +100,11 @@ class IdTokenizer final : public Tokenizer {
         file_(std::move(file)) {}
 
   std::vector<std::int32_t> encode(std::string_view) const override {
-    fail(ErrorCode::invalid_argument,
-         "--tokenizer: these data are text, but {} only has token ids; name the tokenizer: bytes or "
-         "the path of a SentencePiece model",
-         name_);
+    fail(
+        ErrorCode::invalid_argument,
+        "--tokenizer: these data are text, but {} only has token ids; name the tokenizer: bytes or "
+        "the path of a SentencePiece model",
+        name_);
   }
   std::string decode(std::span<const std::int32_t> ids) const override {
     std::string text;

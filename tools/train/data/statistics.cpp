@@ -48,7 +48,8 @@ std::string marked_text(const Sample& sample, const Tokenizer& tokenizer) {
       if (token_after(t) != ignored_label) run.push_back(token_after(t));
       ++t;
     }
-    text += fmt::format("  {} \"{}\"\n", trained ? "trained" : "prompt ", escaped(tokenizer.decode(run)));
+    text += fmt::format("  {} \"{}\"\n", trained ? "trained" : "prompt ",
+                        escaped(tokenizer.decode(run)));
   }
   return text;
 }
@@ -84,7 +85,8 @@ std::vector<std::string> statistics_lines(const Dataset& dataset) {
         "{}), {:.1f} % trained, {} samples",
         set.name, grouped(set.documents), grouped(set.tokens), grouped(set.shortest),
         grouped(set.longest),
-        static_cast<double>(set.tokens) / static_cast<double>(std::max<std::int64_t>(set.documents, 1)),
+        static_cast<double>(set.tokens) /
+            static_cast<double>(std::max<std::int64_t>(set.documents, 1)),
         grouped(set.percentile95),
         100 * static_cast<double>(set.trained) /
             static_cast<double>(std::max<std::int64_t>(set.tokens, 1)),

@@ -124,7 +124,8 @@ std::uint64_t TokenFile::number(std::size_t at, std::size_t bytes) const noexcep
 
 void TokenFile::read_header() {
   const auto magic_bytes = std::as_bytes(std::span(magic));
-  if (bytes_.size() < magic.size() || !std::ranges::equal(bytes_.first(magic.size()), magic_bytes)) {
+  if (bytes_.size() < magic.size() ||
+      !std::ranges::equal(bytes_.first(magic.size()), magic_bytes)) {
     fail(ErrorCode::bad_data,
          "{}: byte 0: not a token file of atoll-data; for ids without a header, add --data-type "
          "uint16 or uint32",
@@ -161,8 +162,7 @@ void TokenFile::read_header() {
     refuse(reserved_at, "unknown content in the header");
   }
   std::ranges::copy(bytes_.subspan(digest_at, tokenizer_digest_.size()), tokenizer_digest_.begin());
-  tokenizer_name_ =
-      printable({reinterpret_cast<const char*>(bytes_.data()) + name_at, name_bytes});
+  tokenizer_name_ = printable({reinterpret_cast<const char*>(bytes_.data()) + name_at, name_bytes});
 }
 
 // Computes where each section begins. The sections must fill the file exactly.
@@ -210,7 +210,8 @@ void TokenFile::check_documents() const {
     before = offset;
   }
   if (before != tokens_) {
-    refuse(static_cast<std::uint64_t>(offsets_ - bytes_.data()), "documents do not cover all tokens");
+    refuse(static_cast<std::uint64_t>(offsets_ - bytes_.data()),
+           "documents do not cover all tokens");
   }
 }
 

@@ -1,7 +1,7 @@
-// Token files: token ids that atoll-data has prepared, or raw ids of other trainers. A file is mapped
-// into memory read-only, and only the pages of the documents that a batch needs are read, so files
-// may be larger than memory. README.md documents the format. Nobody may change or truncate a file
-// during a run: the kernel ends a process that reads a mapped page that no longer exists.
+// Token files: token ids that atoll-data has prepared, or raw ids of other trainers. A file is
+// mapped into memory read-only, and only the pages of the documents that a batch needs are read, so
+// files may be larger than memory. README.md documents the format. Nobody may change or truncate a
+// file during a run: the kernel ends a process that reads a mapped page that no longer exists.
 #pragma once
 
 #include <array>
@@ -31,14 +31,15 @@ inline constexpr std::size_t token_header_bytes = 256;
 
 class TokenFile {
  public:
-  // Maps a file with a header. Throws Error: not_found; io; bad_data, with file and byte, for a file
-  // whose header, size, documents or pieces are not consistent. Files of at most `verified_bytes`
-  // are also compared with their fingerprint, and all their ids with the vocabulary.
+  // Maps a file with a header. Throws Error: not_found; io; bad_data, with file and byte, for a
+  // file whose header, size, documents or pieces are not consistent. Files of at most
+  // `verified_bytes` are also compared with their fingerprint, and all their ids with the
+  // vocabulary.
   static TokenFile open(const std::filesystem::path& path);
 
-  // Maps a file of ids without a header, as nanoGPT and others write them: one document. Ids must be
-  // below `vocabulary`; files of at most `verified_bytes` are checked at once, others as they are
-  // read.
+  // Maps a file of ids without a header, as nanoGPT and others write them: one document. Ids must
+  // be below `vocabulary`; files of at most `verified_bytes` are checked at once, others as they
+  // are read.
   static TokenFile open_raw(const std::filesystem::path& path, TokenType type,
                             std::int32_t vocabulary);
 

@@ -145,7 +145,8 @@ void check_tokenizer(const TokenFile& file, const DataSpec& spec, const Tokenize
   if (file.tokenizer_digest() != unknown && tokenizer.digest() != unknown &&
       file.tokenizer_digest() != tokenizer.digest()) {
     fail(ErrorCode::mismatch,
-         "{}: was made with the tokenizer {}, which is not --tokenizer {}: leave --tokenizer out, or "
+         "{}: was made with the tokenizer {}, which is not --tokenizer {}: leave --tokenizer out, "
+         "or "
          "convert the data again",
          file.name(), file.tokenizer_name(), tokenizer.name());
   }
@@ -173,13 +174,13 @@ Dataset load_token_file(TokenFile file, const DataSpec& spec, const Tokenizer& t
   statistics.trained = rows->trained(0, statistics.tokens);
   Dataset dataset(statistics.name, rows);
   if (statistics.dropped > 0) {
-    dataset.warnings.push_back(fmt::format(
-        "{}: {} documents dropped, since none of their first {} tokens is trained", dataset.name(),
-        statistics.dropped, spec.seq));
+    dataset.warnings.push_back(
+        fmt::format("{}: {} documents dropped, since none of their first {} tokens is trained",
+                    dataset.name(), statistics.dropped, spec.seq));
   }
   if (statistics.cut > 0) {
-    dataset.warnings.push_back(fmt::format("{}: {} documents cut to {} tokens", dataset.name(),
-                                           statistics.cut, spec.seq));
+    dataset.warnings.push_back(
+        fmt::format("{}: {} documents cut to {} tokens", dataset.name(), statistics.cut, spec.seq));
   }
   dataset.statistics.push_back(std::move(statistics));
   return dataset;

@@ -74,7 +74,8 @@ void Metrics::add(const StepRecord& step) {
   summary_.skipped_steps += step.skipped ? 1 : 0;
   if (step.eval_loss) {
     summary_.eval_loss = step.eval_loss;
-    summary_.eval_loss_min = std::min(summary_.eval_loss_min.value_or(*step.eval_loss), *step.eval_loss);
+    summary_.eval_loss_min =
+        std::min(summary_.eval_loss_min.value_or(*step.eval_loss), *step.eval_loss);
   }
   if (std::isfinite(step.loss)) {
     summary_.loss_min = std::min(summary_.loss_min.value_or(step.loss), step.loss);

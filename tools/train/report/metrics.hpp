@@ -17,7 +17,8 @@ struct StepRecord {
   std::int64_t epoch = 0;  // number of the epoch, from 0
   double seconds = 0;      // duration of the step on the slowest rank
   double loss = 0;         // mean loss of the valid tokens
-  std::optional<double> eval_loss{};  // mean loss of the evaluation after the step, if there was one
+  std::optional<double>
+      eval_loss{};  // mean loss of the evaluation after the step, if there was one
   double learning_rate = 0;
   double grad_norm = 0;
   bool nonfinite = false;  // loss or gradient norm is infinite or NaN
