@@ -12,7 +12,9 @@ namespace {
 using atoll_sdk::Error;
 
 constexpr std::uint32_t packet_mask = (1u << 24) - 1;
-constexpr std::uint8_t most_retries = 7;     // for the receiver's queue, 7 means forever
+// The driver of Soft-RoCE takes 7 as forever, and a peer that is gone would never be reported.
+constexpr std::uint8_t most_retries = 6;
+constexpr std::uint8_t retry_forever = 7;    // while the receiver has no receives
 constexpr std::uint8_t receiver_pause = 12;  // 0.64 ms
 
 void make_ready_to_receive(ibv_qp* pair, const Hca& hca, const Settings& settings,
@@ -50,7 +52,7 @@ void make_ready_to_send(ibv_qp* pair, const Hca& hca, const Settings& settings,
   to.sq_psn = first_packet;
   to.timeout = static_cast<std::uint8_t>(settings.timeout);
   to.retry_cnt = most_retries;
-  to.rnr_retry = most_retries;
+  to.rnr_retry = retry_forever;
   const int error = ibv_modify_qp(pair, &to,
                                   IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
                                       IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);

@@ -14,7 +14,7 @@ namespace {
 using atoll_sdk::Error;
 
 constexpr std::int64_t usual_cut_ns = 10'000'000'000;
-constexpr int attempts = 8;  // a queue pair sends a packet once and retries seven times
+constexpr int attempts = 7;  // a queue pair sends a packet once and retries six times
 constexpr double timeout_unit_ns = 4096;
 constexpr std::string_view known =
     "devices=NAME[:PORT],..., gid=INDEX, mtu=BYTES, sl=0..15, tc=0..255, queue_pairs=1..4, "

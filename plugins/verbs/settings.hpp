@@ -24,7 +24,7 @@ struct Settings {
   std::uint8_t traffic_class = 0;
   int queue_pairs = 1;  // number of queue pairs for each pair of ranks and rail
   // A packet is sent again if it is not acknowledged within 4.096 us * 2^timeout; 0: chosen so that
-  // eight attempts take about the time after which a network counts as cut.
+  // seven attempts take about the time after which a network counts as cut.
   int timeout = 0;
 };
 

@@ -97,7 +97,7 @@ TEST_CASE("queue pairs have the attributes that ATOLL_RDMA names") {
                    adapters.left.port.gids[1].gid.raw));
   CHECK(left.rq_psn == adapters.right.to_send.sq_psn);
   CHECK(adapters.left.to_send.timeout == 14);
-  CHECK(adapters.left.to_send.retry_cnt == 7);
+  CHECK(adapters.left.to_send.retry_cnt == 6);
   CHECK(adapters.left.to_send.rnr_retry == 7);  // forever
 }
 
