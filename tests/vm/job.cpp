@@ -125,14 +125,18 @@ void random(Rank& self, int count) {
   }
 }
 
+// The RDMA objects of this guest and the descriptors of this process.
 std::string objects() {
-  std::string text = fmt::format(
-      "descriptors {}", std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}));
+  std::string text;
   const std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen("rdma resource show", "r"), ::pclose);
   char line[256];
-  while (pipe && std::fgets(line, sizeof line, pipe.get()) != nullptr) text += " " + std::string(line);
+  while (pipe && std::fgets(line, sizeof line, pipe.get()) != nullptr) text += line;
   std::ranges::replace(text, '\n', ' ');
-  return text;
+  for (const char* const part : {"rxe0: ", " qp ", " mr ", " cq "}) {
+    require(text.find(part) != std::string::npos, "output of rdma resource show: " + text);
+  }
+  return text + fmt::format("descriptors {}",
+                            std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}));
 }
 
 void opens(Rank& self, const atoll::Mesh& mesh, int count) {
