@@ -19,7 +19,7 @@ target_compile_features(atoll INTERFACE cxx_std_20)
 set(libdir ${CMAKE_INSTALL_LIBDIR})
 # The pages to which the README and the public headers refer, in the same folders as in the source.
 foreach(folder . src/comm src/fsdp topology topology/inspect plugins plugins/collectives plugins/host
-    plugins/mpi plugins/nccl plugins/verbs tools/busbw tools/topo tools/train)
+    plugins/mpi plugins/nccl plugins/verbs tools/busbw tools/data tools/topo tools/train tools/train/data)
   install(FILES ${PROJECT_SOURCE_DIR}/${folder}/README.md
     DESTINATION ${CMAKE_INSTALL_DOCDIR}/${folder} COMPONENT development)
 endforeach()

@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""Chat templates of five families render as in transformers, and answers alone are trained.
+
+The templates are our own; they use what those of Mistral, Llama 3, Qwen2.5, Qwen3 and SmolLM3 use.
+Without transformers, jinja2 and tokenizers the test is skipped: pip install transformers jinja2."""
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from python import HERE
+
+try:
+    import tokenizers
+    import transformers
+    from transformers.utils.chat_template_utils import render_jinja_template
+except ImportError as error:
+    print(f"skipped: {error}; pip install transformers jinja2 tokenizers, or set ATOLL_TEST_PYTHON to a "
+          "Python that has them")
+    sys.exit(77)
+
+from atoll_data import chat, documents, encoding  # noqa: E402
+from atoll_data.errors import DataError  # noqa: E402
+
+SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+ENDS = ["<s>", "</s>", "<|eot_id|>", "<|im_end|>", "<|im_start|>", "<|start_header_id|>",
+        "<|end_header_id|>"]
+FAMILIES = ("mistral", "llama3", "qwen25", "qwen3", "smollm3")
+TODAY = {"today": "26 Jul 2024"}
+
+user = lambda text: {"role": "user", "content": text}
+assistant = lambda text, **more: {"role": "assistant", "content": text, **more}
+system = lambda text: {"role": "system", "content": text}
+
+CHATS = {
+    "one": [user("Hi?"), assistant("Hello.")],
+    "system": [system("Be <kind> & \"short\"."), user("Hi?"), assistant("Hello.")],
+    "turns": [user("a"), assistant("b"), user("a"), assistant("a"), user("c"), assistant("b")],
+    "blanks": [user("  a\n"), assistant("\n b \n"), user("\n"), assistant(" ")],
+    "empty": [user("a"), assistant("")],
+    "unicode": [user("Grüße 🐚, 你好?"), assistant("Grüße 🐚 «你好»\u0301.")],
+    "marks": [user("{{ 1 }} {% if %} <s></s><|im_end|>"), assistant("</s>x<|im_end|>y")],
+    "thoughts": [user("a"), assistant("<think>\nold\n</think>\n\nb"), user("c"),
+                 assistant("<think>\nnew\n</think>\n\nd")],
+    "reasoning": [user("a"), assistant("b", reasoning_content="because"), user("c"),
+                  assistant("d", thinking="so\n")],
+    "quiet": [system("/no_think"), user("a"), assistant("b")],
+    "question": [user("a"), assistant("b"), user("c")],
+    "nulls": [user("a") | {"name": None}, assistant("b", tool_calls=None)],
+}
+REFUSED = {
+    "mistral": [[assistant("a")], [user("a"), user("b")], [user("a"), {"role": "tool", "content": "b"}]],
+    "llama3": [[user("a"), {"role": "tool", "content": "b"}]],
+}
+
+
+def template(family, **variables):
+    text = (HERE / "templates" / f"{family}.jinja").read_text()
+    return text, chat.Template(text, family, SPECIAL, variables)
+
+
+def theirs(text, messages, **more):
+    messages = [{k: v for k, v in message.items() if v is not None} for message in messages]
+    rendered, _ = render_jinja_template(conversations=[messages], chat_template=text, **SPECIAL, **more)
+    return rendered[0]
+
+
+def check_rendering():
+    count = 0
+    for family in FAMILIES:
+        for variables in ({}, TODAY, TODAY | {"enable_thinking": False}):
+            text, ours = template(family, **variables)
+            for name, messages in CHATS.items():
+                messages = [chat.plain(message) for message in messages]
+                for prompt in (False, True):
+                    expected = theirs(text, messages, add_generation_prompt=prompt, **variables)
+                    found = ours.render(messages, prompt=prompt)
+                    assert found == expected, f"{family}, {name}: {found!r} is not {expected!r}"
+                    count += 1
+        if family == "qwen25":
+            tools = [{"type": "function", "function": {"name": "f", "description": "<ü>"}}]
+            messages = CHATS["one"]
+            assert ours.render(messages, tools) == theirs(text, messages, tools=tools, **variables)
+        for messages in REFUSED.get(family, []):
+            reasons = []
+            for render in (ours.render, lambda m: theirs(text, m)):
+                try:
+                    render(messages)
+                except Exception as refusal:  # transformers throws several types
+                    reasons.append(str(refusal))
+                else:
+                    raise AssertionError(f"{family} accepts {messages}")
+            assert reasons[0] == reasons[1], reasons
+    print(f"{count} texts equal those of transformers {transformers.__version__}")
+
+
+# The text that is trained for each answer, from the answer as the template writes it.
+ANSWERS = {
+    "mistral": lambda answer, last: " " + answer.strip() + "</s>",
+    "llama3": lambda answer, last: answer.strip() + "<|eot_id|>",
+    "qwen25": lambda answer, last: answer + "<|im_end|>",
+    "qwen3": lambda answer, last: ("<think>\n\n</think>\n\n" if last else "") + answer + "<|im_end|>",
+    "smollm3": lambda answer, last: answer.lstrip("\n") + "<|im_end|>",
+}
+
+
+def check_answers():
+    for family in FAMILIES:
+        _, ours = template(family, **TODAY)
+        for name in ("one", "system", "turns", "blanks", "empty", "unicode", "marks"):
+            messages = CHATS[name]
+            text, spans = ours.render_marked(messages, ENDS)
+            answers = [m["content"] for m in messages if m["role"] == "assistant"]
+            expected = [ANSWERS[family](answer, i + 1 == len(answers)) for i, answer in enumerate(answers)]
+            found = [text[begin:end] for begin, end in spans]
+            assert found == expected, f"{family}, {name}: {found} is not {expected}"
+            assert text == ours.render(messages)
+    _, ours = template("qwen3")
+    text, spans = ours.render_marked(CHATS["thoughts"], ENDS)
+    assert [text[b:e] for b, e in spans] == ["b<|im_end|>", "<think>\nnew\n</think>\n\nd<|im_end|>"]
+    text, spans = ours.render_marked([chat.plain(m) for m in CHATS["reasoning"]], ENDS)
+    assert [text[b:e] for b, e in spans] == ["b<|im_end|>", "<think>\nso\n</think>\n\nd<|im_end|>"]
+    _, ours = template("smollm3", enable_thinking=False)
+    text, spans = ours.render_marked(CHATS["one"], ENDS)
+    assert [text[b:e] for b, e in spans] == ["<think>\n\n</think>\nHello.<|im_end|>"]
+    # Only answers from a message on, for prompts that are lists of messages.
+    _, ours = template("qwen25")
+    text, spans = ours.render_marked(CHATS["turns"], ENDS, first=4)
+    assert [text[b:e] for b, e in spans] == ["b<|im_end|>"]
+    print("the trained text of every answer is the answer and its end")
+
+
+def byte_tokenizer():
+    """A byte-level tokenizer.json with the special tokens of all families."""
+    alphabet = sorted(encoding.BYTE_LEVEL)
+    model = tokenizers.models.BPE(vocab={char: id for id, char in enumerate(alphabet)}, merges=[])
+    made = tokenizers.Tokenizer(model)
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    made.add_special_tokens([*ENDS, "<pad>"])
+    return made
+
+
+def check_tokens(folder):
+    """Ids and masks of marked answers equal those of transformers."""
+    byte_tokenizer().save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(
+        SPECIAL | {"tokenizer_class": "PreTrainedTokenizerFast"}))
+    text, _ = template("smollm3")
+    (folder / "chat_template.jinja").write_text(text)
+    reference = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), **SPECIAL)
+
+    class Options:
+        tokenizer, format, template, field = str(folder), "chat", None, "text"
+        bos = eos = None
+        variables = TODAY
+
+    converter = documents.Converter(Options)
+    for name, messages in CHATS.items():
+        expected = reference.apply_chat_template(
+            messages, chat_template=text, return_dict=True, return_assistant_tokens_mask=True, **TODAY)
+        ids, mask = converter.convert(name, {"messages": messages})
+        assert ids == list(expected["input_ids"]), name
+        assert [bit - 48 for bit in mask] == list(expected["assistant_masks"]), name
+    pieces = converter.tokenizer.pieces()
+    ids, _ = converter.convert("unicode", {"messages": CHATS["unicode"]})
+    assert "Grüße 🐚 «你好»" in b"".join(pieces[id] for id in ids).decode()
+    for record, reason in (({"messages": []}, "not a list of messages"),
+                           ({"messages": [{"content": "a"}]}, "message 1 has no `role`"),
+                           ({"messages": [user("\ufdd0")]}, "a character that is no text")):
+        try:
+            converter.convert("x", record)
+        except DataError as error:
+            assert reason in str(error), error
+        else:
+            raise AssertionError(record)
+    # ShareGPT's names of keys and roles.
+    shared = {"conversations": [{"from": "human", "value": "Hi?"}, {"from": "gpt", "value": "Hello."}]}
+    assert converter.convert("x", shared) == converter.convert("x", {"messages": CHATS["one"]})
+    print("ids and masks of marked answers equal those of transformers")
+
+
+if __name__ == "__main__":
+    check_rendering()
+    check_answers()
+    with tempfile.TemporaryDirectory() as name:
+        check_tokens(Path(name))

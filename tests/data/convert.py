@@ -1,0 +1,213 @@
+#!/usr/bin/env python3
+"""atoll-data: every input and format, several processes, whole files only, one line for each error."""
+import gzip
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from python import HERE, SOURCE, atoll_data, has
+
+from atoll_data import token_file
+
+ALPACA = [{"instruction": f"Say {i}", "input": "" if i % 2 else "please", "output": f"{i} é🐚"}
+          for i in range(300)]
+CHAT = [{"messages": [{"role": "user", "content": f"q{i}"}, {"role": "assistant", "content": f"a{i}"}]}
+        for i in range(50)]
+TEXT = ["one\ntwo", "three", " four \nfive"]
+
+
+def read(path):
+    """Documents and masks of a token file, read from the description of the format."""
+    data = path.read_bytes()
+    field = lambda at, size: int.from_bytes(data[at:at + size], "little")
+    flags, width, documents, tokens = field(12, 4), field(16, 4), field(32, 8), field(40, 8)
+    ids = [field(256 + i * width, width) for i in range(tokens)]
+    at = 256 + (tokens * width + 7) // 8 * 8
+    ends = [field(at + 8 * d, 8) for d in range(documents + 1)]
+    at += 8 * (documents + 1)
+    bits = [field(at + t // 64 * 8, 8) >> t % 64 & 1 if flags & 1 else 1 for t in range(tokens)]
+    spans = list(zip(ends, ends[1:]))
+    return [ids[a:b] for a, b in spans], [bits[a:b] for a, b in spans]
+
+
+def write_lines(path, records):
+    path.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+    return path
+
+
+def text_of(ids):
+    return bytes(id for id in ids if id < 256).decode()
+
+
+def check_inputs(folder):
+    """The same records give the same file, whatever holds them and however many processes convert."""
+    out = folder / "out.tok"
+    lines = write_lines(folder / "a.jsonl", ALPACA)
+    listed = folder / "a.json"
+    listed.write_text(json.dumps(ALPACA))
+    packed = folder / "a.jsonl.gz"
+    packed.write_bytes(gzip.compress(lines.read_bytes()))
+    inputs = [lines, listed, packed]
+    if has("pyarrow"):
+        import pyarrow
+        import pyarrow.parquet
+        table = pyarrow.Table.from_pylist(ALPACA)
+        pyarrow.parquet.write_table(table, folder / "a.parquet")
+        for name, maker in (("file.arrow", pyarrow.ipc.new_file), ("stream.arrow", pyarrow.ipc.new_stream)):
+            with maker(str(folder / name), table.schema) as writer:
+                writer.write_table(table, max_chunksize=100)
+            inputs.append(folder / name)
+        inputs.append(folder / "a.parquet")
+    expected = None
+    for source in inputs:
+        for processes in (1, 3):
+            atoll_data(source, "--tokenizer", "bytes", "-o", out, "--processes", processes)
+            expected = expected or out.read_bytes()
+            assert out.read_bytes() == expected, source
+    documents, masks = read(out)
+    assert len(documents) == 300
+    assert text_of(documents[1]) == "### Instruction:\nSay 1\n\n### Response:\n1 é🐚"
+    trained = [id for id, bit in zip(documents[0], masks[0]) if bit]
+    assert documents[0][0] == 256 and trained[-1] == 257 and text_of(trained) == "0 é🐚"
+    figures = token_file.check(out)
+    assert figures["trained"] == sum(map(sum, masks)) and figures["documents"] == 300
+    atoll_data(lines, listed, "--tokenizer", "bytes", "-o", out, "--train-on", "all", "--samples", 450)
+    documents, masks = read(out)
+    assert len(documents) == 450 and all(all(mask) for mask in masks)
+    print(f"{len(inputs)} kinds of files give the same token file")
+
+
+def check_formats(folder):
+    out = folder / "out.tok"
+    pairs = write_lines(folder / "pairs.jsonl", [{"prompt": "a", "completion": " b"}])
+    atoll_data(pairs, "--tokenizer", "bytes", "-o", out)
+    assert read(out) == ([[256, 97, 32, 98, 257]], [[0, 0, 1, 1, 1]])
+    text = folder / "t.txt"
+    text.write_text("\n\n".join(TEXT) + "\n\n\n")
+    atoll_data(text, "--tokenizer", "bytes", "-o", out)
+    assert [text_of(document) for document in read(out)[0]] == TEXT
+    assert token_file.check(out)["joined"]
+    other = write_lines(folder / "o.jsonl", [{"body": text} for text in TEXT])
+    atoll_data(other, "--tokenizer", "bytes", "-o", out, "--field", "body")
+    assert [text_of(document) for document in read(out)[0]] == TEXT
+    print("completions and text are converted")
+    if not has("jinja2"):
+        return
+    chat = write_lines(folder / "chat.jsonl", CHAT)
+    template = HERE / "templates" / "mistral.jinja"
+    atoll_data(chat, "--tokenizer", "bytes", "--template", template, "-o", out, "--processes", 2)
+    documents, masks = read(out)
+    assert text_of(documents[7]) == "[INST] q7 [/INST] a7"
+    assert (documents[7][0], documents[7][-1]) == (256, 257)
+    assert text_of(id for id, bit in zip(documents[7], masks[7]) if bit) == " a7"
+    lists = write_lines(folder / "l.jsonl", [{"prompt": CHAT[0]["messages"] + CHAT[1]["messages"][:1],
+                                              "completion": CHAT[1]["messages"][1:]}])
+    atoll_data(lists, "--tokenizer", "bytes", "--template", template, "-o", out)
+    documents, masks = read(out)
+    assert text_of(id for id, bit in zip(documents[0], masks[0]) if bit) == " a1"
+    shown = atoll_data(chat, "--tokenizer", "bytes", "--template", template, "--show", 2)
+    assert 'prompt  "[INST] q1 [/INST]"' in shown and 'trained " a1"' in shown, shown
+    print("chats are rendered and masked")
+
+
+def check_sentencepiece(folder):
+    """Control symbols of a chat become their ids, and pieces keep the text."""
+    if not has("sentencepiece", "jinja2"):
+        return
+    chat = write_lines(folder / "chat.jsonl", CHAT)
+    out = folder / "out.tok"
+    model = SOURCE / "tests" / "train" / "tokenizer.model"
+    atoll_data(chat, "--tokenizer", model, "--template", HERE / "templates" / "mistral.jinja", "-o", out)
+    import sentencepiece
+    library = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    documents, masks = read(out)
+    assert documents[3][0] == library.bos_id() and documents[3][-1] == library.eos_id()
+    assert documents[3][1:-1] == library.encode("[INST] q3 [/INST] a3")
+    trained = [id for id, bit in zip(documents[3], masks[3]) if bit]
+    assert library.decode(trained[:-1]).strip() == "a3" and trained[-1] == library.eos_id()
+    print("SentencePiece models encode chats")
+
+
+def check_errors(folder):
+    out = folder / "error.tok"
+    options = ("--tokenizer", "bytes", "-o", out, "--processes", 2)
+
+    def refused(name, content, *reasons, more=()):
+        file = folder / name
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+        text = atoll_data(file, *options, *more, code=1)
+        for reason in reasons:
+            assert reason in text, f"{reason!r} is not in {text!r}"
+
+    good = json.dumps(ALPACA[0]) + "\n"
+    refused("a.jsonl", good * 200 + "{\n", "line 201: not JSON")
+    refused("a.jsonl", good + '{"instruction": "x"}\n', "line 2: no `output`")
+    refused("a.jsonl", good + '{"instruction": 1, "output": "x"}\n', "`instruction` is not a string")
+    refused("a.jsonl", "[1]\n", "line 1: not a record, but list")
+    refused("a.jsonl", '{"x": 1}\n', "the keys x fit no format", "--field")
+    refused("a.jsonl", b"\xff\n", "not UTF-8")
+    refused("a.jsonl", "\n", "no record")
+    refused("a.json", "3", "not a list of records, but int")
+    refused("a.xyz", "", "unknown ending")
+    refused("a.jsonl.gz", b"no gzip", "a.jsonl.gz: ")
+    refused("a.jsonl", "[" * 100_000, "not JSON")
+    refused("c.jsonl", json.dumps(CHAT[0]) + "\n", "--template FILE")
+    atoll_data(folder / "none.jsonl", *options, code=1)
+    lines = write_lines(folder / "b.jsonl", ALPACA)
+    for what in ("x.model", str(folder)):
+        assert f"--tokenizer {what}: " in atoll_data(lines, "--tokenizer", what, "-o", out, code=1)
+    assert "No such file" in atoll_data(lines, "--tokenizer", "bytes", "-o", folder / "no" / "x.tok",
+                                        code=1)
+    if has("jinja2"):
+        bad = folder / "bad.jinja"
+        bad.write_text("{% for %}")
+        refused("c.jsonl", json.dumps(CHAT[0]), "not a chat template", more=("--template", bad))
+        bad.write_text("{{ messages.__class__.__mro__ }}")
+        refused("c.jsonl", json.dumps(CHAT[0]), "the chat template refuses it", more=("--template", bad))
+        bad.write_text("{{ raise_exception('not today') }}")
+        refused("c.jsonl", json.dumps(CHAT[0]), "line 1: the chat template refuses it: not today",
+                more=("--template", bad))
+    # A file that is not complete never gets its name, and nothing else is left behind.
+    left = [file.name for file in folder.iterdir() if "error.tok" in file.name]
+    assert not left, left
+    mixed = folder / "mixed.jsonl"
+    mixed.write_text(good + '{"instruction": "x"}\n' + good)
+    text = atoll_data(mixed, *options, "--skip-bad")
+    assert "skipped: " in text and "1 skipped" in text and token_file.check(out)["documents"] == 2
+    data = bytearray(out.read_bytes())
+    data[300] ^= 1
+    out.write_bytes(data)
+    assert "fingerprint" in atoll_data("--check", out, code=1)
+    out.write_bytes(data[:-8])
+    atoll_data("--check", out, code=1)
+    print("errors have one line and leave no file")
+
+
+def check_missing(folder):
+    """A missing package is one line with the command that installs it."""
+    (folder / "a.parquet").write_bytes(b"PAR1")
+    write_lines(folder / "a.jsonl", ALPACA)
+    write_lines(folder / "c.jsonl", CHAT)
+    absent = folder / "absent"
+    absent.mkdir()
+    for name in ("pyarrow", "tokenizers", "sentencepiece", "jinja2"):
+        (absent / f"{name}.py").write_text("raise ImportError('absent')\n")
+    (folder / "tokenizer.json").write_text("{}")
+    template = HERE / "templates" / "mistral.jinja"
+    for name, arguments in (
+            ("pyarrow", (folder / "a.parquet", "--tokenizer", "bytes")),
+            ("tokenizers", (folder / "a.jsonl", "--tokenizer", folder / "tokenizer.json")),
+            ("sentencepiece", (folder / "a.jsonl", "--tokenizer",
+                               SOURCE / "tests" / "train" / "tokenizer.model")),
+            ("jinja2", (folder / "c.jsonl", "--tokenizer", "bytes", "--template", template))):
+        text = atoll_data(*arguments, "-o", folder / "x.tok", code=1, env={"PYTHONPATH": str(absent)})
+        assert f"needs the Python package {name}: pip install {name}" in text, text
+    print("missing packages are named with the pip command")
+
+
+if __name__ == "__main__":
+    for check in (check_inputs, check_formats, check_sentencepiece, check_errors, check_missing):
+        with tempfile.TemporaryDirectory() as name:
+            check(Path(name))

@@ -1,0 +1,1 @@
+"""Parts of atoll-data; see README.md."""

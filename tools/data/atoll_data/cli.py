@@ -1,0 +1,236 @@
+"""The command line of atoll-data."""
+import argparse
+import array
+import itertools
+import json
+import multiprocessing
+import os
+import sys
+import time
+
+from . import documents, pages, records, token_file
+from .errors import DataError
+
+CHUNK = 128  # records that a process converts at once
+
+DESCRIPTION = """\
+Converts text, chats and instructions into a token file for atoll-train, once, so that training needs no
+Python and no tokenizer."""
+
+EXAMPLES = """\
+formats (found by the keys of the first record):
+  alpaca      instruction, input (may be absent), output
+  chat        messages of role and content, rendered with the model's chat template; also conversations
+              of from and value. Only answers of the assistant are trained
+  completion  prompt and completion, both strings or both lists of messages
+  text        text, or the key named by --field; .txt and .md files, in which blank lines part documents
+
+examples:
+  atoll-data alpaca.json --tokenizer tokenizer.model -o alpaca.tok
+  atoll-data chat.jsonl --tokenizer ~/models/Qwen3-0.6B --show 3
+  atoll-data web-*.parquet --tokenizer HuggingFaceTB/SmolLM3-3B -o web.tok --processes 16
+  atoll-data --check web.tok
+  atoll-train --data web.tok:0.9,alpaca.tok:0.1"""
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser("atoll-data", description=DESCRIPTION, epilog=EXAMPLES,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("input", nargs="*", help="JSON Lines, JSON, Parquet, Arrow or text files")
+    parser.add_argument("-o", "--output", metavar="FILE", help="the token file to write")
+    parser.add_argument("--tokenizer", help="bytes, a tokenizer.json, a SentencePiece model, the folder "
+                        "of a model, or org/name of a model in the Hub's local cache")
+    parser.add_argument("--format", choices=("auto", *records.FORMATS), default="auto")
+    parser.add_argument("--field", default="text", help="the key of the text in records of text")
+    parser.add_argument("--template", metavar="FILE", help="chat template; default: that of the tokenizer")
+    parser.add_argument("--template-args", metavar="JSON", default="{}",
+                        help="variables of the chat template, for example '{\"enable_thinking\": false}'")
+    parser.add_argument("--bos", metavar="TOKEN", help="begins a text; default: the tokenizer's")
+    parser.add_argument("--eos", metavar="TOKEN", help="ends a text; default: the tokenizer's")
+    parser.add_argument("--train-on", choices=("output", "all"), default="output",
+                        help="all: prompts are trained as well")
+    parser.add_argument("--samples", type=int, default=0, metavar="N", help="convert the first N records")
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), metavar="N")
+    parser.add_argument("--skip-bad", action="store_true",
+                        help="leave out records that cannot be converted, and count them")
+    parser.add_argument("--show", type=int, default=0, metavar="N",
+                        help="print the first N documents with ids, text and what is trained; without "
+                        "-o, end then")
+    parser.add_argument("--check", metavar="FILE", help="read a whole token file and print its figures")
+    parser.add_argument("--version", action="version", version=f"atoll-data {pages.version()}")
+    parser.add_argument("--generate", metavar="FOLDER", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.generate:
+        pages.generate(parser, options.generate)
+        parser.exit()
+    if options.check:
+        return options
+    if not options.input or not options.tokenizer:
+        parser.error("name the input and --tokenizer")
+    if not options.output and not options.show:
+        parser.error("name the token file to write with -o, or look at documents with --show 3")
+    if options.output and not os.path.basename(options.output):
+        parser.error(f"-o {options.output}: not the name of a file")
+    try:
+        options.variables = json.loads(options.template_args)
+        if not isinstance(options.variables, dict):
+            raise ValueError("not an object")
+    except ValueError as error:
+        parser.error(f"--template-args: {error}")
+    return options
+
+
+def read_all(options):
+    """All records of all files, and their format."""
+    found = itertools.chain.from_iterable(records.read(path, options.field) for path in options.input)
+    first = next(found, None)
+    if first is None:
+        raise DataError(f"{', '.join(options.input)}: no record")
+    if options.format == "auto":
+        options.format = records.format_of(*first, options.field)
+    found = itertools.chain([first], found)
+    return itertools.islice(found, options.samples) if options.samples > 0 else found
+
+
+def chunks_of(found):
+    while chunk := list(itertools.islice(found, CHUNK)):
+        yield chunk
+
+
+class Chunk:
+    """Documents of some records, ready to be written."""
+
+    def __init__(self, width):
+        self.ids = array.array(token_file.type_code(width))
+        self.lengths, self.mask, self.bad = [], bytearray(), []
+
+
+worker = None  # the converter of this process
+
+
+def start_worker(options):
+    global worker
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    worker = documents.Converter(options)
+
+
+def convert(options, width, converter, chunk):
+    done = Chunk(width)
+    for place, record in chunk:
+        try:
+            ids, mask = converter.convert(place, record)
+        except DataError as error:
+            if not options.skip_bad:
+                raise
+            done.bad.append(str(error))
+            continue
+        if ids:
+            done.ids.extend(ids)
+            done.lengths.append(len(ids))
+            done.mask += mask
+    return done
+
+
+def convert_in_worker(task):
+    try:
+        return convert(*task[:2], worker, task[2])
+    except DataError as error:
+        return error
+
+
+def converted(options, width, converter, found):
+    """Yields chunks in the order of the records."""
+    if options.processes <= 1:
+        for chunk in chunks_of(found):
+            yield convert(options, width, converter, chunk)
+        return
+    with multiprocessing.Pool(options.processes, start_worker, (options,)) as pool:
+        tasks = ((options, width, chunk) for chunk in chunks_of(found))
+        for done in pool.imap(convert_in_worker, tasks):
+            if isinstance(done, DataError):
+                raise done
+            yield done
+
+
+class Progress:
+    """Tells on standard error how far the conversion is: each second, or each 30 s in a log."""
+
+    def __init__(self):
+        self.start = self.last = time.monotonic()
+        self.terminal = sys.stderr.isatty()
+
+    def line(self, writer, bad):
+        seconds = max(time.monotonic() - self.start, 1e-9)
+        line = (f"{writer.documents:,} documents, {writer.tokens:,} tokens, "
+                f"{writer.documents / seconds:,.0f} rows/s, {writer.tokens / seconds:,.0f} tokens/s")
+        return line + (f", {bad:,} skipped" if bad else "")
+
+    def step(self, writer, bad):
+        if time.monotonic() - self.last < (1 if self.terminal else 30):
+            return
+        self.last = time.monotonic()
+        sys.stderr.write(("\r\033[K" if self.terminal else "") + self.line(writer, bad)
+                         + ("" if self.terminal else "\n"))
+        sys.stderr.flush()
+
+    def finish(self, writer, bad):
+        sys.stderr.write(("\r\033[K" if self.terminal else "") + f"{writer.path}: "
+                         + self.line(writer, bad) + "\n")
+
+
+def show(tokenizer, place, ids, mask):
+    """Prints a document: ids, and text in runs that are trained or not."""
+    trained = mask.count(b"1")
+    print(f"{place}: {len(ids)} tokens, {trained} trained")
+    print("  ids    ", " ".join(map(str, ids)))
+    print("  trained", " ".join(map(str, (id if bit == 49 else "." for id, bit in zip(ids, mask)))))
+    pieces, at = tokenizer.pieces(), 0
+    for bit, run in itertools.groupby(mask):
+        count = len(list(run))
+        text = b"".join(pieces[id] for id in ids[at:at + count]).decode(errors="replace")
+        print("  trained" if bit == 49 else "  prompt ", json.dumps(text, ensure_ascii=False))
+        at += count
+
+
+def write(options):
+    found = read_all(options)
+    converter = documents.Converter(options)
+    if options.show > 0:
+        shown = list(itertools.islice(found, options.show))
+        for place, record in shown:
+            show(converter.tokenizer, place, *converter.convert(place, record))
+        if not options.output:
+            return
+        found = itertools.chain(shown, found)
+    masked = options.train_on == "output" and options.format != "text"
+    joined = options.format == "text"
+    bad, progress = 0, Progress()
+    with token_file.Writer(options.output, converter.tokenizer, joined, masked) as writer:
+        for done in converted(options, writer.width, converter, found):
+            for message in done.bad[:max(0, 10 - bad)]:
+                print(f"atoll-data: skipped: {message}", file=sys.stderr)
+            bad += len(done.bad)
+            writer.add(token_file.little(done.ids), done.lengths, done.mask)
+            progress.step(writer, bad)
+        if writer.tokens == 0:
+            raise DataError(f"{', '.join(options.input)}: no record could be converted")
+        writer.finish()
+        progress.finish(writer, bad)
+
+
+def main(arguments=None):
+    options = parse(arguments)
+    try:
+        if options.check:
+            for name, value in token_file.check(options.check).items():
+                print(f"{name:12} {value}")
+        else:
+            write(options)
+        return 0
+    except DataError as error:
+        print(f"atoll-data: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"atoll-data: {error.filename or options.output}: {error.strerror}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("atoll-data: interrupted; no file was written", file=sys.stderr)
+    return 1

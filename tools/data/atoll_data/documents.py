@@ -1,0 +1,77 @@
+"""Turns records into documents: ids, and which of them are trained."""
+from . import chat, encoding
+from .errors import DataError
+
+
+class Converter:
+    """Converts records of one format. Every process has its own."""
+
+    def __init__(self, options):
+        self.options = options
+        overrides = {"bos_token": options.bos, "eos_token": options.eos}
+        self.tokenizer, settings = encoding.load(options.tokenizer, overrides)
+        self.ends = list(self.tokenizer.special)
+        self.template = None
+        self.settings = settings
+        if options.format != "chat" and self.tokenizer.eos is None:
+            raise DataError(f"--tokenizer {options.tokenizer}: names no token that ends a text: add --eos "
+                            "TOKEN")
+
+    def convert(self, place, record):
+        """Returns (ids, mask) of a record; mask has b"1" for each token that is trained."""
+        make = {"alpaca": self._alpaca, "completion": self._completion, "text": self._text,
+                "chat": self._chat}[self.options.format]
+        return make(place, record)
+
+    def text_of(self, place, record, key, default=None):
+        value = record.get(key, default)
+        if not isinstance(value, str):
+            raise DataError(f"{place}: `{key}` is not a string" if key in record else
+                            f"{place}: no `{key}`")
+        return value
+
+    def _bos(self):
+        return [] if self.tokenizer.bos is None else [self.tokenizer.bos]
+
+    def _pair(self, prompt, output):
+        """Prompt and output are encoded together, since some tokenizers would put a space between. The
+        output begins where the ids first differ from those of the prompt alone."""
+        bos = self._bos()
+        alone, ids = self.tokenizer.ids(prompt), self.tokenizer.ids(prompt + output)
+        masked = len(bos) + encoding.common_length(alone, ids)
+        ids = bos + ids + [self.tokenizer.eos]
+        return ids, b"0" * masked + b"1" * (len(ids) - masked)
+
+    def _alpaca(self, place, record):
+        record = {key: value for key, value in record.items() if value is not None}
+        given = self.text_of(place, record, "input", "")
+        prompt = f"### Instruction:\n{self.text_of(place, record, 'instruction')}\n\n"
+        if given:
+            prompt += f"### Input:\n{given}\n\n"
+        return self._pair(prompt + "### Response:\n", self.text_of(place, record, "output"))
+
+    def _completion(self, place, record):
+        prompt, completion = record.get("prompt"), record.get("completion")
+        if isinstance(prompt, list) and isinstance(completion, list):
+            return self._chat(place, record | {"messages": prompt + completion}, len(prompt))
+        return self._pair(self.text_of(place, record, "prompt"),
+                          self.text_of(place, record, "completion"))
+
+    def _text(self, place, record):
+        ids = self._bos() + self.tokenizer.ids(self.text_of(place, record, self.options.field))
+        ids.append(self.tokenizer.eos)
+        return ids, b"1" * len(ids)
+
+    def _chat(self, place, record, first=0):
+        if self.template is None:
+            folder = None
+            if self.options.tokenizer != "bytes":
+                folder = encoding.find_files(self.options.tokenizer)[1]
+            text, source = chat.template_of(folder, self.settings, self.options.template)
+            self.template = chat.Template(text, source, self.settings, self.options.variables)
+        messages = chat.messages_of(place, record)
+        try:
+            text, spans = self.template.render_marked(messages, self.ends, record.get("tools"), first)
+        except chat.TemplateRefuses as refusal:
+            raise DataError(f"{place}: the chat template refuses it: {refusal}") from None
+        return self.tokenizer.encode(text, spans)

@@ -1,0 +1,247 @@
+"""Tokenizers: tokenizer.json, SentencePiece models, and the trainer's byte tokenizer."""
+import bisect
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+
+from .errors import DataError, need
+
+
+def mask_of(places, spans):
+    """b"1" for each token whose characters [begin, end) lie in one of the spans, at least in part."""
+    begins = [begin for begin, _ in spans]
+    mask = bytearray()
+    for begin, end in places:
+        # The last span that begins before the token ends is the only one that may reach it.
+        span = bisect.bisect_left(begins, end) - 1
+        mask.append(ord("1" if end > begin and span >= 0 and begin < spans[span][1] else "0"))
+    return bytes(mask)
+
+
+def common_length(a, b):
+    """The number of ids with which both lists begin."""
+    return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+
+
+class Bytes:
+    """The trainer's tokenizer `bytes`: ids 0-255 are bytes, 256 bos, 257 eos, 258 pad."""
+
+    name, vocabulary = "bytes", 259
+    bos, eos, pad = 256, 257, 258
+    special = {"<s>": 256, "</s>": 257}
+
+    def __init__(self):
+        self.digest = hashlib.sha256(b"bytes").digest()
+
+    def ids(self, text):
+        return list(text.encode())
+
+    def encode(self, text, spans):
+        """The ids of a text with special tokens, and b"1" for each id that lies in a span."""
+        ids, places, at = [], [], 0
+        for part in split(text, self.special):
+            if part in self.special:
+                ids.append(self.special[part])
+                places.append((at, at + len(part)))
+                at += len(part)
+                continue
+            for char in part:
+                data = char.encode()
+                ids += data
+                places += [(at, at + 1)] * len(data)
+                at += 1
+        return ids, mask_of(places, spans)
+
+    def pieces(self):
+        return [bytes([id]) for id in range(256)] + [b""] * 3
+
+
+class SentencePiece:
+    """A SentencePiece model, as --tokenizer of atoll-train."""
+
+    def __init__(self, path, settings):
+        library = need("sentencepiece", f"{path}: a SentencePiece model")
+        data = path.read_bytes()
+        try:
+            self.model = library.SentencePieceProcessor(model_proto=data)
+        except RuntimeError as error:
+            raise DataError(f"{path}: not a SentencePiece model: {error}") from None
+        self.name, self.digest = path.name, hashlib.sha256(data).digest()
+        self.vocabulary = self.model.get_piece_size()
+        self.bos, self.eos = self.model.bos_id(), self.model.eos_id()
+        self.pad = self.model.pad_id() if self.model.pad_id() >= 0 else self.eos
+        control = [id for id in range(self.vocabulary) if self.model.is_control(id)]
+        self.special = {self.model.id_to_piece(id): id for id in control}
+
+    def ids(self, text):
+        return self.model.encode(text)
+
+    def encode(self, text, spans):
+        """Encodes the text between control symbols part by part. A span begins where the ids first
+        differ from those of the text before it."""
+        ids, mask, at = [], b"", 0
+        for part in split(text, self.special):
+            found = [self.special[part]] if part in self.special else self.model.encode(part)
+            trained = bytearray(b"0" * len(found))
+            for begin, end in spans:
+                first, last = (self._index(part, found, place - at) for place in (begin, end))
+                trained[first:last] = b"1" * (last - first)
+            ids += found
+            mask += trained
+            at += len(part)
+        return ids, mask
+
+    def _index(self, part, ids, place):
+        """The index of the first id at or behind a character of a part."""
+        if place <= 0:
+            return 0
+        if place >= len(part) or part in self.special:
+            return len(ids)
+        return common_length(self.model.encode(part[:place]), ids)
+
+    def pieces(self):
+        return [b"" if self.model.is_control(id) else piece_bytes(self.model.id_to_piece(id))
+                for id in range(self.vocabulary)]
+
+
+class TokenizerJson:
+    """A tokenizer.json of Hugging Face's tokenizers."""
+
+    def __init__(self, path, settings):
+        library = need("tokenizers", f"{path}: a tokenizer.json")
+        data = path.read_bytes()
+        try:
+            self.model = library.Tokenizer.from_buffer(data)
+            self.description = json.loads(data)
+        except Exception as error:  # the library raises Exception itself
+            raise DataError(f"{path}: not a tokenizer.json: {error}") from None
+        self.model.no_truncation()
+        self.model.no_padding()
+        self.name, self.digest = path.name, hashlib.sha256(data).digest()
+        self.vocabulary = max(self.model.get_vocab(with_added_tokens=True).values()) + 1
+        added = self.description.get("added_tokens", [])
+        self.special = {token["content"]: token["id"] for token in added if token.get("special")}
+        find = lambda key: self.special.get(settings.get(key), self.model.token_to_id(settings.get(key) or ""))
+        self.eos, self.bos = find("eos_token"), find("bos_token")
+        if settings.get("add_bos_token") is False:
+            self.bos = None
+        self.pad = find("pad_token")
+        if self.pad is None:
+            self.pad = self.eos
+
+    def ids(self, text):
+        return self.model.encode(text, add_special_tokens=False).ids
+
+    def encode(self, text, spans):
+        encoding = self.model.encode(text, add_special_tokens=False)
+        return encoding.ids, mask_of(encoding.offsets, spans)
+
+    def pieces(self):
+        convert = byte_level if uses_byte_level(self.description) else piece_bytes
+        names = [self.model.id_to_token(id) or "" for id in range(self.vocabulary)]
+        added = {token["id"] for token in self.description.get("added_tokens", [])}
+        return [name.encode() if id in added else convert(name) for id, name in enumerate(names)]
+
+
+def split(text, special):
+    """Splits text at special tokens, which are parts of their own."""
+    if not special:
+        return [text]
+    longest_first = sorted(special, key=len, reverse=True)
+    return re.split("(" + "|".join(map(re.escape, longest_first)) + ")", text)
+
+
+def piece_bytes(piece):
+    """The text of a piece of SentencePiece: <0x0A> is a byte, and U+2581 a space."""
+    if re.fullmatch("<0x[0-9A-F]{2}>", piece):
+        return bytes([int(piece[3:5], 16)])
+    return piece.replace("\u2581", " ").encode()
+
+
+def uses_byte_level(description):
+    """Whether a tokenizer.json writes bytes as characters, as GPT-2 does."""
+    decoder = description.get("decoder") or {}
+    steps = decoder.get("decoders", [decoder])
+    return any(step.get("type") == "ByteLevel" for step in steps)
+
+
+def byte_level_table():
+    """The byte of each character: printable bytes stand for themselves, the others from U+0100 on."""
+    table, others = {}, 0
+    for byte in range(256):
+        if 33 <= byte <= 126 or 161 <= byte <= 172 or byte >= 174:
+            table[chr(byte)] = byte
+        else:
+            table[chr(256 + others)] = byte
+            others += 1
+    return table
+
+
+BYTE_LEVEL = byte_level_table()
+
+
+def byte_level(piece):
+    if all(char in BYTE_LEVEL for char in piece):
+        return bytes(BYTE_LEVEL[char] for char in piece)
+    return piece.encode()
+
+
+def cached_folder(name):
+    """The folder of a model org/name in the Hub's local cache, or None."""
+    home = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
+    cache = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
+    model = cache / f"models--{name.replace('/', '--')}"
+    try:
+        return model / "snapshots" / (model / "refs" / "main").read_text().strip()
+    except OSError:
+        return None
+
+
+def find_files(what):
+    """The tokenizer's file and its folder, from a file, a folder, or org/name in the cache."""
+    place = Path(what)
+    if not place.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", what):
+        place = cached_folder(what) or place
+    if place.is_dir():
+        found = [place / name for name in ("tokenizer.json", "tokenizer.model")]
+        file = next((file for file in found if file.is_file()), None)
+        if file is None:
+            raise DataError(f"--tokenizer {what}: the folder has no tokenizer.json or tokenizer.model")
+        return file, place
+    if not place.is_file():
+        raise DataError(f"--tokenizer {what}: use bytes, a tokenizer.json, a SentencePiece model, or the "
+                        "folder of a model")
+    return place, place.parent
+
+
+def read_json(path):
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        return {}
+    except ValueError as error:
+        raise DataError(f"{path}: not JSON: {error}") from None
+    return value if isinstance(value, dict) else {}
+
+
+def settings_of(folder):
+    """tokenizer_config.json, in which special tokens are strings."""
+    settings = read_json(folder / "special_tokens_map.json") | read_json(folder / "tokenizer_config.json")
+    return {key: value["content"] if isinstance(value, dict) and "content" in value else value
+            for key, value in settings.items()}
+
+
+def load(what, overrides):
+    """Returns the tokenizer and its settings. `overrides` may name bos_token and eos_token."""
+    if what == "bytes":
+        return Bytes(), {"bos_token": "<s>", "eos_token": "</s>"}
+    file, folder = find_files(what)
+    settings = settings_of(folder) | {key: value for key, value in overrides.items() if value}
+    tokenizer = (TokenizerJson if file.suffix == ".json" else SentencePiece)(file, settings)
+    if isinstance(tokenizer, SentencePiece):
+        names = {id: text for text, id in tokenizer.special.items()}
+        settings.setdefault("bos_token", names.get(tokenizer.bos, ""))
+        settings.setdefault("eos_token", names.get(tokenizer.eos, ""))
+    return tokenizer, settings

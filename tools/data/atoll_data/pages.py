@@ -1,0 +1,63 @@
+"""The version, the manual page and the completion for bash, like those of the other tools."""
+import re
+from pathlib import Path
+
+
+def version():
+    """The version of atoll: from the file that the build writes, or from the source."""
+    here = Path(__file__).resolve().parent
+    try:
+        return (here / "version").read_text().strip()
+    except OSError:
+        header = here.parents[2] / "include" / "atoll" / "version.hpp"
+        return ".".join(re.findall(r"#define ATOLL_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)",
+                                   header.read_text()))
+
+
+def _shown(parser):
+    return [action for action in parser._actions if action.help != "==SUPPRESS=="]
+
+
+def _roff(text):
+    return text.replace("\\", "\\e").replace("-", "\\-").replace("\n.", "\n\\&.")
+
+
+def manual_page(parser):
+    name = _roff(parser.prog)
+    page = [f'.TH {parser.prog.upper()} 1 "" "atoll {version()}" "User Commands"', ".SH NAME",
+            f"{name} \\- {_roff(' '.join(parser.description.split()))}", ".SH SYNOPSIS", f".B {name}",
+            "[\\fIinput\\fR ...] [\\fIoptions\\fR]", ".SH OPTIONS"]
+    for action in _shown(parser):
+        if not action.option_strings:
+            continue
+        flags = ", ".join(f"\\fB{_roff(flag)}\\fR" for flag in action.option_strings)
+        value = action.metavar or "|".join(action.choices or ()) or action.dest.upper()
+        page += [".TP", flags if action.nargs == 0 else f"{flags} \\fI{_roff(value)}\\fR",
+                 _roff(action.help or "")]
+    page += [".SH NOTES", ".nf", _roff(parser.epilog), ".fi"]
+    return "\n".join(page) + "\n"
+
+
+def completion(parser):
+    flags = [flag for action in _shown(parser) for flag in action.option_strings]
+    cases = [f"    {action.option_strings[-1]}) words='{' '.join(action.choices)}' ;;"
+             for action in _shown(parser) if action.choices]
+    return "\n".join([
+        f"# Completion of {parser.prog} for bash.",
+        "_atoll_data() {",
+        "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} words=",
+        "  case $before in", *cases,
+        f"    *) [[ $word != -* ]] || words='{' '.join(flags)}' ;;",
+        "  esac",
+        '  mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")',
+        "}",
+        f"complete -o default -F _atoll_data {parser.prog}"]) + "\n"
+
+
+def generate(parser, folder):
+    """Writes both files below share/."""
+    for name, text in ((f"man/man1/{parser.prog}.1", manual_page(parser)),
+                       (f"bash-completion/completions/{parser.prog}", completion(parser))):
+        file = Path(folder) / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)

@@ -1,0 +1,162 @@
+"""Writes and reads token files, whose format tools/train/data/README.md describes."""
+import array
+import hashlib
+import os
+import struct
+import sys
+import tempfile
+from pathlib import Path
+
+from .errors import DataError
+
+MAGIC = b"ATOLLTOK"
+VERSION = 1
+HEADER_BYTES = 256
+MASK, JOINED, PIECES = 1, 2, 4
+NO_TOKEN = 0xFFFFFFFF
+FIELDS = struct.Struct("<8sIIIIIIQQ16s32s64s")  # the header up to its reserved bytes
+BLOCK = 1 << 20
+
+
+def type_code(width):
+    """The array type of ids of `width` bytes."""
+    return "H" if width == 2 else "I"
+
+
+def little(values):
+    """The bytes of an array, little-endian."""
+    if sys.byteorder == "big":
+        values = array.array(values.typecode, values)
+        values.byteswap()
+    return values.tobytes()
+
+
+class Writer:
+    """Writes a token file under a temporary name and renames it when it is complete."""
+
+    def __init__(self, path, tokenizer, joined, masked):
+        self.path = Path(path)
+        self.tokenizer = tokenizer
+        self.joined = joined
+        self.masked = masked
+        self.width = 2 if tokenizer.vocabulary <= 1 << 16 else 4
+        self.documents = self.tokens = 0
+        self.hash = hashlib.blake2b(digest_size=16)
+        self.draft = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
+        try:
+            self.file = open(self.draft, "wb")
+            # Offsets and mask follow the tokens, so they wait in files without a name.
+            self.offsets = tempfile.TemporaryFile(dir=self.path.parent)
+            self.mask = tempfile.TemporaryFile(dir=self.path.parent)
+        except OSError as error:
+            self.draft.unlink(missing_ok=True)
+            raise DataError(f"{self.path}: {error.strerror}") from None
+        self.file.write(bytes(HEADER_BYTES))
+        self.offsets.write(struct.pack("<Q", 0))
+        self.bits = bytearray()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        for file in (self.file, self.offsets, self.mask):
+            file.close()
+        self.draft.unlink(missing_ok=True)
+
+    def add(self, ids, lengths, mask):
+        """Appends documents: the bytes of all their ids, their lengths, and b"0" or b"1" per token."""
+        self._append(ids)
+        ends = array.array("Q")
+        for length in lengths:
+            self.tokens += length
+            ends.append(self.tokens)
+        self.documents += len(lengths)
+        self.offsets.write(little(ends))
+        if self.masked:
+            self.bits += mask
+            self._pack(len(self.bits) // 64 * 64)
+
+    def _append(self, data):
+        self.hash.update(data)
+        self.file.write(data)
+
+    def _pack(self, count):
+        """Writes the first `count` bits of the mask; the first token is the lowest bit."""
+        if count:
+            word = int(bytes(self.bits[:count][::-1]), 2)
+            self.mask.write(word.to_bytes((count + 63) // 64 * 8, "little"))
+            del self.bits[:count]
+
+    def finish(self):
+        """Completes the file and gives it its name."""
+        self._append(bytes(-self.tokens * self.width % 8))
+        self._pack(len(self.bits))
+        for file in (self.offsets, self.mask):
+            file.seek(0)
+            while block := file.read(BLOCK):
+                self._append(block)
+        pieces = self.tokenizer.pieces()
+        if pieces:
+            ends = array.array("I", [0])
+            for piece in pieces:
+                ends.append(ends[-1] + len(piece))
+            self._append(little(ends) + b"".join(pieces))
+        flags = (MASK if self.masked else 0) | (JOINED if self.joined else 0)
+        self._header(flags | (PIECES if pieces else 0))
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        os.replace(self.draft, self.path)
+
+    def _header(self, flags):
+        tokenizer = self.tokenizer
+        special = [NO_TOKEN if id is None else id for id in (tokenizer.pad, tokenizer.eos)]
+        self.file.seek(0)
+        self.file.write(FIELDS.pack(MAGIC, VERSION, flags, self.width, tokenizer.vocabulary, *special,
+                                    self.documents, self.tokens, self.hash.digest(),
+                                    tokenizer.digest, tokenizer.name.encode()[:63]))
+
+
+def check(path):
+    """Reads a whole token file. Returns its figures; raises DataError if it is damaged."""
+    try:
+        with open(path, "rb") as file:
+            return _check(path, file, os.fstat(file.fileno()).st_size)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from None
+
+
+def _check(path, file, size):
+    header = file.read(HEADER_BYTES)
+    if len(header) < HEADER_BYTES or header[:8] != MAGIC:
+        raise DataError(f"{path}: byte 0: not a token file of atoll-data")
+    (_, version, flags, width, vocabulary, _, eos, documents, tokens, fingerprint, _,
+     name) = FIELDS.unpack(header[:FIELDS.size])
+    if version != VERSION or width not in (2, 4):
+        raise DataError(f"{path}: byte 8: version {version} with ids of {width} bytes is not known")
+    offsets_at = HEADER_BYTES + (tokens * width + 7) // 8 * 8
+    mask_at = offsets_at + (documents + 1) * 8
+    end = mask_at + ((tokens + 63) // 64 * 8 if flags & MASK else 0)
+    if end > size or (end < size and not flags & PIECES):
+        raise DataError(f"{path}: {size} bytes do not hold {tokens} tokens in {documents} documents")
+    digest, trained, largest = hashlib.blake2b(digest_size=16), 0, 0
+    at = HEADER_BYTES
+    # Blocks end where sections end, so that each block belongs to one section.
+    for stop in (HEADER_BYTES + tokens * width, offsets_at, mask_at, end, size):
+        while at < stop and (block := file.read(min(BLOCK, stop - at))):
+            digest.update(block)
+            if at < HEADER_BYTES + tokens * width:
+                ids = array.array(type_code(width), block)
+                if sys.byteorder == "big":
+                    ids.byteswap()
+                largest = max(largest, max(ids))
+            elif mask_at <= at < end:
+                trained += int.from_bytes(block, "little").bit_count()
+            at += len(block)
+    if digest.digest() != fingerprint:
+        raise DataError(f"{path}: byte 48: the content does not have the fingerprint of the header")
+    if largest >= vocabulary:
+        raise DataError(f"{path}: id {largest} is not in a vocabulary of {vocabulary} tokens")
+    return {"documents": documents, "tokens": tokens, "vocabulary": vocabulary,
+            "trained": trained if flags & MASK else tokens, "joined": bool(flags & JOINED),
+            "eos": None if eos == NO_TOKEN else eos,
+            "tokenizer": name.rstrip(b"\0").decode(errors="replace")}
