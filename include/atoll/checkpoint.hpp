@@ -78,7 +78,9 @@ ATOLL_API std::map<std::string, std::string> load(const std::filesystem::path& f
 ATOLL_API std::map<std::string, std::string> load(const std::filesystem::path& folder,
                                                   Engine& engine);
 
-// Returns the name of a parameter in a weights file, such as "model.layers.0.mlp.up_proj.weight".
+// Returns the name of a parameter in a weights file, such as "model.layers.0.mlp.up_proj.weight", or
+// "" to leave the parameter out: export_weights() does not write it, and import_weights() does not
+// change it.
 using ParamName = std::function<std::string(const Unit&, const ParamSpec&)>;
 
 // Writes one safetensors file with all parameters unsharded, as `dtype` (f32, bf16 or f16). The
@@ -90,7 +92,8 @@ using ParamName = std::function<std::string(const Unit&, const ParamSpec&)>;
 //
 // All ranks must pass the same file and dtype, and `name` must return the same names on all ranks:
 // otherwise Error(mismatch). Error(invalid_argument) if `name` is empty or throws, if two
-// parameters get the same name, and for the name "__metadata__" or one that is not UTF-8.
+// parameters get the same name, if every parameter is left out, and for the name "__metadata__" or
+// one that is not UTF-8.
 ATOLL_API void export_weights(const std::filesystem::path& file, Engine& engine, DType dtype,
                               const ParamName& name);
 
@@ -98,7 +101,8 @@ ATOLL_API void export_weights(const std::filesystem::path& file, Engine& engine,
 // every parameter with its name and shape. Each rank reads only its own parts. Several parameters
 // may have the same name, and are filled from one tensor. Throws Error(not_found) or
 // Error(mismatch), which name file and tensor. All ranks must get the same names: otherwise
-// Error(mismatch). Error(invalid_argument) if `name` is empty or throws.
+// Error(mismatch). Error(invalid_argument) if `name` is empty or throws, and if it leaves parameters
+// out before the engine has values, for example from Engine::initialize().
 ATOLL_API void import_weights(const std::vector<std::filesystem::path>& files, Engine& engine,
                               const ParamName& name);
 

@@ -286,7 +286,10 @@ void Engine::assign(const std::function<void(const Segment&, std::span<float>)>&
   std::exception_ptr problem;
   try {
     require(fill != nullptr, "assign: the callback is an empty function");
-    EngineAccess::assign(*this, fill);
+    EngineAccess::assign(*this, [&](const Segment& segment, std::span<float> values) {
+      fill(segment, values);
+      return true;
+    });
   } catch (...) {
     problem = std::current_exception();
   }
@@ -295,7 +298,7 @@ void Engine::assign(const std::function<void(const Segment&, std::span<float>)>&
 }
 
 void EngineAccess::assign(Engine& engine,
-                          const std::function<void(const Segment&, std::span<float>)>& fill) {
+                          const std::function<bool(const Segment&, std::span<float>)>& fill) {
   Stream& stream = setup(engine).scheduler.stream(Lane::gather);
   pass(engine).wait_idle(stream);
   std::vector<float> values;
@@ -304,7 +307,7 @@ void EngineAccess::assign(Engine& engine,
     for (const Segment& segment : engine.segments()) {
       values.resize(segment.values.count);
       setup(engine).begin_fill(segment);
-      fill(segment, values);
+      if (!fill(segment, values)) continue;
       stored.resize(segment.values.bytes());
       host::cast({stored.data(), values.size(), segment.values.dtype}, values);
       stream.copy(segment.values.data, stored.data(), stored.size());

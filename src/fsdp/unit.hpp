@@ -84,9 +84,10 @@ struct EngineAccess {
   // Do the work of these functions of Engine, but do not declare that the parameters have values.
   static void parameters_changed(Engine& engine, Stream& compute);
   static void refresh(Engine& engine);
-  // Does the work of Engine::assign() on this rank alone, with refresh() above.
+  // Does the work of Engine::assign() on this rank alone, with refresh() above. `fill` returns
+  // false to leave the segment as it is.
   static void assign(Engine& engine,
-                     const std::function<void(const Segment&, std::span<float>)>& fill);
+                     const std::function<bool(const Segment&, std::span<float>)>& fill);
   // Does the work of Optimizer::set_steps() on this rank alone.
   static void set_steps(Optimizer& optimizer, std::int64_t steps);
   static Moments moments(const Optimizer& optimizer, const Unit& unit, std::size_t bucket);

@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <map>
@@ -80,7 +81,7 @@ std::vector<Declaration> names_of(std::string_view call, const Engine& engine,
 void check_unique(const std::vector<Declaration>& names) {
   std::map<std::string_view, std::string_view> subjects;
   for (const auto& [subject, name] : names) {
-    require(!name.empty(), "export_weights: {} is empty", subject);
+    if (name.empty()) continue;
     require(name != safetensors_metadata_key,
             "export_weights: {} is \"{}\", which safetensors reserves: return another name",
             subject, name);
@@ -90,6 +91,9 @@ void check_unique(const std::vector<Declaration>& names) {
             "export_weights: {} and {} are both \"{}\": each parameter needs a different name",
             before->second, subject, name);
   }
+  require(!subjects.empty(),
+          "export_weights: `name` returns \"\" for every parameter, so there is "
+          "nothing to write");
 }
 
 // Throws for a path that the file must not replace. A link is replaced, unless it leads to a folder.
@@ -138,9 +142,11 @@ void export_weights(const fs::path& file, Engine& engine, DType dtype,
   const auto start = [&] {
     if (!ranks.is_first()) return;
     std::vector<SafetensorsDeclaration> declared;
+    auto next = names.begin();
     for (const auto& unit : engine.units()) {
       for (const auto& param : unit->params()) {
-        declared.push_back({names[declared.size()].value, dtype, file_shape(param)});
+        const std::string& tensor = (next++)->value;
+        if (!tensor.empty()) declared.push_back({tensor, dtype, file_shape(param)});
       }
     }
     filesystem([&] {
@@ -151,8 +157,9 @@ void export_weights(const fs::path& file, Engine& engine, DType dtype,
   // The first error of the unit; all parameters of a unit are visited after an error.
   std::exception_ptr problem;
   std::vector<std::byte> bytes;
+  auto name_of_next = names.begin();
   const auto write = [&](std::span<const float> values) {
-    if (!writer || problem) return;
+    if ((name_of_next++)->value.empty() || !writer || problem) return;
     try {
       bytes.resize(values.size() * size_of(dtype));
       host::cast({bytes.data(), values.size(), dtype}, values);
@@ -189,7 +196,14 @@ void import_weights(const std::vector<fs::path>& paths, Engine& engine,
   EngineAccess::setup(engine).check_frozen("import_weights");
   agree(EngineAccess::setup(engine).ranks, "import_weights", [&] {
     EngineAccess::pass(engine).check_idle();
-    return names_of("import_weights", engine, param_name);
+    auto names = names_of("import_weights", engine, param_name);
+    const auto left_out = std::ranges::find(names, "", &Declaration::value);
+    require(
+        left_out == names.end() || EngineAccess::setup(engine).has_values,
+        "import_weights: {} is \"\", but the parameters have no values that it could keep: call "
+        "initialize() first",
+        left_out == names.end() ? "" : left_out->subject);
+    return names;
   });
   const auto fill = [&] {
     std::vector<SafetensorsFile> files;
@@ -197,12 +211,14 @@ void import_weights(const std::vector<fs::path>& paths, Engine& engine,
     std::vector<std::byte> aligned;
     EngineAccess::assign(engine, [&](const Segment& segment, std::span<float> out) {
       const std::string tensor = param_name(*segment.unit, *segment.param);
+      if (tensor.empty()) return false;
       const ConstView source =
           find_entry(files, tensor, *segment.param).data.part(segment.first, out.size());
       // Copied because the file format does not guarantee alignment.
       aligned.resize(source.bytes());
       std::memcpy(aligned.data(), source.data, source.bytes());
       host::cast(out, ConstView(aligned.data(), source.count, source.dtype));
+      return true;
     });
   };
   try {

@@ -35,6 +35,9 @@ class TimedOps final : public Ops {
   void run(atoll::Stream& s, const RmsNormBackward& args) override {
     time("rms_norm_backward", s, [&] { ops_.rms_norm_backward(s, args); });
   }
+  void run_scale(atoll::Stream& s, atoll::View x, float factor) override {
+    time("scale", s, [&] { ops_.scale(s, x, factor); });
+  }
   void run_add_bias(atoll::Stream& s, atoll::ConstView bias, atoll::View y) override {
     time("add_bias", s, [&] { ops_.add_bias(s, bias, y); });
   }

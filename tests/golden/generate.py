@@ -57,6 +57,13 @@ MODELS = {
     "smollm3_listed": (small("smollm3", num_hidden_layers=3, no_rope_layers=[0, 1, 0]), 18, [(0, 18), (5, 16)]),
 }
 
+# Maps the name of each model with adapters (LoRA) to the same as in MODELS and, last, rank, alpha and targets.
+ADAPTED = {
+    "llama_adapters": (small("llama", head_dim=12, attention_bias=True), 22, [(2, 22), (7, 16)],
+                       (3, 6.0, ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"])),
+    "qwen3_adapters": (small("qwen3", head_dim=16), 20, [(0, 20), (4, 20)], (4, 2.0, ["v_proj", "q_proj", "down_proj"])),
+}
+
 TEXTS = [
     "", " ", "  ", "   ", "\n", "\n\n", "\t", "\r\n", "a", " a", "a ", "  a", "Hello", " Hello", "Hello, world!",
     "The quick brown fox jumps over the lazy dog.", "   three leading spaces", "two  inner   gaps", "trailing   ",
@@ -89,6 +96,40 @@ def build(config, attention, generator=None, weights=None):
             # A standard deviation of 0.15 gives scores and logits of order one, so that no gradient is degenerate.
             p.copy_(weights[name] if weights else 0.15 * torch.randn(p.shape, generator=generator) + ("norm" in name))
     return model
+
+
+def build_adapted(config, adapters, generator):
+    """Builds a model with random adapters; only these have gradients."""
+    import peft
+    rank, alpha, targets = adapters
+    model = build(config, "eager", generator)
+    lora = peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM")
+    model = peft.get_peft_model(model, lora)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "lora_" in name:
+                p.copy_(0.1 * torch.randn(p.shape, generator=generator))
+    return model
+
+
+def name_without_peft(name):
+    """Returns the name of a parameter in files: that of the model, without the wrappers of peft."""
+    return name.removeprefix("base_model.model.").replace(".base_layer", "").replace(".default", "")
+
+
+def golden_adapted(seed, config, tokens, rows, adapters):
+    """Computes the tensors of one file of a model with adapters."""
+    model = build_adapted(config, adapters, generator := torch.Generator().manual_seed(seed))
+    ids, labels, shifted = batch(tokens, rows, config["vocab_size"], generator)
+    out = model(input_ids=ids, labels=labels, use_cache=False)
+    out.loss.backward()
+    named = {name_without_peft(name): p for name, p in model.named_parameters()}
+    gradients = {name: p.grad for name, p in named.items() if p.requires_grad}
+    assert all("lora_" in name and g.norm() > 1e-3 for name, g in gradients.items())
+    print(f"loss {out.loss.item():.6f}, {len(gradients)} gradients")
+    return {**{name: p.detach().clone() for name, p in named.items()}, "input_ids": ids, "labels": shifted,
+            "logits": out.logits.detach(), "loss": out.loss.detach().reshape(1),
+            **{"grad." + n: g for n, g in gradients.items()}}
 
 
 def check_window(config, out, ids, weights):
@@ -182,6 +223,12 @@ def main():
         print(f"{name}: ", end="")
         metadata = {"config": json.dumps(config)} | versions
         (arguments.out / f"{name}.safetensors").write_bytes(serialize(golden(seed, config, tokens, rows), metadata))
+    for seed, (name, (config, tokens, rows, adapters)) in enumerate(ADAPTED.items(), start=101):
+        print(f"{name}: ", end="")
+        metadata = {"config": json.dumps(config),
+                    "adapters": json.dumps(dict(zip(("rank", "alpha", "targets"), adapters, strict=True)))} | versions
+        tensors = golden_adapted(seed, config, tokens, rows, adapters)
+        (arguments.out / f"{name}.safetensors").write_bytes(serialize(tensors, metadata))
     versions |= {"safetensors": safetensors.__version__, "python": platform.python_version()}
     (arguments.out / "versions.json").write_text(json.dumps(versions, indent=1) + "\n")
     try:

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "device/ops.hpp"
 #include "model/hf_config.hpp"
@@ -37,7 +38,17 @@ std::vector<std::int32_t> ids(const SafetensorsEntry& entry) {
 }
 
 ModelConfig config_of(const SafetensorsFile& file) {
-  return parse_hf_config(file.metadata().at("config"), file.path().stem().string());
+  ModelConfig config = parse_hf_config(file.metadata().at("config"), file.path().stem().string());
+  const auto adapters = file.metadata().find("adapters");
+  if (adapters == file.metadata().end()) return config;
+  const auto json = nlohmann::json::parse(adapters->second);
+  config.adapters = {json.at("rank"), json.at("alpha"), json.at("targets")};
+  return config;
+}
+
+bool is_weight(const std::string& name) {
+  return !name.starts_with(gradient_prefix) && name != "input_ids" && name != "labels" &&
+         name != "logits" && name != "loss";
 }
 
 }  // namespace
@@ -66,11 +77,9 @@ GoldenModel::GoldenModel(const std::filesystem::path& path) {
   expected_.logits = values<float>(file.at("logits"));
   expected_.loss = static_cast<double>(values<float>(file.at("loss")).at(0));
   for (const SafetensorsEntry& entry : file.tensors()) {
-    if (entry.name.starts_with(gradient_prefix)) {
-      const std::string name = entry.name.substr(gradient_prefix.size());
-      expected_.gradients[name] = values<float>(entry);
-      weights_[name] = values<float>(file.at(name));
-    }
+    if (is_weight(entry.name)) weights_[entry.name] = values<float>(entry);
+    if (!entry.name.starts_with(gradient_prefix)) continue;
+    expected_.gradients[entry.name.substr(gradient_prefix.size())] = values<float>(entry);
   }
 }
 
@@ -130,9 +139,11 @@ class GoldenModel::Run {
 
   void load(const std::string& name, const std::vector<float>& weight) {
     Buffer full = upload(weight);
-    gradients_[name] = device_.allocate(full.bytes());
-    // Fills the gradient with garbage, which the first write must replace.
-    std::memset(gradients_[name].data(), 0xff, full.bytes());
+    if (model_.expected_.gradients.contains(name)) {
+      gradients_[name] = device_.allocate(full.bytes());
+      // Fills the gradient with garbage, which the first write must replace.
+      std::memset(gradients_[name].data(), 0xff, full.bytes());
+    }
     if (options_.compute == DType::bf16) {
       Buffer low = device_.allocate(weight.size() * size_of(DType::bf16));
       device_.ops().cast(stream_, low.view(DType::bf16), full.view(DType::f32));
@@ -174,6 +185,7 @@ class GoldenModel::Run {
   GradientLookup gradients(std::size_t unit) {
     return [this, unit](std::string_view name) {
       const std::string full = hf_name(unit, name);
+      if (!gradients_.contains(full)) return Gradient{};  // not trained
       const bool first = written_.insert({full, true}).second;
       return Gradient{gradients_.at(full).view(DType::f32),
                       first ? WriteMode::overwrite : WriteMode::accumulate};

@@ -175,7 +175,7 @@ TEST_CASE("checkpoint misuse: names of an export and an import") {
         "export_weights: the name of parameter w of unit a and the name of parameter w of unit b "
         "are both \"w\": each parameter needs a different name");
   CHECK(exported([](int) { return [](const auto&, const auto&) { return std::string(); }; }) ==
-        "export_weights: the name of parameter w of unit a is empty");
+        "export_weights: `name` returns \"\" for every parameter, so there is nothing to write");
   CHECK(exported([](int) { return [](const auto&, const auto&) { return "__metadata__"; }; }) ==
         "export_weights: the name of parameter w of unit a is \"__metadata__\", which safetensors "
         "reserves: return another name");
@@ -201,6 +201,26 @@ TEST_CASE("checkpoint misuse: names of an export and an import") {
   CHECK(message_of([&](atoll::World& world, Job& job) {
           fsdp::import_weights({file}, job.engine, world.rank() == 0 ? fsdp::ParamName() : name_of);
         }) == "import_weights: `name` is empty: pass a function that returns a name");
+}
+
+TEST_CASE("weights files: a parameter whose name is empty is neither written nor read") {
+  const TemporaryFolder folder;
+  const fs::path file = folder.path() / "model.safetensors";
+  const auto without_a = [](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
+    return unit.name() == "a" ? "" : name_of(unit, param);
+  };
+  CHECK(message_of([&](atoll::World&, Job& job) {
+          job.fill(2.0f);
+          fsdp::export_weights(file, job.engine, atoll::DType::f32, without_a);
+          job.fill(5.0f);
+          fsdp::import_weights({file}, job.engine, without_a);
+          job.engine.visit([](const fsdp::Unit& unit, const fsdp::ParamSpec&, auto values) {
+            REQUIRE(values.front() == (unit.name() == "a" ? 5.0f : 2.0f));
+          });
+        }) == "");
+  CHECK(message_of([&](atoll::World&, Job& job) {
+          fsdp::import_weights({file}, job.engine, name_of);
+        }) == file.string() + ": no tensor a.w");
 }
 
 TEST_CASE("checkpoint misuse: text in `extra` that is not UTF-8") {

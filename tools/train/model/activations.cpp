@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <span>
+#include <string_view>
+#include <utility>
 
 #include "fail.hpp"
 
@@ -56,6 +58,14 @@ std::vector<LayerField> layer_fields(const ModelConfig& config, DType low) {
     fields.push_back({&Layer::plain_k, config.kv_width(), low});
     fields.push_back({&Layer::q_inverse, config.heads, DType::f32});
     fields.push_back({&Layer::k_inverse, config.kv_heads, DType::f32});
+  }
+  const std::pair<std::string_view, View Layer::*> adapted[] = {
+      {"q_proj", &Layer::q_adapted},       {"k_proj", &Layer::k_adapted},
+      {"v_proj", &Layer::v_adapted},       {"o_proj", &Layer::o_adapted},
+      {"gate_proj", &Layer::gate_adapted}, {"up_proj", &Layer::up_adapted},
+      {"down_proj", &Layer::down_adapted}};
+  for (const auto& [target, view] : adapted) {
+    if (config.adapters.on(target)) fields.push_back({view, config.adapters.rank, low});
   }
   return fields;
 }

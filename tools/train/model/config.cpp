@@ -1,7 +1,10 @@
 #include "model/config.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "fail.hpp"
 
@@ -21,6 +24,35 @@ std::int64_t small_parameters(const ModelConfig& config) {
   if (config.mlp_bias) count += 2 * config.ffn + config.hidden;
   if (config.qk_norm) count += 2 * config.head_dim;
   return count;
+}
+
+void check_adapters(const ModelConfig& config) {
+  const Adapters& adapters = config.adapters;
+  if (adapters.rank == 0) return;
+  require(adapters.rank > 0 && adapters.rank <= 10'000,
+          "model {}: adapters of rank {}: the rank must be in [1, 10000]", config.name,
+          adapters.rank);
+  require(std::isfinite(adapters.alpha) && adapters.alpha > 0,
+          "model {}: adapters: alpha = {} is not above 0", config.name, adapters.alpha);
+  require(!adapters.targets.empty(), "model {}: adapters: no target", config.name);
+  for (const std::string& target : adapters.targets) {
+    require(std::ranges::find(adapter_targets(), target) != adapter_targets().end(),
+            "model {}: adapters: {} is not one of {}", config.name, target,
+            fmt::join(adapter_targets(), ", "));
+  }
+}
+
+// Width of the input plus that of the output, of all matrices of a layer that have adapters.
+std::int64_t adapted_widths(const ModelConfig& config) {
+  const std::int64_t queries = config.query_width(), keys = config.kv_width();
+  const std::pair<std::string_view, std::int64_t> widths[] = {
+      {"q_proj", config.hidden + queries},       {"k_proj", config.hidden + keys},
+      {"v_proj", config.hidden + keys},          {"o_proj", queries + config.hidden},
+      {"gate_proj", config.hidden + config.ffn}, {"up_proj", config.hidden + config.ffn},
+      {"down_proj", config.ffn + config.hidden}};
+  std::int64_t sum = 0;
+  for (const auto& [target, width] : widths) sum += config.adapters.on(target) ? width : 0;
+  return sum;
 }
 
 void check_rope_scaling(const ModelConfig& config) {
@@ -89,6 +121,16 @@ std::string_view name(RopeScaling::Kind kind) {
   return "default";
 }
 
+const std::vector<std::string>& adapter_targets() {
+  static const std::vector<std::string> all{"q_proj",    "k_proj",  "v_proj",   "o_proj",
+                                            "gate_proj", "up_proj", "down_proj"};
+  return all;
+}
+
+bool Adapters::on(std::string_view target) const {
+  return rank > 0 && std::ranges::find(targets, target) != targets.end();
+}
+
 void validate(const ModelConfig& config) {
   constexpr std::int64_t million = 1'000'000;
   const auto within = [&](std::string_view field, std::int64_t value, std::int64_t low,
@@ -118,6 +160,7 @@ void validate(const ModelConfig& config) {
       "model {}: the list of layers with rotary embedding has {} entries for {} layers",
       config.name, config.rotated.size(), config.layers);
   check_rope_scaling(config);
+  check_adapters(config);
 }
 
 std::int64_t parameter_count(const ModelConfig& config) {
@@ -126,7 +169,12 @@ std::int64_t parameter_count(const ModelConfig& config) {
   const std::int64_t layer =
       attention + 3 * config.hidden * config.ffn + 2 * config.hidden + small_parameters(config);
   const std::int64_t tables = (config.tied ? 1 : 2) * config.vocab * config.hidden;
-  return config.layers * layer + tables + config.hidden;
+  return config.layers * layer + tables + config.hidden + adapter_count(config);
+}
+
+std::int64_t adapter_count(const ModelConfig& config) {
+  return config.adapters.rank == 0 ? 0
+                                   : config.layers * config.adapters.rank * adapted_widths(config);
 }
 
 double matmul_flops(const ModelConfig& config, std::span<const std::int64_t> lengths) {
@@ -147,7 +195,11 @@ double matmul_flops(const ModelConfig& config, std::span<const std::int64_t> len
 }
 
 double training_flops(const ModelConfig& config, std::span<const std::int64_t> lengths) {
-  return 3 * matmul_flops(config, lengths);
+  if (config.adapters.rank == 0) return 3 * matmul_flops(config, lengths);
+  double tokens = 0;
+  for (const std::int64_t length : lengths) tokens += static_cast<double>(length);
+  return 2 * matmul_flops(config, lengths) +
+         6 * tokens * static_cast<double>(adapter_count(config));
 }
 
 }  // namespace train

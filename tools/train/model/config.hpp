@@ -48,6 +48,20 @@ struct RopeScaling {
 };
 std::string_view name(RopeScaling::Kind kind);
 
+// Adapters (LoRA, arXiv 2106.09685) beside the matrices of the layers: y += alpha / rank * (x A^T)
+// B^T, with A [rank, in] and B [out, rank].
+struct Adapters {
+  std::int64_t rank = 0;  // 0: none
+  double alpha = 0;
+  // Names of the matrices that have adapters, such as "q_proj"; in the order of adapter_targets().
+  std::vector<std::string> targets{};
+
+  bool on(std::string_view target) const;
+  friend bool operator==(const Adapters&, const Adapters&) = default;
+};
+// The matrices that can have adapters: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj.
+const std::vector<std::string>& adapter_targets();
+
 struct ModelConfig {
   std::string name = "custom";
   Family family = Family::mistral;
@@ -71,6 +85,7 @@ struct ModelConfig {
   bool qk_norm = false;             // RMSNorm of each head of queries and keys before rotation
   RopeScaling rope_scaling{};
   std::vector<bool> rotated{};  // layers with rotary embedding; empty: all
+  Adapters adapters{};          // chosen by a run, not by config.json
 
   std::int64_t query_width() const noexcept { return heads * head_dim; }
   std::int64_t kv_width() const noexcept { return kv_heads * head_dim; }
@@ -91,7 +106,9 @@ ModelConfig preset(std::string_view name, std::int64_t vocab = 0);
 // configurations that were read are valid. The bounds keep all products below 2^62.
 void validate(const ModelConfig& config);
 
+// Number of elements of all parameters, and of those of the adapters among them.
 std::int64_t parameter_count(const ModelConfig& config);
+std::int64_t adapter_count(const ModelConfig& config);
 
 // FLOPs of the matrix products in one forward pass over sequences of these lengths: 2 per
 // multiply-add in projections, feed-forward, head, and attention scores and values. Causal
@@ -99,8 +116,9 @@ std::int64_t parameter_count(const ModelConfig& config);
 // element-wise work and recomputation are not counted.
 double matmul_flops(const ModelConfig& config, std::span<const std::int64_t> lengths);
 
-// FLOPs of forward and backward: three times matmul_flops(). MFU is this number / (time * matrix
-// peak).
+// FLOPs of forward and backward: three times matmul_flops(). With adapters, backward computes no
+// gradients of the other weights, so that it is about twice matmul_flops(); the products of the
+// adapters are added. MFU is this number / (time * matrix peak).
 double training_flops(const ModelConfig& config, std::span<const std::int64_t> lengths);
 
 }  // namespace train

@@ -1,6 +1,9 @@
 #include "model/decoder.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -18,11 +21,13 @@ constexpr std::string_view norm2 = "post_attention_layernorm.weight";
 constexpr std::string_view q_norm = "self_attn.q_norm.weight";
 constexpr std::string_view k_norm = "self_attn.k_norm.weight";
 
-// A linear layer y = x W^T + b.
+// A linear layer y = x W^T + b + u B^T, with u = alpha / rank * x A^T.
 struct Linear {
-  std::string_view name;
+  std::string name;  // of W
   std::int64_t in, out;
-  std::string_view bias;  // name of b; empty: none
+  std::string bias;  // name of b; empty: none
+  std::string a, b;  // names of A and B; empty: no adapter
+  View u;            // memory for u
 };
 
 // One decoder layer for one step: attention and feed-forward, forward and backward.
@@ -164,30 +169,71 @@ class Layer {
   void linear(const Linear& which, ConstView x, View y) const {
     ops_.linear_forward(step_.stream, shape(which), x, weights_(which.name), y);
     add_bias(which, y);
+    add_adapter(which, x, y);
   }
   void linear_residual(const Linear& which, ConstView x, ConstView residual, View y) const {
     ops_.linear_residual_forward(step_.stream, shape(which), x, weights_(which.name), residual, y);
     add_bias(which, y);
+    add_adapter(which, x, y);
+  }
+  LinearShape down_shape(const Linear& which) const {
+    return {step_.batch.size(), which.in, config_.adapters.rank};
+  }
+  LinearShape up_shape(const Linear& which) const {
+    return {step_.batch.size(), config_.adapters.rank, which.out};
+  }
+  float adapter_scale() const {
+    return static_cast<float>(config_.adapters.alpha / static_cast<double>(config_.adapters.rank));
+  }
+  void add_adapter(const Linear& which, ConstView x, View y) const {
+    if (which.a.empty()) return;
+    ops_.linear_forward(step_.stream, down_shape(which), x, weights_(which.a), which.u);
+    ops_.scale(step_.stream, which.u, adapter_scale());
+    ops_.linear_add_forward(step_.stream, up_shape(which), which.u, weights_(which.b), y);
+  }
+  // Replaces u by the gradient of x A^T.
+  void adapter_gradients(const GradientLookup& gradients, const Linear& which, ConstView dy,
+                         ConstView x) const {
+    const Gradient db = gradients(which.b);
+    ops_.linear_wgrad(step_.stream, up_shape(which), dy, which.u, db.view, db.mode);
+    ops_.linear_dgrad(step_.stream, up_shape(which), dy, weights_(which.b), which.u,
+                      WriteMode::overwrite);
+    ops_.scale(step_.stream, which.u, adapter_scale());
+    const Gradient da = gradients(which.a);
+    ops_.linear_wgrad(step_.stream, down_shape(which), which.u, x, da.view, da.mode);
   }
   void add_bias(const Linear& which, View y) const {
     if (!which.bias.empty()) ops_.add_bias(step_.stream, weights_(which.bias), y);
   }
+  // Call it before input_gradient() of the same layer.
   void weight_gradient(const GradientLookup& gradients, const Linear& which, ConstView dy,
                        ConstView x) const {
     const Gradient dweight = gradients(which.name);
     ops_.linear_wgrad(step_.stream, shape(which), dy, x, dweight.view, dweight.mode);
+    if (!which.a.empty()) adapter_gradients(gradients, which, dy, x);
     if (which.bias.empty()) return;
     const Gradient dbias = gradients(which.bias);
     ops_.bias_backward(step_.stream, {which.out, dy, dbias.view, dbias.mode});
   }
   void input_gradient(const Linear& which, ConstView dy, View dx, WriteMode mode) const {
     ops_.linear_dgrad(step_.stream, shape(which), dy, weights_(which.name), dx, mode);
+    if (which.a.empty()) return;
+    ops_.linear_dgrad(step_.stream, down_shape(which), which.u, weights_(which.a), dx,
+                      WriteMode::accumulate);
   }
 
-  // The linear layer NAME.weight, with the bias NAME.bias if the model has it.
-  static Linear make(std::string_view weight, std::int64_t in, std::int64_t out,
-                     std::string_view bias, bool has_bias) {
-    return {weight, in, out, has_bias ? bias : std::string_view()};
+  // The linear layer PLACE.NAME.weight with the bias and the adapter that the model has.
+  Linear make(std::string_view place, std::string_view name, std::int64_t in, std::int64_t out,
+              bool has_bias, View adapted) const {
+    const std::string stem = fmt::format("{}.{}", place, name);
+    const bool has_adapter = config_.adapters.on(name);
+    return {stem + ".weight",
+            in,
+            out,
+            has_bias ? stem + ".bias" : "",
+            has_adapter ? stem + ".lora_A.weight" : "",
+            has_adapter ? stem + ".lora_B.weight" : "",
+            adapted};
   }
 
   const ModelConfig& config_;
@@ -199,20 +245,20 @@ class Layer {
   View input_, output_, gradient_;
   LayerActivations kept_;
   BackwardScratch scratch_;
-  Linear q_ = make("self_attn.q_proj.weight", config_.hidden, config_.query_width(),
-                   "self_attn.q_proj.bias", config_.qkv_bias);
-  Linear k_ = make("self_attn.k_proj.weight", config_.hidden, config_.kv_width(),
-                   "self_attn.k_proj.bias", config_.qkv_bias);
-  Linear v_ = make("self_attn.v_proj.weight", config_.hidden, config_.kv_width(),
-                   "self_attn.v_proj.bias", config_.qkv_bias);
-  Linear o_ = make("self_attn.o_proj.weight", config_.query_width(), config_.hidden,
-                   "self_attn.o_proj.bias", config_.o_bias);
-  Linear gate_ = make("mlp.gate_proj.weight", config_.hidden, config_.ffn, "mlp.gate_proj.bias",
-                      config_.mlp_bias);
+  Linear q_ = make("self_attn", "q_proj", config_.hidden, config_.query_width(), config_.qkv_bias,
+                   kept_.q_adapted);
+  Linear k_ = make("self_attn", "k_proj", config_.hidden, config_.kv_width(), config_.qkv_bias,
+                   kept_.k_adapted);
+  Linear v_ = make("self_attn", "v_proj", config_.hidden, config_.kv_width(), config_.qkv_bias,
+                   kept_.v_adapted);
+  Linear o_ = make("self_attn", "o_proj", config_.query_width(), config_.hidden, config_.o_bias,
+                   kept_.o_adapted);
+  Linear gate_ =
+      make("mlp", "gate_proj", config_.hidden, config_.ffn, config_.mlp_bias, kept_.gate_adapted);
   Linear up_ =
-      make("mlp.up_proj.weight", config_.hidden, config_.ffn, "mlp.up_proj.bias", config_.mlp_bias);
-  Linear down_ = make("mlp.down_proj.weight", config_.ffn, config_.hidden, "mlp.down_proj.bias",
-                      config_.mlp_bias);
+      make("mlp", "up_proj", config_.hidden, config_.ffn, config_.mlp_bias, kept_.up_adapted);
+  Linear down_ =
+      make("mlp", "down_proj", config_.ffn, config_.hidden, config_.mlp_bias, kept_.down_adapted);
 };
 
 }  // namespace

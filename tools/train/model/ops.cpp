@@ -139,6 +139,14 @@ void Ops::linear_forward(Stream& stream, LinearShape shape, ConstView x, ConstVi
   multiply(stream, product, x, weight, y, {});
 }
 
+void Ops::linear_add_forward(Stream& stream, LinearShape shape, ConstView x, ConstView weight,
+                             View y) {
+  Product product = forward_product(shape, x, weight, y);
+  Checker("linear_add_forward").dtype("y", y, x.dtype);
+  product.mode = WriteMode::accumulate;
+  multiply(stream, product, x, weight, y, {});
+}
+
 void Ops::linear_residual_forward(Stream& stream, LinearShape shape, ConstView x, ConstView weight,
                                   ConstView residual, View y) {
   const Product product = forward_product(shape, x, weight, y);
@@ -173,6 +181,11 @@ void Ops::linear_wgrad(Stream& stream, LinearShape shape, ConstView dy, ConstVie
            {shape.out, shape.in, shape.tokens, Operand::transposed, Operand::plain, dy.dtype,
             dweight.dtype, mode},
            dy, x, dweight, {});
+}
+
+void Ops::scale(Stream& stream, View x, float factor) {
+  Checker("scale").compute("x", x);
+  run_scale(stream, x, factor);
 }
 
 void Ops::add_bias(Stream& stream, ConstView bias, View y) {

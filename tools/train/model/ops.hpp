@@ -164,6 +164,9 @@ class Ops {
   // y = x W^T; y may be f32 if no gradient flows back through it.
   void linear_forward(atoll::Stream& stream, LinearShape shape, atoll::ConstView x,
                       atoll::ConstView weight, atoll::View y);
+  // y += x W^T, all of one dtype.
+  void linear_add_forward(atoll::Stream& stream, LinearShape shape, atoll::ConstView x,
+                          atoll::ConstView weight, atoll::View y);
   // y = x W^T + residual, all of one dtype; y must not alias x or residual. The CPU rounds the
   // product to that dtype before adding; GPUs round only the sum.
   void linear_residual_forward(atoll::Stream& stream, LinearShape shape, atoll::ConstView x,
@@ -174,6 +177,8 @@ class Ops {
   // dweight (f32) = dy^T x, or dweight += dy^T x.
   void linear_wgrad(atoll::Stream& stream, LinearShape shape, atoll::ConstView dy,
                     atoll::ConstView x, atoll::View dweight, WriteMode mode);
+  // x *= factor, in place.
+  void scale(atoll::Stream& stream, atoll::View x, float factor);
   // y [tokens, width] += bias [width], in place.
   void add_bias(atoll::Stream& stream, atoll::ConstView bias, atoll::View y);
   void bias_backward(atoll::Stream& stream, const BiasBackward& args);
@@ -217,6 +222,7 @@ class Ops {
   virtual void run(atoll::Stream& stream, const SwigluBackward& args) = 0;
   virtual void run(atoll::Stream& stream, const EmbeddingBackward& args) = 0;
   virtual void run(atoll::Stream& stream, const CrossEntropy& args) = 0;
+  virtual void run_scale(atoll::Stream& stream, atoll::View x, float factor) = 0;
   virtual void run_add_bias(atoll::Stream& stream, atoll::ConstView bias, atoll::View y) = 0;
   virtual void run_swiglu_forward(atoll::Stream& stream, atoll::ConstView gate, atoll::ConstView up,
                                   atoll::View out) = 0;

@@ -25,9 +25,13 @@ std::vector<ParamSpec> layer_specs(const ModelConfig& config) {
   std::vector<ParamSpec> specs{norm("input_layernorm.weight", config.hidden)};
   const auto add = [&](ParamSpec weight, bool has_bias) {
     const std::string stem = weight.name.substr(0, weight.name.rfind('.'));
-    const std::int64_t out = weight.shape.front();
+    const std::int64_t out = weight.shape[0], in = weight.shape[1], rank = config.adapters.rank;
     specs.push_back(std::move(weight));
     if (has_bias) specs.push_back({stem + ".bias", {out}, 0.0F, 0.0F});
+    if (!config.adapters.on(stem.substr(stem.find('.') + 1))) return;
+    const float deviation = 1.0F / std::sqrt(3.0F * static_cast<float>(in));
+    specs.push_back({stem + ".lora_A.weight", {rank, in}, 0.0F, deviation});
+    specs.push_back({stem + ".lora_B.weight", {out, rank}, 0.0F, 0.0F});
   };
   add(matrix("self_attn.q_proj.weight", config.query_width(), config.hidden), config.qkv_bias);
   add(matrix("self_attn.k_proj.weight", config.kv_width(), config.hidden), config.qkv_bias);
@@ -51,6 +55,8 @@ std::int64_t ParamSpec::count() const noexcept {
   for (const std::int64_t extent : shape) product *= extent;
   return product;
 }
+
+bool is_adapter(std::string_view param) { return param.find(".lora_") != param.npos; }
 
 std::size_t unit_count(const ModelConfig& config) noexcept {
   return static_cast<std::size_t>(config.layers) + 2;

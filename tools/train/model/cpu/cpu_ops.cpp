@@ -82,6 +82,12 @@ class CpuOps final : public Ops {
     });
   }
 
+  void run_scale(Stream& stream, View x, float factor) override {
+    stream.enqueue([this, x, factor] {
+      split(x.count, column_step, [&](Range r) { cpu::scale(x, factor, r); });
+    });
+  }
+
   void run_add_bias(Stream& stream, ConstView bias, View y) override {
     stream.enqueue([this, bias, y] {
       split(y.count / bias.count, 1, [&](Range rows) { cpu::add_bias(bias, y, rows); });

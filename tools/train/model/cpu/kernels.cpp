@@ -32,6 +32,15 @@ void add(const ConstView& a, const ConstView& b, const View& out, Range range) {
   });
 }
 
+void scale(const View& x, float factor, Range range) {
+  with_type(x.dtype, [&]<class T>(T) HWY_ATTR {
+    T* const to = x.as<T>();
+    for_lanes(range.first, range.last, [&](auto d, std::size_t i) HWY_ATTR {
+      store(d, hn::Mul(load(d, to + i), hn::Set(d, factor)), to + i);
+    });
+  });
+}
+
 void add_bias(const ConstView& bias, const View& y, Range rows) {
   with_type(y.dtype, [&]<class T>(T) HWY_ATTR {
     const std::size_t width = bias.count;
@@ -317,6 +326,7 @@ using atoll::ConstView;
 using atoll::View;
 
 ATOLL_DISPATCH(void, add, (ConstView a, ConstView b, View out, Range r), a, b, out, r)
+ATOLL_DISPATCH(void, scale, (View x, float factor, Range r), x, factor, r)
 ATOLL_DISPATCH(void, add_bias, (ConstView bias, View y, Range rows), bias, y, rows)
 ATOLL_DISPATCH(void, bias_backward, (const BiasBackward& args, Range columns), args, columns)
 ATOLL_DISPATCH(void, swiglu_forward, (ConstView gate, ConstView up, View out, Range r), gate, up,

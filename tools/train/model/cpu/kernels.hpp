@@ -23,6 +23,7 @@ struct Range {
 inline std::size_t to_size(std::int64_t value) noexcept { return static_cast<std::size_t>(value); }
 
 void add(atoll::ConstView a, atoll::ConstView b, atoll::View out, Range elements);
+void scale(atoll::View x, float factor, Range elements);
 void add_bias(atoll::ConstView bias, atoll::View y, Range rows);
 // Sums these columns of all rows, in ascending order.
 void bias_backward(const BiasBackward& args, Range columns);

@@ -118,6 +118,11 @@ class CudaOps final : public Ops {
     cuda::rms_norm_backward(native(stream), args, static_cast<float*>(partials));
   }
 
+  void run_scale(Stream& stream, View x, float factor) override {
+    const Current current(ordinal_);
+    cuda::scale(native(stream), x, factor);
+  }
+
   void run_add_bias(Stream& stream, ConstView bias, View y) override {
     const Current current(ordinal_);
     cuda::add_bias(native(stream), bias, y);

@@ -51,6 +51,13 @@ __global__ void __launch_bounds__(threads)
 }
 
 template <class T>
+__global__ void __launch_bounds__(threads) multiply(T* x, float factor, std::uint64_t count) {
+  for (std::uint64_t i = first_item(); i < count; i += items_stride()) {
+    x[i] = convert<T>(convert<float>(x[i]) * factor);
+  }
+}
+
+template <class T>
 __global__ void __launch_bounds__(threads)
     add_to_rows(const T* bias, T* y, std::uint64_t width, std::uint64_t count) {
   for (std::uint64_t i = first_item(); i < count; i += items_stride()) {
@@ -123,6 +130,13 @@ void swiglu_backward(cudaStream_t stream, const SwigluBackward& args) {
                    pointer<T>(args.dout) + done, pointer<T>(args.dgate) + done,
                    pointer<T>(args.dup) + done, packs);
            });
+}
+
+void scale(cudaStream_t stream, atoll::View x, float factor) {
+  if (x.count == 0) return;
+  with_compute_type(x.dtype, [&]<class T>(Type<T>) {
+    start("scale", multiply<T>, {blocks_for(x.count), stream}, pointer<T>(x), factor, x.count);
+  });
 }
 
 void add_bias(cudaStream_t stream, atoll::ConstView bias, atoll::View y) {

@@ -29,6 +29,7 @@ void rms_norm_forward(cudaStream_t stream, const RmsNormForward& args);
 void rms_norm_backward(cudaStream_t stream, const RmsNormBackward& args, float* partials);
 std::size_t rms_norm_partials(std::int64_t tokens, std::int64_t width);
 
+void scale(cudaStream_t stream, atoll::View x, float factor);
 void add_bias(cudaStream_t stream, atoll::ConstView bias, atoll::View y);
 // `partials` must have bias_partials() floats.
 void bias_backward(cudaStream_t stream, const BiasBackward& args, float* partials);
