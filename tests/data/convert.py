@@ -130,6 +130,39 @@ def check_sentencepiece(folder):
     print("SentencePiece models encode chats")
 
 
+def check_tokenizer_json(folder):
+    """A tokenizer.json of a folder, or of a model in the Hub's local cache."""
+    if not has("tokenizers", "jinja2"):
+        return
+    import tokenizers
+    from atoll_data import encoding
+    alphabet = {char: id for id, char in enumerate(sorted(encoding.BYTE_LEVEL))}
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=alphabet | {"ab": 256}, merges=[("a", "b")]))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    made.add_special_tokens(["</s>"])
+    model = folder / "hub" / "models--org--name" / "snapshots" / "abc"
+    model.mkdir(parents=True)
+    (folder / "hub" / "models--org--name" / "refs").mkdir()
+    (folder / "hub" / "models--org--name" / "refs" / "main").write_text("abc\n")
+    made.save(str(model / "tokenizer.json"))
+    pairs = write_lines(folder / "pairs.jsonl", [{"prompt": "x ab", "completion": "b\n"}])
+    out, cache = folder / "out.tok", {"HF_HUB_CACHE": str(folder / "hub")}
+    text = atoll_data(pairs, "--tokenizer", "org/name", "-o", out, code=1, env=cache)
+    assert "names no token that ends a text: add --eos" in text
+    (model / "tokenizer_config.json").write_text(json.dumps(
+        {"bos_token": None, "eos_token": {"content": "</s>"}, "chat_template": "{{ messages }}"}))
+    atoll_data(pairs, "--tokenizer", "org/name", "-o", out, env=cache)
+    documents, masks = read(out)
+    assert documents[0][-1] == 257 and 256 in documents[0] and masks[0] == [0, 0, 0, 1, 1, 1]
+    expected = out.read_bytes()
+    atoll_data(pairs, "--tokenizer", model, "-o", out)
+    assert out.read_bytes() == expected
+    (model / "tokenizer.json").write_text("{}")
+    assert "not a tokenizer.json" in atoll_data(pairs, "--tokenizer", model, "-o", out, code=1)
+    print("tokenizer.json is found in a folder and in the Hub's cache")
+
+
 def check_errors(folder):
     out = folder / "error.tok"
     options = ("--tokenizer", "bytes", "-o", out, "--processes", 2)
@@ -208,6 +241,7 @@ def check_missing(folder):
 
 
 if __name__ == "__main__":
-    for check in (check_inputs, check_formats, check_sentencepiece, check_errors, check_missing):
+    for check in (check_inputs, check_formats, check_sentencepiece, check_tokenizer_json, check_errors,
+                  check_missing):
         with tempfile.TemporaryDirectory() as name:
             check(Path(name))

@@ -73,6 +73,15 @@ def main(folder):
     same(folder, "raw", ("--data", text),
          ("--data", folder / "text.bin", "--data-type", "uint16", "--tokenizer", "bytes"))
 
+    # A file larger than memory: its holes read as id 0, and only the rows of a few steps are read.
+    with open(folder / "large.bin", "wb") as large:
+        large.truncate(1 << 36)
+    steps = train(folder, "large", "--data", f"{folder}/large.bin:0.5,{folder}/text.bin:0.5",
+                  "--data-type", "uint16", "--tokenizer", "bytes")
+    metrics = json.loads((folder / "large" / "metrics.json").read_text())
+    assert len(steps) == STEPS and metrics["peak_memory_bytes"] < 1 << 30, metrics["peak_memory_bytes"]
+    print(f"64 GiB of ids train in {metrics['peak_memory_bytes'] >> 20} MiB")
+
     # A mixture with an evaluation writes both losses.
     steps = train(folder, "mixed", "--data", f"{folder}/text.tok:0.25,{alpaca}:0.75", "--tokenizer",
                   "bytes", "--eval-split", "0.2", "--eval-every", "4")

@@ -225,6 +225,9 @@ TEST_CASE("rows: cut to seq, and dropped when no output is left") {
   CHECK(dropped.size() == 0);
   REQUIRE(dropped.warnings.size() == 1);
   CHECK(dropped.warnings[0].find("1 samples dropped") != std::string::npos);
+  CHECK(dropped.statistics.front().dropped == 1);
+  CHECK(dropped.statistics.front().documents == 1);
+  CHECK(cut.statistics.front().cut == 1);
 }
 
 TEST_CASE("rows: samples stops after N kept rows") {

@@ -405,6 +405,41 @@ TEST_CASE("progress: a log has the first, every N-th and the last step") {
   CHECK(text.find('\x1b') == std::string::npos);
 }
 
+TEST_CASE("progress: evaluations are always shown, and stay on a terminal") {
+  auto step = record(7, 1);
+  step.eval_loss = 2.5;
+  train::ProgressPacer log({.surface = train::Surface::log, .total_steps = 25, .every = 10});
+  (void)log.step(record(1, 1), {}, {});
+  CHECK_FALSE(log.step(record(6, 1), {}, {}));
+  const auto line = log.step(step, {}, {});
+  REQUIRE(line);
+  CHECK(line->find("  eval 2.5000  ") != std::string::npos);
+  train::ProgressPacer terminal({.surface = train::Surface::terminal, .total_steps = 25});
+  (void)terminal.step(record(6, 1), {}, {});
+  const auto shown = terminal.step(step, {}, {});
+  REQUIRE(shown);
+  CHECK(shown->ends_with("\n"));
+  CHECK(terminal.finish().empty());
+}
+
+TEST_CASE("metrics: the last and the lowest loss of evaluations, and the time that data took") {
+  train::Metrics metrics({});
+  CHECK_FALSE(metrics.summary().eval_loss);
+  auto step = record(1, 1);
+  step.data_wait_seconds = 0.5;
+  for (const auto loss : {3.0, 2.0, 2.5}) {
+    step.eval_loss = loss;
+    metrics.add(step);
+  }
+  step.eval_loss.reset();
+  step.data_wait_seconds = 0.1;
+  metrics.add(step);
+  const auto summary = metrics.summary();
+  CHECK(summary.eval_loss == 2.5);
+  CHECK(summary.eval_loss_min == 2.0);
+  CHECK(*summary.speed.data_wait_s == doctest::Approx(0.4));
+}
+
 TEST_CASE("progress: silent, and a stream that is no terminal") {
   train::ProgressPacer pacer({.surface = train::Surface::silent});
   CHECK_FALSE(pacer.step(record(1, 1), {}, {}));

@@ -67,6 +67,11 @@ bool AlpacaRows::add(const AlpacaRecord& record) {
 }
 
 void AlpacaRows::finish() {
+  SetStatistics statistics = measure(*dataset_.rows(), dataset_.name());
+  statistics.documents += dropped_;
+  statistics.cut = cut_ - dropped_;
+  statistics.dropped = dropped_;
+  dataset_.statistics.push_back(std::move(statistics));
   if (dropped_ > 0) {
     dataset_.warnings.push_back(
         fmt::format("{}: {} samples dropped, since their output begins after {} tokens",

@@ -52,7 +52,7 @@ class AlpacaRows {
   // Returns false once the dataset has `spec.samples` rows.
   bool add(const AlpacaRecord& record);
 
-  // Adds the warnings to the dataset. Call once, after the last record.
+  // Adds warnings and statistics to the dataset. Call once, after the last record.
   void finish();
 
  private:
