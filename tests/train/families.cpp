@@ -1,4 +1,4 @@
-// Tests of the model families, and of the places where --model and --init find a model.
+// Tests of the model families, of the places where --model and --init find a model, and of adapters.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -8,7 +8,9 @@
 
 #include "../unit/train_data_temporary.hpp"
 #include "atoll/checkpoint.hpp"
+#include "data/tokenizer.hpp"
 #include "job.hpp"
+#include "loop/adapters.hpp"
 #include "loop/model_source.hpp"
 #include "model/hf_config.hpp"
 #include "model/params.hpp"
@@ -168,4 +170,85 @@ TEST_CASE("a head that differs from the embedding is not tied, whatever config.j
   const Weights tied = write_model(folder, "tied", 6, true);
   CHECK(tied.size() + 1 == stored.size());
   CHECK(weights_of(folder, (folder.path() / "tied").string(), "") == tied);
+}
+TEST_CASE("adapters: the base does not move, the loss falls, and shards train alike") {
+  const TemporaryFolder folder;
+  write_model(folder, "base", 5, false);
+  auto options = base(folder);
+  options.model = (folder.path() / "base").string();
+  options.lora_rank = 4;
+  options.lr = 0.02;
+  options.steps = 8;
+  const auto alone = run_job(1, options);
+  CHECK(alone[0].run.steps.back().loss < alone[0].run.steps.front().loss - 0.05);
+  auto plain = options;
+  plain.lora_rank = 0;
+  plain.lr = 0;
+  plain.steps = 1;
+  const auto before = run_job(1, plain);
+  // Adapters begin without an effect.
+  CHECK(before[0].run.steps.front().loss == doctest::Approx(alone[0].run.steps.front().loss));
+  for (const auto& [name, values] : before[0].weights) {
+    const bool same = alone[0].weights.at(name) == values;
+    CHECK_MESSAGE(same, name);
+  }
+  CHECK(alone[0].weights.size() == before[0].weights.size() + 5 * 7 * 2);
+  auto sharded = options;
+  sharded.strategy = "full_shard";
+  sharded.recompute = "selective";
+  const auto three = run_job(3, sharded);
+  check_ranks_agree(three);
+  CHECK(distance(three[0].run.steps, alone[0].run.steps).loss < 1e-5);
+  CHECK(distance(three[0].weights, alone[0].weights) < 1e-4);
+}
+
+TEST_CASE("adapters: merged weights give the loss of the adapted model") {
+  const TemporaryFolder folder;
+  write_model(folder, "base", 5, false);
+  auto options = base(folder);
+  options.model = (folder.path() / "base").string();
+  options.lora_rank = 3;
+  options.lora_targets = {"v_proj", "down_proj"};
+  options.lr = 0.05;
+  options.steps = 5;
+  options.strategy = "full_shard";
+  const auto model = train::find_model(options, *train::open_tokenizer("bytes")).config;
+  fs::create_directories(folder.path() / "merged");
+  fs::copy(folder.path() / "base" / "config.json", folder.path() / "merged" / "config.json");
+  auto evaluated = options;
+  run_job(2, options, [&](fsdp::Engine& engine) {
+    train::merge_adapters(engine, model);
+    fsdp::export_weights(
+        folder.path() / "merged" / "model.safetensors", engine, atoll::DType::f32,
+        [](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
+          return train::is_adapter(param.name) ? "" : train::hf_name(unit.name(), param.name);
+        });
+  });
+  // The next step of the same run has the loss of the adapted model on the next batch.
+  evaluated.steps = 6;
+  const double adapted = run_job(2, evaluated)[0].run.steps.back().loss;
+  auto merged = options;
+  merged.model = (folder.path() / "merged").string();
+  merged.lora_rank = 0;
+  merged.lora_targets.clear();
+  merged.lr = 0;
+  merged.steps = 6;
+  CHECK(run_job(1, merged)[0].run.steps.back().loss == doctest::Approx(adapted).epsilon(1e-5));
+}
+
+TEST_CASE("adapters: wrong flags") {
+  const TemporaryFolder folder;
+  const auto failure = [&](std::int64_t rank, double alpha, std::vector<std::string> targets) {
+    auto options = base(folder);
+    options.model = "llama-tiny";
+    options.lora_rank = rank;
+    options.lora_alpha = alpha;
+    options.lora_targets = std::move(targets);
+    return failures_of_job(1, options).front();
+  };
+  CHECK(failure(-1, 0, {}) == "--lora-rank: must not be negative");
+  CHECK(failure(0, 4, {}) == "--lora-alpha and --lora-targets: need --lora-rank");
+  CHECK(failure(2, 0, {"k_proj", "lm_head"}) ==
+        "--lora-targets lm_head: use some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, "
+        "down_proj");
 }

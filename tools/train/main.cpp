@@ -82,6 +82,16 @@ void add_model_flags(CLI::App& app, train::RunOptions& o) {
                  "names: 'model.embed_tokens.*,*norm.weight'")
       ->delimiter(',')
       ->allow_extra_args(false);
+  app.add_option("--lora-rank", o.lora_rank,
+                 "train adapters (LoRA) of this rank and freeze everything else; 0 trains the "
+                 "model itself");
+  app.add_option("--lora-alpha", o.lora_alpha,
+                 "adapters are scaled by alpha / rank; 0 means twice the rank");
+  app.add_option("--lora-targets", o.lora_targets,
+                 fmt::format("matrices that get adapters, comma-separated: {}. Default: all",
+                             fmt::join(train::adapter_targets(), ", ")))
+      ->delimiter(',')
+      ->allow_extra_args(false);
   app.add_option("--dtype", o.dtype, "f32 or bf16, for parameters and activations");
   app.add_option("--recompute", o.recompute,
                  "activations recomputed in backward: none, selective (norms and SwiGLU) or full "

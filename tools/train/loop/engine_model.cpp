@@ -63,7 +63,8 @@ void backward(fsdp::Engine& engine, fsdp::Pass& pass, const Decoder& decoder, co
   }
 }
 
-// Returns the Hugging Face names of the parameters that the patterns of --freeze match.
+// Returns the Hugging Face names of the parameters that are not trained: those that the patterns of
+// --freeze match and, if the model has adapters, all but the adapters.
 std::set<std::string> frozen_names(const ModelConfig& model,
                                    const std::vector<std::string>& patterns) {
   std::vector<std::string> all;
@@ -79,6 +80,10 @@ std::set<std::string> frozen_names(const ModelConfig& model,
             "--freeze {}: matches no parameter of {}; {} is one of its names", pattern, model.name,
             all.front());
     std::ranges::copy_if(all, std::inserter(frozen, frozen.end()), matches);
+  }
+  if (model.adapters.rank > 0) {
+    std::ranges::copy_if(all, std::inserter(frozen, frozen.end()),
+                         [](const std::string& name) { return !is_adapter(name); });
   }
   require(frozen.size() < all.size(), "--freeze: the patterns leave no parameter to train");
   return frozen;

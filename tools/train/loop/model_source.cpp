@@ -5,6 +5,7 @@
 
 #include "data/loaders.hpp"
 #include "fail.hpp"
+#include "loop/adapters.hpp"
 #include "loop/weight_files.hpp"
 #include "model/hf_config.hpp"
 #include "model/hub_cache.hpp"
@@ -76,6 +77,7 @@ ModelSource find(const RunOptions& options, const Tokenizer& tokenizer) {
 ModelSource find_model(const RunOptions& options, const Tokenizer& tokenizer) {
   ModelSource source = find(options, tokenizer);
   source.config.name = model_name(options);
+  source.config.adapters = adapters_of(options);
   return source;
 }
 

@@ -14,6 +14,7 @@
 #include "atoll/mesh.hpp"
 #include "data/sources.hpp"
 #include "fail.hpp"
+#include "loop/adapters.hpp"
 #include "loop/groups.hpp"
 #include "loop/model_source.hpp"
 #include "loop/schedule.hpp"
@@ -127,6 +128,7 @@ void check(const RunOptions& options) {
   if (!options.mesh.empty()) atoll::parse_mesh(options.mesh);
   check_data(options);
   check_schedule(options);
+  adapters_of(options);
   check_groups(options);
   check_muon(options);
   check_trace(options);

@@ -12,6 +12,9 @@ struct RunOptions {
   std::string model = "mistral-tiny";
   std::string init;                 // HF safetensors file or folder; empty: random weights
   std::vector<std::string> freeze;  // shell patterns of HF names of untrained parameters
+  std::int64_t lora_rank = 0;             // rank of the adapters; 0: no adapters
+  double lora_alpha = 0;                  // 0: twice the rank
+  std::vector<std::string> lora_targets;  // matrices with adapters; empty: all
   // auto, bytes, the path of a SentencePiece model, or ids:N; see tokenizer_for()
   std::string tokenizer = "auto";
   std::string data = "demo";         // sources as DataSpec describes them

@@ -27,6 +27,9 @@ void put_model(nlohmann::json& json, const RunOptions& o) {
   json["model"] = o.model;
   json["init"] = o.init;
   json["freeze"] = o.freeze;
+  json["lora_rank"] = o.lora_rank;
+  json["lora_alpha"] = o.lora_alpha;
+  json["lora_targets"] = o.lora_targets;
   json["dtype"] = o.dtype;
   json["recompute"] = o.recompute;
   json["head_rows"] = o.head_rows;

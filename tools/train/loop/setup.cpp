@@ -218,9 +218,11 @@ std::int64_t start_weights(const RunOptions& options, const Setup& setup, fsdp::
     engine.initialize(options.seed);
     return 0;
   }
+  if (options.lora_rank > 0) engine.initialize(options.seed);
   fsdp::import_weights(setup.weights, engine,
                        [&](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
-                         return hf_name(unit.name(), param.name);
+                         // Files of models have no adapters; these keep their initial values.
+                         return is_adapter(param.name) ? "" : hf_name(unit.name(), param.name);
                        });
   return 0;
 }
