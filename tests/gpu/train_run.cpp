@@ -70,6 +70,18 @@ TEST_CASE("f32: the CPU's losses, whatever is recomputed, accumulated and update
   CHECK(worst(options) < 1e-4);
 }
 
+TEST_CASE("evaluation: the CPU's losses") {
+  const TemporaryFolder folder;
+  train::RunOptions options = options_of(folder);
+  options.eval_split = 0.01;
+  options.eval_every = 2;
+  const auto there = run(options, "cuda"), here = run(options, "host");
+  CHECK_FALSE(there[0].eval_loss);
+  for (const std::size_t step : {std::size_t{1}, there.size() - 1}) {
+    CHECK(*there[step].eval_loss == doctest::Approx(*here[step].eval_loss).epsilon(1e-4));
+  }
+}
+
 TEST_CASE("bf16: the CPU's losses as far as bf16 has them") {
   const TemporaryFolder folder;
   train::RunOptions options = options_of(folder);

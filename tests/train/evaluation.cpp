@@ -167,7 +167,7 @@ TEST_CASE("wrong flags of data are refused on every rank") {
   refuses([](auto& o) { o.data_type = "int8"; }, "--data-type int8: use uint16 or uint32");
 }
 
-TEST_CASE("ids outside the vocabulary that appear in the middle of a run end it with their place") {
+TEST_CASE("an id outside the vocabulary is named on every rank") {
   const TemporaryFolder folder;
   auto options = base(folder);
   options.eval_split = 0;

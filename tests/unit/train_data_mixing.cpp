@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <set>
 
@@ -191,6 +192,30 @@ TEST_CASE("queue: the steps of a run in order, bounded, and errors arrive at the
   // A queue whose steps nobody takes ends as well.
   train::Batches unused(data, options, {});
   train::StepQueue idle(unused, 0, 1000);
+}
+
+TEST_CASE("queue: an error arrives when the step that causes it is taken") {
+  // Sample 5 of each epoch cannot be read.
+  class Damaged final : public train::Rows {
+   public:
+    std::int64_t size() const noexcept override { return 8; }
+    std::int64_t length(std::int64_t) const noexcept override { return 3; }
+    std::int64_t valid(std::int64_t) const noexcept override { return 3; }
+    std::int64_t longest() const noexcept override { return 3; }
+    void read(std::int64_t index, std::span<std::int32_t>, std::span<std::int32_t>) const override {
+      if (index == 5) throw atoll::Error(atoll::ErrorCode::bad_data, "sample 5");
+    }
+    std::uint64_t fingerprint() const noexcept override { return 0; }
+  };
+  const train::Dataset data("damaged", std::make_shared<Damaged>());
+  train::Batches batches(data, {.global_batch = 1, .seq = 8}, {});
+  train::StepQueue queue(batches, 0, 8);
+  const auto order = train::epoch_order(8, 0, 0);
+  for (std::size_t step = 0; order[step] != 5; ++step)
+    CHECK(queue.take().plan.mine[0] == order[step]);
+  for (int again = 0; again < 2; ++again) {
+    CHECK(failure_of([&] { (void)queue.take(); }).says("sample 5"));
+  }
 }
 
 TEST_CASE("show: ids, targets and text of samples") {

@@ -62,6 +62,16 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
 
 MappedFile::MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
 
+void MappedFile::expect_random_reads(std::span<const std::byte> part) const noexcept {
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = static_cast<std::size_t>(part.data() - bytes_.data());
+  const std::size_t first = (begin + page - 1) / page * page;
+  const std::size_t last = (begin + part.size()) / page * page;
+  if (first >= last) return;
+  // This is advice, so nothing depends on its success.
+  ::madvise(const_cast<std::byte*>(bytes_.data() + first), last - first, MADV_RANDOM);
+}
+
 MappedFile::~MappedFile() {
   if (bytes_.empty()) return;
   // munmap takes a pointer to memory that may be written, but writes nothing.

@@ -166,7 +166,7 @@ std::unique_ptr<const Tokenizer> tokenizer_for(const std::string& what, const st
   const auto sources = parse_sources(data, data_type);
   for (const SourceSpec& source : sources) {
     if (source.kind == SourceKind::token_file) {
-      return std::make_unique<IdTokenizer>(TokenFile::open(source.path));
+      return std::make_unique<IdTokenizer>(TokenFile::open(source.path, Verify::structure));
     }
   }
   for (const SourceSpec& source : sources) {

@@ -71,10 +71,11 @@ std::array<std::byte, 32> sha256(std::string_view bytes) {
   return digest;
 }
 
-TokenFile TokenFile::open(const std::filesystem::path& path) {
+TokenFile TokenFile::open(const std::filesystem::path& path, Verify verify) {
   MappedFile mapped(path);
-  TokenFile file = parse(mapped.bytes(), path.string());
+  TokenFile file = parse(mapped.bytes(), path.string(), verify);
   file.mapped_.emplace(std::move(mapped));
+  file.expect_random_reads();
   return file;
 }
 
@@ -96,11 +97,12 @@ TokenFile TokenFile::open_raw(const std::filesystem::path& path, TokenType type,
   }
   file.documents_ = 1;
   file.tokens_ = static_cast<std::int64_t>(file.bytes_.size() / width);
-  file.verify();
+  file.verify_content();
+  file.expect_random_reads();
   return file;
 }
 
-TokenFile TokenFile::parse(std::span<const std::byte> bytes, std::string name) {
+TokenFile TokenFile::parse(std::span<const std::byte> bytes, std::string name, Verify verify) {
   TokenFile file;
   file.bytes_ = bytes;
   file.name_ = std::move(name);
@@ -108,7 +110,7 @@ TokenFile TokenFile::parse(std::span<const std::byte> bytes, std::string name) {
   file.place_sections();
   file.check_documents();
   file.check_pieces();
-  file.verify();
+  if (verify == Verify::content) file.verify_content();
   return file;
 }
 
@@ -232,7 +234,7 @@ void TokenFile::check_pieces() {
 }
 
 // Reads the whole file once, if it is small. A larger one would delay the start of a run.
-void TokenFile::verify() const {
+void TokenFile::verify_content() const {
   if (bytes_.size() > verified_bytes) return;
   std::vector<std::int32_t> ids(std::size_t{1} << 14U);
   for (std::int64_t first = 0; first < tokens_; first += static_cast<std::int64_t>(ids.size())) {
@@ -248,6 +250,14 @@ void TokenFile::verify() const {
   if (!std::ranges::equal(digest, bytes_.subspan(fingerprint_at, digest.size()))) {
     refuse(fingerprint_at, "the content does not have the fingerprint of the header");
   }
+}
+
+// Batches take the tokens of a large file in random order. Reading ahead would load many pages of a
+// cold file that nobody needs.
+void TokenFile::expect_random_reads() const noexcept {
+  if (bytes_.size() <= verified_bytes) return;
+  mapped_->expect_random_reads(
+      {ids_, static_cast<std::size_t>(tokens_) * static_cast<std::size_t>(type_)});
 }
 
 std::int64_t TokenFile::begin(std::int64_t document) const noexcept {

@@ -29,13 +29,19 @@ TokenType token_type_from_name(std::string_view name);
 
 inline constexpr std::size_t token_header_bytes = 256;
 
+// How much of a file is read when it is opened.
+enum class Verify {
+  structure,  // the header, the bounds of documents and pieces
+  content,    // also all ids and the fingerprint, unless the file is large
+};
+
 class TokenFile {
  public:
   // Maps a file with a header. Throws Error: not_found; io; bad_data, with file and byte, for a
   // file whose header, size, documents or pieces are not consistent. Files of at most
   // `verified_bytes` are also compared with their fingerprint, and all their ids with the
   // vocabulary.
-  static TokenFile open(const std::filesystem::path& path);
+  static TokenFile open(const std::filesystem::path& path, Verify verify = Verify::content);
 
   // Maps a file of ids without a header, as nanoGPT and others write them: one document. Ids must
   // be below `vocabulary`; files of at most `verified_bytes` are checked at once, others as they
@@ -44,7 +50,8 @@ class TokenFile {
                             std::int32_t vocabulary);
 
   // Checks the bytes of a file in memory, which must outlive the result. Throws like open().
-  static TokenFile parse(std::span<const std::byte> bytes, std::string name);
+  static TokenFile parse(std::span<const std::byte> bytes, std::string name,
+                         Verify verify = Verify::content);
 
   static constexpr std::uint64_t verified_bytes = std::uint64_t{256} << 20U;
 
@@ -88,7 +95,8 @@ class TokenFile {
   void place_sections();
   void check_documents() const;
   void check_pieces();
-  void verify() const;
+  void verify_content() const;
+  void expect_random_reads() const noexcept;
   [[noreturn]] void refuse(std::uint64_t byte, std::string_view reason) const;
   std::uint64_t number(std::size_t at, std::size_t bytes) const noexcept;
 
