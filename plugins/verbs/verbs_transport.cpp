@@ -19,7 +19,7 @@ using atoll_sdk::Error;
 
 constexpr int completions_at_once = 32;
 // Time for which finish() waits for the acknowledgments of a peer that has closed already.
-constexpr auto parting_time = 200ms;
+constexpr auto parting_time = 20ms;
 constexpr auto look_period = 1s;  // time without an event after which a peer is probed
 // Time between two lookups of an address; it doubles from the first to the second.
 constexpr auto first_pause = 1ms;
