@@ -24,7 +24,7 @@ foreach(folder . src/comm src/fsdp topology topology/inspect plugins plugins/col
     DESTINATION ${CMAKE_INSTALL_DOCDIR}/${folder} COMPONENT development)
 endforeach()
 foreach(page plugins/collectives/between_hosts.md src/comm/fallbacks.md src/fsdp/checkpoints.md
-    src/fsdp/numerics.md topology/facts.hpp)
+    src/fsdp/numerics.md tools/train/data/token_files.md topology/facts.hpp)
   cmake_path(GET page PARENT_PATH folder)
   install(FILES ${PROJECT_SOURCE_DIR}/${page}
     DESTINATION ${CMAKE_INSTALL_DOCDIR}/${folder} COMPONENT development)

@@ -1,4 +1,4 @@
-// Writes token files for tests, byte by byte from the description in tools/train/data/README.md, so
+// Writes token files for tests, byte by byte from tools/train/data/token_files.md, so
 // that the reader and atoll-data are checked against the description and not against each other.
 #pragma once
 

@@ -1,4 +1,4 @@
-"""Writes and reads token files, whose format tools/train/data/README.md describes."""
+"""Writes and reads token files, whose format tools/train/data/token_files.md describes."""
 import array
 import hashlib
 import os

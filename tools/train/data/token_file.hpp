@@ -1,7 +1,8 @@
 // Token files: token ids that atoll-data has prepared, or raw ids of other trainers. A file is
 // mapped into memory read-only, and only the pages of the documents that a batch needs are read, so
-// files may be larger than memory. README.md documents the format. Nobody may change or truncate a
-// file during a run: the kernel ends a process that reads a mapped page that no longer exists.
+// files may be larger than memory. token_files.md documents the format. Nobody may change or
+// truncate a file during a run: the kernel ends a process that reads a mapped page that no longer
+// exists.
 #pragma once
 
 #include <array>
