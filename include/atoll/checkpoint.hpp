@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,43 @@ ATOLL_API void save(const std::filesystem::path& folder, Engine& engine, const O
 // engine has an Optimizer, whose moments would be absent.
 ATOLL_API void save(const std::filesystem::path& folder, Engine& engine,
                     const std::map<std::string, std::string>& extra = {});
+
+// A save that goes on beside training. It ends with finish(), which all ranks must call: training
+// steps that other ranks have run meanwhile do not matter. A PendingSave that is destroyed before
+// gives the save up: its folder keeps its old content, and FOLDER.partial is removed.
+class ATOLL_API PendingSave {
+ public:
+  PendingSave(PendingSave&&) noexcept;
+  PendingSave& operator=(PendingSave&&) noexcept;
+  ~PendingSave();
+
+  // Whether this rank has written and synced its file, or failed to. Does not block. Once it is
+  // true on all ranks, finish() takes only the time to write the index and to rename the folder.
+  bool written() const;
+  // Collective. Blocks until the folder is complete under its name. Throws the error of any rank on
+  // all ranks; training can go on, and the folder has its old content. Afterwards every call throws
+  // Error(invalid_argument).
+  void finish();
+
+ private:
+  struct ATOLL_LOCAL Impl;
+  ATOLL_LOCAL explicit PendingSave(std::unique_ptr<Impl> impl);
+  friend struct PendingSaveAccess;  // this class is defined in src/fsdp/checkpoint_save.cpp
+  std::unique_ptr<Impl> impl_;
+};
+
+// Begins the same save as save() and returns while a thread writes the files: the checkpoint has
+// the values of the time of the call, whatever training does meanwhile. Parameters and moments are
+// read from the memory that steps of `optimizer` update; before a step updates a unit that is not
+// yet written, the unit is copied to host memory. If the copies of a rank would exceed
+// `most_copied_bytes`, the step waits for the thread, as it does for every unit if 0 is passed.
+// Functions other than a step that change parameters, such as assign() or load(), wait for the
+// thread; writing Segment::values meanwhile damages the save. Another save throws
+// Error(invalid_argument) until the PendingSave is over. Engine and optimizer must outlive it.
+ATOLL_API PendingSave save_beside(const std::filesystem::path& folder, Engine& engine,
+                                  const Optimizer& optimizer,
+                                  const std::map<std::string, std::string>& extra = {},
+                                  std::uint64_t most_copied_bytes = std::uint64_t{1} << 30);
 
 // Reads a checkpoint. Each rank reads only the parts that its own shards need, and verifies the
 // digests of the blocks that contain them; damage, and files of another save, are Error(bad_data)

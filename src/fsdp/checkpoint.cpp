@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <random>
 #include <vector>
 
 #include "core/agreement.hpp"
@@ -14,13 +12,12 @@
 #include "core/log.hpp"
 #include "core/terminal_text.hpp"
 #include "device/host/kernels.hpp"
+#include "fsdp/checkpoint_content.hpp"
 #include "fsdp/checkpoint_folder.hpp"
 #include "fsdp/checkpoint_index.hpp"
 #include "fsdp/checkpoint_shards.hpp"
 #include "fsdp/files.hpp"
 #include "fsdp/pass_state.hpp"
-#include "fsdp/reducing.hpp"
-#include "fsdp/safetensors.hpp"
 #include "fsdp/saved_settings.hpp"
 #include "fsdp/together.hpp"
 
@@ -34,104 +31,6 @@ template <class... Args>
 Error bad(const fs::path& file, fmt::format_string<Args...> text, Args&&... args) {
   return {ErrorCode::bad_data,
           terminal_text(file.string() + ": " + fmt::format(text, std::forward<Args>(args)...))};
-}
-
-// The flat tensors of one bucket, each with its name in the file, in the order of the file.
-struct BucketTensors {
-  const Unit* unit;
-  std::size_t bucket;
-  std::vector<std::pair<std::string, View>> tensors;
-};
-
-std::string tensor_name(std::string_view unit, std::string_view bucket, std::string_view what) {
-  return fmt::format("{}/{}/{}", unit, bucket, what);
-}
-
-std::string state_tensor(std::string_view state) { return fmt::format("state.{}", state); }
-
-// `optimizer` is null if the caller brings its own optimizer.
-std::vector<BucketTensors> tensors_of(Engine& engine, const Optimizer* optimizer) {
-  std::vector<BucketTensors> all;
-  for (const auto& unit : engine.units()) {
-    const auto& buckets = state_of(*unit).buckets;
-    for (std::size_t b = 0; b < buckets.size(); ++b) {
-      const std::string label = buckets[b].label();
-      BucketTensors one{unit.get(), b, {{"weights", buckets[b].master}}};
-      const auto [first, second] =
-          optimizer ? EngineAccess::moments(*optimizer, *unit, b) : Moments();
-      if (first.count) {
-        one.tensors.emplace_back("moment1", first);
-        one.tensors.emplace_back("moment2", second);
-      }
-      if (buckets[b].trainable) {
-        for (const auto& [state, own] : EngineAccess::setup(engine).states) {
-          one.tensors.emplace_back(state_tensor(state), own.parts[state_of(*unit).index][b]);
-        }
-      }
-      for (auto& [name, view] : one.tensors) name = tensor_name(unit->name(), label, name);
-      all.push_back(std::move(one));
-    }
-  }
-  return all;
-}
-
-// Writes the file of this rank's shard.
-void write_shard(const fs::path& folder, Engine& engine, const std::vector<BucketTensors>& buckets,
-                 const ShardIdentity& identity) {
-  std::vector<SafetensorsDeclaration> declared;
-  for (const auto& bucket : buckets) {
-    for (const auto& [name, view] : bucket.tensors)
-      declared.push_back({name, view.dtype, {view.count}});
-  }
-  SafetensorsWriter writer(shard_path(folder, identity.shard, identity.shards), declared,
-                           shard_metadata(identity), StoredDigests::blocks);
-  Stream& stream = engine.scheduler().stream(Lane::gather);
-  std::vector<std::byte> bytes;
-  for (const auto& bucket : buckets) {
-    for (const auto& [name, view] : bucket.tensors) {
-      bytes.resize(view.bytes());
-      stream.copy(bytes.data(), view.data, view.bytes());
-      stream.synchronize();
-      writer.write(bytes);
-    }
-  }
-  writer.close();
-}
-
-// Returns the kind of the optimizer; "own" if the caller brings its own.
-std::string_view kind_of(const Optimizer* optimizer) {
-  if (!optimizer) return "own";
-  return optimizer->options().kind == OptimizerOptions::Kind::adamw ? "adamw" : "sgd";
-}
-
-json describe(Engine& engine, const Optimizer* optimizer,
-              const std::map<std::string, std::string>& extra) {
-  json states = json::array();
-  for (const auto& [state, own] : EngineAccess::setup(engine).states) states.push_back(state);
-  json units = json::array();
-  for (const auto& unit : engine.units()) {
-    const UnitState& state = state_of(*unit);
-    json params = json::array(), buckets = json::array();
-    for (std::size_t p = 0; p < state.params.size(); ++p) {
-      params.push_back({{"name", state.params[p].name},
-                        {"shape", state.params[p].shape},
-                        {"bucket", state.locations[p].bucket},
-                        {"offset", state.locations[p].slot.offset}});
-    }
-    for (const UnitBucket& bucket : state.buckets) {
-      buckets.push_back({{"name", bucket.label()}, {"elements", bucket.layout.elements}});
-    }
-    units.push_back(
-        {{"name", state.name}, {"buckets", std::move(buckets)}, {"params", std::move(params)}});
-  }
-  return {{"format", checkpoint_format},
-          {"shards", engine.scheduler().shard_count()},
-          {"optimizer", kind_of(optimizer)},
-          {"states", std::move(states)},
-          {"settings", describe_settings(EngineAccess::setup(engine))},
-          {"steps", optimizer ? optimizer->steps() : 0},
-          {"units", std::move(units)},
-          {"extra", extra}};
 }
 
 constexpr std::string_view weights_alone =
@@ -290,44 +189,6 @@ void ShardReader::read(const Segment& segment, Engine& engine, const Optimizer* 
     fill(state_tensor(state), engine.state(segment, state));
 }
 
-// Throws Error(invalid_argument) unless `optimizer` is the engine's, or neither exists.
-void check_optimizer(std::string_view call, Engine& engine, const Optimizer* optimizer) {
-  if (optimizer) {
-    require(EngineAccess::is_optimizer_of(engine, *optimizer),
-            "{}: the Optimizer belongs to another engine: pass the Optimizer of this engine", call);
-    return;
-  }
-  require(!EngineAccess::reducing(engine).has_on_final(),
-          "{}: the engine has an Optimizer: pass it, because its moments belong to the checkpoint",
-          call);
-}
-
-// The index is JSON, which holds UTF-8 only.
-void check_extra(const std::map<std::string, std::string>& extra) {
-  constexpr std::string_view remedy = "store other bytes as text, such as base64";
-  for (const auto& [key, value] : extra) {
-    const std::string shown = json(key).dump(-1, ' ', true, json::error_handler_t::replace);
-    const auto bad_key = invalid_utf8(key), bad_value = invalid_utf8(value);
-    require(!bad_key, "save: the key {} of `extra` is not valid UTF-8 at byte {}: {}", shown,
-            bad_key.value_or(0), remedy);
-    require(!bad_value, "save: extra[{}] is not valid UTF-8 at byte {}: {}", shown,
-            bad_value.value_or(0), remedy);
-  }
-}
-
-std::vector<Declaration> declarations_of_save(const fs::path& folder, const Optimizer* optimizer,
-                                              const std::map<std::string, std::string>& extra) {
-  std::vector<Declaration> all{{"the folder", fmt::format("\"{}\"", folder.string())},
-                               {"the optimizer", std::string(kind_of(optimizer))},
-                               {"the number of entries of `extra`", std::to_string(extra.size())}};
-  json keys = json::array();
-  for (const auto& [key, value] : extra) keys.push_back(key);
-  all.push_back({"the keys of `extra`", keys.dump(-1, ' ', false, json::error_handler_t::replace)});
-  for (const auto& [key, value] : extra)
-    all.push_back({fmt::format("extra[\"{}\"]", key), fmt::format("\"{}\"", value)});
-  return all;
-}
-
 // Throws Error(mismatch) if ranks read different checkpoints. Folders may have different names, as
 // with copies on the disk of each host.
 void compare_checkpoints(const RankSet& ranks, const fs::path& folder,
@@ -351,59 +212,6 @@ void compare_checkpoints(const RankSet& ranks, const fs::path& folder,
         "on rank {}; all ranks must load the same save",
         first_folder, first_id, ranks.ranks().front(), other_folder, other_id, ranks.ranks()[i]);
   }
-}
-
-// Returns 128 random bits as text, equal on all ranks.
-std::string new_save_id(const RankSet& ranks) {
-  std::string id;
-  if (ranks.is_first()) {
-    std::random_device random;
-    for (int i = 0; i < 4; ++i) id += fmt::format("{:08x}", random() & 0xffffffffu);
-  }
-  const auto limit = ranks.world().config().file_timeout;
-  return ranks.exchange(ranks.key("save id"), id, limit).front();
-}
-
-// Examines the files that all ranks have written, and writes the index.
-void complete(const fs::path& partial, const json& content, const ShardIdentity& identity) {
-  std::vector<ShardFile> files;
-  for (std::uint64_t shard = 0; shard < identity.shards; ++shard)
-    files.push_back(examine_shard(partial, {identity.save, identity.step, shard, identity.shards}));
-  write_file(partial / "index.json", index_text(content, identity.save, files));
-}
-
-void save_all(const fs::path& wanted, Engine& engine, const Optimizer* optimizer,
-              const std::map<std::string, std::string>& extra) {
-  EngineSetup& setup = EngineAccess::setup(engine);
-  const RankSet& ranks = setup.ranks;
-  fs::path folder;
-  setup.check_frozen("save");
-  agree(ranks, "save", [&] {
-    folder = without_link(wanted);
-    EngineAccess::pass(engine).check_readable("save");
-    check_optimizer("save", engine, optimizer);
-    check_extra(extra);
-    return declarations_of_save(folder, optimizer, extra);
-  });
-  const Scheduler& scheduler = engine.scheduler();
-  const ShardIdentity identity{new_save_id(ranks),
-                               optimizer ? static_cast<std::uint64_t>(optimizer->steps()) : 0,
-                               static_cast<std::uint64_t>(scheduler.shard_index()),
-                               static_cast<std::uint64_t>(scheduler.shard_count())};
-  std::optional<SaveFolder> saved;
-  together(ranks, [&] {
-    if (ranks.is_first()) saved.emplace(folder, setup.saved_folder);
-  });
-  together(ranks, [&] {
-    EngineAccess::gathering(engine).wait_updated(engine.scheduler().stream(Lane::gather));
-    if (scheduler.replicate_index() != 0) return;
-    write_shard(partial_of(folder), engine, tensors_of(engine, optimizer), identity);
-  });
-  together(ranks, [&] {
-    if (!saved) return;
-    complete(partial_of(folder), describe(engine, optimizer, extra), identity);
-    setup.saved_folder = saved->publish();
-  });
 }
 
 CheckpointIndex open_index(const fs::path& file, const RankSet& ranks) {
@@ -434,6 +242,7 @@ std::map<std::string, std::string> load_all(const fs::path& wanted, Engine& engi
   const RankSet& ranks = EngineAccess::setup(engine).ranks;
   agree(ranks, "load", [&] {
     EngineAccess::pass(engine).check_idle();
+    EngineAccess::setup(engine).end_live_save();
     check_optimizer("load", engine, optimizer);
     return std::vector<Declaration>{{"the optimizer", std::string(kind_of(optimizer))}};
   });
@@ -469,15 +278,6 @@ std::map<std::string, std::string> load_all(const fs::path& wanted, Engine& engi
 }
 
 }  // namespace
-
-void save(const fs::path& folder, Engine& engine, const Optimizer& optimizer,
-          const std::map<std::string, std::string>& extra) {
-  save_all(folder, engine, &optimizer, extra);
-}
-
-void save(const fs::path& folder, Engine& engine, const std::map<std::string, std::string>& extra) {
-  save_all(folder, engine, nullptr, extra);
-}
 
 std::map<std::string, std::string> load(const fs::path& folder, Engine& engine,
                                         Optimizer& optimizer) {

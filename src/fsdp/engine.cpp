@@ -14,6 +14,7 @@
 #include "device/host/kernels.hpp"
 #include "device/ops.hpp"
 #include "fsdp/declarations.hpp"
+#include "fsdp/live_save.hpp"
 #include "fsdp/pass_state.hpp"
 
 namespace atoll_v1::atoll::fsdp {
@@ -130,6 +131,7 @@ Engine::~Engine() {
   if (impl_->reducing.has_on_final()) {
     log::error("an Engine was destroyed before its Optimizer: destroy the Optimizer first");
   }
+  impl_->setup.end_live_save();
   *impl_->link = nullptr;
   impl_->pass.synchronize();
 }
@@ -197,6 +199,27 @@ void EngineSetup::check_frozen(std::string_view call) const {
 
 void EngineSetup::begin_fill(const Segment& segment) {
   unfilled = fmt::format("parameter {} of unit {}", segment.param->name, segment.unit->name());
+}
+
+void EngineSetup::check_no_live_save(std::string_view call) const {
+  require(!is_saving,
+          "{}: the save that save_beside() has begun is not over: call finish() of its PendingSave "
+          "first",
+          call);
+}
+
+void EngineSetup::end_live_save() {
+  if (!live_save) return;
+  try {
+    live_save->wait();
+  } catch (...) {
+    return;  // finish() throws the error
+  }
+}
+
+void EngineSetup::end_saving() {
+  live_save.reset();
+  is_saving = false;
 }
 
 void EngineSetup::check_values(std::string_view call) const {
@@ -267,6 +290,7 @@ void Engine::initialize(std::uint64_t seed) {
   const Device& device = impl_->setup.options.device;
   Stream& stream = impl_->setup.scheduler.stream(Lane::gather);
   impl_->pass.wait_idle(stream);
+  impl_->setup.end_live_save();
   for (const Segment& segment : segments()) {
     const NormalFill fill{seed, hash_name(segment.unit->name(), segment.param->name), segment.first,
                           segment.param->init.mean, segment.param->init.deviation};
@@ -301,6 +325,7 @@ void EngineAccess::assign(Engine& engine,
                           const std::function<bool(const Segment&, std::span<float>)>& fill) {
   Stream& stream = setup(engine).scheduler.stream(Lane::gather);
   pass(engine).wait_idle(stream);
+  setup(engine).end_live_save();
   std::vector<float> values;
   std::vector<std::byte> stored;
   try {

@@ -21,6 +21,7 @@
 #include "fsdp/declarations.hpp"
 #include "fsdp/gathering.hpp"
 #include "fsdp/groups.hpp"
+#include "fsdp/live_save.hpp"
 #include "fsdp/pass_state.hpp"
 #include "fsdp/reducing.hpp"
 #include "fsdp/step_values.hpp"
@@ -147,6 +148,7 @@ Optimizer::Impl::Impl(Engine& engine_, OptimizerOptions options_)
 
 Optimizer::Impl::~Impl() {
   settle(done);
+  if (*link != nullptr) EngineAccess::setup(engine).end_live_save();  // it reads the moments
   if (*link == nullptr) return;  // the destructor of the engine has waited for the update stream
   EngineAccess::reducing(engine).set_on_final(nullptr);
   EngineAccess::setup(engine).settings.clear();
@@ -269,6 +271,9 @@ std::uint64_t Optimizer::Impl::rounding_key(const UnitState& unit, const UnitBuc
 }
 
 void Optimizer::Impl::update(const UnitState& unit, float learning_rate, Stream& stream) {
+  if (const auto& save = EngineAccess::setup(engine).live_save) {
+    save->before_update(unit.index, stream);
+  }
   const Stamp begin = engine.scheduler().begin_work(stream);
   for (std::size_t b = 0; b < unit.buckets.size(); ++b) {
     if (!unit.buckets[b].trainable) continue;

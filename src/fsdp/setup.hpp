@@ -16,6 +16,8 @@
 
 namespace atoll_v1::atoll::fsdp {
 
+class LiveSave;
+
 // Memory with one element for each element of this rank's gradient shards, divided by unit and
 // bucket. The part of a frozen bucket is empty.
 using BucketParts = std::vector<std::vector<View>>;
@@ -48,6 +50,13 @@ struct EngineSetup {
   void begin_fill(const Segment& segment);  // sets `unfilled`
   // Throws Error(invalid_argument) that names `call`, while parameters have no values.
   void check_values(std::string_view call) const;
+  // Throws Error(invalid_argument) that names `call`, while a PendingSave exists.
+  void check_no_live_save(std::string_view call) const;
+  // Call before parameters or states are changed by anything but a step of the Optimizer. Blocks
+  // until a save that runs beside training has read them.
+  void end_live_save();
+  // Ends the state in which a PendingSave exists. Stops the thread if it is still writing.
+  void end_saving();
   // Fills the buffer with zeros. Blocks.
   void set_zero(const Buffer& buffer);
 
@@ -67,6 +76,9 @@ struct EngineSetup {
   // Settings of the optimizer for each parameter, in the order of units and their parameters. Empty
   // if the optimizer has not declared them.
   std::vector<ParamSettings> settings;
+  // The save that runs beside training; null without one, and on ranks that write no file.
+  std::shared_ptr<LiveSave> live_save;
+  bool is_saving = false;  // a PendingSave exists
   // The folder of the last checkpoint, locked against other engines (SaveFolder). Lowest rank only.
   net::Fd saved_folder;
 };

@@ -1,0 +1,41 @@
+// What a checkpoint of an engine holds: the flat tensors of its buckets, and the index.
+#pragma once
+
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "atoll/fsdp.hpp"
+#include "atoll/optimizer.hpp"
+
+namespace atoll_v1::atoll::fsdp {
+
+// The flat tensors of one bucket, each with its name in the file, in the order of the file.
+struct BucketTensors {
+  const Unit* unit;
+  std::size_t bucket;
+  std::vector<std::pair<std::string, View>> tensors;
+};
+
+std::string tensor_name(std::string_view unit, std::string_view bucket, std::string_view what);
+std::string state_tensor(std::string_view state);
+
+// In the functions below, `optimizer` is null if the caller brings its own optimizer.
+
+// The tensors of this rank, in the order of units and their buckets.
+std::vector<BucketTensors> tensors_of(Engine& engine, const Optimizer* optimizer);
+
+// Returns the kind of the optimizer; "own" if the caller brings its own.
+std::string_view kind_of(const Optimizer* optimizer);
+
+// Returns the index without the digests of the files.
+nlohmann::json describe(Engine& engine, const Optimizer* optimizer,
+                        const std::map<std::string, std::string>& extra);
+
+// Throws Error(invalid_argument) unless `optimizer` is the engine's, or neither exists.
+void check_optimizer(std::string_view call, Engine& engine, const Optimizer* optimizer);
+
+}  // namespace atoll_v1::atoll::fsdp

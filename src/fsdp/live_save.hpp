@@ -1,0 +1,85 @@
+// Writes a rank's file of a checkpoint while training goes on.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "atoll/device.hpp"
+#include "fsdp/checkpoint_content.hpp"
+#include "fsdp/checkpoint_shards.hpp"
+
+namespace atoll_v1::atoll::fsdp {
+
+// A thread reads the tensors unit by unit from the memory that the optimizer updates, and writes
+// them. Before the optimizer updates a unit that is not yet written, before_update() copies the
+// unit, and the thread writes the copy. So the file has the values of the time when the object was
+// made. Copies need memory of the host; if all of it is in use, before_update() waits until the
+// thread has written enough.
+class LiveSave {
+ public:
+  struct Limits {
+    std::uint64_t most_copied = 0;  // bytes
+  };
+
+  // Reads `tensors` behind the work that `stream` waits for. The memory of the tensors and the
+  // units must outlive this object.
+  LiveSave(std::filesystem::path folder, std::vector<BucketTensors> tensors, ShardIdentity identity,
+           const Device& device, Stream stream, Limits limits);
+  LiveSave(const LiveSave&) = delete;
+  LiveSave& operator=(const LiveSave&) = delete;
+  // Stops the thread. If the file is not complete, it stays incomplete.
+  ~LiveSave();
+
+  // Call before work that changes the unit is enqueued on `stream`. May block.
+  void before_update(std::size_t unit, Stream& stream);
+  bool is_over() const;
+  // Blocks until the file is written and synced. Throws the thread's error.
+  void wait();
+
+ private:
+  struct Part {  // the tensors of one unit
+    std::size_t unit = 0;
+    std::vector<std::pair<std::string, View>> tensors;
+    std::uint64_t bytes = 0;
+    enum class State {
+      live,    // read from the memory that the optimizer updates
+      copied,  // read from `copy`, once `ready` has happened
+      written
+    } state = State::live;
+    Buffer copy;
+    Event ready;
+  };
+
+  void run() noexcept;
+  void write_all();
+  void write_part(SafetensorsWriter& writer, Part& part);
+  // Reads `size` bytes of a tensor. Returns false if the part has been copied meanwhile.
+  bool read_live(const Part& part, const std::byte* from, std::uint64_t size,
+                 std::vector<std::byte>& bytes);
+  void finish_part(Part& part);
+  Part* find(std::size_t unit);
+
+  std::filesystem::path folder_;
+  ShardIdentity identity_;
+  Stream stream_;
+  Device device_;
+  Limits limits_;
+  mutable std::mutex mutex_;  // guards the members below
+  std::condition_variable changed_;
+  std::vector<Part> parts_;
+  std::uint64_t copied_ = 0;  // bytes of all copies
+  bool over_ = false;
+  bool stopping_ = false;
+  std::exception_ptr problem_;
+  std::jthread thread_;
+};
+
+}  // namespace atoll_v1::atoll::fsdp
