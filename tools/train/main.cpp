@@ -10,6 +10,7 @@
 
 #include "atoll/world.hpp"
 #include "cli/cli.hpp"
+#include "commands.hpp"
 #include "fail.hpp"
 #include "loop/trainer.hpp"
 #include "model/config.hpp"
@@ -271,6 +272,7 @@ int main(int argc, char** argv) {
   // If a file reaches the size limit, write() then returns an error, and the process does not end.
   std::signal(SIGXFSZ, SIG_IGN);
   try {
+    if (const auto code = train::run_command(argc, argv)) return *code;
     return parse_and_train(argc, argv);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "atoll-train: %s\n", train::text_of(error));

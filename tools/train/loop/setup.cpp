@@ -17,6 +17,7 @@
 #include "fail.hpp"
 #include "loop/weight_files.hpp"
 #include "loop/model_source.hpp"
+#include "loop/run_plan.hpp"
 #include "model/hf_config.hpp"
 #include "model/params.hpp"
 #include "report/files.hpp"
@@ -204,9 +205,11 @@ Setup prepare(atoll::World& world, const RunOptions& options) {
   Batches batches(data.train, batch_options(options, *tokenizer), {world.rank(), world.size()});
   const int micro_batches = batches.step({0, 0}).micro_batches;
   auto choice = choose_strategy(options, model, mesh, memory, micro_batches);
+  auto islands = islands_of_ranks(world, topology);
   return {std::move(tokenizer), std::move(model),   std::move(data.train),
           std::move(data.eval), std::move(weights), std::move(mesh),
-          std::move(machine),   memory,             std::move(choice)};
+          std::move(machine),   memory,             std::move(choice),
+          std::move(islands)};
 }
 
 std::int64_t start_weights(const RunOptions& options, const Setup& setup, fsdp::Engine& engine,

@@ -29,6 +29,7 @@ struct Setup {
   Machine machine;  // device and kernels, which have reserved scratch memory for the model
   DeviceMemory memory;
   atoll::fsdp::StrategyChoice choice;  // the sharding strategy and the reason for it
+  std::vector<std::vector<int>> islands;  // the ranks of each island, for the report
 };
 
 // Opens the data of training and of evaluation. Throws like open_run_data().

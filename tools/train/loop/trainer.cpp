@@ -9,6 +9,7 @@
 #include "atoll/flight.hpp"
 #include "fail.hpp"
 #include "loop/engine_model.hpp"
+#include "loop/run_report.hpp"
 #include "loop/schedule.hpp"
 #include "loop/strategy.hpp"
 #include "loop/trainer_state.hpp"
@@ -184,11 +185,13 @@ RunResult Trainer::run() {
     }
   }
   finish(result, seconds_since(start));
+  if (!diverged_.empty() && log_) report_run(out_);
   if (!diverged_.empty()) fail(ErrorCode::bad_data, "{}", diverged_);
   tell_ports(ports);
   if (!options_.trace.empty()) {
     tracing_->write(setup_.mesh.axis("world"), totals_ ? &*totals_ : nullptr, options_.trace);
   }
+  if (log_ && !result.steps.empty()) report_run(out_);
   if (!result.steps.empty()) check_transports();
   return result;
 }

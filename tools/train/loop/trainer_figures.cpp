@@ -8,6 +8,8 @@
 
 #include "atoll/checkpoint.hpp"
 #include "fail.hpp"
+#include "loop/run_plan.hpp"
+#include "loop/run_report.hpp"
 #include "loop/strategy.hpp"
 #include "loop/trainer_state.hpp"
 #include "model/params.hpp"
@@ -60,6 +62,8 @@ void Trainer::announce() {
   args["mesh_reason"] = setup_.mesh.reason();
   args["strategy"] = name(setup_.choice.strategy);
   args["strategy_reason"] = setup_.choice.why;
+  args["plan"] = run_plan(world_, setup_.mesh, setup_.islands, engine_);
+  warn_of_settings(args);
   write_json_atomic(out_ / "run_args.json", args);
 }
 

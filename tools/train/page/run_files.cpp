@@ -1,0 +1,126 @@
+#include "page/run_files.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <limits>
+
+#include "fail.hpp"
+
+namespace train::page {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+// A larger trace would take gigabytes as parsed JSON.
+constexpr std::uintmax_t largest_trace = 256U << 20U;
+
+std::string bytes_of(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+json object_of(const fs::path& file) {
+  std::error_code ignored;
+  if (!fs::exists(file, ignored)) return json::object();
+  auto value = json::parse(bytes_of(file), nullptr, false);
+  if (!value.is_object()) {
+    fail(ErrorCode::bad_data, "{}: is not a JSON object; move it away to go on without it",
+         file.string());
+  }
+  return value;
+}
+
+void read_steps(const fs::path& file, RunFiles& run) {
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) {
+    const auto record = json::parse(line, nullptr, false);
+    if (!record.is_object() || !record.contains("step")) continue;
+    for (const auto& [name, value] : record.items()) {
+      const bool flag = value.is_boolean();
+      if (!flag && !value.is_number()) continue;
+      auto& column = run.columns[name];
+      column.resize(run.steps, nan);
+      column.push_back(flag ? static_cast<double>(value.get<bool>()) : value.get<double>());
+    }
+    ++run.steps;
+  }
+  for (auto& [name, column] : run.columns) column.resize(run.steps, nan);
+}
+
+}  // namespace
+
+double number(const json& object, std::string_view name) {
+  const auto found = object.find(std::string(name));
+  return found != object.end() && found->is_number() ? found->get<double>() : nan;
+}
+
+std::vector<double> RunFiles::column(const std::string& key) const {
+  const auto found = columns.find(key);
+  return found == columns.end() ? std::vector<double>(steps, nan) : found->second;
+}
+
+bool RunFiles::has(const std::string& key) const {
+  const auto found = columns.find(key);
+  return found != columns.end() &&
+         std::ranges::any_of(found->second, [](double value) { return std::isfinite(value); });
+}
+
+double RunFiles::metric(std::string_view key) const { return number(metrics, key); }
+double RunFiles::arg(std::string_view key) const { return number(args, key); }
+
+std::string RunFiles::text(std::string_view key) const {
+  const auto found = args.find(std::string(key));
+  return found != args.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+RunFiles read_run(const fs::path& folder) {
+  RunFiles run;
+  run.folder = folder;
+  const fs::path steps = folder / "steps.jsonl";
+  std::error_code ignored;
+  if (!fs::is_regular_file(steps, ignored)) {
+    fail(ErrorCode::not_found,
+         "{}: has no steps.jsonl; name the results folder of a run, which --out sets",
+         folder.string());
+  }
+  read_steps(steps, run);
+  run.args = object_of(folder / "run_args.json");
+  run.metrics = object_of(folder / "metrics.json");
+  const auto named = run.metrics.find("run_name");
+  const fs::path clean = fs::absolute(folder, ignored).lexically_normal();
+  run.name = named != run.metrics.end() && named->is_string()
+                 ? named->get<std::string>()
+                 : (clean.has_filename() ? clean : clean.parent_path()).filename().string();
+  return run;
+}
+
+void read_trace(RunFiles& run) {
+  const std::string named = run.text("trace");
+  if (named.empty()) {
+    run.trace_note = "No trace: start the run with --trace FILE.";
+    return;
+  }
+  std::error_code error;
+  fs::path file = named;
+  // The folder may have been copied from another machine, with the trace in it.
+  if (!fs::is_regular_file(file, error)) file = run.folder / file.filename();
+  const auto bytes = fs::file_size(file, error);
+  if (error) {
+    run.trace_note = "The trace " + named + " does not exist any more.";
+  } else if (bytes > largest_trace) {
+    run.trace_note = "The trace " + named + " is too large for this page: open it in Perfetto.";
+  } else {
+    run.trace = json::parse(bytes_of(file), nullptr, false);
+    const bool fine = run.trace.is_object() && run.trace.contains("traceEvents") &&
+                      run.trace["traceEvents"].is_array();
+    if (fine) return;
+    run.trace = nullptr;
+    run.trace_note = "The trace " + named + " is not a Chrome trace.";
+  }
+}
+
+}  // namespace train::page

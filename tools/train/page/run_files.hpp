@@ -1,0 +1,46 @@
+// Reads what a run wrote into its folder.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace train::page {
+
+struct RunFiles {
+  std::filesystem::path folder;
+  std::string name;  // run_name of metrics.json, or the name of the folder
+  nlohmann::json args = nlohmann::json::object();     // run_args.json; empty if there is none
+  nlohmann::json metrics = nlohmann::json::object();  // metrics.json; empty until a run has ended
+  // steps.jsonl by name, one value for each step; NaN where a step has no number.
+  std::map<std::string, std::vector<double>> columns;
+  std::size_t steps = 0;
+  nlohmann::json trace;    // the Chrome trace, or null
+  std::string trace_note;  // why there is no timeline
+
+  // A column, or NaNs.
+  std::vector<double> column(const std::string& key) const;
+  bool has(const std::string& key) const;  // whether any step has this number
+
+  // A number of metrics.json or run_args.json, or NaN.
+  double metric(std::string_view key) const;
+  double arg(std::string_view key) const;
+  // A text of run_args.json, or "".
+  std::string text(std::string_view key) const;
+};
+
+// Throws Error(not_found) that names the folder if it holds no run, and Error(bad_data) if a JSON
+// file of it is broken. Lines of steps.jsonl that are cut off are left out.
+RunFiles read_run(const std::filesystem::path& folder);
+
+// Reads the trace of the run as well. A trace that cannot be read is told in trace_note.
+void read_trace(RunFiles& run);
+
+// A number of a JSON object, or NaN.
+double number(const nlohmann::json& object, std::string_view name);
+
+}  // namespace train::page
