@@ -24,7 +24,12 @@ constexpr const char* examples =
     "      --strategy hybrid_shard --mesh 2x2 --steps 100 --out results/alpaca\n"
     "Start ranks with mpirun, srun --mpi=pmix, mpiexec or torchrun, or set ATOLL_RANK, "
     "ATOLL_SIZE,\n"
-    "ATOLL_ADDR and ATOLL_TOKEN for each. `atoll-topo --env` lists every variable.";
+    "ATOLL_ADDR and ATOLL_TOKEN for each. `atoll-topo --env` lists every variable.\n\n"
+    "Finished runs:\n"
+    "  atoll-train report FOLDER                 writes FOLDER/report.html\n"
+    "  atoll-train compare FOLDER... --html FILE  figures and settings side by side\n\n"
+    "Exit status: 0, or 1 after a failure, 2 for wrong flags, 3 below --min-mfu, 4 above\n"
+    "--max-memory. A run that misses a limit has trained and saved as any other.";
 
 // CLI11 would parse "-1" into an unsigned option.
 std::string not_negative(const std::string& text) {
@@ -219,14 +224,30 @@ void add_run_flags(CLI::App& app, train::RunOptions& o) {
   app.add_option("--trace-steps", o.trace_steps,
                  "steps to trace, FIRST:LAST counted from 1, for example 3:7. Default: the 5 steps "
                  "after --warmup-steps");
+  app.add_option("--tensorboard", o.tensorboard,
+                 "folder for an event file of TensorBoard, with losses, speed and use of machines");
+  app.add_option("--metrics-port", o.metrics_port,
+                 "serve training_mfu and other figures to Prometheus at http://127.0.0.1:PORT/metrics "
+                 "on rank 0's host; 0 serves none");
+  app.add_option("--metrics-address", o.metrics_address,
+                 "address of --metrics-port; 0.0.0.0 lets other machines read the figures");
+  app.add_option("--min-mfu", o.min_mfu,
+                 "end with exit code 3 if the run's MFU is lower, for example 0.4; 0: no limit");
+  app.add_option("--max-memory", o.max_memory,
+                 "end with exit code 4 if a rank used more bytes, for example 20G (powers of 1024); "
+                 "0: no limit")
+      ->transform(CLI::AsSizeValue(false));
   app.add_flag("--quiet", o.quiet, "show no progress line");
 }
 
 // Returns the exit code.
 int train_on(atoll::World& world, const train::RunOptions& options) {
   try {
-    train::run(world, options);
-    return 0;
+    const train::RunResult result = train::run(world, options);
+    for (const auto& gate : result.missed_gates) {
+      if (world.rank() == 0) std::fprintf(stderr, "atoll-train: %s\n", gate.message.c_str());
+    }
+    return result.missed_gates.empty() ? 0 : result.missed_gates.front().exit_code;
   } catch (const std::exception& error) {
     const std::string_view what = train::text_of(error);
     world.fail(what);

@@ -107,6 +107,10 @@ void check(const RunOptions& options) {
   require(options.beta1 >= 0 && options.beta1 < 1, "--beta1: must be in [0, 1)");
   require(options.beta2 >= 0 && options.beta2 < 1, "--beta2: must be in [0, 1)");
   require(options.momentum >= 0 && options.momentum < 1, "--momentum: must be in [0, 1)");
+  require(options.min_mfu >= 0 && options.min_mfu <= 1,
+          "--min-mfu: must be in [0, 1], for example 0.4 for 40 %");
+  require(options.metrics_port >= 0 && options.metrics_port <= 65535,
+          "--metrics-port: must be in [1, 65535], or 0 for no endpoint");
   require(options.seq >= 2, "--seq: must be at least 2 tokens");
   require(std::isfinite(options.lr) && options.lr >= 0, "--lr: must be finite and not negative");
   require(options.epsilon > 0, "--epsilon: must be greater than 0");

@@ -84,6 +84,11 @@ struct RunOptions {
   bool quiet = false;          // hide the progress line
   std::string trace;           // Chrome trace to write at the end
   bool require_gdr = false;    // fail without GPUDirect RDMA between hosts
+  double min_mfu = 0;                // gate: least MFU of the run; 0: none
+  std::uint64_t max_memory = 0;      // gate: most bytes of a rank; 0: none
+  std::string tensorboard;           // folder for an event file; empty: none
+  int metrics_port = 0;              // port of the endpoint for Prometheus; 0: none
+  std::string metrics_address = "127.0.0.1";
   std::string trace_steps;     // "FIRST:LAST", counted from 1; empty: 5 steps after the warm-up
 };
 

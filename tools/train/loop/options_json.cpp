@@ -80,6 +80,11 @@ void put_run(nlohmann::json& json, const RunOptions& o) {
   json["export"] = o.export_weights;
   json["trace"] = o.trace;
   json["trace_steps"] = o.trace_steps;
+  json["min_mfu"] = o.min_mfu;
+  json["max_memory"] = o.max_memory;
+  json["tensorboard"] = o.tensorboard;
+  json["metrics_port"] = o.metrics_port;
+  json["metrics_address"] = o.metrics_address;
 }
 
 }  // namespace

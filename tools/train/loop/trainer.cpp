@@ -30,7 +30,8 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
                {world.rank(), world.size()}),
       decoder_(setup_.model, *setup_.machine.ops),
       compute_(engine_.device().stream({.name = "compute"})),
-      nonfinite_row_(options.max_skipped) {
+      nonfinite_row_(options.max_skipped),
+      meter_(world.local_size()) {
   if (world.size() > 1) {
     totals_.emplace(atoll::Communicator::open(
         setup_.mesh.axis("world"),
@@ -64,6 +65,7 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
     shown.total_steps = options_.steps;
     if (options_.quiet) shown.surface = Surface::silent;
     progress_.emplace(stderr, shown);
+    publish();
     announce();
   }
 }
@@ -176,6 +178,7 @@ RunResult Trainer::run() {
     check_finite(record);
     result.steps.push_back(record);
     if (log_) log_->add(record, metrics_->base());
+    if (publisher_) publisher_->step(record, metrics_->base());
     if (progress_) progress_->step(record, metrics_->running(), metrics_->skipped_steps());
     const bool last = index + 1 == options_.steps;
     const bool due = options_.checkpoint_every > 0 && (index + 1) % options_.checkpoint_every == 0;

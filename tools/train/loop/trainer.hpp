@@ -7,6 +7,7 @@
 #include "atoll/fsdp.hpp"
 #include "atoll/world.hpp"
 #include "loop/options.hpp"
+#include "report/gates.hpp"
 #include "report/metrics.hpp"
 
 namespace train {
@@ -14,6 +15,7 @@ namespace train {
 struct RunResult {
   std::vector<StepRecord> steps;
   Summary summary;
+  std::vector<MissedGate> missed_gates;  // of --min-mfu and --max-memory; equal on all ranks
 };
 
 // Called on every rank with the trained engine, so it may use collectives.

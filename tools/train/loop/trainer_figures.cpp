@@ -67,6 +67,30 @@ void Trainer::announce() {
   write_json_atomic(out_ / "run_args.json", args);
 }
 
+// Starts what --tensorboard and --metrics-port ask for.
+void Trainer::publish() {
+  std::optional<EndpointOptions> endpoint;
+  if (options_.metrics_port > 0) {
+    endpoint = EndpointOptions{options_.metrics_address, options_.metrics_port, run_name(options_),
+                               setup_.model.name, options_.steps};
+  }
+  publisher_.emplace(options_.tensorboard, endpoint);
+}
+
+// Compares the run with --min-mfu and --max-memory. Rank 0 decides, because MFU differs between
+// ranks by rounding. On CPUs a rank's memory contains that of its process.
+std::vector<MissedGate> Trainer::gates(const Summary& summary, std::int64_t device_bytes,
+                                       std::int64_t process_bytes) {
+  const bool host = setup_.machine.device().kind() == atoll::DeviceKind::host;
+  const std::int64_t memory = host ? std::max(device_bytes, process_bytes) : device_bytes;
+  const auto missed = missed_gates({options_.min_mfu, options_.max_memory}, summary.speed.mfu,
+                                   static_cast<std::uint64_t>(memory));
+  const std::int64_t mine = missed.empty() ? 0 : missed.front().exit_code;
+  const auto code = static_cast<int>(exchange_numbers(world_, "train/gates", mine).front());
+  if (world_.rank() == 0 || code == 0) return code == 0 ? std::vector<MissedGate>{} : missed;
+  return {{code, "rank 0 missed a limit"}};
+}
+
 // Fills figures_of_ranks_, in the same order on all ranks. Blocks.
 void Trainer::exchange(const RankFigures& mine) {
   constexpr std::uint64_t each = sizeof(RankFigures) / sizeof(double);
@@ -97,6 +121,7 @@ void Trainer::count_bytes(StepRecord& record) {
 void Trainer::measure(StepRecord& record, const StepStart& start, std::int64_t valid_tokens) {
   RankFigures mine;
   mine.enqueue_seconds = start.enqueue_seconds;
+  mine.use = meter_.sample();
   mine.data_wait_seconds = std::chrono::duration<double>(queue_->take_waited()).count();
   compute_.copy(&mine.loss, activations_->total().data, sizeof(mine.loss));
   compute_.synchronize();  // wait until all compute of the step is complete
@@ -123,6 +148,9 @@ void Trainer::measure(StepRecord& record, const StepStart& start, std::int64_t v
     // A rank that starts late measures a shorter step than the ranks that wait for it.
     record.seconds = std::max(record.seconds, rank.compute_seconds + rank.exposed_seconds);
   }
+  std::vector<MachineUse> uses;
+  for (const RankFigures& rank : figures_of_ranks_) uses.push_back(rank.use);
+  record.use = combined(uses);
   record.loss = loss / static_cast<double>(std::max<std::int64_t>(valid_tokens, 1));
   record.grad_norm = static_cast<double>(optimizer_->grad_norm());
   record.nonfinite = !std::isfinite(record.loss) || !std::isfinite(record.grad_norm);
@@ -182,6 +210,9 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
   const auto planned = static_cast<std::int64_t>(engine_.memory().total());
   const std::int64_t measured = most(
       "train/device_memory", static_cast<std::int64_t>(engine_.device().peak_allocated_bytes()));
+  if (!result.steps.empty() && diverged_.empty()) {
+    result.missed_gates = gates(result.summary, measured, own);
+  }
   // After the measurement, because the memory plan excludes the export's memory.
   if (!options_.export_weights.empty() && diverged_.empty()) {
     fsdp::export_weights(options_.export_weights, engine_, atoll::DType::f32,

@@ -14,6 +14,7 @@
 #include "data/step_queue.hpp"
 #include "loop/nonfinite.hpp"
 #include "loop/optimizer.hpp"
+#include "loop/publisher.hpp"
 #include "loop/setup.hpp"
 #include "loop/tracing.hpp"
 #include "loop/trainer.hpp"
@@ -37,6 +38,7 @@ struct RankFigures {
   double communication_seconds = 0;
   double exposed_seconds = 0;
   double data_wait_seconds = 0;
+  MachineUse use;
 };
 
 struct StepStart {
@@ -59,6 +61,9 @@ class Trainer {
   void check_memory();
   void count_activations();
   void announce();
+  void publish();
+  std::vector<MissedGate> gates(const Summary& summary, std::int64_t device_bytes,
+                                std::int64_t process_bytes);
   StepRecord step(std::int64_t index);
   bool evaluates_after(std::int64_t index) const;
   double evaluate();
@@ -105,6 +110,8 @@ class Trainer {
   std::filesystem::path out_;
   std::optional<StepLog> log_;        // exists only on rank 0
   std::optional<Progress> progress_;  // exists only on rank 0
+  std::optional<Publisher> publisher_;  // exists only on rank 0
+  MachineMeter meter_;
 };
 
 }  // namespace train

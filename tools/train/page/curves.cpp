@@ -82,7 +82,7 @@ std::string speed_curves(const RunFiles& run) {
                       {{"seconds", "whole step", 3},
                        {"compute_s", "compute", 1},
                        {"exposed_s", "exposed, mean of ranks", 8},
-                       {"exposed_worst_s", "exposed, worst rank", 6}}) +
+                       {"exposed_worst_s", "exposed, worst rank", 5}}) +
          draw_columns(run,
                       {.title = "Exposed communication",
                        .note = "share of a step's time",

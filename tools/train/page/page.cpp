@@ -61,7 +61,7 @@ std::string tiles(const RunFiles& run) {
   html += tile(run.metric("tokens_per_s"), Unit::count, "Tokens per second",
                when("padding_fraction", Unit::share, "padding"));
   html += tile(run.metric("mfu"), Unit::share, "MFU",
-               when("peak_flops_per_rank", Unit::count, "of FLOP/s per rank:"));
+               when("peak_flops_per_rank", Unit::flops, "of"));
   html += tile(run.metric("exposed_comm_fraction"), Unit::share, "Exposed communication",
                when("exposed_s", Unit::seconds, "per step"));
   html += tile(run.metric("device_memory_bytes"), Unit::bytes, "Memory per rank, peak",
@@ -80,29 +80,32 @@ std::string warnings(const RunFiles& run) {
   return html.empty() ? "" : R"(<div class="traps">)" + html + "</div>";
 }
 
-constexpr std::array<std::pair<const char*, const char*>, 9> memory_parts{
-    {{"parameters", "parameters (master shards)"},
-     {"resident", "parameters (whole, resident)"},
-     {"optimizer", "optimizer"},
-     {"gradients", "gradients (shards)"},
-     {"gathered", "parameters (gathered while used)"},
-     {"inner_shards", "parameters (inner shards)"},
-     {"whole_gradients", "whole gradients"},
-     {"staging", "staging"},
-     {"activations", "activations"}}};
+struct MemoryPart {
+  const char* key;
+  const char* name;
+  int colour;
+};
+constexpr std::array<MemoryPart, 9> memory_parts{
+    {{"parameters", "parameters (master shards)", 1},
+     {"resident", "parameters (whole, resident)", 6},
+     {"optimizer", "optimizer", 3},
+     {"gradients", "gradients (shards)", 4},
+     {"gathered", "parameters (gathered while used)", 5},
+     {"inner_shards", "parameters (inner shards)", 6},
+     {"whole_gradients", "whole gradients", 7},
+     {"staging", "staging", 8},
+     {"activations", "activations", 2}}};
 
 std::string memory(const json& plan) {
   const json parts = plan.value("memory", json::object());
   double total = 0;
-  for (const auto& [key, name] : memory_parts) {
+  for (const auto& [key, name, colour] : memory_parts) {
     if (const double bytes = number(parts, key); bytes > 0) total += bytes;
   }
   if (!(total > 0)) return {};
   std::string bar, rows;
-  int colour = 0;
-  for (const auto& [key, name] : memory_parts) {
+  for (const auto& [key, name, colour] : memory_parts) {
     const double bytes = number(parts, key);
-    colour = colour % 8 + 1;
     if (!(bytes > 0)) continue;
     bar += fmt::format(R"(<i class="c{}" style="flex:{:.6f}" title="{}: {}"></i>)", colour,
                        bytes / total, name, format(bytes, Unit::bytes));

@@ -79,7 +79,7 @@ footer{margin-top:36px;color:var(--mute);font-size:12.5px}
 // Shows the values at the pointer, and switches the theme.
 constexpr std::string_view script = R"js(
 const units={number:v=>String(+v.toPrecision(5)),share:v=>(100*v).toPrecision(4)+' %',
-count:v=>si(v,''),bytes:v=>si(v,'B'),bytes_per_s:v=>si(v,'B/s'),
+count:v=>si(v,''),bytes:v=>si(v,'B'),bytes_per_s:v=>si(v,'B/s'),flops:v=>si(v,'FLOP/s'),
 seconds:v=>v>=1?v.toPrecision(4)+' s':v>=1e-3?(v*1e3).toPrecision(4)+' ms':(v*1e6).toPrecision(4)+' us'};
 function si(v,u){for(const[s,l]of[[1e12,'T'],[1e9,'G'],[1e6,'M'],[1e3,'k']])
 if(Math.abs(v)>=s)return(v/s).toPrecision(4)+' '+l+u;return+v.toPrecision(4)+(u?' '+u:'')}
@@ -98,7 +98,8 @@ const x=data.x0+(at-data.left)/(data.right-data.left)*(data.x1-data.x0);
 let step=null;const rows=[];
 for(const one of data.series){const i=nearest(one.x,one.y,x);if(i<0)continue;
 if(step===null)step=one.x[i];
-rows.push('<div><i class="key c'+one.colour+'"></i>'+one.name+' <b>'+units[data.unit](one.y[i])+'</b></div>')}
+const at=one.x[i]===step?'':' (step '+one.x[i]+')';
+rows.push('<div><i class="key c'+one.colour+'"></i>'+one.name+' <b>'+units[data.unit](one.y[i])+'</b>'+at+'</div>')}
 if(step===null)return hide();
 const px=data.left+(step-data.x0)/(data.x1-data.x0)*(data.right-data.left);
 cursor.setAttribute('x1',px);cursor.setAttribute('x2',px);

@@ -54,6 +54,7 @@ std::string_view name(Unit unit) {
     case Unit::seconds: return "seconds";
     case Unit::bytes: return "bytes";
     case Unit::bytes_per_s: return "bytes_per_s";
+    case Unit::flops: return "flops";
   }
   return "";
 }
@@ -67,6 +68,7 @@ std::string format(double value, Unit unit) {
     case Unit::seconds: return time(value);
     case Unit::bytes: return scaled(value, "B");
     case Unit::bytes_per_s: return scaled(value, "B/s");
+    case Unit::flops: return scaled(value, "FLOP/s");
   }
   return "-";
 }

@@ -18,6 +18,7 @@ enum class Unit {
   seconds,      // 12.3 ms
   bytes,        // 65.3 MB, powers of 1000
   bytes_per_s,  // 1.2 GB/s
+  flops,        // 118 GFLOP/s
 };
 
 // The name of a unit in the page's data, which the script reads.

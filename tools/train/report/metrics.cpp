@@ -14,6 +14,13 @@ std::optional<double> ratio(double numerator, double denominator) {
   return numerator / denominator;
 }
 
+MachineUse scaled_sum(const MachineUse& sum, const MachineUse& use, double factor = 1) {
+  return {sum.cpu_machine + factor * use.cpu_machine, sum.cpu_ranks + factor * use.cpu_ranks,
+          sum.memory_used_fraction + factor * use.memory_used_fraction,
+          sum.network_sent_per_s + factor * use.network_sent_per_s,
+          sum.network_received_per_s + factor * use.network_received_per_s};
+}
+
 void accumulate(const StepRecord& step, StepRecord& sums) {
   sums.seconds += step.seconds;
   sums.samples += step.samples;
@@ -28,6 +35,7 @@ void accumulate(const StepRecord& step, StepRecord& sums) {
   sums.exposed_worst_seconds += step.exposed_worst_seconds;
   for (const auto& [axis, bytes] : step.axis_bytes) sums.axis_bytes[axis] += bytes;
   sums.flops += step.flops;
+  if (step.use) sums.use = scaled_sum(sums.use.value_or(MachineUse{}), *step.use);
 }
 
 }  // namespace
@@ -58,6 +66,7 @@ Speed speed_of(const StepRecord& sums, const SpeedBase& base, std::int64_t steps
   speed.exposed_comm_fraction = ratio(sums.exposed_comm_seconds, seconds);
   speed.compute_fraction = ratio(sums.compute_seconds, seconds);
   speed.padding_fraction = ratio(static_cast<double>(sums.padded), positions);
+  if (sums.use && steps > 0) speed.use = scaled_sum({}, *sums.use, 1 / count);
   if (sums.flops > 0) speed.tflops = ratio(sums.flops / tera, rank_seconds);
   if (base.parameters > 0) speed.tflops_6n = ratio(flops_6n / tera, rank_seconds);
   if (speed.tflops) speed.mfu = ratio(*speed.tflops * tera, base.peak_flops);

@@ -10,6 +10,8 @@
 #include <optional>
 #include <string>
 
+#include "report/machine_use.hpp"
+
 namespace train {
 
 struct StepRecord {
@@ -37,6 +39,7 @@ struct StepRecord {
   // Bytes that a rank passed to collectives, by mesh axis.
   std::map<std::string, std::int64_t> axis_bytes{};
   double flops = 0;  // model FLOPs on all computed positions of all ranks, without recomputation
+  std::optional<MachineUse> use{};  // of all ranks' machines
 };
 
 // Constants that turn counts into rates.
@@ -72,6 +75,7 @@ struct Speed {
   std::optional<double> exposed_comm_fraction;
   std::optional<double> compute_fraction;
   std::optional<double> padding_fraction;
+  std::optional<MachineUse> use;
 };
 
 // Returns the rates of `steps` steps; `sums` is the sum of their records.

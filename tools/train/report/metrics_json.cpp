@@ -36,6 +36,13 @@ void put_speed(json& out, const Speed& speed) {
             {"communication_s", speed.communication_s},
             {"exposed_s", speed.exposed_s},
             {"exposed_worst_s", speed.exposed_worst_s}});
+  if (speed.use) {
+    put(out, {{"cpu_machine", speed.use->cpu_machine},
+              {"cpu_ranks", speed.use->cpu_ranks},
+              {"memory_used_fraction", speed.use->memory_used_fraction},
+              {"network_sent_per_s", speed.use->network_sent_per_s},
+              {"network_received_per_s", speed.use->network_received_per_s}});
+  }
   out["axis_bytes"] = json::object();
   for (const auto& [axis, bytes] : speed.axis_bytes) out["axis_bytes"][axis] = std::llround(bytes);
 }

@@ -25,12 +25,20 @@ std::string duration(double seconds) {
                          : fmt::format("{:.3f} ms", 1e3 * seconds);
 }
 
+// "2:03", or "1:02:03" from an hour on.
+std::string clock_time(double seconds) {
+  const auto whole = static_cast<std::int64_t>(seconds + 0.5);
+  if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);
+  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+}
+
 }  // namespace
 
 std::string progress_line(const StepRecord& step, std::int64_t total_steps, const Speed& speed,
-                          std::int64_t skipped_steps) {
+                          std::int64_t skipped_steps, std::optional<double> left_s) {
   std::string line = total_steps > 0 ? fmt::format("step {}/{}", step.step, total_steps)
                                      : fmt::format("step {}", step.step);
+  if (left_s) line += fmt::format(" ({} left)", clock_time(*left_s));
   line += fmt::format("  loss {:.4f}", step.loss);
   if (step.eval_loss) line += fmt::format("  eval {:.4f}", *step.eval_loss);
   line += fmt::format("  lr {:.2e}", step.learning_rate);
@@ -78,10 +86,23 @@ std::string ProgressPacer::shown(const std::string& line) const {
   return std::string(erase_line) + line.substr(0, width);
 }
 
+// Empty until two steps have ended, and after the last one.
+std::optional<double> ProgressPacer::seconds_left(std::int64_t step, Clock::time_point now) {
+  if (!began_) {
+    began_ = now;
+    first_step_ = step;
+  }
+  const double passed = std::chrono::duration<double>(now - *began_).count();
+  if (step <= first_step_ || step >= options_.total_steps || !(passed > 0)) return std::nullopt;
+  return passed / static_cast<double>(step - first_step_) *
+         static_cast<double>(options_.total_steps - step);
+}
+
 std::optional<std::string> ProgressPacer::step(const StepRecord& step, const Speed& speed,
                                                Clock::time_point now, std::int64_t skipped_steps) {
   if (options_.surface == Surface::silent) return std::nullopt;
-  pending_ = progress_line(step, options_.total_steps, speed, skipped_steps);
+  pending_ = progress_line(step, options_.total_steps, speed, skipped_steps,
+                           seconds_left(step.step, now));
   const bool terminal = options_.surface == Surface::terminal;
   const bool ends = options_.total_steps > 0 && step.step >= options_.total_steps;
   // An evaluation is shown in any case, and its line stays on a terminal.

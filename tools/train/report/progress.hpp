@@ -13,11 +13,11 @@
 namespace train {
 
 // Formats one step, leaving out unknown figures and totals of 0. `skipped_steps` is the number of
-// skipped updates so far. For example, on one line:
-// step 120/400  loss 1.2345  lr 2.00e-04  12.3k tok/s (+64.1k padded)  MFU 31.2 %  comm 30.1 ms
+// skipped updates so far, `left_s` the time until the last step. For example, on one line:
+// step 120/400 (2:03 left)  loss 1.2345  lr 2.00e-04  12.3k tok/s (+64.1k padded)  MFU 31.2 %  comm 30.1 ms
 // exposed 4.200 ms (3.1 %)
 std::string progress_line(const StepRecord& step, std::int64_t total_steps, const Speed& speed,
-                          std::int64_t skipped_steps = 0);
+                          std::int64_t skipped_steps = 0, std::optional<double> left_s = {});
 
 // Formats the mean step. For example, on one line:
 // per step: compute 120.0 ms, communication 30.1 ms, exposed 4.200 ms (worst rank 5.100 ms),
@@ -57,9 +57,13 @@ class ProgressPacer {
 
  private:
   std::string shown(const std::string& line) const;
+  std::optional<double> seconds_left(std::int64_t step, Clock::time_point now);
 
   ProgressOptions options_;
   std::optional<Clock::time_point> last_;
+  // End of the first step. Later steps pass with their evaluations and checkpoints.
+  std::optional<Clock::time_point> began_;
+  std::int64_t first_step_ = 0;
   std::string pending_;     // newest line, if it was not shown
   bool line_open_ = false;  // the terminal's line has no newline yet
 };

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""What people watch a run with: gates and their exit codes, TensorBoard, Prometheus, report, compare.
+
+  watching.py ATOLL_TRAIN [--tensorboard]
+
+With --tensorboard it checks only the event file, with TensorBoard's own reader, and exits with 77 if
+Python lacks it. ATOLL_TEST_PYTHON names another Python."""
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+wanted = os.environ.pop("ATOLL_TEST_PYTHON", None)
+if wanted:
+    os.execv(wanted, [wanted, *sys.argv])
+
+TRAIN = Path(sys.argv[1]).resolve()
+STEPS = 6
+
+
+def command(out, *flags):
+    return [TRAIN, "--model", "mistral-tiny", "--seq", "64", "--global-batch", "4", "--steps", str(STEPS),
+            "--samples", "40", "--no-checkpoint", "--threads", "1", "--peak-seconds", "0.01", "--quiet",
+            "--out", str(out), *map(str, flags)]
+
+
+def run(arguments, code=0):
+    done = subprocess.run(arguments, capture_output=True, text=True)
+    text = done.stdout + done.stderr
+    assert done.returncode == code, f"{arguments}: exit code {done.returncode}, not {code}\n{text}"
+    return text
+
+
+def check_gates(folder):
+    text = run(command(folder / "slow", "--min-mfu", "1"), code=3)
+    assert "atoll-train: --min-mfu: MFU was " in text and "limit of 100.00 %" in text, text
+    assert (folder / "slow" / "metrics.json").exists()
+    text = run(command(folder / "large", "--max-memory", "1M"), code=4)
+    assert "atoll-train: --max-memory: a rank used " in text and "limit of 1.0 MiB" in text, text
+    run(command(folder / "fine", "--min-mfu", "0.0001", "--max-memory", "100G"))
+    text = run(command(folder / "none", "--min-mfu", "0.1", "--warmup-steps", STEPS), code=3)
+    assert "MFU is unknown" in text, text
+    assert "--min-mfu" in run(command(folder / "wrong", "--min-mfu", "40"), code=1)
+    print("gates: exit codes 3 and 4, and the limits are named")
+
+
+def check_report(folder):
+    html = (folder / "fine" / "report.html").read_text()
+    for part in ("Loss", "Memory plan of a rank", "Use of processors", "Settings"):
+        assert part in html, f"report.html lacks {part}"
+    (folder / "fine" / "report.html").unlink()
+    assert run([TRAIN, "report", folder / "fine"]).strip().endswith("report.html")
+    assert (folder / "fine" / "report.html").exists()
+    assert "has no steps.jsonl" in run([TRAIN, "report", folder], code=1)
+    run(command(folder / "other", "--lr", "0.0005"))
+    text = run([TRAIN, "compare", folder / "fine", folder / "other", "--html", folder / "compare.html"])
+    assert "tokens per second" in text and "\n  lr " in text, text
+    assert "2 runs compared" in (folder / "compare.html").read_text()
+    # A folder in the way of report.html is a warning, not a failure.
+    (folder / "blocked" / "report.html" / "x").mkdir(parents=True)
+    assert "no report.html" in run(command(folder / "blocked"))
+    for name in ("metrics.json", "steps.jsonl"):
+        lines = (folder / "fine" / name).read_text().splitlines()
+        figures = json.loads(lines[-1] if name == "steps.jsonl" else "\n".join(lines))
+        for key in ("cpu_machine", "cpu_ranks", "memory_used_fraction", "network_sent_per_s"):
+            assert figures[key] >= 0, (name, key)
+    print("report and compare: pages and table")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def check_prometheus(folder):
+    port = free_port()
+    arguments = command(folder / "served", "--metrics-port", port)
+    arguments[arguments.index("--steps") + 1] = "100000"
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
+    try:
+        told = []
+        thread = threading.Thread(target=lambda: told.extend(process.stderr), daemon=True)
+        thread.start()
+        text = ""
+        for _ in range(300):
+            if process.poll() is not None:
+                break
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+                    text = answer.read().decode()
+            except OSError:
+                pass
+            if "training_mfu{" in text:
+                break
+            time.sleep(0.1)
+        if process.poll() == 1:
+            thread.join()
+            assert "prometheus-cpp-dev" in told[-1], told
+            print("prometheus: not built in")
+            return
+        for figure in ("training_mfu", "training_loss", "training_tokens_per_second", "training_step"):
+            assert f"\n{figure}{{" in text, f"{figure} is not served:\n{text}"
+        taken = run(command(folder / "taken", "--metrics-port", port), code=1)
+        assert f"--metrics-port: cannot listen at 127.0.0.1:{port}" in taken, taken
+        print("prometheus: figures of a run in progress")
+    finally:
+        process.kill()
+        process.wait()
+
+
+def check_tensorboard(folder):
+    try:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    except ImportError:
+        print("skipped: no Python package tensorboard (pip install tensorboard, or set ATOLL_TEST_PYTHON)")
+        sys.exit(77)
+    run(command(folder / "run", "--tensorboard", folder / "events", "--eval-split", "0.2", "--eval-every", 3))
+    events = EventAccumulator(str(folder / "events"))
+    events.Reload()
+    steps = [json.loads(line) for line in (folder / "run" / "steps.jsonl").read_text().splitlines()]
+    for tag, key in (("train/loss", "loss"), ("train/learning_rate", "learning_rate"),
+                     ("train/grad_norm", "grad_norm"), ("speed/tokens_per_s", "tokens_per_s"),
+                     ("speed/mfu", "mfu"), ("eval/loss", "eval_loss")):
+        expected = [(step["step"], step[key]) for step in steps if step[key] is not None]
+        got = [(event.step, event.value) for event in events.Scalars(tag)]
+        assert len(got) == len(expected) > 0, (tag, got, expected)
+        for (at, value), (step, other) in zip(got, expected):
+            assert at == step and abs(value - other) <= 1e-6 * abs(other), (tag, at, value, other)
+    first, last = events.Scalars("train/loss")[0], events.Scalars("train/loss")[-1]
+    assert time.time() - 600 < first.wall_time <= last.wall_time <= time.time() + 1
+    print(f"tensorboard: reads {', '.join(events.Tags()['scalars'])}")
+
+
+with tempfile.TemporaryDirectory() as name:
+    if "--tensorboard" in sys.argv:
+        check_tensorboard(Path(name))
+    else:
+        check_gates(Path(name))
+        check_report(Path(name))
+        check_prometheus(Path(name))

@@ -1,0 +1,60 @@
+#include "loop/publisher.hpp"
+
+#include <chrono>
+#include <cmath>
+#include <string_view>
+#include <vector>
+
+#include "report/log.hpp"
+
+namespace train {
+namespace {
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::vector<tensorboard::Scalar> scalars_of(const StepRecord& step, const SpeedBase& base) {
+  const Speed speed = speed_of(step, base);
+  std::vector<tensorboard::Scalar> scalars;
+  const auto add = [&](std::string_view tag, std::optional<double> value) {
+    if (value) scalars.push_back({tag, *value});
+  };
+  add("train/loss", step.loss);
+  add("train/learning_rate", step.learning_rate);
+  add("train/grad_norm", step.grad_norm);
+  add("eval/loss", step.eval_loss);
+  add("speed/tokens_per_s", speed.tokens_per_s);
+  add("speed/mfu", speed.mfu);
+  add("speed/step_s", step.seconds);
+  add("speed/exposed_comm_fraction", speed.exposed_comm_fraction);
+  add("speed/data_wait_s", speed.data_wait_s);
+  if (speed.use) {
+    add("machine/cpu", speed.use->cpu_machine);
+    add("machine/memory", speed.use->memory_used_fraction);
+    add("machine/network_sent_per_s", speed.use->network_sent_per_s);
+    add("machine/network_received_per_s", speed.use->network_received_per_s);
+  }
+  return scalars;
+}
+
+}  // namespace
+
+Publisher::Publisher(const std::filesystem::path& tensorboard_folder,
+                     const std::optional<EndpointOptions>& endpoint) {
+  if (!tensorboard_folder.empty()) events_.emplace(tensorboard_folder, now_s());
+  if (!endpoint) return;
+  endpoint_ = std::make_unique<Endpoint>(*endpoint);
+  log::info("figures for Prometheus at http://{}:{}/metrics", endpoint->address,
+            endpoint_->port());
+}
+
+void Publisher::step(const StepRecord& step, const SpeedBase& base) {
+  if (endpoint_) endpoint_->step(step, base);
+  if (!events_ || events_->add(now_s(), step.step, scalars_of(step, base))) return;
+  log::warn("--tensorboard: {}: writing failed (disk full?); the run goes on without it",
+            events_->file().string());
+  events_.reset();
+}
+
+}  // namespace train

@@ -1,0 +1,30 @@
+// Passes each step on to TensorBoard and Prometheus. Exists only on rank 0.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "report/endpoint.hpp"
+#include "report/metrics.hpp"
+#include "report/tensorboard.hpp"
+
+namespace train {
+
+class Publisher {
+ public:
+  // An empty folder writes no event file, and no endpoint options start no endpoint. Throws
+  // Error(io or unsupported) that names the flag.
+  Publisher(const std::filesystem::path& tensorboard_folder,
+            const std::optional<EndpointOptions>& endpoint);
+
+  // Never fails: a full disk ends the event file with one warning.
+  void step(const StepRecord& step, const SpeedBase& base);
+
+ private:
+  std::optional<tensorboard::EventFile> events_;
+  std::unique_ptr<Endpoint> endpoint_;
+};
+
+}  // namespace train

@@ -1,0 +1,146 @@
+#include "report/machine_use.hpp"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <limits>
+#include <sstream>
+#include <string>
+#include <system_error>
+
+namespace train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::chrono::milliseconds shortest_sample{250};
+
+double process_cpu_seconds() {
+  rusage usage{};
+  if (::getrusage(RUSAGE_SELF, &usage) != 0) return 0;
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+// The first line of proc/stat: user nice system idle iowait irq softirq steal, in clock ticks.
+void read_cpus(const fs::path& file, MachineCounters& counters) {
+  std::ifstream in(file);
+  std::string word;
+  if (!(in >> word) || word != "cpu") return;
+  std::array<double, 8> ticks{};
+  for (double& tick : ticks) in >> tick;
+  if (!in) return;
+  double total = 0;
+  for (const double tick : ticks) total += tick;
+  const auto rate = static_cast<double>(std::max(1L, ::sysconf(_SC_CLK_TCK)));
+  counters.machine_total_s = total / rate;
+  counters.machine_busy_s = (total - ticks[3] - ticks[4]) / rate;
+}
+
+void read_memory(const fs::path& file, MachineCounters& counters) {
+  std::ifstream in(file);
+  std::string name;
+  for (double kib = 0; in >> name >> kib; in.ignore(std::numeric_limits<std::streamsize>::max(), '\n')) {
+    if (name == "MemTotal:") counters.memory_total = kib * 1024;
+    if (name == "MemAvailable:") counters.memory_available = kib * 1024;
+  }
+}
+
+// Lines "  eth0: RECEIVED 7 other numbers SENT ...", after two lines of titles.
+void read_interfaces(const fs::path& file, MachineCounters& counters) {
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) {
+    const std::size_t colon = line.find(':');
+    const std::size_t begin = line.find_first_not_of(' ');
+    if (colon == std::string::npos || begin >= colon || line.compare(begin, colon - begin, "lo") == 0)
+      continue;
+    std::istringstream numbers(line.substr(colon + 1));
+    std::array<double, 9> values{};
+    for (double& value : values) numbers >> value;
+    if (!numbers) continue;
+    counters.received += values[0];
+    counters.sent += values[8];
+  }
+}
+
+double number_in(const fs::path& file) {
+  double value = 0;
+  std::ifstream(file) >> value;
+  return value;
+}
+
+// RDMA traffic passes the interfaces by; its ports count words of 4 bytes.
+void read_rdma_ports(const fs::path& devices, MachineCounters& counters) {
+  std::error_code ignored;
+  for (const auto& device : fs::directory_iterator(devices, ignored)) {
+    std::error_code none;
+    for (const auto& port : fs::directory_iterator(device.path() / "ports", none)) {
+      counters.sent += 4 * number_in(port.path() / "counters" / "port_xmit_data");
+      counters.received += 4 * number_in(port.path() / "counters" / "port_rcv_data");
+    }
+  }
+}
+
+}  // namespace
+
+MachineUse combined(std::span<const MachineUse> ranks) {
+  MachineUse all;
+  const auto count = static_cast<double>(std::max<std::size_t>(1, ranks.size()));
+  for (const MachineUse& rank : ranks) {
+    all.cpu_machine += rank.cpu_machine / count;
+    all.cpu_ranks += rank.cpu_ranks / count;
+    all.memory_used_fraction = std::max(all.memory_used_fraction, rank.memory_used_fraction);
+    all.network_sent_per_s = std::max(all.network_sent_per_s, rank.network_sent_per_s);
+    all.network_received_per_s = std::max(all.network_received_per_s, rank.network_received_per_s);
+  }
+  return all;
+}
+
+MachineCounters read_machine_counters(const fs::path& root) {
+  MachineCounters counters;
+  counters.process_cpu_s = process_cpu_seconds();
+  read_cpus(root / "proc" / "stat", counters);
+  read_memory(root / "proc" / "meminfo", counters);
+  read_interfaces(root / "proc" / "net" / "dev", counters);
+  read_rdma_ports(root / "sys" / "class" / "infiniband", counters);
+  return counters;
+}
+
+MachineUse use_between(const MachineCounters& before, const MachineCounters& after, double seconds,
+                       int ranks) {
+  MachineUse use;
+  const double total = after.machine_total_s - before.machine_total_s;
+  // The counters of a process are finer than those of the machine, so their ratio may pass 1.
+  const auto share = [&](double part) { return total > 0 ? std::clamp(part / total, 0.0, 1.0) : 0; };
+  use.cpu_machine = share(after.machine_busy_s - before.machine_busy_s);
+  use.cpu_ranks = share(ranks * (after.process_cpu_s - before.process_cpu_s));
+  if (after.memory_total > 0) {
+    use.memory_used_fraction = 1 - after.memory_available / after.memory_total;
+  }
+  if (!(seconds > 0)) return use;
+  // A counter that fell belongs to an interface that was removed or reset.
+  use.network_sent_per_s = std::max(0.0, after.sent - before.sent) / seconds;
+  use.network_received_per_s = std::max(0.0, after.received - before.received) / seconds;
+  return use;
+}
+
+MachineMeter::MachineMeter(int ranks_of_host)
+    : ranks_(ranks_of_host), when_(Clock::now()), before_(read_machine_counters()) {}
+
+MachineUse MachineMeter::sample() {
+  const auto now = Clock::now();
+  if (sampled_ && now - when_ < shortest_sample) return last_;
+  const MachineCounters after = read_machine_counters();
+  last_ = use_between(before_, after, std::chrono::duration<double>(now - when_).count(), ranks_);
+  before_ = after;
+  when_ = now;
+  sampled_ = true;
+  return last_;
+}
+
+}  // namespace train
