@@ -40,6 +40,7 @@ class Layer {
         step_(step),
         weights_(weights),
         rotates_(config.rotates(index)),
+        is_last_(index + 1 == config.layers),
         attention_{step_.batch.rows, step_.batch.seq,        config_.heads,        config_.kv_heads,
                    config_.head_dim, config_.sliding_window, step_.batch.documents},
         input_(step_.activations.boundary(index, step_.batch)),
@@ -48,17 +49,18 @@ class Layer {
         kept_(step_.activations.layer(index, step_.batch)),
         scratch_(step_.activations.backward(step_.batch)) {}
 
-  // Computes boundary(index + 1) from boundary(index) and fills the layer's activations. Running it
-  // again gives the same bits.
+  // Computes boundary(index + 1) from boundary(index) and fills the layer's activations.
   void forward() const {
     forward_attention();
     forward_feed_forward();
+    linear_residual(down_, kept_.hidden, kept_.middle, output_);
   }
 
   // Replaces the step's gradient at boundary(index + 1) with that at boundary(index).
   void backward(const GradientLookup& gradients) const {
     const Recompute recompute = step_.activations.plan().recompute;
-    if (recompute == Recompute::full) forward();
+    // The activations of the last layer are still there, because all layers share their memory.
+    if (recompute == Recompute::full && !is_last_) run_again();
     if (recompute == Recompute::selective) {
       normalize_middle();
       swiglu();
@@ -72,6 +74,12 @@ class Layer {
   }
 
  private:
+  // Computes the activations that backward reads: all but the layer's output.
+  void run_again() const {
+    forward_attention();
+    forward_feed_forward();
+    if (!down_.a.empty()) project_down(down_, kept_.hidden);
+  }
   void normalize_input() const { normalize(input_, norm1, kept_.normed1, kept_.inverse1); }
   void normalize_middle() const { normalize(kept_.middle, norm2, kept_.normed2, kept_.inverse2); }
   void swiglu() const { ops_.swiglu_forward(step_.stream, kept_.gate, kept_.up, kept_.hidden); }
@@ -102,7 +110,6 @@ class Layer {
     linear(gate_, kept_.normed2, kept_.gate);
     linear(up_, kept_.normed2, kept_.up);
     swiglu();
-    linear_residual(down_, kept_.hidden, kept_.middle, output_);
   }
 
   void backward_feed_forward(const GradientLookup& gradients) const {
@@ -187,9 +194,12 @@ class Layer {
   }
   void add_adapter(const Linear& which, ConstView x, View y) const {
     if (which.a.empty()) return;
+    project_down(which, x);
+    ops_.linear_add_forward(step_.stream, up_shape(which), which.u, weights_(which.b), y);
+  }
+  void project_down(const Linear& which, ConstView x) const {
     ops_.linear_forward(step_.stream, down_shape(which), x, weights_(which.a), which.u);
     ops_.scale(step_.stream, which.u, adapter_scale());
-    ops_.linear_add_forward(step_.stream, up_shape(which), which.u, weights_(which.b), y);
   }
   // Replaces u by the gradient of x A^T.
   void adapter_gradients(const GradientLookup& gradients, const Linear& which, ConstView dy,
@@ -240,7 +250,7 @@ class Layer {
   Ops& ops_;
   const Step& step_;
   const WeightLookup& weights_;
-  bool rotates_;
+  bool rotates_, is_last_;
   AttentionShape attention_;
   View input_, output_, gradient_;
   LayerActivations kept_;

@@ -57,8 +57,9 @@ class Decoder {
   // For tests and sampling, after forward(head): all logits, f32 [rows * seq, vocab].
   void logits(const Step& step, const WeightLookup& weights, atoll::View out) const;
 
-  // Runs one unit backward, in reverse order. Gradients with mode `none` are not computed.
-  // backward(head) adds to the loss total. Consumes the unit's activations, so call it once.
+  // Runs one unit backward, in reverse order, after the forward of all units for the same batch.
+  // Gradients with mode `none` are not computed. backward(head) adds to the loss total. Consumes the
+  // unit's activations, so call it once.
   void backward(const Step& step, std::size_t unit, const WeightLookup& weights,
                 const GradientLookup& gradients) const;
 
