@@ -31,6 +31,7 @@ std::vector<tensorboard::Scalar> scalars_of(const StepRecord& step, const SpeedB
   add("speed/data_wait_s", speed.data_wait_s);
   if (speed.use) {
     add("machine/cpu", speed.use->cpu_machine);
+    if (speed.use->gpus > 0) add("machine/gpu", speed.use->gpu_busy);
     add("machine/memory", speed.use->memory_used_fraction);
     add("machine/network_sent_per_s", speed.use->network_sent_per_s);
     add("machine/network_received_per_s", speed.use->network_received_per_s);
@@ -45,8 +46,7 @@ Publisher::Publisher(const std::filesystem::path& tensorboard_folder,
   if (!tensorboard_folder.empty()) events_.emplace(tensorboard_folder, now_s());
   if (!endpoint) return;
   endpoint_ = std::make_unique<Endpoint>(*endpoint);
-  log::info("figures for Prometheus at http://{}:{}/metrics", endpoint->address,
-            endpoint_->port());
+  log::info("figures for Prometheus at http://{}:{}/metrics", endpoint->address, endpoint_->port());
 }
 
 void Publisher::step(const StepRecord& step, const SpeedBase& base) {

@@ -14,7 +14,8 @@ using nlohmann::json;
 std::vector<std::vector<int>> emulated(int ranks, int islands) {
   std::vector<std::vector<int>> all(static_cast<std::size_t>(islands));
   for (int rank = 0; rank < ranks; ++rank) {
-    all[static_cast<std::size_t>(static_cast<std::int64_t>(rank) * islands / ranks)].push_back(rank);
+    all[static_cast<std::size_t>(static_cast<std::int64_t>(rank) * islands / ranks)].push_back(
+        rank);
   }
   return all;
 }

@@ -31,7 +31,7 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
       decoder_(setup_.model, *setup_.machine.ops),
       compute_(engine_.device().stream({.name = "compute"})),
       nonfinite_row_(options.max_skipped),
-      meter_(world.local_size()) {
+      meter_(world.local_size(), std::string(engine_.device().pci_address())) {
   if (world.size() > 1) {
     totals_.emplace(atoll::Communicator::open(
         setup_.mesh.axis("world"),

@@ -21,7 +21,11 @@ struct Figure {
   const char* key;
   const char* name;
   Unit unit;
-  enum class Better { low, high, none } better;
+  enum class Better {
+    low,
+    high,
+    none
+  } better;
 };
 
 using Better = Figure::Better;
@@ -44,8 +48,8 @@ struct Row {
 };
 
 // Places of results differ between any two runs, and say nothing about them.
-const std::set<std::string> places{"plan",   "trace",  "export", "tensorboard", "resume",
-                                   "metrics_port", "mesh_reason", "strategy_reason"};
+const std::set<std::string> places{"plan",   "trace",        "export",      "tensorboard",
+                                   "resume", "metrics_port", "mesh_reason", "strategy_reason"};
 
 std::string cell(const RunFiles& run, const std::string& name) {
   const auto found = run.args.find(name);
@@ -177,11 +181,12 @@ std::string compare_html(const std::vector<RunFiles>& runs) {
   std::string heads = "<tr><th></th>";
   const auto names = titles(runs);
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    heads += fmt::format(R"(<td><i class="key c{}"></i><b>{}</b></td>)", i % 8 + 1,
-                         escape(names[i]));
+    heads +=
+        fmt::format(R"(<td><i class="key c{}"></i><b>{}</b></td>)", i % 8 + 1, escape(names[i]));
   }
   std::string body = fmt::format(
-      R"(<header><div><h1>{} runs compared</h1><p class="sub">Bold: the best of the runs.</p></div><button id="theme">light / dark</button></header>)",
+      R"(<header><div><h1>{} runs compared</h1><p class="sub">Bold: the best of the runs.</p>)"
+      R"(</div><button id="theme">light / dark</button></header>)",
       runs.size());
   body += R"(<h2>Figures</h2><div class="card scroll"><table>)" + heads + "</tr>" +
           html_rows(figure_rows(runs)) + "</table></div>";
@@ -195,8 +200,7 @@ std::string compare_html(const std::vector<RunFiles>& runs) {
   body += overlaid(runs, {.title = "Tokens per second", .unit = Unit::count, .from_zero = true},
                    "tokens_per_s", 1);
   body += overlaid(runs, {.title = "MFU", .unit = Unit::share, .from_zero = true}, "mfu", 1);
-  body += overlaid(runs,
-                   {.title = "Exposed communication", .unit = Unit::share, .from_zero = true},
+  body += overlaid(runs, {.title = "Exposed communication", .unit = Unit::share, .from_zero = true},
                    "exposed_comm_fraction", 1);
   body += overlaid(runs, {.title = "Gradient norm"}, "grad_norm", 10);
   return document("Comparison of runs", body + "</div>");

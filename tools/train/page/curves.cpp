@@ -23,8 +23,8 @@ std::string draw_columns(const RunFiles& run, LineChart chart, const std::vector
   const auto steps = run.column("step");
   for (const Column& column : columns) {
     if (!run.has(column.key)) continue;
-    chart.series.push_back({column.name, column.colour, Series::Look::line, steps,
-                            run.column(column.key)});
+    chart.series.push_back(
+        {column.name, column.colour, Series::Look::line, steps, run.column(column.key)});
   }
   return draw(chart);
 }
@@ -34,8 +34,8 @@ std::string loss(const RunFiles& run) {
   LineChart chart{.title = "Loss", .unit = Unit::number};
   if (run.steps >= fewest_smoothed) {
     const double window = std::clamp(static_cast<double>(run.steps) / 20, 5.0, 100.0);
-    chart.series.push_back({"training, smoothed", 1, Series::Look::line, steps,
-                            smoothed(losses, window)});
+    chart.series.push_back(
+        {"training, smoothed", 1, Series::Look::line, steps, smoothed(losses, window)});
     chart.series.push_back({"training", 1, Series::Look::faint, steps, losses});
   } else {
     chart.series.push_back({"training", 1, Series::Look::line, steps, losses});
@@ -98,13 +98,22 @@ std::string speed_curves(const RunFiles& run) {
                        {"cpu_ranks", "CPUs, all ranks", 2},
                        {"gpu_busy", "GPUs", 5},
                        {"memory_used_fraction", "memory in use, fullest machine", 3}}) +
+         draw_columns(
+             run,
+             {.title = "Network",
+              .note = "largest of all machines: interfaces and RDMA ports, without loopback",
+              .unit = Unit::bytes_per_s,
+              .from_zero = true},
+             {{"network_sent_per_s", "sent", 1}, {"network_received_per_s", "received", 8}}) +
          draw_columns(run,
-                      {.title = "Network",
-                       .note = "largest of all machines: interfaces and RDMA ports, without loopback",
+                      {.title = "Links of GPUs",
+                       .note = "largest of all GPUs; PCIe is counted from Hopper on",
                        .unit = Unit::bytes_per_s,
                        .from_zero = true},
-                      {{"network_sent_per_s", "sent", 1},
-                       {"network_received_per_s", "received", 8}});
+                      {{"nvlink_sent_per_s", "NVLink sent", 1},
+                       {"nvlink_received_per_s", "NVLink received", 8},
+                       {"pcie_sent_per_s", "PCIe sent", 2},
+                       {"pcie_received_per_s", "PCIe received", 5}});
 }
 
 }  // namespace train::page

@@ -27,7 +27,9 @@ struct Range {
 
 struct Scale {
   Range x, y;
-  double px(double value) const { return left + (value - x.low) / (x.high - x.low) * (right - left); }
+  double px(double value) const {
+    return left + (value - x.low) / (x.high - x.low) * (right - left);
+  }
   double py(double value) const {
     return bottom - (value - y.low) / (y.high - y.low) * (bottom - top);
   }
@@ -68,7 +70,9 @@ Scale scale_of(const LineChart& chart, const std::vector<Series>& all) {
   if (chart.from_zero) scale.y.add(0);
   if (scale.x.low == scale.x.high) scale.x = {scale.x.low - 1, scale.x.high + 1};
   const double span = scale.y.high - scale.y.low;
-  const double room = span > 0 ? 0.06 * span : std::max(1e-12, 0.1 * std::abs(scale.y.high));
+  // Constant values may differ by rounding.
+  const bool constant = span <= 1e-9 * std::abs(scale.y.high);
+  const double room = constant ? std::max(1e-12, 0.1 * std::abs(scale.y.high)) : 0.06 * span;
   scale.y.high += room;
   if (!chart.from_zero || scale.y.low < 0) scale.y.low -= room;
   return scale;
@@ -90,8 +94,8 @@ std::string axes(const LineChart& chart, const Scale& scale) {
     svg += fmt::format(R"(<text class="tick mid" x="{:.1f}" y="{}">{}</text>)", scale.px(at),
                        bottom + 15, format(at, at >= 1e5 ? Unit::count : Unit::number));
   }
-  return svg + fmt::format(R"(<text class="tick end" x="{}" y="{}">step</text>)", right,
-                           bottom + 26);
+  return svg +
+         fmt::format(R"(<text class="tick end" x="{}" y="{}">step</text>)", right, bottom + 26);
 }
 
 std::string path(const Series& series, const Scale& scale) {
@@ -180,8 +184,8 @@ std::string draw(const LineChart& chart) {
   std::string svg = axes(chart, scale);
   for (const Series& series : all) svg += path(series, scale);
   for (const double at : chart.marks) {
-    svg += fmt::format(R"(<path class="mark" d="M{0:.1f} {1}l4 7h-8z"/>)", scale.px(at),
-                       bottom - 8);
+    svg +=
+        fmt::format(R"(<path class="mark" d="M{0:.1f} {1}l4 7h-8z"/>)", scale.px(at), bottom - 8);
   }
   const std::string note =
       chart.note.empty() ? "" : fmt::format(R"(<p class="note">{}</p>)", escape(chart.note));

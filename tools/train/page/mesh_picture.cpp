@@ -74,11 +74,13 @@ std::map<int, std::size_t> islands_of(const json& plan) {
 }
 
 std::string draw_rank(int rank, const Place& place, std::size_t island, double x, double y) {
-  const std::string where =
-      fmt::format("rank {}: replica {}, shard {}, island {}", rank, place.replica, place.shard,
-                  island);
+  const std::string where = fmt::format("rank {}: replica {}, shard {}, island {}", rank,
+                                        place.replica, place.shard, island);
   return fmt::format(
-      R"(<g><title>{}</title><rect class="rank c{}" x="{:.0f}" y="{:.0f}" width="{}" height="{}" rx="6"/><text class="on mid big" x="{:.0f}" y="{:.0f}">{}</text><text class="on mid small" x="{:.0f}" y="{:.0f}">r{} s{}</text></g>)",
+      R"(<g><title>{}</title>)"
+      R"(<rect class="rank c{}" x="{:.0f}" y="{:.0f}" width="{}" height="{}" rx="6"/>)"
+      R"(<text class="on mid big" x="{:.0f}" y="{:.0f}">{}</text>)"
+      R"(<text class="on mid small" x="{:.0f}" y="{:.0f}">r{} s{}</text></g>)",
       where, place.replica % colours + 1, x, y, cell, cell, x + cell / 2, y + 21, rank,
       x + cell / 2, y + 37, place.replica, place.shard);
 }
@@ -100,7 +102,8 @@ std::string draw_host(const Host& host, const std::map<int, Place>& places,
                       const std::map<int, std::size_t>& islands, double x, double y) {
   const Size size = size_of(host);
   std::string svg = fmt::format(
-      R"(<rect class="host" x="{:.0f}" y="{:.0f}" width="{:.0f}" height="{:.0f}" rx="10"/><text class="label" x="{:.0f}" y="{:.0f}">{}</text>)",
+      R"(<rect class="host" x="{:.0f}" y="{:.0f}" width="{:.0f}" height="{:.0f}" rx="10"/>)"
+      R"(<text class="label" x="{:.0f}" y="{:.0f}">{}</text>)",
       x, y, size.width, size.height, x + margin, y + 22, escape(host.name));
   std::size_t before = 0;
   for (std::size_t i = 0; i < host.ranks.size(); ++i) {
@@ -112,11 +115,13 @@ std::string draw_host(const Host& host, const std::map<int, Place>& places,
     const std::size_t island = found == islands.end() ? 0 : found->second;
     // A bar marks where a new island begins within a host.
     if (i > 0 && island != before && i % columns_of_host != 0) {
-      svg += fmt::format(R"(<line class="border" x1="{0:.0f}" x2="{0:.0f}" y1="{1:.0f}" y2="{2:.0f}"/>)",
-                         rx - gap / 2, ry - 3, ry + cell + 3);
+      svg += fmt::format(
+          R"(<line class="border" x1="{0:.0f}" x2="{0:.0f}" y1="{1:.0f}" y2="{2:.0f}"/>)",
+          rx - gap / 2, ry - 3, ry + cell + 3);
     } else if (i > 0 && island != before) {
-      svg += fmt::format(R"(<line class="border" x1="{0:.0f}" x2="{1:.0f}" y1="{2:.0f}" y2="{2:.0f}"/>)",
-                         x + margin, x + size.width - margin, ry - gap / 2);
+      svg += fmt::format(
+          R"(<line class="border" x1="{0:.0f}" x2="{1:.0f}" y1="{2:.0f}" y2="{2:.0f}"/>)",
+          x + margin, x + size.width - margin, ry - gap / 2);
     }
     before = island;
     svg += draw_rank(rank, place == places.end() ? Place{} : place->second, island, rx, ry);
@@ -148,7 +153,8 @@ std::string draw_mesh(const json& plan) {
   }
   const double height = y + row + 2;
   return fmt::format(
-      R"(<svg class="mesh" viewBox="0 0 {0:.0f} {1:.0f}" style="max-width:{0:.0f}px" role="img" aria-label="hosts and ranks">{2}</svg>)",
+      R"(<svg class="mesh" viewBox="0 0 {0:.0f} {1:.0f}" style="max-width:{0:.0f}px" role="img" aria-label="hosts and ranks">{2})"
+      R"(</svg>)",
       wide, height, svg);
 }
 

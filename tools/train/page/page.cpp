@@ -37,7 +37,8 @@ std::string head(const RunFiles& run) {
   if (const auto dtype = run.text("dtype"); !dtype.empty()) sub += ", " + dtype;
   if (run.metrics.empty()) sub += ". The run has not ended, or ended early";
   return fmt::format(
-      R"(<header><div><h1>{}</h1><p class="sub">{}</p></div><button id="theme">light / dark</button></header>)",
+      R"(<header><div><h1>{}</h1><p class="sub">{}</p></div><button id="theme">light / dark)"
+      R"(</button></header>)",
       escape(run.name), escape(sub));
 }
 
@@ -60,8 +61,8 @@ std::string tiles(const RunFiles& run) {
                when("eval_loss", Unit::number, "last"));
   html += tile(run.metric("tokens_per_s"), Unit::count, "Tokens per second",
                when("padding_fraction", Unit::share, "padding"));
-  html += tile(run.metric("mfu"), Unit::share, "MFU",
-               when("peak_flops_per_rank", Unit::flops, "of"));
+  html +=
+      tile(run.metric("mfu"), Unit::share, "MFU", when("peak_flops_per_rank", Unit::flops, "of"));
   html += tile(run.metric("exposed_comm_fraction"), Unit::share, "Exposed communication",
                when("exposed_s", Unit::seconds, "per step"));
   html += tile(run.metric("device_memory_bytes"), Unit::bytes, "Memory per rank, peak",
@@ -109,12 +110,15 @@ std::string memory(const json& plan) {
     if (!(bytes > 0)) continue;
     bar += fmt::format(R"(<i class="c{}" style="flex:{:.6f}" title="{}: {}"></i>)", colour,
                        bytes / total, name, format(bytes, Unit::bytes));
-    rows += fmt::format(
-        R"(<tr><td><i class="key block c{}"></i>{}</td><td class="num">{}</td><td class="num">{}</td></tr>)",
-        colour, name, format(bytes, Unit::bytes), format(bytes / total, Unit::share));
+    rows +=
+        fmt::format(R"(<tr><td><i class="key block c{}"></i>{}</td><td class="num">{}</td>)"
+                    R"(<td class="num">{}</td></tr>)",
+                    colour, name, format(bytes, Unit::bytes), format(bytes / total, Unit::share));
   }
   return fmt::format(
-      R"(<h2>Memory plan of a rank</h2><div class="card"><div class="bar">{}</div><table>{}<tr><td><b>total</b></td><td class="num"><b>{}</b></td><td class="num"></td></tr></table></div>)",
+      R"(<h2>Memory plan of a rank</h2><div class="card"><div class="bar">{}</div><table>{})"
+      R"(<tr><td><b>total</b></td><td class="num"><b>{}</b></td><td class="num"></td></tr>)"
+      R"(</table></div>)",
       bar, rows, format(total, Unit::bytes));
 }
 
@@ -137,7 +141,9 @@ std::string mesh(const RunFiles& run, const json& plan) {
   if (svg.empty()) return {};
   const double replicate = number(plan, "replicate"), shard = number(plan, "shard");
   return fmt::format(
-      R"(<h2>Mesh</h2><div class="card"><p class="note">{:.0f} replica{} of {:.0f} shard{}: ranks of one colour share one copy of the model (r: replica, s: shard). Frames are hosts; a thick line separates islands of fast links. {}.</p><br>{}</div>)",
+      R"(<h2>Mesh</h2><div class="card"><p class="note">{:.0f} replica{} of {:.0f} shard{}: )"
+      R"(ranks of one colour share one copy of the model (r: replica, s: shard). )"
+      R"(Frames are hosts; a thick line separates islands of fast links. {}.</p><br>{}</div>)",
       replicate, replicate == 1 ? "" : "s", shard, shard == 1 ? "" : "s",
       escape("Chosen because " + run.text("mesh_reason")), svg);
 }
@@ -158,13 +164,13 @@ std::string figures(const RunFiles& run) {
   std::string html;
   for (const auto& [name, value] : run.metrics.items()) {
     if (value.is_object()) continue;
-    const std::string text = value.is_number_float()
-                                 ? fmt::format("{:.6g}", value.get<double>())
-                                 : plain(value);
+    const std::string text =
+        value.is_number_float() ? fmt::format("{:.6g}", value.get<double>()) : plain(value);
     html += fmt::format("<div><span>{}</span><code>{}</code></div>", escape(name), escape(text));
   }
   if (html.empty()) return {};
-  return R"(<details><summary>All figures of metrics.json</summary><div class="card"><div class="columns">)" +
+  return R"(<details><summary>All figures of metrics.json</summary><div class="card">)"
+         R"(<div class="columns">)" +
          html + "</div></div></details>";
 }
 
@@ -177,9 +183,10 @@ std::string report_html(const RunFiles& run) {
   body += R"(<h2>Learning</h2><div class="grid2">)" + learning_curves(run) + "</div>";
   body += R"(<h2>Speed</h2><div class="grid2">)" + speed_curves(run) + "</div>";
   body += memory(known) + timeline(run) + mesh(run, known) + settings(run) + figures(run);
-  body += "<footer>Written by atoll-train from steps.jsonl, metrics.json, run_args.json and the "
-          "trace. Figures per rank are means, unless they say otherwise; rates exclude the first "
-          "warmup_steps.</footer>";
+  body +=
+      "<footer>Written by atoll-train from steps.jsonl, metrics.json, run_args.json and the "
+      "trace. Figures per rank are means, unless they say otherwise; rates exclude the first "
+      "warmup_steps.</footer>";
   return document(run.name, body);
 }
 

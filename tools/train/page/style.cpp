@@ -7,7 +7,7 @@
 namespace train::page {
 namespace {
 
-// Colours have one value for each theme; c1 to c8 are told apart with the common colour blindnesses.
+// Colours have one value for each theme; c1 to c8 differ for people with colour blindness too.
 constexpr std::string_view css = R"css(
 :root{color-scheme:light;--page:#f6f6f3;--card:#fcfcfb;--ink:#0b0b0b;--soft:#52514e;--mute:#83817b;
 --line:#e1e0d9;--axis:#b9b7ae;--lane:#f0efea;--warn:#9a5b00;--warnbg:#fff4dc;

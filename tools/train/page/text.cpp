@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <utility>
@@ -35,12 +36,23 @@ std::string escape(std::string_view text) {
   out.reserve(text.size());
   for (const char letter : text) {
     switch (letter) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      case '\'': out += "&#39;"; break;
-      default: out += letter;
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      default:
+        out += letter;
     }
   }
   return out;
@@ -48,13 +60,20 @@ std::string escape(std::string_view text) {
 
 std::string_view name(Unit unit) {
   switch (unit) {
-    case Unit::number: return "number";
-    case Unit::count: return "count";
-    case Unit::share: return "share";
-    case Unit::seconds: return "seconds";
-    case Unit::bytes: return "bytes";
-    case Unit::bytes_per_s: return "bytes_per_s";
-    case Unit::flops: return "flops";
+    case Unit::number:
+      return "number";
+    case Unit::count:
+      return "count";
+    case Unit::share:
+      return "share";
+    case Unit::seconds:
+      return "seconds";
+    case Unit::bytes:
+      return "bytes";
+    case Unit::bytes_per_s:
+      return "bytes_per_s";
+    case Unit::flops:
+      return "flops";
   }
   return "";
 }
@@ -62,20 +81,29 @@ std::string_view name(Unit unit) {
 std::string format(double value, Unit unit) {
   if (!std::isfinite(value)) return "-";
   switch (unit) {
-    case Unit::number: return fmt::format("{:.4g}", value);
-    case Unit::count: return scaled(value, "");
-    case Unit::share: return fmt::format("{:.3g} %", 100 * value);
-    case Unit::seconds: return time(value);
-    case Unit::bytes: return scaled(value, "B");
-    case Unit::bytes_per_s: return scaled(value, "B/s");
-    case Unit::flops: return scaled(value, "FLOP/s");
+    case Unit::number:
+      return fmt::format("{:.4g}", value);
+    case Unit::count:
+      return scaled(value, "");
+    case Unit::share:
+      return fmt::format("{:.3g} %", 100 * value);
+    case Unit::seconds:
+      return time(value);
+    case Unit::bytes:
+      return scaled(value, "B");
+    case Unit::bytes_per_s:
+      return scaled(value, "B/s");
+    case Unit::flops:
+      return scaled(value, "FLOP/s");
   }
   return "-";
 }
 
 std::vector<double> ticks(double low, double high, int count) {
   const double rough = (high - low) / count;
-  if (!(rough > 0) || !std::isfinite(rough)) return {low};
+  // A span within rounding of the numbers themselves has no ticks that differ.
+  const double least = 1e-12 * std::max(std::abs(low), std::abs(high));
+  if (!(rough > least) || !std::isfinite(rough)) return {low};
   const double power = std::pow(10, std::floor(std::log10(rough)));
   const double part = rough / power;
   const double step = power * (part < 1.5 ? 1 : part < 3.5 ? 2 : part < 7.5 ? 5 : 10);

@@ -34,8 +34,8 @@ struct Span {
 };
 
 struct Trace {
-  std::map<int, std::string> ranks;                      // names of processes
-  std::map<std::pair<int, int>, std::string> rows;       // names of threads
+  std::map<int, std::string> ranks;                 // names of processes
+  std::map<std::pair<int, int>, std::string> rows;  // names of threads
   std::vector<Span> spans;
 };
 
@@ -81,7 +81,8 @@ Window median_step(const Trace& trace) {
   }
   if (all.empty()) return {};
   const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
-  std::ranges::nth_element(all, middle, {}, [](const Window& step) { return step.end - step.begin; });
+  std::ranges::nth_element(all, middle, {},
+                           [](const Window& step) { return step.end - step.begin; });
   return *middle;
 }
 
@@ -121,9 +122,9 @@ std::map<std::pair<int, int>, double> layout(const Trace& trace, std::string& sv
     for (const auto& [key, row] : trace.rows) {
       if (key.first != rank || row == "step") continue;
       tops[key] = y;
-      svg += fmt::format(
-          R"(<text class="tick end" x="{}" y="{:.1f}">{}</text><rect class="lane" x="{}" y="{:.1f}" width="{}" height="{}"/>)",
-          left - 8, y + 10, escape(row), left, y, right - left, row_height);
+      svg += fmt::format(R"(<text class="tick end" x="{}" y="{:.1f}">{}</text>)"
+                         R"(<rect class="lane" x="{}" y="{:.1f}" width="{}" height="{}"/>)",
+                         left - 8, y + 10, escape(row), left, y, right - left, row_height);
       y += row_height + row_gap;
     }
     y += rank_gap;
@@ -137,9 +138,9 @@ std::string time_axis(const Window& step, double height) {
   const double seconds = (step.end - step.begin) / 1e6;
   for (const double at : ticks(0, seconds, 8)) {
     const double x = left + at / seconds * (right - left);
-    svg += fmt::format(
-        R"(<line class="grid" x1="{0:.1f}" x2="{0:.1f}" y1="18" y2="{1:.0f}"/><text class="tick mid" x="{0:.1f}" y="12">{2}</text>)",
-        x, height - rank_gap, format(at, Unit::seconds));
+    svg += fmt::format(R"(<line class="grid" x1="{0:.1f}" x2="{0:.1f}" y1="18" y2="{1:.0f}"/>)"
+                       R"(<text class="tick mid" x="{0:.1f}" y="12">{2}</text>)",
+                       x, height - rank_gap, format(at, Unit::seconds));
   }
   return svg;
 }
@@ -150,7 +151,8 @@ std::string draw_span(const Span& span, const Kind& kind, double y, const Window
   const double x1 = left + (std::min(span.end, step.end) - step.begin) * scale;
   if (x1 - x0 < narrowest) return {};
   return fmt::format(
-      R"(<rect class="c{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{}"><title>{}: {}</title></rect>)",
+      R"(<rect class="c{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{}"><title>{}: {})"
+      R"(</title></rect>)",
       kind.colour, x0, y, std::max(0.4, x1 - x0), row_height, escape(span.name),
       format((span.end - span.begin) / 1e6, Unit::seconds));
 }
@@ -191,10 +193,13 @@ Timeline draw_timeline(const json& document) {
   if (trace.ranks.size() > most_ranks) {
     caption += fmt::format(" Ranks 0 to {} of {}.", most_ranks - 1, trace.ranks.size());
   }
-  return {caption + " Spans too narrow to see are left out; the trace file has them all.",
-          fmt::format(
-              R"({}<svg class="timeline" viewBox="0 0 {} {:.0f}" role="img" aria-label="timeline of one step">{}</svg>)",
-              legend(used), width, height, svg)};
+  return {
+      caption + " Spans too narrow to see are left out; the trace file has them all.",
+      fmt::format(
+          R"({})"
+          R"(<svg class="timeline" viewBox="0 0 {} {:.0f}" role="img" aria-label="timeline of one step">{})"
+          R"(</svg>)",
+          legend(used), width, height, svg)};
 }
 
 }  // namespace train::page

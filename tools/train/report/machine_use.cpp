@@ -45,7 +45,8 @@ void read_cpus(const fs::path& file, MachineCounters& counters) {
 void read_memory(const fs::path& file, MachineCounters& counters) {
   std::ifstream in(file);
   std::string name;
-  for (double kib = 0; in >> name >> kib; in.ignore(std::numeric_limits<std::streamsize>::max(), '\n')) {
+  for (double kib = 0; in >> name >> kib;
+       in.ignore(std::numeric_limits<std::streamsize>::max(), '\n')) {
     if (name == "MemTotal:") counters.memory_total = kib * 1024;
     if (name == "MemAvailable:") counters.memory_available = kib * 1024;
   }
@@ -57,7 +58,8 @@ void read_interfaces(const fs::path& file, MachineCounters& counters) {
   for (std::string line; std::getline(in, line);) {
     const std::size_t colon = line.find(':');
     const std::size_t begin = line.find_first_not_of(' ');
-    if (colon == std::string::npos || begin >= colon || line.compare(begin, colon - begin, "lo") == 0)
+    if (colon == std::string::npos || begin >= colon ||
+        line.compare(begin, colon - begin, "lo") == 0)
       continue;
     std::istringstream numbers(line.substr(colon + 1));
     std::array<double, 9> values{};
@@ -97,7 +99,14 @@ MachineUse combined(std::span<const MachineUse> ranks) {
     all.memory_used_fraction = std::max(all.memory_used_fraction, rank.memory_used_fraction);
     all.network_sent_per_s = std::max(all.network_sent_per_s, rank.network_sent_per_s);
     all.network_received_per_s = std::max(all.network_received_per_s, rank.network_received_per_s);
+    all.gpus += rank.gpus / count;
+    all.gpu_busy += rank.gpus * rank.gpu_busy / count;
+    all.nvlink_sent_per_s = std::max(all.nvlink_sent_per_s, rank.nvlink_sent_per_s);
+    all.nvlink_received_per_s = std::max(all.nvlink_received_per_s, rank.nvlink_received_per_s);
+    all.pcie_sent_per_s = std::max(all.pcie_sent_per_s, rank.pcie_sent_per_s);
+    all.pcie_received_per_s = std::max(all.pcie_received_per_s, rank.pcie_received_per_s);
   }
+  if (all.gpus > 0) all.gpu_busy /= all.gpus;
   return all;
 }
 
@@ -116,7 +125,9 @@ MachineUse use_between(const MachineCounters& before, const MachineCounters& aft
   MachineUse use;
   const double total = after.machine_total_s - before.machine_total_s;
   // The counters of a process are finer than those of the machine, so their ratio may pass 1.
-  const auto share = [&](double part) { return total > 0 ? std::clamp(part / total, 0.0, 1.0) : 0; };
+  const auto share = [&](double part) {
+    return total > 0 ? std::clamp(part / total, 0.0, 1.0) : 0;
+  };
   use.cpu_machine = share(after.machine_busy_s - before.machine_busy_s);
   use.cpu_ranks = share(ranks * (after.process_cpu_s - before.process_cpu_s));
   if (after.memory_total > 0) {
@@ -129,14 +140,38 @@ MachineUse use_between(const MachineCounters& before, const MachineCounters& aft
   return use;
 }
 
-MachineMeter::MachineMeter(int ranks_of_host)
-    : ranks_(ranks_of_host), when_(Clock::now()), before_(read_machine_counters()) {}
+void add_gpu(MachineUse& use, const std::optional<GpuReading>& before, const GpuReading& after,
+             double seconds) {
+  use.gpus = 1;
+  use.gpu_busy = after.busy;
+  if (!before || !(seconds > 0)) return;
+  // A counter that fell has wrapped around.
+  const auto rate = [&](double earlier, double now) {
+    return std::max(0.0, now - earlier) / seconds;
+  };
+  use.nvlink_sent_per_s = rate(before->nvlink_sent, after.nvlink_sent);
+  use.nvlink_received_per_s = rate(before->nvlink_received, after.nvlink_received);
+  use.pcie_sent_per_s = rate(before->pcie_sent, after.pcie_sent);
+  use.pcie_received_per_s = rate(before->pcie_received, after.pcie_received);
+}
+
+MachineMeter::MachineMeter(int ranks_of_host, const std::string& gpu_pci_address)
+    : ranks_(ranks_of_host),
+      when_(Clock::now()),
+      before_(read_machine_counters()),
+      gpu_(gpu_pci_address),
+      gpu_before_(gpu_.read()) {}
 
 MachineUse MachineMeter::sample() {
   const auto now = Clock::now();
   if (sampled_ && now - when_ < shortest_sample) return last_;
   const MachineCounters after = read_machine_counters();
-  last_ = use_between(before_, after, std::chrono::duration<double>(now - when_).count(), ranks_);
+  const double seconds = std::chrono::duration<double>(now - when_).count();
+  last_ = use_between(before_, after, seconds, ranks_);
+  if (const auto gpu = gpu_.read()) {
+    add_gpu(last_, gpu_before_, *gpu, seconds);
+    gpu_before_ = gpu;
+  }
   before_ = after;
   when_ = now;
   sampled_ = true;

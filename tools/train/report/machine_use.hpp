@@ -1,10 +1,14 @@
-// How much of its machine a run uses: CPUs, memory and network, from the counters of Linux.
+// How much of its machine a run uses: CPUs, memory and network by the counters of Linux, and GPUs.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
+#include <string>
+
+#include "report/gpu_use.hpp"
 
 namespace train {
 
@@ -15,9 +19,15 @@ struct MachineUse {
   double memory_used_fraction = 0;  // share of the machine's memory that is not available
   double network_sent_per_s = 0;    // bytes: all interfaces but loopback, and RDMA ports
   double network_received_per_s = 0;
+  double gpus = 0;      // share of the ranks whose GPU NVML can read; the following are theirs
+  double gpu_busy = 0;  // share of time in which a kernel ran
+  double nvlink_sent_per_s = 0;  // bytes over all links of a GPU
+  double nvlink_received_per_s = 0;
+  double pcie_sent_per_s = 0;  // bytes; 0 where the GPU does not count them
+  double pcie_received_per_s = 0;
 };
 
-// Combines the ranks: means of CPUs, the largest of memory and network.
+// Combines the ranks: means of CPUs and GPUs, the largest of memory, network and links.
 MachineUse combined(std::span<const MachineUse> ranks);
 
 // Counters since the machine or the process started, and the memory now.
@@ -39,10 +49,14 @@ MachineCounters read_machine_counters(const std::filesystem::path& root = "/");
 MachineUse use_between(const MachineCounters& before, const MachineCounters& after, double seconds,
                        int ranks);
 
+// Adds a GPU; without an earlier reading, only how busy it is.
+void add_gpu(MachineUse& use, const std::optional<GpuReading>& before, const GpuReading& after,
+             double seconds);
+
 // Samples this rank's machine.
 class MachineMeter {
  public:
-  explicit MachineMeter(int ranks_of_host);
+  explicit MachineMeter(int ranks_of_host, const std::string& gpu_pci_address = {});
 
   // The use since the last sample. Calls within a quarter of a second give the last sample again,
   // because reading the counters takes up to a millisecond on a large machine.
@@ -53,6 +67,8 @@ class MachineMeter {
   int ranks_;
   Clock::time_point when_;
   MachineCounters before_;
+  GpuProbe gpu_;
+  std::optional<GpuReading> gpu_before_;
   MachineUse last_;
   bool sampled_ = false;
 };

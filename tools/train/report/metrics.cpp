@@ -18,7 +18,13 @@ MachineUse scaled_sum(const MachineUse& sum, const MachineUse& use, double facto
   return {sum.cpu_machine + factor * use.cpu_machine, sum.cpu_ranks + factor * use.cpu_ranks,
           sum.memory_used_fraction + factor * use.memory_used_fraction,
           sum.network_sent_per_s + factor * use.network_sent_per_s,
-          sum.network_received_per_s + factor * use.network_received_per_s};
+          sum.network_received_per_s + factor * use.network_received_per_s,
+          sum.gpus + factor * use.gpus,
+          sum.gpu_busy + factor * use.gpu_busy,
+          sum.nvlink_sent_per_s + factor * use.nvlink_sent_per_s,
+          sum.nvlink_received_per_s + factor * use.nvlink_received_per_s,
+          sum.pcie_sent_per_s + factor * use.pcie_sent_per_s,
+          sum.pcie_received_per_s + factor * use.pcie_received_per_s};
 }
 
 void accumulate(const StepRecord& step, StepRecord& sums) {

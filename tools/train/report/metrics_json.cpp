@@ -43,6 +43,13 @@ void put_speed(json& out, const Speed& speed) {
               {"network_sent_per_s", speed.use->network_sent_per_s},
               {"network_received_per_s", speed.use->network_received_per_s}});
   }
+  if (speed.use && speed.use->gpus > 0) {
+    put(out, {{"gpu_busy", speed.use->gpu_busy},
+              {"nvlink_sent_per_s", speed.use->nvlink_sent_per_s},
+              {"nvlink_received_per_s", speed.use->nvlink_received_per_s},
+              {"pcie_sent_per_s", speed.use->pcie_sent_per_s},
+              {"pcie_received_per_s", speed.use->pcie_received_per_s}});
+  }
   out["axis_bytes"] = json::object();
   for (const auto& [axis, bytes] : speed.axis_bytes) out["axis_bytes"][axis] = std::llround(bytes);
 }

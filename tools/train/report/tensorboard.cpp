@@ -23,7 +23,12 @@ std::string little_endian(Number number) {
 }
 
 // Protobuf's wire types.
-enum class Wire { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
+enum class Wire {
+  varint = 0,
+  fixed64 = 1,
+  bytes = 2,
+  fixed32 = 5
+};
 
 std::string varint(std::uint64_t number) {
   std::string bytes;

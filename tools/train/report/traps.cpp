@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -31,14 +32,22 @@ std::string text(const json& object, std::string_view name) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-// Returns the number of islands in each rank's place, or nothing if the plan does not tell.
+std::optional<std::size_t> rank_of(const json& value, std::size_t ranks) {
+  if (!value.is_number_integer()) return std::nullopt;
+  const auto rank = value.get<std::int64_t>();
+  if (rank < 0 || rank >= static_cast<std::int64_t>(ranks)) return std::nullopt;
+  return static_cast<std::size_t>(rank);
+}
+
+// Returns the index of each rank's island, or nothing if the plan does not tell.
 std::vector<std::size_t> island_of_ranks(const json& islands, std::size_t ranks) {
   std::vector<std::size_t> island(ranks, islands.size());
   for (std::size_t i = 0; i < islands.size(); ++i) {
     if (!islands[i].is_array()) return {};
     for (const json& rank : islands[i]) {
-      if (!rank.is_number_unsigned() || rank.get<std::size_t>() >= ranks) return {};
-      island[rank.get<std::size_t>()] = i;
+      const auto at = rank_of(rank, ranks);
+      if (!at) return {};
+      island[*at] = i;
     }
   }
   return island;
@@ -55,8 +64,9 @@ std::size_t islands_per_group(const json& plan) {
   for (std::size_t first = 0; first + shard <= order.size(); first += shard) {
     std::set<std::size_t> seen;
     for (std::size_t i = first; i < first + shard; ++i) {
-      if (!order[i].is_number_unsigned() || order[i].get<std::size_t>() >= island.size()) return 0;
-      seen.insert(island[order[i].get<std::size_t>()]);
+      const auto at = rank_of(order[i], island.size());
+      if (!at) return 0;
+      seen.insert(island[*at]);
     }
     most = std::max(most, seen.size());
   }
@@ -103,9 +113,11 @@ std::string remedy_of_mfu(const json& args, const json& metrics) {
     return "steps wait for data: convert the data with atoll-data, or read it from a faster disk";
   }
   if (number(metrics, "exposed_comm_fraction").value_or(0) > 0.2) {
-    return "compute waits for communication: raise --micro-batch or --global-batch, so that a "
-           "gather serves more tokens; then --prefetch 2, hybrid_shard, or shard_grad if memory "
-           "allows";
+    const bool hybrid = text(args, "strategy").starts_with("hybrid");
+    return fmt::format(
+        "compute waits for communication: raise --micro-batch or --global-batch, so that a gather "
+        "serves more tokens; then --prefetch 2, or {} if memory allows",
+        hybrid ? "hybrid_shard_grad" : "hybrid_shard");
   }
   if (text(args, "recompute") == "full") {
     return "--recompute full repeats the forward pass: use selective or none if memory allows";
