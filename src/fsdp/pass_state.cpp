@@ -309,8 +309,11 @@ void PassState::end() noexcept {
       if (is_training()) next_micro_ = (options_.micro + 1) % options_.of;
       return;
     }
-    log::warn("a pass {} after {} of {} uses of units", abandoned_ ? "was abandoned" : "ended",
-              position_, length());
+    // A pass that was opened early and not used, because training stops, is no mistake.
+    if (position_ > 0 || abandoned_) {
+      log::warn("a pass {} after {} of {} uses of units", abandoned_ ? "was abandoned" : "ended",
+                position_, length());
+    }
     reducing_.cancel(last);
     ended_ = gathering_.cancel(last);
   } catch (const Error&) {

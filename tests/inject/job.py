@@ -118,7 +118,7 @@ class Jobs:
     def clean(self):
         """Runs both phases without failures and keeps their results."""
         self.require(self.job("start"))
-        shutil.copytree(self.out, self.root / "started")
+        shutil.copytree(self.out, self.root / "started", symlinks=True)
         self.started = digest(self.out)
         self.names = set(self.started)
         self.require(self.job("resume"))
@@ -136,7 +136,7 @@ class Jobs:
     def prepare(self, phase):
         shutil.rmtree(self.out, ignore_errors=True)
         if phase == "resume":
-            shutil.copytree(self.root / "started", self.out)
+            shutil.copytree(self.root / "started", self.out, symlinks=True)
 
     def job(self, phase, rank=None, **injection):
         """Runs a phase in a fresh folder, with the variables `injection` on one rank."""
@@ -238,11 +238,11 @@ class Jobs:
 
     def check_checkpoint(self, phase):
         """Checks that a run can resume after a failure."""
-        folder = self.out / "checkpoint"
-        if phase == "start" and not folder.exists():
+        folder = self.out / "checkpoints"
+        if phase == "start" and not any(folder.glob("step-*/index.json")):
             return []
-        old = {n: d for n, d in self.started.items() if n.startswith("checkpoint/")}
-        now = {f"checkpoint/{n}": d for n, d in digest(folder).items()}
+        old = {n: d for n, d in self.started.items() if n.startswith("checkpoints/")}
+        now = {f"checkpoints/{n}": d for n, d in digest(folder).items()}
         return [] if now == old else self.check_resume()
 
     def check_resume(self):

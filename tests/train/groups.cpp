@@ -201,6 +201,7 @@ TEST_CASE("groups: a resumed run with other groups gets one warning") {
     };
     CHECK(warnings().empty());
     options.group.clear();
+    options.resume_with_changes = {"optimizer"};
     const auto texts = warnings();
     REQUIRE(texts.size() == 1);
     CAPTURE(texts[0]);

@@ -87,7 +87,9 @@ void check_metrics(const json& metrics, const train::RunResult& run) {
   CHECK(metrics["engine"]["version"].is_string());
   CHECK(metrics["dataset"] == "demo");
   CHECK(metrics["tokenizer"] == "bytes");
-  CHECK(metrics["fsdp"] == metrics["strategy"]);
+  CHECK(metrics["fsdp"] == (metrics["strategy"] != "no_shard"));
+  CHECK(metrics["peak_source"] == "measured");
+  CHECK(metrics["mfu_measured"] == metrics["mfu"]);
   CHECK(metrics["run_name"] == "a-run");
   CHECK(metrics["model"] == "small");
   CHECK(metrics["steps"] == steps);

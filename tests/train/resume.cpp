@@ -276,31 +276,34 @@ TEST_CASE("the checkpoint of another model or optimizer is refused") {
 TEST_CASE("an interrupted save does no harm") {
   const TemporaryFolder folder;
   auto options = base(folder);
-  const fs::path checkpoint = save(options);
-  const fs::path partial = checkpoint.string() + ".partial", old = checkpoint.string() + ".old";
-  fs::create_directories(partial);
-  folder.write("out/checkpoint.partial/shard-00000-of-00004.safetensors", "half of a");
-  fs::create_directories(old);
-  folder.write("out/checkpoint.old/rest", "of a folder under removal");
+  options.resume = save(options).string();
+  const fs::path checkpoints = fs::path(options.out) / "checkpoints";
+  const fs::path last = checkpoints / "step-00000012";
+  const fs::path partial = last.string() + ".partial", old = last.string() + ".old";
+  // What a killed save and a killed removal leave.
+  for (const std::string left : {"step-00000012.partial", "step-00000012.old", "step-00000003"}) {
+    fs::create_directories(checkpoints / left);
+    folder.write("out/checkpoints/" + left + "/shard-00000-of-00004.safetensors", "half of a");
+  }
 
   auto resumed = shaped(options, "hybrid_shard", "2x2");
-  resumed.resume = checkpoint.string() + "/";
   resumed.save_checkpoint = true;
   const auto first = run_job(4, resumed).front();
   CHECK(first.run.steps.front().step == saved_at + 1);
-  CHECK(fs::exists(checkpoint / "index.json"));
-  CHECK(fs::exists(checkpoint / "shard-00001-of-00002.safetensors"));
-  CHECK_FALSE(fs::exists(checkpoint / "shard-00003-of-00004.safetensors"));
-  CHECK_FALSE(fs::exists(partial));
-  CHECK_FALSE(fs::exists(old));
+  CHECK(fs::exists(last / "index.json"));
+  CHECK(fs::exists(last / "shard-00001-of-00002.safetensors"));
+  CHECK_FALSE(fs::exists(last / "shard-00003-of-00004.safetensors"));
+  for (const fs::path& left : {partial, old, checkpoints / "step-00000003"}) {
+    CHECK_FALSE(fs::exists(left));
+  }
 
-  // Only the folder checkpoint.old is left, as after a save that crashed between its two renames.
-  fs::rename(checkpoint, old);
-  resumed.resume = checkpoint.string();
+  // Only the folder step-00000012.old is left, as after a save that crashed between its two renames.
+  fs::rename(last, old);
+  resumed.resume = last.string();
   resumed.steps = last_step + 2;
   const auto second = run_job(4, resumed).front();
   CHECK(second.run.steps.front().step == last_step + 1);
-  CHECK(fs::exists(checkpoint / "index.json"));
+  CHECK(fs::exists(checkpoints / "step-00000014" / "index.json"));
   CHECK_FALSE(fs::exists(old));
 }
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "report/datasheet.hpp"
 #include "report/files.hpp"
 #include "report/metrics.hpp"
 #include "report/metrics_json.hpp"
@@ -45,8 +46,11 @@ StepRecord record(std::int64_t step, double loss) {
           .flops = 6.4e12};
 }
 
-const SpeedBase base{
-    .warmup_steps = 0, .parameters = 1'000'000'000, .peak_flops = 4e12, .world_size = 4};
+const SpeedBase base{.warmup_steps = 0,
+                     .parameters = 1'000'000'000,
+                     .peak_flops = 4e12,
+                     .measured_flops = 2e12,
+                     .world_size = 4};
 
 }  // namespace
 
@@ -159,7 +163,9 @@ TEST_CASE("metrics.json: every name, with the figures of a typical run") {
                            .replicate = 2,
                            .shard = 2,
                            .dtype = "bf16",
-                           .peak_source = "measured",
+                           .gpu = "NVIDIA H100 80GB HBM3",
+                           .peak_source = "datasheet",
+                           .peak_detail = "products",
                            .transports = "network IB",
                            .peak_memory_bytes = 123,
                            .planned_memory_bytes = 100,
@@ -203,9 +209,12 @@ TEST_CASE("metrics.json: every name, with the figures of a typical run") {
   CHECK(out["engine"]["name"] == "atoll");
   CHECK_FALSE(out["engine"]["version"].get<std::string>().empty());
   CHECK_FALSE(out.contains("torch"));
-  CHECK(out["gpu0"].is_null());
+  CHECK(out["gpu0"] == "NVIDIA H100 80GB HBM3");
   CHECK(out["bf16"] == true);
-  CHECK(out["fsdp"] == "hybrid_shard");
+  CHECK(out["fsdp"] == true);
+  CHECK(out["peak_source"] == "datasheet");
+  CHECK(out["mfu"].get<double>() == Approx(0.2));
+  CHECK(out["mfu_measured"].get<double>() == Approx(0.4));
   CHECK(out["approx_tokens_per_rank"] == 1000);  // 10 steps * 400 positions / 4 ranks
   CHECK(out["approx_tokens_per_s_per_rank"].get<double>() == Approx(40));
   CHECK(out["tokens_per_s"].get<double>() == Approx(150));
@@ -225,11 +234,45 @@ TEST_CASE("metrics.json: a run that diverged or never ran is still JSON") {
   auto out = train::metrics_json({}, metrics.base(), metrics.summary());
   CHECK(out["loss_first"].is_null());
   CHECK(out["mfu"].is_null());
+  CHECK(out["gpu0"].is_null());
+  train::RunInfo replicated;
+  replicated.strategy = "no_shard";
+  CHECK(train::metrics_json(replicated, {}, {})["fsdp"] == false);
   CHECK(out["approx_tokens_per_s_per_rank"].is_null());
   metrics.add(record(1, std::numeric_limits<double>::quiet_NaN()));
   out = train::metrics_json({}, metrics.base(), metrics.summary());
   CHECK(out["loss_last"].is_null());
   CHECK(json::parse(out.dump()) == out);
+}
+
+TEST_CASE("metrics.json and steps.jsonl: README explains every figure") {
+  const auto folder = std::filesystem::path(__FILE__).parent_path();
+  const auto readme = TemporaryFolder::read(folder / "../../tools/train/report/README.md");
+  Metrics metrics(base);
+  metrics.add(record(1, 3));
+  auto keys = train::metrics_json({}, base, metrics.summary());
+  keys.update(train::step_json(record(1, 3), base));
+  for (const auto& [name, value] : keys.items()) {
+    CAPTURE(name);
+    CHECK(readme.find("`" + name + "`") != std::string::npos);
+  }
+}
+
+TEST_CASE("data sheets: GPUs by the names that CUDA reports") {
+  using train::datasheet_peak;
+  CHECK(datasheet_peak("NVIDIA H100 80GB HBM3", "bf16") == Approx(989.5e12));
+  CHECK(datasheet_peak("NVIDIA H100 80GB HBM3", "f32") == Approx(67e12));
+  CHECK(datasheet_peak("NVIDIA H100 PCIe", "bf16") == Approx(756.5e12));
+  CHECK(datasheet_peak("NVIDIA H200", "bf16") == Approx(989.5e12));
+  CHECK(datasheet_peak("NVIDIA GH200 480GB", "bf16") == Approx(989.5e12));
+  CHECK(datasheet_peak("NVIDIA A100-SXM4-80GB", "bf16") == Approx(312e12));
+  CHECK(datasheet_peak("NVIDIA B200", "bf16") == Approx(2250e12));
+  CHECK(datasheet_peak("NVIDIA L40S", "bf16") == Approx(362e12));
+  CHECK(datasheet_peak("NVIDIA L4", "bf16") == Approx(121e12));
+  for (const char* unknown : {"NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA H1000", "Host", ""}) {
+    CHECK(datasheet_peak(unknown, "bf16") == 0);
+  }
+  CHECK(datasheet_peak("NVIDIA H200", "f16") == 0);
 }
 
 TEST_CASE("steps.jsonl: each line is flushed at once") {

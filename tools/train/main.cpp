@@ -208,16 +208,33 @@ void add_run_flags(CLI::App& app, train::RunOptions& o) {
   app.add_option("--steps", o.steps, "number of optimizer steps");
   app.add_option("--warmup-steps", o.warmup_steps, "initial steps that speed figures leave out");
   app.add_option("--checkpoint-every", o.checkpoint_every,
-                 "steps between checkpoints; 0 saves only at the end");
+                 "steps between checkpoints; 0 saves only at the end. SIGTERM and SIGUSR1 save "
+                 "after the current step and end the run with exit code 75");
+  app.add_option("--keep-last", o.keep_last, "newest checkpoints to keep; 0 keeps all")
+      ->check(not_negative);
+  app.add_option("--keep-every", o.keep_every,
+                 "keep the checkpoints of every M-th step as well; 0 keeps none of them")
+      ->check(not_negative);
   app.add_flag("--no-checkpoint{false},--checkpoint", o.save_checkpoint,
                "save no checkpoints; the default saves them in the results folder");
   app.add_option("--resume", o.resume,
-                 "checkpoint folder to continue from, on any number of ranks");
+                 "checkpoint folder to continue from, on any number of ranks; or auto: the newest "
+                 "whole checkpoint in the results folder, and a new run if there is none");
+  app.add_option("--resume-with-changes", o.resume_with_changes,
+                 "what may differ from the run that saved the checkpoint, comma-separated: data, "
+                 "seed, global_batch, optimizer, frozen, model")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  app.add_option("--max-time", o.max_time,
+                 "save and end the run before this time is over, for example 3h30m; exit code 75");
   app.option_defaults()->group("Results");
   app.add_option("--out", o.out, "results folder. Default: results/training/RUN-NAME");
   app.add_option("--run-name", o.run_name, "name of the run. Default: MODEL-DATA-STRATEGY");
   app.add_option("--export", o.export_weights,
-                 "safetensors file to write at the end: f32 weights under Hugging Face names");
+                 "folder to write at the end, which transformers opens: weights, config.json and "
+                 "tokenizer; or a .safetensors file for the weights alone");
+  app.add_option("--export-dtype", o.export_dtype,
+                 "f32, bf16 or f16. Default: that of --dtype");
   app.add_option("--trace", o.trace,
                  "Chrome trace file to write at the end, with all ranks' streams and collectives; "
                  "open it in https://ui.perfetto.dev");
@@ -244,6 +261,7 @@ void add_run_flags(CLI::App& app, train::RunOptions& o) {
 int train_on(atoll::World& world, const train::RunOptions& options) {
   try {
     const train::RunResult result = train::run(world, options);
+    if (result.stop != train::Stop::none) return train::exit_saved_and_stopped;
     for (const auto& gate : result.missed_gates) {
       if (world.rank() == 0) std::fprintf(stderr, "atoll-train: %s\n", gate.message.c_str());
     }
@@ -284,6 +302,7 @@ int parse_and_train(int argc, char** argv) {
   auto config = atoll::Config::from_env();
   if (islands > 0) config.islands = islands;
   auto world = atoll::World::from_env(config);
+  train::stop_on_signals();  // after the flight recorder of World has set its handler
   return train_on(world, options);
 }
 

@@ -43,14 +43,12 @@ atoll::DType Machine::muon_products(atoll::DType param) const noexcept {
   return device().kind() == atoll::DeviceKind::cuda ? param : atoll::DType::f32;
 }
 
-std::string Machine::peak_source() const {
+std::string Machine::peak_detail() const {
   if (device().kind() == atoll::DeviceKind::cuda) {
-    return fmt::format("this rank's share of {}: cuBLASLt matrix products, measured at the start",
-                       device().name());
+    return fmt::format("this rank's share of {}: cuBLASLt matrix products", device().name());
   }
-  return fmt::format(
-      "this rank's share of the machine: oneDNN matrix products, {} threads, measured at the start",
-      threads);
+  return fmt::format("this rank's share of the machine: oneDNN matrix products, {} threads",
+                     threads);
 }
 
 Machine make_machine(const atoll::World& world, atoll::RankDevice place, int threads) {

@@ -23,7 +23,7 @@ struct Machine {
   int threads = 1;
 
   const atoll::Device& device() const noexcept { return place.device; }
-  // Peak matrix-product FLOP/s of this rank, measured for about `seconds`. Ranks that share cores
+  // Highest FLOP/s of matrix products on this rank in about `seconds`. Ranks that share cores
   // or a GPU get their share of it. Collective.
   double matrix_peak(atoll::World& world, atoll::DType dtype, double seconds) const;
   // The arithmetic of Muon on this device.
@@ -32,7 +32,7 @@ struct Machine {
   // most of them multiply no slower than bf16.
   atoll::DType muon_products(atoll::DType param) const noexcept;
   // Describes how matrix_peak() measured, for reports.
-  std::string peak_source() const;
+  std::string peak_detail() const;
 };
 
 // Makes the kernels; `threads` is the number of compute threads of a CPU rank. Throws

@@ -17,7 +17,9 @@
 #include "loop/adapters.hpp"
 #include "loop/groups.hpp"
 #include "loop/model_source.hpp"
+#include "loop/resume.hpp"
 #include "loop/schedule.hpp"
+#include "loop/stopping.hpp"
 
 namespace train {
 namespace {
@@ -102,6 +104,8 @@ void check(const RunOptions& options) {
                                          {"--eval-every", options.eval_every >= 0},
                                          {"--show-data", options.show_data >= 0},
                                          {"--max-skipped", options.max_skipped >= 0},
+                                         {"--keep-last", options.keep_last >= 0},
+                                         {"--keep-every", options.keep_every >= 0},
                                          {"--checkpoint-every", options.checkpoint_every >= 0}})
     require(fine, "{}: must not be negative", flag);
   require(options.beta1 >= 0 && options.beta1 < 1, "--beta1: must be in [0, 1)");
@@ -123,6 +127,9 @@ void check(const RunOptions& options) {
   require_one_of(options.device, "--device", {"auto", "host", "cuda"});
   require_one_of(options.pad_to, "--pad-to", {"longest", "seq", "pack"});
   require_one_of(options.recompute, "--recompute", {"none", "selective", "full"});
+  if (!options.export_dtype.empty()) {
+    require_one_of(options.export_dtype, "--export-dtype", {"f32", "bf16", "f16"});
+  }
   require_one_of(options.accumulate, "--accumulate", {"auto", "shard", "local"});
   std::vector<std::string_view> strategies{"auto"};
   for (const auto strategy : atoll::fsdp::every_strategy()) {
@@ -131,8 +138,10 @@ void check(const RunOptions& options) {
   require_one_of(options.strategy, "--strategy", strategies);
   if (!options.mesh.empty()) atoll::parse_mesh(options.mesh);
   check_data(options);
+  if (!options.max_time.empty()) parse_duration("--max-time", options.max_time);
   check_schedule(options);
   adapters_of(options);
+  check_resume(options);
   check_groups(options);
   check_muon(options);
   check_trace(options);

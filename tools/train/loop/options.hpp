@@ -78,9 +78,15 @@ struct RunOptions {
   std::string out;
   std::string run_name;
   std::int64_t checkpoint_every = 0;  // steps between checkpoints; 0: only at the end
+  std::int64_t keep_last = 2;         // checkpoints to keep; 0: all
+  std::int64_t keep_every = 0;        // keep those of every M-th step as well; 0: none
   bool save_checkpoint = true;
-  std::string resume;          // checkpoint folder to continue from
-  std::string export_weights;  // HF safetensors file to write at the end
+  std::string resume;  // checkpoint folder to continue from; auto: the newest whole one in `out`
+  // Properties in which the run may differ from that of the checkpoint; see same_run().
+  std::vector<std::string> resume_with_changes;
+  std::string max_time;        // time limit of the run, as parse_duration() reads it; empty: none
+  std::string export_weights;  // folder or .safetensors file to write at the end
+  std::string export_dtype;    // f32, bf16 or f16; empty: dtype
   bool quiet = false;          // hide the progress line
   std::string trace;           // Chrome trace to write at the end
   bool require_gdr = false;    // fail without GPUDirect RDMA between hosts

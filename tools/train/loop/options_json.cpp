@@ -76,8 +76,13 @@ void put_run(nlohmann::json& json, const RunOptions& o) {
   json["warmup_steps"] = o.warmup_steps;
   json["checkpoint"] = o.save_checkpoint;
   json["checkpoint_every"] = o.checkpoint_every;
+  json["keep_last"] = o.keep_last;
+  json["keep_every"] = o.keep_every;
   json["resume"] = o.resume;
+  json["resume_with_changes"] = o.resume_with_changes;
+  json["max_time"] = o.max_time;
   json["export"] = o.export_weights;
+  json["export_dtype"] = o.export_dtype;
   json["trace"] = o.trace;
   json["trace_steps"] = o.trace_steps;
   json["min_mfu"] = o.min_mfu;

@@ -5,9 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -15,9 +13,10 @@
 #include "data/loaders.hpp"
 #include "data/sources.hpp"
 #include "fail.hpp"
-#include "loop/weight_files.hpp"
 #include "loop/model_source.hpp"
+#include "loop/results.hpp"
 #include "loop/run_plan.hpp"
+#include "loop/weight_files.hpp"
 #include "model/hf_config.hpp"
 #include "model/params.hpp"
 #include "report/files.hpp"
@@ -104,39 +103,14 @@ void compare_ranks(atoll::World& world, const RunOptions& options, const ModelCo
   auto flags = to_json(options);
   flags.erase("threads");
   compare(world, "flags", flags.dump(), flag_difference);
-  compare(world, "model", hf_config_json(model, options.dtype), [](auto&&...) {
-    return "another model than rank 0 (another copy of config.json?)";
-  });
-  compare(world, "data", fmt::format("{:016x}", data.train.fingerprint()), [](auto&&...) {
-    return "other training data than rank 0 (another copy of the file?)";
-  });
+  compare(world, "model", hf_config_json(model, options.dtype),
+          [](auto&&...) { return "another model than rank 0 (another copy of config.json?)"; });
+  compare(world, "data", fmt::format("{:016x}", data.train.fingerprint()),
+          [](auto&&...) { return "other training data than rank 0 (another copy of the file?)"; });
   if (!data.eval) return;
   compare(world, "eval_data", fmt::format("{:016x}", data.eval->fingerprint()), [](auto&&...) {
     return "other data of the evaluation than rank 0 (another copy of the file?)";
   });
-}
-
-// Rank 0 writes the trace at the end; this finds an unwritable file at the start.
-void check_trace_file(const std::string& file) {
-  try {
-    check_writable(file);
-  } catch (const atoll::Error& error) {
-    fail(error.code(), "--trace: {}", error.what());
-  }
-}
-
-// Steps completed by the run that saved the checkpoint, skipped updates included.
-std::int64_t steps_done(const std::map<std::string, std::string>& extra,
-                        const std::string& folder) {
-  const auto found = extra.find("step");
-  const std::string text = found == extra.end() ? "" : found->second;
-  const char* const end = text.data() + text.size();
-  std::int64_t steps = -1;
-  const auto parsed = std::from_chars(text.data(), end, steps);
-  if (parsed.ec == std::errc() && parsed.ptr == end && steps >= 0) return steps;
-  fail(ErrorCode::bad_data,
-       "{}: the checkpoint lacks the number of its last step; save it again with atoll-train",
-       folder);
 }
 
 }  // namespace
@@ -171,7 +145,7 @@ RunData open_data(const RunOptions& options, const Tokenizer& tokenizer, const M
 
 Setup prepare(atoll::World& world, const RunOptions& options) {
   check(options);
-  if (!options.trace.empty() && world.rank() == 0) check_trace_file(options.trace);
+  check_results(world, options, run_directory(options.out, run_name(options)));
   auto tokenizer = tokenizer_for(options.tokenizer, options.data, options.data_type);
   const ModelSource source = find_model(options, *tokenizer);
   auto model = source.config;
@@ -206,28 +180,19 @@ Setup prepare(atoll::World& world, const RunOptions& options) {
   const int micro_batches = batches.step({0, 0}).micro_batches;
   auto choice = choose_strategy(options, model, mesh, memory, micro_batches);
   auto islands = islands_of_ranks(world, topology);
-  return {std::move(tokenizer), std::move(model),   std::move(data.train),
-          std::move(data.eval), std::move(weights), std::move(mesh),
-          std::move(machine),   memory,             std::move(choice),
-          std::move(islands)};
+  return {std::move(tokenizer), std::move(model),  std::move(data.train), std::move(data.eval),
+          std::move(weights),   std::move(mesh),   std::move(machine),    memory,
+          std::move(choice),    std::move(islands)};
 }
 
-std::int64_t start_weights(const RunOptions& options, const Setup& setup, fsdp::Engine& engine,
-                           RunOptimizer& optimizer) {
-  if (!options.resume.empty()) {
-    return steps_done(optimizer.load(options.resume), options.resume);
-  }
-  if (setup.weights.empty()) {
-    engine.initialize(options.seed);
-    return 0;
-  }
+void start_weights(const RunOptions& options, const Setup& setup, fsdp::Engine& engine) {
+  if (setup.weights.empty()) return engine.initialize(options.seed);
   if (options.lora_rank > 0) engine.initialize(options.seed);
   fsdp::import_weights(setup.weights, engine,
                        [&](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
                          // Files of models have no adapters; these keep their initial values.
                          return is_adapter(param.name) ? "" : hf_name(unit.name(), param.name);
                        });
-  return 0;
 }
 
 }  // namespace train

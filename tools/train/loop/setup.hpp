@@ -23,7 +23,7 @@ struct Setup {
   std::unique_ptr<const Tokenizer> tokenizer;
   ModelConfig model;
   Dataset dataset;
-  std::optional<Dataset> eval;  // samples of the evaluation
+  std::optional<Dataset> eval;                 // samples of the evaluation
   std::vector<std::filesystem::path> weights;  // the files of --init
   atoll::Mesh mesh;
   Machine machine;  // device and kernels, which have reserved scratch memory for the model
@@ -46,10 +46,7 @@ std::vector<std::int64_t> exchange_numbers(atoll::World& world, const char* what
 
 BatchOptions batch_options(const RunOptions& options, const Tokenizer& tokenizer);
 
-// Loads weights and moments from the checkpoint of --resume, or weights from the files of --init,
-// or draws random weights. Returns the steps that the checkpoint has completed, otherwise 0.
-// Collective.
-std::int64_t start_weights(const RunOptions& options, const Setup& setup,
-                           atoll::fsdp::Engine& engine, RunOptimizer& optimizer);
+// Loads weights from the files of --init, or draws random weights. Collective.
+void start_weights(const RunOptions& options, const Setup& setup, atoll::fsdp::Engine& engine);
 
 }  // namespace train

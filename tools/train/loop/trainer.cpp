@@ -8,7 +8,9 @@
 
 #include "atoll/flight.hpp"
 #include "fail.hpp"
+#include "loop/checkpoints.hpp"
 #include "loop/engine_model.hpp"
+#include "loop/exporting.hpp"
 #include "loop/run_report.hpp"
 #include "loop/schedule.hpp"
 #include "loop/strategy.hpp"
@@ -31,6 +33,7 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
       decoder_(setup_.model, *setup_.machine.ops),
       compute_(engine_.device().stream({.name = "compute"})),
       nonfinite_row_(options.max_skipped),
+      results_(world),
       meter_(world.local_size(), std::string(engine_.device().pci_address())) {
   if (world.size() > 1) {
     totals_.emplace(atoll::Communicator::open(
@@ -52,14 +55,14 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
       engine_.device().allocate(static_cast<std::size_t>(world.size()) * sizeof(RankFigures));
   count_activations();
   check_memory();
-  first_step_ = start_weights(options_, setup_, engine_, *optimizer_);
+  start();
   tracing_.emplace(traced_steps(options_, first_step_));
   out_ = run_directory(options_.out, run_name(options_));
-  const double peak = setup_.machine.matrix_peak(world_, plan.compute, options_.peak_seconds);
-  metrics_.emplace(
-      SpeedBase{options_.warmup_steps, parameter_count(setup_.model), peak, world.size()});
+  peak_ = find_peak(world_, setup_.machine, plan.compute, options_.peak_seconds);
+  metrics_.emplace(SpeedBase{options_.warmup_steps, parameter_count(setup_.model), peak_.flops,
+                             peak_.measured, world.size()});
   if (world.rank() == 0) {
-    make_directory(out_);
+    make_directory(options_.save_checkpoint ? checkpoints_folder(out_) : out_);
     log_.emplace(out_ / "steps.jsonl", first_step_ + 1);
     auto shown = progress_options_for(stderr);
     shown.total_steps = options_.steps;
@@ -68,6 +71,22 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
     publish();
     announce();
   }
+}
+
+// Loads the weights, and sets the first step and the time limit.
+void Trainer::start() {
+  same_run_ = same_run(options_, setup_, engine_);
+  std::optional<std::int64_t> done;
+  if (!options_.resume.empty()) done = resume(world_, options_, setup_, engine_, *optimizer_);
+  if (!done) start_weights(options_, setup_, engine_);
+  first_step_ = done.value_or(0);
+  if (options_.max_time.empty()) return;
+  // A slow disk's rate, until the first save has been measured.
+  constexpr double bytes_per_second = 1e8;
+  const auto& memory = engine_.memory();
+  limit_ = {parse_duration("--max-time", options_.max_time),
+            static_cast<double>(memory.parameters + memory.resident + memory.optimizer) /
+                bytes_per_second};
 }
 
 // After a failure within a step, queued work may still use the members destroyed next.
@@ -145,7 +164,8 @@ StepRecord Trainer::step(std::int64_t index) {
   // Gather for the next step during the updates and while waiting for this step's figures.
   if (index + 1 < options_.steps) {
     next_ = queue_->take();
-    if (!evaluates_after(index)) open_pass(next_.plan, 0);
+    // No pass may be open during an evaluation or a save.
+    if (!evaluates_after(index) && !saves_after(index)) open_pass(next_.plan, 0);
   }
   measure(record, start, plan.valid);
   record.samples = plan.samples;
@@ -167,6 +187,7 @@ RunResult Trainer::run() {
   RunResult result;
   const auto start = Clock::now();
   for (std::int64_t index = first_step_; index < options_.steps; ++index) {
+    const auto begin = Clock::now();
     atoll::mark_step(world_, index + 1);
     StepRecord record = step(index);
     if (evaluates_after(index)) record.eval_loss = evaluate();
@@ -177,26 +198,82 @@ RunResult Trainer::run() {
     metrics_->add(record);
     check_finite(record);
     result.steps.push_back(record);
-    if (log_) log_->add(record, metrics_->base());
-    if (publisher_) publisher_->step(record, metrics_->base());
-    if (progress_) progress_->step(record, metrics_->running(), metrics_->skipped_steps());
-    const bool last = index + 1 == options_.steps;
-    const bool due = options_.checkpoint_every > 0 && (index + 1) % options_.checkpoint_every == 0;
+    write_line(record);
     if (!diverged_.empty()) break;
-    if (options_.save_checkpoint && (last || due)) {
-      optimizer_->save(out_ / "checkpoint", {{"step", std::to_string(index + 1)}});
-    }
+    const bool stops = stop_ != Stop::none;
+    if (stops) next_pass_.reset();
+    if (saves_after(index) || (stops && options_.save_checkpoint)) save(index + 1);
+    limit_.add_step(seconds_since(begin));
+    if (stops) break;
   }
-  finish(result, seconds_since(start));
-  if (!diverged_.empty() && log_) report_run(out_);
-  if (!diverged_.empty()) fail(ErrorCode::bad_data, "{}", diverged_);
+  // A run that stops after its last step is complete.
+  if (first_step_ + static_cast<std::int64_t>(result.steps.size()) == options_.steps) {
+    stop_ = Stop::none;
+  }
+  result.stop = stop_;
+  write_results(result, seconds_since(start));
   tell_ports(ports);
-  if (!options_.trace.empty()) {
-    tracing_->write(setup_.mesh.axis("world"), totals_ ? &*totals_ : nullptr, options_.trace);
-  }
-  if (log_ && !result.steps.empty()) report_run(out_);
+  results_.finish();
+  if (!diverged_.empty()) fail(ErrorCode::bad_data, "{}", diverged_);
   if (!result.steps.empty()) check_transports();
+  if (stop_ != Stop::none) tell_stop(result.steps.back().step);
   return result;
+}
+
+bool Trainer::saves_after(std::int64_t index) const {
+  if (!options_.save_checkpoint) return false;
+  const bool due = options_.checkpoint_every > 0 && (index + 1) % options_.checkpoint_every == 0;
+  return due || index + 1 == options_.steps;
+}
+
+// Saves a checkpoint after `done` steps. If that fails, the run goes on: the checkpoint before is
+// whole, and a later save may succeed.
+void Trainer::save(std::int64_t done) {
+  const auto begin = Clock::now();
+  const bool saved = results_.attempt("checkpoint", [&] {
+    Extra extra = same_run_;
+    extra["step"] = std::to_string(done);
+    optimizer_->save(checkpoint_folder(out_, done), std::move(extra));
+  });
+  limit_.add_save(seconds_since(begin));
+  if (!saved || world_.rank() != 0) return;
+  results_.attempt("old checkpoints", [&] {
+    link_newest(out_, done);
+    delete_old_checkpoints(out_, options_.keep_last, options_.keep_every);
+  });
+}
+
+// Why this rank wants to end the run after this step.
+Stop Trainer::wanted_stop() const {
+  if (stop_requested()) return Stop::signal;
+  return limit_.reached(seconds_since(started_)) ? Stop::time : Stop::none;
+}
+
+// Tells how to go on after a stop. Without checkpoints nobody can, which is an error.
+void Trainer::tell_stop(std::int64_t done) const {
+  const std::string why = stop_ == Stop::time ? "--max-time " + options_.max_time : "a signal";
+  if (!options_.save_checkpoint) {
+    fail(ErrorCode::aborted,
+         "{} has ended the run after step {}, and --no-checkpoint saves nothing", why, done);
+  }
+  if (world_.rank() != 0) return;
+  log::info("{} has ended the run after step {}, which is saved: start it again with --resume auto",
+            why, done);
+}
+
+// Writes what the end of a run leaves, most valuable first. The last checkpoint is saved before.
+void Trainer::write_results(RunResult& result, double wall_seconds) {
+  finish(result, wall_seconds);
+  const bool complete = diverged_.empty() && stop_ == Stop::none;
+  if (!options_.export_weights.empty() && complete) {
+    results_.attempt("--export", [&] { export_model(world_, options_, setup_, engine_); });
+  }
+  if (!options_.trace.empty()) {
+    results_.attempt("--trace", [&] {
+      tracing_->write(setup_.mesh.axis("world"), totals_ ? &*totals_ : nullptr, options_.trace);
+    });
+  }
+  if (world_.rank() == 0 && !result.steps.empty()) report_run(out_);
 }
 
 RunResult run(atoll::World& world, const RunOptions& options, const Inspect& inspect) {

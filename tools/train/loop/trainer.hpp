@@ -7,6 +7,7 @@
 #include "atoll/fsdp.hpp"
 #include "atoll/world.hpp"
 #include "loop/options.hpp"
+#include "loop/stopping.hpp"
 #include "report/gates.hpp"
 #include "report/metrics.hpp"
 
@@ -16,6 +17,7 @@ struct RunResult {
   std::vector<StepRecord> steps;
   Summary summary;
   std::vector<MissedGate> missed_gates;  // of --min-mfu and --max-memory; equal on all ranks
+  Stop stop = Stop::none;                // why the run ended before --steps
 };
 
 // Called on every rank with the trained engine, so it may use collectives.

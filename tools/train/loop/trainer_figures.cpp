@@ -122,6 +122,7 @@ void Trainer::measure(StepRecord& record, const StepStart& start, std::int64_t v
   RankFigures mine;
   mine.enqueue_seconds = start.enqueue_seconds;
   mine.use = meter_.sample();
+  mine.stop = static_cast<double>(wanted_stop());
   mine.data_wait_seconds = std::chrono::duration<double>(queue_->take_waited()).count();
   compute_.copy(&mine.loss, activations_->total().data, sizeof(mine.loss));
   compute_.synchronize();  // wait until all compute of the step is complete
@@ -139,6 +140,7 @@ void Trainer::measure(StepRecord& record, const StepStart& start, std::int64_t v
   record.seconds = seconds_since(start.time);
   for (const RankFigures& rank : figures_of_ranks_) {
     loss += rank.loss;
+    stop_ = std::max(stop_, static_cast<Stop>(rank.stop));
     record.compute_seconds += rank.compute_seconds / ranks;
     record.enqueue_seconds += rank.enqueue_seconds / ranks;
     record.data_wait_seconds += rank.data_wait_seconds / ranks;
@@ -173,6 +175,17 @@ void Trainer::check_finite(const StepRecord& record) {
   if (ends) diverged_ = nonfinite_row_.ending(record, found);
 }
 
+// Writes the line of a step and shows progress. A log that cannot be written does not end the run.
+void Trainer::write_line(const StepRecord& record) {
+  if (log_) {
+    const bool written =
+        results_.attempt("steps.jsonl", [&] { log_->add(record, metrics_->base()); });
+    if (!written) log_.reset();
+  }
+  if (publisher_) publisher_->step(record, metrics_->base());
+  if (progress_) progress_->step(record, metrics_->running(), metrics_->skipped_steps());
+}
+
 // The process's memory; called once every buffer has been used.
 void Trainer::note_memory() { own_memory_ = std::max(own_memory_, proportional_bytes()); }
 
@@ -197,7 +210,6 @@ void Trainer::tell_ports(const atoll::Topology& before) {
 }
 
 void Trainer::finish(RunResult& result, double wall_seconds) {
-  result.summary = metrics_->summary();
   note_memory();
   const std::string transports =
       totals_ ? atoll::gather_transports(world_, totals_->transports()).to_string() : "";
@@ -210,15 +222,15 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
   const auto planned = static_cast<std::int64_t>(engine_.memory().total());
   const std::int64_t measured = most(
       "train/device_memory", static_cast<std::int64_t>(engine_.device().peak_allocated_bytes()));
-  if (!result.steps.empty() && diverged_.empty()) {
-    result.missed_gates = gates(result.summary, measured, own);
+  // After the measurement of memory. A run that must stop soon has no time for it.
+  if (stop_ == Stop::none && !result.steps.empty()) {
+    check_peak(peak_, world_, setup_.machine, atoll::dtype_from_name(options_.dtype),
+               options_.peak_seconds);
+    metrics_->set_peak(peak_.flops, peak_.measured);
   }
-  // After the measurement, because the memory plan excludes the export's memory.
-  if (!options_.export_weights.empty() && diverged_.empty()) {
-    fsdp::export_weights(options_.export_weights, engine_, atoll::DType::f32,
-                         [&](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
-                           return hf_name(unit.name(), param.name);
-                         });
+  result.summary = metrics_->summary();
+  if (!result.steps.empty() && diverged_.empty() && stop_ == Stop::none) {
+    result.missed_gates = gates(result.summary, measured, own);
   }
   if (!progress_) return;
   progress_->finish();
@@ -240,7 +252,11 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
                      .replicate = shape.replicate,
                      .shard = shape.shard,
                      .dtype = options_.dtype,
-                     .peak_source = setup_.machine.peak_source(),
+                     .gpu = setup_.memory.kind == atoll::DeviceKind::cuda
+                                ? std::string(setup_.machine.device().name())
+                                : "",
+                     .peak_source = peak_.source,
+                     .peak_detail = setup_.machine.peak_detail(),
                      .transports = transports,
                      .peak_memory_bytes = peak,
                      .planned_memory_bytes = planned,
@@ -253,7 +269,9 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
       static_cast<double>(planned) * 1e-6, static_cast<double>(measured) * 1e-6,
       100 * (static_cast<double>(measured) / static_cast<double>(planned) - 1),
       static_cast<double>(own) * 1e-6);
-  write_json_atomic(out_ / "metrics.json", metrics_json(info, metrics_->base(), result.summary));
+  results_.attempt("metrics.json", [&] {
+    write_json_atomic(out_ / "metrics.json", metrics_json(info, metrics_->base(), result.summary));
+  });
 }
 
 }  // namespace train

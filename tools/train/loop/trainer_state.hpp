@@ -14,8 +14,12 @@
 #include "data/step_queue.hpp"
 #include "loop/nonfinite.hpp"
 #include "loop/optimizer.hpp"
+#include "loop/peak.hpp"
 #include "loop/publisher.hpp"
+#include "loop/results.hpp"
+#include "loop/resume.hpp"
 #include "loop/setup.hpp"
+#include "loop/stopping.hpp"
 #include "loop/tracing.hpp"
 #include "loop/trainer.hpp"
 #include "model/decoder.hpp"
@@ -39,6 +43,7 @@ struct RankFigures {
   double exposed_seconds = 0;
   double data_wait_seconds = 0;
   MachineUse use;
+  double stop = 0;  // a Stop
 };
 
 struct StepStart {
@@ -58,6 +63,7 @@ class Trainer {
   atoll::fsdp::Engine& engine() noexcept { return engine_; }
 
  private:
+  void start();
   void check_memory();
   void count_activations();
   void announce();
@@ -74,11 +80,18 @@ class Trainer {
   void measure(StepRecord& record, const StepStart& start, std::int64_t valid_tokens);
   void count_bytes(StepRecord& record);
   void check_finite(const StepRecord& record);
+  void write_line(const StepRecord& record);
+  bool saves_after(std::int64_t index) const;
+  void save(std::int64_t done);
+  Stop wanted_stop() const;
+  void tell_stop(std::int64_t done) const;
+  void write_results(RunResult& result, double wall_seconds);
   void note_memory();
   void check_transports();
   void tell_ports(const atoll::Topology& before);
   void finish(RunResult& result, double wall_seconds);
 
+  Clock::time_point started_ = Clock::now();
   atoll::World& world_;
   RunOptions options_;
   Setup setup_;
@@ -104,12 +117,17 @@ class Trainer {
   std::int64_t own_memory_ = 0;
   std::int64_t first_step_ = 0;
   std::optional<Tracing> tracing_;
+  Peak peak_;
   std::optional<Metrics> metrics_;
   NonFiniteRow nonfinite_row_;
-  std::string diverged_;  // why the run ends early; empty as long as steps are finite
+  std::string diverged_;    // why the run ends early; empty as long as steps are finite
+  Stop stop_ = Stop::none;  // why the run ends after this step; equal on all ranks
+  TimeLimit limit_{0, 0};
+  Results results_;
+  Extra same_run_;  // what every checkpoint of this run records
   std::filesystem::path out_;
-  std::optional<StepLog> log_;        // exists only on rank 0
-  std::optional<Progress> progress_;  // exists only on rank 0
+  std::optional<StepLog> log_;          // exists only on rank 0
+  std::optional<Progress> progress_;    // exists only on rank 0
   std::optional<Publisher> publisher_;  // exists only on rank 0
   MachineMeter meter_;
 };

@@ -1,5 +1,6 @@
 #include "report/files.hpp"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -7,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
@@ -57,6 +59,32 @@ void check_writable(const std::filesystem::path& file) {
   const auto draft = draft_of(file);
   if (!std::ofstream(draft)) fail_io(file, errno);
   ::unlink(draft.c_str());
+}
+
+void check_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::path nearest = std::filesystem::absolute(folder, error).lexically_normal();
+  while (!std::filesystem::exists(nearest, error) && nearest.has_relative_path()) {
+    nearest = nearest.parent_path();
+  }
+  if (!std::filesystem::is_directory(nearest, error)) fail_io(nearest, ENOTDIR);
+  check_writable(nearest / "atoll-train-check");
+}
+
+// Does not use std::filesystem::directory_iterator, which ends the process if memory runs out.
+std::vector<std::string> names_in(const std::filesystem::path& folder) {
+  struct Close {
+    void operator()(DIR* open) const noexcept { ::closedir(open); }
+  };
+  const std::unique_ptr<DIR, Close> open(::opendir(folder.c_str()));
+  if (!open && errno == ENOENT) return {};
+  if (!open) fail_io(folder, errno);
+  std::vector<std::string> names;
+  while (const dirent* entry = ::readdir(open.get())) {
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
+  return names;
 }
 
 void write_file_atomic(const std::filesystem::path& file, std::string_view bytes) {

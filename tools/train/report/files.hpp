@@ -5,6 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace train {
 
@@ -21,6 +22,13 @@ void write_file_atomic(const std::filesystem::path& file, std::string_view bytes
 
 // Throws Error(io) if write_file_atomic() could not write this file. Leaves no file behind.
 void check_writable(const std::filesystem::path& file);
+
+// Throws Error(io) if files could not be written in this folder, or if it does not exist and could
+// not be created. Changes nothing.
+void check_folder(const std::filesystem::path& folder);
+
+// Returns the names in a folder, in no order; none if it does not exist. Throws Error(io).
+std::vector<std::string> names_in(const std::filesystem::path& folder);
 
 // Writes indented JSON atomically. Invalid UTF-8 is replaced.
 void write_json_atomic(const std::filesystem::path& file, const nlohmann::json& value);

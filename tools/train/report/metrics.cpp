@@ -76,6 +76,7 @@ Speed speed_of(const StepRecord& sums, const SpeedBase& base, std::int64_t steps
   if (sums.flops > 0) speed.tflops = ratio(sums.flops / tera, rank_seconds);
   if (base.parameters > 0) speed.tflops_6n = ratio(flops_6n / tera, rank_seconds);
   if (speed.tflops) speed.mfu = ratio(*speed.tflops * tera, base.peak_flops);
+  if (speed.tflops) speed.mfu_measured = ratio(*speed.tflops * tera, base.measured_flops);
   if (speed.tflops_6n) speed.mfu_6n = ratio(*speed.tflops_6n * tera, base.peak_flops);
   if (speed.mfu && speed.padding_fraction) {
     speed.mfu_real = *speed.mfu * (1 - *speed.padding_fraction);

@@ -47,7 +47,8 @@ struct SpeedBase {
   std::int64_t warmup_steps = 0;  // first steps of this run, excluded from rates and fractions
   // Parameters of the model: N in the estimate of 6 N FLOPs per token.
   std::int64_t parameters = 0;
-  double peak_flops = 0;  // FLOP/s of one rank, measured or published; 0: unknown
+  double peak_flops = 0;      // FLOP/s of one rank, measured or published; 0: unknown
+  double measured_flops = 0;  // FLOP/s of one rank, measured; 0: unknown
   int world_size = 1;
 };
 
@@ -59,9 +60,10 @@ struct Speed {
   std::optional<double> tokens_per_s;         // tokens of samples per second
   std::optional<double> padded_tokens_per_s;  // padded positions per second
   std::optional<double> valid_tokens_per_s;
-  std::optional<double> tflops;     // TFLOP/s per rank, on all computed positions
-  std::optional<double> mfu;        // tflops / peak rate of a rank
-  std::optional<double> tflops_6n;  // TFLOP/s per rank, if FLOPs are 6 x parameters x positions
+  std::optional<double> tflops;        // TFLOP/s per rank, on all computed positions
+  std::optional<double> mfu;           // tflops / peak rate of a rank
+  std::optional<double> mfu_measured;  // tflops / measured peak rate of a rank
+  std::optional<double> tflops_6n;     // TFLOP/s per rank, if FLOPs are 6 x parameters x positions
   std::optional<double> mfu_6n;
   std::optional<double> mfu_real;  // mfu x real / (real + padded)
   // Means per step, in seconds and bytes.
@@ -105,6 +107,11 @@ class Metrics {
   void add(const StepRecord& step);
 
   const SpeedBase& base() const noexcept { return base_; }
+  // For a later and better measurement of the peak.
+  void set_peak(double peak_flops, double measured_flops) noexcept {
+    base_.peak_flops = peak_flops;
+    base_.measured_flops = measured_flops;
+  }
   Summary summary() const;
 
   // Speed of all steps since the warm-up, for the progress line.

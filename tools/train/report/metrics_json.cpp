@@ -79,11 +79,11 @@ json metrics_json(const RunInfo& run, const SpeedBase& base, const Summary& summ
            {"parameters", base.parameters},
            {"dataset", run.dataset},
            {"tokenizer", run.tokenizer},
-           {"fsdp", run.strategy},
+           {"fsdp", run.strategy != "no_shard"},
            {"strategy", run.strategy},
            {"mesh", fmt::format("{}x{}", run.replicate, run.shard)},
            {"world_size", base.world_size},
-           {"gpu0", nullptr},  // other trainers write the name of the first GPU here
+           {"gpu0", run.gpu.empty() ? json(nullptr) : json(run.gpu)},
            {"bf16", run.dtype == "bf16"},
            {"approx_tokens_per_rank", std::llround(per_rank)},
            {"steps", summary.steps},
@@ -95,6 +95,7 @@ json metrics_json(const RunInfo& run, const SpeedBase& base, const Summary& summ
            {"padded_tokens", summary.totals.padded},
            {"valid_tokens", summary.totals.valid},
            {"peak_source", run.peak_source},
+           {"peak_detail", run.peak_detail},
            {"transports", run.transports},
            {"peak_memory_bytes", run.peak_memory_bytes},
            {"planned_memory_bytes", run.planned_memory_bytes},
@@ -103,22 +104,25 @@ json metrics_json(const RunInfo& run, const SpeedBase& base, const Summary& summ
   const std::optional<double> none;
   const bool timed = run.wall_time_s > 0;
   put_speed(out, speed);
-  put(out, {{"wall_time_s", run.wall_time_s},
-            {"approx_tokens_per_s_per_rank", timed ? per_rank / run.wall_time_s : none},
-            {"loss_first", summary.loss_first},
-            {"loss_last", summary.loss_last},
-            {"loss_min", summary.loss_min},
-            {"eval_loss", summary.eval_loss},
-            {"eval_loss_min", summary.eval_loss_min},
-            {"steps_per_s", speed.steps_per_s},
-            {"samples_per_s", speed.samples_per_s},
-            {"valid_tokens_per_s", speed.valid_tokens_per_s},
-            {"padding_fraction", speed.padding_fraction},
-            {"compute_fraction", speed.compute_fraction},
-            {"mfu_real", speed.mfu_real},
-            {"tflops_6n", speed.tflops_6n},
-            {"mfu_6n", speed.mfu_6n},
-            {"peak_flops_per_rank", base.peak_flops > 0 ? base.peak_flops : none}});
+  put(out,
+      {{"wall_time_s", run.wall_time_s},
+       {"approx_tokens_per_s_per_rank", timed ? per_rank / run.wall_time_s : none},
+       {"loss_first", summary.loss_first},
+       {"loss_last", summary.loss_last},
+       {"loss_min", summary.loss_min},
+       {"eval_loss", summary.eval_loss},
+       {"eval_loss_min", summary.eval_loss_min},
+       {"steps_per_s", speed.steps_per_s},
+       {"samples_per_s", speed.samples_per_s},
+       {"valid_tokens_per_s", speed.valid_tokens_per_s},
+       {"padding_fraction", speed.padding_fraction},
+       {"compute_fraction", speed.compute_fraction},
+       {"mfu_real", speed.mfu_real},
+       {"mfu_measured", speed.mfu_measured},
+       {"tflops_6n", speed.tflops_6n},
+       {"mfu_6n", speed.mfu_6n},
+       {"peak_flops_per_rank", base.peak_flops > 0 ? base.peak_flops : none},
+       {"peak_measured_flops_per_rank", base.measured_flops > 0 ? base.measured_flops : none}});
   return out;
 }
 

@@ -20,7 +20,9 @@ struct RunInfo {
   int replicate = 1;
   int shard = 1;
   std::string dtype = "f32";  // f32 or bf16, of the parameters that compute reads
-  std::string peak_source;    // how SpeedBase::peak_flops was measured
+  std::string gpu;            // name of rank 0's GPU; empty on CPUs
+  std::string peak_source;    // where SpeedBase::peak_flops comes from: datasheet or measured
+  std::string peak_detail;    // how SpeedBase::measured_flops was measured
   std::string transports;     // transports between the ranks; empty with one rank
   // Bytes per rank, the largest of all ranks; the plan is rank 0's.
   std::int64_t peak_memory_bytes = 0;     // peak resident memory of the process
@@ -31,7 +33,8 @@ struct RunInfo {
   double wall_time_s = 0;  // duration of the training loop, including warm-up and checkpoints
 };
 
-// Unknown and non-finite numbers are null. `fsdp` equals `strategy`; other trainers read that key.
+// Unknown and non-finite numbers are null. `fsdp` is whether anything is sharded; other trainers
+// read that key.
 // `approx_tokens_per_rank` includes padding, like published figures of padded runs; `tokens_per_s`
 // does not.
 nlohmann::json metrics_json(const RunInfo& run, const SpeedBase& base, const Summary& summary);

@@ -1,0 +1,252 @@
+// Tests of the end of a run: files that cannot be written, --export, signals and --max-time.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../unit/train_data_temporary.hpp"
+#include "fail.hpp"
+#include "job.hpp"
+#include "loop/stopping.hpp"
+#include "thread_ranks.hpp"
+
+using namespace train_test;
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+namespace {
+
+train::RunOptions base(const TemporaryFolder& folder) {
+  train::RunOptions options;
+  options.model = folder.write("small.json", small_model_json(false)).string();
+  options.out = (folder.path() / "out").string();
+  options.samples = 16;
+  options.seq = 128;
+  options.global_batch = 2;
+  options.steps = 3;
+  options.threads = 1;
+  options.strategy = "full_shard";
+  options.mesh = "1x2";
+  options.quiet = true;
+  return options;
+}
+
+json read_json(const fs::path& file) { return json::parse(TemporaryFolder::read(file)); }
+
+std::string refusal(const train::RunOptions& options) {
+  const auto failures = failures_of_job(2, options);
+  CHECK(failures[0].find('\n') == std::string::npos);
+  CHECK(failures[1].find(failures[0]) != std::string::npos);
+  return failures[0];
+}
+
+}  // namespace
+
+TEST_CASE("what is written at the end is checked at the start") {
+  const TemporaryFolder folder;
+  const fs::path file = folder.write("file", "");
+  const auto refused = [&](const auto& change) {
+    auto options = base(folder);
+    change(options);
+    const std::string text = refusal(options);
+    // Nothing was trained.
+    CHECK_FALSE(fs::exists(folder.path() / "out" / "steps.jsonl"));
+    return text;
+  };
+  using Options = train::RunOptions;
+  const std::string not_a_folder = file.string() + ": Not a directory";
+  CHECK(refused([&](Options& o) { o.export_weights = (file / "model").string(); }) ==
+        "--export: " + not_a_folder);
+  CHECK(refused([&](Options& o) { o.export_weights = (file / "w.safetensors").string(); }) ==
+        "--export: " + not_a_folder);
+  CHECK(refused([&](Options& o) {
+          o.trace = (file / "trace.json").string();
+        }).starts_with("--trace: " + file.string()));
+  CHECK(refused([&](Options& o) {
+          o.out = (file / "out").string();
+          o.save_checkpoint = false;
+        }) == "--out: " + not_a_folder);
+  CHECK(refused([&](Options& o) { o.out = (file / "out").string(); }).find(not_a_folder) !=
+        std::string::npos);
+  CHECK(refused([&](Options& o) { o.export_dtype = "int4"; }) ==
+        "--export-dtype int4: use one of f32, bf16, f16");
+}
+
+TEST_CASE("a result that cannot be written loses no other") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  options.export_weights = (folder.path() / "model").string();
+  options.trace = (folder.path() / "trace.json").string();
+  // After the checks of the start, folders take the places of the export and of the trace.
+  options.steps = 40;
+  options.checkpoint_every = 1;
+  options.keep_last = 1;
+  const auto failures = [&] {
+    std::vector<std::string> texts(2);
+    try {
+      atoll_test::run_thread_ranks(
+          2,
+          [&](atoll::World& world) {
+            std::jthread vandal;
+            if (world.rank() == 0) {
+              vandal = std::jthread([&](const std::stop_token& stop) {
+                while (!stop.stop_requested() &&
+                       !fs::exists(fs::path(options.out) / "checkpoint")) {
+                  std::this_thread::yield();
+                }
+                folder.write("model", "a file in the place of a folder");
+                fs::create_directories(fs::path(options.trace) / "x");
+                fs::create_directories(fs::path(options.out) / "metrics.json" / "x");
+              });
+            }
+            try {
+              train::run(world, options);
+            } catch (const atoll::Error& error) {
+              texts[static_cast<std::size_t>(world.rank())] = error.what();
+              throw;
+            }
+          },
+          [](atoll::Config& config) { config.log = "error"; });
+    } catch (const atoll::Error&) {
+      // `texts` holds the error of each rank.
+    }
+    return texts;
+  }();
+  CHECK(failures[0] == failures[1]);
+  CAPTURE(failures[0]);
+  CHECK(failures[0].starts_with(
+      "the run is complete except for what could not be written: --export: "));
+  for (const char* what : {"; --trace: ", "; metrics.json: "}) {
+    CHECK(failures[0].find(what) != std::string::npos);
+  }
+  CHECK(fs::exists(fs::path(options.out) / "checkpoints" / "step-00000040" / "index.json"));
+}
+
+TEST_CASE("--export: a folder with configuration, weights and tokenizer") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  const fs::path source = fs::path(__FILE__).parent_path() / "tokenizer.model";
+  const fs::path model = folder.path() / "model";
+  options.export_weights = model.string();
+  const auto trained = run_job(2, options).front().weights;
+  CHECK(read_json(model / "config.json")["model_type"] == "mistral");
+  CHECK(fs::exists(model / "model.safetensors"));
+  CHECK_FALSE(fs::exists(model / "tokenizer.model"));  // the run used bytes
+
+  auto start = base(folder);
+  start.init = model.string();
+  start.optimizer = "sgd";
+  start.lr = 0;
+  start.steps = 1;
+  start.save_checkpoint = false;
+  const bool same = run_job(2, start).front().weights == trained;
+  CHECK(same);
+
+  // The folder of --init is not overwritten.
+  start.export_weights = model.string();
+  CHECK(refusal(start) ==
+        "--export: " + model.string() + ": is the folder of --init; use another folder");
+
+  // A second export replaces the first, and the index of other files that is there.
+  folder.write("model/model.safetensors.index.json", "{}");
+  folder.write("special_tokens_map.json", "{}");
+  auto again = base(folder);
+  again.export_weights = model.string();
+  again.dtype = "bf16";
+  again.tokenizer = folder.path() / "pieces.model";
+  fs::copy_file(source, again.tokenizer);
+  again.model = "mistral-tiny";
+  again.seq = 256;
+  const auto bytes_of = [&](const std::string& dtype) {
+    again.export_dtype = dtype;
+    run_job(2, again);
+    return fs::file_size(model / "model.safetensors");
+  };
+  const auto usual = bytes_of(""), bf16 = bytes_of("bf16"), f32 = bytes_of("f32");
+  CHECK(usual == bf16);
+  CHECK(f32 > 1.9 * static_cast<double>(bf16));
+  CHECK_FALSE(fs::exists(model / "model.safetensors.index.json"));
+  CHECK(TemporaryFolder::read(model / "tokenizer.model") == TemporaryFolder::read(source));
+  CHECK(fs::exists(model / "special_tokens_map.json"));
+}
+
+TEST_CASE("a signal saves after the current step, and --resume auto goes on") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  options.steps = 6;
+  options.export_weights = (folder.path() / "model").string();
+  const auto whole = run_job(2,
+                             [&] {
+                               auto other = options;
+                               other.out = (folder.path() / "whole").string();
+                               return other;
+                             }())
+                         .front();
+  fs::remove_all(options.export_weights);
+  train::request_stop();
+  const auto stopped = run_job(2, options);
+  train::forget_stop();
+  for (const RankResult& rank : stopped) {
+    CHECK(rank.run.stop == train::Stop::signal);
+    CHECK(rank.run.steps.size() == 1);
+  }
+  CHECK(fs::exists(fs::path(options.out) / "checkpoints" / "step-00000001" / "index.json"));
+  CHECK(read_json(fs::path(options.out) / "metrics.json")["steps"] == 1);
+  CHECK_FALSE(fs::exists(options.export_weights));  // the training is not complete
+  options.resume = "auto";
+  const auto rest = run_job(2, options).front();
+  CHECK(rest.run.stop == train::Stop::none);
+  CHECK(rest.run.steps.size() == 5);
+  const bool same = rest.weights == whole.weights;
+  CHECK(same);
+
+  options.resume.clear();
+  options.save_checkpoint = false;
+  train::request_stop();
+  CHECK(refusal(options) ==
+        "a signal has ended the run after step 1, and --no-checkpoint saves nothing");
+  train::forget_stop();
+}
+
+TEST_CASE("--max-time saves before the limit") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  options.steps = 100'000;
+  options.max_time = "2s";
+  const auto stopped = run_job(2, options).front();
+  CHECK(stopped.run.stop == train::Stop::time);
+  CHECK(stopped.run.steps.size() >= 1);
+  CHECK(stopped.run.steps.size() < 100'000);
+  CHECK(fs::exists(fs::path(options.out) / "checkpoint" / "index.json"));
+}
+
+TEST_CASE("durations") {
+  const auto seconds = [](const std::string& text) {
+    return train::parse_duration("--max-time", text);
+  };
+  CHECK(seconds("3h30m") == 12'600);
+  CHECK(seconds("1d12h") == 129'600);
+  CHECK(seconds("90s") == 90);
+  CHECK(seconds("90") == 90);
+  CHECK(seconds("1.5h") == 5'400);
+  for (const std::string text : {"", "h", "3x", "3h30", "-1h", "0", "soon"}) {
+    CAPTURE(text);
+    CHECK(failure_of([&] { seconds(text); }).message ==
+          "--max-time " + text + ": use a duration such as 3h30m, 45m or 90s");
+  }
+}
+
+TEST_CASE("--max-time: a step and a save must fit") {
+  train::TimeLimit limit(100, 10);
+  CHECK_FALSE(limit.reached(84));
+  CHECK(limit.reached(85));
+  limit.add_step(20);
+  CHECK_FALSE(limit.reached(64));
+  CHECK(limit.reached(65));
+  limit.add_save(2);
+  CHECK_FALSE(limit.reached(76));
+  CHECK_FALSE(train::TimeLimit(0, 10).reached(1e9));
+}

@@ -1,0 +1,141 @@
+#include "loop/checkpoints.hpp"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "fail.hpp"
+#include "report/files.hpp"
+
+namespace train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view prefix = "step-";
+constexpr const char* index_name = "index.json";
+
+struct Saved {
+  fs::path folder;
+  std::int64_t step = 0;
+  std::int64_t time_ns = 0;  // when its index was written
+};
+
+// Returns the step of a checkpoint's folder, or nothing for another name.
+std::optional<std::int64_t> step_of(std::string_view name) {
+  if (!name.starts_with(prefix)) return {};
+  name.remove_prefix(prefix.size());
+  std::int64_t step = -1;
+  const auto parsed = std::from_chars(name.data(), name.data() + name.size(), step);
+  if (parsed.ec != std::errc() || parsed.ptr != name.data() + name.size() || step < 0) return {};
+  return step;
+}
+
+// Returns when the index of a checkpoint was written; nothing if it has no index.
+std::optional<std::int64_t> saved_at(const fs::path& folder) {
+  struct stat info {};
+  if (::stat((folder / index_name).c_str(), &info) != 0) return {};
+  return std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+}
+
+// Steps alone do not order checkpoints: a run that starts anew in the same folder saves step 1 after
+// step 1000 of the run before.
+void sort_newest_first(std::vector<Saved>& all) {
+  std::ranges::sort(all, [](const Saved& a, const Saved& b) {
+    return std::pair(a.time_ns, a.step) > std::pair(b.time_ns, b.step);
+  });
+}
+
+std::vector<Saved> numbered_checkpoints(const fs::path& out) {
+  const fs::path parent = checkpoints_folder(out);
+  std::vector<Saved> all;
+  for (const std::string& name : names_in(parent)) {
+    const auto step = step_of(name);
+    const auto time = saved_at(parent / name);
+    if (step && time) all.push_back({parent / name, *step, *time});
+  }
+  sort_newest_first(all);
+  return all;
+}
+
+// Removes the index first, so that a removal that is cut off leaves no checkpoint.
+void remove_folder(const fs::path& folder) {
+  const auto remove_file = [](const fs::path& file) {
+    if (::unlink(file.c_str()) == 0 || errno == ENOENT) return;
+    fail(ErrorCode::io, "{}: cannot delete an old checkpoint: {}", file.string(),
+         std::strerror(errno));
+  };
+  remove_file(folder / index_name);
+  for (const std::string& name : names_in(folder)) remove_file(folder / name);
+  if (::rmdir(folder.c_str()) != 0 && errno != ENOENT) {
+    fail(ErrorCode::io, "{}: cannot delete an old checkpoint: {}", folder.string(),
+         std::strerror(errno));
+  }
+}
+
+// Whether a save or removal that was cut off has left this folder.
+bool is_left_over(const fs::path& folder) {
+  std::string name = folder.filename().string();
+  for (const std::string_view end : {".partial", ".old"}) {
+    if (name.ends_with(end)) return step_of(name.substr(0, name.size() - end.size())).has_value();
+  }
+  return step_of(name) && !saved_at(folder);
+}
+
+}  // namespace
+
+fs::path checkpoints_folder(const fs::path& out) { return out / "checkpoints"; }
+
+fs::path checkpoint_folder(const fs::path& out, std::int64_t step) {
+  return checkpoints_folder(out) / fmt::format("{}{:08}", prefix, step);
+}
+
+std::vector<fs::path> find_checkpoints(const fs::path& out) {
+  std::vector<Saved> all = numbered_checkpoints(out);
+  const fs::path single = out / "checkpoint";
+  const auto time = saved_at(single);
+  if (time && !fs::is_symlink(single)) all.push_back({single, 0, *time});
+  sort_newest_first(all);
+  std::vector<fs::path> folders;
+  for (Saved& saved : all) folders.push_back(std::move(saved.folder));
+  return folders;
+}
+
+void link_newest(const fs::path& out, std::int64_t step) {
+  const fs::path link = out / "checkpoint", draft = out / "checkpoint.link";
+  std::error_code error;
+  const auto status = fs::symlink_status(link, error);
+  if (fs::exists(status) && !fs::is_symlink(status)) return;
+  const fs::path target = checkpoint_folder("", step);
+  ::unlink(draft.c_str());
+  if (::symlink(target.c_str(), draft.c_str()) == 0 && ::rename(draft.c_str(), link.c_str()) == 0) {
+    return;
+  }
+  const int reason = errno;
+  ::unlink(draft.c_str());
+  fail(ErrorCode::io, "{}: {}", link.string(), std::strerror(reason));
+}
+
+void delete_old_checkpoints(const fs::path& out, std::int64_t keep_last, std::int64_t keep_every) {
+  const fs::path parent = checkpoints_folder(out);
+  for (const std::string& name : names_in(parent)) {
+    if (is_left_over(parent / name)) remove_folder(parent / name);
+  }
+  if (keep_last == 0) return;
+  const std::vector<Saved> all = numbered_checkpoints(out);
+  for (std::size_t i = static_cast<std::size_t>(keep_last); i < all.size(); ++i) {
+    if (keep_every > 0 && all[i].step % keep_every == 0) continue;
+    remove_folder(all[i].folder);
+  }
+}
+
+}  // namespace train

@@ -1,0 +1,28 @@
+// The checkpoints in the results folder of a run: checkpoints/step-00000100 and so on. The link
+// `checkpoint` leads to the one that was saved last; earlier versions had one folder of that name.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+namespace train {
+
+std::filesystem::path checkpoints_folder(const std::filesystem::path& out);
+std::filesystem::path checkpoint_folder(const std::filesystem::path& out, std::int64_t step);
+
+// Returns the whole checkpoints of a run, the one that was saved last first. A checkpoint whose save
+// or removal was cut off has no index, and is left out. Throws Error(io).
+std::vector<std::filesystem::path> find_checkpoints(const std::filesystem::path& out);
+
+// Lets the link `checkpoint` lead to the checkpoint of `step`. Leaves a folder of that name alone.
+// Throws Error(io).
+void link_newest(const std::filesystem::path& out, std::int64_t step);
+
+// Deletes checkpoints except the last `keep_last` that were saved and those of every `keep_every`-th
+// step (0: none), and what saves that were cut off have left. A `keep_last` of 0 keeps all
+// checkpoints. Call it after a save, while no rank saves. Throws Error(io).
+void delete_old_checkpoints(const std::filesystem::path& out, std::int64_t keep_last,
+                            std::int64_t keep_every);
+
+}  // namespace train

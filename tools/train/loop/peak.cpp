@@ -1,0 +1,68 @@
+#include "loop/peak.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "report/datasheet.hpp"
+#include "report/log.hpp"
+
+namespace train {
+namespace {
+
+// Returns the best of several samples on all ranks: an interruption lowers a sample, and nothing
+// raises one.
+double measure(atoll::World& world, const Machine& machine, atoll::DType dtype, double seconds) {
+  // On a GPU, a sample is already the best of many products of several sizes.
+  const int samples = machine.device().kind() == atoll::DeviceKind::cuda ? 1 : 5;
+  double best = 0;
+  for (int i = 0; i < samples; ++i) {
+    best = std::max(best, machine.matrix_peak(world, dtype, seconds / samples));
+  }
+  for (const auto& rank : world.exchange("train/peak", fmt::format("{:a}", best))) {
+    best = std::max(best, std::stod(rank));
+  }
+  return best;
+}
+
+}  // namespace
+
+Peak find_peak(atoll::World& world, const Machine& machine, atoll::DType dtype, double seconds) {
+  Peak peak{.measured = measure(world, machine, dtype, seconds), .source = "measured"};
+  peak.flops = peak.measured;
+  if (machine.device().kind() != atoll::DeviceKind::cuda) return peak;
+  // All ranks use one base; GPUs of several kinds have none that is published.
+  const double mine =
+      datasheet_peak(machine.device().name(), atoll::name(dtype)) / machine.place.sharing;
+  const std::string text = fmt::format("{:a}", mine);
+  const auto all = world.exchange("train/datasheet", text);
+  const bool alike = std::ranges::all_of(all, [&](const auto& rank) { return rank == text; });
+  if (mine <= 0 || !alike) return peak;
+  peak.flops = mine;
+  peak.source = "datasheet";
+  return peak;
+}
+
+bool far_apart(double a, double b) noexcept {
+  constexpr double most = 1.25;
+  return std::max(a, b) > most * std::min(a, b);
+}
+
+void check_peak(Peak& peak, atoll::World& world, const Machine& machine, atoll::DType dtype,
+                double seconds) {
+  const double first = peak.measured;
+  double last = measure(world, machine, dtype, seconds);
+  if (far_apart(first, last)) {
+    last = std::max(last, measure(world, machine, dtype, seconds));
+    if (world.rank() == 0) {
+      log::warn(
+          "the peak of matrix products was {:.2f} TFLOP/s per rank at the start and is {:.2f} now: "
+          "other work on this machine disturbs its figures",
+          first / 1e12, last / 1e12);
+    }
+  }
+  peak.measured = std::max(first, last);
+  if (peak.source == "measured") peak.flops = peak.measured;
+}
+
+}  // namespace train

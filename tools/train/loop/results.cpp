@@ -1,0 +1,77 @@
+#include "loop/results.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "fail.hpp"
+#include "loop/checkpoints.hpp"
+#include "loop/exporting.hpp"
+#include "report/files.hpp"
+#include "report/log.hpp"
+
+namespace train {
+namespace {
+
+// Calls `check` and adds the flag to its error.
+template <class Check>
+void check_flag(const char* flag, const Check& check) {
+  try {
+    check();
+  } catch (const Error& error) {
+    fail(error.code(), "{}: {}", flag, error.what());
+  }
+}
+
+}  // namespace
+
+bool Results::attempt(const std::string& what, const std::function<void()>& write) {
+  try {
+    write();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::io || world_.failure()) throw;
+    failures_[what] = error.what();
+    if (world_.rank() == 0) log::warn("{}: {}", what, error.what());
+    return false;
+  }
+  failures_.erase(what);
+  return true;
+}
+
+void Results::finish() {
+  // Texts of the operating system need not be UTF-8.
+  const auto mine =
+      nlohmann::json(failures_).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  std::vector<std::string> texts;
+  for (const auto& text_of_rank : world_.exchange("train/results", mine)) {
+    const auto failures = nlohmann::json::parse(text_of_rank);
+    for (const auto& [what, failure] : failures.items()) {
+      const auto text = fmt::format("{}: {}", what, failure.get<std::string>());
+      if (std::ranges::find(texts, text) == texts.end()) texts.push_back(text);
+    }
+  }
+  if (!texts.empty()) {
+    fail(ErrorCode::io, "the run is complete except for what could not be written: {}",
+         fmt::join(texts, "; "));
+  }
+}
+
+void check_results(const atoll::World& world, const RunOptions& options,
+                   const std::filesystem::path& out) {
+  // Every rank writes a part of a checkpoint.
+  if (options.save_checkpoint) check_folder(checkpoints_folder(out));
+  if (world.rank() != 0) return;
+  check_flag("--out", [&] {
+    check_folder(out);
+    if (!std::filesystem::exists(out)) return;
+    for (const char* name : {"run_args.json", "steps.jsonl", "metrics.json"}) {
+      check_writable(out / name);
+    }
+  });
+  if (!options.export_weights.empty()) check_flag("--export", [&] { check_export(options); });
+  if (!options.trace.empty()) check_flag("--trace", [&] { check_writable(options.trace); });
+}
+
+}  // namespace train

@@ -1,0 +1,38 @@
+// Writes the results of a run so that a failure to write one does not lose the others.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "atoll/world.hpp"
+#include "loop/options.hpp"
+
+namespace train {
+
+class Results {
+ public:
+  explicit Results(atoll::World& world) : world_(world) {}
+
+  // Calls `write`. If it throws Error(io), keeps the error as the failure of `what`, logs a warning
+  // on this rank and returns false. A later success with the same `what` removes the failure. Other
+  // errors, and errors of a job that has failed, are thrown on. If `write` is collective, it must
+  // throw the same error on all ranks.
+  bool attempt(const std::string& what, const std::function<void()>& write);
+
+  // Collective. Throws Error(io) on every rank if an attempt of any rank has failed; the error has
+  // all failures.
+  void finish();
+
+ private:
+  atoll::World& world_;
+  std::map<std::string, std::string> failures_;
+};
+
+// Throws Error(io) if a file that the run writes could not be written: the results in `out`,
+// checkpoints, --export and --trace. Changes nothing. Every rank calls it.
+void check_results(const atoll::World& world, const RunOptions& options,
+                   const std::filesystem::path& out);
+
+}  // namespace train

@@ -1,0 +1,35 @@
+// --resume: continues the training that a checkpoint has saved.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "atoll/fsdp.hpp"
+#include "atoll/world.hpp"
+#include "loop/optimizer.hpp"
+#include "loop/options.hpp"
+#include "loop/setup.hpp"
+
+namespace train {
+
+// What a checkpoint records besides weights and moments.
+using Extra = std::map<std::string, std::string>;
+
+// The properties of a run that a resumed run must share, each by the name that
+// --resume-with-changes uses: data, seed, global_batch, optimizer, frozen and model.
+Extra same_run(const RunOptions& options, const Setup& setup, const atoll::fsdp::Engine& engine);
+
+// Throws Error(invalid_argument) for a name in --resume-with-changes that same_run() does not have.
+void check_resume(const RunOptions& options);
+
+// Loads the checkpoint of --resume. Returns the number of completed steps, or nothing if --resume is
+// auto and there is no checkpoint. With auto, a damaged checkpoint is skipped with a warning.
+// Collective. Throws the errors of RunOptimizer::load(), Error(mismatch) for a checkpoint of another
+// training, and Error(invalid_argument) for one with more than --steps steps.
+std::optional<std::int64_t> resume(atoll::World& world, const RunOptions& options,
+                                   const Setup& setup, const atoll::fsdp::Engine& engine,
+                                   RunOptimizer& optimizer);
+
+}  // namespace train

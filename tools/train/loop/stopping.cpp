@@ -1,0 +1,93 @@
+#include "loop/stopping.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <cmath>
+#include <csignal>
+#include <string_view>
+#include <utility>
+
+#include "fail.hpp"
+
+namespace train {
+namespace {
+
+// Signal handlers can reach only globals.
+std::atomic<bool> requested{false};
+struct sigaction earlier_usr1 {};
+
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+extern "C" void stop_after_step(int signal) {
+  requested = true;
+  if (signal != SIGUSR1 || (earlier_usr1.sa_flags & SA_SIGINFO) != 0) return;
+  if (earlier_usr1.sa_handler != SIG_DFL && earlier_usr1.sa_handler != SIG_IGN) {
+    earlier_usr1.sa_handler(signal);
+  }
+}
+
+// Seconds of a unit of time; 0 for an unknown one.
+double seconds_of(char unit) {
+  switch (unit) {
+    case 'd':
+      return 86400;
+    case 'h':
+      return 3600;
+    case 'm':
+      return 60;
+    case 's':
+      return 1;
+    default:
+      return 0;
+  }
+}
+
+}  // namespace
+
+void stop_on_signals() {
+  struct sigaction action {};
+  action.sa_handler = stop_after_step;
+  ::sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;
+  ::sigaction(SIGUSR1, &action, &earlier_usr1);
+  // The default action comes back, so that a second SIGTERM ends a job that hangs.
+  action.sa_flags = SA_RESTART | SA_RESETHAND;
+  ::sigaction(SIGTERM, &action, nullptr);
+}
+
+bool stop_requested() noexcept { return requested; }
+void request_stop() noexcept { requested = true; }
+void forget_stop() noexcept { requested = false; }
+
+double parse_duration(const char* flag, const std::string& text) {
+  double total = 0;
+  std::string_view rest = text;
+  bool fine = !rest.empty();
+  while (fine && !rest.empty()) {
+    double number = 0;
+    const auto parsed = std::from_chars(rest.data(), rest.data() + rest.size(), number);
+    fine = parsed.ec == std::errc() && std::isfinite(number) && number >= 0;
+    if (!fine) break;
+    rest.remove_prefix(static_cast<std::size_t>(parsed.ptr - rest.data()));
+    const bool alone = rest.empty() && total == 0;
+    const double unit = alone ? 1 : rest.empty() ? 0 : seconds_of(rest.front());
+    fine = unit > 0;
+    total += number * unit;
+    if (!rest.empty()) rest.remove_prefix(1);
+  }
+  require(fine && total > 0, "{} {}: use a duration such as 3h30m, 45m or 90s", flag, text);
+  return total;
+}
+
+void TimeLimit::add_step(double seconds) noexcept {
+  longest_step_ = std::max(longest_step_, seconds);
+}
+
+bool TimeLimit::reached(double elapsed) const noexcept {
+  // Saves differ more than steps, because a file system is shared.
+  constexpr double margin = 1.5;
+  return limit_ > 0 && elapsed + longest_step_ + margin * save_ >= limit_;
+}
+
+}  // namespace train

@@ -1,0 +1,49 @@
+// Ends a run before --steps: after a signal, or before the time limit of the job.
+#pragma once
+
+#include <string>
+
+namespace train {
+
+// Why a run ends before --steps. Ranks exchange the number, and the largest counts.
+enum class Stop {
+  none = 0,
+  signal = 1,  // SIGTERM or SIGUSR1
+  time = 2     // --max-time
+};
+
+// The exit code of a run that has saved a checkpoint and stopped before --steps.
+inline constexpr int exit_saved_and_stopped = 75;
+
+// Lets SIGTERM and SIGUSR1 stop the run after the current step. A second SIGTERM ends the process.
+// The handler that SIGUSR1 has, such as that of the flight recorder, is called as well.
+void stop_on_signals();
+
+// Whether a signal has come, or request_stop() was called since the last forget_stop().
+bool stop_requested() noexcept;
+void request_stop() noexcept;
+void forget_stop() noexcept;
+
+// Reads a duration such as "3h30m", "45m", "1d12h" or "90s"; a number alone is seconds. Throws
+// Error(invalid_argument) that names the flag.
+double parse_duration(const char* flag, const std::string& text);
+
+// Decides whether a rank must stop now to keep --max-time.
+class TimeLimit {
+ public:
+  // `seconds` is the limit; 0 means none. `save_seconds` is a guess of how long a save takes.
+  TimeLimit(double seconds, double save_seconds) : limit_(seconds), save_(save_seconds) {}
+
+  // Notes how long a step took, with everything that followed it.
+  void add_step(double seconds) noexcept;
+  void add_save(double seconds) noexcept { save_ = seconds; }
+  // Whether the next step and a save may end after the limit.
+  bool reached(double elapsed) const noexcept;
+
+ private:
+  double limit_;
+  double save_;
+  double longest_step_ = 0;
+};
+
+}  // namespace train
