@@ -189,6 +189,7 @@ void Server::accept_some(const net::Fd& listener) {
     }
     const bool has_no_descriptor = errno == EMFILE || errno == ENFILE || errno == ENOBUFS;
     if (!has_no_descriptor) return;
+    lacked_descriptors_ = true;
     if (!make_room()) return pause_accepting();
   }
 }

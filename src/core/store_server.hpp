@@ -60,6 +60,10 @@ class Server {
   // once the job has failed). Ranks that remain are told that the store has ended.
   void finish(std::chrono::milliseconds patience);
 
+  // Returns "; rank 0 had no descriptor left ..." if a connection had to wait for a descriptor, or
+  // another one was closed for it; otherwise "".
+  std::string lack_of_descriptors() const;
+
  private:
   // By number; numbers ascend with age, and a map never moves its elements.
   using Connections = std::map<std::uint64_t, Connection>;
@@ -116,6 +120,7 @@ class Server {
   Connections members_;    // ranks and observers
   std::optional<net::Clock::time_point> accepts_again_;  // set while no descriptor is free
   bool has_warned_of_descriptors_ = false;
+  std::atomic<bool> lacked_descriptors_ = false;
   // Why processes could not join, one text for each reason. The error that reports absent ranks
   // contains them.
   std::vector<std::string> refusals_;

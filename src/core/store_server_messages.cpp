@@ -94,10 +94,12 @@ std::string Server::notes() const {
   for (const std::string* text : {&other_version_, &other_token_}) {
     if (!text->empty()) result += "; " + *text;
   }
-  if (has_warned_of_descriptors_) {
-    result += "; rank 0 had no descriptor left for a connection: raise the hard limit (ulimit -Hn)";
-  }
-  return result;
+  return result + lack_of_descriptors();
+}
+
+std::string Server::lack_of_descriptors() const {
+  if (!lacked_descriptors_) return "";
+  return "; rank 0 had no descriptor left for a connection: raise the hard limit (ulimit -Hn)";
 }
 
 void Server::handle_join(Connection& connection, const Frame& frame) {

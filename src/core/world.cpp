@@ -101,6 +101,8 @@ struct World::Impl {
   void stay_alone();
   void join(launch::Job job);
   launch::Endpoint serve(const launch::Job& job, Clock::time_point deadline);
+  store::Admission enter(const launch::Endpoint& endpoint, const store::Join& identity,
+                         Clock::time_point deadline) const;
   std::string local_address(const net::Fd& socket, const launch::Endpoint& endpoint) const;
   Introduction introduction(std::vector<std::string> addresses) const;
   std::string encoded_process() const;  // the Process of this rank
@@ -208,6 +210,18 @@ launch::Endpoint World::Impl::serve(const launch::Job& job, Clock::time_point de
   return endpoint;
 }
 
+// Connects with the store. Rank 0, which serves it, knows why it cannot.
+store::Admission World::Impl::enter(const launch::Endpoint& endpoint, const store::Join& identity,
+                                    Clock::time_point deadline) const {
+  try {
+    return store::connect(store::addresses_of(endpoint), {endpoint.token, identity}, deadline);
+  } catch (const Error& problem) {
+    const std::string lack = server ? server->lack_of_descriptors() : "";
+    if (lack.empty()) throw;
+    throw Error(problem.code(), problem.what() + lack);
+  }
+}
+
 void World::Impl::join(launch::Job job) {
   const Clock::time_point deadline = Clock::now() + config.rendezvous_timeout;
   rendezvous = std::move(job.rendezvous);
@@ -227,8 +241,7 @@ void World::Impl::join(launch::Job job) {
     endpoint.addresses.insert(endpoint.addresses.begin(), "127.0.0.1");
 
   const store::Join identity{rank, size, net::host_name(), static_cast<int>(::getpid())};
-  store::Admission admission =
-      store::connect(store::addresses_of(endpoint), {endpoint.token, identity}, deadline);
+  store::Admission admission = enter(endpoint, identity, deadline);
   net::notice_cut(admission.socket.get(), config.cut_timeout);
   // The secret of the job also authenticates the connections of backends.
   config.token = admission.secret.empty() ? endpoint.token : admission.secret;
