@@ -148,12 +148,17 @@ bool LiveSave::read_live(const Part& part, const std::byte* from, std::uint64_t 
 }
 
 void LiveSave::finish_part(Part& part) {
-  Buffer freed;
   {
     const std::lock_guard lock(mutex_);
-    if (part.state == Part::State::copied) copied_ -= part.bytes;
+    if (part.state == Part::State::live) part.state = Part::State::written;
+  }
+  if (part.state == Part::State::copied) {
+    // An update may have begun the copy after the last piece was read, so it may still be written.
+    settle(part.ready);
+    const std::lock_guard lock(mutex_);
+    copied_ -= part.bytes;
+    part.copy = {};
     part.state = Part::State::written;
-    freed = std::move(part.copy);
   }
   changed_.notify_all();
 }

@@ -217,3 +217,19 @@ TEST_CASE("an update waits for the thread if there is no memory for a copy") {
   CHECK(held.weights().first == 3.0f);
   CHECK(held.weights().second == 3.0f + 999.0f / 4096.0f);
 }
+
+TEST_CASE("an update may come at any moment of the save") {
+  for (int i = 0; i < 60; ++i) {
+    CAPTURE(i);
+    Held held(gibibyte);
+    auto stream = held.job.engine.device().stream();
+    held.release();
+    std::this_thread::sleep_for(std::chrono::microseconds(i * 200));
+    for (const std::size_t unit : {0U, 1U}) held.save->before_update(unit, stream);
+    held.change(stream);
+    stream.synchronize();
+    held.save->wait();
+    CHECK(held.weights().first == 3.0f);
+    CHECK(held.weights().second == 3.0f + 999.0f / 4096.0f);
+  }
+}

@@ -210,6 +210,8 @@ void add_run_flags(CLI::App& app, train::RunOptions& o) {
   app.add_option("--checkpoint-every", o.checkpoint_every,
                  "steps between checkpoints; 0 saves only at the end. SIGTERM and SIGUSR1 save "
                  "after the current step and end the run with exit code 75");
+  app.add_flag("--checkpoint-beside,!--no-checkpoint-beside", o.checkpoint_beside,
+               "write checkpoints while training goes on (default); the last one is saved at once");
   app.add_option("--keep-last", o.keep_last, "newest checkpoints to keep; 0 keeps all")
       ->check(not_negative);
   app.add_option("--keep-every", o.keep_every,

@@ -3,7 +3,6 @@
 #include <charconv>
 #include <utility>
 
-#include "atoll/checkpoint.hpp"
 #include "fail.hpp"
 #include "loop/groups.hpp"
 #include "loop/strategy.hpp"
@@ -24,6 +23,10 @@ class LibraryOptimizer final : public RunOptimizer {
   float grad_norm() override { return optimizer_.grad_norm(); }
   void save(const std::filesystem::path& folder, Extra extra) override {
     fsdp::save(folder, engine_, optimizer_, extra);
+  }
+  std::optional<fsdp::PendingSave> save_beside(const std::filesystem::path& folder,
+                                               Extra extra) override {
+    return fsdp::save_beside(folder, engine_, optimizer_, extra);
   }
   Extra load(const std::filesystem::path& folder) override {
     return fsdp::load(folder, engine_, optimizer_);

@@ -4,8 +4,11 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
+#include "atoll/checkpoint.hpp"
 #include "atoll/fsdp.hpp"
 #include "atoll/mesh.hpp"
 #include "loop/machine.hpp"
@@ -23,6 +26,13 @@ class RunOptimizer {
   virtual float grad_norm() = 0;
   virtual void save(const std::filesystem::path& folder,
                     std::map<std::string, std::string> extra) = 0;
+  // Optimizers that are written outside the library have no save beside training: save_beside()
+  // then saves at once and returns nothing.
+  virtual std::optional<atoll::fsdp::PendingSave> save_beside(
+      const std::filesystem::path& folder, std::map<std::string, std::string> extra) {
+    save(folder, std::move(extra));
+    return {};
+  }
   virtual std::map<std::string, std::string> load(const std::filesystem::path& folder) = 0;
 };
 

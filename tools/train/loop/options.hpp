@@ -10,26 +10,26 @@ namespace train {
 
 struct RunOptions {
   std::string model = "mistral-tiny";
-  std::string init;                 // HF safetensors file or folder; empty: random weights
-  std::vector<std::string> freeze;  // shell patterns of HF names of untrained parameters
+  std::string init;                       // HF safetensors file or folder; empty: random weights
+  std::vector<std::string> freeze;        // shell patterns of HF names of untrained parameters
   std::int64_t lora_rank = 0;             // rank of the adapters; 0: no adapters
   double lora_alpha = 0;                  // 0: twice the rank
   std::vector<std::string> lora_targets;  // matrices with adapters; empty: all
   // auto, bytes, the path of a SentencePiece model, or ids:N; see tokenizer_for()
   std::string tokenizer = "auto";
-  std::string data = "demo";         // sources as DataSpec describes them
-  std::string data_type;             // uint16 or uint32: the type of files of raw ids
-  std::string train_on = "output";   // output or all; see TrainOn
-  std::int64_t samples = 0;          // use the first N samples of each source; 0: all
-  std::string eval_data;             // sources of the evaluation
-  double eval_split = 0;             // or this share of each source of the training data
-  std::int64_t eval_samples = 0;     // evaluate at most this many samples; 0: all
-  std::int64_t eval_every = 0;       // steps between evaluations; 0: only after the last step
-  std::int64_t show_data = 0;        // print this many samples and end
-  std::int32_t seq = 0;            // longest row in tokens; 0: 512, or 64 for synthetic:copy
-  std::int64_t global_batch = 8;   // samples per step, over all ranks
-  std::int32_t micro_batch = 1;    // number of rows in each forward and backward pass of a rank
-  std::string pad_to = "longest";  // longest, seq or pack; see PadTo
+  std::string data = "demo";        // sources as DataSpec describes them
+  std::string data_type;            // uint16 or uint32: the type of files of raw ids
+  std::string train_on = "output";  // output or all; see TrainOn
+  std::int64_t samples = 0;         // use the first N samples of each source; 0: all
+  std::string eval_data;            // sources of the evaluation
+  double eval_split = 0;            // or this share of each source of the training data
+  std::int64_t eval_samples = 0;    // evaluate at most this many samples; 0: all
+  std::int64_t eval_every = 0;      // steps between evaluations; 0: only after the last step
+  std::int64_t show_data = 0;       // print this many samples and end
+  std::int32_t seq = 0;             // longest row in tokens; 0: 512, or 64 for synthetic:copy
+  std::int64_t global_batch = 8;    // samples per step, over all ranks
+  std::int32_t micro_batch = 1;     // number of rows in each forward and backward pass of a rank
+  std::string pad_to = "longest";   // longest, seq or pack; see PadTo
 
   std::string optimizer = "adamw";  // name of the optimizer: adamw, sgd or muon
   double lr = 1e-3;
@@ -81,21 +81,22 @@ struct RunOptions {
   std::int64_t keep_last = 2;         // checkpoints to keep; 0: all
   std::int64_t keep_every = 0;        // keep those of every M-th step as well; 0: none
   bool save_checkpoint = true;
+  bool checkpoint_beside = true;  // save beside training; the last checkpoint is saved at once
   std::string resume;  // checkpoint folder to continue from; auto: the newest whole one in `out`
   // Properties in which the run may differ from that of the checkpoint; see same_run().
   std::vector<std::string> resume_with_changes;
-  std::string max_time;        // time limit of the run, as parse_duration() reads it; empty: none
-  std::string export_weights;  // folder or .safetensors file to write at the end
-  std::string export_dtype;    // f32, bf16 or f16; empty: dtype
-  bool quiet = false;          // hide the progress line
-  std::string trace;           // Chrome trace to write at the end
-  bool require_gdr = false;    // fail without GPUDirect RDMA between hosts
-  double min_mfu = 0;                // gate: least MFU of the run; 0: none
-  std::uint64_t max_memory = 0;      // gate: most bytes of a rank; 0: none
-  std::string tensorboard;           // folder for an event file; empty: none
-  int metrics_port = 0;              // port of the endpoint for Prometheus; 0: none
+  std::string max_time;          // time limit of the run, as parse_duration() reads it; empty: none
+  std::string export_weights;    // folder or .safetensors file to write at the end
+  std::string export_dtype;      // f32, bf16 or f16; empty: dtype
+  bool quiet = false;            // hide the progress line
+  std::string trace;             // Chrome trace to write at the end
+  bool require_gdr = false;      // fail without GPUDirect RDMA between hosts
+  double min_mfu = 0;            // gate: least MFU of the run; 0: none
+  std::uint64_t max_memory = 0;  // gate: most bytes of a rank; 0: none
+  std::string tensorboard;       // folder for an event file; empty: none
+  int metrics_port = 0;          // port of the endpoint for Prometheus; 0: none
   std::string metrics_address = "127.0.0.1";
-  std::string trace_steps;     // "FIRST:LAST", counted from 1; empty: 5 steps after the warm-up
+  std::string trace_steps;  // "FIRST:LAST", counted from 1; empty: 5 steps after the warm-up
 };
 
 // Returns the options with the defaults that depend on the data filled in.

@@ -76,6 +76,7 @@ void put_run(nlohmann::json& json, const RunOptions& o) {
   json["warmup_steps"] = o.warmup_steps;
   json["checkpoint"] = o.save_checkpoint;
   json["checkpoint_every"] = o.checkpoint_every;
+  json["checkpoint_beside"] = o.checkpoint_beside;
   json["keep_last"] = o.keep_last;
   json["keep_every"] = o.keep_every;
   json["resume"] = o.resume;

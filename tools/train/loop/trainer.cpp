@@ -20,6 +20,7 @@
 
 namespace train {
 
+namespace fs = std::filesystem;
 namespace fsdp = atoll::fsdp;
 
 Trainer::Trainer(atoll::World& world, const RunOptions& options)
@@ -202,10 +203,14 @@ RunResult Trainer::run() {
     if (!diverged_.empty()) break;
     const bool stops = stop_ != Stop::none;
     if (stops) next_pass_.reset();
-    if (saves_after(index) || (stops && options_.save_checkpoint)) save(index + 1);
+    if (pending_ && all_written_) finish_save();
+    if (saves_after(index) || (stops && options_.save_checkpoint)) {
+      save(index + 1, stops || index + 1 == options_.steps);
+    }
     limit_.add_step(seconds_since(begin));
     if (stops) break;
   }
+  if (pending_) finish_save();
   // A run that stops after its last step is complete.
   if (first_step_ + static_cast<std::int64_t>(result.steps.size()) == options_.steps) {
     stop_ = Stop::none;
@@ -226,17 +231,41 @@ bool Trainer::saves_after(std::int64_t index) const {
   return due || index + 1 == options_.steps;
 }
 
-// Saves a checkpoint after `done` steps. If that fails, the run goes on: the checkpoint before is
-// whole, and a later save may succeed.
-void Trainer::save(std::int64_t done) {
-  const auto begin = Clock::now();
-  const bool saved = results_.attempt("checkpoint", [&] {
+// If a save fails, the run goes on: the checkpoint before is whole, and a later save may succeed.
+void Trainer::save(std::int64_t done, bool at_end) {
+  if (pending_) finish_save();
+  saving_ = done;
+  saving_since_ = Clock::now();
+  ++saves_;
+  const bool begun = results_.attempt("checkpoint", [&] {
     Extra extra = same_run_;
     extra["step"] = std::to_string(done);
-    optimizer_->save(checkpoint_folder(out_, done), std::move(extra));
+    const fs::path folder = checkpoint_folder(out_, done);
+    if (at_end || !options_.checkpoint_beside) {
+      optimizer_->save(folder, std::move(extra));
+    } else {
+      pending_ = optimizer_->save_beside(folder, std::move(extra));
+    }
   });
-  limit_.add_save(seconds_since(begin));
-  if (!saved || world_.rank() != 0) return;
+  save_stall_ += seconds_since(saving_since_);
+  if (pending_) return;
+  limit_.add_save(seconds_since(saving_since_));
+  if (begun) keep_newest(done);
+}
+
+// Completes the save beside training.
+void Trainer::finish_save() {
+  const auto begin = Clock::now();
+  std::optional<fsdp::PendingSave> pending = std::exchange(pending_, std::nullopt);
+  const bool saved = results_.attempt("checkpoint", [&] { pending->finish(); });
+  save_stall_ += seconds_since(begin);
+  limit_.add_save(seconds_since(saving_since_));
+  if (saved) keep_newest(saving_);
+}
+
+// After a save: rank 0 points the link to it and deletes old checkpoints.
+void Trainer::keep_newest(std::int64_t done) {
+  if (world_.rank() != 0) return;
   results_.attempt("old checkpoints", [&] {
     link_newest(out_, done);
     delete_old_checkpoints(out_, options_.keep_last, options_.keep_every);

@@ -122,6 +122,7 @@ void Trainer::measure(StepRecord& record, const StepStart& start, std::int64_t v
   RankFigures mine;
   mine.enqueue_seconds = start.enqueue_seconds;
   mine.use = meter_.sample();
+  mine.save_written = !pending_ || pending_->written() ? 1 : 0;
   mine.stop = static_cast<double>(wanted_stop());
   mine.data_wait_seconds = std::chrono::duration<double>(queue_->take_waited()).count();
   compute_.copy(&mine.loss, activations_->total().data, sizeof(mine.loss));
@@ -137,9 +138,11 @@ void Trainer::measure(StepRecord& record, const StepStart& start, std::int64_t v
   double loss = 0;
   const auto ranks = static_cast<double>(world_.size());
   exchange(mine);
+  all_written_ = true;
   record.seconds = seconds_since(start.time);
   for (const RankFigures& rank : figures_of_ranks_) {
     loss += rank.loss;
+    all_written_ = all_written_ && rank.save_written > 0;
     stop_ = std::max(stop_, static_cast<Stop>(rank.stop));
     record.compute_seconds += rank.compute_seconds / ranks;
     record.enqueue_seconds += rank.enqueue_seconds / ranks;

@@ -43,7 +43,8 @@ struct RankFigures {
   double exposed_seconds = 0;
   double data_wait_seconds = 0;
   MachineUse use;
-  double stop = 0;  // a Stop
+  double save_written = 1;  // 0: the save beside training is still being written
+  double stop = 0;          // a Stop
 };
 
 struct StepStart {
@@ -82,7 +83,10 @@ class Trainer {
   void check_finite(const StepRecord& record);
   void write_line(const StepRecord& record);
   bool saves_after(std::int64_t index) const;
-  void save(std::int64_t done);
+  // Saves after `done` steps: at once at the end of the run, otherwise beside training.
+  void save(std::int64_t done, bool at_end);
+  void finish_save();
+  void keep_newest(std::int64_t done);
   Stop wanted_stop() const;
   void tell_stop(std::int64_t done) const;
   void write_results(RunResult& result, double wall_seconds);
@@ -123,6 +127,11 @@ class Trainer {
   std::string diverged_;    // why the run ends early; empty as long as steps are finite
   Stop stop_ = Stop::none;  // why the run ends after this step; equal on all ranks
   TimeLimit limit_{0, 0};
+  bool all_written_ = true;  // every rank has written its file of the save beside training
+  double save_stall_ = 0;    // seconds that training has waited for saves
+  std::int64_t saves_ = 0;
+  std::int64_t saving_ = 0;  // steps of the save beside training
+  Clock::time_point saving_since_;
   Results results_;
   Extra same_run_;  // what every checkpoint of this run records
   std::filesystem::path out_;
@@ -130,6 +139,8 @@ class Trainer {
   std::optional<Progress> progress_;    // exists only on rank 0
   std::optional<Publisher> publisher_;  // exists only on rank 0
   MachineMeter meter_;
+  // Destroyed before the optimizer, whose moments it reads.
+  std::optional<atoll::fsdp::PendingSave> pending_;
 };
 
 }  // namespace train
