@@ -38,10 +38,11 @@ std::string not_negative(const std::string& text) {
 
 void add_data_flags(CLI::App& app, train::RunOptions& o) {
   app.option_defaults()->group("Data");
-  app.add_option("--data", o.data,
-                 "demo, synthetic, synthetic:copy, or a file: .tok of atoll-data, Alpaca .json or "
-                 ".jsonl, text .txt, raw ids with --data-type. Sources separated by commas are mixed "
-                 "by weight: a.tok:0.7,b.tok:0.3");
+  app.add_option(
+      "--data", o.data,
+      "demo, synthetic, synthetic:copy, or a file: .tok of atoll-data, Alpaca .json or "
+      ".jsonl, text .txt, raw ids with --data-type. Sources separated by commas are mixed "
+      "by weight: a.tok:0.7,b.tok:0.3");
   app.add_option("--data-type", o.data_type,
                  "uint16 or uint32: the ids of files without a header, as nanoGPT writes them");
   app.add_option("--tokenizer", o.tokenizer,
@@ -74,11 +75,12 @@ void add_data_flags(CLI::App& app, train::RunOptions& o) {
 
 void add_model_flags(CLI::App& app, train::RunOptions& o) {
   app.option_defaults()->group("Model");
-  app.add_option("--model", o.model,
-                 fmt::format("preset ({}), the path of a Hugging Face config.json, a folder with one, "
-                             "or ORG/NAME[@REVISION] in the Hub's local cache (HF_HUB_CACHE, "
-                             "HF_HOME); a folder's or the Hub's weights are loaded",
-                             fmt::join(train::preset_names(), ", ")));
+  app.add_option(
+      "--model", o.model,
+      fmt::format("preset ({}), the path of a Hugging Face config.json, a folder with one, "
+                  "or ORG/NAME[@REVISION] in the Hub's local cache (HF_HUB_CACHE, "
+                  "HF_HOME); a folder's or the Hub's weights are loaded",
+                  fmt::join(train::preset_names(), ", ")));
   app.add_option("--init", o.init,
                  "Hugging Face weights to start from: a .safetensors file, a folder of them or "
                  "ORG/NAME in the Hub's local cache; the config.json beside them replaces --model. "
@@ -235,8 +237,7 @@ void add_run_flags(CLI::App& app, train::RunOptions& o) {
   app.add_option("--export", o.export_weights,
                  "folder to write at the end, which transformers opens: weights, config.json and "
                  "tokenizer; or a .safetensors file for the weights alone");
-  app.add_option("--export-dtype", o.export_dtype,
-                 "f32, bf16 or f16. Default: that of --dtype");
+  app.add_option("--export-dtype", o.export_dtype, "f32, bf16 or f16. Default: that of --dtype");
   app.add_option("--trace", o.trace,
                  "Chrome trace file to write at the end, with all ranks' streams and collectives; "
                  "open it in https://ui.perfetto.dev");
@@ -245,16 +246,18 @@ void add_run_flags(CLI::App& app, train::RunOptions& o) {
                  "after --warmup-steps");
   app.add_option("--tensorboard", o.tensorboard,
                  "folder for an event file of TensorBoard, with losses, speed and use of machines");
-  app.add_option("--metrics-port", o.metrics_port,
-                 "serve training_mfu and other figures to Prometheus at http://127.0.0.1:PORT/metrics "
-                 "on rank 0's host; 0 serves none");
+  app.add_option(
+      "--metrics-port", o.metrics_port,
+      "serve training_mfu and other figures to Prometheus at http://127.0.0.1:PORT/metrics "
+      "on rank 0's host; 0 serves none");
   app.add_option("--metrics-address", o.metrics_address,
                  "address of --metrics-port; 0.0.0.0 lets other machines read the figures");
   app.add_option("--min-mfu", o.min_mfu,
                  "end with exit code 3 if the run's MFU is lower, for example 0.4; 0: no limit");
-  app.add_option("--max-memory", o.max_memory,
-                 "end with exit code 4 if a rank used more bytes, for example 20G (powers of 1024); "
-                 "0: no limit")
+  app.add_option(
+         "--max-memory", o.max_memory,
+         "end with exit code 4 if a rank used more bytes, for example 20G (powers of 1024); "
+         "0: no limit")
       ->transform(CLI::AsSizeValue(false));
   app.add_flag("--quiet", o.quiet, "show no progress line");
 }
@@ -281,7 +284,9 @@ int train_on(atoll::World& world, const train::RunOptions& options) {
 
 // Returns the exit code.
 int parse_and_train(int argc, char** argv) {
-  CLI::App app("Trains or fine-tunes a Mistral, Llama, Qwen or SmolLM, sharded over the ranks of a job.", "atoll-train");
+  CLI::App app(
+      "Trains or fine-tunes a Mistral, Llama, Qwen or SmolLM, sharded over the ranks of a job.",
+      "atoll-train");
   app.footer(examples);
   app.option_defaults()->always_capture_default();
   train::RunOptions options;

@@ -28,7 +28,7 @@ struct Setup {
   atoll::Mesh mesh;
   Machine machine;  // device and kernels, which have reserved scratch memory for the model
   DeviceMemory memory;
-  atoll::fsdp::StrategyChoice choice;  // the sharding strategy and the reason for it
+  atoll::fsdp::StrategyChoice choice;     // the sharding strategy and the reason for it
   std::vector<std::vector<int>> islands;  // the ranks of each island, for the report
 };
 

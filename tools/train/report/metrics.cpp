@@ -15,7 +15,8 @@ std::optional<double> ratio(double numerator, double denominator) {
 }
 
 MachineUse scaled_sum(const MachineUse& sum, const MachineUse& use, double factor = 1) {
-  return {sum.cpu_machine + factor * use.cpu_machine, sum.cpu_ranks + factor * use.cpu_ranks,
+  return {sum.cpu_machine + factor * use.cpu_machine,
+          sum.cpu_ranks + factor * use.cpu_ranks,
           sum.memory_used_fraction + factor * use.memory_used_fraction,
           sum.network_sent_per_s + factor * use.network_sent_per_s,
           sum.network_received_per_s + factor * use.network_received_per_s,

@@ -101,8 +101,8 @@ std::optional<double> ProgressPacer::seconds_left(std::int64_t step, Clock::time
 std::optional<std::string> ProgressPacer::step(const StepRecord& step, const Speed& speed,
                                                Clock::time_point now, std::int64_t skipped_steps) {
   if (options_.surface == Surface::silent) return std::nullopt;
-  pending_ = progress_line(step, options_.total_steps, speed, skipped_steps,
-                           seconds_left(step.step, now));
+  pending_ =
+      progress_line(step, options_.total_steps, speed, skipped_steps, seconds_left(step.step, now));
   const bool terminal = options_.surface == Surface::terminal;
   const bool ends = options_.total_steps > 0 && step.step >= options_.total_steps;
   // An evaluation is shown in any case, and its line stays on a terminal.
