@@ -29,7 +29,8 @@ constexpr const char* examples =
     "  atoll-train report FOLDER                 writes FOLDER/report.html\n"
     "  atoll-train compare FOLDER... --html FILE  figures and settings side by side\n\n"
     "Exit status: 0, or 1 after a failure, 2 for wrong flags, 3 below --min-mfu, 4 above\n"
-    "--max-memory. A run that misses a limit has trained and saved as any other.";
+    "--max-memory, 75 after a signal or --max-time. A run that misses a limit has trained and\n"
+    "saved as any other.";
 
 // CLI11 would parse "-1" into an unsigned option.
 std::string not_negative(const std::string& text) {

@@ -1,6 +1,7 @@
 #include "page/curves.hpp"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,11 +19,18 @@ struct Column {
   int colour;
 };
 
+// Links without any traffic, such as the network of a single host, need no chart.
+bool is_rate_of_nothing(const RunFiles& run, std::string_view key) {
+  const auto values = run.column(std::string(key));
+  const bool is_link = key.ends_with("_sent_per_s") || key.ends_with("_received_per_s");
+  return is_link && std::ranges::none_of(values, [](double value) { return value > 0; });
+}
+
 // Draws the columns that the run has.
 std::string draw_columns(const RunFiles& run, LineChart chart, const std::vector<Column>& columns) {
   const auto steps = run.column("step");
   for (const Column& column : columns) {
-    if (!run.has(column.key)) continue;
+    if (!run.has(column.key) || is_rate_of_nothing(run, column.key)) continue;
     chart.series.push_back(
         {column.name, column.colour, Series::Look::line, steps, run.column(column.key)});
   }

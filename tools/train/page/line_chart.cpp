@@ -72,7 +72,8 @@ Scale scale_of(const LineChart& chart, const std::vector<Series>& all) {
   const double span = scale.y.high - scale.y.low;
   // Constant values may differ by rounding.
   const bool constant = span <= 1e-9 * std::abs(scale.y.high);
-  const double room = constant ? std::max(1e-12, 0.1 * std::abs(scale.y.high)) : 0.06 * span;
+  const double beside = scale.y.high == 0 ? 1 : 0.1 * std::abs(scale.y.high);
+  const double room = constant ? beside : 0.06 * span;
   scale.y.high += room;
   if (!chart.from_zero || scale.y.low < 0) scale.y.low -= room;
   return scale;

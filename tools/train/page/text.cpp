@@ -110,7 +110,7 @@ std::vector<double> ticks(double low, double high, int count) {
   std::vector<double> all;
   // The half step keeps rounding from losing the last tick.
   for (double at = std::ceil(low / step - 1e-9); at * step <= high + step * 1e-6; ++at) {
-    all.push_back(at * step);
+    all.push_back(at * step + 0.0);  // -0 becomes 0
   }
   return all;
 }
