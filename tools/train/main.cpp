@@ -101,6 +101,9 @@ void add_model_flags(CLI::App& app, train::RunOptions& o) {
                              fmt::join(train::adapter_targets(), ", ")))
       ->delimiter(',')
       ->allow_extra_args(false);
+  app.add_flag("--lora-merge", o.lora_merge,
+               "--export writes the whole model with the adapters added to it, instead of the "
+               "adapters alone in PEFT's format");
   app.add_option("--dtype", o.dtype, "f32 or bf16, for parameters and activations");
   app.add_option("--recompute", o.recompute,
                  "activations recomputed in backward: none, selective (norms and SwiGLU) or full "

@@ -11,6 +11,7 @@
 
 #include "atoll/checkpoint.hpp"
 #include "fail.hpp"
+#include "loop/adapters.hpp"
 #include "model/hf_config.hpp"
 #include "model/params.hpp"
 #include "report/files.hpp"
@@ -86,6 +87,9 @@ void write_companions(const RunOptions& options, const Setup& setup, const fs::p
 void check_export(const RunOptions& options) {
   const fs::path target = options.export_weights;
   std::error_code ignored;
+  require(options.lora_rank == 0 || options.lora_merge || !is_file(options),
+          "--export {}: adapters need a folder; use one, or --lora-merge for the whole model",
+          options.export_weights);
   if (is_file(options)) {
     check_folder(target.has_parent_path() ? target.parent_path() : ".");
     if (fs::exists(target, ignored)) check_writable(target);
@@ -112,6 +116,13 @@ void export_model(const atoll::World& world, const RunOptions& options, const Se
       // export_weights() throws the reason on all ranks.
     }
   }
+  if (options.lora_rank > 0 && !options.lora_merge) {
+    const std::string& base = options.init.empty() ? options.model : options.init;
+    export_adapters(folder, engine, setup.model, base, export_dtype(options), world.rank() == 0);
+    if (world.rank() == 0) log::info("adapters in {}", target.string());
+    return;
+  }
+  if (options.lora_rank > 0) merge_adapters(engine, setup.model);
   fsdp::export_weights(is_file(options) ? target : target / weights_name, engine,
                        export_dtype(options),
                        [](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {

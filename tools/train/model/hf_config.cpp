@@ -354,6 +354,10 @@ void write_family(nlohmann::ordered_json& json, const ModelConfig& config) {
     json["max_window_layers"] = 0;
   }
   if (config.family != Family::smollm3) return;
+  // The defaults of these keys are ids of SmolLM3's own tokenizer, the largest of them 128004.
+  if (config.vocab <= 128004) {
+    for (const char* key : {"pad_token_id", "bos_token_id", "eos_token_id"}) json[key] = nullptr;
+  }
   auto rotated = nlohmann::ordered_json::array();
   for (std::int64_t n = 0; n < config.layers; ++n) rotated.push_back(config.rotates(n) ? 1 : 0);
   json["no_rope_layers"] = std::move(rotated);
