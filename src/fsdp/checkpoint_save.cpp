@@ -89,7 +89,7 @@ std::string new_save_id(const RankSet& ranks) {
   return ranks.exchange(ranks.key("save id"), id, limit).front();
 }
 
-// What all ranks have agreed on before a save.
+// The folder and the identity of a save, equal on all ranks except for the number of the shard.
 struct Begun {
   fs::path folder;
   ShardIdentity identity;

@@ -280,7 +280,7 @@ TEST_CASE("an interrupted save does no harm") {
   const fs::path checkpoints = fs::path(options.out) / "checkpoints";
   const fs::path last = checkpoints / "step-00000012";
   const fs::path partial = last.string() + ".partial", old = last.string() + ".old";
-  // What a killed save and a killed removal leave.
+  // The files that a save, or the removal of an old checkpoint, leaves when it is killed.
   for (const std::string left : {"step-00000012.partial", "step-00000012.old", "step-00000003"}) {
     fs::create_directories(checkpoints / left);
     folder.write("out/checkpoints/" + left + "/shard-00000-of-00004.safetensors", "half of a");

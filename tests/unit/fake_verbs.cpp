@@ -60,7 +60,7 @@ struct FakeQp : ibv_qp {
   std::uint32_t peer = 0;
   std::deque<std::uint64_t> pending;  // posted writes without a polled completion, by wr_id
   std::deque<Posted> held;            // writes for which the receiver has no receives
-  std::size_t receives = 0;           // of its own, without a shared receive queue
+  std::size_t receives = 0;           // receives posted to this queue pair itself
 };
 
 // A network interface with the IPv4 address of a GID.

@@ -19,7 +19,7 @@ struct TwoRanks : Ranks {
   }
 };
 
-// Gives a port one address in a subnet, and a network of its own.
+// Gives a port one address, and connects it with the network of this number.
 void wire(fake_verbs::Device& device, const std::string& address, int network) {
   device.port.gids = {fake_verbs::gid(0, IBV_GID_TYPE_ROCE_V2, ("::ffff:" + address).c_str())};
   device.port.network = network;
@@ -121,7 +121,7 @@ TEST_CASE("InfiniBand ports of one subnet connect by their LIDs") {
   CHECK(adapters.left.to_receive.ah_attr.is_global == 0);
 }
 
-TEST_CASE("ranks without a common port use those that reach each other") {
+TEST_CASE("ranks without a common port connect ports that reach each other") {
   fake_verbs::Fabric fabric;
   wire(fabric.add("left0"), "10.1.0.1", 1);
   wire(fabric.add("left1"), "10.2.0.1", 2);

@@ -37,8 +37,8 @@ class Permutation {
 
 // Where an epoch takes its samples from. A set that is not mixed is shuffled once per epoch. An
 // epoch of a mixture has as many samples as all portions together. Each portion gives its share by
-// weight, rounded to whole samples: the next ones of its own shuffled passes, which go on from
-// epoch to epoch. So a portion with a large weight is passed several times per epoch, and one with
+// weight, rounded to whole samples. A portion is shuffled, given out from first to last, and then
+// shuffled again; the next epoch goes on where the last one ended. So a portion with a large weight is passed several times per epoch, and one with
 // a small weight in part.
 class SampleOrder {
  public:

@@ -30,7 +30,7 @@ class NonFiniteRow {
 
   // Counts a step. Returns whether the row has reached the limit.
   bool add(const StepRecord& step);
-  // The warning for the step that was added last. `found` tells of its gradients.
+  // Returns the warning for the newest step. `found` describes its gradients.
   std::string warning(const StepRecord& step, const NonFiniteGradients& found) const;
   // The error that ends the run.
   std::string ending(const StepRecord& step, const NonFiniteGradients& found) const;

@@ -265,6 +265,8 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
                      .planned_memory_bytes = planned,
                      .device_memory_bytes = measured,
                      .proportional_memory_bytes = own,
+                     .checkpoints = saves_,
+                     .checkpoint_stall_s = save_stall_,
                      .wall_time_s = wall_seconds};
   log::info(
       "memory per rank: {:.1f} MB planned, {:.1f} MB allocated at peak ({:+.1f} %); {:.1f} MB "

@@ -132,7 +132,7 @@ const Defaults& defaults_of(const Reader& reader) {
   unsupported(reader, "model_type {}: use one of {}", quoted(type), known);
 }
 
-// Refuses what would change the model's results and is not implemented.
+// Refuses settings that change a model's results and that the decoder does not have.
 void refuse_other_models(const Reader& reader) {
   const std::string act = reader.text_or("hidden_act", "silu");
   if (act != "silu" && act != "swish") {

@@ -10,7 +10,7 @@ namespace train::page {
 // Replaces the characters that HTML and SVG give a meaning, and quotes.
 std::string escape(std::string_view text);
 
-// What a figure measures, which decides how it is written.
+// The unit of a figure. It decides how the figure is written.
 enum class Unit {
   number,       // 0.00123, 2.05
   count,        // 12.3 k, 4.56 M

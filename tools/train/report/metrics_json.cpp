@@ -100,12 +100,14 @@ json metrics_json(const RunInfo& run, const SpeedBase& base, const Summary& summ
            {"peak_memory_bytes", run.peak_memory_bytes},
            {"planned_memory_bytes", run.planned_memory_bytes},
            {"device_memory_bytes", run.device_memory_bytes},
-           {"proportional_memory_bytes", run.proportional_memory_bytes}};
+           {"proportional_memory_bytes", run.proportional_memory_bytes},
+           {"checkpoints", run.checkpoints}};
   const std::optional<double> none;
   const bool timed = run.wall_time_s > 0;
   put_speed(out, speed);
   put(out,
       {{"wall_time_s", run.wall_time_s},
+       {"checkpoint_stall_s", run.checkpoint_stall_s},
        {"approx_tokens_per_s_per_rank", timed ? per_rank / run.wall_time_s : none},
        {"loss_first", summary.loss_first},
        {"loss_last", summary.loss_last},
