@@ -27,6 +27,9 @@ milliseconds grace(milliseconds timeout) { return std::clamp(timeout, least_grac
 // The same for a question to all ranks. A short time is enough, because the store ends questions
 // on time.
 constexpr milliseconds ask_grace{1'000};
+// The longest wait for an answer if the store is silent already. A caller can handle one timeout
+// and try something else; without this limit, its waits for a stopped rank 0 would add up.
+constexpr milliseconds silent_patience{1'000};
 constexpr milliseconds fail_patience{2'000};
 constexpr milliseconds farewell_patience{2'000};
 
@@ -106,95 +109,6 @@ void shake_hands(int socket, std::string_view token, Clock::time_point deadline)
   check_store(socket, handshake, hint, deadline);
   require(is_compatible(peer), ErrorCode::mismatch, "{}: use one version on all hosts", versions);
 }
-
-namespace {
-
-// The store of a job of one process: a map in memory.
-class SoloStore final : public Store {
- public:
-  explicit SoloStore(std::shared_ptr<Failure> failure) : failure_(std::move(failure)) {}
-
-  void put(std::string_view key, std::string_view value, milliseconds) override {
-    failure_->check();
-    {
-      const std::lock_guard lock(mutex_);
-      values_.insert_or_assign(std::string(key), std::string(value));
-    }
-    changed_.notify_all();
-  }
-
-  std::string get(std::string_view key, std::chrono::milliseconds timeout) override {
-    // A larger timeout would overflow the clock.
-    timeout = std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24 * 365));
-    std::unique_lock lock(mutex_);
-    const bool ready =
-        changed_.wait_for(lock, timeout, [&] { return failure_->get() || values_.contains(key); });
-    failure_->check();
-    require(ready, ErrorCode::timeout, "rank 0: no rank put key \"{}\" within {} ms", key,
-            timeout.count());
-    return values_.find(key)->second;
-  }
-
-  std::vector<std::string> get_all(std::span<const std::string> keys,
-                                   std::chrono::milliseconds timeout) override {
-    std::vector<std::string> values;
-    for (const std::string& key : keys) values.push_back(get(key, timeout));
-    return values;
-  }
-
-  void release(std::string_view prefix, int) override {
-    failure_->check();
-    const std::lock_guard lock(mutex_);
-    const auto first = values_.lower_bound(prefix);
-    auto last = first;
-    while (last != values_.end() && last->first.starts_with(prefix)) ++last;
-    values_.erase(first, last);
-  }
-
-  std::vector<std::string> exchange(std::string_view, std::string_view mine,
-                                    std::chrono::milliseconds, std::span<const int>) override {
-    failure_->check();
-    return {std::string(mine)};
-  }
-
-  void interrupt(std::string_view) override {}  // no exchange of one rank waits
-
-  std::vector<Answered> ask(std::string_view question, std::chrono::milliseconds) override {
-    failure_->check();
-    const std::lock_guard lock(mutex_);
-    return {{Answered::How::answered, answerer_ ? answerer_(question) : std::string()}};
-  }
-
-  void answer_with(Answerer answerer) override {
-    const std::lock_guard lock(mutex_);
-    answerer_ = std::move(answerer);
-  }
-
-  void fail(std::string_view reason) noexcept override {
-    try {
-      if (!failure_->record(Error(ErrorCode::aborted, fmt::format("rank 0: {}", reason)))) return;
-      {
-        const std::lock_guard lock(
-            mutex_);  // prevents a wake-up between a get()'s check and its wait
-      }
-      changed_.notify_all();
-      failure_->announce();
-    } catch (const std::exception& problem) {
-      log::error("cannot record the failure \"{}\": {}", reason, problem.what());
-    }
-  }
-
-  void farewell() noexcept override {}
-
- private:
-  std::shared_ptr<Failure> failure_;
-  std::mutex mutex_;  // guards all members below
-  std::condition_variable changed_;
-  std::map<std::string, std::string, std::less<>> values_;
-  Answerer answerer_;
-};
-
-}  // namespace
 
 std::string apply(int socket, const Application& application, Clock::time_point proven_by,
                   Clock::time_point joined_by) {
@@ -381,10 +295,11 @@ std::string Client::request(Kind kind, std::string_view key, std::string_view va
 
 std::string Client::call(Kind kind, std::string_view body, milliseconds patience,
                          std::string_view exchange) {
-  const Clock::time_point deadline = Clock::now() + patience;
   Call call;
   call.exchange = exchange;
   std::unique_lock lock(mutex_);
+  if (silent_) patience = std::min(patience, silent_patience);
+  const Clock::time_point deadline = Clock::now() + patience;
   if (broken_) throw Error(*broken_);
   interrupt(call);
   if (call.done) throw Error(*call.problem, fmt::format("rank {}: {}", rank_, call.payload));
@@ -399,6 +314,7 @@ std::string Client::call(Kind kind, std::string_view body, milliseconds patience
   if (call.done && !call.problem) return std::move(call.payload);
   if (call.done) throw Error(*call.problem, fmt::format("rank {}: {}", rank_, call.payload));
   if (broken_) throw Error(*broken_);
+  silent_ = true;
   throw make_error(ErrorCode::timeout, "rank {}: the store on rank 0 does not answer", rank_);
 }
 
@@ -449,6 +365,10 @@ bool Client::read_frame(Header& header, std::string& body) {
 }
 
 void Client::dispatch(const Header& header, std::string_view body) {
+  {
+    const std::lock_guard lock(mutex_);
+    silent_ = false;
+  }
   const Answer answer = decode_answer(body);
   if (header.kind == static_cast<std::uint32_t>(Kind::failure)) {
     return lose(Error(answer.problem.value_or(ErrorCode::internal), std::string(answer.payload)));
@@ -501,10 +421,6 @@ void Client::lose(const Error& error) {
   }
   changed_.notify_all();
   failure_->announce();
-}
-
-std::unique_ptr<Store> make_solo_store(std::shared_ptr<Failure> failure) {
-  return std::make_unique<SoloStore>(std::move(failure));
 }
 
 }  // namespace atoll_v1::atoll::store

@@ -121,6 +121,7 @@ class Client final : public Store {
   std::vector<std::string> interrupted_;  // prefixes that were passed to interrupt()
   std::optional<Error> broken_;      // reason why calls cannot be answered; empty while connected
   std::optional<Error> why_closed_;  // reported if the connection closes; empty: rank 0 was lost
+  bool silent_ = false;  // the store left a request unanswered and has sent nothing since
   bool leaving_ = false;
   std::jthread reader_;
 };

@@ -19,6 +19,7 @@ class Fault:
     delayed = False  # true if a second thread of the victim makes the fault, a random time later
     environment = {}
     limit = 60  # seconds after which a job counts as hung
+    attempts = 2  # number of times that a trial runs, until its fault could be made
     compared_with = ""  # the fault whose times are printed beside those of this fault
 
     @property
@@ -54,8 +55,8 @@ class Fault:
         right(trial)
 
     def excuse(self, _trial):
-        """Called after two trials in a row were too slow. Returns why this machine cannot make the
-        fault; "" if it can."""
+        """Called after the fault could not be made in any attempt of a trial. Returns why this
+        machine cannot make the fault; "" if it can."""
         return ""
 
 

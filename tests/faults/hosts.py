@@ -90,11 +90,13 @@ class Cluster:
         return listening_ports(f"/proc/{self.pids[0]}/net/tcp", pids)
 
     def command(self, text):
-        """Sends a command of network.cpp to the emulated network."""
+        """Sends a command of network.cpp to the emulated network, and returns the answer."""
         self._network.stdin.write(text + "\n")
         self._network.stdin.flush()
-        if self._network.stdout.readline() != "ok\n":
+        answer = self._network.stdout.readline()
+        if not answer.endswith("\n"):
             raise RuntimeError("the emulated network has ended")
+        return answer.strip()
 
     def shm(self, host):
         return Path(f"/proc/{self.pids[host]}/root/dev/shm")

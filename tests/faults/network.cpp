@@ -15,6 +15,7 @@
 //   silence A      delivers nothing from or to the host A
 //   noise P        flips one bit of a frame with probability P; TCP notices that by its checksum
 //   corrupt        flips one bit in the next large TCP segment and repairs the TCP checksum
+//   corrupted      answers `yes` if a segment came after the last `corrupt`, otherwise `no`
 // The program and its hosts end when the input ends. It needs root.
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -175,10 +176,12 @@ class Switch {
  public:
   explicit Switch(std::vector<int> taps) : taps_(std::move(taps)) {}
 
-  void command(const std::string& line) {
+  // Follows a command and returns the answer.
+  std::string command(const std::string& line) {
     std::istringstream words(line);
     std::string name;
     words >> name;
+    if (name == "corrupted") return corrupted_ ? "yes" : "no";
     if (name == "clear") {
       loss_ = noise_ = 0;
       delay_ = {};
@@ -202,9 +205,11 @@ class Switch {
       for (std::size_t b = 0; b < taps_.size(); ++b) cut(a, b);
     } else if (name == "corrupt") {
       corrupt_ = true;
+      corrupted_ = false;
     } else {
       throw std::invalid_argument("unknown command " + line);
     }
+    return "ok";
   }
 
   // Reads frames of a host and sends or queues them.
@@ -264,6 +269,7 @@ class Switch {
     const Segment segment = segment_of(frame);
     if (segment.payload == 0 || frame.size() - segment.payload < large_segment) return;
     corrupt_ = false;
+    corrupted_ = true;
     flip_unnoticed(frame, segment, segment.payload + (frame.size() - segment.payload) / 2);
   }
 
@@ -272,7 +278,7 @@ class Switch {
   Frame buffer_;
   double loss_ = 0, noise_ = 0;
   std::chrono::milliseconds delay_{0};
-  bool corrupt_ = false;
+  bool corrupt_ = false, corrupted_ = false;
   std::set<std::pair<std::size_t, std::size_t>> cut_;
   std::mt19937 random_{std::random_device{}()};
 };
@@ -292,9 +298,8 @@ void serve(Switch& network, const std::vector<int>& taps) {
     if (n <= 0) return;
     input.append(part.data(), static_cast<std::size_t>(n));
     for (std::size_t end; (end = input.find('\n')) != std::string::npos;) {
-      network.command(input.substr(0, end));
+      std::cout << network.command(input.substr(0, end)) << std::endl;
       input.erase(0, end + 1);
-      std::cout << "ok" << std::endl;
     }
   }
 }

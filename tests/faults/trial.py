@@ -17,8 +17,8 @@ class Wrong(Exception):
     """The result of a trial is not the expected one."""
 
 
-class TooSlow(Exception):
-    """The machine was too slow to make the fault, so the trial shows nothing."""
+class NotMade(Exception):
+    """The fault could not be made, so the trial shows nothing."""
 
 
 class Rank:

@@ -464,6 +464,25 @@ TEST_CASE("a put waits for a store that stands still for a while") {
   CHECK(!failure->get());
 }
 
+TEST_CASE("a silent store is waited for once; later requests end soon, until it speaks again") {
+  std::array<int, 2> ends{};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
+  const atoll::net::Fd store(ends[0]);
+  store::Client client(atoll::net::Fd(ends[1]), 1, 2, std::make_shared<atoll::Failure>());
+  const auto seconds_of_get = [&] {
+    const auto begin = Clock::now();
+    CHECK_THROWS_WITH_AS(client.get("key", 1ms), "rank 1: the store on rank 0 does not answer",
+                         atoll::Error);
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  };
+  CHECK(seconds_of_get() > 4.9);
+  CHECK(seconds_of_get() < 3);  // 1 s and the delays of a busy machine
+  const std::string late = store::Packer().number(0).text("").text("").take();
+  atoll::net::send_all(store.get(), store::encode_frame(store::Kind::answer, 1, late));
+  std::this_thread::sleep_for(200ms);  // the reader takes the late answer
+  CHECK(seconds_of_get() > 4.9);
+}
+
 TEST_CASE("a connection to the store does not change the newest error of its thread") {
   const atoll::Error known(atoll::ErrorCode::io, "of this thread");
   Place place(1);

@@ -1,0 +1,116 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/errors.hpp"
+#include "core/log.hpp"
+#include "core/store_client.hpp"
+
+namespace atoll_v1::atoll::store {
+namespace {
+
+using std::chrono::milliseconds;
+
+// The store of a job of one process: a map in memory.
+class SoloStore final : public Store {
+ public:
+  explicit SoloStore(std::shared_ptr<Failure> failure) : failure_(std::move(failure)) {}
+
+  void put(std::string_view key, std::string_view value, milliseconds) override {
+    failure_->check();
+    {
+      const std::lock_guard lock(mutex_);
+      values_.insert_or_assign(std::string(key), std::string(value));
+    }
+    changed_.notify_all();
+  }
+
+  std::string get(std::string_view key, std::chrono::milliseconds timeout) override {
+    // A larger timeout would overflow the clock.
+    timeout = std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24 * 365));
+    std::unique_lock lock(mutex_);
+    const bool ready =
+        changed_.wait_for(lock, timeout, [&] { return failure_->get() || values_.contains(key); });
+    failure_->check();
+    require(ready, ErrorCode::timeout, "rank 0: no rank put key \"{}\" within {} ms", key,
+            timeout.count());
+    return values_.find(key)->second;
+  }
+
+  std::vector<std::string> get_all(std::span<const std::string> keys,
+                                   std::chrono::milliseconds timeout) override {
+    std::vector<std::string> values;
+    for (const std::string& key : keys) values.push_back(get(key, timeout));
+    return values;
+  }
+
+  void release(std::string_view prefix, int) override {
+    failure_->check();
+    const std::lock_guard lock(mutex_);
+    const auto first = values_.lower_bound(prefix);
+    auto last = first;
+    while (last != values_.end() && last->first.starts_with(prefix)) ++last;
+    values_.erase(first, last);
+  }
+
+  std::vector<std::string> exchange(std::string_view, std::string_view mine,
+                                    std::chrono::milliseconds, std::span<const int>) override {
+    failure_->check();
+    return {std::string(mine)};
+  }
+
+  void interrupt(std::string_view) override {}  // no exchange of one rank waits
+
+  std::vector<Answered> ask(std::string_view question, std::chrono::milliseconds) override {
+    failure_->check();
+    const std::lock_guard lock(mutex_);
+    return {{Answered::How::answered, answerer_ ? answerer_(question) : std::string()}};
+  }
+
+  void answer_with(Answerer answerer) override {
+    const std::lock_guard lock(mutex_);
+    answerer_ = std::move(answerer);
+  }
+
+  void fail(std::string_view reason) noexcept override {
+    try {
+      if (!failure_->record(Error(ErrorCode::aborted, fmt::format("rank 0: {}", reason)))) return;
+      {
+        const std::lock_guard lock(
+            mutex_);  // prevents a wake-up between a get()'s check and its wait
+      }
+      changed_.notify_all();
+      failure_->announce();
+    } catch (const std::exception& problem) {
+      log::error("cannot record the failure \"{}\": {}", reason, problem.what());
+    }
+  }
+
+  void farewell() noexcept override {}
+
+ private:
+  std::shared_ptr<Failure> failure_;
+  std::mutex mutex_;  // guards all members below
+  std::condition_variable changed_;
+  std::map<std::string, std::string, std::less<>> values_;
+  Answerer answerer_;
+};
+
+}  // namespace
+
+std::unique_ptr<Store> make_solo_store(std::shared_ptr<Failure> failure) {
+  return std::make_unique<SoloStore>(std::move(failure));
+}
+
+}  // namespace atoll_v1::atoll::store
