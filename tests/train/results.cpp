@@ -11,6 +11,7 @@
 #include "../unit/train_data_temporary.hpp"
 #include "atoll/mesh.hpp"
 #include "job.hpp"
+#include "loop/odd_one_out.hpp"
 #include "loop/strategy.hpp"
 #include "model/hf_config.hpp"
 #include "thread_ranks.hpp"
@@ -261,4 +262,20 @@ TEST_CASE("the default row length depends on the data") {
   CHECK(train::resolved(options).seq == 64);
   options.seq = 100;
   CHECK(train::resolved(options).seq == 100);
+}
+
+TEST_CASE("the rank that differs from most ranks is the odd one") {
+  const auto check = [](const std::vector<std::string>& texts, int odd, int usual, int others) {
+    const train::OddOneOut found = train::odd_one_out(texts);
+    CHECK(found.odd == odd);
+    CHECK(found.usual == usual);
+    CHECK(found.others == others);
+  };
+  check({"a"}, -1, 0, 0);
+  check({"a", "a", "a"}, -1, 0, 0);
+  check({"b", "a", "a", "a"}, 0, 1, 0);
+  check({"a", "a", "b", "a"}, 2, 0, 0);
+  check({"b", "a", "c", "a"}, 0, 1, 1);
+  check({"a", "b"}, 1, 0, 0);  // nobody knows which one is right
+  check({"a", "b", "b", "a"}, 1, 0, 1);
 }

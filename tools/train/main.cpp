@@ -10,6 +10,7 @@
 
 #include "atoll/world.hpp"
 #include "cli/cli.hpp"
+#include "cli/config_file.hpp"
 #include "commands.hpp"
 #include "fail.hpp"
 #include "loop/trainer.hpp"
@@ -63,11 +64,13 @@ void add_data_flags(CLI::App& app, train::RunOptions& o) {
       ->check(not_negative);
   app.add_option("--show-data", o.show_data,
                  "print N samples with ids, targets and text, and the figures of the data, and end")
-      ->check(not_negative);
+      ->check(not_negative)
+      ->configurable(false);
   app.add_option("--seq", o.seq,
                  "longest row in tokens; 0 means 512, or 64 with --data synthetic:copy");
   app.add_option("--global-batch", o.global_batch, "samples per step, summed over all ranks");
-  app.add_option("--micro-batch", o.micro_batch, "rows per forward and backward on each rank");
+  app.add_option("--micro-batch", o.micro_batch,
+                 "rows per forward and backward on each rank; 0 takes as many as fit in memory");
   app.add_option("--pad-to", o.pad_to,
                  "row length: longest (sample of the micro batch), seq (always --seq), or pack: "
                  "several samples share a row, without attention between them (on GPUs, fast only "
@@ -223,8 +226,8 @@ void add_run_flags(CLI::App& app, train::RunOptions& o) {
   app.add_option("--keep-every", o.keep_every,
                  "keep the checkpoints of every M-th step as well; 0 keeps none of them")
       ->check(not_negative);
-  app.add_flag("--no-checkpoint{false},--checkpoint", o.save_checkpoint,
-               "save no checkpoints; the default saves them in the results folder");
+  app.add_flag("--checkpoint,!--no-checkpoint", o.save_checkpoint,
+               "save checkpoints in the results folder (default)");
   app.add_option("--resume", o.resume,
                  "checkpoint folder to continue from, on any number of ranks; or auto: the newest "
                  "whole checkpoint in the results folder, and a new run if there is none");
@@ -235,6 +238,10 @@ void add_run_flags(CLI::App& app, train::RunOptions& o) {
       ->allow_extra_args(false);
   app.add_option("--max-time", o.max_time,
                  "save and end the run before this time is over, for example 3h30m; exit code 75");
+  app.add_flag("--dry-run", o.dry_run,
+               "set everything up, but load no weights: print mesh, strategy, memory, tokens and "
+               "FLOP of the run, and end; needs the memory of the run")
+      ->configurable(false);
   app.option_defaults()->group("Results");
   app.add_option("--out", o.out, "results folder. Default: results/training/RUN-NAME");
   app.add_option("--run-name", o.run_name, "name of the run. Default: MODEL-DATA-STRATEGY");
@@ -266,6 +273,13 @@ void add_run_flags(CLI::App& app, train::RunOptions& o) {
   app.add_flag("--quiet", o.quiet, "show no progress line");
 }
 
+void add_config_flags(CLI::App& app, bool& prints) {
+  app.option_defaults()->group("Run");
+  cli::add_config_option(app)->group("Run");
+  app.add_flag("--print-config", prints, "print all flags as --config reads them, and end")
+      ->configurable(false);
+}
+
 // Returns the exit code.
 int train_on(atoll::World& world, const train::RunOptions& options) {
   try {
@@ -295,12 +309,14 @@ int parse_and_train(int argc, char** argv) {
   app.option_defaults()->always_capture_default();
   train::RunOptions options;
   int islands = 0;
+  bool prints = false;
   add_data_flags(app, options);
   add_model_flags(app, options);
   add_optimizer_flags(app, options);
   add_sharding_flags(app, options, islands);
   add_machine_flags(app, options);
   add_run_flags(app, options);
+  add_config_flags(app, prints);
   cli::add_common_options(app, ATOLL_TRAIN_FEATURES);
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
     return std::string("atoll-train: ") + error.what() + " (--help lists the flags)\n";
@@ -309,6 +325,11 @@ int parse_and_train(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
+  }
+  options.config_text = cli::config_text(app);
+  if (prints) {
+    std::fputs(options.config_text.c_str(), stdout);
+    return 0;
   }
   auto config = atoll::Config::from_env();
   if (islands > 0) config.islands = islands;

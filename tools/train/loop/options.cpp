@@ -88,11 +88,11 @@ RunOptions resolved(RunOptions options) {
 void check(const RunOptions& options) {
   using Checks = std::initializer_list<std::pair<std::string_view, bool>>;
   for (const auto& [flag, fine] : Checks{{"--global-batch", options.global_batch >= 1},
-                                         {"--micro-batch", options.micro_batch >= 1},
                                          {"--steps", options.steps >= 1},
                                          {"--reduce-buffers", options.reduce_buffers >= 1}})
     require(fine, "{}: must be at least 1", flag);
-  for (const auto& [flag, fine] : Checks{{"--warmup-steps", options.warmup_steps >= 0},
+  for (const auto& [flag, fine] : Checks{{"--micro-batch", options.micro_batch >= 0},
+                                         {"--warmup-steps", options.warmup_steps >= 0},
                                          {"--lr-warmup", options.lr_warmup >= 0},
                                          {"--weight-decay", options.weight_decay >= 0},
                                          {"--clip", options.clip >= 0},

@@ -27,10 +27,12 @@ struct RunOptions {
   std::int64_t eval_samples = 0;    // evaluate at most this many samples; 0: all
   std::int64_t eval_every = 0;      // steps between evaluations; 0: only after the last step
   std::int64_t show_data = 0;       // print this many samples and end
+  bool dry_run = false;             // print the plan of the run and end
   std::int32_t seq = 0;             // longest row in tokens; 0: 512, or 64 for synthetic:copy
   std::int64_t global_batch = 8;    // samples per step, over all ranks
-  std::int32_t micro_batch = 1;     // number of rows in each forward and backward pass of a rank
-  std::string pad_to = "longest";   // longest, seq or pack; see PadTo
+  // Rows in each forward and backward pass of a rank; 0: as many as fit, by largest_micro_batch().
+  std::int32_t micro_batch = 1;
+  std::string pad_to = "longest";  // longest, seq or pack; see PadTo
 
   std::string optimizer = "adamw";  // name of the optimizer: adamw, sgd or muon
   double lr = 1e-3;
@@ -97,6 +99,7 @@ struct RunOptions {
   std::string tensorboard;       // folder for an event file; empty: none
   int metrics_port = 0;          // port of the endpoint for Prometheus; 0: none
   std::string metrics_address = "127.0.0.1";
+  std::string config_text;  // all flags as --config reads them, for the results folder
   std::string trace_steps;  // "FIRST:LAST", counted from 1; empty: 5 steps after the warm-up
 };
 

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "data/sources.hpp"
 #include "fail.hpp"
 #include "loop/model_source.hpp"
+#include "loop/odd_one_out.hpp"
 #include "loop/results.hpp"
 #include "loop/run_plan.hpp"
 #include "loop/weight_files.hpp"
@@ -40,17 +43,14 @@ std::uint64_t shared_memory(const atoll::World& world, const atoll::Topology& to
   return least;
 }
 
-// The smallest device memory of any rank, and the most that kernels hold on any rank.
+// The smallest device memory of any rank.
 DeviceMemory memory_of_ranks(atoll::World& world, const atoll::Topology& topology,
-                             const Machine& machine) {
-  const atoll::DeviceKind kind = machine.device().kind();
+                             const atoll::RankDevice& place) {
+  const atoll::DeviceKind kind = place.device.kind();
   if (kind == atoll::DeviceKind::host) return {kind, shared_memory(world, topology)};
   const auto bytes = exchange_numbers(world, "train/setup/memory",
-                                      static_cast<std::int64_t>(machine.place.memory_bytes()));
-  const auto held = exchange_numbers(world, "train/setup/arithmetic",
-                                     static_cast<std::int64_t>(machine.ops->device_bytes()));
-  return {kind, static_cast<std::uint64_t>(std::ranges::min(bytes)),
-          static_cast<std::uint64_t>(std::ranges::max(held))};
+                                      static_cast<std::int64_t>(place.memory_bytes()));
+  return {kind, static_cast<std::uint64_t>(std::ranges::min(bytes))};
 }
 
 int cores_allowed() {
@@ -75,42 +75,74 @@ int compute_threads(const atoll::World& world, const RunOptions& options,
   return threads;
 }
 
-// Throws an error if the string `mine` of any rank differs from that of rank 0. `tell` returns the
-// part of the error text that follows "rank N has".
+// Throws an error if the text of any rank differs from that of most ranks. It names the first rank
+// with another text, and how many others also differ. `tell` returns the part of the error that
+// follows "rank N has", from the text of this rank and that of most ranks.
 template <class Tell>
 void compare(atoll::World& world, std::string_view subject, const std::string& mine,
              const Tell& tell) {
   const auto all = world.exchange(fmt::format("train/setup/{}", subject), mine);
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
-    fail(ErrorCode::mismatch, "rank {} has {}", rank, tell(all[rank], all[0]));
-  }
+  const auto [odd, usual, others] = odd_one_out(all);
+  if (odd < 0) return;
+  const std::string more =
+      others == 0 ? "" : fmt::format("; {} more rank(s) differ from rank {}", others, usual);
+  fail(ErrorCode::mismatch, "rank {} has {}{}", odd,
+       tell(all[static_cast<std::size_t>(odd)], all[static_cast<std::size_t>(usual)], usual), more);
 }
 
-std::string flag_difference(const std::string& theirs, const std::string& first) {
-  const auto flags = nlohmann::json::parse(theirs), others = nlohmann::json::parse(first);
+std::string flag_difference(const std::string& theirs, const std::string& usual, int rank) {
+  const auto flags = nlohmann::json::parse(theirs), others = nlohmann::json::parse(usual);
   for (const auto& [flag, value] : flags.items()) {
     if (value == others.at(flag)) continue;
-    return fmt::format("flags that differ from rank 0: {} is {}, on rank 0 {}", flag, value.dump(),
-                       others.at(flag).dump());
+    return fmt::format("flags that differ from rank {}: {} is {}, on rank {} {}", rank, flag,
+                       value.dump(), rank, others.at(flag).dump());
   }
-  return "flags that differ from rank 0";
+  return fmt::format("flags that differ from rank {}", rank);
+}
+
+// A digest of the sizes of the files and of some blocks of each. Other weights of the same shapes
+// differ in every block. Reading whole files would take as long as loading them on every rank.
+std::string fingerprint(const std::vector<fs::path>& weights) {
+  constexpr std::uintmax_t block = std::uintmax_t{64} << 10, blocks = 16;
+  std::string text;
+  for (const fs::path& file : weights) {
+    std::error_code ignored;  // a file that cannot be read has an error of its own later
+    const std::uintmax_t size = fs::file_size(file, ignored);
+    text += fmt::format("{} {}", file.filename().string(), size);
+    std::ifstream in(file, std::ios::binary);
+    std::string bytes(block, '\0');
+    for (std::uintmax_t i = 0; i < blocks; ++i) {
+      in.clear();
+      in.seekg(static_cast<std::streamoff>(size / blocks * i));
+      in.read(bytes.data(), static_cast<std::streamsize>(block));
+      const auto read = static_cast<std::size_t>(std::max<std::streamsize>(in.gcount(), 0));
+      text += fmt::format(" {:x}", std::hash<std::string_view>{}({bytes.data(), read}));
+    }
+    text += '\n';
+  }
+  return text;
 }
 
 // Ranks with different copies of a file or flag would train different models without any error.
 void compare_ranks(atoll::World& world, const RunOptions& options, const ModelConfig& model,
-                   const RunData& data) {
+                   const RunData& data, const std::vector<fs::path>& weights) {
+  const auto than = [](const char* text) {
+    return [text](const std::string&, const std::string&, int rank) {
+      return fmt::format(fmt::runtime(text), rank);
+    };
+  };
   auto flags = to_json(options);
   flags.erase("threads");
   compare(world, "flags", flags.dump(), flag_difference);
   compare(world, "model", hf_config_json(model, options.dtype),
-          [](auto&&...) { return "another model than rank 0 (another copy of config.json?)"; });
+          than("another model than rank {} (another copy of config.json?)"));
+  compare(world, "weights", fingerprint(weights),
+          than("other weights than rank {} (another copy of the --init files?)"));
   compare(world, "data", fmt::format("{:016x}", data.train.fingerprint()),
-          [](auto&&...) { return "other training data than rank 0 (another copy of the file?)"; });
+          than("other training data than rank {} (another copy of the file?)"));
   if (!data.eval) return;
-  compare(world, "eval_data", fmt::format("{:016x}", data.eval->fingerprint()), [](auto&&...) {
-    return "other data of the evaluation than rank 0 (another copy of the file?)";
-  });
+  compare(world, "eval_data", fmt::format("{:016x}", data.eval->fingerprint()),
+          than("other data of the evaluation than rank {} (another copy of the file?)"));
 }
 
 }  // namespace
@@ -143,22 +175,30 @@ RunData open_data(const RunOptions& options, const Tokenizer& tokenizer, const M
                        {options.eval_data, options.eval_split, options.eval_samples}, tokenizer);
 }
 
-Setup prepare(atoll::World& world, const RunOptions& options) {
+Setup prepare(atoll::World& world, RunOptions& options) {
   check(options);
   check_results(world, options, run_directory(options.out, run_name(options)));
   auto tokenizer = tokenizer_for(options.tokenizer, options.data, options.data_type);
   const ModelSource source = find_model(options, *tokenizer);
   auto model = source.config;
   auto data = open_data(options, *tokenizer, model);
-  compare_ranks(world, options, model, data);
   std::vector<fs::path> weights;
   if (!source.weights.empty()) weights = weight_files(source.weights);
+  compare_ranks(world, options, model, data, weights);
   const auto topology = atoll::Topology::discover(world);
   auto mesh = options.mesh.empty()
                   ? atoll::Mesh::plan(topology, world)
                   : atoll::Mesh::make(world, atoll::parse_mesh(options.mesh), topology);
   auto place = choose_device(world, options.device, options.backend);
   const atoll::DeviceKind kind = place.device.kind();
+  std::string micro_batch_why;
+  if (options.micro_batch == 0) {
+    const std::int64_t samples = (options.global_batch + world.size() - 1) / world.size();
+    auto chosen =
+        largest_micro_batch(options, model, mesh, memory_of_ranks(world, topology, place), samples);
+    options.micro_batch = chosen.rows;
+    micro_batch_why = std::move(chosen.why);
+  }
   const ActivationPlan plan = activation_plan(options, kind);
   // Activations alone must not exceed --memory-limit. The engine's memory is checked later.
   const std::size_t activations = Activations::bytes_for(model, plan);
@@ -175,14 +215,19 @@ Setup prepare(atoll::World& world, const RunOptions& options) {
   }
   auto stream = machine.device().stream({.name = "reserve"});
   machine.ops->reserve(stream, shapes);
-  const DeviceMemory memory = memory_of_ranks(world, topology, machine);
+  DeviceMemory memory = memory_of_ranks(world, topology, machine.place);
+  if (kind != atoll::DeviceKind::host) {
+    const auto held = exchange_numbers(world, "train/setup/arithmetic",
+                                       static_cast<std::int64_t>(machine.ops->device_bytes()));
+    memory.arithmetic = static_cast<std::uint64_t>(std::ranges::max(held));
+  }
   Batches batches(data.train, batch_options(options, *tokenizer), {world.rank(), world.size()});
   const int micro_batches = batches.step({0, 0}).micro_batches;
   auto choice = choose_strategy(options, model, mesh, memory, micro_batches);
   auto islands = islands_of_ranks(world, topology);
-  return {std::move(tokenizer), std::move(model),  std::move(data.train), std::move(data.eval),
-          std::move(weights),   std::move(mesh),   std::move(machine),    memory,
-          std::move(choice),    std::move(islands)};
+  return {std::move(tokenizer), std::move(model),   std::move(data.train),     std::move(data.eval),
+          std::move(weights),   std::move(mesh),    std::move(machine),        memory,
+          std::move(choice),    std::move(islands), std::move(micro_batch_why)};
 }
 
 void start_weights(const RunOptions& options, const Setup& setup, fsdp::Engine& engine) {

@@ -30,14 +30,15 @@ struct Setup {
   DeviceMemory memory;
   atoll::fsdp::StrategyChoice choice;     // the sharding strategy and the reason for it
   std::vector<std::vector<int>> islands;  // the ranks of each island, for the report
+  std::string micro_batch_why;  // why --micro-batch 0 has its value; empty if it was given
 };
 
 // Opens the data of training and of evaluation. Throws like open_run_data().
 RunData open_data(const RunOptions& options, const Tokenizer& tokenizer, const ModelConfig& model);
 
-// Collective. Throws Error(mismatch) that names a rank when its data or options differ from those
-// of rank 0.
-Setup prepare(atoll::World& world, const RunOptions& options);
+// Sets RunOptions::micro_batch if it is 0. Collective. Throws Error(mismatch) that names the ranks
+// whose data, model, weights or options differ from those of most ranks.
+Setup prepare(atoll::World& world, RunOptions& options);
 
 // Exchanges one number of each rank and returns the numbers by rank; `what` names the exchange.
 // Collective.

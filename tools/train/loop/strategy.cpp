@@ -1,5 +1,7 @@
 #include "loop/strategy.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "loop/engine_model.hpp"
@@ -50,10 +52,11 @@ std::uint64_t bytes_beside_engine(const RunOptions& options, const ModelConfig& 
   return Activations::bytes_for(model, activation_plan(options, memory.kind)) + memory.arithmetic;
 }
 
-fsdp::StrategyChoice choose_strategy(const RunOptions& options, const ModelConfig& model,
-                                     const atoll::Mesh& mesh, const DeviceMemory& memory,
-                                     int micro_batches) {
-  if (options.strategy != "auto") return {fsdp::strategy_from_name(options.strategy), "", {}};
+namespace {
+
+fsdp::StrategyQuestion question(const RunOptions& options, const ModelConfig& model,
+                                const atoll::Mesh& mesh, const DeviceMemory& memory,
+                                int micro_batches) {
   fsdp::StrategyQuestion question{
       .mesh = mesh.shape(),
       .rates = fsdp::rates_of(mesh),
@@ -72,7 +75,49 @@ fsdp::StrategyChoice choose_strategy(const RunOptions& options, const ModelConfi
       .memory_bytes = options.memory_limit > 0 ? options.memory_limit : memory.bytes};
   // A tied table needs a separate gradient buffer.
   if (model.tied) ++question.options.reduce_buffers;
-  return fsdp::choose_strategy(question);
+  return question;
+}
+
+// Returns true if the strategy of the options fits with this micro batch; for auto, if one fits.
+bool fits(const RunOptions& options, const fsdp::StrategyQuestion& question) {
+  const auto estimates = fsdp::choose_strategy(question).estimates;
+  return std::ranges::any_of(estimates, [&](const fsdp::StrategyEstimate& estimate) {
+    const bool meant =
+        options.strategy == "auto" || options.strategy == fsdp::name(estimate.strategy);
+    return meant && estimate.fits;
+  });
+}
+
+}  // namespace
+
+fsdp::StrategyChoice choose_strategy(const RunOptions& options, const ModelConfig& model,
+                                     const atoll::Mesh& mesh, const DeviceMemory& memory,
+                                     int micro_batches) {
+  if (options.strategy != "auto") return {fsdp::strategy_from_name(options.strategy), "", {}};
+  return fsdp::choose_strategy(question(options, model, mesh, memory, micro_batches));
+}
+
+MicroBatchChoice largest_micro_batch(const RunOptions& options, const ModelConfig& model,
+                                     const atoll::Mesh& mesh, const DeviceMemory& memory,
+                                     std::int64_t samples) {
+  RunOptions tried = options;
+  tried.micro_batch = 0;
+  const double limit =
+      static_cast<double>(options.memory_limit > 0 ? options.memory_limit : memory.bytes) / 1e9;
+  for (std::int64_t parts = 1; parts <= samples; ++parts) {
+    const auto rows = static_cast<std::int32_t>((samples + parts - 1) / parts);
+    if (rows == tried.micro_batch) continue;
+    tried.micro_batch = rows;
+    const auto asked = question(tried, model, mesh, memory, static_cast<int>(parts));
+    if (!fits(tried, asked)) continue;
+    return {rows,
+            fmt::format("micro batch: {} of the {} rows of a rank and step, the most that fit "
+                        "in {:.1f} GB with {:.0f} % in reserve",
+                        rows, samples, limit, 100 * asked.reserve)};
+  }
+  return {1, fmt::format("micro batch: 1 row, although the plan does not fit in {:.1f} GB; use "
+                         "--recompute full, a smaller --seq or --strategy auto",
+                         limit)};
 }
 
 fsdp::Options engine_options(const RunOptions& options, const ModelConfig& model,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "atoll/choose_strategy.hpp"
 #include "atoll/fsdp.hpp"
@@ -23,6 +24,18 @@ struct DeviceMemory {
 atoll::fsdp::StrategyChoice choose_strategy(const RunOptions& options, const ModelConfig& model,
                                             const atoll::Mesh& mesh, const DeviceMemory& memory,
                                             int micro_batches);
+
+struct MicroBatchChoice {
+  std::int32_t rows = 1;
+  std::string why;  // one sentence for the log
+};
+
+// Chooses the number of rows for --micro-batch 0: of the numbers that split the `samples` of a rank
+// and step into equal parts, or nearly so, the largest with which the strategy fits in memory.
+// `memory.arithmetic` need not be known yet. If nothing fits, the number is 1.
+MicroBatchChoice largest_micro_batch(const RunOptions& options, const ModelConfig& model,
+                                     const atoll::Mesh& mesh, const DeviceMemory& memory,
+                                     std::int64_t samples);
 
 ActivationPlan activation_plan(const RunOptions& options, atoll::DeviceKind device);
 

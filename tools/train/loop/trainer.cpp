@@ -26,10 +26,10 @@ namespace fsdp = atoll::fsdp;
 Trainer::Trainer(atoll::World& world, const RunOptions& options)
     : world_(world),
       options_(options),
-      setup_(prepare(world, options)),
-      engine_(setup_.mesh, engine_options(options, setup_.model, setup_.choice.strategy,
+      setup_(prepare(world, options_)),
+      engine_(setup_.mesh, engine_options(options_, setup_.model, setup_.choice.strategy,
                                           setup_.machine.device(), setup_.memory)),
-      batches_(setup_.dataset, batch_options(options, *setup_.tokenizer),
+      batches_(setup_.dataset, batch_options(options_, *setup_.tokenizer),
                {world.rank(), world.size()}),
       decoder_(setup_.model, *setup_.machine.ops),
       compute_(engine_.device().stream({.name = "compute"})),
@@ -56,9 +56,10 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
       engine_.device().allocate(static_cast<std::size_t>(world.size()) * sizeof(RankFigures));
   count_activations();
   check_memory();
+  out_ = run_directory(options_.out, run_name(options_));
+  if (options_.dry_run) return;
   start();
   tracing_.emplace(traced_steps(options_, first_step_));
-  out_ = run_directory(options_.out, run_name(options_));
   peak_ = find_peak(world_, setup_.machine, plan.compute, options_.peak_seconds);
   metrics_.emplace(SpeedBase{options_.warmup_steps, parameter_count(setup_.model), peak_.flops,
                              peak_.measured, world.size()});
@@ -70,7 +71,8 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
     if (options_.quiet) shown.surface = Surface::silent;
     progress_.emplace(stderr, shown);
     publish();
-    announce();
+    tell_plan();
+    write_arguments();
   }
 }
 
@@ -311,6 +313,10 @@ RunResult run(atoll::World& world, const RunOptions& options, const Inspect& ins
     return {};
   }
   Trainer trainer(world, resolved(options));
+  if (options.dry_run) {
+    trainer.tell_dry_run();
+    return {};
+  }
   try {
     RunResult result = trainer.run();
     if (inspect) inspect(trainer.engine());

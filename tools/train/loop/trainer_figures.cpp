@@ -36,7 +36,8 @@ void Trainer::count_activations() {
       activations_->bytes() + ids_.bytes() + figures_.bytes() + setup_.machine.ops->device_bytes();
 }
 
-void Trainer::announce() {
+// Logs how the run is set up.
+void Trainer::tell_plan() {
   for (const auto& line : setup_.dataset.warnings) log::warn("{}", line);
   for (const auto& finding : setup_.mesh.findings()) log::warn("{}", atoll::to_line(finding));
   const auto shape = engine_.sharding();
@@ -46,6 +47,7 @@ void Trainer::announce() {
   log::info("mesh {} ({}); {}: {} replicas of {} shards", setup_.mesh.to_string(),
             setup_.mesh.reason(), name(setup_.choice.strategy), shape.replicate, shape.shard);
   if (!setup_.choice.why.empty()) log::info("{}", setup_.choice.why);
+  if (!setup_.micro_batch_why.empty()) log::info("{}", setup_.micro_batch_why);
   if (!setup_.machine.place.why.empty()) log::info("{}", setup_.machine.place.why);
   for (const auto& line : statistics_lines(setup_.dataset)) log::info("{}", line);
   if (setup_.eval) {
@@ -55,6 +57,34 @@ void Trainer::announce() {
             setup_.dataset.name(), options_.global_batch, out_.string());
   std::istringstream table(engine_.memory().to_string());
   for (std::string line; std::getline(table, line);) log::info("{}", line);
+}
+
+void Trainer::tell_dry_run() {
+  if (world_.rank() != 0) return;
+  tell_plan();
+  // The first steps stand for all steps.
+  const std::int64_t sampled = std::min<std::int64_t>(options_.steps, 64);
+  double real = 0, padded = 0, flop = 0;
+  StepPlan plan;
+  for (std::int64_t index = 0; index < sampled; ++index) {
+    plan = batches_.step(batches_.position(index));
+    real += static_cast<double>(plan.real) / static_cast<double>(sampled);
+    padded += static_cast<double>(plan.padded) / static_cast<double>(sampled);
+    flop += training_flops(setup_.model, plan.lengths) / static_cast<double>(sampled);
+  }
+  const auto steps = static_cast<double>(options_.steps);
+  log::info(
+      "a step: {} samples, {:.0f} tokens and {:.0f} of padding, {:.4g} TFLOP; {} micro batches of "
+      "{} rows on each rank",
+      plan.samples, real, padded, flop * 1e-12, plan.micro_batches, options_.micro_batch);
+  log::info("{} steps: {:.2f} epochs, {:.4g} M tokens, {:.4g} PFLOP", options_.steps,
+            steps / static_cast<double>(batches_.steps_per_epoch()), steps * real * 1e-6,
+            steps * flop * 1e-15);
+  log::info("dry run: nothing was trained or written");
+}
+
+// Writes run_args.json, with what was chosen for the run, and config.toml, which repeats it.
+void Trainer::write_arguments() {
   auto args = to_json(options_);
   args["mesh"] = setup_.mesh.to_string();
   args["world_size"] = world_.size();
@@ -65,6 +95,7 @@ void Trainer::announce() {
   args["plan"] = run_plan(world_, setup_.mesh, setup_.islands, engine_);
   warn_of_settings(args);
   write_json_atomic(out_ / "run_args.json", args);
+  if (!options_.config_text.empty()) write_file_atomic(out_ / "config.toml", options_.config_text);
 }
 
 // Starts what --tensorboard and --metrics-port ask for.

@@ -61,13 +61,16 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
   ~Trainer();
   RunResult run();
+  // Prints the plan of a run whose options have dry_run. Such a run has no weights and cannot start.
+  void tell_dry_run();
   atoll::fsdp::Engine& engine() noexcept { return engine_; }
 
  private:
   void start();
   void check_memory();
   void count_activations();
-  void announce();
+  void tell_plan();
+  void write_arguments();
   void publish();
   std::vector<MissedGate> gates(const Summary& summary, std::int64_t device_bytes,
                                 std::int64_t process_bytes);

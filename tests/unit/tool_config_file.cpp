@@ -1,0 +1,139 @@
+// Tests of configuration files, which hold flags of a command line.
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "atoll/version.hpp"
+#include "cli/config_file.hpp"
+
+namespace {
+
+// A command line with all kinds of options that the programs have.
+struct Example {
+  CLI::App app{"Shows a thing.", "atoll-show"};
+  std::string name, text = "usual";
+  double rate = 0.5;
+  int count = 3;
+  std::uint64_t bytes = 0;
+  std::vector<std::string> patterns, groups;
+  bool careful = true, quiet = false, dry = false;
+
+  Example() {
+    app.option_defaults()->always_capture_default();
+    app.add_option("--name", name);
+    app.add_option("-t,--text", text);
+    app.add_option("--rate", rate);
+    app.add_option("--count", count);
+    app.add_option("--bytes", bytes)->transform(CLI::AsSizeValue(false));
+    app.add_option("--patterns", patterns)->delimiter(',')->allow_extra_args(false);
+    app.add_option("--group", groups)->allow_extra_args(false);
+    app.add_flag("--careful,!--careless", careful);
+    app.add_flag("--quiet", quiet);
+    app.add_flag("--dry", dry)->configurable(false);
+    cli::add_config_option(app);
+  }
+  void parse(std::vector<std::string> words) {
+    std::reverse(words.begin(), words.end());
+    app.parse(words);
+  }
+};
+
+class File {
+ public:
+  explicit File(const std::string& text)
+      : path_(std::filesystem::temp_directory_path() /
+              ("atoll-config-" + std::to_string(::getpid()))) {
+    std::ofstream(path_) << text;
+  }
+  ~File() { std::filesystem::remove(path_); }
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// Returns the error of a file.
+std::string refusal(const std::string& text) {
+  const File file(text);
+  Example example;
+  try {
+    example.parse({"--config", file.path()});
+  } catch (const CLI::Error& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+}  // namespace
+
+TEST_CASE("a file sets options, and the command line overrides it") {
+  const File file(
+      "# a comment\n"
+      "name = \"a # b\"  # the first # is part of the name\n"
+      "rate = 1e-3\ncount = 1_000\nbytes = \"2K\"\n"
+      "patterns = [\"*norm.weight\",\n  \"x,y\"]\ngroup = \"g:lr_scale=0.1\"\n"
+      "careful = false\nquiet = true\n");
+  Example example;
+  example.parse({"--config", file.path(), "--count", "7"});
+  CHECK(example.name == "a # b");
+  CHECK(example.rate == 1e-3);
+  CHECK(example.count == 7);
+  CHECK(example.bytes == 2048);
+  CHECK(example.patterns == std::vector<std::string>{"*norm.weight", "x", "y"});
+  CHECK(example.groups == std::vector<std::string>{"g:lr_scale=0.1"});
+  CHECK(!example.careful);
+  CHECK(example.quiet);
+}
+
+TEST_CASE("the written file has what was given, and reads back as the same") {
+  Example given;
+  given.parse({"--name", "1.0", "--text", "'q\" # \\", "--rate", "0.25", "--bytes", "16G",
+               "--patterns", "a,b", "--group", "p:x=1", "--group", "q:y=2", "--careless", "--dry"});
+  const std::string text = cli::config_text(given.app);
+  CHECK(text.starts_with("# Flags of atoll-show " ATOLL_VERSION
+                         ". Lines that begin with # are defaults.\n"
+                         "name = '1.0'\n"));
+  CHECK(text.find("\nrate = 0.25\nbytes = 17179869184\npatterns = ['a', 'b']\n"
+                  "group = ['p:x=1', 'q:y=2']\ncareful = false\n\n# count = 3\n# quiet\n") !=
+        std::string::npos);
+  CHECK(text.find("dry") == std::string::npos);
+  const File file(text);
+  Example read;
+  read.parse({"--config", file.path()});
+  CHECK(read.name == "1.0");
+  CHECK(read.text == given.text);
+  CHECK(read.bytes == given.bytes);
+  CHECK(read.patterns == given.patterns);
+  CHECK(read.groups == given.groups);
+  CHECK(!read.careful);
+  CHECK(cli::config_text(read.app) == text);
+}
+
+TEST_CASE("a wrong line is named, and changes nothing in silence") {
+  CHECK(refusal("rate = 1\n\nrates = 2\n") ==
+        "--config: line 3: 'rates' is no flag that a file can set: write the names of --help "
+        "without the first hyphens");
+  CHECK(refusal("dry = true\n").find("'dry' is no flag that a file can set") != std::string::npos);
+  CHECK(refusal("config = 'x'\n").find("is no flag that a file can set") != std::string::npos);
+  CHECK(refusal("rate\n").find("--config: line 1: ") == 0);
+  CHECK(refusal("rate =\n").find("--config: line 1: ") == 0);
+  CHECK(refusal("rate = \"\"\n") == "--config: line 1: 'rate' is empty");
+  CHECK(refusal("rate = true\n") == "--config: line 1: 'rate' cannot be true or false");
+  CHECK(refusal("quiet = 1\n") == "--config: line 1: 'quiet' must be true or false");
+  CHECK(refusal("count = [1, 2]\n") == "--config: line 1: 'count' needs one value");
+  CHECK(refusal("patterns = []\n") == "--config: line 1: 'patterns' needs at least one value");
+  CHECK(refusal("[rate]\n") ==
+        "--config: line 1: 'rate' must be a text, a number, true, false or a list of these");
+  CHECK(refusal("rate = 1\nrate = 2\n").find("--config: line 2: ") == 0);
+  CHECK(refusal("rate = 'x'\n").find("rate") != std::string::npos);
+  CHECK(refusal("count = 1.5\n").find("count") != std::string::npos);
+  const std::string terminal = refusal("\"\\u001b[2J\" = 1\n");
+  CHECK(terminal.find('\x1b') == std::string::npos);
+  CHECK(terminal.find("is no flag") != std::string::npos);
+  CHECK(refusal(std::string("\xff\xfe\0\x01", 4)).find("--config: line 1: ") == 0);
+}
