@@ -154,6 +154,10 @@ void add_optimizer_flags(CLI::App& app, train::RunOptions& o) {
       ->allow_extra_args(false);
   app.add_option("--moments", o.moments,
                  "AdamW: f32, or bf16 with stochastic rounding, which halves the moments' memory");
+  app.add_option(
+      "--ema", o.ema,
+      "keep a moving average of the weights with this decay, for example 0.999, evaluate "
+      "it as well, and write it with --export; 0 keeps none");
   app.add_option("--clip", o.clip, "largest global gradient norm; 0 disables clipping");
   app.add_flag("--skip-nonfinite,!--no-skip-nonfinite", o.skip_nonfinite,
                "skip updates whose gradient norm is not finite (default). Disabling this and "
@@ -255,6 +259,10 @@ void add_run_flags(CLI::App& app, train::RunOptions& o) {
   app.add_option("--trace-steps", o.trace_steps,
                  "steps to trace, FIRST:LAST counted from 1, for example 3:7. Default: the 5 steps "
                  "after --warmup-steps");
+  app.add_option("--log-norms", o.log_norms,
+                 "every N steps, write the norms of each layer's gradients and weights and the "
+                 "gradient noise scale to steps.jsonl and TensorBoard; 0 never does")
+      ->check(not_negative);
   app.add_option("--tensorboard", o.tensorboard,
                  "folder for an event file of TensorBoard, with losses, speed and use of machines");
   app.add_option(

@@ -17,9 +17,19 @@ bool Trainer::evaluates_after(std::int64_t index) const {
   return due || index + 1 == options_.steps;
 }
 
+// Fills in the losses of an evaluation. Collective; call it between steps.
+void Trainer::evaluate(StepRecord& record) {
+  record.eval_loss = evaluation_loss();
+  if (!averaging_) return;
+  if (pending_) finish_save();  // the save reads the weights, which swap() writes
+  averaging_->swap();
+  record.eval_loss_average = evaluation_loss();
+  averaging_->swap();
+}
+
 // Returns the mean loss of all targets of the evaluation. All ranks run equally many micro batches,
 // because each gathers weights. Collective; call it between steps.
-double Trainer::evaluate() {
+double Trainer::evaluation_loss() {
   BatchOptions options = batch_options(options_, *setup_.tokenizer);
   options.global_batch = std::int64_t{options.micro_batch} * world_.size();
   Batches batches(*setup_.eval, options, {world_.rank(), world_.size()});

@@ -104,6 +104,7 @@ void check(const RunOptions& options) {
                                          {"--eval-every", options.eval_every >= 0},
                                          {"--show-data", options.show_data >= 0},
                                          {"--max-skipped", options.max_skipped >= 0},
+                                         {"--log-norms", options.log_norms >= 0},
                                          {"--keep-last", options.keep_last >= 0},
                                          {"--keep-every", options.keep_every >= 0},
                                          {"--checkpoint-every", options.checkpoint_every >= 0}})
@@ -111,6 +112,10 @@ void check(const RunOptions& options) {
   require(options.beta1 >= 0 && options.beta1 < 1, "--beta1: must be in [0, 1)");
   require(options.beta2 >= 0 && options.beta2 < 1, "--beta2: must be in [0, 1)");
   require(options.momentum >= 0 && options.momentum < 1, "--momentum: must be in [0, 1)");
+  require(options.ema >= 0 && options.ema < 1, "--ema: must be in [0, 1), for example 0.999");
+  require(options.ema == 0 || options.skip_nonfinite || options.clip > 0,
+          "--ema: cannot average weights that are updated during backward; remove --clip 0 or "
+          "--no-skip-nonfinite");
   require(options.min_mfu >= 0 && options.min_mfu <= 1,
           "--min-mfu: must be in [0, 1], for example 0.4 for 40 %");
   require(options.metrics_port >= 0 && options.metrics_port <= 65535,

@@ -48,6 +48,7 @@ struct RunOptions {
   // Parameters that decay: all, matrices or matrices-no-embeddings.
   std::string decay = "matrices";
   std::vector<std::string> group;  // parameter groups, each as parse_group() reads it
+  double ema = 0;                  // decay of averaged weights; 0: none. See averaging.hpp
   double clip = 1.0;               // largest global gradient norm; 0: no clipping
 
   std::string strategy = "hybrid_shard";  // name of a strategy, or auto: fsdp::choose_strategy()
@@ -96,6 +97,7 @@ struct RunOptions {
   bool require_gdr = false;      // fail without GPUDirect RDMA between hosts
   double min_mfu = 0;            // gate: least MFU of the run; 0: none
   std::uint64_t max_memory = 0;  // gate: most bytes of a rank; 0: none
+  std::int64_t log_norms = 0;    // steps between norms of each layer; 0: never. See norms.hpp
   std::string tensorboard;       // folder for an event file; empty: none
   int metrics_port = 0;          // port of the endpoint for Prometheus; 0: none
   std::string metrics_address = "127.0.0.1";

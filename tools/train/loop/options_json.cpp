@@ -52,6 +52,7 @@ void put_optimizer(nlohmann::json& json, const RunOptions& o) {
   json["decay"] = o.decay;
   json["group"] = o.group;
   json["moments"] = o.moments;
+  json["ema"] = o.ema;
   json["clip"] = o.clip;
   json["skip_nonfinite"] = o.skip_nonfinite;
   json["max_skipped"] = o.max_skipped;
@@ -89,6 +90,7 @@ void put_run(nlohmann::json& json, const RunOptions& o) {
   json["trace_steps"] = o.trace_steps;
   json["min_mfu"] = o.min_mfu;
   json["max_memory"] = o.max_memory;
+  json["log_norms"] = o.log_norms;
   json["tensorboard"] = o.tensorboard;
   json["metrics_port"] = o.metrics_port;
   json["metrics_address"] = o.metrics_address;

@@ -2,6 +2,8 @@
 
 #include <chrono>
 #include <cmath>
+#include <list>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -14,7 +16,9 @@ double now_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-std::vector<tensorboard::Scalar> scalars_of(const StepRecord& step, const SpeedBase& base) {
+// `tags` keeps the texts of tags that are made here.
+std::vector<tensorboard::Scalar> scalars_of(const StepRecord& step, const SpeedBase& base,
+                                            std::list<std::string>& tags) {
   const Speed speed = speed_of(step, base);
   std::vector<tensorboard::Scalar> scalars;
   const auto add = [&](std::string_view tag, std::optional<double> value) {
@@ -24,6 +28,12 @@ std::vector<tensorboard::Scalar> scalars_of(const StepRecord& step, const SpeedB
   add("train/learning_rate", step.learning_rate);
   add("train/grad_norm", step.grad_norm);
   add("eval/loss", step.eval_loss);
+  add("eval/loss_average", step.eval_loss_average);
+  add("train/gradient_noise_tokens", step.gradient_noise_tokens);
+  for (const auto& [unit, norms] : step.norms) {
+    add(tags.emplace_back("gradient_norm/" + unit), norms.gradient);
+    add(tags.emplace_back("weight_norm/" + unit), norms.weight);
+  }
   add("speed/tokens_per_s", speed.tokens_per_s);
   add("speed/mfu", speed.mfu);
   add("speed/step_s", step.seconds);
@@ -51,7 +61,8 @@ Publisher::Publisher(const std::filesystem::path& tensorboard_folder,
 
 void Publisher::step(const StepRecord& step, const SpeedBase& base) {
   if (endpoint_) endpoint_->step(step, base);
-  if (!events_ || events_->add(now_s(), step.step, scalars_of(step, base))) return;
+  std::list<std::string> tags;
+  if (!events_ || events_->add(now_s(), step.step, scalars_of(step, base, tags))) return;
   log::warn("--tensorboard: {}: writing failed (disk full?); the run goes on without it",
             events_->file().string());
   events_.reset();

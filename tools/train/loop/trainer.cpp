@@ -47,6 +47,12 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
   engine_.memory().activations = bytes_beside_engine(options_, setup_.model, setup_.memory);
   check_memory();
   optimizer_ = make_optimizer(options_, engine_, setup_.mesh, setup_.machine);
+  if (options_.ema > 0) {
+    averaging_.emplace(engine_, setup_.machine.muon_arithmetic(), options_.ema);
+  }
+  if (options_.log_norms > 0) {
+    norm_log_.emplace(world, engine_, setup_.machine.muon_arithmetic(), options_.log_norms);
+  }
   check_memory();
   activations_.emplace(decoder_.make_activations(plan, engine_.device(), compute_));
   ids_ = engine_.device().allocate(3 * static_cast<std::size_t>(plan.max_tokens) *
@@ -81,7 +87,10 @@ void Trainer::start() {
   same_run_ = same_run(options_, setup_, engine_);
   std::optional<std::int64_t> done;
   if (!options_.resume.empty()) done = resume(world_, options_, setup_, engine_, *optimizer_);
-  if (!done) start_weights(options_, setup_, engine_);
+  if (!done) {
+    start_weights(options_, setup_, engine_);
+    if (averaging_) averaging_->start();
+  }
   first_step_ = done.value_or(0);
   if (options_.max_time.empty()) return;
   // A slow disk's rate, until the first save has been measured.
@@ -129,13 +138,22 @@ Batch Trainer::upload(const MicroBatch& batch, int index) {
           batch.documents};
 }
 
-void Trainer::micro_batch(const StepPlan& plan, const MicroBatch& batch, int index) {
+// `step_number` counts from 1.
+void Trainer::micro_batch(const StepPlan& plan, const std::vector<MicroBatch>& batches, int index,
+                          std::int64_t step_number) {
+  const MicroBatch& batch = batches[static_cast<std::size_t>(index)];
   const Batch rows = upload(batch, index);
   const Step step{compute_, rows, *activations_,
                   1.0F / static_cast<float>(std::max<std::int64_t>(plan.valid, 1))};
   if (index == 0) decoder_.begin(step);
   if (!next_pass_) open_pass(plan, index);
-  train_micro_batch(engine_, std::move(*next_pass_), decoder_, step);
+  ObserveGradients observe;
+  if (norm_log_ && norm_log_->due(step_number) && index + 1 == plan.micro_batches) {
+    std::int64_t before = 0;
+    for (int m = 0; m < index; ++m) before += batches[static_cast<std::size_t>(m)].valid;
+    observe = norm_log_->observer(compute_, before, batch.valid);
+  }
+  train_micro_batch(engine_, std::move(*next_pass_), decoder_, step, observe);
   next_pass_.reset();
 }
 
@@ -159,9 +177,10 @@ StepRecord Trainer::step(std::int64_t index) {
     if (m + 1 == plan.micro_batches) {
       optimizer_->update_in_backward(static_cast<float>(record.learning_rate));
     }
-    micro_batch(plan, batches[static_cast<std::size_t>(m)], m);
+    micro_batch(plan, batches, m, index + 1);
   }
   optimizer_->step(static_cast<float>(record.learning_rate), compute_);
+  if (averaging_) averaging_->update(compute_, index + 1);
   start.enqueue_seconds = seconds_since(start.time);
   count_bytes(record);
   // Gather for the next step during the updates and while waiting for this step's figures.
@@ -173,6 +192,7 @@ StepRecord Trainer::step(std::int64_t index) {
   measure(record, start, plan.valid);
   record.samples = plan.samples;
   record.valid = plan.valid;
+  if (norm_log_ && norm_log_->due(record.step)) norm_log_->complete(record, compute_);
   record.real = plan.real;
   record.padded = plan.padded;
   record.flops = training_flops(setup_.model, plan.lengths);
@@ -193,7 +213,7 @@ RunResult Trainer::run() {
     const auto begin = Clock::now();
     atoll::mark_step(world_, index + 1);
     StepRecord record = step(index);
-    if (evaluates_after(index)) record.eval_loss = evaluate();
+    if (evaluates_after(index)) evaluate(record);
     if (index == first_step_) {
       note_memory();
       check_transports();
@@ -297,7 +317,9 @@ void Trainer::write_results(RunResult& result, double wall_seconds) {
   finish(result, wall_seconds);
   const bool complete = diverged_.empty() && stop_ == Stop::none;
   if (!options_.export_weights.empty() && complete) {
+    if (averaging_) averaging_->swap();
     results_.attempt("--export", [&] { export_model(world_, options_, setup_, engine_); });
+    if (averaging_) averaging_->swap();
   }
   if (!options_.trace.empty()) {
     results_.attempt("--trace", [&] {

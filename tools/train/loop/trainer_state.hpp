@@ -12,7 +12,9 @@
 #include "atoll/fsdp.hpp"
 #include "data/batches.hpp"
 #include "data/step_queue.hpp"
+#include "loop/averaging.hpp"
 #include "loop/nonfinite.hpp"
+#include "loop/norms.hpp"
 #include "loop/optimizer.hpp"
 #include "loop/peak.hpp"
 #include "loop/publisher.hpp"
@@ -76,9 +78,11 @@ class Trainer {
                                 std::int64_t process_bytes);
   StepRecord step(std::int64_t index);
   bool evaluates_after(std::int64_t index) const;
-  double evaluate();
+  void evaluate(StepRecord& record);
+  double evaluation_loss();
   Batch upload(const MicroBatch& batch, int index);
-  void micro_batch(const StepPlan& plan, const MicroBatch& batch, int index);
+  void micro_batch(const StepPlan& plan, const std::vector<MicroBatch>& batches, int index,
+                   std::int64_t step_number);
   void open_pass(const StepPlan& plan, int index);
   void exchange(const RankFigures& mine);
   void measure(StepRecord& record, const StepStart& start, std::int64_t valid_tokens);
@@ -106,6 +110,8 @@ class Trainer {
   Batches batches_;
   Decoder decoder_;
   std::unique_ptr<RunOptimizer> optimizer_;
+  std::optional<Averaging> averaging_;  // of --ema
+  std::optional<NormLog> norm_log_;     // of --log-norms
   std::optional<Activations> activations_;
   atoll::Buffer ids_;  // tokens, labels and, for packed rows, positions of a micro batch
   atoll::Buffer figures_;

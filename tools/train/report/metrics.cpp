@@ -94,6 +94,7 @@ void Metrics::add(const StepRecord& step) {
     summary_.eval_loss_min =
         std::min(summary_.eval_loss_min.value_or(*step.eval_loss), *step.eval_loss);
   }
+  if (step.eval_loss_average) summary_.eval_loss_average = step.eval_loss_average;
   if (std::isfinite(step.loss)) {
     summary_.loss_min = std::min(summary_.loss_min.value_or(step.loss), step.loss);
     last_losses_.push_back(step.loss);

@@ -14,6 +14,12 @@
 
 namespace train {
 
+// Euclidean norms over all shards of a unit's trained parameters.
+struct UnitNorms {
+  double gradient = 0;  // before clipping
+  double weight = 0;    // after the step
+};
+
 struct StepRecord {
   std::int64_t step = 0;   // number of the step, from 1; a resumed run continues the count
   std::int64_t epoch = 0;  // number of the epoch, from 0
@@ -21,10 +27,13 @@ struct StepRecord {
   double loss = 0;         // mean loss of the valid tokens
   std::optional<double>
       eval_loss{};  // mean loss of the evaluation after the step, if there was one
+  std::optional<double> eval_loss_average{};  // the same with the averaged weights of --ema
   double learning_rate = 0;
   double grad_norm = 0;
-  bool nonfinite = false;  // loss or gradient norm is infinite or NaN
-  bool skipped = false;    // the step changed no weights, because its norm was not finite
+  std::map<std::string, UnitNorms> norms{};       // by unit; empty unless --log-norms asks for it
+  std::optional<double> gradient_noise_tokens{};  // the gradient noise scale; see loop/norms.hpp
+  bool nonfinite = false;                         // loss or gradient norm is infinite or NaN
+  bool skipped = false;  // the step changed no weights, because its norm was not finite
   std::int64_t samples = 0;
   std::int64_t valid = 0;
   std::int64_t real = 0;
@@ -95,7 +104,8 @@ struct Summary {
   std::optional<double> loss_min;
   std::optional<double> eval_loss;  // of the last evaluation
   std::optional<double> eval_loss_min;
-  Speed speed;  // rates of the steps after the warm-up
+  std::optional<double> eval_loss_average;  // of the last evaluation
+  Speed speed;                              // rates of the steps after the warm-up
 };
 
 inline constexpr std::size_t loss_window = 20;

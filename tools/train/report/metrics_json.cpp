@@ -114,6 +114,7 @@ json metrics_json(const RunInfo& run, const SpeedBase& base, const Summary& summ
        {"loss_min", summary.loss_min},
        {"eval_loss", summary.eval_loss},
        {"eval_loss_min", summary.eval_loss_min},
+       {"eval_loss_average", summary.eval_loss_average},
        {"steps_per_s", speed.steps_per_s},
        {"samples_per_s", speed.samples_per_s},
        {"valid_tokens_per_s", speed.valid_tokens_per_s},
@@ -138,6 +139,13 @@ json step_json(const StepRecord& step, const SpeedBase& base) {
             {"seconds", step.seconds}});
   if (step.nonfinite) out["nonfinite"] = true;
   if (step.skipped) out["skipped"] = true;
+  if (step.eval_loss_average) put(out, {{"eval_loss_average", step.eval_loss_average}});
+  if (!step.norms.empty()) put(out, {{"gradient_noise_tokens", step.gradient_noise_tokens}});
+  for (const auto& [unit, norms] : step.norms) {
+    json both;
+    put(both, {{"gradient", norms.gradient}, {"weight", norms.weight}});
+    out["norms"][unit] = std::move(both);
+  }
   put_speed(out, speed_of(step, base));
   return out;
 }

@@ -41,6 +41,7 @@ std::string progress_line(const StepRecord& step, std::int64_t total_steps, cons
   if (left_s) line += fmt::format(" ({} left)", clock_time(*left_s));
   line += fmt::format("  loss {:.4f}", step.loss);
   if (step.eval_loss) line += fmt::format("  eval {:.4f}", *step.eval_loss);
+  if (step.eval_loss_average) line += fmt::format(" (average {:.4f})", *step.eval_loss_average);
   line += fmt::format("  lr {:.2e}", step.learning_rate);
   if (speed.tokens_per_s) line += fmt::format("  {} tok/s", count(*speed.tokens_per_s));
   if (speed.padded_tokens_per_s && *speed.padded_tokens_per_s > 0) {
