@@ -11,6 +11,7 @@
 #include "../unit/train_data_temporary.hpp"
 #include "atoll/mesh.hpp"
 #include "job.hpp"
+#include "loop/fabric_check.hpp"
 #include "loop/odd_one_out.hpp"
 #include "loop/strategy.hpp"
 #include "model/hf_config.hpp"
@@ -262,6 +263,24 @@ TEST_CASE("the default row length depends on the data") {
   CHECK(train::resolved(options).seq == 64);
   options.seq = 100;
   CHECK(train::resolved(options).seq == 100);
+}
+
+TEST_CASE("rates of links are judged where one is promised") {
+  using train::FabricRate;
+  const FabricRate good{"shard", 8, "all_gather", 320, 360},
+      bad{"replicate", 3, "all_reduce", 46, 400}, unknown{"shard", 2, "all_gather", 3, 0};
+  CHECK(train::to_line(good) ==
+        "all_gather on axis shard (8 ranks): busbw 320 GB/s, 89 % of 360 GB/s");
+  CHECK(train::to_line(unknown) ==
+        "all_gather on axis shard (2 ranks): busbw 3 GB/s; the topology knows no rate to compare "
+        "with");
+  CHECK(train::fabric_failure({good, unknown}, 0.85) == "");
+  CHECK(train::fabric_failure({}, 0.85) == "");
+  CHECK(train::fabric_failure({good, bad}, 0.85)
+            .starts_with(
+                "--check-fabric 0.85: all_reduce on axis replicate (3 ranks): busbw 46 GB/s, "
+                "12 % of 400 GB/s: look for adapters that no rank uses"));
+  CHECK(train::fabric_failure({good}, 0.9) != "");
 }
 
 TEST_CASE("the rank that differs from most ranks is the odd one") {

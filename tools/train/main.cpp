@@ -211,6 +211,14 @@ void add_machine_flags(CLI::App& app, train::RunOptions& o) {
   app.add_option("--peak-seconds", o.peak_seconds,
                  "seconds to measure the peak rate of matrix products, the base of MFU")
       ->check(CLI::PositiveNumber);
+  app.add_option("--check-fabric", o.check_fabric,
+                 "before training, run the checks of atoll-topo --doctor and measure the "
+                 "collectives; fail below this share of the rates of the links, for example 0.85. "
+                 "0 checks nothing");
+  app.add_option(
+      "--fabric-rate", o.fabric_rate,
+      "bus bandwidth in GB/s that --check-fabric expects of collectives between hosts; 0 "
+      "takes the rates of the adapters");
   app.add_flag("--require-gdr", o.require_gdr,
                "fail unless every connection between hosts uses GPUDirect RDMA; checked after the "
                "first step and at the end");

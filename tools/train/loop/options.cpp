@@ -116,6 +116,11 @@ void check(const RunOptions& options) {
   require(options.ema == 0 || options.skip_nonfinite || options.clip > 0,
           "--ema: cannot average weights that are updated during backward; remove --clip 0 or "
           "--no-skip-nonfinite");
+  require(options.check_fabric >= 0 && options.check_fabric <= 1,
+          "--check-fabric: must be in [0, 1], for example 0.85 for 85 %");
+  require(options.fabric_rate >= 0, "--fabric-rate: must not be negative");
+  require(options.fabric_rate == 0 || options.check_fabric > 0,
+          "--fabric-rate: needs --check-fabric SHARE");
   require(options.min_mfu >= 0 && options.min_mfu <= 1,
           "--min-mfu: must be in [0, 1], for example 0.4 for 40 %");
   require(options.metrics_port >= 0 && options.metrics_port <= 65535,

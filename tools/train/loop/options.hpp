@@ -94,6 +94,8 @@ struct RunOptions {
   std::string export_dtype;      // f32, bf16 or f16; empty: dtype
   bool quiet = false;            // hide the progress line
   std::string trace;             // Chrome trace to write at the end
+  double check_fabric = 0;       // least share of the promised link rates; 0: not checked
+  double fabric_rate = 0;        // promised GB/s of axes across hosts; 0: that of the topology
   bool require_gdr = false;      // fail without GPUDirect RDMA between hosts
   double min_mfu = 0;            // gate: least MFU of the run; 0: none
   std::uint64_t max_memory = 0;  // gate: most bytes of a rank; 0: none

@@ -73,6 +73,8 @@ void put_run(nlohmann::json& json, const RunOptions& o) {
   json["device"] = o.device;
   json["backend"] = o.backend;
   json["threads"] = o.threads;
+  json["check_fabric"] = o.check_fabric;
+  json["fabric_rate"] = o.fabric_rate;
   json["require_gdr"] = o.require_gdr;
   json["steps"] = o.steps;
   json["warmup_steps"] = o.warmup_steps;

@@ -11,6 +11,7 @@
 #include "loop/checkpoints.hpp"
 #include "loop/engine_model.hpp"
 #include "loop/exporting.hpp"
+#include "loop/fabric_check.hpp"
 #include "loop/run_report.hpp"
 #include "loop/schedule.hpp"
 #include "loop/strategy.hpp"
@@ -40,6 +41,9 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
     totals_.emplace(atoll::Communicator::open(
         setup_.mesh.axis("world"),
         {.name = "totals", .backend = options.backend, .device = engine_.device()}));
+  }
+  if (options_.check_fabric > 0) {
+    check_fabric(world, options_, setup_, options_.check_fabric);
   }
   // Check the limit after each part of the plan, before more is allocated.
   add_units(engine_, setup_.model, options_.freeze);
