@@ -19,6 +19,7 @@
 #include "loop/odd_one_out.hpp"
 #include "loop/results.hpp"
 #include "loop/run_plan.hpp"
+#include "loop/shared_files.hpp"
 #include "loop/weight_files.hpp"
 #include "model/hf_config.hpp"
 #include "model/params.hpp"
@@ -123,17 +124,20 @@ std::string fingerprint(const std::vector<fs::path>& weights) {
   return text;
 }
 
-// Ranks with different copies of a file or flag would train different models without any error.
-void compare_ranks(atoll::World& world, const RunOptions& options, const ModelConfig& model,
+void compare_flags(atoll::World& world, const RunOptions& options) {
+  auto flags = to_json(options);
+  flags.erase("threads");
+  compare(world, "flags", flags.dump(), flag_difference);
+}
+
+// Ranks with different copies of a file would train different models without any error.
+void compare_files(atoll::World& world, const RunOptions& options, const ModelConfig& model,
                    const RunData& data, const std::vector<fs::path>& weights) {
   const auto than = [](const char* text) {
     return [text](const std::string&, const std::string&, int rank) {
       return fmt::format(fmt::runtime(text), rank);
     };
   };
-  auto flags = to_json(options);
-  flags.erase("threads");
-  compare(world, "flags", flags.dump(), flag_difference);
   compare(world, "model", hf_config_json(model, options.dtype),
           than("another model than rank {} (another copy of config.json?)"));
   compare(world, "weights", fingerprint(weights),
@@ -178,13 +182,15 @@ RunData open_data(const RunOptions& options, const Tokenizer& tokenizer, const M
 Setup prepare(atoll::World& world, RunOptions& options) {
   check(options);
   check_results(world, options, run_directory(options.out, run_name(options)));
+  compare_flags(world, options);
+  share_files(world, options);
   auto tokenizer = tokenizer_for(options.tokenizer, options.data, options.data_type);
   const ModelSource source = find_model(options, *tokenizer);
   auto model = source.config;
   auto data = open_data(options, *tokenizer, model);
   std::vector<fs::path> weights;
   if (!source.weights.empty()) weights = weight_files(source.weights);
-  compare_ranks(world, options, model, data, weights);
+  compare_files(world, options, model, data, weights);
   const auto topology = atoll::Topology::discover(world);
   auto mesh = options.mesh.empty()
                   ? atoll::Mesh::plan(topology, world)

@@ -1,0 +1,379 @@
+#include "loop/shared_files.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "atoll/communicator.hpp"
+#include "data/digest.hpp"
+#include "data/sources.hpp"
+#include "fail.hpp"
+#include "loop/model_source.hpp"
+#include "model/config.hpp"
+#include "model/hub_cache.hpp"
+#include "report/files.hpp"
+#include "report/log.hpp"
+
+namespace train {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr std::uint64_t piece_bytes = std::uint64_t{16} << 20;
+constexpr std::array sent_suffixes{".safetensors", ".json", ".jinja", ".model", ".txt"};
+constexpr const char* complete_mark = ".complete";
+
+// A file or folder that an option names.
+struct Place {
+  std::string flag;
+  fs::path given;  // as the option names it
+  fs::path path;   // on this rank; empty if it lacks the place
+  bool is_model = false;
+};
+
+// A model has a path or a name on the Hub.
+Place model_place(const std::string& flag, const std::string& text) {
+  std::error_code ignored;
+  if (fs::exists(text, ignored)) return {flag, text, text, true};
+  if (!is_hub_name(text)) return {flag, text, {}, true};
+  try {
+    return {flag, text, cached_model(text), true};
+  } catch (const Error&) {
+    return {flag, text, {}, true};
+  }
+}
+
+Place file_place(const std::string& flag, const fs::path& path) {
+  std::error_code ignored;
+  return {flag, path, fs::exists(path, ignored) ? path : fs::path()};
+}
+
+bool is_file_source(const SourceSpec& source) {
+  return source.kind != SourceKind::demo && source.kind != SourceKind::synthetic &&
+         source.kind != SourceKind::copy;
+}
+
+bool is_preset(const std::string& name) {
+  const auto names = preset_names();
+  return std::ranges::find(names, name) != names.end();
+}
+
+bool is_path(const std::string& tokenizer) {
+  return tokenizer != "auto" && tokenizer != "bytes" && !tokenizer.starts_with("ids:");
+}
+
+// The same places in the same order on every rank, because their flags are equal.
+std::vector<Place> places_of(const RunOptions& options) {
+  std::vector<Place> places;
+  if (!options.init.empty() && options.init != "none") {
+    places.push_back(model_place("--init", options.init));
+  } else if (!is_preset(options.model)) {
+    places.push_back(model_place("--model", options.model));
+  }
+  if (is_path(options.tokenizer)) places.push_back(file_place("--tokenizer", options.tokenizer));
+  for (const auto& [flag, data] :
+       {std::pair{"--data", options.data}, std::pair{"--eval-data", options.eval_data}}) {
+    if (data.empty()) continue;
+    for (const SourceSpec& source : parse_sources(data, options.data_type)) {
+      if (is_file_source(source)) places.push_back(file_place(flag, source.path));
+    }
+  }
+  return places;
+}
+
+std::string_view prefix_of(SourceKind kind) {
+  switch (kind) {
+    case SourceKind::alpaca_list:
+      return "json:";
+    case SourceKind::alpaca_lines:
+      return "jsonl:";
+    case SourceKind::text:
+      return "text:";
+    case SourceKind::token_file:
+      return "tok:";
+    case SourceKind::raw_ids:
+      return "raw:";
+    case SourceKind::demo:
+    case SourceKind::synthetic:
+    case SourceKind::copy:
+      break;
+  }
+  return "";
+}
+
+// Returns the value of --data with other paths for some sources.
+std::string with_paths(const std::string& data, const std::string& type,
+                       const std::map<fs::path, fs::path>& copies) {
+  std::string text;
+  for (const SourceSpec& source : parse_sources(data, type)) {
+    const auto copy = copies.find(source.path);
+    const std::string one = is_file_source(source) && copy != copies.end()
+                                ? fmt::format("{}{}", prefix_of(source.kind), copy->second.string())
+                                : source.text;
+    text += fmt::format("{}{}:{}", text.empty() ? "" : ",", one, source.weight);
+  }
+  return text;
+}
+
+// Makes the options name the copy of a place.
+void use_copy(RunOptions& options, const Place& place, const fs::path& copy) {
+  if (place.flag == "--init") options.init = copy;
+  if (place.flag == "--model") options.model = copy;
+  if (place.flag == "--tokenizer") options.tokenizer = copy;
+  if (place.flag == "--data") {
+    options.data = with_paths(options.data, options.data_type, {{place.given, copy}});
+  }
+  if (place.flag == "--eval-data") {
+    options.eval_data = with_paths(options.eval_data, options.data_type, {{place.given, copy}});
+  }
+}
+
+struct SentFile {
+  std::string name;
+  std::uintmax_t size = 0;
+};
+
+// What the sender tells about a place.
+struct Listing {
+  std::string key;     // of the copy in the cache
+  std::string folder;  // its name there: a model's name comes from its folder
+  std::string file;    // the file that the option names; empty if it names the folder
+  std::vector<SentFile> files;
+
+  std::string encode() const {
+    json all = json::array();
+    for (const SentFile& one : files) all.push_back({one.name, one.size});
+    return json{{"key", key}, {"folder", folder}, {"file", file}, {"files", all}}.dump();
+  }
+  static Listing decode(const std::string& text) {
+    const json told = json::parse(text);
+    Listing listing{told.at("key"), told.at("folder"), told.at("file"), {}};
+    for (const json& one : told.at("files")) {
+      listing.files.push_back({one[0].get<std::string>(), one[1].get<std::uintmax_t>()});
+    }
+    return listing;
+  }
+};
+
+fs::path folder_of(const fs::path& place) {
+  return fs::is_directory(place) ? place : fs::absolute(place).parent_path();
+}
+
+// What a place consists of. A file of weights is sent with config.json and the other small files
+// beside it.
+std::vector<SentFile> files_of(const fs::path& place) {
+  const bool whole_folder = fs::is_directory(place);
+  if (!whole_folder && place.extension() != ".safetensors") {
+    return {{place.filename().string(), fs::file_size(place)}};
+  }
+  std::vector<SentFile> files;
+  for (const auto& entry : fs::directory_iterator(folder_of(place))) {
+    const std::string name = entry.path().filename().string();
+    const bool sent = std::ranges::any_of(
+        sent_suffixes, [&](const char* suffix) { return name.ends_with(suffix); });
+    const bool other_weights =
+        !whole_folder && name.ends_with(".safetensors") && name != place.filename().string();
+    if (sent && !other_weights && entry.is_regular_file()) {
+      files.push_back({name, entry.file_size()});
+    }
+  }
+  std::ranges::sort(files, {}, &SentFile::name);
+  return files;
+}
+
+// A digest of the names, sizes and times of files, which names their copies in the cache.
+std::string key_of(const fs::path& folder, const std::vector<SentFile>& files) {
+  std::string text = fs::absolute(folder).string();
+  for (const SentFile& file : files) {
+    const auto time = fs::last_write_time(folder / file.name).time_since_epoch().count();
+    text += fmt::format("\n{} {} {}", file.name, file.size, time);
+  }
+  Digest digest;
+  digest.add(std::as_bytes(std::span(text)));
+  return digest.finish().substr(0, 16);
+}
+
+// Moves the files of one place from a rank to others.
+class Transfer {
+ public:
+  Transfer(atoll::World& world, const Place& place, int sender, const std::vector<int>& receivers)
+      : world_(world), place_(place), sender_(sender) {
+    std::vector<int> ranks{sender};
+    ranks.insert(ranks.end(), receivers.begin(), receivers.end());
+    const auto me = std::ranges::find(ranks, world.rank());
+    receives_ = me != ranks.end() && me != ranks.begin();
+    if (me != ranks.end()) axis_ = {&world, "files", ranks, static_cast<int>(me - ranks.begin())};
+  }
+
+  // `folder` names the folder of the copy, on the sender. Returns the path of the copy, or an empty
+  // path on ranks that have the place.
+  fs::path run(const std::string& folder) {
+    std::string mine;
+    if (world_.rank() == sender_) {
+      const fs::path from = folder_of(place_.path);
+      const bool whole = fs::is_directory(place_.path);
+      const auto files = files_of(place_.path);
+      mine =
+          Listing{key_of(from, files), folder, whole ? "" : place_.path.filename().string(), files}
+              .encode();
+    }
+    const auto told = world_.exchange("train/files/list", mine);
+    const Listing listing = Listing::decode(told[static_cast<std::size_t>(sender_)]);
+    const fs::path copy = file_cache() / listing.key / listing.folder;
+    std::error_code ignored;
+    const bool needs = receives_ && !fs::exists(copy / complete_mark, ignored);
+    const auto wanted = world_.exchange("train/files/wanted", needs ? "1" : "");
+    const auto hosts = std::ranges::count(wanted, "1");
+    if (hosts > 0) {
+      if (world_.rank() == 0) tell(listing, hosts);
+      send(listing, copy);
+    }
+    return place_.path.empty() ? copy / listing.file : fs::path();
+  }
+
+ private:
+  void tell(const Listing& listing, std::int64_t hosts) const {
+    std::uintmax_t bytes = 0;
+    for (const SentFile& file : listing.files) bytes += file.size;
+    log::info("{} {}: rank {} sends {} file(s), {:.1f} MB, to {} host(s)", place_.flag,
+              place_.given.string(), sender_, listing.files.size(),
+              static_cast<double>(bytes) / 1e6, hosts);
+  }
+
+  void send(const Listing& listing, const fs::path& copy) {
+    std::string digests;
+    if (receives_ || world_.rank() == sender_) {
+      if (receives_) make_directory(copy);
+      auto comm = atoll::Communicator::open(axis_, {.name = "files"});
+      atoll::Stream stream = atoll::Device::host().stream({.name = "files"});
+      const atoll::Buffer piece = atoll::allocate(atoll::Device::host(), piece_bytes, {comm});
+      for (const auto& [name, size] : listing.files) {
+        digests += receives_ ? receive(comm, stream, piece, copy / name, size)
+                             : give(comm, stream, piece, folder_of(place_.path) / name, size);
+      }
+    }
+    const auto all = world_.exchange("train/files/digests", digests);
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      if (all[rank].empty() || all[rank] == all[static_cast<std::size_t>(sender_)]) continue;
+      const auto host = static_cast<std::size_t>(world_.placements()[rank].host);
+      fail(ErrorCode::mismatch, "{} {}: the copy on host {} differs from the files of rank {}",
+           place_.flag, place_.given.string(), world_.hosts()[host].name, sender_);
+    }
+    if (receives_) write_file_atomic(copy / complete_mark, digests);
+    world_.barrier();  // other ranks of the host open the copy
+  }
+
+  template <class Fill, class Take>
+  static std::string in_pieces(atoll::Communicator& comm, atoll::Stream& stream,
+                               const atoll::Buffer& piece, std::uintmax_t size, const Fill& fill,
+                               const Take& take) {
+    Digest digest;
+    for (std::uintmax_t at = 0; at < size; at += piece_bytes) {
+      const std::uint64_t count = std::min<std::uint64_t>(piece_bytes, size - at);
+      const std::span<std::byte> bytes(static_cast<std::byte*>(piece.data()), count);
+      fill(bytes);
+      comm.broadcast(piece.view(atoll::DType::u8).part(0, count), 0, stream).wait(stream);
+      stream.synchronize();
+      take(bytes);
+      digest.add(bytes);
+    }
+    return digest.finish();
+  }
+
+  static std::string give(atoll::Communicator& comm, atoll::Stream& stream,
+                          const atoll::Buffer& piece, const fs::path& file, std::uintmax_t size) {
+    std::ifstream in(file, std::ios::binary);
+    return in_pieces(
+        comm, stream, piece, size,
+        [&](std::span<std::byte> bytes) {
+          in.read(reinterpret_cast<char*>(bytes.data()),
+                  static_cast<std::streamsize>(bytes.size()));
+          if (!in) fail(ErrorCode::io, "{}: cannot be read, or became shorter", file.string());
+        },
+        [](std::span<std::byte>) {});
+  }
+
+  // Writes a file under another name and renames it: another run may open the copy meanwhile.
+  static std::string receive(atoll::Communicator& comm, atoll::Stream& stream,
+                             const atoll::Buffer& piece, const fs::path& file,
+                             std::uintmax_t size) {
+    const fs::path partial = file.string() + fmt::format(".partial-{}", ::getpid());
+    std::ofstream out(partial, std::ios::binary);
+    const std::string digest = in_pieces(
+        comm, stream, piece, size, [](std::span<std::byte>) {},
+        [&](std::span<std::byte> bytes) {
+          out.write(reinterpret_cast<const char*>(bytes.data()),
+                    static_cast<std::streamsize>(bytes.size()));
+          if (!out) {
+            std::error_code ignored;
+            fs::remove(partial, ignored);
+            fail(ErrorCode::io, "{}: writing the copy failed (disk full?)", file.string());
+          }
+        });
+    out.close();
+    std::error_code error;
+    if (out) fs::rename(partial, file, error);
+    if (!out || error) fail(ErrorCode::io, "{}: writing the copy failed", file.string());
+    return digest;
+  }
+
+  atoll::World& world_;
+  const Place& place_;
+  int sender_;
+  bool receives_ = false;
+  atoll::Axis axis_{};  // the sender, and a rank of each host that lacks the place
+};
+
+// The lowest rank on each host among the ranks that lack a place.
+std::vector<int> receivers_of(const atoll::World& world, const std::vector<std::string>& has,
+                              std::size_t place) {
+  std::vector<int> receivers;
+  std::set<int> hosts;
+  for (const atoll::Placement& at : world.placements()) {
+    if (has[static_cast<std::size_t>(at.rank)][place] == '1') continue;
+    if (hosts.insert(at.host).second) receivers.push_back(at.rank);
+  }
+  return receivers;
+}
+
+}  // namespace
+
+fs::path file_cache() {
+  const auto variable = [](const char* name) {
+    const char* const value = std::getenv(name);
+    return std::string(value != nullptr ? value : "");
+  };
+  const auto caches = variable("XDG_CACHE_HOME");
+  return (caches.empty() ? fs::path(variable("HOME")) / ".cache" : fs::path(caches)) / "atoll" /
+         "files";
+}
+
+void share_files(atoll::World& world, RunOptions& options) {
+  const std::vector<Place> places = places_of(options);
+  if (places.empty()) return;
+  std::string mine;
+  for (const Place& place : places) mine += place.path.empty() ? '0' : '1';
+  const auto has = world.exchange("train/files/has", mine);
+  for (std::size_t p = 0; p < places.size(); ++p) {
+    const auto owner = std::ranges::find_if(has, [&](const auto& text) { return text[p] == '1'; });
+    const std::vector<int> receivers = receivers_of(world, has, p);
+    if (owner == has.end() || receivers.empty()) continue;
+    const int sender = static_cast<int>(owner - has.begin());
+    const std::string folder = places[p].is_model ? model_name(options) : "data";
+    const fs::path copy = Transfer(world, places[p], sender, receivers).run(folder);
+    if (!copy.empty()) use_copy(options, places[p], copy);
+  }
+}
+
+}  // namespace train

@@ -1,0 +1,27 @@
+// Files of a run that only some hosts have.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "atoll/world.hpp"
+#include "loop/options.hpp"
+
+namespace train {
+
+// Gives every rank the files that --model, --init, --tokenizer, --data and --eval-data name, if at
+// least one rank has them. The lowest rank that has a file or folder sends it to the hosts that lack
+// it. They keep the copy in file_cache(), where later runs find it, and the options of their ranks
+// then name the copy. The checksums of all copies are compared. Files that no rank has are left to
+// the code that opens them.
+//
+// A folder is sent without its subfolders, and with these files only: *.safetensors, *.json, *.jinja,
+// *.model and *.txt. Collective, and quick if all ranks have all files. Throws Error(io) that names
+// the host and the file, and Error(mismatch) if a copy differs.
+void share_files(atoll::World& world, RunOptions& options);
+
+// XDG_CACHE_HOME/atoll/files, or without this variable ~/.cache/atoll/files.
+std::filesystem::path file_cache();
+
+}  // namespace train
