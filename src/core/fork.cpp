@@ -8,6 +8,19 @@
 #include <new>
 #include <set>
 
+namespace atoll_v1::atoll {
+
+std::atomic<unsigned> ProcessMark::forks_before_{0};
+
+ProcessMark::ProcessMark() noexcept {
+  static const int registered = ::pthread_atfork(
+      nullptr, nullptr, [] { forks_before_.fetch_add(1, std::memory_order_relaxed); });
+  static_cast<void>(registered);
+  forks_ = forks_before_.load(std::memory_order_relaxed);
+}
+
+}  // namespace atoll_v1::atoll
+
 namespace atoll_v1::atoll::net {
 namespace {
 

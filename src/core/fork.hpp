@@ -1,8 +1,27 @@
-// Keeps the sockets of a rank out of forked children. A child that shares a socket would keep the
-// connection open after the rank has died, so that the other ranks would not notice the death.
+// What a rank does about children that it forks: they are recognised, and do not keep its sockets. A
+// child that shared a socket would keep the connection open after the rank has died, so that the
+// other ranks would not notice the death.
 #pragma once
 
+#include <atomic>
+
 #include "atoll/namespace.hpp"
+
+namespace atoll_v1::atoll {
+
+// Tells whether the calling process is the one that made this object, or a child that it forked.
+// Unlike a comparison of getpid(), it makes no system call, so every collective can ask.
+class ProcessMark {
+ public:
+  ProcessMark() noexcept;
+  bool is_here() const noexcept { return forks_ == forks_before_.load(std::memory_order_relaxed); }
+
+ private:
+  static std::atomic<unsigned> forks_before_;  // forks between the first mark and this process
+  unsigned forks_;
+};
+
+}  // namespace atoll_v1::atoll
 
 namespace atoll_v1::atoll::net {
 

@@ -13,6 +13,7 @@
 
 #include "core/errors.hpp"
 #include "core/failure.hpp"
+#include "core/fork.hpp"
 #include "core/host.hpp"
 #include "core/introduction.hpp"
 #include "core/launch.hpp"
@@ -125,6 +126,7 @@ struct World::Impl {
   std::optional<TerminateNotice> on_terminate;
   std::unique_ptr<ParentWatch> parent;
   int process = static_cast<int>(::getpid());  // the process that joined the job
+  ProcessMark mark{};                          // of that process
 
   std::mutex mutex;  // guards all members below
   std::map<std::string, std::uint64_t, std::less<>> tickets;
@@ -317,7 +319,7 @@ World& World::operator=(World&& other) {
 World::~World() {
   if (!impl_) return;
   // A forked child is no rank. Its copy is not destroyed either, because it has no threads to join.
-  if (impl_->process != static_cast<int>(::getpid())) {
+  if (!impl_->mark.is_here()) {
     static_cast<void>(impl_.release());
     return;
   }
@@ -366,7 +368,7 @@ World::Impl& World::impl() const {
 World::Impl& World::joined() const {
   Impl& world = impl();
   require(
-      world.process == static_cast<int>(::getpid()),
+      world.mark.is_here(),
       "this process was forked from rank {} (pid {}), so it cannot use the World, communicators "
       "or engines of that rank: use them before fork(), or start this process as a rank",
       world.rank, world.process);
@@ -418,7 +420,7 @@ void World::at_exit(std::function<void(bool failed)> callback) {
 }
 
 void World::fail(std::string_view reason) noexcept {
-  if (impl_ && impl_->process == static_cast<int>(::getpid())) return impl_->store->fail(reason);
+  if (impl_ && impl_->mark.is_here()) return impl_->store->fail(reason);
   log::error("World::fail(\"{}\") has no effect, because {}", reason,
              impl_ ? "this process was forked from a rank" : "this World has been moved");
 }
