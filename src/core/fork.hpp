@@ -1,6 +1,6 @@
-// What a rank does about children that it forks: they are recognised, and do not keep its sockets. A
-// child that shared a socket would keep the connection open after the rank has died, so that the
-// other ranks would not notice the death.
+// Recognises a forked child of a rank, and keeps the rank's sockets out of it. A child that shared a
+// socket would keep the connection open after the rank has died, so that the other ranks would not
+// notice the death.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,7 @@
 
 namespace atoll_v1::atoll {
 
-// Tells whether the calling process is the one that made this object, or a child that it forked.
+// Remembers the process that made it. is_here() is true in that process and false in its children.
 // Unlike a comparison of getpid(), it makes no system call, so every collective can ask.
 class ProcessMark {
  public:

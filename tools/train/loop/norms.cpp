@@ -42,7 +42,7 @@ std::optional<double> NoiseScale::tokens() const {
   return noise_ / signal_;
 }
 
-// What a rank tells the others.
+// The sums of squares that a rank sends to the other ranks.
 struct NormLog::Squares {
   double local = 0;   // of the gradient of the rank's tokens, divided by the tokens of the step
   double tokens = 0;  // that this gradient covers

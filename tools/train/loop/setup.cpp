@@ -107,7 +107,7 @@ std::string fingerprint(const std::vector<fs::path>& weights) {
   constexpr std::uintmax_t block = std::uintmax_t{64} << 10, blocks = 16;
   std::string text;
   for (const fs::path& file : weights) {
-    std::error_code ignored;  // a file that cannot be read has an error of its own later
+    std::error_code ignored;  // loading the weights reports a file that cannot be read
     const std::uintmax_t size = fs::file_size(file, ignored);
     text += fmt::format("{} {}", file.filename().string(), size);
     std::ifstream in(file, std::ios::binary);

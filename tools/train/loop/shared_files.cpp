@@ -144,7 +144,7 @@ struct SentFile {
   std::uintmax_t size = 0;
 };
 
-// What the sender tells about a place.
+// The list of files that the sender passes to all ranks before it sends them.
 struct Listing {
   std::string key;     // of the copy in the cache
   std::string folder;  // its name there: a model's name comes from its folder
@@ -170,7 +170,7 @@ fs::path folder_of(const fs::path& place) {
   return fs::is_directory(place) ? place : fs::absolute(place).parent_path();
 }
 
-// What a place consists of. A file of weights is sent with config.json and the other small files
+// Returns the files to send. A file of weights is sent with config.json and the other small files
 // beside it.
 std::vector<SentFile> files_of(const fs::path& place) {
   const bool whole_folder = fs::is_directory(place);
