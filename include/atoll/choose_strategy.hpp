@@ -19,6 +19,9 @@ struct StrategyQuestion {
   Options options{};
   std::uint64_t parameters = 0;  // number of elements of all parameters
   std::uint64_t frozen = 0;  // number of elements of frozen parameters, which `parameters` includes
+  // Number of elements of quantized parameters, which `frozen` includes. If it is above 0, only
+  // full_shard and hybrid_shard are possible.
+  std::uint64_t quantized = 0;
   // Number of elements of the largest unit. 0 means unknown; the estimates then omit the buffers
   // for unsharded units.
   std::uint64_t largest_unit = 0;

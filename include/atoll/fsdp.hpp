@@ -153,6 +153,11 @@ struct ATOLL_API ParamSpec {
   bool trainable = true;
   // Type of the copy that compute reads: f32, bf16 or f16. If it is not set, Precision::param.
   std::optional<DType> dtype{};
+  // When true, the engine keeps and gathers the values in 8 bits, and compute reads them in
+  // `dtype`. The parameter must be frozen, and the strategy must be full_shard or hybrid_shard. 64
+  // consecutive values share one f32 factor, the largest magnitude of the 64 divided by 127, so
+  // that they take 68 bytes, and each is off by at most half of this factor.
+  bool quantized = false;
   std::uint64_t count() const noexcept;
 };
 
@@ -200,8 +205,8 @@ struct ATOLL_API MemoryPlan {
   std::uint64_t inner_shards = 0;
   std::uint64_t whole_gradients = 0;  // bytes of unsharded gradients, as compute writes them
   // Gradient shards of one micro batch before they are added to the sum of earlier micro batches,
-  // gradients cast to the type in which they are sent, partial norms, and scratch of fallback
-  // reductions.
+  // gradients cast to the type in which they are sent, partial norms, scratch of fallback
+  // reductions, and the gathered bytes of the largest quantized parameters of a unit.
   std::uint64_t staging = 0;
   std::uint64_t activations = 0;  // bytes of activations; the caller sets this number
 
@@ -209,15 +214,21 @@ struct ATOLL_API MemoryPlan {
   std::string to_string() const;  // returns the plan as a table to print
 };
 
-// The part of a parameter that this rank owns: the elements [first, first + values.count).
+// The part of a parameter that this rank owns: the elements [first, first + count).
 struct Segment {
   const Unit* unit;
   const ParamSpec* param;
   std::uint64_t first;
-  View values;  // the f32 master; for a frozen parameter, the values that compute reads
+  std::uint64_t count;
+  // The f32 master; for a frozen parameter, the values that compute reads; empty for a quantized
+  // parameter.
+  View values;
   // The gradient of these elements in f32; empty for a frozen parameter. Work may read it on a
   // stream after Engine::wait_gradients() for that stream, until the next pass writes gradients.
   View gradient;
+  // The bytes of a quantized parameter: blocks of one f32 factor and 64 signed 8-bit integers.
+  // `first` is a multiple of 64. Empty for other parameters.
+  View blocks;
 };
 
 class Engine;

@@ -64,6 +64,9 @@ class DeviceOps {
   // Converts between f32, bf16, f16 and f64, rounding to nearest even. src may equal dst if the
   // types are equal.
   virtual void cast(Stream& stream, View dst, ConstView src) = 0;
+  // Converts blocks of 8-bit integers (int8_blocks.hpp) to f32, bf16 or f16. `blocks` is u8, with
+  // int8_bytes(dst.count) bytes at an address that is a multiple of 4.
+  virtual void dequantize(Stream& stream, View dst, ConstView blocks) = 0;
   virtual void add(Stream& stream, View dst, ConstView src) = 0;  // dst += src, for f32 and f64
   // dst = factor * src, computed in f64 for f64 and in f32 for the other floating types, and
   // rounded once. dst may equal src.

@@ -19,6 +19,7 @@
 #include "fsdp/files.hpp"
 #include "fsdp/pass_state.hpp"
 #include "fsdp/saved_settings.hpp"
+#include "fsdp/segment_values.hpp"
 #include "fsdp/together.hpp"
 
 namespace atoll_v1::atoll::fsdp {
@@ -120,7 +121,7 @@ Moments moments_of(const Optimizer* optimizer, const Segment& segment) {
   if (first.count == 0) return {};
   const auto begin =
       static_cast<std::uint64_t>(segment.values.as<float>() - unit.buckets[b].master.as<float>());
-  return {first.part(begin, segment.values.count), second.part(begin, segment.values.count)};
+  return {first.part(begin, segment.count), second.part(begin, segment.count)};
 }
 
 // Copies parts of a checkpoint to the memory of an engine.
@@ -130,28 +131,42 @@ class ShardReader {
       : file_(folder / "index.json"),
         index_(index),
         shards_(folder, index),
-        stream_(engine.scheduler().stream(Lane::gather)) {}
+        stream_(engine.scheduler().stream(Lane::gather)),
+        writer_(stream_) {}
 
   // Fills the parameters, moments and states of a segment.
   void read(const Segment& segment, Engine& engine, const Optimizer* optimizer);
 
  private:
+  void read_weights(const StoredParam& stored, const Segment& segment);
   void read(const std::string& tensor, const StoredParam& stored, std::uint64_t first, View into);
 
   fs::path file_;
   const CheckpointIndex& index_;
   StoredShards shards_;
   Stream& stream_;
+  SegmentWriter writer_;
   std::vector<float> values_;
   std::vector<std::byte> bytes_;
 };
 
+// Elements that are read at once. Pieces this small stay in the cache between the file and the
+// device.
+constexpr std::uint64_t most_read = std::uint64_t{1} << 18;
+
+void ShardReader::read_weights(const StoredParam& stored, const Segment& segment) {
+  const std::string tensor = tensor_name(stored.unit, stored.bucket, "weights");
+  for (std::uint64_t at = 0; at < segment.count; at += most_read) {
+    values_.resize(std::min(most_read, segment.count - at));
+    shards_.read(tensor, stored.elements, stored.offset + segment.first + at, values_);
+    writer_.write(segment, at, values_);
+  }
+}
+
 void ShardReader::read(const std::string& tensor, const StoredParam& stored, std::uint64_t first,
                        View into) {
-  // Pieces this small stay in the cache between the file and the device.
-  constexpr std::uint64_t most = std::uint64_t{1} << 18;
-  for (std::uint64_t at = 0; at < into.count; at += most) {
-    const View part = into.part(at, std::min(most, into.count - at));
+  for (std::uint64_t at = 0; at < into.count; at += most_read) {
+    const View part = into.part(at, std::min(most_read, into.count - at));
     values_.resize(part.count);
     shards_.read(tensor, stored.elements, stored.offset + first + at, values_);
     const void* source = values_.data();
@@ -172,7 +187,7 @@ void ShardReader::read(const Segment& segment, Engine& engine, const Optimizer* 
                                           segment.param->count(), index_.shards, file_);
   const auto fill = [&](std::string_view what, const View& into) {
     // The checkpoint has no moments and states for parameters that were frozen: these begin at 0.
-    if (what != "weights" && stored.bucket.starts_with("frozen ")) {
+    if (stored.bucket.starts_with("frozen ")) {
       bytes_.assign(into.bytes(), std::byte{0});
       stream_.copy(into.data, bytes_.data(), bytes_.size());
       stream_.synchronize();
@@ -180,7 +195,7 @@ void ShardReader::read(const Segment& segment, Engine& engine, const Optimizer* 
     }
     read(tensor_name(stored.unit, stored.bucket, what), stored, segment.first, into);
   };
-  fill("weights", segment.values);
+  read_weights(stored, segment);
   const auto [first, second] = moments_of(optimizer, segment);
   if (first.count) fill("moment1", first);
   if (second.count) fill("moment2", second);

@@ -9,6 +9,7 @@
 #include "core/errors.hpp"
 #include "core/terminal_text.hpp"
 #include "device/host/kernels.hpp"
+#include "device/int8_blocks.hpp"
 #include "fsdp/digests.hpp"
 #include "fsdp/strategy.hpp"
 
@@ -97,11 +98,13 @@ StoredShards::Tensor& StoredShards::find(Shard& shard, const std::string& name,
   if (known != shard.tensors.end()) return known->second;
   const SafetensorsEntry& entry = shard.file.at(name);
   const ConstView& data = entry.data;
-  if (!computes_in(data.dtype) || data.count != elements) {
+  const bool blocks = data.dtype == DType::u8;
+  if ((!computes_in(data.dtype) && !blocks) ||
+      data.count != (blocks ? int8_bytes(elements) : elements)) {
     throw error_in(shard.file, ErrorCode::mismatch,
                    "tensor {} is {} with {} elements, but the index requires {} elements of f32, "
-                   "bf16 or f16",
-                   name, atoll::name(data.dtype), data.count, elements);
+                   "bf16 or f16, or {} of u8",
+                   name, atoll::name(data.dtype), data.count, elements, int8_bytes(elements));
   }
   Tensor tensor{&entry, nullptr, {}};
   const auto digests = shard.file.metadata().find(digests_key(name));
@@ -132,6 +135,22 @@ void StoredShards::verify(const Shard& shard, Tensor& tensor, std::uint64_t bloc
   tensor.verified[block] = true;
 }
 
+void StoredShards::read_int8(const Shard& shard, Tensor& tensor, std::uint64_t first,
+                             std::span<float> values) {
+  const ConstView& data = tensor.entry->data;
+  const std::uint64_t begin = int8_bytes(first / int8_block * int8_block),
+                      end = int8_bytes(first + values.size());
+  for (std::uint64_t block = begin / digest_block_bytes; block * digest_block_bytes < end; ++block)
+    verify(shard, tensor, block);
+  // Copied because the file format does not guarantee alignment.
+  std::vector<Int8Block> aligned((end - begin) / sizeof(Int8Block));
+  std::memcpy(aligned.data(), data.part(begin, end - begin).data, end - begin);
+  const std::uint64_t before = first % int8_block;  // values of the first block that are not read
+  std::vector<float> all(before + values.size());
+  host::dequantize(all, aligned.data());
+  std::ranges::copy(std::span(all).subspan(before), values.begin());
+}
+
 void StoredShards::read(const std::string& name, std::uint64_t elements, std::uint64_t first,
                         std::span<float> values) {
   const std::uint64_t each = elements / shards_.size();
@@ -141,6 +160,13 @@ void StoredShards::read(const std::string& name, std::uint64_t elements, std::ui
     Shard& shard = open(first / each);
     Tensor& tensor = find(shard, name, each);
     const ConstView& data = tensor.entry->data;
+    if (data.dtype == DType::u8) {
+      const auto n = std::min<std::uint64_t>(values.size(), each - first % each);
+      read_int8(shard, tensor, first % each, values.first(n));
+      first += n;
+      values = values.subspan(n);
+      continue;
+    }
     // Goes block by block, so that the cast finds in the cache what the digest has read. The number
     // of elements in a block is whole, because sizes of elements are powers of two.
     const std::uint64_t at = first % each, in_block = digest_block_bytes / size_of(data.dtype);

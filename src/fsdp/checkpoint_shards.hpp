@@ -40,9 +40,9 @@ class StoredShards {
   StoredShards(std::filesystem::path folder, const CheckpointIndex& index);
 
   // Fills `values` with the elements of a flat tensor, beginning at element `first`. The tensor has
-  // `elements` elements including padding, and is split evenly over the shard files. Verifies all
-  // blocks that contain these elements. Throws Error(bad_data), which names file, tensor and
-  // offset.
+  // `elements` elements including padding, and is split evenly over the shard files. A tensor of
+  // u8 has blocks of 8-bit integers (int8_blocks.hpp). Verifies all digests of these elements.
+  // Throws Error(bad_data), which names file, tensor and offset.
   void read(const std::string& tensor, std::uint64_t elements, std::uint64_t first,
             std::span<float> values);
 
@@ -61,6 +61,8 @@ class StoredShards {
   Shard& open(std::uint64_t number);
   static Tensor& find(Shard& shard, const std::string& name, std::uint64_t elements);
   static void verify(const Shard& shard, Tensor& tensor, std::uint64_t block);
+  static void read_int8(const Shard& shard, Tensor& tensor, std::uint64_t first,
+                        std::span<float> values);
 
   std::filesystem::path folder_;
   const CheckpointIndex& index_;

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/errors.hpp"
+#include "device/int8_blocks.hpp"
 #include "fsdp/strategy.hpp"
 
 namespace atoll_v1::atoll::fsdp {
@@ -21,6 +22,8 @@ void check(const StrategyQuestion& q) {
   require(q.parameters >= 1, "choose_strategy: the model has no parameters");
   require(q.frozen <= q.parameters,
           "choose_strategy: there are more frozen parameters than parameters");
+  require(q.quantized <= q.frozen,
+          "choose_strategy: there are more quantized parameters than frozen parameters");
   check_options(q.options);
   require(q.units >= 1 && q.micro_batches >= 1,
           "choose_strategy: units and micro_batches must be at least 1");
@@ -39,7 +42,8 @@ class Estimator {
   StrategyEstimate of(Strategy strategy) const {
     StrategyRule rule = rule_of(strategy, q_.options.accumulation);
     const int shards = shards_of(rule.over);
-    if (shards == 1) rule.resident = rule.accumulates_unsharded = true;
+    if (shards == 1) rule.accumulates_unsharded = true;
+    if (shards == 1 && q_.quantized == 0) rule.resident = true;
     StrategyEstimate estimate{.strategy = strategy,
                               .bytes = bytes(rule, static_cast<std::uint64_t>(shards)),
                               .seconds = seconds(rule, shards)};
@@ -50,6 +54,7 @@ class Estimator {
   bool is_possible(Strategy strategy) const {
     const StrategyRule rule = rule_of(strategy, q_.options.accumulation);
     const int shards = shards_of(rule.over), inner = q_.options.inner_shards;
+    if (rule.resident && q_.quantized > 0) return false;
     return inner == 0 || rule.resident || shards == 1 || shards % inner == 0;
   }
   double available() const { return static_cast<double>(q_.memory_bytes) * (1 - q_.reserve); }
@@ -78,7 +83,11 @@ class Estimator {
     // has the compute dtype. The master parameters of frozen parameters always have the compute
     // dtype.
     if (!rule.resident || options.precision.param != DType::f32) sum += shard * master_size;
-    if (!rule.resident) sum += q_.frozen * low / shards;
+    if (!rule.resident) {
+      sum += ((q_.frozen - q_.quantized) * low + int8_bytes(q_.quantized)) / shards;
+    }
+    // The gathered 8-bit values of a unit, before they are converted.
+    if (q_.quantized > 0 && shards > 1) sum += int8_bytes(q_.largest_unit);
     if (rule.resident) {
       sum += q_.parameters * low;
     } else {
@@ -101,7 +110,10 @@ class Estimator {
     const auto low = static_cast<double>(size_of(q_.options.precision.param));
     // Resident parameters stay unsharded between passes. The frozen ones are gathered only once,
     // because no step changes them.
-    const double gathered = static_cast<double>(rule.resident ? trained() : q_.parameters) * low;
+    const double gathered = rule.resident
+                                ? static_cast<double>(trained()) * low
+                                : static_cast<double>(q_.parameters - q_.quantized) * low +
+                                      static_cast<double>(int8_bytes(q_.quantized));
     const double reduced =
         static_cast<double>(trained()) * static_cast<double>(size_of(q_.options.precision.reduce));
     const bool inner = !rule.resident && q_.options.inner_shards > 0;

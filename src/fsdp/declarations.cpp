@@ -33,6 +33,7 @@ void add_param(List& list, const UnitState& unit, std::size_t index) {
   list.add("the shape", fmt::format("{}", fmt::join(param.shape, " x ")));
   list.add("the dtype", name(unit.buckets[unit.locations[index].bucket].dtype));
   list.add("the trainable flag", yes_or_no(param.trainable));
+  list.add("the quantized flag", yes_or_no(param.quantized));
   list.add("the initial mean", param.init.mean);
   list.add("the initial deviation", param.init.deviation);
 }

@@ -12,10 +12,12 @@
 #include "core/hash.hpp"
 #include "core/log.hpp"
 #include "device/host/kernels.hpp"
+#include "device/int8_blocks.hpp"
 #include "device/ops.hpp"
 #include "fsdp/declarations.hpp"
 #include "fsdp/live_save.hpp"
 #include "fsdp/pass_state.hpp"
+#include "fsdp/segment_values.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -24,18 +26,23 @@ std::uint64_t hash_name(std::string_view unit, std::string_view param) {
   return fnv1a(param, fnv1a("/", fnv1a(unit)));
 }
 
-// Fills memory of a type other than f32 with normally distributed random numbers. Generates the
-// numbers in f32 in small pieces, which limits the scratch memory.
-void fill_narrow(const Device& device, Stream& stream, View values, NormalFill fill) {
-  constexpr std::uint64_t most = 1 << 16;
-  const Buffer wide = device.allocate(std::min(most, values.count) * sizeof(float));
-  for (std::uint64_t at = 0; at < values.count; at += most) {
-    const std::uint64_t n = std::min(most, values.count - at);
-    device.ops().fill_normal(stream, wide.view(DType::f32).part(0, n), fill);
-    device.ops().cast(stream, values.part(at, n), wide.view(DType::f32).part(0, n));
-    fill.first += n;
+const ParamSpec* first_quantized(const EngineSetup& setup) {
+  for (const auto& unit : setup.units) {
+    const auto found = std::ranges::find(unit->params(), true, &ParamSpec::quantized);
+    if (found != unit->params().end()) return &*found;
   }
-  stream.synchronize();
+  return nullptr;
+}
+
+void check_quantized(const EngineSetup& setup) {
+  const ParamSpec* const param = first_quantized(setup);
+  const auto& [strategy, accumulation] =
+      std::pair(setup.options.strategy, setup.options.accumulation);
+  require(
+      param == nullptr || !rule_of(strategy, accumulation).resident,
+      "freeze: parameter {} is quantized, but {} keeps whole parameters in the type of compute: "
+      "use full_shard or hybrid_shard",
+      param ? param->name : "", name(strategy));
 }
 
 // Ends a collective call of this rank whose callback may have thrown `problem`. The rank throws
@@ -157,9 +164,12 @@ void Engine::freeze(const std::vector<std::string>& order) {
   const OneThread one(setup.calling, "freeze");
   agree(setup.ranks, "freeze", [&] {
     if (setup.frozen) throw invalid("freeze: called twice");
+    check_quantized(setup);
     setup.plan = impl_->plan_of(order);
     return declarations_of(setup.units, order);
   });
+  // On one shard, whole parameters in the compute type would stay beside the 8-bit ones.
+  if (first_quantized(setup)) setup.sharding.resident = false;
   impl_->storage.allocate();
   impl_->gathering.freeze();
   impl_->reducing.freeze();
@@ -292,13 +302,14 @@ void Engine::initialize(std::uint64_t seed) {
   impl_->pass.wait_idle(stream);
   impl_->setup.end_live_save();
   for (const Segment& segment : segments()) {
-    const NormalFill fill{seed, hash_name(segment.unit->name(), segment.param->name), segment.first,
-                          segment.param->init.mean, segment.param->init.deviation};
-    if (segment.values.dtype == DType::f32) {
-      device.ops().fill_normal(stream, segment.values, fill);
-      continue;
+    const auto [mean, deviation] = segment.param->init;
+    const std::uint64_t name = hash_name(segment.unit->name(), segment.param->name);
+    if (segment.values.count > 0 && segment.values.dtype == DType::f32) {
+      device.ops().fill_normal(stream, segment.values,
+                               {seed, name, segment.first, mean, deviation});
+    } else {
+      initialize_narrow(device, stream, segment, {seed, name});
     }
-    fill_narrow(device, stream, segment.values, fill);
   }
   refresh();
 }
@@ -327,16 +338,12 @@ void EngineAccess::assign(Engine& engine,
   pass(engine).wait_idle(stream);
   setup(engine).end_live_save();
   std::vector<float> values;
-  std::vector<std::byte> stored;
+  SegmentWriter writer(stream);
   try {
     for (const Segment& segment : engine.segments()) {
-      values.resize(segment.values.count);
+      values.resize(segment.count);
       setup(engine).begin_fill(segment);
-      if (!fill(segment, values)) continue;
-      stored.resize(segment.values.bytes());
-      host::cast({stored.data(), values.size(), segment.values.dtype}, values);
-      stream.copy(segment.values.data, stored.data(), stored.size());
-      stream.synchronize();  // the copy must end before the next segment overwrites `stored`
+      if (fill(segment, values)) writer.write(segment, 0, values);
     }
   } catch (...) {
     refresh(engine);  // some master parameters may be newer than the copies that compute reads
@@ -388,15 +395,19 @@ void Engine::visit(
     values.resize(state.buckets.size());
     for (std::size_t b = 0; b < state.buckets.size(); ++b) {
       const UnitBucket& bucket = state.buckets[b];
-      const Buffer whole = impl_->setup.options.device.allocate(bucket.layout.elements *
-                                                                size_of(bucket.master.dtype));
+      const Buffer whole =
+          impl_->setup.options.device.allocate(bucket.master.bytes() * bucket.layout.shards);
       const View view = whole.view(bucket.master.dtype);
       impl_->setup.scheduler.all_gather(bucket.master, view, {}).synchronize();
       std::vector<std::byte> stored(whole.bytes());
       stream.copy(stored.data(), whole.data(), whole.bytes());
       stream.synchronize();
-      values[b].resize(view.count);
-      host::cast(values[b], ConstView(stored.data(), view.count, view.dtype));
+      values[b].resize(bucket.layout.elements);
+      if (bucket.quantized) {
+        host::dequantize(values[b], stored.data());
+      } else {
+        host::cast(values[b], ConstView(stored.data(), view.count, view.dtype));
+      }
     }
     for (std::size_t p = 0; p < state.params.size(); ++p) {
       const auto& [bucket, slot] = state.locations[p];

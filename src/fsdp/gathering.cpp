@@ -185,6 +185,7 @@ void Gathering::gather(std::size_t index) {
 // dtype of compute, in this rank's part of `unsharded`.
 void Gathering::gather_bucket(const UnitState& unit, const UnitBucket& bucket, View unsharded,
                               const Event& after) {
+  if (bucket.quantized) return gather_blocks(unit, bucket, unsharded);
   ConstView mine = bucket.compute_copy.count > 0 ? bucket.compute_copy : bucket.master;
   if (mine.dtype != bucket.dtype) {
     const std::uint64_t n = bucket.layout.shard_elements();
@@ -195,7 +196,22 @@ void Gathering::gather_bucket(const UnitState& unit, const UnitBucket& bucket, V
     mine = part;
   }
   const Work work = scheduler_.all_gather(mine, unsharded, after, unit.name);
-  traffic_.shard_bytes += unsharded.bytes();
+  if (setup_.sharded()) traffic_.shard_bytes += unsharded.bytes();
+}
+
+// Gathers the blocks of a quantized bucket and converts them, on the same lane. So the buffer for
+// the blocks is free when the next gather begins.
+void Gathering::gather_blocks(const UnitState& unit, const UnitBucket& bucket, View unsharded) {
+  ConstView blocks = bucket.master;
+  if (setup_.sharded()) {
+    const View gathered = storage_.gathered_blocks(bucket);
+    const Work work = scheduler_.all_gather(bucket.master, gathered, {}, unit.name);
+    traffic_.shard_bytes += gathered.bytes();
+    blocks = gathered;
+  }
+  scheduler_.run(
+      Lane::gather, {}, [&](Stream& stream) { setup_.ops().dequantize(stream, unsharded, blocks); },
+      "dequantize");
 }
 
 // Copies this rank's inner shard, from which backward gathers the unit, out of the slot (buffer for

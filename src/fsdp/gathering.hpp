@@ -77,6 +77,7 @@ class Gathering {
   void gather(std::size_t index);
   void gather_bucket(const UnitState& unit, const UnitBucket& bucket, View unsharded,
                      const Event& after);
+  void gather_blocks(const UnitState& unit, const UnitBucket& bucket, View unsharded);
   void save_inner_shard(std::size_t unit, std::size_t slot);
   void empty(Stream& stream, std::size_t slot);
 

@@ -5,10 +5,14 @@
 
 #include "core/agreement.hpp"
 #include "core/errors.hpp"
+#include "device/int8_blocks.hpp"
 #include "fsdp/setup.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
+
+static_assert(bucket_alignment % int8_block == 0 && bucket_granularity % int8_block == 0,
+              "a block of 8-bit integers must not span two parameters or two shards");
 
 // The elements of a bucket that this rank owns.
 struct Shard {
@@ -68,10 +72,15 @@ std::vector<Segment> Engine::segments() const {
       const std::uint64_t first = std::max(slot.offset, begin);
       const std::uint64_t last = std::min(slot.offset + slot.count, end);
       if (first >= last) continue;
-      found.push_back(
-          {unit.get(), &state.params[p], first - slot.offset,
-           bucket.master.part(first - begin, last - first),
-           bucket.trainable ? bucket.gradient.part(first - begin, last - first) : View()});
+      Segment segment{unit.get(), &state.params[p], first - slot.offset, last - first, {}, {}, {}};
+      if (bucket.quantized) {
+        // Slots and shards begin with a whole block.
+        segment.blocks = bucket.master.part(int8_bytes(first - begin), int8_bytes(segment.count));
+      } else {
+        segment.values = bucket.master.part(first - begin, segment.count);
+      }
+      if (bucket.trainable) segment.gradient = bucket.gradient.part(first - begin, segment.count);
+      found.push_back(segment);
     }
   }
   return found;
@@ -106,7 +115,7 @@ View Engine::state(const Segment& segment, std::string_view name) const {
   const UnitBucket& bucket = unit.buckets[index];
   if (!bucket.trainable) return {};
   return found->second.parts[unit.index][index].part(
-      slot.offset + segment.first - shard_of(setup, bucket).begin, segment.values.count);
+      slot.offset + segment.first - shard_of(setup, bucket).begin, segment.count);
 }
 
 }  // namespace atoll_v1::atoll::fsdp

@@ -7,6 +7,7 @@
 
 #include "core/errors.hpp"
 #include "device/backend.hpp"
+#include "device/int8_blocks.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
@@ -37,7 +38,13 @@ constexpr std::byte poison{0xff};
 constexpr std::uint32_t unwritten_bits = 0xffffffff;
 
 DType master_dtype(const UnitBucket& bucket) {
+  if (bucket.quantized) return DType::u8;
   return bucket.trainable ? DType::f32 : bucket.dtype;
+}
+
+// Returns the number of elements of master_dtype() that hold a number of parameter elements.
+std::uint64_t master_count(const UnitBucket& bucket, std::uint64_t elements) {
+  return bucket.quantized ? int8_bytes(elements) : elements;
 }
 
 }  // namespace
@@ -78,8 +85,11 @@ void Storage::plan_memory() {
     unsharded_gradients += unit.size.gradient;
     for (const UnitBucket& bucket : unit.buckets) {
       const std::uint64_t n = bucket.layout.shard_elements();
-      if (has_separate_master(bucket)) memory_.parameters += n * size_of(master_dtype(bucket));
+      if (has_separate_master(bucket))
+        memory_.parameters += master_count(bucket, n) * size_of(master_dtype(bucket));
       if (bucket.trainable) largest = std::max(largest, n);
+      if (bucket.quantized && setup_.sharded())
+        blocks_bytes_ = std::max(blocks_bytes_, int8_bytes(bucket.layout.elements));
     }
   }
   memory_.gradients = unsharded_gradients / static_cast<std::uint64_t>(scheduler_.shard_count());
@@ -92,7 +102,7 @@ void Storage::plan_memory() {
     memory_.whole_gradients = std::reduce(plan_.gradient_slots.begin(), plan_.gradient_slots.end());
   }
   if (setup_.casts_gradients()) memory_.staging += plan_casts(largest);
-  memory_.staging += plan_scratch(largest);
+  memory_.staging += plan_scratch(largest) + blocks_bytes_;
   const std::uint64_t limit = setup_.options.memory_bytes;
   if (limit == 0 || memory_.total() <= limit) return;
   throw invalid("freeze: the plan needs more than the {} bytes of Options::memory_bytes{}\n{}",
@@ -144,13 +154,16 @@ bool Storage::has_separate_master(const UnitBucket& bucket) const {
 void Storage::allocate_parameters() {
   masters_ = scheduler_.allocate(memory_.parameters, {Lane::gather});
   residents_ = scheduler_.allocate(memory_.resident, {Lane::gather});
+  blocks_ = scheduler_.allocate(blocks_bytes_, {Lane::gather});
   Parts of_masters(masters_), of_residents(residents_);
   const auto index = static_cast<std::uint64_t>(scheduler_.shard_index());
   for (const auto& unit : setup_.units) {
     for (UnitBucket& bucket : state_of(*unit).buckets) {
       const std::uint64_t n = bucket.layout.shard_elements();
       const bool separate = has_separate_master(bucket);
-      if (separate) bucket.master = of_masters.next(n, master_dtype(bucket));
+      if (separate) {
+        bucket.master = of_masters.next(master_count(bucket, n), master_dtype(bucket));
+      }
       if (!sharding_.resident) continue;
       bucket.unsharded = of_residents.next(bucket.layout.elements, bucket.dtype);
       (separate ? bucket.compute_copy : bucket.master) = bucket.unsharded.part(n * index, n);
@@ -230,6 +243,10 @@ View Storage::unsharded_gradient(const UnitState& unit, const UnitBucket& bucket
       .part(bucket.gradient_offset, bucket.layout.elements);
 }
 
+View Storage::gathered_blocks(const UnitBucket& bucket) const {
+  return blocks_.view(DType::u8).part(0, int8_bytes(bucket.layout.elements));
+}
+
 View Storage::staging(std::uint64_t elements) const {
   return staging_.view(DType::f32).part(0, elements);
 }
@@ -272,6 +289,7 @@ void Storage::hold_fixed_memory() {
     stream.backend().hold(casts->data(), casts->bytes(),
                           {"gradients in the type in which they are sent"});
   }
+  stream.backend().hold(blocks_.data(), blocks_.bytes(), {"gathered blocks of 8-bit integers"});
   for (const Buffer& slot : parameter_slots_) hold_nothing(stream, slot);
   for (const Buffer& slot : gradient_slots_) hold_nothing(stream, slot);
   stream.synchronize();

@@ -36,6 +36,8 @@ class Storage {
   View cast_unsharded(std::uint64_t elements) const { return cast_view(cast_unsharded_, elements); }
   View cast_shard(std::uint64_t elements) const { return cast_view(cast_shard_, elements); }
   View cast_outer(std::uint64_t elements) const { return cast_view(cast_outer_, elements); }
+  // Returns the buffer for the gathered blocks of a quantized bucket.
+  View gathered_blocks(const UnitBucket& bucket) const;
 
   // The three hold functions report to the lifetime checker (ATOLL_CHECK=lifetimes), in the order
   // of `stream`, what a slot (a buffer that units use in turn) contains from then on. Without a
@@ -74,8 +76,10 @@ class Storage {
   // Bytes of scratch memory for the lanes (communication streams) `reduce` and `outer`.
   std::array<std::uint64_t, 2> scratch_bytes_{};
   std::uint64_t staging_bytes_ = 0;
+  std::uint64_t blocks_bytes_ = 0;  // of the largest quantized bucket, on all shards together
   Buffer masters_, residents_, inner_shards_, gradients_, unsharded_gradients_, staging_;
   Buffer cast_unsharded_, cast_shard_, cast_outer_;
+  Buffer blocks_;
   std::vector<Buffer> parameter_slots_, gradient_slots_;
 };
 

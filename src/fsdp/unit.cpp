@@ -68,6 +68,10 @@ void check_params(std::string_view unit, const std::vector<ParamSpec>& params) {
                        "add_unit({}): parameter {} has dtype {}: use f32, bf16 or f16", unit,
                        param.name, atoll::name(*param.dtype));
     }
+    require(!param.quantized || !param.trainable,
+            "add_unit({}): parameter {} is quantized and trainable: only a frozen parameter can be "
+            "kept in 8 bits",
+            unit, param.name);
     require(
         count <= most_elements && total <= most_elements,
         "add_unit({}): parameter {} has the impossible shape {}: extents must be 0 or above, and "
@@ -96,7 +100,8 @@ std::uint64_t Unit::count() const noexcept {
 }
 
 std::string UnitBucket::label() const {
-  return fmt::format("{}{}", trainable ? "" : "frozen ", atoll::name(dtype));
+  return fmt::format("{}{}{}", trainable ? "" : "frozen ", atoll::name(dtype),
+                     quantized ? " in int8" : "");
 }
 
 std::size_t UnitState::find(std::string_view param) const {
@@ -116,13 +121,15 @@ UnitState::UnitState(std::string_view name_, std::size_t index_, std::vector<Par
   for (const ParamSpec& param : params) {
     const DType dtype = param.dtype.value_or(param_dtype);
     const auto found = std::ranges::find_if(buckets, [&](const UnitBucket& bucket) {
-      return bucket.dtype == dtype && bucket.trainable == param.trainable;
+      return bucket.dtype == dtype && bucket.trainable == param.trainable &&
+             bucket.quantized == param.quantized;
     });
     const auto bucket_index = static_cast<std::size_t>(found - buckets.begin());
     if (found == buckets.end()) {
       UnitBucket& bucket = buckets.emplace_back();
       bucket.dtype = dtype;
       bucket.trainable = param.trainable;
+      bucket.quantized = param.quantized;
       counts.emplace_back();
     }
     locations.push_back({bucket_index, {}});

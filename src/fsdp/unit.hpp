@@ -14,21 +14,24 @@
 
 namespace atoll_v1::atoll::fsdp {
 
-// The parameters of a unit that one collective moves. All have the same dtype, and all are
-// trainable or all are frozen. Storage::allocate() sets the views.
+// The parameters of a unit that one collective moves. All have the same dtype, all are trainable or
+// all are frozen, and all are quantized or none is. Storage::allocate() sets the views.
 struct UnitBucket {
   DType dtype = DType::f32;  // type of the parameters as compute reads them
   bool trainable = true;
+  bool quantized = false;  // ranks keep and send blocks of 8-bit integers (int8_blocks.hpp)
   BucketLayout layout;
   // Position of the bucket in the unit's parameter slot, in bytes.
   std::uint64_t gathered_offset = 0;
   // Position of the bucket in the unit's gradient slot, in f32 elements.
   std::uint64_t gradient_offset = 0;
 
-  View master;        // this rank's part of the parameters: f32, or `dtype` if the bucket is frozen
-  View compute_copy;  // copy of the master parameters in `dtype`; empty if not needed
-  View unsharded;     // parameters that stay unsharded; empty if units share buffers in turn
-  View gradient;      // sharded gradient in f32
+  // This rank's part of the parameters: f32; `dtype` if the bucket is frozen; the bytes of the
+  // blocks, as u8, if it is quantized.
+  View master;
+  View compute_copy;        // copy of the master parameters in `dtype`; empty if not needed
+  View unsharded;           // parameters that stay unsharded; empty if units share buffers in turn
+  View gradient;            // sharded gradient in f32
   View unsharded_gradient;  // gradient sum over micro batches; empty if units share buffers
 
   std::string label() const;  // name that is unique in the unit, such as "frozen f32"

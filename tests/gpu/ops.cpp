@@ -13,6 +13,7 @@
 
 #include "atoll/device.hpp"
 #include "atoll/error.hpp"
+#include "device/int8_blocks.hpp"
 #include "device/ops.hpp"
 
 using atoll::ConstView;
@@ -318,6 +319,24 @@ TEST_CASE("bf16 moments have the bits of the host, with stochastic rounding and 
       CHECK(both.same(m));
       CHECK(both.same(v));
       CHECK(both.difference(w) < 1e-6);
+    }
+  }
+}
+
+TEST_CASE("8-bit blocks become the values of the host, in each type") {
+  Both both;
+  for (const std::uint64_t n : {64, 4096, 100'032}) {
+    std::vector<std::byte> blocks(atoll::int8_bytes(n));
+    atoll::host::quantize(blocks.data(), random_values(n, 5));
+    const auto stored = both.make(DType::u8, blocks.size());
+    std::memcpy(stored.on_host().data, blocks.data(), blocks.size());
+    both.push(stored);
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+      const auto dst = both.make(dtype, n);
+      both.run([&](auto& ops, auto& stream, bool gpu) {
+        ops.dequantize(stream, pick(dst, gpu), pick(stored, gpu));
+      });
+      CHECK(both.same(dst));
     }
   }
 }

@@ -236,6 +236,59 @@ TEST_CASE("adapters: merged weights give the loss of the adapted model") {
   CHECK(run_job(1, merged)[0].run.steps.back().loss == doctest::Approx(adapted).epsilon(1e-5));
 }
 
+TEST_CASE("adapters on a base in 8 bits: nearly the losses of the exact base, alike on all ranks") {
+  const TemporaryFolder folder;
+  write_model(folder, "base", 5, false);
+  auto options = base(folder);
+  options.model = (folder.path() / "base").string();
+  options.lora_rank = 4;
+  options.lr = 0.02;
+  options.steps = 8;
+  options.strategy = "full_shard";
+  const auto exact = run_job(1, options);
+  options.lora_base = "int8";
+  const auto alone = run_job(1, options), three = run_job(3, options);
+  check_ranks_agree(three);
+  CHECK(distance(three[0].run.steps, alone[0].run.steps).loss < 1e-5);
+  CHECK(distance(three[0].weights, alone[0].weights) < 1e-4);
+  const double moved = distance(alone[0].run.steps, exact[0].run.steps).loss;
+  CHECK(moved > 0);
+  CHECK(moved < 0.01);
+  CHECK(alone[0].run.steps.back().loss < alone[0].run.steps.front().loss - 0.05);
+  // Only the matrices of the layers are rounded.
+  for (const auto& [name, values] : exact[0].weights) {
+    const bool matrix = train::can_have_adapter(name);
+    if (train::is_adapter(name)) continue;
+    CAPTURE(name);
+    CHECK((alone[0].weights.at(name) == values) != matrix);
+  }
+}
+
+TEST_CASE("adapters on a base in 8 bits: --strategy auto shards, and wrong flags are named") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  options.model = "llama-tiny";
+  options.lora_rank = 2;
+  options.lora_base = "int8";
+  options.strategy = "auto";
+  options.steps = 2;
+  run_job(2, options, [](fsdp::Engine& engine) {
+    CHECK(engine.options().strategy == fsdp::Strategy::full_shard);
+  });
+  const auto failure = [&](const auto& change) {
+    auto changed = options;
+    change(changed);
+    return failures_of_job(1, changed).front();
+  };
+  CHECK(failure([](auto& o) { o.lora_base = "int4"; }) ==
+        "--lora-base int4: use int8, or leave it out");
+  CHECK(
+      failure([](auto& o) { o.lora_merge = true; }).starts_with("--lora-merge: the base is in 8"));
+  CHECK(failure([](auto& o) { o.strategy = "no_shard"; })
+            .ends_with("is quantized, but no_shard keeps whole parameters in the type of compute: "
+                       "use full_shard or hybrid_shard"));
+}
+
 TEST_CASE("adapters: wrong flags") {
   const TemporaryFolder folder;
   const auto failure = [&](std::int64_t rank, double alpha, std::vector<std::string> targets) {
@@ -247,7 +300,7 @@ TEST_CASE("adapters: wrong flags") {
     return failures_of_job(1, options).front();
   };
   CHECK(failure(-1, 0, {}) == "--lora-rank: must not be negative");
-  CHECK(failure(0, 4, {}) == "--lora-alpha and --lora-targets: need --lora-rank");
+  CHECK(failure(0, 4, {}) == "--lora-alpha, --lora-targets and --lora-base: need --lora-rank");
   CHECK(failure(2, 0, {"k_proj", "lm_head"}) ==
         "--lora-targets lm_head: use some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, "
         "down_proj");

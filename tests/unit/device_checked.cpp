@@ -178,6 +178,11 @@ TEST_CASE("copies, zero() and kernels declare what they use") {
          bench.device.ops().sgd(stream,
                                 {out.part(0, 4), bench.all().part(0, 4), low, 0, 0, nullptr});
        }},
+      {"dequantize",
+       [](const Bench& bench, atoll::Stream& stream, atoll::View out) {
+         bench.device.ops().dequantize(stream, out.part(0, 64),
+                                       {bench.memory.data(), 68, atoll::DType::u8});
+       }},
       {"fill_normal", [](const Bench& bench, atoll::Stream& stream,
                          atoll::View) { bench.device.ops().fill_normal(stream, bench.all(), {}); }},
   };

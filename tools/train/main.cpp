@@ -104,6 +104,10 @@ void add_model_flags(CLI::App& app, train::RunOptions& o) {
                              fmt::join(train::adapter_targets(), ", ")))
       ->delimiter(',')
       ->allow_extra_args(false);
+  app.add_option("--lora-base", o.lora_base,
+                 "int8: keep and gather the frozen matrices of the layers in 8 bits, with one "
+                 "factor for 64 values, which halves their memory beside bf16; needs --strategy "
+                 "full_shard or hybrid_shard, also on one GPU. Default: as --dtype");
   app.add_flag("--lora-merge", o.lora_merge,
                "--export writes the whole model with the adapters added to it, instead of the "
                "adapters alone in PEFT's format");

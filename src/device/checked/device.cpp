@@ -171,6 +171,10 @@ class CheckedOps final : public DeviceOps {
     tell(stream, "cast", {src}, {dst});
     inner_.cast(stream, dst, src);
   }
+  void dequantize(Stream& stream, View dst, ConstView blocks) override {
+    tell(stream, "dequantize", {blocks}, {dst});
+    inner_.dequantize(stream, dst, blocks);
+  }
   void add(Stream& stream, View dst, ConstView src) override {
     tell(stream, "add", {src}, {dst});
     inner_.add(stream, dst, src);

@@ -1,7 +1,8 @@
-// Kernels for cast, add, scale and fill_normal.
+// Kernels for cast, dequantize, add, scale and fill_normal.
 #include "device/cuda/elements.cuh"
 #include "device/cuda/launch.cuh"
 #include "device/cuda/ops.hpp"
+#include "device/int8_blocks.hpp"
 
 namespace atoll_v1::atoll::cuda {
 namespace {
@@ -16,6 +17,24 @@ __global__ void __launch_bounds__(threads)
 #pragma unroll
     for (int k = 0; k < n; ++k) to.values[k] = convert<To>(from.values[k]);
     reinterpret_cast<Pack<To, n>*>(dst)[i] = to;
+  }
+}
+
+// Each thread converts four codes, which it reads as one word. Consecutive threads read consecutive
+// words of a block, and threads of one block share the read of its scale.
+template <class To>
+__global__ void __launch_bounds__(threads)
+    dequantize_words(To* dst, const Int8Block* blocks, std::uint64_t words) {
+  constexpr std::uint64_t in_block = int8_block / 4;
+  for (std::uint64_t i = first_item(); i < words; i += items_stride()) {
+    const Int8Block& block = blocks[i / in_block];
+    const auto codes = reinterpret_cast<const Pack<std::int8_t, 4>*>(block.codes)[i % in_block];
+    Pack<To, 4> to;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      to.values[k] = convert<To>(static_cast<float>(codes.values[k]) * block.scale);
+    }
+    reinterpret_cast<Pack<To, 4>*>(dst)[i] = to;
   }
 }
 
@@ -97,6 +116,17 @@ void CudaOps::cast(Stream& stream, View dst, ConstView src) {
         });
       }
     });
+  });
+}
+
+void CudaOps::dequantize(Stream& stream, View dst, ConstView blocks) {
+  ATOLL_ASSERT(dst.count % 4 == 0 && blocks.bytes() == int8_bytes(dst.count),
+               "dequantize: sizes differ, or the count is no multiple of 4");
+  if (dst.count == 0) return;
+  const Current current(ordinal_);
+  with_gpu_floating_type(dst.dtype, [&]<class To>(Type<To>) {
+    start("dequantize", dequantize_words<To>, {blocks_for(dst.count / 4), native(stream)},
+          static_cast<To*>(dst.data), static_cast<const Int8Block*>(blocks.data), dst.count / 4);
   });
 }
 

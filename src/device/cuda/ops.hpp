@@ -15,6 +15,7 @@ class CudaOps final : public DeviceOps {
  public:
   explicit CudaOps(int ordinal) : ordinal_(ordinal) {}
   void cast(Stream& stream, View dst, ConstView src) override;
+  void dequantize(Stream& stream, View dst, ConstView blocks) override;
   void add(Stream& stream, View dst, ConstView src) override;
   void scale(Stream& stream, View dst, ConstView src, double factor) override;
   void reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int block) override;

@@ -15,6 +15,7 @@
 #include "device/exact_sum.hpp"
 #include "device/host/kernels.hpp"
 #include "device/host/stream.hpp"
+#include "device/int8_blocks.hpp"
 
 namespace atoll_v1::atoll {
 namespace host {
@@ -34,6 +35,11 @@ class HostOps final : public DeviceOps {
   void cast(Stream& stream, View dst, ConstView src) override {
     ATOLL_ASSERT(dst.count == src.count, "cast: counts differ");
     stream.enqueue([=] { host::cast(dst, src); });
+  }
+
+  void dequantize(Stream& stream, View dst, ConstView blocks) override {
+    ATOLL_ASSERT(blocks.bytes() == int8_bytes(dst.count), "dequantize: sizes differ");
+    stream.enqueue([=] { host::dequantize(dst, blocks.data); });
   }
 
   void add(Stream& stream, View dst, ConstView src) override {

@@ -7,11 +7,13 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <numbers>
 #include <type_traits>
 #include <vector>
 
 #include "device/element_type.hpp"
+#include "device/int8_blocks.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/host/kernels.cpp"
@@ -91,6 +93,27 @@ void cast_views(View dst, ConstView src) {
   });
 }
 
+template <class To>
+void dequantize_loop(To* HWY_RESTRICT dst, const Int8Block* HWY_RESTRICT blocks,
+                     std::uint64_t count) {
+  for (; count > 0; ++blocks) {
+    const std::uint64_t n = std::min(count, int8_block);
+    const float scale = blocks->scale;
+    for (std::uint64_t i = 0; i < n; ++i) {
+      dst[i] = narrow<To>(static_cast<float>(blocks->codes[i]) * scale);
+    }
+    dst += n;
+    count -= n;
+  }
+}
+
+void dequantize_views(View values, const void* blocks) {
+  with_floating_type(values.dtype, [&]<class To>(std::type_identity<To>) {
+    dequantize_loop(static_cast<To*>(values.data), static_cast<const Int8Block*>(blocks),
+                    values.count);
+  });
+}
+
 // Eight partial sums, combined in a fixed order, give the same bits on every instruction set.
 double block_sum_squares(const float* src, std::uint64_t n) {
   constexpr std::uint64_t lanes = 8;
@@ -150,6 +173,7 @@ namespace atoll_v1::atoll::host {
 
 HWY_EXPORT(copy_streaming);
 HWY_EXPORT(cast_views);
+HWY_EXPORT(dequantize_views);
 HWY_EXPORT(sum_squares_blocks);
 HWY_EXPORT(adamw_loop);
 HWY_EXPORT(sgd_loop);
@@ -169,6 +193,31 @@ void cast(View dst, ConstView src) {
     return;
   }
   HWY_DYNAMIC_DISPATCH(cast_views)(dst, src);
+}
+
+void quantize(void* blocks, std::span<const float> values) {
+  auto* block = static_cast<Int8Block*>(blocks);
+  for (; !values.empty(); ++block) {
+    const auto part = values.first(std::min<std::size_t>(values.size(), int8_block));
+    float most = 0;
+    bool finite = true;
+    for (const float value : part) {
+      finite = finite && std::isfinite(value);
+      most = std::max(most, std::abs(value));
+    }
+    *block = {};
+    block->scale = finite ? most / 127.0f : std::numeric_limits<float>::quiet_NaN();
+    // A scale of 0 means that all values are 0, or too small for its type.
+    for (std::size_t i = 0; finite && block->scale > 0 && i < part.size(); ++i) {
+      const float code = std::nearbyint(part[i] / block->scale);
+      block->codes[i] = static_cast<std::int8_t>(std::clamp(code, -127.0f, 127.0f));
+    }
+    values = values.subspan(part.size());
+  }
+}
+
+void dequantize(View values, const void* blocks) {
+  HWY_DYNAMIC_DISPATCH(dequantize_views)(values, blocks);
 }
 
 void reduce(View dst, std::span<const void* const> parts, ReduceOp op) {

@@ -85,13 +85,18 @@ Adapters adapters_of(const RunOptions& options) {
   require(options.lora_rank >= 0, "--lora-rank: must not be negative");
   require(options.lora_alpha >= 0, "--lora-alpha: must not be negative");
   if (options.lora_rank == 0) {
-    require(options.lora_alpha == 0 && options.lora_targets.empty(),
-            "--lora-alpha and --lora-targets: need --lora-rank");
+    require(options.lora_alpha == 0 && options.lora_targets.empty() && options.lora_base.empty(),
+            "--lora-alpha, --lora-targets and --lora-base: need --lora-rank");
     return {};
   }
+  require(options.lora_base.empty() || options.lora_base == "int8",
+          "--lora-base {}: use int8, or leave it out", options.lora_base);
+  require(options.lora_base.empty() || !options.lora_merge,
+          "--lora-merge: the base is in 8 bits, and merging would lose what the rounding has left "
+          "out; export the adapters, and merge them into the original weights with peft");
   const double alpha =
       options.lora_alpha > 0 ? options.lora_alpha : 2 * static_cast<double>(options.lora_rank);
-  Adapters adapters{options.lora_rank, alpha, {}};
+  Adapters adapters{options.lora_rank, alpha, {}, options.lora_base == "int8"};
   const auto& all = adapter_targets();
   for (const std::string& target : options.lora_targets) {
     require(std::ranges::find(all, target) != all.end(), "--lora-targets {}: use some of {}",

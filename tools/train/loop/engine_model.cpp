@@ -92,6 +92,21 @@ std::set<std::string> frozen_names(const ModelConfig& model,
   return frozen;
 }
 
+bool is_quantized(const ModelConfig& model, std::string_view param) {
+  return model.adapters.int8_base && can_have_adapter(param);
+}
+
+template <class Predicate>
+std::uint64_t count_where(const ModelConfig& model, const Predicate& counts) {
+  std::uint64_t sum = 0;
+  for (std::size_t u = 0; u < unit_count(model); ++u) {
+    for (const auto& spec : param_specs(model, u)) {
+      if (counts(spec)) sum += static_cast<std::uint64_t>(spec.count());
+    }
+  }
+  return sum;
+}
+
 }  // namespace
 
 void add_units(fsdp::Engine& engine, const ModelConfig& model,
@@ -101,8 +116,11 @@ void add_units(fsdp::Engine& engine, const ModelConfig& model,
   for (std::size_t u = 0; u < unit_count(model); ++u) {
     std::vector<fsdp::ParamSpec> params;
     for (const auto& spec : param_specs(model, u)) {
-      params.push_back(
-          {spec.name, spec.shape, {spec.mean, spec.deviation}, !frozen.contains(spec.hf_name)});
+      params.push_back({.name = spec.name,
+                        .shape = spec.shape,
+                        .init = {spec.mean, spec.deviation},
+                        .trainable = !frozen.contains(spec.hf_name),
+                        .quantized = is_quantized(model, spec.name)});
     }
     order.push_back(unit_name(model, u));
     engine.add_unit(order.back(), std::move(params));
@@ -113,13 +131,11 @@ void add_units(fsdp::Engine& engine, const ModelConfig& model,
 
 std::uint64_t frozen_count(const ModelConfig& model, const std::vector<std::string>& patterns) {
   const auto frozen = frozen_names(model, patterns);
-  std::uint64_t count = 0;
-  for (std::size_t u = 0; u < unit_count(model); ++u) {
-    for (const auto& spec : param_specs(model, u)) {
-      if (frozen.contains(spec.hf_name)) count += static_cast<std::uint64_t>(spec.count());
-    }
-  }
-  return count;
+  return count_where(model, [&](const ParamSpec& spec) { return frozen.contains(spec.hf_name); });
+}
+
+std::uint64_t quantized_count(const ModelConfig& model) {
+  return count_where(model, [&](const ParamSpec& spec) { return is_quantized(model, spec.name); });
 }
 
 void evaluate_micro_batch(fsdp::Engine& engine, fsdp::Pass pass, const Decoder& decoder,

@@ -15,6 +15,7 @@ struct RunOptions {
   std::int64_t lora_rank = 0;             // rank of the adapters; 0: no adapters
   double lora_alpha = 0;                  // 0: twice the rank
   std::vector<std::string> lora_targets;  // matrices with adapters; empty: all
+  std::string lora_base;                  // int8: the frozen matrices in 8 bits; empty: as dtype
   bool lora_merge = false;                // export the model with the adapters added
   // auto, bytes, the path of a SentencePiece model, or ids:N; see tokenizer_for()
   std::string tokenizer = "auto";

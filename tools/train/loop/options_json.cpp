@@ -30,6 +30,7 @@ void put_model(nlohmann::json& json, const RunOptions& o) {
   json["lora_rank"] = o.lora_rank;
   json["lora_alpha"] = o.lora_alpha;
   json["lora_targets"] = o.lora_targets;
+  json["lora_base"] = o.lora_base;
   json["lora_merge"] = o.lora_merge;
   json["dtype"] = o.dtype;
   json["recompute"] = o.recompute;

@@ -63,6 +63,7 @@ fsdp::StrategyQuestion question(const RunOptions& options, const ModelConfig& mo
       .options = sharding_options(options, model),
       .parameters = static_cast<std::uint64_t>(parameter_count(model)),
       .frozen = frozen_count(model, options.freeze),
+      .quantized = quantized_count(model),
       .largest_unit = largest_unit(model),
       .units = static_cast<int>(unit_count(model)),
       .micro_batches = micro_batches,

@@ -55,6 +55,7 @@ struct Adapters {
   double alpha = 0;
   // Names of the matrices that have adapters, such as "q_proj"; in the order of adapter_targets().
   std::vector<std::string> targets{};
+  bool int8_base = false;  // keep the frozen matrices of the layers in 8 bits
 
   bool on(std::string_view target) const;
   friend bool operator==(const Adapters&, const Adapters&) = default;

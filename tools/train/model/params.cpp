@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -57,6 +58,12 @@ std::int64_t ParamSpec::count() const noexcept {
 }
 
 bool is_adapter(std::string_view param) { return param.find(".lora_") != param.npos; }
+
+bool can_have_adapter(std::string_view param) {
+  return !is_adapter(param) && std::ranges::any_of(adapter_targets(), [&](const auto& target) {
+    return param.ends_with("." + target + ".weight");
+  });
+}
 
 std::size_t unit_count(const ModelConfig& config) noexcept {
   return static_cast<std::size_t>(config.layers) + 2;

@@ -35,6 +35,8 @@ std::string hf_name(std::string_view unit, std::string_view param);
 
 // Whether a parameter belongs to an adapter: self_attn.q_proj.lora_A.weight.
 bool is_adapter(std::string_view param);
+// Whether a parameter is one of the matrices that can have adapters: self_attn.q_proj.weight.
+bool can_have_adapter(std::string_view param);
 
 // Parameters of a unit. embed: embed_tokens.weight. layers.N: nine matrices and norms, and the
 // biases and norms of heads that the family has. head: norm.weight and,
