@@ -277,6 +277,9 @@ void add_run_flags(CLI::App& app, train::RunOptions& o) {
       ->check(not_negative);
   app.add_option("--tensorboard", o.tensorboard,
                  "folder for an event file of TensorBoard, with losses, speed and use of machines");
+  app.add_option("--trackio", o.trackio,
+                 "project of Trackio, a local dashboard, that gets a row per step: PROJECT.db in "
+                 "TRACKIO_DIR or ~/.cache/huggingface/trackio");
   app.add_option(
       "--metrics-port", o.metrics_port,
       "serve training_mfu and other figures to Prometheus at http://127.0.0.1:PORT/metrics "

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 #include <list>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,11 +50,25 @@ std::vector<tensorboard::Scalar> scalars_of(const StepRecord& step, const SpeedB
   return scalars;
 }
 
+nlohmann::json json_of(const std::vector<tensorboard::Scalar>& scalars) {
+  auto json = nlohmann::json::object();
+  for (const auto& [tag, value] : scalars) {
+    if (std::isfinite(value)) json[std::string(tag)] = value;
+  }
+  return json;
+}
+
 }  // namespace
 
 Publisher::Publisher(const std::filesystem::path& tensorboard_folder,
+                     const std::optional<TrackioOptions>& trackio,
                      const std::optional<EndpointOptions>& endpoint) {
   if (!tensorboard_folder.empty()) events_.emplace(tensorboard_folder, now_s());
+  if (trackio) {
+    trackio_.emplace(*trackio);
+    log::info("rows for Trackio in {}; see them with: trackio show --project {}",
+              trackio_->file().string(), trackio->project);
+  }
   if (!endpoint) return;
   endpoint_ = std::make_unique<Endpoint>(*endpoint);
   log::info("figures for Prometheus at http://{}:{}/metrics", endpoint->address, endpoint_->port());
@@ -61,11 +76,19 @@ Publisher::Publisher(const std::filesystem::path& tensorboard_folder,
 
 void Publisher::step(const StepRecord& step, const SpeedBase& base) {
   if (endpoint_) endpoint_->step(step, base);
+  if (!events_ && !trackio_) return;
   std::list<std::string> tags;
-  if (!events_ || events_->add(now_s(), step.step, scalars_of(step, base, tags))) return;
-  log::warn("--tensorboard: {}: writing failed (disk full?); the run goes on without it",
-            events_->file().string());
-  events_.reset();
+  const auto scalars = scalars_of(step, base, tags);
+  constexpr std::string_view failed =
+      "{}: {}: writing failed (disk full?); the run goes on without it";
+  if (events_ && !events_->add(now_s(), step.step, scalars)) {
+    log::warn(failed, "--tensorboard", events_->file().string());
+    events_.reset();
+  }
+  if (trackio_ && !trackio_->add(now_s(), step.step, json_of(scalars))) {
+    log::warn(failed, "--trackio", trackio_->file().string());
+    trackio_.reset();
+  }
 }
 
 }  // namespace train

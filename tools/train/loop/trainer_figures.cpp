@@ -98,14 +98,19 @@ void Trainer::write_arguments() {
   if (!options_.config_text.empty()) write_file_atomic(out_ / "config.toml", options_.config_text);
 }
 
-// Starts what --tensorboard and --metrics-port ask for.
+// Starts what --tensorboard, --trackio and --metrics-port ask for.
 void Trainer::publish() {
   std::optional<EndpointOptions> endpoint;
   if (options_.metrics_port > 0) {
     endpoint = EndpointOptions{options_.metrics_address, options_.metrics_port, run_name(options_),
                                setup_.model.name, options_.steps};
   }
-  publisher_.emplace(options_.tensorboard, endpoint);
+  std::optional<TrackioOptions> trackio;
+  if (!options_.trackio.empty()) {
+    trackio = TrackioOptions{options_.trackio, run_name(options_), to_json(options_).dump(),
+                             !options_.resume.empty()};
+  }
+  publisher_.emplace(options_.tensorboard, trackio, endpoint);
 }
 
 // Compares the run with --min-mfu and --max-memory. Rank 0 decides, because MFU differs between
