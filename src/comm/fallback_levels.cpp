@@ -12,8 +12,10 @@
 // reason 16-bit elements are converted to f32 before they are sent, which doubles the bytes sent
 // inside a host.
 //
-// The data is processed in pieces of bounded size, so that the scratch memory is bounded. For each
-// piece a rank sends one message to each of its peers.
+// The data is processed in pieces of bounded size, so that the scratch memory is bounded: 4 MiB on
+// the host, where a piece stays in the caches, and 128 MiB on a GPU, where each piece costs the
+// launches of two kernel sums, one packing kernel and two groups of messages. For each piece a rank
+// sends one message to each of its peers.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -30,11 +32,15 @@ bool is_power_of_two(int n) { return std::has_single_bit(static_cast<unsigned>(n
 DType wide(DType dtype) { return is_16_bit(dtype) ? DType::f32 : dtype; }
 
 // Size of one piece in bytes: its elements of all slices together, in the type of partial sums.
-constexpr std::uint64_t piece_bytes = std::uint64_t{4} << 20;
+std::uint64_t piece_bytes(DeviceKind memory) {
+  return std::uint64_t{memory == DeviceKind::host ? 4u : 128u} << 20;
+}
 
 // Returns the largest number of elements that one slice has in a piece.
 std::uint64_t piece_of_slice(const GroupShape& shape, DType dtype) {
-  return std::max<std::uint64_t>(piece_bytes / (shape.ranks * size_of(wide(dtype))), 1);
+  // A multiple of 16 bytes, so that kernels can read packs of elements.
+  const std::uint64_t most = piece_bytes(shape.memory) / (shape.ranks * size_of(wide(dtype)));
+  return std::max<std::uint64_t>(most / 8 * 8, 1);
 }
 
 // This rank's position as host and column, and the number of elements that each slice has in one
@@ -45,6 +51,7 @@ class Grid {
        std::uint64_t first)
       : inner_(static_cast<std::uint64_t>(shape.levels->inner())), rank_(shape.rank) {
     const std::uint64_t most = piece_of_slice(shape, dtype);
+    is_even_ = std::ranges::count(counts, counts.front()) == std::ssize(counts);
     for (const std::uint64_t count : counts) {
       counts_.push_back(std::min(most, count - std::min(first, count)));
     }
@@ -60,6 +67,8 @@ class Grid {
 
   std::uint64_t count(std::uint64_t rank) const { return counts_[rank]; }
   std::uint64_t mine() const { return counts_[rank_]; }
+  // Returns true if the slices have the same number of elements, in this piece and in all others.
+  bool is_even() const { return is_even_; }
   std::uint64_t total() const {
     return std::accumulate(counts_.begin(), counts_.end(), std::uint64_t{0});
   }
@@ -76,6 +85,7 @@ class Grid {
  private:
   std::vector<std::uint64_t> counts_;
   std::uint64_t inner_, rank_;
+  bool is_even_ = false;
 };
 
 // The views in scratch memory that are used to sum one piece in two levels.
@@ -84,16 +94,14 @@ struct Pieces {
   View columns;  // contributions of this host's ranks to the data that this rank adds
   View partial;  // sum over this host of the data that this rank adds
   View slices;   // partial sums of this rank's slice, one per host
-  View sum;      // complete sum of this rank's slice before it is rounded to 16 bits
 
-  static std::array<std::uint64_t, 5> counts(DType dtype, const Grid& grid) {
-    return {grid.total(), grid.inner() * grid.height(), grid.height(), grid.outer() * grid.mine(),
-            is_16_bit(dtype) ? grid.mine() : 0};
+  static std::array<std::uint64_t, 4> counts(const Grid& grid) {
+    return {grid.total(), grid.inner() * grid.height(), grid.height(), grid.outer() * grid.mine()};
   }
   Pieces(DType dtype, const Grid& grid, View scratch) {
     auto* next = static_cast<std::byte*>(scratch.data);
-    const auto elements = counts(dtype, grid);
-    View* const views[] = {&own, &columns, &partial, &slices, &sum};
+    const auto elements = counts(grid);
+    View* const views[] = {&own, &columns, &partial, &slices};
     for (std::size_t i = 0; i < elements.size(); next += views[i++]->bytes()) {
       *views[i] = {next, elements[i], wide(dtype)};
     }
@@ -105,6 +113,16 @@ struct Pieces {
 // rank's factor.
 void pack(const FallbackContext& call, const Grid& grid, ConstView src,
           std::span<const std::uint64_t> counts, std::uint64_t first, View own) {
+  if (grid.is_even()) {
+    call.ops().pack_rows(call.stream, own, src,
+                         {.rows = grid.outer(),
+                          .columns = grid.inner(),
+                          .count = grid.mine(),
+                          .stride = counts.front(),
+                          .first = first},
+                         call.operation.reduction.factor);
+    return;
+  }
   std::vector<std::uint64_t> begins(counts.size() + 1, 0);
   std::partial_sum(counts.begin(), counts.end(), begins.begin() + 1);
   for (std::uint64_t c = 0, at = 0; c < grid.inner(); ++c) {
@@ -173,10 +191,7 @@ void sum_piece(const FallbackContext& call, const Grid& grid, const Pieces& piec
   exchange_inside(call, grid, pieces.own, pieces.columns);
   sum(call, {pieces.partial, pieces.columns, divides ? ReduceOp::sum : op, levels.inner_block});
   exchange_across(call, grid, pieces.partial, pieces.slices);
-  const bool rounds = is_16_bit(dst.dtype);
-  sum(call, {rounds ? pieces.sum : dst, pieces.slices, op, levels.outer_block, nullptr,
-             divides ? call.ranks() : 0});
-  if (rounds && dst.count > 0) call.ops().cast(call.stream, dst, pieces.sum);
+  sum(call, {dst, pieces.slices, op, levels.outer_block, nullptr, divides ? call.ranks() : 0});
 }
 
 }  // namespace
@@ -216,7 +231,7 @@ std::uint64_t scratch_of_levels(const GroupShape& shape, const Operation& operat
                                 std::span<const std::uint64_t> counts) {
   const DType dtype = operation.dtype;
   // The first piece is the largest one, so its size is enough for all pieces.
-  const auto elements = Pieces::counts(dtype, Grid(shape, dtype, counts, 0));
+  const auto elements = Pieces::counts(Grid(shape, dtype, counts, 0));
   return std::accumulate(elements.begin(), elements.end(), std::uint64_t{0}) * size_of(wide(dtype));
 }
 

@@ -13,6 +13,15 @@ namespace atoll_v1::atoll {
 // not depend on the sharding. Shard boundaries are multiples of this number.
 inline constexpr std::uint64_t norm_block = 4096;
 
+// Rows of a source, in a grid: row (r, c) has the elements first + (r * columns + c) * stride and
+// the `count - 1` elements behind it.
+struct RowGrid {
+  std::uint64_t rows = 0, columns = 0;
+  std::uint64_t count = 0;   // number of elements of each row
+  std::uint64_t stride = 0;  // number of elements from one row to the next
+  std::uint64_t first = 0;   // index of the first element of row (0, 0)
+};
+
 struct AdamWStep {
   View weights;           // master shard of the weights, in f32
   ConstView gradient;     // gradient shard, in f32
@@ -71,10 +80,15 @@ class DeviceOps {
   // dst = factor * src, computed in f64 for f64 and in f32 for the other floating types, and
   // rounded once. dst may equal src.
   virtual void scale(Stream& stream, View dst, ConstView src, double factor) = 0;
+  // Copies the rows of the grid to dst, column by column: (0, 0), (1, 0), ..., (0, 1), (1, 1), ...
+  // dst has the type of src, or is f32 and src is bf16 or f16. Multiplies floating-point elements by
+  // `factor`, in the type of dst; for other types it must be 1.
+  virtual void pack_rows(Stream& stream, View dst, ConstView src, const RowGrid& grid,
+                         double factor) = 0;
   // dst[i] = op over all p of parts[p * dst.count + i], with the order and rounding of
   // atoll_host.reduce in plugin.h. If `block` is not 0, one tree combines each run of
   // `block` parts, and a second tree combines the results. Supports all types except f8e4m3 and
-  // f8e5m2.
+  // f8e5m2. For a bf16 or f16 dst the parts may be f32; the result is rounded once.
   virtual void reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int block) = 0;
   // out[b] = sum of squares of block b of src. src is f32; out is f64 with ceil(src.count /
   // norm_block) elements.

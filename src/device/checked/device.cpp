@@ -183,6 +183,11 @@ class CheckedOps final : public DeviceOps {
     tell(stream, "scale", {src}, {dst});
     inner_.scale(stream, dst, src, factor);
   }
+  void pack_rows(Stream& stream, View dst, ConstView src, const RowGrid& grid,
+                 double factor) override {
+    tell(stream, "pack_rows", {src}, {dst});
+    inner_.pack_rows(stream, dst, src, grid, factor);
+  }
   void reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int block) override {
     tell(stream, "reduce", {parts}, {dst});
     inner_.reduce(stream, dst, parts, op, block);

@@ -1,4 +1,4 @@
-// Kernels for cast, dequantize, add, scale and fill_normal.
+// Kernels for cast, dequantize, add, scale, pack_rows and fill_normal.
 #include "device/cuda/elements.cuh"
 #include "device/cuda/launch.cuh"
 #include "device/cuda/ops.hpp"
@@ -62,6 +62,26 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
+// blockIdx.y is the row of dst. `first`, `stride` and `count` are numbers of packs of n elements.
+template <class To, class From, int n>
+__global__ void __launch_bounds__(threads)
+    pack_grid(To* dst, const From* src, RowGrid grid, Wide<To> factor, bool scales) {
+  const std::uint64_t column = blockIdx.y / grid.rows, row = blockIdx.y % grid.rows;
+  const auto* const from = reinterpret_cast<const Pack<From, n>*>(src) + grid.first +
+                           (row * grid.columns + column) * grid.stride;
+  auto* const to = reinterpret_cast<Pack<To, n>*>(dst) + blockIdx.y * grid.count;
+  for (std::uint64_t i = first_item(); i < grid.count; i += items_stride()) {
+    const auto read = from[i];
+    Pack<To, n> written;
+#pragma unroll
+    for (int k = 0; k < n; ++k) {
+      written.values[k] = convert<To>(read.values[k]);
+      if (scales) written.values[k] = convert<To>(factor * convert<Wide<To>>(written.values[k]));
+    }
+    to[i] = written;
+  }
+}
+
 __global__ void __launch_bounds__(threads)
     normal_elements(float* dst, std::uint64_t count, std::uint64_t key, std::uint64_t first,
                     float mean, float deviation) {
@@ -95,7 +115,44 @@ void launch_add(cudaStream_t stream, T* dst, const T* src, std::uint64_t count) 
   });
 }
 
+template <class To, class From>
+void launch_pack(cudaStream_t stream, To* dst, const From* src, RowGrid grid, double factor) {
+  constexpr int wide = 16 / static_cast<int>(sizeof(To) > sizeof(From) ? sizeof(To) : sizeof(From));
+  const bool packs = grid.count % wide == 0 && grid.stride % wide == 0 && grid.first % wide == 0 &&
+                     is_aligned(dst, sizeof(To) * wide) && is_aligned(src, sizeof(From) * wide);
+  const auto run = [&]<int n>() {
+    grid.count /= n;
+    grid.stride /= n;
+    grid.first /= n;
+    const dim3 blocks(std::min(blocks_for(grid.count), 4096u),
+                      static_cast<unsigned>(grid.rows * grid.columns));
+    start("pack_rows", pack_grid<To, From, n>, {blocks, stream}, dst, src, grid,
+          static_cast<Wide<To>>(factor), factor != 1.0);
+  };
+  packs ? run.template operator()<wide>() : run.template operator()<1>();
+}
+
 }  // namespace
+
+void CudaOps::pack_rows(Stream& stream, View dst, ConstView src, const RowGrid& grid,
+                        double factor) {
+  ATOLL_ASSERT(dst.count == grid.rows * grid.columns * grid.count, "pack_rows: sizes differ");
+  ATOLL_ASSERT(grid.rows * grid.columns < 1 << 16,
+               "pack_rows: more rows than a grid of blocks has");
+  if (dst.count == 0) return;
+  const Current current(ordinal_);
+  const auto launch = [&]<class To, class From>(Type<To>, Type<From>) {
+    launch_pack(native(stream), static_cast<To*>(dst.data), static_cast<const From*>(src.data),
+                grid, factor);
+  };
+  if (dst.dtype == src.dtype) {
+    with_gpu_type(dst.dtype, [&]<class T>(Type<T> type) { launch(type, type); });
+  } else {
+    ATOLL_ASSERT(dst.dtype == DType::f32,
+                 "pack_rows: dst has another type than src, but is not f32");
+    with_gpu_floating_type(src.dtype, [&]<class T>(Type<T> type) { launch(Type<float>(), type); });
+  }
+}
 
 void CudaOps::cast(Stream& stream, View dst, ConstView src) {
   ATOLL_ASSERT(dst.count == src.count, "cast: counts differ");

@@ -18,6 +18,8 @@ class CudaOps final : public DeviceOps {
   void dequantize(Stream& stream, View dst, ConstView blocks) override;
   void add(Stream& stream, View dst, ConstView src) override;
   void scale(Stream& stream, View dst, ConstView src, double factor) override;
+  void pack_rows(Stream& stream, View dst, ConstView src, const RowGrid& grid,
+                 double factor) override;
   void reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int block) override;
   void sum_squares(Stream& stream, View out, ConstView src) override;
   void clip_factor(Stream& stream, View result, ConstView blocks, ClipRule rule) override;

@@ -109,15 +109,15 @@ __device__ __forceinline__ void store(T* dst, std::uint64_t pack, Sum (&sum)[n],
 template <class T, ReduceOp op>
 constexpr int blocks_at_once = sizeof(T) == 8 || is_rare<T, op> ? 1 : 0;
 
-template <class T, ReduceOp op, int n>
+template <class T, class From, ReduceOp op, int n>
 __global__ void __launch_bounds__(threads, blocks_at_once<T, op>)
-    reduce_packs(T* dst, const T* parts, std::uint64_t packs, std::uint64_t part_elements,
+    reduce_packs(T* dst, const From* parts, std::uint64_t packs, std::uint64_t part_elements,
                  int nparts, int block, int divisor) {
   using Sum = Wide<T>;
   for (std::uint64_t i = first_item(); i < packs; i += items_stride()) {
     Tree<op, Sum, n> outer, inner;
     for (int p = 0; p < nparts; ++p) {
-      const auto from = *reinterpret_cast<const Pack<T, n>*>(
+      const auto from = *reinterpret_cast<const Pack<From, n>*>(
           parts + static_cast<std::uint64_t>(p) * part_elements + i * n);
       Sum value[n];
 #pragma unroll
@@ -141,15 +141,15 @@ __global__ void __launch_bounds__(threads, blocks_at_once<T, op>)
 // Reduces exactly 2, 4 or 8 parts in the order of an adjacent-pair tree. All parts are loaded
 // before the first addition, because waiting for each load would leave most of the bandwidth
 // unused.
-template <class T, ReduceOp op, int n, int nparts>
+template <class T, class From, ReduceOp op, int n, int nparts>
 __global__ void __launch_bounds__(threads)
-    reduce_few(T* dst, const T* parts, std::uint64_t packs, std::uint64_t part_elements) {
+    reduce_few(T* dst, const From* parts, std::uint64_t packs, std::uint64_t part_elements) {
   using Sum = Wide<T>;
   for (std::uint64_t i = first_item(); i < packs; i += items_stride()) {
-    Pack<T, n> from[nparts];
+    Pack<From, n> from[nparts];
 #pragma unroll
     for (int p = 0; p < nparts; ++p) {
-      from[p] = *reinterpret_cast<const Pack<T, n>*>(
+      from[p] = *reinterpret_cast<const Pack<From, n>*>(
           parts + static_cast<std::uint64_t>(p) * part_elements + i * n);
     }
     Sum sums[nparts][n];
@@ -170,16 +170,16 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-template <class T, ReduceOp op>
-void launch_reduce(cudaStream_t stream, T* dst, const T* parts, std::uint64_t count, int nparts,
+template <ReduceOp op, class T, class From>
+void launch_reduce(cudaStream_t stream, T* dst, const From* parts, std::uint64_t count, int nparts,
                    int block) {
   constexpr int n = sizeof(T) >= 4 ? 16 / static_cast<int>(sizeof(T)) : 4;
   [[maybe_unused]] const bool packs =
-      count % n == 0 && is_aligned(dst, sizeof(T) * n) && is_aligned(parts, sizeof(T) * n);
+      count % n == 0 && is_aligned(dst, sizeof(T) * n) && is_aligned(parts, sizeof(From) * n);
   if constexpr (std::is_same_v<Wide<T>, float> && (op == ReduceOp::sum || op == ReduceOp::avg)) {
     const auto few = [&]<int parts_at_once>() {
-      start("reduce", reduce_few<T, op, n, parts_at_once>, {blocks_for(count / n), stream}, dst,
-            parts, count / n, count);
+      start("reduce", reduce_few<T, From, op, n, parts_at_once>, {blocks_for(count / n), stream},
+            dst, parts, count / n, count);
     };
     if (packs && block <= 0 && nparts == 2) return few.template operator()<2>();
     if (packs && block <= 0 && nparts == 4) return few.template operator()<4>();
@@ -187,12 +187,12 @@ void launch_reduce(cudaStream_t stream, T* dst, const T* parts, std::uint64_t co
   }
   if constexpr (!is_rare<T, op>) {
     if (packs) {
-      return start("reduce", reduce_packs<T, op, n>, {blocks_for(count / n), stream}, dst, parts,
-                   count / n, count, nparts, block, nparts);
+      return start("reduce", reduce_packs<T, From, op, n>, {blocks_for(count / n), stream}, dst,
+                   parts, count / n, count, nparts, block, nparts);
     }
   }
-  start("reduce", reduce_packs<T, op, 1>, {blocks_for(count), stream}, dst, parts, count, count,
-        nparts, block, nparts);
+  start("reduce", reduce_packs<T, From, op, 1>, {blocks_for(count), stream}, dst, parts, count,
+        count, nparts, block, nparts);
 }
 
 // Each norm block has eight partial sums, as in ../host/kernels.cpp. One thread computes each
@@ -303,10 +303,10 @@ void CudaOps::reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int
   const Current current(ordinal_);
   const auto nparts = static_cast<int>(parts.count / dst.count);
   ATOLL_ASSERT(nparts < 1 << tree_levels, "reduce: too many parts for a tree of limited depth");
-  with_gpu_type(dst.dtype, [&]<class T>(Type<T>) {
+  const auto launch = [&]<class T, class From>(Type<T>, Type<From>) {
     const auto with = [&]<ReduceOp chosen>() {
-      launch_reduce<T, chosen>(native(stream), static_cast<T*>(dst.data),
-                               static_cast<const T*>(parts.data), dst.count, nparts, block);
+      launch_reduce<chosen>(native(stream), static_cast<T*>(dst.data),
+                            static_cast<const From*>(parts.data), dst.count, nparts, block);
     };
     switch (op) {
       case ReduceOp::sum:
@@ -320,6 +320,14 @@ void CudaOps::reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int
       case ReduceOp::product:
         return with.template operator()<ReduceOp::product>();
     }
+  };
+  if (dst.dtype == parts.dtype) {
+    return with_gpu_type(dst.dtype, [&]<class T>(Type<T> type) { launch(type, type); });
+  }
+  ATOLL_ASSERT(parts.dtype == DType::f32 && size_of(dst.dtype) == 2,
+               "reduce: parts of another type than dst must be f32, and dst bf16 or f16");
+  with_gpu_floating_type(dst.dtype, [&]<class T>(Type<T> type) {
+    if constexpr (sizeof(T) == 2) launch(type, Type<float>());
   });
 }
 

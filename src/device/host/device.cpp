@@ -55,6 +55,12 @@ class HostOps final : public DeviceOps {
     stream.enqueue([dst, src, factor] { host::reduce(dst, src, {.factors = &factor}); });
   }
 
+  void pack_rows(Stream& stream, View dst, ConstView src, const RowGrid& grid,
+                 double factor) override {
+    ATOLL_ASSERT(dst.count == grid.rows * grid.columns * grid.count, "pack_rows: sizes differ");
+    stream.enqueue([=] { host::pack_rows(dst, src, grid, factor); });
+  }
+
   void reduce(Stream& stream, View dst, ConstView parts, ReduceOp op, int block) override {
     ATOLL_ASSERT(dst.count == 0 || parts.count % dst.count == 0, "reduce: parts of unequal size");
     stream.enqueue(

@@ -3,6 +3,7 @@
 #include "device/host/kernels.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -220,13 +221,50 @@ void dequantize(View values, const void* blocks) {
   HWY_DYNAMIC_DISPATCH(dequantize_views)(values, blocks);
 }
 
+namespace {
+
+// Adds f32 parts piece by piece, so that the sums stay in the cache until they are rounded.
+void reduce_and_round(View dst, ConstView parts, Reduction rule) {
+  constexpr std::uint64_t most = 4096;
+  std::array<float, most> sums;
+  std::vector<const void*> from;
+  for (std::uint64_t at = 0; at < dst.count; at += most) {
+    const std::uint64_t n = std::min(most, dst.count - at);
+    from.clear();
+    for (std::uint64_t first = at; first < parts.count; first += dst.count) {
+      from.push_back(parts.part(first, n).data);
+    }
+    void* const to = sums.data();
+    rule.dsts = {&to, 1};
+    rule.parts = from;
+    rule.count = n;
+    rule.dtype = DType::f32;
+    reduce_into(rule);
+    cast(dst.part(at, n), {to, n, DType::f32});
+  }
+}
+
+}  // namespace
+
 void reduce(View dst, std::span<const void* const> parts, ReduceOp op) {
   reduce_into(
       {.dsts = {&dst.data, 1}, .parts = parts, .count = dst.count, .dtype = dst.dtype, .op = op});
 }
 
+void pack_rows(View dst, ConstView src, const RowGrid& grid, double factor) {
+  if (grid.count == 0) return;
+  for (std::uint64_t c = 0, at = 0; c < grid.columns; ++c) {
+    for (std::uint64_t r = 0; r < grid.rows; ++r, at += grid.count) {
+      cast(dst.part(at, grid.count),
+           src.part(grid.first + (r * grid.columns + c) * grid.stride, grid.count));
+    }
+  }
+  if (factor != 1.0) reduce(dst, dst, {.factors = &factor});
+}
+
 void reduce(View dst, ConstView parts, Reduction rule) {
   if (dst.count == 0) return;
+  if (dst.dtype != parts.dtype) return reduce_and_round(dst, parts, rule);
   std::vector<const void*> from;
   for (std::uint64_t first = 0; first < parts.count; first += dst.count) {
     from.push_back(parts.part(first, dst.count).data);

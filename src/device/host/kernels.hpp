@@ -49,8 +49,10 @@ constexpr std::size_t left_of(std::size_t n, std::size_t block) {
   return block == 0 || n <= block ? std::bit_floor(n - 1) : std::bit_floor(n / block - 1) * block;
 }
 // Reduces parts that follow each other in memory into dst. `rule` gives op, factors, divisor,
-// stores and block; its other members are ignored.
+// stores and block; its other members are ignored. For a bf16 or f16 dst the parts may be f32; the
+// result is rounded once.
 void reduce(View dst, ConstView parts, Reduction rule);
+void pack_rows(View dst, ConstView src, const RowGrid& grid, double factor);
 void copy(void* dst, const void* src, std::size_t bytes, Stores stores);
 
 void sum_squares(double* out, const float* src, std::uint64_t count);
