@@ -236,8 +236,10 @@ class ATOLL_API Communicator {
     all_reduce
   };
   std::uint64_t scratch_bytes(Sum sum, std::uint64_t count, DType dtype) const;
-  // Allocates `bytes` of scratch memory in advance. Throws Error(invalid_argument) after the first
-  // operation.
+  // Allocates `bytes` of scratch memory in advance with atoll::allocate(), so that the backend moves
+  // it without a copy; scratch memory of a first call is not registered. Collective: all ranks pass
+  // the same number. Throws Error(invalid_argument) after the first operation, and the errors of
+  // atoll::allocate().
   void reserve_scratch(std::uint64_t bytes);
 
   // Returns the transports that this process uses. A backend that cannot tell its communicators

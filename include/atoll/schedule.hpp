@@ -203,8 +203,8 @@ class ATOLL_API Scheduler {
   // library builds the sum from other collectives; 0 on the lane `gather`. `count` is the number of
   // elements of dst on the lane `reduce`, and of data on the lane `outer`.
   std::uint64_t scratch_bytes(Lane lane, std::uint64_t count, DType dtype) const;
-  // Allocates `bytes` of scratch memory for a lane in advance; does nothing if its axis has one
-  // rank. Throws Error(invalid_argument) after the first operation of the lane.
+  // Allocates `bytes` of scratch memory for a lane in advance, as Communicator::reserve_scratch()
+  // does; does nothing if its axis has one rank.
   void reserve_scratch(Lane lane, std::uint64_t bytes);
 
   Stream& stream(Lane lane);

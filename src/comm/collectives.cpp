@@ -82,7 +82,7 @@ std::uint64_t Communicator::scratch_bytes(Sum sum, std::uint64_t count, DType dt
 void Communicator::reserve_scratch(std::uint64_t bytes) {
   require(impl_->group->sequence() == 0,
           "communicator {}: reserve_scratch() must be called before the first operation", name());
-  impl_->group->fallback_scratch().take(bytes, DType::u8);
+  if (bytes > 0) impl_->group->fallback_scratch().add(allocate(device(), bytes, {*this}));
 }
 
 Work Communicator::all_gather(ConstView src, View dst, Stream& stream) {

@@ -13,9 +13,9 @@
 // inside a host.
 //
 // The data is processed in pieces of bounded size, so that the scratch memory is bounded: 4 MiB on
-// the host, where a piece stays in the caches, and 128 MiB on a GPU, where each piece costs the
-// launches of two kernel sums, one packing kernel and two groups of messages. For each piece a rank
-// sends one message to each of its peers.
+// the host, where a piece stays in the caches, and 192 MiB on a GPU, where a piece launches three
+// kernels, two copies and two groups of messages. For each piece a rank sends one message to each
+// of its peers.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -33,7 +33,7 @@ DType wide(DType dtype) { return is_16_bit(dtype) ? DType::f32 : dtype; }
 
 // Size of one piece in bytes: its elements of all slices together, in the type of partial sums.
 std::uint64_t piece_bytes(DeviceKind memory) {
-  return std::uint64_t{memory == DeviceKind::host ? 4u : 128u} << 20;
+  return std::uint64_t{memory == DeviceKind::host ? 4u : 192u} << 20;
 }
 
 // Returns the largest number of elements that one slice has in a piece.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "atoll/device.hpp"
@@ -13,6 +14,8 @@ class Scratch {
  public:
   explicit Scratch(Device device) : device_(std::move(device)) {}
 
+  // Adds memory that take() may return.
+  void add(Buffer memory) { buffers_.push_back(std::move(memory)); }
   // Returns memory that every later call may return again. When the memory is too small, allocates
   // at least twice its size.
   View take(std::uint64_t count, DType dtype) {

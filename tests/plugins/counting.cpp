@@ -1,0 +1,115 @@
+// The test backend `counting`: the host backend behind the interface of a GPU backend without
+// reductions of 16-bit types, ordered sums and levels, as NCCL is. It counts groups of operations
+// and moves no data.
+#include "counting.hpp"
+
+#include <atomic>
+#include <iterator>
+#include <map>
+#include <mutex>
+
+#include "atoll/plugin_names.hpp"
+#include "host_backend.hpp"
+
+namespace {
+
+using atoll_test::host_backend;
+
+std::mutex mutex;
+std::map<const std::byte*, std::size_t> registered;  // size of each range, by its first byte
+std::atomic<std::uint64_t> groups{0}, unregistered{0};
+
+bool is_registered(const void* data, std::size_t bytes) {
+  const auto* const begin = static_cast<const std::byte*>(data);
+  const std::lock_guard lock(mutex);
+  const auto after = registered.upper_bound(begin);
+  if (after == registered.begin()) return false;
+  const auto& [first, size] = *std::prev(after);
+  return begin + bytes <= first + size;
+}
+
+std::int32_t probe(const atoll_host* host, const atoll_group* world) {
+  if (world->memory != ATOLL_MEMORY_CUDA) return 0;
+  atoll_group changed = *world;
+  changed.memory = ATOLL_MEMORY_HOST;
+  return atoll_test::probe_wrapped(host, &changed);
+}
+
+std::int32_t capability(std::int32_t kind, std::int32_t dtype, std::int32_t, std::int32_t memory) {
+  if (memory != ATOLL_MEMORY_CUDA) return 0;
+  switch (kind) {
+    case ATOLL_REDUCE_SCATTER:
+    case ATOLL_ALL_REDUCE:
+      return dtype == ATOLL_F32 ? 1 : 0;
+    case ATOLL_ALL_GATHER:
+    case ATOLL_ALL_TO_ALL:
+    case ATOLL_SEND:
+    case ATOLL_RECV:
+    case ATOLL_BARRIER:
+      return 1;
+    default:
+      return 0;
+  }
+}
+
+atoll_status open(const atoll_host* host, const atoll_group* group, atoll_comm** out) {
+  if (group->deterministic != 0) return ATOLL_UNSUPPORTED;
+  atoll_group changed = *group;
+  changed.memory = ATOLL_MEMORY_HOST;
+  return host_backend()->open(host, &changed, out);
+}
+
+atoll_status submit(atoll_comm*, atoll_operation* const* operations, std::int32_t n) {
+  ++groups;
+  for (std::int32_t i = 0; i < n; ++i) {
+    const atoll_operation& one = *operations[i];
+    if (one.kind != ATOLL_REDUCE_SCATTER) continue;
+    const std::size_t bytes = one.count * atoll_abi::dtype_size(one.dtype);
+    if (!is_registered(one.dst, bytes)) ++unregistered;
+  }
+  return ATOLL_OK;
+}
+
+atoll_status register_memory(atoll_comm*, void* memory, std::size_t bytes) {
+  const std::lock_guard lock(mutex);
+  registered[static_cast<const std::byte*>(memory)] = bytes;
+  return ATOLL_OK;
+}
+
+atoll_status deregister_memory(atoll_comm*, void* memory) {
+  const std::lock_guard lock(mutex);
+  registered.erase(static_cast<const std::byte*>(memory));
+  return ATOLL_OK;
+}
+
+atoll_status async_error(atoll_comm*) { return ATOLL_OK; }
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) atoll_test::Counts atoll_test_counts() {
+  return {groups, unregistered};
+}
+
+extern "C" __attribute__((visibility("default"))) const atoll_backend* atoll_backend_entry_v1(
+    void) {
+  if (!host_backend()) return nullptr;
+  static const atoll_backend table = [] {
+    atoll_backend wrapped = *host_backend();
+    wrapped.name = "counting";
+    wrapped.has_levels = 0;
+    wrapped.probe = probe;
+    wrapped.capability = capability;
+    wrapped.open = open;
+    wrapped.submit = submit;
+    wrapped.async_error = async_error;
+    wrapped.split = nullptr;
+    wrapped.mem_alloc = nullptr;
+    wrapped.mem_free = nullptr;
+    wrapped.register_memory = register_memory;
+    wrapped.deregister_memory = deregister_memory;
+    wrapped.register_caller_memory = nullptr;
+    wrapped.deregister_caller_memory = nullptr;
+    return wrapped;
+  }();
+  return &table;
+}

@@ -1,0 +1,13 @@
+// What the test backend `counting` has counted in this process, on all communicators.
+#pragma once
+
+#include <cstdint>
+
+namespace atoll_test {
+
+struct Counts {
+  std::uint64_t groups = 0;        // groups of operations
+  std::uint64_t unregistered = 0;  // reduce_scatters whose dst is not registered memory
+};
+
+}  // namespace atoll_test
