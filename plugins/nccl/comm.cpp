@@ -19,6 +19,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
+// A launch takes 10 to 100 us. A sleep of the thread that launches compute would take at least the
+// 50 us of Linux' timer slack, so the thread polls for this time before it sleeps.
+constexpr auto polling_time = 200us;
 constexpr auto shortest_pause = 10us;
 constexpr auto longest_pause = 1ms;
 // Maximum time to wait until the other ranks close the communicator as well. NCCL frees its memory
@@ -266,6 +269,7 @@ std::unique_lock<std::mutex> Comm::lock(std::string_view call) {
 }
 
 void Comm::complete(ncclResult_t result, std::string_view call, Clock::time_point deadline) {
+  const auto sleeping = Clock::now() + polling_time;
   std::chrono::microseconds pause = shortest_pause;
   while (true) {
     {
@@ -277,7 +281,9 @@ void Comm::complete(ncclResult_t result, std::string_view call, Clock::time_poin
       }
       if (result != ncclInProgress) return check(result, call, nccl_);
     }
-    if (Clock::now() >= deadline) throw Error(ATOLL_TIMEOUT, fmt::format("{}: timed out", call));
+    const auto now = Clock::now();
+    if (now >= deadline) throw Error(ATOLL_TIMEOUT, fmt::format("{}: timed out", call));
+    if (now < sleeping) continue;
     std::this_thread::sleep_for(pause);
     pause = std::min<std::chrono::microseconds>(2 * pause, longest_pause);
   }

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
+#include <ctime>
 #include <string>
 #include <thread>
 
@@ -13,6 +15,18 @@
 #include "plugin_collectives.hpp"
 
 using namespace plugin_ranks;
+
+namespace {
+
+std::atomic<int> sleeps{0};
+
+}  // namespace
+
+// Stands in for the function of the C library, also in the backend, and counts its calls.
+extern "C" int nanosleep(const timespec* time, timespec* left) {
+  ++sleeps;
+  return ::clock_nanosleep(CLOCK_MONOTONIC, 0, time, left) == 0 ? 0 : -1;
+}
 
 namespace {
 
@@ -348,6 +362,15 @@ TEST_CASE("NCCL errors, at the launch or later, are reported with NCCL's text") 
   CHECK(later.status == ATOLL_BACKEND);
   CHECK(add_one(others[0]).status == ATOLL_ABORTED);
   for (Rank& rank : others) rank.abort();
+}
+
+TEST_CASE("a launch does not sleep: its thread launches compute as well") {
+  FakeCore core;
+  auto ranks = open_ranks(backend(), core, {0}, on_gpus);
+  const int before = sleeps;
+  for (int i = 0; i < 100; ++i) expect_ok(add_one(ranks[0]));
+  // A few, because another program may take the processor during a launch.
+  CHECK(sleeps - before < 10);
 }
 
 TEST_CASE("an invalid operation is refused, and the communicator stays usable") {
