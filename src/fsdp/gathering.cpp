@@ -83,7 +83,8 @@ void Gathering::reshard(Stream& compute, std::size_t position) {
   if (!saves && !is_used_again(index)) empty(compute, unshard.slot);
   slots_[unshard.slot].free = compute.record();
   if (saves) save_inner_shard(unshard.unit, unshard.slot);
-  gather_ahead(wanted_);
+  // The next scope would ask for this gather too, but only after the reduction of this unit.
+  gather_ahead(std::max(wanted_, index + 1 + static_cast<std::size_t>(setup_.options.prefetch)));
 }
 
 Event Gathering::cancel(Stream& compute) {

@@ -260,8 +260,12 @@ void PassState::leave(const Unit& unit, std::size_t position) noexcept {
     if (checks_gradients(state, position)) storage_.check_gradients(compute, state);
     const bool backward = position >= plan_.forward_length;
     scheduler_.end_work(compute, begun_[position], backward ? "backward" : "forward", unit.name());
-    if (backward) reducing_.close(compute, state, position_);
+    // The gather of the next unit is enqueued before the reduction of this one. Both wait for the
+    // same compute, but a backend may launch the collectives of a GPU in the order of the calls, and
+    // compute needs the gather first.
+    const auto written = backward ? reducing_.close(compute, state, position_) : std::nullopt;
     end_use(position);
+    if (written) reducing_.reduce(state, *written);
   } catch (const Error& error) {
     // The lifetime checker (ATOLL_CHECK=lifetimes) reports a finding as an internal error. The job
     // does not fail here, because the next call reports the complete finding.

@@ -49,15 +49,15 @@ void Reducing::open(Stream& compute, const UnitState& unit, std::size_t position
   }
 }
 
-void Reducing::close(Stream& compute, const UnitState& unit, std::size_t next) {
+std::optional<Event> Reducing::close(Stream& compute, const UnitState& unit, std::size_t next) {
   const GradientUse& use = plan_.gradients[unit.index];
-  if (--units_[unit.index].scopes > 0 || next <= use.last || unit.size.gradient == 0) return;
+  if (--units_[unit.index].scopes > 0 || next <= use.last || unit.size.gradient == 0) return {};
   if (!sharding_.accumulates_unsharded) {
     slots_[use.slot].owner.reset();
   } else if (!is_last()) {
-    return;
+    return {};
   }
-  reduce(unit, compute.record());
+  return compute.record();
 }
 
 WriteMode Reducing::write_mode(const UnitState& unit, std::size_t position) const noexcept {

@@ -37,8 +37,10 @@ class Reducing {
   // Begins a backward scope: makes `compute` wait until it may write the gradient of the unit.
   void open(Stream& compute, const UnitState& unit, std::size_t position);
   // Ends a backward scope; `next` is the position after the last scope that was entered. After the
-  // unit's last use in backward, starts the reduction.
-  void close(Stream& compute, const UnitState& unit, std::size_t next);
+  // unit's last use in backward, returns an event for reduce(): compute has written the gradient.
+  std::optional<Event> close(Stream& compute, const UnitState& unit, std::size_t next);
+  // Starts the reduction of the unit's gradient.
+  void reduce(const UnitState& unit, const Event& written);
   WriteMode write_mode(const UnitState& unit, std::size_t position) const noexcept;
   // Ends an incomplete pass without reducing the gradients of open scopes.
   void cancel(Stream& compute) const;
@@ -59,7 +61,6 @@ class Reducing {
 
   bool is_last() const noexcept { return pass_.micro + 1 == pass_.of; }
   bool averages() const noexcept;
-  void reduce(const UnitState& unit, const Event& written);
   LaneEvent reduce_shards(const UnitState& unit, const Event& written);
   void reduce_shard(const UnitState& unit, View unsharded, View target, const Event& written);
   void reduce_across(const UnitState& unit, View gradient, const Event& reduced);

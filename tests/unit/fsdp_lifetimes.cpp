@@ -179,15 +179,16 @@ TEST_CASE("the checker reports each left-out wait with inner shards, two dtypes 
 TEST_CASE("the checker reports a use of a unit after its scope") {
   const std::string text = finding_of([](fsdp::Engine& engine, atoll::Stream& compute) {
     auto pass = engine.begin({fsdp::PassOptions::Kind::eval, 0, 1}, compute);
+    { const auto w = pass.forward(engine.unit("a")); }
     atoll::View late;
     {
-      const auto w = pass.forward(engine.unit("a"));
+      const auto w = pass.forward(engine.unit("b"));  // the last unit: no other takes its slot
       late = w["w"];
       compute.use(late, atoll::Access::read, "matmul");
     }
     compute.use(late, atoll::Access::read, "matmul");
   });
-  CHECK(has(text, "matmul on stream compute reads \"parameters of a\" (bytes 0 to 32768 of the "));
+  CHECK(has(text, "matmul on stream compute reads \"parameters of b\" (bytes 0 to 32768 of the "));
   CHECK(has(text, "after its lifetime has ended on stream compute"));
 }
 

@@ -229,3 +229,33 @@ TEST_CASE("a frozen parameter in f16 keeps its bits in a checkpoint") {
   CHECK(saved[0] == atoll::to_float(atoll::to_float16(saved[0])));
   CHECK(saved[0] != 0.0f);
 }
+
+TEST_CASE("backward starts the gather of the next unit before the reduction of this unit") {
+  run_thread_ranks(2, [](atoll::World& world) {
+    Engine engine(atoll::Mesh::make(world, {1, 2}), {.strategy = Strategy::full_shard});
+    add_units(engine, {"a", "b", "c", "d", "e"}, elements);
+    engine.initialize(1);
+    auto compute = engine.device().stream();
+    {
+      auto pass = engine.begin({}, compute);
+      for (std::size_t u = 0; u < 5; ++u) const auto scope = pass.forward(*engine.units()[u]);
+      for (std::size_t u = 5; u-- > 0;) {
+        const auto scope = pass.backward(*engine.units()[u]);
+        const atoll::View gradient = scope.grad("w").view;
+        compute.zero(gradient.data, gradient.bytes());
+      }
+    }
+    engine.wait_gradients(compute);
+    compute.synchronize();
+    engine.scheduler().synchronize();
+    std::string order;
+    for (const auto& record : engine.scheduler().take_records().records) {
+      if (record.activity == atoll::Activity::all_gather) order += " gather " + record.label;
+      if (record.activity == atoll::Activity::reduce_scatter) order += " reduce " + record.label;
+    }
+    // Units d and e are still in their slots when backward begins.
+    CAPTURE(order);
+    CHECK(order.ends_with(
+        "gather e gather c reduce e gather b reduce d gather a reduce c reduce b reduce a"));
+  });
+}
