@@ -180,7 +180,10 @@ class ATOLL_API Device {
   // context on it; code that calls CUDA directly must therefore set its device first. Throws
   // Error(unsupported) in a build without CUDA, and Error(not_found) if there is no such GPU.
   static Device cuda(int ordinal = 0);
-  static int cuda_count() noexcept;  // number of GPUs visible to CUDA; 0 without a driver
+  // Returns the number of GPUs visible to CUDA; 0 without a driver. The first call sets
+  // CUDA_DEVICE_MAX_CONNECTIONS to 32 in this process, unless it is set: more hardware queues than
+  // the default of 8, for programs with many streams. It has no effect on a context that exists.
+  static int cuda_count() noexcept;
   explicit Device(std::shared_ptr<DeviceBackend> impl);
 
   DeviceKind kind() const noexcept;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -19,6 +20,13 @@
 
 using atoll::Device;
 using namespace std::chrono_literals;
+
+TEST_CASE("each stream of a GPU gets a hardware queue") {
+  REQUIRE(Device::cuda_count() > 0);
+  const char* const queues = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  REQUIRE(queues != nullptr);
+  CHECK(std::string(queues) == "32");
+}
 
 TEST_CASE("work runs in order, and enqueue() returns at once") {
   const Device device = Device::cuda();

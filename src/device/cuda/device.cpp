@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -16,6 +17,8 @@
 namespace atoll_v1::atoll {
 namespace cuda {
 namespace {
+
+constexpr const char* queues_variable = "CUDA_DEVICE_MAX_CONNECTIONS";
 
 // Formats a UUID as `nvidia-smi -L` does.
 std::string to_text(const cudaUUID_t& uuid) {
@@ -127,10 +130,23 @@ class CudaDevice final : public DeviceBackend {
   CudaOps ops_;
 };
 
+// The streams of a GPU share 8 hardware queues by default, and work in one queue waits for the work
+// before it, whatever its stream. An engine, NCCL and the trainer have some 20 streams. The driver
+// reads the variable when it makes the first context.
+void request_queues() noexcept {
+  [[maybe_unused]] static const bool once = [] {
+    if (std::getenv(queues_variable) != nullptr) return true;  // the user's choice
+    ::setenv(queues_variable, "32", 0);
+    log::debug("{}=32: a hardware queue for each stream of a GPU", queues_variable);
+    return true;
+  }();
+}
+
 }  // namespace
 }  // namespace cuda
 
 int Device::cuda_count() noexcept {
+  cuda::request_queues();
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
   cudaGetLastError();  // clears the error of a missing driver
