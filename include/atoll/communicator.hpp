@@ -82,6 +82,14 @@ ATOLL_API void require_gpudirect_rdma(World& world, const Transports& mine);
 class Communicator;
 class Registration;
 
+// How many compute units of a GPU (SMs) the collectives of a communicator may take from kernels
+// that run beside them. A wish, which backends on host memory ignore.
+enum class ComputeUnits {
+  any,  // as many as make the collective fast
+  few,
+  none  // copy engines move the data, where the hardware can; sums still need some
+};
+
 struct CommunicatorOptions {
   std::string name{};  // name in messages and traces; an empty name means the name of the axis
   // Name of the backend; empty means config().backend, or else the best common backend. All ranks
@@ -99,6 +107,7 @@ struct CommunicatorOptions {
   std::optional<std::chrono::milliseconds> timeout{};  // time limit of one collective
   std::optional<int> deterministic{};                  // 0 or 1, as in Config::deterministic
   std::optional<std::string> algorithm{};              // as in Config::algorithm
+  std::optional<ComputeUnits> compute_units{};         // without a parent: ComputeUnits::any
 };
 
 // Calls: every collective is enqueued on the stream given to it and returns at once. All ranks of

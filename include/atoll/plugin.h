@@ -107,6 +107,12 @@ enum { /* whether a backend may copy from and to the memory of other processes o
   ATOLL_PROCESS_MEMORY_PERMIT = 2 /* yes, and the backend asks the kernel to allow it */
 };
 
+enum { /* how many compute units of a GPU (SMs) collectives may take from other kernels */
+  ATOLL_COMPUTE_UNITS_ANY = 0,
+  ATOLL_COMPUTE_UNITS_FEW = 1,
+  ATOLL_COMPUTE_UNITS_NONE = 2 /* copy engines move the data, where the hardware can */
+};
+
 enum { /* checksums of the data that a backend sends to other hosts */
   ATOLL_CHECKSUM_NONE = 0,
   ATOLL_CHECKSUM_CRC32C = 1
@@ -214,6 +220,7 @@ typedef struct atoll_group {
   /* The user's settings of RDMA as words NAME=VALUE separated by spaces, which the README of the
    * backend defines; NULL or "" leaves all choices to the backend. May differ between ranks. */
   const char* rdma;
+  int32_t compute_units; /* ATOLL_COMPUTE_UNITS_..., equal on all ranks; a wish */
 } atoll_group;
 
 /* One collective, send or recv. Counts are numbers of elements. all_gather sends `count` elements

@@ -6,6 +6,11 @@
 #include "comm.hpp"
 #include "sdk/operation.hpp"
 
+// Null if the loaded NCCL is older than 2.28.
+extern "C" ncclResult_t ncclAlltoAll(const void* src, void* dst, std::size_t count,
+                                     ncclDataType_t type, ncclComm_t comm, cudaStream_t stream)
+    __attribute__((weak));
+
 namespace atoll_nccl {
 namespace {
 
@@ -56,9 +61,13 @@ ncclResult_t broadcast(const Call& call) {
                        call.stream);
 }
 
-// Implements all_to_all as messages to and from each rank, including this rank, because the oldest
-// supported NCCL has no all_to_all.
+// Calls ncclAlltoAll, which copy engines can run. NCCL 2.27 has no such function; there, messages to
+// and from each rank, including this rank, stand for it.
 ncclResult_t all_to_all(const Call& call) {
+  if (ncclAlltoAll != nullptr) {
+    return ncclAlltoAll(call.src, call.dst, call.operation.count, call.type, call.nccl,
+                        call.stream);
+  }
   const std::size_t block = call.operation.count * call.element;
   ncclResult_t result = ncclSuccess;
   for (int peer = 0; peer < call.size; ++peer) {

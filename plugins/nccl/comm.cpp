@@ -88,10 +88,22 @@ void refuse_options(const atoll_group& group) {
   }
 }
 
-ncclConfig_t config_of(const char* name) {
+// NCCL's policy for the compute units (SMs) that kernels of a communicator take. NCCL 2.27 has no
+// policy that takes none.
+int policy_of(std::int32_t compute_units) {
+#ifdef NCCL_CTA_POLICY_ZERO
+  if (compute_units == ATOLL_COMPUTE_UNITS_NONE) return NCCL_CTA_POLICY_ZERO;
+#endif
+  return compute_units == ATOLL_COMPUTE_UNITS_ANY ? NCCL_CTA_POLICY_DEFAULT
+                                                  : NCCL_CTA_POLICY_EFFICIENCY;
+}
+
+ncclConfig_t config_of(const atoll_group* group) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  config.commName = name;
+  if (group == nullptr) return config;
+  config.commName = group->name;
+  config.CTAPolicy = policy_of(group->compute_units);
   return config;
 }
 
@@ -148,7 +160,7 @@ std::unique_ptr<Comm> Comm::open(const atoll_host& host, const atoll_group& grou
   // the allocation fails here, the other ranks report this rank as absent.
   comm->make_barrier_word();
   const ncclUniqueId id = identity(host, group);
-  ncclConfig_t config = config_of(group.name);
+  ncclConfig_t config = config_of(&group);
   comm->run("ncclCommInitRankConfig", deadline, [&] {
     return ncclCommInitRankConfig(&comm->nccl_, group.nranks, id, group.rank, &config);
   });
@@ -170,7 +182,7 @@ std::unique_ptr<Comm> Comm::split(const atoll_group* group) {
   // ncclCommSplit() needs a color for each group: the world rank of the group's first rank. It is
   // unique, because the groups of a split are disjoint.
   const int color = group ? group->placements[0]->world_rank : NCCL_SPLIT_NOCOLOR;
-  ncclConfig_t config = config_of(group ? group->name : nullptr);
+  ncclConfig_t config = config_of(group);
   ncclComm_t& made = *splits_.emplace_back(std::make_unique<ncclComm_t>(nullptr));
   // `made` becomes valid when the parent communicator is ready.
   run("ncclCommSplit", deadline,

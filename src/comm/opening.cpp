@@ -83,6 +83,7 @@ void BackendGroup::open_backend(const BackendGroup* parent) {
   if (lacks_levels()) level_choice_ = LevelChoice::take_from(tuning);
   GroupDescription group(world(), axis_, id_, name_, device_.kind(), tuning, device_.ordinal());
   group.group.deterministic = settings_.deterministic;
+  group.group.compute_units = static_cast<std::int32_t>(settings_.compute_units);
   const atoll_status status = parent ? split_group(*parent, group.group) : open_group(group.group);
   if (status != ATOLL_OK) {
     comm_ = nullptr;

@@ -30,12 +30,14 @@ Settings::Settings(const CommunicatorOptions& options, const Config& config)
     : own_timeout(options.timeout),
       own_deterministic(options.deterministic),
       own_algorithm(options.algorithm),
+      own_compute_units(options.compute_units),
       backend(options.backend.empty() ? config.backend : options.backend),
       timeout(options.timeout.value_or(config.timeout)),
       deterministic(options.deterministic.value_or(config.deterministic)),
       algorithm(options.algorithm.value_or(config.algorithm)),
       tuning(tuning_of(options.algorithm, config)),
-      tcp_checksum(config.tcp_checksum == "off" ? "" : config.tcp_checksum) {
+      tcp_checksum(config.tcp_checksum == "off" ? "" : config.tcp_checksum),
+      compute_units(options.compute_units.value_or(ComputeUnits::any)) {
   require(!own_timeout || own_timeout->count() > 0,
           "CommunicatorOptions::timeout is {} ms, but must be positive",
           own_timeout.value_or(timeout).count());
@@ -47,6 +49,7 @@ void Settings::pass_on(CommunicatorOptions& options) const {
   if (!options.timeout) options.timeout = own_timeout;
   if (!options.deterministic) options.deterministic = own_deterministic;
   if (!options.algorithm) options.algorithm = own_algorithm;
+  if (!options.compute_units) options.compute_units = own_compute_units;
 }
 
 // The Config of each rank may have another timeout, so ranks compare only the timeout option.
@@ -59,8 +62,10 @@ std::string Settings::lines() const {
       "the content of the tuning file (ATOLL_TUNING)\thash {:016x}\n"
       "the deterministic mode (ATOLL_DETERMINISTIC)\t{}\n"
       "the backend (ATOLL_BACKEND)\t\"{}\"\n"
-      "the checksum of TCP data (ATOLL_TCP_CHECKSUM)\t\"{}\"\n",
-      own, compact(algorithm), fnv1a(tuning), deterministic, compact(backend), tcp_checksum);
+      "the checksum of TCP data (ATOLL_TCP_CHECKSUM)\t\"{}\"\n"
+      "CommunicatorOptions::compute_units\t{}\n",
+      own, compact(algorithm), fnv1a(tuning), deterministic, compact(backend), tcp_checksum,
+      static_cast<int>(compute_units));
 }
 
 void require_equal(std::span<const std::string> lines, const Axis& axis, const std::string& name) {

@@ -15,6 +15,7 @@ struct Settings {
   std::optional<std::chrono::milliseconds> own_timeout;
   std::optional<int> own_deterministic;
   std::optional<std::string> own_algorithm;
+  std::optional<ComputeUnits> own_compute_units;
 
   std::string backend;                // empty: the best common backend
   std::chrono::milliseconds timeout;  // time limit of one collective
@@ -22,6 +23,7 @@ struct Settings {
   std::string algorithm;
   std::string tuning;        // lines for atoll_group.tuning, from the tuning file and `algorithm`
   std::string tcp_checksum;  // empty: none
+  ComputeUnits compute_units;
 
   // Throws Error(invalid_argument) that names an option with an invalid value, and the errors of
   // tuning_lines().

@@ -58,10 +58,14 @@ struct Scheduler::Impl {
     // no lane waits for another lane.
     const auto open = [&](const Axis& axis, std::string_view lane) -> std::optional<Communicator> {
       if (axis.size() == 1) return std::nullopt;
+      // Gathers run beside products in both directions of a pass and only move data. Sums need
+      // compute units.
+      const ComputeUnits units = lane == "gather" ? ComputeUnits::none : ComputeUnits::few;
       return Communicator::open(axis, {.name = axis.name + "." + std::string(lane),
                                        .backend = options.backend,
                                        .device = device,
-                                       .parent = root ? &*root : nullptr});
+                                       .parent = root ? &*root : nullptr,
+                                       .compute_units = units});
     };
     if (device.kind() == DeviceKind::cuda && options.root.size() > 1) {
       root = open(options.root, "root");

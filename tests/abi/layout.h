@@ -69,7 +69,8 @@ AT(atoll_group, process_memory, 88);
 AT(atoll_group, checksum, 92);
 AT(atoll_group, cut_ns, 96);
 AT(atoll_group, rdma, 104);
-SIZE(atoll_group, 112);
+AT(atoll_group, compute_units, 112);
+SIZE(atoll_group, 120);
 
 AT(atoll_operation, size, 0);
 AT(atoll_operation, kind, 8);

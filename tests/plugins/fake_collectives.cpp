@@ -128,6 +128,16 @@ bool run(const std::vector<Shared>& calls) {
         }
       }
       return true;
+    case Kind::all_to_all:
+      for (auto& result : results) result.resize(n * bytes);
+      for (std::size_t r = 0; r < n; ++r) std::memcpy(results[r].data(), calls[r]->src, n * bytes);
+      for (std::size_t to = 0; to < n; ++to) {
+        for (std::size_t from = 0; from < n; ++from) {
+          std::memcpy(static_cast<char*>(calls[to]->dst) + from * bytes,
+                      results[from].data() + to * bytes, bytes);
+        }
+      }
+      return true;
     case Kind::broadcast:
       std::memcpy(results[0].data(), calls[root]->src, bytes);
       for (const Shared& call : calls) std::memcpy(call->dst, results[0].data(), bytes);

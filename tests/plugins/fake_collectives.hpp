@@ -18,6 +18,7 @@ namespace fake_gpu {
 
 enum class Kind {
   all_gather,
+  all_to_all,
   all_reduce,
   broadcast,
   reduce,

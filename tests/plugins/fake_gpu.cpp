@@ -42,6 +42,7 @@ ncclResult_t later = ncclSuccess;
 fake_gpu::Left counted;
 std::set<std::pair<ncclComm_t, void*>> live_windows;
 int aborts = 0;
+std::map<std::string, int, std::less<>> policies;  // CTAPolicy by name of the communicator
 int identities = 0;
 thread_local int depth = 0;
 thread_local std::vector<std::pair<ncclComm_t, Shared>> group;
@@ -154,6 +155,11 @@ int aborted() {
   return aborts;
 }
 
+int policy(const char* name) {
+  const std::lock_guard lock(mutex);
+  return policies.at(name);
+}
+
 }  // namespace fake_gpu
 
 extern "C" {
@@ -187,6 +193,11 @@ void write_log() {
   std::fclose(log);
 }
 
+// Call it with the lock.
+void note_policy(const ncclConfig_t& config) {
+  if (config.commName != nullptr) policies[config.commName] = config.CTAPolicy;
+}
+
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int n, ncclUniqueId id, int rank,
                                     ncclConfig_t* config) {
   if (config->blocking != 0) return ncclInvalidUsage;
@@ -194,6 +205,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int n, ncclUniqueId id, in
   auto& clique = cliques[id.internal];
   if (!clique) clique = std::make_shared<Clique>(n);
   ++clique->joined;
+  note_policy(*config);
   write_log();
   ++counted.communicators;
   *comm = std::make_unique<ncclComm>(ncclComm{clique, rank, current_device()}).release();
@@ -209,6 +221,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* out,
   const std::lock_guard lock(mutex);
   Clique& clique = *comm->clique;
   *out = nullptr;
+  note_policy(*config);
   // A communicator can be split only if it is idle.
   const bool calls =
       std::ranges::any_of(comm->pending, [](const Shared& call) { return !call->done; });
@@ -337,6 +350,10 @@ ncclResult_t ncclGroupEnd() {
 ncclResult_t ncclAllGather(const void* src, void* dst, std::size_t count, ncclDataType_t type,
                            ncclComm_t comm, cudaStream_t stream) {
   return post(comm, {Kind::all_gather, src, dst, count, type, 0, 0, stream});
+}
+ncclResult_t ncclAlltoAll(const void* src, void* dst, std::size_t count, ncclDataType_t type,
+                          ncclComm_t comm, cudaStream_t stream) {
+  return post(comm, {Kind::all_to_all, src, dst, count, type, 0, 0, stream});
 }
 ncclResult_t ncclAllReduce(const void* src, void* dst, std::size_t count, ncclDataType_t type,
                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {

@@ -31,5 +31,7 @@ struct Left {
 };
 Left left();
 int aborted();  // returns how many communicators have been aborted
+// Returns ncclConfig_t::CTAPolicy of the communicator that was opened last with this name.
+int policy(const char* name);
 
 }  // namespace fake_gpu

@@ -10,6 +10,7 @@
 #include "atoll/communicator.hpp"
 #include "atoll/device.hpp"
 #include "atoll/mesh.hpp"
+#include "atoll/schedule.hpp"
 #include "device/ops.hpp"
 #include "plugins/fake_gpu.hpp"
 #include "thread_ranks.hpp"
@@ -97,5 +98,18 @@ TEST_CASE("an aborted communicator and its memory are closed on a thread that ha
     world.barrier();
     world.fail("to abort it");
     close_elsewhere(std::move(held));
+  });
+}
+
+TEST_CASE("gathers ask NCCL for copy engines, and reductions for few compute units") {
+  run(2, [](atoll::World& world) {
+    const auto device = atoll::Device::cuda(first_device + world.rank());
+    const auto mesh = atoll::Mesh::make(world, {1, world.size()});
+    const atoll::Scheduler scheduler(mesh.axis("shard"), {},
+                                     {.device = device, .backend = "nccl"});
+    world.barrier();
+    CHECK(fake_gpu::policy("shard.gather") == NCCL_CTA_POLICY_ZERO);
+    CHECK(fake_gpu::policy("shard.reduce") == NCCL_CTA_POLICY_EFFICIENCY);
+    world.barrier();
   });
 }
