@@ -7,10 +7,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "atoll/error.hpp"
+#include "device/int8_blocks.hpp"
 #include "fsdp/checkpoint_shards.hpp"
 #include "fsdp/digests.hpp"
 
@@ -36,8 +38,13 @@ const fs::path& folder() {
 void read_all(const fsdp::SafetensorsFile& file, const fsdp::CheckpointIndex& index) {
   fsdp::StoredShards shards(folder(), index);
   for (const auto& entry : file.tensors()) {
-    std::vector<float> values(std::min<std::uint64_t>(entry.data.count, 1 << 20));
-    shards.read(entry.name, entry.data.count, 0, values);
+    // A tensor of u8 holds blocks of 64 values in 68 bytes.
+    const bool blocks = entry.data.dtype == atoll::DType::u8;
+    const std::uint64_t elements =
+        blocks ? entry.data.count / sizeof(atoll::Int8Block) * atoll::int8_block : entry.data.count;
+    std::vector<float> values(std::min<std::uint64_t>(elements, 1 << 20));
+    shards.read(entry.name, elements, 0, values);
+    if (elements > 5) shards.read(entry.name, elements, 5, std::span(values).subspan(5));
   }
 }
 
