@@ -152,7 +152,7 @@ class Jobs:
         if phase == "start":
             flags += ["--steps", 2]
         else:
-            flags += ["--steps", 4, "--resume", self.out / "checkpoint",
+            flags += ["--steps", 4, "--resume", "auto",
                       "--export", self.out / "weights.safetensors"]
         outcome, start = Outcome(), time.monotonic()
         ranks = []
