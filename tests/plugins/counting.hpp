@@ -1,4 +1,4 @@
-// What the test backend `counting` has counted in this process, on all communicators.
+// The counts of the test backend `counting`, for all communicators of a process.
 #pragma once
 
 #include <cstdint>
