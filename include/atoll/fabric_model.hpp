@@ -1,0 +1,102 @@
+// How long a collective takes on given links: a model of latency and bandwidth, for simulations and
+// plans. Pure functions.
+//
+// A collective over ranks of one host uses the links inside it. A collective over ranks of several
+// hosts is a flat ring over all its ranks, as NCCL's all_gather and reduce_scatter are: each host
+// sends its whole data once through its NICs. The time is
+//
+//   latency + bytes / rate,   latency = launch + steps of the ring x time of a step,
+//
+// where `bytes` is the data that a rank sends: (n - 1) / n of the whole for all_gather and
+// reduce_scatter over n ranks, and twice that for all_reduce. The rate between hosts is that of the
+// NICs times an efficiency that grows with the bytes and falls with the number of hosts. The table
+// of efficiencies for RDMA is that of SimAI (NSDI'25; aliyun/SimAI, inputs/ratio), measured on
+// hosts with 8 NICs of 400 Gbit/s; times between its sizes are interpolated, and each host beyond
+// its 128 adds the steps of its ranks. Small tensors take the faster of this and of NCCL's
+// low-latency protocol or, for all_reduce, tree (NCCL, src/graph/tuning.cc: 4 us a step of a ring,
+// 14 us a hop of a tree, half and 0.85 of the rate). Measured times replace the model where they
+// exist.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "atoll/error.hpp"
+
+namespace atoll_v1::atoll {
+
+enum class Fabric {
+  rdma,  // InfiniBand, RoCE, EFA and similar
+  tcp    // sockets: a constant efficiency, and a latency ten times as high
+};
+
+// A measured time of a collective, as atoll-busbw or nccl-tests prints it.
+struct MeasuredTime {
+  std::string collective;  // "all_gather", "reduce_scatter", "all_reduce"
+  int ranks = 0;
+  int hosts = 1;
+  std::uint64_t bytes = 0;  // size of the whole tensor, as nccl-tests counts
+  double seconds = 0;
+};
+
+// The links of hosts that are all alike.
+struct ATOLL_API FabricModel {
+  // Inside a host. GB/s = 1e9 bytes per second that one rank sends, at large sizes; 0: the ranks of
+  // a host cannot exchange data.
+  double inside_gbyte_s = 0;
+  double inside_step_s = 2e-6;  // time of one step of a ring inside a host
+  // Between hosts. GB/s of all NICs of a host together, in one direction, as the vendor states.
+  double across_gbyte_s = 0;
+  int nics = 1;  // number of NICs of a host, which its ranks share equally
+  Fabric fabric = Fabric::rdma;
+  double across_step_s = 4.5e-6;  // time of one step of a ring between hosts
+  double launch_s = 10e-6;        // time until the first byte moves
+  // GB/s that a host reaches at most in one direction, for a degraded fabric; 0: no such limit.
+  double most_gbyte_s = 0;
+  // Bytes that sums of f32 send, as a share of the tensor's: 0.5 for a framework whose backend
+  // sends and adds gradients in 16 bits.
+  double sum_bytes = 1;
+  // Shares of a rank's compute units that a collective inside a host, and one between hosts, hold
+  // while they move data. By estimate 16 blocks on 132 SMs; about a tenth of the SMs was reported
+  // (pytorch/pytorch 143988).
+  double compute_share = 0.12;
+  double across_compute_share = 0.12;
+  std::vector<MeasuredTime> measured{};
+
+  // A text for settings. from_text() throws Error(bad_data) for any other text.
+  std::string to_text() const;
+  static FabricModel from_text(std::string_view text);
+};
+
+// Which ranks of which hosts take part. The hosts have equal numbers of them.
+struct CollectiveShape {
+  std::string_view collective;  // "all_gather", "all_to_all" and so on
+  std::uint64_t bytes = 0;      // size of the whole tensor: that of dst of all_gather, of src of
+                                // reduce_scatter, and of each rank for others
+  int ranks = 1;
+  int hosts = 1;
+  int sharing = 1;  // number of such collectives that share the NICs of a host at the same time
+};
+
+// The time of a collective, and the links that it uses.
+struct CollectiveTime {
+  double latency_s = 0;   // before data flows
+  double transfer_s = 0;  // while data flows, when nothing else uses the links
+  double inside = 0;      // share of the links inside a host that it uses, from 0 to 1
+  double across = 0;      // share of the NICs of a host that it uses, from 0 to 1
+};
+
+ATOLL_API CollectiveTime collective_time(const FabricModel& model, const CollectiveShape& shape);
+
+// A group of messages that a rank sends at the same time, as many as it receives.
+struct MessageShape {
+  std::uint64_t inside_bytes = 0;  // to ranks of its host
+  std::uint64_t across_bytes = 0;  // to ranks of other hosts
+  int hosts = 1;                   // hosts that take part
+  int sharing = 1;                 // ranks of a host that send at the same time
+};
+ATOLL_API CollectiveTime message_time(const FabricModel& model, const MessageShape& shape);
+
+}  // namespace atoll_v1::atoll

@@ -1,0 +1,75 @@
+// Simulation: devices whose streams are clocks. Work takes modelled time, buffers have sizes and no
+// memory, and collectives take the time that the model of the links gives. Engines, schedulers and
+// communicators run on such a device as on a GPU, so a program can measure a step of a job that it
+// does not have.
+//
+//   World world = World::simulated({.rank = 0, .hosts = 4, .ranks_per_host = 8});
+//   Device device = simulated::make_device({.name = "H100", .links = fabric.to_text()});
+//   Stream compute = device.stream({.name = "compute"});
+//   simulated::run(compute, {.name = "product", .seconds = 1e-3});
+//   compute.synchronize();
+//   double seconds = simulated::host_time(device);
+//
+// One process simulates one rank. It assumes that the other ranks make the same calls at the same
+// time. Memory of such a device has addresses, but must not be read or written. Functions that
+// Stream::enqueue() takes are not called.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "atoll/device.hpp"
+
+namespace atoll_v1::atoll::simulated {
+
+// The share of each resource of a rank that work uses while it runs, from 0 to 1.
+//
+// Work that uses a part of the compute units holds that part until it ends, as the resident blocks
+// of a GPU do; work that uses all units shares what is left. If more than all units are held, the
+// work that holds them slows down in proportion, and work that uses all units waits. Of every other
+// resource: if the sum over all work that runs at the same time is above 1, this work slows down in
+// proportion.
+struct Use {
+  double compute = 0;  // compute units, such as the SMs of a GPU
+  double memory = 0;  // bandwidth of the device's memory
+  double inside = 0;  // links inside a host
+  double across = 0;  // links to other hosts
+};
+
+struct TimedWork {
+  std::string name;    // for traces
+  double latency = 0;  // seconds before the work begins to use resources
+  double seconds = 0;  // seconds that the work takes when nothing else runs
+  Use use{};
+  // Highest speed beside work that holds compute units; 1 is the speed alone. 0.5 for a kernel that
+  // has a block for each unit, and so needs a second round when one unit is missing.
+  double crowded_speed = 1;
+};
+
+struct DeviceOptions {
+  std::string name = "simulated";
+  std::uint64_t memory_bytes = 0;  // 0: unlimited. More than that throws Error(out_of_memory)
+  double memory_gbyte_s = 1000;    // bandwidth of the memory, for the kernels of the library
+  // The same for single kernels by name ("adamw", "cast", "add", "fill", ...), where it was
+  // measured.
+  std::map<std::string, double, std::less<>> kernel_gbyte_s{};
+  double launch_seconds = 0;  // time that the host needs to enqueue one piece of work
+  std::string links{};        // FabricModel::to_text(); "" if there are no collectives
+};
+
+// Throws Error(invalid_argument) for a bandwidth or a time that is not finite and positive (0 is
+// allowed for the launch time).
+ATOLL_API Device make_device(DeviceOptions options);
+
+// The functions below throw Error(invalid_argument) for a stream or device that is not simulated.
+
+// Enqueues work that takes modelled time.
+ATOLL_API void run(Stream& stream, TimedWork work);
+// Seconds of the host's clock, which launches and synchronize() advance.
+ATOLL_API double host_time(const Device& device);
+// Lets the host spend time on other work.
+ATOLL_API void spend(const Device& device, double seconds);
+
+}  // namespace atoll_v1::atoll::simulated

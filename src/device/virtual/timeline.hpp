@@ -1,0 +1,79 @@
+// The clock of a virtual device: work on its streams takes modelled time, and no work is done.
+//
+// Each stream is a queue of tasks. A task starts when the task before it on its stream has ended,
+// the events that it waits for have happened, and the host has enqueued it. Tasks that run at the
+// same time slow each other down as far as they share a resource (Use). The timeline advances only
+// when the host waits or polls. So all tasks that run at a time are known when it comes to that
+// time.
+//
+// Times are seconds from the creation of the timeline.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "atoll/simulated.hpp"
+
+namespace atoll_v1::atoll::simulated {
+
+class Timeline;
+
+// One task of a stream, and the event that it ends with.
+struct TimedTask {
+  TimedWork work{};
+  double enqueued = 0;                              // time at which the host had enqueued the task
+  std::vector<std::shared_ptr<TimedTask>> after{};  // tasks of other streams that must have ended
+  bool counts_as_exposed = false;                   // the wait for `after` is exposed communication
+  double latency_left = 0, left = 0;  // seconds of the task that are left, when it runs alone
+  double ready = 0;                   // end of the task before it on the stream
+  std::optional<double> start{}, end{};
+};
+
+// The tasks of one stream that have not ended.
+struct Queue {
+  std::deque<std::shared_ptr<TimedTask>> tasks{};
+  double ended = 0;    // end of the last task that has ended
+  double exposed = 0;  // seconds of exposed communication
+};
+
+// Any thread may call any function.
+class Timeline : public std::enable_shared_from_this<Timeline> {
+ public:
+  explicit Timeline(double launch_seconds) : launch_(launch_seconds) {}
+
+  std::shared_ptr<Queue> add_queue();
+  void remove_queue(const std::shared_ptr<Queue>& queue);
+  // Appends a task. The host spends the launch time of the device first, if `launches` is true.
+  std::shared_ptr<TimedTask> push(Queue& queue, TimedTask task, bool launches);
+  // Advances to the time of the host and returns whether the task has ended by then. Asking takes
+  // the host a microsecond, so that a loop that polls ends.
+  bool poll(const TimedTask& task);
+  // Returns the end of a task if the timeline has come to it.
+  std::optional<double> end_of(const TimedTask& task) const;
+  // Lets the host wait for a task.
+  void await(const TimedTask& task);
+  double exposed(const Queue& queue) const;
+  double host_time() const;
+  // The host works on something else for this time.
+  void spend(double seconds);
+
+ private:
+  void advance_to(const TimedTask& task);
+  bool start_and_end_ready();
+  bool settle(Queue& queue);
+  void advance(double limit);
+
+  mutable std::mutex mutex_;
+  double launch_;
+  double now_ = 0;   // time up to which tasks have been simulated; at most host_ between calls
+  double host_ = 0;  // time of the host, which enqueues and waits
+  std::vector<std::shared_ptr<Queue>> queues_;
+};
+
+}  // namespace atoll_v1::atoll::simulated

@@ -1,0 +1,143 @@
+#include "atoll/compute_model.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cmath>
+
+#include "core/errors.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+constexpr std::uint64_t gib = std::uint64_t{1} << 30;
+constexpr double tera = 1e12;
+
+// Kernels of NVIDIA GPUs take about 2 us at least, and a launch from C++ takes the host about 3 us.
+constexpr double kernel_s = 2e-6, launch_s = 3e-6;
+// The context of CUDA, cuBLAS, cuDNN and about 1 GB of NCCL's buffers.
+constexpr std::uint64_t reserved = 2 * gib;
+
+// Peaks and memory: data sheets. Rates of products and attention come from measurements with values
+// that are normally distributed, which need more power than others:
+// - Products, on shapes of training or squares of 8192: A100 257 TFLOP/s (H. He, "Strangely, matrix
+//   multiplications on GPUs run faster when given predictable data"); H100 and H200 720, MI300X 620
+//   (SemiAnalysis, "MI300X vs H100 vs H200, part 1"). B200 1,745 is the best of many shapes
+//   (ml-engineering, "accelerator"), and so too high for most.
+// - Attention on Hopper, head dimension 128: cuDNN 539 forward (causal) and 516 backward (not
+//   causal), FlashAttention-2 335 and 322 (FlashAttention-3, arXiv 2407.08608, figures 5 and 6). On
+//   A100 FlashAttention-2 reaches 60 % (arXiv 2307.08691, figure 4).
+// Everything else is an estimate that nobody has checked against a source: products of V100,
+// H100-PCIe, H100-NVL and CPU, other attention, and 90 % of the data sheet as the bandwidth that
+// kernels reach.
+const std::array<ComputeModel, 10>& table() {
+  static const std::array<ComputeModel, 10> models = {{
+      {"V100", 125 * tera, 15.7 * tera, 0.80, 0.35, 0.35, 80, 810, 32 * gib, reserved, kernel_s,
+       launch_s, "data sheet (f16, since V100 has no bf16); efficiencies are estimates"},
+      {"A100", 312 * tera, 19.5 * tera, 0.824, 0.60, 0.60, 108, 1835, 80 * gib, reserved, kernel_s,
+       launch_s, "data sheet (80 GB SXM); products: H. He; attention: FlashAttention-2"},
+      {"A100-40GB", 312 * tera, 19.5 * tera, 0.824, 0.60, 0.60, 108, 1400, 40 * gib, reserved,
+       kernel_s, launch_s, "data sheet (40 GB SXM); products: H. He; attention: FlashAttention-2"},
+      {"H100-PCIe", 756 * tera, 51 * tera, 0.75, 0.50, 0.34, 114, 1835, 80 * gib, reserved,
+       kernel_s, launch_s, "data sheet (PCIe); products: estimate, since 350 W limit the clock"},
+      {"H100-NVL", 835 * tera, 60 * tera, 0.70, 0.50, 0.34, 132, 3510, 94 * gib, reserved, kernel_s,
+       launch_s, "data sheet (NVL); products: estimate, since 400 W limit the clock"},
+      {"H100", 989 * tera, 67 * tera, 0.728, 0.53, 0.33, 132, 3015, 80 * gib, reserved, kernel_s,
+       launch_s, "data sheet (SXM); products: SemiAnalysis; attention: FlashAttention-3"},
+      {"H200", 989 * tera, 67 * tera, 0.728, 0.53, 0.33, 132, 4320, 141 * gib, reserved, kernel_s,
+       launch_s, "data sheet (SXM); products: SemiAnalysis; attention: FlashAttention-3"},
+      {"B200", 2250 * tera, 75 * tera, 0.775, 0.50, 0.20, 148, 7200, 180 * gib, reserved, kernel_s,
+       launch_s, "data sheet; products: ml-engineering; attention: estimate"},
+      {"MI300X", 1307 * tera, 163 * tera, 0.474, 0.35, 0.35, 304, 4770, 192 * gib, reserved,
+       kernel_s, launch_s, "data sheet; products: SemiAnalysis; attention: estimate"},
+      {"CPU", 1 * tera, 0.2 * tera, 0.9, 0.5, 0.5, 0, 20, 24 * gib, 0, 1e-6, 1e-6,
+       "one core with AVX-512, an estimate: atoll-plan --measure measures this machine"},
+  }};
+  return models;
+}
+
+std::string letters_of(std::string_view name) {
+  std::string letters;
+  for (const char c : name) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (std::isalnum(byte) != 0) letters += static_cast<char>(std::tolower(byte));
+  }
+  return letters;
+}
+
+// A tile of a product, and the rate that it reaches as a part of the best.
+struct Tile {
+  double m, n, rate;
+};
+constexpr std::array<Tile, 4> tiles = {
+    {{128, 256, 1.0}, {256, 128, 1.0}, {128, 128, 0.9}, {64, 128, 0.7}}};
+// A tile computes during this many steps of k less than it could: filling the pipeline, writing c.
+constexpr double lost_k = 192;
+
+double tiled_share(const ComputeModel& model, double m, double n, double k) {
+  double best = 0;
+  for (const Tile& tile : tiles) {
+    const double count = std::ceil(m / tile.m) * std::ceil(n / tile.n);
+    const double waves = std::ceil(count / model.units);
+    const double useful = m * n / (waves * model.units * tile.m * tile.n);
+    best = std::max(best, useful * tile.rate);
+  }
+  return best * k / (k + lost_k);
+}
+
+}  // namespace
+
+const ComputeModel& find_compute_model(std::string_view name) {
+  const std::string wanted = letters_of(name);
+  const ComputeModel* found = nullptr;
+  for (const ComputeModel& model : table()) {
+    const std::string known = letters_of(model.name);
+    // The longest name wins: "A100-40GB" before "A100".
+    if (wanted.find(known) == std::string::npos) continue;
+    if (!found || known.size() > letters_of(found->name).size()) found = &model;
+  }
+  require(found != nullptr, ErrorCode::not_found, "unknown GPU \"{}\"; known are {}", name,
+          fmt::join(compute_model_names(), ", "));
+  return *found;
+}
+
+std::vector<std::string> compute_model_names() {
+  std::vector<std::string> names;
+  for (const ComputeModel& model : table()) names.push_back(model.name);
+  return names;
+}
+
+double moving_seconds(const ComputeModel& model, double bytes) {
+  return std::max(model.kernel_s, bytes / (model.memory_gbyte_s * 1e9));
+}
+
+double product_seconds(const ComputeModel& model, const ProductShape& shape) {
+  const auto m = static_cast<double>(shape.m), n = static_cast<double>(shape.n),
+             k = static_cast<double>(shape.k);
+  const double peak = shape.bf16 ? model.peak_bf16 : model.peak_f32;
+  // The best rate has the losses of a large product in it, so they are not subtracted again.
+  constexpr double large = 8192;
+  const double share =
+      model.units > 0
+          ? std::min(1.0, tiled_share(model, m, n, k) / tiled_share(model, large, large, large))
+          : 1;
+  const double computing = 2 * m * n * k / (peak * model.best_product * share);
+  return std::max(computing, moving_seconds(model, static_cast<double>(shape.moved_bytes)));
+}
+
+double attention_seconds(const ComputeModel& model, const AttentionWork& work) {
+  const double peak = work.bf16 ? model.peak_bf16 : model.peak_f32;
+  const double best = work.flash_attention_2 ? model.flash_attention_2 : model.best_attention;
+  // Short sequences have little work beside the diagonal blocks, of which half is masked. Forward
+  // of cuDNN reaches 0.58 of its best rate at 512 tokens and 0.76 at 1,024, FlashAttention-2 0.57 and
+  // 0.78 (FlashAttention-3, figure 5). The best rates were measured at 16,384 tokens.
+  constexpr double lost_tokens = 350, longest = 16384;
+  const auto share = [](double tokens) { return tokens / (tokens + lost_tokens); };
+  const double reached = std::min(1.0, share(static_cast<double>(work.seq)) / share(longest));
+  return std::max(model.kernel_s, work.flops / (peak * best * reached));
+}
+
+}  // namespace atoll_v1::atoll

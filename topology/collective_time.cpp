@@ -1,0 +1,285 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "atoll/fabric_model.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+// Efficiency of all_gather and reduce_scatter between hosts, as a part of 48.5 GB/s for each NIC of
+// 400 Gbit/s, by bytes of the tensor (hosts with 8 NICs) and number of hosts. Source: SimAI.
+constexpr double nic_payload = 48.5 / 50;
+constexpr std::array<double, 6> table_bytes = {16e6 * 1.048576,   64e6 * 1.048576,
+                                               256e6 * 1.048576,  1024e6 * 1.048576,
+                                               4096e6 * 1.048576, 16384e6 * 1.048576};
+constexpr std::array<double, 7> table_hosts = {2, 4, 8, 16, 32, 64, 128};
+constexpr std::array<std::array<double, 7>, 6> table = {{{.32, .24, .13, .05, .044, .021, .009},
+                                                         {.50, .53, .39, .21, .106, .051, .044},
+                                                         {.85, .77, .69, .57, .387, .209, .103},
+                                                         {.92, .93, .90, .76, .74, .563, .315},
+                                                         {.95, .95, .95, .92, .92, .755, .74},
+                                                         {.96, .96, .96, .957, .957, .958, .92}}};
+constexpr double nics_of_table = 8;
+// TCP reaches at most about 60 % of the wire (nccl-tests 209), and 4 to 6 GB/s of 12.5 at 100
+// Gbit/s (nccl 450).
+constexpr double tcp_efficiency = 0.5;
+constexpr double tcp_latency = 10;
+
+// Returns the position of a value in a sorted list, between 0 and its size - 1, on a scale of
+// logarithms.
+template <std::size_t n>
+double position(const std::array<double, n>& sorted, double value) {
+  if (value <= sorted.front()) return 0;
+  if (value >= sorted.back()) return n - 1;
+  const auto above = std::ranges::upper_bound(sorted, value);
+  const double high = *above, low = *(above - 1);
+  return static_cast<double>(above - sorted.begin() - 1) +
+         std::log(value / low) / std::log(high / low);
+}
+
+// Returns the efficiency of the NICs at a size of the table, on hosts with 8 NICs.
+double efficiency_of_row(std::size_t row, double hosts) {
+  const double column = position(table_hosts, hosts);
+  const auto c = std::min(static_cast<std::size_t>(column), table_hosts.size() - 2);
+  const double part = column - static_cast<double>(c);
+  return table[row][c] * (1 - part) + table[row][c + 1] * part;
+}
+
+// Returns the efficiency of the NICs for a tensor of `bytes` on hosts with 8 NICs. Times between the
+// sizes of the table are interpolated on a scale of logarithms, so that more bytes never take less
+// time. Below the table time is constant.
+double rdma_efficiency(double bytes, double hosts) {
+  // The table has sizes that take less time than smaller ones; here they take as long.
+  const auto time_of_row = [&](std::size_t row) {
+    double time = 0;
+    for (std::size_t i = 0; i <= row; ++i)
+      time = std::max(time, table_bytes[i] / efficiency_of_row(i, hosts));
+    return time;
+  };
+  const double row = position(table_bytes, bytes);
+  const auto r = std::min(static_cast<std::size_t>(row), table_bytes.size() - 2);
+  const double part = row - static_cast<double>(r);
+  if (bytes >= table_bytes.back()) return efficiency_of_row(table_bytes.size() - 1, hosts);
+  const double time = time_of_row(r) * std::pow(time_of_row(r + 1) / time_of_row(r), part);
+  return bytes / time;
+}
+
+// The parts of a tensor that a rank sends, and the steps of a ring.
+struct Ring {
+  double parts = 0;  // bytes that a rank sends, as a part of the tensor
+  double steps = 0;
+  double rounds = 1;  // times that data goes around the ring
+};
+
+Ring ring_of(std::string_view collective, double n) {
+  if (collective == "all_reduce") return {2 * (n - 1) / n, 2 * (n - 1), 2};
+  if (collective == "barrier") return {0, 2 * std::log2(n)};
+  if (collective == "broadcast" || collective == "reduce" || collective == "send" ||
+      collective == "recv") {
+    return {1, n > 2 ? n - 1 : 1};
+  }
+  if (collective == "all_to_all") return {(n - 1) / n, 1};
+  return {(n - 1) / n, n - 1};  // all_gather, reduce_scatter, gather, scatter
+}
+
+// Interpolates measured times of the same collective on a scale of logarithms. Beyond the largest
+// size the rate stays, and below the smallest the time.
+std::optional<double> measured_time(const FabricModel& model, const CollectiveShape& shape) {
+  std::map<double, double> times;
+  for (const MeasuredTime& entry : model.measured) {
+    if (entry.collective != shape.collective || entry.ranks != shape.ranks ||
+        entry.hosts != shape.hosts || entry.bytes == 0)
+      continue;
+    times[static_cast<double>(entry.bytes)] = entry.seconds;
+  }
+  if (times.empty()) return std::nullopt;
+  const auto bytes = static_cast<double>(shape.bytes);
+  const auto above = times.lower_bound(bytes);
+  if (above == times.begin()) return above->second;
+  const auto below = std::prev(above);
+  if (above == times.end()) return below->second * bytes / below->first;
+  const double part = std::log(bytes / below->first) / std::log(above->first / below->first);
+  return below->second * std::pow(above->second / below->second, part);
+}
+
+CollectiveTime inside_host(const FabricModel& model, const CollectiveShape& shape,
+                           const Ring& ring) {
+  const double sent = ring.parts * static_cast<double>(shape.bytes);
+  return {.latency_s = model.launch_s + ring.steps * model.inside_step_s,
+          .transfer_s = sent / (model.inside_gbyte_s * 1e9),
+          .inside = 1};
+}
+
+// Rates between hosts in GB/s for a ring over `per_host` ranks of each host.
+struct Across {
+  double wire = 0;  // of the NICs that the ring uses, without losses
+  double part = 0;  // of the NICs of a host that the ring uses
+};
+
+Across nics_of(const FabricModel& model, double per_host) {
+  const double lanes = std::max(1.0, std::min(per_host, static_cast<double>(model.nics)));
+  const double part = lanes / model.nics;
+  return {model.across_gbyte_s * part, part};
+}
+
+double limited(const FabricModel& model, double rate, double part) {
+  return model.most_gbyte_s > 0 ? std::min(rate, model.most_gbyte_s * part) : rate;
+}
+
+// The time by the table of efficiencies, or of a constant efficiency over TCP.
+double throughput_s(const FabricModel& model, const CollectiveShape& shape, const Ring& ring) {
+  const double hosts = shape.hosts, per_host = static_cast<double>(shape.ranks) / hosts;
+  const auto [wire, part] = nics_of(model, per_host);
+  const auto bytes = static_cast<double>(shape.bytes);
+  const bool rdma = model.fabric == Fabric::rdma;
+  const double efficiency =
+      rdma ? nic_payload * rdma_efficiency(bytes * nics_of_table / (part * model.nics), hosts)
+           : tcp_efficiency;
+  const double across = limited(model, wire * efficiency, part);
+  const double inside = per_host > 1 ? model.inside_gbyte_s : across;
+  double seconds = ring.parts * bytes / (std::min(across, inside) * 1e9);
+  if (rdma && hosts > table_hosts.back())
+    seconds += (hosts - table_hosts.back()) * per_host * ring.rounds * model.across_step_s;
+  return seconds;
+}
+
+// The time of small tensors: NCCL's low-latency protocol on a ring, and for all_reduce its tree.
+double latency_bound_s(const FabricModel& model, const CollectiveShape& shape, const Ring& ring) {
+  constexpr double low_latency_step_s = 4e-6, low_latency_rate = 0.5;
+  constexpr double hop_s = 14e-6, tree_rate = 0.85;
+  if (model.fabric == Fabric::tcp) return std::numeric_limits<double>::infinity();
+  const double per_host = static_cast<double>(shape.ranks) / shape.hosts;
+  const auto [wire, part] = nics_of(model, per_host);
+  const double rate = limited(model, wire * nic_payload, part) * 1e9;
+  const double sent = ring.parts * static_cast<double>(shape.bytes);
+  const double flat = ring.steps * low_latency_step_s + sent / (low_latency_rate * rate);
+  if (shape.collective != "all_reduce") return flat;
+  const double hops = 2 * std::ceil(std::log2(shape.hosts));
+  return std::min(flat, hops * hop_s + sent / (tree_rate * rate));
+}
+
+CollectiveTime across_hosts(const FabricModel& model, const CollectiveShape& shape,
+                            const Ring& ring) {
+  const double per_host = static_cast<double>(shape.ranks) / shape.hosts;
+  const auto [wire, part] = nics_of(model, per_host);
+  double seconds = throughput_s(model, shape, ring);
+  double latency = model.launch_s;
+  if (model.fabric == Fabric::tcp) {
+    // In a ring over several ranks of each host, most steps stay inside a host.
+    const double steps_across = ring.steps / per_host;
+    latency += steps_across * model.across_step_s * tcp_latency +
+               (ring.steps - steps_across) * model.inside_step_s;
+  }
+  const double small = latency_bound_s(model, shape, ring);
+  if (model.launch_s + small < latency + seconds) {
+    latency = model.launch_s;
+    seconds = small;
+  }
+  CollectiveTime time{.latency_s = latency, .transfer_s = seconds};
+  const double rate = ring.parts * static_cast<double>(shape.bytes) / (seconds * 1e9);
+  const bool rdma = model.fabric == Fabric::rdma;
+  const double best = limited(model, wire * (rdma ? nic_payload : tcp_efficiency), part);
+  time.inside = per_host > 1 ? std::min(1.0, rate / model.inside_gbyte_s) : 0;
+  time.across = std::min(1.0, rate / best) * part;
+  return time;
+}
+
+}  // namespace
+
+CollectiveTime collective_time(const FabricModel& model, const CollectiveShape& shape) {
+  if (shape.ranks <= 1) return {};
+  const Ring ring = ring_of(shape.collective, shape.ranks);
+  CollectiveTime time =
+      shape.hosts <= 1 ? inside_host(model, shape, ring) : across_hosts(model, shape, ring);
+  // Collectives that share the NICs, such as those of all rails of a host, use them together. If
+  // they need more than there is, each takes longer.
+  time.across *= shape.sharing;
+  if (time.across > 1) {
+    time.transfer_s *= time.across;
+    time.inside /= time.across;
+    time.across = 1;
+  }
+  if (const auto seconds = measured_time(model, shape)) {
+    time.latency_s = std::min(time.latency_s, *seconds);
+    time.transfer_s = *seconds - time.latency_s;
+  }
+  return time;
+}
+
+CollectiveTime message_time(const FabricModel& model, const MessageShape& shape) {
+  CollectiveTime time{.latency_s = model.launch_s + model.inside_step_s};
+  double inside = 0, across = 0;  // seconds
+  if (shape.inside_bytes > 0)
+    inside = static_cast<double>(shape.inside_bytes) / (model.inside_gbyte_s * 1e9);
+  if (shape.across_bytes > 0) {
+    const bool rdma = model.fabric == Fabric::rdma;
+    time.latency_s = model.launch_s + model.across_step_s * (rdma ? 1 : tcp_latency);
+    const auto bytes = static_cast<double>(shape.across_bytes);
+    const double efficiency =
+        rdma ? nic_payload * rdma_efficiency(bytes * nics_of_table, shape.hosts) : tcp_efficiency;
+    // The ranks of a host share its NICs, and a rank uses one.
+    const double lanes = std::max(1.0, static_cast<double>(shape.sharing) / model.nics);
+    const double nic =
+        limited(model, model.across_gbyte_s / model.nics * efficiency, 1.0 / model.nics);
+    const double rate = nic / lanes;
+    across = bytes / (rate * 1e9);
+  }
+  time.transfer_s = std::max(inside, across);
+  if (time.transfer_s > 0) {
+    time.inside = inside / time.transfer_s;
+    time.across = across / time.transfer_s;
+  }
+  return time;
+}
+
+std::string FabricModel::to_text() const {
+  nlohmann::json times = nlohmann::json::array();
+  for (const MeasuredTime& entry : measured)
+    times.push_back({entry.collective, entry.ranks, entry.hosts, entry.bytes, entry.seconds});
+  const nlohmann::json text = {{"inside_gbyte_s", inside_gbyte_s},
+                               {"inside_step_s", inside_step_s},
+                               {"across_gbyte_s", across_gbyte_s},
+                               {"nics", nics},
+                               {"tcp", fabric == Fabric::tcp},
+                               {"across_step_s", across_step_s},
+                               {"launch_s", launch_s},
+                               {"most_gbyte_s", most_gbyte_s},
+                               {"sum_bytes", sum_bytes},
+                               {"compute_share", compute_share},
+                               {"across_compute_share", across_compute_share},
+                               {"measured", times}};
+  return text.dump();
+}
+
+FabricModel FabricModel::from_text(std::string_view text) {
+  try {
+    const auto json = nlohmann::json::parse(text);
+    FabricModel model;
+    model.inside_gbyte_s = json.at("inside_gbyte_s");
+    model.inside_step_s = json.at("inside_step_s");
+    model.across_gbyte_s = json.at("across_gbyte_s");
+    model.nics = json.at("nics");
+    model.fabric = json.at("tcp") ? Fabric::tcp : Fabric::rdma;
+    model.across_step_s = json.at("across_step_s");
+    model.launch_s = json.at("launch_s");
+    model.most_gbyte_s = json.at("most_gbyte_s");
+    model.sum_bytes = json.at("sum_bytes");
+    model.compute_share = json.at("compute_share");
+    model.across_compute_share = json.at("across_compute_share");
+    for (const auto& entry : json.at("measured")) {
+      model.measured.push_back({entry.at(0), entry.at(1), entry.at(2), entry.at(3), entry.at(4)});
+    }
+    return model;
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ErrorCode::bad_data, fmt::format("a model of links: {}", error.what()));
+  }
+}
+
+}  // namespace atoll_v1::atoll
