@@ -1,0 +1,119 @@
+// Why a run is slow: the published runs on a fabric that was ill, and runs that are well.
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "model/config.hpp"
+#include "plan/cluster.hpp"
+#include "plan/explain.hpp"
+
+namespace {
+
+namespace fsdp = atoll::fsdp;
+
+// The published runs of Qwen2.5-7B on hosts of 8 H100 with 8 x 400 Gbit/s.
+plan::Job published(int hosts, fsdp::Strategy strategy) {
+  plan::Job job;
+  job.model = train::preset("qwen2.5-7b");
+  job.cluster =
+      plan::cluster_of({.gpu = "H100", .hosts = hosts, .ranks_per_host = 8, .inter = "8x400G"})
+          .cluster;
+  job.strategy = strategy;
+  job.mesh = strategy == fsdp::Strategy::hybrid_shard ? atoll::MeshShape{hosts, 8}
+                                                      : atoll::MeshShape{1, 8 * hosts};
+  job.seq = 2048;
+  job.micro_batch = 1;
+  job.recompute = train::Recompute::full;
+  job.reduce_dtype = atoll::DType::bf16;
+  job.framework = train::simulated::Framework::pytorch_eager;
+  return job;
+}
+
+constexpr double one_host = 36382;  // tokens/s of the published run on one host
+
+bool mentions(const plan::Explanation& explanation, const std::string& text) {
+  for (const plan::Cause& cause : explanation.causes) {
+    if (cause.what.find(text) != std::string::npos) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("the published runs had a fabric several times below a healthy one") {
+  struct Run {
+    int hosts;
+    fsdp::Strategy strategy;
+    double tokens_per_s;
+  };
+  const Run runs[] = {{2, fsdp::Strategy::full_shard, 33622},
+                      {3, fsdp::Strategy::full_shard, 31589},
+                      {2, fsdp::Strategy::hybrid_shard, 58424},
+                      {3, fsdp::Strategy::hybrid_shard, 81451}};
+  for (const auto& [hosts, strategy, tokens_per_s] : runs) {
+    const auto found =
+        plan::explain(published(hosts, strategy),
+                      {.tokens_per_s = tokens_per_s, .one_host_tokens_per_s = one_host});
+    CAPTURE(hosts);
+    CAPTURE(fsdp::name(strategy));
+    REQUIRE(found.busbw.has_value());
+    MESSAGE(hosts << " hosts, " << fsdp::name(strategy) << ": " << *found.busbw << " GB/s");
+    // The runs recomputed twice, so they gathered once more than is simulated. Fitted by hand with
+    // that gather, the ring reached 50 to 100 GB/s, 3 to 8 x below the norm.
+    CHECK(*found.busbw > 25);
+    CHECK(*found.busbw < 110);
+    CHECK(found.health < 0.35);
+    REQUIRE_FALSE(found.causes.empty());
+    CHECK(found.causes.front().what.find("x below") != std::string::npos);
+    CHECK(mentions(found, "every gather crosses the fabric") ==
+          (strategy == fsdp::Strategy::full_shard));
+  }
+}
+
+TEST_CASE("a run that is as fast as predicted has no cause") {
+  plan::Job job = published(2, fsdp::Strategy::hybrid_shard);
+  job.framework = train::simulated::Framework::atoll;
+  const auto p = plan::simulate(job);
+  const auto found = plan::explain(job, {.tokens_per_s = p.tokens_per_s, .exposed_s = p.exposed_s});
+  CHECK(found.causes.empty());
+  CHECK(found.slowdown == doctest::Approx(1).epsilon(0.01));
+  CHECK(plan::to_text(found, job).find("No cause") != std::string::npos);
+}
+
+TEST_CASE("slow compute and a slow fabric are told apart") {
+  const plan::Job job = published(2, fsdp::Strategy::hybrid_shard);
+  plan::Job slow = job;
+  // At 70 GB/s nearly all communication is still hidden, behind compute that it slows down.
+  slow.cluster.fabric.most_gbyte_s = 30;
+  const auto ill = plan::simulate(slow);
+  const auto fabric =
+      plan::explain(job, {.tokens_per_s = ill.tokens_per_s, .exposed_s = ill.exposed_s});
+  REQUIRE(fabric.busbw.has_value());
+  CHECK(*fabric.busbw == doctest::Approx(30).epsilon(0.05));
+  CHECK_FALSE(mentions(fabric, "compute takes"));
+
+  // Both at once.
+  plan::Job both = slow;
+  both.cluster.compute.peak_bf16 /= 1.5;
+  both.cluster.compute.memory_gbyte_s /= 1.5;
+  const auto worst = plan::simulate(both);
+  const auto found =
+      plan::explain(job, {.tokens_per_s = worst.tokens_per_s, .exposed_s = worst.exposed_s});
+  REQUIRE(found.busbw.has_value());
+  CHECK(*found.busbw == doctest::Approx(30).epsilon(0.1));
+  CHECK(found.slowdown == doctest::Approx(1.5).epsilon(0.1));
+  CHECK_THROWS_WITH_AS(plan::explain(job, {.tokens_per_s = 1e9, .exposed_s = 1}),
+                       doctest::Contains("are both of one step"), atoll::Error);
+
+  const auto well = plan::simulate(job);
+  const auto compute =
+      plan::explain(job, {.tokens_per_s = job.tokens() / (2 * well.compute_s + well.exposed_s),
+                          .exposed_s = well.exposed_s});
+  CHECK(mentions(compute, "compute takes 2.0"));
+  CHECK_FALSE(compute.busbw.has_value());
+
+  // Faster than predicted, and slower than any fabric makes it.
+  CHECK(mentions(plan::explain(job, {.tokens_per_s = 2 * well.tokens_per_s}),
+                 "as fast as predicted"));
+  CHECK(mentions(plan::explain(job, {.tokens_per_s = 1, .exposed_s = 1e-3}), "compute takes"));
+}

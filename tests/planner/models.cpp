@@ -1,0 +1,102 @@
+// The models of arithmetic and links, and clusters by name.
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "atoll/compute_model.hpp"
+#include "atoll/error.hpp"
+#include "plan/cluster.hpp"
+
+namespace {
+
+double rate(const atoll::ComputeModel& model, std::int64_t m, std::int64_t n, std::int64_t k) {
+  const double flops =
+      2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  return flops / atoll::product_seconds(model, {.m = m, .n = n, .k = k, .bf16 = true});
+}
+
+}  // namespace
+
+TEST_CASE("devices are found by what drivers and people call them") {
+  CHECK(atoll::find_compute_model("H100").name == "H100");
+  CHECK(atoll::find_compute_model("NVIDIA H200 141GB HBM3e").name == "H200");
+  CHECK(atoll::find_compute_model("a100-40gb").name == "A100-40GB");
+  CHECK(atoll::find_compute_model("NVIDIA H100 PCIe").name == "H100-PCIe");
+  for (const std::string& name : atoll::compute_model_names()) {
+    const auto& model = atoll::find_compute_model(name);
+    CHECK(model.name == name);
+    CHECK_FALSE(model.source.empty());
+    CHECK(model.memory_bytes > 0);
+  }
+  CHECK_THROWS_WITH_AS(
+      atoll::find_compute_model("TPU"),
+      "unknown GPU \"TPU\"; known are V100, A100, A100-40GB, H100-PCIe, H100-NVL, H100, "
+      "H200, B200, MI300X, CPU",
+      atoll::Error);
+}
+
+TEST_CASE("a product is fastest when its tiles fill the waves") {
+  const auto& model = atoll::find_compute_model("H100");
+  const double best = model.peak_bf16 * model.best_product;
+  CHECK(rate(model, 8192, 8192, 8192) <= best);
+  CHECK(rate(model, 8192, 8192, 8192) > 0.9 * best);
+  CHECK(rate(model, 128, 128, 4096) < 0.05 * best);  // one tile on 132 units
+  CHECK(rate(model, 4096, 4096, 64) < rate(model, 4096, 4096, 4096));
+  // A product with a vector is limited by the memory.
+  const double seconds = atoll::product_seconds(
+      model, {.m = 1, .n = 8192, .k = 8192, .bf16 = true, .moved_bytes = 8192 * 8192 * 2});
+  CHECK(seconds >= 8192.0 * 8192 * 2 / (model.memory_gbyte_s * 1e9));
+  CHECK(atoll::moving_seconds(model, 0) == model.kernel_s);
+}
+
+TEST_CASE("attention gains from length") {
+  const auto& model = atoll::find_compute_model("H100");
+  const auto seconds = [&](std::int64_t seq, bool flash_2) {
+    return atoll::attention_seconds(model,
+                                    {.flops = 1e12, .seq = seq, .flash_attention_2 = flash_2});
+  };
+  CHECK(seconds(16384, false) < seconds(1024, false));
+  CHECK(seconds(65536, false) == doctest::Approx(1e12 / (model.peak_bf16 * model.best_attention)));
+  // Published rates of forward on Hopper, in TFLOP/s; the model has one rate for both passes.
+  CHECK(1 / seconds(16384, true) == doctest::Approx(335).epsilon(0.04));
+  CHECK(1 / seconds(1024, true) == doctest::Approx(260).epsilon(0.06));
+  CHECK(1 / seconds(16384, false) == doctest::Approx(539).epsilon(0.04));
+  CHECK(1 / seconds(1024, false) == doctest::Approx(410).epsilon(0.06));
+}
+
+TEST_CASE("clusters by their texts") {
+  using plan::cluster_of;
+  auto known = cluster_of({.gpu = "H100", .hosts = 2, .intra = "NVSwitch", .inter = "8x400G"});
+  CHECK(known.unknown.empty());
+  CHECK(known.cluster.fabric.inside_gbyte_s == 361);
+  CHECK(known.cluster.fabric.across_gbyte_s == 400);
+  CHECK(known.cluster.fabric.nics == 8);
+  CHECK(known.cluster.fabric.fabric == atoll::Fabric::rdma);
+
+  known = cluster_of({.gpu = "A100", .hosts = 4, .intra = "NVLink", .inter = "4xHDR"});
+  CHECK(known.cluster.fabric.across_gbyte_s == 100);
+
+  known = cluster_of({.gpu = "V100", .hosts = 4, .intra = "PCIe", .inter = "TCP 100G"});
+  CHECK(known.cluster.fabric.inside_gbyte_s == 10);
+  CHECK(known.cluster.fabric.across_gbyte_s == 12.5);
+  CHECK(known.cluster.fabric.fabric == atoll::Fabric::tcp);
+
+  known = cluster_of({.gpu = "H100", .hosts = 2, .inter = "EFA 3.2T"});
+  CHECK(known.cluster.fabric.across_gbyte_s == 400);
+
+  known = cluster_of({.gpu = "H100", .hosts = 2, .inter = "8x400G", .busbw = 46});
+  CHECK(known.cluster.fabric.most_gbyte_s == 46);
+
+  known = cluster_of({.gpu = "NVIDIA A100-SXM4-40GB", .hosts = 2, .inter = "4xHDR100"});
+  CHECK(known.cluster.compute.memory_bytes == std::uint64_t{40} << 30);
+  CHECK(known.cluster.fabric.across_gbyte_s == 50);
+  CHECK(cluster_of({.gpu = "H100 NVL"}).cluster.compute.name == "H100-NVL");
+  CHECK(cluster_of({.gpu = "A100", .hosts = 2, .inter = "100GbE"}).cluster.fabric.fabric ==
+        atoll::Fabric::tcp);
+  CHECK(cluster_of({.gpu = "A100", .intra = "no NVLink"}).unknown.size() == 1);
+
+  known = cluster_of({.gpu = "H100", .hosts = 2, .intra = "wet string", .inter = "pigeons"});
+  REQUIRE(known.unknown.size() == 2);
+  CHECK(known.unknown[0] == "intra \"wet string\"");
+  CHECK(known.unknown[1] == "inter \"pigeons\"");
+}

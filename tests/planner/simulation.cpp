@@ -1,0 +1,195 @@
+// Steps of whole jobs on simulated devices.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "atoll/error.hpp"
+#include "model/config.hpp"
+#include "plan/cluster.hpp"
+#include "plan/search.hpp"
+#include "plan/simulate.hpp"
+
+namespace {
+
+namespace fsdp = atoll::fsdp;
+
+plan::Job job(int hosts, int ranks_per_host, fsdp::Strategy strategy = fsdp::Strategy::full_shard) {
+  plan::Job job;
+  job.model = train::preset("mistral-small");
+  job.cluster =
+      plan::cluster_of({.gpu = "H100", .hosts = hosts, .ranks_per_host = ranks_per_host}).cluster;
+  job.strategy = strategy;
+  const bool hybrid = strategy == fsdp::Strategy::hybrid_shard;
+  job.mesh = hybrid ? atoll::MeshShape{hosts, ranks_per_host}
+                    : atoll::MeshShape{1, hosts * ranks_per_host};
+  job.seq = 512;
+  job.micro_batch = 2;
+  return job;
+}
+
+std::string error_of(const plan::Job& wrong) {
+  try {
+    plan::simulate(wrong);
+  } catch (const atoll::Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+}  // namespace
+
+TEST_CASE("every rank of a job predicts the same step") {
+  for (const auto strategy : {fsdp::Strategy::full_shard, fsdp::Strategy::hybrid_shard}) {
+    const plan::Job all = job(2, 4, strategy);
+    const double first = plan::simulate(all).step_s;
+    CHECK(first > 0);
+    for (int rank = 1; rank < all.ranks(); ++rank) {
+      CAPTURE(rank);
+      CHECK(plan::simulate(all, {.rank = rank}).step_s == doctest::Approx(first).epsilon(1e-9));
+    }
+  }
+}
+
+TEST_CASE("the memory of a step is that of the engine's plan") {
+  for (const auto strategy : fsdp::every_strategy()) {
+    CAPTURE(fsdp::name(strategy));
+    plan::Job planned = job(1, 4, strategy);
+    planned.mesh = {1, 4};
+    const plan::Prediction p = plan::simulate(planned);
+    const auto ids = static_cast<std::uint64_t>(3 * planned.micro_batch * planned.seq * 4);
+    const std::uint64_t outside = planned.cluster.compute.reserved_bytes + ids;
+    CHECK(p.memory.total() <= p.bytes - outside);
+    // The optimizer keeps norms and a scale beside the plan.
+    CHECK(p.bytes - outside - p.memory.total() < 4 << 20);
+  }
+}
+
+TEST_CASE("one rank alone has no communication") {
+  const plan::Prediction p = plan::simulate(job(1, 1, fsdp::Strategy::no_shard));
+  CHECK(p.exposed_s == 0);
+  CHECK(p.communication_s == 0);
+  CHECK(p.step_s > 0);
+  CHECK(p.mfu > 0);
+  CHECK(p.mfu < 1);
+}
+
+TEST_CASE("a slower fabric never makes a step faster, and hybrid_shard suffers least") {
+  plan::Job full = job(3, 8), hybrid = job(3, 8, fsdp::Strategy::hybrid_shard);
+  full.model = hybrid.model = train::preset("qwen2.5-7b");
+  full.micro_batch = hybrid.micro_batch = 1;
+  full.seq = hybrid.seq = 2048;
+  double before = 0;
+  for (const double rate : {0.0, 200.0, 100.0, 50.0}) {
+    CAPTURE(rate);
+    full.cluster.fabric.most_gbyte_s = hybrid.cluster.fabric.most_gbyte_s = rate;
+    const double step = plan::simulate(full).step_s;
+    CHECK(step >= before);
+    before = step;
+  }
+  // On a fabric that reaches an eighth of its rate, the mesh decides.
+  CHECK(plan::simulate(hybrid).tokens_per_s > 1.2 * plan::simulate(full).tokens_per_s);
+}
+
+TEST_CASE("more passes hide more communication, and recomputation trades time for memory") {
+  plan::Job one = job(2, 8, fsdp::Strategy::hybrid_shard), four = one, again = one;
+  four.micro_batches = 4;
+  again.recompute = train::Recompute::full;
+  const auto a = plan::simulate(one), b = plan::simulate(four), c = plan::simulate(again);
+  CHECK(b.exposed_s / b.step_s < a.exposed_s / a.step_s);
+  CHECK(b.step_s < 4 * a.step_s);
+  CHECK(c.step_s > a.step_s);
+  CHECK(c.bytes < a.bytes);
+}
+
+TEST_CASE("PyTorch costs more time and memory than atoll, and more in eager mode") {
+  using train::simulated::Framework;
+  const auto with = [](plan::Job one, Framework framework) {
+    one.framework = framework;
+    return plan::simulate(one);
+  };
+  plan::Job many = job(1, 8);
+  const auto ours = with(many, Framework::atoll),
+             compiled = with(many, Framework::pytorch_compiled),
+             eager = with(many, Framework::pytorch_eager);
+  CHECK(ours.step_s < compiled.step_s);
+  CHECK(compiled.step_s < eager.step_s);
+  const auto logits = static_cast<double>(many.micro_batch * many.seq * many.model.vocab);
+  CHECK(static_cast<double>(eager.bytes - compiled.bytes) == doctest::Approx(8 * logits));
+}
+
+TEST_CASE("many passes are extended from few") {
+  plan::Job eight = job(2, 4), sixteen = eight, more = eight;
+  eight.micro_batches = 8;
+  sixteen.micro_batches = 16;
+  more.micro_batches = 24;
+  const double a = plan::simulate(eight).step_s, b = plan::simulate(sixteen).step_s;
+  CHECK(plan::simulate(more).step_s - b == doctest::Approx(b - a).epsilon(1e-6));
+  CHECK(plan::simulate(sixteen).mfu == doctest::Approx(plan::simulate(eight).mfu).epsilon(0.05));
+}
+
+TEST_CASE("a trace has the collectives of each unit") {
+  const plan::Prediction p = plan::simulate(job(1, 4), {.trace = true});
+  const auto count = [&](atoll::Activity activity) {
+    return std::ranges::count(p.trace, activity, &atoll::TraceRecord::activity);
+  };
+  const auto units = static_cast<std::ptrdiff_t>(train::preset("mistral-small").layers + 2);
+  CHECK(count(atoll::Activity::reduce_scatter) == units);
+  CHECK(count(atoll::Activity::all_gather) >= units);
+  CHECK(count(atoll::Activity::work) > 0);
+  for (const atoll::TraceRecord& record : p.trace) CHECK(record.end_ns >= record.begin_ns);
+}
+
+TEST_CASE("a search tries how many units are gathered ahead, where units are gathered") {
+  const auto found =
+      plan::search(job(2, 8), {.strategies = {fsdp::Strategy::full_shard, fsdp::Strategy::no_shard},
+                               .recomputes = {train::Recompute::none},
+                               .micro_batches = {2},
+                               .prefetches = {1, 2, 4}});
+  REQUIRE(found.size() == 4);
+  std::uint64_t least = 0, most = 0;
+  for (const plan::Candidate& candidate : found) {
+    if (candidate.job.strategy != fsdp::Strategy::full_shard) continue;
+    if (candidate.job.prefetch == 1) least = candidate.prediction.bytes;
+    if (candidate.job.prefetch == 4) most = candidate.prediction.bytes;
+  }
+  CHECK(least > 0);
+  CHECK(most > least);  // each unit ahead needs a buffer
+}
+
+TEST_CASE("a search ranks what fits first, and the fastest of it first") {
+  plan::Job base = job(2, 8);
+  base.cluster.compute.memory_bytes = 4'000'000'000;
+  const auto found =
+      plan::search(base, {.strategies = fsdp::every_strategy(),
+                          .recomputes = {train::Recompute::none, train::Recompute::full},
+                          .micro_batches = {1, 8},
+                          .global_batch = 128});
+  REQUIRE(found.size() > 4);
+  CHECK(found.front().prediction.fits);
+  CHECK_FALSE(found.back().prediction.fits);
+  for (std::size_t i = 1; i < found.size(); ++i) {
+    const auto &before = found[i - 1].prediction, &after = found[i].prediction;
+    if (!before.fits) CHECK_FALSE(after.fits);
+    if (before.fits && after.fits) CHECK(before.tokens_per_s >= after.tokens_per_s);
+    CHECK(found[i].job.tokens() == doctest::Approx(128.0 * 512));
+  }
+}
+
+TEST_CASE("16,384 GPUs are one simulation") {
+  plan::Job large = job(2048, 8, fsdp::Strategy::hybrid_shard);
+  large.model = train::preset("llama-3.1-8b");
+  const plan::Prediction p = plan::simulate(large);
+  CHECK(p.tokens_per_s > 1e6);
+  CHECK(p.exposed_s < p.step_s);
+}
+
+TEST_CASE("wrong jobs are refused") {
+  plan::Job wrong = job(1, 4);
+  wrong.mesh = {1, 3};
+  CHECK(error_of(wrong) == "the mesh 1 x 3 does not have the 4 ranks of the job");
+  wrong = job(1, 4);
+  wrong.micro_batch = 0;
+  CHECK(error_of(wrong) == "sequence, micro batch and number of micro batches must be at least 1");
+}

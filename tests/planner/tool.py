@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""atoll-plan from outside: the table, JSON, files of many jobs, and wrong input.
+
+  tests/planner/tool.py ATOLL_PLAN
+"""
+import csv
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+PLAN = sys.argv[1]
+COLUMNS = ("id,params_B,layers,hidden,heads,kv_heads,ffn,vocab,gpu,gpu_mem_GB,gpus,nodes,intra,inter,strategy,"
+           "framework,seq,micro_batch,grad_accum,global_batch,act_ckpt,compile,precision,attention").split(",")
+JOB = dict(id="a", params_B="7.62", layers="28", hidden="3584", heads="28", kv_heads="4", ffn="18944", vocab="152064",
+           gpu="H100", gpu_mem_GB="80", gpus="24", nodes="3", intra="NVSwitch", inter="8x400G", strategy="HSDP",
+           framework="pytorch", seq="2048", micro_batch="1", grad_accum="1", global_batch="24", act_ckpt="full",
+           compile="no", precision="bf16", attention="sdpa")
+
+
+def run(*flags, code=0):
+    done = subprocess.run([PLAN, *map(str, flags)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == code, f"{flags}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout if code == 0 else done.stderr
+
+
+def predict(folder, *rows):
+    with open(folder / "jobs.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+    run("--rows", folder / "jobs.csv", "--json", folder / "out.json")
+    return json.loads((folder / "out.json").read_text())
+
+
+def check_table(folder):
+    text = run("--model", "qwen2.5-7b", "--gpu", "H100", "--hosts", "2", "--micro-batch", "1", "--tokens", "1e9",
+               "--price", "2", "--json", folder / "table.json")
+    found = json.loads((folder / "table.json").read_text())
+    assert "hybrid_shard" in text and "full_shard" in text and "GPU hours" in text, text
+    speeds = [entry["tokens_per_s"] for entry in found if entry["fits"]]
+    assert speeds == sorted(speeds, reverse=True) and len(speeds) > 4, speeds
+    one = run("--model", "qwen2.5-7b", "--hosts", "2", "--strategy", "hybrid_shard", "--mesh", "2x8",
+              "--micro-batch", "1", "--recompute", "none")
+    assert one.count("hybrid_shard") == 1 and "2x8" in one, one
+
+
+def check_rows(folder):
+    rows = [JOB, dict(JOB, id="b", strategy="FSDP full"), dict(JOB, id="c", gpu="TPU v4"), dict(JOB, id="d", layers="0"),
+            dict(JOB, id="e", inter="pigeons"), dict(JOB, id="f", gpus="7", nodes="2"), dict(JOB, id="g", ffn=""),
+            dict(JOB, id="h", seq="many"), dict(JOB, id="i", precision="fp8"),
+            dict(JOB, id="j", strategy="FSDP+TP8"), dict(JOB, id="k", nodes="2.5"), dict(JOB, id="with, comma", nodes="1", gpus="8")]
+    answers = {answer["id"]: answer for answer in predict(folder, *rows)}
+    assert len(answers) == len(rows)
+    fine = answers["a"]
+    for figure in ("tok_s_gpu", "step_time_s", "mfu_pct", "mem_GB", "exposed_pct"):
+        assert fine[figure] > 0, fine
+    assert fine["confidence"] == "low" and answers["with, comma"]["confidence"] == "medium", answers
+    assert abs(fine["tok_s_gpu"] * 24 * fine["step_time_s"] / (24 * 2048) - 1) < 1e-6, fine
+    for name, reason in (("c", "unknown GPU \"TPU v4\""), ("d", "layers is 0"), ("f", "7 GPUs"), ("h", "seq \"many\"")):
+        assert answers[name]["tok_s_gpu"] is None and reason in answers[name]["note"], answers[name]
+    assert "fp8" in answers["i"]["note"] and "tensor" in answers["j"]["note"], answers
+    assert answers["k"]["tok_s_gpu"] is None and "2.5" in answers["k"]["note"], answers["k"]
+    assert "pigeons" in answers["e"]["note"] and answers["e"]["tok_s_gpu"] > 0, answers["e"]
+    # The width that was left out follows from the number of parameters.
+    assert abs(answers["g"]["tok_s_gpu"] / fine["tok_s_gpu"] - 1) < 0.02, answers["g"]
+    assert answers["with, comma"]["tok_s_gpu"] > 0
+
+
+def check_lanes(folder):
+    def span(tid, name, cat, ts, dur):
+        return dict(ph="X", pid=0, tid=tid, name=name, cat=cat, ts=ts, dur=dur)
+    names = [dict(ph="M", pid=0, tid=tid, name="thread_name", args=dict(name=name))
+             for tid, name in enumerate(("step", "compute", "gather", "reduce"))]
+    events = []
+    for step in range(2):
+        events += [span(0, f"step {step}", "work", 0, 9e6), span(1, "forward layers.0", "work", 0, 2e6),
+                   span(1, "wait gather layers.0", "wait", 0, 1e6), span(1, "backward layers.0", "work", 0, 4e6),
+                   span(2, "layers.0", "communication", 0, 3e6), span(3, "layers.0", "communication", 0, 5e5)]
+    (folder / "trace.json").write_text(json.dumps(dict(traceEvents=names + events)))
+    job = ["--model", "mistral-tiny", "--strategy", "full_shard", "--micro-batch", "1", "--recompute", "none"]
+    text = run(*job, "--trace", folder / "trace.json")
+    measured = {line[:30].strip(): float(line.split()[-1]) for line in text.splitlines()[1:]}
+    assert measured["compute: forward"] == 2 and measured["compute: backward"] == 4, text
+    assert measured["compute waits for gather"] == 1 and measured["gather busy"] == 3, text
+    assert measured["reduce busy"] == 0.5, text
+    (folder / "trace.json").write_text("{}")
+    message = run(*job, "--trace", folder / "trace.json", code=1)
+    assert "not a trace of atoll-train" in message and message.count("\n") == 1, message
+
+
+def check_page(folder):
+    run("--model", "qwen2.5-7b", "--hosts", "2", "--micro-batch", "1", "--html", folder / "plan.html")
+    html = (folder / "plan.html").read_text()
+    for part in ("Candidates", "Timeline of one step", "Memory of a rank", "Growth over hosts", "hybrid_shard", "<svg"):
+        assert part in html, part
+    assert "http://" not in html and "https://" not in html, "the page needs the network"
+
+
+def check_explanation(folder):
+    job = ["--model", "qwen2.5-7b", "--hosts", "3", "--strategy", "full_shard", "--micro-batch", "1", "--recompute", "full"]
+    text = run(*job, "--measured", "31589", "--measured-one-host", "36382")
+    assert "x below" in text and "hybrid_shard on a mesh of 3 x 8" in text and "atoll-busbw" in text, text
+    (folder / "metrics.json").write_text(json.dumps({"tokens_per_s": 31589.0, "exposed_s": 1.1, "padding_fraction": 0.4,
+                                                     "data_wait_s": 0.2}))
+    text = run(*job, "--explain", folder / "metrics.json")
+    assert "40 % of the tokens are padding" in text and "waits 0.2 s for data" in text, text
+
+
+def check_advice(folder):
+    text = run("--model", "llama-3.1-8b", "--gpu", "A100-40GB", "--strategy", "no_shard", "--micro-batch", "4",
+               "--recompute", "none")
+    assert "Nothing fits" in text and "--strategy full_shard" in text and "saves" in text, text
+    text = run("--model", "qwen2.5-7b", "--hosts", "4", "--micro-batch", "1", "--recompute", "none", "--growth")
+    assert "% of linear" in text and ("faster than" in text or "within" in text), text
+    slow = run("--model", "qwen2.5-7b", "--hosts", "16", "--micro-batch", "1", "--recompute", "none", "--strategy",
+               "full_shard", "--inter", "TCP 1G", "--growth")
+    assert "hosts are wasted" in slow, slow
+    catalog = run("--topology", "hgx-h100x2", "--model", "qwen2.5-7b", "--micro-batch", "1", "--strategy", "hybrid_shard",
+                  "--recompute", "none")
+    same = run("--gpu", "H100", "--hosts", "2", "--model", "qwen2.5-7b", "--micro-batch", "1", "--strategy", "hybrid_shard",
+               "--recompute", "none")
+    assert catalog == same, catalog + same
+
+
+def check_wrong(folder):
+    for flags, code, text in (
+            (["--gpu", "abacus"], 1, "unknown GPU \"abacus\""),
+            (["--model", "nonsense"], 1, "nonsense"),
+            (["--strategy", "ddp"], 1, "ddp"),
+            (["--hosts", "-1"], 2, "--hosts"),
+            (["--hosts", "2", "--busbw", "5000"], 1, "only 400 GB/s"),
+            (["--price", "2"], 1, "--price needs --tokens"),
+            (["--measured-one-host", "5"], 1, "--measured-one-host needs"),
+            (["--seq", "16777216", "--micro-batch", "64"], 1, "too many"),
+            (["--hosts", "2", "--mesh", "3x8", "--strategy", "hybrid_shard"], 1, "does not have the 16 ranks"),
+            (["--hosts", "2", "--global-batch", "7"], 1, "--global-batch 7"),
+            (["--strategy", "hybrid_shard"], 1, "hybrid strategies need several hosts"),
+            (["--inter", "pigeons", "--hosts", "2"], 1, "pigeons"),
+            (["--recompute", "some"], 1, "--recompute some"),
+            (["--rows", folder / "jobs.csv"], 1, "--json"),
+            (["--rows", folder / "absent.csv", "--json", folder / "x"], 1, "absent.csv"),
+            (["--topology", "hgx-nothing"], 1, "hgx-nothing"),
+            (["--measured", "100"], 1, "candidates"),
+            (["--explain", folder / "absent.json", "--strategy", "full_shard", "--micro-batch", "1", "--recompute", "none"],
+             1, "absent.json"),
+            (["--machine", folder / "jobs.csv"], 1, "atoll-machine-1"),
+            (["--html", folder / "no" / "x.html", "--micro-batch", "1"], 1, "--html"),
+            (["--no-such-flag"], 2, "--no-such-flag")):
+        done = subprocess.run([PLAN, *map(str, flags)], capture_output=True, text=True, timeout=60)
+        assert done.returncode == code, f"{flags}: exit code {done.returncode}: {done.stderr}"
+        message = done.stderr
+        lines = [line for line in message.splitlines() if line and not line.startswith("Run with --help")]
+        assert len(lines) == 1 and text in lines[0], f"{flags}: {message}"
+    for content, text in (("", "no rows"), ("a,b\n1,2\n", "\"id\""), ("id,seq\n1\n", "line 2 has 1 fields"),
+                          ("id\n\"open\n", "does not end")):
+        (folder / "bad.csv").write_text(content)
+        message = run("--rows", folder / "bad.csv", "--json", folder / "x", code=1)
+        assert message.count("\n") == 1 and text in message, f"{content!r}: {message}"
+
+
+with tempfile.TemporaryDirectory() as name:
+    root = pathlib.Path(name)
+    check_table(root)
+    check_rows(root)
+    check_page(root)
+    check_lanes(root)
+    check_explanation(root)
+    check_advice(root)
+    check_wrong(root)
+print("atoll-plan: table, rows, page, explanation, advice and wrong input")

@@ -1,0 +1,160 @@
+#include "plan/cluster.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <optional>
+#include <regex>
+
+#include "atoll/inspect/load.hpp"
+#include "atoll/topology.hpp"
+#include "fail.hpp"
+
+namespace plan {
+namespace {
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  std::ranges::transform(result, result.begin(), [](unsigned char c) { return std::tolower(c); });
+  return result;
+}
+
+bool has(const std::string& text, std::string_view word) {
+  return text.find(word) != std::string::npos;
+}
+
+// Measured busbw of all_gather and reduce_scatter over the GPUs of one host, in GB/s, large sizes.
+// H200 361 and A100 229: cost-models A1; B200 723: A3; V100 and MI300X: 85 % of their links, since
+// no curve was found.
+struct Inside {
+  std::string_view gpu;
+  double nvlink;
+};
+constexpr std::array<Inside, 6> boards = {
+    {{"v100", 128}, {"a100", 229}, {"h100", 361}, {"h200", 361}, {"b200", 723}, {"mi300x", 300}}};
+
+// Over PCIe a ring of GPUs reaches 20 to 28 GB/s on 4.0 and 5.0 (cost-models A4); Volta has 3.0.
+constexpr double pcie_gbyte_s = 22, pcie_3_gbyte_s = 10;
+// An H100 NVL pair 208, an H100 PCIe pair with bridges 116 (cost-models A4): more GPUs use PCIe.
+constexpr double bridge_gbyte_s = 116;
+
+std::optional<double> inside_of(const std::string& gpu, const std::string& intra, int ranks) {
+  const auto board = std::ranges::find_if(boards, [&](const Inside& b) { return has(gpu, b.gpu); });
+  const double nvlink = board == boards.end() ? pcie_gbyte_s : board->nvlink;
+  if (intra.empty()) return has(gpu, "pcie") ? pcie_gbyte_s : nvlink;
+  if (has(intra, "no ")) return std::nullopt;
+  if (has(intra, "bridge")) return ranks <= 2 ? bridge_gbyte_s : pcie_gbyte_s;
+  if (has(intra, "pcie") || has(intra, "pix") || has(intra, "phb"))
+    return has(gpu, "v100") ? pcie_3_gbyte_s : pcie_gbyte_s;
+  const std::array<std::string_view, 5> words = {"nvswitch", "nvlink", "sxm", "xgmi", "infinity"};
+  if (std::ranges::any_of(words, [&](std::string_view word) { return has(intra, word); }))
+    return nvlink;
+  return std::nullopt;
+}
+
+// The rates of InfiniBand by generation, in Gbit/s for four lanes.
+struct Generation {
+  std::string_view name;
+  double gbit_s;
+};
+constexpr std::array<Generation, 6> generations = {
+    {{"xdr", 800}, {"ndr", 400}, {"hdr", 200}, {"edr", 100}, {"fdr", 56}, {"qdr", 40}}};
+
+struct Network {
+  double gbit_s = 0;  // of one NIC
+  int nics = 1;
+  bool tcp = false;
+};
+
+std::optional<Network> network_of(const std::string& inter) {
+  Network network;
+  network.tcp = has(inter, "tcp") || has(inter, "socket") || has(inter, "gbe") ||
+                (has(inter, "ethernet") && !has(inter, "roce"));
+  std::smatch match;
+  static const std::regex several("(^|[^0-9a-z.])([0-9]{1,3}) ?x");
+  if (std::regex_search(inter, match, several)) network.nics = std::stoi(match[2]);
+  // "400g", "400 gb/s" and "3.2t" are bits; "ndr200" is a part of a port.
+  static const std::regex rate("([0-9]{1,5}(?:\\.[0-9]+)?) ?(t|g)");
+  static const std::regex part("[exhnf]dr ?([0-9]{2,4})");
+  if (std::regex_search(inter, match, rate)) {
+    network.gbit_s = std::stod(match[1]) * (match[2] == "t" ? 1000 : 1);
+  } else if (std::regex_search(inter, match, part)) {
+    network.gbit_s = std::stod(match[1]);
+  } else {
+    for (const Generation& generation : generations) {
+      if (has(inter, generation.name)) network.gbit_s = generation.gbit_s;
+    }
+  }
+  if (network.gbit_s <= 0 || network.nics < 1) return std::nullopt;
+  return network;
+}
+
+// The memory in a name such as "NVIDIA A100-SXM4-40GB"; 0 if it has none.
+std::uint64_t memory_in(const std::string& gpu) {
+  std::smatch match;
+  static const std::regex size("([0-9]{2,3}) ?gb");
+  if (!std::regex_search(gpu, match, size)) return 0;
+  return static_cast<std::uint64_t>(std::stoi(match[1])) << 30;
+}
+
+}  // namespace
+
+ClusterText read_topology(const std::string& what) {
+  const atoll::Topology topology =
+      what == "here" ? atoll::Topology::discover_local() : atoll::load_topology(what);
+  train::require(!topology.gpus.empty(), "--topology {}: the machine has no GPUs", what);
+  ClusterText text;
+  text.hosts = static_cast<int>(topology.hosts.size());
+  const std::string& first = topology.gpus.front().host;
+  const auto on_host = [&](const auto& device) { return device.host == first; };
+  text.ranks_per_host = static_cast<int>(std::ranges::count_if(topology.gpus, on_host));
+  train::require(static_cast<int>(topology.gpus.size()) == text.hosts * text.ranks_per_host,
+                 "--topology {}: its hosts have different numbers of GPUs", what);
+  text.gpu = topology.gpus.front().model;
+  const auto islands = atoll::find_islands(topology);
+  // Without a source of the links, those of the GPU's usual board stand in.
+  const atoll::IslandState state = islands.front().state;
+  if (state == atoll::IslandState::known) text.intra = "NVLink";
+  if (state == atoll::IslandState::none) text.intra = "PCIe";
+  int nics = 0;
+  double rate = 0;
+  for (const atoll::TopologyNic& nic : topology.nics) {
+    const bool up = nic.state.empty() || nic.state == "active";
+    if (!on_host(nic) || nic.is_virtual || !up || !nic.rate_gbit_s) continue;
+    if (*nic.rate_gbit_s < rate) continue;
+    if (*nic.rate_gbit_s > rate) nics = 0;  // the fastest NICs join the hosts
+    rate = *nic.rate_gbit_s;
+    ++nics;
+  }
+  if (nics > 0) text.inter = fmt::format("{}x{:g}G", nics, rate);
+  return text;
+}
+
+KnownCluster cluster_of(const ClusterText& text) {
+  KnownCluster known;
+  Cluster& cluster = known.cluster;
+  cluster.hosts = text.hosts;
+  cluster.ranks_per_host = text.ranks_per_host;
+  cluster.compute = atoll::find_compute_model(text.gpu);
+  const std::string gpu = lower(text.gpu), intra = lower(text.intra), inter = lower(text.inter);
+  if (const std::uint64_t memory = memory_in(gpu); memory > 0)
+    cluster.compute.memory_bytes = memory;
+  if (text.gpu_memory_gb > 0)
+    cluster.compute.memory_bytes = static_cast<std::uint64_t>(text.gpu_memory_gb * 1e9);
+  const auto inside = inside_of(gpu, intra, text.ranks_per_host);
+  if (!inside) known.unknown.push_back(fmt::format("intra \"{}\"", text.intra));
+  cluster.fabric.inside_gbyte_s = inside.value_or(*inside_of(gpu, "", text.ranks_per_host));
+  const Network usual{.gbit_s = 400, .nics = 8};
+  const auto network = inter.empty() ? usual : network_of(inter);
+  if (!network && text.hosts > 1) known.unknown.push_back(fmt::format("inter \"{}\"", text.inter));
+  const Network& used = network ? *network : usual;
+  cluster.fabric.across_gbyte_s = used.nics * used.gbit_s / 8;
+  cluster.fabric.nics = used.nics;
+  cluster.fabric.fabric = used.tcp ? atoll::Fabric::tcp : atoll::Fabric::rdma;
+  cluster.fabric.most_gbyte_s = text.busbw;
+  return known;
+}
+
+}  // namespace plan

@@ -1,0 +1,36 @@
+// Machines by name: what people write about a cluster ("H100", "NVSwitch", "8x400G") as figures.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "plan/job.hpp"
+
+namespace plan {
+
+struct ClusterText {
+  std::string gpu{};         // "H100", "NVIDIA A100-SXM4-80GB"
+  double gpu_memory_gb = 0;  // 1e9 bytes; 0: that of the data sheet
+  int hosts = 1;
+  int ranks_per_host = 8;
+  std::string intra{};  // "NVSwitch", "NVLink", "PCIe"; "": that of the GPU's usual board
+  std::string inter{};  // "8x400G", "8xNDR", "TCP 100G"; "": 8x400G
+  double busbw = 0;     // GB/s that the hosts really reach; 0: that of the model
+};
+
+struct KnownCluster {
+  Cluster cluster{};
+  std::vector<std::string> unknown{};  // texts that were not understood; a usual value stands in
+};
+
+// Throws Error(not_found) for an unknown GPU.
+KnownCluster cluster_of(const ClusterText& text);
+
+// Returns the texts of a machine: a file in any form that atoll-topo reads, a name of its catalog
+// ("hgx-h100", "hgx-h100x16"), or "here" for this machine. All hosts must be alike. Throws
+// Error(not_found), Error(io), Error(bad_data), and Error(invalid_argument) for a machine without
+// GPUs.
+ClusterText read_topology(const std::string& what);
+
+}  // namespace plan

@@ -1,0 +1,250 @@
+#include "plan/explain.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "fail.hpp"
+
+namespace plan {
+namespace {
+
+namespace fsdp = atoll::fsdp;
+
+// Differences below this share are within the error of a prediction.
+constexpr double noise = 0.1;
+// A step whose exposed communication exceeds the expected by less than this share of it is no sign
+// of a slow fabric.
+constexpr double little_exposed = 0.03;
+
+// Slows all compute down by a factor.
+Job slowed(Job job, double factor) {
+  auto& compute = job.cluster.compute;
+  compute.peak_bf16 /= factor;
+  compute.peak_f32 /= factor;
+  compute.memory_gbyte_s /= factor;
+  compute.kernel_s *= factor;
+  compute.launch_s *= factor;
+  for (auto& [key, seconds] : job.cluster.times) seconds *= factor;
+  return job;
+}
+
+Job on_one_host(Job job) {
+  job.cluster.hosts = 1;
+  job.mesh = {1, job.cluster.ranks_per_host};
+  if (job.strategy == fsdp::Strategy::hybrid_shard) job.strategy = fsdp::Strategy::full_shard;
+  if (job.strategy == fsdp::Strategy::hybrid_shard_grad) job.strategy = fsdp::Strategy::shard_grad;
+  return job;
+}
+
+double healthy_rate(const atoll::FabricModel& fabric) {
+  return fabric.across_gbyte_s * (fabric.fabric == atoll::Fabric::tcp ? 0.5 : 0.92);
+}
+
+// Returns the factor by which compute must slow down, so that a simulated step computes for
+// `seconds`. The time beside collectives does not grow in proportion, so the factor is found in
+// several rounds.
+double slowdown_for(const Job& job, double seconds) {
+  double factor = 1;
+  for (int round = 0; round < 4; ++round)
+    factor *= std::max(1e-3, seconds / simulate(slowed(job, factor)).compute_s);
+  return factor;
+}
+
+// Returns the job on a fabric that gives a host `gbyte_s`. If it is known how long a step computes,
+// compute is slowed down until the simulated step computes as long. A slow fabric slows compute
+// down as well, because collectives run beside it for longer.
+Job on_fabric(Job job, double gbyte_s, std::optional<double> compute_s) {
+  job.cluster.fabric.most_gbyte_s = gbyte_s;
+  return compute_s ? slowed(job, slowdown_for(job, *compute_s)) : job;
+}
+
+// Returns the GB/s of a host with which a step takes `seconds`, by bisection on a scale of
+// logarithms. Nothing if even a thousandth of the healthy rate is not slow enough.
+std::optional<double> rate_for(const Job& job, double seconds, std::optional<double> compute_s) {
+  const auto too_slow = [&](double log_rate) {
+    return simulate(on_fabric(job, std::exp(log_rate), compute_s)).step_s > seconds;
+  };
+  const double healthy = healthy_rate(job.cluster.fabric);
+  double low = std::log(1e-3 * healthy), high = std::log(healthy);
+  if (!too_slow(low)) return std::nullopt;
+  for (int i = 0; i < 20; ++i) {
+    const double middle = (low + high) / 2;
+    (too_slow(middle) ? low : high) = middle;
+  }
+  return std::exp(high);
+}
+
+void fabric_causes(const Job& job, Explanation& result) {
+  const atoll::FabricModel& fabric = job.cluster.fabric;
+  const double of_nic = fabric.across_gbyte_s / fabric.nics;
+  auto& causes = result.causes;
+  causes.push_back(
+      {fmt::format("the hosts reach {:.3g} GB/s of the {:.3g} GB/s that a healthy fabric "
+                   "of this kind gives: {:.1f} x below",
+                   *result.busbw, healthy_rate(fabric), 1 / result.health),
+       "measure it without the model: mpirun ... atoll-busbw --axis world --expect 0.85"});
+  const double tcp_limit = 10;
+  if (fabric.fabric == atoll::Fabric::rdma && *result.busbw < tcp_limit) {
+    causes.push_back({"the rate is that of sockets, so RDMA is probably not in use",
+                      "NCCL_DEBUG=INFO must show NET/IB, and atoll-busbw transports=IB"});
+  }
+  if (fabric.nics > 1 && *result.busbw < 0.6 * healthy_rate(fabric)) {
+    causes.push_back(
+        {fmt::format("about {:.0f} of {} NICs of a host carry the traffic",
+                     std::max(1.0, std::round(*result.busbw / (0.92 * of_nic))), fabric.nics),
+         "atoll-topo --doctor names NICs that are down or filtered by NCCL_IB_HCA; in a virtual "
+         "machine NCCL needs its topology file (NCCL_TOPO_FILE)"});
+    causes.push_back(
+        {"or all NICs do, without GPUDirect RDMA",
+         "atoll-busbw --require-gdr fails then; look for ACS on PCIe switches, a missing "
+         "nvidia-peermem and relaxed ordering"});
+  }
+}
+
+void mesh_cause(const Job& job, Explanation& result) {
+  const bool across = job.cluster.hosts > 1 && job.mesh.shard > job.cluster.ranks_per_host;
+  if (!across) return;
+  Job hybrid = job;
+  hybrid.strategy = fsdp::Strategy::hybrid_shard;
+  hybrid.mesh = {job.cluster.hosts, job.cluster.ranks_per_host};
+  if (result.busbw) hybrid.cluster.fabric.most_gbyte_s = *result.busbw;
+  const Prediction p = simulate(hybrid);
+  const double gain = result.measured_step_s / p.step_s;
+  if (gain < 1 + noise) return;
+  result.causes.push_back(
+      {fmt::format("the shards of a parameter lie on {} hosts, so every gather crosses the fabric; "
+                   "{} on a mesh of {} x {} is predicted to be {:.2f} x as fast on this fabric{}",
+                   job.cluster.hosts, fsdp::name(hybrid.strategy), hybrid.mesh.replicate,
+                   hybrid.mesh.shard, gain,
+                   p.fits ? "" : ", but does not fit in the memory of a GPU"),
+       "atoll-train --strategy hybrid_shard, or Mesh::plan()"});
+}
+
+void compute_causes(const Job& job, const Measurement& measured, Explanation& result) {
+  if (result.slowdown < 1 + noise) return;
+  auto& causes = result.causes;
+  causes.push_back({fmt::format("compute takes {:.2f} x as long as predicted", result.slowdown),
+                    "compare the clocks with the maximum: nvidia-smi -q -d CLOCK,PERFORMANCE; a "
+                    "throttled GPU slows all ranks of its group"});
+  if (measured.padding && *measured.padding > 0.1) {
+    causes.push_back({fmt::format("{:.0f} % of the tokens are padding", 100 * *measured.padding),
+                      "atoll-train --pad-to pack"});
+  }
+  if (job.micro_batch * job.seq < 4096) {
+    causes.push_back(
+        {fmt::format("a pass has {} tokens, so that kernels are short and launches show",
+                     job.micro_batch * job.seq),
+         "a larger micro batch; with PyTorch, torch.compile"});
+  }
+  if (job.framework == train::simulated::Framework::atoll) {
+    causes.push_back({"the framework may have more kernels than atoll",
+                      "predict with --framework pytorch-eager"});
+  }
+}
+
+}  // namespace
+
+Measurement read_metrics(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  if (!in.good()) train::fail(atoll::ErrorCode::io, "{}: cannot be opened", file.string());
+  const nlohmann::json metrics = nlohmann::json::parse(in, nullptr, false);
+  const auto number = [&](const char* key) -> std::optional<double> {
+    const auto found = metrics.find(key);
+    if (found == metrics.end() || !found->is_number()) return std::nullopt;
+    return found->get<double>();
+  };
+  if (!metrics.is_object() || !number("tokens_per_s"))
+    train::fail(atoll::ErrorCode::bad_data,
+                "{}: no metrics of atoll-train: \"tokens_per_s\" is missing", file.string());
+  return {.tokens_per_s = *number("tokens_per_s"),
+          .exposed_s = number("exposed_s"),
+          .padding = number("padding_fraction"),
+          .data_wait_s = number("data_wait_s")};
+}
+
+Explanation explain(const Job& job, const Measurement& measured) {
+  train::require(measured.tokens_per_s > 0, "the measured tokens/s must be above 0");
+  const Prediction expected = simulate(job);
+  Explanation result;
+  result.expected_step_s = expected.step_s;
+  result.expected_compute_s = expected.compute_s;
+  result.expected_exposed_s = expected.exposed_s;
+  result.measured_step_s = job.tokens() / measured.tokens_per_s;
+  train::require(measured.exposed_s.value_or(0) < result.measured_step_s,
+                 "the exposed communication of {} s is not less than the step of {} s: are both of "
+                 "one step, and tokens/s of all ranks?",
+                 measured.exposed_s.value_or(0), result.measured_step_s);
+  if (measured.exposed_s) {
+    result.slowdown = (result.measured_step_s - *measured.exposed_s) / expected.compute_s;
+  } else if (measured.one_host_tokens_per_s) {
+    const Job one = on_one_host(job);
+    result.slowdown = one.tokens() / *measured.one_host_tokens_per_s / simulate(one).step_s;
+  } else if (job.cluster.hosts == 1) {
+    result.slowdown = result.measured_step_s / expected.step_s;
+  }
+  result.slowdown = std::max(result.slowdown, 1e-3);
+  const Job real = slowed(job, result.slowdown);
+  const Prediction again = simulate(real);
+  result.measured_exposed_s = measured.exposed_s.value_or(
+      std::max(0.0, result.measured_step_s - again.step_s + again.exposed_s));
+  result.measured_compute_s = result.measured_step_s - result.measured_exposed_s;
+  const double unexplained = measured.exposed_s ? *measured.exposed_s - expected.exposed_s
+                                                : result.measured_step_s - again.step_s;
+  const double explained = measured.exposed_s ? expected.step_s : again.step_s;
+  if (job.cluster.hosts > 1 && unexplained > little_exposed * result.measured_step_s &&
+      result.measured_step_s > (1 + noise) * explained) {
+    // With measured exposed communication, both the rate and the slowdown are found.
+    std::optional<double> compute_s;
+    if (measured.exposed_s) compute_s = result.measured_compute_s;
+    if (const auto rate = rate_for(compute_s ? job : real, result.measured_step_s, compute_s)) {
+      result.health = *rate / healthy_rate(job.cluster.fabric);
+      result.busbw = *rate;
+      if (compute_s)
+        result.slowdown = slowdown_for(on_fabric(job, *rate, std::nullopt), *compute_s);
+      fabric_causes(job, result);
+      mesh_cause(slowed(job, result.slowdown), result);
+    } else {
+      result.causes.push_back(
+          {"no bandwidth between hosts explains the step: even a thousandth of a healthy one is "
+           "faster",
+           "look for a rank that is stopped or waits for data: atoll-topo --top HOST:PORT"});
+    }
+  }
+  compute_causes(job, measured, result);
+  if (result.measured_step_s < (1 - noise) * expected.step_s) {
+    result.causes.push_back(
+        {fmt::format(
+             "the run is {:.2f} x as fast as predicted, so a figure of the model is too low here",
+             expected.step_s / result.measured_step_s),
+         "give the measured rates: --curve of atoll-busbw --save, --inter, --busbw"});
+  }
+  if (measured.data_wait_s && *measured.data_wait_s > 0.02 * result.measured_step_s) {
+    result.causes.push_back({fmt::format("a step waits {:.3g} s for data", *measured.data_wait_s),
+                             "convert the data once with atoll-data"});
+  }
+  return result;
+}
+
+std::string to_text(const Explanation& e, const Job& job) {
+  std::string text =
+      fmt::format("{:<26}{:>12}{:>12}\n", "seconds of a step", "expected", "measured");
+  const auto row = [&](const char* what, double expected, double measured) {
+    text += fmt::format("{:<26}{:>12.4f}{:>12.4f}\n", what, expected, measured);
+  };
+  row("compute", e.expected_compute_s, e.measured_compute_s);
+  row("exposed communication", e.expected_exposed_s, e.measured_exposed_s);
+  row("step", e.expected_step_s, e.measured_step_s);
+  text += fmt::format("tokens/s: {:.0f} expected, {:.0f} measured\n",
+                      job.tokens() / e.expected_step_s, job.tokens() / e.measured_step_s);
+  if (e.causes.empty()) return text + "No cause: the run is as fast as predicted.\n";
+  text += "Likely causes, the likeliest first:\n";
+  for (std::size_t i = 0; i < e.causes.size(); ++i)
+    text += fmt::format("  {}. {}\n     check: {}\n", i + 1, e.causes[i].what, e.causes[i].check);
+  return text;
+}
+
+}  // namespace plan

@@ -1,0 +1,47 @@
+// Why a run is slower than it should be: what was expected and what was measured, and the causes that
+// explain the difference, the likeliest first.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/simulate.hpp"
+
+namespace plan {
+
+// What a run measured. Rates are of all ranks.
+struct Measurement {
+  double tokens_per_s = 0;
+  std::optional<double> exposed_s{};    // per step
+  std::optional<double> padding{};      // share of tokens
+  std::optional<double> data_wait_s{};  // per step
+  // Tokens/s of the same settings on one host, where communication is hidden.
+  std::optional<double> one_host_tokens_per_s{};
+};
+
+// Reads metrics.json of a run of atoll-train. Throws Error(io) and Error(bad_data).
+Measurement read_metrics(const std::filesystem::path& file);
+
+struct Cause {
+  std::string what;   // one sentence
+  std::string check;  // how to tell it from the others, and what to do
+};
+
+struct Explanation {
+  double expected_step_s = 0, measured_step_s = 0;
+  double expected_compute_s = 0, measured_compute_s = 0;
+  double expected_exposed_s = 0, measured_exposed_s = 0;
+  double slowdown = 1;  // of compute: measured over expected
+  // GB/s between hosts with which the prediction meets the measured step, and its share of a healthy
+  // fabric. Nothing if the fabric explains nothing.
+  std::optional<double> busbw{};
+  double health = 1;
+  std::vector<Cause> causes{};
+};
+
+Explanation explain(const Job& job, const Measurement& measured);
+std::string to_text(const Explanation& explanation, const Job& job);
+
+}  // namespace plan

@@ -1,0 +1,225 @@
+#include "plan/measure.hpp"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "atoll/mesh.hpp"
+#include "atoll/optimizer.hpp"
+#include "fail.hpp"
+#include "loop/engine_model.hpp"
+#include "model/cpu/cpu_ops.hpp"
+#include "model/cpu/matmul.hpp"
+
+namespace plan {
+namespace {
+
+namespace fsdp = atoll::fsdp;
+using nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+struct Measured {
+  train::simulated::OpTimes ops{};
+  double update_s = 0;  // of an update of all parameters with AdamW, without clipping
+};
+
+// Runs passes and updates of the model on this process alone, and returns the mean time of each
+// operation.
+Measured operations(const Job& job, const MeasureOptions& options) {
+  atoll::World world = atoll::World::single();
+  const atoll::Device device = atoll::Device::host();
+  fsdp::Engine engine(atoll::Mesh::make(world, {1, 1}),
+                      {.strategy = fsdp::Strategy::no_shard, .precision = {.param = job.dtype}});
+  std::optional<fsdp::Optimizer> optimizer;
+  const auto inner = train::cpu::make_ops({.threads = options.threads});
+  const auto measured = train::simulated::measure(*inner);
+  const train::Decoder decoder(job.model, *measured);
+  atoll::Stream compute = device.stream({.name = "compute"});
+  train::add_units(engine, job.model);
+  optimizer.emplace(engine, fsdp::OptimizerOptions{.max_norm = 0, .moment_dtype = job.moments});
+  engine.initialize(1);
+  const std::int64_t tokens = job.micro_batch * job.seq;
+  auto activations =
+      decoder.make_activations({.max_tokens = tokens,
+                                .max_seq = job.seq,
+                                .compute = job.dtype,
+                                .recompute = job.recompute,
+                                .head_rows = train::usual_head_rows(atoll::DeviceKind::host)},
+                               device, compute);
+  const auto count = static_cast<std::uint64_t>(tokens);
+  const atoll::Buffer ids = device.allocate(2 * count * sizeof(std::int32_t));
+  auto* const id = static_cast<std::int32_t*>(ids.data());
+  for (std::uint64_t i = 0; i < 2 * count; ++i)
+    id[i] = static_cast<std::int32_t>((i * 7919) % static_cast<std::uint64_t>(job.model.vocab));
+  const atoll::View all = ids.view(atoll::DType::i32);
+  const train::Batch batch{.rows = job.micro_batch,
+                           .seq = job.seq,
+                           .tokens = all.part(0, count),
+                           .labels = all.part(count, count)};
+  const train::Step step{compute, batch, activations, 1.0F / static_cast<float>(2 * count)};
+  // Two passes make a step, so that gradients are both written and added.
+  const auto run_step = [&] {
+    decoder.begin(step);
+    for (int micro = 0; micro < 2; ++micro)
+      train::train_micro_batch(engine, engine.begin({.micro = micro, .of = 2}, compute), decoder,
+                               step);
+    engine.wait_gradients(compute);
+    const atoll::Stamp begin = compute.stamp();
+    optimizer->step(1e-4F, compute);
+    const atoll::Stamp end = compute.stamp();
+    compute.synchronize();
+    return static_cast<double>(*end.ns() - *begin.ns()) * 1e-9;
+  };
+  run_step();
+  measured->take(compute);
+  Measured result;
+  result.update_s = std::numeric_limits<double>::infinity();
+  const auto begin = Clock::now();
+  do {
+    result.update_s = std::min(result.update_s, run_step());
+  } while (seconds_since(begin) < options.seconds);
+  result.ops = measured->take(compute);
+  return result;
+}
+
+// Rates in GB/s of the library's kernels, by the bytes that simulated devices count.
+json kernels() {
+  const atoll::Device device = atoll::Device::host();
+  atoll::Stream stream = device.stream({.name = "kernels"});
+  constexpr std::uint64_t n = std::uint64_t{4} << 20;
+  std::vector<atoll::Buffer> f32;
+  for (int i = 0; i < 4; ++i) {
+    f32.push_back(device.allocate(n * 4));
+    stream.zero(f32.back().data(), n * 4);
+  }
+  const auto rate = [&](double bytes, const auto& enqueue) {
+    double best = 0;
+    for (int round = 0; round < 5; ++round) {
+      const atoll::Stamp begin = stream.stamp();
+      enqueue();
+      const atoll::Stamp end = stream.stamp();
+      stream.synchronize();
+      best = std::max(best, bytes / static_cast<double>(*end.ns() - *begin.ns()));
+    }
+    return best;
+  };
+  const auto bytes = static_cast<double>(n * 4);
+  return {{"copy", rate(2 * bytes, [&] { stream.copy(f32[0].data(), f32[1].data(), n * 4); })},
+          {"fill", rate(bytes, [&] { stream.zero(f32[0].data(), n * 4); })}};
+}
+
+json measured_by_rank(const Job& job, const MeasureOptions& options) {
+  json result = {{"schema", "atoll-machine-1"},
+                 {"ranks", options.ranks},
+                 {"threads", options.threads},
+                 {"model", job.model.name}};
+  result["kernels"] = kernels();
+  result["peak_f32"] = train::cpu::matrix_peak_flops(atoll::DType::f32, options.threads, 1.0);
+  result["peak_bf16"] = train::cpu::matrix_peak_flops(atoll::DType::bf16, options.threads, 1.0);
+  const Measured measured = operations(job, options);
+  result["ops"] = measured.ops;
+  // AdamW reads and writes weights and both moments, and reads gradients.
+  const double moment = job.moments == atoll::DType::f32 ? 4 : 2;
+  const double low = job.dtype == atoll::DType::f32 ? 0 : 2;
+  const double bytes = 2 * (4 + 2 * moment) + 4 + low;
+  result["kernels"]["adamw"] =
+      bytes * static_cast<double>(train::parameter_count(job.model)) / measured.update_s * 1e-9;
+  return result;
+}
+
+// Starts a process that measures, and writes the result to `file` if that has a name.
+pid_t start(const Job& job, const MeasureOptions& options, const std::filesystem::path& file) {
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  int status = 1;
+  try {
+    const std::string text = measured_by_rank(job, options).dump(1);
+    if (!file.empty()) {
+      std::ofstream out(file, std::ios::binary);
+      if (!(out << text << '\n' << std::flush))
+        train::fail(atoll::ErrorCode::io, "--measure: {} cannot be written", file.string());
+    }
+    status = 0;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "atoll-plan: {}\n", error.what());
+  }
+  std::fflush(nullptr);
+  ::_exit(status);
+}
+
+json read_json(const std::filesystem::path& file, std::string_view schema) {
+  std::ifstream in(file, std::ios::binary);
+  if (!in.good()) train::fail(atoll::ErrorCode::io, "{}: cannot be opened", file.string());
+  json content = json::parse(in, nullptr, false);
+  if (!content.is_object() || content.value("schema", "") != schema)
+    train::fail(atoll::ErrorCode::bad_data, "{}: not a file of the form {}", file.string(), schema);
+  return content;
+}
+
+}  // namespace
+
+void measure(const Job& job, const MeasureOptions& options, const std::filesystem::path& file) {
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < options.ranks; ++rank)
+    children.push_back(start(job, options, rank == 0 ? file : std::filesystem::path()));
+  bool failed = false;
+  for (const pid_t child : children) {
+    int status = 1;
+    failed |= child < 0 || ::waitpid(child, &status, 0) != child || status != 0;
+  }
+  if (failed) train::fail(atoll::ErrorCode::backend, "--measure: a process that measures failed");
+}
+
+Cluster read_machine(const std::filesystem::path& file) {
+  const json content = read_json(file, "atoll-machine-1");
+  try {
+    Cluster cluster;
+    cluster.compute = atoll::find_compute_model("CPU");
+    cluster.compute.source = file.string();
+    cluster.compute.peak_f32 = content.at("peak_f32");
+    cluster.compute.peak_bf16 = content.at("peak_bf16");
+    cluster.compute.best_product = 1;
+    cluster.compute.memory_bytes = 0;
+    cluster.compute.memory_gbyte_s = content.at("kernels").at("copy");
+    cluster.kernel_gbyte_s = content.at("kernels");
+    cluster.times = content.at("ops");
+    cluster.hosts = 1;
+    cluster.ranks_per_host = content.at("ranks");
+    // A collective computes on the cores of its rank, and between hosts mostly waits for the wire.
+    cluster.fabric.compute_share = 1;
+    cluster.fabric.across_compute_share = 0.2;
+    cluster.fabric.fabric = atoll::Fabric::tcp;
+    cluster.fabric.inside_gbyte_s = cluster.compute.memory_gbyte_s / 4;
+    cluster.fabric.across_gbyte_s = 1;
+    return cluster;
+  } catch (const json::exception& error) {
+    train::fail(atoll::ErrorCode::bad_data, "{}: {}", file.string(), error.what());
+  }
+}
+
+void add_curve(atoll::FabricModel& fabric, const std::filesystem::path& file) {
+  const json content = read_json(file, "atoll-curve-1");
+  try {
+    for (const json& row : content.at("rows")) {
+      if (row.at("place") != "out" || row.at("dtype") != "f32") continue;
+      fabric.measured.push_back({row.at("collective"), row.at("ranks"), row.at("hosts"),
+                                 row.at("bytes"), row.at("time_us").get<double>() * 1e-6});
+    }
+  } catch (const json::exception& error) {
+    train::fail(atoll::ErrorCode::bad_data, "{}: {}", file.string(), error.what());
+  }
+}
+
+}  // namespace plan

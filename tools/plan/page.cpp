@@ -1,0 +1,225 @@
+#include "plan/page.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "atoll/trace.hpp"
+#include "page/line_chart.hpp"
+#include "page/step_memory.hpp"
+#include "page/style.hpp"
+#include "page/text.hpp"
+#include "page/timeline.hpp"
+
+namespace plan {
+namespace {
+
+namespace fsdp = atoll::fsdp;
+using train::page::escape;
+using train::page::format;
+using train::page::Unit;
+
+constexpr std::size_t most_rows = 30;
+
+bool is_hybrid(fsdp::Strategy strategy) {
+  return strategy == fsdp::Strategy::hybrid_shard || strategy == fsdp::Strategy::hybrid_shard_grad;
+}
+
+std::string mesh_text(const Job& job) {
+  return fmt::format("{} x {}", job.mesh.replicate, job.mesh.shard);
+}
+
+std::string head(const Job& job) {
+  return fmt::format(
+      R"(<header><div><h1>{} on {} x {} {}</h1><p class="sub">sequence {}, {}, {} ranks, {})"
+      R"( rows a step</p></div><button id="theme">light / dark</button></header>)",
+      escape(job.model.name), job.cluster.hosts, job.cluster.ranks_per_host,
+      escape(job.cluster.compute.name), job.seq, atoll::name(job.dtype), job.ranks(),
+      job.micro_batch * job.micro_batches * job.ranks());
+}
+
+std::string tile(const std::string& value, const char* label, const std::string& below) {
+  return fmt::format(R"(<div class="card tile"><span>{}</span><b>{}</b><small>{}</small></div>)",
+                     label, value, escape(below));
+}
+
+std::string tiles(const Job& job, const Prediction& p) {
+  std::string html = R"(<div class="tiles">)";
+  html += tile(std::string(fsdp::name(job.strategy)), "Best settings",
+               fmt::format("mesh {}, {} rows x {}, recompute {}", mesh_text(job), job.micro_batch,
+                           job.micro_batches, name(job.recompute)));
+  html += tile(format(p.tokens_per_s, Unit::count), "Tokens per second",
+               fmt::format("{:.0f} per GPU", p.tokens_per_s / job.ranks()));
+  html += tile(format(p.mfu, Unit::share), "MFU", "of the data sheet's dense peak");
+  html += tile(format(p.step_s, Unit::seconds), "Step",
+               fmt::format("exposed communication {}", format(p.exposed_s, Unit::seconds)));
+  html += tile(format(static_cast<double>(p.bytes), Unit::bytes), "Memory of a rank",
+               fmt::format("of {}", format(static_cast<double>(job.cluster.compute.memory_bytes),
+                                           Unit::bytes)));
+  return html + "</div>";
+}
+
+std::string table(const std::vector<Candidate>& found) {
+  std::string html =
+      R"(<h2>Candidates</h2><div class="card scroll"><table><tr><th>strategy</th><th>mesh</th>)"
+      R"(<th>rows x passes</th><th>recompute</th><th class="end">tokens/s</th><th class="end">MFU</th>)"
+      R"(<th class="end">exposed</th><th class="end">memory</th><th class="end">step</th></tr>)";
+  for (std::size_t i = 0; i < std::min(found.size(), most_rows); ++i) {
+    const auto& [job, p] = found[i];
+    html += fmt::format(
+        R"(<tr><td>{}</td><td>{}</td><td>{} x {}</td><td>{}</td><td class="num">{}</td>)"
+        R"(<td class="num">{}</td><td class="num">{}</td><td class="num">{}{}</td>)"
+        R"(<td class="num">{}</td></tr>)",
+        fsdp::name(job.strategy), mesh_text(job), job.micro_batch, job.micro_batches,
+        name(job.recompute), format(p.tokens_per_s, Unit::count), format(p.mfu, Unit::share),
+        format(p.exposed_s / p.step_s, Unit::share),
+        format(static_cast<double>(p.bytes), Unit::bytes), p.fits ? "" : ", does not fit",
+        format(p.step_s, Unit::seconds));
+  }
+  html += "</table>";
+  if (found.size() > most_rows)
+    html += fmt::format(R"(<p class="note">The best {} of {}.</p>)", most_rows, found.size());
+  return html + "</div>";
+}
+
+struct Part {
+  const char* key;  // as in fsdp::MemoryPlan
+  const char* name;
+  std::uint64_t bytes;
+  int colour;
+};
+
+std::vector<Part> parts_of(const Job& job, const Prediction& p) {
+  const fsdp::MemoryPlan& m = p.memory;
+  return {{"parameters", "parameters (master shards)", m.parameters, 1},
+          {"resident", "parameters (whole, resident)", m.resident, 6},
+          {"optimizer", "optimizer", m.optimizer, 3},
+          {"gradients", "gradients (shards)", m.gradients, 4},
+          {"gathered", "parameters (gathered while used)", m.gathered, 5},
+          {"inner_shards", "parameters (inner shards)", m.inner_shards, 6},
+          {"whole_gradients", "whole gradients", m.whole_gradients, 7},
+          {"staging", "staging", m.staging, 8},
+          {"activations", "activations", m.activations, 2},
+          {"reserved", "context, libraries, NCCL", job.cluster.compute.reserved_bytes, 6}};
+}
+
+std::string memory(const Job& job, const Prediction& p) {
+  const double total = static_cast<double>(p.bytes);
+  std::string bar, rows;
+  for (const auto& [key, what, bytes, colour] : parts_of(job, p)) {
+    if (bytes == 0) continue;
+    const double share = static_cast<double>(bytes) / total;
+    bar +=
+        fmt::format(R"(<i class="c{}" style="flex:{:.6f}" title="{}"></i>)", colour, share, what);
+    rows += fmt::format(R"(<tr><td><i class="key block c{}"></i>{}</td><td class="num">{}</td>)"
+                        R"(<td class="num">{}</td></tr>)",
+                        colour, what, format(static_cast<double>(bytes), Unit::bytes),
+                        format(share, Unit::share));
+  }
+  return fmt::format(
+      R"(<h2>Memory of a rank</h2><div class="card"><p class="note">All of it is allocated before )"
+      R"(the first step.</p>)"
+      R"(<div class="bar">{}</div><table>{}<tr><td><b>total</b></td><td class="num"><b>{}</b></td>)"
+      R"(<td></td></tr></table></div>)",
+      bar, rows, format(total, Unit::bytes));
+}
+
+std::string timeline(const Job& job) {
+  const Prediction p = simulate(job, {.trace = true});
+  std::vector<atoll::TraceRecord> records = p.trace;
+  atoll::TraceRecord step;
+  step.row = "step";
+  step.label = "The predicted step";
+  for (const auto& record : records) step.end_ns = std::max(step.end_ns, record.end_ns);
+  records.push_back(step);
+  const std::vector<std::string> events = {
+      atoll::chrome_events({.rank = 0, .host = "host0"}, records)};
+  const auto trace = nlohmann::json::parse(atoll::chrome_trace(events));
+  nlohmann::json plan;
+  for (const Part& part : parts_of(job, p)) plan[part.key] = part.bytes;
+  return fmt::format(
+      R"(<h2>Timeline of one step</h2><div class="card"><p class="note">The best settings, on rank )"
+      R"(0. Point at a span to read its name and time.</p>{}</div><div class="grid2">{}</div>)"
+      R"(<p class="note">Memory that holds data; context, libraries and NCCL are not in it.</p>)",
+      train::page::draw_timeline(trace).svg, train::page::draw_step_memory(trace, plan));
+}
+
+std::string growth(const Scaling& scaling) {
+  if (scaling.hosts.size() < 2) return {};
+  train::page::Series rate{
+      .name = "predicted", .colour = 1, .look = train::page::Series::Look::dots};
+  train::page::Series ideal{.name = "as on one host", .colour = 3};
+  train::page::Series mfu{.name = "MFU", .colour = 1, .look = train::page::Series::Look::dots};
+  for (std::size_t i = 0; i < scaling.hosts.size(); ++i) {
+    const double hosts = scaling.hosts[i];
+    const Prediction& p = scaling.predictions[i];
+    for (auto* series : {&rate, &ideal, &mfu}) series->x.push_back(hosts);
+    rate.y.push_back(p.tokens_per_s);
+    ideal.y.push_back(scaling.predictions.front().tokens_per_s * hosts / scaling.hosts.front());
+    mfu.y.push_back(p.mfu);
+  }
+  return R"(<h2>Growth over hosts</h2><div class="grid2">)" +
+         train::page::draw({.title = "Tokens per second",
+                            .unit = Unit::count,
+                            .from_zero = true,
+                            .x_name = "hosts",
+                            .series = {rate, ideal}}) +
+         train::page::draw({.title = "MFU",
+                            .unit = Unit::share,
+                            .from_zero = true,
+                            .x_name = "hosts",
+                            .series = {mfu}}) +
+         "</div>";
+}
+
+}  // namespace
+
+std::string_view name(train::Recompute recompute) {
+  switch (recompute) {
+    case train::Recompute::none:
+      return "none";
+    case train::Recompute::selective:
+      return "selective";
+    case train::Recompute::full:
+      break;
+  }
+  return "full";
+}
+
+Scaling scaling_of(const Job& best) {
+  Scaling scaling;
+  for (int hosts = 1;; hosts = std::min(2 * hosts, best.cluster.hosts)) {
+    Job job = best;
+    job.cluster.hosts = hosts;
+    const int of_group = std::min(best.mesh.shard, job.ranks());
+    if (is_hybrid(job.strategy) && job.ranks() % of_group == 0 && of_group < job.ranks()) {
+      job.mesh = {job.ranks() / of_group, of_group};
+    } else {
+      if (is_hybrid(job.strategy)) job.strategy = fsdp::Strategy::full_shard;
+      job.mesh = {1, job.ranks()};
+    }
+    scaling.hosts.push_back(hosts);
+    scaling.predictions.push_back(simulate(job));
+    if (hosts == best.cluster.hosts) return scaling;
+  }
+}
+
+std::string page(const std::vector<Candidate>& found, const Scaling& scaling) {
+  const auto& [job, prediction] = found.front();
+  const std::string body =
+      head(job) + tiles(job, prediction) + table(found) + timeline(job) + memory(job, prediction) +
+      growth(scaling) +
+      fmt::format(
+          "<footer>Written by atoll-plan. Times of arithmetic: {}. Links inside a host: {:g} "
+          "GB/s; between hosts: {:g} GB/s by {} NICs{}. The figures are "
+          "predictions.</footer>",
+          escape(job.cluster.compute.source), job.cluster.fabric.inside_gbyte_s,
+          job.cluster.fabric.across_gbyte_s, job.cluster.fabric.nics,
+          job.cluster.fabric.most_gbyte_s > 0
+              ? fmt::format(", at most {:g} GB/s", job.cluster.fabric.most_gbyte_s)
+              : "");
+  return train::page::document("atoll-plan: " + job.model.name, body);
+}
+
+}  // namespace plan

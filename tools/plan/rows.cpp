@@ -1,0 +1,315 @@
+#include "plan/rows.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <fstream>
+#include <initializer_list>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "atoll/error.hpp"
+#include "fail.hpp"
+#include "plan/cluster.hpp"
+#include "plan/simulate.hpp"
+
+namespace plan {
+namespace {
+
+namespace fsdp = atoll::fsdp;
+using nlohmann::json;
+using train::fail;
+using train::require;
+using Record = std::map<std::string, std::string>;
+
+template <class... Args>
+void need(bool holds, atoll::ErrorCode code, fmt::format_string<Args...> format, Args&&... args) {
+  if (!holds) fail(code, format, std::forward<Args>(args)...);
+}
+
+std::vector<std::vector<std::string>> read_csv(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  need(file.good(), atoll::ErrorCode::io, "{}: cannot be opened", path.string());
+  std::vector<std::vector<std::string>> lines(1, std::vector<std::string>(1));
+  bool quoted = false;
+  for (char c = 0; file.get(c);) {
+    std::string& field = lines.back().back();
+    if (quoted) {
+      if (c != '"') {
+        field += c;
+      } else if (file.peek() == '"') {
+        field += static_cast<char>(file.get());
+      } else {
+        quoted = false;
+      }
+    } else if (c == '"') {
+      quoted = true;
+    } else if (c == ',') {
+      lines.back().emplace_back();
+    } else if (c == '\n') {
+      lines.emplace_back(1);
+    } else if (c != '\r') {
+      field += c;
+    }
+  }
+  need(!quoted, atoll::ErrorCode::bad_data, "{}: a quoted field does not end", path.string());
+  std::erase_if(lines, [](const auto& line) { return line.size() == 1 && line.front().empty(); });
+  return lines;
+}
+
+std::vector<Record> read_records(const std::filesystem::path& path) {
+  const auto lines = read_csv(path);
+  need(!lines.empty(), atoll::ErrorCode::bad_data, "{}: the file has no rows", path.string());
+  const auto& names = lines.front();
+  need(std::ranges::find(names, "id") != names.end(), atoll::ErrorCode::bad_data,
+       "{}: the first line has no column \"id\"", path.string());
+  std::vector<Record> records;
+  for (std::size_t i = 1; i < lines.size(); ++i) {
+    need(lines[i].size() == names.size(), atoll::ErrorCode::bad_data,
+         "{}: line {} has {} fields instead of {}", path.string(), i + 1, lines[i].size(),
+         names.size());
+    Record& record = records.emplace_back();
+    for (std::size_t c = 0; c < names.size(); ++c) record[names[c]] = lines[i][c];
+  }
+  return records;
+}
+
+std::string lower(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+// A row as texts, and what was assumed where a text is missing or unknown.
+struct Row {
+  const Record& record;
+  std::vector<std::string> assumed{};
+
+  std::string text(const std::string& column) const {
+    const auto found = record.find(column);
+    return found == record.end() ? "" : found->second;
+  }
+  std::optional<double> number(const std::string& column) const {
+    const std::string value = text(column);
+    if (value.empty()) return std::nullopt;
+    std::size_t used = 0;
+    double number = 0;
+    try {
+      number = std::stod(value, &used);
+    } catch (const std::exception&) {
+      used = 0;
+    }
+    require(used == value.size() && std::isfinite(number), "{} \"{}\" is not a number", column,
+            value);
+    require(std::abs(number) <= 1e9, "{} {} is too large", column, value);
+    return number;
+  }
+  std::int64_t whole(const std::string& column, std::int64_t usual) {
+    const auto value = number(column);
+    if (!value) assumed.push_back(fmt::format("{} {}", column, usual));
+    const auto result = value ? static_cast<std::int64_t>(std::llround(*value)) : usual;
+    require(result >= 1, "{} is {}: it must be at least 1", column, result);
+    return result;
+  }
+};
+
+// Returns the feed-forward width that gives the model its number of parameters.
+std::int64_t width_of(const train::ModelConfig& model, double parameters) {
+  train::ModelConfig narrow = model;
+  narrow.ffn = 1;
+  const double rest = static_cast<double>(train::parameter_count(narrow));
+  const auto of_layers = static_cast<double>(3 * model.hidden * model.layers);
+  const double width = (parameters - rest) / of_layers;
+  return std::max<std::int64_t>(64, std::llround(width / 64) * 64);
+}
+
+train::ModelConfig model_of(Row& row) {
+  train::ModelConfig model;
+  model.name = row.text("id");
+  model.layers = row.whole("layers", 32);
+  model.hidden = row.whole("hidden", 4096);
+  model.heads = row.whole("heads", std::max<std::int64_t>(1, model.hidden / 128));
+  model.kv_heads = row.whole("kv_heads", model.heads);
+  model.head_dim = std::max<std::int64_t>(2, model.hidden / model.heads / 2 * 2);
+  model.vocab = row.whole("vocab", 32000);
+  model.max_seq = row.whole("seq", 2048);
+  const auto parameters = row.number("params_B");
+  if (row.number("ffn")) {
+    model.ffn = row.whole("ffn", 1);
+  } else {
+    model.ffn = parameters ? width_of(model, *parameters * 1e9) : 4 * model.hidden;
+    row.assumed.push_back(fmt::format("ffn {}", model.ffn));
+  }
+  if (parameters) {
+    // A model whose head shares the embedding has that many parameters less.
+    const auto count = [&] { return static_cast<double>(train::parameter_count(model)); };
+    const double untied = std::abs(count() - *parameters * 1e9);
+    model.tied = true;
+    if (std::abs(count() - *parameters * 1e9) > untied) model.tied = false;
+    const double off = count() / (*parameters * 1e9) - 1;
+    if (std::abs(off) > 0.05) {
+      row.assumed.push_back(fmt::format("the shape has {:.2f} B parameters", count() / 1e9));
+    }
+  }
+  train::validate(model);
+  return model;
+}
+
+fsdp::Strategy strategy_of(Row& row, const Job& job) {
+  const std::string text = lower(row.text("strategy"));
+  const auto has = [&](std::string_view word) { return text.find(word) != std::string::npos; };
+  for (const fsdp::Strategy strategy : fsdp::every_strategy()) {
+    if (text == fsdp::name(strategy)) return strategy;
+  }
+  if (has("hsdp") || has("hybrid")) return fsdp::Strategy::hybrid_shard;
+  if (has("zero-1") || has("zero1")) return fsdp::Strategy::shard_optimizer;
+  if (has("zero-2") || has("zero2") || has("grad_op") || has("shard_grad"))
+    return fsdp::Strategy::shard_grad;
+  if (has("ddp") || has("no_shard") || has("data parallel")) return fsdp::Strategy::no_shard;
+  if (!has("fsdp") && !has("full") && !has("zero")) {
+    row.assumed.push_back(fmt::format("strategy \"{}\" read as full_shard", row.text("strategy")));
+  }
+  return job.ranks() == 1 ? fsdp::Strategy::no_shard : fsdp::Strategy::full_shard;
+}
+
+bool is_yes(const std::string& text) {
+  const std::string value = lower(text);
+  return value == "1" || value == "yes" || value == "true" || value == "on";
+}
+
+void set_framework(Row& row, Job& job) {
+  using train::simulated::Framework;
+  const std::string text = lower(row.text("framework"));
+  const bool compiled = is_yes(row.text("compile"));
+  if (text.find("atoll") != std::string::npos) {
+    job.framework = Framework::atoll;
+  } else {
+    job.framework = compiled ? Framework::pytorch_compiled : Framework::pytorch_eager;
+  }
+}
+
+void set_recompute(Row& row, Job& job) {
+  const std::string text = lower(row.text("act_ckpt"));
+  if (text.empty() || text == "0" || text == "no" || text == "none" || text == "false" ||
+      text == "off") {
+    job.recompute = train::Recompute::none;
+  } else if (text.find("select") != std::string::npos) {
+    job.recompute = train::Recompute::selective;
+  } else {
+    job.recompute = train::Recompute::full;
+  }
+}
+
+Cluster cluster_of_row(Row& row) {
+  const auto gpus = static_cast<int>(row.whole("gpus", 8));
+  const double hosts = row.number("nodes").value_or((gpus + 7) / 8);
+  require(hosts == std::floor(hosts), "nodes {} is not a whole number", hosts);
+  const auto nodes = static_cast<int>(hosts);
+  if (nodes > 1 && row.text("inter").empty()) row.assumed.push_back("inter 8x400G");
+  require(nodes >= 1 && gpus % nodes == 0, "{} GPUs are not the same number on each of {} nodes",
+          gpus, nodes);
+  const auto known = cluster_of({.gpu = row.text("gpu"),
+                                 .gpu_memory_gb = row.number("gpu_mem_GB").value_or(0),
+                                 .hosts = nodes,
+                                 .ranks_per_host = gpus / nodes,
+                                 .intra = row.text("intra"),
+                                 .inter = nodes > 1 ? row.text("inter") : ""});
+  for (const std::string& text : known.unknown)
+    row.assumed.push_back(text + " is unknown, a usual one stands in");
+  return known.cluster;
+}
+
+// Notes what a text says that is not modelled.
+void note_unread(Row& row) {
+  const auto says = [&](const char* column, std::initializer_list<const char*> words) {
+    const std::string text = lower(row.text(column));
+    return std::ranges::any_of(
+        words, [&](const char* word) { return text.find(word) != std::string::npos; });
+  };
+  if (says("precision", {"fp8", "float8"})) row.assumed.push_back("fp8 is read as bf16");
+  if (says("strategy", {"tp", "tensor", "pp", "pipeline", "+cp", "expert"}) &&
+      !says("strategy", {"ddp"}))
+    row.assumed.push_back("tensor and pipeline parallelism are not modelled");
+  if (!row.text("framework").empty() && !says("framework", {"pytorch", "torch", "atoll", "fsdp"}))
+    row.assumed.push_back(fmt::format("framework \"{}\" read as PyTorch", row.text("framework")));
+  if (!row.text("act_ckpt").empty() && !says("act_ckpt", {"0", "1", "no", "none", "false", "off",
+                                                          "select", "full", "yes", "true", "on"}))
+    row.assumed.push_back(fmt::format("act_ckpt \"{}\" read as full", row.text("act_ckpt")));
+}
+
+Job job_of(Row& row) {
+  note_unread(row);
+  Job job;
+  job.cluster = cluster_of_row(row);
+  job.model = model_of(row);
+  job.strategy = strategy_of(row, job);
+  const bool hybrid = job.strategy == fsdp::Strategy::hybrid_shard ||
+                      job.strategy == fsdp::Strategy::hybrid_shard_grad;
+  job.mesh = {hybrid ? job.cluster.hosts : 1, hybrid ? job.cluster.ranks_per_host : job.ranks()};
+  job.seq = row.whole("seq", 2048);
+  job.micro_batch = row.whole("micro_batch", 1);
+  job.micro_batches = static_cast<int>(row.number("grad_accum").value_or(1));
+  if (!row.number("grad_accum") && row.number("global_batch")) {
+    const double passes =
+        *row.number("global_batch") / static_cast<double>(job.micro_batch * job.ranks());
+    job.micro_batches = std::max(1, static_cast<int>(std::lround(passes)));
+  }
+  require(job.micro_batches >= 1, "grad_accum is {}: it must be at least 1", job.micro_batches);
+  // "bf16, reduce fp32": the type of computation, and that of the reduction.
+  const std::string precision = lower(row.text("precision"));
+  const std::size_t reduces = precision.find("reduce");
+  const std::string computes = precision.substr(0, reduces);
+  job.dtype = computes.find("32") != std::string::npos && computes.find("16") == std::string::npos
+                  ? atoll::DType::f32
+                  : atoll::DType::bf16;
+  job.eager_attention = lower(row.text("attention")).find("eager") != std::string::npos;
+  set_framework(row, job);
+  // FSDP before PyTorch 2.15 reduces in the type that it computes in, unless its policy names
+  // another (torch/distributed/fsdp/_fully_shard/_fsdp_api.py, MixedPrecisionPolicy).
+  const bool names_f32 =
+      reduces != std::string::npos && precision.find("32", reduces) != std::string::npos;
+  if (job.framework != train::simulated::Framework::atoll && !names_f32)
+    job.reduce_dtype = job.dtype;
+  set_recompute(row, job);
+  return job;
+}
+
+json predict(const Record& record) {
+  Row row{record};
+  json result = {{"id", row.text("id")},   {"tok_s_gpu", nullptr},
+                 {"step_time_s", nullptr}, {"mfu_pct", nullptr},
+                 {"mem_GB", nullptr},      {"exposed_pct", nullptr},
+                 {"confidence", "low"},    {"note", ""}};
+  try {
+    const Job job = job_of(row);
+    const Prediction p = simulate(job);
+    result["tok_s_gpu"] = p.tokens_per_s / job.ranks();
+    result["step_time_s"] = p.step_s;
+    result["mfu_pct"] = 100 * p.mfu;
+    result["mem_GB"] = static_cast<double>(p.bytes) / 1e9;
+    result["exposed_pct"] = 100 * p.exposed_s / p.step_s;
+    if (!p.fits) row.assumed.push_back("does not fit in the memory of the GPU");
+    // tests/planner prints the errors of published runs.
+    result["confidence"] = row.assumed.empty() && job.cluster.hosts == 1 ? "medium" : "low";
+    result["note"] = fmt::format("{}", fmt::join(row.assumed, "; "));
+  } catch (const atoll::Error& error) {
+    result["note"] = error.what();
+  }
+  return result;
+}
+
+}  // namespace
+
+void predict_rows(const std::filesystem::path& csv, const std::filesystem::path& out) {
+  json all = json::array();
+  for (const Record& record : read_records(csv)) all.push_back(predict(record));
+  std::ofstream file(out);
+  file << all.dump(1) << '\n';
+  need(file.flush().good(), atoll::ErrorCode::io, "{}: cannot be written", out.string());
+}
+
+}  // namespace plan

@@ -1,0 +1,85 @@
+#include "plan/search.hpp"
+
+#include <algorithm>
+#include <optional>
+
+namespace plan {
+namespace {
+
+namespace fsdp = atoll::fsdp;
+
+bool uses_replicas(fsdp::Strategy strategy) {
+  return strategy == fsdp::Strategy::hybrid_shard || strategy == fsdp::Strategy::hybrid_shard_grad;
+}
+
+// Returns how many passes of `rows` rows a rank makes for the global batch; nothing if they do not
+// divide it.
+std::optional<int> passes(const Job& job, std::int64_t global_batch, std::int64_t rows) {
+  if (global_batch <= 0) return job.micro_batches;
+  const std::int64_t once = rows * job.ranks();
+  if (global_batch % once != 0) return std::nullopt;
+  return static_cast<int>(global_batch / once);
+}
+
+bool better(const Candidate& a, const Candidate& b) {
+  if (a.prediction.fits != b.prediction.fits) return a.prediction.fits;
+  if (!a.prediction.fits) return a.prediction.bytes < b.prediction.bytes;
+  return a.prediction.tokens_per_s > b.prediction.tokens_per_s;
+}
+
+}  // namespace
+
+std::vector<atoll::MeshShape> meshes_of(const Job& job) {
+  const int ranks = job.ranks(), host = job.cluster.ranks_per_host;
+  if (!uses_replicas(job.strategy)) return {{1, ranks}};
+  // On one host, a hybrid strategy is the same as one over all ranks.
+  std::vector<atoll::MeshShape> meshes;
+  for (int hosts = 1; hosts < job.cluster.hosts; ++hosts) {
+    if (job.cluster.hosts % hosts == 0) meshes.push_back({job.cluster.hosts / hosts, hosts * host});
+  }
+  return meshes;
+}
+
+namespace {
+
+// Adds a candidate for each number of units that are gathered ahead.
+void add_prefetches(Job job, const SearchSpace& space, std::vector<Candidate>& found) {
+  const bool gathers =
+      job.strategy != fsdp::Strategy::no_shard && job.strategy != fsdp::Strategy::shard_optimizer;
+  if (space.prefetches.empty() || !gathers) {
+    found.push_back({job, simulate(job)});
+    return;
+  }
+  for (const int prefetch : space.prefetches) {
+    job.prefetch = prefetch;
+    found.push_back({job, simulate(job)});
+  }
+}
+
+}  // namespace
+
+std::vector<Candidate> search(const Job& base, const SearchSpace& space) {
+  std::vector<Candidate> found;
+  for (const fsdp::Strategy strategy : space.strategies) {
+    Job job = base;
+    job.strategy = strategy;
+    const auto meshes = space.meshes.empty() ? meshes_of(job) : space.meshes;
+    for (const atoll::MeshShape& mesh : meshes) {
+      job.mesh = mesh;
+      for (const train::Recompute recompute : space.recomputes) {
+        job.recompute = recompute;
+        for (const std::int64_t rows : space.micro_batches) {
+          job.micro_batch = rows;
+          const auto times = passes(job, space.global_batch, rows);
+          if (!times) continue;
+          job.micro_batches = *times;
+          add_prefetches(job, space, found);
+        }
+      }
+    }
+  }
+  std::ranges::stable_sort(found, better);
+  return found;
+}
+
+}  // namespace plan

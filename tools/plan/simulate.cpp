@@ -1,0 +1,266 @@
+#include "plan/simulate.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <memory>
+#include <optional>
+
+#include "atoll/mesh.hpp"
+#include "atoll/optimizer.hpp"
+#include "atoll/simulated.hpp"
+#include "fail.hpp"
+#include "loop/engine_model.hpp"
+#include "model/config.hpp"
+
+namespace plan {
+namespace {
+
+namespace fsdp = atoll::fsdp;
+using train::require;
+
+constexpr int warmup_steps = 2;
+
+// PyTorch lets NCCL add 16-bit gradients, which atoll adds in f32. Its sums are simulated as those
+// of f32 with half the bytes.
+bool adds_in_16_bits(const Job& job) {
+  return job.framework != train::simulated::Framework::atoll &&
+         job.reduce_dtype != atoll::DType::f32;
+}
+
+fsdp::Options engine_options(const Job& job, const atoll::Device& device) {
+  fsdp::Options options;
+  options.strategy = job.strategy;
+  options.precision = {.param = job.dtype,
+                       .reduce = adds_in_16_bits(job) ? atoll::DType::f32 : job.reduce_dtype};
+  // A tied head uses its own unit and that of the embedding at the same time.
+  options.prefetch = job.prefetch + (job.model.tied ? 1 : 0);
+  options.reduce_buffers = job.reduce_buffers;
+  options.device = device;
+  options.backend = "sim";
+  return options;
+}
+
+train::ActivationPlan activation_plan(const Job& job) {
+  return {.max_tokens = job.micro_batch * job.seq,
+          .max_seq = job.seq,
+          .compute = job.dtype,
+          .recompute = job.recompute,
+          .head_rows = train::usual_head_rows(job.cluster.is_cpu() ? atoll::DeviceKind::host
+                                                                   : atoll::DeviceKind::cuda)};
+}
+
+fsdp::OptimizerOptions optimizer_options(const Job& job) {
+  return {.max_norm = job.clips ? 1.0F : 0.0F, .moment_dtype = job.moments};
+}
+
+atoll::Device device_of(const Job& job) {
+  const auto& compute = job.cluster.compute;
+  atoll::FabricModel fabric = job.cluster.fabric;
+  if (adds_in_16_bits(job)) fabric.sum_bytes = 0.5;
+  const auto& costs = train::simulated::costs_of(job.framework);
+  auto rates = job.cluster.kernel_gbyte_s;
+  rates.try_emplace("adamw", compute.memory_gbyte_s);
+  rates["adamw"] /= costs.update_bytes;
+  return atoll::simulated::make_device({.name = compute.name,
+                                        .memory_gbyte_s = compute.memory_gbyte_s,
+                                        .kernel_gbyte_s = rates,
+                                        .launch_seconds = compute.launch_s * costs.launch,
+                                        .links = fabric.to_text()});
+}
+
+// Bytes that a framework reads and writes for each parameter of a unit, in order to copy it after
+// each gather, and its gradient before the reduction. `last` is the last micro batch of a step.
+double copied_bytes(const Job& job, bool last) {
+  if (!train::simulated::costs_of(job.framework).copies_units || job.ranks() == 1) return 0;
+  const auto compute = static_cast<double>(atoll::size_of(job.dtype));
+  const double gradient = compute + static_cast<double>(atoll::size_of(job.reduce_dtype));
+  // DDP reduces once in a step, and gathers nothing.
+  if (job.strategy == fsdp::Strategy::no_shard || job.strategy == fsdp::Strategy::shard_optimizer)
+    return last ? gradient : 0;
+  const bool keeps = job.strategy == fsdp::Strategy::shard_grad ||
+                     job.strategy == fsdp::Strategy::hybrid_shard_grad;
+  return gradient + (keeps ? 1 : 2) * 2 * compute;
+}
+
+// One rank of the job, ready to train.
+class Rank {
+ public:
+  Rank(const Job& job, int rank)
+      : job_(job),
+        world_(atoll::World::simulated({.rank = rank,
+                                        .hosts = job.cluster.hosts,
+                                        .ranks_per_host = job.cluster.ranks_per_host})),
+        device_(device_of(job)),
+        engine_(atoll::Mesh::make(world_, job.mesh), engine_options(job, device_)),
+        ops_(train::simulated::make_ops({.compute = job.cluster.compute,
+                                         .framework = job.framework,
+                                         .times = job.cluster.times,
+                                         .eager_attention = job.eager_attention})),
+        decoder_(job.model, *ops_),
+        compute_(device_.stream({.name = "compute"})) {
+    train::add_units(engine_, job.model);
+    optimizer_.emplace(engine_, optimizer_options(job));
+    activations_.emplace(decoder_.make_activations(activation_plan(job), device_, compute_));
+    engine_.memory().activations = activations_->bytes();
+    tokens_ = device_.allocate(static_cast<std::size_t>(3 * job.micro_batch * job.seq) * 4);
+    engine_.initialize(1);
+  }
+
+  void step() {
+    const double begun = atoll::simulated::host_time(device_);
+    const atoll::View ids = tokens_.view(atoll::DType::i32);
+    const auto count = static_cast<std::uint64_t>(job_.micro_batch * job_.seq);
+    const train::Batch batch{.rows = job_.micro_batch,
+                             .seq = job_.seq,
+                             .tokens = ids.part(0, count),
+                             .labels = ids.part(count, count)};
+    const train::Step step{compute_, batch, *activations_};
+    decoder_.begin(step);
+    for (int micro = 0; micro < job_.micro_batches; ++micro) {
+      train::train_micro_batch(engine_,
+                               engine_.begin({.micro = micro, .of = job_.micro_batches}, compute_),
+                               decoder_, step, [&](const fsdp::Unit& unit, const auto&) {
+                                 copy(unit, micro + 1 == job_.micro_batches);
+                               });
+    }
+    optimizer_->step(1e-3F, compute_, step_options());
+    compute_.synchronize();
+    pass_s_ = (atoll::simulated::host_time(device_) - begun) / job_.micro_batches;
+  }
+
+  fsdp::Engine& engine() { return engine_; }
+  const atoll::Device& device() const { return device_; }
+  const atoll::Stream& compute() const { return compute_; }
+
+ private:
+  // Copies that a framework makes in forward are made in backward here. The step takes about as
+  // long.
+  void copy(const fsdp::Unit& unit, bool last) {
+    const double bytes = copied_bytes(job_, last) * static_cast<double>(unit.count());
+    if (bytes == 0) return;
+    atoll::simulated::run(compute_, {.name = "copy",
+                                     .seconds = atoll::moving_seconds(job_.cluster.compute, bytes),
+                                     .use = {.compute = 1, .memory = 1},
+                                     .crowded_speed = train::simulated::crowded_elementwise});
+  }
+
+  // As atoll-train does on GPUs.
+  fsdp::StepOptions step_options() {
+    if (job_.framework != train::simulated::Framework::atoll || job_.cluster.is_cpu()) return {};
+    const unsigned blocks =
+        pass_s_ > 0 ? fsdp::blocks_beside_forward(engine_.memory(), pass_s_ / 4) : 0;
+    return {.beside_next_pass = blocks > 0, .blocks_beside = blocks};
+  }
+
+  const Job& job_;
+  double pass_s_ = 0;  // seconds of a micro batch in the newest step
+  atoll::World world_;
+  atoll::Device device_;
+  fsdp::Engine engine_;
+  std::unique_ptr<train::Ops> ops_;
+  train::Decoder decoder_;
+  atoll::Stream compute_;
+  std::optional<fsdp::Optimizer> optimizer_;
+  std::optional<train::Activations> activations_;
+  atoll::Buffer tokens_;
+};
+
+void check(const Job& job) {
+  require(job.mesh.replicate >= 1 && job.mesh.shard >= 1 &&
+              job.mesh.replicate * job.mesh.shard == job.ranks(),
+          "the mesh {} x {} does not have the {} ranks of the job", job.mesh.replicate,
+          job.mesh.shard, job.ranks());
+  require(job.seq >= 1 && job.micro_batch >= 1 && job.micro_batches >= 1,
+          "sequence, micro batch and number of micro batches must be at least 1");
+  constexpr std::int64_t most_tokens = std::int64_t{1} << 28;
+  require(job.seq <= most_tokens && job.micro_batch <= most_tokens / job.seq,
+          "{} rows of {} tokens in a pass are too many: at most {} tokens", job.micro_batch,
+          job.seq, most_tokens);
+}
+
+std::int64_t begin_of(const std::vector<atoll::TraceRecord>& records) {
+  std::int64_t begin = std::numeric_limits<std::int64_t>::max();
+  for (const auto& record : records) begin = std::min(begin, record.begin_ns);
+  return begin;
+}
+
+}  // namespace
+
+namespace {
+
+Prediction simulate_all(const Job& job, const SimulationOptions& options) {
+  Rank rank(job, options.rank);
+  auto& scheduler = rank.engine().scheduler();
+  // The updates of the previous step run beside the traced step.
+  if (options.trace) scheduler.set_recording(atoll::Recording::work);
+  for (int i = 0; i < warmup_steps; ++i) rank.step();
+  scheduler.take_records();
+  const double begin = atoll::simulated::host_time(rank.device());
+  const auto exposed_before = rank.compute().exposed_communication();
+  rank.step();
+  Prediction result;
+  result.step_s = atoll::simulated::host_time(rank.device()) - begin;
+  result.tokens_per_s = job.tokens() / result.step_s;
+  const std::vector<std::int64_t> rows(static_cast<std::size_t>(job.micro_batch), job.seq);
+  const double flops =
+      train::training_flops(job.model, rows) * job.micro_batches * job.ranks() / result.step_s;
+  const double peak =
+      job.dtype == atoll::DType::f32 ? job.cluster.compute.peak_f32 : job.cluster.compute.peak_bf16;
+  result.mfu = flops / (peak * job.ranks());
+  result.exposed_s =
+      std::chrono::duration<double>(rank.compute().exposed_communication() - exposed_before)
+          .count();
+  result.compute_s = result.step_s - result.exposed_s;
+  auto log = scheduler.take_records();
+  result.communication_s = static_cast<double>(atoll::communication_ns(log.records)) * 1e-9;
+  if (options.trace) {
+    const std::int64_t first = begin_of(log.records);
+    for (auto& record : log.records) {
+      record.begin_ns -= first;
+      record.end_ns -= first;
+    }
+    result.trace = std::move(log.records);
+  }
+  result.memory = rank.engine().memory();
+  const double logits = static_cast<double>(job.micro_batch * job.seq * job.model.vocab) *
+                        train::simulated::costs_of(job.framework).logit_bytes;
+  result.bytes = rank.device().peak_allocated_bytes() + job.cluster.compute.reserved_bytes +
+                 static_cast<std::uint64_t>(logits);
+  const auto limit = job.cluster.compute.memory_bytes;
+  result.fits = limit == 0 || result.bytes <= limit;
+  return result;
+}
+
+// All passes of a step but the first and the last take the same time.
+constexpr int most_passes = 8;
+
+Prediction with_passes(const Job& job, const Prediction& few, const Prediction& more, int by) {
+  Prediction result = more;
+  const double times = (job.micro_batches - most_passes) / static_cast<double>(by);
+  const auto extend = [&](double Prediction::*member) {
+    result.*member += times * (more.*member - few.*member);
+  };
+  extend(&Prediction::step_s);
+  extend(&Prediction::exposed_s);
+  extend(&Prediction::compute_s);
+  extend(&Prediction::communication_s);
+  const double work = static_cast<double>(job.micro_batches) / most_passes;
+  result.mfu = more.mfu * work * more.step_s / result.step_s;
+  result.tokens_per_s = job.tokens() / result.step_s;
+  return result;
+}
+
+}  // namespace
+
+Prediction simulate(const Job& job, const SimulationOptions& options) {
+  check(job);
+  if (job.micro_batches <= most_passes || options.trace) return simulate_all(job, options);
+  Job few = job, more = job;
+  few.micro_batches = most_passes / 2;
+  more.micro_batches = most_passes;
+  return with_passes(job, simulate_all(few, options), simulate_all(more, options),
+                     most_passes - few.micro_batches);
+}
+
+}  // namespace plan

@@ -1,0 +1,37 @@
+// Runs the steps of a job on a simulated device: the engine, the scheduler, the optimizer and the
+// trainer's passes are those of a real run.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "atoll/fsdp.hpp"
+#include "atoll/trace.hpp"
+#include "plan/job.hpp"
+
+namespace plan {
+
+struct Prediction {
+  double step_s = 0;
+  double tokens_per_s = 0;     // of all ranks
+  double mfu = 0;              // FLOPs of the model over the peak of the data sheet
+  double compute_s = 0;        // part of a step in which compute runs
+  double exposed_s = 0;        // part of a step in which compute waits for communication
+  double communication_s = 0;  // part of a step in which a collective runs
+  std::uint64_t bytes = 0;     // memory of a rank, with what libraries take
+  atoll::fsdp::MemoryPlan memory{};
+  bool fits = true;
+  std::vector<atoll::TraceRecord> trace{};  // of the last step, if asked for
+};
+
+struct SimulationOptions {
+  int rank = 0;        // the rank to simulate
+  bool trace = false;  // record each piece of work
+};
+
+// Simulates a step after two that warm up. Throws Error(invalid_argument) if the mesh or the sizes do
+// not fit.
+Prediction simulate(const Job& job, const SimulationOptions& options = {});
+
+}  // namespace plan
