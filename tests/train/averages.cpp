@@ -139,6 +139,25 @@ TEST_CASE("averages do not disturb training, and a resumed run continues them") 
   }
 }
 
+TEST_CASE("a step that was skipped does not count for the average") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  options.optimizer = "sgd";
+  options.lr = 1e30;  // after the first step every gradient is NaN
+  options.clip = 0;
+  options.max_skipped = 0;
+  options.ema = 0.2;
+  const auto average_after = [&](std::int64_t steps) {
+    options.steps = steps;
+    options.export_weights = (folder.path() / (std::to_string(steps) + ".safetensors")).string();
+    const auto run = run_job(2, options)[0].run;
+    CHECK(run.summary.skipped_steps == steps - 1);
+    return bytes_of(options.export_weights);
+  };
+  const bool same = average_after(1) == average_after(3);
+  CHECK(same);
+}
+
 TEST_CASE("weights that are updated during backward are not averaged") {
   const TemporaryFolder folder;
   auto options = base(folder);

@@ -3,8 +3,12 @@
 #include "loop/checkpoints.hpp"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -15,6 +19,7 @@
 #include "atoll/log.hpp"
 #include "fsdp/checkpoint_index.hpp"
 #include "job.hpp"
+#include "loop/run_folder.hpp"
 #include "thread_ranks.hpp"
 
 using namespace train_test;
@@ -25,18 +30,9 @@ using Names = std::vector<std::string>;
 namespace {
 
 train::RunOptions base(const TemporaryFolder& folder) {
-  train::RunOptions options;
-  options.model = folder.write("small.json", small_model_json(false)).string();
-  options.out = (folder.path() / "out").string();
-  options.samples = 16;
-  options.seq = 128;
-  options.global_batch = 2;
+  train::RunOptions options = small_run(folder.path());
   options.lr_warmup = 2;
   options.steps = 4;
-  options.threads = 1;
-  options.strategy = "full_shard";
-  options.mesh = "1x2";
-  options.quiet = true;
   return options;
 }
 
@@ -133,13 +129,105 @@ TEST_CASE("--resume auto: the checkpoint that was saved last, or a new run") {
   CHECK(told.says("skipped a checkpoint that is not whole: "));
   CHECK(told.says("step-00000004 after step 4"));
 
-  // A run that started anew in the same folder saved its first steps last.
-  auto anew = options;
-  anew.resume.clear();
-  anew.steps = 1;
-  run_job(2, anew);
+  // An index of something else is damage as well.
+  folder.write("out/checkpoints/step-00000006/index.json", R"({"a": 1})");
   told = run_and_listen(options);
-  CHECK(told.says("step-00000001 after step 1"));
+  CHECK(told.says("skipped a checkpoint that is not whole: "));
+  CHECK(told.says("step-00000004 after step 4"));
+}
+
+TEST_CASE("a new run refuses the folder of an earlier one with checkpoints") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  run_job(2, options);
+  const auto lines = [&] { return TemporaryFolder::read(fs::path(options.out) / "steps.jsonl"); };
+  const std::string before = lines();
+  const auto told = [&](const train::RunOptions& run) {
+    Names texts(2);
+    try {
+      atoll_test::run_thread_ranks(
+          2,
+          [&](atoll::World& world) {
+            try {
+              train::run(world, run);
+            } catch (const atoll::Error& error) {
+              texts[static_cast<std::size_t>(world.rank())] = error.what();
+              throw;
+            }
+          },
+          [](atoll::Config& config) { config.log = "error"; });
+    } catch (const atoll::Error&) {
+      // `texts` holds the error of each rank.
+    }
+    CHECK(texts[0] == texts[1]);
+    return texts[0];
+  };
+  CHECK(told(options) ==
+        "--out " + options.out +
+            ": the folder has the checkpoints of an earlier run: use another --out, go on with "
+            "that run by --resume auto, or delete the folder");
+  auto saves_nothing = options;
+  saves_nothing.save_checkpoint = false;
+  CHECK(holds(told(saves_nothing), "the checkpoints of an earlier run"));
+  CHECK(lines() == before);
+  CHECK(checkpoints_of(options) == Names{"step-00000004"});
+  CHECK_FALSE(fs::exists(fs::path(options.out) / "run.lock"));
+  auto planned = options;
+  planned.dry_run = true;
+  CHECK(told(planned).empty());
+  auto longer = options;
+  longer.resume = "auto";
+  longer.steps = 5;
+  CHECK(told(longer).empty());
+}
+
+TEST_CASE("a new run keeps the results of an earlier one without checkpoints") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  options.save_checkpoint = false;
+  options.steps = 1;
+  const fs::path out = options.out;
+  fs::create_directories(out);
+  folder.write("out/config.toml", "");  // no run has written here
+  CHECK_FALSE(run_and_listen(options).says("an earlier run"));
+  const std::string before = TemporaryFolder::read(out / "steps.jsonl");
+  for (const std::string name : {"earlier-1", "earlier-2"}) {
+    CHECK(run_and_listen(options).says(
+        "has the results of an earlier run without checkpoints: they are now in " +
+        (out / name).string()));
+    CHECK(fs::exists(out / name / "metrics.json"));
+    CHECK(fs::exists(out / name / "run_args.json"));
+  }
+  CHECK(TemporaryFolder::read(out / "earlier-1" / "steps.jsonl") == before);
+  CHECK(fs::exists(out / "steps.jsonl"));
+}
+
+TEST_CASE("one run at a time writes to a folder") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  const auto world = [] {
+    atoll::Config config;
+    config.log = "error";
+    return atoll::World::single(config);
+  };
+  const fs::path out = options.out;
+  {
+    auto first = world(), second = world();
+    const train::RunFolder held(first, options, out);
+    CHECK(fs::exists(out / "run.lock"));
+    const auto failure = failure_of([&] { train::RunFolder(second, options, out); });
+    CHECK(failure.code == atoll::ErrorCode::invalid_argument);
+    CHECK(failure.says("--out " + options.out +
+                       fmt::format(": another run (process {} on ", ::getpid())));
+    CHECK(holds(refusal(options), "another run (process "));
+  }
+  CHECK_FALSE(fs::exists(out));  // nothing was written
+  // A killed run leaves the file, without its lock.
+  fs::create_directories(out);
+  folder.write("out/run.lock", "process 1 on nowhere");
+  options.steps = 1;
+  run_job(2, options);
+  CHECK_FALSE(fs::exists(out / "run.lock"));
 }
 
 TEST_CASE("--resume auto: no checkpoint is whole") {
@@ -215,6 +303,19 @@ TEST_CASE("--resume refuses another training, unless the changes are listed") {
   refused([&](Options& o) { o.model = (folder.path() / "theta.json").string(); },
           "model: ", "model");
 
+  // The state of AdamW is of no use to SGD, whatever may change.
+  for (const Names& allowed : {Names{}, Names{"optimizer"}}) {
+    auto other = options;
+    other.optimizer = "sgd";
+    other.resume_with_changes = allowed;
+    CHECK(refusal(other) == "--resume " + options.resume +
+                                ": the checkpoint has the state of --optimizer adamw, with which "
+                                "sgd cannot go on: write its weights with --optimizer adamw "
+                                "--resume " +
+                                options.resume +
+                                " --steps 4 --export MODEL, and start with --init MODEL");
+  }
+
   options.seed = 7;
   options.global_batch = 4;
   CHECK(holds(refusal(options), "use the same, or add --resume-with-changes global_batch,seed"));
@@ -222,6 +323,132 @@ TEST_CASE("--resume refuses another training, unless the changes are listed") {
   CHECK(refusal(options) ==
         "--resume-with-changes weather: use names of data, seed, global_batch, optimizer, frozen, "
         "model");
+}
+
+TEST_CASE("--resume: another optimizer starts from the exported weights, as the error says") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  const auto trained = run_job(2, options).front().weights;
+  auto written = options;
+  written.resume = (fs::path(options.out) / "checkpoint").string();
+  written.export_weights = (folder.path() / "model").string();
+  run_job(2, written);
+  auto start = options;
+  start.optimizer = "sgd";
+  start.init = written.export_weights;
+  start.lr = 0;
+  const bool same = run_job(2, start).front().weights == trained;
+  CHECK(same);
+}
+
+TEST_CASE("--resume refuses other adapters") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  options.lora_rank = 4;
+  options.lora_alpha = 8;
+  options.lora_targets = {"q_proj"};
+  run_job(2, options);
+  options.resume = (fs::path(options.out) / "checkpoint").string();
+  options.save_checkpoint = false;
+  options.steps = 5;
+  const auto refused = [&](const auto& change, std::string_view what) {
+    auto changed = options;
+    change(changed);
+    CHECK(holds(refusal(changed), what));
+    changed.resume_with_changes = {"model", "frozen"};
+    return changed;
+  };
+  using Options = train::RunOptions;
+  const auto scaled = refused([](Options& o) { o.lora_alpha = 800; },
+                              "model: lora_alpha is 800.0, in the checkpoint 8.0");
+  CHECK(run_job(2, scaled).front().run.steps.size() == 1);
+  refused([](Options& o) { o.lora_rank = 2; }, "model: lora_rank is 2, in the checkpoint 4");
+  refused([](Options& o) { o.lora_targets = {"v_proj"}; },
+          "model: lora_targets is [\"v_proj\"], in the checkpoint [\"q_proj\"]");
+  refused(
+      [](Options& o) {
+        o.lora_rank = 0;
+        o.lora_alpha = 0;
+        o.lora_targets.clear();
+      },
+      ": the checkpoint was trained with --lora-rank 4: add it");
+  CHECK(run_job(2, options).front().run.steps.size() == 1);
+
+  auto whole = base(folder);
+  run_job(2, whole);
+  options.resume = (fs::path(whole.out) / "checkpoint").string();
+  CHECK(
+      refusal(options) ==
+      "--resume " + options.resume +
+          ": the checkpoint was trained without --lora-rank: write its weights by the flags of its "
+          "run and --resume " +
+          options.resume + " --steps 4 --export MODEL, and start with --init MODEL --lora-rank 4");
+}
+
+TEST_CASE("what killed runs have left is removed at the start, and named") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  options.steps = 1;
+  options.save_checkpoint = false;
+  options.export_weights = (folder.path() / "model").string();
+  const auto make = [&](const std::string& name, bool is_old) {
+    const fs::path path = folder.path() / name;
+    fs::create_directories(path.parent_path());
+    folder.write(name, "half");
+    if (!is_old) return path;
+    const auto before = fs::file_time_type::clock::now() - std::chrono::minutes(2);
+    fs::last_write_time(path, before);
+    if (name.find("step-") != name.npos) fs::last_write_time(path.parent_path(), before);
+    return path;
+  };
+  const pid_t ended = [] {
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(0);
+    ::waitpid(child, nullptr, 0);
+    return child;
+  }();
+  const std::string shard = "/shard-00000-of-00002.safetensors";
+  const std::vector<fs::path> gone{
+      make("out/checkpoints/step-00000009.partial" + shard, true).parent_path(),
+      make(fmt::format("out/metrics.json.{}.tmp", ended), true),
+      make(fmt::format("model/config.json.{}.tmp", ended), true),
+      make("model/model.safetensors.0123456789abcdef.partial", true)};
+  const std::vector<fs::path> kept{
+      make("out/checkpoints/step-00000008.partial" + shard, false),
+      make("out/checkpoints/step-00000007.old" + shard, true),
+      make(fmt::format("model/tokenizer.json.{}.tmp", ::getppid()), true),
+      make(fmt::format("out/notes.txt.{}.tmp", ended), true),
+      make("out/metrics.json.tmp", true),
+      make("model/model.safetensors.00000000ffffffff.partial", false),
+      make("model/model.partial", true)};
+  auto told = run_and_listen(options);
+  for (const fs::path& path : gone) {
+    CAPTURE(path);
+    CHECK_FALSE(fs::exists(path));
+    CHECK(told.says(path.string()));
+  }
+  for (const fs::path& path : kept) {
+    CAPTURE(path);
+    CHECK(fs::exists(path));
+  }
+  const std::string_view text = "removed what a killed run has left: ";
+  CHECK(std::ranges::count_if(told.lines, [&](const std::string& line) {
+          return line.find(text) != line.npos;
+        }) == 1);
+  told = run_and_listen(options);
+  CHECK_FALSE(told.says(text));
+}
+
+TEST_CASE("Muon: one line says that each checkpoint stops training") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  options.optimizer = "muon";
+  options.steps = 2;
+  const std::string_view text = "--optimizer muon: training waits for each checkpoint";
+  CHECK_FALSE(run_and_listen(options).says(text));  // only the last one, which always waits
+  options.checkpoint_every = 1;
+  options.out += "-2";
+  CHECK(run_and_listen(options).says(text));
 }
 
 TEST_CASE("--resume: a checkpoint past --steps, and --init beside it") {

@@ -10,6 +10,7 @@
 #include "../unit/train_data_temporary.hpp"
 #include "fail.hpp"
 #include "job.hpp"
+#include "loop/results.hpp"
 #include "loop/stopping.hpp"
 #include "thread_ranks.hpp"
 
@@ -19,20 +20,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-train::RunOptions base(const TemporaryFolder& folder) {
-  train::RunOptions options;
-  options.model = folder.write("small.json", small_model_json(false)).string();
-  options.out = (folder.path() / "out").string();
-  options.samples = 16;
-  options.seq = 128;
-  options.global_batch = 2;
-  options.steps = 3;
-  options.threads = 1;
-  options.strategy = "full_shard";
-  options.mesh = "1x2";
-  options.quiet = true;
-  return options;
-}
+train::RunOptions base(const TemporaryFolder& folder) { return small_run(folder.path()); }
 
 json read_json(const fs::path& file) { return json::parse(TemporaryFolder::read(file)); }
 
@@ -73,6 +61,86 @@ TEST_CASE("what is written at the end is checked at the start") {
         std::string::npos);
   CHECK(refused([&](Options& o) { o.export_dtype = "int4"; }) ==
         "--export-dtype int4: use one of f32, bf16, f16");
+  // The files of adapters are not those of a model.
+  const auto taken = [&](const std::string& name, std::int64_t lora_rank) {
+    const fs::path in_the_way = folder.path() / ("with-" + name + "-folder") / name;
+    fs::create_directories(in_the_way);
+    CHECK(refused([&](Options& o) {
+            o.lora_rank = lora_rank;
+            o.export_weights = in_the_way.parent_path().string();
+          }) == "--export: " + in_the_way.string() + ": Is a directory");
+  };
+  taken("adapter_model.safetensors", 2);
+  taken("adapter_config.json", 2);
+  taken("model.safetensors", 0);
+  taken("tokenizer.json", 0);
+}
+
+TEST_CASE("ranks with different results folders or names are found at the start") {
+  const TemporaryFolder folder;
+  const auto failures = [&](const auto& change) {
+    std::vector<std::string> texts(2);
+    const auto body = [&](atoll::World& world) {
+      auto options = base(folder);
+      if (world.rank() == 1) change(options);
+      try {
+        train::run(world, options);
+      } catch (const atoll::Error& error) {
+        texts[static_cast<std::size_t>(world.rank())] = error.what();
+        throw;
+      }
+    };
+    const auto quiet = [](atoll::Config& config) { config.log = "error"; };
+    CHECK_THROWS_AS(atoll_test::run_thread_ranks(2, body, quiet), atoll::Error);
+    CHECK(texts[0] == texts[1]);
+    CHECK_FALSE(fs::exists(folder.path() / "out"));
+    return texts[0];
+  };
+  using Options = train::RunOptions;
+  const std::string out = (folder.path() / "out").string();
+  CHECK(failures([&](Options& o) { o.out += "-1"; }) ==
+        "rank 1 has flags that differ from rank 0: out is \"" + out + "-1\", on rank 0 \"" + out +
+            "\"");
+  CHECK(failures([](Options& o) { o.run_name = "other"; }) ==
+        "rank 1 has flags that differ from rank 0: run_name is \"other\", on rank 0 \"\"");
+}
+
+TEST_CASE("results: errors that all ranks share do not end the run, the others do") {
+  auto world = atoll::World::single([] {
+    atoll::Config config;
+    config.log = "error";
+    return config;
+  }());
+  using train::ErrorCode;
+  train::Results results(world);
+  const auto with = [](ErrorCode code) { return [code] { train::fail(code, "it broke"); }; };
+  for (const auto code : {ErrorCode::invalid_argument, ErrorCode::not_found, ErrorCode::unsupported,
+                          ErrorCode::mismatch, ErrorCode::io, ErrorCode::bad_data}) {
+    CHECK_FALSE(results.attempt("checkpoint", with(code)));
+  }
+  for (const auto code : {ErrorCode::timeout, ErrorCode::peer_lost, ErrorCode::aborted,
+                          ErrorCode::out_of_memory, ErrorCode::backend, ErrorCode::internal}) {
+    CHECK(failure_of([&] { results.attempt("checkpoint", with(code)); }).code == code);
+  }
+  CHECK(failure_of([&] {
+          results.finish();
+        }).says("the run is complete except for what could not be written: checkpoint: it broke"));
+  CHECK(results.attempt("checkpoint", [] {}));
+  results.finish();
+}
+
+TEST_CASE("a checkpoint that the library refuses loses neither figures nor weights") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  options.export_weights = (folder.path() / "model").string();
+  // Not a checkpoint: the library replaces only folders that it has written.
+  fs::create_directories(fs::path(options.out) / "checkpoints" / "step-00000003" / "notes");
+  const auto failures = failures_of_job(2, options);
+  CHECK(failures[0] == failures[1]);
+  CHECK(failures[0].starts_with(
+      "the run is complete except for what could not be written: checkpoint: "));
+  CHECK(read_json(fs::path(options.out) / "metrics.json")["steps"] == 3);
+  CHECK(fs::exists(fs::path(options.export_weights) / "model.safetensors"));
 }
 
 TEST_CASE("a result that cannot be written loses no other") {
@@ -144,11 +212,6 @@ TEST_CASE("--export: a folder with configuration, weights and tokenizer") {
   start.save_checkpoint = false;
   const bool same = run_job(2, start).front().weights == trained;
   CHECK(same);
-
-  // The folder of --init is not overwritten.
-  start.export_weights = model.string();
-  CHECK(refusal(start) ==
-        "--export: " + model.string() + ": is the folder of --init; use another folder");
 
   // A second export replaces the first, and the index of other files that is there.
   folder.write("model/model.safetensors.index.json", "{}");
@@ -248,5 +311,10 @@ TEST_CASE("--max-time: a step and a save must fit") {
   CHECK(limit.reached(65));
   limit.add_save(2);
   CHECK_FALSE(limit.reached(76));
+  // A step that was followed by a save of 30 s.
+  limit.add_step(48, 30);
+  CHECK_FALSE(limit.reached(76));
+  limit.add_step(60, 30);
+  CHECK(limit.reached(68));
   CHECK_FALSE(train::TimeLimit(0, 10).reached(1e9));
 }

@@ -157,6 +157,15 @@ TEST_CASE("a model is a preset, a config.json, a folder, or a name in the Hub's 
   CHECK(name((folder.path() / "other.json").string(), "") == "other");
   CHECK(name("acme/tiny.model@0123abcd", "") == "tiny.model");
   CHECK(name((cached / "snapshots" / "0123abcd").string(), "") == "tiny.model");
+  // A run has the name of the model that it reads.
+  train::RunOptions named;
+  named.model = "qwen3-tiny";
+  named.init = place;
+  named.data = "demo:0.5,synthetic";
+  named.strategy = "full_shard";
+  CHECK(train::run_name(named) == "My-Model-demo+synthetic-full_shard");
+  named.init = "none";
+  CHECK(train::run_name(named) == "qwen3-tiny-demo+synthetic-full_shard");
 }
 
 TEST_CASE("a head that differs from the embedding is not tied, whatever config.json says") {
@@ -284,9 +293,15 @@ TEST_CASE("adapters on a base in 8 bits: --strategy auto shards, and wrong flags
         "--lora-base int4: use int8, or leave it out");
   CHECK(
       failure([](auto& o) { o.lora_merge = true; }).starts_with("--lora-merge: the base is in 8"));
-  CHECK(failure([](auto& o) { o.strategy = "no_shard"; })
-            .ends_with("is quantized, but no_shard keeps whole parameters in the type of compute: "
-                       "use full_shard or hybrid_shard"));
+  CHECK(failure([](auto& o) { o.strategy = "no_shard"; }) ==
+        "--lora-base int8: needs --strategy full_shard or hybrid_shard, not no_shard");
+  CHECK(failure([](auto& o) {
+          o.lora_base.clear();
+          o.lora_rank = 0;
+          o.lora_targets.clear();
+          o.lora_alpha = 0;
+          o.lora_merge = true;
+        }) == "--lora-merge: needs --lora-rank");
 }
 
 TEST_CASE("adapters: wrong flags") {
@@ -301,7 +316,85 @@ TEST_CASE("adapters: wrong flags") {
   };
   CHECK(failure(-1, 0, {}) == "--lora-rank: must not be negative");
   CHECK(failure(0, 4, {}) == "--lora-alpha, --lora-targets and --lora-base: need --lora-rank");
-  CHECK(failure(2, 0, {"k_proj", "lm_head"}) ==
-        "--lora-targets lm_head: use some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, "
-        "down_proj");
+  for (const std::string target : {"lm_head", "q_*_proj", "layers.6.*", "mlp", ""}) {
+    CHECK(failure(2, 0, {"k_proj", target}) ==
+          "--lora-targets " + target +
+              ": matches no matrix of a layer of llama-tiny; use names such as "
+              "model.layers.0.self_attn.q_proj, their last parts such as q_proj, or patterns such "
+              "as 'layers.0.*'");
+  }
+  auto options = base(folder);
+  options.lora_rank = 2;
+  options.export_weights = "w.safetensors";
+  CHECK(failures_of_job(1, options).front() ==
+        "--export w.safetensors: adapters need a folder; use one, or --lora-merge for the whole "
+        "model");
+}
+
+TEST_CASE("adapters: patterns of the matrices that have them") {
+  using Names = std::vector<std::string>;
+  auto model = small(train::Family::llama);
+  model.name = "small";
+  const auto targets = [&](Names patterns) {
+    train::RunOptions options;
+    options.lora_rank = 2;
+    options.lora_targets = std::move(patterns);
+    model.adapters = train::adapters_of(options, model);
+    train::validate(model);
+    return train::target_modules(model);
+  };
+  CHECK(targets({}) == train::adapter_targets());
+  CHECK(targets({"*"}) == train::adapter_targets());
+  CHECK(targets({"down_proj", "q_proj"}) == Names{"q_proj", "down_proj"});
+  CHECK(targets({"q_*", "?_proj"}) == Names{"q_proj", "k_proj", "v_proj", "o_proj"});
+  CHECK(targets({"*.mlp.*"}) == Names{"gate_proj", "up_proj", "down_proj"});
+  CHECK(targets({"mlp.[gu]*"}) == Names{"gate_proj", "up_proj"});
+  CHECK(targets({"layers.*.q_proj"}) == Names{"q_proj"});
+  // The list has whole names where layers differ.
+  CHECK(targets({"layers.1.*.v_proj"}) == Names{"model.layers.1.self_attn.v_proj"});
+  CHECK(targets({"model.layers.0.self_attn.q_proj", "up_proj"})[0] ==
+        "model.layers.0.self_attn.q_proj");
+  CHECK(model.adapters.targets == Names{"q_proj", "up_proj"});
+  std::int64_t counted = 0;
+  for (std::size_t unit = 0; unit < train::unit_count(model); ++unit) {
+    for (const auto& spec : train::param_specs(model, unit)) {
+      if (train::is_adapter(spec.name)) counted += spec.count();
+    }
+  }
+  CHECK(train::adapter_count(model) == counted);
+}
+
+TEST_CASE("adapters that differ between layers train alike on all ranks, and merge") {
+  const TemporaryFolder folder;
+  write_model(folder, "base", 5, false);
+  auto options = base(folder);
+  options.model = (folder.path() / "base").string();
+  options.lora_rank = 3;
+  options.lora_targets = {"layers.0.*", "layers.1.mlp.down_proj"};
+  options.lr = 0.05;
+  options.steps = 5;
+  const auto alone = run_job(1, options);
+  CHECK(alone[0].weights.contains("layers.0/self_attn.q_proj.lora_A.weight"));
+  CHECK_FALSE(alone[0].weights.contains("layers.1/self_attn.q_proj.lora_A.weight"));
+  for (const char* recompute : {"none", "selective", "full"}) {
+    CAPTURE(recompute);
+    auto sharded = options;
+    sharded.strategy = "full_shard";
+    sharded.recompute = recompute;
+    const auto three = run_job(3, sharded);
+    check_ranks_agree(three);
+    CHECK(distance(three[0].run.steps, alone[0].run.steps).loss < 1e-5);
+  }
+  auto merged = options;
+  merged.lora_merge = true;
+  merged.export_weights = (folder.path() / "merged").string();
+  run_job(2, merged);
+  auto next = options;
+  next.steps = 6;
+  const double adapted = run_job(1, next)[0].run.steps.back().loss;
+  auto plain = base(folder);
+  plain.model = merged.export_weights;
+  plain.lr = 0;
+  plain.steps = 6;
+  CHECK(run_job(1, plain)[0].run.steps.back().loss == doctest::Approx(adapted).epsilon(1e-5));
 }

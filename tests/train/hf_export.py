@@ -6,6 +6,7 @@
 For each family: trains one step from random weights with learning rate 0, so that the exported weights
 are those of the loss of the step, and computes this loss with transformers from the export. Then trains
 adapters, and compares the loss of the base model with the adapters by peft with that of the merged export.
+The tokenizer of an export puts bos before a text.
 Needs the Python packages torch, transformers, safetensors and peft in ATOLL_TEST_PYTHON or this Python;
 without them it exits with 77.
 """
@@ -63,8 +64,12 @@ def check_family(root, name):
     model = transformers.AutoModelForCausalLM.from_pretrained(first, dtype=torch.float32)
     missing = set(tensors(first)) - set(model.state_dict())
     assert not missing, missing
+    config = json.loads((first / "config.json").read_text())
+    (first / "config.json").write_text(json.dumps(config | {"bos_token_id": 5, "eos_token_id": [6, 7]}))
     # Import, no change and export give the same bytes.
     train(root / "run2", "--model", first, "--steps", 1, "--lr", 0, "--weight-decay", 0, "--export", again)
+    config = transformers.AutoConfig.from_pretrained(again)
+    assert config.bos_token_id == 5 and config.eos_token_id == [6, 7]
     before, after = tensors(first), tensors(again)
     assert before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
     # What transformers saves, atoll-train reads: an export of it has the same weights.
@@ -77,9 +82,10 @@ def check_family(root, name):
     return first
 
 
-def check_adapters(root, base):
-    flags = ("--model", base, "--lora-rank", 4, "--lora-targets", "q_proj,v_proj,down_proj", "--steps", 4, "--lr", 0.05,
-             "--lr-warmup", 0)
+def check_adapters(root, base, targets):
+    root = root / targets.replace("*", "+")
+    root.mkdir()
+    flags = ("--model", base, "--lora-rank", 4, "--lora-targets", targets, "--steps", 4, "--lr", 0.05, "--lr-warmup", 0)
     train(root / "lora", *flags, "--export", root / "adapters")
     train(root / "lora2", *flags, "--lora-merge", "--export", root / "merged")
     model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
@@ -88,9 +94,24 @@ def check_adapters(root, base):
     plain = logits(model, ids)
     adapted = peft.PeftModel.from_pretrained(model, root / "adapters")
     assert (logits(adapted, ids) - plain).norm() > 1e-3 * plain.norm()
-    near(logits(adapted, ids), logits(merged, ids), "peft with the adapters, and the merged export")
+    near(logits(adapted, ids), logits(merged, ids), f"peft with the adapters {targets}, and the merged export")
+    assert adapted.peft_config["default"].base_model_name_or_path == str(base)
+
+
+def check_tokenizer(root):
+    model = pathlib.Path(__file__).parent / "tokenizer.model"
+    train(root / "run4", "--model", "mistral-tiny", "--seq", 64, "--steps", 1, "--tokenizer", model, "--export",
+          root / "with-tokenizer")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(root / "with-tokenizer")
+    ids = tokenizer("Hello world").input_ids
+    assert ids[0] == tokenizer.bos_token_id == 1 and tokenizer.eos_token_id == 2, ids
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "Hello world", ids
+    print("transformers opens the tokenizer of an export, and puts bos before a text")
 
 
 with tempfile.TemporaryDirectory() as place:
+    check_tokenizer(pathlib.Path(place))
     folders = [check_family(pathlib.Path(place), name) for name in FAMILIES]
-    check_adapters(pathlib.Path(place), folders[3])
+    check_adapters(pathlib.Path(place), folders[3], "q_proj,v_proj,down_proj")
+    check_adapters(pathlib.Path(place), folders[3], "layers.0.*,*.1.mlp.*,?_proj")
+    check_adapters(pathlib.Path(place), folders[3], "layers.0.*,layers.2.self_attn.v_proj")

@@ -1,12 +1,17 @@
 #include "job.hpp"
 
 #include <doctest/doctest.h>
+#include <fstream>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
 
+#include "loop/checkpoints.hpp"
 #include "model/hf_config.hpp"
 #include "thread_ranks.hpp"
 
@@ -14,6 +19,7 @@ namespace train_test {
 namespace {
 
 namespace fsdp = atoll::fsdp;
+namespace fs = std::filesystem;
 
 void quiet(atoll::Config& config) { config.log = "error"; }
 
@@ -33,11 +39,20 @@ std::vector<float> values_of(const atoll::View& view) {
   return result;
 }
 
+// A new job refuses the checkpoints of an earlier one, and tests start many in one folder.
+void discard_checkpoints(const atoll::World& world, const train::RunOptions& options) {
+  if (world.rank() != 0 || !options.resume.empty() || options.out.empty()) return;
+  std::error_code ignored;  // a test may put a file in the place of the folder
+  if (!fs::is_directory(fs::path(options.out) / "checkpoints", ignored)) return;
+  for (const fs::path& folder : train::find_checkpoints(options.out)) fs::remove_all(folder);
+}
+
 RankResult run_rank(atoll::World& world, const train::RunOptions& options,
                     const train::Inspect& inspect) {
   RankResult result;
   train::RunOptions quick = options;
   quick.peak_seconds = 0.01;
+  discard_checkpoints(world, options);
   result.run = train::run(world, quick, [&](fsdp::Engine& engine) {
     engine.visit([&](const fsdp::Unit& unit, const fsdp::ParamSpec& param, auto values) {
       result.weights[unit.name() + "/" + param.name].assign(values.begin(), values.end());
@@ -91,6 +106,7 @@ std::vector<std::string> failures_of_job(int ranks, const train::RunOptions& opt
   std::vector<std::string> failures(static_cast<std::size_t>(ranks));
   const auto body = [&](atoll::World& world) {
     try {
+      discard_checkpoints(world, options);
       train::run(world, options);
     } catch (const atoll::Error& error) {
       failures[static_cast<std::size_t>(world.rank())] = error.what();
@@ -162,6 +178,23 @@ std::string small_model_json(bool tied) {
   model.max_seq = 256;
   model.tied = tied;
   return train::hf_config_json(model, "float32");
+}
+
+train::RunOptions small_run(const std::filesystem::path& folder) {
+  train::RunOptions options;
+  const auto model = folder / "small.json";
+  std::ofstream(model) << small_model_json(false);
+  options.model = model.string();
+  options.out = (folder / "out").string();
+  options.samples = 16;
+  options.seq = 128;
+  options.global_batch = 2;
+  options.steps = 3;
+  options.threads = 1;
+  options.strategy = "full_shard";
+  options.mesh = "1x2";
+  options.quiet = true;
+  return options;
 }
 
 std::string prime_model_json() {

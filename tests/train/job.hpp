@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <utility>
@@ -27,7 +28,8 @@ struct RankResult {
   int shard_index = 0;
 };
 
-// Runs a job and returns the results by rank. Rethrows the error of the lowest failing rank. Calls
+// Runs a job and returns the results by rank. Deletes the checkpoints in the results folder before a
+// job without `resume`. Rethrows the error of the lowest failing rank. Calls
 // `inspect` with every rank's engine. The peak FLOP/s for MFU is measured only briefly, to save
 // time.
 std::vector<RankResult> run_job(int ranks, const train::RunOptions& options,
@@ -67,6 +69,10 @@ void check_ranks_agree(const std::vector<RankResult>& ranks);
 // Returns the config.json of a small and fast model for the bytes tokenizer, with 2 layers and
 // hidden size 64.
 std::string small_model_json(bool tied);
+
+// Returns the options of a run of three steps of that model on two ranks, which writes its
+// config.json and its results below `folder`.
+train::RunOptions small_run(const std::filesystem::path& folder);
 
 // Returns the config.json of a model with a tied head, and with prime sizes wherever possible.
 std::string prime_model_json();

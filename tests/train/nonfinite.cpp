@@ -21,22 +21,13 @@ namespace {
 
 // The first step makes the weights so large that every later step is NaN.
 train::RunOptions diverging(const TemporaryFolder& folder) {
-  train::RunOptions options;
-  options.model = folder.write("small.json", small_model_json(false)).string();
-  options.out = (folder.path() / "out").string();
-  options.samples = 8;
-  options.seq = 128;
-  options.global_batch = 2;
+  train::RunOptions options = small_run(folder.path());
   options.optimizer = "sgd";
   options.lr = 1e30;
   options.lr_warmup = 0;
   options.clip = 0;
   options.steps = 8;
-  options.threads = 1;
-  options.strategy = "full_shard";
-  options.mesh = "1x2";
   options.save_checkpoint = false;
-  options.quiet = true;
   return options;
 }
 

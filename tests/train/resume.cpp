@@ -210,7 +210,12 @@ TEST_CASE("damaged checkpoints are refused on every rank") {
   const std::string shard = "shard-00002-of-00004.safetensors";
 
   // The checkpoint folder does not exist yet.
-  check_refused(options, {damaged.string(), "not a checkpoint"});
+  check_refused(options, {"--resume " + damaged.string() + ": no such folder"});
+  fs::create_directories(damaged);
+  check_refused(options, {damaged.string(), "not a checkpoint: it has no index.json"});
+  auto results = options;
+  results.resume = options.out;
+  check_refused(results, {"this is a results folder: use " + options.out + "/checkpoint, or auto"});
   afresh();
   fs::resize_file(damaged / shard, fs::file_size(damaged / shard) / 2);
   check_refused(options, {shard, "byte"});
@@ -266,11 +271,12 @@ TEST_CASE("the checkpoint of another model or optimizer is refused") {
   options.resume = save(options).string();
   auto other = options;
   other.model = base(folder, true).model;
+  check_refused(other, {"model: tie_word_embeddings is true, in the checkpoint false"});
+  other.resume_with_changes = {"model"};
   check_refused(other, {"index.json", "unit", "head"});
   other = options;
   other.optimizer = "adamw";
-  check_refused(other,
-                {"index.json", R"(the optimizer: "sgd" in the checkpoint, "adamw" in the job)"});
+  check_refused(other, {"the state of --optimizer sgd, with which adamw cannot go on"});
 }
 
 TEST_CASE("an interrupted save does no harm") {

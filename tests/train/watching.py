@@ -49,8 +49,14 @@ def check_gates(folder):
     run(command(folder / "fine", "--min-mfu", "0.0001", "--max-memory", "100G"))
     text = run(command(folder / "none", "--min-mfu", "0.1", "--warmup-steps", STEPS), code=3)
     assert "MFU is unknown" in text, text
-    assert "--min-mfu" in run(command(folder / "wrong", "--min-mfu", "40"), code=1)
+    assert "--min-mfu" in run(command(folder / "wrong", "--min-mfu", "40"), code=2)
     print("gates: exit codes 3 and 4, and the limits are named")
+
+
+def check_messages(folder):
+    text = run([TRAIN, "compare", folder / "fine", "--html", folder / "nowhere" / "x.html"], code=1)
+    last = text.strip().splitlines()[-1]
+    assert last == f"atoll-train: {folder / 'nowhere' / 'x.html'}: No such file or directory", text
 
 
 def check_report(folder):
@@ -182,5 +188,6 @@ with tempfile.TemporaryDirectory() as name:
         check_trackio(Path(name))
     else:
         check_gates(Path(name))
+        check_messages(Path(name))
         check_report(Path(name))
         check_prometheus(Path(name))

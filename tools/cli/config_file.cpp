@@ -51,16 +51,26 @@ class Reader final : public CLI::Config {
     try {
       table = toml::parse(input);
     } catch (const toml::parse_error& error) {
-      refuse(error.source().begin.line, "{}", error.description());
+      throw CLI::ConversionError(fmt::format("--config {}: line {}: not whole TOML: {}", files(),
+                                             error.source().begin.line, error.description()));
     }
     std::vector<CLI::ConfigItem> lines;
-    for (const auto& [key, node] : table) lines.push_back(item(key.str(), node));
+    for (const auto& [key, node] : table) {
+      CLI::ConfigItem line = item(key.str(), node);
+      if (!line.inputs.empty()) lines.push_back(std::move(line));
+    }
     return lines;
   }
 
   std::string to_config(const CLI::App*, bool, bool, std::string) const override { return {}; }
 
  private:
+  std::string files() const {
+    return fmt::format("{}",
+                       fmt::join(app_.get_config_ptr()->as<std::vector<std::string>>(), ", "));
+  }
+
+  // An empty list gives an item without inputs, as if the option was left out.
   CLI::ConfigItem item(std::string_view name, const toml::node& node) const {
     const auto line = node.source().begin.line;
     const CLI::Option* const option = app_.get_option_no_throw("--" + std::string(name));
@@ -79,9 +89,7 @@ class Reader final : public CLI::Config {
       result.inputs.push_back(text_of(node, name));
     }
     const bool takes_list = option->get_items_expected_max() > 1;
-    if (list != nullptr && (!takes_list || result.inputs.empty())) {
-      refuse(line, "{} needs {}", toml_text(name), takes_list ? "at least one value" : "one value");
-    }
+    if (list != nullptr && !takes_list) refuse(line, "{} needs one value", toml_text(name));
     if (result.inputs.size() == 1 && result.inputs[0].empty() &&
         !option->get_default_str().empty()) {
       refuse(line, "{} is empty", toml_text(name));
@@ -143,6 +151,8 @@ std::string config_text(const CLI::App& app) {
       given += fmt::format("{} = {}\n", name, value_of(*option));
     } else if (is_flag(*option)) {
       others += fmt::format("# {}\n", name);
+    } else if (option->get_items_expected_max() > 1 && option->get_default_str() == "[]") {
+      others += fmt::format("# {} = []\n", name);
     } else {
       others += fmt::format("# {} = {}\n", name, written(*option, option->get_default_str()));
     }

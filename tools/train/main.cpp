@@ -2,11 +2,14 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "atoll/world.hpp"
 #include "cli/cli.hpp"
@@ -36,6 +39,33 @@ constexpr const char* examples =
 // CLI11 would parse "-1" into an unsigned option.
 std::string not_negative(const std::string& text) {
   return text.starts_with('-') ? "must not be negative" : "";
+}
+
+// Returns whether the text begins with a number that the type cannot hold.
+template <class Number>
+bool is_too_large(const std::string& text) {
+  Number number = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
+  return parsed.ec == std::errc::result_out_of_range;
+}
+
+// Checks the texts of integers, also of sizes with units: CLI11 would turn a number that is too large
+// into the largest one.
+void check_integers(CLI::App& app) {
+  for (CLI::Option* option : app.get_options({})) {
+    const std::string type = option->get_type_name();
+    const bool is_unsigned = type.starts_with("UINT");
+    if (!is_unsigned && !type.starts_with("INT")) continue;
+    // A transformation comes before all other checks.
+    option->transform(CLI::Validator(
+        [is_unsigned](std::string& text) -> std::string {
+          if (is_unsigned && text.starts_with('-')) return not_negative(text);
+          const bool is_large =
+              is_unsigned ? is_too_large<std::uint64_t>(text) : is_too_large<std::int64_t>(text);
+          return is_large ? text + " is too large" : "";
+        },
+        ""));
+  }
 }
 
 void add_data_flags(CLI::App& app, train::RunOptions& o) {
@@ -99,9 +129,12 @@ void add_model_flags(CLI::App& app, train::RunOptions& o) {
                  "model itself");
   app.add_option("--lora-alpha", o.lora_alpha,
                  "adapters are scaled by alpha / rank; 0 means twice the rank");
-  app.add_option("--lora-targets", o.lora_targets,
-                 fmt::format("matrices that get adapters, comma-separated: {}. Default: all",
-                             fmt::join(train::adapter_targets(), ", ")))
+  app.add_option(
+         "--lora-targets", o.lora_targets,
+         fmt::format("matrices that get adapters, comma-separated: {}, or shell patterns of "
+                     "their Hugging Face names or of what follows a dot: 'q_*', "
+                     "'layers.0.*', '*.mlp.*'. Default: all",
+                     fmt::join(train::adapter_targets(), ", ")))
       ->delimiter(',')
       ->allow_extra_args(false);
   app.add_option("--lora-base", o.lora_base,
@@ -119,6 +152,11 @@ void add_model_flags(CLI::App& app, train::RunOptions& o) {
                  "tokens per block of logits: fewer need less memory and more passes; 0 means 512 "
                  "on CPUs, 2048 on GPUs")
       ->check(not_negative);
+  app.add_option("--products", o.products,
+                 "on GPUs: file that keeps cuBLASLt's fastest algorithm for each large matrix "
+                 "product; the first step times the algorithms of products that are not in it. off "
+                 "and ATOLL_DETERMINISTIC=1 take cuBLASLt's first choice. Default: "
+                 "atoll/products-HOST.json in $XDG_CACHE_HOME or ~/.cache");
   app.add_option("--seed", o.seed, "seed of weights, sample order and generated data")
       ->check(not_negative);
 }
@@ -213,8 +251,7 @@ void add_machine_flags(CLI::App& app, train::RunOptions& o) {
   app.add_option("--threads", o.threads,
                  "CPU compute threads per rank; 0 means the host's cores divided by its ranks");
   app.add_option("--peak-seconds", o.peak_seconds,
-                 "seconds to measure the peak rate of matrix products, the base of MFU")
-      ->check(CLI::PositiveNumber);
+                 "seconds to measure the peak rate of matrix products, the base of MFU");
   app.add_option("--check-fabric", o.check_fabric,
                  "before training, run the checks of atoll-topo --doctor and measure the "
                  "collectives; fail below this share of the rates of the links, for example 0.85. "
@@ -233,10 +270,11 @@ void add_run_flags(CLI::App& app, train::RunOptions& o) {
   app.add_option("--steps", o.steps, "number of optimizer steps");
   app.add_option("--warmup-steps", o.warmup_steps, "initial steps that speed figures leave out");
   app.add_option("--checkpoint-every", o.checkpoint_every,
-                 "steps between checkpoints; 0 saves only at the end. SIGTERM and SIGUSR1 save "
-                 "after the current step and end the run with exit code 75");
+                 "steps between checkpoints; 0 saves only at the end. SIGTERM, SIGUSR1 "
+                 "and Ctrl-C save after the current step and end the run with exit code 75");
   app.add_flag("--checkpoint-beside,!--no-checkpoint-beside", o.checkpoint_beside,
-               "write checkpoints while training goes on (default); the last one is saved at once");
+               "write checkpoints while training goes on (default); the last one, and those of "
+               "--optimizer muon, are saved at once");
   app.add_option("--keep-last", o.keep_last, "newest checkpoints to keep; 0 keeps all")
       ->check(not_negative);
   app.add_option("--keep-every", o.keep_every,
@@ -258,6 +296,9 @@ void add_run_flags(CLI::App& app, train::RunOptions& o) {
                "set everything up, but load no weights: print mesh, strategy, memory, tokens and "
                "FLOP of the run, and end; needs the memory of the run")
       ->configurable(false);
+}
+
+void add_result_flags(CLI::App& app, train::RunOptions& o) {
   app.option_defaults()->group("Results");
   app.add_option("--out", o.out, "results folder. Default: results/training/RUN-NAME");
   app.add_option("--run-name", o.run_name, "name of the run. Default: MODEL-DATA-STRATEGY");
@@ -303,6 +344,16 @@ void add_config_flags(CLI::App& app, bool& prints) {
       ->configurable(false);
 }
 
+// Returns what is wrong with the flags, before ranks meet; "" if nothing is.
+std::string wrong_flag(const train::RunOptions& options) {
+  try {
+    train::check(train::resolved(options));
+  } catch (const train::Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
 // Returns the exit code.
 int train_on(atoll::World& world, const train::RunOptions& options) {
   try {
@@ -339,8 +390,10 @@ int parse_and_train(int argc, char** argv) {
   add_sharding_flags(app, options, islands);
   add_machine_flags(app, options);
   add_run_flags(app, options);
+  add_result_flags(app, options);
   add_config_flags(app, prints);
   cli::add_common_options(app, ATOLL_TRAIN_FEATURES);
+  check_integers(app);
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
     return std::string("atoll-train: ") + error.what() + " (--help lists the flags)\n";
   });
@@ -353,6 +406,10 @@ int parse_and_train(int argc, char** argv) {
   if (prints) {
     std::fputs(options.config_text.c_str(), stdout);
     return 0;
+  }
+  if (const std::string wrong = wrong_flag(options); !wrong.empty()) {
+    std::fprintf(stderr, "atoll-train: %s (--help lists the flags)\n", wrong.c_str());
+    return 2;
   }
   auto config = atoll::Config::from_env();
   if (islands > 0) config.islands = islands;

@@ -86,11 +86,18 @@ def messages_of(place, record):
         raise DataError(f"{place}: `messages` is not a list of messages")
     result = []
     for number, message in enumerate(messages, 1):
-        if isinstance(message, dict) and "from" in message and "value" in message:
-            role = SHAREGPT.get(message["from"], message["from"])
-            message = {"role": role, "content": message["value"]}
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise DataError(f"{place}: message {number} has no `role`")
+        if not isinstance(message, dict):
+            raise DataError(f"{place}: message {number} is not an object with `role` and `content`")
+        role, content = "role", "content"
+        if "from" in message and ("value" in message or "role" not in message):
+            role, content = "from", "value"
+        if not isinstance(message.get(role), str):
+            raise DataError(f"{place}: message {number} has no `{role}`")
+        # An assistant that calls tools may say nothing.
+        if message.get(content) is None and not message.get("tool_calls"):
+            raise DataError(f"{place}: message {number} has no `{content}`")
+        if role == "from":
+            message = {"role": SHAREGPT.get(message[role], message[role]), "content": message[content]}
         text = json.dumps(message, ensure_ascii=False, default=str)
         if OPEN in text or CLOSE in text:
             raise DataError(f"{place}: message {number} has a character that is no text (U+FDD0)")
@@ -146,13 +153,23 @@ class Template:
         """Renders messages. Returns the text and the spans [begin, end) of the assistant's answers from
         message `first` on. `ends` are the special tokens, one of which may end an answer."""
         if self.marked:
-            return unmark(self._raw(messages, tools))
+            whole, spans = unmark(self._raw(messages, tools))
+            return whole, self._from_message(first, messages, whole, spans, tools)
         whole = self.render(messages, tools)
         spans = []
         for number, message in enumerate(messages):
             if number >= first and message["role"] == "assistant":
                 spans.append(self._answer(messages, number, whole, ends, tools))
         return whole, spans
+
+    def _from_message(self, first, messages, whole, spans, tools):
+        """The marked spans without those of the messages before `first`."""
+        if not any(message["role"] == "assistant" for message in messages[:first]):
+            return spans
+        before, marked = unmark(self._raw(messages[:first], tools))
+        if whole.startswith(before):
+            return [span for span in spans if span[0] >= len(before)]
+        return spans[len(marked):]  # the template writes early messages in another way when more follow
 
     def _answer(self, messages, number, whole, ends, tools):
         """The span of answer `number` in the text `whole`."""

@@ -9,7 +9,7 @@ import sys
 import time
 
 from . import documents, pages, records, token_file
-from .errors import DataError
+from .errors import DataError, parse_json
 
 CHUNK = 128  # records that a process converts at once
 
@@ -33,13 +33,38 @@ examples:
   atoll-train --data web.tok:0.9,alpaca.tok:0.1"""
 
 
+class Once(argparse.Action):
+    """Stores the value of a flag, which must not be given twice."""
+    given = False
+
+    def __call__(self, parser, namespace, values, flag=None):
+        if flag and self.given:
+            raise argparse.ArgumentError(self, "given twice")
+        self.given = True
+        setattr(namespace, self.dest, values if self.nargs != 0 else True)
+
+
+def at_least(least):
+    """A type of whole numbers."""
+    def number(text):
+        try:
+            if int(text) >= least:
+                return int(text)
+        except ValueError:
+            pass
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least {least}")
+    return number
+
+
 def parse(arguments):
     parser = argparse.ArgumentParser("atoll-data", description=DESCRIPTION, epilog=EXAMPLES,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.register("action", None, Once)
     parser.add_argument("input", nargs="*", help="JSON Lines, JSON, Parquet, Arrow or text files")
-    parser.add_argument("-o", "--output", metavar="FILE", help="the token file to write")
+    parser.add_argument("-o", "--output", metavar="FILE",
+                        help="the token file to write; it replaces an older token file, but nothing else")
     parser.add_argument("--tokenizer", help="bytes, a tokenizer.json, a SentencePiece model, the folder "
-                        "of a model, or org/name of a model in the Hub's local cache")
+                        "of a model, or ORG/NAME[@REVISION] in the Hub's local cache")
     parser.add_argument("--format", choices=("auto", *records.FORMATS), default="auto")
     parser.add_argument("--field", default="text", help="the key of the text in records of text")
     parser.add_argument("--template", metavar="FILE", help="chat template; default: that of the tokenizer")
@@ -49,11 +74,12 @@ def parse(arguments):
     parser.add_argument("--eos", metavar="TOKEN", help="ends a text; default: the tokenizer's")
     parser.add_argument("--train-on", choices=("output", "all"), default="output",
                         help="all: prompts are trained as well")
-    parser.add_argument("--samples", type=int, default=0, metavar="N", help="convert the first N records")
-    parser.add_argument("--processes", type=int, default=os.cpu_count(), metavar="N")
-    parser.add_argument("--skip-bad", action="store_true",
-                        help="leave out records that cannot be converted, and count them")
-    parser.add_argument("--show", type=int, default=0, metavar="N",
+    parser.add_argument("--samples", type=at_least(1), metavar="N", help="convert the first N records")
+    parser.add_argument("--processes", type=at_least(1), default=os.cpu_count() or 1, metavar="N",
+                        help="processes that convert; default: one for each CPU")
+    parser.add_argument("--skip-bad", nargs=0, default=False,
+                        help="leave out records that cannot be read or converted, and count them")
+    parser.add_argument("--show", type=at_least(0), default=0, metavar="N",
                         help="print the first N documents with ids, text and what is trained; without "
                         "-o, end then")
     parser.add_argument("--check", metavar="FILE", help="read a whole token file and print its figures")
@@ -72,24 +98,38 @@ def parse(arguments):
     if options.output and not os.path.basename(options.output):
         parser.error(f"-o {options.output}: not the name of a file")
     try:
-        options.variables = json.loads(options.template_args)
+        options.variables = parse_json(options.template_args, "--template-args")
         if not isinstance(options.variables, dict):
-            raise ValueError("not an object")
-    except ValueError as error:
-        parser.error(f"--template-args: {error}")
+            raise DataError("--template-args: not an object in braces")
+    except DataError as error:
+        parser.error(str(error))
     return options
 
 
 def read_all(options):
     """All records of all files, and their format."""
     found = itertools.chain.from_iterable(records.read(path, options.field) for path in options.input)
-    first = next(found, None)
-    if first is None:
-        raise DataError(f"{', '.join(options.input)}: no record")
-    if options.format == "auto":
-        options.format = records.format_of(*first, options.field)
-    found = itertools.chain([first], found)
-    return itertools.islice(found, options.samples) if options.samples > 0 else found
+    first, problems = [], []  # the records up to the one that tells the format
+    for place, record in found:
+        first.append((place, record))
+        try:
+            if isinstance(record, DataError):
+                raise record
+            if options.format == "auto":
+                options.format = records.format_of(place, record, options.field)
+            break
+        except DataError as error:
+            problems.append(str(error))
+            if not options.skip_bad or len(problems) == 1000:
+                raise
+    if len(problems) == len(first):
+        raise DataError(f"{', '.join(options.input)}: no record"
+                        + (f" could be read: {problems[0]}" if problems else ""))
+    return itertools.islice(itertools.chain(first, found), options.samples)
+
+
+def nothing_converted(options):
+    return DataError(f"{', '.join(options.input)}: no record could be converted")
 
 
 def chunks_of(found):
@@ -192,13 +232,31 @@ def show(tokenizer, place, ids, mask):
         at += count
 
 
+def show_first(options, converter, found):
+    """Shows documents and returns the records that were read for them."""
+    read, shown = [], 0
+    while shown < options.show and (next_one := next(found, None)):
+        read.append(next_one)
+        try:
+            show(converter.tokenizer, next_one[0], *converter.convert(*next_one))
+            shown += 1
+        except DataError as error:
+            if not options.skip_bad:
+                raise
+            if not options.output and len(read) - shown <= 10:  # else the conversion tells
+                print(f"atoll-data: skipped: {error}", file=sys.stderr)
+    if shown == 0 and not options.output:
+        raise nothing_converted(options)
+    return read
+
+
 def write(options):
+    if options.output:
+        token_file.check_output(options.output, options.input)
     found = read_all(options)
     converter = documents.Converter(options)
     if options.show > 0:
-        shown = list(itertools.islice(found, options.show))
-        for place, record in shown:
-            show(converter.tokenizer, place, *converter.convert(place, record))
+        shown = show_first(options, converter, found)
         if not options.output:
             return
         found = itertools.chain(shown, found)
@@ -213,7 +271,7 @@ def write(options):
             writer.add(token_file.little(done.ids), done.lengths, done.mask)
             progress.step(writer, bad)
         if writer.tokens == 0:
-            raise DataError(f"{', '.join(options.input)}: no record could be converted")
+            raise nothing_converted(options)
         writer.finish()
         progress.finish(writer, bad)
 

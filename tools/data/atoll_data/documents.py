@@ -8,8 +8,8 @@ class Converter:
 
     def __init__(self, options):
         self.options = options
-        overrides = {"bos_token": options.bos, "eos_token": options.eos}
-        self.tokenizer, settings = encoding.load(options.tokenizer, overrides)
+        self.tokenizer, settings = encoding.load(options.tokenizer,
+                                                 {"bos": options.bos, "eos": options.eos})
         self.ends = list(self.tokenizer.special)
         self.template = None
         self.settings = settings
@@ -19,6 +19,8 @@ class Converter:
 
     def convert(self, place, record):
         """Returns (ids, mask) of a record; mask has b"1" for each token that is trained."""
+        if isinstance(record, DataError):
+            raise record
         make = {"alpaca": self._alpaca, "completion": self._completion, "text": self._text,
                 "chat": self._chat}[self.options.format]
         return make(place, record)
@@ -28,7 +30,7 @@ class Converter:
         if not isinstance(value, str):
             raise DataError(f"{place}: `{key}` is not a string" if key in record else
                             f"{place}: no `{key}`")
-        return value
+        return whole_characters(place, value)
 
     def _bos(self):
         return [] if self.tokenizer.bos is None else [self.tokenizer.bos]
@@ -74,4 +76,18 @@ class Converter:
             text, spans = self.template.render_marked(messages, self.ends, record.get("tools"), first)
         except chat.TemplateRefuses as refusal:
             raise DataError(f"{place}: the chat template refuses it: {refusal}") from None
+        text = whole_characters(place, text)
+        if not spans and self.options.train_on == "output":
+            raise DataError(f"{place}: no answer of the assistant, so nothing would be trained; "
+                            "--train-on all trains prompts too")
         return self.tokenizer.encode(text, spans)
+
+
+def whole_characters(place, text):
+    """The text. JSON can escape half of a surrogate pair, which has no bytes in UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"{place}: \\u{ord(text[error.start]):04x} is half of a surrogate pair and no "
+                        "character") from None
+    return text

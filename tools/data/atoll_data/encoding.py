@@ -6,7 +6,11 @@ import os
 import re
 from pathlib import Path
 
-from .errors import DataError, need
+from .errors import DataError, need, parse_json
+
+
+PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")  # a part of a name in the Hub, or a revision
+HUB_NAME = re.compile(f"{PLAIN.pattern}/{PLAIN.pattern}(@{PLAIN.pattern})?")
 
 
 def mask_of(places, spans):
@@ -34,6 +38,9 @@ class Bytes:
 
     def __init__(self):
         self.digest = hashlib.sha256(b"bytes").digest()
+
+    def id_of(self, token):
+        return self.special.get(token)
 
     def ids(self, text):
         return list(text.encode())
@@ -74,6 +81,10 @@ class SentencePiece:
         self.pad = self.model.pad_id() if self.model.pad_id() >= 0 else self.eos
         control = [id for id in range(self.vocabulary) if self.model.is_control(id)]
         self.special = {self.model.id_to_piece(id): id for id in control}
+
+    def id_of(self, token):
+        id = self.model.piece_to_id(token)
+        return id if self.model.id_to_piece(id) == token else None
 
     def ids(self, text):
         return self.model.encode(text)
@@ -123,13 +134,15 @@ class TokenizerJson:
         self.vocabulary = max(self.model.get_vocab(with_added_tokens=True).values()) + 1
         added = self.description.get("added_tokens", [])
         self.special = {token["content"]: token["id"] for token in added if token.get("special")}
-        find = lambda key: self.special.get(settings.get(key), self.model.token_to_id(settings.get(key) or ""))
-        self.eos, self.bos = find("eos_token"), find("bos_token")
+        self.eos, self.bos = (self.id_of(settings.get(key) or "") for key in ("eos_token", "bos_token"))
         if settings.get("add_bos_token") is False:
             self.bos = None
-        self.pad = find("pad_token")
+        self.pad = self.id_of(settings.get("pad_token") or "")
         if self.pad is None:
             self.pad = self.eos
+
+    def id_of(self, token):
+        return self.special.get(token, self.model.token_to_id(token))
 
     def ids(self, text):
         return self.model.encode(text, add_special_tokens=False).ids
@@ -189,21 +202,33 @@ def byte_level(piece):
 
 
 def cached_folder(name):
-    """The folder of a model org/name in the Hub's local cache, or None."""
-    home = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
-    cache = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
-    model = cache / f"models--{name.replace('/', '--')}"
+    """The folder of a model ORG/NAME or ORG/NAME@REVISION in the Hub's local cache. It may not exist.
+    atoll-train looks in the same places (tools/train/model/hub_cache.cpp)."""
+    setting = os.environ.get
+    caches = Path(setting("XDG_CACHE_HOME") or Path(setting("HOME", "")) / ".cache")
+    home = Path(setting("HF_HOME") or caches / "huggingface")
+    cache = Path(setting("HF_HUB_CACHE") or home / "hub")
+    repository, _, revision = name.partition("@")
+    revision = revision or "main"
+    model = cache / f"models--{repository.replace('/', '--')}"
     try:
-        return model / "snapshots" / (model / "refs" / "main").read_text().strip()
-    except OSError:
-        return None
+        commit = (model / "refs" / revision).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        commit = ""
+    # A commit has no reference of its own.
+    return model / "snapshots" / (commit if PLAIN.fullmatch(commit) else revision)
 
 
 def find_files(what):
-    """The tokenizer's file and its folder, from a file, a folder, or org/name in the cache."""
+    """The tokenizer's file and its folder, from a file, a folder, or ORG/NAME[@REVISION] in the cache."""
     place = Path(what)
-    if not place.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", what):
-        place = cached_folder(what) or place
+    if not place.exists() and HUB_NAME.fullmatch(what):
+        place = cached_folder(what)
+        if not place.is_dir():
+            repository, _, revision = what.partition("@")
+            raise DataError(f"--tokenizer {what}: {place} does not exist: download it with `hf download "
+                            f"{repository}{' --revision ' + revision if revision else ''}`, or set "
+                            "HF_HUB_CACHE to the cache that has it; the folder of a model works as well")
     if place.is_dir():
         found = [place / name for name in ("tokenizer.json", "tokenizer.model")]
         file = next((file for file in found if file.is_file()), None)
@@ -218,11 +243,11 @@ def find_files(what):
 
 def read_json(path):
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_text(encoding="utf-8"), path, whole_file=True)
     except OSError:
         return {}
-    except ValueError as error:
-        raise DataError(f"{path}: not JSON: {error}") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8: {error.reason}") from None
     return value if isinstance(value, dict) else {}
 
 
@@ -233,13 +258,30 @@ def settings_of(folder):
             for key, value in settings.items()}
 
 
+def override(tokenizer, what, name, token):
+    """Makes a token the tokenizer's bos or eos."""
+    id = tokenizer.id_of(token)
+    if id is None:
+        some = ", ".join(list(tokenizer.special)[:8]) or "none"
+        raise DataError(f"--{name} {token}: --tokenizer {what} has no such token; its special tokens "
+                        f"begin with {some}")
+    if name == "eos" and tokenizer.pad == tokenizer.eos:
+        tokenizer.pad = id
+    setattr(tokenizer, name, id)
+
+
 def load(what, overrides):
-    """Returns the tokenizer and its settings. `overrides` may name bos_token and eos_token."""
+    """Returns the tokenizer and its settings. `overrides` has the tokens of --bos and --eos, or None."""
+    given = {f"{name}_token": token for name, token in overrides.items() if token is not None}
     if what == "bytes":
-        return Bytes(), {"bos_token": "<s>", "eos_token": "</s>"}
-    file, folder = find_files(what)
-    settings = settings_of(folder) | {key: value for key, value in overrides.items() if value}
-    tokenizer = (TokenizerJson if file.suffix == ".json" else SentencePiece)(file, settings)
+        tokenizer, settings = Bytes(), {"bos_token": "<s>", "eos_token": "</s>"} | given
+    else:
+        file, folder = find_files(what)
+        settings = settings_of(folder) | given
+        tokenizer = (TokenizerJson if file.suffix == ".json" else SentencePiece)(file, settings)
+    for name, token in overrides.items():
+        if token is not None:
+            override(tokenizer, what, name, token)
     if isinstance(tokenizer, SentencePiece):
         names = {id: text for text, id in tokenizer.special.items()}
         settings.setdefault("bos_token", names.get(tokenizer.bos, ""))

@@ -1,16 +1,18 @@
 """Reads records from files: JSON Lines, JSON, Parquet, Arrow and text."""
+import codecs
 import gzip
 import itertools
-import json
+import zlib
 from pathlib import Path
 
-from .errors import DataError, need
+from .errors import DataError, need, parse_json
 
 FORMATS = ("alpaca", "chat", "completion", "text")
 
 
 def read(path, field="text"):
-    """Yields (place, record) of a file. A record is a dict; place is for error messages."""
+    """Yields (place, record) of a file. A record is a dict, or the DataError of one that cannot be read
+    while those behind it can. place is for error messages."""
     path = Path(path)
     if not path.is_file():
         raise DataError(f"{path}: no such file")
@@ -25,43 +27,58 @@ def read(path, field="text"):
         for place, record in reader(path):
             if isinstance(record, str):
                 record = {field: record}
-            if not isinstance(record, dict):
-                raise DataError(f"{place}: not a record, but {type(record).__name__}")
+            if not isinstance(record, (dict, DataError)):
+                record = DataError(f"{place}: not a record, but {type(record).__name__}")
             yield place, record
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8: {error.reason}") from None
-    except (OSError, EOFError) as error:
-        raise DataError(f"{path}: {error}") from None
+    except (EOFError, zlib.error):
+        raise DataError(f"{path}: its gzip data is damaged or cut off") from None
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
 
 
-def _open(path):
-    """Opens text, compressed or not, with the line ends that the file has."""
-    opener = gzip.open if path.name.endswith(".gz") else open
-    return opener(path, "rt", encoding="utf-8-sig", newline="\n")
+def _open(path, mode="rb", **how):
+    """Opens a file, compressed or not."""
+    return (gzip.open if path.name.endswith(".gz") else open)(path, mode, **how)
+
+
+def _open_text(path):
+    """Opens text with the line ends that the file has."""
+    return _open(path, "rt", encoding="utf-8-sig", newline="\n")
 
 
 def _lines(path):
     with _open(path) as file:
         for number, line in enumerate(file, 1):
-            if line.strip(" \t\r\n"):
-                yield f"{path}: line {number}", _parse(line, f"{path}: line {number}")
+            if line.strip(b" \t\r\n"):
+                place = f"{path}: line {number}"
+                yield place, _line(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line, place)
 
 
-def _parse(text, place):
+def _line(line, place):
+    """The record of a line, or its error."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{place}: not JSON: {error}") from None
+        return parse_json(line.decode(), place)
+    except UnicodeDecodeError as error:
+        return DataError(f"{place}: not UTF-8: {error.reason}")
+    except DataError as error:
+        return error
 
 
 def _json(path):
-    with _open(path) as file:
+    with _open_text(path) as file:
         text = file.read()
-    first = text.lstrip()[:1]
-    if first == "{" and "\n{" in text.strip():  # JSON Lines under another name
+    if not text.strip():
+        return
+    try:
+        records = parse_json(text, path, whole_file=True)
+    except DataError:
+        first = text.strip().partition("\n")[0].rstrip()
+        if not (first.startswith("{") and first.endswith("}")):  # else JSON Lines under another name
+            raise
         yield from _lines(path)
         return
-    records = _parse(text, path)
     if isinstance(records, dict):
         records = records.get("data", [records])
     if not isinstance(records, list):
@@ -104,7 +121,7 @@ def _rows(path, batches):
 
 def _text(path):
     """Documents are separated by blank lines, as in atoll-train's own reader."""
-    with _open(path) as file:
+    with _open_text(path) as file:
         document, begin = [], 0
         for number, line in enumerate(itertools.chain(file, [""]), 1):
             if line.strip(" \t\r\n"):

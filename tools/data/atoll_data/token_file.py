@@ -2,6 +2,7 @@
 import array
 import hashlib
 import os
+import stat
 import struct
 import sys
 import tempfile
@@ -31,6 +32,28 @@ def little(values):
     return values.tobytes()
 
 
+def check_output(path, inputs):
+    """Refuses to write over anything but an older token file, since a wrong -o would destroy it."""
+    try:
+        kind = os.stat(path).st_mode
+        for source in inputs:
+            if os.path.exists(source) and os.path.samefile(source, path):
+                raise DataError(f"-o {path}: this is the input {source}: name another file")
+        if stat.S_ISDIR(kind):
+            raise DataError(f"-o {path}: this is a folder: name a file in it")
+        if not stat.S_ISREG(kind):
+            raise DataError(f"-o {path}: this is a pipe, a socket or a device: name a file, which can be "
+                            "renamed when it is complete")
+        with open(path, "rb") as file:
+            if file.read(len(MAGIC)) not in (b"", MAGIC):
+                raise DataError(f"-o {path}: this file exists and is no token file: name another file, or "
+                                "remove it")
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise DataError(f"-o {path}: {error.strerror}") from None
+
+
 class Writer:
     """Writes a token file under a temporary name and renames it when it is complete."""
 
@@ -42,12 +65,13 @@ class Writer:
         self.width = 2 if tokenizer.vocabulary <= 1 << 16 else 4
         self.documents = self.tokens = 0
         self.hash = hashlib.blake2b(digest_size=16)
-        self.draft = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
+        self.target = Path(os.path.realpath(path))  # behind links, which stay
+        self.draft = self.target.with_name(f"{self.target.name}.{os.getpid()}.tmp")
         try:
             self.file = open(self.draft, "wb")
             # Offsets and mask follow the tokens, so they wait in files without a name.
-            self.offsets = tempfile.TemporaryFile(dir=self.path.parent)
-            self.mask = tempfile.TemporaryFile(dir=self.path.parent)
+            self.offsets = tempfile.TemporaryFile(dir=self.target.parent)
+            self.mask = tempfile.TemporaryFile(dir=self.target.parent)
         except OSError as error:
             self.draft.unlink(missing_ok=True)
             raise DataError(f"{self.path}: {error.strerror}") from None
@@ -105,7 +129,7 @@ class Writer:
         self._header(flags | (PIECES if pieces else 0))
         self.file.flush()
         os.fsync(self.file.fileno())
-        os.replace(self.draft, self.path)
+        os.replace(self.draft, self.target)
 
     def _header(self, flags):
         tokenizer = self.tokenizer

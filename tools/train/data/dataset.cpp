@@ -67,10 +67,12 @@ void check(const DataSpec& spec, const SourceSpec& source, const Tokenizer& toke
   const bool ids = source.kind == SourceKind::token_file;
   const std::int32_t needed =
       copies ? copy_vocabulary : (random || ids ? 1 : tokenizer.vocab_size());
-  require(spec.model.vocabulary <= 0 || needed <= spec.model.vocabulary,
-          "{} needs a vocabulary of {} tokens, but that of the model has {}",
-          copies ? source.text : fmt::format("tokenizer {}", tokenizer.name()), needed,
-          spec.model.vocabulary);
+  require(
+      spec.model.vocabulary <= 0 || needed <= spec.model.vocabulary,
+      "{} needs a vocabulary of {} tokens, but that of the model has {}: use the --tokenizer of "
+      "this model, or a config.json with a larger vocab_size and --init none",
+      copies ? source.text : fmt::format("tokenizer {}", tokenizer.name()), needed,
+      spec.model.vocabulary);
 }
 
 Dataset load(const DataSpec& spec, const SourceSpec& source, const Tokenizer& tokenizer) {
@@ -147,7 +149,8 @@ std::vector<Dataset> open_sources(const DataSpec& spec, const Tokenizer& tokeniz
   require(spec.seq >= 1, "sequence length {}: must be at least 1", spec.seq);
   require(spec.samples >= 0, "samples {}: must not be negative", spec.samples);
   require(spec.model.positions <= 0 || spec.seq <= spec.model.positions,
-          "sequence length {}: the model allows at most {}", spec.seq, spec.model.positions);
+          "--seq {}: the model allows at most {} (max_position_embeddings); lower --seq", spec.seq,
+          spec.model.positions);
   std::vector<Dataset> sets;
   for (const SourceSpec& source : parse_sources(spec.data, spec.data_type)) {
     sets.push_back(open_source(spec, source, tokenizer));

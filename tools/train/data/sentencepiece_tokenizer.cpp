@@ -1,5 +1,7 @@
 #include <sentencepiece_processor.h>
 
+#include <nlohmann/json.hpp>
+
 #include "data/file.hpp"
 #include "data/token_file.hpp"
 #include "data/tokenizer.hpp"
@@ -16,6 +18,14 @@ class SentencePieceTokenizer final : public Tokenizer {
   explicit SentencePieceTokenizer(const std::filesystem::path& file)
       : name_(file.filename().string()) {
     const std::string bytes = read_file(file, largest_model);
+    if (file.extension() == ".json") {
+      fail(
+          ErrorCode::bad_data,
+          "--tokenizer {}: not a SentencePiece model: convert the data once with atoll-data, which "
+          "reads this tokenizer: atoll-data FILE --tokenizer {} -o FILE.tok; then use --data "
+          "FILE.tok without --tokenizer",
+          file.string(), file.string());
+    }
     digest_ = sha256(bytes);
     check_sentencepiece_file(bytes, file.string());
     const auto status = processor_.LoadFromSerializedProto(bytes);
@@ -58,6 +68,22 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
   std::string_view name() const noexcept override { return name_; }
   TokenizerDigest digest() const noexcept override { return digest_; }
+
+  // "legacy" keeps the space that SentencePiece puts before a text.
+  std::string transformers_config() const override {
+    auto config = nlohmann::ordered_json::object();
+    config["tokenizer_class"] = "LlamaTokenizer";
+    config["add_bos_token"] = true;
+    config["add_eos_token"] = false;
+    config["bos_token"] = processor_.IdToPiece(processor_.bos_id());
+    config["eos_token"] = processor_.IdToPiece(processor_.eos_id());
+    config["unk_token"] = processor_.IdToPiece(processor_.unk_id());
+    config["pad_token"] = nullptr;
+    if (processor_.pad_id() >= 0) config["pad_token"] = processor_.IdToPiece(processor_.pad_id());
+    config["clean_up_tokenization_spaces"] = false;
+    config["legacy"] = true;
+    return config.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  }
 
  private:
   std::string name_;

@@ -154,6 +154,7 @@ std::vector<SourceSpec> parse_sources(const std::string& data, const std::string
   while (!rest.empty() || sources.empty()) {
     const std::size_t comma = exists(data) ? rest.size() : std::min(rest.find(','), rest.size());
     sources.push_back(parse_source(std::string(rest.substr(0, comma)), data_type));
+    require(comma + 1 != rest.size(), "--data {}: nothing follows the last comma", data);
     rest.remove_prefix(std::min(comma + 1, rest.size()));
   }
   return sources;

@@ -81,7 +81,6 @@ class TokenFile {
 
   // The bytes of the text of an id; empty if the file has no pieces.
   std::string_view piece(std::int32_t id) const noexcept;
-  bool has_pieces() const noexcept { return pieces_ != nullptr; }
 
   // Name and SHA-256 of the tokenizer's file; the digest is all zeros if it is unknown.
   const std::string& tokenizer_name() const noexcept { return tokenizer_name_; }

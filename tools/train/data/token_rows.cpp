@@ -150,9 +150,12 @@ void check_tokenizer(const TokenFile& file, const DataSpec& spec, const Tokenize
          "convert the data again",
          file.name(), file.tokenizer_name(), tokenizer.name());
   }
-  require(spec.model.vocabulary <= 0 || file.vocabulary() <= spec.model.vocabulary,
-          "{} needs a vocabulary of {} tokens, but that of the model has {}", file.name(),
-          file.vocabulary(), spec.model.vocabulary);
+  require(
+      spec.model.vocabulary <= 0 || file.vocabulary() <= spec.model.vocabulary,
+      "{} needs a vocabulary of {} tokens, but that of the model has {}: convert the data again "
+      "with the tokenizer of this model, or use a config.json with a larger vocab_size and "
+      "--init none",
+      file.name(), file.vocabulary(), spec.model.vocabulary);
 }
 
 }  // namespace

@@ -41,6 +41,10 @@ class Tokenizer {
   virtual std::string_view name() const noexcept = 0;
 
   virtual TokenizerDigest digest() const noexcept = 0;
+
+  // The text of a tokenizer_config.json, with which transformers gives the ids of encode() after bos;
+  // empty if transformers cannot open this tokenizer.
+  virtual std::string transformers_config() const { return {}; }
 };
 
 // The built-in tokenizer, which is lossless: ids 0-255 are bytes, 256 bos, 257 eos, 258 pad.

@@ -1,10 +1,13 @@
 #include "loop/adapters.hpp"
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
+#include <fnmatch.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <functional>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -79,57 +82,123 @@ void update(atoll::Stream& stream, const fsdp::Segment& segment, const Change& c
   stream.synchronize();
 }
 
+// The matrices of a layer that can have adapters, by their Hugging Face names without ".weight":
+// "model.layers.0.self_attn.q_proj".
+std::vector<std::string> matrices_of(const ModelConfig& model, std::int64_t layer) {
+  constexpr std::string_view end = ".weight";
+  std::vector<std::string> names;
+  for (const ParamSpec& spec : param_specs(model, static_cast<std::size_t>(layer) + 1)) {
+    if (!can_have_adapter(spec.name)) continue;
+    names.push_back(spec.hf_name.substr(0, spec.hf_name.size() - end.size()));
+  }
+  return names;
+}
+
+std::string last_part(const std::string& name) { return name.substr(name.rfind('.') + 1); }
+
+// Whether the pattern matches the whole name, or what follows one of its dots.
+bool matches(const std::string& pattern, const std::string& name) {
+  for (std::size_t begin = 0;;) {
+    if (::fnmatch(pattern.c_str(), name.c_str() + begin, 0) == 0) return true;
+    begin = name.find('.', begin);
+    if (begin++ == name.npos) return false;
+  }
+}
+
+// Returns the matrices of the layer that a pattern matches; all of them if there is no pattern.
+// Removes from `unused` the patterns that match one.
+std::vector<std::string> chosen(const std::vector<std::string>& names,
+                                const std::vector<std::string>& patterns,
+                                std::vector<std::string>& unused) {
+  std::vector<std::string> targets;
+  for (const std::string& name : names) {
+    const auto fits = [&](const std::string& pattern) { return matches(pattern, name); };
+    std::erase_if(unused, fits);
+    if (patterns.empty() || std::ranges::any_of(patterns, fits)) targets.push_back(last_part(name));
+  }
+  return targets;
+}
+
 }  // namespace
 
-Adapters adapters_of(const RunOptions& options) {
+void check_adapters(const RunOptions& options) {
   require(options.lora_rank >= 0, "--lora-rank: must not be negative");
   require(options.lora_alpha >= 0, "--lora-alpha: must not be negative");
   if (options.lora_rank == 0) {
     require(options.lora_alpha == 0 && options.lora_targets.empty() && options.lora_base.empty(),
             "--lora-alpha, --lora-targets and --lora-base: need --lora-rank");
-    return {};
+    require(!options.lora_merge, "--lora-merge: needs --lora-rank");
+    return;
   }
   require(options.lora_base.empty() || options.lora_base == "int8",
           "--lora-base {}: use int8, or leave it out", options.lora_base);
   require(options.lora_base.empty() || !options.lora_merge,
           "--lora-merge: the base is in 8 bits, and merging would lose what the rounding has left "
           "out; export the adapters, and merge them into the original weights with peft");
+  require(options.lora_merge || !options.export_weights.ends_with(".safetensors"),
+          "--export {}: adapters need a folder; use one, or --lora-merge for the whole model",
+          options.export_weights);
+}
+
+Adapters adapters_of(const RunOptions& options, const ModelConfig& model) {
+  if (options.lora_rank == 0) return {};
   const double alpha =
       options.lora_alpha > 0 ? options.lora_alpha : 2 * static_cast<double>(options.lora_rank);
-  Adapters adapters{options.lora_rank, alpha, {}, options.lora_base == "int8"};
-  const auto& all = adapter_targets();
-  for (const std::string& target : options.lora_targets) {
-    require(std::ranges::find(all, target) != all.end(), "--lora-targets {}: use some of {}",
-            target, fmt::join(all, ", "));
+  Adapters adapters{options.lora_rank, alpha, {}, options.lora_base == "int8", {}};
+  std::vector<std::string> unused = options.lora_targets;
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    adapters.by_layer.push_back(chosen(matrices_of(model, layer), options.lora_targets, unused));
   }
-  std::ranges::copy_if(all, std::back_inserter(adapters.targets), [&](const std::string& target) {
-    return options.lora_targets.empty() ||
-           std::ranges::find(options.lora_targets, target) != options.lora_targets.end();
-  });
+  require(unused.empty(),
+          "--lora-targets {}: matches no matrix of a layer of {}; use names such as {}, their last "
+          "parts such as q_proj, or patterns such as 'layers.0.*'",
+          unused.empty() ? "" : unused.front(), model.name, matrices_of(model, 0).front());
+  auto& layers = adapters.by_layer;
+  std::ranges::copy_if(
+      adapter_targets(), std::back_inserter(adapters.targets), [&](const std::string& target) {
+        return std::ranges::any_of(layers, [&](const std::vector<std::string>& own) {
+          return std::ranges::find(own, target) != own.end();
+        });
+      });
+  if (std::ranges::adjacent_find(layers, std::not_equal_to()) == layers.end()) layers.clear();
   return adapters;
 }
 
+std::vector<std::string> target_modules(const ModelConfig& model) {
+  const Adapters& adapters = model.adapters;
+  if (adapters.by_layer.empty()) return adapters.targets;
+  std::vector<std::string> names;
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    std::ranges::copy_if(
+        matrices_of(model, layer), std::back_inserter(names),
+        [&](const std::string& name) { return adapters.on(layer, last_part(name)); });
+  }
+  return names;
+}
+
 void export_adapters(const std::filesystem::path& folder, fsdp::Engine& engine,
-                     const ModelConfig& model, const std::string& base, atoll::DType dtype,
-                     bool is_first) {
-  fsdp::export_weights(folder / "adapter_model.safetensors", engine, dtype,
+                     const AdapterExport& what) {
+  fsdp::export_weights(folder / adapter_weights_name, engine, what.dtype,
                        [](const fsdp::Unit& unit, const fsdp::ParamSpec& param) {
                          if (!is_adapter(param.name)) return std::string();
                          return "base_model.model." + hf_name(unit.name(), param.name);
                        });
-  if (!is_first) return;
+  if (!what.is_first) return;
   auto config = nlohmann::ordered_json::object();
   config["peft_type"] = "LORA";
   config["task_type"] = "CAUSAL_LM";
-  config["base_model_name_or_path"] = base;
-  config["r"] = model.adapters.rank;
-  config["lora_alpha"] = model.adapters.alpha;
+  config["base_model_name_or_path"] = nullptr;
+  config["revision"] = nullptr;
+  if (!what.base.empty()) config["base_model_name_or_path"] = what.base;
+  if (!what.revision.empty()) config["revision"] = what.revision;
+  config["r"] = what.model.adapters.rank;
+  config["lora_alpha"] = what.model.adapters.alpha;
   config["lora_dropout"] = 0.0;
-  config["target_modules"] = model.adapters.targets;
+  config["target_modules"] = target_modules(what.model);
   config["bias"] = "none";
   config["fan_in_fan_out"] = false;
   config["inference_mode"] = true;
-  write_file_atomic(folder / "adapter_config.json", config.dump(2) + "\n");
+  write_file_atomic(folder / adapter_config_name, config.dump(2) + "\n");
 }
 
 void merge_adapters(fsdp::Engine& engine, const ModelConfig& model) {

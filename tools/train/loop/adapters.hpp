@@ -3,6 +3,8 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "atoll/fsdp.hpp"
 #include "loop/options.hpp"
@@ -10,16 +12,36 @@
 
 namespace train {
 
-// Returns the adapters that --lora-rank, --lora-alpha and --lora-targets ask for. Throws
-// Error(invalid_argument) that names the flag.
-Adapters adapters_of(const RunOptions& options);
+// Checks --lora-rank, --lora-alpha, --lora-base, --lora-merge and --export. Throws Error(invalid_argument) that
+// names the flag.
+void check_adapters(const RunOptions& options);
 
-// Writes adapter_model.safetensors and adapter_config.json, which peft loads onto the model `base`.
-// `is_first` is true on the World's rank 0, which writes the latter. Collective over the ranks of
-// the engine. Throws Error(io).
+// Returns the adapters that the flags ask for. --lora-targets has shell patterns (with * ? [...]),
+// each of which must match a matrix of a layer of `model`: its Hugging Face name without ".weight",
+// such as model.layers.0.self_attn.q_proj, or what follows a dot of the name, such as q_proj. Throws
+// Error(invalid_argument) for a pattern that matches nothing.
+Adapters adapters_of(const RunOptions& options, const ModelConfig& model);
+
+// The matrices with adapters as PEFT's target_modules lists them: last parts of names, or whole names
+// if layers differ.
+std::vector<std::string> target_modules(const ModelConfig& model);
+
+// The files of adapters in PEFT's format.
+inline constexpr std::string_view adapter_weights_name = "adapter_model.safetensors";
+inline constexpr std::string_view adapter_config_name = "adapter_config.json";
+
+struct AdapterExport {
+  const ModelConfig& model;
+  std::string base;      // folder or name of the base model; empty: it has no weights
+  std::string revision;  // of a base model on the Hub; empty: the newest
+  atoll::DType dtype;
+  bool is_first;  // true on the World's rank 0, which writes adapter_config.json
+};
+
+// Writes both files into the folder. peft loads them onto the base model. Collective over the ranks
+// of the engine. Throws Error(io).
 void export_adapters(const std::filesystem::path& folder, atoll::fsdp::Engine& engine,
-                     const ModelConfig& model, const std::string& base, atoll::DType dtype,
-                     bool is_first);
+                     const AdapterExport& what);
 
 // Adds alpha / rank * B A to the matrices that have adapters, in f32, rounded once to the type of
 // their values. The engine's weights without the adapters are then the merged model. Collective;

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
+#include <csignal>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -15,6 +17,7 @@
 
 #include "fail.hpp"
 #include "report/files.hpp"
+#include "report/log.hpp"
 
 namespace train {
 namespace {
@@ -91,6 +94,41 @@ bool is_left_over(const fs::path& folder) {
   return step_of(name) && !saved_at(folder);
 }
 
+bool is_all(std::string_view text, std::string_view allowed) {
+  return !text.empty() && text.find_first_not_of(allowed) == text.npos;
+}
+
+// Whether a process of this host that has ended has this id.
+bool has_ended(std::string_view digits) {
+  pid_t process = 0;
+  const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), process);
+  return is_all(digits, "0123456789") && parsed.ec == std::errc() && process > 0 &&
+         ::kill(process, 0) != 0 && errno == ESRCH;
+}
+
+// Whether `name` is a draft of `file` by write_file_atomic() of a process that has ended, FILE.PID.tmp,
+// or an unfinished file of export_weights(), FILE.DIGITS.partial.
+bool is_draft(std::string_view name, std::string_view file) {
+  if (!name.starts_with(file) || name.substr(file.size(), 1) != ".") return false;
+  name.remove_prefix(file.size() + 1);
+  const std::size_t dot = name.find('.');
+  const std::string_view digits = name.substr(0, dot);
+  const std::string_view end = dot == name.npos ? "" : name.substr(dot);
+  if (end == ".tmp") return has_ended(digits);
+  return end == ".partial" && digits.size() == 16 && is_all(digits, "0123456789abcdef");
+}
+
+// Whether nothing in the folder, or nothing in the file, has changed for a minute.
+bool is_quiet(const fs::path& path) {
+  const auto before = fs::file_time_type::clock::now() - std::chrono::minutes(1);
+  std::error_code error;
+  if (fs::last_write_time(path, error) > before || error) return false;
+  if (!fs::is_directory(path, error)) return true;
+  return std::ranges::all_of(names_in(path), [&](const std::string& name) {
+    return fs::last_write_time(path / name, error) < before && !error;
+  });
+}
+
 }  // namespace
 
 fs::path checkpoints_folder(const fs::path& out) { return out / "checkpoints"; }
@@ -136,6 +174,33 @@ void delete_old_checkpoints(const fs::path& out, std::int64_t keep_last, std::in
     if (keep_every > 0 && all[i].step % keep_every == 0) continue;
     remove_folder(all[i].folder);
   }
+}
+
+std::vector<fs::path> remove_left_overs(const fs::path& checkpoints,
+                                        const std::vector<fs::path>& files) {
+  std::vector<fs::path> removed;
+  const auto remove_if = [&](const fs::path& folder, const auto& is_left) {
+    for (const std::string& name : names_in(folder)) {
+      const fs::path path = folder / name;
+      std::error_code error;
+      if (is_left(name) && is_quiet(path) && fs::remove_all(path, error) > 0 && !error) {
+        removed.push_back(path);
+      }
+    }
+  };
+  try {
+    remove_if(checkpoints, [&](const std::string& name) {
+      return name.ends_with(".partial") && is_left_over(checkpoints / name);
+    });
+    for (const fs::path& file : files) {
+      const std::string own = file.filename().string();
+      remove_if(file.has_parent_path() ? file.parent_path() : ".",
+                [&](const std::string& name) { return is_draft(name, own); });
+    }
+  } catch (const Error& error) {
+    log::debug("while looking for what a killed run has left: {}", error.what());
+  }
+  return removed;
 }
 
 }  // namespace train

@@ -1,5 +1,4 @@
-// The checkpoints in the results folder of a run: checkpoints/step-00000100 and so on. The link
-// The link `checkpoint` leads to the checkpoint that was saved last. In earlier versions it was a
+// The checkpoints in the results folder of a run: checkpoints/step-00000100 and so on. The link `checkpoint` leads to the checkpoint that was saved last. In earlier versions it was a
 // folder, the only checkpoint.
 #pragma once
 
@@ -25,5 +24,12 @@ void link_newest(const std::filesystem::path& out, std::int64_t step);
 // checkpoints. Call it after a save, while no rank saves. Throws Error(io).
 void delete_old_checkpoints(const std::filesystem::path& out, std::int64_t keep_last,
                             std::int64_t keep_every);
+
+// Deletes what runs that were killed have left: unfinished checkpoints STEP.partial in
+// `checkpoints`, and beside each of `files` its unfinished exports FILE.DIGITS.partial and drafts
+// FILE.PID.tmp. Keeps the drafts of processes that live, and what has changed within the last
+// minute, because another run may write it. Returns the paths; those that cannot be deleted stay.
+std::vector<std::filesystem::path> remove_left_overs(
+    const std::filesystem::path& checkpoints, const std::vector<std::filesystem::path>& files);
 
 }  // namespace train

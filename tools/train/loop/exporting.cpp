@@ -2,17 +2,21 @@
 
 #include <unistd.h>
 
-#include <array>
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "atoll/checkpoint.hpp"
 #include "fail.hpp"
 #include "loop/adapters.hpp"
+#include "loop/weight_files.hpp"
 #include "model/hf_config.hpp"
+#include "model/hub_cache.hpp"
 #include "model/params.hpp"
 #include "report/files.hpp"
 #include "report/log.hpp"
@@ -26,15 +30,8 @@ namespace fsdp = atoll::fsdp;
 constexpr std::string_view weights_name = "model.safetensors";
 // An index of earlier weights in the folder would hide the new file.
 constexpr const char* index_name = "model.safetensors.index.json";
-// The files of a tokenizer in a Hugging Face folder.
-constexpr std::array tokenizer_files{"tokenizer.json",
-                                     "tokenizer.model",
-                                     "tokenizer_config.json",
-                                     "special_tokens_map.json",
-                                     "added_tokens.json",
-                                     "vocab.json",
-                                     "merges.txt",
-                                     "chat_template.jinja"};
+constexpr std::string_view config_name = "config.json";
+constexpr const char* generation_name = "generation_config.json";
 
 bool is_file(const RunOptions& options) { return options.export_weights.ends_with(".safetensors"); }
 
@@ -48,68 +45,158 @@ std::string_view torch_name(atoll::DType dtype) {
   return dtype == atoll::DType::f16 ? "float16" : "float32";
 }
 
-void copy_one(const fs::path& from, const fs::path& to) {
+// Returns whether there is such a file.
+bool copy_one(const fs::path& from, const fs::path& to) {
   std::error_code ignored;
-  if (!fs::is_regular_file(from, ignored) || fs::equivalent(from, to, ignored)) return;
+  if (!fs::is_regular_file(from, ignored)) return false;
+  if (fs::equivalent(from, to, ignored)) return true;
   std::ifstream in(from, std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(in), {}};
   if (!in) fail(ErrorCode::io, "{}: cannot be read", from.string());
   write_file_atomic(to, bytes);
+  return true;
 }
 
-// Copies the files of the tokenizer that the run has used.
-void copy_tokenizer(const RunOptions& options, const Setup& setup, const fs::path& folder) {
+// The path without links, as far as it exists.
+fs::path real_path(const fs::path& path) {
+  std::error_code error;
+  const fs::path whole = fs::absolute(path, error).lexically_normal();
+  fs::path real = fs::weakly_canonical(whole, error);
+  if (error) real = whole;
+  return real.has_filename() ? real : real.parent_path();  // without a slash at the end
+}
+
+fs::path export_folder(const RunOptions& options) {
+  const fs::path target = options.export_weights;
+  if (!is_file(options)) return target;
+  return target.has_parent_path() ? target.parent_path() : ".";
+}
+
+// The folder of the model that the run has read; empty for a preset.
+fs::path source_folder(const Setup& setup) {
+  return setup.weights.empty() ? setup.config.parent_path() : setup.weights.front().parent_path();
+}
+
+// Copies the files of the tokenizer that the run has used. Returns whether there are any.
+bool copy_tokenizer(const RunOptions& options, const Setup& setup, const fs::path& folder) {
   std::error_code ignored;
   const bool is_path = fs::is_regular_file(options.tokenizer, ignored);
-  if (!is_path && (setup.tokenizer->name() == "bytes" || setup.weights.empty())) return;
-  const fs::path from =
-      is_path ? fs::path(options.tokenizer).parent_path() : setup.weights.front().parent_path();
-  for (const char* name : tokenizer_files) copy_one(from / name, folder / name);
-  if (is_path && fs::path(options.tokenizer).extension() == ".model") {
-    copy_one(options.tokenizer, folder / "tokenizer.model");
+  if (!is_path && (setup.tokenizer->name() == "bytes" || setup.config.empty())) return false;
+  const fs::path from = is_path ? fs::path(options.tokenizer).parent_path() : source_folder(setup);
+  bool is_copied = false;
+  for (const std::string_view name : tokenizer_files()) {
+    is_copied = copy_one(from / name, folder / name) || is_copied;
   }
+  if (!is_path || fs::path(options.tokenizer).extension() != ".model") return is_copied;
+  copy_one(options.tokenizer, folder / "tokenizer.model");
+  // Without this file, transformers puts no bos before a text, as the rows of the training have it.
+  const std::string config = setup.tokenizer->transformers_config();
+  const bool has_config = fs::exists(from / "tokenizer_config.json", ignored) ||
+                          fs::exists(from / "tokenizer.json", ignored);
+  if (!has_config && !config.empty()) write_file_atomic(folder / "tokenizer_config.json", config);
+  return true;
+}
+
+// The config.json of the trained model. The ids of tokens are those of the config.json that the run
+// has read, or otherwise those of the tokenizer.
+std::string config_text(const RunOptions& options, const Setup& setup) {
+  using nlohmann::ordered_json;
+  auto config = ordered_json::parse(hf_config_json(setup.model, torch_name(export_dtype(options))));
+  auto source = ordered_json::object();
+  if (!setup.config.empty()) {
+    std::ifstream in(setup.config);
+    source = ordered_json::parse(in, nullptr, false);
+  }
+  const std::pair<const char*, std::int32_t> ids[] = {{"bos_token_id", setup.tokenizer->bos()},
+                                                      {"eos_token_id", setup.tokenizer->eos()},
+                                                      {"pad_token_id", -1}};
+  for (const auto& [key, id] : ids) {
+    if (source.is_object() && source.contains(key)) {
+      config[key] = source[key];
+    } else if (id >= 0 && id < setup.model.vocab) {
+      config[key] = id;
+    }
+  }
+  return config.dump(2) + "\n";
 }
 
 void write_companions(const RunOptions& options, const Setup& setup, const fs::path& folder) {
   const std::string index = (folder / index_name).string();
   ::unlink(index.c_str());
-  write_file_atomic(folder / "config.json",
-                    hf_config_json(setup.model, torch_name(export_dtype(options))));
-  copy_tokenizer(options, setup, folder);
-  if (!setup.weights.empty()) {
-    const fs::path from = setup.weights.front().parent_path();
-    copy_one(from / "generation_config.json", folder / "generation_config.json");
+  write_file_atomic(folder / config_name, config_text(options, setup));
+  if (!copy_tokenizer(options, setup, folder)) {
+    log::info("--export: the run has no files of a tokenizer ({}), so {} has none",
+              setup.tokenizer->name(), folder.string());
   }
+  if (setup.config.empty()) return;
+  copy_one(source_folder(setup) / generation_name, folder / generation_name);
+}
+
+// The base model of adapters as peft finds it: a folder, or a name on the Hub with its revision.
+// Random weights have none.
+AdapterExport adapters_onto(const RunOptions& options, const Setup& setup, bool is_first) {
+  AdapterExport what{setup.model, setup.given, "", export_dtype(options), is_first};
+  std::error_code ignored;
+  if (setup.weights.empty()) {
+    what.base.clear();
+  } else if (!fs::exists(setup.given, ignored) && is_hub_name(setup.given)) {
+    const std::size_t at = std::min(setup.given.find('@'), setup.given.size());
+    what.base = setup.given.substr(0, at);
+    if (at < setup.given.size()) what.revision = setup.given.substr(at + 1);
+  } else if (fs::path(setup.given).extension() == ".safetensors") {
+    what.base = fs::absolute(setup.given, ignored).lexically_normal().parent_path();
+  } else {
+    what.base = fs::absolute(setup.given, ignored).lexically_normal();
+  }
+  return what;
 }
 
 }  // namespace
 
+std::vector<fs::path> export_files(const RunOptions& options) {
+  if (options.export_weights.empty()) return {};
+  if (is_file(options)) return {options.export_weights};
+  std::vector<std::string_view> names{adapter_weights_name, adapter_config_name};
+  if (options.lora_rank == 0 || options.lora_merge) {
+    names = {weights_name, config_name, generation_name};
+    names.insert(names.end(), tokenizer_files().begin(), tokenizer_files().end());
+  }
+  std::vector<fs::path> files;
+  for (const std::string_view name : names) files.push_back(export_folder(options) / name);
+  return files;
+}
+
 void check_export(const RunOptions& options) {
-  const fs::path target = options.export_weights;
   std::error_code ignored;
-  require(options.lora_rank == 0 || options.lora_merge || !is_file(options),
-          "--export {}: adapters need a folder; use one, or --lora-merge for the whole model",
+  check_folder(export_folder(options));
+  if (!fs::exists(options.export_weights, ignored)) return;
+  for (const fs::path& file : export_files(options)) check_writable(file);
+}
+
+void check_export_spares(const RunOptions& options, const ModelSource& source,
+                         const std::vector<fs::path>& weights) {
+  if (options.export_weights.empty()) return;
+  std::vector<fs::path> folders;
+  for (const fs::path& file : weights) {
+    folders.push_back(real_path(file.has_parent_path() ? file.parent_path() : "."));
+    folders.push_back(real_path(file).parent_path());
+  }
+  // With --init none the run does not load the weights that are there.
+  const fs::path beside = source.file.has_parent_path() ? source.file.parent_path() : ".";
+  if (weights.empty() && source.file.filename() == config_name && has_weights(beside)) {
+    folders.push_back(real_path(beside));
+  }
+  require(std::ranges::find(folders, real_path(export_folder(options))) == folders.end(),
+          "--export {}: the weights of the model that the run starts from are in this folder; use "
+          "another folder",
           options.export_weights);
-  if (is_file(options)) {
-    check_folder(target.has_parent_path() ? target.parent_path() : ".");
-    if (fs::exists(target, ignored)) check_writable(target);
-    return;
-  }
-  require(options.init.empty() || !fs::equivalent(options.init, target, ignored),
-          "{}: is the folder of --init; use another folder", target.string());
-  check_folder(target);
-  if (!fs::exists(target, ignored)) return;
-  for (const std::string_view name : {weights_name, std::string_view("config.json")}) {
-    check_writable(target / name);
-  }
 }
 
 void export_model(const atoll::World& world, const RunOptions& options, const Setup& setup,
                   fsdp::Engine& engine) {
-  const fs::path target = options.export_weights;
-  const fs::path folder = is_file(options) ? target.parent_path() : target;
+  const fs::path target = options.export_weights, folder = export_folder(options);
   // The other ranks wait for the lowest rank of the engine in export_weights().
-  if (world.rank() == 0 && !folder.empty()) {
+  if (world.rank() == 0) {
     try {
       make_directory(folder);
     } catch (const Error&) {
@@ -117,8 +204,7 @@ void export_model(const atoll::World& world, const RunOptions& options, const Se
     }
   }
   if (options.lora_rank > 0 && !options.lora_merge) {
-    const std::string& base = options.init.empty() ? options.model : options.init;
-    export_adapters(folder, engine, setup.model, base, export_dtype(options), world.rank() == 0);
+    export_adapters(folder, engine, adapters_onto(options, setup, world.rank() == 0));
     if (world.rank() == 0) log::info("adapters in {}", target.string());
     return;
   }

@@ -4,12 +4,32 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <filesystem>
 #include <utility>
 
 #include "model/cpu/cpu_ops.hpp"
 #include "model/cuda/cuda_ops.hpp"
 
 namespace train {
+namespace {
+
+// In the user's cache; "", which keeps nothing, without a home.
+std::string usual_product_file() {
+  const auto variable = [](const char* name) {
+    const char* const value = std::getenv(name);
+    return std::filesystem::path(value == nullptr ? "" : value);
+  };
+  auto cache = variable("XDG_CACHE_HOME");
+  if (const auto home = variable("HOME"); cache.empty() && !home.empty()) cache = home / ".cache";
+  // The folder may belong to several hosts.
+  std::array<char, 256> host{};
+  if (cache.empty() || ::gethostname(host.data(), host.size() - 1) != 0) return "";
+  return (cache / "atoll" / fmt::format("products-{}.json", host.data())).string();
+}
+
+}  // namespace
 
 atoll::RankDevice choose_device(atoll::World& world, const std::string& wanted,
                                 const std::string& backend) {
@@ -51,10 +71,15 @@ std::string Machine::peak_detail() const {
                      threads);
 }
 
-Machine make_machine(const atoll::World& world, atoll::RankDevice place, int threads) {
+Machine make_machine(const atoll::World& world, atoll::RankDevice place, int threads,
+                     const std::string& products) {
   std::unique_ptr<Ops> ops;
   if (place.device.kind() == atoll::DeviceKind::cuda) {
-    ops = cuda::make_ops(place.device, {.deterministic = world.config().deterministic != 0});
+    const bool deterministic = world.config().deterministic != 0;
+    ops = cuda::make_ops(place.device,
+                         {.deterministic = deterministic,
+                          .times_products = !deterministic && products != "off",
+                          .product_file = products.empty() ? usual_product_file() : products});
   } else {
     ops = cpu::make_ops({.threads = threads});
   }

@@ -35,8 +35,10 @@ struct Machine {
   std::string peak_detail() const;
 };
 
-// Makes the kernels; `threads` is the number of compute threads of a CPU rank. Throws
-// Error(out_of_memory, unsupported or not_found) when this rank lacks a resource.
-Machine make_machine(const atoll::World& world, atoll::RankDevice place, int threads);
+// Makes the kernels; `threads` is the number of compute threads of a CPU rank, and `products` the
+// file of --products for GPUs. Throws Error(out_of_memory, unsupported or not_found) when this rank
+// lacks a resource.
+Machine make_machine(const atoll::World& world, atoll::RankDevice place, int threads,
+                     const std::string& products = "off");
 
 }  // namespace train

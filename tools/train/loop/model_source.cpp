@@ -1,6 +1,5 @@
 #include "loop/model_source.hpp"
 
-#include <algorithm>
 #include <utility>
 
 #include "data/loaders.hpp"
@@ -18,11 +17,6 @@ namespace fs = std::filesystem;
 
 bool has_init(const RunOptions& options) { return !options.init.empty() && options.init != "none"; }
 
-bool is_preset(const std::string& name) {
-  const auto names = preset_names();
-  return std::ranges::find(names, name) != names.end();
-}
-
 // The name of a folder; in the Hub's cache, models--ORG--NAME/snapshots/COMMIT, that of the model.
 std::string folder_name(const fs::path& folder) {
   const fs::path whole = fs::absolute(folder / "").parent_path();
@@ -33,10 +27,25 @@ std::string folder_name(const fs::path& folder) {
   return last == repository.npos ? repository : repository.substr(last + 2);
 }
 
+// The config.json in the folder of a model.
+fs::path config_in(const fs::path& folder, const RunOptions& options) {
+  const fs::path file = folder / "config.json";
+  if (fs::exists(file)) return file;
+  const bool is_init = has_init(options);
+  fail(ErrorCode::not_found,
+       "{} {}: {} does not exist: name the folder of a model; a results folder has none, but "
+       "--export writes one{}",
+       is_init ? "--init" : "--model", is_init ? options.init : options.model, file.string(),
+       fs::exists(folder / "steps.jsonl") ? ", also from a checkpoint: --resume auto --export MODEL"
+                                          : "");
+}
+
 // transformers 5 does not tie a head whose weights differ from those of the embedding, whatever
 // config.json says.
-ModelSource with_weights(const fs::path& folder, const fs::path& weights) {
-  ModelSource source{read_hf_config(folder / "config.json"), weights};
+ModelSource with_weights(const fs::path& folder, const fs::path& weights,
+                         const RunOptions& options) {
+  const fs::path file = config_in(folder, options);
+  ModelSource source{read_hf_config(file), weights, file};
   if (source.config.tied && head_differs(weight_files(weights))) {
     source.config.tied = false;
     log::warn(
@@ -48,9 +57,9 @@ ModelSource with_weights(const fs::path& folder, const fs::path& weights) {
 }
 
 ModelSource in_folder(const fs::path& folder, const RunOptions& options) {
-  if (options.init == "none") return {read_hf_config(folder / "config.json"), {}};
-  if (!has_weights(folder)) return {read_hf_config(folder / "config.json"), {}};
-  return with_weights(folder, folder);
+  if (options.init != "none" && has_weights(folder)) return with_weights(folder, folder, options);
+  const fs::path file = config_in(folder, options);
+  return {read_hf_config(file), {}, file};
 }
 
 ModelSource find(const RunOptions& options, const Tokenizer& tokenizer) {
@@ -60,16 +69,21 @@ ModelSource find(const RunOptions& options, const Tokenizer& tokenizer) {
     if (!fs::exists(place)) {
       fail(ErrorCode::not_found, "--init {}: no such file or folder", options.init);
     }
-    return with_weights(fs::is_directory(place) ? place : place.parent_path(), place);
+    return with_weights(fs::is_directory(place) ? place : place.parent_path(), place, options);
   }
-  if (options.model.ends_with(".json")) return {read_hf_config(options.model), {}};
+  if (options.model.ends_with(".json")) {
+    if (!fs::exists(options.model)) {
+      fail(ErrorCode::not_found, "--model {}: no such file", options.model);
+    }
+    return {read_hf_config(options.model), {}, options.model};
+  }
   if (is_preset(options.model)) {
     const bool copies = options.data == "synthetic:copy";
-    return {preset(options.model, copies ? copy_vocabulary : tokenizer.vocab_size()), {}};
+    return {preset(options.model, copies ? copy_vocabulary : tokenizer.vocab_size()), {}, {}};
   }
   if (fs::is_directory(options.model)) return in_folder(options.model, options);
   if (is_hub_name(options.model)) return in_folder(cached_model(options.model), options);
-  return {preset(options.model), {}};  // throws an error that lists the presets
+  return {preset(options.model), {}, {}};  // throws an error that lists the presets
 }
 
 }  // namespace
@@ -77,7 +91,7 @@ ModelSource find(const RunOptions& options, const Tokenizer& tokenizer) {
 ModelSource find_model(const RunOptions& options, const Tokenizer& tokenizer) {
   ModelSource source = find(options, tokenizer);
   source.config.name = model_name(options);
-  source.config.adapters = adapters_of(options);
+  source.config.adapters = adapters_of(options, source.config);
   return source;
 }
 

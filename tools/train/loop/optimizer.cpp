@@ -19,7 +19,10 @@ class LibraryOptimizer final : public RunOptimizer {
   LibraryOptimizer(fsdp::Engine& engine, fsdp::OptimizerOptions options)
       : engine_(engine), optimizer_(engine, std::move(options)) {}
   void update_in_backward(float rate) override { optimizer_.update_in_backward(rate); }
-  void step(float rate, atoll::Stream& compute) override { optimizer_.step(rate, compute); }
+  void step(float rate, atoll::Stream& compute, unsigned blocks_beside) override {
+    optimizer_.step(rate, compute,
+                    {.beside_next_pass = blocks_beside > 0, .blocks_beside = blocks_beside});
+  }
   float grad_norm() override { return optimizer_.grad_norm(); }
   void save(const std::filesystem::path& folder, Extra extra) override {
     fsdp::save(folder, engine_, optimizer_, extra);
@@ -42,7 +45,7 @@ class MuonOptimizer final : public RunOptimizer {
   MuonOptimizer(fsdp::Engine& engine, const atoll::Mesh& mesh, muon::Options options)
       : engine_(engine), muon_(engine, mesh, std::move(options)) {}
   void update_in_backward(float) override {}  // Muon needs the gradients of whole matrices
-  void step(float rate, atoll::Stream& compute) override { muon_.step(rate, compute); }
+  void step(float rate, atoll::Stream& compute, unsigned) override { muon_.step(rate, compute); }
   float grad_norm() override { return muon_.grad_norm(); }
   void save(const std::filesystem::path& folder, Extra extra) override {
     extra[steps_key] = std::to_string(muon_.steps());

@@ -22,7 +22,8 @@ class RunOptimizer {
  public:
   virtual ~RunOptimizer() = default;
   virtual void update_in_backward(float learning_rate) = 0;
-  virtual void step(float learning_rate, atoll::Stream& compute) = 0;
+  // `blocks_beside`: updates beside the next pass with so many blocks of a GPU; 0: not beside it.
+  virtual void step(float learning_rate, atoll::Stream& compute, unsigned blocks_beside) = 0;
   virtual float grad_norm() = 0;
   virtual void save(const std::filesystem::path& folder,
                     std::map<std::string, std::string> extra) = 0;

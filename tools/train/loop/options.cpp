@@ -1,6 +1,7 @@
 #include "loop/options.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -49,6 +50,8 @@ void check_data(const RunOptions& options) {
           "--eval-every: needs --eval-data FILE or --eval-split SHARE");
   require(options.eval_data.empty() || options.eval_split == 0,
           "--eval-data and --eval-split: use one of them");
+  parse_sources(options.data, options.data_type);
+  if (!options.eval_data.empty()) parse_sources(options.eval_data, options.data_type);
 }
 
 void check_trace(const RunOptions& options) {
@@ -77,15 +80,17 @@ void check_muon(const RunOptions& options) {
           "--no-skip-nonfinite");
 }
 
-}  // namespace
-
-RunOptions resolved(RunOptions options) {
-  // Rows of synthetic:copy have seq tokens; short rows teach copying as well as long ones.
-  if (options.seq == 0) options.seq = options.data == "synthetic:copy" ? 64 : 512;
-  return options;
+void check_mesh(const RunOptions& options) {
+  if (options.mesh.empty()) return;
+  try {
+    atoll::parse_mesh(options.mesh);
+  } catch (const Error& error) {
+    fail(error.code(), "--mesh: {}", error.what());
+  }
 }
 
-void check(const RunOptions& options) {
+// Counts, and numbers that must not be negative.
+void check_counts(const RunOptions& options) {
   using Checks = std::initializer_list<std::pair<std::string_view, bool>>;
   for (const auto& [flag, fine] : Checks{{"--global-batch", options.global_batch >= 1},
                                          {"--steps", options.steps >= 1},
@@ -109,6 +114,14 @@ void check(const RunOptions& options) {
                                          {"--keep-every", options.keep_every >= 0},
                                          {"--checkpoint-every", options.checkpoint_every >= 0}})
     require(fine, "{}: must not be negative", flag);
+}
+
+int processors() { return static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN))); }
+
+// More threads than this only wait for one another.
+int most_threads() { return std::max(64, 4 * processors()); }
+
+void check_ranges(const RunOptions& options) {
   require(options.beta1 >= 0 && options.beta1 < 1, "--beta1: must be in [0, 1)");
   require(options.beta2 >= 0 && options.beta2 < 1, "--beta2: must be in [0, 1)");
   require(options.momentum >= 0 && options.momentum < 1, "--momentum: must be in [0, 1)");
@@ -126,8 +139,17 @@ void check(const RunOptions& options) {
   require(options.metrics_port >= 0 && options.metrics_port <= 65535,
           "--metrics-port: must be in [1, 65535], or 0 for no endpoint");
   require(options.seq >= 2, "--seq: must be at least 2 tokens");
-  require(std::isfinite(options.lr) && options.lr >= 0, "--lr: must be finite and not negative");
+  require(options.lr >= 0 && options.lr <= 1e30, "--lr: must be in [0, 1e30]");
+  require(options.peak_seconds > 0 && options.peak_seconds <= 3600,
+          "--peak-seconds: must be above 0 and at most 3600");
+  const int most = most_threads();
+  require(options.threads <= most,
+          "--threads {}: this host has {} processors; use at most {} threads for a rank",
+          options.threads, processors(), most);
   require(options.epsilon > 0, "--epsilon: must be greater than 0");
+}
+
+void check_words(const RunOptions& options) {
   require_one_of(options.dtype, "--dtype", {"f32", "bf16"});
   require_one_of(options.reduce_dtype, "--reduce-dtype", {"f32", "bf16"});
   require_one_of(options.moments, "--moments", {"f32", "bf16"});
@@ -146,11 +168,25 @@ void check(const RunOptions& options) {
     strategies.push_back(atoll::fsdp::name(strategy));
   }
   require_one_of(options.strategy, "--strategy", strategies);
-  if (!options.mesh.empty()) atoll::parse_mesh(options.mesh);
+  check_mesh(options);
+}
+
+}  // namespace
+
+RunOptions resolved(RunOptions options) {
+  // Rows of synthetic:copy have seq tokens; short rows teach copying as well as long ones.
+  if (options.seq == 0) options.seq = options.data == "synthetic:copy" ? 64 : 512;
+  return options;
+}
+
+void check(const RunOptions& options) {
+  check_counts(options);
+  check_ranges(options);
+  check_words(options);
   check_data(options);
   if (!options.max_time.empty()) parse_duration("--max-time", options.max_time);
   check_schedule(options);
-  adapters_of(options);
+  check_adapters(options);
   check_resume(options);
   check_groups(options);
   check_muon(options);

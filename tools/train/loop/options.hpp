@@ -10,11 +10,13 @@ namespace train {
 
 struct RunOptions {
   std::string model = "mistral-tiny";
-  std::string init;                       // HF safetensors file or folder; empty: random weights
+  // Safetensors file, folder or ORG/NAME to start from; none: random weights; empty: the weights of
+  // `model`, if it has any.
+  std::string init;
   std::vector<std::string> freeze;        // shell patterns of HF names of untrained parameters
   std::int64_t lora_rank = 0;             // rank of the adapters; 0: no adapters
   double lora_alpha = 0;                  // 0: twice the rank
-  std::vector<std::string> lora_targets;  // matrices with adapters; empty: all
+  std::vector<std::string> lora_targets;  // shell patterns of matrices with adapters; empty: all
   std::string lora_base;                  // int8: the frozen matrices in 8 bits; empty: as dtype
   bool lora_merge = false;                // export the model with the adapters added
   // auto, bytes, the path of a SentencePiece model, or ids:N; see tokenizer_for()
@@ -63,6 +65,7 @@ struct RunOptions {
   std::string reduce_dtype = "f32";  // f32 or bf16, for gradients on the wire
   std::string recompute = "none";    // none, selective or full: activation checkpointing
   std::int64_t head_rows = 0;        // tokens per block of logits; 0: usual_head_rows(device)
+  std::string products;              // file of GPUs' fastest algorithms; "": usual; or "off"
   std::string device = "auto";       // kind of device: auto, host or cuda
   std::string backend;               // name of a backend; empty: the best that works
   // Number of ranks in a group of partial resharding; 0 turns it off.

@@ -1,5 +1,6 @@
-// The options as JSON, under the names of their flags: one line for each flag. run_args.json holds
-// the result, and ranks compare it with that of rank 0.
+// The options as JSON, under the names of their flags. Flags that only name, show or plan a run are
+// left out. run_args.json holds the result, and ranks compare it, and the
+// results folder, with those of most ranks.
 #include <nlohmann/json.hpp>
 
 #include "loop/options.hpp"
@@ -35,6 +36,7 @@ void put_model(nlohmann::json& json, const RunOptions& o) {
   json["dtype"] = o.dtype;
   json["recompute"] = o.recompute;
   json["head_rows"] = o.head_rows;
+  json["products"] = o.products;
   json["seed"] = o.seed;
 }
 

@@ -1,6 +1,5 @@
 #include "loop/publisher.hpp"
 
-#include <chrono>
 #include <cmath>
 #include <list>
 #include <nlohmann/json.hpp>
@@ -8,14 +7,11 @@
 #include <string_view>
 #include <vector>
 
+#include "report/clock.hpp"
 #include "report/log.hpp"
 
 namespace train {
 namespace {
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 // `tags` keeps the texts of tags that are made here.
 std::vector<tensorboard::Scalar> scalars_of(const StepRecord& step, const SpeedBase& base,

@@ -25,13 +25,35 @@ void check_flag(const char* flag, const Check& check) {
   }
 }
 
+// Whether all ranks of a collective throw the same Error with this code, so that they can go on. The
+// others may be the error of one rank, for which the rest of the job waits.
+bool is_shared(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::invalid_argument:
+    case ErrorCode::not_found:
+    case ErrorCode::unsupported:
+    case ErrorCode::mismatch:
+    case ErrorCode::io:
+    case ErrorCode::bad_data:
+      return true;
+    case ErrorCode::timeout:
+    case ErrorCode::peer_lost:
+    case ErrorCode::aborted:
+    case ErrorCode::out_of_memory:
+    case ErrorCode::backend:
+    case ErrorCode::internal:
+      break;
+  }
+  return false;
+}
+
 }  // namespace
 
 bool Results::attempt(const std::string& what, const std::function<void()>& write) {
   try {
     write();
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::io || world_.failure()) throw;
+    if (!is_shared(error.code()) || world_.failure()) throw;
     failures_[what] = error.what();
     if (world_.rank() == 0) log::warn("{}: {}", what, error.what());
     return false;
@@ -61,7 +83,9 @@ void Results::finish() {
 void check_results(const atoll::World& world, const RunOptions& options,
                    const std::filesystem::path& out) {
   // Every rank writes a part of a checkpoint.
-  if (options.save_checkpoint) check_folder(checkpoints_folder(out));
+  if (options.save_checkpoint) {
+    check_flag("--out", [&] { check_folder(checkpoints_folder(out)); });
+  }
   if (world.rank() != 0) return;
   check_flag("--out", [&] {
     check_folder(out);

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "fail.hpp"
+#include "loop/adapters.hpp"
 #include "loop/checkpoints.hpp"
 #include "model/hf_config.hpp"
 #include "model/params.hpp"
@@ -53,6 +55,9 @@ json frozen_names(const fsdp::Engine& engine) {
 json model_shape(const ModelConfig& model) {
   json shape = json::parse(hf_config_json(model, "float32"));
   for (const char* key : {"torch_dtype", "dtype"}) shape.erase(key);
+  shape["lora_rank"] = model.adapters.rank;
+  shape["lora_alpha"] = model.adapters.alpha;
+  shape["lora_targets"] = target_modules(model);
   return shape;
 }
 
@@ -120,10 +125,103 @@ std::int64_t steps_done(const Extra& extra, const fs::path& folder) {
        folder.string());
 }
 
-std::int64_t load(const atoll::World& world, const RunOptions& options, const fs::path& folder,
+// Returns what a checkpoint records, without loading it; nothing if its index cannot be read, which
+// is an error of loading. Rank 0 reads it for all ranks. Collective.
+std::optional<Extra> recorded(atoll::World& world, const fs::path& folder) {
+  std::string text;
+  if (world.rank() == 0) {
+    std::ifstream in(folder / "index.json");
+    const json index = json::parse(in, nullptr, false);
+    const bool fine = index.is_object() && index.contains("format") && index.contains("extra") &&
+                      index["extra"].is_object();
+    if (fine) text = index["extra"].dump();
+  }
+  text = world.exchange("train/resume", text).front();
+  if (text.empty()) return {};
+  Extra extra;
+  const json all = json::parse(text);  // the loop below refers to it
+  for (const auto& [key, value] : all.items()) {
+    if (value.is_string()) extra[key] = value.get<std::string>();
+  }
+  return extra;
+}
+
+std::string optimizer_name(const Extra& extra) {
+  const auto found = extra.find("optimizer");
+  if (found == extra.end()) return "";
+  const json settings = json::parse(found->second, nullptr, false);
+  return settings.is_object() && settings.contains("name") && settings["name"].is_string()
+             ? settings["name"].get<std::string>()
+             : "";
+}
+
+// The rank of the adapters that a run trains; nothing if it was not recorded.
+std::optional<std::int64_t> adapter_rank(const Extra& extra) {
+  const auto found = extra.find("model");
+  const json model = found == extra.end() ? json() : json::parse(found->second, nullptr, false);
+  if (!model.is_object() || !model.contains("lora_rank")) return {};
+  return model["lora_rank"].is_number_integer() ? std::optional(model["lora_rank"].get<int>())
+                                                : std::nullopt;
+}
+
+// A model with adapters has other parameters than one without.
+void check_lora(const fs::path& folder, const Extra& saved, const Extra& mine) {
+  const auto theirs = adapter_rank(saved), own = adapter_rank(mine);
+  if (!theirs || !own || (*theirs > 0) == (*own > 0)) return;
+  if (*theirs > 0) {
+    fail(ErrorCode::mismatch, "--resume {}: the checkpoint was trained with --lora-rank {}: add it",
+         folder.string(), *theirs);
+  }
+  fail(
+      ErrorCode::mismatch,
+      "--resume {}: the checkpoint was trained without --lora-rank: write its weights by the flags "
+      "of its run and --resume {} --steps {} --export MODEL, and start with --init MODEL "
+      "--lora-rank {}",
+      folder.string(), folder.string(), steps_done(saved, folder), *own);
+}
+
+// Loads a checkpoint. Errors of the library name its functions; these name the flags instead.
+Extra load_state(const fs::path& folder, RunOptimizer& optimizer, bool is_ours) {
+  constexpr std::string_view advice =
+      "to take over the weights alone, use export_weights and import_weights";
+  try {
+    return optimizer.load(folder);
+  } catch (const Error& error) {
+    // A file that is not an index is a damaged one here.
+    if (!is_ours && error.code() == ErrorCode::mismatch) {
+      fail(ErrorCode::bad_data, "{}", error.what());
+    }
+    const std::string text = error.what();
+    const std::size_t at = text.find(advice);
+    if (at == text.npos) throw;
+    throw Error(error.code(), text.substr(0, at) +
+                                  "to start from the weights alone, write them by the flags of the "
+                                  "run that saved and --export MODEL, and use --init MODEL" +
+                                  text.substr(at + advice.size()));
+  }
+}
+
+// The state of one kind of optimizer is of no use to another.
+void check_optimizer(const fs::path& folder, const Extra& saved, const Extra& mine) {
+  const std::string theirs = optimizer_name(saved), own = optimizer_name(mine);
+  if (theirs.empty() || theirs == own) return;
+  fail(ErrorCode::mismatch,
+       "--resume {}: the checkpoint has the state of --optimizer {}, with which {} cannot go on: "
+       "write its weights with --optimizer {} --resume {} --steps {} --export MODEL, and start "
+       "with --init MODEL",
+       folder.string(), theirs, own, theirs, folder.string(), steps_done(saved, folder));
+}
+
+std::int64_t load(atoll::World& world, const RunOptions& options, const fs::path& folder,
                   const Extra& mine, RunOptimizer& optimizer) {
-  const Extra saved = optimizer.load(folder);
-  compare_runs(world, options, folder, saved, mine);
+  const std::optional<Extra> early = recorded(world, folder);
+  if (early) {
+    check_optimizer(folder, *early, mine);
+    check_lora(folder, *early, mine);
+    compare_runs(world, options, folder, *early, mine);
+  }
+  const Extra saved = load_state(folder, optimizer, early.has_value());
+  if (!early) compare_runs(world, options, folder, saved, mine);
   const std::int64_t done = steps_done(saved, folder);
   require(
       done <= options.steps,
@@ -131,6 +229,25 @@ std::int64_t load(const atoll::World& world, const RunOptions& options, const fs
       "an earlier checkpoint",
       folder.string(), done, options.steps);
   return done;
+}
+
+// Throws Error(not_found) on every rank if rank 0 finds no checkpoint in the folder of --resume. A save
+// that was cut off may have left only FOLDER.old, which the library loads.
+void check_given(atoll::World& world, const fs::path& folder) {
+  std::string problem;
+  std::error_code ignored;
+  const bool looks = world.rank() == 0 && !fs::exists(folder.string() + ".old", ignored);
+  if (looks && !fs::exists(folder, ignored)) {
+    problem = "no such folder";
+  } else if (looks && !fs::exists(folder / "index.json", ignored)) {
+    problem = "not a checkpoint: it has no index.json";
+    if (fs::exists(checkpoints_folder(folder), ignored)) {
+      problem = fmt::format("this is a results folder: use {}, or auto with --out {}",
+                            (folder / "checkpoint").string(), folder.string());
+    }
+  }
+  problem = world.exchange("train/resume/given", problem).front();
+  if (!problem.empty()) fail(ErrorCode::not_found, "--resume {}: {}", folder.string(), problem);
 }
 
 // The checkpoints that rank 0 finds, so that all ranks load the same.
@@ -180,7 +297,10 @@ std::optional<std::int64_t> resume(atoll::World& world, const RunOptions& option
                                    const Setup& setup, const fsdp::Engine& engine,
                                    RunOptimizer& optimizer) {
   const Extra mine = same_run(options, setup, engine);
-  if (options.resume != "auto") return load(world, options, options.resume, mine, optimizer);
+  if (options.resume != "auto") {
+    check_given(world, options.resume);
+    return load(world, options, options.resume, mine, optimizer);
+  }
   const fs::path out = run_directory(options.out, run_name(options));
   const auto folders = checkpoints_of_rank_0(world, out);
   for (std::size_t i = 0; i < folders.size(); ++i) {

@@ -27,7 +27,7 @@ void check_resume(const RunOptions& options);
 // Loads the checkpoint of --resume. Returns the number of completed steps, or nothing if --resume is
 // auto and there is no checkpoint. With auto, a damaged checkpoint is skipped with a warning.
 // Collective. Throws the errors of RunOptimizer::load(), Error(mismatch) for a checkpoint of another
-// training, and Error(invalid_argument) for one with more than --steps steps.
+// training or of another kind of optimizer, before it is loaded, and Error(invalid_argument) for one with more than --steps steps.
 std::optional<std::int64_t> resume(atoll::World& world, const RunOptions& options,
                                    const Setup& setup, const atoll::fsdp::Engine& engine,
                                    RunOptimizer& optimizer);

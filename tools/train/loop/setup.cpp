@@ -1,6 +1,6 @@
 #include "loop/setup.hpp"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -12,9 +12,11 @@
 #include <vector>
 
 #include "atoll/checkpoint.hpp"
+#include "atoll/communicator.hpp"
 #include "data/loaders.hpp"
 #include "data/sources.hpp"
 #include "fail.hpp"
+#include "loop/exporting.hpp"
 #include "loop/model_source.hpp"
 #include "loop/odd_one_out.hpp"
 #include "loop/results.hpp"
@@ -127,7 +129,17 @@ std::string fingerprint(const std::vector<fs::path>& weights) {
 void compare_flags(atoll::World& world, const RunOptions& options) {
   auto flags = to_json(options);
   flags.erase("threads");
+  flags["out"] = options.out;
+  flags["run_name"] = options.run_name;
   compare(world, "flags", flags.dump(), flag_difference);
+}
+
+// The default name of a run depends on the files that a rank has, and so does its folder.
+void compare_names(atoll::World& world, const RunOptions& options) {
+  const std::string name = run_name(options);
+  const nlohmann::json names{{"out", run_directory(options.out, name).string()},
+                             {"run_name", name}};
+  compare(world, "names", names.dump(), flag_difference);
 }
 
 // Ranks with different copies of a file would train different models without any error.
@@ -147,6 +159,65 @@ void compare_files(atoll::World& world, const RunOptions& options, const ModelCo
   if (!data.eval) return;
   compare(world, "eval_data", fmt::format("{:016x}", data.eval->fingerprint()),
           than("other data of the evaluation than rank {} (another copy of the file?)"));
+}
+
+// Lets the kernels allocate what they need for the largest batches.
+void reserve(Machine& machine, const RunOptions& options, const ModelConfig& model,
+             const ActivationPlan& plan) {
+  LargestShapes shapes = largest_shapes(model, plan);
+  if (options.pad_to == "pack") {
+    // Assumes 64 tokens per document; kernel plans hardly depend on the number of documents.
+    shapes.attention.documents = std::max<std::int64_t>(1, plan.max_tokens / 64);
+  }
+  auto stream = machine.device().stream({.name = "reserve"});
+  machine.ops->reserve(stream, shapes);
+}
+
+atoll::Mesh make_mesh(atoll::World& world, const RunOptions& options,
+                      const atoll::Topology& topology) {
+  if (options.mesh.empty()) return atoll::Mesh::plan(topology, world);
+  const auto shape = atoll::parse_mesh(options.mesh);
+  const int ranks = shape.replicate * shape.shard;
+  require(ranks == world.size(),
+          "--mesh {} needs {} ranks, but this job has {}: start it with mpirun -n {}, or use "
+          "another mesh",
+          options.mesh, ranks, world.size(), ranks);
+  return atoll::Mesh::make(world, shape, topology);
+}
+
+// Flags that would have no effect on these devices or on this number of ranks.
+void check_machine_flags(atoll::World& world, const RunOptions& options, atoll::DeviceKind kind) {
+  require(
+      !options.require_gdr || kind != atoll::DeviceKind::host,
+      "--require-gdr: this run computes on CPUs, which have no GPUDirect RDMA; remove the flag, "
+      "or use --device cuda");
+  require(options.inner_shards == 0 || world.size() % options.inner_shards == 0,
+          "--inner-shards {}: {} ranks do not form groups of {}", options.inner_shards,
+          world.size(), options.inner_shards);
+  // A job of several ranks opens its backend, and so finds out whether there is one.
+  if (world.size() > 1 || options.backend.empty()) return;
+  std::vector<std::string> names;
+  for (const auto& backend : atoll::available_backends(world, kind)) names.push_back(backend.name);
+  require(std::ranges::find(names, options.backend) != names.end(),
+          "--backend {}: no such backend is installed; there are {}", options.backend,
+          fmt::join(names, ", "));
+}
+
+// Activations alone must not exceed --memory-limit. The engine's memory is checked later.
+void check_activations(const RunOptions& options, std::size_t bytes) {
+  require(options.memory_limit == 0 || bytes <= options.memory_limit,
+          "--memory-limit: activations alone take {} of {} bytes: use --recompute full or a "
+          "smaller --micro-batch or --seq",
+          bytes, options.memory_limit);
+}
+
+// Strategies that keep whole parameters have them in the type of compute.
+void check_base(const RunOptions& options, fsdp::Strategy strategy) {
+  const bool gathers =
+      strategy == fsdp::Strategy::full_shard || strategy == fsdp::Strategy::hybrid_shard;
+  require(options.lora_base.empty() || gathers,
+          "--lora-base {}: needs --strategy full_shard or hybrid_shard, not {}", options.lora_base,
+          name(strategy));
 }
 
 }  // namespace
@@ -183,20 +254,25 @@ Setup prepare(atoll::World& world, RunOptions& options) {
   check(options);
   check_results(world, options, run_directory(options.out, run_name(options)));
   compare_flags(world, options);
+  const std::string given = options.init.empty() ? options.model : options.init;
   share_files(world, options);
+  compare_names(world, options);
   auto tokenizer = tokenizer_for(options.tokenizer, options.data, options.data_type);
   const ModelSource source = find_model(options, *tokenizer);
   auto model = source.config;
   auto data = open_data(options, *tokenizer, model);
-  std::vector<fs::path> weights;
-  if (!source.weights.empty()) weights = weight_files(source.weights);
+  auto weights = source.weights.empty() ? std::vector<fs::path>() : weight_files(source.weights);
+  check_export_spares(options, source, weights);
   compare_files(world, options, model, data, weights);
+  RunFolder folder;
+  if (!options.dry_run) {
+    folder = RunFolder(world, options, run_directory(options.out, run_name(options)));
+  }
   const auto topology = atoll::Topology::discover(world);
-  auto mesh = options.mesh.empty()
-                  ? atoll::Mesh::plan(topology, world)
-                  : atoll::Mesh::make(world, atoll::parse_mesh(options.mesh), topology);
+  auto mesh = make_mesh(world, options, topology);
   auto place = choose_device(world, options.device, options.backend);
   const atoll::DeviceKind kind = place.device.kind();
+  check_machine_flags(world, options, kind);
   std::string micro_batch_why;
   if (options.micro_batch == 0) {
     const std::int64_t samples = (options.global_batch + world.size() - 1) / world.size();
@@ -206,21 +282,10 @@ Setup prepare(atoll::World& world, RunOptions& options) {
     micro_batch_why = std::move(chosen.why);
   }
   const ActivationPlan plan = activation_plan(options, kind);
-  // Activations alone must not exceed --memory-limit. The engine's memory is checked later.
-  const std::size_t activations = Activations::bytes_for(model, plan);
-  require(options.memory_limit == 0 || activations <= options.memory_limit,
-          "--memory-limit: activations alone take {} of {} bytes: use --recompute full or a "
-          "smaller --micro-batch or --seq",
-          activations, options.memory_limit);
-  const int threads = compute_threads(world, options, kind);
-  Machine machine = make_machine(world, std::move(place), threads);
-  LargestShapes shapes = largest_shapes(model, plan);
-  if (options.pad_to == "pack") {
-    // Assumes 64 tokens per document; kernel plans hardly depend on the number of documents.
-    shapes.attention.documents = std::max<std::int64_t>(1, plan.max_tokens / 64);
-  }
-  auto stream = machine.device().stream({.name = "reserve"});
-  machine.ops->reserve(stream, shapes);
+  check_activations(options, Activations::bytes_for(model, plan));
+  Machine machine = make_machine(world, std::move(place), compute_threads(world, options, kind),
+                                 options.products);
+  reserve(machine, options, model, plan);
   DeviceMemory memory = memory_of_ranks(world, topology, machine.place);
   if (kind != atoll::DeviceKind::host) {
     const auto held = exchange_numbers(world, "train/setup/arithmetic",
@@ -230,10 +295,21 @@ Setup prepare(atoll::World& world, RunOptions& options) {
   Batches batches(data.train, batch_options(options, *tokenizer), {world.rank(), world.size()});
   const int micro_batches = batches.step({0, 0}).micro_batches;
   auto choice = choose_strategy(options, model, mesh, memory, micro_batches);
-  auto islands = islands_of_ranks(world, topology);
-  return {std::move(tokenizer), std::move(model),   std::move(data.train),     std::move(data.eval),
-          std::move(weights),   std::move(mesh),    std::move(machine),        memory,
-          std::move(choice),    std::move(islands), std::move(micro_batch_why)};
+  check_base(options, choice.strategy);
+  return {std::move(tokenizer),
+          std::move(model),
+          std::move(data.train),
+          std::move(data.eval),
+          std::move(weights),
+          source.file,
+          given,
+          std::move(mesh),
+          std::move(machine),
+          memory,
+          std::move(choice),
+          islands_of_ranks(world, topology),
+          std::move(micro_batch_why),
+          std::move(folder)};
 }
 
 void start_weights(const RunOptions& options, const Setup& setup, fsdp::Engine& engine) {

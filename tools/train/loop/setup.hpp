@@ -14,6 +14,7 @@
 #include "loop/machine.hpp"
 #include "loop/optimizer.hpp"
 #include "loop/options.hpp"
+#include "loop/run_folder.hpp"
 #include "loop/strategy.hpp"
 #include "model/config.hpp"
 
@@ -25,12 +26,15 @@ struct Setup {
   Dataset dataset;
   std::optional<Dataset> eval;                 // samples of the evaluation
   std::vector<std::filesystem::path> weights;  // the files of --init
+  std::filesystem::path config;                // the config.json of the model; empty for a preset
+  std::string given;  // --init or --model before share_files(), whichever names the weights
   atoll::Mesh mesh;
   Machine machine;  // device and kernels, which have reserved scratch memory for the model
   DeviceMemory memory;
   atoll::fsdp::StrategyChoice choice;     // the sharding strategy and the reason for it
   std::vector<std::vector<int>> islands;  // the ranks of each island, for the report
   std::string micro_batch_why;  // why --micro-batch 0 has its value; empty if it was given
+  RunFolder folder;             // the lock of the results folder; none for --dry-run
 };
 
 // Opens the data of training and of evaluation. Throws like open_run_data().

@@ -4,8 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -19,7 +17,9 @@
 #include "data/sources.hpp"
 #include "fail.hpp"
 #include "loop/model_source.hpp"
+#include "loop/weight_files.hpp"
 #include "model/config.hpp"
+#include "model/environment.hpp"
 #include "model/hub_cache.hpp"
 #include "report/files.hpp"
 #include "report/log.hpp"
@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr std::uint64_t piece_bytes = std::uint64_t{16} << 20;
-constexpr std::array sent_suffixes{".safetensors", ".json", ".jinja", ".model", ".txt"};
+constexpr const char* index_name = "model.safetensors.index.json";
 constexpr const char* complete_mark = ".complete";
 
 // A file or folder that an option names.
@@ -40,18 +40,23 @@ struct Place {
   fs::path given;  // as the option names it
   fs::path path;   // on this rank; empty if it lacks the place
   bool is_model = false;
+  bool needs_weights = false;
 };
 
 // A model has a path or a name on the Hub.
-Place model_place(const std::string& flag, const std::string& text) {
+Place model_place(const std::string& flag, const std::string& text, bool needs_weights) {
   std::error_code ignored;
-  if (fs::exists(text, ignored)) return {flag, text, text, true};
-  if (!is_hub_name(text)) return {flag, text, {}, true};
-  try {
-    return {flag, text, cached_model(text), true};
-  } catch (const Error&) {
-    return {flag, text, {}, true};
+  Place place{flag, text, {}, true, needs_weights};
+  if (fs::exists(text, ignored)) {
+    place.path = text;
+  } else if (is_hub_name(text)) {
+    try {
+      place.path = cached_model(text);
+    } catch (const Error&) {
+      // This rank lacks the model.
+    }
   }
+  return place;
 }
 
 Place file_place(const std::string& flag, const fs::path& path) {
@@ -64,11 +69,6 @@ bool is_file_source(const SourceSpec& source) {
          source.kind != SourceKind::copy;
 }
 
-bool is_preset(const std::string& name) {
-  const auto names = preset_names();
-  return std::ranges::find(names, name) != names.end();
-}
-
 bool is_path(const std::string& tokenizer) {
   return tokenizer != "auto" && tokenizer != "bytes" && !tokenizer.starts_with("ids:");
 }
@@ -77,9 +77,9 @@ bool is_path(const std::string& tokenizer) {
 std::vector<Place> places_of(const RunOptions& options) {
   std::vector<Place> places;
   if (!options.init.empty() && options.init != "none") {
-    places.push_back(model_place("--init", options.init));
+    places.push_back(model_place("--init", options.init, true));
   } else if (!is_preset(options.model)) {
-    places.push_back(model_place("--model", options.model));
+    places.push_back(model_place("--model", options.model, options.init.empty()));
   }
   if (is_path(options.tokenizer)) places.push_back(file_place("--tokenizer", options.tokenizer));
   for (const auto& [flag, data] :
@@ -170,25 +170,25 @@ fs::path folder_of(const fs::path& place) {
   return fs::is_directory(place) ? place : fs::absolute(place).parent_path();
 }
 
-// Returns the files to send. A file of weights is sent with config.json and the other small files
-// beside it.
-std::vector<SentFile> files_of(const fs::path& place) {
-  const bool whole_folder = fs::is_directory(place);
-  if (!whole_folder && place.extension() != ".safetensors") {
-    return {{place.filename().string(), fs::file_size(place)}};
+// Returns the files to send. A file of weights is sent with config.json and the files of the tokenizer
+// beside it, a folder without the files that are not part of the model.
+std::vector<SentFile> files_of(const Place& place) {
+  const bool whole_folder = fs::is_directory(place.path);
+  if (!whole_folder && place.path.extension() != ".safetensors") {
+    return {{place.path.filename().string(), fs::file_size(place.path)}};
+  }
+  const fs::path folder = folder_of(place.path);
+  std::set<std::string> names{"config.json", "generation_config.json"};
+  names.insert(tokenizer_files().begin(), tokenizer_files().end());
+  if (!whole_folder) names.insert(place.path.filename().string());
+  if (whole_folder && place.needs_weights && has_weights(folder)) {
+    names.insert(index_name);
+    for (const fs::path& file : weight_files(folder)) names.insert(file.filename().string());
   }
   std::vector<SentFile> files;
-  for (const auto& entry : fs::directory_iterator(folder_of(place))) {
-    const std::string name = entry.path().filename().string();
-    const bool sent = std::ranges::any_of(
-        sent_suffixes, [&](const char* suffix) { return name.ends_with(suffix); });
-    const bool other_weights =
-        !whole_folder && name.ends_with(".safetensors") && name != place.filename().string();
-    if (sent && !other_weights && entry.is_regular_file()) {
-      files.push_back({name, entry.file_size()});
-    }
+  for (const std::string& name : names) {
+    if (fs::is_regular_file(folder / name)) files.push_back({name, fs::file_size(folder / name)});
   }
-  std::ranges::sort(files, {}, &SentFile::name);
   return files;
 }
 
@@ -223,7 +223,7 @@ class Transfer {
     if (world_.rank() == sender_) {
       const fs::path from = folder_of(place_.path);
       const bool whole = fs::is_directory(place_.path);
-      const auto files = files_of(place_.path);
+      const auto files = files_of(place_);
       mine =
           Listing{key_of(from, files), folder, whole ? "" : place_.path.filename().string(), files}
               .encode();
@@ -349,15 +349,7 @@ std::vector<int> receivers_of(const atoll::World& world, const std::vector<std::
 
 }  // namespace
 
-fs::path file_cache() {
-  const auto variable = [](const char* name) {
-    const char* const value = std::getenv(name);
-    return std::string(value != nullptr ? value : "");
-  };
-  const auto caches = variable("XDG_CACHE_HOME");
-  return (caches.empty() ? fs::path(variable("HOME")) / ".cache" : fs::path(caches)) / "atoll" /
-         "files";
-}
+fs::path file_cache() { return user_cache() / "atoll" / "files"; }
 
 void share_files(atoll::World& world, RunOptions& options) {
   const std::vector<Place> places = places_of(options);

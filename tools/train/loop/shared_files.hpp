@@ -16,8 +16,10 @@ namespace train {
 // then name the copy. The checksums of all copies are compared. Files that no rank has are left to
 // the code that opens them.
 //
-// A folder is sent without its subfolders, and with these files only: *.safetensors, *.json, *.jinja,
-// *.model and *.txt. Collective, and quick if all ranks have all files. Throws Error(io) that names
+// A folder may hold more than the model. Only these files of it are sent: config.json,
+// generation_config.json, tokenizer_files(), and, if the run loads weights, weight_files() with their
+// index.
+// Collective, and quick if all ranks have all files. Throws Error(io) that names
 // the host and the file, and Error(mismatch) if a copy differs.
 void share_files(atoll::World& world, RunOptions& options);
 

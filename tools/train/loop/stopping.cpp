@@ -51,9 +51,13 @@ void stop_on_signals() {
   ::sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
   ::sigaction(SIGUSR1, &action, &earlier_usr1);
-  // The default action comes back, so that a second SIGTERM ends a job that hangs.
+  // The default action comes back, so that a second signal ends a job that hangs.
   action.sa_flags = SA_RESTART | SA_RESETHAND;
   ::sigaction(SIGTERM, &action, nullptr);
+  // A shell lets its background jobs ignore Ctrl-C.
+  struct sigaction interrupt {};
+  if (::sigaction(SIGINT, nullptr, &interrupt) != 0 || interrupt.sa_handler == SIG_IGN) return;
+  ::sigaction(SIGINT, &action, nullptr);
 }
 
 bool stop_requested() noexcept { return requested; }
@@ -80,8 +84,8 @@ double parse_duration(const char* flag, const std::string& text) {
   return total;
 }
 
-void TimeLimit::add_step(double seconds) noexcept {
-  longest_step_ = std::max(longest_step_, seconds);
+void TimeLimit::add_step(double seconds, double saving) noexcept {
+  longest_step_ = std::max(longest_step_, seconds - saving);
 }
 
 bool TimeLimit::reached(double elapsed) const noexcept {

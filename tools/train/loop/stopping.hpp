@@ -8,14 +8,15 @@ namespace train {
 // Why a run ends before --steps. Ranks exchange the number, and the largest counts.
 enum class Stop {
   none = 0,
-  signal = 1,  // SIGTERM or SIGUSR1
+  signal = 1,  // SIGTERM, SIGINT or SIGUSR1
   time = 2     // --max-time
 };
 
 // The exit code of a run that has saved a checkpoint and stopped before --steps.
 inline constexpr int exit_saved_and_stopped = 75;
 
-// Lets SIGTERM and SIGUSR1 stop the run after the current step. A second SIGTERM ends the process.
+// Lets SIGTERM, SIGINT and SIGUSR1 stop the run after the current step. A second SIGTERM or SIGINT
+// ends the process. A SIGINT that the process ignores stays ignored.
 // The handler that SIGUSR1 has, such as that of the flight recorder, is called as well.
 void stop_on_signals();
 
@@ -34,8 +35,9 @@ class TimeLimit {
   // `seconds` is the limit; 0 means none. `save_seconds` is a guess of how long a save takes.
   TimeLimit(double seconds, double save_seconds) : limit_(seconds), save_(save_seconds) {}
 
-  // Notes how long a step took, with everything that followed it.
-  void add_step(double seconds) noexcept;
+  // Notes how long a step took, with everything that followed it. `saving` seconds of it were saves.
+  // They do not count here, because reached() adds the time of a save.
+  void add_step(double seconds, double saving = 0) noexcept;
   void add_save(double seconds) noexcept { save_ = seconds; }
   // Whether the next step and a save may end after the limit.
   bool reached(double elapsed) const noexcept;

@@ -95,6 +95,7 @@ void Tracing::write(const atoll::Axis& axis, atoll::Communicator* communicator,
                                     .most_records = most_records};
   const auto all = gather(axis, communicator, atoll::chrome_events(process, records_));
   if (world.rank() != 0) return;
+  make_directory(std::filesystem::absolute(file).parent_path());
   write_file_atomic(file, atoll::chrome_trace(all));
   if (records_.empty()) {
     return log::warn("{}: no step of this run was traced", file.string());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <optional>
 #include <utility>
@@ -74,6 +75,8 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
   metrics_.emplace(SpeedBase{options_.warmup_steps, parameter_count(setup_.model), peak_.flops,
                              peak_.measured, world.size()});
   if (world.rank() == 0) {
+    clean_up();
+    if (options_.resume.empty()) set_aside();
     make_directory(options_.save_checkpoint ? checkpoints_folder(out_) : out_);
     log_.emplace(out_ / "steps.jsonl", first_step_ + 1);
     auto shown = progress_options_for(stderr);
@@ -84,6 +87,29 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
     tell_plan();
     write_arguments();
   }
+}
+
+// Removes what runs that were killed have left beside the files that this run writes.
+void Trainer::clean_up() const {
+  std::vector<fs::path> files = export_files(options_);
+  if (!options_.trace.empty()) files.emplace_back(options_.trace);
+  for (const char* name :
+       {"run_args.json", "config.toml", "steps.jsonl", "metrics.json", "report.html"}) {
+    files.push_back(out_ / name);
+  }
+  const std::vector<fs::path> removed = remove_left_overs(checkpoints_folder(out_), files);
+  if (removed.empty()) return;
+  std::string names;
+  for (const fs::path& path : removed) names += (names.empty() ? "" : ", ") + path.string();
+  log::info("removed what a killed run has left: {}", names);
+}
+
+// Keeps the results of an earlier run that has left no checkpoint.
+void Trainer::set_aside() const {
+  const fs::path earlier = set_earlier_results_aside(out_);
+  if (earlier.empty()) return;
+  log::warn("{} has the results of an earlier run without checkpoints: they are now in {}",
+            out_.string(), earlier.string());
 }
 
 // Loads the weights, and sets the first step and the time limit.
@@ -167,6 +193,14 @@ void Trainer::open_pass(const StepPlan& plan, int index) {
       engine_.begin({fsdp::PassOptions::Kind::train, index, plan.micro_batches}, compute_));
 }
 
+// The blocks of a GPU for updates beside the next forward; 0 if they run before it. On CPUs, updates
+// would take the cores of forward.
+unsigned Trainer::blocks_beside_forward() {
+  if (engine_.device().kind() != atoll::DeviceKind::cuda || compute_of_pass_ <= 0) return 0;
+  // With recomputation, backward takes three times as long as forward.
+  return fsdp::blocks_beside_forward(engine_.memory(), compute_of_pass_ / 4);
+}
+
 StepRecord Trainer::step(std::int64_t index) {
   atoll::Scheduler& scheduler = engine_.scheduler();
   scheduler.set_recording(tracing_->covers(index + 1) ? atoll::Recording::work
@@ -183,20 +217,28 @@ StepRecord Trainer::step(std::int64_t index) {
     }
     micro_batch(plan, batches, m, index + 1);
   }
-  optimizer_->step(static_cast<float>(record.learning_rate), compute_);
-  if (averaging_) averaging_->update(compute_, index + 1);
+  const bool logs_norms = norm_log_ && norm_log_->due(index + 1);
+  const bool passes_next =
+      index + 1 < options_.steps && !evaluates_after(index) && !saves_after(index);
+  // The average and the norms read the weights, and not in a pass.
+  const bool beside = passes_next && !averaging_ && !logs_norms;
+  optimizer_->step(static_cast<float>(record.learning_rate), compute_,
+                   beside ? blocks_beside_forward() : 0);
   start.enqueue_seconds = seconds_since(start.time);
   count_bytes(record);
   // Gather for the next step during the updates and while waiting for this step's figures.
   if (index + 1 < options_.steps) {
     next_ = queue_->take();
     // No pass may be open during an evaluation or a save.
-    if (!evaluates_after(index) && !saves_after(index)) open_pass(next_.plan, 0);
+    if (passes_next) open_pass(next_.plan, 0);
   }
   measure(record, start, plan.valid);
+  compute_of_pass_ = record.compute_seconds / plan.micro_batches;
+  // A skipped step has not changed the weights, so it does not count for their average.
+  if (averaging_ && !record.skipped) averaging_->update(compute_, index + 1);
   record.samples = plan.samples;
   record.valid = plan.valid;
-  if (norm_log_ && norm_log_->due(record.step)) norm_log_->complete(record, compute_);
+  if (logs_norms) norm_log_->complete(record, compute_);
   record.real = plan.real;
   record.padded = plan.padded;
   record.flops = training_flops(setup_.model, plan.lengths);
@@ -215,6 +257,7 @@ RunResult Trainer::run() {
   const auto start = Clock::now();
   for (std::int64_t index = first_step_; index < options_.steps; ++index) {
     const auto begin = Clock::now();
+    const double stalled = save_stall_;
     atoll::mark_step(world_, index + 1);
     StepRecord record = step(index);
     if (evaluates_after(index)) evaluate(record);
@@ -233,7 +276,7 @@ RunResult Trainer::run() {
     if (saves_after(index) || (stops && options_.save_checkpoint)) {
       save(index + 1, stops || index + 1 == options_.steps);
     }
-    limit_.add_step(seconds_since(begin));
+    limit_.add_step(seconds_since(begin), save_stall_ - stalled);
     if (stops) break;
   }
   if (pending_) finish_save();
@@ -260,6 +303,7 @@ bool Trainer::saves_after(std::int64_t index) const {
 // If a save fails, the run goes on: the checkpoint before is whole, and a later save may succeed.
 void Trainer::save(std::int64_t done, bool at_end) {
   if (pending_) finish_save();
+  if (averaging_) compute_.synchronize();  // which updates the average
   saving_ = done;
   saving_since_ = Clock::now();
   ++saves_;
@@ -273,7 +317,8 @@ void Trainer::save(std::int64_t done, bool at_end) {
       pending_ = optimizer_->save_beside(folder, std::move(extra));
     }
   });
-  save_stall_ += seconds_since(saving_since_);
+  stalled_by_save_ = seconds_since(saving_since_);
+  save_stall_ += stalled_by_save_;
   if (pending_) return;
   limit_.add_save(seconds_since(saving_since_));
   if (begun) keep_newest(done);
@@ -284,6 +329,7 @@ void Trainer::finish_save() {
   const auto begin = Clock::now();
   std::optional<fsdp::PendingSave> pending = std::exchange(pending_, std::nullopt);
   const bool saved = results_.attempt("checkpoint", [&] { pending->finish(); });
+  stalled_by_save_ += seconds_since(begin);
   save_stall_ += seconds_since(begin);
   limit_.add_save(seconds_since(saving_since_));
   if (saved) keep_newest(saving_);
@@ -296,6 +342,9 @@ void Trainer::keep_newest(std::int64_t done) {
     link_newest(out_, done);
     delete_old_checkpoints(out_, options_.keep_last, options_.keep_every);
   });
+  if (progress_) progress_->finish();
+  log::info("the checkpoint of step {} took {:.2f} s and stalled training for {:.3f} s", done,
+            seconds_since(saving_since_), stalled_by_save_);
 }
 
 // Why this rank wants to end the run after this step.
@@ -321,7 +370,10 @@ void Trainer::write_results(RunResult& result, double wall_seconds) {
   finish(result, wall_seconds);
   const bool complete = diverged_.empty() && stop_ == Stop::none;
   if (!options_.export_weights.empty() && complete) {
-    if (averaging_) averaging_->swap();
+    if (averaging_) {
+      compute_.synchronize();  // which updates the average
+      averaging_->swap();
+    }
     results_.attempt("--export", [&] { export_model(world_, options_, setup_, engine_); });
     if (averaging_) averaging_->swap();
   }

@@ -8,6 +8,7 @@
 
 #include "atoll/checkpoint.hpp"
 #include "fail.hpp"
+#include "loop/idle_flags.hpp"
 #include "loop/run_plan.hpp"
 #include "loop/run_report.hpp"
 #include "loop/strategy.hpp"
@@ -39,6 +40,13 @@ void Trainer::count_activations() {
 // Logs how the run is set up.
 void Trainer::tell_plan() {
   for (const auto& line : setup_.dataset.warnings) log::warn("{}", line);
+  for (const auto& line : idle_flags(options_)) log::warn("{}", line);
+  if (options_.lora_rank > 0 && !options_.lora_merge && !options_.export_weights.empty() &&
+      setup_.weights.empty()) {
+    log::warn(
+        "--export: the adapters belong to random weights, which nothing else can give them: use "
+        "--lora-merge, which writes the whole model, or start from weights with --init");
+  }
   for (const auto& finding : setup_.mesh.findings()) log::warn("{}", atoll::to_line(finding));
   const auto shape = engine_.sharding();
   log::info("{}: {:.2f} M parameters in {} on {} ranks, backend {}", setup_.model.name,
@@ -55,6 +63,12 @@ void Trainer::tell_plan() {
   }
   log::info("{} samples of {}, {} per step; results in {}", setup_.dataset.size(),
             setup_.dataset.name(), options_.global_batch, out_.string());
+  const bool beside = options_.checkpoint_beside && options_.checkpoint_every > 0;
+  if (options_.optimizer == "muon" && options_.save_checkpoint && beside) {
+    log::info(
+        "--optimizer muon: training waits for each checkpoint, because Muon cannot be saved "
+        "beside training");
+  }
   std::istringstream table(engine_.memory().to_string());
   for (std::string line; std::getline(table, line);) log::info("{}", line);
 }
@@ -222,7 +236,7 @@ void Trainer::write_line(const StepRecord& record) {
     if (!written) log_.reset();
   }
   if (publisher_) publisher_->step(record, metrics_->base());
-  if (progress_) progress_->step(record, metrics_->running(), metrics_->skipped_steps());
+  if (progress_) progress_->step(record, metrics_->running(), metrics_->bad_steps());
 }
 
 // The process's memory; called once every buffer has been used.
@@ -248,6 +262,7 @@ void Trainer::tell_ports(const atoll::Topology& before) {
   }
 }
 
+// Completes the figures of the run, and writes them. Collective.
 void Trainer::finish(RunResult& result, double wall_seconds) {
   note_memory();
   const std::string transports =
@@ -255,11 +270,14 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
   const auto most = [&](const char* what, std::int64_t mine) {
     return std::ranges::max(exchange_numbers(world_, what, mine));
   };
-  const std::int64_t peak = most("train/peak_memory", peak_resident_bytes());
-  const std::int64_t own = most("train/own_memory", own_memory_);
+  RunInfo info;
+  info.transports = transports;
+  info.wall_time_s = wall_seconds;
+  info.peak_memory_bytes = most("train/peak_memory", peak_resident_bytes());
+  info.proportional_memory_bytes = most("train/own_memory", own_memory_);
   count_activations();
-  const auto planned = static_cast<std::int64_t>(engine_.memory().total());
-  const std::int64_t measured = most(
+  info.planned_memory_bytes = static_cast<std::int64_t>(engine_.memory().total());
+  info.device_memory_bytes = most(
       "train/device_memory", static_cast<std::int64_t>(engine_.device().peak_allocated_bytes()));
   // After the measurement of memory. A run that must stop soon has no time for it.
   if (stop_ == Stop::none && !result.steps.empty()) {
@@ -269,7 +287,8 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
   }
   result.summary = metrics_->summary();
   if (!result.steps.empty() && diverged_.empty() && stop_ == Stop::none) {
-    result.missed_gates = gates(result.summary, measured, own);
+    result.missed_gates =
+        gates(result.summary, info.device_memory_bytes, info.proportional_memory_bytes);
   }
   if (!progress_) return;
   progress_->finish();
@@ -279,37 +298,36 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
         "--steps to continue",
         options_.steps);
   }
+  write_metrics(result, std::move(info));
+}
+
+// Writes metrics.json. `info` has the time and the memory of the run. Rank 0 calls it.
+void Trainer::write_metrics(const RunResult& result, RunInfo info) {
   if (result.summary.timed_steps > 0) {
     log::info("{}", summary_line(result.summary.speed));
   }
   const auto shape = engine_.sharding();
-  const RunInfo info{.run_name = run_name(options_),
-                     .model = setup_.model.name,
-                     .dataset = options_.data,
-                     .tokenizer = std::string(setup_.tokenizer->name()),
-                     .strategy = std::string(name(setup_.choice.strategy)),
-                     .replicate = shape.replicate,
-                     .shard = shape.shard,
-                     .dtype = options_.dtype,
-                     .gpu = setup_.memory.kind == atoll::DeviceKind::cuda
-                                ? std::string(setup_.machine.device().name())
-                                : "",
-                     .peak_source = peak_.source,
-                     .peak_detail = setup_.machine.peak_detail(),
-                     .transports = transports,
-                     .peak_memory_bytes = peak,
-                     .planned_memory_bytes = planned,
-                     .device_memory_bytes = measured,
-                     .proportional_memory_bytes = own,
-                     .checkpoints = saves_,
-                     .checkpoint_stall_s = save_stall_,
-                     .wall_time_s = wall_seconds};
+  const bool on_gpu = setup_.memory.kind == atoll::DeviceKind::cuda;
+  info.run_name = run_name(options_);
+  info.model = setup_.model.name;
+  info.dataset = options_.data;
+  info.tokenizer = setup_.tokenizer->name();
+  info.strategy = name(setup_.choice.strategy);
+  info.replicate = shape.replicate;
+  info.shard = shape.shard;
+  info.dtype = options_.dtype;
+  info.gpu = on_gpu ? setup_.machine.device().name() : "";
+  info.peak_source = peak_.source;
+  info.peak_detail = setup_.machine.peak_detail();
+  info.checkpoints = saves_;
+  info.checkpoint_stall_s = save_stall_;
+  const auto planned = static_cast<double>(info.planned_memory_bytes);
+  const auto measured = static_cast<double>(info.device_memory_bytes);
   log::info(
       "memory per rank: {:.1f} MB planned, {:.1f} MB allocated at peak ({:+.1f} %); {:.1f} MB "
       "resident in the process, shared pages divided among its users",
-      static_cast<double>(planned) * 1e-6, static_cast<double>(measured) * 1e-6,
-      100 * (static_cast<double>(measured) / static_cast<double>(planned) - 1),
-      static_cast<double>(own) * 1e-6);
+      planned * 1e-6, measured * 1e-6, 100 * (measured / planned - 1),
+      static_cast<double>(info.proportional_memory_bytes) * 1e-6);
   results_.attempt("metrics.json", [&] {
     write_json_atomic(out_ / "metrics.json", metrics_json(info, metrics_->base(), result.summary));
   });

@@ -69,6 +69,8 @@ class Trainer {
 
  private:
   void start();
+  void clean_up() const;
+  void set_aside() const;
   void check_memory();
   void count_activations();
   void tell_plan();
@@ -76,6 +78,7 @@ class Trainer {
   void publish();
   std::vector<MissedGate> gates(const Summary& summary, std::int64_t device_bytes,
                                 std::int64_t process_bytes);
+  unsigned blocks_beside_forward();
   StepRecord step(std::int64_t index);
   bool evaluates_after(std::int64_t index) const;
   void evaluate(StepRecord& record);
@@ -101,6 +104,7 @@ class Trainer {
   void check_transports();
   void tell_ports(const atoll::Topology& before);
   void finish(RunResult& result, double wall_seconds);
+  void write_metrics(const RunResult& result, RunInfo info);
 
   Clock::time_point started_ = Clock::now();
   atoll::World& world_;
@@ -136,8 +140,10 @@ class Trainer {
   std::string diverged_;    // why the run ends early; empty as long as steps are finite
   Stop stop_ = Stop::none;  // why the run ends after this step; equal on all ranks
   TimeLimit limit_{0, 0};
-  bool all_written_ = true;  // every rank has written its file of the save beside training
-  double save_stall_ = 0;    // seconds that training has waited for saves
+  bool all_written_ = true;     // every rank has written its file of the save beside training
+  double compute_of_pass_ = 0;  // seconds of compute of a micro batch in the newest step
+  double save_stall_ = 0;       // seconds that training has waited for saves
+  double stalled_by_save_ = 0;  // of these, for the newest save
   std::int64_t saves_ = 0;
   std::int64_t saving_ = 0;  // steps of the save beside training
   Clock::time_point saving_since_;

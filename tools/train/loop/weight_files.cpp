@@ -199,6 +199,18 @@ std::vector<fs::path> every_file(const fs::path& place) {
 
 }  // namespace
 
+std::span<const std::string_view> tokenizer_files() {
+  static constexpr std::array<std::string_view, 8> names{"tokenizer.json",
+                                                         "tokenizer.model",
+                                                         "tokenizer_config.json",
+                                                         "special_tokens_map.json",
+                                                         "added_tokens.json",
+                                                         "vocab.json",
+                                                         "merges.txt",
+                                                         "chat_template.jinja"};
+  return names;
+}
+
 bool has_weights(const fs::path& folder) {
   return fs::exists(folder / index_name) || !every_file(folder).empty();
 }

@@ -1,7 +1,9 @@
-// The files of --init.
+// The files in the folder of a model.
 #pragma once
 
 #include <filesystem>
+#include <span>
+#include <string_view>
 #include <vector>
 
 namespace train {
@@ -15,6 +17,9 @@ namespace train {
 // that is missing, Error(bad_data) for an index that is malformed, and Error(mismatch) for a tensor
 // that is in another file than the index says.
 std::vector<std::filesystem::path> weight_files(const std::filesystem::path& place);
+
+// The names that the files of a tokenizer have beside the weights.
+std::span<const std::string_view> tokenizer_files();
 
 // Whether a folder has files that weight_files() would return.
 bool has_weights(const std::filesystem::path& folder);

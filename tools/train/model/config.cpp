@@ -35,6 +35,10 @@ void check_adapters(const ModelConfig& config) {
   require(std::isfinite(adapters.alpha) && adapters.alpha > 0,
           "model {}: adapters: alpha = {} is not above 0", config.name, adapters.alpha);
   require(!adapters.targets.empty(), "model {}: adapters: no target", config.name);
+  require(adapters.by_layer.empty() ||
+              static_cast<std::int64_t>(adapters.by_layer.size()) == config.layers,
+          "model {}: adapters: targets of {} layers for {} layers", config.name,
+          adapters.by_layer.size(), config.layers);
   for (const std::string& target : adapters.targets) {
     require(std::ranges::find(adapter_targets(), target) != adapter_targets().end(),
             "model {}: adapters: {} is not one of {}", config.name, target,
@@ -43,7 +47,7 @@ void check_adapters(const ModelConfig& config) {
 }
 
 // Width of the input plus that of the output, of all matrices of a layer that have adapters.
-std::int64_t adapted_widths(const ModelConfig& config) {
+std::int64_t adapted_widths(const ModelConfig& config, std::int64_t layer) {
   const std::int64_t queries = config.query_width(), keys = config.kv_width();
   const std::pair<std::string_view, std::int64_t> widths[] = {
       {"q_proj", config.hidden + queries},       {"k_proj", config.hidden + keys},
@@ -51,7 +55,7 @@ std::int64_t adapted_widths(const ModelConfig& config) {
       {"gate_proj", config.hidden + config.ffn}, {"up_proj", config.hidden + config.ffn},
       {"down_proj", config.ffn + config.hidden}};
   std::int64_t sum = 0;
-  for (const auto& [target, width] : widths) sum += config.adapters.on(target) ? width : 0;
+  for (const auto& [target, width] : widths) sum += config.adapters.on(layer, target) ? width : 0;
   return sum;
 }
 
@@ -131,6 +135,12 @@ bool Adapters::on(std::string_view target) const {
   return rank > 0 && std::ranges::find(targets, target) != targets.end();
 }
 
+bool Adapters::on(std::int64_t layer, std::string_view target) const {
+  if (rank == 0 || by_layer.empty()) return on(target);
+  const auto& own = by_layer.at(static_cast<std::size_t>(layer));
+  return std::ranges::find(own, target) != own.end();
+}
+
 void validate(const ModelConfig& config) {
   constexpr std::int64_t million = 1'000'000;
   const auto within = [&](std::string_view field, std::int64_t value, std::int64_t low,
@@ -138,23 +148,23 @@ void validate(const ModelConfig& config) {
     require(value >= low && value <= high, "model {}: {} = {} is not in [{}, {}]", config.name,
             field, value, low, high);
   };
-  within("layers", config.layers, 1, 1000);
-  within("hidden", config.hidden, 1, million);
-  within("heads", config.heads, 1, 10'000);
-  within("kv_heads", config.kv_heads, 1, config.heads);
+  within("num_hidden_layers", config.layers, 1, 1000);
+  within("hidden_size", config.hidden, 1, million);
+  within("num_attention_heads", config.heads, 1, 10'000);
+  within("num_key_value_heads", config.kv_heads, 1, config.heads);
   within("head_dim", config.head_dim, 2, 10'000);
-  within("ffn", config.ffn, 1, million);
-  within("vocab", config.vocab, 2, 16 * million);
+  within("intermediate_size", config.ffn, 1, million);
+  within("vocab_size", config.vocab, 2, 16 * million);
   within("sliding_window", config.sliding_window, 0, 1000 * million);
-  within("max_seq", config.max_seq, 1, 1000 * million);
+  within("max_position_embeddings", config.max_seq, 1, 1000 * million);
   require(config.heads % config.kv_heads == 0,
-          "model {}: heads = {} is not a multiple of kv_heads = {}", config.name, config.heads,
-          config.kv_heads);
+          "model {}: num_attention_heads = {} is not a multiple of num_key_value_heads = {}",
+          config.name, config.heads, config.kv_heads);
   require(config.head_dim % 2 == 0, "model {}: head_dim = {} is odd", config.name, config.head_dim);
   require(config.rope_theta > 0.0 && config.rope_theta < 1e12,
           "model {}: rope_theta = {} is not in (0, 1e12)", config.name, config.rope_theta);
-  require(config.rms_eps >= 0.0 && config.rms_eps < 1.0, "model {}: rms_eps = {} is not in [0, 1)",
-          config.name, config.rms_eps);
+  require(config.rms_eps >= 0.0 && config.rms_eps < 1.0,
+          "model {}: rms_norm_eps = {} is not in [0, 1)", config.name, config.rms_eps);
   require(
       config.rotated.empty() || static_cast<std::int64_t>(config.rotated.size()) == config.layers,
       "model {}: the list of layers with rotary embedding has {} entries for {} layers",
@@ -173,8 +183,12 @@ std::int64_t parameter_count(const ModelConfig& config) {
 }
 
 std::int64_t adapter_count(const ModelConfig& config) {
-  return config.adapters.rank == 0 ? 0
-                                   : config.layers * config.adapters.rank * adapted_widths(config);
+  if (config.adapters.rank == 0) return 0;
+  std::int64_t widths = 0;
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    widths += adapted_widths(config, layer);
+  }
+  return config.adapters.rank * widths;
 }
 
 double matmul_flops(const ModelConfig& config, std::span<const std::int64_t> lengths) {

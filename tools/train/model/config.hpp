@@ -56,7 +56,12 @@ struct Adapters {
   // Names of the matrices that have adapters, such as "q_proj"; in the order of adapter_targets().
   std::vector<std::string> targets{};
   bool int8_base = false;  // keep the frozen matrices of the layers in 8 bits
+  // If layers differ, the names of each layer, and `targets` has the names of all layers. Empty:
+  // `targets` are those of every layer.
+  std::vector<std::vector<std::string>> by_layer{};
 
+  // Whether a matrix has an adapter in this layer, or in any layer.
+  bool on(std::int64_t layer, std::string_view target) const;
   bool on(std::string_view target) const;
   friend bool operator==(const Adapters&, const Adapters&) = default;
 };
@@ -96,6 +101,8 @@ struct ModelConfig {
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
+
+bool is_preset(std::string_view name);
 
 // Names of the presets, smallest model of each family first.
 std::vector<std::string_view> preset_names();

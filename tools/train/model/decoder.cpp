@@ -39,6 +39,7 @@ class Layer {
         ops_(ops),
         step_(step),
         weights_(weights),
+        index_(index),
         rotates_(config.rotates(index)),
         is_last_(index + 1 == config.layers),
         attention_{step_.batch.rows, step_.batch.seq,        config_.heads,        config_.kv_heads,
@@ -236,7 +237,7 @@ class Layer {
   Linear make(std::string_view place, std::string_view name, std::int64_t in, std::int64_t out,
               bool has_bias, View adapted) const {
     const std::string stem = fmt::format("{}.{}", place, name);
-    const bool has_adapter = config_.adapters.on(name);
+    const bool has_adapter = config_.adapters.on(index_, name);
     return {stem + ".weight",
             in,
             out,
@@ -250,6 +251,7 @@ class Layer {
   Ops& ops_;
   const Step& step_;
   const WeightLookup& weights_;
+  std::int64_t index_;
   bool rotates_, is_last_;
   AttentionShape attention_;
   View input_, output_, gradient_;

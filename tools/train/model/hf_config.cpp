@@ -87,7 +87,7 @@ Json parse_object(std::string_view text, const std::string& name) {
   try {
     json = Json::parse(text);
   } catch (const Json::parse_error& error) {
-    fail(ErrorCode::bad_data, "{}: not JSON at byte {}", name, error.byte);
+    fail(ErrorCode::bad_data, "{}: not whole JSON: wrong or cut off at byte {}", name, error.byte);
   } catch (const Json::out_of_range&) {
     fail(ErrorCode::bad_data, "{}: a number is too large", name);
   }

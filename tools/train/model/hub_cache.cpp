@@ -1,10 +1,10 @@
 #include "model/hub_cache.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
 
 #include "fail.hpp"
+#include "model/environment.hpp"
 
 namespace train {
 namespace {
@@ -16,12 +16,6 @@ bool is_plain(std::string_view part) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' ||
            c == '_' || c == '-';
   });
-}
-
-// The value of a variable; "" if it is not set.
-std::string variable(const char* name) {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? "" : value;
 }
 
 }  // namespace
@@ -38,9 +32,7 @@ bool is_hub_name(std::string_view text) {
 fs::path hub_cache() {
   if (const auto cache = variable("HF_HUB_CACHE"); !cache.empty()) return cache;
   if (const auto home = variable("HF_HOME"); !home.empty()) return fs::path(home) / "hub";
-  const auto shared = variable("XDG_CACHE_HOME");
-  const fs::path caches = shared.empty() ? fs::path(variable("HOME")) / ".cache" : fs::path(shared);
-  return caches / "huggingface" / "hub";
+  return user_cache() / "huggingface" / "hub";
 }
 
 fs::path cached_model(const std::string& name) {

@@ -7,8 +7,8 @@
 // ("compute"); arithmetic is f32. Weight gradients are f32, so they can be written into a bucket.
 // Views must not overlap unless stated. Shapes and dtypes are checked at enqueue and raise
 // Error(invalid_argument). Sums have a fixed order, so results are bitwise reproducible for any
-// number of threads; cuda/cuda_ops.hpp documents the only exception. An object serves one stream at
-// a time.
+// number of threads, with two exceptions: cpu/matmul.hpp (processors without AVX-512) and
+// cuda/cuda_ops.hpp. An object serves one stream at a time.
 #pragma once
 
 #include <compare>

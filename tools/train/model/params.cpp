@@ -17,7 +17,7 @@ ParamSpec matrix(const char* name, std::int64_t out, std::int64_t in) {
   return {name, {out, in}, 0.0F, 0.02F};
 }
 
-std::vector<ParamSpec> layer_specs(const ModelConfig& config) {
+std::vector<ParamSpec> layer_specs(const ModelConfig& config, std::int64_t layer) {
   const auto residual = [&](const char* name, std::int64_t out, std::int64_t in) {
     ParamSpec spec = matrix(name, out, in);
     spec.deviation /= std::sqrt(2.0F * static_cast<float>(config.layers));
@@ -29,7 +29,7 @@ std::vector<ParamSpec> layer_specs(const ModelConfig& config) {
     const std::int64_t out = weight.shape[0], in = weight.shape[1], rank = config.adapters.rank;
     specs.push_back(std::move(weight));
     if (has_bias) specs.push_back({stem + ".bias", {out}, 0.0F, 0.0F});
-    if (!config.adapters.on(stem.substr(stem.find('.') + 1))) return;
+    if (!config.adapters.on(layer, stem.substr(stem.find('.') + 1))) return;
     const float deviation = 1.0F / std::sqrt(3.0F * static_cast<float>(in));
     specs.push_back({stem + ".lora_A.weight", {rank, in}, 0.0F, deviation});
     specs.push_back({stem + ".lora_B.weight", {out, rank}, 0.0F, 0.0F});
@@ -92,7 +92,7 @@ std::vector<ParamSpec> param_specs(const ModelConfig& config, std::size_t unit) 
     specs = {norm("norm.weight", config.hidden)};
     if (!config.tied) specs.push_back(matrix("lm_head.weight", config.vocab, config.hidden));
   } else {
-    specs = layer_specs(config);
+    specs = layer_specs(config, static_cast<std::int64_t>(unit) - 1);
   }
   for (ParamSpec& spec : specs) spec.hf_name = hf_name(name, spec.name);
   return specs;

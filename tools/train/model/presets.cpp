@@ -10,24 +10,28 @@ namespace {
 
 constexpr std::int64_t default_vocab = 32000;
 
-ModelConfig mistral(std::string name, std::int64_t layers, std::int64_t hidden, std::int64_t heads,
-                    std::int64_t kv_heads, std::int64_t ffn, std::int64_t window,
-                    std::int64_t max_seq) {
+// The members of ModelConfig in which presets differ most.
+struct Shape {
+  std::int64_t layers, hidden, heads, kv_heads, ffn;
+  std::int64_t window, max_seq;
+};
+
+ModelConfig mistral(std::string name, const Shape& shape) {
   return {.name = std::move(name),
-          .layers = layers,
-          .hidden = hidden,
-          .heads = heads,
-          .kv_heads = kv_heads,
-          .head_dim = hidden / heads,
-          .ffn = ffn,
+          .layers = shape.layers,
+          .hidden = shape.hidden,
+          .heads = shape.heads,
+          .kv_heads = shape.kv_heads,
+          .head_dim = shape.hidden / shape.heads,
+          .ffn = shape.ffn,
           .vocab = default_vocab,
-          .sliding_window = window,
-          .max_seq = max_seq};
+          .sliding_window = shape.window,
+          .max_seq = shape.max_seq};
 }
 
 // A small model of a family, for tests and first runs.
 ModelConfig tiny(std::string name, Family family) {
-  ModelConfig config = mistral(std::move(name), 6, 192, 6, 2, 512, 0, 2048);
+  ModelConfig config = mistral(std::move(name), {6, 192, 6, 2, 512, 0, 2048});
   config.family = family;
   return config;
 }
@@ -40,7 +44,7 @@ std::vector<bool> three_of_four(std::int64_t layers) {
 }
 
 ModelConfig llama_8b() {
-  ModelConfig config = mistral("llama-3.1-8b", 32, 4096, 32, 8, 14336, 0, 131072);
+  ModelConfig config = mistral("llama-3.1-8b", {32, 4096, 32, 8, 14336, 0, 131072});
   config.family = Family::llama;
   config.vocab = 128256;
   config.rope_theta = 5e5;
@@ -53,7 +57,7 @@ ModelConfig llama_8b() {
 }
 
 ModelConfig qwen2_7b() {
-  ModelConfig config = mistral("qwen2.5-7b", 28, 3584, 28, 4, 18944, 0, 131072);
+  ModelConfig config = mistral("qwen2.5-7b", {28, 3584, 28, 4, 18944, 0, 131072});
   config.family = Family::qwen2;
   config.vocab = 152064;
   config.rope_theta = 1e6;
@@ -63,7 +67,7 @@ ModelConfig qwen2_7b() {
 }
 
 ModelConfig qwen3_8b() {
-  ModelConfig config = mistral("qwen3-8b", 36, 4096, 32, 8, 12288, 0, 40960);
+  ModelConfig config = mistral("qwen3-8b", {36, 4096, 32, 8, 12288, 0, 40960});
   config.family = Family::qwen3;
   config.vocab = 151936;
   config.rope_theta = 1e6;
@@ -73,7 +77,7 @@ ModelConfig qwen3_8b() {
 }
 
 ModelConfig smollm3_3b() {
-  ModelConfig config = mistral("smollm3-3b", 36, 2048, 16, 4, 11008, 0, 65536);
+  ModelConfig config = mistral("smollm3-3b", {36, 2048, 16, 4, 11008, 0, 65536});
   config.family = Family::smollm3;
   config.vocab = 128256;
   config.rope_theta = 5e6;
@@ -91,11 +95,11 @@ ModelConfig with(ModelConfig config, void (*change)(ModelConfig&)) {
 // Shapes of the published models are from the config.json of each.
 const std::vector<ModelConfig>& presets() {
   static const std::vector<ModelConfig> all{
-      mistral("mistral-tiny", 6, 192, 6, 2, 512, 0, 2048),
-      mistral("mistral-mini", 8, 384, 6, 2, 1024, 0, 2048),
-      mistral("mistral-small", 12, 768, 12, 4, 2048, 0, 4096),
-      mistral("mistral-1b", 24, 2048, 16, 4, 5632, 4096, 8192),
-      mistral("mistral-7b", 32, 4096, 32, 8, 14336, 4096, 32768),
+      mistral("mistral-tiny", {6, 192, 6, 2, 512, 0, 2048}),
+      mistral("mistral-mini", {8, 384, 6, 2, 1024, 0, 2048}),
+      mistral("mistral-small", {12, 768, 12, 4, 2048, 0, 4096}),
+      mistral("mistral-1b", {24, 2048, 16, 4, 5632, 4096, 8192}),
+      mistral("mistral-7b", {32, 4096, 32, 8, 14336, 4096, 32768}),
       tiny("llama-tiny", Family::llama),
       llama_8b(),
       with(tiny("qwen2.5-tiny", Family::qwen2), [](ModelConfig& c) { c.qkv_bias = true; }),
@@ -112,6 +116,10 @@ const std::vector<ModelConfig>& presets() {
 }
 
 }  // namespace
+
+bool is_preset(std::string_view name) {
+  return std::ranges::find(presets(), name, &ModelConfig::name) != presets().end();
+}
 
 std::vector<std::string_view> preset_names() {
   std::vector<std::string_view> names;

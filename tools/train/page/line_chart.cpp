@@ -91,12 +91,12 @@ std::string axes(const LineChart& chart, const Scale& scale) {
   svg += fmt::format(R"(<line class="axis" x1="{}" x2="{}" y1="{}" y2="{}"/>)", left, right, bottom,
                      bottom);
   for (const double at : ticks(scale.x.low, scale.x.high, 6)) {
-    if (at != std::floor(at)) continue;  // steps are whole numbers
+    if (at != std::floor(at)) continue;  // steps and hosts are whole numbers
     svg += fmt::format(R"(<text class="tick mid" x="{:.1f}" y="{}">{}</text>)", scale.px(at),
                        bottom + 15, format(at, at >= 1e5 ? Unit::count : Unit::number));
   }
-  return svg +
-         fmt::format(R"(<text class="tick end" x="{}" y="{}">step</text>)", right, bottom + 26);
+  return svg + fmt::format(R"(<text class="tick end" x="{}" y="{}">{}</text>)", right, bottom + 26,
+                           escape(chart.x_name));
 }
 
 std::string path(const Series& series, const Scale& scale) {
@@ -148,8 +148,10 @@ std::string numbers(const std::vector<double>& values) {
 
 // The values at the pointer. `<` cannot end the element, because escape() has replaced it.
 std::string data(const LineChart& chart, const std::vector<Series>& all, const Scale& scale) {
-  std::string text = fmt::format(R"({{"unit":"{}","x0":{},"x1":{},"left":{},"right":{},"series":[)",
-                                 name(chart.unit), scale.x.low, scale.x.high, left, right);
+  std::string text =
+      fmt::format(R"({{"unit":"{}","x_name":"{}","x0":{},"x1":{},"left":{},)"
+                  R"("right":{},"series":[)",
+                  name(chart.unit), escape(chart.x_name), scale.x.low, scale.x.high, left, right);
   bool first = true;
   for (const Series& series : all) {
     text += fmt::format(R"({}{{"name":"{}","colour":{},"x":[{}],"y":[{}]}})", first ? "" : ",",

@@ -16,7 +16,7 @@ struct Series {
     faint,  // raw values behind a smoothed line
     dots,   // a line with a dot at each value, for few values
   } look = Look::line;
-  std::vector<double> x, y;  // of equal size; values that are not finite leave a gap
+  std::vector<double> x{}, y{};  // of equal size; values that are not finite leave a gap
 };
 
 struct LineChart {
@@ -24,6 +24,7 @@ struct LineChart {
   std::string note{};  // one line below the title
   Unit unit = Unit::number;
   bool from_zero = false;  // whether the y axis contains 0
+  std::string x_name = "step";
   std::vector<Series> series{};
   std::vector<double> marks{};  // x of steps to point out on the x axis
   std::string marks_name{};

@@ -8,6 +8,7 @@
 
 #include "page/curves.hpp"
 #include "page/mesh_picture.hpp"
+#include "page/step_memory.hpp"
 #include "page/style.hpp"
 #include "page/text.hpp"
 #include "page/timeline.hpp"
@@ -122,18 +123,24 @@ std::string memory(const json& plan) {
       bar, rows, format(total, Unit::bytes));
 }
 
-std::string timeline(const RunFiles& run) {
+std::string timeline(const RunFiles& run, const json& plan) {
   Timeline drawn{run.trace_note, ""};
+  std::string memory;
   if (run.trace.is_object()) {
     try {
       drawn = draw_timeline(run.trace);
+      memory = draw_step_memory(run.trace, plan.value("memory", json::object()));
     } catch (const json::exception&) {
       drawn = {"The trace has events of another form than atoll's.", ""};
     }
   }
   return fmt::format(
-      R"(<h2>Timeline of one step</h2><div class="card"><p class="note">{}</p>{}</div>)",
-      escape(drawn.caption), drawn.svg);
+      R"(<h2>Timeline of one step</h2><div class="card"><p class="note">{}</p>{}</div>)"
+      R"(<div class="grid2">{}</div>{})",
+      escape(drawn.caption), drawn.svg, memory,
+      memory.empty() ? ""
+                     : R"(<p class="note">Memory that holds data, by the trace and the plan. All )"
+                       R"(of the plan is allocated before the first step.</p>)");
 }
 
 std::string mesh(const RunFiles& run, const json& plan) {
@@ -182,7 +189,7 @@ std::string report_html(const RunFiles& run) {
   std::string body = head(run) + tiles(run) + warnings(run);
   body += R"(<h2>Learning</h2><div class="grid2">)" + learning_curves(run) + "</div>";
   body += R"(<h2>Speed</h2><div class="grid2">)" + speed_curves(run) + "</div>";
-  body += memory(known) + timeline(run) + mesh(run, known) + settings(run) + figures(run);
+  body += memory(known) + timeline(run, known) + mesh(run, known) + settings(run) + figures(run);
   body +=
       "<footer>Written by atoll-train from steps.jsonl, metrics.json, run_args.json and the "
       "trace. Figures per rank are means, unless they say otherwise; rates exclude the first "

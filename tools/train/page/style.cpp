@@ -30,7 +30,7 @@ button{font:inherit;font-size:13px;color:var(--soft);background:var(--card);bord
 border-radius:8px;padding:4px 10px;cursor:pointer}
 .card{background:var(--card);border:1px solid var(--line);border-radius:12px;padding:14px 16px;margin:0}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px;margin-top:20px}
-.tile b{display:block;font-size:24px;font-weight:600;line-height:1.25;letter-spacing:-.01em}
+.tile b{display:block;overflow-wrap:anywhere;font-size:24px;font-weight:600;line-height:1.25;letter-spacing:-.01em}
 .tile span{color:var(--soft);font-size:13px}.tile small{display:block;color:var(--mute);font-size:12px}
 .traps{margin-top:14px;display:grid;gap:8px}
 .trap{background:var(--warnbg);border-radius:10px;padding:9px 14px}
@@ -66,7 +66,7 @@ text.on{fill:#fff}text.big{font-size:15px;font-weight:600}text.small{font-size:1
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;font-size:13.5px;width:100%}
 td,th{padding:4px 14px 4px 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}
-th{color:var(--soft);font-weight:500}td.num{text-align:right;font-variant-numeric:tabular-nums}
+th{color:var(--soft);font-weight:500}th.end{text-align:right}td.num{text-align:right;font-variant-numeric:tabular-nums}
 td{overflow-wrap:anywhere}
 details{margin-top:10px}summary{cursor:pointer;color:var(--soft)}
 .columns{columns:3 300px;column-gap:28px}.columns div{break-inside:avoid;border-bottom:1px solid var(--line);
@@ -98,12 +98,12 @@ const x=data.x0+(at-data.left)/(data.right-data.left)*(data.x1-data.x0);
 let step=null;const rows=[];
 for(const one of data.series){const i=nearest(one.x,one.y,x);if(i<0)continue;
 if(step===null)step=one.x[i];
-const at=one.x[i]===step?'':' (step '+one.x[i]+')';
+const at=one.x[i]===step?'':' ('+data.x_name+' '+one.x[i]+')';
 rows.push('<div><i class="key c'+one.colour+'"></i>'+one.name+' <b>'+units[data.unit](one.y[i])+'</b>'+at+'</div>')}
 if(step===null)return hide();
 const px=data.left+(step-data.x0)/(data.x1-data.x0)*(data.right-data.left);
 cursor.setAttribute('x1',px);cursor.setAttribute('x2',px);
-tip.innerHTML='step '+step+rows.join('');
+tip.innerHTML=data.x_name+' '+step+rows.join('');
 const left=px/scale;
 tip.style.left=left>box.width/2?'auto':(left+12)+'px';
 tip.style.right=left>box.width/2?(box.width-left+12)+'px':'auto';

@@ -4,15 +4,13 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
-#include <vector>
 
-#include "page/run_files.hpp"
 #include "page/text.hpp"
+#include "page/trace_spans.hpp"
 
 namespace train::page {
 namespace {
@@ -26,66 +24,6 @@ constexpr std::size_t most_ranks = 8;
 constexpr double narrowest = 0.3;
 constexpr std::size_t most_spans = 12'000;
 
-struct Span {
-  int rank = 0;
-  int row = 0;
-  double begin = 0, end = 0;  // in microseconds
-  std::string name, kind;
-};
-
-struct Trace {
-  std::map<int, std::string> ranks;                 // names of processes
-  std::map<std::pair<int, int>, std::string> rows;  // names of threads
-  std::vector<Span> spans;
-};
-
-Trace parse(const json& trace) {
-  Trace out;
-  for (const json& event : trace.at("traceEvents")) {
-    if (!event.is_object()) continue;
-    const int rank = event.value("pid", 0), row = event.value("tid", 0);
-    const std::string kind = event.value("ph", ""), name = event.value("name", "");
-    if (kind == "M") {
-      const std::string called = event.value("args", json::object()).value("name", "");
-      if (name == "process_name") out.ranks[rank] = called;
-      if (name == "thread_name") out.rows[{rank, row}] = called;
-    } else if (kind == "X") {
-      const double begin = number(event, "ts");
-      out.spans.push_back(
-          {rank, row, begin, begin + number(event, "dur"), name, event.value("cat", "")});
-    }
-  }
-  return out;
-}
-
-struct Window {
-  std::string name;
-  double begin = std::numeric_limits<double>::infinity();
-  double end = -std::numeric_limits<double>::infinity();
-};
-
-// The traced step of median duration, over all ranks.
-Window median_step(const Trace& trace) {
-  std::map<std::string, Window> steps;
-  for (const Span& span : trace.spans) {
-    const auto row = trace.rows.find({span.rank, span.row});
-    if (row == trace.rows.end() || row->second != "step") continue;
-    Window& step = steps[span.name];
-    step.name = span.name;
-    step.begin = std::min(step.begin, span.begin);
-    step.end = std::max(step.end, span.end);
-  }
-  std::vector<Window> all;
-  for (auto& [name, step] : steps) {
-    if (step.end > step.begin) all.push_back(step);
-  }
-  if (all.empty()) return {};
-  const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
-  std::ranges::nth_element(all, middle, {},
-                           [](const Window& step) { return step.end - step.begin; });
-  return *middle;
-}
-
 struct Kind {
   int colour;
   std::string_view name;
@@ -98,7 +36,7 @@ constexpr std::array<Kind, 8> kinds{{{1, "forward"},
                                      {2, "gather"},
                                      {8, "reduce"},
                                      {7, "reduce between replicas"},
-                                     {4, "update in backward"}}};
+                                     {4, "update beside a pass"}}};
 
 const Kind& kind_of(const Span& span, std::string_view row) {
   if (span.kind == "wait") return kinds[3];
@@ -170,7 +108,7 @@ std::string legend(const std::array<bool, kinds.size()>& used) {
 }  // namespace
 
 Timeline draw_timeline(const json& document) {
-  const Trace trace = parse(document);
+  const Trace trace = spans_of(document);
   const Window step = median_step(trace);
   if (step.name.empty()) return {"The trace has no whole step.", ""};
   std::string svg;

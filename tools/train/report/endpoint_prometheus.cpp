@@ -4,23 +4,19 @@
 #include <prometheus/gauge.h>
 #include <prometheus/registry.h>
 
-#include <chrono>
 #include <cmath>
 #include <map>
 #include <optional>
 #include <string_view>
 
 #include "fail.hpp"
+#include "report/clock.hpp"
 #include "report/endpoint.hpp"
 
 namespace train {
 namespace {
 
 constexpr std::size_t serving_threads = 1;
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 }  // namespace
 

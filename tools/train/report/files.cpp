@@ -56,6 +56,8 @@ void make_directory(const std::filesystem::path& directory) {
 void check_writable(const std::filesystem::path& file) {
   std::error_code error;
   if (std::filesystem::is_directory(file, error)) fail_io(file, EISDIR);
+  const auto folder = std::filesystem::absolute(file, error).parent_path();
+  if (!std::filesystem::exists(folder, error)) return check_folder(folder);
   const auto draft = draft_of(file);
   if (!std::ofstream(draft)) fail_io(file, errno);
   ::unlink(draft.c_str());
@@ -68,7 +70,10 @@ void check_folder(const std::filesystem::path& folder) {
     nearest = nearest.parent_path();
   }
   if (!std::filesystem::is_directory(nearest, error)) fail_io(nearest, ENOTDIR);
-  check_writable(nearest / "atoll-train-check");
+  const auto draft = draft_of(nearest / "atoll-train-check");
+  errno = 0;
+  if (!std::ofstream(draft)) fail_io(nearest, errno != 0 ? errno : EIO);
+  ::unlink(draft.c_str());
 }
 
 // Does not use std::filesystem::directory_iterator, which ends the process if memory runs out.
@@ -94,7 +99,7 @@ void write_file_atomic(const std::filesystem::path& file, std::string_view bytes
     std::ofstream out(draft, std::ios::binary);
     out << bytes;
     out.close();
-    if (!out || !flush(draft)) fail_io(draft, errno != 0 ? errno : EIO);
+    if (!out || !flush(draft)) fail_io(file, errno != 0 ? errno : EIO);
     if (::rename(draft.c_str(), file.c_str()) != 0) fail_io(file, errno);
   } catch (...) {
     ::unlink(draft.c_str());

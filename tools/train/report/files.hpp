@@ -20,7 +20,8 @@ void make_directory(const std::filesystem::path& directory);
 // see the old or the new file, even after a crash. Throws Error(io) and leaves the old file.
 void write_file_atomic(const std::filesystem::path& file, std::string_view bytes);
 
-// Throws Error(io) if write_file_atomic() could not write this file. Leaves no file behind.
+// Throws Error(io) if write_file_atomic() could not write this file once make_directory() has made
+// its folder. Leaves nothing behind.
 void check_writable(const std::filesystem::path& file);
 
 // Throws Error(io) if files could not be written in this folder, or if it does not exist and could

@@ -108,6 +108,12 @@ struct Summary {
   Speed speed;                              // rates of the steps after the warm-up
 };
 
+// Steps of a run that were not finite.
+struct BadSteps {
+  std::int64_t skipped = 0;    // changed no weights
+  std::int64_t nonfinite = 0;  // with the skipped ones
+};
+
 inline constexpr std::size_t loss_window = 20;
 
 class Metrics {
@@ -126,7 +132,7 @@ class Metrics {
 
   // Speed of all steps since the warm-up, for the progress line.
   Speed running() const;
-  std::int64_t skipped_steps() const noexcept { return summary_.skipped_steps; }
+  BadSteps bad_steps() const noexcept { return {summary_.skipped_steps, summary_.nonfinite_steps}; }
 
  private:
   SpeedBase base_;

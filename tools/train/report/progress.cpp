@@ -35,7 +35,7 @@ std::string clock_time(double seconds) {
 }  // namespace
 
 std::string progress_line(const StepRecord& step, std::int64_t total_steps, const Speed& speed,
-                          std::int64_t skipped_steps, std::optional<double> left_s) {
+                          const BadSteps& bad, std::optional<double> left_s) {
   std::string line = total_steps > 0 ? fmt::format("step {}/{}", step.step, total_steps)
                                      : fmt::format("step {}", step.step);
   if (left_s) line += fmt::format(" ({} left)", clock_time(*left_s));
@@ -53,7 +53,8 @@ std::string progress_line(const StepRecord& step, std::int64_t total_steps, cons
     line += fmt::format("  exposed {} ({:.1f} %)", duration(*speed.exposed_s),
                         100 * *speed.exposed_comm_fraction);
   }
-  if (skipped_steps > 0) line += fmt::format("  skipped {}", skipped_steps);
+  if (bad.skipped > 0) line += fmt::format("  skipped {}", bad.skipped);
+  if (bad.nonfinite > bad.skipped) line += fmt::format("  not finite {}", bad.nonfinite);
   return line;
 }
 
@@ -100,10 +101,9 @@ std::optional<double> ProgressPacer::seconds_left(std::int64_t step, Clock::time
 }
 
 std::optional<std::string> ProgressPacer::step(const StepRecord& step, const Speed& speed,
-                                               Clock::time_point now, std::int64_t skipped_steps) {
+                                               Clock::time_point now, const BadSteps& bad) {
   if (options_.surface == Surface::silent) return std::nullopt;
-  pending_ =
-      progress_line(step, options_.total_steps, speed, skipped_steps, seconds_left(step.step, now));
+  pending_ = progress_line(step, options_.total_steps, speed, bad, seconds_left(step.step, now));
   const bool terminal = options_.surface == Surface::terminal;
   const bool ends = options_.total_steps > 0 && step.step >= options_.total_steps;
   // An evaluation is shown in any case, and its line stays on a terminal.
@@ -134,8 +134,8 @@ void Progress::write(const std::string& bytes) {
   (void)std::fflush(stream_);
 }
 
-void Progress::step(const StepRecord& step, const Speed& speed, std::int64_t skipped_steps) {
-  const auto bytes = pacer_.step(step, speed, ProgressPacer::Clock::now(), skipped_steps);
+void Progress::step(const StepRecord& step, const Speed& speed, const BadSteps& bad) {
+  const auto bytes = pacer_.step(step, speed, ProgressPacer::Clock::now(), bad);
   if (bytes) write(*bytes);
 }
 

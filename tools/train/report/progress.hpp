@@ -12,12 +12,12 @@
 
 namespace train {
 
-// Formats one step, leaving out unknown figures and totals of 0. `skipped_steps` is the number of
-// skipped updates so far, `left_s` the time until the last step. For example, on one line:
+// Formats one step, leaving out unknown figures and totals of 0. `bad` counts the steps so far that
+// were not finite, `left_s` is the time until the last step. For example, on one line:
 // step 120/400 (2:03 left)  loss 1.2345  lr 2.00e-04  12.3k tok/s (+64.1k padded)  MFU 31.2 %  comm 30.1 ms
 // exposed 4.200 ms (3.1 %)
 std::string progress_line(const StepRecord& step, std::int64_t total_steps, const Speed& speed,
-                          std::int64_t skipped_steps = 0, std::optional<double> left_s = {});
+                          const BadSteps& bad = {}, std::optional<double> left_s = {});
 
 // Formats the mean step. For example, on one line:
 // per step: compute 120.0 ms, communication 30.1 ms, exposed 4.200 ms (worst rank 5.100 ms),
@@ -49,7 +49,7 @@ class ProgressPacer {
 
   // Returns the bytes to write now, if any.
   std::optional<std::string> step(const StepRecord& step, const Speed& speed, Clock::time_point now,
-                                  std::int64_t skipped_steps = 0);
+                                  const BadSteps& bad = {});
 
   // Returns the newest line, unless it was shown, and ends the terminal's line. Call before writing
   // other messages.
@@ -76,7 +76,7 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
   ~Progress() { finish(); }
 
-  void step(const StepRecord& step, const Speed& speed, std::int64_t skipped_steps = 0);
+  void step(const StepRecord& step, const Speed& speed, const BadSteps& bad = {});
   void finish() { write(pacer_.finish()); }
 
  private:

@@ -3,7 +3,6 @@
 #include <sqlite3.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <ctime>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "fail.hpp"
+#include "report/clock.hpp"
 #include "report/trackio.hpp"
 
 namespace train {
@@ -51,10 +51,6 @@ std::string time_text(double wall_time) {
   const auto seconds = static_cast<std::time_t>(wall_time);
   const auto micros = static_cast<std::int64_t>((wall_time - std::floor(wall_time)) * 1e6);
   return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:06}+00:00", fmt::gmtime(seconds), micros);
-}
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 std::string random_id() {

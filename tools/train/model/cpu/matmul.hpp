@@ -29,6 +29,11 @@ class MatMul {
   std::unique_ptr<Impl> impl_;
 };
 
+// True if the bits of a product may depend on the number of threads: on processors without AVX-512,
+// for which oneDNN lets threads sum parts of k. They are always equal for equal numbers of threads.
+// Tiles that one thread computes would prevent it, but take a fifth longer.
+bool bits_depend_on_threads();
+
 // Peak FLOP/s of large oneDNN products in f32 or bf16, with weights in oneDNN's preferred layout,
 // measured for about `seconds`. The denominator of MFU.
 double matrix_peak_flops(atoll::DType dtype, int threads, double seconds = 0.5);

@@ -79,7 +79,7 @@ class CudaOps final : public Ops {
   CudaOps(const atoll::Device& device, const CudaOpsOptions& options)
       : device_(device),
         ordinal_(device.ordinal()),
-        matmul_(device),
+        matmul_(device, options),
         attention_(options.deterministic) {}
 
   std::uint64_t device_bytes() const override { return MatMul::workspace_bytes + scratch_.bytes(); }

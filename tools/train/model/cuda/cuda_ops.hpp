@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "atoll/device.hpp"
 #include "model/ops.hpp"
@@ -14,6 +15,19 @@ struct CudaOpsOptions {
   // Fixes the order of the sums in cuDNN's backward attention. All other sums always have a fixed
   // order.
   bool deterministic = false;
+  // Number of multiprocessors (SMs) that matrix products leave free for work on other streams, such
+  // as collectives; 0 for none. Persistent kernels of cuBLASLt start one block per SM, so one SM
+  // that a collective holds can double their time (pytorch issue 143988).
+  int spared_multiprocessors = 0;
+  // Times up to 8 of cuBLASLt's algorithms for each large product when its shape is first seen,
+  // with a cold L2 cache, and takes the fastest. The algorithms sum in different orders, so two runs
+  // have the same bits only if they read the choices from one file.
+  bool times_products = false;
+  // Keeps the choices; "" for memory only. A choice holds for one model of GPU and one version of
+  // cuBLASLt.
+  std::string product_file{};
+  // Smaller products, which take less than 10 us on an H100, are not timed.
+  double least_timed_flops = 4e9;
 };
 
 // Throws like make_ops(): Error(unsupported) in a build without CUDA or for a GPU that the kernels

@@ -9,28 +9,38 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <chrono>
+#include <cmath>
+#include <limits>
 #include <map>
-#include <random>
+#include <optional>
+#include <span>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "atoll/cuda.hpp"
 #include "atoll/cuda/runtime.hpp"
 #include "fail.hpp"
-#include "model/cuda/cuda_ops.hpp"
 #include "model/cuda/library.hpp"
+#include "model/cuda/product_file.hpp"
+#include "report/log.hpp"
 
 namespace train::cuda {
 namespace {
 
 using atoll::DType;
-using atoll::cuda::Current;
-using atoll::cuda::native;
 
 // Limits the cache: batches of unequal length produce many shapes.
 constexpr std::size_t most_shapes = 2048;
+constexpr int most_candidates = 8, rounds_of_timing = 3;
+// A run with rows of one length has some 20 large products. With rows of many lengths there are
+// thousands, and timing all of them would take minutes.
+constexpr int most_timed = 64;
+// Memory that is written before each timed product, so that it finds nothing in the L2 cache (50 MB
+// on an H100), as in a training step.
+constexpr std::size_t cold_bytes = std::size_t{128} << 20;
+// A candidate must be faster than cuBLASLt's first choice by this factor, which noise stays below.
+constexpr double clearly_faster = 1.02;
 
 #define ATOLL_CUBLASLT(function, name) \
   decltype(::name)* function = library.find<decltype(::name)>(#name)
@@ -50,6 +60,8 @@ struct CublasLt {
   ATOLL_CUBLASLT(preference_destroy, cublasLtMatmulPreferenceDestroy);
   ATOLL_CUBLASLT(preference_set, cublasLtMatmulPreferenceSetAttribute);
   ATOLL_CUBLASLT(heuristic, cublasLtMatmulAlgoGetHeuristic);
+  ATOLL_CUBLASLT(algorithm_check, cublasLtMatmulAlgoCheck);
+  ATOLL_CUBLASLT(version, cublasLtGetVersion);
   ATOLL_CUBLASLT(matmul, cublasLtMatmul);
 
   void check(cublasStatus_t status, std::string_view what) const {
@@ -73,6 +85,18 @@ std::uint32_t alignment(const void* address) {
   return 1u << std::min(8, std::countr_zero(value));
 }
 
+// The name of the GPU's model, which is equal for all GPUs of a host.
+std::string model_of(int ordinal) {
+  cudaDeviceProp properties{};
+  atoll::cuda::check(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties");
+  return properties.name;
+}
+
+double flops_of(const Product& product) {
+  return 2 * static_cast<double>(product.m) * static_cast<double>(product.n) *
+         static_cast<double>(product.k);
+}
+
 std::string to_string(const Product& product) {
   return fmt::format("matrix product {} x {} x {}, {} to {}", product.m, product.n, product.k,
                      atoll::name(product.in), atoll::name(product.out));
@@ -84,94 +108,98 @@ struct Key {
   friend auto operator<=>(const Key&, const Key&) = default;
 };
 
+// The key of a product in the file.
+std::string entry_of(const Key& key, std::int32_t multiprocessors) {
+  const auto operand = [](Operand kind) { return kind == Operand::plain ? 'n' : 't'; };
+  return fmt::format("{}, {}{}{}, aligned to {} bytes{}", to_string(key.product),
+                     operand(key.product.a), operand(key.product.b),
+                     key.product.mode == WriteMode::accumulate ? "+" : "",
+                     fmt::join(key.alignments, " "),
+                     multiprocessors > 0 ? fmt::format(", {} SMs", multiprocessors) : "");
+}
+
 struct Prepared {
   Owned<cublasLtMatmulDesc_t> desc;
   Owned<cublasLtMatrixLayout_t> left, right, out;
   cublasLtMatmulAlgo_t algorithm;
 };
 
-using Clock = std::chrono::steady_clock;
+// The memory of one product: c = a b + kept * old.
+struct Call {
+  cudaStream_t stream;
+  const void* a;
+  const void* b;
+  const void* old;
+  void* c;
+  float kept;
+};
 
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// Measures square products of one size.
-class PeakProduct {
+// Times work on a stream.
+class EventPair {
  public:
-  PeakProduct(const atoll::Device& device, DType dtype, std::int64_t size)
-      : size_(size), dtype_(dtype), stream_(device.stream({.name = "peak"})), matmul_(device) {
-    const auto elements = static_cast<std::size_t>(size * size);
-    for (atoll::Buffer& matrix : matrices_) matrix = device.allocate(elements * size_of(dtype));
-    fill(matrices_[0]);
-    fill(matrices_[1]);
-    seconds(1);
+  EventPair() {
+    create(begin_);
+    create(end_);
   }
-  double operations() const {
-    const auto n = static_cast<double>(size_);
-    return 2 * n * n * n;
+  ~EventPair() {
+    cudaEventDestroy(begin_);
+    cudaEventDestroy(end_);
   }
-  // Returns the time of `batch` consecutive products in seconds.
-  double seconds(int batch) {
-    const Product product{size_,
-                          size_,
-                          size_,
-                          Operand::plain,
-                          Operand::transposed,
-                          dtype_,
-                          dtype_,
-                          WriteMode::overwrite};
-    stream_.synchronize();
-    const auto start = Clock::now();
-    for (int i = 0; i < batch; ++i) {
-      matmul_.run(native(stream_), product, matrices_[0].data(), matrices_[1].data(),
-                  matrices_[2].data());
-    }
-    stream_.synchronize();
-    return seconds_since(start);
+  EventPair(const EventPair&) = delete;
+  EventPair& operator=(const EventPair&) = delete;
+
+  template <class Work>
+  double seconds(cudaStream_t stream, const Work& work) {
+    atoll::cuda::check(cudaEventRecord(begin_, stream), "cudaEventRecord");
+    work();
+    atoll::cuda::check(cudaEventRecord(end_, stream), "cudaEventRecord");
+    atoll::cuda::check(cudaEventSynchronize(end_), "cudaEventSynchronize");
+    float ms = 0;
+    atoll::cuda::check(cudaEventElapsedTime(&ms, begin_, end_), "cudaEventElapsedTime");
+    return static_cast<double>(ms) * 1e-3;
   }
 
  private:
-  // Repeats a block of normal values, because zeros need less power and run unrealistically fast.
-  void fill(const atoll::Buffer& matrix) {
-    std::vector<std::byte> block(std::min(matrix.bytes(), std::size_t{1} << 18));
-    const atoll::View values(block.data(), block.size() / size_of(dtype_), dtype_);
-    std::normal_distribution<float> normal;
-    for (std::uint64_t i = 0; i < values.count; ++i) {
-      const float value = normal(random_);
-      if (is_bf16(dtype_)) {
-        values.as<atoll::bfloat16>()[i] = atoll::to_bfloat16(value);
-      } else {
-        values.as<float>()[i] = value;
-      }
-    }
-    auto* const first = static_cast<std::byte*>(matrix.data());
-    stream_.copy(first, block.data(), block.size());
-    for (std::size_t done = block.size(); done < matrix.bytes();) {
-      const std::size_t more = std::min(done, matrix.bytes() - done);
-      stream_.copy(first + done, first, more);
-      done += more;
-    }
-    stream_.synchronize();
+  static void create(cudaEvent_t& event) {
+    atoll::cuda::check(cudaEventCreateWithFlags(&event, cudaEventDefault), "cudaEventCreate");
   }
 
-  std::mt19937 random_{1};
-  std::int64_t size_;
-  DType dtype_;
-  std::array<atoll::Buffer, 3> matrices_;
-  atoll::Stream stream_;
-  MatMul matmul_;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
 }  // namespace
 
 struct MatMul::Impl {
-  explicit Impl(const atoll::Device& device)
-      : handle(make_handle(lt)), workspace(device.allocate(workspace_bytes)) {}
+  Impl(const atoll::Device& device, const CudaOpsOptions& options)
+      : handle(make_handle(lt)),
+        workspace(device.allocate(workspace_bytes)),
+        ordinal(device.ordinal()),
+        least_timed_flops(options.least_timed_flops) {
+    spare(device, options.spared_multiprocessors);
+    if (!options.times_products) return;
+    choices.emplace(options.product_file,
+                    fmt::format("{}, cuBLASLt {}", model_of(ordinal), lt.version()));
+  }
+
+  void spare(const atoll::Device& device, int spared) {
+    if (spared == 0) return;
+    int all = 0;
+    atoll::cuda::check(
+        cudaDeviceGetAttribute(&all, cudaDevAttrMultiProcessorCount, device.ordinal()),
+        "cudaDeviceGetAttribute");
+    require(spared > 0 && spared < all, "spared multiprocessors: {} of {} is not possible", spared,
+            all);
+    multiprocessors = all - spared;
+  }
 
   CublasLt lt;
   Owned<cublasLtHandle_t> handle;
   atoll::Buffer workspace;
+  int ordinal;
+  std::int32_t multiprocessors = 0;    // that a product may use; 0 means all
+  std::optional<ProductFile> choices;  // empty unless products are timed
+  double least_timed_flops;
+  int timed = 0;  // number of products that were timed
   std::map<Key, Prepared> cache;
 
   static Owned<cublasLtHandle_t> make_handle(const CublasLt& lt) {
@@ -200,6 +228,11 @@ struct MatMul::Impl {
     };
     set(CUBLASLT_MATMUL_DESC_TRANSA, product.b);
     set(CUBLASLT_MATMUL_DESC_TRANSB, product.a);
+    if (multiprocessors > 0) {
+      lt.check(lt.desc_set(made, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &multiprocessors,
+                           sizeof multiprocessors),
+               "cublasLtMatmulDescSetAttribute");
+    }
     return desc;
   }
 
@@ -222,7 +255,102 @@ struct MatMul::Impl {
     return preference;
   }
 
-  const Prepared& prepared(const Key& key) {
+  cublasStatus_t launch(const Prepared& with, const Call& call,
+                        const cublasLtMatmulAlgo_t& algorithm, void* c) const {
+    const float one = 1;
+    return lt.matmul(handle.get(), with.desc.get(), &one, call.b, with.left.get(), call.a,
+                     with.right.get(), &call.kept, call.old, with.out.get(), c, with.out.get(),
+                     &algorithm, workspace.data(), workspace.bytes(), call.stream);
+  }
+
+  // cuBLASLt's algorithms for a product, in the order of the speed that cuBLASLt expects.
+  std::vector<cublasLtMatmulHeuristicResult_t> candidates(const Key& key, const Prepared& made,
+                                                          int most) const {
+    const auto preferred = preference(key);
+    std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(most));
+    int found = 0;
+    lt.check(
+        lt.heuristic(handle.get(), made.desc.get(), made.left.get(), made.right.get(),
+                     made.out.get(), made.out.get(), preferred.get(), most, results.data(), &found),
+        to_string(key.product));
+    if (found == 0) {
+      fail(ErrorCode::unsupported, "cuBLASLt has no algorithm for a {}", to_string(key.product));
+    }
+    results.resize(static_cast<std::size_t>(found));
+    return results;
+  }
+
+  // An algorithm of the file, if this version of cuBLASLt still accepts it.
+  std::optional<cublasLtMatmulAlgo_t> kept_choice(const Key& key, const Prepared& made) const {
+    const ProductFile::Choice* const choice = choices->find(entry_of(key, multiprocessors));
+    if (choice == nullptr) return std::nullopt;
+    cublasLtMatmulAlgo_t algorithm{};
+    static_assert(sizeof algorithm.data == sizeof choice->algorithm);
+    std::ranges::copy(choice->algorithm, algorithm.data);
+    cublasLtMatmulHeuristicResult_t result{};
+    const auto status =
+        lt.algorithm_check(handle.get(), made.desc.get(), made.left.get(), made.right.get(),
+                           made.out.get(), made.out.get(), &algorithm, &result);
+    if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > workspace_bytes) {
+      return std::nullopt;
+    }
+    return algorithm;
+  }
+
+  // The least time of each candidate in seconds. The candidates take turns, so that a change of the
+  // clock meets all of them.
+  std::vector<double> times_of(std::span<const cublasLtMatmulHeuristicResult_t> tried,
+                               const Key& key, const Prepared& made, const Call& call) const {
+    // A separate Device, so that the caller's peak_allocated_bytes() ignores this memory.
+    const atoll::Device own = atoll::Device::cuda(ordinal);
+    const auto elements = static_cast<std::size_t>(key.product.m * key.product.n);
+    const atoll::Buffer out = own.allocate(elements * size_of(key.product.out));
+    const atoll::Buffer cold = own.allocate(cold_bytes);
+    EventPair events;
+    // In training c is old too, or is not read. Not every algorithm accepts two matrices there.
+    Call trial = call;
+    if (call.kept == 0 || call.old == call.c) trial.old = out.data();
+    atoll::cuda::check(cudaMemsetAsync(out.data(), 0, out.bytes(), call.stream), "cudaMemsetAsync");
+    std::vector<double> best(tried.size(), std::numeric_limits<double>::infinity());
+    // The first round also loads the kernels, and does not count.
+    for (int round = 0; round <= rounds_of_timing; ++round) {
+      for (std::size_t i = 0; i < tried.size(); ++i) {
+        atoll::cuda::check(cudaMemsetAsync(cold.data(), 0, cold.bytes(), call.stream),
+                           "cudaMemsetAsync");
+        auto status = CUBLAS_STATUS_SUCCESS;
+        const double seconds = events.seconds(
+            call.stream, [&] { status = launch(made, trial, tried[i].algo, out.data()); });
+        if (status == CUBLAS_STATUS_SUCCESS && round > 0) best[i] = std::min(best[i], seconds);
+      }
+    }
+    return best;
+  }
+
+  // The fastest algorithm for a large product: that of the file, or else by timing.
+  cublasLtMatmulAlgo_t fastest(const Key& key, const Prepared& made, const Call& call) {
+    if (const auto kept = kept_choice(key, made)) return *kept;
+    if (timed++ >= most_timed) return candidates(key, made, 1).front().algo;
+    const auto tried = candidates(key, made, most_candidates);
+    std::vector<double> times;
+    try {
+      times = times_of(tried, key, made, call);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::out_of_memory) throw;
+      log::debug("{}: too little memory to time cuBLASLt's algorithms", to_string(key.product));
+      return tried.front().algo;
+    }
+    auto chosen = static_cast<std::size_t>(std::ranges::min_element(times) - times.begin());
+    if (!std::isfinite(times[chosen])) return tried.front().algo;  // none runs: run() says why
+    if (times[chosen] * clearly_faster > times[0]) chosen = 0;
+    const double of_first = std::isfinite(times[0]) ? times[0] : times[chosen];
+    ProductFile::Choice choice{
+        .algorithm = {}, .seconds = times[chosen], .first_seconds = of_first};
+    std::ranges::copy(tried[chosen].algo.data, choice.algorithm.begin());
+    choices->add(entry_of(key, multiprocessors), choice);
+    return tried[chosen].algo;
+  }
+
+  const Prepared& prepared(const Key& key, const Call& call) {
     if (const auto found = cache.find(key); found != cache.end()) return found->second;
     if (cache.size() >= most_shapes) cache.clear();
     const Product& product = key.product;
@@ -235,23 +363,16 @@ struct MatMul::Impl {
                   operand(product.a, product.m, product.k),
                   layout(product.out, product.m, product.n),
                   {}};
-    const auto preferred = preference(key);
-    cublasLtMatmulHeuristicResult_t result{};
-    int found = 0;
-    lt.check(lt.heuristic(handle.get(), made.desc.get(), made.left.get(), made.right.get(),
-                          made.out.get(), made.out.get(), preferred.get(), 1, &result, &found),
-             to_string(product));
-    if (found == 0) {
-      fail(ErrorCode::unsupported, "cuBLASLt has no algorithm for a {}", to_string(product));
-    }
-    made.algorithm = result.algo;
+    const bool is_timed = choices && flops_of(product) >= least_timed_flops;
+    made.algorithm = is_timed ? fastest(key, made, call) : candidates(key, made, 1).front().algo;
     return cache.emplace(key, std::move(made)).first->second;
   }
 };
 
 void MatMul::find_library() { const CublasLt found; }
 
-MatMul::MatMul(const atoll::Device& device) : impl_(std::make_unique<Impl>(device)) {}
+MatMul::MatMul(const atoll::Device& device, const CudaOpsOptions& options)
+    : impl_(std::make_unique<Impl>(device, options)) {}
 
 MatMul::~MatMul() = default;
 
@@ -260,40 +381,10 @@ void MatMul::run(cudaStream_t stream, const Product& product, const void* a, con
   // cuBLASLt computes c = a b + kept * old, and does not read `old` if kept is 0.
   const void* const old = residual != nullptr ? residual : c;
   const bool adds = residual != nullptr || product.mode == WriteMode::accumulate;
+  const Call call{stream, a, b, old, c, adds ? 1.0f : 0.0f};
   const Prepared& with = impl_->prepared(
-      {product, {alignment(a), alignment(b), std::min(alignment(old), alignment(c))}});
-  const float one = 1, kept = adds ? 1.0f : 0.0f;
-  const CublasLt& lt = impl_->lt;
-  lt.check(lt.matmul(impl_->handle.get(), with.desc.get(), &one, b, with.left.get(), a,
-                     with.right.get(), &kept, old, with.out.get(), c, with.out.get(),
-                     &with.algorithm, impl_->workspace.data(), impl_->workspace.bytes(), stream),
-           to_string(product));
-}
-
-double matrix_peak_flops(const atoll::Device& device, DType dtype, double seconds) {
-  constexpr std::int64_t smallest = 128, largest = 8192;
-  constexpr int batch = 4;
-  const Current current(device.ordinal());
-  // A separate Device, so that the caller's peak_allocated_bytes() ignores this memory.
-  const atoll::Device own = atoll::Device::cuda(device.ordinal());
-  double best = 0;
-  for (std::int64_t size = smallest; size <= largest; size *= 2) {
-    try {
-      PeakProduct product(own, dtype, size);
-      const auto start = Clock::now();
-      double once = 0;
-      do {
-        once = product.seconds(batch) / batch;
-        best = std::max(best, product.operations() / once);
-      } while (size == largest && seconds_since(start) < seconds);
-      // The next size would take 8 times as long, which exceeds the time limit.
-      if (8 * batch * once > seconds) break;
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::out_of_memory || best == 0) throw;
-      break;  // too little GPU memory is free for a workspace of this size
-    }
-  }
-  return best;
+      {product, {alignment(a), alignment(b), std::min(alignment(old), alignment(c))}}, call);
+  impl_->lt.check(impl_->launch(with, call, with.algorithm, c), to_string(product));
 }
 
 }  // namespace train::cuda

@@ -1,4 +1,5 @@
-// Matrix products with cuBLASLt. The algorithm of each shape is chosen on first use.
+// Matrix products with cuBLASLt. The algorithm of each shape is chosen on first use: cuBLASLt's
+// first choice or, with CudaOpsOptions::times_products, the fastest of several.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,12 +8,13 @@
 #include <memory>
 
 #include "atoll/device.hpp"
+#include "model/cuda/cuda_ops.hpp"
 #include "model/ops.hpp"
 
 namespace train::cuda {
 
 // f32 products use no TF32. Split sums are combined in a fixed order, so results are bitwise
-// reproducible on one GPU model and cuBLAS version.
+// reproducible on one GPU model and cuBLAS version, as long as the algorithm is the same.
 class MatMul {
  public:
   // Size of the workspace in bytes, as NVIDIA recommends for sm_90.
@@ -20,12 +22,13 @@ class MatMul {
 
   // Throws Error(not_found) without cuBLASLt.
   static void find_library();
-  explicit MatMul(const atoll::Device& device);
+  explicit MatMul(const atoll::Device& device, const CudaOpsOptions& options = {});
   ~MatMul();
   MatMul(const MatMul&) = delete;
   MatMul& operator=(const MatMul&) = delete;
 
-  // Enqueues the product; the device must be current. Products share a workspace, so use one stream
+  // Enqueues the product; the device must be current. The first call with a shape that is timed
+  // waits for the stream. Products share a workspace, so use one stream
   // at a time. With a residual of c's size and dtype: c = a b + residual.
   void run(cudaStream_t stream, const Product& product, const void* a, const void* b, void* c,
            const void* residual = nullptr);

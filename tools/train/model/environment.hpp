@@ -1,0 +1,23 @@
+// Variables of the environment, and the folder of caches that they name.
+#pragma once
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+namespace train {
+
+// The value of a variable; "" if it is not set.
+inline std::string variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// XDG_CACHE_HOME, otherwise ~/.cache.
+inline std::filesystem::path user_cache() {
+  const std::string caches = variable("XDG_CACHE_HOME");
+  return caches.empty() ? std::filesystem::path(variable("HOME")) / ".cache"
+                        : std::filesystem::path(caches);
+}
+
+}  // namespace train

@@ -1,0 +1,40 @@
+// Times of operations by their shapes, measured on a machine, and what gives them.
+//
+// A key names an operation and all that its time depends on: "product 512x192x512 f32 ...". Times
+// of the operations of a real pass replace the model of simulated devices.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "model/ops.hpp"
+
+namespace train::simulated {
+
+using OpTimes = std::map<std::string, double, std::less<>>;  // seconds by key
+
+std::string key_of(const Product& product, bool has_residual);
+std::string key_of(const BiasBackward& args);
+std::string key_of(const RmsNormForward& args);
+std::string key_of(const RmsNormBackward& args);
+std::string key_of(const Rope& args);
+std::string key_of(const AttentionForward& args);
+std::string key_of(const AttentionBackward& args);
+std::string key_of(const SwigluBackward& args);
+std::string key_of(const EmbeddingBackward& args);
+std::string key_of(const CrossEntropy& args);
+// For operations whose time depends on the size of one view alone.
+std::string key_of(const char* name, const atoll::ConstView& view);
+
+// Ops that measure another Ops: stamps stand before and after each operation.
+class MeasuredOps : public Ops {
+ public:
+  // Mean seconds of each operation since the last call. A mean has the time that a process waits
+  // for a core in it, where ranks share cores; a median would not. Waits for the stream.
+  virtual OpTimes take(atoll::Stream& stream) = 0;
+};
+// `inner` must outlive the result.
+std::unique_ptr<MeasuredOps> measure(Ops& inner);
+
+}  // namespace train::simulated

@@ -1,0 +1,49 @@
+// Ops for simulated devices (atoll/simulated.hpp): each operation takes the time of its shape, and
+// nothing is computed.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "atoll/compute_model.hpp"
+#include "atoll/device.hpp"
+#include "model/ops.hpp"
+#include "model/simulated/op_times.hpp"
+
+namespace train::simulated {
+
+// What a framework does beside the products: how many kernels, and how many times as many bytes as
+// atoll's fused kernels.
+enum class Framework {
+  atoll,
+  pytorch_eager,    // Hugging Face's modules, an operation at a time
+  pytorch_compiled  // the same through torch.compile
+};
+std::string_view name(Framework framework) noexcept;
+// "atoll", "pytorch-eager", "pytorch-compile". Throws Error(invalid_argument) for other texts.
+Framework framework_from_name(std::string_view name);
+
+// Costs of a framework beside the operations of the model.
+struct FrameworkCosts {
+  double launch = 1;          // host time of a launch, as a multiple of ComputeModel::launch_s
+  double update_bytes = 1;    // bytes that updates read and write, as a multiple of atoll's
+  bool copies_units = false;  // each gathered unit and each gradient is copied once more
+  double logit_bytes = 0;     // bytes of memory for each logit of a micro batch. atoll computes the
+                              // head in blocks, whose memory the activations contain
+};
+const FrameworkCosts& costs_of(Framework framework) noexcept;
+
+// atoll::simulated::TimedWork::crowded_speed of elementwise kernels on GPUs (NVIDIA/nccl 1428).
+inline constexpr double crowded_elementwise = 0.4;
+
+struct SimulatedOpsOptions {
+  atoll::ComputeModel compute{};
+  Framework framework = Framework::atoll;
+  OpTimes times{};               // measured times, which replace those of the model
+  bool eager_attention = false;  // scores are stored, as without a fused kernel
+};
+
+std::unique_ptr<Ops> make_ops(const SimulatedOpsOptions& options);
+
+}  // namespace train::simulated
