@@ -98,8 +98,8 @@ ATOLL_API PendingSave save_beside(const std::filesystem::path& folder, Engine& e
 
 // Reads a checkpoint. Each rank reads only the parts that its own shards need, and verifies the
 // digests of the blocks that contain them; damage, and files of another save, are Error(bad_data)
-// or Error(mismatch) with file, byte and tensor. Checkpoints of versions of the library that wrote
-// no digests load with a warning. After an error, parameters have unspecified values.
+// with file, byte and tensor. Checkpoints of versions of the library that wrote no digests load with
+// a warning. After an error, parameters have unspecified values.
 //
 // All ranks must load the same save: otherwise Error(mismatch) names two ranks and their folders,
 // and the parameters do not change. Folders may have different names, such as copies on the disk of

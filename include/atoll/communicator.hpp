@@ -68,8 +68,11 @@ struct ATOLL_API Transports {
   std::optional<bool> gpudirect_rdma;  // true when NICs access GPU memory on every connection
   bool partly = false;                 // true when NICs access GPU memory on only some connections
   std::optional<bool> nvls;            // true when NVLink switches can reduce and multicast
-  std::string unknown;                 // why no transport is known; empty when one is known
-  std::string to_string() const;       // returns text such as "network IB with GPUDirect RDMA"
+  // After the first all_gather: true when collectives have used copy engines, which need no compute
+  // units; false when all have used compute units.
+  std::optional<bool> copy_engines;
+  std::string unknown;            // why no transport is known; empty when one is known
+  std::string to_string() const;  // returns text such as "network IB with GPUDirect RDMA"
 };
 // Combines the transports of all ranks. Collective over the World.
 ATOLL_API Transports gather_transports(World& world, const Transports& mine);

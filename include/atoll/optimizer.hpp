@@ -86,7 +86,20 @@ struct StepOptions {
   // loss was multiplied by `scale` (see loss_scale.hpp). All ranks must pass the same; see
   // Optimizer::step(). A factor other than 1 cannot be combined with update_in_backward().
   float gradient_scale = 1;
+  // When true, step() updates on a stream of the optimizer, not on `compute`, and takes only a few
+  // blocks of a GPU. The next forward then runs beside the updates: each of its gathers waits for
+  // the update of its unit. After such a step, work outside a Pass that uses parameters or
+  // gradients (Segment::values) must first wait with Optimizer::wait_updates().
+  bool beside_next_pass = false;
+  // Number of thread blocks of a GPU for such updates, except for that of the unit that forward
+  // uses first; 0 means no limit. CPUs ignore it.
+  unsigned blocks_beside = 32;
 };
+// Returns the blocks_beside with which the updates of an AdamW step end within `forward_seconds`,
+// the time of a forward; or 0 if that needs so many blocks that updating before the forward is
+// faster. By estimate: 256 threads wait for 64 bytes each, and a GPU's memory answers after 0.7 us.
+// Throws Error(invalid_argument) unless the time is above 0.
+ATOLL_API unsigned blocks_beside_forward(const MemoryPlan& memory, double forward_seconds);
 
 enum class StepResult {
   updated,
@@ -112,11 +125,12 @@ class ATOLL_API Optimizer {
   // since, and for a learning rate that is not finite and 0 or above.
   bool update_in_backward(float learning_rate);
   // Enqueues the step on `compute`: waits for the gradients, computes the norm, and updates units
-  // in the order of use, so that the next pass can gather the first units while later units are
-  // updated. Collective. Throws Error(invalid_argument) before all micro batches of the step have
-  // ended, because gradients are not yet summed over all ranks; for gradients that an earlier step
-  // has used; when the learning rate differs from that of update_in_backward(); for a learning rate
-  // that is not finite and 0 or above; and for a gradient scale that is not finite and above 0.
+  // in the order of use (on another stream with beside_next_pass), so that the next pass can gather
+  // the first units while later units are updated. Collective. Throws Error(invalid_argument)
+  // before all micro batches of the step have ended, because gradients are not yet summed over all
+  // ranks; for gradients that an earlier step has used; when the learning rate differs from that of
+  // update_in_backward(); for a learning rate that is not finite and 0 or above; and for a gradient
+  // scale that is not finite and above 0.
   //
   // All ranks must pass the same learning rate and gradient scale, because otherwise replicas
   // diverge. The steps 1, 2, 4, ..., 1024 of an Optimizer, and then every 1024th step, compare
@@ -125,6 +139,9 @@ class ATOLL_API Optimizer {
   // ATOLL_CHECK=lifetimes every step compares. If a step that compares fails on one rank, all ranks
   // throw that error.
   void step(float learning_rate, Stream& compute, StepOptions options = {});
+  // Makes `stream` wait until the last step has updated all parameters. Needed only after a step
+  // with StepOptions::beside_next_pass.
+  void wait_updates(Stream& stream);
   // Returns the global norm of the gradients of the last step, multiplied by
   // StepOptions::gradient_scale, before clipping. Blocks until the norm is known.
   float grad_norm();

@@ -22,6 +22,9 @@
  *
  * Execution on CUDA memory. Core calls submit() on the caller's thread and passes the stream.
  * submit() may wait for connections but never for data. It returns after the work is launched.
+ *
+ * Execution on virtual memory. Core calls submit() on the caller's thread. submit() moves nothing:
+ * it fills in atoll_operation.cost, and core lets the operation take this time on its stream.
  */
 #ifndef ATOLL_PLUGIN_H
 #define ATOLL_PLUGIN_H
@@ -34,7 +37,7 @@ extern "C" {
 #endif
 
 #define ATOLL_ABI_MAJOR 1u /* incremented when the layout changes incompatibly */
-#define ATOLL_ABI_MINOR 3u /* incremented when functions or fields are appended */
+#define ATOLL_ABI_MINOR 4u /* incremented when functions or fields are appended */
 
 typedef int32_t atoll_status; /* one of the values below, which never change */
 enum {
@@ -80,7 +83,7 @@ enum { /* atoll_reduce_op: operator of a reduction */
 enum { /* atoll_memory: kind of memory that holds src and dst */
   ATOLL_MEMORY_HOST = 0,
   ATOLL_MEMORY_CUDA = 1,
-  ATOLL_MEMORY_VIRTUAL = 2 /* reserved for simulated devices */
+  ATOLL_MEMORY_VIRTUAL = 2 /* of a simulated device: an address without memory */
 };
 
 enum { /* atoll_collective_kind: kind of an operation */
@@ -221,7 +224,18 @@ typedef struct atoll_group {
    * backend defines; NULL or "" leaves all choices to the backend. May differ between ranks. */
   const char* rdma;
   int32_t compute_units; /* ATOLL_COMPUTE_UNITS_..., equal on all ranks; a wish */
+  const char* links; /* the model of the links of a simulated device, as text; NULL: a real device */
 } atoll_group;
+
+/* The time that an operation on virtual memory takes. Shares are from 0 to 1. */
+typedef struct atoll_cost {
+  size_t size;
+  double latency_s; /* seconds before data flows */
+  double seconds;   /* seconds during which data flows when nothing else uses the links */
+  double inside;    /* share of the links inside a host that it uses while data flows */
+  double across;    /* share of the links of a host to other hosts */
+  double compute;   /* share of the compute units of the device */
+} atoll_cost;
 
 /* One collective, send or recv. Counts are numbers of elements. all_gather sends `count` elements
  * and receives count * nranks; reduce_scatter sends count * nranks elements and receives `count`;
@@ -254,6 +268,8 @@ typedef struct atoll_operation {
                     between ranks; 1 for all other operations and on GPU memory */
   const uint64_t* recv_counts; /* all_to_all_v only: one count per rank; recv_counts[r] is the
                                   number of elements that rank r sends to this rank */
+  atoll_cost* cost; /* on virtual memory, submit() moves no data and fills in this cost; NULL on
+                       other memory */
 } atoll_operation;
 
 /* A row of a link test. Rates are bytes per second, times are seconds. */
@@ -330,9 +346,10 @@ typedef struct atoll_backend {
   /* Returns the transports of the connections made so far as lines NAME=VALUE. There is one
    * network= line per network that joins hosts (IB, Socket). gdr=yes|no|some reports whether NICs
    * access GPU memory directly on these networks. nvls=yes|no reports whether NVLink switches can
-   * reduce and multicast. A missing line means that the transport is unused, or not known yet. If
-   * nothing can be known, the only line is unknown=REASON. The text is valid until this thread's
-   * next call. NULL means failure. */
+   * reduce and multicast. copy_engines=yes|no, after the first all_gather, reports whether
+   * collectives have used copy engines, which need no compute units. A missing line means that the
+   * transport is unused, or not known yet. If nothing can be known, the only line is unknown=REASON.
+   * The text is valid until this thread's next call. NULL means failure. */
   const char* (*transports)(atoll_comm* comm);
   /* Registers a range of memory that mem_alloc() did not allocate. Collective: all ranks call this
    * function and register_memory() in the same order and with the same sizes. The backend uses the

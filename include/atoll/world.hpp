@@ -36,6 +36,13 @@ struct HostInfo {
   std::vector<int> ranks;  // World ranks on the host, in ascending order
 };
 
+// A job that one process simulates (simulated.hpp).
+struct SimulatedJob {
+  int rank = 0;
+  int hosts = 1;
+  int ranks_per_host = 1;
+};
+
 // All processes of a job. A World must outlive everything made from it (meshes, communicators,
 // engines). After it is destroyed, calls of these objects that need it throw
 // Error(invalid_argument), and their destructors only free memory. While a mesh or an axis of it
@@ -74,6 +81,12 @@ class ATOLL_API World {
   // Makes a job of one process, without network connections or threads.
   static World single(Config config = {});
 
+  // Makes one rank of a job that does not exist, for simulated devices. The rank assumes that all
+  // other ranks pass the same values to exchange() and to other collective functions. Neighbouring
+  // ranks share a host. Throws Error(invalid_argument) for a number of hosts or ranks below 1, and
+  // for a rank that is not in the job.
+  static World simulated(const SimulatedJob& job, Config config = {});
+
   World(World&& other);
   World& operator=(World&& other);
   // Leaves the job. Rank 0 serves the store until every other rank has left or is lost, for at most
@@ -88,7 +101,7 @@ class ATOLL_API World {
   int local_rank() const;  // ATOLL_LOCAL_RANK, or index of this rank among the ranks of its host
   int local_size() const;
   // Returns how the job was started: "explicit" (ATOLL_RANK and ATOLL_SIZE), "openmpi", "pmix",
-  // "pmi", "torchrun", "slurm", "program" (from_ranks()), or "single" without a launcher.
+  // "pmi", "torchrun", "slurm", "program" (from_ranks()), "simulated" (simulated()), or "single" without a launcher.
   std::string_view launcher() const;
   const Config& config() const;
   const std::vector<HostInfo>& hosts() const;        // hosts of the job, by lowest rank

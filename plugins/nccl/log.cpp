@@ -6,12 +6,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <mutex>
 #include <set>
 
 namespace atoll_nccl {
 namespace {
+
+std::atomic<bool> gathered{false};
 
 struct Log {
   int file = -1;
@@ -67,6 +70,8 @@ struct Connections {
 
 void keep_log() { log(); }
 
+void note_gather() noexcept { gathered.store(true, std::memory_order_relaxed); }
+
 void release_environment() {
   static std::once_flag once;
   if (log().file < 0) return;
@@ -78,12 +83,13 @@ void release_environment() {
 
 std::string transports() {
   const Log& kept = log();
-  return kept.file < 0 ? "unknown=" + kept.missing + '\n' : transports_of(content(kept.file));
+  if (kept.file < 0) return "unknown=" + kept.missing + '\n';
+  return transports_of(content(kept.file), gathered.load(std::memory_order_relaxed));
 }
 
-std::string transports_of(std::string_view log) {
+std::string transports_of(std::string_view log, bool has_gathered) {
   Connections connections;
-  bool available = false, unavailable = false;
+  bool available = false, unavailable = false, copies = false;
   while (!log.empty()) {
     const std::string_view line = log.substr(0, log.find('\n'));
     log.remove_prefix(std::min(line.size() + 1, log.size()));
@@ -91,6 +97,8 @@ std::string transports_of(std::string_view log) {
     available |= line.find("NVLS multicast support is available") != std::string_view::npos &&
                  line.find("transport disabled") == std::string_view::npos;
     unavailable |= line.find("NVLS multicast support is not available") != std::string_view::npos;
+    // NCCL opens its copy engines for the first collective that takes them.
+    copies |= line.find("Init CE, rank") != std::string_view::npos;
   }
   std::string text;
   for (const std::string& network : connections.networks)
@@ -100,6 +108,7 @@ std::string transports_of(std::string_view log) {
     text += some ? "gdr=some\n" : connections.direct > 0 ? "gdr=yes\n" : "gdr=no\n";
   }
   if (available || unavailable) text += available && !unavailable ? "nvls=yes\n" : "nvls=no\n";
+  if (has_gathered) text += copies ? "copy_engines=yes\n" : "copy_engines=no\n";
   return text;
 }
 

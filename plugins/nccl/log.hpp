@@ -17,12 +17,16 @@ void keep_log();
 // descriptor.
 void release_environment();
 
+// Notes that this process has started an all_gather that may take copy engines.
+void note_gather() noexcept;
+
 // Returns the transports that the captured log shows, as the text that atoll_backend::transports
 // specifies.
 std::string transports();
 
 // Returns the transports that the given NCCL log shows, in the format of atoll_backend::transports.
-// Parses logs of NCCL 2.27 or later; the patterns come from NCCL's net.cc and nvls.cc.
-std::string transports_of(std::string_view log);
+// `has_gathered`: whether there was an all_gather. Parses logs of NCCL 2.27 or later; the patterns
+// come from NCCL's net.cc, nvls.cc and ce_coll.cc.
+std::string transports_of(std::string_view log, bool has_gathered = false);
 
 }  // namespace atoll_nccl

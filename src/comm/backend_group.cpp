@@ -11,6 +11,7 @@
 #include "core/errors.hpp"
 #include "core/log.hpp"
 #include "core/world_internals.hpp"
+#include "device/virtual/device.hpp"
 #include "flight/flight.hpp"
 
 namespace atoll_v1::atoll {
@@ -97,7 +98,7 @@ void BackendGroup::opened() {
                                      .rank = axis_.index,
                                      .ranks = axis_.ranks});
   shape_.levels = levels_of(hosts_of(axis_), shape_.block);
-  if (device_.kind() != DeviceKind::host) {
+  if (device_.kind() == DeviceKind::cuda) {
     watchdog_ =
         std::make_unique<LaunchWatchdog>(*this, flight_->recorder(), *track_, settings_.timeout);
   }
@@ -297,6 +298,9 @@ void BackendGroup::run(std::span<const Operation> operations, std::uint64_t sequ
 void BackendGroup::launch(std::vector<Operation> operations, std::uint64_t sequence,
                           std::uint64_t number, Stream& stream,
                           const std::shared_ptr<Work::State>& state) {
+  if (device_.kind() == DeviceKind::virtual_time) {
+    return simulate(operations, sequence, number, stream, *state);
+  }
   Event reached = stream.record();
   const Range range(stream.backend(), {atoll_abi::kind_name(operations.front().kind), name_});
   call_backend(operations, sequence, number, stream.backend().native(), *state);
@@ -312,8 +316,25 @@ void BackendGroup::launch(std::vector<Operation> operations, std::uint64_t seque
   }
 }
 
+void BackendGroup::simulate(std::span<const Operation> operations, std::uint64_t sequence,
+                            std::uint64_t number, Stream& stream, Work::State& state) {
+  std::vector<atoll_cost> costs(operations.size(), atoll_cost{sizeof(atoll_cost), 0, 0, 0, 0, 0});
+  call_backend(operations, sequence, number, nullptr, state, costs);
+  flight_->recorder().started(number, operations.size());
+  for (std::size_t i = 0; i < costs.size(); ++i) {
+    const atoll_cost& cost = costs[i];
+    simulated::run(
+        stream, {.name = std::string(atoll_abi::kind_name(operations[i].kind)),
+                 .latency = cost.latency_s,
+                 .seconds = cost.seconds,
+                 .use = {.compute = cost.compute, .inside = cost.inside, .across = cost.across}});
+  }
+  flight_->recorder().completed(*track_, number, operations.size(), collectives_among(operations));
+}
+
 void BackendGroup::call_backend(std::span<const Operation> operations, std::uint64_t sequence,
-                                std::uint64_t number, void* stream, Work::State& state) {
+                                std::uint64_t number, void* stream, Work::State& state,
+                                std::span<atoll_cost> costs) {
   // Nearly every call has one operation, which needs no vector.
   std::array<atoll_operation, 1> one;
   std::array<atoll_operation*, 1> one_pointer;
@@ -340,6 +361,7 @@ void BackendGroup::call_backend(std::span<const Operation> operations, std::uint
     entry.counts = operation.counts.empty() ? nullptr : operation.counts.data();
     entry.recv_counts = operation.recv_counts.empty() ? nullptr : operation.recv_counts.data();
     entry.factor = operation.reduction.factor;
+    entry.cost = costs.empty() ? nullptr : &costs[i];
     pointers[i] = &entry;
   }
   if (device_.kind() == DeviceKind::host) {

@@ -135,8 +135,13 @@ class BackendGroup : public std::enable_shared_from_this<BackendGroup>,
   // end.
   void launch(std::vector<Operation> operations, std::uint64_t sequence, std::uint64_t number,
               Stream& stream, const std::shared_ptr<Work::State>& state);
+  // On a simulated device, lets the operations take the time that the backend gives them.
+  void simulate(std::span<const Operation> operations, std::uint64_t sequence, std::uint64_t number,
+                Stream& stream, Work::State& state);
+  // `costs` has an entry for each operation on a simulated device, and is empty on others.
   void call_backend(std::span<const Operation> operations, std::uint64_t sequence,
-                    std::uint64_t number, void* stream, Work::State& state);
+                    std::uint64_t number, void* stream, Work::State& state,
+                    std::span<atoll_cost> costs = {});
   // Stores a failure in the Work, the World and the flight recorder, and adds what other ranks
   // report about the failure. Returns the error to throw.
   Error fail(atoll_status status, const std::string& why, std::span<const Operation> operations,

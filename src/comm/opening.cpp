@@ -11,6 +11,7 @@
 #include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "core/world_internals.hpp"
+#include "device/virtual/device.hpp"
 #include "flight/flight.hpp"
 
 namespace atoll_v1::atoll {
@@ -84,6 +85,10 @@ void BackendGroup::open_backend(const BackendGroup* parent) {
   GroupDescription group(world(), axis_, id_, name_, device_.kind(), tuning, device_.ordinal());
   group.group.deterministic = settings_.deterministic;
   group.group.compute_units = static_cast<std::int32_t>(settings_.compute_units);
+  if (device_.kind() == DeviceKind::virtual_time) {
+    group.links = simulated::device_of(device_).links();
+    group.group.links = group.links.c_str();
+  }
   const atoll_status status = parent ? split_group(*parent, group.group) : open_group(group.group);
   if (status != ATOLL_OK) {
     comm_ = nullptr;

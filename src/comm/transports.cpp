@@ -22,6 +22,7 @@ Transports parse(std::string_view text) {
     if (name == "gdr") result.gpudirect_rdma = value == "yes";
     if (name == "gdr") result.partly = value == "some";
     if (name == "nvls") result.nvls = value == "yes";
+    if (name == "copy_engines") result.copy_engines = value == "yes";
     if (name == "unknown") result.unknown = value;
   }
   return result;
@@ -37,6 +38,9 @@ std::string encode(const Transports& transports) {
                                        : "gdr=no\n";
   }
   if (transports.nvls) text += *transports.nvls ? "nvls=yes\n" : "nvls=no\n";
+  if (transports.copy_engines) {
+    text += *transports.copy_engines ? "copy_engines=yes\n" : "copy_engines=no\n";
+  }
   if (!transports.unknown.empty()) text += "unknown=" + transports.unknown + '\n';
   return text;
 }
@@ -64,6 +68,9 @@ Transports together(const std::vector<Transports>& all) {
       result.gpudirect_rdma = result.gpudirect_rdma.value_or(true) && *one.gpudirect_rdma;
     }
     if (one.nvls) result.nvls = result.nvls.value_or(true) && *one.nvls;
+    if (one.copy_engines) {
+      result.copy_engines = result.copy_engines.value_or(true) && *one.copy_engines;
+    }
     if (!one.unknown.empty() && result.unknown.empty()) {
       result.unknown = fmt::format("rank {}: {}", rank, one.unknown);
     }
@@ -83,6 +90,7 @@ std::string Transports::to_string() const {
                             : " without GPUDirect RDMA";
   }
   if (nvls) text += *nvls ? ", NVLS available" : ", no NVLS";
+  if (copy_engines) text += *copy_engines ? ", gather: copy engine" : ", gather: SM";
   return text;
 }
 

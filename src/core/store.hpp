@@ -78,4 +78,8 @@ class Store {
 // Makes the store of a job of one process: a map in memory.
 std::unique_ptr<Store> make_solo_store(std::shared_ptr<Failure> failure);
 
+// Makes the store of one rank of a simulated job of `size` ranks: a map in memory. Exchanges return
+// this rank's value for every rank.
+std::unique_ptr<Store> make_simulated_store(std::shared_ptr<Failure> failure, int size);
+
 }  // namespace atoll_v1::atoll::store

@@ -54,7 +54,8 @@ Server::Server(ServerOptions options)
     : options_(std::move(options)),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      rendezvous_deadline_(Clock::now() + options_.rendezvous_timeout),
+      rendezvous_deadline_(begin_ + options_.rendezvous_timeout),
+      next_reminder_(begin_ + options_.first_reminder),
       roster_(options_.size),
       table_(roster_, &Server::reply),
       stranger_limit_(stranger_limit(options_.size, options_.strangers)),
@@ -132,7 +133,7 @@ Clock::time_point Server::next_deadline() const {
   Clock::time_point result = Clock::now() + std::chrono::hours(1);
   result = std::min({result, finish_deadline(), table_.next_deadline()});
   if (!failure_ && roster_.any(Peer::State::absent))
-    result = std::min(result, rendezvous_deadline_);
+    result = std::min({result, rendezvous_deadline_, next_reminder_});
   if (!strangers_.empty())
     result = std::min(result, strangers_.begin()->second.opened() + handshake_timeout);
   if (!joining_.empty())
@@ -158,7 +159,19 @@ void Server::expire(Clock::time_point now) {
         ErrorCode::timeout,
         fmt::format("{} did not join the job within {} s{}", roster_.named(Peer::State::absent),
                     std::chrono::duration<double>(options_.rendezvous_timeout).count(), notes()));
+  } else if (!failure_ && now >= next_reminder_ && roster_.any(Peer::State::absent)) {
+    remind(now);
   }
+}
+
+// Without reminders, a rank that ends before it joins is noticed only at the timeout.
+void Server::remind(Clock::time_point now) {
+  const auto seconds = [](Clock::duration time) {
+    return std::chrono::duration<double>(time).count();
+  };
+  log::warn("rank 0 has waited {:.1f} s of {} s for {} to join the job{}", seconds(now - begin_),
+            seconds(options_.rendezvous_timeout), roster_.named(Peer::State::absent), notes());
+  next_reminder_ = now + (now - begin_);
 }
 
 void Server::turn(Clock::time_point until) {

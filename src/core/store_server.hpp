@@ -43,6 +43,8 @@ struct ServerOptions {
   std::string secret{};
   int size = 0;
   std::chrono::milliseconds rendezvous_timeout{60'000};
+  // After this time, and then whenever the wait has doubled, the store logs which ranks are absent.
+  std::chrono::milliseconds first_reminder{10'000};
   std::chrono::seconds cut_timeout{10};
   std::size_t strangers = max_strangers;
 };
@@ -71,6 +73,7 @@ class Server {
   void run() noexcept;  // of the server's thread
   void run_until_done();
   bool done(net::Clock::time_point now) const;
+  void remind(net::Clock::time_point now);
   net::Clock::time_point next_deadline() const;
   net::Clock::time_point finish_deadline() const;
   void expire(net::Clock::time_point now);
@@ -109,7 +112,9 @@ class Server {
   ServerOptions options_;
   net::Fd epoll_;
   net::Fd wake_;
+  net::Clock::time_point begin_ = net::Clock::now();
   net::Clock::time_point rendezvous_deadline_;
+  net::Clock::time_point next_reminder_;
   std::atomic<net::Clock::rep> finish_deadline_{0};  // when finish() must end; 0 before its call
   Roster roster_;
   Table table_;

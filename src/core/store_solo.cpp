@@ -22,10 +22,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// The store of a job of one process: a map in memory.
+// The store of a job of one process: a map in memory. In a simulated job, this process answers for
+// all ranks.
 class SoloStore final : public Store {
  public:
-  explicit SoloStore(std::shared_ptr<Failure> failure) : failure_(std::move(failure)) {}
+  explicit SoloStore(std::shared_ptr<Failure> failure, std::size_t size = 1)
+      : failure_(std::move(failure)), size_(size) {}
 
   void put(std::string_view key, std::string_view value, milliseconds) override {
     failure_->check();
@@ -65,9 +67,10 @@ class SoloStore final : public Store {
   }
 
   std::vector<std::string> exchange(std::string_view, std::string_view mine,
-                                    std::chrono::milliseconds, std::span<const int>) override {
+                                    std::chrono::milliseconds,
+                                    std::span<const int> ranks) override {
     failure_->check();
-    return {std::string(mine)};
+    return std::vector<std::string>(ranks.empty() ? size_ : ranks.size(), std::string(mine));
   }
 
   void interrupt(std::string_view) override {}  // no exchange of one rank waits
@@ -75,7 +78,8 @@ class SoloStore final : public Store {
   std::vector<Answered> ask(std::string_view question, std::chrono::milliseconds) override {
     failure_->check();
     const std::lock_guard lock(mutex_);
-    return {{Answered::How::answered, answerer_ ? answerer_(question) : std::string()}};
+    return std::vector<Answered>(
+        size_, {Answered::How::answered, answerer_ ? answerer_(question) : std::string()});
   }
 
   void answer_with(Answerer answerer) override {
@@ -101,6 +105,7 @@ class SoloStore final : public Store {
 
  private:
   std::shared_ptr<Failure> failure_;
+  std::size_t size_;
   std::mutex mutex_;  // guards all members below
   std::condition_variable changed_;
   std::map<std::string, std::string, std::less<>> values_;
@@ -111,6 +116,10 @@ class SoloStore final : public Store {
 
 std::unique_ptr<Store> make_solo_store(std::shared_ptr<Failure> failure) {
   return std::make_unique<SoloStore>(std::move(failure));
+}
+
+std::unique_ptr<Store> make_simulated_store(std::shared_ptr<Failure> failure, int size) {
+  return std::make_unique<SoloStore>(std::move(failure), static_cast<std::size_t>(size));
 }
 
 }  // namespace atoll_v1::atoll::store

@@ -100,6 +100,7 @@ struct World::Impl {
   // register another one, which runs next.
   std::function<void(bool)> take_exit_callback();
   void stay_alone();
+  void simulate(const SimulatedJob& job);
   void join(launch::Job job);
   launch::Endpoint serve(const launch::Job& job, Clock::time_point deadline);
   store::Admission enter(const launch::Endpoint& endpoint, const store::Join& identity,
@@ -188,6 +189,22 @@ std::function<void(bool)> World::Impl::take_exit_callback() {
 void World::Impl::stay_alone() {
   store = store::make_solo_store(failure);
   place({encode(introduction(net::rail_addresses(config.interface)))}, {encoded_process()});
+}
+
+void World::Impl::simulate(const SimulatedJob& job) {
+  store = store::make_simulated_store(failure, size);
+  for (int host = 0; host < job.hosts; ++host) {
+    HostInfo& info = hosts.emplace_back();
+    info.name = info.id = fmt::format("host{}", host);
+    for (int local = 0; local < job.ranks_per_host; ++local) {
+      const int number = host * job.ranks_per_host + local;
+      info.ranks.push_back(number);
+      Placement& place = placements.emplace_back();
+      place.rank = number;
+      place.host = host;
+      place.local_rank = local;
+    }
+  }
 }
 
 launch::Endpoint World::Impl::serve(const launch::Job& job, Clock::time_point deadline) {
@@ -356,6 +373,19 @@ World World::Impl::start(Config config, launch::Job job) {
 World World::single(Config config) {
   auto impl = std::make_unique<Impl>(std::move(config), "single", 0, 1);
   impl->stay_alone();
+  return World(std::move(impl));
+}
+
+World World::simulated(const SimulatedJob& job, Config config) {
+  constexpr int most = 1 << 20;  // ranks
+  require(job.hosts >= 1 && job.ranks_per_host >= 1 && job.hosts <= most / job.ranks_per_host,
+          "World::simulated: {} hosts with {} ranks each: at least 1 of both, and at most {} ranks",
+          job.hosts, job.ranks_per_host, most);
+  const int size = job.hosts * job.ranks_per_host;
+  require(job.rank >= 0 && job.rank < size, "World::simulated: rank {} is not in a job of {} ranks",
+          job.rank, size);
+  auto impl = std::make_unique<Impl>(std::move(config), "simulated", job.rank, size);
+  impl->simulate(job);
   return World(std::move(impl));
 }
 

@@ -39,6 +39,9 @@ struct AdamWStep {
   // the key, the step and the index first + i, so they do not depend on the sharding.
   std::uint64_t key = 0;
   std::uint64_t first = 0;  // index of weights[0] in the unsharded parameters
+  // Maximum number of thread blocks on a GPU, which leaves room for other streams; 0 means no limit.
+  // CPUs ignore it.
+  unsigned most_blocks = 0;
 };
 
 struct SgdStep {
@@ -47,6 +50,7 @@ struct SgdStep {
   View weights_low;
   float learning_rate, weight_decay;
   const double* scale;
+  unsigned most_blocks = 0;  // as for AdamW
 };
 
 // Element i is set to mean + deviation * normal(seed, stream, first + i), which does not depend on

@@ -33,13 +33,13 @@ std::string_view metadata_of(const SafetensorsFile& file, std::string_view key) 
 void check_identity(const SafetensorsFile& file, const ShardIdentity& identity) {
   const auto wanted = shard_metadata(identity);
   if (metadata_of(file, "save") != identity.save) {
-    throw error_in(file, ErrorCode::mismatch,
+    throw error_in(file, ErrorCode::bad_data,
                    "belongs to another save (id {}, step {}) than the index (id {}, step {})",
                    metadata_of(file, "save"), metadata_of(file, "step"), identity.save,
                    identity.step);
   }
   if (metadata_of(file, "shard") != wanted.at("shard")) {
-    throw error_in(file, ErrorCode::mismatch, "holds shard {}, but its name is that of shard {}",
+    throw error_in(file, ErrorCode::bad_data, "holds shard {}, but its name is that of shard {}",
                    metadata_of(file, "shard"), wanted.at("shard"));
   }
 }

@@ -261,6 +261,7 @@ void Engine::parameters_changed(Stream& compute) {
 
 void EngineAccess::parameters_changed(Engine& engine, Stream& compute) {
   pass(engine).change_parameters();
+  gathering(engine).wait_updated(compute);  // of an optimizer's step on another stream
   for (const auto& unit : engine.units()) {
     for (const UnitBucket& bucket : state_of(*unit).buckets) {
       if (bucket.compute_copy.count == 0) continue;

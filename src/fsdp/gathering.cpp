@@ -45,15 +45,17 @@ void Gathering::unshard(Stream& compute, std::size_t position, std::string_view 
   const UnitState& unit = setup_.state(unshard.unit);
   const bool first = position == unshard.first;
   if (sharding_.resident) {
-    if (first && setup_.sharded()) {
-      scheduler_.wait(compute, units_[unit.index].gathered, unit.name);
-    }
-    if (first && !setup_.sharded()) compute.wait(units_[unit.index].updated);
+    if (!first) return;
+    compute.wait(units_[unit.index].updated);  // this time is not communication
+    if (setup_.sharded()) scheduler_.wait(compute, units_[unit.index].gathered, unit.name);
     return;
   }
   gather_ahead(index + static_cast<std::size_t>(setup_.options.prefetch));
   if (next_ <= index) throw no_slot(index, scope);
-  if (first) scheduler_.wait(compute, gathered_[index], unit.name);
+  if (!first) return;
+  // The gather waits for the update too. That time is not communication.
+  compute.wait(units_[unit.index].updated);
+  scheduler_.wait(compute, gathered_[index], unit.name);
 }
 
 Error Gathering::no_slot(std::size_t index, std::string_view scope) const {

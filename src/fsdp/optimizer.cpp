@@ -1,8 +1,10 @@
 // A step has three parts. First, when the gradient of a unit is final, its squares are summed in
 // blocks, on the lane (communication stream) that reduced the gradient. Second, step() gathers the
 // sums of the blocks of all shards and computes the norm and the clip factor. Third, step() updates
-// unit by unit. After update_in_backward() each unit is updated as soon as its squares are summed,
-// on the stream `updates`.
+// unit by unit, on compute or, with StepOptions::beside_next_pass, on the stream `updates`. Each
+// gather of the next forward waits for the update of its unit, so the next backward, which writes
+// gradients, follows all updates. After update_in_backward() each unit is updated on the stream
+// `updates` as soon as its squares are summed.
 #include "atoll/optimizer.hpp"
 
 #include <fmt/core.h>
@@ -68,6 +70,16 @@ View part_of(const View& view, const UpdateRange& range) {
 
 }  // namespace
 
+unsigned blocks_beside_forward(const MemoryPlan& memory, double forward_seconds) {
+  require(forward_seconds > 0, "blocks_beside_forward: {} s must be above 0", forward_seconds);
+  constexpr double block_rate = 256 * 64 / 0.7e-6;  // bytes per second
+  constexpr double fewest = 16, most = 64;
+  const auto bytes = static_cast<double>(2 * (memory.parameters + memory.optimizer) +
+                                         memory.gradients + memory.resident);
+  const double blocks = std::ceil(bytes / block_rate / forward_seconds);
+  return blocks > most ? 0 : static_cast<unsigned>(std::max(blocks, fewest));
+}
+
 struct Optimizer::Impl {
   Impl(Engine& engine_, OptimizerOptions options_);
   ~Impl();
@@ -88,7 +100,7 @@ struct Optimizer::Impl {
   // These functions sum the squares and update the parameters of units for which backward has not
   // done so.
   void finish_squares(Stream& compute);
-  void finish_updates(float learning_rate, Stream& compute);
+  void finish_updates(float learning_rate, Stream& stream);
   // Writes norm and clip factor to `result`. If backward has updated units, writes only the norm,
   // to `reported`.
   void measure(Stream& compute, float gradient_scale);
@@ -124,6 +136,8 @@ struct Optimizer::Impl {
   std::vector<bool> updated;  // true for each unit that this step has updated
   // Learning rate given to update_in_backward(); empty when it was not called.
   std::optional<float> in_backward;
+  unsigned blocks_beside = 0;  // for updates of the current step beside the next pass
+  unsigned most_blocks = 0;    // of a GPU, for the current update; 0: no limit
   Stream updates;
 };
 
@@ -296,8 +310,8 @@ void Optimizer::Impl::update_range(const UnitState& unit, std::size_t bucket_ind
   const ParamSettings& settings = range.settings;
   switch (options.kind) {
     case OptimizerOptions::Kind::sgd:
-      return ops.sgd(stream,
-                     {weights, gradient, low, learning_rate, settings.weight_decay, factor});
+      return ops.sgd(stream, {weights, gradient, low, learning_rate, settings.weight_decay, factor,
+                              most_blocks});
     case OptimizerOptions::Kind::adamw:
       break;
   }
@@ -308,7 +322,7 @@ void Optimizer::Impl::update_range(const UnitState& unit, std::size_t bucket_ind
   ops.adamw(stream, {weights, gradient, part_of(first_moments[unit.index][bucket_index], range),
                      part_of(second_moments[unit.index][bucket_index], range), low, learning_rate,
                      settings.beta1, settings.beta2, options.epsilon, settings.weight_decay, steps,
-                     factor, rounding_key(unit, bucket), first});
+                     factor, rounding_key(unit, bucket), first, most_blocks});
 }
 
 void Optimizer::Impl::finish_squares(Stream& compute) {
@@ -319,13 +333,16 @@ void Optimizer::Impl::finish_squares(Stream& compute) {
 }
 
 // Updates units in the order of use, so that the next pass can begin before all units are updated.
-void Optimizer::Impl::finish_updates(float learning_rate, Stream& compute) {
+void Optimizer::Impl::finish_updates(float learning_rate, Stream& stream) {
+  most_blocks = 0;  // a step that failed may have left a limit
   for (const std::size_t index : EngineAccess::setup(engine).plan.sequence) {
     const UnitState& unit = state_of(*engine.units()[index]);
     if (updated[index] || unit.size.gradient == 0) continue;
     updated[index] = true;
-    update(unit, learning_rate, compute);
+    update(unit, learning_rate, stream);
+    most_blocks = blocks_beside;  // forward waits for the first update, and runs beside the others
   }
+  most_blocks = 0;
   updated.assign(updated.size(), false);
   in_backward.reset();
 }
@@ -385,15 +402,26 @@ void Optimizer::step(float learning_rate, Stream& compute, StepOptions step_opti
   const StepValues values{learning_rate, step_options.gradient_scale};
   impl.comparison.add(values, [&] { impl.check_step(values, compute); });
   EngineAccess::pass(impl.engine).use_gradients();
+  const bool beside = step_options.beside_next_pass;
+  Stream& stream = beside ? impl.updates : compute;
   try {
     impl.finish_squares(compute);
     impl.measure(compute, values.gradient_scale);
-    impl.finish_updates(learning_rate, compute);
+    if (beside) stream.wait(compute.record());
+    impl.blocks_beside = beside ? step_options.blocks_beside : 0;
+    impl.finish_updates(learning_rate, stream);
   } catch (...) {
-    impl.done = compute.record();  // a failed step may still be using the optimizer's memory
+    if (beside) stream.wait(compute.record());
+    impl.done = stream.record();  // a failed step may still be using the optimizer's memory
     throw;
   }
-  impl.done = compute.record();
+  impl.done = stream.record();
+}
+
+void Optimizer::wait_updates(Stream& stream) {
+  Impl& impl = this->impl();
+  const OneThread one(EngineAccess::setup(impl.engine).calling, "wait_updates");
+  stream.wait(impl.done);
 }
 
 float Optimizer::grad_norm() {

@@ -19,6 +19,7 @@ struct GroupDescription {
   std::string id, name;
   std::string token;
   std::string tuning;
+  std::string links;               // model of the links of a simulated device
   std::vector<std::string> rails;  // rail addresses, one entry per rank of the axis
   std::vector<atoll_placement> placements;
   std::vector<const atoll_placement*> pointers;

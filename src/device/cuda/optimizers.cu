@@ -124,13 +124,18 @@ void with_low(View low, const Body& body) {
 // cost small, and still gives enough blocks that a slow last block does not matter.
 constexpr unsigned most_adamw_blocks = 8192;
 
+unsigned limited(unsigned blocks, unsigned most) {
+  return most == 0 ? blocks : std::min(blocks, most);
+}
+
 template <class Moment>
 void launch_adamw(cudaStream_t stream, const AdamWStep& step) {
   with_low(step.weights_low, [&]<class Low>(Low* low) {
     in_packs(step.weights.count,
              {step.weights.data, step.moment1.data, step.moment2.data, step.gradient.data, low},
              [&]<int n>(std::integral_constant<int, n>, std::uint64_t packs) {
-               const unsigned blocks = std::min(blocks_for(packs), most_adamw_blocks);
+               const unsigned useful = std::min(blocks_for(packs), most_adamw_blocks);
+               const unsigned blocks = limited(useful, step.most_blocks);
                start("adamw", adamw_packs<Low, Moment, n>, {blocks, stream}, step, low, packs);
              });
   });
@@ -152,11 +157,11 @@ void CudaOps::sgd(Stream& stream, const SgdStep& step) {
   if (step.weights.count == 0) return;
   const Current current(ordinal_);
   with_low(step.weights_low, [&]<class Low>(Low* low) {
-    in_packs(
-        step.weights.count, {step.weights.data, step.gradient.data, low},
-        [&]<int n>(std::integral_constant<int, n>, std::uint64_t packs) {
-          start("sgd", sgd_packs<Low, n>, {blocks_for(packs), native(stream)}, step, low, packs);
-        });
+    in_packs(step.weights.count, {step.weights.data, step.gradient.data, low},
+             [&]<int n>(std::integral_constant<int, n>, std::uint64_t packs) {
+               const unsigned blocks = limited(blocks_for(packs), step.most_blocks);
+               start("sgd", sgd_packs<Low, n>, {blocks, native(stream)}, step, low, packs);
+             });
   });
 }
 
