@@ -70,7 +70,16 @@ AT(atoll_group, checksum, 92);
 AT(atoll_group, cut_ns, 96);
 AT(atoll_group, rdma, 104);
 AT(atoll_group, compute_units, 112);
-SIZE(atoll_group, 120);
+AT(atoll_group, links, 120);
+SIZE(atoll_group, 128);
+
+AT(atoll_cost, size, 0);
+AT(atoll_cost, latency_s, 8);
+AT(atoll_cost, seconds, 16);
+AT(atoll_cost, inside, 24);
+AT(atoll_cost, across, 32);
+AT(atoll_cost, compute, 40);
+SIZE(atoll_cost, 48);
 
 AT(atoll_operation, size, 0);
 AT(atoll_operation, kind, 8);
@@ -87,7 +96,8 @@ AT(atoll_operation, timeout_ns, 72);
 AT(atoll_operation, counts, 80);
 AT(atoll_operation, factor, 88);
 AT(atoll_operation, recv_counts, 96);
-SIZE(atoll_operation, 104);
+AT(atoll_operation, cost, 104);
+SIZE(atoll_operation, 112);
 
 AT(atoll_backend, size, 0);
 AT(atoll_backend, abi_major, 8);

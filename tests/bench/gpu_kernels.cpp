@@ -9,6 +9,7 @@
 #include <chrono>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
@@ -102,7 +103,34 @@ class Table {
   }
 
   void row(const std::string& name, const Floor& floor, const std::function<void()>& operation) {
-    const double seconds = time_of(operation);
+    add(name, floor, time_of(operation));
+  }
+
+  // Times `operation` while `load`, which takes at least some milliseconds, runs on `other`.
+  void row_beside(const std::string& name, const Floor& floor, atoll::Stream& other,
+                  const std::function<void()>& load, const std::function<void()>& operation) {
+    const auto seconds_of = [](atoll::Stream& stream, int n, const std::function<void()>& work) {
+      stream.synchronize();
+      const auto start = Clock::now();
+      for (int i = 0; i < n; ++i) work();
+      stream.synchronize();
+      return std::chrono::duration<double>(Clock::now() - start).count();
+    };
+    seconds_of(other, 1, load);
+    const double of_load = seconds_of(other, 1, load), once = time_of(operation);
+    // The loads take 4 times as long as the operations alone, so that they outlast slow operations.
+    constexpr int operations = 8;
+    const int loads = static_cast<int>(4 * operations * once / of_load) + 1;
+    double best = std::numeric_limits<double>::infinity();
+    for (int i = 0; i < 5; ++i) {
+      for (int l = 0; l < loads; ++l) load();
+      best = std::min(best, seconds_of(stream_, operations, operation) / operations);
+      other.synchronize();
+    }
+    add(name, floor, best);
+  }
+
+  void add(const std::string& name, const Floor& floor, double seconds) {
     const double by_memory = floor.bytes / bandwidth_, by_products = floor.flops / peak_;
     const double least = std::max(by_memory, by_products);
     const char* const by = by_memory > by_products ? "memory" : "products";
@@ -178,6 +206,7 @@ struct Bench {
   double product_with_keys(std::int64_t documents, std::int64_t length) const;
   void ends() const;
   void optimizer(const Device& gpu) const;
+  void beside(const Device& gpu) const;
 };
 
 void Bench::linears() const {
@@ -351,6 +380,37 @@ void Bench::optimizer(const Device& gpu) const {
   table.release();
 }
 
+// Times a product beside kernels of few blocks, which hold multiprocessors as collectives do, with
+// no and with 4 spared multiprocessors. Shows which CudaOpsOptions::spared_multiprocessors is faster.
+void Bench::beside(const Device& gpu) const {
+  atoll::Stream other = gpu.stream({.name = "other"});
+  const std::int64_t count = model.hidden * model.ffn;
+  const View weights = full(count), gradient = full(count);
+  const View x = low(tokens * model.hidden), y = low(tokens * model.ffn), weight = low(count);
+  const auto spared = train::cuda::make_ops(gpu, {.spared_multiprocessors = 4});
+  const train::LinearShape shape{tokens, model.hidden, model.ffn};
+  const double n = static_cast<double>(model.hidden), m = static_cast<double>(model.ffn);
+  const Floor floor{2 * (t * n + t * m + n * m), 2 * t * n * m};
+  for (const unsigned blocks : {0u, 2u, 16u, 32u}) {
+    for (train::Ops* const with : {&ops, spared.get()}) {
+      const std::string name =
+          fmt::format("linear gate, {}", with == &ops ? "all SMs" : "4 SMs spared");
+      const auto product = [&] { with->linear_forward(table.stream(), shape, x, weight, y); };
+      if (blocks == 0) {
+        table.row(name, floor, product);
+        continue;
+      }
+      table.row_beside(
+          fmt::format("{}, beside {} blocks", name, blocks), floor, other,
+          [&] {
+            gpu.ops().sgd(other, {weights, gradient, {}, 1e-6f, 0.1f, nullptr, blocks});
+          },
+          product);
+    }
+  }
+  table.release();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -381,6 +441,7 @@ int main(int argc, char** argv) {
     bench.attention();
     bench.ends();
     bench.optimizer(gpu);
+    bench.beside(gpu);
     if (arguments.json.empty()) return 0;
     std::ofstream file(arguments.json);
     file << table.json().dump(1) << '\n';

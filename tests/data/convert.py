@@ -107,6 +107,19 @@ def check_formats(folder):
     atoll_data(lists, "--tokenizer", "bytes", "--template", template, "-o", out)
     documents, masks = read(out)
     assert text_of(id for id, bit in zip(documents[0], masks[0]) if bit) == " a1"
+    # Marks of the template count from the completion on, also if the template writes the prompt in
+    # another way when messages follow it.
+    marked = folder / "marked.jinja"
+    turns = ("{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}A{{ m.content }};"
+             "{% endgeneration %}{% else %}U{{ m.content }};{% endif %}{% endfor %}")
+    for begin in ("", "{{ messages | length }}:"):
+        marked.write_text(begin + turns)
+        atoll_data(lists, "--tokenizer", "bytes", "--template", marked, "-o", out)
+        documents, masks = read(out)
+        text = text_of(documents[0])
+        assert text == ("4:" if begin else "") + "Uq0;Aa0;Uq1;Aa1;", text
+        trained = text_of(id for id, bit in zip(documents[0], masks[0]) if bit)
+        assert trained == "Aa1;", f"{begin!r}: {trained!r} is trained"
     shown = atoll_data(chat, "--tokenizer", "bytes", "--template", template, "--show", 2)
     assert 'prompt  "[INST] q1 [/INST]"' in shown and 'trained " a1"' in shown, shown
     print("chats are rendered and masked")
@@ -158,6 +171,25 @@ def check_tokenizer_json(folder):
     expected = out.read_bytes()
     atoll_data(pairs, "--tokenizer", model, "-o", out)
     assert out.read_bytes() == expected
+    # The cache is where atoll-train looks for it, and a revision is a reference or a commit.
+    (folder / "xdg").mkdir()
+    (folder / "xdg" / "huggingface").symlink_to(folder)
+    home = {"HF_HUB_CACHE": "", "HF_HOME": "", "XDG_CACHE_HOME": str(folder / "xdg")}
+    (folder / "hub" / "models--org--name" / "refs" / "v1.0").write_text("abc")
+    for name, where in (("org/name", home), ("org/name", home | {"HF_HOME": str(folder)}),
+                        ("org/name@v1.0", home), ("org/name@abc", home), ("org/name@main", cache)):
+        out.unlink()
+        atoll_data(pairs, "--tokenizer", name, "-o", out, env=where)
+        assert out.read_bytes() == expected, name
+    for name, words in (("org/name@v2", "org/name --revision v2"), ("org/other", "org/other`")):
+        text = atoll_data(pairs, "--tokenizer", name, "-o", out, code=1, env=home)
+        assert f"does not exist: download it with `hf download {words}" in text, text
+    for name in ("org/name@", "org/.name", "org/name/more", "org/name@a/b"):
+        text = atoll_data(pairs, "--tokenizer", name, "-o", out, code=1, env=home)
+        assert f"--tokenizer {name}: use bytes" in text, text
+    (folder / "half.jsonl").write_text(json.dumps({"prompt": "a", "completion": "\ud800"}))
+    text = atoll_data(folder / "half.jsonl", "--tokenizer", model, "-o", out, code=1)
+    assert "line 1: \\ud800 is half" in text, text
     (model / "tokenizer.json").write_text("{}")
     assert "not a tokenizer.json" in atoll_data(pairs, "--tokenizer", model, "-o", out, code=1)
     print("tokenizer.json is found in a folder and in the Hub's cache")
@@ -188,6 +220,16 @@ def check_errors(folder):
     refused("a.jsonl", "[" * 100_000, "not JSON")
     refused("c.jsonl", json.dumps(CHAT[0]) + "\n", "--template FILE")
     atoll_data(folder / "none.jsonl", *options, code=1)
+    # Half of a surrogate pair is valid JSON, but no text.
+    half = json.dumps({"instruction": "x", "output": "a\udfff"}) + "\n"
+    for text in (good + half, good * 200 + half):
+        refused("h.jsonl", text, f"h.jsonl: line {text.count(chr(10))}: \\udfff is half of a surrogate pair")
+    refused("h.json", "[" + half + "]", "h.json: record 1: \\udfff")
+    refused("h.jsonl", half, "line 1: \\udfff", more=("--show", 1))
+    refused("t.jsonl", '{"text": "\\ud83d"}', "t.jsonl: line 1: \\ud83d")
+    if has("jinja2"):
+        refused("c.jsonl", json.dumps({"messages": [{"role": "user", "content": "\ud800"}]}),
+                "c.jsonl: line 1: \\ud800", more=("--template", HERE / "templates" / "qwen25.jinja"))
     lines = write_lines(folder / "b.jsonl", ALPACA)
     for what in ("x.model", str(folder)):
         assert f"--tokenizer {what}: " in atoll_data(lines, "--tokenizer", what, "-o", out, code=1)
@@ -206,9 +248,10 @@ def check_errors(folder):
     left = [file.name for file in folder.iterdir() if "error.tok" in file.name]
     assert not left, left
     mixed = folder / "mixed.jsonl"
-    mixed.write_text(good + '{"instruction": "x"}\n' + good)
+    mixed.write_text(good + '{"instruction": "x"}\n' + half + good)
     text = atoll_data(mixed, *options, "--skip-bad")
-    assert "skipped: " in text and "1 skipped" in text and token_file.check(out)["documents"] == 2
+    assert "skipped: " in text and "line 3: \\udfff" in text and "2 skipped" in text, text
+    assert token_file.check(out)["documents"] == 2
     data = bytearray(out.read_bytes())
     data[300] ^= 1
     out.write_bytes(data)

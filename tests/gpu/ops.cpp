@@ -171,6 +171,53 @@ TEST_CASE("a sum of parts has the bits of the host's tree") {
   }
 }
 
+TEST_CASE("f32 parts are summed in f32 and rounded once to bf16 and f16") {
+  Both both;
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    for (const std::uint64_t parts : {2, 3, 8}) {
+      for (const auto& [block, n] : {std::pair(0, 10'007), {0, 10'240}, {2, 4096}}) {
+        if (block > 0 && parts % static_cast<std::uint64_t>(block) != 0) continue;
+        const auto src = both.random(DType::f32, static_cast<std::uint64_t>(n) * parts, 7);
+        const auto dst = both.make(dtype, static_cast<std::uint64_t>(n));
+        both.run([&, block = block](auto& ops, auto& stream, bool gpu) {
+          ops.reduce(stream, pick(dst, gpu), pick(src, gpu), ReduceOp::sum, block);
+        });
+        CHECK_MESSAGE(both.same(dst), atoll::name(dtype), " of ", parts, " x ", n, ", ", block);
+      }
+    }
+  }
+}
+
+TEST_CASE("rows of a grid are packed as on the host, as they are, widened and scaled") {
+  Both both;
+  for (const auto& [from, to] : {std::pair(DType::f32, DType::f32),
+                                 {DType::bf16, DType::bf16},
+                                 {DType::f16, DType::f16},
+                                 {DType::f64, DType::f64},
+                                 {DType::bf16, DType::f32},
+                                 {DType::f16, DType::f32}}) {
+    for (const std::uint64_t count : {1, 7, 256, 4097}) {
+      for (const auto& [gap, first] : {std::pair(0, 0), {5, 3}, {8, 8}}) {
+        const atoll::RowGrid grid{.rows = 3,
+                                  .columns = 4,
+                                  .count = count,
+                                  .stride = count + static_cast<std::uint64_t>(gap),
+                                  .first = static_cast<std::uint64_t>(first)};
+        const std::uint64_t rows = grid.rows * grid.columns;
+        const auto src = both.random(from, grid.first + rows * grid.stride, 3);
+        for (const double factor : {1.0, -0.3}) {
+          const auto dst = both.make(to, rows * count);
+          both.run([&](auto& ops, auto& stream, bool gpu) {
+            ops.pack_rows(stream, pick(dst, gpu), pick(src, gpu), grid, factor);
+          });
+          CHECK_MESSAGE(both.same(dst), atoll::name(from), " to ", atoll::name(to), ", rows of ",
+                        count, ", ", gap, " apart, factor ", factor);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("sums of squares by block have the bits of the host") {
   Both both;
   for (const std::uint64_t n : sizes) {

@@ -4,12 +4,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "../unit/train_data_temporary.hpp"
 #include "atoll/error.hpp"
 #include "both.hpp"
 #include "model/cuda/attention.hpp"
@@ -109,8 +112,7 @@ auto documents(Both& both, std::int64_t tokens, std::int64_t seq) {
 // 10. On other GPUs the trainer uses atoll's kernels.
 bool does_packed(const Both& both) {
   int major = 0;
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor,
-                         both.gpu().ordinal());
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, both.gpu().ordinal());
   return major == 9 || major == 10;
 }
 
@@ -172,6 +174,70 @@ void check_attention(Both& both, const Attention& attention) {
 }
 
 }  // namespace
+
+TEST_CASE("products that leave multiprocessors to other work have the same values") {
+  Both both;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const LinearShape shape{70, 48, 56};
+    const auto x = both.random(dtype, shape.tokens * shape.in);
+    const auto weight = both.random(dtype, shape.in * shape.out);
+    const auto y = both.zeros(dtype, shape.tokens * shape.out);
+    const auto spared = cuda::make_ops(both.gpu(), {.spared_multiprocessors = 4});
+    spared->linear_forward(both.gpu_stream(), shape, x.on_gpu(), weight.on_gpu(), y.on_gpu());
+    both.ops().linear_forward(both.host_stream(), shape, x.on_host(), weight.on_host(),
+                              y.on_host());
+    CHECK(both.difference(y) <= allowed(dtype));
+  }
+  for (const int wrong : {-1, 100'000}) {
+    CHECK_THROWS_AS(cuda::make_ops(both.gpu(), {.spared_multiprocessors = wrong}), atoll::Error);
+  }
+}
+
+TEST_CASE("the fastest algorithm of a product is found once and kept in a file") {
+  const train_test::TemporaryFolder folder;
+  const auto file = folder.path() / "cache" / "products.json";
+  Both both;
+  const LinearShape shape{70, 48, 56};
+  const auto x = both.random(DType::f32, shape.tokens * shape.in);
+  const auto weight = both.random(DType::f32, shape.in * shape.out);
+  const auto y = both.zeros(DType::f32, shape.tokens * shape.out);
+  const auto run = [&](bool times, const std::string& place) {
+    const auto ops = cuda::make_ops(
+        both.gpu(), {.times_products = times, .product_file = place, .least_timed_flops = 1});
+    for (int i = 0; i < 2; ++i) {
+      ops->linear_forward(both.gpu_stream(), shape, x.on_gpu(), weight.on_gpu(), y.on_gpu());
+      both.ops().linear_forward(both.host_stream(), shape, x.on_host(), weight.on_host(),
+                                y.on_host());
+      CHECK(both.difference(y) <= allowed(DType::f32));
+    }
+  };
+  run(false, file.string());
+  CHECK_FALSE(std::filesystem::exists(file));
+  run(true, "");
+  run(true, file.string());
+  const auto kept = train_test::TemporaryFolder::read(file);
+  const auto all = nlohmann::json::parse(kept);
+  REQUIRE(all.size() == 1);
+  CHECK(all.begin().key().find(", cuBLASLt ") != std::string::npos);
+  REQUIRE(all.begin()->size() == 1);
+  CHECK(all.begin()->begin().key() ==
+        "matrix product 70 x 56 x 48, f32 to f32, nt, aligned to 256 256 256 bytes");
+  const auto& entry = *all.begin()->begin();
+  CHECK(entry.at("seconds") <= entry.at("first_seconds"));
+  if (both.gpu().name().find("mulated") != std::string::npos) {
+    CHECK(entry.at("algorithm")[0] == 0);  // cublaslt.cpp: the first choice takes 20 ms longer
+    CHECK(entry.at("first_seconds") > 0.02);
+  }
+  // Later runs read the choice and do not time again.
+  run(true, file.string());
+  CHECK(train_test::TemporaryFolder::read(file) == kept);
+  // A file of something else is left alone.
+  for (const char* other : {"[]", "{", "{\"a\": 1"}) {
+    folder.write("cache/products.json", other);
+    run(true, file.string());
+    CHECK(train_test::TemporaryFolder::read(file) == other);
+  }
+}
 
 TEST_CASE("attention and its gradients, by atoll's own kernels") {
   Both both;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 
 #include "../train/job.hpp"
@@ -36,6 +37,8 @@ train::RunOptions options_of(const TemporaryFolder& folder) {
 
 std::vector<train::StepRecord> run(train::RunOptions options, const char* device) {
   options.device = device;
+  // A new run refuses the checkpoints of an earlier one.
+  if (options.resume.empty()) std::filesystem::remove_all(options.out);
   auto config = atoll::Config::from_env();
   config.log = "error";
   auto world = atoll::World::single(config);

@@ -69,12 +69,18 @@ TEST_CASE("gather_transports() lists all networks, and what all ranks have") {
     Transports mine[] = {by("IB", true), {}, by("Socket", false)};
     mine[0].nvls = true;
     mine[1].nvls = true;
+    mine[0].copy_engines = true;
+    mine[2].copy_engines = false;
     const auto rank = static_cast<std::size_t>(world.rank());
     texts[rank] = atoll::gather_transports(world, mine[rank]).to_string();
   });
   for (const std::string& text : texts) {
-    CHECK(text == "network IB, Socket with GPUDirect RDMA on some connections, NVLS available");
+    CHECK(text ==
+          "network IB, Socket with GPUDirect RDMA on some connections, NVLS available, gather: SM");
   }
   CHECK(Transports{}.to_string() == "no network in use");
   CHECK(by("IB", true).to_string() == "network IB with GPUDirect RDMA");
+  Transports engines;
+  engines.copy_engines = true;
+  CHECK(engines.to_string() == "no network in use, gather: copy engine");
 }

@@ -19,6 +19,7 @@
 #include "core/socket.hpp"
 #include "core/world_internals.hpp"
 #include "rank_reports.hpp"
+#include "store_place.hpp"
 
 using namespace std::chrono_literals;
 using atoll_test::ReservedPort;
@@ -105,6 +106,18 @@ const std::string remedy_of_2 =
 
 }  // namespace
 
+TEST_CASE("while rank 0 waits for ranks, it says which, less often the longer it waits") {
+  using namespace atoll_test;
+  Collector collector;
+  Place place(3, 1s, store::max_strangers, 100ms);
+  Rank zero(place, 0), two(place, 2);
+  CHECK_THROWS_AS(two.client.exchange("", "", 60s), atoll::Error);
+  const auto lines = collector.count("rank 0 has waited 0.");
+  CHECK(lines >= 2);  // after 0.1, 0.2, 0.4 and 0.8 s, or somewhat later
+  CHECK(lines <= 4);
+  CHECK(collector.count("s of 1 s for rank 1 to join the job") >= lines);
+}
+
 TEST_CASE("a rank with another size is refused, and rank 0 says which and why") {
   const auto results = join_all(2, [](atoll::Config& config, int rank) {
     config.rendezvous_timeout = 1s;
@@ -149,7 +162,8 @@ TEST_CASE("rank 0 says that a process has another token, but not what it claims 
       reason.starts_with("timeout: rank 1 did not join the job within 1 s; a process at "
                          "127.0.0.1 port "));
   CHECK(reason.ends_with(" has another token: is ATOLL_TOKEN equal on all ranks?"));
-  CHECK(results[1].ends_with("does not accept this token; is ATOLL_TOKEN equal on "
+  CHECK(
+      results[1].ends_with("does not accept this token; is ATOLL_TOKEN equal on "
                            "all ranks?"));
 }
 

@@ -1,7 +1,12 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <memory>
 #include <mutex>
+#include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "fsdp_toy.hpp"
@@ -197,8 +202,68 @@ TEST_CASE("updates in backward give the same bits as updates after backward") {
       const auto beside = run_on({2, 2}, run, true);
       CHECK(beside.weights == after.weights);
       CHECK(beside.norms == after.norms);
+      run.beside = true;
+      CHECK(run_on({2, 2}, run, true).weights == after.weights);
     }
   }
+}
+
+TEST_CASE("updates beside the next pass give the same bits as updates before it") {
+  for (const auto strategy : fsdp::every_strategy()) {
+    CAPTURE(fsdp::name(strategy));
+    ToyRun run = toy_run(strategy);
+    for (const auto accumulation : {fsdp::Accumulation::shard, fsdp::Accumulation::local}) {
+      run.engine.accumulation = accumulation;
+      run.micro = accumulation == fsdp::Accumulation::local ? 2 : 1;
+      run.figures = run.beside = false;
+      const auto before = run_on({2, 2}, run);
+      run.beside = true;
+      CHECK(run_on({2, 2}, run, true).weights == before.weights);
+      run.figures = true;  // the host waits for compute, which does not wait for the updates
+      run.alternates = true;
+      CHECK(run_on({2, 2}, run, true).weights == before.weights);
+      run.alternates = false;
+    }
+  }
+}
+
+TEST_CASE("work that waits for the updates reads updated weights") {
+  run_thread_ranks(2, [](atoll::World& world) {
+    const atoll::Device device(std::make_shared<JitterDevice>(7u + world.rank()));
+    fsdp::Engine engine(atoll::Mesh::make(world, {1, 2}), {.device = device});
+    add_units(engine, {"a", "b", "c"}, 50);
+    set_all(engine, 1);
+    fsdp::Optimizer optimizer(engine, plain_sgd);
+    auto compute = engine.device().stream({.name = "compute"});
+    const std::vector<std::string> order = {"a", "b", "c"};
+    for (int step = 0; step < 3; ++step) {
+      {
+        auto pass = engine.begin({}, compute);
+        for (const auto& name : order) {
+          const auto w = pass.forward(engine.unit(name));
+        }
+        for (auto name = order.rbegin(); name != order.rend(); ++name) {
+          auto w = pass.backward(engine.unit(*name));
+          compute.enqueue([gradient = w.grad("w").view] {
+            std::ranges::fill(std::span(gradient.as<float>(), gradient.count), 1.0f);
+          });
+        }
+      }
+      optimizer.step(0.25f, compute, {.beside_next_pass = true});
+      optimizer.wait_updates(compute);
+      const float expected = 1 - 0.5f * static_cast<float>(step + 1);  // two ranks add gradients
+      int wrong = 0;
+      for (const fsdp::Segment& segment : engine.segments()) {
+        compute.enqueue([values = segment.values, expected, &wrong] {
+          for (std::uint64_t i = 0; i < values.count; ++i) {
+            wrong += values.as<float>()[i] != expected;
+          }
+        });
+      }
+      compute.synchronize();
+      CHECK(wrong == 0);
+    }
+  });
 }
 
 TEST_CASE("inner shards kept between forward and backward give the same bits") {

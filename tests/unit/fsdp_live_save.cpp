@@ -25,7 +25,7 @@ constexpr std::uint64_t gibibyte = std::uint64_t{1} << 30;
 
 // Runs a training step with gradients of 1 for all parameters, which changes every weight and both
 // moments.
-void step(Job& job, atoll::Stream& compute) {
+void step(Job& job, atoll::Stream& compute, bool beside = false) {
   {
     auto pass = job.engine.begin({}, compute);
     for (const char* unit : {"a", "b"}) const auto scope = pass.forward(job.engine.unit(unit));
@@ -38,22 +38,23 @@ void step(Job& job, atoll::Stream& compute) {
       }
     }
   }
-  job.optimizer.step(0.5f, compute);
+  job.optimizer.step(0.5f, compute, {.beside_next_pass = beside});
 }
 
 // Trains while a save of the state after one step goes on, and returns whether the checkpoint has
-// exactly the state of a run that stopped after one step. `copies`: most bytes of copies.
-bool saves_first_step(int ranks, std::uint64_t copies, int steps_meanwhile) {
+// exactly the state of a run that stopped after one step. `copies`: most bytes of copies. `beside`:
+// updates run beside the next pass, and thus beside the beginning of the save.
+bool saves_first_step(int ranks, std::uint64_t copies, int steps_meanwhile, bool beside = false) {
   const TemporaryFolder folder;
   const fs::path live = folder.path() / "live", still = folder.path() / "still";
   run_thread_ranks(ranks, [&](atoll::World& world) {
     Job job(world);
     job.fill(1.0f);
     auto compute = job.engine.device().stream();
-    step(job, compute);
+    step(job, compute, beside);
     fsdp::save(still, job.engine, job.optimizer);
     auto save = fsdp::save_beside(live, job.engine, job.optimizer, {{"k", "v"}}, copies);
-    for (int i = 0; i < steps_meanwhile; ++i) step(job, compute);
+    for (int i = 0; i < steps_meanwhile; ++i) step(job, compute, beside);
     compute.synchronize();
     save.finish();
   });
@@ -91,6 +92,11 @@ TEST_CASE("a save beside training has the state of the time of the call") {
     CHECK(saves_first_step(ranks, 0, 3));  // each update waits for the thread
     CHECK(saves_first_step(ranks, gibibyte, 0));
   }
+}
+
+TEST_CASE("a save begins while updates run beside the next pass") {
+  CHECK(saves_first_step(2, gibibyte, 3, true));
+  CHECK(saves_first_step(2, 0, 3, true));
 }
 
 TEST_CASE("misuse of a save beside training") {

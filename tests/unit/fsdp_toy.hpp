@@ -37,6 +37,8 @@ struct ToyRun {
   bool figures = true;       // true: the host waits for norm and sum of each step
   bool updates = true;       // false: the optimizer makes no steps
   bool in_backward = false;  // true: calls update_in_backward()
+  bool beside = false;       // true: updates beside the next pass
+  bool alternates = false;   // true: only in every second step
   atoll::fsdp::Options engine;
   atoll::fsdp::OptimizerOptions optimizer;
 };
@@ -159,7 +161,9 @@ inline ToyResult run_toy(const atoll::Mesh& mesh, const ToyRun& run,
       toy_micro_batch(engine, run, mine, {fsdp::PassOptions::Kind::train, micro, run.micro},
                       compute, &sum);
     }
-    if (run.updates) optimizer.step(0.01f, compute);
+    if (run.updates)
+      optimizer.step(0.01f, compute,
+                     {.beside_next_pass = run.beside && !(run.alternates && step % 2 == 1)});
     if (!run.figures) continue;
     result.norms.push_back(optimizer.grad_norm());
     compute.synchronize();

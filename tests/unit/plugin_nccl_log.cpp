@@ -46,6 +46,16 @@ TEST_CASE(
                       "multimem enabled") == "network=IB\ngdr=yes\nnvls=yes\n");
 }
 
+TEST_CASE("the parser says whether gathers have taken copy engines") {
+  const std::string engines =
+      prefix + "Init CE, rank 0 baseUCSymReadyPtr 0x7f, baseUCSymComplPtr 0x7f, seq num 0\n";
+  CHECK(transports_of(engines, true) == "copy_engines=yes\n");
+  CHECK(transports_of(prefix + "Init COMPLETE\n", true) == "copy_engines=no\n");
+  CHECK(transports_of(engines, false) == "");  // an all_to_all takes them too
+  CHECK(transports_of(connection("NET/IB/3/GDRDMA") + engines, true) ==
+        "network=IB\ngdr=yes\ncopy_engines=yes\n");
+}
+
 TEST_CASE("the log is captured in memory unless the user has set NCCL_DEBUG") {
   const pid_t child = ::fork();
   REQUIRE(child >= 0);

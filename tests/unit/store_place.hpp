@@ -32,7 +32,8 @@ using net::Clock;
 class Place {
  public:
   explicit Place(int size, std::chrono::milliseconds rendezvous = 20s,
-                 std::size_t strangers = store::max_strangers)
+                 std::size_t strangers = store::max_strangers,
+                 std::chrono::milliseconds first_reminder = 10s)
       : size_(size) {
     store::ServerOptions options;
     options.listeners.push_back(net::listen_on(net::resolve("127.0.0.1", 0).front()));
@@ -41,6 +42,7 @@ class Place {
     options.size = size;
     options.rendezvous_timeout = rendezvous;
     options.strangers = strangers;
+    options.first_reminder = first_reminder;
     server_ = std::make_unique<store::Server>(std::move(options));
   }
 

@@ -12,6 +12,7 @@
 #include "page/mesh_picture.hpp"
 #include "page/page.hpp"
 #include "page/run_files.hpp"
+#include "page/step_memory.hpp"
 #include "page/text.hpp"
 #include "page/timeline.hpp"
 #include "report/traps.hpp"
@@ -190,9 +191,9 @@ TEST_CASE("report: one file with curves, warnings, memory, timeline, mesh and se
   for (const char* part :
        {"<h1>first</h1>", "Loss", "evaluation", "Learning rate", "Gradient norm",
         "Tokens per second", "MFU is 25.0 %, below 30 %", "Exposed communication",
-        "Memory plan of a rank", "activations", "step 2 took 200 us", "forward layers.0: 20 us",
-        "2 replicas of 2 shards", "node&lt;0&gt;", "rank 3: replica 1, shard 1, island 1",
-        "reduce_dtype", "steps that were not finite"}) {
+        "Memory plan of a rank", "activations", "step 2 took 200 us", "Memory over the step",
+        "forward layers.0: 20 us", "2 replicas of 2 shards", "node&lt;0&gt;",
+        "rank 3: replica 1, shard 1, island 1", "reduce_dtype", "steps that were not finite"}) {
     CAPTURE(part);
     CHECK(has(html, part));
   }
@@ -204,6 +205,53 @@ TEST_CASE("report: one file with curves, warnings, memory, timeline, mesh and se
   }
   CHECK(count(html, "<svg") >= 7);
   CHECK(count(html, "<svg") == count(html, "</svg>"));
+}
+
+TEST_CASE("report: the memory of a step, by the spans of its trace") {
+  json events = json::array();
+  events.push_back({{"name", "process_name"}, {"ph", "M"}, {"pid", 0}, {"args", {{"name", "r"}}}});
+  for (const auto& [number, name] :
+       {std::pair{0, "step"}, {1, "compute"}, {2, "gather"}, {3, "reduce"}}) {
+    events.push_back(row(0, number, name));
+  }
+  const auto collective = [&](const char* name, int row, double begin, double bytes) {
+    events.push_back(span(name, "communication", 0, row, begin, 10));
+    events.back()["args"] = {{"bytes", bytes}};
+  };
+  events.push_back(span("step 1", "work", 0, 0, 0, 100));
+  collective("all_gather a", 2, 0, 10);   // needed from 0 to 40
+  collective("all_gather b", 2, 10, 20);  // from 10 to 60
+  collective("all_gather a", 2, 50, 10);  // from 50 to 80
+  events.push_back(span("forward a", "work", 0, 1, 20, 20));
+  events.push_back(span("forward b", "work", 0, 1, 40, 10));
+  events.push_back(span("backward b", "work", 0, 1, 50, 10));
+  events.push_back(span("backward a", "work", 0, 1, 60, 20));
+  collective("reduce_scatter b", 3, 60, 200);  // whole gradient from 50 to 70
+  collective("reduce_scatter a", 3, 80, 100);  // from 60 to 90
+  const json trace = {{"traceEvents", events}};
+  const json plan = {
+      {"parameters", 1000}, {"gathered", 30}, {"whole_gradients", 300}, {"activations", 8}};
+  // At 60: the gathered a, both whole gradients, and the activations of a.
+  const std::string html = page::draw_step_memory(trace, plan);
+  CHECK(has(html, "peak: 1.31 kB after 60 us, in backward a"));
+  for (const char* name : {"gathered parameters", "whole gradients", "activations"}) {
+    CHECK(has(html, name));
+  }
+  CHECK_FALSE(has(page::draw_step_memory(trace, {{"parameters", 1000}}), "activations"));
+  // Two micro batches that add to whole gradients, which are reduced once: 100 from 20 to 60.
+  events = json::array({events[0], events[1], events[2], events[4]});
+  events.push_back(span("step 1", "work", 0, 0, 0, 60));
+  for (const double begin : {10.0, 30.0}) {
+    events.push_back(span("forward a", "work", 0, 1, begin, 10));
+    events.push_back(span("backward a", "work", 0, 1, begin + 10, 10));
+  }
+  collective("reduce_scatter a", 3, 50, 100);
+  const std::string twice =
+      page::draw_step_memory({{"traceEvents", events}},
+                             {{"parameters", 1000}, {"whole_gradients", 100}, {"activations", 8}});
+  CHECK(has(twice, "peak: 1.11 kB after 20 us, in backward a"));
+  CHECK(page::draw_step_memory(trace, json::object()).empty());
+  CHECK(page::draw_step_memory({{"traceEvents", json::array()}}, plan).empty());
 }
 
 TEST_CASE("report: a run that has not ended, a foreign trace, broken and missing files") {

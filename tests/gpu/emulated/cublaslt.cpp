@@ -4,8 +4,12 @@
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 
+#include <algorithm>
+#include <array>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <thread>
 
 #include "emulated.hpp"
 
@@ -21,6 +25,10 @@ struct Layout {
 struct Description {
   cublasOperation_t left = CUBLAS_OP_N, right = CUBLAS_OP_N;
 };
+
+// Algorithms: cuBLASLt's first choice is not the fastest, and another does not run at all.
+constexpr std::uint64_t fast = 0, slow = 1, broken = 2;
+constexpr std::array<std::uint64_t, 3> algorithms{slow, broken, fast};
 
 const Layout& layout(cublasLtMatrixLayout_t handle) {
   return *reinterpret_cast<const Layout*>(handle);
@@ -71,6 +79,12 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
                                               cublasLtMatmulDescAttributes_t attribute,
                                               const void* value, std::size_t bytes) {
   auto& description = *reinterpret_cast<Description*>(desc);
+  if (attribute == CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET) {
+    std::int32_t count = 0;
+    if (bytes != sizeof count) return CUBLAS_STATUS_INVALID_VALUE;
+    std::memcpy(&count, value, bytes);
+    return count > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+  }
   if (bytes != sizeof(cublasOperation_t)) return CUBLAS_STATUS_INVALID_VALUE;
   const bool left = attribute == CUBLASLT_MATMUL_DESC_TRANSA;
   if (!left && attribute != CUBLASLT_MATMUL_DESC_TRANSB) return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -110,17 +124,37 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               cublasLtMatmulPreference_t, int wanted,
                                               cublasLtMatmulHeuristicResult_t* results,
                                               int* found) {
-  *found = wanted > 0 ? 1 : 0;
-  if (wanted > 0) results[0] = {};
+  constexpr int known_algorithms = 3;
+  *found = std::clamp(wanted, 0, known_algorithms);
+  for (int i = 0; i < *found; ++i) {
+    results[i] = {};
+    // A caller that wants one algorithm gets one without delay.
+    results[i].algo.data[0] = wanted == 1 ? fast : algorithms[static_cast<std::size_t>(i)];
+  }
   return CUBLAS_STATUS_SUCCESS;
 }
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t,
+                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                       const cublasLtMatmulAlgo_t* algorithm,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+  *result = {};
+  return algorithm->data[0] == fast || algorithm->data[0] == slow ? CUBLAS_STATUS_SUCCESS
+                                                                  : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+std::size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha,
                               const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
                               cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
                               cublasLtMatrixLayout_t c_layout, void* d,
-                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t*, void*,
-                              std::size_t, cudaStream_t stream) {
+                              cublasLtMatrixLayout_t d_layout,
+                              const cublasLtMatmulAlgo_t* algorithm, void*, std::size_t,
+                              cudaStream_t stream) {
+  const std::uint64_t chosen = algorithm->data[0];
+  if (chosen != fast && chosen != slow) return CUBLAS_STATUS_NOT_SUPPORTED;
   const Description description = *reinterpret_cast<Description*>(desc);
   const Layout left = layout(a_layout), right = layout(b_layout), old = layout(c_layout),
                out = layout(d_layout);
@@ -134,6 +168,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   }
   const float factor = *static_cast<const float*>(alpha), kept = *static_cast<const float*>(beta);
   emulated::enqueue(stream, [=] {
+    if (chosen == slow) std::this_thread::sleep_for(std::chrono::milliseconds(20));
     for (std::uint64_t column = 0; column < n; ++column) {
       for (std::uint64_t row = 0; row < m; ++row) {
         float sum = 0;

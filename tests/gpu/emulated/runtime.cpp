@@ -501,6 +501,10 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  if (attribute == cudaDevAttrMultiProcessorCount) {
+    *value = 132;  // as an H100
+    return cudaSuccess;
+  }
   if (attribute != cudaDevAttrMaxSharedMemoryPerBlockOptin) return give(cudaErrorNotSupported);
   *value = static_cast<int>(sizeof(dynamic_shared));
   return cudaSuccess;
