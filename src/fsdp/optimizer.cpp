@@ -72,12 +72,11 @@ View part_of(const View& view, const UpdateRange& range) {
 
 unsigned blocks_beside_forward(const MemoryPlan& memory, double forward_seconds) {
   require(forward_seconds > 0, "blocks_beside_forward: {} s must be above 0", forward_seconds);
-  constexpr double block_rate = 256 * 64 / 0.7e-6;  // bytes per second
-  constexpr double fewest = 16, most = 64;
+  constexpr double step = 8, most = 64;
   const auto bytes = static_cast<double>(2 * (memory.parameters + memory.optimizer) +
                                          memory.gradients + memory.resident);
-  const double blocks = std::ceil(bytes / block_rate / forward_seconds);
-  return blocks > most ? 0 : static_cast<unsigned>(std::max(blocks, fewest));
+  const double blocks = step * std::ceil(bytes / bytes_per_s_of_block / forward_seconds / step);
+  return blocks > most ? 0 : static_cast<unsigned>(blocks);
 }
 
 struct Optimizer::Impl {
@@ -145,7 +144,8 @@ Optimizer::Impl::Impl(Engine& engine_, OptimizerOptions options_)
     : engine(engine_),
       link(EngineAccess::link(engine_)),
       options(std::move(options_)),
-      updates(engine.device().stream({.name = "update"})) {
+      // The few blocks of updates beside forward get a multiprocessor as soon as one is free.
+      updates(engine.device().stream({.name = "update", .priority = StreamPriority::high})) {
   agree(EngineAccess::setup(engine).ranks, "Optimizer", [&] {
     check(engine, options);
     return declarations_of(options);
@@ -335,12 +335,15 @@ void Optimizer::Impl::finish_squares(Stream& compute) {
 // Updates units in the order of use, so that the next pass can begin before all units are updated.
 void Optimizer::Impl::finish_updates(float learning_rate, Stream& stream) {
   most_blocks = 0;  // a step that failed may have left a limit
+  int units = 0;
   for (const std::size_t index : EngineAccess::setup(engine).plan.sequence) {
     const UnitState& unit = state_of(*engine.units()[index]);
     if (updated[index] || unit.size.gradient == 0) continue;
     updated[index] = true;
     update(unit, learning_rate, stream);
-    most_blocks = blocks_beside;  // forward waits for the first update, and runs beside the others
+    // Forward waits for the first update and runs beside the others. The first unit is usually an
+    // embedding, whose forward is short, so the second update has no limit either.
+    if (++units == 2) most_blocks = blocks_beside;
   }
   most_blocks = 0;
   updated.assign(updated.size(), false);

@@ -358,10 +358,20 @@ void Bench::optimizer(const Device& gpu) const {
   const double one = 1;
   stream.copy(figures.data, &one, sizeof one);
   stream.synchronize();
-  table.row("adamw", {30 * n}, [&] {
-    gpu.ops().adamw(stream, {weights, gradient, moment1, moment2, weights_low, 1e-4f, 0.9f, 0.95f,
-                             1e-8f, 0.1f, figures.as<double>(), nullptr});
-  });
+  const auto adamw = [&](View first, View second, std::uint64_t key, unsigned blocks) {
+    gpu.ops().adamw(stream, {weights, gradient, first, second, weights_low, 1e-4f, 0.9f, 0.95f,
+                             1e-8f, 0.1f, figures.as<double>(), nullptr, key, 0, blocks});
+  };
+  const View low1 = low(count), low2 = low(count);
+  stream.zero(low1.data, low1.bytes());
+  stream.zero(low2.data, low2.bytes());
+  table.row("adamw", {30 * n}, [&] { adamw(moment1, moment2, 0, 0); });
+  table.row("adamw, bf16 moments", {22 * n}, [&] { adamw(low1, low2, 7, 0); });
+  for (const unsigned blocks : {4u, 16u}) {
+    table.row(fmt::format("adamw of {} blocks", blocks), {30 * n},
+              [&] { adamw(moment1, moment2, 0, blocks); });
+  }
+  table.row("adamw of 16, bf16 moments", {22 * n}, [&] { adamw(low1, low2, 7, 16); });
   const View blocks =
       table.tensor(DType::f64, (count + static_cast<std::int64_t>(atoll::norm_block) - 1) /
                                    static_cast<std::int64_t>(atoll::norm_block));
@@ -380,32 +390,32 @@ void Bench::optimizer(const Device& gpu) const {
   table.release();
 }
 
-// Times a product beside kernels of few blocks, which hold multiprocessors as collectives do, with
-// no and with 4 spared multiprocessors. Shows which CudaOpsOptions::spared_multiprocessors is faster.
+// Times a product beside updates of few blocks, which hold multiprocessors as collectives do. Shows
+// whether the product should leave them to the other work.
 void Bench::beside(const Device& gpu) const {
-  atoll::Stream other = gpu.stream({.name = "other"});
-  const std::int64_t count = model.hidden * model.ffn;
+  atoll::Stream other = gpu.stream({.name = "other", .priority = atoll::StreamPriority::high});
+  // So much that an update outlasts several products.
+  const std::int64_t count = 8 * model.hidden * model.ffn;
   const View weights = full(count), gradient = full(count);
-  const View x = low(tokens * model.hidden), y = low(tokens * model.ffn), weight = low(count);
-  const auto spared = train::cuda::make_ops(gpu, {.spared_multiprocessors = 4});
+  const View x = low(tokens * model.hidden), y = low(tokens * model.ffn);
+  const View weight = low(model.hidden * model.ffn);
   const train::LinearShape shape{tokens, model.hidden, model.ffn};
   const double n = static_cast<double>(model.hidden), m = static_cast<double>(model.ffn);
   const Floor floor{2 * (t * n + t * m + n * m), 2 * t * n * m};
-  for (const unsigned blocks : {0u, 2u, 16u, 32u}) {
-    for (train::Ops* const with : {&ops, spared.get()}) {
-      const std::string name =
-          fmt::format("linear gate, {}", with == &ops ? "all SMs" : "4 SMs spared");
+  for (const unsigned blocks : {0u, 8u, 32u}) {
+    for (const int spared : {0, blocks == 0 ? 8 : static_cast<int>(blocks)}) {
+      const auto with = train::cuda::make_ops(gpu, {.spared_multiprocessors = spared});
+      const std::string name = fmt::format("gate beside {} blocks, {} spared", blocks, spared);
       const auto product = [&] { with->linear_forward(table.stream(), shape, x, weight, y); };
       if (blocks == 0) {
         table.row(name, floor, product);
         continue;
       }
-      table.row_beside(
-          fmt::format("{}, beside {} blocks", name, blocks), floor, other,
-          [&] {
-            gpu.ops().sgd(other, {weights, gradient, {}, 1e-6f, 0.1f, nullptr, blocks});
-          },
-          product);
+      const auto update = [&] {
+        gpu.ops().sgd(other, {weights, gradient, {}, 1e-6f, 0.1f, nullptr, blocks});
+      };
+      table.row_beside(name, floor, other, update, product);
+      other.synchronize();
     }
   }
   table.release();

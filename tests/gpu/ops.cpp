@@ -91,6 +91,15 @@ class Both {
     const auto bytes = bytes_of(pair);
     return std::memcmp(bytes.data(), pair.host.data(), bytes.size()) == 0;
   }
+  // Returns true if the bf16 elements of `low` on the GPU are those of `whole` on the GPU, rounded.
+  bool is_rounded(const Pair& low, const Pair& whole) {
+    const auto rounded = bytes_of(low), bytes = bytes_of(whole);
+    std::vector<float> values(whole.count);
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    std::vector<atoll::bfloat16> expected(values.size());
+    std::ranges::transform(values, expected.begin(), atoll::to_bfloat16);
+    return std::memcmp(rounded.data(), expected.data(), rounded.size()) == 0;
+  }
   // Returns the largest relative difference of f32 elements. Magnitudes below 1e-30 are treated as
   // 1e-30.
   double difference(const Pair& pair) {
@@ -287,38 +296,42 @@ TEST_CASE("after a failure the factor is NaN, and no step is counted") {
   CHECK(values[2] == 2);
 }
 
-TEST_CASE("optimizers update weights as on the host") {
-  Both both;
-  for (const std::uint64_t n : {std::uint64_t{4096}, std::uint64_t{12'289}}) {
-    for (const bool adam : {true, false}) {
-      const auto w = both.random(DType::f32, n, 1), g = both.random(DType::f32, n, 2);
-      const auto m = both.make(DType::f32, n), v = both.make(DType::f32, n);
-      const auto low = both.make(DType::bf16, n);
-      // Two values that each update reads: the number of the step, and the factor for gradients.
-      const auto steps = both.make(DType::f64, 2);
-      for (int step = 1; step <= 3; ++step) {
-        steps.on_host().as<double>()[0] = step;
-        // A factor of NaN makes the optimizer skip the second step.
-        steps.on_host().as<double>()[1] = step == 2 ? std::nan("") : 0.5;
-        both.push(steps);
-        both.run([&](auto& ops, auto& stream, bool gpu) {
-          const double* const at = pick(steps, gpu).template as<double>();
-          if (adam) {
-            ops.adamw(stream, {pick(w, gpu), pick(g, gpu), pick(m, gpu), pick(v, gpu),
-                               pick(low, gpu), 1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, at, at + 1});
-          } else {
-            ops.sgd(stream, {pick(w, gpu), pick(g, gpu), pick(low, gpu), 1e-2f, 0.1f, at + 1});
-          }
-        });
-        CHECK(both.difference(w) < 1e-6);
-        CHECK(both.difference(m) < 1e-6);
-        CHECK(both.difference(v) < 1e-6);
-      }
+namespace {
+
+// Updates with few blocks, as beside other work, run other kernels than those without a limit.
+constexpr unsigned few = 3;
+
+void check_updates(Both& both, std::uint64_t n, unsigned most_blocks) {
+  CAPTURE(n);
+  CAPTURE(most_blocks);
+  for (const bool adam : {true, false}) {
+    const auto w = both.random(DType::f32, n, 1), g = both.random(DType::f32, n, 2);
+    const auto m = both.make(DType::f32, n), v = both.make(DType::f32, n);
+    const auto low = both.make(DType::bf16, n);
+    // Two values that each update reads: the number of the step, and the factor for gradients.
+    const auto steps = both.make(DType::f64, 2);
+    for (int step = 1; step <= 3; ++step) {
+      steps.on_host().as<double>()[0] = step;
+      // A factor of NaN makes the optimizer skip the second step.
+      steps.on_host().as<double>()[1] = step == 2 ? std::nan("") : 0.5;
+      both.push(steps);
+      both.run([&](auto& ops, auto& stream, bool gpu) {
+        const double* const at = pick(steps, gpu).template as<double>();
+        if (adam) {
+          ops.adamw(stream, {pick(w, gpu), pick(g, gpu), pick(m, gpu), pick(v, gpu), pick(low, gpu),
+                             1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, at, at + 1, 0, 0, most_blocks});
+        } else {
+          ops.sgd(stream,
+                  {pick(w, gpu), pick(g, gpu), pick(low, gpu), 1e-2f, 0.1f, at + 1, most_blocks});
+        }
+      });
+      CHECK(both.difference(w) < 1e-6);
+      CHECK(both.difference(m) < 1e-6);
+      CHECK(both.difference(v) < 1e-6);
+      CHECK(both.is_rounded(low, w));
     }
   }
 }
-
-namespace {
 
 void check_first_step(Both& both, std::uint64_t n) {
   CAPTURE(n);
@@ -336,6 +349,13 @@ void check_first_step(Both& both, std::uint64_t n) {
 }
 
 }  // namespace
+
+TEST_CASE("optimizers update weights as on the host") {
+  Both both;
+  for (const std::uint64_t n : {4096, 12'289, 40'000}) {
+    for (const unsigned most_blocks : {0u, few}) check_updates(both, n, most_blocks);
+  }
+}
 
 TEST_CASE("counts beyond the largest grid are updated completely") {
   Both both;
@@ -359,8 +379,9 @@ TEST_CASE("bf16 moments have the bits of the host, with stochastic rounding and 
         both.push(steps);
         both.run([&](auto& ops, auto& stream, bool gpu) {
           const double* const at = pick(steps, gpu).template as<double>();
-          ops.adamw(stream, {pick(w, gpu), pick(g, gpu), pick(m, gpu), pick(v, gpu), pick(low, gpu),
-                             1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, at, at + 1, key, 1000});
+          ops.adamw(stream,
+                    {pick(w, gpu), pick(g, gpu), pick(m, gpu), pick(v, gpu), pick(low, gpu), 1e-2f,
+                     0.9f, 0.95f, 1e-8f, 0.1f, at, at + 1, key, 1000, step == 2 ? few : 0});
         });
       }
       CHECK(both.same(m));

@@ -4,8 +4,10 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_runtime.h>
 
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "device/element_type.hpp"
@@ -39,14 +41,35 @@ struct alignas(sizeof(T) * n) Pack {
   T values[n];
 };
 
+// Loads and stores data that nothing uses again soon, so that it does not displace other data from
+// the L2 cache.
+template <std::size_t bytes>
+using Word = std::conditional_t<
+    bytes == 16, uint4,
+    std::conditional_t<bytes == 8, uint2,
+                       std::conditional_t<bytes == 4, unsigned, unsigned short>>>;
+template <class P>
+__device__ __forceinline__ P load_once(const P* from) {
+  static_assert(sizeof(P) == sizeof(Word<sizeof(P)>));
+  const auto word = __ldcs(reinterpret_cast<const Word<sizeof(P)>*>(from));
+  P pack;
+  memcpy(&pack, &word, sizeof pack);
+  return pack;
+}
+template <class P>
+__device__ __forceinline__ void store_once(P* to, const P& pack) {
+  Word<sizeof(P)> word;
+  memcpy(&word, &pack, sizeof word);
+  __stcs(reinterpret_cast<Word<sizeof(P)>*>(to), word);
+}
+
 template <class T>
 using Type = std::type_identity<T>;
 
 // The CUDA type that corresponds to an element type of the library.
 template <class T>
-using Native =
-    std::conditional_t<std::is_same_v<T, bfloat16>, __nv_bfloat16,
-                       std::conditional_t<std::is_same_v<T, float16>, __half, T>>;
+using Native = std::conditional_t<std::is_same_v<T, bfloat16>, __nv_bfloat16,
+                                  std::conditional_t<std::is_same_v<T, float16>, __half, T>>;
 
 // Calls `body` with the CUDA element type that kernels use for a dtype, wrapped in Type<>.
 template <class Body>

@@ -20,9 +20,10 @@ inline unsigned blocks_for(std::uint64_t items) {
 }
 
 struct Launch {
-  dim3 blocks;  // number of thread blocks; each has `threads` threads
+  dim3 blocks;  // number of thread blocks
   cudaStream_t stream;
   std::size_t shared_bytes = 0;  // bytes of dynamic shared memory in each block
+  unsigned block_threads = threads;
 };
 
 // Launches a kernel; throws the error of the launch with `name`. It does not use nvcc's <<<>>>
@@ -32,7 +33,7 @@ void start(std::string_view name, void (*kernel)(Parameters...), const Launch& l
            Arguments&&... arguments) {
   cudaLaunchConfig_t config{};
   config.gridDim = launch.blocks;
-  config.blockDim = dim3(threads);
+  config.blockDim = dim3(launch.block_threads);
   config.dynamicSmemBytes = launch.shared_bytes;
   config.stream = launch.stream;
   check(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), name);

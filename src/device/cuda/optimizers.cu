@@ -30,57 +30,111 @@ __device__ __forceinline__ __nv_bfloat16 round_by_chance(float value, std::uint3
   return __nv_bfloat16_raw{static_cast<unsigned short>((bits + (chance & 0xffffu)) >> 16)};
 }
 
+// How a kernel runs: with as many blocks as are useful, or with few blocks beside other work. Few
+// blocks have as many threads as fit in a block, each with several packs in flight, because only
+// requests in flight give a multiprocessor a high bandwidth. The aim is to hold few multiprocessors.
+struct Alone {
+  static constexpr int block_threads = threads, packs_at_once = 1;
+};
+struct Beside {
+  static constexpr int block_threads = 1024, packs_at_once = 2;
+};
+
+// Factors that are equal for all elements. The first thread of a block computes them, because the
+// bias corrections need f64 powers.
+struct AdamWFactors {
+  float rate, root, scale;
+  bool skipped;  // a step with an infinite or NaN norm changes nothing
+};
+
+__device__ __forceinline__ AdamWFactors adamw_factors(const AdamWStep& s) {
+  const double factor = s.scale ? *s.scale : 1.0;
+  const auto correction = [&s](float beta) {
+    return 1.0 - pow(static_cast<double>(beta), *s.steps);
+  };
+  return {.rate = static_cast<float>(static_cast<double>(s.learning_rate) / correction(s.beta1)),
+          .root = static_cast<float>(1.0 / sqrt(correction(s.beta2))),
+          .scale = static_cast<float>(factor),
+          .skipped = !isfinite(factor)};
+}
+
+template <class Moment, int n>
+struct AdamWPack {
+  Pack<float, n> gradient, weights;
+  Pack<Moment, n> moment1, moment2;
+};
+
+template <class Moment, int n>
+__device__ __forceinline__ AdamWPack<Moment, n> load_pack(const AdamWStep& s, std::uint64_t i) {
+  return {load_once(reinterpret_cast<const Pack<float, n>*>(s.gradient.data) + i),
+          load_once(reinterpret_cast<const Pack<float, n>*>(s.weights.data) + i),
+          load_once(reinterpret_cast<const Pack<Moment, n>*>(s.moment1.data) + i),
+          load_once(reinterpret_cast<const Pack<Moment, n>*>(s.moment2.data) + i)};
+}
+
 // Decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101); the weights shrink first.
-template <class Low, class Moment, int n>
-__global__ void __launch_bounds__(threads) adamw_packs(AdamWStep s, Low* low, std::uint64_t packs) {
-  __shared__ float rate, root, scale;
-  __shared__ bool skipped;
-  if (threadIdx.x == 0) {
-    const double factor = s.scale ? *s.scale : 1.0;
-    skipped = !isfinite(factor);  // a step with an infinite or NaN norm changes nothing
-    scale = static_cast<float>(factor);
-    const auto correction = [&s](float beta) {
-      return 1.0 - pow(static_cast<double>(beta), *s.steps);
-    };
-    rate = static_cast<float>(static_cast<double>(s.learning_rate) / correction(s.beta1));
-    root = static_cast<float>(1.0 / sqrt(correction(s.beta2)));
-  }
-  __syncthreads();
-  if (skipped) return;
+template <class Moment, int n>
+__device__ __forceinline__ void update_pack(const AdamWStep& s, const AdamWFactors& factors,
+                                            std::uint64_t key, std::uint64_t i,
+                                            AdamWPack<Moment, n>& pack) {
   const float keep = 1.0f - s.learning_rate * s.weight_decay;
-  const std::uint64_t key = mix(s.key + static_cast<std::uint64_t>(*s.steps));
-  for (std::uint64_t i = first_item(); i < packs; i += items_stride()) {
-    const auto g = reinterpret_cast<const Pack<float, n>*>(s.gradient.data)[i];
-    auto w = reinterpret_cast<Pack<float, n>*>(s.weights.data)[i];
-    auto moments1 = reinterpret_cast<Pack<Moment, n>*>(s.moment1.data)[i];
-    auto moments2 = reinterpret_cast<Pack<Moment, n>*>(s.moment2.data)[i];
+  [[maybe_unused]] std::uint64_t random = 0;
 #pragma unroll
-    for (int k = 0; k < n; ++k) {
-      const float gradient = g.values[k] * scale;
-      const float m = s.beta1 * convert<float>(moments1.values[k]) + (1.0f - s.beta1) * gradient;
-      const float v =
-          s.beta2 * convert<float>(moments2.values[k]) + (1.0f - s.beta2) * gradient * gradient;
-      w.values[k] = w.values[k] * keep - rate * m / (sqrtf(v) * root + s.epsilon);
-      if constexpr (std::is_same_v<Moment, float>) {
-        moments1.values[k] = m;
-        moments2.values[k] = v;
-      } else {
-        const std::uint64_t chance =
-            s.key == 0 ? 0 : mix(key + (s.first + i * n + k + 1) * 0x9e3779b97f4a7c15u);
-        moments1.values[k] = round_by_chance(m, static_cast<std::uint32_t>(chance), s.key == 0);
-        moments2.values[k] =
-            round_by_chance(v, static_cast<std::uint32_t>(chance >> 16), s.key == 0);
+  for (int k = 0; k < n; ++k) {
+    const float gradient = pack.gradient.values[k] * factors.scale;
+    const float m = s.beta1 * convert<float>(pack.moment1.values[k]) + (1.0f - s.beta1) * gradient;
+    const float v =
+        s.beta2 * convert<float>(pack.moment2.values[k]) + (1.0f - s.beta2) * gradient * gradient;
+    pack.weights.values[k] =
+        pack.weights.values[k] * keep - factors.rate * m / (sqrtf(v) * factors.root + s.epsilon);
+    if constexpr (std::is_same_v<Moment, float>) {
+      pack.moment1.values[k] = m;
+      pack.moment2.values[k] = v;
+    } else {
+      // Two elements share 64 random bits.
+      const std::uint64_t element = s.first + i * n + k;
+      if (s.key != 0 && (k == 0 || element % 2 == 0)) {
+        random = mix(key + (element / 2 + 1) * 0x9e3779b97f4a7c15u);
       }
+      const auto chance = static_cast<std::uint32_t>(random >> (element % 2 * 32));
+      pack.moment1.values[k] = round_by_chance(m, chance, s.key == 0);
+      pack.moment2.values[k] = round_by_chance(v, chance >> 16, s.key == 0);
     }
-    reinterpret_cast<Pack<float, n>*>(s.weights.data)[i] = w;
-    reinterpret_cast<Pack<Moment, n>*>(s.moment1.data)[i] = moments1;
-    reinterpret_cast<Pack<Moment, n>*>(s.moment2.data)[i] = moments2;
-    store_low<Low, n>(low, i, w);
   }
 }
 
-template <class Low, int n>
-__global__ void __launch_bounds__(threads) sgd_packs(SgdStep s, Low* low, std::uint64_t packs) {
+template <class Low, class Moment, int n, class How>
+__global__ void __launch_bounds__(How::block_threads)
+    adamw_packs(AdamWStep s, Low* low, std::uint64_t packs) {
+  __shared__ AdamWFactors factors;
+  if (threadIdx.x == 0) factors = adamw_factors(s);
+  __syncthreads();
+  if (factors.skipped) return;
+  const std::uint64_t key = mix(s.key + static_cast<std::uint64_t>(*s.steps));
+  constexpr int at_once = How::packs_at_once;
+  const std::uint64_t stride = items_stride();
+  for (std::uint64_t first = first_item(); first < packs; first += at_once * stride) {
+    AdamWPack<Moment, n> pack[at_once];
+#pragma unroll
+    for (int j = 0; j < at_once; ++j) {
+      if (first + j * stride < packs) pack[j] = load_pack<Moment, n>(s, first + j * stride);
+    }
+#pragma unroll
+    for (int j = 0; j < at_once; ++j) {
+      const std::uint64_t i = first + j * stride;
+      if (i >= packs) continue;
+      update_pack(s, factors, key, i, pack[j]);
+      store_once(reinterpret_cast<Pack<float, n>*>(s.weights.data) + i, pack[j].weights);
+      store_once(reinterpret_cast<Pack<Moment, n>*>(s.moment1.data) + i, pack[j].moment1);
+      store_once(reinterpret_cast<Pack<Moment, n>*>(s.moment2.data) + i, pack[j].moment2);
+      store_low<Low, n>(low, i, pack[j].weights);
+    }
+  }
+}
+
+template <class Low, int n, class How>
+__global__ void __launch_bounds__(How::block_threads)
+    sgd_packs(SgdStep s, Low* low, std::uint64_t packs) {
   const double factor = s.scale ? *s.scale : 1.0;
   if (!isfinite(factor)) return;
   const auto scale = static_cast<float>(factor);
@@ -112,6 +166,15 @@ void in_packs(std::uint64_t count, std::initializer_list<const void*> arrays,
   }
 }
 
+// Returns the launch of a kernel with at most `most` blocks.
+Launch few_blocks(std::uint64_t packs, unsigned most, cudaStream_t stream) {
+  constexpr unsigned block_threads = Beside::block_threads;
+  const std::uint64_t useful = (packs + block_threads - 1) / block_threads;
+  return {.blocks = static_cast<unsigned>(std::min<std::uint64_t>(useful, most)),
+          .stream = stream,
+          .block_threads = block_threads};
+}
+
 // Calls body with the address of the low-precision copy; it is null if there is no copy.
 template <class Body>
 void with_low(View low, const Body& body) {
@@ -120,13 +183,9 @@ void with_low(View low, const Body& body) {
                          [&]<class Low>(Type<Low>) { body(static_cast<Low*>(low.data)); });
 }
 
-// Every block first computes the two bias corrections, which need f64 powers. This limit keeps that
-// cost small, and still gives enough blocks that a slow last block does not matter.
+// Every block first computes the bias corrections. This limit keeps that cost small, and still gives
+// enough blocks that a slow last block does not matter.
 constexpr unsigned most_adamw_blocks = 8192;
-
-unsigned limited(unsigned blocks, unsigned most) {
-  return most == 0 ? blocks : std::min(blocks, most);
-}
 
 template <class Moment>
 void launch_adamw(cudaStream_t stream, const AdamWStep& step) {
@@ -134,9 +193,13 @@ void launch_adamw(cudaStream_t stream, const AdamWStep& step) {
     in_packs(step.weights.count,
              {step.weights.data, step.moment1.data, step.moment2.data, step.gradient.data, low},
              [&]<int n>(std::integral_constant<int, n>, std::uint64_t packs) {
-               const unsigned useful = std::min(blocks_for(packs), most_adamw_blocks);
-               const unsigned blocks = limited(useful, step.most_blocks);
-               start("adamw", adamw_packs<Low, Moment, n>, {blocks, stream}, step, low, packs);
+               if (step.most_blocks == 0) {
+                 start("adamw", adamw_packs<Low, Moment, n, Alone>,
+                       {std::min(blocks_for(packs), most_adamw_blocks), stream}, step, low, packs);
+               } else {
+                 start("adamw", adamw_packs<Low, Moment, n, Beside>,
+                       few_blocks(packs, step.most_blocks, stream), step, low, packs);
+               }
              });
   });
 }
@@ -159,8 +222,13 @@ void CudaOps::sgd(Stream& stream, const SgdStep& step) {
   with_low(step.weights_low, [&]<class Low>(Low* low) {
     in_packs(step.weights.count, {step.weights.data, step.gradient.data, low},
              [&]<int n>(std::integral_constant<int, n>, std::uint64_t packs) {
-               const unsigned blocks = limited(blocks_for(packs), step.most_blocks);
-               start("sgd", sgd_packs<Low, n>, {blocks, native(stream)}, step, low, packs);
+               if (step.most_blocks == 0) {
+                 start("sgd", sgd_packs<Low, n, Alone>, {blocks_for(packs), native(stream)}, step,
+                       low, packs);
+               } else {
+                 start("sgd", sgd_packs<Low, n, Beside>,
+                       few_blocks(packs, step.most_blocks, native(stream)), step, low, packs);
+               }
              });
   });
 }

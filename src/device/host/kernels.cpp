@@ -315,12 +315,17 @@ void adamw_low_moments(const AdamWStep& s) {
   const auto [scale, keep, rate, root] = factors_of(s);
   const std::uint64_t key = mix(s.key + static_cast<std::uint64_t>(*s.steps));
   const bool nearest = s.key == 0;
+  std::uint64_t random = 0;  // two elements share 64 random bits
   for (std::uint64_t i = 0; i < s.weights.count; ++i) {
     const float gradient = g[i] * scale;
     const float first = s.beta1 * to_float(m[i]) + (1.0f - s.beta1) * gradient;
     const float second = s.beta2 * to_float(v[i]) + (1.0f - s.beta2) * gradient * gradient;
     w[i] = w[i] * keep - rate * first / (std::sqrt(second) * root + s.epsilon);
-    const std::uint64_t chance = nearest ? 0 : mix(key + (s.first + i + 1) * 0x9e3779b97f4a7c15u);
+    const std::uint64_t element = s.first + i;
+    if (!nearest && (i == 0 || element % 2 == 0)) {
+      random = mix(key + (element / 2 + 1) * 0x9e3779b97f4a7c15u);
+    }
+    const std::uint64_t chance = random >> (element % 2 * 32);
     m[i] = round_by_chance(first, chance, nearest);
     v[i] = round_by_chance(second, chance >> 16, nearest);
   }

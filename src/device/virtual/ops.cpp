@@ -19,9 +19,8 @@ void VirtualOps::move(Stream& stream, const char* name, std::uint64_t bytes) con
 void VirtualOps::move_in_blocks(Stream& stream, const char* name, std::uint64_t bytes,
                                 unsigned blocks) const {
   if (blocks == 0) return move(stream, name, bytes);
-  // By estimate: 256 threads wait for 64 bytes each, and memory answers after 0.7 us.
-  constexpr double block_rate = 256 * 64 / 0.7e-6;
-  const double whole = kernel_rate(options_, name), rate = std::min(blocks * block_rate, whole);
+  const double whole = kernel_rate(options_, name);
+  const double rate = std::min(blocks * bytes_per_s_of_block, whole);
   run(stream, {.name = name,
                .seconds = static_cast<double>(bytes) / rate,
                .use = {.memory = rate / whole}});

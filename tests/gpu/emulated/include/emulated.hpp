@@ -62,6 +62,16 @@ T from_lane(T value, unsigned from) {
 
 }  // namespace emulated
 
+// Loads and stores with a hint for the cache.
+template <class T>
+T __ldcs(const T* from) {
+  return *from;
+}
+template <class T>
+void __stcs(T* to, T value) {
+  *to = value;
+}
+
 void __syncthreads();
 void __syncwarp(unsigned mask = 0xffffffffu);
 
