@@ -55,12 +55,14 @@ struct DeviceOptions {
   // The same for single kernels by name ("adamw", "cast", "add", "fill", ...), where it was
   // measured.
   std::map<std::string, double, std::less<>> kernel_gbyte_s{};
+  // Compute units (SMs). Updates of few blocks, beside a forward, hold a unit per block; 0: none.
+  int units = 0;
   double launch_seconds = 0;  // time that the host needs to enqueue one piece of work
   std::string links{};        // FabricModel::to_text(); "" if there are no collectives
 };
 
 // Throws Error(invalid_argument) for a bandwidth or a time that is not finite and positive (0 is
-// allowed for the launch time).
+// allowed for the launch time), and for a negative number of units.
 ATOLL_API Device make_device(DeviceOptions options);
 
 // The functions below throw Error(invalid_argument) for a stream or device that is not simulated.

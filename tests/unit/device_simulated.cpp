@@ -10,6 +10,7 @@
 #include "atoll/fabric_model.hpp"
 #include "atoll/mesh.hpp"
 #include "atoll/simulated.hpp"
+#include "device/ops.hpp"
 
 namespace {
 
@@ -136,6 +137,24 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("an update of few blocks holds a unit per block, and slows down compute beside it") {
+  const Device device = simulated::make_device({.memory_gbyte_s = 3000, .units = 100});
+  Stream a = device.stream({.name = "a"}), b = device.stream({.name = "b"});
+  const std::uint64_t count = 1'000'000'000;
+  const Buffer buffer = device.allocate(count * sizeof(float));
+  const View all = buffer.view(DType::f32);
+  // 12 GB by 20 blocks.
+  device.ops().sgd(b, {all, all, {}, 0.1f, 0.0f, nullptr, 20});
+  const double update = 12e9 / (20 * bytes_per_s_of_block);
+  const double alone = update / 2;
+  simulated::run(a, compute(alone));
+  const Stamp end = a.stamp(), updated = b.stamp();
+  a.synchronize();
+  b.synchronize();
+  CHECK(seconds(updated) == doctest::Approx(update));
+  CHECK(seconds(end) == doctest::Approx(alone / 0.8));  // compute has 80 of 100 units
+}
+
 TEST_CASE("the host needs time to launch, and work cannot begin before") {
   const Device device = device_with(1);
   Stream a = device.stream({.name = "a"});
@@ -171,6 +190,7 @@ TEST_CASE("memory is counted, limited and never touched") {
 
 TEST_CASE("wrong arguments are refused") {
   CHECK_THROWS_AS(simulated::make_device({.memory_gbyte_s = 0}), Error);
+  CHECK_THROWS_AS(simulated::make_device({.units = -1}), Error);
   CHECK_THROWS_AS(simulated::make_device({.launch_seconds = -1}), Error);
   Stream host = Device::host().stream({.name = "real"});
   CHECK_THROWS_WITH_AS(simulated::run(host, compute(1)),

@@ -65,6 +65,7 @@ atoll::Device device_of(const Job& job) {
   return atoll::simulated::make_device({.name = compute.name,
                                         .memory_gbyte_s = compute.memory_gbyte_s,
                                         .kernel_gbyte_s = rates,
+                                        .units = compute.units,
                                         .launch_seconds = compute.launch_s * costs.launch,
                                         .links = fabric.to_text()});
 }

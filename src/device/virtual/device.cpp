@@ -61,6 +61,7 @@ Device make_device(DeviceOptions options) {
             "simulated::make_device: kernel_gbyte_s of {} is {}: pass a rate above 0", kernel,
             rate);
   }
+  require(options.units >= 0, "simulated::make_device: units is {}: pass 0 or more", options.units);
   require(options.launch_seconds == 0 || positive(options.launch_seconds),
           "simulated::make_device: launch_seconds is {}: pass 0 or more", options.launch_seconds);
   return Device(std::make_shared<VirtualDevice>(std::move(options)));
