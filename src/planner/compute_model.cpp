@@ -24,9 +24,10 @@ constexpr std::uint64_t reserved = 2 * gib;
 // Peaks and memory: data sheets. Rates of products and attention come from measurements with values
 // that are normally distributed, which need more power than others:
 // - Products, on shapes of training or squares of 8192: A100 257 TFLOP/s (H. He, "Strangely, matrix
-//   multiplications on GPUs run faster when given predictable data"); H100 and H200 720, MI300X 620
-//   (SemiAnalysis, "MI300X vs H100 vs H200, part 1"). B200 1,745 is the best of many shapes
-//   (ml-engineering, "accelerator"), and so too high for most.
+//   multiplications on GPUs run faster when given predictable data"); H100 690, repeated for seconds
+//   at its 700 W (tests/bench/results-gpu.md), and H200 the same; MI300X 620 (SemiAnalysis, "MI300X
+//   vs H100 vs H200, part 1", which has 720 for H100 and H200). B200 1,745 is the best of many
+//   shapes (ml-engineering, "accelerator"), and so too high for most.
 // - Attention on Hopper, head dimension 128: cuDNN 539 forward (causal) and 516 backward (not
 //   causal), FlashAttention-2 335 and 322 (FlashAttention-3, arXiv 2407.08608, figures 5 and 6). On
 //   A100 FlashAttention-2 reaches 60 % (arXiv 2307.08691, figure 4).
@@ -45,10 +46,10 @@ const std::array<ComputeModel, 10>& table() {
        kernel_s, launch_s, "data sheet (PCIe); products: estimate, since 350 W limit the clock"},
       {"H100-NVL", 835 * tera, 60 * tera, 0.70, 0.50, 0.34, 132, 3510, 94 * gib, reserved, kernel_s,
        launch_s, "data sheet (NVL); products: estimate, since 400 W limit the clock"},
-      {"H100", 989 * tera, 67 * tera, 0.728, 0.53, 0.33, 132, 3015, 80 * gib, reserved, kernel_s,
-       launch_s, "data sheet (SXM); products: SemiAnalysis; attention: FlashAttention-3"},
-      {"H200", 989 * tera, 67 * tera, 0.728, 0.53, 0.33, 132, 4320, 141 * gib, reserved, kernel_s,
-       launch_s, "data sheet (SXM); products: SemiAnalysis; attention: FlashAttention-3"},
+      {"H100", 989 * tera, 67 * tera, 0.698, 0.53, 0.33, 132, 3015, 80 * gib, reserved, kernel_s,
+       launch_s, "data sheet (SXM); products: measured under load; attention: FlashAttention-3"},
+      {"H200", 989 * tera, 67 * tera, 0.698, 0.53, 0.33, 132, 4320, 141 * gib, reserved, kernel_s,
+       launch_s, "data sheet (SXM); products: as H100; attention: FlashAttention-3"},
       {"B200", 2250 * tera, 75 * tera, 0.775, 0.50, 0.20, 148, 7200, 180 * gib, reserved, kernel_s,
        launch_s, "data sheet; products: ml-engineering; attention: estimate"},
       {"MI300X", 1307 * tera, 163 * tera, 0.474, 0.35, 0.35, 304, 4770, 192 * gib, reserved,

@@ -124,6 +124,19 @@ def check_advice(folder):
     assert catalog == same, catalog + same
 
 
+def check_curves(folder):
+    def curve(name, ranks, hosts):
+        row = dict(collective="all_gather", place="out", dtype="f32", ranks=ranks, hosts=hosts, bytes=1 << 28, time_us=5e4)
+        (folder / name).write_text(json.dumps(dict(schema="atoll-curve-1", rows=[row])))
+        return folder / name
+    job = ["--model", "qwen2.5-7b", "--hosts", "2", "--strategy", "full_shard", "--micro-batch", "1", "--recompute", "none"]
+    used, unused = curve("used.json", 16, 2), curve("unused.json", 4, 1)
+    done = subprocess.run([PLAN, *job, "--curve", used, "--curve", unused], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stderr.count("\n") == 1, done.stderr
+    assert "unused.json" in done.stderr and "4 ranks on 1 hosts" in done.stderr, done.stderr
+    assert done.stdout != run(*job), "the measured curve changes nothing"
+
+
 def check_wrong(folder):
     for flags, code, text in (
             (["--gpu", "abacus"], 1, "unknown GPU \"abacus\""),
@@ -168,5 +181,6 @@ with tempfile.TemporaryDirectory() as name:
     check_lanes(root)
     check_explanation(root)
     check_advice(root)
+    check_curves(root)
     check_wrong(root)
-print("atoll-plan: table, rows, page, explanation, advice and wrong input")
+print("atoll-plan: table, rows, page, explanation, advice, curves and wrong input")

@@ -20,7 +20,7 @@
 
 namespace {
 
-#ifdef __SANITIZE_ADDRESS__
+#ifdef ATOLL_SANITIZE_ADDRESS
 // The undefined-behaviour sanitizer opens a pipe to find out whether an object's memory may be
 // read. Without a free descriptor it calls every object with virtual functions invalid.
 [[maybe_unused]] const bool skipped = [] {

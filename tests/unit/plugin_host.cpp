@@ -22,7 +22,7 @@ const std::vector<Layout> layouts = some_of({{0, 0, 0},
                                              {0, 0, 1, 1, 2}});
 // The counts are smaller under the thread sanitizer, with which large counts would take minutes.
 // The synchronization that it checks does not depend on sizes.
-#ifdef __SANITIZE_THREAD__
+#ifdef ATOLL_SANITIZE_THREAD
 const std::vector<std::int32_t> dtypes = {ATOLL_F32, ATOLL_BF16};
 const std::vector<std::int32_t> ops = {ATOLL_SUM, ATOLL_MAX};
 #else

@@ -21,7 +21,7 @@ using Bytes = std::vector<std::byte>;
 
 // Divisor for large counts under sanitizers, which take up to twenty times as long per element.
 // Fewer elements synchronize just as often.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(ATOLL_SANITIZE_THREAD) || defined(ATOLL_SANITIZE_ADDRESS)
 inline constexpr std::uint64_t fewer = 8;
 #else
 inline constexpr std::uint64_t fewer = 1;

@@ -2,13 +2,17 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "atoll/error.hpp"
 #include "cli/cli.hpp"
@@ -236,6 +240,39 @@ plan::SearchSpace space_of(const Flags& f) {
   return space;
 }
 
+// Ranks and hosts of each kind of group that the candidates' collectives have.
+std::set<std::pair<int, int>> groups_of(const std::vector<plan::Candidate>& found) {
+  std::set<std::pair<int, int>> groups;
+  for (const plan::Candidate& candidate : found) {
+    const auto [replicate, shard] = candidate.job.mesh;
+    const int on_host = candidate.job.cluster.ranks_per_host;
+    const auto hosts_of = [&](int ranks) { return (ranks + on_host - 1) / on_host; };
+    groups.emplace(shard, hosts_of(shard));
+    groups.emplace(replicate, shard < on_host ? hosts_of(replicate * shard) : replicate);
+  }
+  return groups;
+}
+
+// Warns of curves that no collective of a candidate uses.
+void warn_unused(const std::vector<std::string>& curves,
+                 const std::vector<plan::Candidate>& found) {
+  const auto groups = groups_of(found);
+  for (const std::string& curve : curves) {
+    atoll::FabricModel only;
+    plan::add_curve(only, curve);
+    const auto is_used = [&](const atoll::MeasuredTime& time) {
+      return groups.contains({time.ranks, time.hosts});
+    };
+    if (std::ranges::any_of(only.measured, is_used)) continue;
+    fmt::print(
+        stderr,
+        "atoll-plan: warning: --curve {}: no collective uses it, since no group of the meshes "
+        "has {} ranks on {} hosts\n",
+        curve, only.measured.empty() ? 0 : only.measured.front().ranks,
+        only.measured.empty() ? 0 : only.measured.front().hosts);
+  }
+}
+
 void print_table(const std::vector<plan::Candidate>& found, const Flags& f) {
   fmt::print("{:<18}{:>8}{:>6}{:>7}  {:<10}{:>12}{:>8}{:>10}{:>10}{:>9}\n", "strategy", "mesh",
              "rows", "passes", "recompute", "tokens/s", "MFU", "exposed", "memory", "step");
@@ -335,6 +372,7 @@ void run(const Flags& f) {
                  "--measured-one-host needs --measured or --explain");
   train::require(f.price == 0 || f.tokens > 0, "--price needs --tokens");
   const auto found = plan::search(job, space_of(f));
+  warn_unused(f.curves, found);
   if (!f.explain.empty() || !f.trace.empty() || f.measured > 0) return explain(f, found);
   train::require(!found.empty() || f.global_batch == 0,
                  "--global-batch {}: it is not a multiple of {} ranks times the micro batch",

@@ -80,8 +80,9 @@ class Move {
   // of other ranks is assumed to be in place as well.
   bool in_place(const Offer& offer) const {
     const auto& mine = offers(self_);
-    return !mine.empty() && mine.front().from == offer.from &&
-           own(offer.from) + mine.front().offset == dst() + mine.front().to;
+    const std::byte* const from = own(offer.from);
+    return !mine.empty() && mine.front().from == offer.from && from != nullptr &&
+           dst() != nullptr && from + mine.front().offset == dst() + mine.front().to;
   }
   // Returns where the buffer (src or dst) that contains the offered range is, for the rank that
   // published `advert`.

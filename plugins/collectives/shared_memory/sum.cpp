@@ -53,7 +53,7 @@ class LocalSum {
       total_ += slice.bytes;
     }
     const auto ranks = static_cast<std::size_t>(sync_.size());
-    const bool in_place = operation.dst >= operation.src &&
+    const bool in_place = operation.src != nullptr && operation.dst >= operation.src &&
                           operation.dst < src() + std::max<std::size_t>(extents.src, 1);
     const std::size_t written = how.push == Sum::Push::all ? ranks * total_ : total_;
     // An in-place sum uses cached stores, because it has just read the lines that it writes.
