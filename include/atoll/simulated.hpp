@@ -33,9 +33,9 @@ namespace atoll_v1::atoll::simulated {
 // proportion.
 struct Use {
   double compute = 0;  // compute units, such as the SMs of a GPU
-  double memory = 0;  // bandwidth of the device's memory
-  double inside = 0;  // links inside a host
-  double across = 0;  // links to other hosts
+  double memory = 0;   // bandwidth of the device's memory
+  double inside = 0;   // links inside a host
+  double across = 0;   // links to other hosts
 };
 
 struct TimedWork {

@@ -43,9 +43,10 @@ struct AdamWStep {
   // other streams have the others; 0 means no limit. CPUs ignore it.
   unsigned most_blocks = 0;
 };
-// Bytes per second that one block reads and writes in AdamWStep and SgdStep with `most_blocks` beside
-// matrix products, measured on an H100.
-constexpr double bytes_per_s_of_block = 50e9;
+
+// Bytes per second that one block of an AdamWStep with `most_blocks` and f32 moments reads and
+// writes beside matrix products, measured on an H100. SgdStep is taken to be alike.
+inline constexpr double bytes_per_s_of_block = 50e9;
 
 struct SgdStep {
   View weights;

@@ -1,7 +1,7 @@
 // A step has three parts. First, when the gradient of a unit is final, its squares are summed in
 // blocks, on the lane (communication stream) that reduced the gradient. Second, step() gathers the
 // sums of the blocks of all shards and computes the norm and the clip factor. Third, step() updates
-// unit by unit, on compute or, with StepOptions::beside_next_pass, on the stream `updates`. Each
+// unit by unit, on compute or, with StepOptions::beside_next_pass, on a stream of its own. Each
 // gather of the next forward waits for the update of its unit, so the next backward, which writes
 // gradients, follows all updates. After update_in_backward() each unit is updated on the stream
 // `updates` as soon as its squares are summed.
@@ -71,11 +71,15 @@ View part_of(const View& view, const UpdateRange& range) {
 }  // namespace
 
 unsigned blocks_beside_forward(const MemoryPlan& memory, double forward_seconds) {
-  require(forward_seconds > 0, "blocks_beside_forward: {} s must be above 0", forward_seconds);
-  constexpr double step = 8, most = 64;
-  const auto bytes = static_cast<double>(2 * (memory.parameters + memory.optimizer) +
-                                         memory.gradients + memory.resident);
-  const double blocks = step * std::ceil(bytes / bytes_per_s_of_block / forward_seconds / step);
+  require(std::isfinite(forward_seconds) && forward_seconds > 0,
+          "blocks_beside_forward: {} s must be finite and above 0", forward_seconds);
+  constexpr double step = 8, most = 32;
+  // An update reads the f32 gradients of trainable parameters, reads and writes as many weights and
+  // the moments, and writes a copy of the weights in 16 bits.
+  const auto bytes =
+      static_cast<double>(3 * memory.gradients + 2 * memory.optimizer + memory.gradients / 2);
+  const double rounded = step * std::ceil(bytes / bytes_per_s_of_block / forward_seconds / step);
+  const double blocks = std::max(step, rounded);
   return blocks > most ? 0 : static_cast<unsigned>(blocks);
 }
 
@@ -137,15 +141,17 @@ struct Optimizer::Impl {
   std::optional<float> in_backward;
   unsigned blocks_beside = 0;  // for updates of the current step beside the next pass
   unsigned most_blocks = 0;    // of a GPU, for the current update; 0: no limit
-  Stream updates;
+  Stream updates;              // of updates in backward
+  // Of updates beside forward: their few blocks get a multiprocessor as soon as one is free. Empty
+  // until the first such step.
+  std::optional<Stream> beside_forward;
 };
 
 Optimizer::Impl::Impl(Engine& engine_, OptimizerOptions options_)
     : engine(engine_),
       link(EngineAccess::link(engine_)),
       options(std::move(options_)),
-      // The few blocks of updates beside forward get a multiprocessor as soon as one is free.
-      updates(engine.device().stream({.name = "update", .priority = StreamPriority::high})) {
+      updates(engine.device().stream({.name = "update"})) {
   agree(EngineAccess::setup(engine).ranks, "Optimizer", [&] {
     check(engine, options);
     return declarations_of(options);
@@ -380,6 +386,7 @@ bool Optimizer::update_in_backward(float learning_rate) {
         "cannot begin again");
   }
   impl.in_backward = learning_rate;
+  impl.most_blocks = 0;  // a step that failed may have left a limit
   return true;
 }
 
@@ -406,7 +413,11 @@ void Optimizer::step(float learning_rate, Stream& compute, StepOptions step_opti
   impl.comparison.add(values, [&] { impl.check_step(values, compute); });
   EngineAccess::pass(impl.engine).use_gradients();
   const bool beside = step_options.beside_next_pass;
-  Stream& stream = beside ? impl.updates : compute;
+  if (beside && !impl.beside_forward) {
+    impl.beside_forward =
+        impl.engine.device().stream({.name = "update", .priority = StreamPriority::high});
+  }
+  Stream& stream = beside ? *impl.beside_forward : compute;
   try {
     impl.finish_squares(compute);
     impl.measure(compute, values.gradient_scale);

@@ -24,14 +24,14 @@ constexpr std::uint64_t reserved = 2 * gib;
 // Peaks and memory: data sheets. Rates of products and attention come from measurements with values
 // that are normally distributed, which need more power than others:
 // - Products, on shapes of training or squares of 8192: A100 257 TFLOP/s (H. He, "Strangely, matrix
-//   multiplications on GPUs run faster when given predictable data"); H100 690, repeated for seconds
-//   at its 700 W (tests/bench/results-gpu.md), and H200 the same; MI300X 620 (SemiAnalysis, "MI300X
-//   vs H100 vs H200, part 1", which has 720 for H100 and H200). B200 1,745 is the best of many
-//   shapes (ml-engineering, "accelerator"), and so too high for most.
+//   multiplications on GPUs run faster when given predictable data"); H100 690, repeated for
+//   seconds at its 700 W (tests/bench/results-gpu.md), and H200 the same; MI300X 620 (SemiAnalysis,
+//   "MI300X vs H100 vs H200, part 1", which has 720 for H100 and H200). B200 1,745 is the best of
+//   many shapes (ml-engineering, "accelerator"), and so too high for most.
 // - Attention on Hopper, head dimension 128: cuDNN 539 forward (causal) and 516 backward (not
 //   causal), FlashAttention-2 335 and 322 (FlashAttention-3, arXiv 2407.08608, figures 5 and 6). On
 //   A100 FlashAttention-2 reaches 60 % (arXiv 2307.08691, figure 4).
-// Everything else is an estimate that nobody has checked against a source: products of V100,
+// Everything else is an estimate: products of V100,
 // H100-PCIe, H100-NVL and CPU, other attention, and 90 % of the data sheet as the bandwidth that
 // kernels reach.
 const std::array<ComputeModel, 10>& table() {
@@ -133,8 +133,8 @@ double attention_seconds(const ComputeModel& model, const AttentionWork& work) {
   const double peak = work.bf16 ? model.peak_bf16 : model.peak_f32;
   const double best = work.flash_attention_2 ? model.flash_attention_2 : model.best_attention;
   // Short sequences have little work beside the diagonal blocks, of which half is masked. Forward
-  // of cuDNN reaches 0.58 of its best rate at 512 tokens and 0.76 at 1,024, FlashAttention-2 0.57 and
-  // 0.78 (FlashAttention-3, figure 5). The best rates were measured at 16,384 tokens.
+  // of cuDNN reaches 0.58 of its best rate at 512 tokens and 0.76 at 1,024, FlashAttention-2 0.57
+  // and 0.78 (FlashAttention-3, figure 5). The best rates were measured at 16,384 tokens.
   constexpr double lost_tokens = 350, longest = 16384;
   const auto share = [](double tokens) { return tokens / (tokens + lost_tokens); };
   const double reached = std::min(1.0, share(static_cast<double>(work.seq)) / share(longest));

@@ -394,7 +394,7 @@ void Bench::optimizer(const Device& gpu) const {
 // whether the product should leave them to the other work.
 void Bench::beside(const Device& gpu) const {
   atoll::Stream other = gpu.stream({.name = "other", .priority = atoll::StreamPriority::high});
-  // So much that an update outlasts several products.
+  // An update of this size outlasts several products.
   const std::int64_t count = 8 * model.hidden * model.ffn;
   const View weights = full(count), gradient = full(count);
   const View x = low(tokens * model.hidden), y = low(tokens * model.ffn);

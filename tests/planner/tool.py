@@ -133,7 +133,7 @@ def check_curves(folder):
     used, unused = curve("used.json", 16, 2), curve("unused.json", 4, 1)
     done = subprocess.run([PLAN, *job, "--curve", used, "--curve", unused], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stderr.count("\n") == 1, done.stderr
-    assert "unused.json" in done.stderr and "4 ranks on 1 hosts" in done.stderr, done.stderr
+    assert "unused.json" in done.stderr and "4 ranks on 1 host(s)" in done.stderr, done.stderr
     assert done.stdout != run(*job), "the measured curve changes nothing"
 
 

@@ -1,6 +1,8 @@
 // The memory plan of an engine equals the memory that the engine allocates.
 #include <doctest/doctest.h>
 
+#include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -126,4 +128,22 @@ TEST_CASE("fallback reductions need no more memory than planned") {
         }
       },
       [](atoll::Config& config) { config.deterministic = 1; });
+}
+
+TEST_CASE("blocks for updates beside a forward follow from the bytes of the trainable parameters") {
+  fsdp::MemoryPlan memory;
+  memory.gradients = 4'000'000'000;
+  memory.optimizer = 8'000'000'000;
+  // 30 GB at 50 GB/s of a block.
+  CHECK(fsdp::blocks_beside_forward(memory, 1) == 8);
+  CHECK(fsdp::blocks_beside_forward(memory, 0.05) == 16);
+  CHECK(fsdp::blocks_beside_forward(memory, 0.02) == 32);
+  CHECK(fsdp::blocks_beside_forward(memory, 0.018) == 0);  // more than 32
+  // Parameters that are frozen, or whole on each rank, are not updated.
+  memory.parameters = memory.resident = 100'000'000'000;
+  CHECK(fsdp::blocks_beside_forward(memory, 0.05) == 16);
+  CHECK(fsdp::blocks_beside_forward({}, 1) == 8);
+  for (const double wrong : {0.0, -1.0, std::numeric_limits<double>::infinity(), std::nan("")}) {
+    CHECK_THROWS_AS(fsdp::blocks_beside_forward(memory, wrong), atoll::Error);
+  }
 }

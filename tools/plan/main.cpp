@@ -244,6 +244,7 @@ plan::SearchSpace space_of(const Flags& f) {
 std::set<std::pair<int, int>> groups_of(const std::vector<plan::Candidate>& found) {
   std::set<std::pair<int, int>> groups;
   for (const plan::Candidate& candidate : found) {
+    groups.emplace(candidate.job.ranks(), candidate.job.cluster.hosts);  // without a hybrid strategy
     const auto [replicate, shard] = candidate.job.mesh;
     const int on_host = candidate.job.cluster.ranks_per_host;
     const auto hosts_of = [&](int ranks) { return (ranks + on_host - 1) / on_host; };
@@ -267,7 +268,7 @@ void warn_unused(const std::vector<std::string>& curves,
     fmt::print(
         stderr,
         "atoll-plan: warning: --curve {}: no collective uses it, since no group of the meshes "
-        "has {} ranks on {} hosts\n",
+        "has {} ranks on {} host(s)\n",
         curve, only.measured.empty() ? 0 : only.measured.front().ranks,
         only.measured.empty() ? 0 : only.measured.front().hosts);
   }
@@ -372,12 +373,12 @@ void run(const Flags& f) {
                  "--measured-one-host needs --measured or --explain");
   train::require(f.price == 0 || f.tokens > 0, "--price needs --tokens");
   const auto found = plan::search(job, space_of(f));
-  warn_unused(f.curves, found);
   if (!f.explain.empty() || !f.trace.empty() || f.measured > 0) return explain(f, found);
   train::require(!found.empty() || f.global_batch == 0,
                  "--global-batch {}: it is not a multiple of {} ranks times the micro batch",
                  f.global_batch, job.ranks());
   train::require(!found.empty(), "--strategy {}: hybrid strategies need several hosts", f.strategy);
+  warn_unused(f.curves, found);
   print_table(found, f);
   if (!f.json.empty()) write_json(found, f.json);
   if (!f.html.empty()) {

@@ -30,9 +30,9 @@ __device__ __forceinline__ __nv_bfloat16 round_by_chance(float value, std::uint3
   return __nv_bfloat16_raw{static_cast<unsigned short>((bits + (chance & 0xffffu)) >> 16)};
 }
 
-// How a kernel runs: with as many blocks as are useful, or with few blocks beside other work. Few
-// blocks have as many threads as fit in a block, each with several packs in flight, because only
-// requests in flight give a multiprocessor a high bandwidth. The aim is to hold few multiprocessors.
+// A kernel runs with as many blocks as are useful, or with few blocks beside other work. Few blocks
+// must still reach a high bandwidth, so each has 1,024 threads, and each thread of AdamW loads two
+// packs before it uses them.
 struct Alone {
   static constexpr int block_threads = threads, packs_at_once = 1;
 };
@@ -183,8 +183,8 @@ void with_low(View low, const Body& body) {
                          [&]<class Low>(Type<Low>) { body(static_cast<Low*>(low.data)); });
 }
 
-// Every block first computes the bias corrections. This limit keeps that cost small, and still gives
-// enough blocks that a slow last block does not matter.
+// Every block first computes the bias corrections. This limit keeps that cost small, and still
+// gives enough blocks that a slow last block does not matter.
 constexpr unsigned most_adamw_blocks = 8192;
 
 template <class Moment>

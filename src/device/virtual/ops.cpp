@@ -15,15 +15,15 @@ void VirtualOps::move(Stream& stream, const char* name, std::uint64_t bytes) con
                .use = {.compute = 1, .memory = 1}});
 }
 
-// A kernel of few blocks, each of which holds a compute unit.
+// Enqueues a kernel of few blocks, each of which holds a compute unit. Without units, as on CPUs,
+// the number of blocks has no effect.
 void VirtualOps::move_in_blocks(Stream& stream, const char* name, std::uint64_t bytes,
                                 unsigned blocks) const {
-  if (blocks == 0) return move(stream, name, bytes);
+  if (blocks == 0 || options_.units == 0) return move(stream, name, bytes);
   const double whole = kernel_rate(options_, name);
   const double rate = std::min(blocks * bytes_per_s_of_block, whole);
   constexpr double nearly_all = 0.99;  // more would share the units instead of holding them
-  const double held =
-      options_.units > 0 ? std::min(nearly_all, blocks / static_cast<double>(options_.units)) : 0;
+  const double held = std::min(nearly_all, blocks / static_cast<double>(options_.units));
   run(stream, {.name = name,
                .seconds = static_cast<double>(bytes) / rate,
                .use = {.compute = held, .memory = rate / whole}});
