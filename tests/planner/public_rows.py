@@ -15,7 +15,7 @@ import sys
 import tempfile
 
 # The mean errors of November 2026, with 2 points for changes that are right but fit these rows worse.
-CEILINGS = {"all": 0.14, "several hosts": 0.14}
+CEILINGS = {"all": 0.132, "several hosts": 0.135}
 HERE = pathlib.Path(__file__).resolve().parent
 rows = list(csv.DictReader(open(HERE / "rows.csv")))
 with tempfile.TemporaryDirectory() as folder:
