@@ -1,7 +1,7 @@
 // A step has three parts. First, when the gradient of a unit is final, its squares are summed in
 // blocks, on the lane (communication stream) that reduced the gradient. Second, step() gathers the
 // sums of the blocks of all shards and computes the norm and the clip factor. Third, step() updates
-// unit by unit, on compute or, with StepOptions::beside_next_pass, on a stream of its own. Each
+// unit by unit. It uses `compute` or, with StepOptions::beside_next_pass, `beside_forward`. Each
 // gather of the next forward waits for the update of its unit, so the next backward, which writes
 // gradients, follows all updates. After update_in_backward() each unit is updated on the stream
 // `updates` as soon as its squares are summed.
@@ -142,8 +142,8 @@ struct Optimizer::Impl {
   unsigned blocks_beside = 0;  // for updates of the current step beside the next pass
   unsigned most_blocks = 0;    // of a GPU, for the current update; 0: no limit
   Stream updates;              // of updates in backward
-  // Of updates beside forward: their few blocks get a multiprocessor as soon as one is free. Empty
-  // until the first such step.
+  // Stream of updates beside forward. It has a high priority, so that their few thread blocks get a
+  // multiprocessor as soon as one is free. Empty until the first step that uses it.
   std::optional<Stream> beside_forward;
 };
 

@@ -13,8 +13,9 @@ namespace plan {
 // Why the first candidate is faster than the best one of another strategy. "" if there is no other.
 std::string reason(const std::vector<Candidate>& found);
 
-// For a job that does not fit: changes that save memory, with what each saves and costs, the one that
-// costs least time first. A change that alone makes the job fit is marked.
+// Returns changes that save memory, for a job that does not fit. Each line says how much memory the
+// change saves and how much time it costs; the cheapest comes first. A line marks a change that
+// alone makes the job fit.
 std::vector<std::string> savings(const Job& job, const Prediction& prediction);
 
 // The efficiency of each number of hosts relative to the first, and after how many hosts more are

@@ -11,7 +11,7 @@
 
 namespace plan {
 
-// What a run measured. Rates are of all ranks.
+// Figures that a training run measured. Tokens/s count the tokens of all ranks; times are in seconds.
 struct Measurement {
   double tokens_per_s = 0;
   std::optional<double> exposed_s{};    // per step

@@ -22,7 +22,8 @@ struct Cluster {
   int ranks_per_host = 1;
   atoll::ComputeModel compute{};
   atoll::FabricModel fabric{};
-  // What was measured on the machine: times of operations, and rates of the library's kernels.
+  // Times of operations of the model, and rates of the library's kernels. Both are empty unless
+  // atoll-plan --measure measured them on this machine.
   train::simulated::OpTimes times{};
   std::map<std::string, double, std::less<>> kernel_gbyte_s{};
 

@@ -25,7 +25,7 @@ struct Passes {
 struct Profile {
   std::string_view name;
   Passes norm_forward{}, norm_backward{2, 1}, rope{}, swiglu_forward{}, swiglu_backward{}, loss{};
-  bool separate_residual = false;  // a kernel of its own adds the residual
+  bool separate_residual = false;  // a separate kernel adds the residual
   bool flash_attention_2 = false;
   FrameworkCosts costs{};
 };

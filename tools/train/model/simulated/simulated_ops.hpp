@@ -13,8 +13,8 @@
 
 namespace train::simulated {
 
-// What a framework does beside the products: how many kernels, and how many times as many bytes as
-// atoll's fused kernels.
+// A framework determines how many kernels a step has besides matrix products, and how many bytes
+// these kernels read and write.
 enum class Framework {
   atoll,
   pytorch_eager,    // Hugging Face's modules, an operation at a time
