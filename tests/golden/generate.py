@@ -55,6 +55,7 @@ MODELS = {
     "smollm3": (small("smollm3", num_hidden_layers=5, tie_word_embeddings=True, no_rope_layer_interval=4,
                       rope_scaling={"rope_type": "dynamic", "factor": 2.0}), 24, [(2, 24), (6, 11)]),
     "smollm3_listed": (small("smollm3", num_hidden_layers=3, no_rope_layers=[0, 1, 0]), 18, [(0, 18), (5, 16)]),
+    "qwen2_tied": (small("qwen2", head_dim=10, tie_word_embeddings=True), 21, [(3, 21), (0, 17)]),
 }
 
 # Maps the name of each model with adapters (LoRA) to the same as in MODELS and, last, rank, alpha and targets.

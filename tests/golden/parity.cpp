@@ -17,9 +17,9 @@ using train::golden::relative_error;
 using train::golden::Results;
 
 const std::vector<std::string> models{
-    "gqa_untied",     "window_untied",  "window_tied",   "llama_scaled", "llama_biased",
-    "qwen2",          "qwen2_yarn",     "qwen3",         "qwen3_biased", "smollm3",
-    "smollm3_listed", "llama_adapters", "qwen3_adapters"};
+    "gqa_untied",     "window_untied", "window_tied",    "llama_scaled",  "llama_biased",
+    "qwen2",          "qwen2_yarn",    "qwen3",          "qwen3_biased",  "smollm3",
+    "smollm3_listed", "qwen2_tied",    "llama_adapters", "qwen3_adapters"};
 
 GoldenModel load(const std::string& name) {
   return GoldenModel(std::filesystem::path(ATOLL_GOLDEN_DIR) / (name + ".safetensors"));

@@ -202,6 +202,39 @@ TEST_CASE("a new run keeps the results of an earlier one without checkpoints") {
   CHECK(fs::exists(out / "steps.jsonl"));
 }
 
+TEST_CASE("a run that starts anew, or from another folder, does not mix with an earlier one") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  options.steps = 2;
+  auto other = options;
+  other.out = (folder.path() / "other").string();
+  run_job(2, other);
+  // Results without a checkpoint are in OUT, and --resume auto finds nothing there.
+  options.save_checkpoint = false;
+  run_job(2, options);
+  const fs::path out = options.out;
+  const std::string before = TemporaryFolder::read(out / "steps.jsonl");
+  options.resume = "auto";
+  CHECK(run_and_listen(options).says("they are now in " + (out / "earlier-1").string()));
+  CHECK(TemporaryFolder::read(out / "earlier-1" / "steps.jsonl") == before);
+  // A run that resumes another folder's checkpoint keeps no line of the earlier run.
+  options.resume = other.out + "/checkpoint";
+  options.steps = 3;
+  options.save_checkpoint = true;
+  CHECK(run_and_listen(options).says("they are now in " + (out / "earlier-2").string()));
+  const std::string lines = TemporaryFolder::read(out / "steps.jsonl");
+  CHECK(std::ranges::count(lines, '\n') == 1);
+  CHECK(lines.find("\"step\":3") != lines.npos);
+  // Now OUT has a checkpoint of its own.
+  for (const std::string& failure : failures_of_job(2, options)) {
+    CHECK(
+        holds(failure, "--out " + options.out + ": the folder has the checkpoints of an earlier"));
+  }
+  options.resume = options.out + "/checkpoint";
+  options.steps = 4;
+  run_job(2, options);
+}
+
 TEST_CASE("one run at a time writes to a folder") {
   const TemporaryFolder folder;
   auto options = base(folder);
@@ -377,12 +410,12 @@ TEST_CASE("--resume refuses other adapters") {
   auto whole = base(folder);
   run_job(2, whole);
   options.resume = (fs::path(whole.out) / "checkpoint").string();
-  CHECK(
-      refusal(options) ==
-      "--resume " + options.resume +
-          ": the checkpoint was trained without --lora-rank: write its weights by the flags of its "
-          "run and --resume " +
-          options.resume + " --steps 4 --export MODEL, and start with --init MODEL --lora-rank 4");
+  CHECK(refusal(options) ==
+        "--resume " + options.resume +
+            ": the checkpoint was trained without --lora-rank: export its weights: repeat the "
+            "command of its run with --resume " +
+            options.resume +
+            " --steps 4 --export MODEL; then start with --init MODEL --lora-rank 4");
 }
 
 TEST_CASE("what killed runs have left is removed at the start, and named") {

@@ -115,6 +115,25 @@ TEST_CASE("--export: ids of tokens, and the files of the tokenizer of a model wi
   }
 }
 
+TEST_CASE("--export: no ids of tokens that nobody knows, and no adapters of an earlier export") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  options.tokenizer = "ids:259";
+  options.data = "synthetic";
+  options.export_weights = (folder.path() / "model").string();
+  fs::create_directories(options.export_weights);
+  folder.write("model/adapter_config.json", "{}");
+  folder.write("model/adapter_model.safetensors", "");
+  options.steps = 0;  // only writes
+  run_job(2, options);
+  const auto config = read_json(folder.path() / "model" / "config.json");
+  CHECK_FALSE(config.contains("bos_token_id"));
+  CHECK_FALSE(config.contains("eos_token_id"));
+  CHECK(fs::exists(folder.path() / "model" / "model.safetensors"));
+  CHECK_FALSE(fs::exists(folder.path() / "model" / "adapter_config.json"));
+  CHECK_FALSE(fs::exists(folder.path() / "model" / "adapter_model.safetensors"));
+}
+
 TEST_CASE("--export of adapters: the base model that peft opens") {
   const TemporaryFolder folder;
   const fs::path model = write_model(folder, "model");
@@ -190,7 +209,7 @@ TEST_CASE(
   CHECK(told()("--export: the run has no files of a tokenizer (bytes), so ") == 1);
   options.lora_rank = 2;
   options.export_weights = (folder.path() / "adapters").string();
-  const std::string_view random = "--export: the adapters belong to random weights";
+  const std::string_view random = "--export: the base of the adapters has random weights";
   CHECK(told()(random) == 1);
   options.lora_merge = true;
   options.export_weights = (folder.path() / "merged").string();

@@ -3,10 +3,11 @@
 
   tests/train/hf_export.py ATOLL_TRAIN
 
-For each family: trains one step from random weights with learning rate 0, so that the exported weights
-are those of the loss of the step, and computes this loss with transformers from the export. Then trains
-adapters, and compares the loss of the base model with the adapters by peft with that of the merged export.
-The tokenizer of an export puts bos before a text.
+For each family: exports a trained model, reads it again and writes it (--steps 0): every tensor keeps its bytes,
+in f32 and bf16. Then models that transformers saves, with tied heads, biases, scaled and absent rope: a step with
+learning rate 0 has the loss that transformers computes, both from the model and from atoll's export of it. Then
+trains adapters, and compares the loss of the base model with the adapters by peft with that of the merged
+export. The tokenizer of an export puts bos before a text.
 Needs the Python packages torch, transformers, safetensors and peft in ATOLL_TEST_PYTHON or this Python;
 without them it exits with 77.
 """
@@ -33,10 +34,12 @@ TRAIN = sys.argv[1]
 
 
 def train(folder, *flags):
-    command = [TRAIN, "--data", "synthetic:copy", "--global-batch", "4", "--threads", "1", "--no-checkpoint",
+    data = [] if "--data" in flags else ["--data", "synthetic:copy"]
+    command = [TRAIN, *data, "--global-batch", "4", "--threads", "1", "--no-checkpoint",
                "--peak-seconds", "0.05", "--quiet", "--out", folder, *flags]
     subprocess.run([str(part) for part in command], check=True, stderr=subprocess.DEVNULL, timeout=120)
-    return json.loads((folder / "metrics.json").read_text())
+    metrics = folder / "metrics.json"
+    return json.loads(metrics.read_text()) if metrics.exists() else None
 
 
 def ids_of(vocabulary):
@@ -66,20 +69,73 @@ def check_family(root, name):
     assert not missing, missing
     config = json.loads((first / "config.json").read_text())
     (first / "config.json").write_text(json.dumps(config | {"bos_token_id": 5, "eos_token_id": [6, 7]}))
-    # Import, no change and export give the same bytes.
-    train(root / "run2", "--model", first, "--steps", 1, "--lr", 0, "--weight-decay", 0, "--export", again)
+    # Import, no step and export give the same bytes.
+    train(root / "run2", "--model", first, "--steps", 0, "--export", again)
     config = transformers.AutoConfig.from_pretrained(again)
     assert config.bos_token_id == 5 and config.eos_token_id == [6, 7]
     before, after = tensors(first), tensors(again)
     assert before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
     # What transformers saves, atoll-train reads: an export of it has the same weights.
     model.save_pretrained(root / f"{name}-hf")
-    train(root / "run3", "--model", root / f"{name}-hf", "--steps", 1, "--lr", 0, "--weight-decay", 0, "--export",
-          root / f"{name}-c")
+    train(root / "run3", "--model", root / f"{name}-hf", "--steps", 0, "--export", root / f"{name}-c")
     after = tensors(root / f"{name}-c")
     assert before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
+    # So does a bf16 model.
+    model.to(torch.bfloat16).save_pretrained(root / f"{name}-bf16")
+    train(root / "run4", "--model", root / f"{name}-bf16", "--dtype", "bf16", "--steps", 0, "--export", root / f"{name}-d")
+    before, after = tensors(root / f"{name}-bf16"), tensors(root / f"{name}-d")
+    assert before.keys() == after.keys()
+    assert all(after[key].dtype == torch.bfloat16 and torch.equal(before[key], after[key]) for key in before)
     print(f"{name}: transformers opens the export, and {len(before)} tensors survive both ways")
     return first
+
+
+def small(model_type, **others):
+    return {"model_type": model_type, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 101, "max_position_embeddings": 64,
+            "tie_word_embeddings": False, **others}
+
+
+# Models whose config.json has more than the presets of the families.
+SPECIAL = {
+    "llama-scaled": small("llama", attention_bias=True, mlp_bias=True, rope_scaling={
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16}),
+    "qwen2-tied": small("qwen2", tie_word_embeddings=True),
+    "qwen3-yarn": small("qwen3", head_dim=12, rope_scaling={
+        "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}),
+    "smollm3-listed": small("smollm3", num_hidden_layers=3, no_rope_layers=[0, 1, 0]),
+    "mistral-window": small("mistral", sliding_window=7),
+}
+SEQ, ROWS = 32, 4
+
+
+def loss_by_transformers(folder, tokens):
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    rows = torch.tensor([tokens[row * SEQ : row * SEQ + SEQ + 1] for row in range(ROWS)])
+    targets = rows[:, 1:].reshape(-1)
+    return torch.nn.functional.cross_entropy(logits(model, rows[:, :-1]).flatten(0, 1), targets).item()
+
+
+def check_loss(root, name, config):
+    """The loss of an imported model, and of its export, is that of transformers."""
+    given, exported = root / name, root / f"{name}-export"
+    torch.manual_seed(1)
+    model = transformers.AutoModelForCausalLM.from_config(
+        transformers.AutoConfig.for_model(**config, pad_token_id=None, bos_token_id=None, eos_token_id=None))
+    with torch.no_grad():
+        for key, value in model.named_parameters():  # large enough that scores and biases matter
+            value.copy_(0.2 * torch.randn(value.shape) + ("norm" in key))
+    model.to(torch.float32).save_pretrained(given)
+    tokens = torch.randint(3, config["vocab_size"], (ROWS * SEQ + 1,)).tolist()
+    (root / "ids").write_bytes(b"".join(token.to_bytes(2, "little") for token in tokens))
+    metrics = train(root / f"{name}-run", "--model", given, "--data", f"raw:{root / 'ids'}", "--data-type", "uint16",
+                    "--tokenizer", "ids:101", "--seq", SEQ, "--steps", 1, "--lr", 0, "--lr-warmup", 0,
+                    "--weight-decay", 0, "--export", exported)
+    loss = loss_by_transformers(given, tokens)
+    print(f"{name}: loss {metrics['loss_first']:.6f}, by transformers {loss:.6f}")
+    assert abs(metrics["loss_first"] - loss) < 1e-4 * loss, name
+    assert loss_by_transformers(exported, tokens) == loss, name
 
 
 def check_adapters(root, base, targets):
@@ -111,6 +167,8 @@ def check_tokenizer(root):
 
 with tempfile.TemporaryDirectory() as place:
     check_tokenizer(pathlib.Path(place))
+    for special, config in SPECIAL.items():
+        check_loss(pathlib.Path(place), special, config)
     folders = [check_family(pathlib.Path(place), name) for name in FAMILIES]
     check_adapters(pathlib.Path(place), folders[3], "q_proj,v_proj,down_proj")
     check_adapters(pathlib.Path(place), folders[3], "layers.0.*,*.1.mlp.*,?_proj")

@@ -202,6 +202,8 @@ TEST_CASE("damaged checkpoints are refused on every rank") {
   const TemporaryFolder folder;
   auto options = base(folder);
   const fs::path checkpoint = save(options), damaged = folder.path() / "damaged";
+  const std::string out = options.out;
+  options.out += "-resumed";
   options.resume = damaged.string();
   const auto afresh = [&] {
     fs::remove_all(damaged);
@@ -214,8 +216,8 @@ TEST_CASE("damaged checkpoints are refused on every rank") {
   fs::create_directories(damaged);
   check_refused(options, {damaged.string(), "not a checkpoint: it has no index.json"});
   auto results = options;
-  results.resume = options.out;
-  check_refused(results, {"this is a results folder: use " + options.out + "/checkpoint, or auto"});
+  results.resume = out;
+  check_refused(results, {"this is a results folder: use " + out + "/checkpoint, or auto"});
   afresh();
   fs::resize_file(damaged / shard, fs::file_size(damaged / shard) / 2);
   check_refused(options, {shard, "byte"});

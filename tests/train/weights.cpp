@@ -10,7 +10,9 @@
 #include "atoll/checkpoint.hpp"
 #include "fail.hpp"
 #include "job.hpp"
+#include "loop/model_source.hpp"
 #include "loop/weight_files.hpp"
+#include "model/hf_config.hpp"
 #include "model/params.hpp"
 
 using namespace train_test;
@@ -129,6 +131,39 @@ TEST_CASE("--init: an index that does not fit its files") {
   CHECK(failure(R"({"weight_map": {"x": "../a.safetensors"}})")
             .says("the file of \"x\" is not the name of a file in this folder"));
   CHECK(failure(R"({"weight_map": {"x": 7}})").says("the file of \"x\""));
+}
+
+TEST_CASE("a folder without weights needs --init none, and tensors without a parameter are named") {
+  const TemporaryFolder folder;
+  auto options = still(folder);
+  const auto config = small_model_json(false);
+  fs::create_directories(folder.path() / "hf");
+  folder.write("hf/config.json", config);
+  options.model = (folder.path() / "hf").string();
+  options.init = "";
+  for (const std::string& failure : failures_of_job(2, options)) {
+    CHECK(failure ==
+          "--model " + options.model +
+              ": no .safetensors file in it: finish the download, or save the model again as "
+              "safetensors; --init none starts from random weights");
+  }
+  auto random = options;
+  random.init = "none";
+  CHECK(run_job(2, random).front().weights.size() > 0);
+
+  auto shape = train::parse_hf_config(config, "config.json");
+  folder.write("extra.safetensors",
+               file_with({"model.norm.weight", "model.layers.0.self_attn.q_proj.bias",
+                          "model.layers.0.self_attn.rotary_emb.inv_freq", "model.x"}));
+  const std::vector<fs::path> files{folder.path() / "extra.safetensors"};
+  CHECK(train::unused_weights(shape, files) ==
+        folder.path().string() +
+            ": the model of config.json has no parameter for 2 of its tensors, for example "
+            "model.layers.0.self_attn.q_proj.bias; they are not used, so check config.json");
+  folder.write("extra.safetensors", file_with({"model.norm.weight", "lm_head.weight"}));
+  CHECK(train::unused_weights(shape, files).empty());
+  shape.tied = true;
+  CHECK(train::unused_weights(shape, files).empty());
 }
 
 TEST_CASE("--init: a folder without an index") {

@@ -193,7 +193,8 @@ TEST_CASE("report: one file with curves, warnings, memory, timeline, mesh and se
         "Tokens per second", "MFU is 25.0 %, below 30 %", "Exposed communication",
         "Memory plan of a rank", "activations", "step 2 took 200 us", "Memory over the step",
         "forward layers.0: 20 us", "2 replicas of 2 shards", "node&lt;0&gt;",
-        "rank 3: replica 1, shard 1, island 1", "reduce_dtype", "steps that were not finite"}) {
+        "rank 3: replica 1, shard 1, island 1", "reduce_dtype",
+        "steps with an infinite or NaN loss or gradient norm"}) {
     CAPTURE(part);
     CHECK(has(html, part));
   }

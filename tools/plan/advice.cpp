@@ -30,7 +30,7 @@ std::vector<Change> changes(const Job& job) {
     add("recompute whole layers (--recompute full)",
         [](Job& j) { j.recompute = train::Recompute::full; });
   if (job.micro_batch > 1 && job.micro_batch % 2 == 0)
-    add("half the rows in twice the passes", [](Job& j) {
+    add("halve the micro batch, with twice as many (--micro-batch)", [](Job& j) {
       j.micro_batch /= 2;
       j.micro_batches *= 2;
     });
@@ -65,7 +65,7 @@ std::string reason(const std::vector<Candidate>& found) {
   return fmt::format("{} is {:.1f} % faster than {}: {}", fsdp::name(best.strategy), 100 * gain,
                      fsdp::name(other->job.strategy),
                      share > 0.5 ? "less of its communication is exposed"
-                                 : "its passes compute less, or are larger in the same memory");
+                                 : "it recomputes less, or its larger micro batches fit in memory");
 }
 
 std::vector<std::string> savings(const Job& job, const Prediction& prediction) {
@@ -74,7 +74,7 @@ std::vector<std::string> savings(const Job& job, const Prediction& prediction) {
     const Prediction p = simulate(changed);
     if (p.bytes >= prediction.bytes) continue;
     const double cost = prediction.tokens_per_s / p.tokens_per_s - 1;
-    found.emplace_back(cost, fmt::format("{}: saves {:.1f} GB, {:+.1f} % time{}", what,
+    found.emplace_back(cost, fmt::format("{}: saves {:.1f} GB, step time {:+.1f} %{}", what,
                                          static_cast<double>(prediction.bytes - p.bytes) / 1e9,
                                          100 * cost, p.fits ? ", and the job fits" : ""));
   }
@@ -104,7 +104,8 @@ std::string growth(const Scaling& scaling) {
     best = std::max(best, rate);
   }
   if (worth > 0 && worth < scaling.hosts.back())
-    text += fmt::format("More than {} hosts are wasted: they add less than a fifth.\n", worth);
+    text += fmt::format(
+        "Beyond {} hosts, each further number of hosts adds less than 20 % of tokens/s.\n", worth);
   return text;
 }
 

@@ -83,9 +83,10 @@ void fabric_causes(const Job& job, Explanation& result) {
   const double of_nic = fabric.across_gbyte_s / fabric.nics;
   auto& causes = result.causes;
   causes.push_back(
-      {fmt::format("the hosts reach {:.3g} GB/s of the {:.3g} GB/s that a healthy fabric "
-                   "of this kind gives: {:.1f} x below",
-                   *result.busbw, healthy_rate(fabric), 1 / result.health),
+      {fmt::format(
+           "the hosts reach {:.3g} GB/s; a healthy fabric of this kind gives {:.3g} GB/s, {:.1f} x "
+           "as much",
+           *result.busbw, healthy_rate(fabric), 1 / result.health),
        "measure it without the model: mpirun ... atoll-busbw --axis world --expect 0.85"});
   const double tcp_limit = 10;
   if (fabric.fabric == atoll::Fabric::rdma && *result.busbw < tcp_limit) {
@@ -99,8 +100,8 @@ void fabric_causes(const Job& job, Explanation& result) {
          "atoll-topo --doctor names NICs that are down or filtered by NCCL_IB_HCA; in a virtual "
          "machine NCCL needs its topology file (NCCL_TOPO_FILE)"});
     causes.push_back(
-        {"or all NICs do, without GPUDirect RDMA",
-         "atoll-busbw --require-gdr fails then; look for ACS on PCIe switches, a missing "
+        {"all NICs carry the traffic, but without GPUDirect RDMA",
+         "atoll-busbw --require-gdr fails in this case; look for ACS on PCIe switches, a missing "
          "nvidia-peermem and relaxed ordering"});
   }
 }
@@ -135,10 +136,10 @@ void compute_causes(const Job& job, const Measurement& measured, Explanation& re
                       "atoll-train --pad-to pack"});
   }
   if (job.micro_batch * job.seq < 4096) {
-    causes.push_back(
-        {fmt::format("a pass has {} tokens, so that kernels are short and launches show",
-                     job.micro_batch * job.seq),
-         "a larger micro batch; with PyTorch, torch.compile"});
+    causes.push_back({fmt::format("a micro batch has only {} tokens per rank, so kernels are short "
+                                  "and launch time is visible",
+                                  job.micro_batch * job.seq),
+                      "a larger micro batch; with PyTorch, torch.compile"});
   }
   if (job.framework == train::simulated::Framework::atoll) {
     causes.push_back({"the framework may have more kernels than atoll",
@@ -175,8 +176,8 @@ Explanation explain(const Job& job, const Measurement& measured) {
   result.expected_exposed_s = expected.exposed_s;
   result.measured_step_s = job.tokens() / measured.tokens_per_s;
   train::require(measured.exposed_s.value_or(0) < result.measured_step_s,
-                 "the exposed communication of {} s is not less than the step of {} s: are both of "
-                 "one step, and tokens/s of all ranks?",
+                 "the exposed communication of {} s is not less than the step of {} s: check that "
+                 "the exposed time is per step and that tokens/s counts all ranks",
                  measured.exposed_s.value_or(0), result.measured_step_s);
   if (measured.exposed_s) {
     result.slowdown = (result.measured_step_s - *measured.exposed_s) / expected.compute_s;
@@ -209,17 +210,18 @@ Explanation explain(const Job& job, const Measurement& measured) {
       mesh_cause(slowed(job, result.slowdown), result);
     } else {
       result.causes.push_back(
-          {"no bandwidth between hosts explains the step: even a thousandth of a healthy one is "
-           "faster",
+          {"no bandwidth between hosts explains the step: even at a thousandth of the healthy rate "
+           "the "
+           "step would be faster",
            "look for a rank that is stopped or waits for data: atoll-topo --top HOST:PORT"});
     }
   }
   compute_causes(job, measured, result);
   if (result.measured_step_s < (1 - noise) * expected.step_s) {
     result.causes.push_back(
-        {fmt::format(
-             "the run is {:.2f} x as fast as predicted, so a figure of the model is too low here",
-             expected.step_s / result.measured_step_s),
+        {fmt::format("the run is {:.2f} x as fast as predicted, so the predictor assumes a rate "
+                     "that is too low here",
+                     expected.step_s / result.measured_step_s),
          "give the measured rates: --curve of atoll-busbw --save, --inter, --busbw"});
   }
   if (measured.data_wait_s && *measured.data_wait_s > 0.02 * result.measured_step_s) {

@@ -26,6 +26,7 @@ struct Cluster {
   // atoll-plan --measure measured them on this machine.
   train::simulated::OpTimes times{};
   std::map<std::string, double, std::less<>> kernel_gbyte_s{};
+  std::uint64_t process_bytes = 0;  // memory of a process beside its buffers, also measured there
 
   bool is_cpu() const noexcept { return compute.units == 0; }
 };

@@ -90,7 +90,7 @@ LaneTimes read_lanes(const std::filesystem::path& trace) {
 
 std::string to_text(const LaneTimes& expected, const LaneTimes& measured) {
   std::string text =
-      fmt::format("{:<30}{:>12}{:>12}\n", "seconds of a step by lane", "expected", "measured");
+      fmt::format("{:<30}{:>12}{:>12}\n", "seconds of a step by stream", "expected", "measured");
   const auto row = [&](const char* what, double LaneTimes::*member) {
     if (expected.*member <= 0 && measured.*member <= 0) return;
     text += fmt::format("  {:<28}{:>12.4f}{:>12.4f}\n", what, expected.*member, measured.*member);

@@ -68,17 +68,19 @@ void declare_job(CLI::App& app, Flags& f) {
       ->check(CLI::NonNegativeNumber);
   app.add_option("--seq", f.seq, "tokens of a row")->check(CLI::Range(1, 1 << 24));
   app.add_option("--global-batch", f.global_batch,
-                 "rows of a step over all ranks; 0: one pass of each rank")
+                 "rows (atoll-train: samples) per step over all ranks; 0: one micro batch per rank")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--micro-batch", f.micro_batch,
-                 "rows of a pass of a rank; 0: 1, 2, 4 and 8 are tried")
+                 "rows of a micro batch on each rank; 0 tries 1, 2, 4 and 8")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--passes", f.passes, "passes of a rank in a step, without --global-batch")
+  app.add_option("--micro-batches", f.passes,
+                 "micro batches of a rank in a step, without --global-batch")
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--dtype", f.dtype, "bf16 or f32, for parameters and activations");
-  app.add_option("--reduce-dtype", f.reduce_dtype,
-                 "f32 or bf16, for gradients on the wire, or auto: f32, "
-                 "and --dtype with PyTorch, whose FSDP before 2.15 does so by default");
+  app.add_option(
+      "--reduce-dtype", f.reduce_dtype,
+      "f32 or bf16, for gradients on the wire, or auto: f32 for atoll, --dtype for PyTorch "
+      "(the default of its FSDP before 2.15)");
   app.add_option("--moments", f.moments, "f32 or bf16, for the moments of AdamW");
   app.add_option("--strategy", f.strategy,
                  "no_shard, shard_optimizer, shard_grad, full_shard, hybrid_shard, "
@@ -102,7 +104,7 @@ void declare_cluster(CLI::App& app, Flags& f) {
   app.add_option(
       "--topology", f.topology,
       "FILE that atoll-topo reads, a machine of its catalog such as hgx-h100x16, or here: "
-      "gives what the other flags of the cluster leave out");
+      "supplies the values that no other cluster flag sets");
   app.add_option("--hosts", f.hosts, "number of hosts; default: 1, or that of --topology")
       ->check(CLI::Range(0, 1 << 16));
   app.add_option("--gpus-per-host", f.gpus_per_host,
@@ -121,17 +123,20 @@ void declare_results(CLI::App& app, Flags& f) {
   app.option_defaults()->group("Why a run is slow");
   app.add_option("--explain", f.explain,
                  "metrics.json of atoll-train: compare it with the prediction, and name causes");
-  app.add_option("--trace", f.trace,
-                 "trace of atoll-train --trace: compare it with the predicted step, lane by lane");
+  app.add_option(
+      "--trace", f.trace,
+      "trace of atoll-train --trace: compare it with the predicted step, stream by stream");
   app.add_option("--measured", f.measured, "tokens/s of all GPUs, instead of --explain")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--measured-one-host", f.measured_one_host,
-                 "tokens/s of the same settings on one host, which tells compute from the fabric")
+                 "tokens/s of the same settings on one host, which separates slow compute from a "
+                 "slow fabric")
       ->check(CLI::NonNegativeNumber);
   app.option_defaults()->group("This machine (CPUs)");
   app.add_option(
       "--measure", f.measure,
-      "FILE: measure the operations of --model on --gpus-per-host (1) processes at once");
+      "FILE: measure the operations of --model on N processes at once; N is --gpus-per-host, 1 by "
+      "default");
   app.add_option("--threads", f.threads, "compute threads of a rank, for --measure")
       ->check(CLI::PositiveNumber);
   app.add_option("--measure-seconds", f.measure_seconds, "length of the measurement")
@@ -139,7 +144,7 @@ void declare_results(CLI::App& app, Flags& f) {
   app.add_option("--machine", f.machine, "FILE of --measure, instead of --gpu");
   app.option_defaults()->group("Results");
   app.add_option("--top", f.top, "lines of the table");
-  app.add_flag("--growth", f.growth, "show how the best settings grow over hosts");
+  app.add_flag("--growth", f.growth, "show tokens/s of the best settings over the number of hosts");
   app.add_option("--tokens", f.tokens, "tokens to train on, for hours and cost")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--price", f.price, "price of a GPU hour")->check(CLI::NonNegativeNumber);
@@ -244,7 +249,8 @@ plan::SearchSpace space_of(const Flags& f) {
 std::set<std::pair<int, int>> groups_of(const std::vector<plan::Candidate>& found) {
   std::set<std::pair<int, int>> groups;
   for (const plan::Candidate& candidate : found) {
-    groups.emplace(candidate.job.ranks(), candidate.job.cluster.hosts);  // without a hybrid strategy
+    groups.emplace(candidate.job.ranks(),
+                   candidate.job.cluster.hosts);  // without a hybrid strategy
     const auto [replicate, shard] = candidate.job.mesh;
     const int on_host = candidate.job.cluster.ranks_per_host;
     const auto hosts_of = [&](int ranks) { return (ranks + on_host - 1) / on_host; };
@@ -276,7 +282,7 @@ void warn_unused(const std::vector<std::string>& curves,
 
 void print_table(const std::vector<plan::Candidate>& found, const Flags& f) {
   fmt::print("{:<18}{:>8}{:>6}{:>7}  {:<10}{:>12}{:>8}{:>10}{:>10}{:>9}\n", "strategy", "mesh",
-             "rows", "passes", "recompute", "tokens/s", "MFU", "exposed", "memory", "step");
+             "rows", "micro batches", "recompute", "tokens/s", "MFU", "exposed", "memory", "step");
   const bool tries_prefetch = f.prefetch == "auto";
   std::size_t shown = 0;
   for (const plan::Candidate& candidate : found) {
@@ -329,6 +335,8 @@ void write_json(const std::vector<plan::Candidate>& found, const std::string& pa
                    {"communication_s", p.communication_s},
                    {"memory_bytes", p.bytes},
                    {"fits", p.fits}});
+    const std::uint64_t beside = job.cluster.process_bytes;
+    if (beside > 0) all.back()["resident_bytes"] = p.bytes + beside;
   }
   std::ofstream file(path);
   file << all.dump(1) << '\n';

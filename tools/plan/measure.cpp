@@ -18,6 +18,7 @@
 #include "loop/engine_model.hpp"
 #include "model/cpu/cpu_ops.hpp"
 #include "model/cpu/matmul.hpp"
+#include "report/peak_memory.hpp"
 
 namespace plan {
 namespace {
@@ -33,6 +34,9 @@ double seconds_since(Clock::time_point begin) {
 struct Measured {
   train::simulated::OpTimes ops{};
   double update_s = 0;  // of an update of all parameters with AdamW, without clipping
+  // Memory of the process beside what it allocated from the device: programs, libraries, their
+  // buffers. Pages that the measuring processes share count in parts.
+  std::int64_t process_bytes = 0;
 };
 
 // Runs passes and updates of the model on this process alone, and returns the mean time of each
@@ -91,6 +95,8 @@ Measured operations(const Job& job, const MeasureOptions& options) {
     result.update_s = std::min(result.update_s, run_step());
   } while (seconds_since(begin) < options.seconds);
   result.ops = measured->take(compute);
+  result.process_bytes =
+      train::proportional_bytes() - static_cast<std::int64_t>(device.allocated_bytes());
   return result;
 }
 
@@ -125,11 +131,12 @@ json measured_by_rank(const Job& job, const MeasureOptions& options) {
                  {"ranks", options.ranks},
                  {"threads", options.threads},
                  {"model", job.model.name}};
+  const Measured measured = operations(job, options);
+  result["ops"] = measured.ops;
+  result["process_bytes"] = std::max<std::int64_t>(measured.process_bytes, 0);
   result["kernels"] = kernels();
   result["peak_f32"] = train::cpu::matrix_peak_flops(atoll::DType::f32, options.threads, 1.0);
   result["peak_bf16"] = train::cpu::matrix_peak_flops(atoll::DType::bf16, options.threads, 1.0);
-  const Measured measured = operations(job, options);
-  result["ops"] = measured.ops;
   // AdamW reads and writes weights and both moments, and reads gradients.
   const double moment = job.moments == atoll::DType::f32 ? 4 : 2;
   const double low = job.dtype == atoll::DType::f32 ? 0 : 2;
@@ -195,6 +202,7 @@ Cluster read_machine(const std::filesystem::path& file) {
     cluster.compute.memory_gbyte_s = content.at("kernels").at("copy");
     cluster.kernel_gbyte_s = content.at("kernels");
     cluster.times = content.at("ops");
+    cluster.process_bytes = content.value("process_bytes", std::uint64_t{0});
     cluster.hosts = 1;
     cluster.ranks_per_host = content.at("ranks");
     // A collective computes on the cores of its rank, and between hosts mostly waits for the wire.

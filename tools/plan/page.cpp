@@ -63,7 +63,7 @@ std::string tiles(const Job& job, const Prediction& p) {
 std::string table(const std::vector<Candidate>& found) {
   std::string html =
       R"(<h2>Candidates</h2><div class="card scroll"><table><tr><th>strategy</th><th>mesh</th>)"
-      R"(<th>rows x passes</th><th>recompute</th><th class="end">tokens/s</th><th class="end">MFU</th>)"
+      R"(<th>rows x micro batches</th><th>recompute</th><th class="end">tokens/s</th><th class="end">MFU</th>)"
       R"(<th class="end">exposed</th><th class="end">memory</th><th class="end">step</th></tr>)";
   for (std::size_t i = 0; i < std::min(found.size(), most_rows); ++i) {
     const auto& [job, p] = found[i];

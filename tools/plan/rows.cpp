@@ -210,8 +210,8 @@ Cluster cluster_of_row(Row& row) {
   require(hosts == std::floor(hosts), "nodes {} is not a whole number", hosts);
   const auto nodes = static_cast<int>(hosts);
   if (nodes > 1 && row.text("inter").empty()) row.assumed.push_back("inter 8x400G");
-  require(nodes >= 1 && gpus % nodes == 0, "{} GPUs are not the same number on each of {} nodes",
-          gpus, nodes);
+  require(nodes >= 1 && gpus % nodes == 0, "{} GPUs cannot be divided equally among {} nodes", gpus,
+          nodes);
   const auto known = cluster_of({.gpu = row.text("gpu"),
                                  .gpu_memory_gb = row.number("gpu_mem_GB").value_or(0),
                                  .hosts = nodes,
@@ -219,7 +219,7 @@ Cluster cluster_of_row(Row& row) {
                                  .intra = row.text("intra"),
                                  .inter = nodes > 1 ? row.text("inter") : ""});
   for (const std::string& text : known.unknown)
-    row.assumed.push_back(text + " is unknown, a usual one stands in");
+    row.assumed.push_back(text + " is unknown; the default is assumed");
   return known.cluster;
 }
 

@@ -83,11 +83,14 @@ void add_data_flags(CLI::App& app, train::RunOptions& o) {
   app.add_option("--train-on", o.train_on,
                  "output: the tokens that the data mark as trained; all: prompts as well");
   app.add_option("--samples", o.samples, "use the first N samples of each source; 0 uses all");
-  app.add_option("--eval-data", o.eval_data,
-                 "data of the evaluation, as --data; its loss is logged after the last step");
+  app.add_option(
+      "--eval-data", o.eval_data,
+      "data of the evaluation, as --data but without weights; its loss is logged after the "
+      "last step");
   app.add_option("--eval-split", o.eval_split,
                  "evaluate on this share of each source, for example 0.05, and train on the rest");
-  app.add_option("--eval-samples", o.eval_samples, "evaluate on at most N samples; 0 uses all")
+  app.add_option("--eval-samples", o.eval_samples,
+                 "evaluate on at most N samples, of each source by its size; 0 uses all")
       ->check(not_negative);
   app.add_option("--eval-every", o.eval_every,
                  "steps between evaluations; 0 evaluates after the last step only")
@@ -165,7 +168,7 @@ void add_optimizer_flags(CLI::App& app, train::RunOptions& o) {
   app.option_defaults()->group("Optimizer");
   app.add_option("--optimizer", o.optimizer,
                  "adamw, sgd, or muon: Muon for the matrices of layers, AdamW for the others");
-  app.add_option("--lr", o.lr, "learning rate after warm-up");
+  app.add_option("--lr", o.lr, "learning rate after --lr-warmup");
   app.add_option(
       "--lr-schedule", o.lr_schedule,
       "constant, linear, cosine, or wsd (warm-up, stable, decay: constant until the last "
@@ -185,9 +188,10 @@ void add_optimizer_flags(CLI::App& app, train::RunOptions& o) {
   app.add_option("--momentum", o.momentum, "Muon: momentum of the matrices of layers");
   app.add_option("--weight-decay", o.weight_decay,
                  "decoupled weight decay of the parameters that --decay selects");
-  app.add_option("--decay", o.decay,
-                 "parameters with weight decay: matrices (all but norms and biases), "
-                 "matrices-no-embeddings (nor the embedding, nor a head tied to it), or all");
+  app.add_option(
+      "--decay", o.decay,
+      "parameters with weight decay: matrices (all but norms and biases), "
+      "matrices-no-embeddings (as matrices, without the embedding or a head tied to it), or all");
   app.add_option("--group", o.group,
                  "settings for some parameters, as PATTERN:SETTING=NUMBER,...: PATTERN of Hugging "
                  "Face names, and lr_scale (factor of the learning rate), weight_decay, beta1 or "
@@ -209,7 +213,7 @@ void add_optimizer_flags(CLI::App& app, train::RunOptions& o) {
                  "norm is not finite; 0 goes on for ever");
 }
 
-void add_sharding_flags(CLI::App& app, train::RunOptions& o, int& islands) {
+void add_sharding_flags(CLI::App& app, train::RunOptions& o) {
   app.option_defaults()->group("Sharding");
   app.add_option("--strategy", o.strategy,
                  "no_shard (DDP), shard_optimizer (ZeRO-1), shard_grad (ZeRO-2), full_shard "
@@ -217,7 +221,7 @@ void add_sharding_flags(CLI::App& app, train::RunOptions& o, int& islands) {
                  "axis), or auto: the fastest that fits");
   app.add_option("--mesh", o.mesh,
                  "replicate x shard, for example 2x4. Default: planned from the topology");
-  app.add_option("--islands", islands,
+  app.add_option("--islands", o.islands,
                  "plan the mesh as if the ranks formed N islands; 0 uses the detected islands")
       ->check(not_negative);
   app.add_option(
@@ -268,7 +272,9 @@ void add_machine_flags(CLI::App& app, train::RunOptions& o) {
 void add_run_flags(CLI::App& app, train::RunOptions& o) {
   app.option_defaults()->group("Run");
   app.add_option("--steps", o.steps, "number of optimizer steps");
-  app.add_option("--warmup-steps", o.warmup_steps, "initial steps that speed figures leave out");
+  app.add_option(
+      "--warmup-steps", o.warmup_steps,
+      "initial steps that speed figures leave out; for the learning rate see --lr-warmup");
   app.add_option("--checkpoint-every", o.checkpoint_every,
                  "steps between checkpoints; 0 saves only at the end. SIGTERM, SIGUSR1 "
                  "and Ctrl-C save after the current step and end the run with exit code 75");
@@ -278,7 +284,7 @@ void add_run_flags(CLI::App& app, train::RunOptions& o) {
   app.add_option("--keep-last", o.keep_last, "newest checkpoints to keep; 0 keeps all")
       ->check(not_negative);
   app.add_option("--keep-every", o.keep_every,
-                 "keep the checkpoints of every M-th step as well; 0 keeps none of them")
+                 "also keep the checkpoint of every N-th step; 0: off")
       ->check(not_negative);
   app.add_flag("--checkpoint,!--no-checkpoint", o.save_checkpoint,
                "save checkpoints in the results folder (default)");
@@ -287,8 +293,12 @@ void add_run_flags(CLI::App& app, train::RunOptions& o) {
                  "whole checkpoint in the results folder, and a new run if there is none");
   app.add_option("--resume-with-changes", o.resume_with_changes,
                  "what may differ from the run that saved the checkpoint, comma-separated: data, "
-                 "seed, global_batch, optimizer, frozen, model")
+                 "seed, global-batch, optimizer, frozen, model")
       ->delimiter(',')
+      ->transform([](std::string name) {
+        std::ranges::replace(name, '-', '_');
+        return name;
+      })
       ->allow_extra_args(false);
   app.add_option("--max-time", o.max_time,
                  "save and end the run before this time is over, for example 3h30m; exit code 75");
@@ -320,7 +330,7 @@ void add_result_flags(CLI::App& app, train::RunOptions& o) {
                  "folder for an event file of TensorBoard, with losses, speed and use of machines");
   app.add_option("--trackio", o.trackio,
                  "project of Trackio, a local dashboard, that gets a row per step: PROJECT.db in "
-                 "TRACKIO_DIR or ~/.cache/huggingface/trackio");
+                 "TRACKIO_DIR, HF_HOME/trackio or ~/.cache/huggingface/trackio");
   app.add_option(
       "--metrics-port", o.metrics_port,
       "serve training_mfu and other figures to Prometheus at http://127.0.0.1:PORT/metrics "
@@ -382,12 +392,11 @@ int parse_and_train(int argc, char** argv) {
   app.footer(examples);
   app.option_defaults()->always_capture_default();
   train::RunOptions options;
-  int islands = 0;
   bool prints = false;
   add_data_flags(app, options);
   add_model_flags(app, options);
   add_optimizer_flags(app, options);
-  add_sharding_flags(app, options, islands);
+  add_sharding_flags(app, options);
   add_machine_flags(app, options);
   add_run_flags(app, options);
   add_result_flags(app, options);
@@ -403,16 +412,16 @@ int parse_and_train(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : 2;
   }
   options.config_text = cli::config_text(app);
-  if (prints) {
-    std::fputs(options.config_text.c_str(), stdout);
-    return 0;
-  }
   if (const std::string wrong = wrong_flag(options); !wrong.empty()) {
     std::fprintf(stderr, "atoll-train: %s (--help lists the flags)\n", wrong.c_str());
     return 2;
   }
+  if (prints) {
+    std::fputs(options.config_text.c_str(), stdout);
+    return 0;
+  }
   auto config = atoll::Config::from_env();
-  if (islands > 0) config.islands = islands;
+  if (options.islands > 0) config.islands = options.islands;
   auto world = atoll::World::from_env(config);
   train::stop_on_signals();  // after the flight recorder of World has set its handler
   return train_on(world, options);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <numeric>
+#include <utility>
 
 #include "data/file.hpp"
 #include "data/loaders.hpp"
@@ -174,6 +176,38 @@ Dataset part_of(const Dataset& set, std::int64_t first, std::int64_t size) {
   return part;
 }
 
+// Divides `limit` samples among sets in proportion to their sizes, rounded so that all add up; a
+// limit of 0 takes all.
+std::vector<std::int64_t> shares(std::int64_t limit, const std::vector<std::int64_t>& sizes) {
+  std::int64_t left = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+  if (limit == 0 || limit >= left) return sizes;
+  std::vector<std::int64_t> all;
+  for (const std::int64_t size : sizes) {
+    const double part = static_cast<double>(size) / static_cast<double>(left);
+    const std::int64_t share =
+        std::min<std::int64_t>(size, std::llround(part * static_cast<double>(limit)));
+    all.push_back(share);
+    limit -= share;
+    left -= size;
+  }
+  return all;
+}
+
+Dataset open_evaluation(DataSpec spec, const EvalSpec& eval, const Tokenizer& tokenizer) {
+  spec.data = eval.data;
+  spec.samples = eval.samples;
+  std::vector<Dataset> sets = open_sources(spec, tokenizer);
+  std::vector<std::int64_t> sizes;
+  for (const Dataset& set : sets) sizes.push_back(set.size());
+  const std::vector<std::int64_t> used = shares(eval.samples, sizes);
+  std::vector<Dataset> evaluated;
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    if (used[i] == 0) continue;
+    evaluated.push_back(used[i] == sizes[i] ? std::move(sets[i]) : part_of(sets[i], 0, used[i]));
+  }
+  return join(std::move(evaluated));
+}
+
 }  // namespace
 
 Dataset open_dataset(const DataSpec& spec, const Tokenizer& tokenizer) {
@@ -186,23 +220,22 @@ RunData open_run_data(const DataSpec& spec, const EvalSpec& eval, const Tokenize
   if (eval.split == 0) {
     RunData data{open_dataset(spec, tokenizer), std::nullopt};
     if (eval.data.empty()) return data;
-    DataSpec other = spec;
-    other.data = eval.data;
-    other.samples = eval.samples;
-    data.eval = open_dataset(other, tokenizer);
+    data.eval = open_evaluation(spec, eval, tokenizer);
     data.eval->portions.clear();  // every sample is evaluated once
     return data;
   }
   std::vector<Dataset> trained, evaluated;
-  std::int64_t left = eval.samples;
-  for (const Dataset& set : open_sources(spec, tokenizer)) {
+  std::vector<std::int64_t> taken;
+  const std::vector<Dataset> sets = open_sources(spec, tokenizer);
+  for (const Dataset& set : sets) {
     require(set.size() >= 2, "--eval-split: {} has only {} sample", set.name(), set.size());
     const auto wanted = std::llround(eval.split * static_cast<double>(set.size()));
-    const std::int64_t taken = std::clamp<std::int64_t>(wanted, 1, set.size() - 1);
-    trained.push_back(part_of(set, taken, set.size() - taken));
-    const std::int64_t used = eval.samples > 0 ? std::min(taken, left) : taken;
-    left -= used;
-    if (used > 0) evaluated.push_back(part_of(set, 0, used));
+    taken.push_back(std::clamp<std::int64_t>(wanted, 1, set.size() - 1));
+    trained.push_back(part_of(set, taken.back(), set.size() - taken.back()));
+  }
+  const std::vector<std::int64_t> used = shares(eval.samples, taken);
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    if (used[i] > 0) evaluated.push_back(part_of(sets[i], 0, used[i]));
   }
   RunData data{join(std::move(trained)), join(std::move(evaluated))};
   data.eval->portions.clear();

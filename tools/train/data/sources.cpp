@@ -94,8 +94,8 @@ class IdTokenizer final : public Tokenizer {
   explicit IdTokenizer(TokenFile file)
       : name_(file.tokenizer_name().empty() ? "ids" : file.tokenizer_name()),
         size_(file.vocabulary()),
-        eos_(file.eos().value_or(0)),
-        pad_(file.pad().value_or(eos_)),
+        eos_(file.eos().value_or(unknown)),
+        pad_(file.pad().value_or(std::max(eos_, 0))),
         digest_(file.tokenizer_digest()),
         file_(std::move(file)) {}
 
@@ -115,7 +115,7 @@ class IdTokenizer final : public Tokenizer {
     return text;
   }
   std::int32_t vocab_size() const noexcept override { return size_; }
-  std::int32_t bos() const noexcept override { return eos_; }
+  std::int32_t bos() const noexcept override { return unknown; }
   std::int32_t eos() const noexcept override { return eos_; }
   std::int32_t pad() const noexcept override { return pad_; }
   std::string_view name() const noexcept override { return name_; }
@@ -124,7 +124,8 @@ class IdTokenizer final : public Tokenizer {
  private:
   std::string name_;
   std::int32_t size_;
-  std::int32_t eos_ = 0, pad_ = 0;
+  static constexpr std::int32_t unknown = -1;
+  std::int32_t eos_ = unknown, pad_ = 0;
   TokenizerDigest digest_{};
   std::optional<TokenFile> file_;
 };

@@ -31,6 +31,7 @@ class Tokenizer {
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
 
   virtual std::int32_t vocab_size() const noexcept = 0;
+  // The ids that begin and end a text; -1 if unknown, as those of a tokenizer without encode().
   virtual std::int32_t bos() const noexcept = 0;
   virtual std::int32_t eos() const noexcept = 0;
 

@@ -5,6 +5,7 @@
 #include "data/sources.hpp"
 #include "loop/engine_model.hpp"
 #include "loop/model_source.hpp"
+#include "loop/shared_files.hpp"
 #include "loop/trainer_state.hpp"
 
 namespace train {
@@ -60,8 +61,9 @@ double Trainer::evaluation_loss() {
   return loss / static_cast<double>(std::max<std::int64_t>(valid, 1));
 }
 
-void show_data(atoll::World& world, const RunOptions& options) {
+void show_data(atoll::World& world, RunOptions options) {
   check(options);
+  share_files(world, options);
   const auto tokenizer = tokenizer_for(options.tokenizer, options.data, options.data_type);
   const ModelConfig model = find_model(options, *tokenizer).config;
   const RunData data = open_data(options, *tokenizer, model);

@@ -29,7 +29,7 @@ namespace fsdp = atoll::fsdp;
 
 constexpr std::string_view weights_name = "model.safetensors";
 // An index of earlier weights in the folder would hide the new file.
-constexpr const char* index_name = "model.safetensors.index.json";
+constexpr std::string_view index_name = "model.safetensors.index.json";
 constexpr std::string_view config_name = "config.json";
 constexpr const char* generation_name = "generation_config.json";
 
@@ -121,8 +121,10 @@ std::string config_text(const RunOptions& options, const Setup& setup) {
 }
 
 void write_companions(const RunOptions& options, const Setup& setup, const fs::path& folder) {
-  const std::string index = (folder / index_name).string();
-  ::unlink(index.c_str());
+  // With an adapter_config.json, transformers would load the adapters that are in the folder.
+  for (const std::string_view earlier : {index_name, adapter_config_name, adapter_weights_name}) {
+    ::unlink((folder / earlier).c_str());
+  }
   write_file_atomic(folder / config_name, config_text(options, setup));
   if (!copy_tokenizer(options, setup, folder)) {
     log::info("--export: the run has no files of a tokenizer ({}), so {} has none",

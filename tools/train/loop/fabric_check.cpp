@@ -130,7 +130,14 @@ void check_fabric(atoll::World& world, const RunOptions& options, const Setup& s
   }
   if (world.rank() == 0) {
     for (const FabricRate& rate : rates) log::info("fabric: {}", to_line(rate));
-    if (rates.empty()) log::info("fabric: a run of one rank uses no links");
+    if (rates.empty()) {
+      log::info("fabric: a run of one rank uses no links");
+    } else if (std::ranges::none_of(rates, [](const FabricRate& r) { return r.promised > 0; })) {
+      log::warn(
+          "--check-fabric {}: nothing could be judged, because the topology has no rate of any "
+          "link; give the rate of a host's adapters by --fabric-rate",
+          share);
+    }
   }
   const std::string failure = fabric_failure(rates, share);
   if (!failure.empty()) fail(ErrorCode::unsupported, "{}", failure);

@@ -45,10 +45,27 @@ void add_optimizer(std::vector<std::string>& lines, const RunOptions& o) {
   if (o.optimizer != "muon") {
     add(lines, {{"--momentum", o.momentum != usual.momentum}}, "without --optimizer muon");
   }
-  if (o.lr_warmup >= o.steps) {
+  const bool decays =
+      o.weight_decay > 0 || std::ranges::any_of(o.group, [](const std::string& group) {
+        return group.find("weight_decay") != group.npos;
+      });
+  if (!decays) add(lines, {{"--decay", o.decay != usual.decay}}, "without --weight-decay");
+  if (o.lr_warmup >= o.steps && o.steps > 0) {
     lines.push_back(fmt::format(
         "--lr-warmup {}: the run has {} steps, so the learning rate does not reach --lr",
         o.lr_warmup, o.steps));
+  }
+}
+
+void add_speed(std::vector<std::string>& lines, const RunOptions& o) {
+  if (o.warmup_steps >= o.steps && o.steps > 0) {
+    lines.push_back(fmt::format(
+        "--warmup-steps {}: the run has {} steps, so there will be no figures of its speed",
+        o.warmup_steps, o.steps));
+  }
+  if (!o.mesh.empty()) add(lines, {{"--islands", o.islands > 0}}, "with --mesh");
+  if (o.device == "host") {
+    add(lines, {{"--products", !o.products.empty() && o.products != "off"}}, "on CPUs");
   }
 }
 
@@ -60,6 +77,11 @@ void add_results(std::vector<std::string>& lines, const RunOptions& o) {
          {"--keep-last", o.keep_last != usual.keep_last},
          {"--keep-every", o.keep_every != usual.keep_every}},
         "with --no-checkpoint");
+  } else if (o.checkpoint_every > 0 && o.keep_every % o.checkpoint_every != 0) {
+    lines.push_back(fmt::format(
+        "--keep-every {}: no multiple of --checkpoint-every {}, so some of these steps have no "
+        "checkpoint",
+        o.keep_every, o.checkpoint_every));
   }
   if (o.export_weights.empty()) {
     add(lines, {{"--export-dtype", !o.export_dtype.empty()}, {"--lora-merge", o.lora_merge}},
@@ -85,6 +107,7 @@ std::vector<std::string> idle_flags(const RunOptions& options) {
     add(lines, {{"--inner-shards", options.inner_shards > 0}},
         fmt::format("with --strategy {}, which keeps whole parameters", options.strategy));
   }
+  add_speed(lines, options);
   add_results(lines, options);
   return lines;
 }

@@ -5,10 +5,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
-#include <filesystem>
 #include <utility>
 
+#include "environment.hpp"
 #include "model/cpu/cpu_ops.hpp"
 #include "model/cuda/cuda_ops.hpp"
 
@@ -17,16 +16,11 @@ namespace {
 
 // In the user's cache; "", which keeps nothing, without a home.
 std::string usual_product_file() {
-  const auto variable = [](const char* name) {
-    const char* const value = std::getenv(name);
-    return std::filesystem::path(value == nullptr ? "" : value);
-  };
-  auto cache = variable("XDG_CACHE_HOME");
-  if (const auto home = variable("HOME"); cache.empty() && !home.empty()) cache = home / ".cache";
+  if (variable("XDG_CACHE_HOME").empty() && variable("HOME").empty()) return "";
   // The folder may belong to several hosts.
   std::array<char, 256> host{};
-  if (cache.empty() || ::gethostname(host.data(), host.size() - 1) != 0) return "";
-  return (cache / "atoll" / fmt::format("products-{}.json", host.data())).string();
+  if (::gethostname(host.data(), host.size() - 1) != 0) return "";
+  return (user_cache() / "atoll" / fmt::format("products-{}.json", host.data())).string();
 }
 
 }  // namespace

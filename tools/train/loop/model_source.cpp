@@ -1,5 +1,8 @@
 #include "loop/model_source.hpp"
 
+#include <fmt/format.h>
+
+#include <set>
 #include <utility>
 
 #include "data/loaders.hpp"
@@ -8,6 +11,7 @@
 #include "loop/weight_files.hpp"
 #include "model/hf_config.hpp"
 #include "model/hub_cache.hpp"
+#include "model/params.hpp"
 #include "report/log.hpp"
 
 namespace train {
@@ -36,8 +40,9 @@ fs::path config_in(const fs::path& folder, const RunOptions& options) {
        "{} {}: {} does not exist: name the folder of a model; a results folder has none, but "
        "--export writes one{}",
        is_init ? "--init" : "--model", is_init ? options.init : options.model, file.string(),
-       fs::exists(folder / "steps.jsonl") ? ", also from a checkpoint: --resume auto --export MODEL"
-                                          : "");
+       fs::exists(folder / "steps.jsonl")
+           ? ", also from a checkpoint of step N: --resume auto --steps N --export MODEL"
+           : "");
 }
 
 // transformers 5 does not tie a head whose weights differ from those of the embedding, whatever
@@ -59,6 +64,14 @@ ModelSource with_weights(const fs::path& folder, const fs::path& weights,
 ModelSource in_folder(const fs::path& folder, const RunOptions& options) {
   if (options.init != "none" && has_weights(folder)) return with_weights(folder, folder, options);
   const fs::path file = config_in(folder, options);
+  // A run that resumes has its weights in the checkpoint.
+  const bool needs_weights = options.resume.empty() || options.resume == "auto";
+  if (options.init != "none" && needs_weights) {
+    fail(ErrorCode::not_found,
+         "--model {}: no .safetensors file in it: finish the download, or save the model again as "
+         "safetensors; --init none starts from random weights",
+         options.model);
+  }
   return {read_hf_config(file), {}, file};
 }
 
@@ -87,6 +100,20 @@ ModelSource find(const RunOptions& options, const Tokenizer& tokenizer) {
 }
 
 }  // namespace
+
+std::string unused_weights(const ModelConfig& model, const std::vector<fs::path>& weights) {
+  std::set<std::string> used;
+  for (std::size_t unit = 0; unit < unit_count(model); ++unit) {
+    for (const ParamSpec& param : param_specs(model, unit)) used.insert(param.hf_name);
+  }
+  if (model.tied) used.insert("lm_head.weight");
+  const auto unused = unused_tensors(weights, used);
+  if (unused.empty()) return "";
+  return fmt::format(
+      "{}: the model of config.json has no parameter for {} of its tensors, for example {}; they "
+      "are not used, so check config.json",
+      weights.front().parent_path().string(), unused.size(), unused.front());
+}
 
 ModelSource find_model(const RunOptions& options, const Tokenizer& tokenizer) {
   ModelSource source = find(options, tokenizer);

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "data/tokenizer.hpp"
 #include "loop/options.hpp"
@@ -19,6 +20,11 @@ struct ModelSource {
 // Reads the model of --init, otherwise that of --model. A model with weights starts from them,
 // unless --init is "none". Throws Error(not_found, io, bad_data or unsupported) that names the file.
 ModelSource find_model(const RunOptions& options, const Tokenizer& tokenizer);
+
+// Returns a warning if files of weights have tensors that the model has no parameter for; otherwise
+// "". Reads the headers of the files.
+std::string unused_weights(const ModelConfig& model,
+                           const std::vector<std::filesystem::path>& weights);
 
 // The name of the model for reports and the default run name: that of the preset, of the folder, or
 // of the model on the Hub.

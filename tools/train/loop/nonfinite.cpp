@@ -80,8 +80,9 @@ std::string NonFiniteRow::warning(const StepRecord& step, const NonFiniteGradien
 }
 
 std::string NonFiniteRow::ending(const StepRecord& step, const NonFiniteGradients& found) const {
-  std::string text = fmt::format("--max-skipped {}: steps {} to {} were not finite: {}; ", most_,
-                                 step.step - row_ + 1, step.step, tell(found));
+  std::string text = fmt::format(
+      "--max-skipped {}: in steps {} to {} the loss or gradient norm was infinite or NaN: {}; ",
+      most_, step.step - row_ + 1, step.step, tell(found));
   if (step.skipped) text += fmt::format("the weights are those of step {}; ", step.step - row_);
   return text + "lower --lr, and check the data and the weights of --init";
 }

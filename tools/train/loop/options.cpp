@@ -48,10 +48,17 @@ void check_data(const RunOptions& options) {
   const bool evaluates = !options.eval_data.empty() || options.eval_split > 0;
   require(evaluates || options.eval_every == 0,
           "--eval-every: needs --eval-data FILE or --eval-split SHARE");
+  require(evaluates || options.eval_samples == 0,
+          "--eval-samples: needs --eval-data FILE or --eval-split SHARE");
   require(options.eval_data.empty() || options.eval_split == 0,
           "--eval-data and --eval-split: use one of them");
   parse_sources(options.data, options.data_type);
-  if (!options.eval_data.empty()) parse_sources(options.eval_data, options.data_type);
+  if (!options.eval_data.empty()) {
+    for (const SourceSpec& source : parse_sources(options.eval_data, options.data_type)) {
+      require(source.weight == 1, "--eval-data {}: every sample counts once, so remove the weight",
+              source.text);
+    }
+  }
 }
 
 void check_trace(const RunOptions& options) {
@@ -93,9 +100,10 @@ void check_mesh(const RunOptions& options) {
 void check_counts(const RunOptions& options) {
   using Checks = std::initializer_list<std::pair<std::string_view, bool>>;
   for (const auto& [flag, fine] : Checks{{"--global-batch", options.global_batch >= 1},
-                                         {"--steps", options.steps >= 1},
                                          {"--reduce-buffers", options.reduce_buffers >= 1}})
     require(fine, "{}: must be at least 1", flag);
+  require(options.steps >= (options.export_weights.empty() ? 1 : 0),
+          "--steps: must be at least 1; with --export, 0 only reads and writes the weights");
   for (const auto& [flag, fine] : Checks{{"--micro-batch", options.micro_batch >= 0},
                                          {"--warmup-steps", options.warmup_steps >= 0},
                                          {"--lr-warmup", options.lr_warmup >= 0},

@@ -60,6 +60,7 @@ struct RunOptions {
   std::uint64_t memory_limit = 0;
   // How gradients accumulate: auto, shard or local, as in atoll::fsdp::Accumulation.
   std::string accumulate = "auto";
+  int islands = 0;                   // islands that the mesh assumes; 0: those of the topology
   std::string mesh;                  // "RxS", replicate x shard; empty: planned from the topology
   std::string dtype = "f32";         // f32 or bf16, for parameters and activations
   std::string reduce_dtype = "f32";  // f32 or bf16, for gradients on the wire

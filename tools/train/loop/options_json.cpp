@@ -63,6 +63,7 @@ void put_optimizer(nlohmann::json& json, const RunOptions& o) {
 
 void put_sharding(nlohmann::json& json, const RunOptions& o) {
   json["strategy"] = o.strategy;
+  json["islands"] = o.islands;
   json["mesh"] = o.mesh;
   json["memory_limit"] = o.memory_limit;
   json["accumulate"] = o.accumulate;

@@ -174,8 +174,8 @@ void check_lora(const fs::path& folder, const Extra& saved, const Extra& mine) {
   }
   fail(
       ErrorCode::mismatch,
-      "--resume {}: the checkpoint was trained without --lora-rank: write its weights by the flags "
-      "of its run and --resume {} --steps {} --export MODEL, and start with --init MODEL "
+      "--resume {}: the checkpoint was trained without --lora-rank: export its weights: repeat the "
+      "command of its run with --resume {} --steps {} --export MODEL; then start with --init MODEL "
       "--lora-rank {}",
       folder.string(), folder.string(), steps_done(saved, folder), *own);
 }

@@ -67,7 +67,8 @@ bool take(int fd) {
 }
 
 void refuse_earlier_run(const RunOptions& options, const fs::path& out) {
-  if (!options.resume.empty() || find_checkpoints(out).empty()) return;
+  const bool continues = !options.resume.empty() && !resumes_other_folder(options, out);
+  if (continues || find_checkpoints(out).empty()) return;
   fail(ErrorCode::invalid_argument,
        "--out {}: the folder has the checkpoints of an earlier run: use another --out, go on with "
        "that run by --resume auto, or delete the folder",
@@ -145,6 +146,15 @@ RunFolder::~RunFolder() {
   ::unlink((out_ / lock_name).c_str());
   ::close(fd_);
   if (made_) ::rmdir(out_.c_str());  // fails unless the folder is empty
+}
+
+bool resumes_other_folder(const RunOptions& options, const fs::path& out) {
+  if (options.resume.empty() || options.resume == "auto") return false;
+  std::error_code ignored;
+  const fs::path from = fs::weakly_canonical(fs::absolute(options.resume, ignored), ignored);
+  const fs::path own = fs::weakly_canonical(fs::absolute(out, ignored), ignored);
+  const fs::path relative = from.lexically_relative(own);
+  return relative.empty() || *relative.begin() == "..";
 }
 
 fs::path set_earlier_results_aside(const fs::path& out) {

@@ -14,8 +14,8 @@ class RunFolder {
   RunFolder() = default;
   // Creates the folder and locks it by the file run.lock. File systems without locks are used
   // without one. Collective. Throws Error(invalid_argument) on every rank if another run holds the
-  // folder, or if a run without --resume would start over the checkpoints of an earlier run, and
-  // Error(io) if the folder cannot be made.
+  // folder, or if the run would mix its checkpoints with those of an earlier run, which it does not
+  // resume. Throws Error(io) if the folder cannot be made.
   RunFolder(atoll::World& world, const RunOptions& options, const std::filesystem::path& out);
   RunFolder(RunFolder&& other) noexcept;
   RunFolder& operator=(RunFolder&& other) noexcept;
@@ -31,6 +31,9 @@ class RunFolder {
   int fd_ = -1;
   bool made_ = false;
 };
+
+// Whether the run resumes a checkpoint that is not in its results folder.
+bool resumes_other_folder(const RunOptions& options, const std::filesystem::path& out);
 
 // Moves the results of an earlier run without checkpoints to OUT/earlier-N. Returns this folder, or
 // an empty path if there are none. Throws Error(io).

@@ -203,6 +203,16 @@ void check_machine_flags(atoll::World& world, const RunOptions& options, atoll::
           fmt::join(names, ", "));
 }
 
+// Sets the micro batch to the largest that fits. Returns the reason.
+std::string choose_micro_batch(const atoll::World& world, RunOptions& options,
+                               const ModelConfig& model, const atoll::Mesh& mesh,
+                               const DeviceMemory& memory) {
+  const std::int64_t samples = (options.global_batch + world.size() - 1) / world.size();
+  auto chosen = largest_micro_batch(options, model, mesh, memory, samples);
+  options.micro_batch = chosen.rows;
+  return std::move(chosen.why);
+}
+
 // Activations alone must not exceed --memory-limit. The engine's memory is checked later.
 void check_activations(const RunOptions& options, std::size_t bytes) {
   require(options.memory_limit == 0 || bytes <= options.memory_limit,
@@ -275,11 +285,8 @@ Setup prepare(atoll::World& world, RunOptions& options) {
   check_machine_flags(world, options, kind);
   std::string micro_batch_why;
   if (options.micro_batch == 0) {
-    const std::int64_t samples = (options.global_batch + world.size() - 1) / world.size();
-    auto chosen =
-        largest_micro_batch(options, model, mesh, memory_of_ranks(world, topology, place), samples);
-    options.micro_batch = chosen.rows;
-    micro_batch_why = std::move(chosen.why);
+    const DeviceMemory memory = memory_of_ranks(world, topology, place);
+    micro_batch_why = choose_micro_batch(world, options, model, mesh, memory);
   }
   const ActivationPlan plan = activation_plan(options, kind);
   check_activations(options, Activations::bytes_for(model, plan));

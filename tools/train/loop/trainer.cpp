@@ -76,7 +76,7 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
                              peak_.measured, world.size()});
   if (world.rank() == 0) {
     clean_up();
-    if (options_.resume.empty()) set_aside();
+    if (first_step_ == 0 || resumes_other_folder(options_, out_)) set_aside();
     make_directory(options_.save_checkpoint ? checkpoints_folder(out_) : out_);
     log_.emplace(out_ / "steps.jsonl", first_step_ + 1);
     auto shown = progress_options_for(stderr);
@@ -269,7 +269,12 @@ RunResult Trainer::run() {
     check_finite(record);
     result.steps.push_back(record);
     write_line(record);
-    if (!diverged_.empty()) break;
+    if (!diverged_.empty()) {
+      // Updates were skipped, so the weights are finite. An earlier checkpoint is worth more.
+      const bool has_none = saves_ == 0 && first_step_ == 0;
+      if (options_.save_checkpoint && options_.skip_nonfinite && has_none) save(index + 1, true);
+      break;
+    }
     const bool stops = stop_ != Stop::none;
     if (stops) next_pass_.reset();
     if (pending_ && all_written_) finish_save();

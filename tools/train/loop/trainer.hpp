@@ -24,7 +24,7 @@ struct RunResult {
 using Inspect = std::function<void(atoll::fsdp::Engine&)>;
 
 // Prints samples of --show-data on rank 0. Collective. Throws like run().
-void show_data(atoll::World& world, const RunOptions& options);
+void show_data(atoll::World& world, RunOptions options);
 
 // Trains on all ranks of the World. Collective. Rank 0 writes files and shows progress. Throws
 // atoll::Error with a one-line message; the caller then fails the World, so that no rank waits.

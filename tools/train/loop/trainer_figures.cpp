@@ -9,6 +9,7 @@
 #include "atoll/checkpoint.hpp"
 #include "fail.hpp"
 #include "loop/idle_flags.hpp"
+#include "loop/model_source.hpp"
 #include "loop/run_plan.hpp"
 #include "loop/run_report.hpp"
 #include "loop/strategy.hpp"
@@ -44,14 +45,22 @@ void Trainer::tell_plan() {
   if (options_.lora_rank > 0 && !options_.lora_merge && !options_.export_weights.empty() &&
       setup_.weights.empty()) {
     log::warn(
-        "--export: the adapters belong to random weights, which nothing else can give them: use "
+        "--export: the base of the adapters has random weights, which nobody else has: use "
         "--lora-merge, which writes the whole model, or start from weights with --init");
+  }
+  if (const auto line = unused_weights(setup_.model, setup_.weights); !line.empty()) {
+    log::warn("{}", line);
   }
   for (const auto& finding : setup_.mesh.findings()) log::warn("{}", atoll::to_line(finding));
   const auto shape = engine_.sharding();
   log::info("{}: {:.2f} M parameters in {} on {} ranks, backend {}", setup_.model.name,
             static_cast<double>(parameter_count(setup_.model)) / 1e6, options_.dtype, world_.size(),
             engine_.backend());
+  if (first_step_ == 0) {
+    log::info("{}", setup_.weights.empty()
+                        ? fmt::format("random weights by --seed {}", options_.seed)
+                        : fmt::format("weights of {}", setup_.given));
+  }
   log::info("mesh {} ({}); {}: {} replicas of {} shards", setup_.mesh.to_string(),
             setup_.mesh.reason(), name(setup_.choice.strategy), shape.replicate, shape.shard);
   if (!setup_.choice.why.empty()) log::info("{}", setup_.choice.why);
@@ -122,7 +131,7 @@ void Trainer::publish() {
   std::optional<TrackioOptions> trackio;
   if (!options_.trackio.empty()) {
     trackio = TrackioOptions{options_.trackio, run_name(options_), to_json(options_).dump(),
-                             !options_.resume.empty()};
+                             first_step_ > 0};
   }
   publisher_.emplace(options_.tensorboard, trackio, endpoint);
 }
@@ -292,6 +301,7 @@ void Trainer::finish(RunResult& result, double wall_seconds) {
   }
   if (!progress_) return;
   progress_->finish();
+  if (options_.steps == 0) return;
   if (result.steps.empty()) {  // keep the finished run's metrics.json
     return log::warn(
         "the checkpoint already has all {} steps, so no step was run; raise "

@@ -225,6 +225,19 @@ bool head_differs(const std::vector<fs::path>& files) {
   return !alike || !same_bytes(*head, *table);
 }
 
+std::vector<std::string> unused_tensors(const std::vector<fs::path>& files,
+                                        const std::set<std::string>& used) {
+  std::vector<std::string> unused;
+  for (const fs::path& file : files) {
+    for (const std::string& name : tensors_of(file)) {
+      // Older versions of transformers stored the frequencies of rope, which follow from config.json.
+      const bool is_known = name == "__metadata__" || name.ends_with("rotary_emb.inv_freq");
+      if (!is_known && !used.contains(name)) unused.push_back(name);
+    }
+  }
+  return unused;
+}
+
 std::vector<fs::path> weight_files(const fs::path& place) {
   if (!fs::is_directory(place)) return {place};
   if (fs::exists(place / index_name)) return indexed_files(place, place / index_name);

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <filesystem>
+#include <set>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -23,6 +25,11 @@ std::span<const std::string_view> tokenizer_files();
 
 // Whether a folder has files that weight_files() would return.
 bool has_weights(const std::filesystem::path& folder);
+
+// Returns the names of the tensors in `files` that are not in `used`. Leaves out rope frequencies,
+// which old files have. Returns no names of a damaged file.
+std::vector<std::string> unused_tensors(const std::vector<std::filesystem::path>& files,
+                                        const std::set<std::string>& used);
 
 // Whether the files have a weight of the head, and it differs from that of the embedding.
 bool head_differs(const std::vector<std::filesystem::path>& files);

@@ -242,6 +242,19 @@ void read_window(const Reader& reader, ModelConfig& config) {
   if (in_all) config.sliding_window = window;
 }
 
+// transformers 5 goes by "layer_types", if it is there.
+void check_layer_types(const Reader& reader, const ModelConfig& config) {
+  if (config.family == Family::llama || !reader.present("layer_types")) return;
+  const Json expected = config.sliding_window > 0 ? "sliding_attention" : "full_attention";
+  const Json& types = reader["layer_types"];
+  if (types.is_array() &&
+      std::ranges::all_of(types, [&](const Json& one) { return one == expected; })) {
+    return;
+  }
+  unsupported(reader, "layer_types: every layer must be {}, as the other keys say",
+              expected.get<std::string>());
+}
+
 void read_rotated_layers(const Reader& reader, ModelConfig& config) {
   if (config.family != Family::smollm3) return;
   if (!reader.present("no_rope_layers")) {
@@ -304,6 +317,7 @@ ModelConfig parse_hf_config(std::string_view text, const std::string& file) {
   config.qk_norm = config.family == Family::qwen3;
   read_rope(reader, defaults, config);
   read_window(reader, config);
+  check_layer_types(reader, config);
   read_rotated_layers(reader, config);
   read_biases(reader, config);
   validate(config);

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <fstream>
 
+#include "environment.hpp"
 #include "fail.hpp"
-#include "model/environment.hpp"
 
 namespace train {
 namespace {

@@ -55,7 +55,7 @@ std::string loss(const RunFiles& run) {
   for (std::size_t i = 0; i < bad.size(); ++i) {
     if (bad[i] == 1) chart.marks.push_back(steps[i]);
   }
-  chart.marks_name = "steps that were not finite";
+  chart.marks_name = "steps with an infinite or NaN loss or gradient norm";
   return draw(chart);
 }
 

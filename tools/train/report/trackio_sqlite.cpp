@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <ctime>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -12,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "environment.hpp"
 #include "fail.hpp"
 #include "report/clock.hpp"
 #include "report/trackio.hpp"
@@ -37,13 +37,9 @@ constexpr const char* tables = R"(
 constexpr int busy_ms = 2000;  // how long to wait for another program that writes
 
 fs::path folder() {
-  const auto variable = [](const char* name) -> fs::path {
-    const char* const value = std::getenv(name);
-    return value ? value : "";
-  };
   if (const fs::path own = variable("TRACKIO_DIR"); !own.empty()) return own;
   if (const fs::path hub = variable("HF_HOME"); !hub.empty()) return hub / "trackio";
-  return variable("HOME") / ".cache" / "huggingface" / "trackio";
+  return user_cache() / "huggingface" / "trackio";
 }
 
 // ISO 8601 in UTC, as Python's isoformat() writes it.

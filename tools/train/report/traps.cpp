@@ -148,8 +148,10 @@ void check_figures(const json& args, const json& metrics, std::vector<Trap>& tra
   }
   const auto bad = number(metrics, "nonfinite_steps");
   if (bad && *bad > 0) {
-    traps.push_back({"nonfinite", fmt::format("{:.0f} steps were not finite", *bad),
-                     "lower --lr or lengthen --lr-warmup; the log names the first tensor"});
+    traps.push_back(
+        {"nonfinite",
+         fmt::format("in {:.0f} steps the loss or gradient norm was infinite or NaN", *bad),
+         "lower --lr or lengthen --lr-warmup; the log names the first tensor"});
   }
 }
 
