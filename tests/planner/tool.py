@@ -36,11 +36,13 @@ def predict(folder, *rows):
 
 def check_table(folder):
     text = run("--model", "qwen2.5-7b", "--gpu", "H100", "--hosts", "2", "--micro-batch", "1", "--tokens", "1e9",
-               "--price", "2", "--json", folder / "table.json")
+               "--price", "2", "--top", "1000", "--json", folder / "table.json")
     found = json.loads((folder / "table.json").read_text())
     assert "hybrid_shard" in text and "full_shard" in text and "GPU hours" in text, text
     speeds = [entry["tokens_per_s"] for entry in found if entry["fits"]]
     assert speeds == sorted(speeds, reverse=True) and len(speeds) > 4, speeds
+    tied = sum(speed > 0.97 * speeds[0] for speed in speeds[1:])
+    assert text.count("tied with the first") == tied, text
     one = run("--model", "qwen2.5-7b", "--hosts", "2", "--strategy", "hybrid_shard", "--mesh", "2x8",
               "--micro-batch", "1", "--recompute", "none")
     assert one.count("hybrid_shard") == 1 and "2x8" in one, one

@@ -1,4 +1,5 @@
-// Tests of what --export writes beside the weights, and that it spares the model that it starts from.
+// Tests of what --export writes beside the weights, and that it spares the model that it starts
+// from.
 #include <doctest/doctest.h>
 
 #include <algorithm>

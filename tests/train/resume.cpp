@@ -305,7 +305,8 @@ TEST_CASE("an interrupted save does no harm") {
     CHECK_FALSE(fs::exists(left));
   }
 
-  // Only the folder step-00000012.old is left, as after a save that crashed between its two renames.
+  // Only the folder step-00000012.old is left, as after a save that crashed between its two
+  // renames.
   fs::rename(last, old);
   resumed.resume = last.string();
   resumed.steps = last_step + 2;

@@ -281,21 +281,24 @@ void warn_unused(const std::vector<std::string>& curves,
 }
 
 void print_table(const std::vector<plan::Candidate>& found, const Flags& f) {
-  fmt::print("{:<18}{:>8}{:>6}{:>7}  {:<10}{:>12}{:>8}{:>10}{:>10}{:>9}\n", "strategy", "mesh",
+  fmt::print("{:<18}{:>8}{:>6}{:>15}  {:<10}{:>12}{:>8}{:>10}{:>10}{:>9}\n", "strategy", "mesh",
              "rows", "micro batches", "recompute", "tokens/s", "MFU", "exposed", "memory", "step");
   const bool tries_prefetch = f.prefetch == "auto";
+  const plan::Prediction& first = found.front().prediction;
   std::size_t shown = 0;
   for (const plan::Candidate& candidate : found) {
     if (shown++ == f.top) break;
     const plan::Job& job = candidate.job;
     const plan::Prediction& p = candidate.prediction;
+    // Speeds that are closer than this say nothing about the order.
+    const bool tied = shown > 1 && first.fits && p.tokens_per_s > 0.97 * first.tokens_per_s;
+    const char* const remark = !p.fits ? "  does not fit" : tied ? "  tied with the first" : "";
     fmt::print(
-        "{:<18}{:>8}{:>6}{:>7}  {:<10}{:>12.0f}{:>7.1f}%{:>9.1f}%{:>7.1f} GB{:>7.3f} s{}{}\n",
+        "{:<18}{:>8}{:>6}{:>15}  {:<10}{:>12.0f}{:>7.1f}%{:>9.1f}%{:>7.1f} GB{:>7.3f} s{}{}\n",
         fsdp::name(job.strategy), fmt::format("{}x{}", job.mesh.replicate, job.mesh.shard),
         job.micro_batch, job.micro_batches, plan::name(job.recompute), p.tokens_per_s, 100 * p.mfu,
         100 * p.exposed_s / p.step_s, static_cast<double>(p.bytes) / 1e9, p.step_s,
-        tries_prefetch ? fmt::format("  {} ahead", job.prefetch) : "",
-        p.fits ? "" : "  does not fit");
+        tries_prefetch ? fmt::format("  {} ahead", job.prefetch) : "", remark);
   }
   const plan::Candidate& best = found.front();
   if (!best.prediction.fits) {

@@ -49,8 +49,8 @@ bool is_too_large(const std::string& text) {
   return parsed.ec == std::errc::result_out_of_range;
 }
 
-// Checks the texts of integers, also of sizes with units: CLI11 would turn a number that is too large
-// into the largest one.
+// Checks the texts of integers, also of sizes with units: CLI11 would turn a number that is too
+// large into the largest one.
 void check_integers(CLI::App& app) {
   for (CLI::Option* option : app.get_options({})) {
     const std::string type = option->get_type_name();
@@ -152,7 +152,8 @@ void add_model_flags(CLI::App& app, train::RunOptions& o) {
                  "activations recomputed in backward: none, selective (norms and SwiGLU) or full "
                  "(whole layers)");
   app.add_option("--head-rows", o.head_rows,
-                 "tokens per block of logits: fewer need less memory and more passes; 0 means 512 "
+                 "tokens per block of logits: smaller blocks need less memory, but more passes "
+                 "over the head's gradient; 0 means 512 "
                  "on CPUs, 2048 on GPUs")
       ->check(not_negative);
   app.add_option("--products", o.products,
@@ -224,11 +225,11 @@ void add_sharding_flags(CLI::App& app, train::RunOptions& o) {
   app.add_option("--islands", o.islands,
                  "plan the mesh as if the ranks formed N islands; 0 uses the detected islands")
       ->check(not_negative);
-  app.add_option(
-         "--memory-limit", o.memory_limit,
-         "bytes per rank, for example 16G (powers of 1024): larger plans are refused, and "
-         "--strategy "
-         "auto chooses what fits; 0 limits only auto, to a rank's share of host memory or its GPU")
+  app.add_option("--memory-limit", o.memory_limit,
+                 "bytes per rank, for example 16G (powers of 1024): larger plans are refused, and "
+                 "--strategy auto chooses what fits; 0: no limit, except that auto must fit a "
+                 "rank's share of "
+                 "the host's or GPU's memory")
       ->transform(CLI::AsSizeValue(false));
   app.add_option("--accumulate", o.accumulate,
                  "gradients between micro batches: shard (reduced after each), local (kept whole "
@@ -240,7 +241,8 @@ void add_sharding_flags(CLI::App& app, train::RunOptions& o) {
                  "partial resharding: groups of N neighbouring ranks keep the gathered parameters "
                  "from forward until backward; 0 disables this");
   app.add_option("--prefetch", o.prefetch,
-                 "units gathered ahead of compute; 0 gathers on demand. A tied head adds one");
+                 "units gathered ahead of compute; 0 gathers on demand. One more if the "
+                 "head is tied to the embedding");
   app.add_option("--reduce-buffers", o.reduce_buffers,
                  "units whose whole gradients may exist at once while they are reduced");
 }

@@ -43,8 +43,8 @@ class Tokenizer {
 
   virtual TokenizerDigest digest() const noexcept = 0;
 
-  // The text of a tokenizer_config.json, with which transformers gives the ids of encode() after bos;
-  // empty if transformers cannot open this tokenizer.
+  // The text of a tokenizer_config.json, with which transformers gives the ids of encode() after
+  // bos; empty if transformers cannot open this tokenizer.
   virtual std::string transformers_config() const { return {}; }
 };
 

@@ -83,7 +83,8 @@ std::vector<std::string> axes_of(const Setup& setup) {
   return {"world"};
 }
 
-// Logs the findings of the doctor. Returns the evidence of those that are errors; "" if there are none.
+// Logs the findings of the doctor. Returns the evidence of those that are errors; "" if there are
+// none.
 std::string diagnose(atoll::World& world, const atoll::Topology& topology) {
   const auto sites = atoll::locate_ranks(topology, world);
   std::string errors;

@@ -18,7 +18,8 @@ struct ModelSource {
 };
 
 // Reads the model of --init, otherwise that of --model. A model with weights starts from them,
-// unless --init is "none". Throws Error(not_found, io, bad_data or unsupported) that names the file.
+// unless --init is "none". Throws Error(not_found, io, bad_data or unsupported) that names the
+// file.
 ModelSource find_model(const RunOptions& options, const Tokenizer& tokenizer);
 
 // Returns a warning if files of weights have tensors that the model has no parameter for; otherwise

@@ -231,8 +231,8 @@ std::int64_t load(atoll::World& world, const RunOptions& options, const fs::path
   return done;
 }
 
-// Throws Error(not_found) on every rank if rank 0 finds no checkpoint in the folder of --resume. A save
-// that was cut off may have left only FOLDER.old, which the library loads.
+// Throws Error(not_found) on every rank if rank 0 finds no checkpoint in the folder of --resume. A
+// save that was cut off may have left only FOLDER.old, which the library loads.
 void check_given(atoll::World& world, const fs::path& folder) {
   std::string problem;
   std::error_code ignored;

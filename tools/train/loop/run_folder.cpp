@@ -46,7 +46,8 @@ std::string holder_of(int fd) {
   return told.empty() || !plain ? "" : fmt::format(" ({})", told);
 }
 
-// Whether the file that `fd` has open is still the one of this name: its holder may have removed it.
+// Whether the file that `fd` has open is still the one of this name: its holder may have removed
+// it.
 bool is_named(int fd, const fs::path& file) {
   struct stat opened {
   }, named{};

@@ -1,4 +1,5 @@
-// The results folder of a run: one run at a time writes there, and none over the results of another.
+// The results folder of a run: one run at a time writes there, and none over the results of
+// another.
 #pragma once
 
 #include <filesystem>

@@ -170,8 +170,8 @@ fs::path folder_of(const fs::path& place) {
   return fs::is_directory(place) ? place : fs::absolute(place).parent_path();
 }
 
-// Returns the files to send. A file of weights is sent with config.json and the files of the tokenizer
-// beside it, a folder without the files that are not part of the model.
+// Returns the files to send. A file of weights is sent with config.json and the files of the
+// tokenizer beside it, a folder without the files that are not part of the model.
 std::vector<SentFile> files_of(const Place& place) {
   const bool whole_folder = fs::is_directory(place.path);
   if (!whole_folder && place.path.extension() != ".safetensors") {

@@ -193,8 +193,8 @@ void Trainer::open_pass(const StepPlan& plan, int index) {
       engine_.begin({fsdp::PassOptions::Kind::train, index, plan.micro_batches}, compute_));
 }
 
-// The blocks of a GPU for updates beside the next forward; 0 if they run before it. On CPUs, updates
-// would take the cores of forward.
+// The blocks of a GPU for updates beside the next forward; 0 if they run before it. On CPUs,
+// updates would take the cores of forward.
 unsigned Trainer::blocks_beside_forward() {
   if (engine_.device().kind() != atoll::DeviceKind::cuda || compute_of_pass_ <= 0) return 0;
   // With recomputation, backward takes three times as long as forward.

@@ -74,8 +74,8 @@ WeightMap parse_index(const fs::path& file) {
   return map;
 }
 
-// Returns the header of a safetensors file and the place of its data. The header is no object if the
-// file is damaged; the import refuses it with the place of the damage.
+// Returns the header of a safetensors file and the place of its data. The header is no object if
+// the file is damaged; the import refuses it with the place of the damage.
 std::pair<json, std::uint64_t> header_of(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
   std::array<unsigned char, 8> length{};
@@ -230,7 +230,8 @@ std::vector<std::string> unused_tensors(const std::vector<fs::path>& files,
   std::vector<std::string> unused;
   for (const fs::path& file : files) {
     for (const std::string& name : tensors_of(file)) {
-      // Older versions of transformers stored the frequencies of rope, which follow from config.json.
+      // Older versions of transformers stored the frequencies of rope, which follow from
+      // config.json.
       const bool is_known = name == "__metadata__" || name.ends_with("rotary_emb.inv_freq");
       if (!is_known && !used.contains(name)) unused.push_back(name);
     }

@@ -21,8 +21,8 @@ struct TrackioOptions {
 class TrackioRun {
  public:
   // Opens PROJECT.db in TRACKIO_DIR, or else in HF_HOME/trackio, where HF_HOME defaults to
-  // huggingface in XDG_CACHE_HOME or ~/.cache, and creates what does not exist. Throws Error(io) that
-  // names --trackio and the file, and Error(invalid_argument) for a name that Trackio changes.
+  // huggingface in XDG_CACHE_HOME or ~/.cache, and creates what does not exist. Throws Error(io)
+  // that names --trackio and the file, and Error(invalid_argument) for a name that Trackio changes.
   explicit TrackioRun(const TrackioOptions& options);
   TrackioRun(TrackioRun&&) noexcept;
   ~TrackioRun();

@@ -21,8 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The tables that a run needs. Trackio adds the others, and the columns of its synchronization, when
-// it opens the file.
+// The tables that a run needs. Trackio adds the others, and the columns of its synchronization,
+// when it opens the file.
 constexpr const char* tables = R"(
   PRAGMA journal_mode = WAL;
   PRAGMA synchronous = NORMAL;

@@ -78,7 +78,8 @@ void check_sharding(const json& args, std::vector<Trap>& traps) {
   if (!plan.is_object()) return;
   const std::size_t spanned = islands_per_group(plan);
   const std::string strategy = text(args, "strategy");
-  // Not for hybrid strategies: they shard as the mesh says, and the mesh itself is checked for this.
+  // Not for hybrid strategies: they shard as the mesh says, and the mesh itself is checked for
+  // this.
   if (spanned > 1 && !strategy.starts_with("hybrid")) {
     traps.push_back(
         {"shard_across_islands",
