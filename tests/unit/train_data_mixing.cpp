@@ -152,10 +152,17 @@ TEST_CASE("split: parts have no sample in common, whatever the seed") {
   CHECK(epoch_of(run.train, 0, 2).size() == 46);
   const auto few =
       train::open_run_data({.data = data, .seq = 8}, {.split = 0.1, .samples = 2}, *tokenizer);
-  CHECK(few.eval->size() == 2);
+  CHECK(few.eval->size() == 2);  // of 4 and 1
   const auto file = train::open_run_data({.data = a, .seq = 8}, {.data = b}, *tokenizer);
   CHECK(file.eval->size() == 11);
   CHECK(file.train.size() == 40);
+  // Samples of the evaluation are shared by the sizes of the sources: 40 and 11.
+  const auto both =
+      train::open_run_data({.data = a, .seq = 8}, {.data = a + "," + b, .samples = 10}, *tokenizer);
+  CHECK(both.eval->size() == 10);
+  std::int64_t of_a = 0;
+  for (const auto n : numbers(*both.eval)) of_a += numbers(file.train).contains(n) ? 1 : 0;
+  CHECK(of_a == 8);
   CHECK(failure_of([&] {
           (void)train::open_run_data({.data = a}, {.data = b, .split = 0.1}, *tokenizer);
         }).says("use one of them"));
