@@ -103,7 +103,7 @@ TEST_CASE("slow compute and a slow fabric are told apart") {
   CHECK(*found.busbw == doctest::Approx(30).epsilon(0.1));
   CHECK(found.slowdown == doctest::Approx(1.5).epsilon(0.1));
   CHECK_THROWS_WITH_AS(plan::explain(job, {.tokens_per_s = 1e9, .exposed_s = 1}),
-                       doctest::Contains("are both of one step"), atoll::Error);
+                       doctest::Contains("check that the exposed time is per step"), atoll::Error);
 
   const auto well = plan::simulate(job);
   const auto compute =

@@ -43,9 +43,9 @@ struct Measured {
 // operation.
 Measured operations(const Job& job, const MeasureOptions& options) {
   atoll::World world = atoll::World::single();
-  const atoll::Device device = atoll::Device::host();
   fsdp::Engine engine(atoll::Mesh::make(world, {1, 1}),
                       {.strategy = fsdp::Strategy::no_shard, .precision = {.param = job.dtype}});
+  const atoll::Device device = engine.device();
   std::optional<fsdp::Optimizer> optimizer;
   const auto inner = train::cpu::make_ops({.threads = options.threads});
   const auto measured = train::simulated::measure(*inner);
