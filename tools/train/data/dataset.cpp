@@ -195,7 +195,8 @@ std::vector<std::int64_t> shares(std::int64_t limit, const std::vector<std::int6
 
 Dataset open_evaluation(DataSpec spec, const EvalSpec& eval, const Tokenizer& tokenizer) {
   spec.data = eval.data;
-  spec.samples = 0;
+  const bool is_one = parse_sources(eval.data, spec.data_type).size() == 1;
+  spec.samples = is_one ? eval.samples : 0;
   std::vector<Dataset> sets = open_sources(spec, tokenizer);
   std::vector<std::int64_t> sizes;
   for (const Dataset& set : sets) sizes.push_back(set.size());

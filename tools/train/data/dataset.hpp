@@ -141,9 +141,10 @@ struct RunData {
   std::optional<Dataset> eval;
 };
 
-// Opens the data of training and of evaluation. Which samples a split takes depends on the number
-// of samples only, so that no sample of an evaluation is ever trained on, whatever the seed. Throws
-// like open_dataset().
+// Opens the data of training and of evaluation. Of a single source of evaluation, the first samples
+// are taken; of several, some of each by their sizes. Which samples a split takes depends on the
+// number of samples only, so that no sample of an evaluation is ever trained on, whatever the seed.
+// Throws like open_dataset().
 RunData open_run_data(const DataSpec& spec, const EvalSpec& eval, const Tokenizer& tokenizer);
 
 // Text of the first `count` samples of epoch 0: tokens with ids, text and targets. For --show-data.
