@@ -33,7 +33,8 @@ namespace atoll_v1::atoll::fsdp {
 // files exist. After an error, FOLDER.partial is removed. FOLDER.old holds the old content for a
 // moment on file systems that cannot exchange two names. Earlier folders FOLDER.partial and
 // FOLDER.old are deleted with everything in them; a symbolic link FOLDER.partial is Error(io). All
-// ranks must see the same file system. Error(io) names the file. A rank waits at most Config::file_timeout for the files of the others.
+// ranks must see the same file system. Error(io) names the file. A rank waits at most
+// Config::file_timeout for the files of the others.
 //
 // If FOLDER is a symbolic link, save() and load() follow it: the folder to which it leads is the
 // checkpoint, with the temporary folders beside it, and the link stays.
@@ -48,9 +49,8 @@ namespace atoll_v1::atoll::fsdp {
 // of `engine`: otherwise Error(mismatch) or Error(invalid_argument), before anything is written.
 // Keys and values of `extra` must be UTF-8: otherwise Error(invalid_argument).
 //
-// Every file has the id of the save. Shard files have their step and number, and a digest (XXH3,
-// 64 bits) for each MiB of each tensor. The index has the digest of each shard's header and of
-// itself.
+// Every file has the id of the save. Shard files have their step and number, and a digest (XXH3, 64
+// bits) for each MiB of each tensor. The index has the digest of each shard's header and of itself.
 ATOLL_API void save(const std::filesystem::path& folder, Engine& engine, const Optimizer& optimizer,
                     const std::map<std::string, std::string>& extra = {});
 // For callers that write their optimizer themselves. Numbers that it needs besides the states of
@@ -60,8 +60,8 @@ ATOLL_API void save(const std::filesystem::path& folder, Engine& engine,
                     const std::map<std::string, std::string>& extra = {});
 
 // A save that goes on beside training. It ends with finish(), which all ranks must call: training
-// steps that other ranks have run meanwhile do not matter. A PendingSave that is destroyed before
-// gives the save up: its folder keeps its old content, and FOLDER.partial is removed.
+// steps that other ranks have run meanwhile do not matter. Destroying a PendingSave before finish()
+// cancels the save: its folder keeps its old content, and FOLDER.partial is removed.
 class ATOLL_API PendingSave {
  public:
   PendingSave(PendingSave&&) noexcept;
@@ -84,13 +84,14 @@ class ATOLL_API PendingSave {
 };
 
 // Begins the same save as save() and returns while a thread writes the files: the checkpoint has
-// the values of the time of the call, whatever training does meanwhile. Parameters and moments are
+// the values at the time of the call, whatever training does meanwhile. Parameters and moments are
 // read from the memory that steps of `optimizer` update; before a step updates a unit that is not
 // yet written, the unit is copied to host memory. If the copies of a rank would exceed
 // `most_copied_bytes`, the step waits for the thread, as it does for every unit if 0 is passed.
 // Functions other than a step that change parameters, such as assign() or load(), wait for the
 // thread; writing Segment::values meanwhile damages the save. Another save throws
-// Error(invalid_argument) until the PendingSave is over. Engine and optimizer must outlive it.
+// Error(invalid_argument) until the PendingSave has finished or is destroyed. Engine and optimizer
+// must outlive it.
 ATOLL_API PendingSave save_beside(const std::filesystem::path& folder, Engine& engine,
                                   const Optimizer& optimizer,
                                   const std::map<std::string, std::string>& extra = {},
@@ -98,8 +99,8 @@ ATOLL_API PendingSave save_beside(const std::filesystem::path& folder, Engine& e
 
 // Reads a checkpoint. Each rank reads only the parts that its own shards need, and verifies the
 // digests of the blocks that contain them; damage, and files of another save, are Error(bad_data)
-// with file, byte and tensor. Checkpoints of versions of the library that wrote no digests load with
-// a warning. After an error, parameters have unspecified values.
+// with file, byte and tensor. Checkpoints of versions of the library that wrote no digests load
+// with a warning. After an error, parameters have unspecified values.
 //
 // All ranks must load the same save: otherwise Error(mismatch) names two ranks and their folders,
 // and the parameters do not change. Folders may have different names, such as copies on the disk of
@@ -116,17 +117,17 @@ ATOLL_API std::map<std::string, std::string> load(const std::filesystem::path& f
 ATOLL_API std::map<std::string, std::string> load(const std::filesystem::path& folder,
                                                   Engine& engine);
 
-// Returns the name of a parameter in a weights file, such as "model.layers.0.mlp.up_proj.weight", or
-// "" to leave the parameter out: export_weights() does not write it, and import_weights() does not
-// change it.
+// Returns the name of a parameter in a weights file, such as "model.layers.0.mlp.up_proj.weight",
+// or "" to leave the parameter out: export_weights() does not write it, and import_weights() does
+// not change it.
 using ParamName = std::function<std::string(const Unit&, const ParamSpec&)>;
 
 // Writes one safetensors file with all parameters unsharded, as `dtype` (f32, bf16 or f16). The
 // engine's lowest rank writes unit by unit, so that no rank holds more than one whole unit; the
 // other ranks wait at most Config::file_timeout for its disk. The file appears complete or not at
-// all, and replaces a regular file or a symbolic link of that name. Error(io) names the file. If two
-// engines or jobs write the same file, it is the whole file of one of them. A job that is killed
-// leaves its temporary file, FILE.DIGITS.partial.
+// all, and replaces a regular file or a symbolic link of that name. Error(io) names the file. If
+// two engines or jobs write the same file, it is the whole file of one of them. A job that is
+// killed leaves its temporary file, FILE.DIGITS.partial.
 //
 // All ranks must pass the same file and dtype, and `name` must return the same names on all ranks:
 // otherwise Error(mismatch). Error(invalid_argument) if `name` is empty or throws, if two
@@ -139,8 +140,8 @@ ATOLL_API void export_weights(const std::filesystem::path& file, Engine& engine,
 // every parameter with its name and shape. Each rank reads only its own parts. Several parameters
 // may have the same name, and are filled from one tensor. Throws Error(not_found) or
 // Error(mismatch), which name file and tensor. All ranks must get the same names: otherwise
-// Error(mismatch). Error(invalid_argument) if `name` is empty or throws, and if it leaves parameters
-// out before the engine has values, for example from Engine::initialize().
+// Error(mismatch). Error(invalid_argument) if `name` is empty or throws, and if it leaves
+// parameters out before the engine has values, for example from Engine::initialize().
 ATOLL_API void import_weights(const std::vector<std::filesystem::path>& files, Engine& engine,
                               const ParamName& name);
 

@@ -86,7 +86,7 @@ class Communicator;
 class Registration;
 
 // How many compute units of a GPU (SMs) the collectives of a communicator may take from kernels
-// that run beside them. A wish, which backends on host memory ignore.
+// that run beside them. A hint; backends on host memory ignore it.
 enum class ComputeUnits {
   any,  // as many as make the collective fast
   few,
@@ -96,7 +96,7 @@ enum class ComputeUnits {
 struct CommunicatorOptions {
   std::string name{};  // name in messages and traces; an empty name means the name of the axis
   // Name of the backend; empty means config().backend, or else the best common backend. All ranks
-  // must pass the same, as for the settings below.
+  // must pass the same name. The settings below must be equal too.
   std::string backend{};
   Device device = Device::host();
   // A communicator to split, or null. It must be idle, and every rank of it must open a
@@ -248,10 +248,10 @@ class ATOLL_API Communicator {
     all_reduce
   };
   std::uint64_t scratch_bytes(Sum sum, std::uint64_t count, DType dtype) const;
-  // Allocates `bytes` of scratch memory in advance with atoll::allocate(), so that the backend moves
-  // it without a copy; scratch memory of a first call is not registered. Collective: all ranks pass
-  // the same number. Throws Error(invalid_argument) after the first operation, and the errors of
-  // atoll::allocate().
+  // Allocates `bytes` of scratch memory in advance with atoll::allocate(), so that the backend
+  // moves it without a copy; scratch memory of a first call is not registered. Collective: all
+  // ranks pass the same number. Throws Error(invalid_argument) after the first operation, and the
+  // errors of atoll::allocate().
   void reserve_scratch(std::uint64_t bytes);
 
   // Returns the transports that this process uses. A backend that cannot tell its communicators

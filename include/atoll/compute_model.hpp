@@ -1,10 +1,11 @@
-// How long arithmetic takes on a device: a model by shapes, for simulations and plans. Pure functions.
+// How long arithmetic takes on a device: a model by shapes, for simulations and plans. Pure
+// functions.
 //
-// A product is cut into tiles, which the compute units work off in waves; the last wave is seldom
+// A product is cut into tiles, which the compute units process in waves; the last wave is seldom
 // full. The model starts from the rate that was measured for large products on the device. It takes
-// away what the last wave leaves idle, and the time in which a tile fills its pipeline. A product that
-// moves more bytes than it computes is limited by the memory. Everything else (norms, activation
-// functions, updates) takes the time of the bytes that it reads and writes.
+// away what the last wave leaves idle, and the time in which a tile fills its pipeline. A product
+// that moves more bytes than it computes is limited by the memory. Everything else (norms,
+// activation functions, updates) takes the time of the bytes that it reads and writes.
 #pragma once
 
 #include <cstdint>

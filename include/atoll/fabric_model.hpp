@@ -12,10 +12,10 @@
 // NICs times an efficiency that grows with the bytes and falls with the number of hosts. The table
 // of efficiencies for RDMA is that of SimAI (NSDI'25; aliyun/SimAI, inputs/ratio), measured on
 // hosts with 8 NICs of 400 Gbit/s; times between its sizes are interpolated, and each host beyond
-// its 128 adds the steps of its ranks. Small tensors take the faster of this and of NCCL's
-// low-latency protocol or, for all_reduce, tree (NCCL, src/graph/tuning.cc: 4 us a step of a ring,
-// 14 us a hop of a tree, half and 0.85 of the rate). Measured times replace the model where they
-// exist.
+// its 128 adds the steps of its ranks. For small tensors the model takes the least of this time,
+// that of NCCL's low-latency protocol (4 us per step of a ring, half of the rate) and, for
+// all_reduce, that of its tree (14 us per hop, 0.85 of the rate); the figures are those of NCCL's
+// src/graph/tuning.cc. Measured times replace the model where they exist.
 #pragma once
 
 #include <cstdint>

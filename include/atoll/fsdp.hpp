@@ -106,7 +106,7 @@ struct Options {
   Strategy strategy = Strategy::hybrid_shard;
   Accumulation accumulation = Accumulation::automatic;
   // `average` multiplies each final gradient shard by 1 / ranks, rounded to f32, in one pass over
-  // the shard. All strategies still give the same bits where their sums do.
+  // the shard. If the sums of two strategies are equal bit by bit, so are their averages.
   GradientScale gradients = GradientScale::sum;
   Precision precision{};
   // Partial resharding (FSDP2: reshard_after_forward = N). After forward a unit stays sharded over

@@ -47,7 +47,7 @@ struct LinkReport {
 
 // Performs the test on the first backend that can. Collective over the World; the other ranks wait.
 // Every rank gets the report, or the same Error: not_found if no backend can test links,
-// invalid_argument for wrong options, or the failure of one of both ranks, which is named.
+// invalid_argument for wrong options, or the error of one of the two ranks, which names that rank.
 ATOLL_API LinkReport test_link(World& world, const LinkTest& test);
 
 }  // namespace atoll_v1::atoll

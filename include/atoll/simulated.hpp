@@ -28,9 +28,8 @@ namespace atoll_v1::atoll::simulated {
 //
 // Work that uses a part of the compute units holds that part until it ends, as the resident blocks
 // of a GPU do; work that uses all units shares what is left. If more than all units are held, the
-// work that holds them slows down in proportion, and work that uses all units waits. Of every other
-// resource: if the sum over all work that runs at the same time is above 1, this work slows down in
-// proportion.
+// work that holds them slows down in proportion, and work that uses all units waits. If concurrent
+// work uses more than 1 of another resource in total, this work slows down in proportion.
 struct Use {
   double compute = 0;  // compute units, such as the SMs of a GPU
   double memory = 0;   // bandwidth of the device's memory
@@ -43,8 +42,8 @@ struct TimedWork {
   double latency = 0;  // seconds before the work begins to use resources
   double seconds = 0;  // seconds that the work takes when nothing else runs
   Use use{};
-  // Highest speed beside work that holds compute units; 1 is the speed alone. 0.5 for a kernel that
-  // has a block for each unit, and so needs a second round when one unit is missing.
+  // Highest speed, relative to running alone, while other work holds compute units. 0.5 for a
+  // kernel that has a block for each unit, and so needs a second round when one unit is missing.
   double crowded_speed = 1;
 };
 

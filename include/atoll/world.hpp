@@ -90,10 +90,9 @@ class ATOLL_API World {
   World(World&& other);
   World& operator=(World&& other);
   // Leaves the job. Rank 0 serves the store until every other rank has left or is lost, for at most
-  // 10 s. If an exception destroys the World, the job fails. A destructor cannot see the exception:
-  // the error of the other ranks has the newest atoll::Error that this thread still keeps, if there
-  // is one. run() sends them the text of any exception, and so does an exception that no function
-  // catches.
+  // 10 s. If an exception destroys the World, the job fails. A destructor cannot see the exception,
+  // so the other ranks get the text of this thread's newest atoll::Error, if there is one. They get
+  // the text of the exception itself if it leaves run(), or if no function catches it.
   ~World();
 
   int rank() const;
@@ -101,7 +100,8 @@ class ATOLL_API World {
   int local_rank() const;  // ATOLL_LOCAL_RANK, or index of this rank among the ranks of its host
   int local_size() const;
   // Returns how the job was started: "explicit" (ATOLL_RANK and ATOLL_SIZE), "openmpi", "pmix",
-  // "pmi", "torchrun", "slurm", "program" (from_ranks()), "simulated" (simulated()), or "single" without a launcher.
+  // "pmi", "torchrun", "slurm", "program" (from_ranks()), "simulated" (simulated()), or "single"
+  // without a launcher.
   std::string_view launcher() const;
   const Config& config() const;
   const std::vector<HostInfo>& hosts() const;        // hosts of the job, by lowest rank
