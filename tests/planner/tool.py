@@ -139,6 +139,17 @@ def check_curves(folder):
     assert done.stdout != run(*job), "the measured curve changes nothing"
 
 
+def check_measure(folder):
+    """Predictions with a measured machine know the memory of a process as well."""
+    job = ["--model", "mistral-tiny", "--vocab", "256", "--seq", "64", "--micro-batch", "1", "--gpus-per-host", "1"]
+    run("--measure", folder / "machine.json", *job, "--measure-seconds", "0.1")
+    run("--machine", folder / "machine.json", *job, "--strategy", "no_shard", "--recompute", "none", "--json",
+        folder / "cpu.json")
+    found = json.loads((folder / "cpu.json").read_text())[0]
+    beside = found["resident_bytes"] - found["memory_bytes"]
+    assert 1e6 < beside < 1e9 and found["step_s"] > 0, found
+
+
 def check_wrong(folder):
     for flags, code, text in (
             (["--gpu", "abacus"], 1, "unknown GPU \"abacus\""),
@@ -184,5 +195,6 @@ with tempfile.TemporaryDirectory() as name:
     check_explanation(root)
     check_advice(root)
     check_curves(root)
+    check_measure(root)
     check_wrong(root)
-print("atoll-plan: table, rows, page, explanation, advice, curves and wrong input")
+print("atoll-plan: table, rows, page, explanation, advice, curves, measured machines and wrong input")

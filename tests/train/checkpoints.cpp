@@ -225,7 +225,7 @@ TEST_CASE("a run that starts anew, or from another folder, does not mix with an 
   const std::string lines = TemporaryFolder::read(out / "steps.jsonl");
   CHECK(std::ranges::count(lines, '\n') == 1);
   CHECK(lines.find("\"step\":3") != lines.npos);
-  // Now OUT has a checkpoint of its own.
+  // The run has saved a checkpoint, which another run must not mix with its own.
   for (const std::string& failure : failures_of_job(2, options)) {
     CHECK(
         holds(failure, "--out " + options.out + ": the folder has the checkpoints of an earlier"));
@@ -233,6 +233,14 @@ TEST_CASE("a run that starts anew, or from another folder, does not mix with an 
   options.resume = options.out + "/checkpoint";
   options.steps = 4;
   run_job(2, options);
+  // The checkpoints of a run may lie on another disk.
+  fs::rename(out / "checkpoints", folder.path() / "disk");
+  fs::create_directory_symlink(folder.path() / "disk", out / "checkpoints");
+  for (const std::string resume : {"out/checkpoint", "disk/step-00000005"}) {
+    options.resume = (folder.path() / resume).string();
+    ++options.steps;
+    CHECK(run_job(2, options).front().run.steps.size() == 1);
+  }
 }
 
 TEST_CASE("one run at a time writes to a folder") {

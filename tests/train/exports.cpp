@@ -116,23 +116,29 @@ TEST_CASE("--export: ids of tokens, and the files of the tokenizer of a model wi
   }
 }
 
-TEST_CASE("--export: no ids of tokens that nobody knows, and no adapters of an earlier export") {
+TEST_CASE("--export: no ids of tokens that nobody knows, and no model beside adapters") {
   const TemporaryFolder folder;
   auto options = base(folder);
   options.tokenizer = "ids:259";
   options.data = "synthetic";
   options.export_weights = (folder.path() / "model").string();
+  options.steps = 0;  // only writes
   fs::create_directories(options.export_weights);
   folder.write("model/adapter_config.json", "{}");
-  folder.write("model/adapter_model.safetensors", "");
-  options.steps = 0;  // only writes
+  for (const std::string& failure : failures_of_job(2, options)) {
+    CHECK(
+        failure ==
+        "--export " + options.export_weights +
+            ": the folder has adapters (adapter_config.json), which transformers would add to the "
+            "model; use another folder");
+  }
+  CHECK(fs::exists(folder.path() / "model" / "adapter_config.json"));
+  fs::remove(folder.path() / "model" / "adapter_config.json");
   run_job(2, options);
   const auto config = read_json(folder.path() / "model" / "config.json");
   CHECK_FALSE(config.contains("bos_token_id"));
   CHECK_FALSE(config.contains("eos_token_id"));
   CHECK(fs::exists(folder.path() / "model" / "model.safetensors"));
-  CHECK_FALSE(fs::exists(folder.path() / "model" / "adapter_config.json"));
-  CHECK_FALSE(fs::exists(folder.path() / "model" / "adapter_model.safetensors"));
 }
 
 TEST_CASE("--export of adapters: the base model that peft opens") {

@@ -137,6 +137,9 @@ TEST_CASE("absent keys have the defaults of transformers") {
         4096);
   CHECK(read("qwen2", R"(, "use_sliding_window": true)").sliding_window ==
         0);  // only from layer 28
+  CHECK(read("qwen2", R"(, "layer_types": ["full_attention", "full_attention", "full_attention",
+             "full_attention"])")
+            .sliding_window == 0);
   CHECK(read("qwen3", "").head_dim == 128);
   CHECK(read("qwen3", "").qk_norm);
   const ModelConfig smollm3 = read("smollm3", "");
@@ -213,6 +216,13 @@ TEST_CASE("a wrong config.json is named with its key") {
        "high_freq_factor = 1 is not between low_freq_factor and 1e9", ErrorCode::invalid_argument},
       {"\"mistral\"", "\"qwen2\", \"use_sliding_window\": true, \"max_window_layers\": 1",
        "a sliding window in some layers only is not supported", ErrorCode::unsupported},
+      {"\"mistral\"", "\"qwen2\", \"layer_types\": [\"sliding_attention\", \"full_attention\"]",
+       "layer_types: must have 2 times full_attention, as the other keys say",
+       ErrorCode::unsupported},
+      {"\"mistral\"", "\"qwen3\", \"layer_types\": []", "layer_types: must have 2 times",
+       ErrorCode::unsupported},
+      {"\"mistral\"", "\"qwen3\", \"layer_types\": \"full_attention\"",
+       "layer_types: must have 2 times", ErrorCode::unsupported},
       {"\"mistral\"", "\"smollm3\", \"no_rope_layers\": [1]", "\"no_rope_layers\" is not a list",
        ErrorCode::bad_data},
       {"\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3", "not a multiple",

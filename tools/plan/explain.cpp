@@ -211,8 +211,7 @@ Explanation explain(const Job& job, const Measurement& measured) {
     } else {
       result.causes.push_back(
           {"no bandwidth between hosts explains the step: even at a thousandth of the healthy rate "
-           "the "
-           "step would be faster",
+           "the step would be faster",
            "look for a rank that is stopped or waits for data: atoll-topo --top HOST:PORT"});
     }
   }

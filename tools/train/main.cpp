@@ -295,12 +295,8 @@ void add_run_flags(CLI::App& app, train::RunOptions& o) {
                  "whole checkpoint in the results folder, and a new run if there is none");
   app.add_option("--resume-with-changes", o.resume_with_changes,
                  "what may differ from the run that saved the checkpoint, comma-separated: data, "
-                 "seed, global-batch, optimizer, frozen, model")
+                 "seed, global_batch, optimizer, frozen, model")
       ->delimiter(',')
-      ->transform([](std::string name) {
-        std::ranges::replace(name, '-', '_');
-        return name;
-      })
       ->allow_extra_args(false);
   app.add_option("--max-time", o.max_time,
                  "save and end the run before this time is over, for example 3h30m; exit code 75");

@@ -28,8 +28,6 @@ namespace fs = std::filesystem;
 namespace fsdp = atoll::fsdp;
 
 constexpr std::string_view weights_name = "model.safetensors";
-// An index of earlier weights in the folder would hide the new file.
-constexpr std::string_view index_name = "model.safetensors.index.json";
 constexpr std::string_view config_name = "config.json";
 constexpr const char* generation_name = "generation_config.json";
 
@@ -120,11 +118,9 @@ std::string config_text(const RunOptions& options, const Setup& setup) {
   return config.dump(2) + "\n";
 }
 
+// An index of earlier weights in the folder would hide the new file.
 void write_companions(const RunOptions& options, const Setup& setup, const fs::path& folder) {
-  // With an adapter_config.json, transformers would load the adapters that are in the folder.
-  for (const std::string_view earlier : {index_name, adapter_config_name, adapter_weights_name}) {
-    ::unlink((folder / earlier).c_str());
-  }
+  ::unlink((folder / weight_index_name).c_str());
   write_file_atomic(folder / config_name, config_text(options, setup));
   if (!copy_tokenizer(options, setup, folder)) {
     log::info("--export: the run has no files of a tokenizer ({}), so {} has none",
@@ -171,6 +167,11 @@ std::vector<fs::path> export_files(const RunOptions& options) {
 void check_export(const RunOptions& options) {
   std::error_code ignored;
   check_folder(export_folder(options));
+  const bool whole = !is_file(options) && (options.lora_rank == 0 || options.lora_merge);
+  require(!whole || !fs::exists(export_folder(options) / adapter_config_name, ignored),
+          "{} has adapters ({}), which transformers would add to the model; use "
+          "another folder",
+          options.export_weights, adapter_config_name);
   if (!fs::exists(options.export_weights, ignored)) return;
   for (const fs::path& file : export_files(options)) check_writable(file);
 }

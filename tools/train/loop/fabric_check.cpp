@@ -83,8 +83,7 @@ std::vector<std::string> axes_of(const Setup& setup) {
   return {"world"};
 }
 
-// Logs the findings of the doctor. Returns the evidence of those that are errors; "" if there are
-// none.
+// Logs what atoll::diagnose() finds. Returns the evidence of the findings that are errors, or "".
 std::string diagnose(atoll::World& world, const atoll::Topology& topology) {
   const auto sites = atoll::locate_ranks(topology, world);
   std::string errors;

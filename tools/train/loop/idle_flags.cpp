@@ -60,7 +60,7 @@ void add_optimizer(std::vector<std::string>& lines, const RunOptions& o) {
 void add_speed(std::vector<std::string>& lines, const RunOptions& o) {
   if (o.warmup_steps >= o.steps && o.steps > 0) {
     lines.push_back(fmt::format(
-        "--warmup-steps {}: the run has {} steps, so there will be no figures of its speed",
+        "--warmup-steps {}: not below --steps {}, so there will be no figures of the run's speed",
         o.warmup_steps, o.steps));
   }
   if (!o.mesh.empty()) add(lines, {{"--islands", o.islands > 0}}, "with --mesh");

@@ -67,6 +67,11 @@ bool take(int fd) {
   return true;
 }
 
+bool is_within(const fs::path& path, const fs::path& folder) {
+  const fs::path relative = path.lexically_relative(folder);
+  return !relative.empty() && *relative.begin() != "..";
+}
+
 void refuse_earlier_run(const RunOptions& options, const fs::path& out) {
   const bool continues = !options.resume.empty() && !resumes_other_folder(options, out);
   if (continues || find_checkpoints(out).empty()) return;
@@ -152,10 +157,16 @@ RunFolder::~RunFolder() {
 bool resumes_other_folder(const RunOptions& options, const fs::path& out) {
   if (options.resume.empty() || options.resume == "auto") return false;
   std::error_code ignored;
-  const fs::path from = fs::weakly_canonical(fs::absolute(options.resume, ignored), ignored);
-  const fs::path own = fs::weakly_canonical(fs::absolute(out, ignored), ignored);
-  const fs::path relative = from.lexically_relative(own);
-  return relative.empty() || *relative.begin() == "..";
+  const auto whole = [&](const fs::path& path) {
+    return fs::absolute(path, ignored).lexically_normal();
+  };
+  const auto real = [&](const fs::path& path) {
+    return fs::weakly_canonical(whole(path), ignored);
+  };
+  // The folder of the checkpoints may be a link to another disk.
+  return !is_within(whole(options.resume), whole(out)) &&
+         !is_within(real(options.resume), real(out)) &&
+         !is_within(real(options.resume), real(checkpoints_folder(out)));
 }
 
 fs::path set_earlier_results_aside(const fs::path& out) {

@@ -31,7 +31,6 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr std::uint64_t piece_bytes = std::uint64_t{16} << 20;
-constexpr const char* index_name = "model.safetensors.index.json";
 constexpr const char* complete_mark = ".complete";
 
 // A file or folder that an option names.
@@ -182,7 +181,7 @@ std::vector<SentFile> files_of(const Place& place) {
   names.insert(tokenizer_files().begin(), tokenizer_files().end());
   if (!whole_folder) names.insert(place.path.filename().string());
   if (whole_folder && place.needs_weights && has_weights(folder)) {
-    names.insert(index_name);
+    names.emplace(weight_index_name);
     for (const fs::path& file : weight_files(folder)) names.insert(file.filename().string());
   }
   std::vector<SentFile> files;

@@ -56,7 +56,8 @@ void Trainer::tell_plan() {
   log::info("{}: {:.2f} M parameters in {} on {} ranks, backend {}", setup_.model.name,
             static_cast<double>(parameter_count(setup_.model)) / 1e6, options_.dtype, world_.size(),
             engine_.backend());
-  if (first_step_ == 0) {
+  const bool unknown = options_.dry_run && !options_.resume.empty();
+  if (first_step_ == 0 && !unknown) {
     log::info("{}", setup_.weights.empty()
                         ? fmt::format("random weights by --seed {}", options_.seed)
                         : fmt::format("weights of {}", setup_.given));

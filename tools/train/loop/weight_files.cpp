@@ -24,7 +24,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr const char* index_name = "model.safetensors.index.json";
 constexpr std::uint64_t most_index_bytes = std::uint64_t{64} << 20;
 // The most that readers of safetensors accept.
 constexpr std::uint64_t most_header_bytes = 100'000'000;
@@ -171,7 +170,7 @@ std::vector<fs::path> indexed_files(const fs::path& folder, const fs::path& inde
     const fs::path file = folder / name;
     if (!fs::exists(file)) {
       fail(ErrorCode::not_found, "{}: the file does not exist, but {} names it: copy it there",
-           file.string(), index_name);
+           file.string(), weight_index_name);
     }
     tensors[name] = tensors_of(file);
     files.push_back(file);
@@ -212,7 +211,7 @@ std::span<const std::string_view> tokenizer_files() {
 }
 
 bool has_weights(const fs::path& folder) {
-  return fs::exists(folder / index_name) || !every_file(folder).empty();
+  return fs::exists(folder / weight_index_name) || !every_file(folder).empty();
 }
 
 bool head_differs(const std::vector<fs::path>& files) {
@@ -241,7 +240,7 @@ std::vector<std::string> unused_tensors(const std::vector<fs::path>& files,
 
 std::vector<fs::path> weight_files(const fs::path& place) {
   if (!fs::is_directory(place)) return {place};
-  if (fs::exists(place / index_name)) return indexed_files(place, place / index_name);
+  if (fs::exists(place / weight_index_name)) return indexed_files(place, place / weight_index_name);
   if (fs::exists(place / "model.safetensors")) return {place / "model.safetensors"};
   auto files = every_file(place);
   if (files.empty()) {

@@ -10,6 +10,9 @@
 
 namespace train {
 
+// The file that names the file of each tensor, as transformers writes it.
+inline constexpr std::string_view weight_index_name = "model.safetensors.index.json";
+
 // Returns the safetensors files that hold the weights at `place`, which is a file or a folder. In a
 // folder with model.safetensors.index.json these are the files that the index names; other files do
 // not count, even if they are damaged. Without an index it is model.safetensors, or otherwise every

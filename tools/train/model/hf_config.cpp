@@ -247,11 +247,11 @@ void check_layer_types(const Reader& reader, const ModelConfig& config) {
   if (config.family == Family::llama || !reader.present("layer_types")) return;
   const Json expected = config.sliding_window > 0 ? "sliding_attention" : "full_attention";
   const Json& types = reader["layer_types"];
-  if (types.is_array() &&
+  if (types.is_array() && types.size() == static_cast<std::size_t>(config.layers) &&
       std::ranges::all_of(types, [&](const Json& one) { return one == expected; })) {
     return;
   }
-  unsupported(reader, "layer_types: every layer must be {}, as the other keys say",
+  unsupported(reader, "layer_types: must have {} times {}, as the other keys say", config.layers,
               expected.get<std::string>());
 }
 
