@@ -126,11 +126,9 @@ TEST_CASE("--export: no ids of tokens that nobody knows, and no model beside ada
   fs::create_directories(options.export_weights);
   folder.write("model/adapter_config.json", "{}");
   for (const std::string& failure : failures_of_job(2, options)) {
-    CHECK(
-        failure ==
-        "--export " + options.export_weights +
-            ": the folder has adapters (adapter_config.json), which transformers would add to the "
-            "model; use another folder");
+    CHECK(failure.ends_with("--export: " + options.export_weights +
+                            " has adapters (adapter_config.json), which transformers would add to "
+                            "the model; use another folder"));
   }
   CHECK(fs::exists(folder.path() / "model" / "adapter_config.json"));
   fs::remove(folder.path() / "model" / "adapter_config.json");
