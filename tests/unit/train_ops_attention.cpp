@@ -9,6 +9,7 @@
 
 using atoll::DType;
 using train::AttentionShape;
+using train::cpu::Bf16Arithmetic;
 using namespace train::reference;
 
 namespace {
@@ -30,7 +31,8 @@ struct Outputs {
 };
 
 Outputs run(const AttentionShape& shape, const Inputs& in, DType dtype, int threads,
-            const std::vector<std::int32_t>& document_positions = {}) {
+            const std::vector<std::int32_t>& document_positions = {},
+            Bf16Arithmetic bf16 = Bf16Arithmetic::automatic) {
   const Tensor q(in.q, dtype), k(in.k, dtype), v(in.v, dtype), dout(in.dout, dtype);
   const auto queries = static_cast<std::int64_t>(in.q.size());
   const auto keys = static_cast<std::int64_t>(in.k.size());
@@ -38,7 +40,7 @@ Outputs run(const AttentionShape& shape, const Inputs& in, DType dtype, int thre
             Tensor::unset(shape.rows * shape.heads * shape.seq, DType::f32),
             Tensor::unset(queries, dtype), Tensor::unset(keys, dtype), Tensor::unset(keys, dtype)};
   const Tensor positions(document_positions);
-  Bench bench(threads);
+  Bench bench(threads, bf16);
   bench.ops.attention_forward(bench.stream, {shape, q.view(), k.view(), v.view(), o.out.view(),
                                              o.lse.view(), positions.view()});
   bench.ops.attention_backward(
@@ -129,6 +131,28 @@ TEST_CASE("attention over several blocks: output, and gradients along random dir
   }
 }
 
+TEST_CASE("attention in bf16 agrees with f32 products, with each set of instructions") {
+  std::vector<std::int32_t> documents;
+  for (std::int32_t i = 0; i < 200; ++i) documents.push_back(i < 90 ? i : i - 90);
+  for (const AttentionShape& shape : large) {
+    CAPTURE(shape.seq);
+    const Inputs in(shape, DType::bf16);
+    const auto positions = shape.seq == 200 ? documents : std::vector<std::int32_t>();
+    const Outputs exact = run(shape, in, DType::bf16, 1, positions, Bf16Arithmetic::convert);
+    for (const Bf16Arithmetic bf16 : {Bf16Arithmetic::automatic, Bf16Arithmetic::avx512}) {
+      const Outputs o = run(shape, in, DType::bf16, 2, positions, bf16);
+      const auto near = [](const Tensor& actual, const Tensor& expected) {
+        CHECK(relative_error(actual.values(), expected.values()) < tolerance(DType::bf16));
+      };
+      near(o.out, exact.out);
+      near(o.dq, exact.dq);
+      near(o.dk, exact.dk);
+      near(o.dv, exact.dv);
+      CHECK(relative_error(o.lse.values(), exact.lse.values()) < tolerance(DType::f32));
+    }
+  }
+}
+
 TEST_CASE("attention has the same bits in every run and for any number of threads") {
   for (const DType dtype : compute_dtypes) {
     for (const AttentionShape& shape : {AttentionShape{3, 77, 6, 2, 16, 0}, large[2]}) {
@@ -159,7 +183,9 @@ TEST_CASE("invisible keys have no influence, and NaN is not hidden") {
     }
   }
   in.q[0] = std::numeric_limits<double>::quiet_NaN();
-  CHECK(std::isnan(run(shape, in, DType::f32, 1).out.values()[0]));
+  for (const DType dtype : compute_dtypes) {
+    CHECK(std::isnan(run(shape, in, dtype, 1).out.values()[0]));
+  }
 }
 
 TEST_CASE("documents in one row act as if each had its own row") {

@@ -67,15 +67,15 @@ std::string Machine::peak_detail() const {
 
 Machine make_machine(const atoll::World& world, atoll::RankDevice place, int threads,
                      const std::string& products) {
+  const bool deterministic = world.config().deterministic != 0;
   std::unique_ptr<Ops> ops;
   if (place.device.kind() == atoll::DeviceKind::cuda) {
-    const bool deterministic = world.config().deterministic != 0;
     ops = cuda::make_ops(place.device,
                          {.deterministic = deterministic,
                           .times_products = !deterministic && products != "off",
                           .product_file = products.empty() ? usual_product_file() : products});
   } else {
-    ops = cpu::make_ops({.threads = threads});
+    ops = cpu::make_ops({.threads = threads, .deterministic = deterministic});
   }
   return {std::move(place), std::move(ops), threads};
 }

@@ -1,15 +1,12 @@
-// Causal attention of one sequence and one key-value head, in blocks of query rows.
+// Causal attention of one sequence and one key-value head in f32, in blocks of query rows.
 //
 // Keys and values are packed once as f32, transposed where a product needs it. Each block of
 // queries visits only the keys that its rows see, so masked keys cost nothing, and only one block
 // of scores exists at a time. Backward recomputes the scores from log-sum-exp:
-//   P = exp(S - lse)    dP = dO V^T    dS = P (dP - sum(dO O))
-//   dQ = scale dS K     dK += dS^T (scale Q)     dV += P^T dO
+//   S = Q K^T    P = exp(scale S - lse)    dP = dO V^T    dS = P (dP - sum(dO O))
+//   dQ = scale dS K     dK += scale dS^T Q     dV += P^T dO
 // One thread computes all query heads of a key-value head, which fixes the order of the sums.
 #include <algorithm>
-#include <cmath>
-#include <limits>
-#include <utility>
 
 #include "model/cpu/kernels.hpp"
 
@@ -18,6 +15,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "model/cpu/attention-inl.h"
 #include "model/cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -28,8 +26,6 @@ namespace HWY_NAMESPACE {
 
 // Rows of B and C are padded to a multiple of this many floats, so that no vector needs a mask.
 inline constexpr std::size_t tile_pad = 16;
-
-constexpr std::size_t padded(std::size_t n) { return (n + tile_pad - 1) / tile_pad * tile_pad; }
 
 // C [m, n] = A [m, k] B [k, n], or C += A B. Two strides address A, so it may be transposed. n is a
 // multiple of tile_pad.
@@ -108,84 +104,14 @@ HWY_INLINE void tile_product(const Tile& tile) {
   for (; j < tile.n; j += lanes) tile_columns<1, accumulate>(tile, j);
 }
 
-// Rows per block. A block of scores (rows x keys) should fit the second-level cache.
-std::size_t block_rows(std::size_t seq) {
-  constexpr std::size_t score_floats = 64 * 1024;
-  return std::clamp<std::size_t>(score_floats / padded(seq) / 8 * 8, 16, 64);
-}
-
-struct Sizes {
-  std::size_t seq, seq_pad, dim, dim_pad, group, heads, kv_heads, window, block;
-  const std::int32_t* positions = nullptr;  // positions in one row; null if the row is one document
-  explicit Sizes(const AttentionShape& shape)
-      : seq(to_size(shape.seq)),
-        seq_pad(padded(seq)),
-        dim(to_size(shape.head_dim)),
-        dim_pad(padded(dim)),
-        group(to_size(shape.heads / shape.kv_heads)),
-        heads(to_size(shape.heads)),
-        kv_heads(to_size(shape.kv_heads)),
-        window(shape.window > 0 ? to_size(std::min(shape.window, shape.seq)) : seq),
-        block(block_rows(seq)) {}
-  Sizes(const AttentionShape& shape, const atoll::ConstView& positions_of_rows, std::size_t row)
-      : Sizes(shape) {
-    if (positions_of_rows.count != 0) {
-      positions = positions_of_rows.as<std::int32_t>() + row * seq;
-    }
-  }
-  // Returns the first key that a query sees. It never decreases from one query to the next.
-  std::size_t first_key(std::size_t query) const {
-    const std::size_t in_window = query + 1 > window ? query + 1 - window : 0;
-    if (positions == nullptr) return in_window;
-    return std::max(in_window, query - static_cast<std::size_t>(positions[query]));
-  }
-};
-
-// The log-sum-exp of one head and row, indexed by query.
-struct Statistics {
-  float* first;
-  std::size_t stride;
-  float& operator[](std::size_t query) const { return first[query * stride]; }
-};
-
-Statistics statistics(const Sizes& sizes, const atoll::ConstView& lse, std::size_t row,
-                      std::size_t head) {
-  auto* all = const_cast<float*>(lse.as<float>());
-  if (sizes.positions == nullptr) return {all + (row * sizes.heads + head) * sizes.seq, 1};
-  return {all + row * sizes.seq * sizes.heads + head, sizes.heads};
-}
-
-// Query rows [first, first + rows) and the padded range [low, low + span) of keys that they see.
-struct Block {
-  std::size_t first, rows, low, span;
-};
-
-Block block_at(const Sizes& sizes, std::size_t first) {
-  const std::size_t rows = std::min(sizes.block, sizes.seq - first);
-  const std::size_t low = sizes.first_key(first) / tile_pad * tile_pad;
-  return {first, rows, low, padded(first + rows) - low};
-}
-
-// Takes the next piece of a task's scratch memory. Every piece is a multiple of 64 bytes.
-float* take(float*& memory, std::size_t floats) { return std::exchange(memory, memory + floats); }
-
-// One head of an activation: rows of head_dim elements, `stride` apart.
+// to[row][dim_pad] = from, with zero padding.
 template <class T>
-struct Slice {
-  T* data;
-  std::size_t stride;
-};
-
-// to[row][dim_pad] = scale * from, with zero padding.
-template <class T>
-void pack(const Slice<const T>& from, const Sizes& sizes, std::size_t rows, float scale,
-          float* to) {
+void pack(const Slice<const T>& from, const Sizes& sizes, std::size_t rows, float* to) {
   for (std::size_t row = 0; row < rows; ++row) {
     const T* source = from.data + row * from.stride;
     float* target = to + row * sizes.dim_pad;
-    for_lanes(0, sizes.dim, [&](auto d, std::size_t i) HWY_ATTR {
-      store(d, hn::Mul(load(d, source + i), hn::Set(d, scale)), target + i);
-    });
+    for_lanes(0, sizes.dim,
+              [&](auto d, std::size_t i) HWY_ATTR { store(d, load(d, source + i), target + i); });
     std::fill(target + sizes.dim, target + sizes.dim_pad, 0.0F);
   }
 }
@@ -203,7 +129,7 @@ void transpose(const float* from, const Sizes& sizes, float* to) {
 
 template <class T>
 void pack_keys(const Slice<const T>& from, const Sizes& sizes, float* rows, float* columns) {
-  pack(from, sizes, sizes.seq, 1.0F, rows);
+  pack(from, sizes, sizes.seq, rows);
   std::fill(rows + sizes.seq * sizes.dim_pad, rows + sizes.seq_pad * sizes.dim_pad, 0.0F);
   if (columns != nullptr) transpose(rows, sizes, columns);
 }
@@ -222,55 +148,11 @@ void unpack(const float* from, const Sizes& sizes, std::size_t rows, float scale
   }
 }
 
-// The columns of keys that a query sees, in a row of scores that starts at key `origin`. Column
-// numbers are below 2^24, so f32 represents them exactly.
-struct Visible {
-  std::size_t begin, end;  // whole vectors that contain visible columns
-  float low, high;         // visible columns, inclusive
-  Visible(const Sizes& sizes, std::size_t query, std::size_t origin) {
-    const std::size_t lanes = hn::Lanes(Floats());
-    const std::size_t first = sizes.first_key(query) - origin;
-    const std::size_t last = query - origin;
-    begin = first / lanes * lanes;
-    end = (last / lanes + 1) * lanes;
-    low = static_cast<float>(first);
-    high = static_cast<float>(last);
-  }
-  HWY_INLINE auto mask(Floats d, std::size_t column) const {
-    const auto index = hn::Iota(d, static_cast<float>(column));
-    return hn::And(hn::Ge(index, hn::Set(d, low)), hn::Le(index, hn::Set(d, high)));
-  }
-};
-
-// Turns scores into exp(score - maximum), or 0 for invisible keys. Returns the sum.
-HWY_INLINE float softmax_row(float* row, std::size_t span, const Visible& visible, float* maximum) {
-  const Floats d;
-  const std::size_t lanes = hn::Lanes(d);
-  const auto lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
-  auto best = lowest;
-  for (std::size_t c = visible.begin; c < visible.end; c += lanes) {
-    best = hn::Max(best, hn::IfThenElse(visible.mask(d, c), hn::LoadU(d, row + c), lowest));
-  }
-  *maximum = hn::GetLane(hn::MaxOfLanes(d, best));
-  const auto top = hn::Set(d, *maximum);
-  auto sum = hn::Zero(d);
-  for (std::size_t c = visible.begin; c < visible.end; c += lanes) {
-    const auto e = exponential(d, hn::Sub(hn::LoadU(d, row + c), top));
-    const auto kept = hn::IfThenElseZero(visible.mask(d, c), e);
-    hn::StoreU(kept, d, row + c);
-    sum = hn::Add(sum, kept);
-  }
-  std::fill(row, row + visible.begin, 0.0F);
-  std::fill(row + visible.end, row + span, 0.0F);
-  return hn::GetLane(hn::SumOfLanes(d, sum));
-}
-
 template <class T>
 void attention_forward_typed(const AttentionForward& args, const AttentionTask& task) {
-  const Sizes sizes(args.shape, args.positions, task.row);
+  const Sizes sizes(args.shape, tile_pad, args.positions, task.row);
   const std::size_t q_width = sizes.heads * sizes.dim;
   const std::size_t kv_width = sizes.kv_heads * sizes.dim;
-  const float scale = 1.0F / std::sqrt(static_cast<float>(sizes.dim));
   float* memory = task.scratch;
   float* values = take(memory, sizes.seq_pad * sizes.dim_pad);
   float* keys = take(memory, sizes.seq_pad * sizes.dim_pad);
@@ -288,15 +170,13 @@ void attention_forward_typed(const AttentionForward& args, const AttentionTask& 
     for (std::size_t first = 0; first < sizes.seq; first += sizes.block) {
       const Block block = block_at(sizes, first);
       const std::size_t at = (task.row * sizes.seq + first) * q_width + head * sizes.dim;
-      pack<T>({args.q.as<T>() + at, q_width}, sizes, block.rows, scale, query);
+      pack<T>({args.q.as<T>() + at, q_width}, sizes, block.rows, query);
       tile_product<false>({query, sizes.dim_pad, 1, keys + block.low, sizes.seq_pad, scores,
                            block.span, block.rows, block.span, sizes.dim});
       float sums[64];
       for (std::size_t r = 0; r < block.rows; ++r) {
-        float maximum = 0;
-        sums[r] = softmax_row(scores + r * block.span, block.span,
-                              Visible(sizes, first + r, block.low), &maximum);
-        lse[first + r] = maximum + std::log(sums[r]);
+        lse[first + r] = softmax_row(scores + r * block.span, block.span, sizes.scale,
+                                     Visible(sizes, first + r, block.low), &sums[r]);
       }
       tile_product<false>({scores, block.span, 1, values + block.low * sizes.dim_pad, sizes.dim_pad,
                            out, sizes.dim_pad, block.rows, sizes.dim_pad, block.span});
@@ -310,23 +190,6 @@ void attention_forward_typed(const AttentionForward& args, const AttentionTask& 
 
 void attention_forward(const AttentionForward& args, const AttentionTask& task) {
   with_type(args.q.dtype, [&](auto zero) { attention_forward_typed<decltype(zero)>(args, task); });
-}
-
-// Turns scores S into P = exp(S - lse), and dprobs from dP into dS = P (dP - delta).
-HWY_INLINE void softmax_backward_row(float* scores, float* dprobs, std::size_t span,
-                                     const Visible& visible, float lse, float delta) {
-  const Floats d;
-  const std::size_t lanes = hn::Lanes(d);
-  for (std::size_t c = visible.begin; c < visible.end; c += lanes) {
-    const auto e = exponential(d, hn::Sub(hn::LoadU(d, scores + c), hn::Set(d, lse)));
-    const auto p = hn::IfThenElseZero(visible.mask(d, c), e);
-    hn::StoreU(p, d, scores + c);
-    hn::StoreU(hn::Mul(p, hn::Sub(hn::LoadU(d, dprobs + c), hn::Set(d, delta))), d, dprobs + c);
-  }
-  std::fill(scores, scores + visible.begin, 0.0F);
-  std::fill(scores + visible.end, scores + span, 0.0F);
-  std::fill(dprobs, dprobs + visible.begin, 0.0F);
-  std::fill(dprobs + visible.end, dprobs + span, 0.0F);
 }
 
 // Scratch memory of one backward task.
@@ -346,11 +209,10 @@ template <class T>
 void backward_block(const AttentionBackward& args, const Sizes& sizes, const Block& block,
                     std::size_t row, std::size_t head, const BackwardScratch& scratch) {
   const std::size_t q_width = sizes.heads * sizes.dim;
-  const float scale = 1.0F / std::sqrt(static_cast<float>(sizes.dim));
   const std::size_t at = (row * sizes.seq + block.first) * q_width + head * sizes.dim;
   const Statistics lse = statistics(sizes, args.lse, row, head);
-  pack<T>({args.q.as<T>() + at, q_width}, sizes, block.rows, scale, scratch.query);
-  pack<T>({args.dout.as<T>() + at, q_width}, sizes, block.rows, 1.0F, scratch.dout);
+  pack<T>({args.q.as<T>() + at, q_width}, sizes, block.rows, scratch.query);
+  pack<T>({args.dout.as<T>() + at, q_width}, sizes, block.rows, scratch.dout);
   const std::size_t pad = sizes.dim_pad;
   tile_product<false>({scratch.query, pad, 1, scratch.keys_t + block.low, sizes.seq_pad,
                        scratch.scores, block.span, block.rows, block.span, sizes.dim});
@@ -363,7 +225,7 @@ void backward_block(const AttentionBackward& args, const Sizes& sizes, const Blo
       return hn::Mul(load(d, out + i), load(d, dout + i));
     });
     softmax_backward_row(scratch.scores + r * block.span, scratch.dprobs + r * block.span,
-                         block.span, Visible(sizes, block.first + r, block.low),
+                         block.span, sizes.scale, Visible(sizes, block.first + r, block.low),
                          lse[block.first + r], delta);
   }
   tile_product<false>({scratch.dprobs, block.span, 1, scratch.keys + block.low * pad, pad,
@@ -372,12 +234,12 @@ void backward_block(const AttentionBackward& args, const Sizes& sizes, const Blo
                       scratch.dkeys + block.low * pad, pad, block.span, pad, block.rows});
   tile_product<true>({scratch.scores, 1, block.span, scratch.dout, pad,
                       scratch.dvalues + block.low * pad, pad, block.span, pad, block.rows});
-  unpack<T>(scratch.dquery, sizes, block.rows, scale, {args.dq.as<T>() + at, q_width});
+  unpack<T>(scratch.dquery, sizes, block.rows, sizes.scale, {args.dq.as<T>() + at, q_width});
 }
 
 template <class T>
 void attention_backward_typed(const AttentionBackward& args, const AttentionTask& task) {
-  const Sizes sizes(args.shape, args.positions, task.row);
+  const Sizes sizes(args.shape, tile_pad, args.positions, task.row);
   const BackwardScratch scratch(task.scratch, sizes);
   const std::size_t kv_width = sizes.kv_heads * sizes.dim;
   const std::size_t kv_at = task.row * sizes.seq * kv_width + task.kv_head * sizes.dim;
@@ -391,7 +253,7 @@ void attention_backward_typed(const AttentionBackward& args, const AttentionTask
                         task.kv_head * sizes.group + g, scratch);
     }
   }
-  unpack<T>(scratch.dkeys, sizes, sizes.seq, 1.0F, {args.dk.as<T>() + kv_at, kv_width});
+  unpack<T>(scratch.dkeys, sizes, sizes.seq, sizes.scale, {args.dk.as<T>() + kv_at, kv_width});
   unpack<T>(scratch.dvalues, sizes, sizes.seq, 1.0F, {args.dv.as<T>() + kv_at, kv_width});
 }
 
@@ -400,12 +262,12 @@ void attention_backward(const AttentionBackward& args, const AttentionTask& task
 }
 
 std::size_t attention_forward_scratch(const AttentionShape& shape) {
-  const Sizes sizes(shape);
+  const Sizes sizes(shape, tile_pad);
   return 2 * sizes.seq_pad * sizes.dim_pad + sizes.block * (2 * sizes.dim_pad + sizes.seq_pad);
 }
 
 std::size_t attention_backward_scratch(const AttentionShape& shape) {
-  const Sizes sizes(shape);
+  const Sizes sizes(shape, tile_pad);
   return 5 * sizes.seq_pad * sizes.dim_pad + sizes.block * (3 * sizes.dim_pad + 2 * sizes.seq_pad);
 }
 

@@ -110,11 +110,19 @@ class CpuOps final : public Ops {
   }
 
   void run(Stream& stream, const AttentionForward& args) override {
-    attention(stream, args, attention_forward_scratch, cpu::attention_forward);
+    if (in_bf16(args.q)) {
+      attention(stream, args, attention_forward_scratch_bf16, attention_forward_bf16);
+    } else {
+      attention(stream, args, attention_forward_scratch, cpu::attention_forward);
+    }
   }
 
   void run(Stream& stream, const AttentionBackward& args) override {
-    attention(stream, args, attention_backward_scratch, cpu::attention_backward);
+    if (in_bf16(args.q)) {
+      attention(stream, args, attention_backward_scratch_bf16, attention_backward_bf16);
+    } else {
+      attention(stream, args, attention_backward_scratch, cpu::attention_backward);
+    }
   }
 
   void run_swiglu_forward(Stream& stream, ConstView gate, ConstView up, View out) override {
@@ -169,6 +177,10 @@ class CpuOps final : public Ops {
   }
 
  private:
+  bool in_bf16(ConstView q) const {
+    return q.dtype == atoll::DType::bf16 && bf16_ != Bf16Instructions::none;
+  }
+
   template <class Args>
   void attention(Stream& stream, const Args& args, std::size_t (*scratch)(const AttentionShape&),
                  void (*kernel)(const Args&, const AttentionTask&)) {
@@ -178,7 +190,7 @@ class CpuOps final : public Ops {
       for (Scratch& of_thread : scratch_) of_thread.reserve(scratch(args.shape));
       each(to_size(args.shape.rows) * kv_heads, [&](std::size_t i) {
         float* const of_thread = scratch_[to_size(omp_get_thread_num())].reserve(0);
-        kernel(args, {i / kv_heads, i % kv_heads, of_thread});
+        kernel(args, {i / kv_heads, i % kv_heads, of_thread, bf16_});
       });
     });
   }
@@ -206,6 +218,7 @@ class CpuOps final : public Ops {
 
   int threads_;
   MatMul matmul_;
+  Bf16Instructions bf16_ = matmul_.instructions();
   std::vector<Scratch> scratch_;  // scratch memory of each thread
   Scratch shared_;
   std::vector<double> row_losses_;
@@ -214,6 +227,7 @@ class CpuOps final : public Ops {
 }  // namespace
 
 std::unique_ptr<Ops> make_ops(const CpuOpsOptions& options) {
+  if (options.deterministic) leave_out_amx();
   return std::make_unique<CpuOps>(options);
 }
 

@@ -13,6 +13,8 @@ struct CpuOpsOptions {
   // Compute threads of this rank. Use the cores of the host divided by its number of ranks: more
   // threads would compete for cores.
   int threads = 1;
+  // Gives the same bits for any number of threads: leave_out_amx(), which makes bf16 slower.
+  bool deterministic = false;
   Bf16Arithmetic bf16 = Bf16Arithmetic::automatic;
 };
 

@@ -8,6 +8,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "model/cpu/scratch.hpp"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "model/cpu/kernels.cpp"
 #include <hwy/foreach_target.h>
@@ -249,34 +251,26 @@ template <class T>
 HWY_INLINE float row_maximum(const T* logits, std::size_t n) {
   const Floats d;
   const std::size_t lanes = hn::Lanes(d);
-  const float lowest = -std::numeric_limits<float>::infinity();
-  auto best = hn::Set(d, lowest);
+  auto even = hn::Set(d, -std::numeric_limits<float>::infinity());
+  auto odd = even;
   std::size_t i = 0;
-  for (; i + lanes <= n; i += lanes) best = hn::Max(best, load(d, logits + i));
-  float maximum = hn::GetLane(hn::MaxOfLanes(d, best));
+  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+    even = hn::Max(even, load(d, logits + i));
+    odd = hn::Max(odd, load(d, logits + i + lanes));
+  }
+  float maximum = hn::GetLane(hn::MaxOfLanes(d, hn::Max(even, odd)));
   for (; i < n; ++i) maximum = std::max(maximum, hn::GetLane(load(OneFloat(), logits + i)));
   return maximum;
 }
 
-// Returns the sum of exp(logit - maximum), which is NaN if a logit is NaN or +infinity. Replaces
-// f32 logits with these exponentials, so that the gradient need not recompute them.
+// Writes exp(logit - maximum) to `to` and returns their sum, which is NaN if a logit is NaN or
+// +infinity.
 template <class T>
-HWY_INLINE float sum_exponentials(T* logits, std::size_t n, float maximum) {
+HWY_INLINE float exponentials(const T* logits, std::size_t n, float maximum, float* to) {
   return sum_lanes(n, [&](auto d, std::size_t i) HWY_ATTR {
     const auto e = exponential(d, hn::Sub(load(d, logits + i), hn::Set(d, maximum)));
-    if constexpr (std::is_same_v<T, float>) store(d, e, logits + i);
+    store(d, e, to + i);
     return e;
-  });
-}
-
-// dlogits = factor * exponentials; runs after sum_exponentials().
-template <class In, class Out>
-HWY_INLINE void scaled_softmax(const In* logits, Out* dlogits, std::size_t n, float maximum,
-                               float factor) {
-  for_lanes(0, n, [&](auto d, std::size_t i) HWY_ATTR {
-    auto e = load(d, logits + i);
-    if constexpr (!std::is_same_v<In, float>) e = exponential(d, hn::Sub(e, hn::Set(d, maximum)));
-    store(d, hn::Mul(e, hn::Set(d, factor)), dlogits + i);
   });
 }
 
@@ -285,6 +279,7 @@ void cross_entropy_typed(const CrossEntropy& args, Range tokens, double* row_los
   const std::size_t vocab = to_size(args.vocab);
   const std::int32_t* labels = args.labels.as<std::int32_t>();
   const bool gradient = args.dlogits.count != 0;
+  Scratch scratch;  // the exponentials of a row of bf16; those of f32 replace the logits
   for (std::size_t token = tokens.first; token < tokens.last; ++token) {
     In* logits = args.logits.as<In>() + token * vocab;
     Out* dlogits = args.dlogits.as<Out>() + token * vocab;
@@ -297,11 +292,20 @@ void cross_entropy_typed(const CrossEntropy& args, Range tokens, double* row_los
     const OneFloat one;
     const float maximum = row_maximum(logits, vocab);
     const float below = hn::GetLane(load(one, logits + label)) - maximum;
-    const float sum = sum_exponentials(logits, vocab, maximum);
+    float* row = nullptr;
+    if constexpr (std::is_same_v<In, float>) {
+      row = logits;
+    } else {
+      row = scratch.reserve(vocab);
+    }
+    const float sum = exponentials(logits, vocab, maximum, row);
     const float log_sum = std::log(sum);
     row_loss[token] = static_cast<double>(log_sum) - static_cast<double>(below);
     if (!gradient) continue;
-    scaled_softmax(logits, dlogits, vocab, maximum, args.scale / sum);
+    const float factor = args.scale / sum;
+    for_lanes(0, vocab, [&](auto d, std::size_t i) HWY_ATTR {
+      store(d, hn::Mul(load(d, row + i), hn::Set(d, factor)), dlogits + i);
+    });
     // The label's element is recomputed, because p - 1 would cancel for p near 1.
     store(one, hn::Set(one, std::expm1(below - log_sum) * args.scale), dlogits + label);
   }

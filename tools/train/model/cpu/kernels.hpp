@@ -5,6 +5,7 @@
 
 #include <cstddef>
 
+#include "model/cpu/bf16_product.hpp"
 #include "model/ops.hpp"
 
 // Exports a kernel and defines the function that this header declares for it, which calls the best
@@ -51,13 +52,19 @@ void cross_entropy(const CrossEntropy& args, Range tokens, double* row_loss);
 // One sequence and one key-value head, with all query heads that share it.
 struct AttentionTask {
   std::size_t row, kv_head;
-  // Memory of attention_forward_scratch() or attention_backward_scratch() floats, aligned to 64
-  // bytes.
+  // Aligned to 64 bytes; as many floats as the function below with `_scratch` in its name returns.
   float* scratch;
+  Bf16Instructions bf16 = Bf16Instructions::none;
 };
+// Products in f32, for f32 or bf16 arguments.
 std::size_t attention_forward_scratch(const AttentionShape& shape);
 std::size_t attention_backward_scratch(const AttentionShape& shape);
 void attention_forward(const AttentionForward& args, const AttentionTask& task);
 void attention_backward(const AttentionBackward& args, const AttentionTask& task);
+// Products in bf16, for bf16 arguments and processors with bf16 instructions.
+std::size_t attention_forward_scratch_bf16(const AttentionShape& shape);
+std::size_t attention_backward_scratch_bf16(const AttentionShape& shape);
+void attention_forward_bf16(const AttentionForward& args, const AttentionTask& task);
+void attention_backward_bf16(const AttentionBackward& args, const AttentionTask& task);
 
 }  // namespace train::cpu

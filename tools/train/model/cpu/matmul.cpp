@@ -34,22 +34,18 @@ class ThreadCount {
   int before_;
 };
 
-// Excludes AMX, with which results depend on the number of threads, unless the user sets oneDNN's
-// own variable. Must precede any other use of oneDNN, which fixes the choice.
-void leave_out_amx() {
-  static const bool once = [] {
-    const bool asked = std::getenv("ONEDNN_MAX_CPU_ISA") || std::getenv("DNNL_MAX_CPU_ISA");
-    return asked || dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_bf16) == dnnl::status::success;
-  }();
-  if (!once) log::debug("oneDNN was already in use, so its default instruction sets apply");
+// Whether the user limits the instruction sets of oneDNN.
+bool limited_by_user() {
+  return std::getenv("ONEDNN_MAX_CPU_ISA") != nullptr || std::getenv("DNNL_MAX_CPU_ISA") != nullptr;
 }
 
-// Whether the processor has AVX512-BF16 and oneDNN uses it.
-bool native_bf16() {
-  leave_out_amx();
-  constexpr auto needed = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
+// Whether the processor has these instructions and oneDNN uses them.
+bool uses(dnnl::cpu_isa instructions) {
+  const auto needed = static_cast<unsigned>(instructions);
   return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & needed) == needed;
 }
+
+bool native_bf16() { return uses(dnnl::cpu_isa::avx512_core_bf16); }
 
 dnnl::memory::data_type to_dnnl(DType dtype) {
   return is_bf16(dtype) ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
@@ -217,14 +213,29 @@ void MatMul::run(const Product& product, const void* a, const void* b, void* c) 
   }
 }
 
-bool bits_depend_on_threads() {
-  leave_out_amx();
-  constexpr auto wide = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);
-  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & wide) != wide;
+Bf16Instructions MatMul::instructions() const {
+  if (impl_->bf16 == Bf16Arithmetic::convert || !impl_->native) return Bf16Instructions::none;
+  if (impl_->bf16 == Bf16Arithmetic::avx512) return Bf16Instructions::avx512;
+  const bool amx = !limited_by_user() || uses(dnnl::cpu_isa::avx512_core_amx);
+  const Bf16Instructions best =
+      std::min(bf16_instructions(), amx ? Bf16Instructions::amx : Bf16Instructions::avx512);
+  return best == Bf16Instructions::avx512 && !avx512_bf16_is_fast() ? Bf16Instructions::none : best;
+}
+
+void leave_out_amx() {
+  static const bool once = [] {
+    return limited_by_user() ||
+           dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_bf16) == dnnl::status::success;
+  }();
+  if (!once) log::warn("oneDNN was already in use, so its results may depend on the threads");
+}
+
+bool bits_depend_on_threads(DType dtype) {
+  return !uses(dnnl::cpu_isa::avx512_core) ||
+         (dtype == DType::bf16 && uses(dnnl::cpu_isa::avx512_core_amx));
 }
 
 double matrix_peak_flops(DType dtype, int threads, double seconds) {
-  leave_out_amx();
   const ThreadCount count(threads);
   const DType measured = dtype == DType::bf16 && !native_bf16() ? DType::f32 : dtype;
   std::array<PeakProduct, 2> products{PeakProduct(measured, 512, 512, 512),
