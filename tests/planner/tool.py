@@ -108,6 +108,45 @@ def check_explanation(folder):
                                                      "data_wait_s": 0.2}))
     text = run(*job, "--explain", folder / "metrics.json")
     assert "40 % of the tokens are padding" in text and "waits 0.2 s for data" in text, text
+    check_run(folder)
+
+
+def check_run(folder):
+    """A run's folder has its settings: nothing needs to be repeated, and nothing may contradict it."""
+    ranks = dict(world_size=24, plan=dict(hosts=[dict(name=f"h{h}", ranks=list(range(8 * h, 8 * h + 8))) for h in range(3)]))
+    args = dict(model="qwen2.5-7b", strategy="full_shard", mesh="1x24", dtype="bf16", reduce_dtype="bf16", moments="f32",
+                recompute="full", prefetch=1, seq=2048, micro_batch=1, global_batch=24, islands=0, optimizer="adamw", **ranks)
+    # Rows of 1,500 tokens on average, 500 of them padding.
+    metrics = dict(tokens_per_s=24000.0, padded_tokens_per_s=12000.0, steps_per_s=1.0, exposed_s=0.2, padding_fraction=1 / 3,
+                   gpu0="NVIDIA H100 80GB HBM3", parameters=7615616512)
+    place = folder / "run"
+    place.mkdir(exist_ok=True)
+
+    def explain(*flags, args=args, metrics=metrics, code=0):
+        (place / "metrics.json").write_text(json.dumps(metrics))
+        (place / "run_args.json").write_text(json.dumps(args))
+        return run("--explain", place, *flags, code=code)
+
+    text = explain()
+    assert "36000 measured" in text and text.splitlines()[3].split()[-1] == "1.0000", text
+    assert "33 % of the tokens are padding" in text and "more kernels than atoll" not in text, text
+    assert text == explain("--strategy", "full_shard", "--seq", "2048", "--hosts", "3"), "the same settings are accepted"
+    for flag, value, had in (("--strategy", "hybrid_shard", "full_shard"), ("--seq", "1024", "2048"), ("--hosts", "2", "3"),
+                             ("--mesh", "3x8", "1x24"), ("--micro-batch", "2", "1"), ("--recompute", "none", "full")):
+        message = explain(flag, value, code=1)
+        assert message == f"atoll-plan: {flag} {value}: the run of --explain had {had}; leave the flag out\n", message
+    message = explain("--vocab", "1000", code=1)
+    assert "but the run had 7615616512" in message and message.count("\n") == 1, message
+    message = explain(metrics=dict(metrics, gpu0=None), code=1)
+    assert "the run was on CPUs: add --machine" in message and message.count("\n") == 1, message
+    message = explain(args=dict(args, seq="long"), code=1)
+    assert "run_args.json: no settings of atoll-train" in message and message.count("\n") == 1, message
+    assert "a size of -1 is below 1" in explain(args=dict(args, seq=-1), code=1)
+    uneven = dict(hosts=[dict(name="a", ranks=[0]), dict(name="b", ranks=[1, 2])])
+    assert "as many ranks as each other" in explain(args=dict(args, world_size=3, plan=uneven), code=1)
+    explain(args=dict(args, optimizer="muon"))
+    done = subprocess.run([PLAN, "--explain", place], capture_output=True, text=True, timeout=60)
+    assert done.stderr == "atoll-plan: warning: the run had --optimizer muon, which the prediction ignores\n", done.stderr
 
 
 def check_advice(folder):

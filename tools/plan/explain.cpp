@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "fail.hpp"
 
@@ -129,43 +127,25 @@ void compute_causes(const Job& job, const Measurement& measured, Explanation& re
   if (result.slowdown < 1 + noise) return;
   auto& causes = result.causes;
   causes.push_back({fmt::format("compute takes {:.2f} x as long as predicted", result.slowdown),
-                    "compare the clocks with the maximum: nvidia-smi -q -d CLOCK,PERFORMANCE; a "
-                    "throttled GPU slows all ranks of its group"});
-  if (measured.padding && *measured.padding > 0.1) {
-    causes.push_back({fmt::format("{:.0f} % of the tokens are padding", 100 * *measured.padding),
-                      "atoll-train --pad-to pack"});
-  }
+                    job.cluster.is_cpu()
+                        ? "look with top for other programs, and for more ranks x threads than "
+                          "cores; measure the machine with as many processes as ranks: --measure "
+                          "with --gpus-per-host"
+                        : "compare the clocks with the maximum: nvidia-smi -q -d "
+                          "CLOCK,PERFORMANCE; a throttled GPU slows all ranks of its group"});
   if (job.micro_batch * job.seq < 4096) {
     causes.push_back({fmt::format("a micro batch has only {} tokens per rank, so kernels are short "
                                   "and launch time is visible",
                                   job.micro_batch * job.seq),
                       "a larger micro batch; with PyTorch, torch.compile"});
   }
-  if (job.framework == train::simulated::Framework::atoll) {
+  if (job.framework == train::simulated::Framework::atoll && !measured.is_atoll) {
     causes.push_back({"the framework may have more kernels than atoll",
                       "predict with --framework pytorch-eager"});
   }
 }
 
 }  // namespace
-
-Measurement read_metrics(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in.good()) train::fail(atoll::ErrorCode::io, "{}: cannot be opened", file.string());
-  const nlohmann::json metrics = nlohmann::json::parse(in, nullptr, false);
-  const auto number = [&](const char* key) -> std::optional<double> {
-    const auto found = metrics.find(key);
-    if (found == metrics.end() || !found->is_number()) return std::nullopt;
-    return found->get<double>();
-  };
-  if (!metrics.is_object() || !number("tokens_per_s"))
-    train::fail(atoll::ErrorCode::bad_data,
-                "{}: no metrics of atoll-train: \"tokens_per_s\" is missing", file.string());
-  return {.tokens_per_s = *number("tokens_per_s"),
-          .exposed_s = number("exposed_s"),
-          .padding = number("padding_fraction"),
-          .data_wait_s = number("data_wait_s")};
-}
 
 Explanation explain(const Job& job, const Measurement& measured) {
   train::require(measured.tokens_per_s > 0, "the measured tokens/s must be above 0");
@@ -216,6 +196,11 @@ Explanation explain(const Job& job, const Measurement& measured) {
     }
   }
   compute_causes(job, measured, result);
+  if (measured.padding && *measured.padding > 0.1) {
+    result.causes.push_back(
+        {fmt::format("{:.0f} % of the tokens are padding", 100 * *measured.padding),
+         "atoll-train --pad-to pack"});
+  }
   if (result.measured_step_s < (1 - noise) * expected.step_s) {
     result.causes.push_back(
         {fmt::format("the run is {:.2f} x as fast as predicted, so the predictor assumes a rate "
@@ -239,7 +224,7 @@ std::string to_text(const Explanation& e, const Job& job) {
   row("compute", e.expected_compute_s, e.measured_compute_s);
   row("exposed communication", e.expected_exposed_s, e.measured_exposed_s);
   row("step", e.expected_step_s, e.measured_step_s);
-  text += fmt::format("tokens/s: {:.0f} expected, {:.0f} measured\n",
+  text += fmt::format("tokens/s, padding included: {:.0f} expected, {:.0f} measured\n",
                       job.tokens() / e.expected_step_s, job.tokens() / e.measured_step_s);
   if (e.causes.empty()) return text + "No cause: the run is as fast as predicted.\n";
   text += "Likely causes, the likeliest first:\n";

@@ -2,7 +2,6 @@
 // explain the difference, the likeliest first.
 #pragma once
 
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,18 +10,17 @@
 
 namespace plan {
 
-// Figures that a training run measured. Tokens/s count the tokens of all ranks; times are in seconds.
+// Figures that a training run measured. Tokens/s count the tokens of all ranks, padding included;
+// times are in seconds.
 struct Measurement {
   double tokens_per_s = 0;
   std::optional<double> exposed_s{};    // per step
   std::optional<double> padding{};      // share of tokens
   std::optional<double> data_wait_s{};  // per step
+  bool is_atoll = false;                // a run of atoll-train, and not of another framework
   // Tokens/s of the same settings on one host, where communication is hidden.
   std::optional<double> one_host_tokens_per_s{};
 };
-
-// Reads metrics.json of a run of atoll-train. Throws Error(io) and Error(bad_data).
-Measurement read_metrics(const std::filesystem::path& file);
 
 struct Cause {
   std::string what;   // one sentence

@@ -24,6 +24,7 @@
 #include "plan/lanes.hpp"
 #include "plan/measure.hpp"
 #include "plan/page.hpp"
+#include "plan/past_run.hpp"
 #include "plan/rows.hpp"
 #include "plan/search.hpp"
 
@@ -122,7 +123,8 @@ void declare_cluster(CLI::App& app, Flags& f) {
 void declare_results(CLI::App& app, Flags& f) {
   app.option_defaults()->group("Why a run is slow");
   app.add_option("--explain", f.explain,
-                 "metrics.json of atoll-train: compare it with the prediction, and name causes");
+                 "folder of a run of atoll-train, or its metrics.json: compare it with the "
+                 "prediction, and name causes. The settings are those of the run");
   app.add_option(
       "--trace", f.trace,
       "trace of atoll-train --trace: compare it with the predicted step, stream by stream");
@@ -202,8 +204,17 @@ plan::Job job_of(const Flags& f) {
   job.cluster = known.cluster;
   if (!f.machine.empty()) {
     job.cluster = plan::read_machine(f.machine);
+    const int measured = job.cluster.ranks_per_host;
     job.cluster.hosts = cluster.hosts;
     if (f.gpus_per_host > 0) job.cluster.ranks_per_host = f.gpus_per_host;
+    // Hosts may be emulated by one machine, on which all ranks compute.
+    if (measured != job.cluster.ranks_per_host && measured != job.ranks()) {
+      fmt::print(stderr,
+                 "atoll-plan: warning: --machine {}: {} processes measured at once, but {} ranks "
+                 "share a host; unless each has its own cores, measure again with --gpus-per-host "
+                 "{}\n",
+                 f.machine, measured, job.cluster.ranks_per_host, job.cluster.ranks_per_host);
+    }
   }
   for (const std::string& curve : f.curves) plan::add_curve(job.cluster.fabric, curve);
   job.micro_batches = f.passes;
@@ -346,14 +357,58 @@ void write_json(const std::vector<plan::Candidate>& found, const std::string& pa
   if (!file.flush().good()) train::fail(atoll::ErrorCode::io, "--json: {} cannot be written", path);
 }
 
-void explain(const Flags& f, const std::vector<plan::Candidate>& found) {
+// Takes the settings of a past run. Throws Error(invalid_argument) for a flag that differs from the
+// run, since the comparison would mislead.
+void adopt(Flags& f, const plan::PastRun& past, const CLI::App& app) {
+  train::require(!past.on_cpus || !f.machine.empty(),
+                 "--explain {}: the run was on CPUs: add --machine FILE, which atoll-plan "
+                 "--measure writes on that machine",
+                 f.explain);
+  if (f.cluster.gpu.empty() && f.topology.empty()) f.cluster.gpu = past.gpu;
+  if (!past.settings) return;
+  const plan::RunSettings& run = *past.settings;
+  const auto set = [&](const char* flag, auto& field, const auto& value) {
+    train::require(app.count(flag) == 0 || field == value,
+                   "{} {}: the run of --explain had {}; leave the flag out", flag, field, value);
+    field = value;
+  };
+  if (app.count("--model") == 0) f.model = run.model;
+  set("--strategy", f.strategy, run.strategy);
+  set("--mesh", f.mesh, run.mesh);
+  set("--dtype", f.dtype, run.dtype);
+  set("--reduce-dtype", f.reduce_dtype, run.reduce_dtype);
+  set("--moments", f.moments, run.moments);
+  set("--recompute", f.recompute, run.recompute);
+  set("--prefetch", f.prefetch, run.prefetch);
+  set("--seq", f.seq, run.seq);
+  set("--micro-batch", f.micro_batch, run.micro_batch);
+  set("--global-batch", f.global_batch, run.global_batch);
+  set("--hosts", f.hosts, run.hosts);
+  set("--gpus-per-host", f.gpus_per_host, run.ranks_per_host);
+  if (past.row_tokens > 0) f.seq = past.row_tokens;
+  for (const std::string& setting : run.not_predicted) {
+    fmt::print(stderr, "atoll-plan: warning: the run had {}, which the prediction ignores\n",
+               setting);
+  }
+}
+
+// The model must be the one that the run trained.
+void check_parameters(const plan::PastRun& past, const train::ModelConfig& model) {
+  if (past.parameters == 0) return;
+  const std::int64_t count = train::parameter_count(model);
+  train::require(count == past.parameters,
+                 "--model {}: it has {} parameters, but the run had {}: give the model of the run, "
+                 "or --vocab",
+                 model.name, count, past.parameters);
+}
+
+void explain(const Flags& f, const plan::PastRun& past, const std::vector<plan::Candidate>& found) {
   train::require(
       found.size() == 1,
       "--explain, --trace and --measured need the settings of the run: --strategy, --mesh, "
       "--micro-batch and --recompute leave {} candidates",
       found.size());
-  plan::Measurement measured;
-  if (!f.explain.empty()) measured = plan::read_metrics(f.explain);
+  plan::Measurement measured = past.measured;
   if (f.measured > 0) measured.tokens_per_s = f.measured;
   if (f.measured_one_host > 0) measured.one_host_tokens_per_s = f.measured_one_host;
   const plan::Job& job = found.front().job;
@@ -364,13 +419,19 @@ void explain(const Flags& f, const std::vector<plan::Candidate>& found) {
              plan::to_text(plan::lanes_of(plan::simulate(job, {.trace = true}).trace), lanes));
 }
 
-void run(const Flags& f) {
+void run(Flags& f, const CLI::App& app) {
   if (!f.rows.empty()) {
     train::require(!f.json.empty(), "--rows needs --json FILE for the predictions");
     plan::predict_rows(f.rows, f.json);
     return;
   }
+  plan::PastRun past;
+  if (!f.explain.empty()) {
+    past = plan::read_run(f.explain);
+    adopt(f, past, app);
+  }
   plan::Job job = job_of(f);
+  check_parameters(past, job.model);
   if (!f.measure.empty()) {
     job.micro_batch = std::max<std::int64_t>(1, f.micro_batch);
     if (f.recompute != "auto") job.recompute = recompute_from(f.recompute);
@@ -384,7 +445,7 @@ void run(const Flags& f) {
                  "--measured-one-host needs --measured or --explain");
   train::require(f.price == 0 || f.tokens > 0, "--price needs --tokens");
   const auto found = plan::search(job, space_of(f));
-  if (!f.explain.empty() || !f.trace.empty() || f.measured > 0) return explain(f, found);
+  if (!f.explain.empty() || !f.trace.empty() || f.measured > 0) return explain(f, past, found);
   train::require(!found.empty() || f.global_batch == 0,
                  "--global-batch {}: it is not a multiple of {} ranks times the micro batch",
                  f.global_batch, job.ranks());
@@ -419,7 +480,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    run(flags);
+    run(flags, app);
     return 0;
   } catch (const std::exception& error) {
     fmt::print(stderr, "atoll-plan: {}\n", error.what());

@@ -35,7 +35,7 @@ border-radius:8px;padding:4px 10px;cursor:pointer}
 .traps{margin-top:14px;display:grid;gap:8px}
 .trap{background:var(--warnbg);border-radius:10px;padding:9px 14px}
 .trap b{color:var(--warn)}.trap span{color:var(--soft)}
-.grid2{display:grid;grid-template-columns:repeat(auto-fit,minmax(430px,1fr));gap:14px}
+.grid2{display:grid;grid-template-columns:repeat(auto-fill,minmax(430px,1fr));gap:14px}
 @media (max-width:520px){.grid2{grid-template-columns:1fr}}
 figcaption{font-weight:600}
 .legend{display:flex;flex-wrap:wrap;gap:2px 16px;font-size:13px;color:var(--soft);margin:4px 0}
