@@ -3,11 +3,15 @@
 import gzip
 import json
 import os
+import signal
 import stat
+import subprocess
+import sys
 import tempfile
+import time
 from pathlib import Path
 
-from python import HERE, SOURCE, atoll_data, has
+from python import HERE, SOURCE, TOOL, atoll_data, has
 
 from atoll_data import token_file
 
@@ -214,7 +218,42 @@ def check_json(folder):
     print("broken JSON is named with its line, or skipped and counted")
 
 
+def check_unused_flags(folder):
+    """A flag that the format of the records does not use would be taken for one that was applied."""
+    source, out, texts = folder / "a.jsonl", folder / "a.tok", folder / "t.jsonl"
+    source.write_text(GOOD)
+    texts.write_text('{"body": "x"}\n')
+    says(atoll_data(source, *BYTES, "-o", out, "--field", "output", code=1), "--field output: only records of text",
+         "alpaca", "--format text")
+    says(atoll_data(source, *BYTES, "-o", out, "--template", TEMPLATE, code=1), f"--template {TEMPLATE}: only messages use it")
+    says(atoll_data(texts, *BYTES, "-o", out, "--field", "words", code=1), "no key words", "the keys are body")
+    atoll_data(texts, *BYTES, "-o", out, "--field", "body")
+    says(atoll_data(texts, *BYTES, "-o", out, "--field", "", code=2), "--field: the value is empty")
+    print("flags that the records do not use are refused")
+
+
+def check_drafts(folder):
+    """A conversion that ends early leaves nothing, and the next one removes what a killed one has left."""
+    source, out = folder / "a.jsonl", folder / "a.tok"
+    source.write_text(GOOD * 60000)
+    command = [sys.executable, TOOL, str(source), *BYTES, "-o", str(out), "--processes", "2"]
+    for number, left in ((signal.SIGTERM, 0), (signal.SIGHUP, 0), (signal.SIGKILL, 1)):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        until = time.monotonic() + 30
+        while not list(folder.glob("a.tok.*.tmp")) and time.monotonic() < until:
+            time.sleep(0.01)
+        os.kill(process.pid, number)
+        errors = process.communicate(timeout=30)[1].decode()
+        assert process.returncode == (-number if left else 128 + number), (process.returncode, errors)
+        assert left or "Traceback" not in errors, errors
+        assert len(list(folder.glob("a.tok.*.tmp"))) == left, list(folder.iterdir())
+    source.write_text(GOOD)
+    atoll_data(source, *BYTES, "-o", out)
+    assert not list(folder.glob("a.tok.*.tmp")) and token_file.check(out)["documents"] == 1
+    print("conversions that end early leave nothing behind")
+
+
 if __name__ == "__main__":
-    for check in (check_outputs, check_flags, check_tokens, check_chats, check_json):
+    for check in (check_unused_flags, check_drafts, check_outputs, check_flags, check_tokens, check_chats, check_json):
         with tempfile.TemporaryDirectory() as name:
             check(Path(name))

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "fail.hpp"
 #include "page/compare.hpp"
 #include "page/page.hpp"
 #include "report/files.hpp"
@@ -38,6 +39,18 @@ int report(int argc, char** argv) {
   return 0;
 }
 
+// Throws for a file that a page must not replace, such as a run's own steps.jsonl.
+void require_page(const std::string& file) {
+  constexpr std::string_view start = "<!DOCTYPE html>";
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(file, ignored)) return;
+  std::string begin(start.size(), '\0');
+  std::ifstream in(file, std::ios::binary);
+  in.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  require(in.gcount() == 0 || begin == start,
+          "--html {}: the file exists and is no page: name another file", file);
+}
+
 int compare(int argc, char** argv) {
   CLI::App app(
       "Shows the figures of runs and the settings that differ, side by side. Runs that have not "
@@ -51,7 +64,10 @@ int compare(int argc, char** argv) {
   std::vector<page::RunFiles> runs;
   for (const std::string& folder : folders) runs.push_back(page::read_run(folder));
   std::fputs(page::compare_text(runs).c_str(), stdout);
-  if (!html.empty()) write_file_atomic(html, page::compare_html(runs));
+  if (!html.empty()) {
+    require_page(html);
+    write_file_atomic(html, page::compare_html(runs));
+  }
   return 0;
 }
 

@@ -382,6 +382,19 @@ int train_on(atoll::World& world, const train::RunOptions& options) {
   }
 }
 
+// Returns the flag that has an empty value, as from a variable of the shell that is not set; "" if
+// none has. An empty value would count as a flag that is not given: --resume "" would train anew.
+std::string empty_flag(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument.starts_with("--") && argument.ends_with("=")) {
+      return std::string(argument.substr(0, argument.size() - 1));
+    }
+    if (argument.empty() && std::string_view(argv[i - 1]).starts_with("--")) return argv[i - 1];
+  }
+  return "";
+}
+
 // Returns the exit code.
 int parse_and_train(int argc, char** argv) {
   CLI::App app(
@@ -402,12 +415,21 @@ int parse_and_train(int argc, char** argv) {
   cli::add_common_options(app, ATOLL_TRAIN_FEATURES);
   check_integers(app);
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
-    return std::string("atoll-train: ") + error.what() + " (--help lists the flags)\n";
+    std::string what = error.what();
+    if (const auto at = what.find(": At Most 1 required"); at != what.npos) {
+      what = what.substr(0, at) + ": the flag is given more than once";
+    }
+    return "atoll-train: " + what + " (--help lists the flags)\n";
   });
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
+  }
+  if (const std::string flag = empty_flag(argc, argv); !flag.empty()) {
+    std::fprintf(stderr, "atoll-train: %s: the value is empty; leave the flag out, or give one\n",
+                 flag.c_str());
+    return 2;
   }
   options.config_text = cli::config_text(app);
   if (const std::string wrong = wrong_flag(options); !wrong.empty()) {

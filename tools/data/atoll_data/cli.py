@@ -1,10 +1,12 @@
 """The command line of atoll-data."""
 import argparse
 import array
+import ctypes
 import itertools
 import json
 import multiprocessing
 import os
+import signal
 import sys
 import time
 
@@ -66,7 +68,7 @@ def parse(arguments):
     parser.add_argument("--tokenizer", help="bytes, a tokenizer.json, a SentencePiece model, the folder "
                         "of a model, or ORG/NAME[@REVISION] in the Hub's local cache")
     parser.add_argument("--format", choices=("auto", *records.FORMATS), default="auto")
-    parser.add_argument("--field", default="text", help="the key of the text in records of text")
+    parser.add_argument("--field", help="the key of the text in records of text; default: text")
     parser.add_argument("--template", metavar="FILE", help="chat template; default: that of the tokenizer")
     parser.add_argument("--template-args", metavar="JSON", default="{}",
                         help="variables of the chat template, for example '{\"enable_thinking\": false}'")
@@ -98,6 +100,9 @@ def parse(arguments):
     if options.output and not os.path.basename(options.output):
         parser.error(f"-o {options.output}: not the name of a file")
     try:
+        for flag, value in (("--field", options.field), ("--template", options.template)):
+            if value == "":
+                raise DataError(f"{flag}: the value is empty")
         options.variables = parse_json(options.template_args, "--template-args")
         if not isinstance(options.variables, dict):
             raise DataError("--template-args: not an object in braces")
@@ -108,6 +113,8 @@ def parse(arguments):
 
 def read_all(options):
     """All records of all files, and their format."""
+    given_field = options.field
+    options.field = given_field or "text"
     found = itertools.chain.from_iterable(records.read(path, options.field) for path in options.input)
     first, problems = [], []  # the records up to the one that tells the format
     for place, record in found:
@@ -122,10 +129,23 @@ def read_all(options):
             problems.append(str(error))
             if not options.skip_bad or len(problems) == 1000:
                 raise
+    check_use(options, given_field)
     if len(problems) == len(first):
         raise DataError(f"{', '.join(options.input)}: no record"
                         + (f" could be read: {problems[0]}" if problems else ""))
     return itertools.islice(itertools.chain(first, found), options.samples)
+
+
+def check_use(options, field):
+    """Refuses flags that the format of the records does not use."""
+    if options.format == "auto":
+        return  # no record tells the format
+    if field is not None and options.format != "text":
+        raise DataError(f"--field {field}: only records of text use it, and these are of format "
+                        f"{options.format}: add --format text, or leave --field out")
+    if options.template is not None and options.format not in ("chat", "completion"):
+        raise DataError(f"--template {options.template}: only messages use it, and these records are of format "
+                        f"{options.format}: add --format chat, or leave --template out")
 
 
 def nothing_converted(options):
@@ -145,11 +165,20 @@ class Chunk:
         self.lengths, self.mask, self.bad = [], bytearray(), []
 
 
+PR_SET_PDEATHSIG = 1  # of Linux's prctl
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+
 worker = None  # the converter of this process
 
 
 def start_worker(options):
     global worker
+    for name in ENDING:
+        signal.signal(name, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends the workers
+    # A worker would wait for ever if the main process was killed.
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     worker = documents.Converter(options)
 
@@ -276,8 +305,14 @@ def write(options):
         progress.finish(writer, bad)
 
 
+def end(number, _):
+    raise SystemExit(128 + number)  # so that the unfinished file is removed
+
+
 def main(arguments=None):
     options = parse(arguments)
+    for name in ENDING:
+        signal.signal(name, end)
     try:
         if options.check:
             for name, value in token_file.check(options.check).items():

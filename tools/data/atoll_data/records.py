@@ -143,6 +143,9 @@ def format_of(place, record, field="text"):
         return "completion"
     if field in record:
         return "text"
+    if field != "text":
+        raise DataError(f"{place}: no key {field}, which --field names; the keys are "
+                        f"{', '.join(map(str, record))}")
     raise DataError(f"{place}: the keys {', '.join(map(str, record))} fit no format: messages (chat); "
                     "instruction and output (alpaca); prompt and completion; text; or name the key of "
                     "the text with --field")

@@ -1,5 +1,6 @@
 """Writes and reads token files, whose format tools/train/data/token_files.md describes."""
 import array
+import glob
 import hashlib
 import os
 import stat
@@ -67,6 +68,7 @@ class Writer:
         self.hash = hashlib.blake2b(digest_size=16)
         self.target = Path(os.path.realpath(path))  # behind links, which stay
         self.draft = self.target.with_name(f"{self.target.name}.{os.getpid()}.tmp")
+        self._remove_old_drafts()
         try:
             self.file = open(self.draft, "wb")
             # Offsets and mask follow the tokens, so they wait in files without a name.
@@ -79,13 +81,23 @@ class Writer:
         self.offsets.write(struct.pack("<Q", 0))
         self.bits = bytearray()
 
+    def _remove_old_drafts(self):
+        """Removes what killed conversions into this file have left."""
+        for draft in self.target.parent.glob(glob.escape(self.target.name) + ".*.tmp"):
+            process = draft.name[len(self.target.name) + 1:-len(".tmp")]
+            if process.isdigit() and not Path(f"/proc/{process}").exists():
+                draft.unlink(missing_ok=True)
+
     def __enter__(self):
         return self
 
     def __exit__(self, kind, *_):
+        self.draft.unlink(missing_ok=True)  # first, since closing fails on a full disk
         for file in (self.file, self.offsets, self.mask):
-            file.close()
-        self.draft.unlink(missing_ok=True)
+            try:
+                file.close()
+            except OSError:
+                pass  # finish() has written everything, or the draft is gone
 
     def add(self, ids, lengths, mask):
         """Appends documents: the bytes of all their ids, their lengths, and b"0" or b"1" per token."""

@@ -46,7 +46,7 @@ std::optional<std::int64_t> step_of(std::string_view name) {
 // Returns when the index of a checkpoint was written; nothing if it has no index.
 std::optional<std::int64_t> saved_at(const fs::path& folder) {
   struct stat info {};
-  if (::stat((folder / index_name).c_str(), &info) != 0) return {};
+  if (::stat((folder / index_name).c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return {};
   return std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
 }
 
@@ -58,6 +58,34 @@ void sort_newest_first(std::vector<Saved>& all) {
   });
 }
 
+// The step of the checkpoint to which OUT/checkpoint leads; nothing without such a link.
+std::optional<std::int64_t> linked_step(const fs::path& out) {
+  std::error_code error;
+  const fs::path target = fs::read_symlink(out / "checkpoint", error);
+  if (error || !saved_at(out / target)) return {};
+  return step_of(target.filename().string());
+}
+
+// Copies and clocks may change the times, so the link, which follows each save, decides: the
+// checkpoint to which it leads is the newest, unless one of a later step has a later time (the link
+// is then yet to follow). Earlier steps are next in their order. Checkpoints of later steps are the
+// oldest, because the run has since been resumed before them.
+void sort_newest_first(const fs::path& out, std::vector<Saved>& all) {
+  sort_newest_first(all);
+  const auto linked = linked_step(out);
+  if (!linked || all.empty()) return;
+  if (all.front().step < *linked) {
+    log::warn(
+        "{}: the times of the checkpoints do not fit their steps, as after a copy; {} counts "
+        "as the newest",
+        checkpoints_folder(out).string(), checkpoint_folder("", *linked).string());
+  }
+  const std::int64_t newest = std::max(all.front().step, *linked);
+  std::ranges::stable_sort(all, [&](const Saved& a, const Saved& b) {
+    return std::pair(a.step <= newest, a.step) > std::pair(b.step <= newest, b.step);
+  });
+}
+
 std::vector<Saved> numbered_checkpoints(const fs::path& out) {
   const fs::path parent = checkpoints_folder(out);
   std::vector<Saved> all;
@@ -66,7 +94,7 @@ std::vector<Saved> numbered_checkpoints(const fs::path& out) {
     const auto time = saved_at(parent / name);
     if (step && time) all.push_back({parent / name, *step, *time});
   }
-  sort_newest_first(all);
+  sort_newest_first(out, all);
   return all;
 }
 
@@ -141,8 +169,10 @@ std::vector<fs::path> find_checkpoints(const fs::path& out) {
   std::vector<Saved> all = numbered_checkpoints(out);
   const fs::path single = out / "checkpoint";
   const auto time = saved_at(single);
-  if (time && !fs::is_symlink(single)) all.push_back({single, 0, *time});
-  sort_newest_first(all);
+  if (time && !fs::is_symlink(single)) {
+    all.push_back({single, 0, *time});
+    sort_newest_first(all);
+  }
   std::vector<fs::path> folders;
   for (Saved& saved : all) folders.push_back(std::move(saved.folder));
   return folders;

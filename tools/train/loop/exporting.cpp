@@ -193,6 +193,12 @@ void check_export_spares(const RunOptions& options, const ModelSource& source,
           "--export {}: the weights of the model that the run starts from are in this folder; use "
           "another folder",
           options.export_weights);
+  std::error_code ignored;
+  const bool adapters = options.lora_rank > 0 && !options.lora_merge;
+  require(!adapters || !fs::exists(export_folder(options) / weights_name, ignored),
+          "{} has a whole model ({}), which transformers would open with the adapters; use another "
+          "folder",
+          options.export_weights, weights_name);
 }
 
 void export_model(const atoll::World& world, const RunOptions& options, const Setup& setup,

@@ -20,7 +20,7 @@ void check_export(const RunOptions& options);
 
 // Throws Error(invalid_argument) if --export names the folder of the weights of `source`, or that to
 // which one of their links leads: the export would replace the model that the run starts from.
-// `weights` are the files that the run loads.
+// Throws it also for adapters beside a whole model. `weights` are the files that the run loads.
 void check_export_spares(const RunOptions& options, const ModelSource& source,
                          const std::vector<std::filesystem::path>& weights);
 

@@ -260,6 +260,11 @@ RunData open_data(const RunOptions& options, const Tokenizer& tokenizer, const M
                        {options.eval_data, options.eval_split, options.eval_samples}, tokenizer);
 }
 
+void compare_modes(atoll::World& world, const RunOptions& options) {
+  const nlohmann::json modes{{"dry_run", options.dry_run}, {"show_data", options.show_data}};
+  compare(world, "modes", modes.dump(), flag_difference);
+}
+
 Setup prepare(atoll::World& world, RunOptions& options) {
   check(options);
   check_results(world, options, run_directory(options.out, run_name(options)));

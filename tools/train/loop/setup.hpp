@@ -45,6 +45,10 @@ RunData open_data(const RunOptions& options, const Tokenizer& tokenizer, const M
 // whose data, model, weights or options differ from those of most ranks.
 Setup prepare(atoll::World& world, RunOptions& options);
 
+// Compares the flags that end a run early, --dry-run and --show-data: a rank that ended early would
+// leave the others waiting. Collective. Throws Error(mismatch).
+void compare_modes(atoll::World& world, const RunOptions& options);
+
 // Exchanges one number of each rank and returns the numbers by rank; `what` names the exchange.
 // Collective.
 std::vector<std::int64_t> exchange_numbers(atoll::World& world, const char* what,

@@ -285,6 +285,14 @@ RunResult Trainer::run() {
     if (stops) break;
   }
   if (pending_) finish_save();
+  const bool has_update =
+      result.steps.empty() || !std::ranges::all_of(result.steps, &StepRecord::nonfinite);
+  if (diverged_.empty() && !has_update) {
+    diverged_ = fmt::format(
+        "the loss or gradient norm of all {} steps was infinite or NaN: check the weights that the "
+        "run started from, and its data",
+        result.steps.size());
+  }
   // A run that stops after its last step is complete.
   if (first_step_ + static_cast<std::int64_t>(result.steps.size()) == options_.steps) {
     stop_ = Stop::none;
@@ -391,6 +399,7 @@ void Trainer::write_results(RunResult& result, double wall_seconds) {
 }
 
 RunResult run(atoll::World& world, const RunOptions& options, const Inspect& inspect) {
+  compare_modes(world, options);
   if (options.show_data > 0) {
     show_data(world, resolved(options));
     return {};

@@ -64,6 +64,12 @@ void Trainer::tell_plan() {
   }
   log::info("mesh {} ({}); {}: {} replicas of {} shards", setup_.mesh.to_string(),
             setup_.mesh.reason(), name(setup_.choice.strategy), shape.replicate, shape.shard);
+  if (!options_.mesh.empty() && !(setup_.mesh.shape() == shape)) {
+    log::warn(
+        "--mesh {} has no effect on shards with {}: only hybrid_shard and hybrid_shard_grad "
+        "follow the mesh",
+        options_.mesh, name(setup_.choice.strategy));
+  }
   if (!setup_.choice.why.empty()) log::info("{}", setup_.choice.why);
   if (!setup_.micro_batch_why.empty()) log::info("{}", setup_.micro_batch_why);
   if (!setup_.machine.place.why.empty()) log::info("{}", setup_.machine.place.why);
@@ -73,6 +79,11 @@ void Trainer::tell_plan() {
   }
   log::info("{} samples of {}, {} per step; results in {}", setup_.dataset.size(),
             setup_.dataset.name(), options_.global_batch, out_.string());
+  if (options_.global_batch > static_cast<std::int64_t>(setup_.dataset.size())) {
+    log::warn(
+        "--global-batch {} exceeds the {} samples: a step is an epoch and has no more samples",
+        options_.global_batch, setup_.dataset.size());
+  }
   const bool beside = options_.checkpoint_beside && options_.checkpoint_every > 0;
   if (options_.optimizer == "muon" && options_.save_checkpoint && beside) {
     log::info(

@@ -238,15 +238,28 @@ std::vector<std::string> unused_tensors(const std::vector<fs::path>& files,
   return unused;
 }
 
+// Reading a pipe would wait for a writer.
+std::vector<fs::path> regular(std::vector<fs::path> files) {
+  for (const fs::path& file : files) {
+    std::error_code ignored;
+    const auto status = fs::status(file, ignored);
+    require(!fs::exists(status) || fs::is_regular_file(status),
+            "{}: not a regular file, but a folder, pipe or device", file.string());
+  }
+  return files;
+}
+
 std::vector<fs::path> weight_files(const fs::path& place) {
-  if (!fs::is_directory(place)) return {place};
-  if (fs::exists(place / weight_index_name)) return indexed_files(place, place / weight_index_name);
-  if (fs::exists(place / "model.safetensors")) return {place / "model.safetensors"};
+  if (!fs::is_directory(place)) return regular({place});
+  if (fs::exists(place / weight_index_name)) {
+    return regular(indexed_files(place, place / weight_index_name));
+  }
+  if (fs::exists(place / "model.safetensors")) return regular({place / "model.safetensors"});
   auto files = every_file(place);
   if (files.empty()) {
     fail(ErrorCode::not_found, "{}: no .safetensors file in it", place.string());
   }
-  return files;
+  return regular(std::move(files));
 }
 
 }  // namespace train

@@ -7,7 +7,9 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "fail.hpp"
 #include "report/clock.hpp"
@@ -16,7 +18,10 @@
 namespace train {
 namespace {
 
-constexpr std::size_t serving_threads = 1;
+// A client that connects and sends nothing holds a thread until the time limit for requests, so the
+// others need threads of their own, and the limit is below Prometheus' own of 10 s.
+constexpr std::size_t serving_threads = 4;
+constexpr const char* request_ms = "2000";
 
 }  // namespace
 
@@ -44,7 +49,9 @@ Endpoint::Endpoint(const EndpointOptions& options) : gauges_(std::make_unique<Ga
   const std::string where = ipv6 ? fmt::format("[{}]:{}", options.address, options.port)
                                  : fmt::format("{}:{}", options.address, options.port);
   try {
-    gauges_->exposer = std::make_unique<prometheus::Exposer>(where, serving_threads);
+    gauges_->exposer = std::make_unique<prometheus::Exposer>(std::vector<std::string>{
+        "listening_ports", where, "num_threads", std::to_string(serving_threads),
+        "request_timeout_ms", request_ms});
   } catch (const std::exception&) {  // its text says no more than that it failed
     fail(ErrorCode::io,
          "--metrics-port: cannot listen at {}; another program may use the port: choose another, "

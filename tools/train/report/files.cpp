@@ -37,6 +37,21 @@ std::filesystem::path draft_of(const std::filesystem::path& file) {
   return fmt::format("{}.{}.tmp", file.string(), ::getpid());
 }
 
+// Returns the file to replace: that to which links lead. Throws for what is not a regular file.
+std::filesystem::path replaceable(const std::filesystem::path& file) {
+  std::error_code error;
+  const auto status = std::filesystem::status(file, error);
+  if (!std::filesystem::exists(status)) return file;
+  if (std::filesystem::is_directory(status)) fail_io(file, EISDIR);
+  if (!std::filesystem::is_regular_file(status)) {
+    fail(ErrorCode::io, "{}: is a {}, and only a regular file may be replaced: name another file",
+         file.string(), std::filesystem::is_fifo(status) ? "pipe" : "device or socket");
+  }
+  if (!std::filesystem::is_symlink(file, error)) return file;
+  const auto target = std::filesystem::canonical(file, error);
+  return error ? file : target;
+}
+
 }  // namespace
 
 std::filesystem::path run_directory(const std::string& out, const std::string& run_name) {
@@ -54,8 +69,8 @@ void make_directory(const std::filesystem::path& directory) {
 }
 
 void check_writable(const std::filesystem::path& file) {
+  replaceable(file);
   std::error_code error;
-  if (std::filesystem::is_directory(file, error)) fail_io(file, EISDIR);
   const auto folder = std::filesystem::absolute(file, error).parent_path();
   if (!std::filesystem::exists(folder, error)) return check_folder(folder);
   const auto draft = draft_of(file);
@@ -92,7 +107,8 @@ std::vector<std::string> names_in(const std::filesystem::path& folder) {
   return names;
 }
 
-void write_file_atomic(const std::filesystem::path& file, std::string_view bytes) {
+void write_file_atomic(const std::filesystem::path& named, std::string_view bytes) {
+  const std::filesystem::path file = replaceable(named);
   const std::filesystem::path draft = draft_of(file);
   try {
     errno = 0;

@@ -1,0 +1,72 @@
+// Which checkpoints of a folder are the newest, when their times no longer say it.
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "../unit/train_data_temporary.hpp"
+#include "loop/checkpoints.hpp"
+
+using train_test::TemporaryFolder;
+namespace fs = std::filesystem;
+
+namespace {
+
+// Folders with an index each, saved in the order of `steps`, one second apart.
+void save(const TemporaryFolder& folder, const std::vector<std::int64_t>& steps) {
+  const auto now = fs::file_time_type::clock::now();
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const fs::path place = train::checkpoint_folder(folder.path(), steps[i]);
+    fs::create_directories(place);
+    folder.write((place.lexically_relative(folder.path()) / "index.json").string(), "{}");
+    fs::last_write_time(place / "index.json", now + std::chrono::seconds(i));
+  }
+}
+
+std::vector<std::string> found(const TemporaryFolder& folder) {
+  std::vector<std::string> names;
+  for (const fs::path& path : train::find_checkpoints(folder.path())) {
+    names.push_back(path.filename().string());
+  }
+  return names;
+}
+
+using Names = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("after a copy, the link of the last save decides, and deleting keeps the latest steps") {
+  const TemporaryFolder folder;
+  save(folder, {12, 4, 8});  // a copy writes in any order
+  train::link_newest(folder.path(), 12);
+  CHECK(found(folder) == Names{"step-00000012", "step-00000008", "step-00000004"});
+  train::delete_old_checkpoints(folder.path(), 2, 0);
+  CHECK(found(folder) == Names{"step-00000012", "step-00000008"});
+}
+
+TEST_CASE("a save that was killed before the link followed is the newest") {
+  const TemporaryFolder folder;
+  save(folder, {4, 8, 12});
+  train::link_newest(folder.path(), 8);
+  CHECK(found(folder).front() == "step-00000012");
+}
+
+TEST_CASE("steps of a run that was resumed before them are the oldest") {
+  const TemporaryFolder folder;
+  save(folder, {4, 8, 12, 5});  // resumed from step 4
+  train::link_newest(folder.path(), 5);
+  CHECK(found(folder) == Names{"step-00000005", "step-00000004", "step-00000012", "step-00000008"});
+}
+
+TEST_CASE("without a link, times decide; a pipe is no index") {
+  const TemporaryFolder folder;
+  save(folder, {8, 4});
+  CHECK(found(folder) == Names{"step-00000004", "step-00000008"});
+  const fs::path place = train::checkpoint_folder(folder.path(), 16);
+  fs::create_directories(place);
+  REQUIRE(::mkfifo((place / "index.json").c_str(), 0600) == 0);
+  CHECK(found(folder).size() == 2);
+}
