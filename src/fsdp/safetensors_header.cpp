@@ -258,6 +258,17 @@ void HeaderEvents::finish_tensor() {
   header_.entries.push_back(std::move(entry));
 }
 
+// Says what a file that is not safetensors seems to be.
+std::string_view what_else(std::span<const std::byte> file) {
+  const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
+  if (text.starts_with("version https://git-lfs")) {
+    return ": it is a pointer of Git LFS: fetch the weights with `git lfs pull`";
+  }
+  if (text.starts_with("<")) return ": it begins like a web page";
+  if (text.starts_with("{")) return ": it begins like JSON";
+  return "";
+}
+
 // Returns the length of the JSON text, which the first 8 bytes of the file state.
 std::uint64_t header_length(std::span<const std::byte> file, const Complaints& complaints) {
   if (file.size() < safetensors_length_bytes)
@@ -268,7 +279,8 @@ std::uint64_t header_length(std::span<const std::byte> file, const Complaints& c
   const std::uint64_t most =
       std::min<std::uint64_t>(max_header_bytes, file.size() - safetensors_length_bytes);
   if (length > most)
-    complaints.at(0, "the header claims {} bytes, but at most {} are possible", length, most);
+    complaints.at(0, "the header claims {} bytes, but at most {} are possible{}", length, most,
+                  what_else(file));
   return length;
 }
 

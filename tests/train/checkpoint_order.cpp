@@ -1,4 +1,5 @@
-// Which checkpoints of a folder are the newest, when their times no longer say it.
+// The checkpoints of a results folder when their times no longer say which is the newest, and a
+// results folder that is moved during the run.
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
@@ -8,7 +9,10 @@
 #include <vector>
 
 #include "../unit/train_data_temporary.hpp"
+#include "atoll/error.hpp"
+#include "atoll/world.hpp"
 #include "loop/checkpoints.hpp"
+#include "loop/run_folder.hpp"
 
 using train_test::TemporaryFolder;
 namespace fs = std::filesystem;
@@ -59,6 +63,28 @@ TEST_CASE("steps of a run that was resumed before them are the oldest") {
   save(folder, {4, 8, 12, 5});  // resumed from step 4
   train::link_newest(folder.path(), 5);
   CHECK(found(folder) == Names{"step-00000005", "step-00000004", "step-00000012", "step-00000008"});
+}
+
+TEST_CASE("a results folder that was moved or replaced is no longer that of the run") {
+  const TemporaryFolder folder;
+  const fs::path out = folder.path() / "out";
+  train::RunOptions options;
+  options.out = out.string();
+  atoll::Config config;
+  config.log = "error";
+  auto world = atoll::World::single(config);
+  const train::RunFolder held(world, options, out);
+  CHECK_NOTHROW(held.check());
+  fs::rename(out, folder.path() / "moved");
+  CHECK_THROWS_WITH_AS(held.check(),
+                       ("--out " + options.out +
+                        ": the folder, or run.lock in it, has been moved or deleted while the run "
+                        "wrote to it")
+                           .c_str(),
+                       atoll::Error);
+  const train::RunFolder other(world, options, out);  // another run, with a lock of its own
+  CHECK_NOTHROW(other.check());
+  CHECK_THROWS_AS(held.check(), atoll::Error);
 }
 
 TEST_CASE("without a link, times decide; a pipe is no index") {

@@ -168,6 +168,18 @@ TEST_CASE("a header of more than 1 GiB is refused before it is read") {
                   "1073741824 are possible"));
 }
 
+TEST_CASE("what is often taken for weights is named") {
+  const TemporaryFolder folder;
+  const std::pair<const char*, const char*> files[] = {
+      {"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"},
+      {"<!DOCTYPE html><html></html>", "begins like a web page"},
+      {"{\"model_type\": \"mistral\"}", "begins like JSON"}};
+  for (const auto& [content, text] : files) {
+    const fs::path path = folder.write("model.safetensors", content);
+    CHECK(failure_of([&] { fsdp::SafetensorsFile::open(path); }).says(text));
+  }
+}
+
 TEST_CASE("an index of 100,000 entries parses at once, within its limits") {
   std::string text = "{\"list\":[";
   for (int i = 0; i < 100'000; ++i) text += "{\"a\":1},";

@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <limits>
@@ -317,6 +318,36 @@ TEST_CASE("steps.jsonl: a resumed run replaces the steps that it repeats") {
   CHECK(losses == std::vector<double>{1, 2, 3, 44});
   train::StepLog fresh(file, 1);
   CHECK(TemporaryFolder::read(file).empty());
+}
+
+TEST_CASE("steps.jsonl: damaged lines are told, and the file is kept beside it") {
+  const TemporaryFolder folder;
+  const std::string damaged =
+      "{\"step\":1,\"loss\":1}\n{\"step\":1e400}\n[2]\n{\"step\":3,\"loss\":3}\n";
+  const auto file = folder.write("steps.jsonl", damaged);
+  train::StepLog log(file, 4);
+  std::istringstream in(TemporaryFolder::read(file));
+  std::vector<int> steps;
+  for (std::string line; std::getline(in, line);) steps.push_back(json::parse(line)["step"]);
+  CHECK(steps == std::vector{1, 3});
+  CHECK(TemporaryFolder::read(folder.path() / "steps.jsonl.damaged") == damaged);
+}
+
+TEST_CASE("files: a link is followed; pipes are not replaced") {
+  const TemporaryFolder folder;
+  const auto file = folder.write("real", "old"), link = folder.path() / "link";
+  std::filesystem::create_symlink("real", link);
+  train::write_file_atomic(link, "new");
+  CHECK(std::filesystem::is_symlink(link));
+  CHECK(TemporaryFolder::read(file) == "new");
+  const auto pipe = folder.path() / "pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  for (const auto& failure : {failure_of([&] { train::write_file_atomic(pipe, "x"); }),
+                              failure_of([&] { train::check_writable(pipe); })}) {
+    CHECK(failure.code == ErrorCode::io);
+    CHECK(failure.says("pipe: is a pipe, and only a regular file may be replaced"));
+  }
+  CHECK(std::filesystem::is_fifo(pipe));
 }
 
 TEST_CASE("steps.jsonl: a missing folder") {

@@ -299,7 +299,8 @@ void add_run_flags(CLI::App& app, train::RunOptions& o) {
       ->delimiter(',')
       ->allow_extra_args(false);
   app.add_option("--max-time", o.max_time,
-                 "save and end the run before this time is over, for example 3h30m; exit code 75");
+                 "save and end the run before this time is over, for example 3h30m (a number alone is "
+                 "seconds); exit code 75");
   app.add_flag("--dry-run", o.dry_run,
                "set everything up, but load no weights: print mesh, strategy, memory, tokens and "
                "FLOP of the run, and end; needs the memory of the run")

@@ -154,6 +154,13 @@ RunFolder::~RunFolder() {
   if (made_) ::rmdir(out_.c_str());  // fails unless the folder is empty
 }
 
+void RunFolder::check() const {
+  if (fd_ < 0 || is_named(fd_, out_ / lock_name)) return;
+  fail(ErrorCode::io,
+       "--out {}: the folder, or {} in it, has been moved or deleted while the run wrote to it",
+       out_.string(), lock_name);
+}
+
 bool resumes_other_folder(const RunOptions& options, const fs::path& out) {
   if (options.resume.empty() || options.resume == "auto") return false;
   std::error_code ignored;

@@ -25,6 +25,10 @@ class RunFolder {
   // Removes run.lock, and the folder if this run has made it and has written nothing.
   ~RunFolder();
 
+  // Throws Error(io) if the folder has been moved, deleted or replaced, so that the lock no longer
+  // protects it. Does nothing on the ranks that do not hold the lock.
+  void check() const;
+
  private:
   void lock();
 

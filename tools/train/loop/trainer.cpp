@@ -316,6 +316,7 @@ bool Trainer::saves_after(std::int64_t index) const {
 // If a save fails, the run goes on: the checkpoint before is whole, and a later save may succeed.
 void Trainer::save(std::int64_t done, bool at_end) {
   if (pending_) finish_save();
+  setup_.folder.check();
   if (averaging_) compute_.synchronize();  // which updates the average
   saving_ = done;
   saving_since_ = Clock::now();
@@ -380,6 +381,7 @@ void Trainer::tell_stop(std::int64_t done) const {
 
 // Writes what the end of a run leaves, most valuable first. The last checkpoint is saved before.
 void Trainer::write_results(RunResult& result, double wall_seconds) {
+  setup_.folder.check();
   finish(result, wall_seconds);
   const bool complete = diverged_.empty() && stop_ == Stop::none;
   if (!options_.export_weights.empty() && complete) {

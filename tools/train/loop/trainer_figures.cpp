@@ -84,6 +84,15 @@ void Trainer::tell_plan() {
         "--global-batch {} exceeds the {} samples: a step is an epoch and has no more samples",
         options_.global_batch, setup_.dataset.size());
   }
+  if (options_.global_batch < world_.size()) {
+    log::warn("--global-batch {}: only {} of {} ranks have a sample in each step",
+              options_.global_batch, options_.global_batch, world_.size());
+  } else if (options_.micro_batch > (options_.global_batch + world_.size() - 1) / world_.size()) {
+    log::warn(
+        "--micro-batch {}: a rank has at most {} samples in a step, so the other rows are "
+        "padding",
+        options_.micro_batch, (options_.global_batch + world_.size() - 1) / world_.size());
+  }
   const bool beside = options_.checkpoint_beside && options_.checkpoint_every > 0;
   if (options_.optimizer == "muon" && options_.save_checkpoint && beside) {
     log::info(

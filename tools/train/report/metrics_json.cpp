@@ -11,6 +11,7 @@
 #include "atoll/version.hpp"
 #include "fail.hpp"
 #include "report/files.hpp"
+#include "report/log.hpp"
 
 namespace train {
 namespace {
@@ -54,15 +55,28 @@ void put_speed(json& out, const Speed& speed) {
   for (const auto& [axis, bytes] : speed.axis_bytes) out["axis_bytes"][axis] = std::llround(bytes);
 }
 
+// Warns of lines that are no records, and keeps the file as it was beside it. A crash may cut the
+// last line off, so this one does not count.
 std::string lines_before(const std::filesystem::path& file, std::int64_t first_step) {
-  std::string kept;
-  std::ifstream in(file);
+  std::string kept, all;
+  std::int64_t number = 0, damaged = 0, first_damaged = 0;
+  std::ifstream in(file, std::ios::binary);
   for (std::string line; std::getline(in, line);) {
+    ++number;
+    all += line + "\n";
     const auto record = json::parse(line, nullptr, false);
-    if (!record.is_object()) continue;
-    const auto step = record.find("step");
-    if (step == record.end() || !step->is_number_integer()) continue;
-    if (step->get<std::int64_t>() < first_step) kept += line + "\n";
+    const bool is_record =
+        record.is_object() && record.contains("step") && record["step"].is_number_integer();
+    if (!is_record && !in.eof() && damaged++ == 0) first_damaged = number;
+    if (is_record && record["step"].get<std::int64_t>() < first_step) kept += line + "\n";
+  }
+  if (damaged > 0) {
+    const std::filesystem::path aside = file.string() + ".damaged";
+    write_file_atomic(aside, all);
+    log::warn(
+        "{}: {} lines are no records of steps, the first of them line {}; they are left out, "
+        "and {} has the file as it was",
+        file.string(), damaged, first_damaged, aside.string());
   }
   return kept;
 }
