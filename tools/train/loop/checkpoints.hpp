@@ -1,5 +1,6 @@
-// The checkpoints in the results folder of a run: checkpoints/step-00000100 and so on. The link `checkpoint` leads to the checkpoint that was saved last. In earlier versions it was a
-// folder, the only checkpoint.
+// The checkpoints in the results folder of a run: checkpoints/step-00000100 and so on. The link
+// `checkpoint` leads to the checkpoint that was saved last. In earlier versions it was a folder, the
+// only checkpoint.
 #pragma once
 
 #include <cstdint>
