@@ -387,11 +387,8 @@ int train_on(atoll::World& world, const train::RunOptions& options) {
 // none has. An empty value would count as a flag that is not given: --resume "" would train anew.
 std::string empty_flag(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
-    const std::string_view argument = argv[i];
-    if (argument.starts_with("--") && argument.ends_with("=")) {
-      return std::string(argument.substr(0, argument.size() - 1));
-    }
-    if (argument.empty() && std::string_view(argv[i - 1]).starts_with("--")) return argv[i - 1];
+    const std::string_view value = argv[i], flag = argv[i - 1];
+    if (value.empty() && flag.starts_with("--")) return std::string(flag);
   }
   return "";
 }
