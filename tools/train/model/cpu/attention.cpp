@@ -21,6 +21,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace train::cpu {
 namespace HWY_NAMESPACE {
+namespace {  // attention.cpp and attention_bf16.cpp have parts of the same names
 
 // Products of small f32 matrices that fit the caches.
 
@@ -271,6 +272,7 @@ std::size_t attention_backward_scratch(const AttentionShape& shape) {
   return 5 * sizes.seq_pad * sizes.dim_pad + sizes.block * (3 * sizes.dim_pad + 2 * sizes.seq_pad);
 }
 
+}  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace train::cpu
 HWY_AFTER_NAMESPACE();

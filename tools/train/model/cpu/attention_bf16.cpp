@@ -23,6 +23,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace train::cpu {
 namespace HWY_NAMESPACE {
+namespace {  // attention.cpp and attention_bf16.cpp have parts of the same names
 
 using atoll::bfloat16;
 using Half = std::uint16_t;  // the bits of a bf16 value
@@ -269,6 +270,7 @@ void attention_backward_bf16(const AttentionBackward& args, const AttentionTask&
   write(scratch.dvalues_t, 1.0F, args.dv.as<bfloat16>() + kv_at);
 }
 
+}  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace train::cpu
 HWY_AFTER_NAMESPACE();
