@@ -82,7 +82,7 @@ TEST_CASE("a results folder that was moved or replaced is no longer that of the 
                         "wrote to it")
                            .c_str(),
                        atoll::Error);
-  const train::RunFolder other(world, options, out);  // another run, with a lock of its own
+  const train::RunFolder other(world, options, out);  // a second run locks the new folder
   CHECK_NOTHROW(other.check());
   CHECK_THROWS_AS(held.check(), atoll::Error);
 }

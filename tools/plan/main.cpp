@@ -392,7 +392,7 @@ void adopt(Flags& f, const plan::PastRun& past, const CLI::App& app) {
   }
 }
 
-// The model must be the one that the run trained.
+// Throws Error(invalid_argument) if the model has another number of parameters than the run's.
 void check_parameters(const plan::PastRun& past, const train::ModelConfig& model) {
   if (past.parameters == 0) return;
   const std::int64_t count = train::parameter_count(model);

@@ -32,7 +32,7 @@ std::optional<double> number(const json& object, const char* key) {
   return std::isfinite(value) ? std::optional(value) : std::nullopt;
 }
 
-// The tokens/s are those that the run has processed, padding included, as a prediction counts them.
+// Adds padded tokens to the tokens/s, because a prediction counts them as well.
 Measurement measurement(const json& metrics, const fs::path& file) {
   const auto real = number(metrics, "tokens_per_s");
   if (!real) {

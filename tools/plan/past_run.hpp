@@ -11,7 +11,7 @@
 
 namespace plan {
 
-// What run_args.json says, in the texts of the flags of atoll-train.
+// The settings of a run, from its run_args.json. Texts are values of atoll-train's flags.
 struct RunSettings {
   std::string model{};
   std::string strategy{}, mesh{}, dtype{}, reduce_dtype{}, moments{}, recompute{}, prefetch{};
@@ -33,7 +33,8 @@ struct PastRun {
   std::int64_t row_tokens = 0;  // mean tokens of a row with its padding; 0 without settings
 };
 
-// Reads the metrics.json of a run, or the one in its folder. Throws Error(io) and Error(bad_data).
+// Reads a run. `place` is its results folder or the metrics.json in it. Throws Error(io) and
+// Error(bad_data).
 PastRun read_run(const std::filesystem::path& place);
 
 }  // namespace plan

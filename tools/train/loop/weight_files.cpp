@@ -196,6 +196,17 @@ std::vector<fs::path> every_file(const fs::path& place) {
   return files;
 }
 
+// Returns `files`. Throws for a pipe, from which a read would wait for a writer.
+std::vector<fs::path> regular(std::vector<fs::path> files) {
+  for (const fs::path& file : files) {
+    std::error_code ignored;
+    const auto status = fs::status(file, ignored);
+    require(!fs::exists(status) || fs::is_regular_file(status),
+            "{}: not a regular file, but a folder, pipe or device", file.string());
+  }
+  return files;
+}
+
 }  // namespace
 
 std::span<const std::string_view> tokenizer_files() {
@@ -236,17 +247,6 @@ std::vector<std::string> unused_tensors(const std::vector<fs::path>& files,
     }
   }
   return unused;
-}
-
-// Reading a pipe would wait for a writer.
-std::vector<fs::path> regular(std::vector<fs::path> files) {
-  for (const fs::path& file : files) {
-    std::error_code ignored;
-    const auto status = fs::status(file, ignored);
-    require(!fs::exists(status) || fs::is_regular_file(status),
-            "{}: not a regular file, but a folder, pipe or device", file.string());
-  }
-  return files;
 }
 
 std::vector<fs::path> weight_files(const fs::path& place) {

@@ -1,4 +1,4 @@
-// What the attention kernels share: sizes, blocks of queries, visible keys and softmax. Highway's
+// Sizes, blocks of queries, visible keys and softmax, for both attention kernels. Highway's
 // foreach_target includes this file once per target, hence no #pragma once.
 #if defined(TRAIN_MODEL_CPU_ATTENTION_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef TRAIN_MODEL_CPU_ATTENTION_INL_H

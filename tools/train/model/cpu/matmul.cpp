@@ -215,7 +215,9 @@ void MatMul::run(const Product& product, const void* a, const void* b, void* c) 
 
 Bf16Instructions MatMul::instructions() const {
   if (impl_->bf16 == Bf16Arithmetic::convert || !impl_->native) return Bf16Instructions::none;
-  if (impl_->bf16 == Bf16Arithmetic::avx512) return Bf16Instructions::avx512;
+  if (impl_->bf16 == Bf16Arithmetic::avx512) {
+    return std::min(bf16_instructions(), Bf16Instructions::avx512);
+  }
   const bool amx = !limited_by_user() || uses(dnnl::cpu_isa::avx512_core_amx);
   const Bf16Instructions best =
       std::min(bf16_instructions(), amx ? Bf16Instructions::amx : Bf16Instructions::avx512);
