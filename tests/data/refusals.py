@@ -237,11 +237,14 @@ def check_drafts(folder):
     source, out = folder / "a.jsonl", folder / "a.tok"
     source.write_text(GOOD * 60000)
     command = [sys.executable, TOOL, str(source), *BYTES, "-o", str(out), "--processes", "2"]
-    for number, left in ((signal.SIGTERM, 0), (signal.SIGHUP, 0), (signal.SIGKILL, 1)):
+    # The later delays reach processes that start, convert and wait for one another.
+    ends = [(signal.SIGTERM, 0, delay) for delay in (0, 0.01, 0.02, 0.05, 0.2)]
+    for number, left, delay in (*ends, (signal.SIGINT, 0, 0.02), (signal.SIGHUP, 0, 0), (signal.SIGKILL, 1, 0)):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         until = time.monotonic() + 30
         while not list(folder.glob("a.tok.*.tmp")) and time.monotonic() < until:
             time.sleep(0.01)
+        time.sleep(delay)
         os.kill(process.pid, number)
         errors = process.communicate(timeout=30)[1].decode()
         assert process.returncode == (-number if left else 128 + number), (process.returncode, errors)

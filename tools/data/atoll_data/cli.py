@@ -166,19 +166,22 @@ class Chunk:
 
 
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
-ENDING = (signal.SIGTERM, signal.SIGHUP)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+main_process = os.getpid()
 
 worker = None  # the converter of this process
 
 
 def start_worker(options):
     global worker
-    for name in ENDING:
-        signal.signal(name, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends the workers
     # A worker would wait for ever if the main process was killed.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != main_process:  # it has ended already
+            os._exit(1)
+    for name in ENDING:
+        signal.signal(name, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the main one tells
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     worker = documents.Converter(options)
 
@@ -306,7 +309,15 @@ def write(options):
 
 
 def end(number, _):
-    raise SystemExit(128 + number)  # so that the unfinished file is removed
+    """Ends the process at once and leaves no unfinished file.
+
+    An exception would not do: multiprocessing.Pool hangs when one is raised while it starts or ends."""
+    if os.getpid() == main_process:
+        for child in multiprocessing.active_children():
+            child.kill()
+        if token_file.remove_drafts():
+            os.write(2, b"atoll-data: interrupted; no file was written\n")
+    os._exit(128 + number)
 
 
 def main(arguments=None):
@@ -324,6 +335,4 @@ def main(arguments=None):
         print(f"atoll-data: {error}", file=sys.stderr)
     except OSError as error:
         print(f"atoll-data: {error.filename or options.output}: {error.strerror}", file=sys.stderr)
-    except KeyboardInterrupt:
-        print("atoll-data: interrupted; no file was written", file=sys.stderr)
     return 1

@@ -19,6 +19,16 @@ NO_TOKEN = 0xFFFFFFFF
 FIELDS = struct.Struct("<8sIIIIIIQQ16s32s64s")  # the header up to its reserved bytes
 BLOCK = 1 << 20
 
+drafts = set()  # unfinished files of this process
+
+
+def remove_drafts():
+    """Removes unfinished files and returns whether there were any; for a process that ends early."""
+    found = [draft for draft in drafts if draft.exists()]
+    for draft in found:
+        draft.unlink(missing_ok=True)
+    return bool(found)
+
 
 def type_code(width):
     """The array type of ids of `width` bytes."""
@@ -69,6 +79,7 @@ class Writer:
         self.target = Path(os.path.realpath(path))  # behind links, which stay
         self.draft = self.target.with_name(f"{self.target.name}.{os.getpid()}.tmp")
         self._remove_old_drafts()
+        drafts.add(self.draft)
         try:
             self.file = open(self.draft, "wb")
             # Offsets and mask follow the tokens, so they wait in files without a name.
