@@ -111,10 +111,22 @@ std::optional<double> measured_time(const FabricModel& model, const CollectiveSh
 
 CollectiveTime inside_host(const FabricModel& model, const CollectiveShape& shape,
                            const Ring& ring) {
-  const double sent = ring.parts * static_cast<double>(shape.bytes);
-  return {.latency_s = model.launch_s + ring.steps * model.inside_step_s,
-          .transfer_s = sent / (model.inside_gbyte_s * 1e9),
-          .inside = 1};
+  const auto bytes = static_cast<double>(shape.bytes);
+  CollectiveTime time{.latency_s = model.launch_s + ring.steps * model.inside_step_s,
+                      .transfer_s = ring.parts * bytes / (model.inside_gbyte_s * 1e9),
+                      .inside = 1};
+  constexpr double nvls_hop_s = 25e-6;
+  constexpr int least_nvls_ranks = 3;  // two ranks exchange directly
+  if (model.nvls_gbyte_s > 0 && shape.collective == "all_reduce" &&
+      shape.ranks >= least_nvls_ranks) {
+    const double latency = model.launch_s + nvls_hop_s;
+    const double transfer = bytes / (model.nvls_gbyte_s * 1e9);
+    if (latency + transfer < time.latency_s + time.transfer_s) {
+      time.latency_s = latency;
+      time.transfer_s = transfer;
+    }
+  }
+  return time;
 }
 
 // Rates between hosts in GB/s for a ring over `per_host` ranks of each host.
@@ -150,19 +162,24 @@ double throughput_s(const FabricModel& model, const CollectiveShape& shape, cons
   return seconds;
 }
 
-// The time of small tensors: NCCL's low-latency protocol on a ring, and for all_reduce its tree.
+// The time of NCCL's algorithms whose latency grows little with the number of hosts: its low-latency
+// protocol on a ring, its tree for all_reduce, and PAT for one rank of each host.
 double latency_bound_s(const FabricModel& model, const CollectiveShape& shape, const Ring& ring) {
   constexpr double low_latency_step_s = 4e-6, low_latency_rate = 0.5;
-  constexpr double hop_s = 14e-6, tree_rate = 0.85;
+  constexpr double hop_s = 14e-6, tree_rate = 0.85, pat_base_s = 8e-6, pat_rate = 0.75;
   if (model.fabric == Fabric::tcp) return std::numeric_limits<double>::infinity();
   const double per_host = static_cast<double>(shape.ranks) / shape.hosts;
   const auto [wire, part] = nics_of(model, per_host);
   const double rate = limited(model, wire * nic_payload, part) * 1e9;
   const double sent = ring.parts * static_cast<double>(shape.bytes);
   const double flat = ring.steps * low_latency_step_s + sent / (low_latency_rate * rate);
-  if (shape.collective != "all_reduce") return flat;
-  const double hops = 2 * std::ceil(std::log2(shape.hosts));
-  return std::min(flat, hops * hop_s + sent / (tree_rate * rate));
+  const double depth = std::ceil(std::log2(shape.hosts));
+  if (shape.collective == "all_reduce")
+    return std::min(flat, 2 * depth * hop_s + sent / (tree_rate * rate));
+  const bool has_pat = shape.collective == "all_gather" || shape.collective == "reduce_scatter";
+  if (has_pat && shape.ranks == shape.hosts)
+    return std::min(flat, pat_base_s + depth * hop_s + sent / (pat_rate * rate));
+  return flat;
 }
 
 CollectiveTime across_hosts(const FabricModel& model, const CollectiveShape& shape,
@@ -245,6 +262,7 @@ std::string FabricModel::to_text() const {
     times.push_back({entry.collective, entry.ranks, entry.hosts, entry.bytes, entry.seconds});
   const nlohmann::json text = {{"inside_gbyte_s", inside_gbyte_s},
                                {"inside_step_s", inside_step_s},
+                               {"nvls_gbyte_s", nvls_gbyte_s},
                                {"across_gbyte_s", across_gbyte_s},
                                {"nics", nics},
                                {"tcp", fabric == Fabric::tcp},
@@ -264,6 +282,7 @@ FabricModel FabricModel::from_text(std::string_view text) {
     FabricModel model;
     model.inside_gbyte_s = json.at("inside_gbyte_s");
     model.inside_step_s = json.at("inside_step_s");
+    model.nvls_gbyte_s = json.at("nvls_gbyte_s");
     model.across_gbyte_s = json.at("across_gbyte_s");
     model.nics = json.at("nics");
     model.fabric = json.at("tcp") ? Fabric::tcp : Fabric::rdma;

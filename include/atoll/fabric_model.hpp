@@ -14,8 +14,10 @@
 // hosts with 8 NICs of 400 Gbit/s; times between its sizes are interpolated, and each host beyond
 // its 128 adds the steps of its ranks. For small tensors the model takes the least of this time,
 // that of NCCL's low-latency protocol (4 us per step of a ring, half of the rate) and, for
-// all_reduce, that of its tree (14 us per hop, 0.85 of the rate); the figures are those of NCCL's
-// src/graph/tuning.cc. Measured times replace the model where they exist.
+// all_reduce, that of its tree (14 us per hop, 0.85 of the rate). all_gather and reduce_scatter over
+// one rank of each host may use NCCL's PAT, a tree of log2(n) hops (14 us per hop, 0.75 of the rate).
+// These figures are those of NCCL's src/graph/tuning.cc. Inside a host, switches that add (NVLS) may
+// compute all_reduce. Measured times replace the model where they exist.
 #pragma once
 
 #include <cstdint>
@@ -47,6 +49,9 @@ struct ATOLL_API FabricModel {
   // a host cannot exchange data.
   double inside_gbyte_s = 0;
   double inside_step_s = 2e-6;  // time of one step of a ring inside a host
+  // GB/s at which the switches of a host add in all_reduce: bytes of the tensor, at large sizes; 0:
+  // they cannot add.
+  double nvls_gbyte_s = 0;
   // Between hosts. GB/s of all NICs of a host together, in one direction, as the vendor states.
   double across_gbyte_s = 0;
   int nics = 1;  // number of NICs of a host, which its ranks share equally

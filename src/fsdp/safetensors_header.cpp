@@ -155,10 +155,12 @@ bool HeaderEvents::string(std::string& value) {
   if (draft_.dtype) complaints_.in(draft_.name, "has two properties \"dtype\"");
   draft_.dtype = safetensors_dtype(value);
   if (draft_.dtype) return true;
-  throw Error(ErrorCode::unsupported,
-              terminal_text(fmt::format("{}: byte {}: tensor {}: dtype {} is not supported",
-                                        complaints_.path.string(),
-                                        complaints_.offset_of(draft_.name), draft_.name, value)));
+  throw Error(
+      ErrorCode::unsupported,
+      terminal_text(fmt::format("{}: byte {}: tensor {}: dtype {} is not supported; save the "
+                                "tensors as F32, BF16 or F16, quantized ones dequantized",
+                                complaints_.path.string(), complaints_.offset_of(draft_.name),
+                                draft_.name, value)));
 }
 
 bool HeaderEvents::start_object(std::size_t) {

@@ -1,7 +1,11 @@
 // Tests of steps whose loss or gradients are infinite or NaN.
 #include <doctest/doctest.h>
 
+#include <cstdint>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <limits>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -134,4 +138,32 @@ TEST_CASE("non-finite steps that are not skipped") {
   CHECK(outcome.warnings[0].find("the update was made (--no-skip-nonfinite)") != std::string::npos);
   CHECK(metrics_of(options)["skipped_steps"] == 0);
   CHECK(metrics_of(options)["nonfinite_steps"] == 2);
+}
+
+TEST_CASE("weights that are not finite when they are read are named") {
+  const TemporaryFolder folder;
+  auto options = small_run(folder.path());
+  options.steps = 0;
+  options.save_checkpoint = false;
+  options.export_weights = (folder.path() / "model").string();
+  options.export_dtype = "f32";
+  REQUIRE(run(options).failures[0].empty());
+  const fs::path weights = folder.path() / "model" / "model.safetensors";
+  std::string bytes = TemporaryFolder::read(weights);
+  std::uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  const auto entry = json::parse(bytes.substr(8, header))["model.layers.1.mlp.up_proj.weight"];
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::memcpy(bytes.data() + 8 + header + entry["data_offsets"][0].get<std::size_t>(), &nan,
+              sizeof nan);
+  std::ofstream(weights, std::ios::binary) << bytes;
+  options = small_run(folder.path());
+  options.out = (folder.path() / "again").string();
+  options.init = (folder.path() / "model").string();
+  options.steps = 2;
+  options.save_checkpoint = false;
+  const Outcome outcome = run(options);
+  REQUIRE(!outcome.warnings.empty());
+  CHECK(outcome.warnings[0].find("1 of 21 have weights that are not finite, the first "
+                                 "model.layers.1.mlp.up_proj.weight") != std::string::npos);
 }

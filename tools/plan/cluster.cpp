@@ -27,27 +27,44 @@ bool has(const std::string& text, std::string_view word) {
 
 // Measured busbw of all_gather and reduce_scatter over the GPUs of one host, in GB/s, large sizes.
 // H200 361 and A100 229: cost-models A1; B200 723: A3; V100 and MI300X: 85 % of their links, since
-// no curve was found.
+// no curve was found. `nvls` is the rate of all_reduce in the switches, in bytes of the tensor: the
+// busbw of 8 H200 is 473 GB/s at 8 GiB, that of 8 B200 846 at 16 GiB, and 8 ranks divide it by 1.75.
 struct Inside {
   std::string_view gpu;
   double nvlink;
+  double nvls = 0;
 };
-constexpr std::array<Inside, 6> boards = {
-    {{"v100", 128}, {"a100", 229}, {"h100", 361}, {"h200", 361}, {"b200", 723}, {"mi300x", 300}}};
+constexpr std::array<Inside, 6> boards = {{{"v100", 128},
+                                           {"a100", 229},
+                                           {"h100", 361, 270},
+                                           {"h200", 361, 270},
+                                           {"b200", 723, 483},
+                                           {"mi300x", 300}}};
 
 // Over PCIe a ring of GPUs reaches 20 to 28 GB/s on 4.0 and 5.0 (cost-models A4); Volta has 3.0.
 constexpr double pcie_gbyte_s = 22, pcie_3_gbyte_s = 10;
 // An H100 NVL pair 208, an H100 PCIe pair with bridges 116 (cost-models A4): more GPUs use PCIe.
 constexpr double bridge_gbyte_s = 116;
 
-std::optional<double> inside_of(const std::string& gpu, const std::string& intra, int ranks) {
+// GB/s inside a host; `nvls` is 0 without switches that add.
+struct Rates {
+  double ring = 0;
+  double nvls = 0;
+};
+
+std::optional<Rates> inside_of(const std::string& gpu, const std::string& intra, int ranks) {
   const auto board = std::ranges::find_if(boards, [&](const Inside& b) { return has(gpu, b.gpu); });
-  const double nvlink = board == boards.end() ? pcie_gbyte_s : board->nvlink;
-  if (intra.empty()) return has(gpu, "pcie") ? pcie_gbyte_s : nvlink;
+  Rates nvlink{pcie_gbyte_s};
+  if (board != boards.end()) {
+    // Boards of four GPUs have no switches.
+    const bool has_switches = ranks > 4 || has(intra, "nvswitch");
+    nvlink = {board->nvlink, has_switches ? board->nvls : 0};
+  }
+  if (intra.empty()) return has(gpu, "pcie") ? Rates{pcie_gbyte_s} : nvlink;
   if (has(intra, "no ")) return std::nullopt;
-  if (has(intra, "bridge")) return ranks <= 2 ? bridge_gbyte_s : pcie_gbyte_s;
+  if (has(intra, "bridge")) return Rates{ranks <= 2 ? bridge_gbyte_s : pcie_gbyte_s};
   if (has(intra, "pcie") || has(intra, "pix") || has(intra, "phb"))
-    return has(gpu, "v100") ? pcie_3_gbyte_s : pcie_gbyte_s;
+    return Rates{has(gpu, "v100") ? pcie_3_gbyte_s : pcie_gbyte_s};
   const std::array<std::string_view, 5> words = {"nvswitch", "nvlink", "sxm", "xgmi", "infinity"};
   if (std::ranges::any_of(words, [&](std::string_view word) { return has(intra, word); }))
     return nvlink;
@@ -145,7 +162,9 @@ KnownCluster cluster_of(const ClusterText& text) {
     cluster.compute.memory_bytes = static_cast<std::uint64_t>(text.gpu_memory_gb * 1e9);
   const auto inside = inside_of(gpu, intra, text.ranks_per_host);
   if (!inside) known.unknown.push_back(fmt::format("intra \"{}\"", text.intra));
-  cluster.fabric.inside_gbyte_s = inside.value_or(*inside_of(gpu, "", text.ranks_per_host));
+  const Rates rates = inside.value_or(*inside_of(gpu, "", text.ranks_per_host));
+  cluster.fabric.inside_gbyte_s = rates.ring;
+  cluster.fabric.nvls_gbyte_s = rates.nvls;
   const Network usual{.gbit_s = 400, .nics = 8};
   const auto network = inter.empty() ? usual : network_of(inter);
   if (!network && text.hosts > 1) known.unknown.push_back(fmt::format("inter \"{}\"", text.inter));

@@ -16,6 +16,7 @@
 
 #include "atoll/error.hpp"
 #include "cli/cli.hpp"
+#include "cli/complaint.hpp"
 #include "fail.hpp"
 #include "model/hf_config.hpp"
 #include "plan/advice.hpp"
@@ -467,6 +468,9 @@ int main(int argc, char** argv) {
   CLI::App app("Predicts tokens/s, MFU, memory and exposed communication of a training job.",
                "atoll-plan");
   app.footer(examples);
+  app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
+    return "atoll-plan: " + cli::complaint(*failed, error) + " (--help lists the flags)\n";
+  });
   Flags flags;
   try {
     declare_job(app, flags);

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/complaint.hpp"
 #include "fail.hpp"
 #include "page/compare.hpp"
 #include "page/page.hpp"
@@ -19,7 +20,8 @@ constexpr int wrong_usage = 2;
 // Returns an exit code if the arguments are wrong or ask for help.
 std::optional<int> parse(CLI::App& app, int argc, char** argv) {
   app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
-    return failed->get_name() + ": " + error.what() + " (--help lists the arguments)\n";
+    return failed->get_name() + ": " + cli::complaint(*failed, error) +
+           " (--help lists the arguments)\n";
   });
   try {
     app.parse(argc - 1, argv + 1);

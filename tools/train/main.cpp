@@ -13,6 +13,7 @@
 
 #include "atoll/world.hpp"
 #include "cli/cli.hpp"
+#include "cli/complaint.hpp"
 #include "cli/config_file.hpp"
 #include "commands.hpp"
 #include "fail.hpp"
@@ -35,6 +36,35 @@ constexpr const char* examples =
     "Exit status: 0, or 1 after a failure, 2 for wrong flags, 3 below --min-mfu, 4 above\n"
     "--max-memory, 75 after a signal or --max-time. A run that misses a limit has trained and\n"
     "saved as any other.";
+
+// Flags of other trainers.
+constexpr cli::ForeignName foreign_names[] = {
+    {"learning-rate", "--lr"},
+    {"batch-size", "--micro-batch"},
+    {"per-device-train-batch-size", "--micro-batch"},
+    {"train-batch-size", "--global-batch"},
+    {"gradient-accumulation-steps", "--global-batch"},
+    {"max-steps", "--steps"},
+    {"num-train-epochs", "--steps"},
+    {"epochs", "--steps"},
+    {"max-seq-length", "--seq"},
+    {"max-length", "--seq"},
+    {"output-dir", "--out"},
+    {"model-name-or-path", "--model"},
+    {"dataset", "--data"},
+    {"train-file", "--data"},
+    {"warmup", "--lr-warmup"},
+    {"lr-scheduler-type", "--lr-schedule"},
+    {"max-grad-norm", "--clip"},
+    {"save-steps", "--checkpoint-every"},
+    {"save-total-limit", "--keep-last"},
+    {"eval-steps", "--eval-every"},
+    {"resume-from-checkpoint", "--resume"},
+    {"gradient-checkpointing", "--recompute"},
+    {"bf16", "--dtype"},
+    {"fsdp", "--strategy"},
+    {"lora-r", "--lora-rank"},
+};
 
 // CLI11 would parse "-1" into an unsigned option.
 std::string not_negative(const std::string& text) {
@@ -298,9 +328,10 @@ void add_run_flags(CLI::App& app, train::RunOptions& o) {
                  "seed, global_batch, optimizer, frozen, model")
       ->delimiter(',')
       ->allow_extra_args(false);
-  app.add_option("--max-time", o.max_time,
-                 "save and end the run before this time is over, for example 3h30m (a number alone is "
-                 "seconds); exit code 75");
+  app.add_option(
+      "--max-time", o.max_time,
+      "save and end the run before this time is over, for example 3h30m (a number alone is "
+      "seconds); exit code 75");
   app.add_flag("--dry-run", o.dry_run,
                "set everything up, but load no weights: print mesh, strategy, memory, tokens and "
                "FLOP of the run, and end; needs the memory of the run")
@@ -412,12 +443,9 @@ int parse_and_train(int argc, char** argv) {
   add_config_flags(app, prints);
   cli::add_common_options(app, ATOLL_TRAIN_FEATURES);
   check_integers(app);
-  app.failure_message([](const CLI::App*, const CLI::Error& error) {
-    std::string what = error.what();
-    if (const auto at = what.find(": At Most 1 required"); at != what.npos) {
-      what = what.substr(0, at) + ": the flag is given more than once";
-    }
-    return "atoll-train: " + what + " (--help lists the flags)\n";
+  app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
+    return "atoll-train: " + cli::complaint(*failed, error, foreign_names) +
+           " (--help lists the flags)\n";
   });
   try {
     app.parse(argc, argv);

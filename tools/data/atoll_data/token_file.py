@@ -176,10 +176,21 @@ def _check(path, file, size):
     header = file.read(HEADER_BYTES)
     if len(header) < HEADER_BYTES or header[:8] != MAGIC:
         raise DataError(f"{path}: byte 0: not a token file of atoll-data")
-    (_, version, flags, width, vocabulary, _, eos, documents, tokens, fingerprint, _,
+    (_, version, flags, width, vocabulary, pad, eos, documents, tokens, fingerprint, _,
      name) = FIELDS.unpack(header[:FIELDS.size])
     if version != VERSION or width not in (2, 4):
         raise DataError(f"{path}: byte 8: version {version} with ids of {width} bytes is not known")
+    if flags & ~(MASK | JOINED | PIECES):
+        raise DataError(f"{path}: byte 12: unknown flags")
+    if not 1 <= vocabulary < 1 << 31:
+        raise DataError(f"{path}: byte 20: a vocabulary of {vocabulary} tokens")
+    for at, id in ((24, pad), (28, eos)):
+        if id != NO_TOKEN and id >= vocabulary:
+            raise DataError(f"{path}: byte {at}: special id {id} is not in a vocabulary of {vocabulary} tokens")
+    if any(header[FIELDS.size:]):
+        raise DataError(f"{path}: byte {FIELDS.size}: unknown content in the header")
+    if tokens < 1 or documents < 1:
+        raise DataError(f"{path}: no tokens or no documents")
     offsets_at = HEADER_BYTES + (tokens * width + 7) // 8 * 8
     mask_at = offsets_at + (documents + 1) * 8
     end = mask_at + ((tokens + 63) // 64 * 8 if flags & MASK else 0)

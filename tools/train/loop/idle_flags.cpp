@@ -101,6 +101,11 @@ std::vector<std::string> idle_flags(const RunOptions& options) {
     add(lines, {{"--data-type", !options.data_type.empty()}},
         "on these data, which name their type");
   }
+  const bool has_init = !options.init.empty() && options.init != "none";
+  if (has_init) {
+    add(lines, {{"--model", options.model != RunOptions().model}},
+        "with --init, whose folder has the model");
+  }
   add_optimizer(lines, options);
   const std::string_view gathering[] = {"auto", "full_shard", "hybrid_shard"};
   if (std::ranges::find(gathering, options.strategy) == std::end(gathering)) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <map>
 #include <span>
 #include <utility>
@@ -19,51 +20,82 @@ namespace fsdp = atoll::fsdp;
 // Elements that are copied to the host at once.
 constexpr std::uint64_t chunk = 1 << 20;
 
-bool all_finite(const atoll::View& gradient, atoll::Stream& compute, std::vector<float>& host) {
-  for (std::uint64_t first = 0; first < gradient.count; first += chunk) {
-    const std::uint64_t count = std::min(chunk, gradient.count - first);
-    const atoll::View part = gradient.part(first, count);
+// A value of f32 or bf16 is not finite if all bits of its exponent are set.
+template <class Bits>
+bool all_finite(std::span<const Bits> values, Bits exponent) {
+  return std::ranges::all_of(values, [&](Bits bits) { return (bits & exponent) != exponent; });
+}
+
+bool all_finite(const atoll::View& values, atoll::Stream& compute, std::vector<std::byte>& host) {
+  for (std::uint64_t first = 0; first < values.count; first += chunk) {
+    const atoll::View part = values.part(first, std::min(chunk, values.count - first));
+    host.resize(part.bytes());
     compute.copy(host.data(), part.data, part.bytes());
     compute.synchronize();
-    const auto finite = [](float value) { return std::isfinite(value); };
-    if (!std::ranges::all_of(std::span(host).first(count), finite)) return false;
+    const bool finite =
+        values.dtype == atoll::DType::bf16
+            ? all_finite<std::uint16_t>(
+                  {reinterpret_cast<const std::uint16_t*>(host.data()), part.count}, 0x7f80)
+            : all_finite<std::uint32_t>(
+                  {reinterpret_cast<const std::uint32_t*>(host.data()), part.count}, 0x7f800000);
+    if (!finite) return false;
   }
   return true;
 }
 
-std::string tell(const NonFiniteGradients& found) {
-  if (found.tensors == 0) return "all gradients are finite";
-  return fmt::format("{} of {} tensors have a gradient that is not finite, the first {}",
-                     found.tensors, found.of, found.first);
+std::string tell(const NonFinite& found) {
+  std::string text = found.gradients.tensors == 0
+                         ? "all gradients are finite"
+                         : fmt::format(
+                               "{} of {} tensors have a gradient that is not finite, the "
+                               "first {}",
+                               found.gradients.tensors, found.gradients.of, found.gradients.first);
+  if (found.weights.tensors > 0) {
+    text += fmt::format("; {} of {} have weights that are not finite, the first {}",
+                        found.weights.tensors, found.weights.of, found.weights.first);
+  }
+  return text;
+}
+
+// A letter for each tensor on one rank: '1' if it is not finite, '-' if it was not searched.
+NonFiniteTensors gathered(const std::vector<std::string>& ranks,
+                          const std::vector<std::string>& names) {
+  NonFiniteTensors found;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const auto any = [&](char letter) {
+      return std::ranges::any_of(ranks, [&](const std::string& rank) { return rank[i] == letter; });
+    };
+    if (any('1') && found.tensors++ == 0) found.first = names[i];
+    if (any('1') || any('0')) ++found.of;
+  }
+  return found;
 }
 
 }  // namespace
 
-NonFiniteGradients find_nonfinite(atoll::World& world, const fsdp::Engine& engine,
-                                  atoll::Stream& compute) {
+NonFinite find_nonfinite(atoll::World& world, const fsdp::Engine& engine, atoll::Stream& compute) {
   std::vector<std::string> names;
   std::map<const fsdp::ParamSpec*, std::size_t> index;
   for (const auto& unit : engine.units()) {
     for (const auto& param : unit->params()) {
-      if (!param.trainable) continue;
       index[&param] = names.size();
       names.push_back(hf_name(unit->name(), param.name));
     }
   }
-  std::string mine(names.size(), '0');  // '1' for each tensor that is not finite on this rank
-  std::vector<float> host(chunk);
+  std::string gradients(names.size(), '-'), weights(names.size(), '-');
+  std::vector<std::byte> host;
+  const auto search = [&](const atoll::View& values, char& letter) {
+    if (values.count == 0) return;
+    if (letter == '-') letter = '0';
+    if (!all_finite(values, compute, host)) letter = '1';
+  };
   for (const fsdp::Segment& segment : engine.segments()) {
-    if (segment.gradient.count == 0) continue;
-    if (!all_finite(segment.gradient, compute, host)) mine[index.at(segment.param)] = '1';
+    const std::size_t i = index.at(segment.param);
+    search(segment.gradient, gradients[i]);
+    search(segment.values, weights[i]);
   }
-  NonFiniteGradients found{.of = static_cast<std::int64_t>(names.size())};
-  const auto all = world.exchange("train/nonfinite", mine);
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    const auto bad = [&](const std::string& rank) { return rank[i] == '1'; };
-    if (!std::ranges::any_of(all, bad)) continue;
-    if (found.tensors++ == 0) found.first = names[i];
-  }
-  return found;
+  return {gathered(world.exchange("train/nonfinite gradients", gradients), names),
+          gathered(world.exchange("train/nonfinite weights", weights), names)};
 }
 
 bool NonFiniteRow::add(const StepRecord& step) {
@@ -71,7 +103,7 @@ bool NonFiniteRow::add(const StepRecord& step) {
   return most_ > 0 && row_ >= most_;
 }
 
-std::string NonFiniteRow::warning(const StepRecord& step, const NonFiniteGradients& found) const {
+std::string NonFiniteRow::warning(const StepRecord& step, const NonFinite& found) const {
   std::string text = fmt::format("step {}: loss {}, gradient norm {}: {}; ", step.step, step.loss,
                                  step.grad_norm, tell(found));
   text += step.skipped ? "the update was skipped" : "the update was made (--no-skip-nonfinite)";
@@ -79,7 +111,7 @@ std::string NonFiniteRow::warning(const StepRecord& step, const NonFiniteGradien
   return text;
 }
 
-std::string NonFiniteRow::ending(const StepRecord& step, const NonFiniteGradients& found) const {
+std::string NonFiniteRow::ending(const StepRecord& step, const NonFinite& found) const {
   std::string text = fmt::format(
       "--max-skipped {}: in steps {} to {} the loss or gradient norm was infinite or NaN: {}; ",
       most_, step.step - row_ + 1, step.step, tell(found));

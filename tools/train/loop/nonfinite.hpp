@@ -1,4 +1,4 @@
-// Steps whose loss or gradients are infinite or NaN.
+// Steps whose loss, gradients or weights are infinite or NaN.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,22 @@
 
 namespace train {
 
-struct NonFiniteGradients {
-  std::int64_t tensors = 0;  // tensors with a gradient that has an infinite or NaN element
-  std::int64_t of = 0;       // trainable tensors
+struct NonFiniteTensors {
+  std::int64_t tensors = 0;  // tensors with an infinite or NaN element
+  std::int64_t of = 0;       // tensors that were searched
   std::string first{};       // Hugging Face name of the first of them, in the order of the model
 };
 
-// Searches the gradients of the last step on all ranks, of which `compute` has completed the
-// update. Collective. Blocks. Reads every gradient, so call it only for a step whose norm is not
-// finite.
-NonFiniteGradients find_nonfinite(atoll::World& world, const atoll::fsdp::Engine& engine,
-                                  atoll::Stream& compute);
+struct NonFinite {
+  NonFiniteTensors gradients;  // of trainable tensors
+  NonFiniteTensors weights;    // of all tensors but quantized ones
+};
+
+// Searches the weights, and the gradients of the last step, on all ranks. `compute` must have
+// completed the update of this step. Collective. Blocks. Reads every element, so call it only for a
+// step whose norm is not finite.
+NonFinite find_nonfinite(atoll::World& world, const atoll::fsdp::Engine& engine,
+                         atoll::Stream& compute);
 
 // Counts the steps in a row that were not finite, alike on every rank.
 class NonFiniteRow {
@@ -30,10 +35,10 @@ class NonFiniteRow {
 
   // Counts a step. Returns whether the row has reached the limit.
   bool add(const StepRecord& step);
-  // Returns the warning for the newest step. `found` describes its gradients.
-  std::string warning(const StepRecord& step, const NonFiniteGradients& found) const;
+  // Returns the warning for the newest step. `found` describes its tensors.
+  std::string warning(const StepRecord& step, const NonFinite& found) const;
   // The error that ends the run.
-  std::string ending(const StepRecord& step, const NonFiniteGradients& found) const;
+  std::string ending(const StepRecord& step, const NonFinite& found) const;
 
  private:
   std::int64_t most_;

@@ -121,13 +121,19 @@ constexpr Defaults families[] = {
 };
 
 const Defaults& defaults_of(const Reader& reader) {
-  const std::string type = reader.text_or("model_type", "mistral");
+  const std::string type = reader.text_or("model_type", "");
   const auto* found = std::ranges::find(
       families, type, [](const Defaults& one) { return std::string(name(one.family)); });
   if (found != std::end(families)) return *found;
   std::string known;
   for (const Defaults& one : families) {
     known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", name(one.family));
+  }
+  if (type.empty()) {
+    fail(ErrorCode::bad_data,
+         "{}: \"model_type\" is missing, so this may not be the config.json of a model; it must be "
+         "one of {}",
+         reader.file(), known);
   }
   unsupported(reader, "model_type {}: use one of {}", quoted(type), known);
 }

@@ -1,0 +1,78 @@
+#include "cli/complaint.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+namespace cli {
+namespace {
+
+// Returns the name of a flag without hyphens in front, and without a value behind "=".
+std::string plain(std::string_view flag) {
+  flag.remove_prefix(std::min(flag.find_first_not_of('-'), flag.size()));
+  std::string name(flag.substr(0, flag.find('=')));
+  for (char& letter : name) {
+    letter =
+        letter == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  }
+  return name;
+}
+
+// Returns how many letters must be inserted, removed or replaced to turn `a` into `b`.
+std::size_t distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t before = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t replaced = before + (a[i] == b[j] ? 0 : 1);
+      before = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, before + 1});
+    }
+  }
+  return row[b.size()];
+}
+
+// Returns the flag that was probably meant; "" if none is similar.
+std::string meant(const CLI::App& app, const std::string& name,
+                  std::span<const ForeignName> foreign) {
+  const auto* const known = std::ranges::find(foreign, name, &ForeignName::theirs);
+  if (known != foreign.data() + foreign.size()) return std::string(known->ours);
+  std::string nearest;
+  std::size_t least = name.size() / 3 + 1;  // a third of the letters may differ
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_group().empty()) continue;  // hidden
+    for (const std::string& own : option->get_lnames()) {
+      const std::size_t letters = distance(name, own);
+      if (letters >= least) continue;
+      least = letters;
+      nearest = "--" + own;
+    }
+  }
+  return nearest;
+}
+
+}  // namespace
+
+std::string complaint(const CLI::App& app, const CLI::Error& error,
+                      std::span<const ForeignName> foreign) {
+  std::string what = error.what();
+  if (const auto at = what.find(": At Most 1 required"); at != what.npos) {
+    return what.substr(0, at) + ": the flag is given more than once";
+  }
+  if (error.get_name() != "ExtrasError") return what;
+  const std::vector<std::string> words = app.remaining();
+  const auto flag =
+      std::ranges::find_if(words, [](const std::string& word) { return word.starts_with("--"); });
+  if (flag == words.end()) return what;
+  const std::string suggestion = meant(app, plain(*flag), foreign);
+  return fmt::format("{}: there is no such flag{}", flag->substr(0, flag->find('=')),
+                     suggestion.empty() ? "" : "; did you mean " + suggestion + "?");
+}
+
+}  // namespace cli
