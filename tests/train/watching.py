@@ -116,6 +116,12 @@ def check_prometheus(folder):
             return
         for figure in ("training_mfu", "training_loss", "training_tokens_per_second", "training_step"):
             assert f"\n{figure}{{" in text, f"{figure} is not served:\n{text}"
+        # More clients that ask nothing than the endpoint has threads.
+        idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(8)]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=15) as answer:
+            assert "training_mfu{" in answer.read().decode()
+        for client in idle:
+            client.close()
         taken = run(command(folder / "taken", "--metrics-port", port), code=1)
         assert f"--metrics-port: cannot listen at 127.0.0.1:{port}" in taken, taken
         print("prometheus: figures of a run in progress")

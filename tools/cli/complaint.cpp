@@ -41,10 +41,11 @@ std::size_t distance(std::string_view a, std::string_view b) {
 // Returns the flag that was probably meant; "" if none is similar.
 std::string meant(const CLI::App& app, const std::string& name,
                   std::span<const ForeignName> foreign) {
-  const auto* const known = std::ranges::find(foreign, name, &ForeignName::theirs);
-  if (known != foreign.data() + foreign.size()) return std::string(known->ours);
+  const auto known = std::ranges::find(foreign, name, &ForeignName::theirs);
+  if (known != foreign.end()) return std::string(known->ours);
   std::string nearest;
-  std::size_t least = name.size() / 3 + 1;  // a third of the letters may differ
+  // Two swapped letters count as two. Of a short name, only one letter may differ.
+  std::size_t least = name.size() <= 3 ? 2 : std::max(std::size_t{3}, name.size() / 3 + 1);
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_group().empty()) continue;  // hidden
     for (const std::string& own : option->get_lnames()) {
@@ -65,7 +66,7 @@ std::string complaint(const CLI::App& app, const CLI::Error& error,
   if (const auto at = what.find(": At Most 1 required"); at != what.npos) {
     return what.substr(0, at) + ": the flag is given more than once";
   }
-  if (error.get_name() != "ExtrasError") return what;
+  if (error.get_exit_code() != static_cast<int>(CLI::ExitCodes::ExtrasError)) return what;
   const std::vector<std::string> words = app.remaining();
   const auto flag =
       std::ranges::find_if(words, [](const std::string& word) { return word.starts_with("--"); });
