@@ -18,34 +18,41 @@ __attribute__((target("avx512f"))) inline void add_products(__m512& sum, __m512i
   asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(left), "v"(right));
 }
 
-// Computes `rows` x 16 `vectors` elements of C with AVX512-BF16.
+// Computes `rows` x 16 `vectors` elements of C with AVX512-BF16. Without the pragmas, GCC keeps the
+// sums in memory.
 template <std::size_t rows, std::size_t vectors>
 __attribute__((target("avx512f"))) void avx512_block(const Bf16Product& product, std::size_t i,
                                                      std::size_t j) {
-  float* c = product.c + i * product.c_row + j;
+  const std::size_t a_row = product.a_row, b_row = product.b_row, c_row = product.c_row;
+  float* c = product.c + i * c_row + j;
   __m512 sum[rows][vectors];
+#pragma GCC unroll 16
   for (std::size_t r = 0; r < rows; ++r) {
+#pragma GCC unroll 16
     for (std::size_t v = 0; v < vectors; ++v) {
-      sum[r][v] = product.accumulate ? _mm512_loadu_ps(c + r * product.c_row + v * 16)
-                                     : _mm512_setzero_ps();
+      sum[r][v] =
+          product.accumulate ? _mm512_loadu_ps(c + r * c_row + v * 16) : _mm512_setzero_ps();
     }
   }
-  const std::uint16_t* a = product.a + i * product.a_row;
+  const std::uint16_t* a = product.a + i * a_row;
   const std::uint32_t* b = product.b + j;
-  for (std::size_t k = 0; k < product.k; k += 2, a += 2, b += product.b_row) {
+  for (std::size_t k = product.k; k > 0; k -= 2, a += 2, b += b_row) {
     __m512i right[vectors];
+#pragma GCC unroll 16
     for (std::size_t v = 0; v < vectors; ++v) right[v] = _mm512_loadu_si512(b + v * 16);
+#pragma GCC unroll 16
     for (std::size_t r = 0; r < rows; ++r) {
       std::int32_t pair = 0;
-      std::memcpy(&pair, a + r * product.a_row, sizeof pair);
+      std::memcpy(&pair, a + r * a_row, sizeof pair);
       const __m512i left = _mm512_set1_epi32(pair);
+#pragma GCC unroll 16
       for (std::size_t v = 0; v < vectors; ++v) add_products(sum[r][v], left, right[v]);
     }
   }
+#pragma GCC unroll 16
   for (std::size_t r = 0; r < rows; ++r) {
-    for (std::size_t v = 0; v < vectors; ++v) {
-      _mm512_storeu_ps(c + r * product.c_row + v * 16, sum[r][v]);
-    }
+#pragma GCC unroll 16
+    for (std::size_t v = 0; v < vectors; ++v) _mm512_storeu_ps(c + r * c_row + v * 16, sum[r][v]);
   }
 }
 
