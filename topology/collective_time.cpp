@@ -30,7 +30,7 @@ constexpr double nics_of_table = 8;
 // TCP reaches at most about 60 % of the wire (nccl-tests 209), and 4 to 6 GB/s of 12.5 at 100
 // Gbit/s (nccl 450).
 constexpr double tcp_efficiency = 0.5;
-constexpr double tcp_latency = 10;
+constexpr double tcp_latency = 10;  // an estimate, as a multiple of that of RDMA
 
 // Returns the position of a value in a sorted list, between 0 and its size - 1, on a scale of
 // logarithms.
@@ -223,7 +223,14 @@ CollectiveTime collective_time(const FabricModel& model, const CollectiveShape& 
     time.inside /= time.across;
     time.across = 1;
   }
-  if (const auto seconds = measured_time(model, shape)) {
+  if (auto seconds = measured_time(model, shape)) {
+    // A limit of the fabric holds for measured times as well.
+    if (shape.hosts > 1 && model.most_gbyte_s > 0) {
+      const double part = nics_of(model, static_cast<double>(shape.ranks) / shape.hosts).part;
+      const double sent = ring.parts * static_cast<double>(shape.bytes);
+      const double sharing = std::max(1.0, part * shape.sharing);
+      *seconds = std::max(*seconds, sharing * sent / (model.most_gbyte_s * part * 1e9));
+    }
     time.latency_s = std::min(time.latency_s, *seconds);
     time.transfer_s = *seconds - time.latency_s;
   }

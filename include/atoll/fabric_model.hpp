@@ -48,7 +48,8 @@ struct ATOLL_API FabricModel {
   // Inside a host. GB/s = 1e9 bytes per second that one rank sends, at large sizes; 0: the ranks of
   // a host cannot exchange data.
   double inside_gbyte_s = 0;
-  double inside_step_s = 2e-6;  // time of one step of a ring inside a host
+  // inside_step_s, across_step_s and launch_s are estimates.
+  double inside_step_s = 2e-6;  // a step inside a host
   // GB/s at which the switches of a host add in all_reduce: bytes of the tensor, at large sizes; 0:
   // they cannot add.
   double nvls_gbyte_s = 0;
@@ -56,9 +57,10 @@ struct ATOLL_API FabricModel {
   double across_gbyte_s = 0;
   int nics = 1;  // number of NICs of a host, which its ranks share equally
   Fabric fabric = Fabric::rdma;
-  double across_step_s = 4.5e-6;  // time of one step of a ring between hosts
-  double launch_s = 10e-6;        // time until the first byte moves
+  double across_step_s = 4.5e-6;  // a step of a ring between hosts
+  double launch_s = 10e-6;        // until the first byte moves
   // GB/s that a host reaches at most in one direction, for a degraded fabric; 0: no such limit.
+  // Shorter measured times are raised to it as well.
   double most_gbyte_s = 0;
   // Bytes that sums of f32 send, as a share of the tensor's: 0.5 for a framework whose backend
   // sends and adds gradients in 16 bits.

@@ -41,13 +41,21 @@ std::string error_of(const plan::Job& wrong) {
 }  // namespace
 
 TEST_CASE("every rank of a job predicts the same step") {
-  for (const auto strategy : {fsdp::Strategy::full_shard, fsdp::Strategy::hybrid_shard}) {
-    const plan::Job all = job(2, 4, strategy);
-    const double first = plan::simulate(all).step_s;
-    CHECK(first > 0);
-    for (int rank = 1; rank < all.ranks(); ++rank) {
-      CAPTURE(rank);
-      CHECK(plan::simulate(all, {.rank = rank}).step_s == doctest::Approx(first).epsilon(1e-9));
+  for (const auto strategy : fsdp::every_strategy()) {
+    for (const int hosts : {2, 8}) {
+      plan::Job all = job(hosts, hosts == 2 ? 4 : 8, strategy);
+      all.model = train::preset("mistral-tiny");
+      all.mesh = {hosts, all.cluster.ranks_per_host};
+      const plan::Prediction first = plan::simulate(all);
+      CHECK(first.step_s > 0);
+      for (int rank = 1; rank < all.ranks(); ++rank) {
+        CAPTURE(fsdp::name(strategy));
+        CAPTURE(rank);
+        const plan::Prediction p = plan::simulate(all, {.rank = rank});
+        CHECK(p.step_s == doctest::Approx(first.step_s).epsilon(1e-9));
+        CHECK(p.exposed_s == doctest::Approx(first.exposed_s).epsilon(1e-9));
+        CHECK(p.bytes == first.bytes);
+      }
     }
   }
 }

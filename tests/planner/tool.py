@@ -41,8 +41,15 @@ def check_table(folder):
     assert "hybrid_shard" in text and "full_shard" in text and "GPU hours" in text, text
     speeds = [entry["tokens_per_s"] for entry in found if entry["fits"]]
     assert speeds == sorted(speeds, reverse=True) and len(speeds) > 4, speeds
+    best = found[0]
+    assert sum(best["memory"].values()) <= best["memory_bytes"] and best["gpu_hours"] > 0 and best["cost"] == 2 * best["gpu_hours"]
+    assert "Memory of the first line" in text, text
     tied = sum(speed > 0.97 * speeds[0] for speed in speeds[1:])
     assert text.count("tied with the first") == tied, text
+    both = run("--model", "qwen2.5-7b", "--strategy", "full_shard", "--micro-batch", "1", "--recompute", "none", "--dtype", "auto")
+    assert both.index("bf16") < both.index("f32"), both
+    small = run("--layers", "4", "--hidden", "1024", "--heads", "8", "--ffn", "2048", "--strategy", "no_shard", "--top", "1")
+    assert "no_shard" in small and small != run("--strategy", "no_shard", "--top", "1"), small
     one = run("--model", "qwen2.5-7b", "--hosts", "2", "--strategy", "hybrid_shard", "--mesh", "2x8",
               "--micro-batch", "1", "--recompute", "none")
     assert one.count("hybrid_shard") == 1 and "2x8" in one, one
@@ -52,18 +59,26 @@ def check_rows(folder):
     rows = [JOB, dict(JOB, id="b", strategy="FSDP full"), dict(JOB, id="c", gpu="TPU v4"), dict(JOB, id="d", layers="0"),
             dict(JOB, id="e", inter="pigeons"), dict(JOB, id="f", gpus="7", nodes="2"), dict(JOB, id="g", ffn=""),
             dict(JOB, id="h", seq="many"), dict(JOB, id="i", precision="fp8"),
+            dict(JOB, id="l", strategy="Fully Sharded Data Parallel"), dict(JOB, id="m", compile="yes"),
+            dict(JOB, id="n", framework="pytorch-compile", compile=""), dict(JOB, id="o", grad_accum="1.5"),
+            dict(JOB, id="p", grad_accum="", global_batch="25"), dict(JOB, id="q", act_ckpt=""), dict(JOB, id="r", strategy="DDP"),
             dict(JOB, id="j", strategy="FSDP+TP8"), dict(JOB, id="k", nodes="2.5"), dict(JOB, id="with, comma", nodes="1", gpus="8")]
     answers = {answer["id"]: answer for answer in predict(folder, *rows)}
     assert len(answers) == len(rows)
     fine = answers["a"]
     for figure in ("tok_s_gpu", "step_time_s", "mfu_pct", "mem_GB", "exposed_pct"):
         assert fine[figure] > 0, fine
-    assert fine["confidence"] == "low" and answers["with, comma"]["confidence"] == "medium", answers
+    assert fine["confidence"] == "medium" and answers["e"]["confidence"] == "low", answers
     assert abs(fine["tok_s_gpu"] * 24 * fine["step_time_s"] / (24 * 2048) - 1) < 1e-6, fine
     for name, reason in (("c", "unknown GPU \"TPU v4\""), ("d", "layers is 0"), ("f", "7 GPUs"), ("h", "seq \"many\"")):
         assert answers[name]["tok_s_gpu"] is None and reason in answers[name]["note"], answers[name]
     assert "fp8" in answers["i"]["note"] and "tensor" in answers["j"]["note"], answers
     assert answers["k"]["tok_s_gpu"] is None and "2.5" in answers["k"]["note"], answers["k"]
+    assert answers["l"]["tok_s_gpu"] == answers["b"]["tok_s_gpu"] != answers["r"]["tok_s_gpu"], answers
+    assert answers["n"]["tok_s_gpu"] == answers["m"]["tok_s_gpu"] > fine["tok_s_gpu"], answers
+    assert "grad_accum 1.5 is not a whole number" in answers["o"]["note"], answers["o"]
+    assert "global_batch 25 is not a multiple" in answers["p"]["note"] and answers["p"]["tok_s_gpu"] is None, answers["p"]
+    assert "act_ckpt none" in answers["q"]["note"] and answers["q"]["confidence"] == "low", answers["q"]
     assert "pigeons" in answers["e"]["note"] and answers["e"]["tok_s_gpu"] > 0, answers["e"]
     # The width that was left out follows from the number of parameters.
     assert abs(answers["g"]["tok_s_gpu"] / fine["tok_s_gpu"] - 1) < 0.02, answers["g"]
@@ -128,7 +143,8 @@ def check_run(folder):
         return run("--explain", place, *flags, code=code)
 
     text = explain()
-    assert "36000 measured" in text and text.splitlines()[3].split()[-1] == "1.0000", text
+    step = next(line for line in text.splitlines() if line.startswith("step"))
+    assert "36000 measured" in text and step.split()[-1] == "1.0000", text
     assert "33 % of the tokens are padding" in text and "more kernels than atoll" not in text, text
     assert text == explain("--strategy", "full_shard", "--seq", "2048", "--hosts", "3"), "the same settings are accepted"
     for flag, value, had in (("--strategy", "hybrid_shard", "full_shard"), ("--seq", "1024", "2048"), ("--hosts", "2", "3"),
@@ -158,6 +174,8 @@ def check_advice(folder):
     slow = run("--model", "qwen2.5-7b", "--hosts", "16", "--micro-batch", "1", "--recompute", "none", "--strategy",
                "full_shard", "--inter", "TCP 1G", "--growth")
     assert "Beyond" in slow, slow
+    even = run("--model", "qwen2.5-7b", "--hosts", "9", "--micro-batch", "1", "--recompute", "none", "--growth")
+    assert "Beyond" not in even, even
     catalog = run("--topology", "hgx-h100x2", "--model", "qwen2.5-7b", "--micro-batch", "1", "--strategy", "hybrid_shard",
                   "--recompute", "none")
     same = run("--gpu", "H100", "--hosts", "2", "--model", "qwen2.5-7b", "--micro-batch", "1", "--strategy", "hybrid_shard",
@@ -176,6 +194,10 @@ def check_curves(folder):
     assert done.returncode == 0 and done.stderr.count("\n") == 1, done.stderr
     assert "unused.json" in done.stderr and "4 ranks on 1 host(s)" in done.stderr, done.stderr
     assert done.stdout != run(*job), "the measured curve changes nothing"
+    assert run(*job, "--curve", used, "--busbw", "2") != run(*job, "--curve", used), "a degraded fabric changes nothing"
+    (folder / "bf16.json").write_text(used.read_text().replace('"f32"', '"bf16"'))
+    message = run(*job, "--curve", folder / "bf16.json", code=1)
+    assert "no rows of f32" in message and message.count("\n") == 1, message
 
 
 def check_measure(folder):
@@ -187,6 +209,9 @@ def check_measure(folder):
     found = json.loads((folder / "cpu.json").read_text())[0]
     beside = found["resident_bytes"] - found["memory_bytes"]
     assert 1e6 < beside < 1e9 and found["step_s"] > 0, found
+    done = subprocess.run([PLAN, "--machine", folder / "machine.json", *job[:4], "--seq", "128", "--micro-batch", "1", "--strategy",
+                           "no_shard", "--recompute", "none"], capture_output=True, text=True, timeout=60)
+    assert "operations were not measured" in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
 def check_wrong(folder):
@@ -201,7 +226,13 @@ def check_wrong(folder):
             (["--seq", "16777216", "--micro-batch", "64"], 1, "too many"),
             (["--hosts", "2", "--mesh", "3x8", "--strategy", "hybrid_shard"], 1, "does not have the 16 ranks"),
             (["--hosts", "2", "--global-batch", "7"], 1, "--global-batch 7"),
-            (["--strategy", "hybrid_shard"], 1, "hybrid strategies need several hosts"),
+            (["--strategy", "hybrid_shard", "--gpus-per-host", "2"], 1, "hybrid strategies need several hosts"),
+            (["--rows", folder / "jobs.csv", "--json", folder / "x", "--hosts", "2"], 1, "--hosts has no effect beside --rows"),
+            (["--measured", "100", "--html", folder / "x"], 1, "--html has no effect beside --measured"),
+            (["--machine", folder / "machine.json", "--gpu", "H100"], 1, "--gpu has no effect beside --machine"),
+            (["--global-batch", "64", "--micro-batches", "2"], 1, "--micro-batches has no effect beside --global-batch"),
+            (["--hidden", "100", "--heads", "3"], 1, "not a multiple of 3 heads"),
+            (["--top", "0"], 2, "--top"),
             (["--inter", "pigeons", "--hosts", "2"], 1, "pigeons"),
             (["--recompute", "some"], 1, "--recompute some"),
             (["--rows", folder / "jobs.csv"], 1, "--json"),

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 namespace plan {
@@ -82,31 +81,6 @@ std::vector<std::string> savings(const Job& job, const Prediction& prediction) {
   std::vector<std::string> texts;
   for (auto& [cost, text] : found) texts.push_back(std::move(text));
   return texts;
-}
-
-std::string growth(const Scaling& scaling) {
-  if (scaling.hosts.size() < 2) return {};
-  std::string text = "tokens/s by hosts, with the same rows on each rank:\n";
-  std::optional<double> one;  // of one host, from the first number of hosts on which the job fits
-  double best = 0;
-  int worth = 0;  // the last number of hosts that added a fifth
-  for (std::size_t i = 0; i < scaling.hosts.size(); ++i) {
-    const auto& [rate, fits] =
-        std::pair(scaling.predictions[i].tokens_per_s, scaling.predictions[i].fits);
-    if (!fits) {
-      text += fmt::format("{:>7}  does not fit\n", scaling.hosts[i]);
-      continue;
-    }
-    if (!one) one = rate / scaling.hosts[i];
-    text += fmt::format("{:>7} {:>14.0f} {:>6.1f} % of linear\n", scaling.hosts[i], rate,
-                        100 * rate / (*one * scaling.hosts[i]));
-    if (rate > 1.2 * best) worth = scaling.hosts[i];
-    best = std::max(best, rate);
-  }
-  if (worth > 0 && worth < scaling.hosts.back())
-    text += fmt::format(
-        "Beyond {} hosts, each further number of hosts adds less than 20 % of tokens/s.\n", worth);
-  return text;
 }
 
 }  // namespace plan

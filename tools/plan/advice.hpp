@@ -1,11 +1,9 @@
-// Sentences about a search: why the best candidate wins, what makes a job fit, and how many hosts are
-// worth their price.
+// Sentences about a search: why the best candidate wins, and what makes a job fit.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "plan/page.hpp"
 #include "plan/search.hpp"
 
 namespace plan {
@@ -17,10 +15,5 @@ std::string reason(const std::vector<Candidate>& found);
 // change saves and how much time it costs; the cheapest comes first. A line marks a change that
 // alone makes the job fit.
 std::vector<std::string> savings(const Job& job, const Prediction& prediction);
-
-// The efficiency of each number of hosts relative to the first, and after how many hosts more are
-// wasted: where all further ones together add less than a fifth. Hosts on which the job does not fit
-// are marked, and do not count.
-std::string growth(const Scaling& scaling);
 
 }  // namespace plan

@@ -25,10 +25,12 @@ bool has(const std::string& text, std::string_view word) {
   return text.find(word) != std::string::npos;
 }
 
-// Measured busbw of all_gather and reduce_scatter over the GPUs of one host, in GB/s, large sizes.
-// H200 361 and A100 229: cost-models A1; B200 723: A3; V100 and MI300X: 85 % of their links, since
-// no curve was found. `nvls` is the rate of all_reduce in the switches, in bytes of the tensor: the
-// busbw of 8 H200 is 473 GB/s at 8 GiB, that of 8 B200 846 at 16 GiB, and 8 ranks divide it by 1.75.
+// Measured busbw of rings over the GPUs of one host, in GB/s, large sizes. H200: all_gather 361
+// (cost-models A1); an H100 has the same links. A100: all_reduce 229 (A1). B200: all_reduce 723 at
+// 1 GiB (A3), which is 80 % of its links, as 361 is of the H200's. V100 and MI300X: 85 % of their
+// links, since no curve was found. `nvls` is the rate of all_reduce in the switches, in bytes of the
+// tensor: the busbw of 8 H200 is 473 GB/s at 8 GiB, that of 8 B200 846 at 16 GiB, and 8 ranks divide
+// it by 1.75.
 struct Inside {
   std::string_view gpu;
   double nvlink;

@@ -4,15 +4,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <utility>
 
 #include "fail.hpp"
+#include "plan/lanes.hpp"
 
 namespace plan {
 namespace {
 
 namespace fsdp = atoll::fsdp;
 
-// Differences below this share are within the error of a prediction.
+// Both limits are estimates. Differences below this share are within the error of
+// a prediction.
 constexpr double noise = 0.1;
 // A step whose exposed communication exceeds the expected by less than this share of it is no sign
 // of a slow fabric.
@@ -76,10 +80,18 @@ std::optional<double> rate_for(const Job& job, double seconds, std::optional<dou
   return std::exp(high);
 }
 
+// Adds causes that each explain the same seconds.
+void add(std::vector<Cause> causes, double seconds, Explanation& result) {
+  for (Cause& cause : causes) {
+    cause.seconds = seconds;
+    result.causes.push_back(std::move(cause));
+  }
+}
+
 void fabric_causes(const Job& job, Explanation& result) {
   const atoll::FabricModel& fabric = job.cluster.fabric;
   const double of_nic = fabric.across_gbyte_s / fabric.nics;
-  auto& causes = result.causes;
+  std::vector<Cause> causes;
   causes.push_back(
       {fmt::format(
            "the hosts reach {:.3g} GB/s; a healthy fabric of this kind gives {:.3g} GB/s, {:.1f} x "
@@ -102,6 +114,8 @@ void fabric_causes(const Job& job, Explanation& result) {
          "atoll-busbw --require-gdr fails in this case; look for ACS on PCIe switches, a missing "
          "nvidia-peermem and relaxed ordering"});
   }
+  const double seconds = result.measured_exposed_s - result.expected_exposed_s;
+  add(std::move(causes), seconds, result);
 }
 
 void mesh_cause(const Job& job, Explanation& result) {
@@ -112,20 +126,23 @@ void mesh_cause(const Job& job, Explanation& result) {
   hybrid.mesh = {job.cluster.hosts, job.cluster.ranks_per_host};
   if (result.busbw) hybrid.cluster.fabric.most_gbyte_s = *result.busbw;
   const Prediction p = simulate(hybrid);
-  const double gain = result.measured_step_s / p.step_s;
+  const double step_s = result.measured_step_s - result.measured_data_s;
+  const double gain = step_s / p.step_s;
   if (gain < 1 + noise) return;
-  result.causes.push_back(
-      {fmt::format("the shards of a parameter lie on {} hosts, so every gather crosses the fabric; "
-                   "{} on a mesh of {} x {} is predicted to be {:.2f} x as fast on this fabric{}",
-                   job.cluster.hosts, fsdp::name(hybrid.strategy), hybrid.mesh.replicate,
-                   hybrid.mesh.shard, gain,
-                   p.fits ? "" : ", but does not fit in the memory of a GPU"),
-       "atoll-train --strategy hybrid_shard, or Mesh::plan()"});
+  const double saved = step_s - p.step_s;
+  const double seconds = std::min(saved, result.measured_exposed_s - result.expected_exposed_s);
+  add({{fmt::format(
+            "the shards of a parameter lie on {} hosts, so every gather crosses the fabric; "
+            "{} on a mesh of {} x {} is predicted to be {:.2f} x as fast on this fabric{}",
+            job.cluster.hosts, fsdp::name(hybrid.strategy), hybrid.mesh.replicate,
+            hybrid.mesh.shard, gain, p.fits ? "" : ", but does not fit in the memory of a GPU"),
+        "atoll-train --strategy hybrid_shard, or Mesh::plan()"}},
+      seconds, result);
 }
 
 void compute_causes(const Job& job, const Measurement& measured, Explanation& result) {
   if (result.slowdown < 1 + noise) return;
-  auto& causes = result.causes;
+  std::vector<Cause> causes;
   causes.push_back({fmt::format("compute takes {:.2f} x as long as predicted", result.slowdown),
                     job.cluster.is_cpu()
                         ? "look with top for other programs, and for more ranks x threads than "
@@ -143,6 +160,71 @@ void compute_causes(const Job& job, const Measurement& measured, Explanation& re
     causes.push_back({"the framework may have more kernels than atoll",
                       "predict with --framework pytorch-eager"});
   }
+  add(std::move(causes), result.measured_compute_s - result.expected_compute_s, result);
+}
+
+// What compute waits for besides communication, and work that a prediction counts as useful.
+void data_causes(const Measurement& measured, Explanation& result) {
+  if (result.measured_data_s > 0.02 * result.measured_step_s) {
+    add({{fmt::format("a step waits {:.3g} s for data", result.measured_data_s),
+          "convert the data once with atoll-data; see whether the disk or other programs are "
+          "busy"}},
+        result.measured_data_s, result);
+  }
+  if (measured.padding && *measured.padding > 0.1) {
+    add({{fmt::format("{:.0f} % of the tokens are padding", 100 * *measured.padding),
+          "atoll-train --pad-to pack"}},
+        *measured.padding * result.measured_compute_s, result);
+  }
+}
+
+// Reads how much of the expected exposed time belongs to gathers and to reductions.
+void split_exposed(const Job& job, Explanation& result) {
+  if (result.expected_exposed_s <= 0) return;
+  Job few = job;
+  few.micro_batches = std::min(few.micro_batches, 4);  // the shares hardly change with more
+  const LaneTimes lanes = lanes_of(simulate(few, {.trace = true}).trace);
+  const double all = lanes.exposed_gather + lanes.exposed_reduce + lanes.exposed_outer;
+  if (all <= 0) return;
+  result.expected_gather_s = result.expected_exposed_s * lanes.exposed_gather / all;
+  result.expected_reduce_s = result.expected_exposed_s - result.expected_gather_s;
+}
+
+// How much longer compute took than expected; nothing if the measurement does not tell.
+std::optional<double> slowdown_of(const Job& job, const Measurement& measured,
+                                  const Prediction& expected, double step_s) {
+  if (measured.exposed_s) return (step_s - *measured.exposed_s) / expected.compute_s;
+  if (measured.one_host_tokens_per_s) {
+    const Job one = on_one_host(job);
+    return one.tokens() / *measured.one_host_tokens_per_s / simulate(one).step_s;
+  }
+  if (job.cluster.hosts == 1) return step_s / expected.step_s;
+  return std::nullopt;
+}
+
+// Finds the fabric that explains a step of `step_s`, if that takes longer than `explained_s`.
+// `real` is the job with compute as slow as it was.
+void explain_fabric(const Job& job, const Job& real, const Measurement& measured, double step_s,
+                    double explained_s, double unexplained_s, Explanation& result) {
+  if (job.cluster.hosts == 1 || unexplained_s <= little_exposed * step_s ||
+      step_s <= (1 + noise) * explained_s)
+    return;
+  // With measured exposed communication, both the rate and the slowdown are found.
+  std::optional<double> compute_s;
+  if (measured.exposed_s) compute_s = result.measured_compute_s;
+  const auto rate = rate_for(compute_s ? job : real, step_s, compute_s);
+  if (!rate) {
+    add({{"no bandwidth between hosts explains the step: even at a thousandth of the healthy rate "
+          "the step would be faster",
+          "look for a rank that is stopped or waits for data: atoll-topo --top HOST:PORT"}},
+        unexplained_s, result);
+    return;
+  }
+  result.health = *rate / healthy_rate(job.cluster.fabric);
+  result.busbw = *rate;
+  if (compute_s) result.slowdown = slowdown_for(on_fabric(job, *rate, std::nullopt), *compute_s);
+  fabric_causes(job, result);
+  mesh_cause(slowed(job, result.slowdown), result);
 }
 
 }  // namespace
@@ -155,62 +237,45 @@ Explanation explain(const Job& job, const Measurement& measured) {
   result.expected_compute_s = expected.compute_s;
   result.expected_exposed_s = expected.exposed_s;
   result.measured_step_s = job.tokens() / measured.tokens_per_s;
-  train::require(measured.exposed_s.value_or(0) < result.measured_step_s,
+  split_exposed(job, result);
+  const double exposed_s = measured.exposed_s.value_or(0);
+  train::require(exposed_s < result.measured_step_s,
                  "the exposed communication of {} s is not less than the step of {} s: check that "
                  "the exposed time is per step and that tokens/s counts all ranks",
-                 measured.exposed_s.value_or(0), result.measured_step_s);
-  if (measured.exposed_s) {
-    result.slowdown = (result.measured_step_s - *measured.exposed_s) / expected.compute_s;
-  } else if (measured.one_host_tokens_per_s) {
-    const Job one = on_one_host(job);
-    result.slowdown = one.tokens() / *measured.one_host_tokens_per_s / simulate(one).step_s;
-  } else if (job.cluster.hosts == 1) {
-    result.slowdown = result.measured_step_s / expected.step_s;
+                 exposed_s, result.measured_step_s);
+  // Compute that is already enqueued hides a wait for data, so at most the unexplained time counts.
+  result.measured_data_s =
+      std::min(measured.data_wait_s.value_or(0),
+               std::max(0.0, result.measured_step_s - exposed_s - expected.compute_s));
+  // The step without waiting for data, which a prediction does not have.
+  const double step_s = result.measured_step_s - result.measured_data_s;
+  const auto slowdown = slowdown_of(job, measured, expected, step_s);
+  if (!slowdown) {
+    result.caveat =
+        "The run does not say how long compute waited for communication, so slow compute may be "
+        "taken for a slow fabric. Add --measured-one-host, or explain a run of atoll-train";
   }
-  result.slowdown = std::max(result.slowdown, 1e-3);
+  result.slowdown = std::max(slowdown.value_or(1), 1e-3);
   const Job real = slowed(job, result.slowdown);
   const Prediction again = simulate(real);
-  result.measured_exposed_s = measured.exposed_s.value_or(
-      std::max(0.0, result.measured_step_s - again.step_s + again.exposed_s));
-  result.measured_compute_s = result.measured_step_s - result.measured_exposed_s;
-  const double unexplained = measured.exposed_s ? *measured.exposed_s - expected.exposed_s
-                                                : result.measured_step_s - again.step_s;
-  const double explained = measured.exposed_s ? expected.step_s : again.step_s;
-  if (job.cluster.hosts > 1 && unexplained > little_exposed * result.measured_step_s &&
-      result.measured_step_s > (1 + noise) * explained) {
-    // With measured exposed communication, both the rate and the slowdown are found.
-    std::optional<double> compute_s;
-    if (measured.exposed_s) compute_s = result.measured_compute_s;
-    if (const auto rate = rate_for(compute_s ? job : real, result.measured_step_s, compute_s)) {
-      result.health = *rate / healthy_rate(job.cluster.fabric);
-      result.busbw = *rate;
-      if (compute_s)
-        result.slowdown = slowdown_for(on_fabric(job, *rate, std::nullopt), *compute_s);
-      fabric_causes(job, result);
-      mesh_cause(slowed(job, result.slowdown), result);
-    } else {
-      result.causes.push_back(
-          {"no bandwidth between hosts explains the step: even at a thousandth of the healthy rate "
-           "the step would be faster",
-           "look for a rank that is stopped or waits for data: atoll-topo --top HOST:PORT"});
-    }
+  result.measured_exposed_s =
+      measured.exposed_s.value_or(std::max(0.0, step_s - again.step_s + again.exposed_s));
+  result.measured_compute_s = step_s - result.measured_exposed_s;
+  if (measured.exposed_s) {
+    explain_fabric(job, real, measured, step_s, expected.step_s,
+                   *measured.exposed_s - expected.exposed_s, result);
+  } else {
+    explain_fabric(job, real, measured, step_s, again.step_s, step_s - again.step_s, result);
   }
   compute_causes(job, measured, result);
-  if (measured.padding && *measured.padding > 0.1) {
-    result.causes.push_back(
-        {fmt::format("{:.0f} % of the tokens are padding", 100 * *measured.padding),
-         "atoll-train --pad-to pack"});
-  }
+  data_causes(measured, result);
+  std::ranges::stable_sort(result.causes, std::ranges::greater(), &Cause::seconds);
   if (result.measured_step_s < (1 - noise) * expected.step_s) {
     result.causes.push_back(
-        {fmt::format("the run is {:.2f} x as fast as predicted, so the predictor assumes a rate "
-                     "that is too low here",
+        {fmt::format("the run is {:.2f} x as fast as predicted, so a rate of the prediction is too "
+                     "low here",
                      expected.step_s / result.measured_step_s),
          "give the measured rates: --curve of atoll-busbw --save, --inter, --busbw"});
-  }
-  if (measured.data_wait_s && *measured.data_wait_s > 0.02 * result.measured_step_s) {
-    result.causes.push_back({fmt::format("a step waits {:.3g} s for data", *measured.data_wait_s),
-                             "convert the data once with atoll-data"});
   }
   return result;
 }
@@ -223,13 +288,23 @@ std::string to_text(const Explanation& e, const Job& job) {
   };
   row("compute", e.expected_compute_s, e.measured_compute_s);
   row("exposed communication", e.expected_exposed_s, e.measured_exposed_s);
+  const auto part = [&](const char* what, double expected) {
+    if (expected > 0) text += fmt::format("{:<26}{:>12.4f}{:>12}\n", what, expected, "");
+  };
+  part("  of gathers", e.expected_gather_s);
+  part("  of reductions", e.expected_reduce_s);
+  if (e.measured_data_s > 0) row("waiting for data", 0, e.measured_data_s);
   row("step", e.expected_step_s, e.measured_step_s);
   text += fmt::format("tokens/s, padding included: {:.0f} expected, {:.0f} measured\n",
                       job.tokens() / e.expected_step_s, job.tokens() / e.measured_step_s);
+  if (e.busbw && !e.caveat.empty()) text += e.caveat + ".\n";
   if (e.causes.empty()) return text + "No cause: the run is as fast as predicted.\n";
-  text += "Likely causes, the likeliest first:\n";
-  for (std::size_t i = 0; i < e.causes.size(); ++i)
-    text += fmt::format("  {}. {}\n     check: {}\n", i + 1, e.causes[i].what, e.causes[i].check);
+  text += "Possible causes, with the seconds of a step that each would explain:\n";
+  for (std::size_t i = 0; i < e.causes.size(); ++i) {
+    const Cause& cause = e.causes[i];
+    const std::string seconds = cause.seconds > 0 ? fmt::format(" ({:.3g} s)", cause.seconds) : "";
+    text += fmt::format("  {}. {}{}\n     check: {}\n", i + 1, cause.what, seconds, cause.check);
+  }
   return text;
 }
 

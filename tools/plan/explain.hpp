@@ -1,5 +1,5 @@
 // Why a run is slower than it should be: what was expected and what was measured, and the causes that
-// explain the difference, the likeliest first.
+// explain the difference, the largest first.
 #pragma once
 
 #include <optional>
@@ -23,20 +23,24 @@ struct Measurement {
 };
 
 struct Cause {
-  std::string what;   // one sentence
-  std::string check;  // how to tell it from the others, and what to do
+  std::string what;    // one sentence
+  std::string check;   // how to tell it from the others, and what to do
+  double seconds = 0;  // seconds of a step that it explains; 0: unknown
 };
 
 struct Explanation {
   double expected_step_s = 0, measured_step_s = 0;
   double expected_compute_s = 0, measured_compute_s = 0;
   double expected_exposed_s = 0, measured_exposed_s = 0;
-  double slowdown = 1;  // of compute: measured over expected
+  double expected_gather_s = 0, expected_reduce_s = 0;  // parts of the expected exposed time
+  double measured_data_s = 0;  // time that compute waits for data; 0 in a prediction
+  double slowdown = 1;         // of compute: measured over expected
   // GB/s between hosts with which the prediction meets the measured step, and its share of a healthy
   // fabric. Nothing if the fabric explains nothing.
   std::optional<double> busbw{};
   double health = 1;
-  std::vector<Cause> causes{};
+  std::vector<Cause> causes{};  // those that explain most seconds come first
+  std::string caveat{};         // what the measurement cannot tell apart; "" if nothing
 };
 
 Explanation explain(const Job& job, const Measurement& measured);

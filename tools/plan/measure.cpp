@@ -126,10 +126,16 @@ json kernels() {
           {"fill", rate(bytes, [&] { stream.zero(f32[0].data(), n * 4); })}};
 }
 
+// The memory of this machine, divided among the ranks. A limit of a container does not count.
+std::int64_t memory_of_rank(int ranks) {
+  return static_cast<std::int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE) / ranks;
+}
+
 json measured_by_rank(const Job& job, const MeasureOptions& options) {
   json result = {{"schema", "atoll-machine-1"},
                  {"ranks", options.ranks},
                  {"threads", options.threads},
+                 {"memory_bytes", memory_of_rank(options.ranks)},
                  {"model", job.model.name}};
   const Measured measured = operations(job, options);
   result["ops"] = measured.ops;
@@ -198,7 +204,7 @@ Cluster read_machine(const std::filesystem::path& file) {
     cluster.compute.peak_f32 = content.at("peak_f32");
     cluster.compute.peak_bf16 = content.at("peak_bf16");
     cluster.compute.best_product = 1;
-    cluster.compute.memory_bytes = 0;
+    cluster.compute.memory_bytes = content.value("memory_bytes", std::uint64_t{0});
     cluster.compute.memory_gbyte_s = content.at("kernels").at("copy");
     cluster.kernel_gbyte_s = content.at("kernels");
     cluster.times = content.at("ops");
@@ -206,6 +212,8 @@ Cluster read_machine(const std::filesystem::path& file) {
     cluster.hosts = 1;
     cluster.ranks_per_host = content.at("ranks");
     // A collective computes on the cores of its rank, and between hosts mostly waits for the wire.
+    // These are estimates: without --curve, a collective copies each byte four times, and hosts
+    // have 8 Gbit/s.
     cluster.fabric.compute_share = 1;
     cluster.fabric.across_compute_share = 0.2;
     cluster.fabric.fabric = atoll::Fabric::tcp;
@@ -219,14 +227,22 @@ Cluster read_machine(const std::filesystem::path& file) {
 
 void add_curve(atoll::FabricModel& fabric, const std::filesystem::path& file) {
   const json content = read_json(file, "atoll-curve-1");
+  bool found = false;
   try {
     for (const json& row : content.at("rows")) {
       if (row.at("place") != "out" || row.at("dtype") != "f32") continue;
+      found = true;
       fabric.measured.push_back({row.at("collective"), row.at("ranks"), row.at("hosts"),
                                  row.at("bytes"), row.at("time_us").get<double>() * 1e-6});
     }
   } catch (const json::exception& error) {
     train::fail(atoll::ErrorCode::bad_data, "{}: {}", file.string(), error.what());
+  }
+  if (!found) {
+    train::fail(atoll::ErrorCode::bad_data,
+                "{}: no rows of f32 out of place, which predictions need: measure with atoll-busbw "
+                "-d f32",
+                file.string());
   }
 }
 

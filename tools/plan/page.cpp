@@ -22,10 +22,6 @@ using train::page::Unit;
 
 constexpr std::size_t most_rows = 30;
 
-bool is_hybrid(fsdp::Strategy strategy) {
-  return strategy == fsdp::Strategy::hybrid_shard || strategy == fsdp::Strategy::hybrid_shard_grad;
-}
-
 std::string mesh_text(const Job& job) {
   return fmt::format("{} x {}", job.mesh.replicate, job.mesh.shard);
 }
@@ -60,6 +56,13 @@ std::string tiles(const Job& job, const Prediction& p) {
   return html + "</div>";
 }
 
+std::string notes(const std::vector<std::string>& remarks) {
+  std::string html;
+  for (const std::string& remark : remarks)
+    html += fmt::format(R"(<p class="note">{}.</p>)", escape(remark));
+  return html;
+}
+
 std::string table(const std::vector<Candidate>& found) {
   std::string html =
       R"(<h2>Candidates</h2><div class="card scroll"><table><tr><th>strategy</th><th>mesh</th>)"
@@ -83,31 +86,10 @@ std::string table(const std::vector<Candidate>& found) {
   return html + "</div>";
 }
 
-struct Part {
-  const char* key;  // as in fsdp::MemoryPlan
-  const char* name;
-  std::uint64_t bytes;
-  int colour;
-};
-
-std::vector<Part> parts_of(const Job& job, const Prediction& p) {
-  const fsdp::MemoryPlan& m = p.memory;
-  return {{"parameters", "parameters (master shards)", m.parameters, 1},
-          {"resident", "parameters (whole, resident)", m.resident, 6},
-          {"optimizer", "optimizer", m.optimizer, 3},
-          {"gradients", "gradients (shards)", m.gradients, 4},
-          {"gathered", "parameters (gathered while used)", m.gathered, 5},
-          {"inner_shards", "parameters (inner shards)", m.inner_shards, 6},
-          {"whole_gradients", "whole gradients", m.whole_gradients, 7},
-          {"staging", "staging", m.staging, 8},
-          {"activations", "activations", m.activations, 2},
-          {"reserved", "context, libraries, NCCL", job.cluster.compute.reserved_bytes, 6}};
-}
-
 std::string memory(const Job& job, const Prediction& p) {
   const double total = static_cast<double>(p.bytes);
   std::string bar, rows;
-  for (const auto& [key, what, bytes, colour] : parts_of(job, p)) {
+  for (const auto& [key, what, bytes, colour] : memory_parts(job, p)) {
     if (bytes == 0) continue;
     const double share = static_cast<double>(bytes) / total;
     bar +=
@@ -137,7 +119,7 @@ std::string timeline(const Job& job) {
       atoll::chrome_events({.rank = 0, .host = "host0"}, records)};
   const auto trace = nlohmann::json::parse(atoll::chrome_trace(events));
   nlohmann::json plan;
-  for (const Part& part : parts_of(job, p)) plan[part.key] = part.bytes;
+  for (const MemoryPart& part : memory_parts(job, p)) plan[part.key] = part.bytes;
   return fmt::format(
       R"(<h2>Timeline of one step</h2><div class="card"><p class="note">The best settings, on rank )"
       R"(0. Point at a span to read its name and time.</p>{}</div><div class="grid2">{}</div>)"
@@ -145,20 +127,23 @@ std::string timeline(const Job& job) {
       train::page::draw_timeline(trace).svg, train::page::draw_step_memory(trace, plan));
 }
 
-std::string growth(const Scaling& scaling) {
-  if (scaling.hosts.size() < 2) return {};
+std::string growth_charts(const Scaling& scaling) {
   train::page::Series rate{
       .name = "predicted", .colour = 1, .look = train::page::Series::Look::dots};
-  train::page::Series ideal{.name = "as on one host", .colour = 3};
+  train::page::Series ideal{.name = "linear", .colour = 3};
   train::page::Series mfu{.name = "MFU", .colour = 1, .look = train::page::Series::Look::dots};
+  double one = 0;  // tokens/s of a host, on the fewest hosts on which the job fits
   for (std::size_t i = 0; i < scaling.hosts.size(); ++i) {
     const double hosts = scaling.hosts[i];
-    const Prediction& p = scaling.predictions[i];
+    const Prediction& p = scaling.best[i].prediction;
+    if (!p.fits) continue;
+    if (one == 0) one = p.tokens_per_s / hosts;
     for (auto* series : {&rate, &ideal, &mfu}) series->x.push_back(hosts);
     rate.y.push_back(p.tokens_per_s);
-    ideal.y.push_back(scaling.predictions.front().tokens_per_s * hosts / scaling.hosts.front());
+    ideal.y.push_back(one * hosts);
     mfu.y.push_back(p.mfu);
   }
+  if (rate.x.size() < 2) return {};
   return R"(<h2>Growth over hosts</h2><div class="grid2">)" +
          train::page::draw({.title = "Tokens per second",
                             .unit = Unit::count,
@@ -175,41 +160,26 @@ std::string growth(const Scaling& scaling) {
 
 }  // namespace
 
-std::string_view name(train::Recompute recompute) {
-  switch (recompute) {
-    case train::Recompute::none:
-      return "none";
-    case train::Recompute::selective:
-      return "selective";
-    case train::Recompute::full:
-      break;
-  }
-  return "full";
+std::vector<MemoryPart> memory_parts(const Job& job, const Prediction& p) {
+  const fsdp::MemoryPlan& m = p.memory;
+  return {{"parameters", "parameters (master shards)", m.parameters, 1},
+          {"resident", "parameters (whole, resident)", m.resident, 6},
+          {"optimizer", "optimizer", m.optimizer, 3},
+          {"gradients", "gradients (shards)", m.gradients, 4},
+          {"gathered", "parameters (gathered while used)", m.gathered, 5},
+          {"inner_shards", "parameters (inner shards)", m.inner_shards, 6},
+          {"whole_gradients", "whole gradients", m.whole_gradients, 7},
+          {"staging", "staging", m.staging, 8},
+          {"activations", "activations", m.activations, 2},
+          {"reserved", "context, libraries, NCCL", job.cluster.compute.reserved_bytes, 6}};
 }
 
-Scaling scaling_of(const Job& best) {
-  Scaling scaling;
-  for (int hosts = 1;; hosts = std::min(2 * hosts, best.cluster.hosts)) {
-    Job job = best;
-    job.cluster.hosts = hosts;
-    const int of_group = std::min(best.mesh.shard, job.ranks());
-    if (is_hybrid(job.strategy) && job.ranks() % of_group == 0 && of_group < job.ranks()) {
-      job.mesh = {job.ranks() / of_group, of_group};
-    } else {
-      if (is_hybrid(job.strategy)) job.strategy = fsdp::Strategy::full_shard;
-      job.mesh = {1, job.ranks()};
-    }
-    scaling.hosts.push_back(hosts);
-    scaling.predictions.push_back(simulate(job));
-    if (hosts == best.cluster.hosts) return scaling;
-  }
-}
-
-std::string page(const std::vector<Candidate>& found, const Scaling& scaling) {
+std::string page(const std::vector<Candidate>& found, const Scaling& scaling,
+                 const std::vector<std::string>& remarks) {
   const auto& [job, prediction] = found.front();
   const std::string body =
-      head(job) + tiles(job, prediction) + table(found) + timeline(job) + memory(job, prediction) +
-      growth(scaling) +
+      head(job) + tiles(job, prediction) + notes(remarks) + table(found) + timeline(job) +
+      memory(job, prediction) + growth_charts(scaling) +
       fmt::format(
           "<footer>Written by atoll-plan. Times of arithmetic: {}. Links inside a host: {:g} "
           "GB/s; between hosts: {:g} GB/s by {} NICs{}. The figures are "

@@ -1,26 +1,28 @@
 // A page with the ranked candidates, one step of the best, its memory, and its growth over hosts.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "plan/growth.hpp"
 #include "plan/search.hpp"
 
 namespace plan {
 
-// The predictions of one job on several numbers of hosts.
-struct Scaling {
-  std::vector<int> hosts{};
-  std::vector<Prediction> predictions{};
+// Returns one HTML document that needs no other file. `found` has at least one candidate; `remarks`
+// are sentences without a full stop, shown below the figures.
+std::string page(const std::vector<Candidate>& found, const Scaling& scaling,
+                 const std::vector<std::string>& remarks);
+
+// A part of the memory of a rank.
+struct MemoryPart {
+  const char* key;  // as in fsdp::MemoryPlan
+  const char* name;
+  std::uint64_t bytes;
+  int colour;  // on the page
 };
-
-// Predicts the job of the best candidate on 1, 2, 4, ... hosts, up to its own number. A hybrid
-// strategy keeps the size of its shard groups and falls back to full_shard on one host.
-Scaling scaling_of(const Job& job);
-
-// Returns one HTML document that needs no other file. `found` has at least one candidate.
-std::string page(const std::vector<Candidate>& found, const Scaling& scaling);
-
-std::string_view name(train::Recompute recompute);
+std::vector<MemoryPart> memory_parts(const Job& job, const Prediction& prediction);
 
 }  // namespace plan

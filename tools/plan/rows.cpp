@@ -111,7 +111,9 @@ struct Row {
   std::int64_t whole(const std::string& column, std::int64_t usual) {
     const auto value = number(column);
     if (!value) assumed.push_back(fmt::format("{} {}", column, usual));
-    const auto result = value ? static_cast<std::int64_t>(std::llround(*value)) : usual;
+    require(!value || *value == std::floor(*value), "{} {} is not a whole number", column,
+            value.value_or(0));
+    const auto result = value ? static_cast<std::int64_t>(*value) : usual;
     require(result >= 1, "{} is {}: it must be at least 1", column, result);
     return result;
   }
@@ -169,8 +171,10 @@ fsdp::Strategy strategy_of(Row& row, const Job& job) {
   if (has("zero-1") || has("zero1")) return fsdp::Strategy::shard_optimizer;
   if (has("zero-2") || has("zero2") || has("grad_op") || has("shard_grad"))
     return fsdp::Strategy::shard_grad;
-  if (has("ddp") || has("no_shard") || has("data parallel")) return fsdp::Strategy::no_shard;
-  if (!has("fsdp") && !has("full") && !has("zero")) {
+  const bool is_full = has("fsdp") || has("full") || has("zero");
+  if (!is_full && (has("ddp") || has("no_shard") || has("data parallel")))
+    return fsdp::Strategy::no_shard;
+  if (!is_full) {
     row.assumed.push_back(fmt::format("strategy \"{}\" read as full_shard", row.text("strategy")));
   }
   return job.ranks() == 1 ? fsdp::Strategy::no_shard : fsdp::Strategy::full_shard;
@@ -184,7 +188,8 @@ bool is_yes(const std::string& text) {
 void set_framework(Row& row, Job& job) {
   using train::simulated::Framework;
   const std::string text = lower(row.text("framework"));
-  const bool compiled = is_yes(row.text("compile"));
+  const bool compiled = is_yes(row.text("compile")) || text.find("compile") != std::string::npos;
+  if (text.empty()) row.assumed.push_back("framework pytorch-eager");
   if (text.find("atoll") != std::string::npos) {
     job.framework = Framework::atoll;
   } else {
@@ -206,6 +211,7 @@ void set_recompute(Row& row, Job& job) {
 
 Cluster cluster_of_row(Row& row) {
   const auto gpus = static_cast<int>(row.whole("gpus", 8));
+  if (!row.number("nodes")) row.assumed.push_back(fmt::format("nodes {}", (gpus + 7) / 8));
   const double hosts = row.number("nodes").value_or((gpus + 7) / 8);
   require(hosts == std::floor(hosts), "nodes {} is not a whole number", hosts);
   const auto nodes = static_cast<int>(hosts);
@@ -231,6 +237,13 @@ void note_unread(Row& row) {
         words, [&](const char* word) { return text.find(word) != std::string::npos; });
   };
   if (says("precision", {"fp8", "float8"})) row.assumed.push_back("fp8 is read as bf16");
+  if (says("precision", {"fp16"})) row.assumed.push_back("fp16 is read as bf16");
+  if (says("precision", {"tf32"}))
+    row.assumed.push_back("tf32 is read as f32 without tensor cores");
+  if (says("attention", {"eager"}))
+    row.assumed.push_back("memory of the stored scores is not counted");
+  if (row.text("act_ckpt").empty()) row.assumed.push_back("act_ckpt none");
+  if (row.text("precision").empty()) row.assumed.push_back("precision bf16");
   if (says("strategy", {"tp", "tensor", "pp", "pipeline", "+cp", "expert"}) &&
       !says("strategy", {"ddp"}))
     row.assumed.push_back("tensor and pipeline parallelism are not modelled");
@@ -239,6 +252,28 @@ void note_unread(Row& row) {
   if (!row.text("act_ckpt").empty() && !says("act_ckpt", {"0", "1", "no", "none", "false", "off",
                                                           "select", "full", "yes", "true", "on"}))
     row.assumed.push_back(fmt::format("act_ckpt \"{}\" read as full", row.text("act_ckpt")));
+}
+
+// The number of micro batches, from the column or from the global batch.
+void set_micro_batches(Row& row, Job& job) {
+  const std::int64_t once = job.micro_batch * job.ranks();
+  const bool has_batch = row.number("global_batch").has_value();
+  const std::int64_t batch = has_batch ? row.whole("global_batch", 1) : 0;
+  if (row.number("grad_accum")) {
+    job.micro_batches =
+        static_cast<int>(std::min<std::int64_t>(row.whole("grad_accum", 1), 1 << 20));
+    if (has_batch && batch != once * job.micro_batches) {
+      row.assumed.push_back(
+          fmt::format("global_batch {} differs from micro_batch {} x {} GPUs x grad_accum {}",
+                      batch, job.micro_batch, job.ranks(), job.micro_batches));
+    }
+  } else if (has_batch) {
+    require(batch % once == 0, "global_batch {} is not a multiple of micro_batch {} x {} GPUs",
+            batch, job.micro_batch, job.ranks());
+    job.micro_batches = static_cast<int>(std::min<std::int64_t>(batch / once, 1 << 20));
+  } else {
+    row.assumed.push_back("grad_accum 1");
+  }
 }
 
 Job job_of(Row& row) {
@@ -252,13 +287,7 @@ Job job_of(Row& row) {
   job.mesh = {hybrid ? job.cluster.hosts : 1, hybrid ? job.cluster.ranks_per_host : job.ranks()};
   job.seq = row.whole("seq", 2048);
   job.micro_batch = row.whole("micro_batch", 1);
-  job.micro_batches = static_cast<int>(row.number("grad_accum").value_or(1));
-  if (!row.number("grad_accum") && row.number("global_batch")) {
-    const double passes =
-        *row.number("global_batch") / static_cast<double>(job.micro_batch * job.ranks());
-    job.micro_batches = std::max(1, static_cast<int>(std::lround(passes)));
-  }
-  require(job.micro_batches >= 1, "grad_accum is {}: it must be at least 1", job.micro_batches);
+  set_micro_batches(row, job);
   // "bf16, reduce fp32": the type of computation, and that of the reduction.
   const std::string precision = lower(row.text("precision"));
   const std::size_t reduces = precision.find("reduce");
@@ -294,7 +323,8 @@ json predict(const Record& record) {
     result["exposed_pct"] = 100 * p.exposed_s / p.step_s;
     if (!p.fits) row.assumed.push_back("does not fit in the memory of the GPU");
     // tests/planner prints the errors of published runs.
-    result["confidence"] = row.assumed.empty() && job.cluster.hosts == 1 ? "medium" : "low";
+    const bool over_tcp = job.cluster.hosts > 1 && job.cluster.fabric.fabric == atoll::Fabric::tcp;
+    result["confidence"] = row.assumed.empty() && !over_tcp ? "medium" : "low";
     result["note"] = fmt::format("{}", fmt::join(row.assumed, "; "));
   } catch (const atoll::Error& error) {
     result["note"] = error.what();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 namespace plan {
 namespace {
@@ -32,8 +33,9 @@ bool better(const Candidate& a, const Candidate& b) {
 std::vector<atoll::MeshShape> meshes_of(const Job& job) {
   const int ranks = job.ranks(), host = job.cluster.ranks_per_host;
   if (!uses_replicas(job.strategy)) return {{1, ranks}};
-  // On one host, a hybrid strategy is the same as one over all ranks.
   std::vector<atoll::MeshShape> meshes;
+  if (host % 2 == 0 && host > 2) meshes.push_back({2 * ranks / host, host / 2});
+  // On one host, a hybrid strategy over a whole host is the same as one over all ranks.
   for (int hosts = 1; hosts < job.cluster.hosts; ++hosts) {
     if (job.cluster.hosts % hosts == 0) meshes.push_back({job.cluster.hosts / hosts, hosts * host});
   }
@@ -58,8 +60,32 @@ void add_prefetches(Job job, const SearchSpace& space, std::vector<Candidate>& f
 
 }  // namespace
 
+std::string_view name(train::Recompute recompute) {
+  switch (recompute) {
+    case train::Recompute::none:
+      return "none";
+    case train::Recompute::selective:
+      return "selective";
+    case train::Recompute::full:
+      break;
+  }
+  return "full";
+}
+
 std::vector<Candidate> search(const Job& base, const SearchSpace& space) {
   std::vector<Candidate> found;
+  if (!space.dtypes.empty()) {
+    SearchSpace one = space;
+    one.dtypes.clear();
+    for (const atoll::DType dtype : space.dtypes) {
+      Job job = base;
+      job.dtype = dtype;
+      if (space.reduces_in_dtype) job.reduce_dtype = dtype;
+      for (Candidate& candidate : search(job, one)) found.push_back(std::move(candidate));
+    }
+    std::ranges::stable_sort(found, better);
+    return found;
+  }
   for (const fsdp::Strategy strategy : space.strategies) {
     Job job = base;
     job.strategy = strategy;

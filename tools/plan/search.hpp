@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "plan/simulate.hpp"
@@ -20,6 +21,8 @@ struct SearchSpace {
   std::vector<train::Recompute> recomputes{};
   std::vector<std::int64_t> micro_batches{};  // rows of a pass
   std::vector<int> prefetches{};              // units gathered ahead of compute; empty: the job's
+  std::vector<atoll::DType> dtypes{};         // of parameters and activations; empty: the job's
+  bool reduces_in_dtype = false;              // the reduction follows `dtypes`
   std::int64_t global_batch = 0;              // rows of a step over all ranks; 0: one pass each
 };
 
@@ -27,7 +30,9 @@ struct SearchSpace {
 // sorted by memory.
 std::vector<Candidate> search(const Job& base, const SearchSpace& space);
 
-// The meshes that a strategy can use: shards inside a host, over several hosts, or over all ranks.
+// The meshes that a strategy can use: shards over half of a host, a host, several hosts, or all ranks.
 std::vector<atoll::MeshShape> meshes_of(const Job& job);
+
+std::string_view name(train::Recompute recompute);
 
 }  // namespace plan

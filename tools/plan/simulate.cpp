@@ -5,6 +5,8 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include "atoll/mesh.hpp"
 #include "atoll/optimizer.hpp"
@@ -20,6 +22,7 @@ namespace fsdp = atoll::fsdp;
 using train::require;
 
 constexpr int warmup_steps = 2;
+constexpr float learning_rate = 1e-3F;
 
 // PyTorch lets NCCL add 16-bit gradients, which atoll adds in f32. Its sums are simulated as those
 // of f32 with half the bytes.
@@ -51,7 +54,9 @@ train::ActivationPlan activation_plan(const Job& job) {
 }
 
 fsdp::OptimizerOptions optimizer_options(const Job& job) {
-  return {.max_norm = job.clips ? 1.0F : 0.0F, .moment_dtype = job.moments};
+  return {.max_norm = job.clips ? 1.0F : 0.0F,
+          .skip_nonfinite = job.clips,
+          .moment_dtype = job.moments};
 }
 
 atoll::Device device_of(const Job& job) {
@@ -97,6 +102,7 @@ class Rank {
         ops_(train::simulated::make_ops({.compute = job.cluster.compute,
                                          .framework = job.framework,
                                          .times = job.cluster.times,
+                                         .not_measured = &not_measured_,
                                          .eager_attention = job.eager_attention})),
         decoder_(job.model, *ops_),
         compute_(device_.stream({.name = "compute"})) {
@@ -118,14 +124,18 @@ class Rank {
                              .labels = ids.part(count, count)};
     const train::Step step{compute_, batch, *activations_};
     decoder_.begin(step);
+    const bool is_atoll = job_.framework == train::simulated::Framework::atoll;
     for (int micro = 0; micro < job_.micro_batches; ++micro) {
-      train::train_micro_batch(engine_,
-                               engine_.begin({.micro = micro, .of = job_.micro_batches}, compute_),
-                               decoder_, step, [&](const fsdp::Unit& unit, const auto&) {
-                                 copy(unit, micro + 1 == job_.micro_batches);
-                               });
+      const bool last = micro + 1 == job_.micro_batches;
+      if (last && is_atoll) optimizer_->update_in_backward(learning_rate);
+      if (!next_pass_) open_pass(micro);
+      train::train_micro_batch(engine_, std::move(*next_pass_), decoder_, step,
+                               [&](const fsdp::Unit& unit, const auto&) { copy(unit, last); });
+      next_pass_.reset();
     }
-    optimizer_->step(1e-3F, compute_, step_options());
+    optimizer_->step(learning_rate, compute_, step_options());
+    if (is_atoll)
+      open_pass(0);  // like the trainer, which gathers for the next step during the updates
     compute_.synchronize();
     pass_s_ = (atoll::simulated::host_time(device_) - begun) / job_.micro_batches;
   }
@@ -133,8 +143,13 @@ class Rank {
   fsdp::Engine& engine() { return engine_; }
   const atoll::Device& device() const { return device_; }
   const atoll::Stream& compute() const { return compute_; }
+  const std::set<std::string>& not_measured() const { return not_measured_; }
 
  private:
+  void open_pass(int micro) {
+    next_pass_.emplace(engine_.begin({.micro = micro, .of = job_.micro_batches}, compute_));
+  }
+
   // Copies that a framework makes in forward are made in backward here. The step takes about as
   // long.
   void copy(const fsdp::Unit& unit, bool last) {
@@ -155,7 +170,8 @@ class Rank {
   }
 
   const Job& job_;
-  double pass_s_ = 0;  // seconds of a micro batch in the newest step
+  std::set<std::string> not_measured_{};  // `ops_` writes it
+  double pass_s_ = 0;                     // seconds of a micro batch in the newest step
   atoll::World world_;
   atoll::Device device_;
   fsdp::Engine engine_;
@@ -165,6 +181,7 @@ class Rank {
   std::optional<fsdp::Optimizer> optimizer_;
   std::optional<train::Activations> activations_;
   atoll::Buffer tokens_;
+  std::optional<fsdp::Pass> next_pass_;  // begun before its step
 };
 
 void check(const Job& job) {
@@ -229,7 +246,8 @@ Prediction simulate_all(const Job& job, const SimulationOptions& options) {
   result.bytes = rank.device().peak_allocated_bytes() + job.cluster.compute.reserved_bytes +
                  static_cast<std::uint64_t>(logits);
   const auto limit = job.cluster.compute.memory_bytes;
-  result.fits = limit == 0 || result.bytes <= limit;
+  result.fits = limit == 0 || result.bytes + job.cluster.process_bytes <= limit;
+  result.not_measured.assign(rank.not_measured().begin(), rank.not_measured().end());
   return result;
 }
 

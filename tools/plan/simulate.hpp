@@ -22,6 +22,8 @@ struct Prediction {
   std::uint64_t bytes = 0;     // memory of a rank, with what libraries take
   atoll::fsdp::MemoryPlan memory{};
   bool fits = true;
+  // Operations that a measured machine has no time for. Those of the general model stand in.
+  std::vector<std::string> not_measured{};
   std::vector<atoll::TraceRecord> trace{};  // of the last step, if asked for
 };
 

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <memory>
+#include <set>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -40,7 +42,10 @@ inline constexpr double crowded_elementwise = 0.4;
 struct SimulatedOpsOptions {
   atoll::ComputeModel compute{};
   Framework framework = Framework::atoll;
-  OpTimes times{};               // measured times, which replace those of the model
+  OpTimes times{};  // measured times, which replace those of the model
+  // Receives the keys of operations that `times` does not have, unless it is empty. May be null;
+  // otherwise it must live as long as the ops.
+  std::set<std::string>* not_measured = nullptr;
   bool eager_attention = false;  // scores are stored, as without a fused kernel
 };
 

@@ -1,0 +1,176 @@
+#include "plan/flags.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <initializer_list>
+#include <string_view>
+#include <tuple>
+
+#include "cli/cli.hpp"
+#include "fail.hpp"
+
+namespace plan {
+namespace {
+
+using train::require;
+
+void declare_job(CLI::App& app, Flags& f) {
+  app.option_defaults()->always_capture_default();
+  app.option_defaults()->group("The job");
+  app.add_option("--model", f.model, "preset, path of a config.json, or a folder with one");
+  app.add_option("--vocab", f.vocab, "tokens of the vocabulary; 0: those of the model")
+      ->check(CLI::NonNegativeNumber);
+  const std::tuple<const char*, std::int64_t*, const char*> dimensions[] = {
+      {"--layers", &f.layers, "layers"},
+      {"--hidden", &f.hidden, "width of a layer"},
+      {"--heads", &f.heads, "heads of queries"},
+      {"--kv-heads", &f.kv_heads, "heads of keys and values (with --heads: as many)"},
+      {"--ffn", &f.ffn, "width of the feed-forward network"}};
+  for (const auto& [flag, field, what] : dimensions) {
+    app.add_option(flag, *field, fmt::format("{}; 0: as in the model", what))
+        ->check(CLI::NonNegativeNumber);
+  }
+  app.add_option("--seq", f.seq, "tokens of a row")->check(CLI::Range(1, 1 << 24));
+  app.add_option("--global-batch", f.global_batch,
+                 "rows (atoll-train: samples) per step over all ranks; 0: one micro batch per rank")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--micro-batch", f.micro_batch,
+                 "rows of a micro batch on each rank; 0 tries 1, 2, 4 and 8")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--micro-batches", f.passes,
+                 "micro batches of a rank in a step, without --global-batch")
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--dtype", f.dtype,
+                 "bf16 or f32, for parameters and activations, or auto: both are tried");
+  app.add_option(
+      "--reduce-dtype", f.reduce_dtype,
+      "f32 or bf16, for gradients on the wire, or auto: f32 for atoll, --dtype for PyTorch "
+      "(the default of its FSDP before 2.15)");
+  app.add_option("--moments", f.moments, "f32 or bf16, for the moments of AdamW");
+  app.add_option("--strategy", f.strategy,
+                 "no_shard, shard_optimizer, shard_grad, full_shard, hybrid_shard, "
+                 "hybrid_shard_grad, or auto: all are "
+                 "tried");
+  app.add_option("--mesh", f.mesh, "RxS, replicate x shard; default: all that suit the hosts");
+  app.add_option("--recompute", f.recompute, "none, selective, full, or auto: all are tried");
+  app.add_option("--prefetch", f.prefetch,
+                 "units to gather ahead of compute, or auto: 1, 2 and 4 are tried")
+      ->check([](const std::string& text) {
+        const bool known = text == "auto" || (text.size() == 1 && text >= "0" && text <= "8");
+        return known ? std::string() : "use a number from 0 to 8, or auto";
+      });
+  app.add_option("--framework", f.framework, "atoll, pytorch-eager or pytorch-compile");
+}
+
+void declare_cluster(CLI::App& app, Flags& f) {
+  app.option_defaults()->group("The cluster");
+  app.add_option("--gpu", f.cluster.gpu,
+                 "V100, A100, H100, H200, B200, MI300X, ...; default: H100, or that of --topology");
+  app.add_option(
+      "--topology", f.topology,
+      "FILE that atoll-topo reads, a machine of its catalog such as hgx-h100x16, or here: "
+      "supplies the values that no other cluster flag sets");
+  app.add_option("--hosts", f.hosts, "number of hosts; default: 1, or that of --topology")
+      ->check(CLI::Range(0, 1 << 16));
+  app.add_option("--gpus-per-host", f.gpus_per_host,
+                 "GPUs of a host; default: 8, or that of --topology or --machine")
+      ->check(CLI::Range(0, 256));
+  app.add_option("--intra", f.cluster.intra, "links inside a host: NVSwitch, NVLink, PCIe");
+  app.add_option("--inter", f.cluster.inter, "links between hosts: 8x400G, 4xHDR, \"TCP 100G\"");
+  app.add_option("--busbw", f.cluster.busbw,
+                 "most GB/s that a host really reaches, for a degraded fabric; 0: no limit")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--curve", f.curves,
+                 "measured curves of atoll-busbw --save, which replace the model of the links");
+}
+
+void declare_results(CLI::App& app, Flags& f) {
+  app.option_defaults()->group("Why a run is slow");
+  app.add_option("--explain", f.explain,
+                 "folder of a run of atoll-train, or its metrics.json: compare it with the "
+                 "prediction, and name causes. The settings are those of the run");
+  app.add_option(
+      "--trace", f.trace,
+      "trace of atoll-train --trace: compare it with the predicted step, stream by stream");
+  app.add_option("--measured", f.measured, "tokens/s of all GPUs, instead of --explain")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--measured-one-host", f.measured_one_host,
+                 "tokens/s of the same settings on one host, which separates slow compute from a "
+                 "slow fabric")
+      ->check(CLI::NonNegativeNumber);
+  app.option_defaults()->group("This machine (CPUs)");
+  app.add_option(
+      "--measure", f.measure,
+      "FILE: measure the operations of --model on N processes at once; N is --gpus-per-host, 1 by "
+      "default");
+  app.add_option("--threads", f.threads, "compute threads of a rank, for --measure")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--measure-seconds", f.measure_seconds, "length of the measurement")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--machine", f.machine, "FILE of --measure, instead of --gpu");
+  app.option_defaults()->group("Results");
+  app.add_option("--top", f.top, "lines of the table")->check(CLI::PositiveNumber);
+  app.add_flag("--growth", f.growth,
+               "show tokens/s over the number of hosts, each with its best settings");
+  app.add_option("--tokens", f.tokens, "tokens to train on, for hours and cost")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--price", f.price, "price of a GPU hour")->check(CLI::NonNegativeNumber);
+  app.add_option("--rows", f.rows, "CSV file of many jobs; see tools/plan/README.md");
+  app.add_option("--json", f.json, "file for the predictions");
+  app.add_option("--html", f.html, "file for a page with table, timeline, memory and growth");
+}
+
+// Returns the first flag that is given and is not one of `fine`; "" if there is none.
+std::string other_flag(const CLI::App& app, std::initializer_list<std::string_view> fine) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string name = option->get_name();
+    if (option->count() > 0 && std::ranges::find(fine, name) == fine.end()) return name;
+  }
+  return "";
+}
+
+// Throws if one of `flags` is given beside `beside`.
+void refuse(const CLI::App& app, const char* beside, std::initializer_list<const char*> flags,
+            const char* why) {
+  if (app.count(beside) == 0) return;
+  for (const char* flag : flags)
+    require(app.count(flag) == 0, "{} has no effect beside {}: {}", flag, beside, why);
+}
+
+}  // namespace
+
+void declare(CLI::App& app, Flags& flags) {
+  declare_job(app, flags);
+  declare_cluster(app, flags);
+  declare_results(app, flags);
+  cli::add_common_options(app);
+}
+
+void check(const CLI::App& app, const Flags& flags) {
+  if (!flags.rows.empty()) {
+    const std::string other = other_flag(app, {"--rows", "--json"});
+    require(other.empty(), "{} has no effect beside --rows: each row of the file is a whole job",
+            other);
+    require(!flags.json.empty(), "--rows needs --json FILE for the predictions");
+  }
+  for (const char* explains : {"--explain", "--measured", "--trace"}) {
+    refuse(app, explains, {"--json", "--html", "--growth", "--tokens", "--price", "--top"},
+           "one job is explained");
+  }
+  refuse(app, "--measure", {"--json", "--html", "--growth", "--curve", "--rows", "--explain"},
+         "it only measures");
+  require(flags.measure.empty() || flags.dtype != "auto", "--measure needs --dtype bf16 or f32");
+  for (const char* flag : {"--threads", "--measure-seconds"})
+    require(app.count(flag) == 0 || !flags.measure.empty(), "{} needs --measure", flag);
+  refuse(app, "--machine", {"--gpu", "--intra", "--inter", "--topology"},
+         "the file describes the machine; --curve describes its links");
+  refuse(app, "--global-batch", {"--micro-batches"},
+         "the number of micro batches follows from the global batch");
+  require(flags.measured_one_host == 0 || flags.measured > 0 || !flags.explain.empty(),
+          "--measured-one-host needs --measured or --explain");
+  require(flags.price == 0 || flags.tokens > 0, "--price needs --tokens");
+}
+
+}  // namespace plan

@@ -1,0 +1,44 @@
+// The command line of atoll-plan.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "plan/cluster.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace plan {
+
+struct Flags {
+  plan::ClusterText cluster{};
+  std::string model = "mistral-7b";
+  std::string strategy = "auto", mesh, dtype = "bf16", reduce_dtype = "auto", moments = "f32";
+  std::string recompute = "auto", framework = "atoll", rows, json;
+  std::int64_t seq = 2048, global_batch = 0, vocab = 0;
+  std::int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0;
+  std::int64_t micro_batch = 0;
+  std::string prefetch = "1";
+  std::size_t top = 10;
+  int hosts = 0, gpus_per_host = 0;
+  double price = 0, tokens = 0, measured = 0, measured_one_host = 0;
+  std::string explain, trace;
+  std::string machine, measure, html, topology;
+  bool growth = false;
+  std::vector<std::string> curves;
+  int passes = 1, threads = 1;
+  double measure_seconds = 10;
+};
+
+// Declares the flags, and those that all programs have. `flags` must outlive `app`.
+void declare(CLI::App& app, Flags& flags);
+
+// Throws Error(invalid_argument) for flags that have no effect beside each other, or that need one
+// another.
+void check(const CLI::App& app, const Flags& flags);
+
+}  // namespace plan
