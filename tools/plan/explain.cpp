@@ -15,8 +15,7 @@ namespace {
 
 namespace fsdp = atoll::fsdp;
 
-// Both limits are estimates. Differences below this share are within the error of
-// a prediction.
+// Both limits are estimates. Differences below this share are within the error of a prediction.
 constexpr double noise = 0.1;
 // A step whose exposed communication exceeds the expected by less than this share of it is no sign
 // of a slow fabric.
@@ -150,7 +149,7 @@ void compute_causes(const Job& job, const Measurement& measured, Explanation& re
                           "with --gpus-per-host"
                         : "compare the clocks with the maximum: nvidia-smi -q -d "
                           "CLOCK,PERFORMANCE; a throttled GPU slows all ranks of its group"});
-  if (job.micro_batch * job.seq < 4096) {
+  if (job.micro_batch * job.seq < 4096 && !job.cluster.is_cpu()) {
     causes.push_back({fmt::format("a micro batch has only {} tokens per rank, so kernels are short "
                                   "and launch time is visible",
                                   job.micro_batch * job.seq),
@@ -293,7 +292,7 @@ std::string to_text(const Explanation& e, const Job& job) {
   };
   part("  of gathers", e.expected_gather_s);
   part("  of reductions", e.expected_reduce_s);
-  if (e.measured_data_s > 0) row("waiting for data", 0, e.measured_data_s);
+  if (e.measured_data_s > 1e-3 * e.measured_step_s) row("waiting for data", 0, e.measured_data_s);
   row("step", e.expected_step_s, e.measured_step_s);
   text += fmt::format("tokens/s, padding included: {:.0f} expected, {:.0f} measured\n",
                       job.tokens() / e.expected_step_s, job.tokens() / e.measured_step_s);
