@@ -162,7 +162,7 @@ void compute_causes(const Job& job, const Measurement& measured, Explanation& re
   add(std::move(causes), result.measured_compute_s - result.expected_compute_s, result);
 }
 
-// What compute waits for besides communication, and work that a prediction counts as useful.
+// Adds the causes that lie in the data: waiting for batches, and padding.
 void data_causes(const Measurement& measured, Explanation& result) {
   if (result.measured_data_s > 0.02 * result.measured_step_s) {
     add({{fmt::format("a step waits {:.3g} s for data", result.measured_data_s),

@@ -39,7 +39,7 @@ struct Explanation {
   // fabric. Nothing if the fabric explains nothing.
   std::optional<double> busbw{};
   double health = 1;
-  std::vector<Cause> causes{};  // those that explain most seconds come first
+  std::vector<Cause> causes{};  // in descending order of their seconds
   std::string caveat{};         // what the measurement cannot tell apart; "" if nothing
 };
 

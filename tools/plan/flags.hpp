@@ -15,7 +15,7 @@ class App;
 namespace plan {
 
 struct Flags {
-  plan::ClusterText cluster{};
+  ClusterText cluster{};
   std::string model = "mistral-7b";
   std::string strategy = "auto", mesh, dtype = "bf16", reduce_dtype = "auto", moments = "f32";
   std::string recompute = "auto", framework = "atoll", rows, json;
@@ -34,7 +34,8 @@ struct Flags {
   double measure_seconds = 10;
 };
 
-// Declares the flags, and those that all programs have. `flags` must outlive `app`.
+// Adds the flags of atoll-plan, and --version and the like, to `app`. Parsing fills `flags`, which
+// must live as long as `app`.
 void declare(CLI::App& app, Flags& flags);
 
 // Throws Error(invalid_argument) for flags that have no effect beside each other, or that need one

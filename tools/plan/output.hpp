@@ -1,5 +1,4 @@
-// What atoll-plan prints and writes about the candidates of a search. Each function needs at least
-// one candidate.
+// Prints and writes the results of a search. `found` is never empty.
 #pragma once
 
 #include <string>

@@ -162,6 +162,9 @@ std::string growth_charts(const Scaling& scaling) {
 
 std::vector<MemoryPart> memory_parts(const Job& job, const Prediction& p) {
   const fsdp::MemoryPlan& m = p.memory;
+  const std::uint64_t reserved = job.cluster.compute.reserved_bytes;
+  // What the engine's plan does not have: ids, and the logits of PyTorch.
+  const std::uint64_t rest = p.bytes - std::min(p.bytes, m.total() + reserved);
   return {{"parameters", "parameters (master shards)", m.parameters, 1},
           {"resident", "parameters (whole, resident)", m.resident, 6},
           {"optimizer", "optimizer", m.optimizer, 3},
@@ -171,7 +174,8 @@ std::vector<MemoryPart> memory_parts(const Job& job, const Prediction& p) {
           {"whole_gradients", "whole gradients", m.whole_gradients, 7},
           {"staging", "staging", m.staging, 8},
           {"activations", "activations", m.activations, 2},
-          {"reserved", "context, libraries, NCCL", job.cluster.compute.reserved_bytes, 6}};
+          {"rest", "logits and ids", rest, 7},
+          {"reserved", "context, libraries, NCCL", reserved, 6}};
 }
 
 std::string page(const std::vector<Candidate>& found, const Scaling& scaling,

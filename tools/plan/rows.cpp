@@ -256,12 +256,14 @@ void note_unread(Row& row) {
 
 // The number of micro batches, from the column or from the global batch.
 void set_micro_batches(Row& row, Job& job) {
+  constexpr std::int64_t most = 1 << 20;
   const std::int64_t once = job.micro_batch * job.ranks();
   const bool has_batch = row.number("global_batch").has_value();
   const std::int64_t batch = has_batch ? row.whole("global_batch", 1) : 0;
   if (row.number("grad_accum")) {
-    job.micro_batches =
-        static_cast<int>(std::min<std::int64_t>(row.whole("grad_accum", 1), 1 << 20));
+    const std::int64_t count = row.whole("grad_accum", 1);
+    require(count <= most, "grad_accum {} is more than {}", count, most);
+    job.micro_batches = static_cast<int>(count);
     if (has_batch && batch != once * job.micro_batches) {
       row.assumed.push_back(
           fmt::format("global_batch {} differs from micro_batch {} x {} GPUs x grad_accum {}",
@@ -270,7 +272,8 @@ void set_micro_batches(Row& row, Job& job) {
   } else if (has_batch) {
     require(batch % once == 0, "global_batch {} is not a multiple of micro_batch {} x {} GPUs",
             batch, job.micro_batch, job.ranks());
-    job.micro_batches = static_cast<int>(std::min<std::int64_t>(batch / once, 1 << 20));
+    require(batch / once <= most, "global_batch {} needs more than {} micro batches", batch, most);
+    job.micro_batches = static_cast<int>(batch / once);
   } else {
     row.assumed.push_back("grad_accum 1");
   }
