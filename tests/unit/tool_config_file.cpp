@@ -10,6 +10,7 @@
 
 #include "atoll/version.hpp"
 #include "cli/config_file.hpp"
+#include "cli/size.hpp"
 
 namespace {
 
@@ -29,7 +30,7 @@ struct Example {
     app.add_option("-t,--text", text);
     app.add_option("--rate", rate);
     app.add_option("--count", count);
-    app.add_option("--bytes", bytes)->transform(CLI::AsSizeValue(false));
+    app.add_option("--bytes", bytes)->transform(cli::as_bytes);
     app.add_option("--patterns", patterns)->delimiter(',')->allow_extra_args(false);
     app.add_option("--group", groups)->allow_extra_args(false);
     app.add_flag("--careful,!--careless", careful);
@@ -145,4 +146,20 @@ TEST_CASE("a wrong line is named, and changes nothing in silence") {
   CHECK(terminal.find('\x1b') == std::string::npos);
   CHECK(terminal.find("is no flag") != std::string::npos);
   CHECK(refusal(std::string("\xff\xfe\0\x01", 4)).find(": line 1: ") != std::string::npos);
+}
+
+TEST_CASE("sizes have fractions and units, and other texts are refused") {
+  CHECK(cli::as_bytes("4096") == "4096");
+  CHECK(cli::as_bytes("0") == "0");
+  CHECK(cli::as_bytes("16G") == "17179869184");
+  CHECK(cli::as_bytes("1.5g") == "1610612736");
+  CHECK(cli::as_bytes("1.5 GiB") == "1610612736");
+  CHECK(cli::as_bytes("512 MB") == "536870912");
+  CHECK(cli::as_bytes("7b") == "7");
+  CHECK(cli::as_bytes("1T") == "1099511627776");
+  for (const char* wrong : {"", "G", "-1", "1.5x", "1 G B", "7bb", "7bib", "nan", "inf", "1e19"}) {
+    CAPTURE(wrong);
+    CHECK_THROWS_WITH_AS(cli::as_bytes(wrong), doctest::Contains("is no number of bytes: write"),
+                         CLI::ValidationError);
+  }
 }

@@ -18,8 +18,8 @@ struct ForeignName {
   std::string_view ours;
 };
 
-// Returns what is wrong. For an unknown flag it suggests the flag that `foreign` gives for its name,
-// or the one with the most similar name.
+// Returns what is wrong. For an unknown flag it suggests the flag that `foreign` gives for its
+// name, or the one with the most similar name.
 std::string complaint(const CLI::App& app, const CLI::Error& error,
                       std::span<const ForeignName> foreign = {});
 

@@ -1,0 +1,13 @@
+// Sizes in bytes as people write them.
+#pragma once
+
+#include <string>
+
+namespace cli {
+
+// A transform() of CLI11: turns "16G", "1.5 GiB" or "4096" into a number of bytes. The units b, k,
+// m, g and t, in any case and also as "kb" or "KiB", are powers of 1024. A fraction of a byte is
+// cut off. Throws CLI::ValidationError for other texts.
+std::string as_bytes(const std::string& text);
+
+}  // namespace cli
