@@ -1,7 +1,9 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <vector>
 
+#include "data/dataset.hpp"
 #include "data/loaders.hpp"
 #include "train_data_temporary.hpp"
 
@@ -156,7 +158,9 @@ TEST_CASE("lines: errors name the line") {
   const auto at_three = failure_of([&] { (void)read_lines(good + "\n{\"instruction\": 3}\n"); });
   CHECK(at_three.says("a.jsonl: line 3, byte "));
   CHECK(at_three.says("`instruction` is not a string"));
-  CHECK(failure_of([&] { (void)read_lines(good + "[]"); }).says("line 2"));
+  const auto list = failure_of([&] { (void)read_lines(good + "[]"); });
+  CHECK(list.says("line 2, byte "));
+  CHECK(list.says("not a record, but a list: if the file is one list of records, name it json:a"));
   CHECK(failure_of([&] { (void)read_lines(good + good + "{\"inst"); }).says("line 3"));
   CHECK(failure_of([&] { (void)read_lines(good + "{} {}"); }).says("line 2"));
 }
@@ -228,6 +232,22 @@ TEST_CASE("rows: cut to seq, and dropped when no output is left") {
   CHECK(dropped.statistics.front().dropped == 1);
   CHECK(dropped.statistics.front().documents == 1);
   CHECK(cut.statistics.front().cut == 1);
+}
+
+TEST_CASE("rows: the mean length is of the kept records, as the shortest and longest are") {
+  const auto tokenizer = train::byte_tokenizer();
+  const std::string far(300, 'x');
+  const std::string text = R"([{"instruction": "Go", "output": "ab"}, {"instruction": ")" + far +
+                           R"(", "output": "ab"}])";
+  const auto set = train::load_alpaca_json({text, "a.json"}, {.seq = 200}, *tokenizer);
+  const auto& figures = set.statistics.front();
+  CHECK(figures.documents == 2);
+  CHECK(figures.dropped == 1);
+  CHECK(figures.shortest == figures.longest);
+  CHECK(figures.mean == static_cast<double>(figures.shortest));
+  CHECK(train::statistics_lines(set).front().find(
+            fmt::format("({} to {} per document, mean {}, ", figures.shortest, figures.longest,
+                        figures.shortest)) != std::string::npos);
 }
 
 TEST_CASE("rows: samples stops after N kept rows") {

@@ -266,6 +266,6 @@ TEST_CASE("token file: missing, empty and foreign files") {
   };
   CHECK(open(folder.path() / "none.tok").code == ErrorCode::not_found);
   CHECK(open(folder.write("empty.tok", "")).says("empty file"));
-  CHECK(open(folder.path()).says("not a regular file"));
+  CHECK(open(folder.path()).says("a folder; name a file in it"));
   CHECK(open(folder.write("text.tok", "hello")).says("not a token file of atoll-data"));
 }

@@ -14,12 +14,16 @@ def read(path, field="text"):
     """Yields (place, record) of a file. A record is a dict, or the DataError of one that cannot be read
     while those behind it can. place is for error messages."""
     path = Path(path)
+    if path.is_dir():
+        raise DataError(f"{path}: a folder; name the files in it")
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     name = path.name[:-3] if path.name.endswith(".gz") else path.name
     ending = name.rpartition(".")[2].lower()
     reader = {"jsonl": _lines, "ndjson": _lines, "json": _json, "parquet": _parquet, "arrow": _arrow,
               "feather": _arrow, "txt": _text, "md": _text, "text": _text}.get(ending)
+    if ending in ("pdf", "doc", "docx", "epub", "html", "htm"):
+        raise DataError(f"{path}: a .{ending} file; write its text to a .txt file first")
     if reader is None:
         raise DataError(f"{path}: unknown ending; known are .jsonl, .json, .parquet, .arrow, .txt "
                         "and .md, with .gz behind text and JSON")
@@ -59,7 +63,11 @@ def _lines(path):
 def _line(line, place):
     """The record of a line, or its error."""
     try:
-        return parse_json(line.decode(), place)
+        record = parse_json(line.decode(), place)
+        if isinstance(record, list):
+            return DataError(f"{place}: not a record, but list; if the file is one list of records, give it the ending "
+                             ".json")
+        return record
     except UnicodeDecodeError as error:
         return DataError(f"{place}: not UTF-8: {error.reason}")
     except DataError as error:

@@ -120,6 +120,12 @@ class AlpacaEvents {
   }
 
   bool start_array(std::size_t) {
+    if (depth_ == outer_ && outer_ == 0) {
+      refuse(
+          fmt::format("not a record, but a list: if the file is one list of records, name it "
+                      "json:{}",
+                      input_.file));
+    }
     if (depth_ >= outer_) other_value("a list");
     return enter();
   }

@@ -30,9 +30,10 @@ struct SetStatistics {
   double weight = 1;
   std::int64_t documents = 0;
   std::int64_t samples = 0;
-  std::int64_t tokens = 0;                                   // tokens of all documents
-  std::int64_t trained = 0;                                  // tokens that are targets
+  std::int64_t tokens = 0;   // of all documents; of those kept if the file is text
+  std::int64_t trained = 0;  // tokens that are targets
   std::int64_t shortest = 0, longest = 0, percentile95 = 0;  // tokens of a document
+  double mean = 0;                                           // of the same documents
   std::int64_t cut = 0;      // documents of which the end is left out
   std::int64_t dropped = 0;  // documents without a target in their row
 };

@@ -21,6 +21,9 @@ std::uintmax_t checked_size(const std::filesystem::path& path) {
   const std::string name = path.string();
   std::error_code status;
   if (!std::filesystem::exists(path, status)) fail(ErrorCode::not_found, "{}: no such file", name);
+  if (std::filesystem::is_directory(path, status)) {
+    fail(ErrorCode::bad_data, "{}: a folder; name a file in it", name);
+  }
   // A pipe or device has no size to check and may never end.
   if (!std::filesystem::is_regular_file(path, status)) {
     fail(ErrorCode::bad_data, "{}: not a regular file", name);

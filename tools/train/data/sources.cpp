@@ -33,6 +33,11 @@ bool exists(const std::string& path) {
   return std::filesystem::exists(path, ignored);
 }
 
+bool is_folder(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(path, ignored);
+}
+
 // Removes ":WEIGHT" from the end of the text.
 std::optional<double> take_weight(std::string& text) {
   const std::size_t colon = text.rfind(':');
@@ -75,6 +80,7 @@ SourceSpec parse_source(std::string text, const std::string& data_type) {
   } else {
     require(std::ranges::find(convertible, extension_of(source.path)) == std::end(convertible),
             "data {}: {}", text, conversion_hint(text));
+    require(!is_folder(source.path), "data {}: a folder; name the files in it", text);
     require(!data_type.empty(),
             "data {}: use demo, synthetic, synthetic:copy, or a .tok, .json, .jsonl, .txt or .md "
             "file (tok:FILE, json:FILE, jsonl:FILE, text:FILE for other names); for raw ids, add "

@@ -71,6 +71,7 @@ SetStatistics measure(const Rows& rows, std::string name) {
   result.shortest = lengths.front();
   result.longest = lengths.back();
   result.percentile95 = lengths[lengths.size() * 95 / 100];
+  result.mean = static_cast<double>(result.tokens) / static_cast<double>(lengths.size());
   return result;
 }
 
@@ -84,10 +85,7 @@ std::vector<std::string> statistics_lines(const Dataset& dataset) {
         "data {}: {} documents, {} tokens ({} to {} per document, mean {:.0f}, 95 % have at most "
         "{}), {:.1f} % trained, {} samples",
         set.name, grouped(set.documents), grouped(set.tokens), grouped(set.shortest),
-        grouped(set.longest),
-        static_cast<double>(set.tokens) /
-            static_cast<double>(std::max<std::int64_t>(set.documents, 1)),
-        grouped(set.percentile95),
+        grouped(set.longest), set.mean, grouped(set.percentile95),
         100 * static_cast<double>(set.trained) /
             static_cast<double>(std::max<std::int64_t>(set.tokens, 1)),
         grouped(set.samples));

@@ -138,6 +138,7 @@ void measure_documents(const TokenFile& file, SetStatistics& statistics) {
   const auto place = lengths.begin() + static_cast<std::ptrdiff_t>(lengths.size() * 95 / 100);
   std::nth_element(lengths.begin(), place, lengths.end());
   statistics.percentile95 = *place;
+  statistics.mean = static_cast<double>(file.tokens()) / static_cast<double>(file.documents());
 }
 
 void check_tokenizer(const TokenFile& file, const DataSpec& spec, const Tokenizer& tokenizer) {
