@@ -71,6 +71,9 @@ class ATOLL_API PendingSave {
   // Whether this rank has written and synced its file, or failed to. Does not block. Once it is
   // true on all ranks, finish() takes only the time to write the index and to rename the folder.
   bool written() const;
+  // Seconds for which steps of this rank have waited for the save so far: until its thread had
+  // written enough, and while units were copied. Does not block.
+  double stalled_seconds() const;
   // Collective. Blocks until the folder is complete under its name. Throws the error of any rank on
   // all ranks; training can go on, and the folder has its old content. Afterwards every call throws
   // Error(invalid_argument).

@@ -185,6 +185,11 @@ bool PendingSave::written() const {
   return !impl_->live || impl_->live->is_over();
 }
 
+double PendingSave::stalled_seconds() const {
+  require(impl_ != nullptr, "this PendingSave is over: finish() was called, or it was moved from");
+  return impl_->live ? impl_->live->stalled_seconds() : 0;
+}
+
 void PendingSave::finish() {
   require(impl_ != nullptr, "this PendingSave is over: finish() was called, or it was moved from");
   const std::unique_ptr<Impl> impl = std::move(impl_);

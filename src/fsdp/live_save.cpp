@@ -1,6 +1,7 @@
 #include "fsdp/live_save.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "core/errors.hpp"
@@ -10,6 +11,8 @@
 
 namespace atoll_v1::atoll::fsdp {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 // An update waits for the lock while the thread reads a piece from the memory: about 5 ms.
 constexpr std::uint64_t piece_bytes = 16 << 20;
@@ -57,7 +60,14 @@ LiveSave::Part* LiveSave::find(std::size_t unit) {
 }
 
 void LiveSave::before_update(std::size_t unit, Stream& stream) {
+  const auto begin = Clock::now();
   std::unique_lock lock(mutex_);
+  make_room_and_copy(lock, unit, stream);
+  stalled_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+void LiveSave::make_room_and_copy(std::unique_lock<std::mutex>& lock, std::size_t unit,
+                                  Stream& stream) {
   Part* const part = find(unit);
   if (part == nullptr || over_) return;
   changed_.wait(lock, [&] {
@@ -67,10 +77,12 @@ void LiveSave::before_update(std::size_t unit, Stream& stream) {
   if (over_ || part->state != Part::State::live) return;
   part->copy = device_.allocate_staging(part->bytes);
   std::uint64_t offset = 0;
+  part->copy_begin = stream.stamp();
   for (const auto& [name, view] : part->tensors) {
     stream.copy(at(part->copy, offset), view.data, view.bytes());
     offset += view.bytes();
   }
+  part->copy_end = stream.stamp();
   part->ready = stream.record();
   part->state = Part::State::copied;
   copied_ += part->bytes;
@@ -79,6 +91,11 @@ void LiveSave::before_update(std::size_t unit, Stream& stream) {
 bool LiveSave::is_over() const {
   const std::lock_guard lock(mutex_);
   return over_;
+}
+
+double LiveSave::stalled_seconds() const {
+  const std::lock_guard lock(mutex_);
+  return stalled_s_;
 }
 
 void LiveSave::wait() {
@@ -157,6 +174,8 @@ void LiveSave::finish_part(Part& part) {
     settle(part.ready);
     const std::lock_guard lock(mutex_);
     copied_ -= part.bytes;
+    if (part.copy_begin.ns() && part.copy_end.ns())
+      stalled_s_ += 1e-9 * static_cast<double>(*part.copy_end.ns() - *part.copy_begin.ns());
     part.copy = {};
     part.state = Part::State::written;
   }

@@ -41,6 +41,8 @@ class LiveSave {
   // Call before work that changes the unit is enqueued on `stream`. May block.
   void before_update(std::size_t unit, Stream& stream);
   bool is_over() const;
+  // Seconds for which before_update() blocked, and for which `stream` copied units.
+  double stalled_seconds() const;
   // Blocks until the file is written and synced. Throws the thread's error.
   void wait();
 
@@ -55,9 +57,11 @@ class LiveSave {
       written
     } state = State::live;
     Buffer copy;
+    Stamp copy_begin, copy_end;
     Event ready;
   };
 
+  void make_room_and_copy(std::unique_lock<std::mutex>& lock, std::size_t unit, Stream& stream);
   void run() noexcept;
   void write_all();
   void write_part(SafetensorsWriter& writer, Part& part);
@@ -76,6 +80,7 @@ class LiveSave {
   std::condition_variable changed_;
   std::vector<Part> parts_;
   std::uint64_t copied_ = 0;  // bytes of all copies
+  double stalled_s_ = 0;
   bool over_ = false;
   bool stopping_ = false;
   std::exception_ptr problem_;

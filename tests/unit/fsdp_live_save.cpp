@@ -54,8 +54,10 @@ bool saves_first_step(int ranks, std::uint64_t copies, int steps_meanwhile, bool
     step(job, compute, beside);
     fsdp::save(still, job.engine, job.optimizer);
     auto save = fsdp::save_beside(live, job.engine, job.optimizer, {{"k", "v"}}, copies);
+    CHECK(save.stalled_seconds() == 0);
     for (int i = 0; i < steps_meanwhile; ++i) step(job, compute, beside);
     compute.synchronize();
+    CHECK((save.stalled_seconds() > 0) == (steps_meanwhile > 0));
     save.finish();
   });
   bool same = true;
@@ -201,6 +203,7 @@ TEST_CASE("a unit that is updated before the thread has read it is copied") {
   CHECK(!held.save->is_over());
   held.release();
   held.save->wait();
+  CHECK(held.save->stalled_seconds() > 0);
   CHECK(held.weights().first == 3.0f);
   CHECK(held.weights().second == 3.0f + 999.0f / 4096.0f);
 }
@@ -219,6 +222,7 @@ TEST_CASE("an update waits for the thread if there is no memory for a copy") {
   CHECK(!updated);
   held.release();
   training.join();
+  CHECK(held.save->stalled_seconds() > 0);
   held.save->wait();
   CHECK(held.weights().first == 3.0f);
   CHECK(held.weights().second == 3.0f + 999.0f / 4096.0f);

@@ -261,10 +261,9 @@ RunResult Trainer::run() {
     atoll::mark_step(world_, index + 1);
     StepRecord record = step(index);
     if (evaluates_after(index)) evaluate(record);
-    if (index == first_step_) {
-      note_memory();
-      check_transports();
-    }
+    if (index == first_step_) check_transports();
+    // A save beside training takes memory for copies of units.
+    if (index == first_step_ || pending_) note_memory();
     metrics_->add(record);
     check_finite(record);
     result.steps.push_back(record);
@@ -342,9 +341,12 @@ void Trainer::save(std::int64_t done, bool at_end) {
 void Trainer::finish_save() {
   const auto begin = Clock::now();
   std::optional<fsdp::PendingSave> pending = std::exchange(pending_, std::nullopt);
+  const double of_steps = pending->stalled_seconds();
   const bool saved = results_.attempt("checkpoint", [&] { pending->finish(); });
-  stalled_by_save_ += seconds_since(begin);
-  save_stall_ += seconds_since(begin);
+  const double here = seconds_since(begin);
+  stalled_by_save_ += of_steps + here;
+  save_stall_ += here;
+  step_stall_ += of_steps;
   limit_.add_save(seconds_since(saving_since_));
   if (saved) keep_newest(saving_);
 }

@@ -351,7 +351,7 @@ void Trainer::write_metrics(const RunResult& result, RunInfo info) {
   info.peak_source = peak_.source;
   info.peak_detail = setup_.machine.peak_detail();
   info.checkpoints = saves_;
-  info.checkpoint_stall_s = save_stall_;
+  info.checkpoint_stall_s = save_stall_ + step_stall_;
   const auto planned = static_cast<double>(info.planned_memory_bytes);
   const auto measured = static_cast<double>(info.device_memory_bytes);
   log::info(

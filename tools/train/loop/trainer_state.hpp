@@ -18,6 +18,7 @@
 #include "loop/optimizer.hpp"
 #include "loop/peak.hpp"
 #include "loop/publisher.hpp"
+#include "loop/rank_figures.hpp"
 #include "loop/results.hpp"
 #include "loop/resume.hpp"
 #include "loop/setup.hpp"
@@ -35,19 +36,6 @@ using Clock = std::chrono::steady_clock;
 inline double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
-
-// A rank's figures of one step, exchanged as f64.
-struct RankFigures {
-  double loss = 0;  // loss summed over the rank's tokens that have a valid label
-  double compute_seconds = 0;
-  double enqueue_seconds = 0;
-  double communication_seconds = 0;
-  double exposed_seconds = 0;
-  double data_wait_seconds = 0;
-  MachineUse use;
-  double save_written = 1;  // 0: the save beside training is still being written
-  double stop = 0;          // a Stop
-};
 
 struct StepStart {
   Clock::time_point time;
@@ -142,8 +130,9 @@ class Trainer {
   TimeLimit limit_{0, 0};
   bool all_written_ = true;     // every rank has written its file of the save beside training
   double compute_of_pass_ = 0;  // seconds of compute of a micro batch in the newest step
-  double save_stall_ = 0;       // seconds that training has waited for saves
-  double stalled_by_save_ = 0;  // of these, for the newest save
+  double save_stall_ = 0;       // seconds that training has waited for saves between steps
+  double step_stall_ = 0;       // seconds that steps have waited for saves beside them
+  double stalled_by_save_ = 0;  // seconds of both for the newest save
   std::int64_t saves_ = 0;
   std::int64_t saving_ = 0;  // steps of the save beside training
   Clock::time_point saving_since_;

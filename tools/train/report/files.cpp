@@ -3,9 +3,11 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <fstream>
 #include <memory>
@@ -124,6 +126,14 @@ void write_file_atomic(const std::filesystem::path& named, std::string_view byte
   // Make the rename survive a power cut. Failure is ignored, because some file systems cannot flush
   // directories.
   flush(file.has_parent_path() ? file.parent_path() : ".");
+}
+
+bool has_ended(std::string_view digits) {
+  pid_t process = 0;
+  const char* const end = digits.data() + digits.size();
+  const auto parsed = std::from_chars(digits.data(), end, process);
+  return parsed.ec == std::errc() && parsed.ptr == end && process > 0 && ::kill(process, 0) != 0 &&
+         errno == ESRCH;
 }
 
 void write_json_atomic(const std::filesystem::path& file, const nlohmann::json& value) {

@@ -32,6 +32,9 @@ void check_folder(const std::filesystem::path& folder);
 // Returns the names in a folder, in no order; none if it does not exist. Throws Error(io).
 std::vector<std::string> names_in(const std::filesystem::path& folder);
 
+// Whether a process of this host had the id that `digits` spell, and has ended.
+bool has_ended(std::string_view digits);
+
 // Writes indented JSON atomically. Invalid UTF-8 is replaced.
 void write_json_atomic(const std::filesystem::path& file, const nlohmann::json& value);
 
