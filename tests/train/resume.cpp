@@ -346,3 +346,21 @@ TEST_CASE("weights that do not fit the model are refused on every rank") {
   fs::resize_file(hf / "model.safetensors", 1000);
   check_refused(start, {"model.safetensors", "byte"});
 }
+
+TEST_CASE("--resume: a checkpoint past --steps, and --init beside it") {
+  const TemporaryFolder folder;
+  auto options = small_run(folder.path());
+  options.steps = 4;
+  run_job(2, options);
+  options.resume = (fs::path(options.out) / "checkpoint").string();
+  options.steps = 3;
+  CHECK(
+      failures_of_job(2, options).front() ==
+      "--resume " + options.resume +
+          ": the checkpoint has 4 steps, more than --steps 3: raise --steps, or resume an earlier "
+          "checkpoint");
+  options.init = folder.path().string();
+  CHECK(failures_of_job(2, options).front() ==
+        "--init " + options.init +
+            ": the checkpoint of --resume has the weights; remove one of the two flags");
+}

@@ -92,6 +92,16 @@ TEST_CASE("--init: only the files that the index names count") {
   const bool same = run_job(2, start).front().weights == wanted;
   CHECK(same);
 
+  // Without an index, the names tell how many files there are.
+  fs::create_directories(folder.path() / "parts");
+  fs::copy(folder.path() / "hf" / "model-1.safetensors",
+           folder.path() / "parts" / "model-00002-of-00003.safetensors");
+  CHECK(
+      train_test::failure_of([&] { (void)train::weight_files(folder.path() / "parts"); }).message ==
+      (folder.path() / "parts" / "model-00001-of-00003.safetensors").string() +
+          ": the file does not exist, but model-00002-of-00003.safetensors is another part: copy "
+          "it there");
+
   map["lm_head.weight"] = "model-2.safetensors";
   folder.write(std::string("hf/") + index_file, json{{"weight_map", map}}.dump());
   for (const std::string& failure : failures_of_job(2, start)) {

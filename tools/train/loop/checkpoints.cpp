@@ -126,14 +126,6 @@ bool is_all(std::string_view text, std::string_view allowed) {
   return !text.empty() && text.find_first_not_of(allowed) == text.npos;
 }
 
-// Whether a process of this host that has ended has this id.
-bool has_ended(std::string_view digits) {
-  pid_t process = 0;
-  const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), process);
-  return is_all(digits, "0123456789") && parsed.ec == std::errc() && process > 0 &&
-         ::kill(process, 0) != 0 && errno == ESRCH;
-}
-
 // Whether `name` is a draft of `file` by write_file_atomic() of a process that has ended, FILE.PID.tmp,
 // or an unfinished file of export_weights(), FILE.DIGITS.partial.
 bool is_draft(std::string_view name, std::string_view file) {

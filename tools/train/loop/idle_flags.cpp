@@ -87,6 +87,10 @@ void add_results(std::vector<std::string>& lines, const RunOptions& o) {
     add(lines, {{"--export-dtype", !o.export_dtype.empty()}, {"--lora-merge", o.lora_merge}},
         "without --export");
   }
+  const bool evaluates = !o.eval_data.empty() || o.eval_split > 0;
+  if (o.export_weights.empty() && !evaluates) {
+    add(lines, {{"--ema", o.ema > 0}}, "without --export and without an evaluation");
+  }
   if (o.metrics_port == 0) {
     add(lines, {{"--metrics-address", o.metrics_address != usual.metrics_address}},
         "without --metrics-port");

@@ -75,10 +75,14 @@ bool is_within(const fs::path& path, const fs::path& folder) {
 void refuse_earlier_run(const RunOptions& options, const fs::path& out) {
   const bool continues = !options.resume.empty() && !resumes_other_folder(options, out);
   if (continues || find_checkpoints(out).empty()) return;
-  fail(ErrorCode::invalid_argument,
-       "--out {}: the folder has the checkpoints of an earlier run: use another --out, go on with "
-       "that run by --resume auto, or delete the folder",
-       out.string());
+  const std::string other = options.resume.empty()
+                                ? ""
+                                : fmt::format(", and --resume {} is no part of it", options.resume);
+  fail(
+      ErrorCode::invalid_argument,
+      "--out {}: the folder has the checkpoints of an earlier run{}: use another --out, go on with "
+      "that run by --resume auto, or delete the folder",
+      out.string(), other);
 }
 
 // Returns "" or the code and the text of the error.

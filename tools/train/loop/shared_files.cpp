@@ -32,6 +32,8 @@ using nlohmann::json;
 
 constexpr std::uint64_t piece_bytes = std::uint64_t{16} << 20;
 constexpr const char* complete_mark = ".complete";
+// Of a file that is being received: FILE.partial-PID.
+constexpr std::string_view partial_mark = ".partial-";
 
 // A file or folder that an option names.
 struct Place {
@@ -253,7 +255,10 @@ class Transfer {
   void send(const Listing& listing, const fs::path& copy) {
     std::string digests;
     if (receives_ || world_.rank() == sender_) {
-      if (receives_) make_directory(copy);
+      if (receives_) {
+        make_directory(copy);
+        remove_left_overs(copy);
+      }
       auto comm = atoll::Communicator::open(axis_, {.name = "files"});
       atoll::Stream stream = atoll::Device::host().stream({.name = "files"});
       const atoll::Buffer piece = atoll::allocate(atoll::Device::host(), piece_bytes, {comm});
@@ -271,6 +276,16 @@ class Transfer {
     }
     if (receives_) write_file_atomic(copy / complete_mark, digests);
     world_.barrier();  // other ranks of the host open the copy
+  }
+
+  // Removes unfinished files of runs that were killed.
+  static void remove_left_overs(const fs::path& copy) {
+    for (const std::string& name : names_in(copy)) {
+      const std::size_t at = name.rfind(partial_mark);
+      if (at == name.npos || !has_ended(name.substr(at + partial_mark.size()))) continue;
+      std::error_code ignored;
+      fs::remove(copy / name, ignored);
+    }
   }
 
   template <class Fill, class Take>
@@ -307,7 +322,7 @@ class Transfer {
   static std::string receive(atoll::Communicator& comm, atoll::Stream& stream,
                              const atoll::Buffer& piece, const fs::path& file,
                              std::uintmax_t size) {
-    const fs::path partial = file.string() + fmt::format(".partial-{}", ::getpid());
+    const fs::path partial = fmt::format("{}{}{}", file.string(), partial_mark, ::getpid());
     std::ofstream out(partial, std::ios::binary);
     const std::string digest = in_pieces(
         comm, stream, piece, size, [](std::span<std::byte>) {},

@@ -1,6 +1,7 @@
 #include "loop/weight_files.hpp"
 
 #include <dirent.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +13,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <regex>
 #include <set>
 #include <string>
 #include <utility>
@@ -196,6 +198,25 @@ std::vector<fs::path> every_file(const fs::path& place) {
   return files;
 }
 
+// Throws an error for the first part that is missing of files named NAME-00001-of-00003.safetensors.
+void check_parts(const fs::path& place, const std::vector<fs::path>& files) {
+  static const std::regex pattern(R"((.*-)(\d{5})-of-(\d{5})\.safetensors)");
+  for (const fs::path& file : files) {
+    std::smatch found;
+    const std::string name = file.filename().string();
+    if (!std::regex_match(name, found, pattern)) continue;
+    for (int part = 1; part <= std::stoi(found[3]); ++part) {
+      const fs::path needed =
+          place / fmt::format("{}{:05}-of-{}.safetensors", found[1].str(), part, found[3].str());
+      if (!fs::exists(needed)) {
+        fail(ErrorCode::not_found,
+             "{}: the file does not exist, but {} is another part: copy it there", needed.string(),
+             name);
+      }
+    }
+  }
+}
+
 // Returns `files`. Throws for a pipe, from which a read would wait for a writer.
 std::vector<fs::path> regular(std::vector<fs::path> files) {
   for (const fs::path& file : files) {
@@ -259,6 +280,7 @@ std::vector<fs::path> weight_files(const fs::path& place) {
   if (files.empty()) {
     fail(ErrorCode::not_found, "{}: no .safetensors file in it", place.string());
   }
+  check_parts(place, files);
   return regular(std::move(files));
 }
 
