@@ -210,6 +210,12 @@ CollectiveTime across_hosts(const FabricModel& model, const CollectiveShape& sha
 
 }  // namespace
 
+double healthy_gbyte_s(const FabricModel& model) {
+  constexpr double of_large = 0.95;  // of the table, from 4 GB on and up to 16 hosts
+  const bool is_rdma = model.fabric == Fabric::rdma;
+  return model.across_gbyte_s * (is_rdma ? nic_payload * of_large : tcp_efficiency);
+}
+
 CollectiveTime collective_time(const FabricModel& model, const CollectiveShape& shape) {
   if (shape.ranks <= 1) return {};
   const Ring ring = ring_of(shape.collective, shape.ranks);

@@ -97,6 +97,10 @@ struct CollectiveTime {
 
 ATOLL_API CollectiveTime collective_time(const FabricModel& model, const CollectiveShape& shape);
 
+// GB/s that a host reaches in one direction with large tensors on up to 16 hosts, if nothing is wrong
+// with the fabric.
+ATOLL_API double healthy_gbyte_s(const FabricModel& model);
+
 // A group of messages that a rank sends at the same time, as many as it receives.
 struct MessageShape {
   std::uint64_t inside_bytes = 0;  // to ranks of its host

@@ -7,6 +7,7 @@
 #include <array>
 #include <cctype>
 #include <cmath>
+#include <utility>
 
 #include "core/errors.hpp"
 
@@ -16,7 +17,8 @@ namespace {
 constexpr std::uint64_t gib = std::uint64_t{1} << 30;
 constexpr double tera = 1e12;
 
-// Kernels of NVIDIA GPUs take about 2 us at least, and a launch from C++ takes the host about 3 us.
+// Estimates: kernels of NVIDIA GPUs take about 2 us at least, and a launch from C++ takes the host
+// about 3 us.
 constexpr double kernel_s = 2e-6, launch_s = 3e-6;
 // The context of CUDA, cuBLAS, cuDNN and about 1 GB of NCCL's buffers.
 constexpr std::uint64_t reserved = 2 * gib;
@@ -60,16 +62,42 @@ const std::array<ComputeModel, 10>& table() {
   return models;
 }
 
-std::string letters_of(std::string_view name) {
-  std::string letters;
+bool is_letter(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; }
+bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
+
+// Returns the words of a name in lower case, with `separator` between them.
+std::string words_of(std::string_view name, std::string_view separator) {
+  std::string words;
+  bool is_between = false;
   for (const char c : name) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (std::isalnum(byte) != 0) letters += static_cast<char>(std::tolower(byte));
+    if (!is_letter(c) && !is_digit(c)) {
+      is_between = !words.empty();
+      continue;
+    }
+    if (std::exchange(is_between, false)) words += separator;
+    words += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   }
-  return letters;
+  return words;
 }
 
-// A tile of a product, and the rate that it reaches as a part of the best.
+// Whether a word of `text` begins at `at`, or the text behind a count, as in "8xH100".
+bool is_begin(std::string_view text, std::size_t at) {
+  if (at == 0 || text[at - 1] == ' ') return true;
+  return at >= 2 && text[at - 1] == 'x' && is_digit(text[at - 2]);
+}
+
+// Whether `text` has the words `known`. Letters may follow, as in "A100SXM", but no digits: an A1000
+// is no A100.
+bool has_words(std::string_view text, std::string_view known) {
+  for (std::size_t at = text.find(known); at != text.npos; at = text.find(known, at + 1)) {
+    const std::size_t end = at + known.size();
+    if (is_begin(text, at) && (end == text.size() || !is_digit(text[end]))) return true;
+  }
+  return false;
+}
+
+// A tile of a product, and the rate that it reaches as a part of the best. The rates and lost_k are
+// estimates: smaller tiles load more bytes for each product.
 struct Tile {
   double m, n, rate;
 };
@@ -92,13 +120,14 @@ double tiled_share(const ComputeModel& model, double m, double n, double k) {
 }  // namespace
 
 const ComputeModel& find_compute_model(std::string_view name) {
-  const std::string wanted = letters_of(name);
+  const std::string wanted = words_of(name, " ");
   const ComputeModel* found = nullptr;
   for (const ComputeModel& model : table()) {
-    const std::string known = letters_of(model.name);
+    if (!has_words(wanted, words_of(model.name, " ")) &&
+        !has_words(wanted, words_of(model.name, "")))
+      continue;
     // The longest name wins: "A100-40GB" before "A100".
-    if (wanted.find(known) == std::string::npos) continue;
-    if (!found || known.size() > letters_of(found->name).size()) found = &model;
+    if (!found || model.name.size() > found->name.size()) found = &model;
   }
   require(found != nullptr, ErrorCode::not_found, "unknown GPU \"{}\"; known are {}", name,
           fmt::join(compute_model_names(), ", "));

@@ -45,13 +45,15 @@ TEST_CASE("the published runs had a fabric several times below a healthy one") {
   struct Run {
     int hosts;
     fsdp::Strategy strategy;
-    double tokens_per_s;
+    double tokens_per_s, busbw;
   };
-  const Run runs[] = {{2, fsdp::Strategy::full_shard, 33622},
-                      {3, fsdp::Strategy::full_shard, 31589},
-                      {2, fsdp::Strategy::hybrid_shard, 58424},
-                      {3, fsdp::Strategy::hybrid_shard, 81451}};
-  for (const auto& [hosts, strategy, tokens_per_s] : runs) {
+  // The bandwidths of November 2026. The runs recomputed twice, so they gathered once more than is
+  // simulated. Fitted by hand with that gather, the ring reached 50 to 100 GB/s.
+  const Run runs[] = {{2, fsdp::Strategy::full_shard, 33622, 44.8},
+                      {3, fsdp::Strategy::full_shard, 31589, 27.9},
+                      {2, fsdp::Strategy::hybrid_shard, 58424, 59.7},
+                      {3, fsdp::Strategy::hybrid_shard, 81451, 59.4}};
+  for (const auto& [hosts, strategy, tokens_per_s, busbw] : runs) {
     const auto found =
         plan::explain(published(hosts, strategy),
                       {.tokens_per_s = tokens_per_s, .one_host_tokens_per_s = one_host});
@@ -59,10 +61,7 @@ TEST_CASE("the published runs had a fabric several times below a healthy one") {
     CAPTURE(fsdp::name(strategy));
     REQUIRE(found.busbw.has_value());
     MESSAGE(hosts << " hosts, " << fsdp::name(strategy) << ": " << *found.busbw << " GB/s");
-    // The runs recomputed twice, so they gathered once more than is simulated. Fitted by hand with
-    // that gather, the ring reached 50 to 100 GB/s, 3 to 8 x below the norm.
-    CHECK(*found.busbw > 25);
-    CHECK(*found.busbw < 110);
+    CHECK(*found.busbw == doctest::Approx(busbw).epsilon(0.1));
     CHECK(found.health < 0.35);
     REQUIRE_FALSE(found.causes.empty());
     CHECK(mentions(found, "x as much"));

@@ -22,6 +22,13 @@ TEST_CASE("devices are found by what drivers and people call them") {
   CHECK(atoll::find_compute_model("NVIDIA H200 141GB HBM3e").name == "H200");
   CHECK(atoll::find_compute_model("a100-40gb").name == "A100-40GB");
   CHECK(atoll::find_compute_model("NVIDIA H100 PCIe").name == "H100-PCIe");
+  CHECK(atoll::find_compute_model("H100PCIe").name == "H100-PCIe");
+  CHECK(atoll::find_compute_model("8xA100SXM4").name == "A100");
+  CHECK(atoll::find_compute_model("NVIDIA A100-SXM4-80GB").name == "A100");
+  for (const char* other : {"RTX A1000", "GH200", "GB200", "RTX 4090", ""}) {
+    CAPTURE(other);
+    CHECK_THROWS_AS(atoll::find_compute_model(other), atoll::Error);
+  }
   for (const std::string& name : atoll::compute_model_names()) {
     const auto& model = atoll::find_compute_model(name);
     CHECK(model.name == name);
@@ -81,8 +88,20 @@ TEST_CASE("clusters by their texts") {
   CHECK(known.cluster.fabric.across_gbyte_s == 12.5);
   CHECK(known.cluster.fabric.fabric == atoll::Fabric::tcp);
 
-  known = cluster_of({.gpu = "H100", .hosts = 2, .inter = "EFA 3.2T"});
-  CHECK(known.cluster.fabric.across_gbyte_s == 400);
+  // A host of 3.2 Tbit/s gives its 8 GPUs the same, whatever the number of its NICs is.
+  for (const char* inter : {"EFA 3.2T", "32x100G", "16x200G", "8x400G"}) {
+    CAPTURE(inter);
+    known = cluster_of({.gpu = "H100", .hosts = 2, .inter = inter});
+    CHECK(known.cluster.fabric.across_gbyte_s == 400);
+    CHECK(known.cluster.fabric.nics == 8);
+  }
+  // One GPU uses as many of them as its slot carries.
+  CHECK(cluster_of({.gpu = "H100", .ranks_per_host = 1, .inter = "8x400G"}).cluster.fabric.nics ==
+        8);
+  CHECK(cluster_of({.gpu = "H100", .ranks_per_host = 1, .inter = "8x100G"}).cluster.fabric.nics ==
+        2);
+  CHECK(cluster_of({.gpu = "H100", .ranks_per_host = 8, .inter = "4x400G"}).cluster.fabric.nics ==
+        4);
 
   known = cluster_of({.gpu = "H100", .hosts = 2, .inter = "8x400G", .busbw = 46});
   CHECK(known.cluster.fabric.most_gbyte_s == 46);
@@ -94,6 +113,11 @@ TEST_CASE("clusters by their texts") {
   CHECK(cluster_of({.gpu = "A100", .hosts = 2, .inter = "100GbE"}).cluster.fabric.fabric ==
         atoll::Fabric::tcp);
   CHECK(cluster_of({.gpu = "A100", .intra = "no NVLink"}).unknown.size() == 1);
+
+  // Half of the links have half of the rate, and no switches.
+  known = cluster_of({.gpu = "H100", .ranks_per_host = 8, .intra = "NVLink", .links_gbyte_s = 225});
+  CHECK(known.cluster.fabric.inside_gbyte_s == doctest::Approx(180.5));
+  CHECK(known.cluster.fabric.nvls_gbyte_s == 0);
 
   known = cluster_of({.gpu = "H100", .hosts = 2, .intra = "wet string", .inter = "pigeons"});
   REQUIRE(known.unknown.size() == 2);

@@ -14,8 +14,10 @@ import subprocess
 import sys
 import tempfile
 
-# The mean errors of November 2026, with 2 points for changes that are right but fit these rows worse.
-CEILINGS = {"all": 0.132, "several hosts": 0.135}
+# The mean errors of November 2026, with 2 points (memory: 5) for changes that are right but fit these rows worse.
+CEILINGS = {"all": 0.132, "several hosts": 0.135, "memory": 0.151, "field-a": 0.288, "field-b": 0.27, "nd-h100": 0.177,
+            "torchtitan": 0.168, "fms-fsdp": 0.071, "llm-foundry": 0.072, "internlm": 0.33, "tinyllama": 0.113, "litgpt": 0.165,
+            "kempnerforge": 0.056, "llm-tii": 0.408, "accelerate": 0.166, "gpt2-v100": 0.063, "one-h100": 0.078}
 HERE = pathlib.Path(__file__).resolve().parent
 rows = list(csv.DictReader(open(HERE / "rows.csv")))
 with tempfile.TemporaryDirectory() as folder:
@@ -41,14 +43,17 @@ for row in rows:
             memory.append((row["id"], float(row["mem_GB"]), answer["mem_GB"]))
         if float(row["nodes"]) > 1 and row["inter"] and "TCP" not in row["inter"]:
             several_hosts.append(abs(error))
-for source, values in errors.items():
-    print(f"{source}: mean error {100 * sum(values) / len(values):.1f} % of {len(values)} rows, worst {100 * max(values):.1f} %")
 print(f"{'memory of a GPU, GB':<44}{'measured':>10}{'predicted':>11}{'error':>8}")
 for name, measured, predicted in memory:
     print(f"{name:<44}{measured:>10.1f}{predicted:>11.1f}{100 * (predicted / measured - 1):>+7.1f}%")
-print(f"several hosts with a known RDMA network: mean error {100 * sum(several_hosts) / len(several_hosts):.1f} % of {len(several_hosts)} rows")
-everything = [value for values in errors.values() for value in values]
-assert sum(several_hosts) / len(several_hosts) < CEILINGS["several hosts"], several_hosts
-print(f"all: mean error {100 * sum(everything) / len(everything):.1f} % of {len(everything)} rows")
-assert sum(everything) / len(everything) < CEILINGS["all"], everything
+errors["memory"] = [abs(predicted / measured - 1) for _, measured, predicted in memory]
+errors["several hosts"] = several_hosts  # with a known RDMA network
+errors["all"] = [value for source, values in errors.items() if source not in ("memory", "several hosts") for value in values]
+worse = []
+for source, values in errors.items():
+    mean = sum(values) / len(values)
+    print(f"{source}: mean error {100 * mean:.1f} % of {len(values)} rows, worst {100 * max(values):.1f} %")
+    if mean >= CEILINGS[source]:
+        worse.append(f"{source}: {100 * mean:.1f} %, above {100 * CEILINGS[source]:.1f} %")
+assert not worse, worse
 assert not unpredicted, unpredicted

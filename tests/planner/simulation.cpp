@@ -2,7 +2,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <cstdlib>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "atoll/error.hpp"
@@ -38,20 +41,43 @@ std::string error_of(const plan::Job& wrong) {
   return "no error";
 }
 
+// When each piece of work and each collective of a step begins and ends.
+std::vector<std::pair<std::int64_t, std::int64_t>> times_of(const plan::Prediction& p) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> times;
+  for (const auto& record : p.trace) times.emplace_back(record.begin_ns, record.end_ns);
+  return times;
+}
+
+// The largest difference in ns; a day if the steps have different work.
+std::int64_t farthest(const std::vector<std::pair<std::int64_t, std::int64_t>>& a,
+                      const std::vector<std::pair<std::int64_t, std::int64_t>>& b) {
+  if (a.size() != b.size()) return std::int64_t{86'400} * 1'000'000'000;
+  std::int64_t most = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    most = std::max({most, std::abs(a[i].first - b[i].first), std::abs(a[i].second - b[i].second)});
+  }
+  return most;
+}
+
 }  // namespace
 
-TEST_CASE("every rank of a job predicts the same step") {
+// The simulation of a rank takes every collective as if the other ranks arrived with this one. If
+// all ranks reach all collectives at the same times, that is what a simulation of all ranks together
+// gives.
+TEST_CASE("every rank of a job reaches every collective at the same time") {
   for (const auto strategy : fsdp::every_strategy()) {
     for (const int hosts : {2, 8}) {
       plan::Job all = job(hosts, hosts == 2 ? 4 : 8, strategy);
       all.model = train::preset("mistral-tiny");
       all.mesh = {hosts, all.cluster.ranks_per_host};
-      const plan::Prediction first = plan::simulate(all);
+      const plan::Prediction first = plan::simulate(all, {.trace = true});
       CHECK(first.step_s > 0);
+      CHECK(first.trace.size() > 10);
       for (int rank = 1; rank < all.ranks(); ++rank) {
         CAPTURE(fsdp::name(strategy));
         CAPTURE(rank);
-        const plan::Prediction p = plan::simulate(all, {.rank = rank});
+        const plan::Prediction p = plan::simulate(all, {.rank = rank, .trace = true});
+        CHECK(farthest(times_of(p), times_of(first)) <= 2);
         CHECK(p.step_s == doctest::Approx(first.step_s).epsilon(1e-9));
         CHECK(p.exposed_s == doctest::Approx(first.exposed_s).epsilon(1e-9));
         CHECK(p.bytes == first.bytes);

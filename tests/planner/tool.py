@@ -62,6 +62,9 @@ def check_rows(folder):
             dict(JOB, id="l", strategy="Fully Sharded Data Parallel"), dict(JOB, id="m", compile="yes"),
             dict(JOB, id="n", framework="pytorch-compile", compile=""), dict(JOB, id="o", grad_accum="1.5"),
             dict(JOB, id="p", grad_accum="", global_batch="25"), dict(JOB, id="q", act_ckpt=""), dict(JOB, id="r", strategy="DDP"),
+            dict(JOB, id="s1", precision="bananas"), dict(JOB, id="s2", attention="bananas"), dict(JOB, id="s3", compile="perhaps"),
+            dict(JOB, id="s4", strategy="ZeRO-3 offload"), dict(JOB, id="s5", act_ckpt="every 2nd layer, yes"),
+            dict(JOB, id="s6", strategy="DDP+TP4"), dict(JOB, id="t", compile="max-autotune", precision="fp32", attention="flash"),
             dict(JOB, id="j", strategy="FSDP+TP8"), dict(JOB, id="k", nodes="2.5"), dict(JOB, id="with, comma", nodes="1", gpus="8")]
     answers = {answer["id"]: answer for answer in predict(folder, *rows)}
     assert len(answers) == len(rows)
@@ -72,7 +75,12 @@ def check_rows(folder):
     assert abs(fine["tok_s_gpu"] * 24 * fine["step_time_s"] / (24 * 2048) - 1) < 1e-6, fine
     for name, reason in (("c", "unknown GPU \"TPU v4\""), ("d", "layers is 0"), ("f", "7 GPUs"), ("h", "seq \"many\"")):
         assert answers[name]["tok_s_gpu"] is None and reason in answers[name]["note"], answers[name]
-    assert "fp8" in answers["i"]["note"] and "tensor" in answers["j"]["note"], answers
+    assert "fp8" in answers["i"]["note"] and "only data parallelism is modelled" in answers["j"]["note"], answers
+    for number, reason in enumerate(("precision \"bananas\" read as bf16", "attention \"bananas\" read as fused",
+                                     "compile \"perhaps\" read as no", "offloading", "read as full", "only data parallelism"), 1):
+        answer = answers[f"s{number}"]
+        assert reason in answer["note"] and answer["confidence"] == "low" and answer["tok_s_gpu"] > 0, answer
+    assert answers["t"]["confidence"] == "medium" and answers["t"]["note"] == "", answers["t"]
     assert answers["k"]["tok_s_gpu"] is None and "2.5" in answers["k"]["note"], answers["k"]
     assert answers["l"]["tok_s_gpu"] == answers["b"]["tok_s_gpu"] != answers["r"]["tok_s_gpu"], answers
     assert answers["n"]["tok_s_gpu"] == answers["m"]["tok_s_gpu"] > fine["tok_s_gpu"], answers
@@ -159,7 +167,7 @@ def check_run(folder):
     assert "run_args.json: no settings of atoll-train" in message and message.count("\n") == 1, message
     assert "a size of -1 is below 1" in explain(args=dict(args, seq=-1), code=1)
     uneven = dict(hosts=[dict(name="a", ranks=[0]), dict(name="b", ranks=[1, 2])])
-    assert "as many ranks as each other" in explain(args=dict(args, world_size=3, plan=uneven), code=1)
+    assert "different numbers of ranks" in explain(args=dict(args, world_size=3, plan=uneven), code=1)
     explain(args=dict(args, optimizer="muon"))
     done = subprocess.run([PLAN, "--explain", place], capture_output=True, text=True, timeout=60)
     assert done.stderr == "atoll-plan: warning: the run had --optimizer muon, which the prediction ignores\n", done.stderr
@@ -169,6 +177,13 @@ def check_advice(folder):
     text = run("--model", "llama-3.1-8b", "--gpu", "A100-40GB", "--strategy", "no_shard", "--micro-batch", "4",
                "--recompute", "none")
     assert "Nothing fits" in text and "--strategy full_shard" in text and "saves" in text, text
+    assert "The job fits in" in text, text
+    job = ["--model", "llama-3.1-8b", "--gpu", "A100-40GB", "--gpus-per-host", "2", "--micro-batch", "4", "--recompute", "none"]
+    text = run(*job, "--strategy", "full_shard", "--html", folder / "small.html")
+    advice = text[text.index("Nothing fits"):].splitlines()
+    last = [line for line in advice if line.startswith("All of them together need")]
+    assert len(last) == 1 and "it fits on" in last[0], text
+    assert last[0].split(" GB")[0] in (folder / "small.html").read_text(), "the page lacks the advice"
     text = run("--model", "qwen2.5-7b", "--hosts", "4", "--micro-batch", "1", "--recompute", "none", "--growth")
     assert "% of linear" in text and ("faster than" in text or "within" in text), text
     slow = run("--model", "qwen2.5-7b", "--hosts", "16", "--micro-batch", "1", "--recompute", "none", "--strategy",
@@ -198,6 +213,9 @@ def check_curves(folder):
     (folder / "bf16.json").write_text(used.read_text().replace('"f32"', '"bf16"'))
     message = run(*job, "--curve", folder / "bf16.json", code=1)
     assert "no rows of f32" in message and message.count("\n") == 1, message
+    (folder / "past.json").write_text(used.read_text().replace("50000.0", "-5"))
+    message = run(*job, "--curve", folder / "past.json", code=1)
+    assert "past.json: `time_us` is -5" in message and message.count("\n") == 1, message
 
 
 def check_measure(folder):
@@ -212,6 +230,14 @@ def check_measure(folder):
     done = subprocess.run([PLAN, "--machine", folder / "machine.json", *job[:4], "--seq", "128", "--micro-batch", "1", "--strategy",
                            "no_shard", "--recompute", "none"], capture_output=True, text=True, timeout=60)
     assert "operations were not measured" in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    good = json.loads((folder / "machine.json").read_text())
+    for change, text in ((dict(ranks=0), "`ranks` is 0"), (dict(peak_f32=-1), "`peak_f32` is -1"),
+                         (dict(kernels=dict(good["kernels"], copy=0)), "`copy` is 0"), (dict(ops=3), "wrong.json: ")):
+        (folder / "wrong.json").write_text(json.dumps(dict(good, **change)))
+        message = run("--machine", folder / "wrong.json", *job, code=1)
+        assert "wrong.json" in message and text in message and message.count("\n") == 1, message
+    message = run("--measure", folder / "x.json", "--model", "llama-3.1-8b", "--gpus-per-host", "256", code=1)
+    assert "--measure: 256 processes need" in message and message.count("\n") == 1, message
 
 
 def check_wrong(folder):
@@ -232,6 +258,10 @@ def check_wrong(folder):
             (["--machine", folder / "machine.json", "--gpu", "H100"], 1, "--gpu has no effect beside --machine"),
             (["--global-batch", "64", "--micro-batches", "2"], 1, "--micro-batches has no effect beside --global-batch"),
             (["--hidden", "100", "--heads", "3"], 1, "not a multiple of 3 heads"),
+            (["--layers", "0"], 2, "--layers"),
+            (["--vocab", "0"], 2, "--vocab"),
+            (["--gpu", "RTX A1000"], 1, "unknown GPU \"RTX A1000\""),
+            (["--global-batch", "34359738376"], 1, "more than 1048576 micro batches"),
             (["--top", "0"], 2, "--top"),
             (["--inter", "pigeons", "--hosts", "2"], 1, "pigeons"),
             (["--recompute", "some"], 1, "--recompute some"),
@@ -241,7 +271,7 @@ def check_wrong(folder):
             (["--measured", "100"], 1, "candidates"),
             (["--explain", folder / "absent.json", "--strategy", "full_shard", "--micro-batch", "1", "--recompute", "none"],
              1, "absent.json"),
-            (["--machine", folder / "jobs.csv"], 1, "atoll-machine-1"),
+            (["--machine", folder / "jobs.csv"], 1, "not a JSON object"),
             (["--html", folder / "no" / "x.html", "--micro-batch", "1"], 1, "--html"),
             (["--no-such-flag"], 2, "--no-such-flag")):
         done = subprocess.run([PLAN, *map(str, flags)], capture_output=True, text=True, timeout=60)
@@ -250,7 +280,7 @@ def check_wrong(folder):
         lines = [line for line in message.splitlines() if line and not line.startswith("Run with --help")]
         assert len(lines) == 1 and text in lines[0], f"{flags}: {message}"
     for content, text in (("", "no rows"), ("a,b\n1,2\n", "\"id\""), ("id,seq\n1\n", "line 2 has 1 fields"),
-                          ("id\n\"open\n", "does not end")):
+                          ("id\n\"open\n", "does not end"), ("id\na\na\n", "line 3: the id \"a\" is that of an earlier row")):
         (folder / "bad.csv").write_text(content)
         message = run("--rows", folder / "bad.csv", "--json", folder / "x", code=1)
         assert message.count("\n") == 1 and text in message, f"{content!r}: {message}"

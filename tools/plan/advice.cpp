@@ -1,8 +1,10 @@
 #include "plan/advice.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace plan {
@@ -29,7 +31,7 @@ std::vector<Change> changes(const Job& job) {
     add("recompute whole layers (--recompute full)",
         [](Job& j) { j.recompute = train::Recompute::full; });
   if (job.micro_batch > 1 && job.micro_batch % 2 == 0)
-    add("halve the micro batch, with twice as many (--micro-batch)", [](Job& j) {
+    add("halve the micro batch and double the number of micro batches (--micro-batch)", [](Job& j) {
       j.micro_batch /= 2;
       j.micro_batches *= 2;
     });
@@ -39,8 +41,46 @@ std::vector<Change> changes(const Job& job) {
       j.mesh = {1, j.ranks()};
     });
   if (job.moments == atoll::DType::f32)
-    add("moments in bf16 (--moments bf16)", [](Job& j) { j.moments = atoll::DType::bf16; });
+    add("keep moments in bf16 (--moments bf16)", [](Job& j) { j.moments = atoll::DType::bf16; });
   return all;
+}
+
+// Shards over twice as many hosts, up to the number at which the job fits; 0 if none does.
+int hosts_that_fit(Job job) {
+  constexpr int most_hosts = 1024;
+  for (int hosts = 2 * job.cluster.hosts; hosts <= most_hosts; hosts *= 2) {
+    job.cluster.hosts = hosts;
+    job.mesh = {1, job.ranks()};
+    if (simulate(job).fits) return hosts;
+  }
+  return 0;
+}
+
+// Makes one change after the other, each time the one that saves most, until the job fits. Returns
+// what was done.
+std::string together(Job job, Prediction prediction) {
+  std::vector<std::string> done;
+  while (!prediction.fits) {
+    std::optional<Change> best;
+    Prediction least = prediction;
+    for (Change& change : changes(job)) {
+      Prediction p = simulate(change.job);
+      if (p.bytes >= least.bytes) continue;
+      least = std::move(p);
+      best = std::move(change);
+    }
+    if (!best) break;
+    done.push_back(best->what);
+    job = best->job;
+    prediction = std::move(least);
+  }
+  const double gb = static_cast<double>(prediction.bytes) / 1e9;
+  if (prediction.fits)
+    return fmt::format("The job fits in {:.1f} GB if you {}", gb, fmt::join(done, ", and "));
+  const int hosts = hosts_that_fit(job);
+  const std::string needs =
+      hosts > 0 ? fmt::format("it fits on {} hosts", hosts) : std::string("more hosts do not help");
+  return fmt::format("All of them together need {:.1f} GB; with them, {}", gb, needs);
 }
 
 }  // namespace
@@ -69,17 +109,22 @@ std::string reason(const std::vector<Candidate>& found) {
 
 std::vector<std::string> savings(const Job& job, const Prediction& prediction) {
   std::vector<std::pair<double, std::string>> found;
+  bool one_suffices = false;
   for (const auto& [what, changed] : changes(job)) {
     const Prediction p = simulate(changed);
     if (p.bytes >= prediction.bytes) continue;
+    one_suffices |= p.fits;
     const double cost = prediction.tokens_per_s / p.tokens_per_s - 1;
-    found.emplace_back(cost, fmt::format("{}: saves {:.1f} GB, step time {:+.1f} %{}", what,
+    found.emplace_back(cost, fmt::format("- {}: saves {:.1f} GB, time per token {:+.1f} %{}", what,
                                          static_cast<double>(prediction.bytes - p.bytes) / 1e9,
                                          100 * cost, p.fits ? ", and the job fits" : ""));
   }
   std::ranges::sort(found);
-  std::vector<std::string> texts;
+  std::vector<std::string> texts{
+      fmt::format("Nothing fits in the {:.1f} GB of a rank. Changes to the first line:",
+                  static_cast<double>(job.cluster.compute.memory_bytes) / 1e9)};
   for (auto& [cost, text] : found) texts.push_back(std::move(text));
+  if (!one_suffices) texts.push_back(together(job, prediction));
   return texts;
 }
 

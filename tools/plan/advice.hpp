@@ -11,9 +11,9 @@ namespace plan {
 // Why the first candidate is faster than the best one of another strategy. "" if there is no other.
 std::string reason(const std::vector<Candidate>& found);
 
-// Returns changes that save memory, for a job that does not fit. Each line says how much memory the
-// change saves and how much time it costs; the cheapest comes first. A line marks a change that
-// alone makes the job fit.
+// Returns lines for a job that does not fit: changes that save memory, each with what it saves and
+// what it costs, the cheapest first. If no single change makes the job fit, the last line has the
+// changes that do so together, or the number of hosts on which the job fits.
 std::vector<std::string> savings(const Job& job, const Prediction& prediction);
 
 }  // namespace plan

@@ -4,48 +4,47 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
+#include <cmath>
 #include <optional>
 #include <regex>
 
 #include "atoll/inspect/load.hpp"
+#include "atoll/mesh_plan.hpp"
 #include "atoll/topology.hpp"
 #include "fail.hpp"
+#include "plan/input.hpp"
 
 namespace plan {
 namespace {
-
-std::string lower(std::string_view text) {
-  std::string result(text);
-  std::ranges::transform(result, result.begin(), [](unsigned char c) { return std::tolower(c); });
-  return result;
-}
 
 bool has(const std::string& text, std::string_view word) {
   return text.find(word) != std::string::npos;
 }
 
-// Measured busbw of rings over the GPUs of one host, in GB/s, large sizes. H200: all_gather 361
-// (cost-models A1); an H100 has the same links. A100: all_reduce 229 (A1). B200: all_reduce 723 at
-// 1 GiB (A3), which is 80 % of its links, as 361 is of the H200's. V100 and MI300X: 85 % of their
-// links, since no curve was found. `nvls` is the rate of all_reduce in the switches, in bytes of the
-// tensor: the busbw of 8 H200 is 473 GB/s at 8 GiB, that of 8 B200 846 at 16 GiB, and 8 ranks divide
-// it by 1.75.
+// busbw of rings over the GPUs of one host, in GB/s, large sizes, where measured curves were found.
+// H200: all_gather 361 (GoogleCloudPlatform/cluster-toolkit, examples); an H100 has the same links.
+// A100: all_reduce 229 (VIA-Research/vTrain, trace/a100). B200: all_reduce 723 at 1 GiB, which is
+// 80 % of its links, as 361 is of the H200's. V100 and MI300X: by estimate 85 % and two thirds of
+// their links. `nvls` is the rate of all_reduce in the switches, in bytes of the tensor: the busbw
+// of 8 H200 (473 GB/s at 8 GiB) and of 8 B200 (846 at 16 GiB), divided by 1.75, which is 2 (n - 1)
+// / n.
 struct Inside {
   std::string_view gpu;
+  double links;  // of the data sheet, one direction
   double nvlink;
   double nvls = 0;
 };
-constexpr std::array<Inside, 6> boards = {{{"v100", 128},
-                                           {"a100", 229},
-                                           {"h100", 361, 270},
-                                           {"h200", 361, 270},
-                                           {"b200", 723, 483},
-                                           {"mi300x", 300}}};
+constexpr std::array<Inside, 6> boards = {{{"v100", 150, 128},
+                                           {"a100", 300, 229},
+                                           {"h100", 450, 361, 270},
+                                           {"h200", 450, 361, 270},
+                                           {"b200", 900, 723, 483},
+                                           {"mi300x", 448, 300}}};
 
-// Over PCIe a ring of GPUs reaches 20 to 28 GB/s on 4.0 and 5.0 (cost-models A4); Volta has 3.0.
+// A ring of GPUs over PCIe 4.0 or 5.0 reaches 20 to 28 GB/s (NVIDIA/nccl 1639).
+// Volta has PCIe 3.0.
 constexpr double pcie_gbyte_s = 22, pcie_3_gbyte_s = 10;
-// An H100 NVL pair 208, an H100 PCIe pair with bridges 116 (cost-models A4): more GPUs use PCIe.
+// Two H100 PCIe with NVLink bridges reach 116 GB/s (NVIDIA/nccl 1161). Larger groups go over PCIe.
 constexpr double bridge_gbyte_s = 116;
 
 // GB/s inside a host; `nvls` is 0 without switches that add.
@@ -71,6 +70,15 @@ std::optional<Rates> inside_of(const std::string& gpu, const std::string& intra,
   if (std::ranges::any_of(words, [&](std::string_view word) { return has(intra, word); }))
     return nvlink;
   return std::nullopt;
+}
+
+// Returns the rates over links that a topology has. A ring loses as much of them as on the GPU's
+// usual board, where switches add only if there are all links.
+Rates over_links(Rates usual, const std::string& gpu, double links_gbyte_s) {
+  const auto board = std::ranges::find_if(boards, [&](const Inside& b) { return has(gpu, b.gpu); });
+  const bool is_pcie = board == boards.end() || usual.ring < board->nvlink;
+  if (links_gbyte_s <= 0 || is_pcie || links_gbyte_s >= board->links) return usual;
+  return {usual.ring * links_gbyte_s / board->links};
 }
 
 // The rates of InfiniBand by generation, in Gbit/s for four lanes.
@@ -107,6 +115,22 @@ std::optional<Network> network_of(const std::string& inter) {
     }
   }
   if (network.gbit_s <= 0 || network.nics < 1) return std::nullopt;
+  // No NIC has more than 800 Gbit/s, so "3.2T" is the rate of a host.
+  if (network.nics == 1 && network.gbit_s > 800) {
+    network.nics = static_cast<int>(std::lround(network.gbit_s / 400));
+    network.gbit_s /= network.nics;
+  }
+  return network;
+}
+
+// A GPU uses several NICs if the host has more of them than GPUs, up to the rate of a PCIe 5.0 slot
+// of 16 lanes. They count as one.
+Network joined_nics(Network network, int gpus) {
+  constexpr double slot_gbit_s = 400;  // as much as a NIC of 400 Gbit/s, which such a slot serves
+  const int most = std::max(1, static_cast<int>(slot_gbit_s / network.gbit_s));
+  const int each = std::clamp(network.nics / gpus, 1, most);
+  network.nics /= each;
+  network.gbit_s *= each;
   return network;
 }
 
@@ -116,6 +140,22 @@ std::uint64_t memory_in(const std::string& gpu) {
   static const std::regex size("([0-9]{2,3}) ?gb");
   if (!std::regex_search(gpu, match, size)) return 0;
   return static_cast<std::uint64_t>(std::stoi(match[1])) << 30;
+}
+
+// Returns GB/s of a ring over the GPUs of a host, by the links of the topology; 0 if it does not
+// know them.
+double ring_of_host(const atoll::Topology& topology, const std::string& host) {
+  std::vector<atoll::RankSite> sites;
+  std::vector<int> ring;
+  for (const atoll::TopologyGpu& gpu : topology.gpus) {
+    if (gpu.host != host) continue;
+    ring.push_back(static_cast<int>(sites.size()));
+    sites.push_back({.host = host, .gpu = gpu.id});
+  }
+  if (ring.size() < 2) return 0;
+  const atoll::GroupRate rate = atoll::group_rate(topology, sites, ring);
+  // group_rate() takes 80 % of the links.
+  return rate.is_assumed ? 0 : rate.gbyte_s / 0.8;
 }
 
 }  // namespace
@@ -137,6 +177,7 @@ ClusterText read_topology(const std::string& what) {
   const atoll::IslandState state = islands.front().state;
   if (state == atoll::IslandState::known) text.intra = "NVLink";
   if (state == atoll::IslandState::none) text.intra = "PCIe";
+  text.links_gbyte_s = ring_of_host(topology, first);
   int nics = 0;
   double rate = 0;
   for (const atoll::TopologyNic& nic : topology.nics) {
@@ -164,13 +205,14 @@ KnownCluster cluster_of(const ClusterText& text) {
     cluster.compute.memory_bytes = static_cast<std::uint64_t>(text.gpu_memory_gb * 1e9);
   const auto inside = inside_of(gpu, intra, text.ranks_per_host);
   if (!inside) known.unknown.push_back(fmt::format("intra \"{}\"", text.intra));
-  const Rates rates = inside.value_or(*inside_of(gpu, "", text.ranks_per_host));
+  const Rates rates = over_links(inside.value_or(*inside_of(gpu, "", text.ranks_per_host)), gpu,
+                                 text.links_gbyte_s);
   cluster.fabric.inside_gbyte_s = rates.ring;
   cluster.fabric.nvls_gbyte_s = rates.nvls;
   const Network usual{.gbit_s = 400, .nics = 8};
   const auto network = inter.empty() ? usual : network_of(inter);
   if (!network && text.hosts > 1) known.unknown.push_back(fmt::format("inter \"{}\"", text.inter));
-  const Network& used = network ? *network : usual;
+  const Network used = joined_nics(network ? *network : usual, text.ranks_per_host);
   cluster.fabric.across_gbyte_s = used.nics * used.gbit_s / 8;
   cluster.fabric.nics = used.nics;
   cluster.fabric.fabric = used.tcp ? atoll::Fabric::tcp : atoll::Fabric::rdma;

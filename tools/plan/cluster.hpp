@@ -15,6 +15,9 @@ struct ClusterText {
   int hosts = 1;
   int ranks_per_host = 8;
   std::string intra{};  // "NVSwitch", "NVLink", "PCIe"; "": that of the GPU's usual board
+  // GB/s of a ring over the links that a topology has inside a host, before losses; 0: those of the
+  // GPU's usual board.
+  double links_gbyte_s = 0;
   std::string inter{};  // "8x400G", "8xNDR", "TCP 100G"; "": 8x400G
   double busbw = 0;     // GB/s that the hosts really reach; 0: that of the model
 };

@@ -15,10 +15,9 @@ namespace {
 
 namespace fsdp = atoll::fsdp;
 
-// Both limits are estimates. Differences below this share are within the error of a prediction.
+// Estimates. Relative differences below `noise` are errors of a prediction. More exposed time than
+// expected is no sign of a slow fabric below `little_exposed` of the step.
 constexpr double noise = 0.1;
-// A step whose exposed communication exceeds the expected by less than this share of it is no sign
-// of a slow fabric.
 constexpr double little_exposed = 0.03;
 
 // Slows all compute down by a factor.
@@ -30,6 +29,7 @@ Job slowed(Job job, double factor) {
   compute.kernel_s *= factor;
   compute.launch_s *= factor;
   for (auto& [key, seconds] : job.cluster.times) seconds *= factor;
+  for (auto& [kernel, rate] : job.cluster.kernel_gbyte_s) rate /= factor;
   return job;
 }
 
@@ -39,10 +39,6 @@ Job on_one_host(Job job) {
   if (job.strategy == fsdp::Strategy::hybrid_shard) job.strategy = fsdp::Strategy::full_shard;
   if (job.strategy == fsdp::Strategy::hybrid_shard_grad) job.strategy = fsdp::Strategy::shard_grad;
   return job;
-}
-
-double healthy_rate(const atoll::FabricModel& fabric) {
-  return fabric.across_gbyte_s * (fabric.fabric == atoll::Fabric::tcp ? 0.5 : 0.92);
 }
 
 // Returns the factor by which compute must slow down, so that a simulated step computes for
@@ -69,7 +65,7 @@ std::optional<double> rate_for(const Job& job, double seconds, std::optional<dou
   const auto too_slow = [&](double log_rate) {
     return simulate(on_fabric(job, std::exp(log_rate), compute_s)).step_s > seconds;
   };
-  const double healthy = healthy_rate(job.cluster.fabric);
+  const double healthy = atoll::healthy_gbyte_s(job.cluster.fabric);
   double low = std::log(1e-3 * healthy), high = std::log(healthy);
   if (!too_slow(low)) return std::nullopt;
   for (int i = 0; i < 20; ++i) {
@@ -89,23 +85,23 @@ void add(std::vector<Cause> causes, double seconds, Explanation& result) {
 
 void fabric_causes(const Job& job, Explanation& result) {
   const atoll::FabricModel& fabric = job.cluster.fabric;
-  const double of_nic = fabric.across_gbyte_s / fabric.nics;
+  const double of_nic = atoll::healthy_gbyte_s(fabric) / fabric.nics;
   std::vector<Cause> causes;
   causes.push_back(
       {fmt::format(
            "the hosts reach {:.3g} GB/s; a healthy fabric of this kind gives {:.3g} GB/s, {:.1f} x "
            "as much",
-           *result.busbw, healthy_rate(fabric), 1 / result.health),
+           *result.busbw, atoll::healthy_gbyte_s(fabric), 1 / result.health),
        "measure it without the model: mpirun ... atoll-busbw --axis world --expect 0.85"});
   const double tcp_limit = 10;
   if (fabric.fabric == atoll::Fabric::rdma && *result.busbw < tcp_limit) {
     causes.push_back({"the rate is that of sockets, so RDMA is probably not in use",
                       "NCCL_DEBUG=INFO must show NET/IB, and atoll-busbw transports=IB"});
   }
-  if (fabric.nics > 1 && *result.busbw < 0.6 * healthy_rate(fabric)) {
+  if (fabric.nics > 1 && *result.busbw < 0.6 * atoll::healthy_gbyte_s(fabric)) {
     causes.push_back(
         {fmt::format("about {:.0f} of {} NICs of a host carry the traffic",
-                     std::max(1.0, std::round(*result.busbw / (0.92 * of_nic))), fabric.nics),
+                     std::max(1.0, std::round(*result.busbw / of_nic)), fabric.nics),
          "atoll-topo --doctor names NICs that are down or filtered by NCCL_IB_HCA; in a virtual "
          "machine NCCL needs its topology file (NCCL_TOPO_FILE)"});
     causes.push_back(
@@ -201,25 +197,32 @@ std::optional<double> slowdown_of(const Job& job, const Measurement& measured,
   return std::nullopt;
 }
 
-// Finds the fabric that explains a step of `step_s`, if that takes longer than `explained_s`.
+// Seconds of a step.
+struct StepTimes {
+  double measured = 0;     // without waiting for data
+  double explained = 0;    // on a healthy fabric
+  double unexplained = 0;  // that only the fabric can explain
+};
+
+// Finds the fabric that explains the measured step, if that takes longer than the explained one.
 // `real` is the job with compute as slow as it was.
-void explain_fabric(const Job& job, const Job& real, const Measurement& measured, double step_s,
-                    double explained_s, double unexplained_s, Explanation& result) {
-  if (job.cluster.hosts == 1 || unexplained_s <= little_exposed * step_s ||
-      step_s <= (1 + noise) * explained_s)
+void explain_fabric(const Job& job, const Job& real, const Measurement& measured,
+                    const StepTimes& times, Explanation& result) {
+  if (job.cluster.hosts == 1 || times.unexplained <= little_exposed * times.measured ||
+      times.measured <= (1 + noise) * times.explained)
     return;
   // With measured exposed communication, both the rate and the slowdown are found.
   std::optional<double> compute_s;
   if (measured.exposed_s) compute_s = result.measured_compute_s;
-  const auto rate = rate_for(compute_s ? job : real, step_s, compute_s);
+  const auto rate = rate_for(compute_s ? job : real, times.measured, compute_s);
   if (!rate) {
     add({{"no bandwidth between hosts explains the step: even at a thousandth of the healthy rate "
           "the step would be faster",
           "look for a rank that is stopped or waits for data: atoll-topo --top HOST:PORT"}},
-        unexplained_s, result);
+        times.unexplained, result);
     return;
   }
-  result.health = *rate / healthy_rate(job.cluster.fabric);
+  result.health = *rate / atoll::healthy_gbyte_s(job.cluster.fabric);
   result.busbw = *rate;
   if (compute_s) result.slowdown = slowdown_for(on_fabric(job, *rate, std::nullopt), *compute_s);
   fabric_causes(job, result);
@@ -238,6 +241,7 @@ Explanation explain(const Job& job, const Measurement& measured) {
   result.measured_step_s = job.tokens() / measured.tokens_per_s;
   split_exposed(job, result);
   const double exposed_s = measured.exposed_s.value_or(0);
+  result.has_parts = measured.exposed_s.has_value();
   train::require(exposed_s < result.measured_step_s,
                  "the exposed communication of {} s is not less than the step of {} s: check that "
                  "the exposed time is per step and that tokens/s counts all ranks",
@@ -261,10 +265,10 @@ Explanation explain(const Job& job, const Measurement& measured) {
       measured.exposed_s.value_or(std::max(0.0, step_s - again.step_s + again.exposed_s));
   result.measured_compute_s = step_s - result.measured_exposed_s;
   if (measured.exposed_s) {
-    explain_fabric(job, real, measured, step_s, expected.step_s,
-                   *measured.exposed_s - expected.exposed_s, result);
+    explain_fabric(job, real, measured,
+                   {step_s, expected.step_s, *measured.exposed_s - expected.exposed_s}, result);
   } else {
-    explain_fabric(job, real, measured, step_s, again.step_s, step_s - again.step_s, result);
+    explain_fabric(job, real, measured, {step_s, again.step_s, step_s - again.step_s}, result);
   }
   compute_causes(job, measured, result);
   data_causes(measured, result);
@@ -296,6 +300,8 @@ std::string to_text(const Explanation& e, const Job& job) {
   row("step", e.expected_step_s, e.measured_step_s);
   text += fmt::format("tokens/s, padding included: {:.0f} expected, {:.0f} measured\n",
                       job.tokens() / e.expected_step_s, job.tokens() / e.measured_step_s);
+  if (!e.has_parts)
+    text += "Only tokens/s were measured: the measured parts follow from the model.\n";
   if (e.busbw && !e.caveat.empty()) text += e.caveat + ".\n";
   if (e.causes.empty()) return text + "No cause: the run is as fast as predicted.\n";
   text += "Possible causes, with the seconds of a step that each would explain:\n";

@@ -1,5 +1,5 @@
-// Why a run is slower than it should be: what was expected and what was measured, and the causes that
-// explain the difference, the largest first.
+// Why a run is slower than it should be: what was expected and what was measured, and the causes
+// that explain the difference, the largest first.
 #pragma once
 
 #include <optional>
@@ -35,11 +35,12 @@ struct Explanation {
   double expected_gather_s = 0, expected_reduce_s = 0;  // parts of the expected exposed time
   double measured_data_s = 0;  // time that compute waits for data; 0 in a prediction
   double slowdown = 1;         // of compute: measured over expected
-  // GB/s between hosts with which the prediction meets the measured step, and its share of a healthy
-  // fabric. Nothing if the fabric explains nothing.
+  // GB/s between hosts with which the prediction meets the measured step, and its share of a
+  // healthy fabric. Nothing if the fabric explains nothing.
   std::optional<double> busbw{};
   double health = 1;
   std::vector<Cause> causes{};  // in descending order of their seconds
+  bool has_parts = false;       // the run has measured its exposed communication
   std::string caveat{};         // what the measurement cannot tell apart; "" if nothing
 };
 

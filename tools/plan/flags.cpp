@@ -19,9 +19,12 @@ using train::require;
 void declare_job(CLI::App& app, Flags& f) {
   app.option_defaults()->always_capture_default();
   app.option_defaults()->group("The job");
-  app.add_option("--model", f.model, "preset, path of a config.json, or a folder with one");
-  app.add_option("--vocab", f.vocab, "tokens of the vocabulary; 0: those of the model")
-      ->check(CLI::NonNegativeNumber);
+  app.add_option(
+      "--model", f.model,
+      "preset (atoll-train --help lists them), path of a config.json, or a folder with one");
+  app.add_option("--vocab", f.vocab, "tokens of the vocabulary; default: those of the model")
+      ->check(CLI::PositiveNumber)
+      ->default_str("");
   const std::tuple<const char*, std::int64_t*, const char*> dimensions[] = {
       {"--layers", &f.layers, "layers"},
       {"--hidden", &f.hidden, "width of a layer"},
@@ -29,18 +32,21 @@ void declare_job(CLI::App& app, Flags& f) {
       {"--kv-heads", &f.kv_heads, "heads of keys and values (with --heads: as many)"},
       {"--ffn", &f.ffn, "width of the feed-forward network"}};
   for (const auto& [flag, field, what] : dimensions) {
-    app.add_option(flag, *field, fmt::format("{}; 0: as in the model", what))
-        ->check(CLI::NonNegativeNumber);
+    app.add_option(flag, *field, fmt::format("{}; default: as in the model", what))
+        ->check(CLI::PositiveNumber)
+        ->default_str("");
   }
   app.add_option("--seq", f.seq, "tokens of a row")->check(CLI::Range(1, 1 << 24));
-  app.add_option("--global-batch", f.global_batch,
-                 "rows (atoll-train: samples) per step over all ranks; 0: one micro batch per rank")
+  app.add_option(
+         "--global-batch", f.global_batch,
+         "rows (atoll-train: samples) per step over all ranks; 0: --micro-batches on each rank")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--micro-batch", f.micro_batch,
                  "rows of a micro batch on each rank; 0 tries 1, 2, 4 and 8")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--micro-batches", f.passes,
-                 "micro batches of a rank in a step, without --global-batch")
+  app.add_option(
+         "--micro-batches", f.micro_batches,
+         "micro batches of a rank in a step (gradient accumulation), without --global-batch")
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--dtype", f.dtype,
                  "bf16 or f32, for parameters and activations, or auto: both are tried");
@@ -55,8 +61,10 @@ void declare_job(CLI::App& app, Flags& f) {
                  "tried");
   app.add_option("--mesh", f.mesh, "RxS, replicate x shard; default: all that suit the hosts");
   app.add_option("--recompute", f.recompute, "none, selective, full, or auto: all are tried");
-  app.add_option("--prefetch", f.prefetch,
-                 "units to gather ahead of compute, or auto: 1, 2 and 4 are tried")
+  app.add_option(
+         "--prefetch", f.prefetch,
+         "units to gather ahead of compute, 0 to 8 (one more if the head is tied), or auto: 1, 2 "
+         "and 4 are tried")
       ->check([](const std::string& text) {
         const bool known = text == "auto" || (text.size() == 1 && text >= "0" && text <= "8");
         return known ? std::string() : "use a number from 0 to 8, or auto";
@@ -75,15 +83,17 @@ void declare_cluster(CLI::App& app, Flags& f) {
   app.add_option("--hosts", f.hosts, "number of hosts; default: 1, or that of --topology")
       ->check(CLI::Range(0, 1 << 16));
   app.add_option("--gpus-per-host", f.gpus_per_host,
-                 "GPUs of a host; default: 8, or that of --topology or --machine")
+                 "GPUs of a host; default: 8 (1 for --measure), or that of --topology or --machine")
       ->check(CLI::Range(0, 256));
   app.add_option("--intra", f.cluster.intra, "links inside a host: NVSwitch, NVLink, PCIe");
   app.add_option("--inter", f.cluster.inter, "links between hosts: 8x400G, 4xHDR, \"TCP 100G\"");
-  app.add_option("--busbw", f.cluster.busbw,
-                 "most GB/s that a host really reaches, for a degraded fabric; 0: no limit")
+  app.add_option(
+         "--busbw", f.cluster.busbw,
+         "bus bandwidth that a host reaches at most, in GB/s, for a degraded fabric; 0: no limit")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--curve", f.curves,
-                 "measured curves of atoll-busbw --save, which replace the model of the links");
+  app.add_option(
+      "--curve", f.curves,
+      "FILE...: measured curves of atoll-busbw --save, which replace the model of the links");
 }
 
 void declare_results(CLI::App& app, Flags& f) {
@@ -94,7 +104,10 @@ void declare_results(CLI::App& app, Flags& f) {
   app.add_option(
       "--trace", f.trace,
       "trace of atoll-train --trace: compare it with the predicted step, stream by stream");
-  app.add_option("--measured", f.measured, "tokens/s of all GPUs, instead of --explain")
+  app.add_option(
+         "--measured", f.measured,
+         "tokens/s of all GPUs, instead of --explain. The flags must then be those of the run: "
+         "--strategy, --micro-batch, --recompute, --mesh")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--measured-one-host", f.measured_one_host,
                  "tokens/s of the same settings on one host, which separates slow compute from a "
@@ -109,15 +122,19 @@ void declare_results(CLI::App& app, Flags& f) {
       ->check(CLI::PositiveNumber);
   app.add_option("--measure-seconds", f.measure_seconds, "length of the measurement")
       ->check(CLI::PositiveNumber);
-  app.add_option("--machine", f.machine, "FILE of --measure, instead of --gpu");
+  app.add_option("--machine", f.machine,
+                 "FILE of --measure, instead of --gpu, --intra, --inter and --topology");
   app.option_defaults()->group("Results");
   app.add_option("--top", f.top, "lines of the table")->check(CLI::PositiveNumber);
   app.add_flag("--growth", f.growth,
                "show tokens/s over the number of hosts, each with its best settings");
   app.add_option("--tokens", f.tokens, "tokens to train on, for hours and cost")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--price", f.price, "price of a GPU hour")->check(CLI::NonNegativeNumber);
-  app.add_option("--rows", f.rows, "CSV file of many jobs; see tools/plan/README.md");
+  app.add_option("--price", f.price, "price of a GPU hour; needs --tokens")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--rows", f.rows,
+                 "CSV file of many jobs, instead of all other flags; needs --json. "
+                 "tools/plan/README.md names its columns");
   app.add_option("--json", f.json, "file for the predictions");
   app.add_option("--html", f.html, "file for a page with table, timeline, memory and growth");
 }

@@ -30,7 +30,7 @@ struct Flags {
   std::string machine, measure, html, topology;
   bool growth = false;
   std::vector<std::string> curves;
-  int passes = 1, threads = 1;
+  int micro_batches = 1, threads = 1;
   double measure_seconds = 10;
 };
 

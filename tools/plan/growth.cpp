@@ -37,10 +37,22 @@ Scaling scaling_of(const Candidate& best, const SearchSpace& space) {
   return scaling;
 }
 
+int Scaling::fewest_hosts() const {
+  for (std::size_t i = 0; i < hosts.size(); ++i)
+    if (best[i].prediction.fits) return hosts[i];
+  return 0;
+}
+
+double Scaling::tokens_per_s_of_host() const {
+  for (std::size_t i = 0; i < hosts.size(); ++i)
+    if (best[i].prediction.fits) return best[i].prediction.tokens_per_s / hosts[i];
+  return 0;
+}
+
 std::string growth(const Scaling& scaling) {
   if (scaling.hosts.size() < 2) return "--growth: there is only one number of hosts to try\n";
   std::string text = "tokens/s by hosts, each with its best settings:\n";
-  double one = 0;  // tokens/s of a host, on the fewest hosts on which the job fits
+  const double one = scaling.tokens_per_s_of_host();
   double before = 0;
   int worth = 0, hosts_before = 0;
   bool wasted = false;
@@ -51,7 +63,6 @@ std::string growth(const Scaling& scaling) {
       text += fmt::format("{:>7}  does not fit\n", hosts);
       continue;
     }
-    if (one == 0) one = p.tokens_per_s / hosts;
     text +=
         fmt::format("{:>7} {:>14.0f} {:>6.1f} % of linear  {} {}x{}, {} rows x {}, recompute {}\n",
                     hosts, p.tokens_per_s, 100 * p.tokens_per_s / (one * hosts),
@@ -65,8 +76,8 @@ std::string growth(const Scaling& scaling) {
   }
   if (wasted)
     text += fmt::format(
-        "Beyond {} host(s), a further host adds less than half of what a host gives alone.\n",
-        worth);
+        "Beyond {} host(s), a further host adds less than half of the tokens/s of a host on {}.\n",
+        worth, scaling.fewest_hosts());
   return text;
 }
 

@@ -37,8 +37,8 @@ struct Job {
   atoll::fsdp::Strategy strategy = atoll::fsdp::Strategy::hybrid_shard;
   atoll::MeshShape mesh{};  // replicate x shard
   std::int64_t seq = 2048;
-  std::int64_t micro_batch = 1;  // rows of a rank in one pass
-  int micro_batches = 1;         // passes of a rank in a step
+  std::int64_t micro_batch = 1;  // rows of a micro batch of a rank
+  int micro_batches = 1;         // of a rank in a step
   atoll::DType dtype = atoll::DType::bf16;
   atoll::DType reduce_dtype = atoll::DType::f32;
   atoll::DType moments = atoll::DType::f32;

@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 
 #include "fail.hpp"
+#include "plan/input.hpp"
 
 namespace plan {
 namespace {
@@ -58,9 +58,7 @@ LaneTimes lanes_of(std::span<const atoll::TraceRecord> step) {
 }
 
 LaneTimes read_lanes(const std::filesystem::path& trace) {
-  std::ifstream in(trace, std::ios::binary);
-  if (!in.good()) train::fail(atoll::ErrorCode::io, "{}: cannot be opened", trace.string());
-  const json document = json::parse(in, nullptr, false);
+  const json document = read_object(trace);
   LaneTimes times;
   try {
     std::map<std::pair<int, int>, std::string> rows;

@@ -10,8 +10,8 @@
 
 namespace plan {
 
-// Means over ranks and steps. A lane is busy while a collective of it runs; what is exposed is part
-// of that.
+// Means over ranks and steps. The busy time of a lane, in which a collective of it runs, has the
+// exposed time in it.
 struct LaneTimes {
   double forward = 0, backward = 0, other = 0;  // work on the compute stream
   double exposed_gather = 0, exposed_reduce = 0, exposed_outer = 0;
@@ -19,8 +19,8 @@ struct LaneTimes {
 };
 
 LaneTimes lanes_of(std::span<const atoll::TraceRecord> step);
-// Reads a Chrome trace of atoll-train --trace. Throws Error(io), and Error(bad_data) for a file that
-// is no such trace or has no whole step.
+// Reads a Chrome trace of atoll-train --trace. Throws Error(io), and Error(bad_data) for a file
+// that is no such trace or has no whole step.
 LaneTimes read_lanes(const std::filesystem::path& trace);
 
 std::string to_text(const LaneTimes& expected, const LaneTimes& measured);

@@ -34,9 +34,9 @@ constexpr const char* examples =
     "  atoll-plan --model qwen2.5-7b --gpu H100 --hosts 3 --seq 2048\n"
     "  atoll-plan --model llama-3.1-8b --gpu H200 --hosts 64 --global-batch 2048\n"
     "  atoll-plan --model mistral-7b --gpu H100 --hosts 2 --busbw 46 --strategy full_shard\n"
-    "  atoll-plan --model qwen2.5-7b --hosts 2 --strategy full_shard --micro-batch 1 --recompute "
+    "  atoll-plan --model qwen2.5-7b --hosts 3 --strategy full_shard --micro-batch 1 --recompute "
     "full \\\n"
-    "      --measured 33622 --measured-one-host 36382\n"
+    "      --framework pytorch-eager --measured 31589 --measured-one-host 36382\n"
     "  atoll-plan --rows jobs.csv --json predictions.json";
 
 train::Recompute recompute_from(const std::string& text) {
@@ -91,6 +91,7 @@ plan::ClusterText cluster_text(const Flags& f) {
   if (f.topology.empty()) text.gpu = "H100";
   if (!f.cluster.gpu.empty()) text.gpu = f.cluster.gpu;
   if (!f.cluster.intra.empty()) text.intra = f.cluster.intra;
+  if (!f.cluster.gpu.empty() || !f.cluster.intra.empty()) text.links_gbyte_s = 0;
   if (!f.cluster.inter.empty()) text.inter = f.cluster.inter;
   if (f.hosts > 0) text.hosts = f.hosts;
   if (f.gpus_per_host > 0) text.ranks_per_host = f.gpus_per_host;
@@ -127,7 +128,7 @@ plan::Job job_of(const Flags& f) {
     }
   }
   for (const std::string& curve : f.curves) plan::add_curve(job.cluster.fabric, curve);
-  job.micro_batches = f.passes;
+  job.micro_batches = f.micro_batches;
   job.model = model_of(f);
   job.seq = f.seq;
   job.dtype = f.dtype == "auto" ? atoll::DType::bf16 : atoll::dtype_from_name(f.dtype);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -18,6 +19,7 @@
 #include "loop/engine_model.hpp"
 #include "model/cpu/cpu_ops.hpp"
 #include "model/cpu/matmul.hpp"
+#include "plan/input.hpp"
 #include "report/peak_memory.hpp"
 
 namespace plan {
@@ -35,7 +37,7 @@ struct Measured {
   train::simulated::OpTimes ops{};
   double update_s = 0;  // of an update of all parameters with AdamW, without clipping
   // Memory of the process beside what it allocated from the device: programs, libraries, their
-  // buffers. Pages that the measuring processes share count in parts.
+  // buffers. Pages that the measuring processes share are divided among them (PSS).
   std::int64_t process_bytes = 0;
 };
 
@@ -126,7 +128,7 @@ json kernels() {
           {"fill", rate(bytes, [&] { stream.zero(f32[0].data(), n * 4); })}};
 }
 
-// The memory of this machine, divided among the ranks. A limit of a container does not count.
+// The memory of this machine, divided among the ranks. Limits of containers are ignored.
 std::int64_t memory_of_rank(int ranks) {
   return static_cast<std::int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE) / ranks;
 }
@@ -172,18 +174,62 @@ pid_t start(const Job& job, const MeasureOptions& options, const std::filesystem
   ::_exit(status);
 }
 
+// Returns a number of a file. Throws unless it is above 0.
+double positive(const json& object, const char* key) {
+  const double value = object.at(key);
+  train::require(std::isfinite(value) && value > 0, "`{}` is {}, and must be above 0", key, value);
+  return value;
+}
+
+// Calls `read`, and adds the name of the file to its errors.
+template <class Read>
+auto read_content(const std::filesystem::path& file, const Read& read) {
+  try {
+    return read();
+  } catch (const json::exception& error) {
+    train::fail(atoll::ErrorCode::bad_data, "{}: {}", file.string(), error.what());
+  } catch (const atoll::Error& error) {
+    train::fail(atoll::ErrorCode::bad_data, "{}: {}", file.string(), error.what());
+  }
+}
+
 json read_json(const std::filesystem::path& file, std::string_view schema) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in.good()) train::fail(atoll::ErrorCode::io, "{}: cannot be opened", file.string());
-  json content = json::parse(in, nullptr, false);
-  if (!content.is_object() || content.value("schema", "") != schema)
+  json content = read_object(file);
+  const auto found = content.find("schema");
+  if (found == content.end() || *found != schema)
     train::fail(atoll::ErrorCode::bad_data, "{}: not a file of the form {}", file.string(), schema);
   return content;
 }
 
+// Each layer has the same operations, so a few of them do. More would take gigabytes.
+Job with_few_layers(Job job) {
+  constexpr double most_parameters = 3e8;
+  const auto parameters = [&] { return static_cast<double>(train::parameter_count(job.model)); };
+  while (job.model.layers > 1 && parameters() > most_parameters) {
+    job.model.layers /= 2;
+    if (!job.model.rotated.empty())
+      job.model.rotated.resize(static_cast<std::size_t>(job.model.layers));
+  }
+  return job;
+}
+
+// Throws if the ranks' weights, gradients and moments do not fit in the memory of the machine.
+void check_memory(const Job& job, const MeasureOptions& options) {
+  constexpr double bytes_of_parameter = 4 + 2 + 4 + 2 * 4;  // of f32 and bf16 weights, and the rest
+  const double needed =
+      options.ranks * bytes_of_parameter * static_cast<double>(train::parameter_count(job.model));
+  const auto all = static_cast<double>(memory_of_rank(1));
+  train::require(needed < all,
+                 "--measure: {} processes need {:.1f} GB even for {} layers of {}, and the machine "
+                 "has {:.1f} GB: use a smaller --gpus-per-host, or a smaller --model or --vocab",
+                 options.ranks, needed / 1e9, job.model.layers, job.model.name, all / 1e9);
+}
+
 }  // namespace
 
-void measure(const Job& job, const MeasureOptions& options, const std::filesystem::path& file) {
+void measure(const Job& whole, const MeasureOptions& options, const std::filesystem::path& file) {
+  const Job job = with_few_layers(whole);
+  check_memory(job, options);
   std::vector<pid_t> children;
   for (int rank = 0; rank < options.ranks; ++rank)
     children.push_back(start(job, options, rank == 0 ? file : std::filesystem::path()));
@@ -197,20 +243,26 @@ void measure(const Job& job, const MeasureOptions& options, const std::filesyste
 
 Cluster read_machine(const std::filesystem::path& file) {
   const json content = read_json(file, "atoll-machine-1");
-  try {
+  return read_content(file, [&] {
     Cluster cluster;
     cluster.compute = atoll::find_compute_model("CPU");
     cluster.compute.source = file.string();
-    cluster.compute.peak_f32 = content.at("peak_f32");
-    cluster.compute.peak_bf16 = content.at("peak_bf16");
+    cluster.compute.peak_f32 = positive(content, "peak_f32");
+    cluster.compute.peak_bf16 = positive(content, "peak_bf16");
     cluster.compute.best_product = 1;
     cluster.compute.memory_bytes = content.value("memory_bytes", std::uint64_t{0});
-    cluster.compute.memory_gbyte_s = content.at("kernels").at("copy");
-    cluster.kernel_gbyte_s = content.at("kernels");
+    cluster.compute.memory_gbyte_s = positive(content.at("kernels"), "copy");
+    for (const auto& [kernel, rate] : content.at("kernels").items())
+      cluster.kernel_gbyte_s[kernel] = positive(content.at("kernels"), kernel.c_str());
     cluster.times = content.at("ops");
+    for (const auto& [operation, seconds] : cluster.times)
+      train::require(std::isfinite(seconds) && seconds >= 0, "`{}` takes {} s", operation, seconds);
     cluster.process_bytes = content.value("process_bytes", std::uint64_t{0});
     cluster.hosts = 1;
-    cluster.ranks_per_host = content.at("ranks");
+    constexpr double most_ranks = 1 << 16;
+    const double ranks = positive(content, "ranks");
+    train::require(ranks >= 1 && ranks <= most_ranks, "`ranks` is {}", ranks);
+    cluster.ranks_per_host = static_cast<int>(ranks);
     // A collective computes on the cores of its rank, and between hosts mostly waits for the wire.
     // These are estimates: without --curve, a collective copies each byte four times, and hosts
     // have 8 Gbit/s.
@@ -220,24 +272,22 @@ Cluster read_machine(const std::filesystem::path& file) {
     cluster.fabric.inside_gbyte_s = cluster.compute.memory_gbyte_s / 4;
     cluster.fabric.across_gbyte_s = 1;
     return cluster;
-  } catch (const json::exception& error) {
-    train::fail(atoll::ErrorCode::bad_data, "{}: {}", file.string(), error.what());
-  }
+  });
 }
 
 void add_curve(atoll::FabricModel& fabric, const std::filesystem::path& file) {
   const json content = read_json(file, "atoll-curve-1");
-  bool found = false;
-  try {
+  const bool found = read_content(file, [&] {
+    bool has_rows = false;
     for (const json& row : content.at("rows")) {
       if (row.at("place") != "out" || row.at("dtype") != "f32") continue;
-      found = true;
+      has_rows = true;
       fabric.measured.push_back({row.at("collective"), row.at("ranks"), row.at("hosts"),
-                                 row.at("bytes"), row.at("time_us").get<double>() * 1e-6});
+                                 static_cast<std::uint64_t>(positive(row, "bytes")),
+                                 positive(row, "time_us") * 1e-6});
     }
-  } catch (const json::exception& error) {
-    train::fail(atoll::ErrorCode::bad_data, "{}: {}", file.string(), error.what());
-  }
+    return has_rows;
+  });
   if (!found) {
     train::fail(atoll::ErrorCode::bad_data,
                 "{}: no rows of f32 out of place, which predictions need: measure with atoll-busbw "

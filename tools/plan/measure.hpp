@@ -1,5 +1,5 @@
-// Measures the machine at hand for predictions: times of the operations of a model's passes, rates of
-// the library's kernels, and the matrix peak. CPUs only.
+// Measures the machine at hand for predictions: times of the operations of a model's passes, rates
+// of the library's kernels, and the matrix peak. CPUs only.
 #pragma once
 
 #include <filesystem>

@@ -34,17 +34,6 @@ std::set<std::pair<int, int>> groups_of(const std::vector<Candidate>& found) {
   return groups;
 }
 
-// Whether a candidate is so close to the first that the prediction does not tell them apart.
-bool is_tied(const Candidate& candidate, const Candidate& first) {
-  return &candidate != &first && first.prediction.fits && candidate.prediction.fits &&
-         candidate.prediction.tokens_per_s > 0.97 * first.prediction.tokens_per_s;
-}
-
-// The memory of a rank, with that of its process where it was measured.
-double all_bytes(const Candidate& candidate) {
-  return static_cast<double>(candidate.prediction.bytes + candidate.job.cluster.process_bytes);
-}
-
 void print_line(const Candidate& candidate, const Candidate& first, const Flags& f) {
   const auto& [job, p] = candidate;
   std::string remark;
@@ -71,7 +60,9 @@ void print_memory(const Candidate& candidate) {
     text += fmt::format("{}{} {:.1f} GB", text.empty() ? "" : ", ", part.name,
                         static_cast<double>(part.bytes) / 1e9);
   }
-  fmt::print("Memory of the first line, all of it allocated before the first step: {}\n", text);
+  const bool is_atoll = candidate.job.framework == train::simulated::Framework::atoll;
+  fmt::print("Memory of the first line{}: {}\n",
+             is_atoll ? ", all of it allocated before the first step" : "", text);
 }
 
 double gpu_hours(const Candidate& candidate, double tokens) {
@@ -128,9 +119,7 @@ void print(const std::vector<Candidate>& found, const Scaling& scaling, const Fl
   const Candidate& best = found.front();
   for (std::size_t i = 0; i < std::min(found.size(), f.top); ++i) print_line(found[i], best, f);
   if (!best.prediction.fits) {
-    fmt::print("Nothing fits in the {:.1f} GB of a rank. Changes to the first line:\n",
-               static_cast<double>(best.job.cluster.compute.memory_bytes) / 1e9);
-    for (const std::string& text : savings(best.job, best.prediction)) fmt::print("  {}\n", text);
+    for (const std::string& text : savings(best.job, best.prediction)) fmt::print("{}\n", text);
   } else if (const std::string why = reason(found); !why.empty()) {
     fmt::print("{}\n", why);
   }
@@ -174,11 +163,14 @@ void write_json(const std::vector<Candidate>& found, const Flags& f) {
 
 void write_page(const std::vector<Candidate>& found, const Scaling& scaling, const Flags& f) {
   std::vector<std::string> remarks;
+  const auto& [job, prediction] = found.front();
+  if (!prediction.fits) remarks = savings(job, prediction);
   if (const std::string why = reason(found); !why.empty()) remarks.push_back(why);
   if (std::string cost = cost_text(found.front(), f); !cost.empty())
     remarks.push_back(std::move(cost));
+  const std::string text = page(found, scaling, remarks);
   std::ofstream file(f.html);
-  file << page(found, scaling, remarks);
+  file << text;
   if (!file.flush().good())
     train::fail(atoll::ErrorCode::io, "--html: {} cannot be written", f.html);
 }

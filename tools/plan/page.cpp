@@ -40,7 +40,8 @@ std::string tile(const std::string& value, const char* label, const std::string&
                      label, value, escape(below));
 }
 
-std::string tiles(const Job& job, const Prediction& p) {
+std::string tiles(const Candidate& best) {
+  const auto& [job, p] = best;
   std::string html = R"(<div class="tiles">)";
   html += tile(std::string(fsdp::name(job.strategy)), "Best settings",
                fmt::format("mesh {}, {} rows x {}, recompute {}", mesh_text(job), job.micro_batch,
@@ -50,7 +51,7 @@ std::string tiles(const Job& job, const Prediction& p) {
   html += tile(format(p.mfu, Unit::share), "MFU", "of the data sheet's dense peak");
   html += tile(format(p.step_s, Unit::seconds), "Step",
                fmt::format("exposed communication {}", format(p.exposed_s, Unit::seconds)));
-  html += tile(format(static_cast<double>(p.bytes), Unit::bytes), "Memory of a rank",
+  html += tile(format(all_bytes(best), Unit::bytes), "Memory of a rank",
                fmt::format("of {}", format(static_cast<double>(job.cluster.compute.memory_bytes),
                                            Unit::bytes)));
   return html + "</div>";
@@ -59,8 +60,22 @@ std::string tiles(const Job& job, const Prediction& p) {
 std::string notes(const std::vector<std::string>& remarks) {
   std::string html;
   for (const std::string& remark : remarks)
-    html += fmt::format(R"(<p class="note">{}.</p>)", escape(remark));
+    html += fmt::format(R"(<p class="note">{}{}</p>)", escape(remark),
+                        remark.ends_with(':') ? "" : ".");
   return html;
+}
+
+// The settings of a candidate that the other columns do not show, if candidates differ in them.
+std::string other_settings(const std::vector<Candidate>& found, const Job& job) {
+  const Job& first = found.front().job;
+  const auto differs = [&](const auto& field) {
+    return std::ranges::any_of(
+        found, [&](const Candidate& other) { return other.job.*field != first.*field; });
+  };
+  std::string text;
+  if (differs(&Job::dtype)) text += fmt::format(", {}", atoll::name(job.dtype));
+  if (differs(&Job::prefetch)) text += fmt::format(", {} ahead", job.prefetch);
+  return text;
 }
 
 std::string table(const std::vector<Candidate>& found) {
@@ -70,15 +85,17 @@ std::string table(const std::vector<Candidate>& found) {
       R"(<th class="end">exposed</th><th class="end">memory</th><th class="end">step</th></tr>)";
   for (std::size_t i = 0; i < std::min(found.size(), most_rows); ++i) {
     const auto& [job, p] = found[i];
+    const char* mark = "";
+    if (!p.fits) mark = ", does not fit";
+    if (is_tied(found[i], found.front())) mark = ", tied with the first";
     html += fmt::format(
-        R"(<tr><td>{}</td><td>{}</td><td>{} x {}</td><td>{}</td><td class="num">{}</td>)"
-        R"(<td class="num">{}</td><td class="num">{}</td><td class="num">{}{}</td>)"
+        R"(<tr><td>{}{}</td><td>{}</td><td>{} x {}</td><td>{}</td><td class="num">{}{}</td>)"
+        R"(<td class="num">{}</td><td class="num">{}</td><td class="num">{}</td>)"
         R"(<td class="num">{}</td></tr>)",
-        fsdp::name(job.strategy), mesh_text(job), job.micro_batch, job.micro_batches,
-        name(job.recompute), format(p.tokens_per_s, Unit::count), format(p.mfu, Unit::share),
-        format(p.exposed_s / p.step_s, Unit::share),
-        format(static_cast<double>(p.bytes), Unit::bytes), p.fits ? "" : ", does not fit",
-        format(p.step_s, Unit::seconds));
+        fsdp::name(job.strategy), other_settings(found, job), mesh_text(job), job.micro_batch,
+        job.micro_batches, name(job.recompute), format(p.tokens_per_s, Unit::count), mark,
+        format(p.mfu, Unit::share), format(p.exposed_s / p.step_s, Unit::share),
+        format(all_bytes(found[i]), Unit::bytes), format(p.step_s, Unit::seconds));
   }
   html += "</table>";
   if (found.size() > most_rows)
@@ -87,7 +104,7 @@ std::string table(const std::vector<Candidate>& found) {
 }
 
 std::string memory(const Job& job, const Prediction& p) {
-  const double total = static_cast<double>(p.bytes);
+  const auto total = static_cast<double>(p.bytes + job.cluster.process_bytes);
   std::string bar, rows;
   for (const auto& [key, what, bytes, colour] : memory_parts(job, p)) {
     if (bytes == 0) continue;
@@ -99,15 +116,23 @@ std::string memory(const Job& job, const Prediction& p) {
                         colour, what, format(static_cast<double>(bytes), Unit::bytes),
                         format(share, Unit::share));
   }
+  const bool is_atoll = job.framework == train::simulated::Framework::atoll;
   return fmt::format(
-      R"(<h2>Memory of a rank</h2><div class="card"><p class="note">All of it is allocated before )"
-      R"(the first step.</p>)"
+      R"(<h2>Memory of a rank</h2><div class="card"><p class="note">{}</p>)"
       R"(<div class="bar">{}</div><table>{}<tr><td><b>total</b></td><td class="num"><b>{}</b></td>)"
       R"(<td></td></tr></table></div>)",
-      bar, rows, format(total, Unit::bytes));
+      is_atoll ? "All of it is allocated before the first step." : "", bar, rows,
+      format(total, Unit::bytes));
 }
 
-std::string timeline(const Job& job) {
+std::string timeline(Job job) {
+  constexpr int most_micro_batches = 4;  // more are too narrow to see
+  std::string shown;
+  if (job.micro_batches > most_micro_batches) {
+    shown = fmt::format(" The step has {} micro batches; {} are shown.", job.micro_batches,
+                       most_micro_batches);
+    job.micro_batches = most_micro_batches;
+  }
   const Prediction p = simulate(job, {.trace = true});
   std::vector<atoll::TraceRecord> records = p.trace;
   atoll::TraceRecord step;
@@ -122,9 +147,9 @@ std::string timeline(const Job& job) {
   for (const MemoryPart& part : memory_parts(job, p)) plan[part.key] = part.bytes;
   return fmt::format(
       R"(<h2>Timeline of one step</h2><div class="card"><p class="note">The best settings, on rank )"
-      R"(0. Point at a span to read its name and time.</p>{}</div><div class="grid2">{}</div>)"
+      R"(0. Point at a span to read its name and time.{}</p>{}</div><div class="grid2">{}</div>)"
       R"(<p class="note">Memory that holds data; context, libraries and NCCL are not in it.</p>)",
-      train::page::draw_timeline(trace).svg, train::page::draw_step_memory(trace, plan));
+      shown, train::page::draw_timeline(trace).svg, train::page::draw_step_memory(trace, plan));
 }
 
 std::string growth_charts(const Scaling& scaling) {
@@ -132,12 +157,11 @@ std::string growth_charts(const Scaling& scaling) {
       .name = "predicted", .colour = 1, .look = train::page::Series::Look::dots};
   train::page::Series ideal{.name = "linear", .colour = 3};
   train::page::Series mfu{.name = "MFU", .colour = 1, .look = train::page::Series::Look::dots};
-  double one = 0;  // tokens/s of a host, on the fewest hosts on which the job fits
+  const double one = scaling.tokens_per_s_of_host();
   for (std::size_t i = 0; i < scaling.hosts.size(); ++i) {
     const double hosts = scaling.hosts[i];
     const Prediction& p = scaling.best[i].prediction;
     if (!p.fits) continue;
-    if (one == 0) one = p.tokens_per_s / hosts;
     for (auto* series : {&rate, &ideal, &mfu}) series->x.push_back(hosts);
     rate.y.push_back(p.tokens_per_s);
     ideal.y.push_back(one * hosts);
@@ -165,6 +189,7 @@ std::vector<MemoryPart> memory_parts(const Job& job, const Prediction& p) {
   const std::uint64_t reserved = job.cluster.compute.reserved_bytes;
   // What the engine's plan does not have: ids, and the logits of PyTorch.
   const std::uint64_t rest = p.bytes - std::min(p.bytes, m.total() + reserved);
+  const std::uint64_t process = job.cluster.process_bytes;
   return {{"parameters", "parameters (master shards)", m.parameters, 1},
           {"resident", "parameters (whole, resident)", m.resident, 6},
           {"optimizer", "optimizer", m.optimizer, 3},
@@ -175,14 +200,15 @@ std::vector<MemoryPart> memory_parts(const Job& job, const Prediction& p) {
           {"staging", "staging", m.staging, 8},
           {"activations", "activations", m.activations, 2},
           {"rest", "logits and ids", rest, 7},
-          {"reserved", "context, libraries, NCCL", reserved, 6}};
+          {"reserved", "CUDA context, libraries, NCCL", reserved, 6},
+          {"process", "process beside its buffers", process, 2}};
 }
 
 std::string page(const std::vector<Candidate>& found, const Scaling& scaling,
                  const std::vector<std::string>& remarks) {
   const auto& [job, prediction] = found.front();
   const std::string body =
-      head(job) + tiles(job, prediction) + notes(remarks) + table(found) + timeline(job) +
+      head(job) + tiles(found.front()) + notes(remarks) + table(found) + timeline(job) +
       memory(job, prediction) + growth_charts(scaling) +
       fmt::format(
           "<footer>Written by atoll-plan. Times of arithmetic: {}. Links inside a host: {:g} "

@@ -4,26 +4,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 
 #include "fail.hpp"
+#include "plan/input.hpp"
 
 namespace plan {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-
-json read_object(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in.good()) train::fail(atoll::ErrorCode::io, "{}: cannot be opened", file.string());
-  json content = json::parse(in, nullptr, false);
-  if (!content.is_object())
-    train::fail(atoll::ErrorCode::bad_data, "{}: not a JSON object", file.string());
-  return content;
-}
 
 std::optional<double> number(const json& object, const char* key) {
   const auto found = object.find(key);
@@ -46,8 +37,8 @@ Measurement measurement(const json& metrics, const fs::path& file) {
           .is_atoll = true};
 }
 
-// The ranks of each host, or of each island that --islands makes. Hosts must have as many ranks as
-// each other.
+// The ranks of each host, or of each island that --islands makes. All hosts must have
+// the same number of ranks.
 void read_hosts(const json& args, RunSettings& settings) {
   const int ranks = args.at("world_size");
   std::vector<std::size_t> of_host;
@@ -57,7 +48,7 @@ void read_hosts(const json& args, RunSettings& settings) {
   const bool is_even = std::ranges::adjacent_find(of_host, std::not_equal_to()) == of_host.end();
   if (settings.hosts < 1 || ranks < 1 || ranks % settings.hosts != 0 || !is_even) {
     train::fail(atoll::ErrorCode::bad_data,
-                "its {} hosts do not have as many ranks as each other, which a prediction needs",
+                "its {} hosts have different numbers of ranks, which a prediction does not support",
                 settings.hosts);
   }
   settings.ranks_per_host = ranks / settings.hosts;

@@ -4,18 +4,21 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <fstream>
 #include <initializer_list>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <regex>
+#include <set>
+#include <string_view>
 #include <vector>
 
 #include "atoll/error.hpp"
 #include "fail.hpp"
 #include "plan/cluster.hpp"
+#include "plan/input.hpp"
 #include "plan/simulate.hpp"
 
 namespace plan {
@@ -69,19 +72,18 @@ std::vector<Record> read_records(const std::filesystem::path& path) {
   need(std::ranges::find(names, "id") != names.end(), atoll::ErrorCode::bad_data,
        "{}: the first line has no column \"id\"", path.string());
   std::vector<Record> records;
+  std::set<std::string> ids;
   for (std::size_t i = 1; i < lines.size(); ++i) {
     need(lines[i].size() == names.size(), atoll::ErrorCode::bad_data,
          "{}: line {} has {} fields instead of {}", path.string(), i + 1, lines[i].size(),
          names.size());
     Record& record = records.emplace_back();
     for (std::size_t c = 0; c < names.size(); ++c) record[names[c]] = lines[i][c];
+    need(ids.insert(record["id"]).second, atoll::ErrorCode::bad_data,
+         "{}: line {}: the id \"{}\" is that of an earlier row", path.string(), i + 1,
+         record["id"]);
   }
   return records;
-}
-
-std::string lower(std::string text) {
-  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
 }
 
 // A row as texts, and what was assumed where a text is missing or unknown.
@@ -180,9 +182,23 @@ fsdp::Strategy strategy_of(Row& row, const Job& job) {
   return job.ranks() == 1 ? fsdp::Strategy::no_shard : fsdp::Strategy::full_shard;
 }
 
+bool is_one_of(const std::string& text, std::initializer_list<std::string_view> words) {
+  return std::ranges::find(words, std::string_view(text)) != words.end();
+}
+
 bool is_yes(const std::string& text) {
-  const std::string value = lower(text);
-  return value == "1" || value == "yes" || value == "true" || value == "on";
+  // The last three are modes of torch.compile.
+  return is_one_of(lower(text),
+                   {"1", "yes", "true", "on", "default", "max-autotune", "reduce-overhead"});
+}
+
+bool is_no(const std::string& text) {
+  return is_one_of(lower(text), {"", "0", "no", "none", "false", "off"});
+}
+
+// Whether the text has the word, between other characters than letters.
+bool has_word(const std::string& text, const std::string& word) {
+  return std::regex_search(text, std::regex("(^|[^a-z])" + word + "[0-9]*($|[^a-z0-9])"));
 }
 
 void set_framework(Row& row, Job& job) {
@@ -199,8 +215,7 @@ void set_framework(Row& row, Job& job) {
 
 void set_recompute(Row& row, Job& job) {
   const std::string text = lower(row.text("act_ckpt"));
-  if (text.empty() || text == "0" || text == "no" || text == "none" || text == "false" ||
-      text == "off") {
+  if (is_no(text)) {
     job.recompute = train::Recompute::none;
   } else if (text.find("select") != std::string::npos) {
     job.recompute = train::Recompute::selective;
@@ -229,29 +244,48 @@ Cluster cluster_of_row(Row& row) {
   return known.cluster;
 }
 
-// Notes what a text says that is not modelled.
+// Notes what the texts of a row say that is not modelled, or that no rule knows.
 void note_unread(Row& row) {
+  const auto text = [&](const char* column) { return lower(row.text(column)); };
   const auto says = [&](const char* column, std::initializer_list<const char*> words) {
-    const std::string text = lower(row.text(column));
+    const std::string whole = text(column);
     return std::ranges::any_of(
-        words, [&](const char* word) { return text.find(word) != std::string::npos; });
+        words, [&](const char* word) { return whole.find(word) != std::string::npos; });
   };
-  if (says("precision", {"fp8", "float8"})) row.assumed.push_back("fp8 is read as bf16");
-  if (says("precision", {"fp16"})) row.assumed.push_back("fp16 is read as bf16");
-  if (says("precision", {"tf32"}))
+  const auto note = [&](const char* column, const char* read_as) {
+    row.assumed.push_back(fmt::format("{} \"{}\" read as {}", column, row.text(column), read_as));
+  };
+  if (text("precision").empty()) {
+    row.assumed.push_back("precision bf16");
+  } else if (says("precision", {"tf32"})) {
     row.assumed.push_back("tf32 is read as f32 without tensor cores");
-  if (says("attention", {"eager"}))
+  } else if (says("precision", {"fp8", "float8"})) {
+    row.assumed.push_back("fp8 is read as bf16");
+  } else if (!says("precision", {"bf16", "bfloat16", "32"})) {
+    note("precision", "bf16");
+  }
+  if (says("attention", {"eager", "math"})) {
     row.assumed.push_back("memory of the stored scores is not counted");
-  if (row.text("act_ckpt").empty()) row.assumed.push_back("act_ckpt none");
-  if (row.text("precision").empty()) row.assumed.push_back("precision bf16");
-  if (says("strategy", {"tp", "tensor", "pp", "pipeline", "+cp", "expert"}) &&
-      !says("strategy", {"ddp"}))
-    row.assumed.push_back("tensor and pipeline parallelism are not modelled");
-  if (!row.text("framework").empty() && !says("framework", {"pytorch", "torch", "atoll", "fsdp"}))
-    row.assumed.push_back(fmt::format("framework \"{}\" read as PyTorch", row.text("framework")));
-  if (!row.text("act_ckpt").empty() && !says("act_ckpt", {"0", "1", "no", "none", "false", "off",
-                                                          "select", "full", "yes", "true", "on"}))
-    row.assumed.push_back(fmt::format("act_ckpt \"{}\" read as full", row.text("act_ckpt")));
+  } else if (!text("attention").empty() &&
+             !says("attention", {"flash", "fa2", "fa3", "sdpa", "cudnn", "fused", "flex"})) {
+    note("attention", "fused");
+  }
+  if (!is_yes(row.text("compile")) && !is_no(row.text("compile"))) note("compile", "no");
+  const std::string strategy = text("strategy");
+  const auto is_in = [&](const char* word) { return has_word(strategy, word); };
+  if (is_in("tp") || is_in("pp") || is_in("cp") || is_in("ep") ||
+      says("strategy", {"tensor", "pipeline", "expert", "context"}))
+    row.assumed.push_back("only data parallelism is modelled, and no other of the strategy");
+  if (says("strategy", {"offload", "infinity"}))
+    row.assumed.push_back("offloading to the host is not modelled");
+  if (!text("framework").empty() && !says("framework", {"pytorch", "torch", "atoll", "fsdp"}))
+    note("framework", "PyTorch");
+  if (text("act_ckpt").empty()) {
+    row.assumed.push_back("act_ckpt none");
+  } else if (!is_no(row.text("act_ckpt")) && !is_yes(row.text("act_ckpt")) &&
+             !is_one_of(text("act_ckpt"), {"full", "select", "selective"})) {
+    note("act_ckpt", says("act_ckpt", {"select"}) ? "selective" : "full");
+  }
 }
 
 // The number of micro batches, from the column or from the global batch.
@@ -272,8 +306,7 @@ void set_micro_batches(Row& row, Job& job) {
   } else if (has_batch) {
     require(batch % once == 0, "global_batch {} is not a multiple of micro_batch {} x {} GPUs",
             batch, job.micro_batch, job.ranks());
-    require(batch / once <= most, "global_batch {} needs more than {} micro batches", batch, most);
-    job.micro_batches = static_cast<int>(batch / once);
+    job.micro_batches = micro_batches_of(batch, once);
   } else {
     row.assumed.push_back("grad_accum 1");
   }
@@ -298,7 +331,8 @@ Job job_of(Row& row) {
   job.dtype = computes.find("32") != std::string::npos && computes.find("16") == std::string::npos
                   ? atoll::DType::f32
                   : atoll::DType::bf16;
-  job.eager_attention = lower(row.text("attention")).find("eager") != std::string::npos;
+  job.eager_attention = has_word(lower(row.text("attention")), "eager") ||
+                        has_word(lower(row.text("attention")), "math");
   set_framework(row, job);
   // FSDP before PyTorch 2.15 reduces in the type that it computes in, unless its policy names
   // another (torch/distributed/fsdp/_fully_shard/_fsdp_api.py, MixedPrecisionPolicy).

@@ -13,13 +13,13 @@ bool uses_replicas(fsdp::Strategy strategy) {
   return strategy == fsdp::Strategy::hybrid_shard || strategy == fsdp::Strategy::hybrid_shard_grad;
 }
 
-// Returns how many passes of `rows` rows a rank makes for the global batch; nothing if they do not
-// divide it.
+// Returns how many micro batches of `rows` rows a rank has for the global batch; nothing if they do
+// not divide it.
 std::optional<int> passes(const Job& job, std::int64_t global_batch, std::int64_t rows) {
   if (global_batch <= 0) return job.micro_batches;
   const std::int64_t once = rows * job.ranks();
   if (global_batch % once != 0) return std::nullopt;
-  return static_cast<int>(global_batch / once);
+  return micro_batches_of(global_batch, once);
 }
 
 bool better(const Candidate& a, const Candidate& b) {
@@ -27,22 +27,6 @@ bool better(const Candidate& a, const Candidate& b) {
   if (!a.prediction.fits) return a.prediction.bytes < b.prediction.bytes;
   return a.prediction.tokens_per_s > b.prediction.tokens_per_s;
 }
-
-}  // namespace
-
-std::vector<atoll::MeshShape> meshes_of(const Job& job) {
-  const int ranks = job.ranks(), host = job.cluster.ranks_per_host;
-  if (!uses_replicas(job.strategy)) return {{1, ranks}};
-  std::vector<atoll::MeshShape> meshes;
-  if (host % 2 == 0 && host > 2) meshes.push_back({2 * ranks / host, host / 2});
-  // On one host, a hybrid strategy over a whole host is the same as one over all ranks.
-  for (int hosts = 1; hosts < job.cluster.hosts; ++hosts) {
-    if (job.cluster.hosts % hosts == 0) meshes.push_back({job.cluster.hosts / hosts, hosts * host});
-  }
-  return meshes;
-}
-
-namespace {
 
 // Adds a candidate for each number of units that are gathered ahead.
 void add_prefetches(Job job, const SearchSpace& space, std::vector<Candidate>& found) {
@@ -59,6 +43,27 @@ void add_prefetches(Job job, const SearchSpace& space, std::vector<Candidate>& f
 }
 
 }  // namespace
+
+std::vector<atoll::MeshShape> meshes_of(const Job& job) {
+  const int ranks = job.ranks(), host = job.cluster.ranks_per_host;
+  if (!uses_replicas(job.strategy)) return {{1, ranks}};
+  std::vector<atoll::MeshShape> meshes;
+  if (host % 2 == 0 && host > 2) meshes.push_back({2 * ranks / host, host / 2});
+  // On one host, a hybrid strategy over a whole host is the same as one over all ranks.
+  for (int hosts = 1; hosts < job.cluster.hosts; ++hosts) {
+    if (job.cluster.hosts % hosts == 0) meshes.push_back({job.cluster.hosts / hosts, hosts * host});
+  }
+  return meshes;
+}
+
+double all_bytes(const Candidate& candidate) {
+  return static_cast<double>(candidate.prediction.bytes + candidate.job.cluster.process_bytes);
+}
+
+bool is_tied(const Candidate& candidate, const Candidate& first) {
+  return &candidate != &first && first.prediction.fits && candidate.prediction.fits &&
+         candidate.prediction.tokens_per_s > 0.97 * first.prediction.tokens_per_s;
+}
 
 std::string_view name(train::Recompute recompute) {
   switch (recompute) {

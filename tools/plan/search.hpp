@@ -19,18 +19,26 @@ struct SearchSpace {
   std::vector<atoll::fsdp::Strategy> strategies{};
   std::vector<atoll::MeshShape> meshes{};  // empty: meshes_of()
   std::vector<train::Recompute> recomputes{};
-  std::vector<std::int64_t> micro_batches{};  // rows of a pass
+  std::vector<std::int64_t> micro_batches{};  // rows of a micro batch
   std::vector<int> prefetches{};              // units gathered ahead of compute; empty: the job's
   std::vector<atoll::DType> dtypes{};         // of parameters and activations; empty: the job's
   bool reduces_in_dtype = false;              // the reduction follows `dtypes`
-  std::int64_t global_batch = 0;              // rows of a step over all ranks; 0: one pass each
+  std::int64_t global_batch = 0;  // rows of a step over all ranks; 0: the job's micro batches
 };
 
-// Returns the candidates. Those that fit in memory come first, sorted by tokens/s; the others follow,
-// sorted by memory.
+// The memory of a rank, with that of its process where it was measured.
+double all_bytes(const Candidate& candidate);
+
+// Whether a candidate is so close to the first, within 3 %, that the prediction does not tell them
+// apart.
+bool is_tied(const Candidate& candidate, const Candidate& first);
+
+// Returns the candidates. Those that fit in memory come first, sorted by tokens/s; the others
+// follow, sorted by memory.
 std::vector<Candidate> search(const Job& base, const SearchSpace& space);
 
-// The meshes that a strategy can use: shards over half of a host, a host, several hosts, or all ranks.
+// The meshes that a strategy can use: shards over half of a host, a host, several hosts, or all
+// ranks.
 std::vector<atoll::MeshShape> meshes_of(const Job& job);
 
 std::string_view name(train::Recompute recompute);

@@ -13,6 +13,7 @@
 #include "atoll/simulated.hpp"
 #include "fail.hpp"
 #include "loop/engine_model.hpp"
+#include "loop/rank_figures.hpp"
 #include "model/config.hpp"
 
 namespace plan {
@@ -24,8 +25,8 @@ using train::require;
 constexpr int warmup_steps = 2;
 constexpr float learning_rate = 1e-3F;
 
-// PyTorch lets NCCL add 16-bit gradients, which atoll adds in f32. Its sums are simulated as those
-// of f32 with half the bytes.
+// PyTorch lets NCCL add 16-bit gradients, which atoll adds in f32. Its reductions are simulated as
+// reductions of f32 with half the bytes.
 bool adds_in_16_bits(const Job& job) {
   return job.framework != train::simulated::Framework::atoll &&
          job.reduce_dtype != atoll::DType::f32;
@@ -111,6 +112,8 @@ class Rank {
     activations_.emplace(decoder_.make_activations(activation_plan(job), device_, compute_));
     engine_.memory().activations = activations_->bytes();
     tokens_ = device_.allocate(static_cast<std::size_t>(3 * job.micro_batch * job.seq) * 4);
+    if (job.framework == train::simulated::Framework::atoll)
+      figures_ = device_.allocate(job.ranks() * sizeof(train::RankFigures));
     engine_.initialize(1);
   }
 
@@ -180,7 +183,7 @@ class Rank {
   atoll::Stream compute_;
   std::optional<fsdp::Optimizer> optimizer_;
   std::optional<train::Activations> activations_;
-  atoll::Buffer tokens_;
+  atoll::Buffer tokens_, figures_;
   std::optional<fsdp::Pass> next_pass_;  // begun before its step
 };
 
@@ -202,10 +205,6 @@ std::int64_t begin_of(const std::vector<atoll::TraceRecord>& records) {
   for (const auto& record : records) begin = std::min(begin, record.begin_ns);
   return begin;
 }
-
-}  // namespace
-
-namespace {
 
 Prediction simulate_all(const Job& job, const SimulationOptions& options) {
   Rank rank(job, options.rank);
@@ -271,6 +270,14 @@ Prediction with_passes(const Job& job, const Prediction& few, const Prediction& 
 }
 
 }  // namespace
+
+int micro_batches_of(std::int64_t global_batch, std::int64_t once) {
+  constexpr std::int64_t most = 1 << 20;
+  require(global_batch / once <= most,
+          "a global batch of {} rows needs more than {} micro batches of {} rows", global_batch,
+          most, once);
+  return static_cast<int>(global_batch / once);
+}
 
 Prediction simulate(const Job& job, const SimulationOptions& options) {
   check(job);

@@ -32,8 +32,12 @@ struct SimulationOptions {
   bool trace = false;  // record each piece of work
 };
 
-// Simulates a step after two that warm up. Throws Error(invalid_argument) if the mesh or the sizes do
-// not fit.
+// Returns global_batch / once, where `once` is the number of rows in one micro batch of all ranks.
+// Throws Error(invalid_argument) if it is over 2^20.
+int micro_batches_of(std::int64_t global_batch, std::int64_t once);
+
+// Simulates a step after two that warm up. Throws Error(invalid_argument) if the mesh or the sizes
+// do not fit.
 Prediction simulate(const Job& job, const SimulationOptions& options = {});
 
 }  // namespace plan

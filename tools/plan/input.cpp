@@ -1,0 +1,27 @@
+#include "plan/input.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "fail.hpp"
+
+namespace plan {
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  std::ranges::transform(result, result.begin(), [](unsigned char c) { return std::tolower(c); });
+  return result;
+}
+
+nlohmann::json read_object(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  if (!in.good()) train::fail(atoll::ErrorCode::io, "{}: cannot be opened", file.string());
+  nlohmann::json content = nlohmann::json::parse(in, nullptr, false);
+  if (!content.is_object())
+    train::fail(atoll::ErrorCode::bad_data, "{}: not a JSON object", file.string());
+  return content;
+}
+
+}  // namespace plan
