@@ -224,7 +224,9 @@ PendingSave save_beside(const fs::path& folder, Engine& engine, const Optimizer&
     EngineAccess::gathering(engine).wait_updated(stream);
     impl->live = std::make_shared<LiveSave>(
         partial_of(impl->begun.folder), tensors_of(engine, &optimizer), impl->begun.identity,
-        engine.device(), std::move(stream), LiveSave::Limits{most_copied_bytes});
+        engine.device(), std::move(stream),
+        LiveSave::Limits{.most_copied = most_copied_bytes,
+                         .decides_early = engine.device().kind() != DeviceKind::host});
   });
   setup.live_save = impl->live;
   setup.is_saving = true;

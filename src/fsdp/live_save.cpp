@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <utility>
 
 #include "core/errors.hpp"
@@ -48,10 +49,8 @@ LiveSave::~LiveSave() {
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
-  // Copies that are still being made write to memory that is about to be freed.
-  for (Part& part : parts_) {
-    if (part.copy.data() != nullptr) settle(part.ready);
-  }
+  // Tasks and copies that are enqueued use this object and its memory.
+  for (Part& part : parts_) settle(part.ready);
 }
 
 LiveSave::Part* LiveSave::find(std::size_t unit) {
@@ -60,32 +59,68 @@ LiveSave::Part* LiveSave::find(std::size_t unit) {
 }
 
 void LiveSave::before_update(std::size_t unit, Stream& stream) {
+  Part* const part = find(unit);
+  if (part == nullptr) return;
+  if (limits_.decides_early) {
+    copy_early(*part, stream);
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  if (over_ || part->state != Part::State::live) return;
+  part->ready = stream.enqueue_and_record([this, part] { copy_now(*part); });
+}
+
+bool LiveSave::wait_for_room(std::unique_lock<std::mutex>& lock, const Part& part) {
+  changed_.wait(lock, [&] {
+    return over_ || part.state != Part::State::live || copied_ + part.bytes <= limits_.most_copied;
+  });
+  return !over_ && part.state == Part::State::live;
+}
+
+void LiveSave::copy_now(Part& part) {
   const auto begin = Clock::now();
   std::unique_lock lock(mutex_);
-  make_room_and_copy(lock, unit, stream);
+  if (wait_for_room(lock, part) && allocate_copy(lock, part)) {
+    std::uint64_t offset = 0;
+    for (const auto& [name, view] : part.tensors) {
+      std::memcpy(at(part.copy, offset), view.data, view.bytes());
+      offset += view.bytes();
+    }
+    part.state = Part::State::copied;
+    copied_ += part.bytes;
+  }
   stalled_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-void LiveSave::make_room_and_copy(std::unique_lock<std::mutex>& lock, std::size_t unit,
-                                  Stream& stream) {
-  Part* const part = find(unit);
-  if (part == nullptr || over_) return;
-  changed_.wait(lock, [&] {
-    return over_ || part->state != Part::State::live ||
-           copied_ + part->bytes <= limits_.most_copied;
-  });
-  if (over_ || part->state != Part::State::live) return;
-  part->copy = device_.allocate_staging(part->bytes);
+bool LiveSave::allocate_copy(std::unique_lock<std::mutex>& lock, Part& part) {
+  try {
+    part.copy = device_.allocate_staging(part.bytes);
+    return true;
+  } catch (const Error&) {  // no memory: the update waits instead
+    changed_.wait(lock, [&] { return over_ || part.state != Part::State::live; });
+    return false;
+  }
+}
+
+void LiveSave::copy_early(Part& part, Stream& stream) {
+  std::unique_lock lock(mutex_);
+  if (over_ || part.state != Part::State::live) return;
+  free_copies();
+  Stamp idle;
+  if (copied_ + part.bytes > limits_.most_copied) idle = stream.stamp();
+  const bool copies = wait_for_room(lock, part);
+  if (idle) waits_.push_back({idle, Clock::now().time_since_epoch() / std::chrono::nanoseconds(1)});
+  if (!copies || !allocate_copy(lock, part)) return;
   std::uint64_t offset = 0;
-  part->copy_begin = stream.stamp();
-  for (const auto& [name, view] : part->tensors) {
-    stream.copy(at(part->copy, offset), view.data, view.bytes());
+  part.copy_begin = stream.stamp();
+  for (const auto& [name, view] : part.tensors) {
+    stream.copy(at(part.copy, offset), view.data, view.bytes());
     offset += view.bytes();
   }
-  part->copy_end = stream.stamp();
-  part->ready = stream.record();
-  part->state = Part::State::copied;
-  copied_ += part->bytes;
+  part.copy_end = stream.stamp();
+  part.ready = stream.record();
+  part.state = Part::State::copied;
+  copied_ += part.bytes;
 }
 
 bool LiveSave::is_over() const {
@@ -95,7 +130,16 @@ bool LiveSave::is_over() const {
 
 double LiveSave::stalled_seconds() const {
   const std::lock_guard lock(mutex_);
-  return stalled_s_;
+  double all = stalled_s_;
+  for (const Part& part : parts_) {
+    const auto begin = part.copy_begin.ns(), end = part.copy_end.ns();
+    if (begin && end) all += 1e-9 * static_cast<double>(*end - *begin);
+  }
+  for (const Wait& wait : waits_) {
+    const auto idle = wait.idle.ns();
+    if (idle && *idle < wait.end_ns) all += 1e-9 * static_cast<double>(wait.end_ns - *idle);
+  }
+  return all;
 }
 
 void LiveSave::wait() {
@@ -144,7 +188,7 @@ void LiveSave::write_part(SafetensorsWriter& writer, Part& part) {
       if (read_live(part, static_cast<const std::byte*>(view.data) + done, size, bytes)) {
         writer.write(bytes);
       } else {
-        part.ready.synchronize();
+        if (limits_.decides_early) part.ready.synchronize();
         writer.write(std::span(at(part.copy, offset + done), size));
       }
       done += size;
@@ -153,33 +197,49 @@ void LiveSave::write_part(SafetensorsWriter& writer, Part& part) {
   }
 }
 
+void LiveSave::read(const std::byte* from, std::vector<std::byte>& bytes) {
+  if (device_.kind() == DeviceKind::host) {
+    std::memcpy(bytes.data(), from, bytes.size());
+    return;
+  }
+  stream_.copy(bytes.data(), from, bytes.size());
+  stream_.synchronize();
+}
+
 bool LiveSave::read_live(const Part& part, const std::byte* from, std::uint64_t size,
                          std::vector<std::byte>& bytes) {
   bytes.resize(size);
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (stopping_) throw Error(ErrorCode::aborted, "the save was given up");
-  if (part.state != Part::State::live) return false;
-  stream_.copy(bytes.data(), from, size);
-  stream_.synchronize();
-  return true;
+  if (part.state == Part::State::live) {
+    read(from, bytes);
+    return true;
+  }
+  if (!limits_.decides_early) return false;
+  // What was read counts only if the update had not begun afterwards.
+  lock.unlock();
+  if (part.ready.happened()) return false;
+  read(from, bytes);
+  return !part.ready.happened();
 }
 
 void LiveSave::finish_part(Part& part) {
   {
     const std::lock_guard lock(mutex_);
-    if (part.state == Part::State::live) part.state = Part::State::written;
-  }
-  if (part.state == Part::State::copied) {
-    // An update may have begun the copy after the last piece was read, so it may still be written.
-    settle(part.ready);
-    const std::lock_guard lock(mutex_);
-    copied_ -= part.bytes;
-    if (part.copy_begin.ns() && part.copy_end.ns())
-      stalled_s_ += 1e-9 * static_cast<double>(*part.copy_end.ns() - *part.copy_begin.ns());
-    part.copy = {};
     part.state = Part::State::written;
+    free_copies();
   }
   changed_.notify_all();
+}
+
+// A copy that was decided early is made even if its unit is written by then.
+void LiveSave::free_copies() {
+  for (Part& part : parts_) {
+    const bool is_made = !limits_.decides_early || part.ready.happened();
+    if (part.state != Part::State::written || part.copy.data() == nullptr || !is_made) continue;
+    copied_ -= part.bytes;
+    part.copy = {};
+  }
 }
 
 }  // namespace atoll_v1::atoll::fsdp
