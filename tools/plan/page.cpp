@@ -36,8 +36,10 @@ std::string head(const Job& job) {
 }
 
 std::string tile(const std::string& value, const char* label, const std::string& below) {
-  return fmt::format(R"(<div class="card tile"><span>{}</span><b>{}</b><small>{}</small></div>)",
-                     label, value, escape(below));
+  constexpr std::size_t long_word = 10;  // letters; in the size of figures it would be broken
+  return fmt::format(R"(<div class="card tile"><span>{}</span><b{}>{}</b><small>{}</small></div>)",
+                     label, value.size() > long_word ? R"( class="word")" : "", value,
+                     escape(below));
 }
 
 std::string tiles(const Candidate& best) {
@@ -130,7 +132,7 @@ std::string timeline(Job job) {
   std::string shown;
   if (job.micro_batches > most_micro_batches) {
     shown = fmt::format(" The step has {} micro batches; {} are shown.", job.micro_batches,
-                       most_micro_batches);
+                        most_micro_batches);
     job.micro_batches = most_micro_batches;
   }
   const Prediction p = simulate(job, {.trace = true});

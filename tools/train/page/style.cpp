@@ -35,6 +35,8 @@ border-radius:8px;padding:4px 10px;cursor:pointer}
 .traps{margin-top:14px;display:grid;gap:8px}
 .trap{background:var(--warnbg);border-radius:10px;padding:9px 14px}
 .trap b{color:var(--warn)}.trap span{color:var(--soft)}
+.tile b.word{font-size:17px;line-height:1.76}
+.card+.grid2{margin-top:14px}
 .grid2{display:grid;grid-template-columns:repeat(auto-fill,minmax(430px,1fr));gap:14px}
 @media (max-width:520px){.grid2{grid-template-columns:1fr}}
 figcaption{font-weight:600}
