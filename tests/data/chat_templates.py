@@ -2,8 +2,10 @@
 """Chat templates of five families render as in transformers, and answers alone are trained.
 
 The templates are our own; they use what those of Mistral, Llama 3, Qwen2.5, Qwen3 and SmolLM3 use.
+ATOLL_TEST_TEMPLATES=FOLDER also renders the published templates (*.jinja) in a folder, or compares how they refuse.
 Without transformers, jinja2 and tokenizers the test is skipped: pip install transformers jinja2."""
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -94,6 +96,32 @@ def check_rendering():
     print(f"{count} texts equal those of transformers {transformers.__version__}")
 
 
+def outcome(render):
+    try:
+        return render()
+    except Exception as refusal:  # transformers throws several types
+        return f"refused: {refusal}"
+
+
+def check_published(folder):
+    files = sorted(Path(folder).glob("*.jinja"))
+    assert files, f"{folder}: no *.jinja"
+    texts = refusals = 0
+    for file in files:
+        text = file.read_text()
+        ours = chat.Template(text, file.stem, SPECIAL, TODAY)
+        for name, messages in CHATS.items():
+            messages = [chat.plain(message) for message in messages]
+            for prompt in (False, True):
+                expected = outcome(lambda: theirs(text, messages, add_generation_prompt=prompt, **TODAY))
+                found = outcome(lambda: ours.render(messages, prompt=prompt))
+                assert found == expected, f"{file.name}, {name}: {found!r} is not {expected!r}"
+                texts += 1
+                refusals += found.startswith("refused: ")
+    assert refusals < texts, "every template refuses everything"
+    print(f"{len(files)} published templates: {texts} texts equal those of transformers, of which {refusals} refusals")
+
+
 # The text that is trained for each answer, from the answer as the template writes it.
 ANSWERS = {
     "mistral": lambda answer, last: " " + answer.strip() + "</s>",
@@ -182,6 +210,8 @@ def check_tokens(folder):
 
 if __name__ == "__main__":
     check_rendering()
+    if published := os.environ.get("ATOLL_TEST_TEMPLATES"):
+        check_published(published)
     check_answers()
     with tempfile.TemporaryDirectory() as name:
         check_tokens(Path(name))
