@@ -216,7 +216,7 @@ bool LiveSave::read_live(const Part& part, const std::byte* from, std::uint64_t 
     return true;
   }
   if (!limits_.decides_early) return false;
-  // What was read counts only if the update had not begun afterwards.
+  // If the update has not begun after the read, it had not changed what was read.
   lock.unlock();
   if (part.ready.happened()) return false;
   read(from, bytes);

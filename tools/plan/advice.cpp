@@ -56,8 +56,8 @@ int hosts_that_fit(Job job) {
   return 0;
 }
 
-// Makes one change after the other, each time the one that saves most, until the job fits. Returns
-// what was done.
+// Applies changes until the job fits. Each round applies the change that saves most memory. Returns
+// a sentence that names the changes, or the number of hosts on which the job then fits.
 std::string together(Job job, Prediction prediction) {
   std::vector<std::string> done;
   while (!prediction.fits) {

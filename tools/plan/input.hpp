@@ -1,4 +1,4 @@
-// What people and programs give atoll-plan to read.
+// Reads JSON files, and texts whose letters may be large or small.
 #pragma once
 
 #include <filesystem>

@@ -12,8 +12,9 @@ class App;
 
 namespace train {
 
-// Declares all flags but those that every program of atoll has. Parsing sets `options`, and
-// `prints` for --print-config.
+// Adds the flags of atoll-train to `app`. cli::add_common_options() adds --version and the like.
+// Parsing fills `options`, and sets `prints` if --print-config is given. Both must live as long as
+// `app`.
 void add_flags(CLI::App& app, RunOptions& options, bool& prints);
 
 // Flags of other trainers, for suggestions.

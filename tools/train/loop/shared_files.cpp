@@ -32,7 +32,7 @@ using nlohmann::json;
 
 constexpr std::uint64_t piece_bytes = std::uint64_t{16} << 20;
 constexpr const char* complete_mark = ".complete";
-// Of a file that is being received: FILE.partial-PID.
+// A file is named FILE.partial-PID while process PID receives it.
 constexpr std::string_view partial_mark = ".partial-";
 
 // A file or folder that an option names.
