@@ -56,6 +56,20 @@ Mapping::~Mapping() {
   if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
+void Mapping::advise(std::span<const std::byte> part, int advice) const noexcept {
+  if (part.empty()) return;
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const std::size_t first = static_cast<std::size_t>(part.data() - data_) / page * page;
+  const std::size_t last = static_cast<std::size_t>(part.data() - data_) + part.size();
+  ::madvise(const_cast<std::byte*>(data_ + first), last - first, advice);  // may fail: only advice
+}
+
+void Mapping::expect_parts() const noexcept { advise(bytes(), MADV_RANDOM); }
+
+void Mapping::fetch(std::span<const std::byte> part) const noexcept {
+  advise(part, MADV_WILLNEED);
+}
+
 FileWriter::FileWriter(const fs::path& path) : path_(path) {
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) fail_io(path, "replace");
   file_ = net::Fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));

@@ -41,7 +41,14 @@ class Mapping {
 
   std::span<const std::byte> bytes() const noexcept { return {data_, size_}; }
 
+  // Without these calls, the kernel reads ahead of each access, on some disks by megabytes.
+  // expect_parts() turns that off, and fetch() reads a part of bytes() before it is accessed.
+  void expect_parts() const noexcept;
+  void fetch(std::span<const std::byte> part) const noexcept;
+
  private:
+  void advise(std::span<const std::byte> part, int advice) const noexcept;
+
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
 };

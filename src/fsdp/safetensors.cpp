@@ -44,16 +44,29 @@ std::optional<DType> safetensors_dtype(std::string_view name) noexcept {
 }
 
 struct SafetensorsFile::Impl {
-  explicit Impl(const fs::path& path_)
-      : path(path_), mapping(path_), header(parse_safetensors(mapping.bytes(), path_)) {}
+  Impl(const fs::path& path_, FileReads reads)
+      : path(path_), mapping(path_), header(parse(reads)) {}
+
+  SafetensorsHeader parse(FileReads reads) const {
+    constexpr std::size_t usual_header = std::size_t{1} << 20;
+    if (reads == FileReads::parts) {
+      mapping.expect_parts();
+      mapping.fetch(mapping.bytes().first(std::min(usual_header, mapping.bytes().size())));
+    }
+    return parse_safetensors(mapping.bytes(), path);
+  }
 
   fs::path path;
   Mapping mapping;
   SafetensorsHeader header;
 };
 
-SafetensorsFile SafetensorsFile::open(const fs::path& path) {
-  return SafetensorsFile(std::make_shared<const Impl>(path));
+SafetensorsFile SafetensorsFile::open(const fs::path& path, FileReads reads) {
+  return SafetensorsFile(std::make_shared<const Impl>(path, reads));
+}
+
+void SafetensorsFile::fetch(std::span<const std::byte> part) const noexcept {
+  impl_->mapping.fetch(part);
 }
 
 std::span<const SafetensorsEntry> SafetensorsFile::tensors() const noexcept {

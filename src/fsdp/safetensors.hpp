@@ -34,12 +34,22 @@ struct SafetensorsEntry {
   ConstView data;
 };
 
+// How a file will be read. If `parts`, only what is asked for is read from the disk.
+enum class FileReads {
+  whole,
+  parts
+};
+
 class SafetensorsFile {
  public:
   // Throws Error(io) when the file cannot be opened or mapped, Error(bad_data) when it is not a
   // safetensors file or when tensors overlap or exceed the file, and Error(unsupported) when DType
   // has no value for the dtype of a tensor.
-  static SafetensorsFile open(const std::filesystem::path& path);
+  static SafetensorsFile open(const std::filesystem::path& path,
+                              FileReads reads = FileReads::whole);
+  // Reads a part of bytes() from the disk at once. Without it, a file that is read by parts is read
+  // page by page.
+  void fetch(std::span<const std::byte> part) const noexcept;
 
   // Returns all tensors in the order of their data in the file.
   std::span<const SafetensorsEntry> tensors() const noexcept;

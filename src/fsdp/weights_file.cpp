@@ -35,9 +35,14 @@ bool is_float(DType dtype) {
   return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
 }
 
-// Returns the entry of a parameter from the first file that contains the parameter.
-const SafetensorsEntry& find_entry(const std::vector<SafetensorsFile>& files,
-                                   const std::string& tensor, const ParamSpec& param) {
+struct FoundTensor {
+  const SafetensorsFile& file;
+  ConstView data;
+};
+
+// Returns the tensor of a parameter in the first file that contains it.
+FoundTensor find_tensor(const std::vector<SafetensorsFile>& files, const std::string& tensor,
+                        const ParamSpec& param) {
   for (const SafetensorsFile& file : files) {
     const SafetensorsEntry* entry = file.find(tensor);
     if (!entry) continue;
@@ -46,7 +51,7 @@ const SafetensorsEntry& find_entry(const std::vector<SafetensorsFile>& files,
             "[{}]",
             file.path().string(), tensor, name(entry->data.dtype), fmt::join(entry->shape, ", "),
             fmt::join(param.shape, ", "));
-    return *entry;
+    return {file, entry->data};
   }
   std::string where = files.empty() ? "no weights file given" : files.front().path().string();
   if (files.size() > 1) where += fmt::format(" and {} other files", files.size() - 1);
@@ -207,13 +212,16 @@ void import_weights(const std::vector<fs::path>& paths, Engine& engine,
   });
   const auto fill = [&] {
     std::vector<SafetensorsFile> files;
-    for (const auto& path : paths) files.push_back(SafetensorsFile::open(path));
+    for (const auto& path : paths) {
+      files.push_back(SafetensorsFile::open(path, FileReads::parts));
+    }
     std::vector<std::byte> aligned;
     EngineAccess::assign(engine, [&](const Segment& segment, std::span<float> out) {
       const std::string tensor = param_name(*segment.unit, *segment.param);
       if (tensor.empty()) return false;
-      const ConstView source =
-          find_entry(files, tensor, *segment.param).data.part(segment.first, out.size());
+      const FoundTensor found = find_tensor(files, tensor, *segment.param);
+      const ConstView source = found.data.part(segment.first, out.size());
+      found.file.fetch({static_cast<const std::byte*>(source.data), source.bytes()});
       // Copied because the file format does not guarantee alignment.
       aligned.resize(source.bytes());
       std::memcpy(aligned.data(), source.data, source.bytes());

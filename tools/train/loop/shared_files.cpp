@@ -205,6 +205,18 @@ std::string key_of(const fs::path& folder, const std::vector<SentFile>& files) {
   return digest.finish().substr(0, 16);
 }
 
+std::string digest_of(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  std::vector<std::byte> block(std::size_t{1} << 20);
+  Digest digest;
+  while (in) {
+    in.read(reinterpret_cast<char*>(block.data()), static_cast<std::streamsize>(block.size()));
+    digest.add(std::span(block).first(static_cast<std::size_t>(in.gcount())));
+  }
+  if (!in.eof()) fail(ErrorCode::io, "{}: cannot be read", file.string());
+  return digest.finish();
+}
+
 // Moves the files of one place from a rank to others.
 class Transfer {
  public:
@@ -271,7 +283,10 @@ class Transfer {
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
       if (all[rank].empty() || all[rank] == all[static_cast<std::size_t>(sender_)]) continue;
       const auto host = static_cast<std::size_t>(world_.placements()[rank].host);
-      fail(ErrorCode::mismatch, "{} {}: the copy on host {} differs from the files of rank {}",
+      fail(ErrorCode::mismatch,
+           "{} {}: the copy on host {} differs from the files of rank {}: start the run again, "
+           "which "
+           "sends them again; if it fails again, test the memory and the disk of that host",
            place_.flag, place_.given.string(), world_.hosts()[host].name, sender_);
     }
     if (receives_) write_file_atomic(copy / complete_mark, digests);
@@ -289,10 +304,9 @@ class Transfer {
   }
 
   template <class Fill, class Take>
-  static std::string in_pieces(atoll::Communicator& comm, atoll::Stream& stream,
-                               const atoll::Buffer& piece, std::uintmax_t size, const Fill& fill,
-                               const Take& take) {
-    Digest digest;
+  static void in_pieces(atoll::Communicator& comm, atoll::Stream& stream,
+                        const atoll::Buffer& piece, std::uintmax_t size, const Fill& fill,
+                        const Take& take) {
     for (std::uintmax_t at = 0; at < size; at += piece_bytes) {
       const std::uint64_t count = std::min<std::uint64_t>(piece_bytes, size - at);
       const std::span<std::byte> bytes(static_cast<std::byte*>(piece.data()), count);
@@ -300,31 +314,32 @@ class Transfer {
       comm.broadcast(piece.view(atoll::DType::u8).part(0, count), 0, stream).wait(stream);
       stream.synchronize();
       take(bytes);
-      digest.add(bytes);
     }
-    return digest.finish();
   }
 
   static std::string give(atoll::Communicator& comm, atoll::Stream& stream,
                           const atoll::Buffer& piece, const fs::path& file, std::uintmax_t size) {
     std::ifstream in(file, std::ios::binary);
-    return in_pieces(
+    Digest digest;
+    in_pieces(
         comm, stream, piece, size,
         [&](std::span<std::byte> bytes) {
           in.read(reinterpret_cast<char*>(bytes.data()),
                   static_cast<std::streamsize>(bytes.size()));
           if (!in) fail(ErrorCode::io, "{}: cannot be read, or became shorter", file.string());
         },
-        [](std::span<std::byte>) {});
+        [&](std::span<std::byte> bytes) { digest.add(bytes); });
+    return digest.finish();
   }
 
   // Writes a file under another name and renames it: another run may open the copy meanwhile.
+  // Returns the digest of what the file has, not of what was received: a write may go wrong too.
   static std::string receive(atoll::Communicator& comm, atoll::Stream& stream,
                              const atoll::Buffer& piece, const fs::path& file,
                              std::uintmax_t size) {
     const fs::path partial = fmt::format("{}{}{}", file.string(), partial_mark, ::getpid());
     std::ofstream out(partial, std::ios::binary);
-    const std::string digest = in_pieces(
+    in_pieces(
         comm, stream, piece, size, [](std::span<std::byte>) {},
         [&](std::span<std::byte> bytes) {
           out.write(reinterpret_cast<const char*>(bytes.data()),
@@ -339,7 +354,7 @@ class Transfer {
     std::error_code error;
     if (out) fs::rename(partial, file, error);
     if (!out || error) fail(ErrorCode::io, "{}: writing the copy failed", file.string());
-    return digest;
+    return digest_of(file);
   }
 
   atoll::World& world_;
