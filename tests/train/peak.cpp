@@ -3,10 +3,13 @@
 
 #include <doctest/doctest.h>
 
+#include <fstream>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "../unit/train_data_temporary.hpp"
 #include "atoll/log.hpp"
 #include "thread_ranks.hpp"
 
@@ -45,7 +48,8 @@ TEST_CASE("peak: measurements are far apart above 25 %") {
 TEST_CASE("peak: on CPUs it is measured, and all ranks have the same") {
   std::vector<double> flops(2);
   const auto warnings = warnings_of([&](atoll::World& world, const train::Machine& machine) {
-    const train::Peak peak = train::find_peak(world, machine, atoll::DType::f32, 0.05);
+    const train::Peak peak =
+        train::find_peak(world, machine, atoll::DType::f32, 0.05, train::KnownPeaks({}));
     CHECK(peak.source == "measured");
     CHECK(peak.flops == peak.measured);
     flops[static_cast<std::size_t>(world.rank())] = peak.flops;
@@ -53,6 +57,43 @@ TEST_CASE("peak: on CPUs it is measured, and all ranks have the same") {
   CHECK(warnings.empty());
   CHECK(flops[0] > 1e6);
   CHECK(flops[0] == flops[1]);
+}
+
+TEST_CASE("peak: a run on a busy machine is told from earlier runs on this CPU model") {
+  const train_test::TemporaryFolder folder;
+  const train::KnownPeaks known(folder.path() / "cache" / "peaks.json");
+  const auto run = [&] {
+    return warnings_of([&](atoll::World& world, const train::Machine& machine) {
+      (void)train::find_peak(world, machine, atoll::DType::f32, 0.05, known);
+    });
+  };
+  CHECK(run().empty());
+  std::ifstream in(known.file());
+  const auto peaks = nlohmann::json::parse(in);
+  REQUIRE(peaks.size() == 1);
+  const auto [key, flops] = *peaks.items().begin();
+  CHECK(key.find(", 1 of ") != key.npos);
+  CHECK(key.ends_with(" processors, f32"));
+  const double first = flops.get<double>();
+  CHECK(known.find(key) == first);
+  CHECK(first > 1e6);
+  CHECK(known.find("another CPU") == 0);
+
+  known.raise(key, 1);  // lower, so it changes nothing
+  CHECK(known.find(key) == first);
+  known.raise(key, 1e18);
+  const auto warnings = run();
+  REQUIRE(warnings.size() == 1);
+  CHECK(warnings[0].find("but earlier runs on this CPU had 1000000.00: ") != std::string::npos);
+  CHECK(warnings[0].find(known.file().string()) != std::string::npos);
+  CHECK(known.find(key) == 1e18);
+
+  // A damaged file is as good as none.
+  folder.write("cache/peaks.json", "{\"" + key + "\": ");
+  CHECK(run().empty());
+  CHECK(known.find(key) > 1e6);
+  folder.write("cache/peaks.json", "[7]");
+  CHECK(known.find(key) == 0);
 }
 
 TEST_CASE("peak: a later measurement that is far away is a warning, and the highest counts") {

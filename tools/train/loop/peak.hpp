@@ -4,6 +4,7 @@
 #include <string>
 
 #include "atoll/world.hpp"
+#include "loop/known_peaks.hpp"
 #include "loop/machine.hpp"
 
 namespace train {
@@ -14,8 +15,11 @@ struct Peak {
   std::string source;   // datasheet or measured
 };
 
-// Measures for about `seconds`. Collective.
-Peak find_peak(atoll::World& world, const Machine& machine, atoll::DType dtype, double seconds);
+// Measures for about `seconds`, and on CPUs up to twice again if the peak is far below what the same
+// model of CPU gave to earlier runs. Rank 0 logs a peak that stays far below. Collective; `known` is
+// used on rank 0.
+Peak find_peak(atoll::World& world, const Machine& machine, atoll::DType dtype, double seconds,
+               const KnownPeaks& known);
 
 // Measures again, and once more if the new peak is far from the earlier one, because another process
 // may have used the machine. Keeps the highest. Collective. Rank 0 logs a difference.

@@ -71,7 +71,10 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
   if (options_.dry_run) return;
   start();
   tracing_.emplace(traced_steps(options_, first_step_));
-  peak_ = find_peak(world_, setup_.machine, plan.compute, options_.peak_seconds);
+  // Too short a measurement says little about the machine.
+  const KnownPeaks known(options_.peak_seconds < 0.25 ? std::filesystem::path()
+                                                      : usual_peak_file());
+  peak_ = find_peak(world_, setup_.machine, plan.compute, options_.peak_seconds, known);
   metrics_.emplace(SpeedBase{options_.warmup_steps, parameter_count(setup_.model), peak_.flops,
                              peak_.measured, world.size()});
   if (world.rank() == 0) {
