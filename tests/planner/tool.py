@@ -5,6 +5,7 @@
 """
 import csv
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -240,6 +241,32 @@ def check_measure(folder):
     assert "--measure: 256 processes need" in message and message.count("\n") == 1, message
 
 
+def check_measured_gpu(folder):
+    """A measured GPU keeps the links of the flags and the published peak."""
+    cpu = json.loads((folder / "machine.json").read_text())
+    gpu = dict(cpu, kind="cuda", device="NVIDIA H100 80GB HBM3", memory_bytes=85 * 10**9, process_bytes=0)
+    (folder / "gpu.json").write_text(json.dumps(gpu))
+    job = ["--machine", folder / "gpu.json", "--model", "mistral-tiny", "--vocab", "256", "--seq", "64", "--micro-batch", "1",
+           "--strategy", "full_shard", "--recompute", "none"]
+    times = []
+    for fabric in (["--hosts", "2"], ["--hosts", "2", "--inter", "1x100G"], ["--gpus-per-host", "1"]):
+        run(*job, *fabric, "--json", folder / "gpu-plan.json")
+        found = json.loads((folder / "gpu-plan.json").read_text())[0]
+        times.append(found["step_s"])
+        assert 0 < found["mfu"] < 1e-2, found  # the times are a CPU's
+    assert times[1] > times[0], times
+    for flags, text in ((["--gpu", "A100"], "was measured on NVIDIA H100"), (["--inter", "pigeons", "--hosts", "2"], "pigeons")):
+        message = run(*job, *flags, code=1)
+        assert text in message and message.count("\n") == 1, message
+    for flag in ("--intra", "--inter", "--topology"):
+        value = "hgx-h100x16" if flag == "--topology" else "NVLink"
+        message = run("--machine", folder / "machine.json", flag, value, code=1)
+        assert f"{flag} has no effect beside --machine" in message and message.count("\n") == 1, message
+    done = subprocess.run([PLAN, "--measure", folder / "x.json", "--device", "cuda", "--model", "mistral-tiny"],
+                          env=dict(os.environ, CUDA_VISIBLE_DEVICES=""), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "sees no GPU" in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
 def check_wrong(folder):
     for flags, code, text in (
             (["--gpu", "abacus"], 1, "unknown GPU \"abacus\""),
@@ -296,5 +323,6 @@ with tempfile.TemporaryDirectory() as name:
     check_advice(root)
     check_curves(root)
     check_measure(root)
+    check_measured_gpu(root)
     check_wrong(root)
 print("atoll-plan: table, rows, page, explanation, advice, curves, measured machines and wrong input")

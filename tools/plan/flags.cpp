@@ -82,8 +82,10 @@ void declare_cluster(CLI::App& app, Flags& f) {
       "supplies the values that no other cluster flag sets");
   app.add_option("--hosts", f.hosts, "number of hosts; default: 1, or that of --topology")
       ->check(CLI::Range(0, 1 << 16));
-  app.add_option("--gpus-per-host", f.gpus_per_host,
-                 "GPUs of a host; default: 8 (1 for --measure), or that of --topology or --machine")
+  app.add_option(
+         "--gpus-per-host", f.gpus_per_host,
+         "GPUs of a host; default: 8 (1 for --measure), or that of --topology, or of --machine "
+         "for CPUs")
       ->check(CLI::Range(0, 256));
   app.add_option("--intra", f.cluster.intra, "links inside a host: NVSwitch, NVLink, PCIe");
   app.add_option("--inter", f.cluster.inter, "links between hosts: 8x400G, 4xHDR, \"TCP 100G\"");
@@ -113,17 +115,23 @@ void declare_results(CLI::App& app, Flags& f) {
                  "tokens/s of the same settings on one host, which separates slow compute from a "
                  "slow fabric")
       ->check(CLI::NonNegativeNumber);
-  app.option_defaults()->group("This machine (CPUs)");
+  app.option_defaults()->group("This machine");
   app.add_option(
       "--measure", f.measure,
       "FILE: measure the operations of --model on N processes at once; N is --gpus-per-host, 1 by "
       "default");
-  app.add_option("--threads", f.threads, "compute threads of a rank, for --measure")
+  app.add_option(
+         "--device", f.device,
+         "what --measure measures: host (CPUs), cuda (a GPU for each process), or auto: GPUs "
+         "if there are any")
+      ->check(CLI::IsMember({"auto", "host", "cuda"}));
+  app.add_option("--threads", f.threads, "compute threads of a rank on CPUs, for --measure")
       ->check(CLI::PositiveNumber);
   app.add_option("--measure-seconds", f.measure_seconds, "length of the measurement")
       ->check(CLI::PositiveNumber);
   app.add_option("--machine", f.machine,
-                 "FILE of --measure, instead of --gpu, --intra, --inter and --topology");
+                 "FILE of --measure, instead of --gpu, and for CPUs also of --intra, --inter and "
+                 "--topology");
   app.option_defaults()->group("Results");
   app.add_option("--top", f.top, "lines of the table")->check(CLI::PositiveNumber);
   app.add_flag("--growth", f.growth,
@@ -179,10 +187,8 @@ void check(const CLI::App& app, const Flags& flags) {
   refuse(app, "--measure", {"--json", "--html", "--growth", "--curve", "--rows", "--explain"},
          "it only measures");
   require(flags.measure.empty() || flags.dtype != "auto", "--measure needs --dtype bf16 or f32");
-  for (const char* flag : {"--threads", "--measure-seconds"})
+  for (const char* flag : {"--device", "--threads", "--measure-seconds"})
     require(app.count(flag) == 0 || !flags.measure.empty(), "{} needs --measure", flag);
-  refuse(app, "--machine", {"--gpu", "--intra", "--inter", "--topology"},
-         "the file describes the machine; --curve describes its links");
   refuse(app, "--global-batch", {"--micro-batches"},
          "the number of micro batches follows from the global batch");
   require(flags.measured_one_host == 0 || flags.measured > 0 || !flags.explain.empty(),

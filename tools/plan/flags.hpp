@@ -27,6 +27,7 @@ struct Flags {
   int hosts = 0, gpus_per_host = 0;
   double price = 0, tokens = 0, measured = 0, measured_one_host = 0;
   std::string explain, trace;
+  std::string device = "auto";
   std::string machine, measure, html, topology;
   bool growth = false;
   std::vector<std::string> curves;

@@ -8,8 +8,10 @@
 #include <exception>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "atoll/compute_model.hpp"
 #include "atoll/error.hpp"
 #include "cli/complaint.hpp"
 #include "fail.hpp"
@@ -104,29 +106,57 @@ plan::ClusterText cluster_text(const Flags& f) {
   return text;
 }
 
+// Throws if a flag is given that the machine's file replaces.
+void check_machine_flags(const Flags& f, const plan::Machine& machine) {
+  const bool is_gpu = !machine.gpu.empty();
+  train::require(f.cluster.gpu.empty() || is_gpu,
+                 "--gpu has no effect beside --machine {}: the file describes CPUs", f.machine);
+  train::require(!is_gpu || f.cluster.gpu.empty() ||
+                     atoll::find_compute_model(f.cluster.gpu).name ==
+                         atoll::find_compute_model(machine.gpu).name,
+                 "--gpu {}: --machine {} was measured on {}: leave --gpu out", f.cluster.gpu,
+                 f.machine, machine.gpu);
+  for (const auto& [flag, value] : {std::pair{"--intra", &f.cluster.intra},
+                                    {"--inter", &f.cluster.inter},
+                                    {"--topology", &f.topology}}) {
+    train::require(is_gpu || value->empty(),
+                   "{} has no effect beside --machine {}, which describes CPUs: --curve describes "
+                   "their links",
+                   flag, f.machine);
+  }
+}
+
+// Makes the ranks compute as --machine says.
+void use_machine(const Flags& f, const plan::Machine& machine, plan::Cluster& cluster) {
+  plan::use(machine, cluster);
+  cluster.fabric.most_gbyte_s = f.cluster.busbw;
+  if (f.gpus_per_host > 0) cluster.ranks_per_host = f.gpus_per_host;
+  // Hosts may be emulated by one machine, on which all ranks compute.
+  const bool alike = machine.ranks == cluster.ranks_per_host ||
+                     machine.ranks == cluster.hosts * cluster.ranks_per_host;
+  if (!machine.gpu.empty() || alike) return;
+  fmt::print(
+      stderr,
+      "atoll-plan: warning: --machine {}: {} processes measured at once, but {} ranks share a "
+      "host; unless each has its own cores, measure again with --gpus-per-host {}\n",
+      f.machine, machine.ranks, cluster.ranks_per_host, cluster.ranks_per_host);
+}
+
 plan::Job job_of(const Flags& f) {
   plan::Job job;
-  const plan::ClusterText cluster = cluster_text(f);
+  plan::Machine machine;
+  plan::ClusterText cluster = cluster_text(f);
+  if (!f.machine.empty()) {
+    machine = plan::read_machine(f.machine);
+    check_machine_flags(f, machine);
+    if (!machine.gpu.empty()) cluster.gpu = machine.gpu;
+  }
   const auto known = plan::cluster_of(cluster);
   train::require(known.unknown.empty(),
                  "{} is unknown: use a text such as NVSwitch, PCIe, 8x400G or \"TCP 100G\"",
                  known.unknown.empty() ? "" : known.unknown.front());
   job.cluster = known.cluster;
-  if (!f.machine.empty()) {
-    job.cluster = plan::read_machine(f.machine);
-    const int measured = job.cluster.ranks_per_host;
-    job.cluster.hosts = cluster.hosts;
-    job.cluster.fabric.most_gbyte_s = f.cluster.busbw;
-    if (f.gpus_per_host > 0) job.cluster.ranks_per_host = f.gpus_per_host;
-    // Hosts may be emulated by one machine, on which all ranks compute.
-    if (measured != job.cluster.ranks_per_host && measured != job.ranks()) {
-      fmt::print(stderr,
-                 "atoll-plan: warning: --machine {}: {} processes measured at once, but {} ranks "
-                 "share a host; unless each has its own cores, measure again with --gpus-per-host "
-                 "{}\n",
-                 f.machine, measured, job.cluster.ranks_per_host, job.cluster.ranks_per_host);
-    }
-  }
+  if (!f.machine.empty()) use_machine(f, machine, job.cluster);
   for (const std::string& curve : f.curves) plan::add_curve(job.cluster.fabric, curve);
   job.micro_batches = f.micro_batches;
   job.model = model_of(f);
@@ -244,7 +274,8 @@ void run(Flags& f, const CLI::App& app) {
   if (!f.measure.empty()) {
     job.micro_batch = std::max<std::int64_t>(1, f.micro_batch);
     if (f.recompute != "auto") job.recompute = recompute_from(f.recompute);
-    plan::measure(job, {std::max(1, f.gpus_per_host), f.threads, f.measure_seconds}, f.measure);
+    plan::measure(job, {std::max(1, f.gpus_per_host), f.threads, f.device, f.measure_seconds},
+                  f.measure);
     return;
   }
   const double wire = job.cluster.fabric.across_gbyte_s;

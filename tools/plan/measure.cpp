@@ -11,14 +11,16 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
+#include <string>
 #include <vector>
 
 #include "atoll/mesh.hpp"
 #include "atoll/optimizer.hpp"
+#include "environment.hpp"
 #include "fail.hpp"
 #include "loop/engine_model.hpp"
-#include "model/cpu/cpu_ops.hpp"
-#include "model/cpu/matmul.hpp"
+#include "loop/machine.hpp"
 #include "plan/input.hpp"
 #include "report/peak_memory.hpp"
 
@@ -41,34 +43,42 @@ struct Measured {
   std::int64_t process_bytes = 0;
 };
 
+// Ids that spread over the vocabulary: the tokens and the labels of a batch.
+std::vector<std::int32_t> ids_for(const Job& job) {
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(2 * job.micro_batch * job.seq));
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    ids[i] = static_cast<std::int32_t>((i * 7919) % static_cast<std::size_t>(job.model.vocab));
+  return ids;
+}
+
 // Runs passes and updates of the model on this process alone, and returns the mean time of each
 // operation.
-Measured operations(const Job& job, const MeasureOptions& options) {
-  atoll::World world = atoll::World::single();
-  fsdp::Engine engine(atoll::Mesh::make(world, {1, 1}),
-                      {.strategy = fsdp::Strategy::no_shard, .precision = {.param = job.dtype}});
-  const atoll::Device device = engine.device();
+Measured operations(const Job& job, const MeasureOptions& options, atoll::World& world,
+                    const train::Machine& machine) {
+  const atoll::Device& device = machine.device();
+  fsdp::Engine engine(
+      atoll::Mesh::make(world, {1, 1}),
+      {.strategy = fsdp::Strategy::no_shard, .precision = {.param = job.dtype}, .device = device});
   std::optional<fsdp::Optimizer> optimizer;
-  const auto inner = train::cpu::make_ops({.threads = options.threads});
-  const auto measured = train::simulated::measure(*inner);
+  const auto measured = train::simulated::measure(*machine.ops);
   const train::Decoder decoder(job.model, *measured);
   atoll::Stream compute = device.stream({.name = "compute"});
   train::add_units(engine, job.model);
   optimizer.emplace(engine, fsdp::OptimizerOptions{.max_norm = 0, .moment_dtype = job.moments});
   engine.initialize(1);
   const std::int64_t tokens = job.micro_batch * job.seq;
-  auto activations =
-      decoder.make_activations({.max_tokens = tokens,
-                                .max_seq = job.seq,
-                                .compute = job.dtype,
-                                .recompute = job.recompute,
-                                .head_rows = train::usual_head_rows(atoll::DeviceKind::host)},
-                               device, compute);
+  const train::ActivationPlan plan{.max_tokens = tokens,
+                                   .max_seq = job.seq,
+                                   .compute = job.dtype,
+                                   .recompute = job.recompute,
+                                   .head_rows = train::usual_head_rows(device.kind())};
+  machine.ops->reserve(compute, train::largest_shapes(job.model, plan));
+  auto activations = decoder.make_activations(plan, device, compute);
   const auto count = static_cast<std::uint64_t>(tokens);
-  const atoll::Buffer ids = device.allocate(2 * count * sizeof(std::int32_t));
-  auto* const id = static_cast<std::int32_t*>(ids.data());
-  for (std::uint64_t i = 0; i < 2 * count; ++i)
-    id[i] = static_cast<std::int32_t>((i * 7919) % static_cast<std::uint64_t>(job.model.vocab));
+  const std::vector<std::int32_t> values = ids_for(job);
+  const atoll::Buffer ids = device.allocate(values.size() * sizeof values[0]);
+  compute.copy(ids.data(), values.data(), ids.bytes());
+  compute.synchronize();
   const atoll::View all = ids.view(atoll::DType::i32);
   const train::Batch batch{.rows = job.micro_batch,
                            .seq = job.seq,
@@ -97,14 +107,15 @@ Measured operations(const Job& job, const MeasureOptions& options) {
     result.update_s = std::min(result.update_s, run_step());
   } while (seconds_since(begin) < options.seconds);
   result.ops = measured->take(compute);
-  result.process_bytes =
-      train::proportional_bytes() - static_cast<std::int64_t>(device.allocated_bytes());
+  // The context of a GPU is not measured.
+  if (device.kind() == atoll::DeviceKind::host)
+    result.process_bytes =
+        train::proportional_bytes() - static_cast<std::int64_t>(device.allocated_bytes());
   return result;
 }
 
 // Rates in GB/s of the library's kernels, by the bytes that simulated devices count.
-json kernels() {
-  const atoll::Device device = atoll::Device::host();
+json kernels(const atoll::Device& device) {
   atoll::Stream stream = device.stream({.name = "kernels"});
   constexpr std::uint64_t n = std::uint64_t{4} << 20;
   std::vector<atoll::Buffer> f32;
@@ -133,37 +144,64 @@ std::int64_t memory_of_rank(int ranks) {
   return static_cast<std::int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE) / ranks;
 }
 
-json measured_by_rank(const Job& job, const MeasureOptions& options) {
+// Processes that measure at once have a GPU each.
+void choose_gpu(int rank) {
+  const std::string visible = train::variable("CUDA_VISIBLE_DEVICES");
+  std::string gpu = std::to_string(rank);
+  if (!visible.empty()) {
+    std::istringstream list(visible);
+    for (int i = 0; i <= rank; ++i)
+      train::require(static_cast<bool>(std::getline(list, gpu, ',')),
+                     "--gpus-per-host: CUDA_VISIBLE_DEVICES={} names fewer GPUs", visible);
+  }
+  ::setenv("CUDA_VISIBLE_DEVICES", gpu.c_str(), 1);
+}
+
+}  // namespace
+
+std::string measure_here(const Job& job, const MeasureOptions& options, int rank) {
+  if (options.ranks > 1) choose_gpu(rank);
+  atoll::World world = atoll::World::single();
+  const train::Machine machine = train::make_machine(
+      world, train::choose_device(world, options.device, ""), options.threads, "");
+  const bool is_gpu = machine.device().kind() == atoll::DeviceKind::cuda;
   json result = {{"schema", "atoll-machine-1"},
+                 {"device", machine.device().name()},
                  {"ranks", options.ranks},
                  {"threads", options.threads},
-                 {"memory_bytes", memory_of_rank(options.ranks)},
+                 {"memory_bytes", is_gpu ? static_cast<std::int64_t>(machine.place.memory_bytes())
+                                         : memory_of_rank(options.ranks)},
                  {"model", job.model.name}};
-  const Measured measured = operations(job, options);
+  if (is_gpu) result["kind"] = "cuda";
+  const Measured measured = operations(job, options, world, machine);
   result["ops"] = measured.ops;
   result["process_bytes"] = std::max<std::int64_t>(measured.process_bytes, 0);
-  result["kernels"] = kernels();
-  result["peak_f32"] = train::cpu::matrix_peak_flops(atoll::DType::f32, options.threads, 1.0);
-  result["peak_bf16"] = train::cpu::matrix_peak_flops(atoll::DType::bf16, options.threads, 1.0);
+  result["kernels"] = kernels(machine.device());
+  const double peak_s = std::min(1.0, options.seconds);
+  result["peak_f32"] = machine.matrix_peak(world, atoll::DType::f32, peak_s);
+  result["peak_bf16"] = machine.matrix_peak(world, atoll::DType::bf16, peak_s);
   // AdamW reads and writes weights and both moments, and reads gradients.
   const double moment = job.moments == atoll::DType::f32 ? 4 : 2;
   const double low = job.dtype == atoll::DType::f32 ? 0 : 2;
   const double bytes = 2 * (4 + 2 * moment) + 4 + low;
   result["kernels"]["adamw"] =
       bytes * static_cast<double>(train::parameter_count(job.model)) / measured.update_s * 1e-9;
-  return result;
+  return result.dump(1) + "\n";
 }
 
+namespace {
+
 // Starts a process that measures, and writes the result to `file` if that has a name.
-pid_t start(const Job& job, const MeasureOptions& options, const std::filesystem::path& file) {
+pid_t start(const Job& job, const MeasureOptions& options, int rank,
+            const std::filesystem::path& file) {
   const pid_t child = ::fork();
   if (child != 0) return child;
   int status = 1;
   try {
-    const std::string text = measured_by_rank(job, options).dump(1);
+    const std::string text = measure_here(job, options, rank);
     if (!file.empty()) {
       std::ofstream out(file, std::ios::binary);
-      if (!(out << text << '\n' << std::flush))
+      if (!(out << text << std::flush))
         train::fail(atoll::ErrorCode::io, "--measure: {} cannot be written", file.string());
     }
     status = 0;
@@ -225,14 +263,43 @@ void check_memory(const Job& job, const MeasureOptions& options) {
                  options.ranks, needed / 1e9, job.model.layers, job.model.name, all / 1e9);
 }
 
+atoll::DeviceKind chosen_kind(const std::string& wanted) {
+  atoll::World world = atoll::World::single();
+  return train::choose_device(world, wanted, "").device.kind();
+}
+
+// Returns what the processes will measure. A process for itself asks CUDA, because CUDA fails in a
+// process that forks after asking.
+atoll::DeviceKind kind_for(const std::string& wanted) {
+  if (wanted == "host") return atoll::DeviceKind::host;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    int status = 1;
+    try {
+      status = chosen_kind(wanted) == atoll::DeviceKind::cuda ? 0 : 2;
+    } catch (const std::exception&) {
+      // The parent finds the same.
+    }
+    ::_exit(status);
+  }
+  int status = 1;
+  const bool ended = child > 0 && ::waitpid(child, &status, 0) == child && WIFEXITED(status);
+  if (ended && WEXITSTATUS(status) == 0) return atoll::DeviceKind::cuda;
+  if (ended && WEXITSTATUS(status) == 2) return atoll::DeviceKind::host;
+  return chosen_kind(wanted);  // throws the reason
+}
+
 }  // namespace
 
-void measure(const Job& whole, const MeasureOptions& options, const std::filesystem::path& file) {
+void measure(const Job& whole, const MeasureOptions& wanted, const std::filesystem::path& file) {
   const Job job = with_few_layers(whole);
-  check_memory(job, options);
+  MeasureOptions options = wanted;
+  const bool is_gpu = kind_for(wanted.device) == atoll::DeviceKind::cuda;
+  options.device = is_gpu ? "cuda" : "host";
+  if (!is_gpu) check_memory(job, options);
   std::vector<pid_t> children;
   for (int rank = 0; rank < options.ranks; ++rank)
-    children.push_back(start(job, options, rank == 0 ? file : std::filesystem::path()));
+    children.push_back(start(job, options, rank, rank == 0 ? file : std::filesystem::path()));
   bool failed = false;
   for (const pid_t child : children) {
     int status = 1;
@@ -241,38 +308,54 @@ void measure(const Job& whole, const MeasureOptions& options, const std::filesys
   if (failed) train::fail(atoll::ErrorCode::backend, "--measure: a process that measures failed");
 }
 
-Cluster read_machine(const std::filesystem::path& file) {
+Machine read_machine(const std::filesystem::path& file) {
   const json content = read_json(file, "atoll-machine-1");
   return read_content(file, [&] {
-    Cluster cluster;
-    cluster.compute = atoll::find_compute_model("CPU");
-    cluster.compute.source = file.string();
-    cluster.compute.peak_f32 = positive(content, "peak_f32");
-    cluster.compute.peak_bf16 = positive(content, "peak_bf16");
-    cluster.compute.best_product = 1;
-    cluster.compute.memory_bytes = content.value("memory_bytes", std::uint64_t{0});
-    cluster.compute.memory_gbyte_s = positive(content.at("kernels"), "copy");
-    for (const auto& [kernel, rate] : content.at("kernels").items())
-      cluster.kernel_gbyte_s[kernel] = positive(content.at("kernels"), kernel.c_str());
-    cluster.times = content.at("ops");
-    for (const auto& [operation, seconds] : cluster.times)
+    Machine machine;
+    if (content.value("kind", "") == "cuda") machine.gpu = content.at("device");
+    const json& kernels = content.at("kernels");
+    for (const auto& [kernel, rate] : kernels.items())
+      machine.kernel_gbyte_s[kernel] = positive(kernels, kernel.c_str());
+    machine.copy_gbyte_s = positive(kernels, "copy");
+    machine.peak_f32 = positive(content, "peak_f32");
+    machine.peak_bf16 = positive(content, "peak_bf16");
+    machine.memory_bytes = content.value("memory_bytes", std::uint64_t{0});
+    machine.times = content.at("ops");
+    for (const auto& [operation, seconds] : machine.times)
       train::require(std::isfinite(seconds) && seconds >= 0, "`{}` takes {} s", operation, seconds);
-    cluster.process_bytes = content.value("process_bytes", std::uint64_t{0});
-    cluster.hosts = 1;
+    machine.process_bytes = content.value("process_bytes", std::uint64_t{0});
     constexpr double most_ranks = 1 << 16;
     const double ranks = positive(content, "ranks");
     train::require(ranks >= 1 && ranks <= most_ranks, "`ranks` is {}", ranks);
-    cluster.ranks_per_host = static_cast<int>(ranks);
-    // A collective computes on the cores of its rank, and between hosts mostly waits for the wire.
-    // These are estimates: without --curve, a collective copies each byte four times, and hosts
-    // have 8 Gbit/s.
-    cluster.fabric.compute_share = 1;
-    cluster.fabric.across_compute_share = 0.2;
-    cluster.fabric.fabric = atoll::Fabric::tcp;
-    cluster.fabric.inside_gbyte_s = cluster.compute.memory_gbyte_s / 4;
-    cluster.fabric.across_gbyte_s = 1;
-    return cluster;
+    machine.ranks = static_cast<int>(ranks);
+    machine.source = file.string();
+    return machine;
   });
+}
+
+void use(const Machine& machine, Cluster& cluster) {
+  cluster.times = machine.times;
+  cluster.kernel_gbyte_s = machine.kernel_gbyte_s;
+  cluster.process_bytes = machine.process_bytes;
+  if (machine.memory_bytes > 0) cluster.compute.memory_bytes = machine.memory_bytes;
+  if (!machine.gpu.empty()) return;  // MFU refers to the published peak
+  cluster.compute = atoll::find_compute_model("CPU");
+  cluster.compute.source = machine.source;
+  cluster.compute.peak_f32 = machine.peak_f32;
+  cluster.compute.peak_bf16 = machine.peak_bf16;
+  cluster.compute.best_product = 1;
+  cluster.compute.memory_bytes = machine.memory_bytes;
+  cluster.compute.memory_gbyte_s = machine.copy_gbyte_s;
+  cluster.ranks_per_host = machine.ranks;
+  // A collective computes on the cores of its rank, and between hosts mostly waits for the wire.
+  // These are estimates: without --curve, a collective copies each byte four times, and hosts
+  // have 8 Gbit/s.
+  cluster.fabric = {};
+  cluster.fabric.compute_share = 1;
+  cluster.fabric.across_compute_share = 0.2;
+  cluster.fabric.fabric = atoll::Fabric::tcp;
+  cluster.fabric.inside_gbyte_s = cluster.compute.memory_gbyte_s / 4;
+  cluster.fabric.across_gbyte_s = 1;
 }
 
 void add_curve(atoll::FabricModel& fabric, const std::filesystem::path& file) {

@@ -108,7 +108,7 @@ void warn_of_guesses(const std::vector<Candidate>& found, const Flags& f) {
   fmt::print(
       stderr,
       "atoll-plan: warning: --machine: {} operations were not measured, for example {}; their "
-      "times are those of the general model of a CPU. Measure with the --model, --seq, "
+      "times are those of the general model. Measure with the --model, --seq, "
       "--micro-batch and --dtype of the job\n",
       guessed.size(), *guessed.begin());
 }
