@@ -3,9 +3,10 @@
 
   tests/train/saving.py ATOLL_TRAIN [--kills N]
 
-Kills: a job of two ranks saves every second step beside training. It is killed with SIGKILL (rank 0, rank 1
-or both) after a random time and started again with --resume auto, N times (20; 200 with ATOLL_TEST_LONG=1).
-Each start must go on from the newest save that was announced before the kill, or from a later one, without a
+Kills: a job of two ranks saves every second step, beside training if its optimizer can. It is killed with
+SIGKILL (rank 0, rank 1 or both) after a random time and started again with --resume auto, N times in all (20;
+200 with ATOLL_TEST_LONG=1) over three kinds of job: full shard in f32, sharded optimizer in bf16 with an average
+of weights, and Muon. Each start must go on from the newest save that was announced before the kill, or from a later one, without a
 warning, and at the end all losses must equal those of a job that was never killed, bit for bit.
 
 Damage: a full disk, a read-only folder, a flipped bit, a truncated shard and the index of another run. Each
@@ -29,6 +30,8 @@ import time
 CONFIG = {"model_type": "mistral", "hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4,
           "num_key_value_heads": 2, "intermediate_size": 256, "vocab_size": 259, "max_position_embeddings": 128}
 RANKS = 2
+FULL = ("--strategy", "full_shard")
+KINDS = (FULL, ("--strategy", "shard_optimizer", "--dtype", "bf16", "--ema", 0.9), (*FULL, "--optimizer", "muon"))
 PATIENCE = 60  # seconds that a job may take at most
 LOG = re.compile(r"[0-9-]{10} [0-9:.]{12} atoll ")
 
@@ -44,8 +47,9 @@ class Job:
 
     def __init__(self, train, root, out, *flags):
         (root / "model.json").write_text(json.dumps(CONFIG))
+        strategy = () if "--strategy" in flags else FULL
         command = [train, "--model", root / "model.json", "--data", "synthetic:copy", "--seq", 32, "--global-batch", 4,
-                   "--mesh", "1x2", "--strategy", "full_shard", "--threads", 1, "--peak-seconds", 0.01,
+                   "--mesh", "1x2", *strategy, "--threads", 1, "--peak-seconds", 0.01,
                    "--lr-schedule", "constant", "--quiet", "--out", out, *flags]
         port = free_port()
         self.logs = [root / f"rank{rank}.log" for rank in range(RANKS)]
@@ -104,13 +108,14 @@ def saved_step(out):
         return 0
 
 
-def check_kills(train, root, kills, seed):
+def check_kills(train, root, kills, seed, kind):
     numbers = random.Random(seed)
     out, seen, worst = root / "killed", {}, 0
+    shutil.rmtree(out, ignore_errors=True)
     victims = {"0": 0, "1": 0, "0 1": 0}
     for kill in range(kills):
         before = saved_step(out)
-        job = Job(train, root, out, "--steps", 1_000_000, "--checkpoint-every", 2, "--resume", "auto")
+        job = Job(train, root, out, *kind, "--steps", 1_000_000, "--checkpoint-every", 2, "--resume", "auto")
         end = time.monotonic() + PATIENCE
         while job.running() and saved_step(out) <= before and time.monotonic() < end:
             time.sleep(0.002)
@@ -130,11 +135,11 @@ def check_kills(train, root, kills, seed):
         for step, loss in now.items():
             assert seen.setdefault(step, loss) == loss, f"kill {kill}: another loss of step {step}"
     last = max(seen)
-    job = Job(train, root, root / "undisturbed", "--steps", last, "--no-checkpoint")
+    job = Job(train, root, root / "undisturbed", *kind, "--steps", last, "--no-checkpoint")
     assert job.end() == [0, 0], job.text()
     undisturbed = losses(root / "undisturbed")
     assert undisturbed == seen, "other losses than those of a job that was never killed"
-    print(f"{kills} kills (seed {seed}; rank 0 {victims['0']}, rank 1 {victims['1']}, both {victims['0 1']}): a whole "
+    print(f"{' '.join(map(str, kind))}: {kills} kills (seed {seed}; rank 0 {victims['0']}, rank 1 {victims['1']}, both {victims['0 1']}): a whole "
           f"checkpoint every time, and {last} losses equal those of a job that was never killed", flush=True)
 
 
@@ -232,7 +237,8 @@ def main():
         return
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
-        check_kills(train, root, args.kills, args.seed)
+        for i, kind in enumerate(KINDS):
+            check_kills(train, root, (args.kills + i) // len(KINDS), args.seed + i, kind)
         check_damage(train, root)
         isolate = ["unshare", "--mount", "--propagation", "private"]
         if subprocess.run([*isolate, "true"], capture_output=True).returncode:
