@@ -140,7 +140,26 @@ def check_sentencepiece(folder):
     assert documents[3][1:-1] == library.encode("[INST] q3 [/INST] a3")
     trained = [id for id, bit in zip(documents[3], masks[3]) if bit]
     assert library.decode(trained[:-1]).strip() == "a3" and trained[-1] == library.eos_id()
+    check_plain_end(folder, model, library)
     print("SentencePiece models encode chats")
+
+
+def check_plain_end(folder, model, library):
+    """A template whose end of an answer is no special token: the whole answer is trained, and one line warns."""
+    (folder / "chatml.jinja").write_text(
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+    answers = ["Ahoy. Over and out.", "b", "x y<", "<|im_end|>", "é🐚"]
+    chat = write_lines(folder / "ends.jsonl", [
+        {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": answer}]} for answer in answers])
+    out = folder / "out.tok"
+    flags = [chat, "--tokenizer", model, "--template", folder / "chatml.jinja", "--processes", 1, "-o", out]
+    told = atoll_data(*flags)
+    assert told.count("warning") == 1 and "'<|im_end|>' follows them, and is not trained" in told, told
+    for answer, ids, mask in zip(answers, *read(out)):
+        trained = library.decode([id for id, bit in zip(ids, mask) if bit])
+        assert trained.strip().startswith(answer) and len(trained.strip()) <= len(answer) + 2, (answer, trained)
+    assert "warning" not in atoll_data(*flags, "--train-on", "all")
 
 
 def check_tokenizer_json(folder):

@@ -135,7 +135,21 @@ TEST_CASE("averages do not disturb training, and a resumed run continues them") 
   CHECK(bytes_of(options.export_weights) == bytes_of(resumed.export_weights));
   resumed.ema = 0;
   for (const std::string& failure : failures_of_job(4, resumed)) {
-    CHECK(failure.find("average") != std::string::npos);
+    CHECK(failure == "--resume " + resumed.resume +
+                         ": the checkpoint has an average of weights: add the --ema of its run");
+  }
+  auto without = options;
+  without.ema = 0;
+  without.out = (folder.path() / "without").string();
+  without.export_weights = "";
+  without.resume = "";
+  without.save_checkpoint = true;
+  run_job(4, without);
+  without.resume = (fs::path(without.out) / "checkpoint").string();
+  without.ema = 0.9;
+  for (const std::string& failure : failures_of_job(4, without)) {
+    CHECK(failure == "--resume " + without.resume +
+                         ": the checkpoint has no average of weights: leave --ema out");
   }
 }
 

@@ -119,6 +119,14 @@ TEST_CASE("--resume auto: the checkpoint that was saved last, or a new run") {
   CHECK(told.steps.size() == 2);
   CHECK(told.says("step-00000004 after step 4"));
 
+  // Nothing is left to do: the record of the steps stays.
+  const std::string record = TemporaryFolder::read(fs::path(options.out) / "run_args.json");
+  auto idle = options;
+  idle.micro_batch = 2;
+  told = run_and_listen(idle);
+  CHECK(told.says("already has all 6 steps"));
+  CHECK(TemporaryFolder::read(fs::path(options.out) / "run_args.json") == record);
+
   // A flipped byte in the newest checkpoint: the one before counts.
   const fs::path newest = fs::path(options.out) / "checkpoints" / "step-00000006";
   std::string shard = TemporaryFolder::read(newest / "shard-00001-of-00002.safetensors");
@@ -335,7 +343,7 @@ TEST_CASE("--resume refuses another training, unless the changes are listed") {
   refused([](Options& o) { o.seed = 7; }, ": seed: 7, in the checkpoint 0: ", "seed");
   refused([](Options& o) { o.global_batch = 4; }, "global_batch: 4, in the checkpoint 2",
           "global_batch");
-  refused([](Options& o) { o.samples = 12; }, ": data: \"", "data");
+  refused([](Options& o) { o.samples = 12; }, "--eval-split or the tokenizer differ): \"", "data");
   refused([](Options& o) { o.weight_decay = 0.1; },
           "optimizer: weight_decay is 0.1, in the checkpoint 0", "optimizer");
   refused([](Options& o) { o.freeze = {"*norm.weight"}; },

@@ -12,7 +12,9 @@
 
 #include "../unit/train_data_temporary.hpp"
 #include "atoll/log.hpp"
+#include "data/tokenizer.hpp"
 #include "job.hpp"
+#include "loop/model_source.hpp"
 #include "model/hf_config.hpp"
 #include "thread_ranks.hpp"
 
@@ -188,6 +190,33 @@ TEST_CASE("--export: what transformers needs to open a SentencePiece tokenizer")
   folder.write("tokenizer_config.json", "{}");
   run_job(2, options);
   CHECK(TemporaryFolder::read(folder.path() / "model" / "tokenizer_config.json") == "{}");
+
+  // The tokenizer of a model's folder is that of texts.
+  const auto chosen = [&](const std::string& data, const std::string& tokenizer) {
+    train::RunOptions next;
+    next.model = (folder.path() / "model").string();
+    next.data = data;
+    next.tokenizer = tokenizer;
+    train::choose_tokenizer(next);
+    return next.tokenizer;
+  };
+  const std::string own = (folder.path() / "model" / "tokenizer.model").string();
+  CHECK(chosen("demo", "auto") == own);
+  CHECK(chosen("a.json,b.txt:2", "auto") == own);
+  CHECK(chosen("a.json,ids.tok", "auto") == "auto");
+  CHECK(chosen("synthetic", "auto") == "auto");
+  CHECK(chosen("demo", "bytes") == "bytes");
+  CHECK(chosen("ids.tok", (folder.path() / "model").string()) == own);
+
+  train::ModelSource source;
+  source.config.vocab = 32'000;
+  const auto bytes = train::byte_tokenizer();
+  CHECK(train::few_ids(source, *bytes).empty());  // random weights
+  source.weights = own;
+  CHECK(train::few_ids(source, *bytes)
+            .starts_with("the model has 32000 ids, but the data have at most 259 (bytes): "));
+  source.config.vocab = 280;
+  CHECK(train::few_ids(source, *bytes).empty());
 }
 
 TEST_CASE(

@@ -160,7 +160,7 @@ def check_trackio(folder):
     if "libsqlite3-dev" in bad:
         print("skipped: the build has no SQLite")
         sys.exit(77)
-    assert "--trackio a b: a project may contain only letters, digits, '-' and '_'" in bad, bad
+    assert "--trackio a b: a project may contain only a to z, A to Z, digits, '-' and '_'" in bad, bad
     run(command(folder / "run", *flags), env=environment)
     steps = [json.loads(line) for line in (folder / "run" / "steps.jsonl").read_text().splitlines()]
     database = sqlite3.connect(folder / "db" / "some-project.db")

@@ -155,7 +155,8 @@ TEST_CASE("step: totals agree on all ranks and with what the ranks compute") {
           for (int m = 0; m < step.micro_batches; ++m) {
             const auto batch = batches.micro_batch(step, m);
             check_consistent(batch);
-            CHECK(batch.rows == 2);
+            CHECK(batch.rows == step.micro_rows);
+            CHECK(step.micro_rows <= 2);
             CHECK(train::RowShape{batch.rows, batch.seq} ==
                   step.shapes[static_cast<std::size_t>(rank * step.micro_batches + m)]);
             valid += batch.valid;
@@ -195,6 +196,32 @@ TEST_CASE(
     }
   }
   CHECK(shares == std::vector<std::size_t>{3, 2, 2, 2});
+}
+
+TEST_CASE("step: rows are spread evenly over micro batches, unless all have one shape") {
+  const auto data = numbered(30);
+  const auto rows_of = [&](std::int64_t samples, PadTo pad_to) {
+    const BatchOptions options{
+        .global_batch = samples, .micro_batch = 4, .seq = 64, .pad_to = pad_to};
+    Batches batches(data, options, {0, 1});
+    const auto step = batches.step({0, 0});
+    std::vector<std::int32_t> rows;
+    std::size_t found = 0;
+    for (int m = 0; m < step.micro_batches; ++m) {
+      const auto batch = batches.micro_batch(step, m);
+      rows.push_back(batch.rows);
+      if (pad_to != PadTo::pack) found += samples_in(batch).size();
+    }
+    if (pad_to != PadTo::pack) CHECK(found == static_cast<std::size_t>(samples));
+    return rows;
+  };
+  using Rows = std::vector<std::int32_t>;
+  CHECK(rows_of(1, PadTo::longest) == Rows{1});
+  CHECK(rows_of(5, PadTo::longest) == Rows{3, 3});
+  CHECK(rows_of(8, PadTo::longest) == Rows{4, 4});
+  CHECK(rows_of(9, PadTo::longest) == Rows{3, 3, 3});
+  CHECK(rows_of(5, PadTo::seq) == Rows{4, 4});
+  CHECK(rows_of(1, PadTo::pack) == Rows{1});
 }
 
 TEST_CASE("step: more ranks than samples") {

@@ -283,15 +283,29 @@ TEST_CASE("compare: figures, the best of them, and the settings that differ") {
   runs.push_back(page::read_run(write_run(folder, "second", 5e-4)));
   const auto text = page::compare_text(runs);
   CHECK(has(text, "first"));
-  CHECK(has(text, "0.5*"));  // the lower loss
+  CHECK(count(text, "*") == 1);  // both have the same losses
+  CHECK_FALSE(has(text, "was resumed"));
   CHECK(has(text, "settings that differ\n  lr"));
   CHECK_FALSE(has(text, "strategy"));
   CHECK_FALSE(has(text, "plan"));
   CHECK(count(text, "\n") < 20);
   const auto html = page::compare_html(runs);
   CHECK(has(html, "2 runs compared"));
-  CHECK(has(html, "<b>0.5</b>"));
+  CHECK_FALSE(has(html, "was resumed"));
   CHECK(count(html, "<figure") >= 5);
+
+  // A run that was resumed: metrics.json counts its last 4 steps.
+  write_run(folder, "third", 1e-3);
+  folder.write("third/steps.jsonl", steps(10, 2));
+  folder.write("third/metrics.json",
+               json{{"run_name", "third"}, {"steps", 4}, {"mfu", 0.5}}.dump());
+  runs.push_back(page::read_run(folder.path() / "third"));
+  const std::string note =
+      "third was resumed: its speeds, memory and duration are those of the last 4 of 10 steps";
+  const auto resumed = page::compare_text(runs);
+  CHECK(has(resumed, note + "\n"));
+  CHECK(has(resumed, "0.5858*"));  // the mean of 2 / i
+  CHECK(has(page::compare_html(runs), note));
 }
 
 TEST_CASE("traps: each has evidence and remedy") {

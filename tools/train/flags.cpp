@@ -85,9 +85,11 @@ void add_data_flags(CLI::App& app, RunOptions& o) {
       "by weight: a.tok:0.7,b.tok:0.3");
   app.add_option("--data-type", o.data_type,
                  "uint16 or uint32: the ids of files without a header, as nanoGPT writes them");
-  app.add_option("--tokenizer", o.tokenizer,
-                 "bytes, the path of a SentencePiece model, ids:N (N ids without text), or auto: "
-                 "that of the first .tok file, else bytes");
+  app.add_option(
+      "--tokenizer", o.tokenizer,
+      "bytes, the path of a SentencePiece model or of its folder, ids:N (N ids without "
+      "text), or auto: that of the first .tok file, else that of the model's folder, else "
+      "bytes");
   app.add_option("--train-on", o.train_on,
                  "output: the tokens that the data mark as trained; all: prompts as well");
   app.add_option("--samples", o.samples, "use the first N samples of each source; 0 uses all");
@@ -287,7 +289,9 @@ void add_run_flags(CLI::App& app, RunOptions& o) {
       "initial steps that speed figures leave out; for the learning rate see --lr-warmup");
   app.add_option("--checkpoint-every", o.checkpoint_every,
                  "steps between checkpoints; 0 saves only at the end. SIGTERM, SIGUSR1 "
-                 "and Ctrl-C save after the current step and end the run with exit code 75");
+                 "and Ctrl-C save after the current step and end the run with exit code 75. Open "
+                 "MPI's mpirun kills ranks a second after SIGTERM and Ctrl-C: send it SIGUSR1, or "
+                 "start it with --mca odls_base_sigkill_timeout 600");
   app.add_flag("--checkpoint-beside,!--no-checkpoint-beside", o.checkpoint_beside,
                "write checkpoints while training goes on (default); the last one, and those of "
                "--optimizer muon, are saved at once");
@@ -320,9 +324,11 @@ void add_result_flags(CLI::App& app, RunOptions& o) {
   app.option_defaults()->group("Results");
   app.add_option("--out", o.out, "results folder. Default: results/training/RUN-NAME");
   app.add_option("--run-name", o.run_name, "name of the run. Default: MODEL-DATA-STRATEGY");
-  app.add_option("--export", o.export_weights,
-                 "folder to write at the end, which transformers opens: weights, config.json and "
-                 "tokenizer; or a .safetensors file for the weights alone");
+  app.add_option(
+      "--export", o.export_weights,
+      "folder to write at the end, which transformers opens: weights, config.json and "
+      "tokenizer; or a .safetensors file for the weights alone, which --init reads beside a "
+      "config.json");
   app.add_option("--export-dtype", o.export_dtype, "f32, bf16 or f16. Default: that of --dtype");
   app.add_option("--trace", o.trace,
                  "Chrome trace file to write at the end, with all ranks' streams and collectives; "

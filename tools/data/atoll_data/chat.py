@@ -202,6 +202,15 @@ def common_prefix(a, b):
     return low
 
 
+def untrained_end(text, spans, ends):
+    """What follows the first answer if it ends without a special token; "" if it ends with one."""
+    for begin, end in spans:
+        if not any(token and text[begin:end].rstrip("\n ").endswith(token) for token in ends):
+            return text[end:end + 20].split("\n")[0]
+        break
+    return ""
+
+
 def length_of_end(rest, ends):
     """The length of the special token that ends an answer, with one blank before it."""
     blank = 1 if rest[:1] in ("\n", " ") else 0

@@ -163,6 +163,7 @@ class Chunk:
     def __init__(self, width):
         self.ids = array.array(token_file.type_code(width))
         self.lengths, self.mask, self.bad = [], bytearray(), []
+        self.untrained_end = ""
 
 
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
@@ -200,7 +201,15 @@ def convert(options, width, converter, chunk):
             done.ids.extend(ids)
             done.lengths.append(len(ids))
             done.mask += mask
+    done.untrained_end = converter.untrained_end or ""
     return done
+
+
+def warn_of_end(text):
+    """An answer that ends without a special token teaches no model to stop."""
+    print(f"atoll-data: warning: no special token of the tokenizer ends the answers: {text!r} follows them, and is "
+          "not trained, so the model does not learn to stop: add it to the tokenizer's special tokens, or use a "
+          "template that writes one", file=sys.stderr)
 
 
 def convert_in_worker(task):
@@ -290,13 +299,19 @@ def write(options):
     if options.show > 0:
         shown = show_first(options, converter, found)
         if not options.output:
+            if converter.untrained_end and options.train_on != "all":
+                warn_of_end(converter.untrained_end)
             return
         found = itertools.chain(shown, found)
     masked = options.train_on == "output" and options.format != "text"
     joined = options.format == "text"
     bad, progress = 0, Progress()
     with token_file.Writer(options.output, converter.tokenizer, joined, masked) as writer:
+        warned = options.train_on == "all"
         for done in converted(options, writer.width, converter, found):
+            if done.untrained_end and not warned:
+                warn_of_end(done.untrained_end)
+                warned = True
             for message in done.bad[:max(0, 10 - bad)]:
                 print(f"atoll-data: skipped: {message}", file=sys.stderr)
             bad += len(done.bad)

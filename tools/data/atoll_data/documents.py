@@ -13,6 +13,7 @@ class Converter:
         self.ends = list(self.tokenizer.special)
         self.template = None
         self.settings = settings
+        self.untrained_end = None  # what follows the first answer, if that is no special token
         if options.format != "chat" and self.tokenizer.eos is None:
             raise DataError(f"--tokenizer {options.tokenizer}: names no token that ends a text: add --eos "
                             "TOKEN")
@@ -80,6 +81,8 @@ class Converter:
         if not spans and self.options.train_on == "output":
             raise DataError(f"{place}: no answer of the assistant, so nothing would be trained; "
                             "--train-on all trains prompts too")
+        if spans and self.untrained_end is None:
+            self.untrained_end = chat.untrained_end(text, spans, self.ends)
         return self.tokenizer.encode(text, spans)
 
 

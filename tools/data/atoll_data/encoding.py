@@ -91,13 +91,13 @@ class SentencePiece:
 
     def encode(self, text, spans):
         """Encodes the text between control symbols part by part. A span begins where the ids first
-        differ from those of the text before it."""
+        differ from those of the text before it, and ends with the id that has its last character."""
         ids, mask, at = [], b"", 0
         for part in split(text, self.special):
             found = [self.special[part]] if part in self.special else self.model.encode(part)
             trained = bytearray(b"0" * len(found))
             for begin, end in spans:
-                first, last = (self._index(part, found, place - at) for place in (begin, end))
+                first, last = self._index(part, found, begin - at), self._behind(part, found, end - at)
                 trained[first:last] = b"1" * (last - first)
             ids += found
             mask += trained
@@ -111,6 +111,18 @@ class SentencePiece:
         if place >= len(part) or part in self.special:
             return len(ids)
         return common_length(self.model.encode(part[:place]), ids)
+
+    def _behind(self, part, ids, place):
+        """The index behind the id that has the character before `place` of a part."""
+        index = self._index(part, ids, place)
+        if index in (0, len(ids)):
+            return index
+        # A piece may reach beyond the place, so that the first ids spell a shorter text.
+        alone = self.model.encode(part[:place])
+        spelled = lambda some: sum(len(piece_bytes(self.model.id_to_piece(id))) for id in some)
+        while index < len(ids) and spelled(ids[:index]) < spelled(alone):
+            index += 1
+        return index
 
     def pieces(self):
         return [b"" if self.model.is_control(id) else piece_bytes(self.model.id_to_piece(id))

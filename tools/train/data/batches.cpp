@@ -103,8 +103,8 @@ std::vector<Row> Batches::rows(std::span<const std::uint32_t> samples) const {
   return rows;
 }
 
-RowShape Batches::shape(std::span<const Row> rows) const noexcept {
-  RowShape shape{options_.micro_batch, options_.seq};
+RowShape Batches::shape(std::span<const Row> rows, std::int32_t count) const noexcept {
+  RowShape shape{count, options_.seq};
   if (options_.pad_to == PadTo::seq) return shape;
   std::int64_t longest = 1;
   for (const Row& row : rows) {
@@ -182,10 +182,13 @@ StepPlan Batches::step(Position position) {
     most_rows = std::max(most_rows, rows_of_ranks.back().size());
   }
   step.micro_batches = (static_cast<int>(most_rows) - 1) / options_.micro_batch + 1;
+  step.micro_rows = options_.micro_batch;
+  if (options_.pad_to != PadTo::seq)
+    step.micro_rows = (static_cast<std::int32_t>(most_rows) - 1) / step.micro_batches + 1;
   for (const std::vector<Row>& all_rows : rows_of_ranks) {
     for (int index = 0; index < step.micro_batches; ++index) {
-      const auto batch = rows_of(std::span(all_rows), options_.micro_batch, index);
-      step.shapes.push_back(shape(batch));
+      const auto batch = rows_of(std::span(all_rows), step.micro_rows, index);
+      step.shapes.push_back(shape(batch, step.micro_rows));
       const auto lengths = documents(batch, step.shapes.back());
       step.lengths.insert(step.lengths.end(), lengths.begin(), lengths.end());
     }
@@ -196,7 +199,7 @@ StepPlan Batches::step(Position position) {
 }
 
 MicroBatch Batches::micro_batch(const StepPlan& step, int index) const {
-  const auto rows = rows_of(std::span(step.rows), options_.micro_batch, index);
+  const auto rows = rows_of(std::span(step.rows), step.micro_rows, index);
   const RowShape shape =
       step.shapes[static_cast<std::size_t>(share_.rank * step.micro_batches + index)];
   const auto seq = static_cast<std::size_t>(shape.seq);

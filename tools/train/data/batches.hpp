@@ -5,8 +5,9 @@
 // samples of a step are therefore independent of the number of ranks, and a resumed run needs no
 // state but (epoch, step).
 //
-// Every micro batch involves collectives, so all ranks run equally many micro batches with equally
-// many rows. A row without a sample is padding with ignored labels. Every rank knows the lengths of
+// Every micro batch involves collectives, so all ranks run equally many micro batches. The rows of a
+// step are spread evenly over its micro batches, unless all batches must have one shape. A row without
+// a sample is padding with ignored labels. Every rank knows the lengths of
 // all samples, so the plan needs no communication.
 #pragma once
 
@@ -89,6 +90,7 @@ struct StepPlan {
   std::int64_t real = 0;
   std::int64_t padded = 0;
   int micro_batches = 0;              // number of micro batches on each rank
+  std::int32_t micro_rows = 0;        // rows of each, at most those of the options
   std::vector<RowShape> shapes;       // element r * micro_batches + m: micro batch m of rank r
   std::vector<std::int64_t> lengths;  // lengths of all rows, or of all documents if packed
   std::vector<std::uint32_t> mine;    // this rank's samples, in order
@@ -114,7 +116,7 @@ class Batches {
 
  private:
   std::vector<Row> rows(std::span<const std::uint32_t> samples) const;
-  RowShape shape(std::span<const Row> rows) const noexcept;
+  RowShape shape(std::span<const Row> rows, std::int32_t count) const noexcept;
   std::vector<std::int64_t> documents(std::span<const Row> rows, RowShape shape) const;
   void place(const Row& row, std::size_t at, MicroBatch& batch) const;
 

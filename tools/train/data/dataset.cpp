@@ -119,6 +119,7 @@ Dataset open_source(const DataSpec& spec, const SourceSpec& source, const Tokeni
   }
   if (dataset.statistics.empty()) {
     dataset.statistics.push_back(measure(*dataset.rows(), dataset.name()));
+    dataset.statistics.back().is_joined = source.kind == SourceKind::text;
   }
   dataset.statistics.front().weight = source.weight;
   return dataset;

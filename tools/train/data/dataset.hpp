@@ -29,6 +29,7 @@ struct SetStatistics {
   std::string name;
   double weight = 1;
   std::int64_t documents = 0;
+  bool is_joined = false;  // texts are joined and cut, so that a document is a row
   std::int64_t samples = 0;
   std::int64_t tokens = 0;   // of all documents; of those kept if the file is text
   std::int64_t trained = 0;  // tokens that are targets

@@ -64,6 +64,7 @@ double Trainer::evaluation_loss() {
 void show_data(atoll::World& world, RunOptions options) {
   check(options);
   share_files(world, options);
+  choose_tokenizer(options);
   const auto tokenizer = tokenizer_for(options.tokenizer, options.data, options.data_type);
   const ModelConfig model = find_model(options, *tokenizer).config;
   const RunData data = open_data(options, *tokenizer, model);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "data/loaders.hpp"
+#include "data/sources.hpp"
 #include "fail.hpp"
 #include "loop/adapters.hpp"
 #include "loop/weight_files.hpp"
@@ -37,8 +38,8 @@ fs::path config_in(const fs::path& folder, const RunOptions& options) {
   if (fs::exists(file)) return file;
   const bool is_init = has_init(options);
   fail(ErrorCode::not_found,
-       "{} {}: {} does not exist: name the folder of a model; a results folder has none, but "
-       "--export writes one{}",
+       "{} {}: {} does not exist: name the folder of a model, or copy its config.json beside the "
+       "weights; a results folder has none, but --export FOLDER writes one{}",
        is_init ? "--init" : "--model", is_init ? options.init : options.model, file.string(),
        fs::exists(folder / "steps.jsonl")
            ? ", also from a checkpoint of step N: --resume auto --steps N --export MODEL"
@@ -120,6 +121,76 @@ ModelSource find_model(const RunOptions& options, const Tokenizer& tokenizer) {
   source.config.name = model_name(options);
   source.config.adapters = adapters_of(options, source.config);
   return source;
+}
+
+namespace {
+
+// The folder of the files of a model; empty for a preset, or if it is not there, which find_model()
+// reports.
+fs::path folder_of_model(const RunOptions& options) {
+  const std::string& text = has_init(options) ? options.init : options.model;
+  if (is_preset(text)) return {};
+  std::error_code ignored;
+  fs::path place = text;
+  if (!fs::exists(place, ignored)) {
+    if (!is_hub_name(text)) return {};
+    try {
+      place = cached_model(text);
+    } catch (const Error&) {
+      return {};
+    }
+  }
+  return fs::is_directory(place, ignored) ? place : fs::absolute(place).parent_path();
+}
+
+// The SentencePiece model in a folder. Throws if the folder's tokenizer is one that only atoll-data
+// reads; empty if there is none.
+std::string tokenizer_in(const fs::path& folder, const std::string& flag, const std::string& data) {
+  std::error_code ignored;
+  if (fs::exists(folder / "tokenizer.model", ignored)) return (folder / "tokenizer.model").string();
+  if (!fs::exists(folder / "tokenizer.json", ignored)) return "";
+  fail(ErrorCode::unsupported,
+       "{}: only atoll-data reads the tokenizer.json in it: convert the data: atoll-data {} "
+       "--tokenizer {} -o FILE.tok, and use --data FILE.tok; or use --tokenizer bytes",
+       flag, data, folder.string());
+}
+
+}  // namespace
+
+void choose_tokenizer(RunOptions& options) {
+  std::error_code ignored;
+  if (fs::is_directory(options.tokenizer, ignored)) {
+    const fs::path folder = options.tokenizer;
+    options.tokenizer = tokenizer_in(folder, "--tokenizer " + folder.string(), options.data);
+    require(!options.tokenizer.empty(), "--tokenizer {}: no tokenizer.model in this folder",
+            folder.string());
+    return;
+  }
+  if (options.tokenizer != "auto") return;
+  for (const SourceSpec& source : parse_sources(options.data, options.data_type)) {
+    const bool is_text = source.kind == SourceKind::demo || source.kind == SourceKind::text ||
+                         source.kind == SourceKind::alpaca_list ||
+                         source.kind == SourceKind::alpaca_lines;
+    if (!is_text) return;  // ids say how many there are
+  }
+  const fs::path folder = folder_of_model(options);
+  if (folder.empty()) return;
+  const bool is_init = has_init(options);
+  const std::string found = tokenizer_in(
+      folder,
+      fmt::format("{} {}", is_init ? "--init" : "--model", is_init ? options.init : options.model),
+      options.data);
+  if (!found.empty()) options.tokenizer = found;
+}
+
+std::string few_ids(const ModelSource& source, const Tokenizer& tokenizer) {
+  const std::int64_t ids = tokenizer.vocab_size();
+  if (source.weights.empty() || 10 * ids >= 9 * source.config.vocab) return "";
+  return fmt::format(
+      "the model has {} ids, but the data have at most {} ({}): if this is not the tokenizer that "
+      "the weights were trained with, the model understands nothing; name it by --tokenizer, or "
+      "convert the data with atoll-data",
+      source.config.vocab, ids, tokenizer.name());
 }
 
 std::string model_name(const RunOptions& options) {

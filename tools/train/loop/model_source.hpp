@@ -22,6 +22,15 @@ struct ModelSource {
 // file.
 ModelSource find_model(const RunOptions& options, const Tokenizer& tokenizer);
 
+// Sets --tokenizer to the path of a SentencePiece model if it names a folder, or if it is auto, the
+// data are text and the model's folder has one. Throws Error(unsupported) if the folder has only a
+// tokenizer.json.
+void choose_tokenizer(RunOptions& options);
+
+// Returns a warning if the model comes with weights, and the tokenizer has far fewer ids than it;
+// otherwise "".
+std::string few_ids(const ModelSource& source, const Tokenizer& tokenizer);
+
 // Returns a warning if files of weights have tensors that the model has no parameter for; otherwise
 // "". Reads the headers of the files.
 std::string unused_weights(const ModelConfig& model,

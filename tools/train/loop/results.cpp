@@ -80,6 +80,19 @@ void Results::finish() {
   }
 }
 
+namespace {
+
+// Whether a file does not exist, is empty, or begins as a trace of atoll does.
+bool may_be_trace(const std::filesystem::path& file) {
+  constexpr std::string_view start = "{\"displayTimeUnit\":";
+  std::ifstream in(file, std::ios::binary);
+  std::string text(start.size(), '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  return in.gcount() == 0 || text == start;
+}
+
+}  // namespace
+
 void check_results(const atoll::World& world, const RunOptions& options,
                    const std::filesystem::path& out) {
   // Every rank writes a part of a checkpoint.
@@ -95,7 +108,13 @@ void check_results(const atoll::World& world, const RunOptions& options,
     }
   });
   if (!options.export_weights.empty()) check_flag("--export", [&] { check_export(options); });
-  if (!options.trace.empty()) check_flag("--trace", [&] { check_writable(options.trace); });
+  if (!options.trace.empty()) {
+    check_flag("--trace", [&] {
+      check_writable(options.trace);
+      require(may_be_trace(options.trace),
+              "{}: this file exists and is no trace: choose another name", options.trace);
+    });
+  }
 }
 
 }  // namespace train

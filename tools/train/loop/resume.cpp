@@ -81,6 +81,12 @@ std::string difference(const std::string& name, const json& saved, const json& m
   if (name == "frozen") {
     return fmt::format("frozen: {} parameters, in the checkpoint {}", mine.size(), saved.size());
   }
+  if (name == "data") {
+    return fmt::format(
+        "data: other samples (the files, --samples, --seq, --train-on, --eval-split or "
+        "the tokenizer differ): {}, in the checkpoint {}",
+        shown(mine), shown(saved));
+  }
   return fmt::format("{}: {}, in the checkpoint {}", name, shown(mine), shown(saved));
 }
 
@@ -122,6 +128,29 @@ std::int64_t steps_done(const Extra& extra, const fs::path& folder) {
   if (parsed.ec == std::errc() && parsed.ptr == end && steps >= 0) return steps;
   fail(ErrorCode::bad_data,
        "{}: the checkpoint lacks the number of its last step; save it again with atoll-train",
+       folder.string());
+}
+
+// Throws an error if only one of run and checkpoint averages weights. Rank 0 reads the index for all
+// ranks; an index that cannot be read is an error of loading. Collective.
+void check_average(atoll::World& world, const RunOptions& options, const fs::path& folder) {
+  std::string averages;
+  if (world.rank() == 0) {
+    std::ifstream in(folder / "index.json");
+    const json index = json::parse(in, nullptr, false);
+    if (index.is_object() && index.contains("format")) {
+      const json states = index.value("states", json::array());
+      averages = std::ranges::find(states, json("average")) != states.end() ? "yes" : "no";
+    }
+  }
+  averages = world.exchange("train/resume/average", averages).front();
+  if (averages.empty() || (averages == "yes") == (options.ema > 0)) return;
+  if (options.ema > 0) {
+    fail(ErrorCode::mismatch,
+         "--resume {}: the checkpoint has no average of weights: leave --ema out", folder.string());
+  }
+  fail(ErrorCode::mismatch,
+       "--resume {}: the checkpoint has an average of weights: add the --ema of its run",
        folder.string());
 }
 
@@ -219,6 +248,7 @@ std::int64_t load(atoll::World& world, const RunOptions& options, const fs::path
     check_optimizer(folder, *early, mine);
     check_lora(folder, *early, mine);
     compare_runs(world, options, folder, *early, mine);
+    check_average(world, options, folder);
   }
   const Extra saved = load_state(folder, optimizer, early.has_value());
   if (!early) compare_runs(world, options, folder, saved, mine);

@@ -271,9 +271,12 @@ Setup prepare(atoll::World& world, RunOptions& options) {
   compare_flags(world, options);
   const std::string given = options.init.empty() ? options.model : options.init;
   share_files(world, options);
+  choose_tokenizer(options);
   compare_names(world, options);
   auto tokenizer = tokenizer_for(options.tokenizer, options.data, options.data_type);
   const ModelSource source = find_model(options, *tokenizer);
+  if (const auto line = few_ids(source, *tokenizer); !line.empty() && world.rank() == 0)
+    log::warn("{}", line);
   auto model = source.config;
   auto data = open_data(options, *tokenizer, model);
   auto weights = source.weights.empty() ? std::vector<fs::path>() : weight_files(source.weights);

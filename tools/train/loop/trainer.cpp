@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "atoll/flight.hpp"
+#include "environment.hpp"
 #include "fail.hpp"
 #include "loop/checkpoints.hpp"
 #include "loop/engine_model.hpp"
@@ -88,7 +89,8 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
     progress_.emplace(stderr, shown);
     publish();
     tell_plan();
-    write_arguments();
+    // A run without a step leaves the record of the steps before.
+    if (first_step_ == 0 || first_step_ < options_.steps) write_arguments();
   }
 }
 
@@ -265,6 +267,7 @@ RunResult Trainer::run() {
     StepRecord record = step(index);
     if (evaluates_after(index)) evaluate(record);
     if (index == first_step_) check_transports();
+    if (index == first_step_ + 1) tell_signals(seconds_since(begin));
     // A save beside training takes memory for copies of units.
     if (index == first_step_ || pending_) note_memory();
     metrics_->add(record);
@@ -372,6 +375,20 @@ Stop Trainer::wanted_stop() const {
   return limit_.reached(seconds_since(started_)) ? Stop::time : Stop::none;
 }
 
+// Open MPI's mpirun kills ranks a second after it has passed on SIGTERM or Ctrl-C, unless told otherwise.
+void Trainer::tell_signals(double step_seconds) const {
+  constexpr double most_seconds = 0.5;  // of a step; a save follows it
+  const bool by_mpirun = !variable("OMPI_COMM_WORLD_RANK").empty();
+  const bool waits = !variable("OMPI_MCA_odls_base_sigkill_timeout").empty();
+  if (world_.rank() != 0 || !by_mpirun || waits || !options_.save_checkpoint ||
+      step_seconds < most_seconds)
+    return;
+  log::info(
+      "a step takes {:.1f} s, but mpirun kills ranks 1 s after Ctrl-C or SIGTERM, before they have "
+      "saved: send SIGUSR1 to stop, or start with --mca odls_base_sigkill_timeout 600",
+      step_seconds);
+}
+
 // Tells how to go on after a stop. Without checkpoints nobody can, which is an error.
 void Trainer::tell_stop(std::int64_t done) const {
   const std::string why = stop_ == Stop::time ? "--max-time " + options_.max_time : "a signal";
@@ -380,8 +397,10 @@ void Trainer::tell_stop(std::int64_t done) const {
          "{} has ended the run after step {}, and --no-checkpoint saves nothing", why, done);
   }
   if (world_.rank() != 0) return;
-  log::info("{} has ended the run after step {}, which is saved: start it again with --resume auto",
-            why, done);
+  log::info(
+      "{} has ended the run after step {}, which is saved: start it again with --resume auto{}",
+      why, done,
+      options_.export_weights.empty() ? "" : "; --export writes the model when all steps are done");
 }
 
 // Writes what the end of a run leaves, most valuable first. The last checkpoint is saved before.

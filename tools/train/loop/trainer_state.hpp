@@ -87,6 +87,7 @@ class Trainer {
   void keep_newest(std::int64_t done);
   Stop wanted_stop() const;
   void tell_stop(std::int64_t done) const;
+  void tell_signals(double step_seconds) const;
   void write_results(RunResult& result, double wall_seconds);
   void note_memory();
   void check_transports();

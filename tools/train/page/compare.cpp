@@ -59,12 +59,53 @@ std::string cell(const RunFiles& run, const std::string& name) {
   return text.empty() ? "-" : text;
 }
 
+// The mean of the last 20 finite values of a column; NaN if it has none.
+double mean_of_last(const std::vector<double>& column) {
+  constexpr std::size_t last = 20;
+  const std::size_t first = column.size() - std::min(last, column.size());
+  double sum = 0, count = 0;
+  for (std::size_t i = first; i < column.size(); ++i) {
+    if (!std::isfinite(column[i])) continue;
+    sum += column[i];
+    ++count;
+  }
+  return sum / count;
+}
+
+// A figure of a run. A run that was resumed has the steps of all its starts in steps.jsonl, and those
+// of the last one in metrics.json.
+double value_of(const Figure& figure, const RunFiles& run) {
+  const std::string_view key = figure.key;
+  if (key == "steps") return static_cast<double>(run.steps);
+  if (key == "loss_last") return mean_of_last(run.column("loss"));
+  if (key != "eval_loss_min") return run.metric(key);
+  double least = run.metric(key);
+  for (const double loss : run.column("eval_loss")) least = std::fmin(least, loss);
+  return least;
+}
+
+// Names the runs of which some figures count only a part of the steps.
+std::vector<std::string> notes_on(const std::vector<RunFiles>& runs,
+                                  const std::vector<std::string>& names) {
+  std::vector<std::string> notes;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const double measured = runs[i].metric("steps");
+    const auto all = static_cast<double>(runs[i].steps);
+    if (!std::isfinite(measured) || measured >= all) continue;
+    notes.push_back(
+        fmt::format("{} was resumed: its speeds, memory and duration are those of the last {:.0f} "
+                    "of {:.0f} steps",
+                    names[i], measured, all));
+  }
+  return notes;
+}
+
 Row row_of(const Figure& figure, const std::vector<RunFiles>& runs) {
   Row row{figure.name, {}, runs.size()};
   double best = 0;
   bool differ = false;
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    const double value = runs[i].metric(figure.key);
+    const double value = value_of(figure, runs[i]);
     row.cells.push_back(format(value, figure.unit));
     differ = differ || row.cells[i] != row.cells[0];
     if (!std::isfinite(value) || figure.better == Better::none) continue;
@@ -175,7 +216,9 @@ std::string compare_text(const std::vector<RunFiles>& runs) {
   }
   std::string text;
   for (const Row& row : rows) text += line_of(row, widths);
-  return text + "* best of the runs\n";
+  text += "* best of the runs\n";
+  for (const std::string& note : notes_on(runs, names)) text += note + "\n";
+  return text;
 }
 
 std::string compare_html(const std::vector<RunFiles>& runs) {
@@ -191,6 +234,8 @@ std::string compare_html(const std::vector<RunFiles>& runs) {
       runs.size());
   body += R"(<h2>Figures</h2><div class="card scroll"><table>)" + heads + "</tr>" +
           html_rows(figure_rows(runs)) + "</table></div>";
+  for (const std::string& note : notes_on(runs, names))
+    body += R"(<p class="sub">)" + escape(note) + "</p>";
   if (const auto rows = setting_rows(runs); !rows.empty()) {
     body += R"(<h2>Settings that differ</h2><div class="card scroll"><table>)" + heads + "</tr>" +
             html_rows(rows) + "</table></div>";

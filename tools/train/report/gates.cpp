@@ -8,9 +8,10 @@ std::vector<MissedGate> missed_gates(const Gates& gates, std::optional<double> m
                                      std::uint64_t memory) {
   std::vector<MissedGate> missed;
   if (gates.min_mfu > 0 && !mfu) {
-    missed.push_back({mfu_gate_exit,
-                      "--min-mfu: no step was measured, so MFU is unknown; run more --steps than "
-                      "--warmup-steps"});
+    missed.push_back(
+        {mfu_gate_exit,
+         "--min-mfu: no step was measured, so MFU is unknown: the first --warmup-steps "
+         "after each start do not count, so run more steps"});
   } else if (gates.min_mfu > 0 && *mfu < gates.min_mfu) {
     missed.push_back({mfu_gate_exit, fmt::format("--min-mfu: MFU was {:.2f} %, below the limit of "
                                                  "{:.2f} %; report.html shows what limits it",

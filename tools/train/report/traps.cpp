@@ -123,18 +123,22 @@ std::string remedy_of_mfu(const json& args, const json& metrics) {
   if (text(args, "recompute") == "full") {
     return "--recompute full repeats the forward pass: use selective or none if memory allows";
   }
-  return "raise --micro-batch or use --pad-to pack, so that matrices are larger; on GPUs use "
-         "--dtype bf16; --trace FILE shows where a step spends its time";
+  return fmt::format(
+      "raise {}, so that matrices are larger; on GPUs use --dtype bf16; --trace FILE shows where a "
+      "step spends its time",
+      text(args, "pad_to") == "pack" ? "--global-batch and --micro-batch"
+                                     : "--micro-batch or use --pad-to pack");
 }
 
 void check_figures(const json& args, const json& metrics, std::vector<Trap>& traps) {
   const auto padding = number(metrics, "padding_fraction");
   if (padding && *padding > most_padding) {
-    traps.push_back({"padding",
-                     fmt::format("{:.0f} % of the computed positions are padding", 100 * *padding),
-                     text(args, "pad_to") == "seq"
-                         ? "use --pad-to pack, or at least longest"
-                         : "use --pad-to pack, which fills rows with several samples"});
+    traps.push_back(
+        {"padding", fmt::format("{:.0f} % of the computed positions are padding", 100 * *padding),
+         text(args, "pad_to") == "seq" ? "use --pad-to pack, or at least longest"
+         : text(args, "pad_to") == "pack"
+             ? "the samples of a step fill few rows: lower --seq, or raise --global-batch"
+             : "use --pad-to pack, which fills rows with several samples"});
   }
   const auto mfu = number(metrics, "mfu");
   if (mfu && *mfu < least_mfu) {
