@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::uint64_t gib = std::uint64_t{1} << 30;
 constexpr double tera = 1e12;
+constexpr std::uint64_t mib(std::uint64_t count) { return count << 20; }
 
 // Estimates: kernels of NVIDIA GPUs take about 2 us at least, and a launch from C++ takes the host
 // about 3 us.
@@ -23,7 +24,8 @@ constexpr double kernel_s = 2e-6, launch_s = 3e-6;
 // The context of CUDA, cuBLAS, cuDNN and about 1 GB of NCCL's buffers.
 constexpr std::uint64_t reserved = 2 * gib;
 
-// Peaks and memory: data sheets. Rates of products and attention come from measurements with values
+// Memory: what programs get, the "total capacity" in PyTorch's errors of out of memory (H100: 79.1
+// GiB); the data sheets have 1 to 2 % more. Peaks: data sheets. Rates of products and attention come from measurements with values
 // that are normally distributed, which need more power than others:
 // - Products, on shapes of training or squares of 8192: A100 257 TFLOP/s (H. He, "Strangely, matrix
 //   multiplications on GPUs run faster when given predictable data"); H100 690, repeated for
@@ -38,23 +40,23 @@ constexpr std::uint64_t reserved = 2 * gib;
 // kernels reach.
 const std::array<ComputeModel, 10>& table() {
   static const std::array<ComputeModel, 10> models = {{
-      {"V100", 125 * tera, 15.7 * tera, 0.80, 0.35, 0.35, 80, 810, 32 * gib, reserved, kernel_s,
+      {"V100", 125 * tera, 15.7 * tera, 0.80, 0.35, 0.35, 80, 810, mib(32'501), reserved, kernel_s,
        launch_s, "data sheet (f16, since V100 has no bf16); efficiencies are estimates"},
-      {"A100", 312 * tera, 19.5 * tera, 0.824, 0.60, 0.60, 108, 1835, 80 * gib, reserved, kernel_s,
-       launch_s, "data sheet (80 GB SXM); products: H. He; attention: FlashAttention-2"},
-      {"A100-40GB", 312 * tera, 19.5 * tera, 0.824, 0.60, 0.60, 108, 1400, 40 * gib, reserved,
+      {"A100", 312 * tera, 19.5 * tera, 0.824, 0.60, 0.60, 108, 1835, mib(81'101), reserved,
+       kernel_s, launch_s, "data sheet (80 GB SXM); products: H. He; attention: FlashAttention-2"},
+      {"A100-40GB", 312 * tera, 19.5 * tera, 0.824, 0.60, 0.60, 108, 1400, mib(40'336), reserved,
        kernel_s, launch_s, "data sheet (40 GB SXM); products: H. He; attention: FlashAttention-2"},
-      {"H100-PCIe", 756 * tera, 51 * tera, 0.75, 0.50, 0.34, 114, 1835, 80 * gib, reserved,
+      {"H100-PCIe", 756 * tera, 51 * tera, 0.75, 0.50, 0.34, 114, 1835, mib(81'080), reserved,
        kernel_s, launch_s, "data sheet (PCIe); products: estimate, since 350 W limit the clock"},
-      {"H100-NVL", 835 * tera, 60 * tera, 0.70, 0.50, 0.34, 132, 3510, 94 * gib, reserved, kernel_s,
-       launch_s, "data sheet (NVL); products: estimate, since 400 W limit the clock"},
-      {"H100", 989 * tera, 67 * tera, 0.698, 0.53, 0.33, 132, 3015, 80 * gib, reserved, kernel_s,
+      {"H100-NVL", 835 * tera, 60 * tera, 0.70, 0.50, 0.34, 132, 3510, mib(95'334), reserved,
+       kernel_s, launch_s, "data sheet (NVL); products: estimate, since 400 W limit the clock"},
+      {"H100", 989 * tera, 67 * tera, 0.698, 0.53, 0.33, 132, 3015, mib(81'008), reserved, kernel_s,
        launch_s, "data sheet (SXM); products: measured under load; attention: FlashAttention-3"},
-      {"H200", 989 * tera, 67 * tera, 0.698, 0.53, 0.33, 132, 4320, 141 * gib, reserved, kernel_s,
-       launch_s, "data sheet (SXM); products: as H100; attention: FlashAttention-3"},
-      {"B200", 2250 * tera, 75 * tera, 0.775, 0.50, 0.20, 148, 7200, 180 * gib, reserved, kernel_s,
-       launch_s, "data sheet; products: ml-engineering; attention: estimate"},
-      {"MI300X", 1307 * tera, 163 * tera, 0.474, 0.35, 0.35, 304, 4770, 192 * gib, reserved,
+      {"H200", 989 * tera, 67 * tera, 0.698, 0.53, 0.33, 132, 4320, mib(143'165), reserved,
+       kernel_s, launch_s, "data sheet (SXM); products: as H100; attention: FlashAttention-3"},
+      {"B200", 2250 * tera, 75 * tera, 0.775, 0.50, 0.20, 148, 7200, mib(182'630), reserved,
+       kernel_s, launch_s, "data sheet; products: ml-engineering; attention: estimate"},
+      {"MI300X", 1307 * tera, 163 * tera, 0.474, 0.35, 0.35, 304, 4770, mib(196'588), reserved,
        kernel_s, launch_s, "data sheet; products: SemiAnalysis; attention: estimate"},
       {"CPU", 1 * tera, 0.2 * tera, 0.9, 0.5, 0.5, 0, 20, 24 * gib, 0, 1e-6, 1e-6,
        "one core with AVX-512, an estimate: atoll-plan --measure measures this machine"},

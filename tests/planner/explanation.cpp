@@ -95,6 +95,37 @@ TEST_CASE("a run that waits for data computes as fast as predicted") {
   CHECK(found.causes[1].what.find("padding") != std::string::npos);
 }
 
+TEST_CASE("slow collectives on one host are a cause") {
+  const plan::Job job = published(1, fsdp::Strategy::full_shard);
+  const auto p = plan::simulate(job);
+  const auto found = plan::explain(
+      job, {.tokens_per_s = job.tokens() / (p.step_s + 1), .exposed_s = p.exposed_s + 1});
+  CHECK(found.slowdown == doctest::Approx(1).epsilon(0.01));
+  CHECK_FALSE(found.busbw);
+  REQUIRE(found.causes.size() == 1);
+  CHECK(found.causes[0].what.starts_with("collectives inside the host take longer"));
+  CHECK(found.causes[0].seconds == doctest::Approx(1));
+  CHECK(found.causes[0].check.find("nvlink") != std::string::npos);
+  // Nothing of it is slow compute or a slow host.
+  const auto fine = plan::explain(job, {.tokens_per_s = p.tokens_per_s, .exposed_s = p.exposed_s});
+  CHECK(plan::to_text(fine, job).find("as fast as predicted") != std::string::npos);
+}
+
+TEST_CASE("a host that enqueues for a whole step is a cause, and what no figure explains is told") {
+  plan::Job job = published(1, fsdp::Strategy::full_shard);
+  const auto p = plan::simulate(job);
+  const double step = 1.05 * p.step_s + 1;
+  auto found = plan::explain(job, {.tokens_per_s = job.tokens() / step,
+                                   .exposed_s = step - p.compute_s,
+                                   .enqueue_s = 0.95 * step});
+  REQUIRE(found.causes.size() == 2);
+  const bool launches = found.causes[0].what.find("to enqueue a step") != std::string::npos ||
+                        found.causes[1].what.find("to enqueue a step") != std::string::npos;
+  CHECK(launches);
+  CHECK(plan::to_text(found, job).find("(host enqueues a step)") != std::string::npos);
+  CHECK_THROWS_AS(plan::explain(job, {.tokens_per_s = 1000, .exposed_s = -1}), atoll::Error);
+}
+
 TEST_CASE("without exposed communication, a run on several hosts has a caveat") {
   const plan::Job job = published(2, fsdp::Strategy::full_shard);
   const auto blamed = plan::explain(job, {.tokens_per_s = 30000});

@@ -107,7 +107,9 @@ TEST_CASE("clusters by their texts") {
   CHECK(known.cluster.fabric.most_gbyte_s == 46);
 
   known = cluster_of({.gpu = "NVIDIA A100-SXM4-40GB", .hosts = 2, .inter = "4xHDR100"});
-  CHECK(known.cluster.compute.memory_bytes == std::uint64_t{40} << 30);
+  CHECK(known.cluster.compute.memory_bytes == doctest::Approx(39.5 * (1 << 30)).epsilon(0.01));
+  CHECK(cluster_of({.gpu = "NVIDIA H100 80GB HBM3"}).cluster.compute.memory_bytes ==
+        atoll::find_compute_model("H100").memory_bytes);
   CHECK(known.cluster.fabric.across_gbyte_s == 50);
   CHECK(cluster_of({.gpu = "H100 NVL"}).cluster.compute.name == "H100-NVL");
   CHECK(cluster_of({.gpu = "A100", .hosts = 2, .inter = "100GbE"}).cluster.fabric.fabric ==
@@ -118,6 +120,22 @@ TEST_CASE("clusters by their texts") {
   known = cluster_of({.gpu = "H100", .ranks_per_host = 8, .intra = "NVLink", .links_gbyte_s = 225});
   CHECK(known.cluster.fabric.inside_gbyte_s == doctest::Approx(180.5));
   CHECK(known.cluster.fabric.nvls_gbyte_s == 0);
+
+  // Only pairs of H100 NVL have links.
+  CHECK(cluster_of({.gpu = "H100-NVL"}).cluster.fabric.inside_gbyte_s == 22);
+  CHECK(cluster_of({.gpu = "H100-NVL", .ranks_per_host = 2}).cluster.fabric.inside_gbyte_s == 240);
+  CHECK(cluster_of({.gpu = "H100-NVL"}).cluster.fabric.nvls_gbyte_s == 0);
+
+  for (const char* inter : {"8\u00d7400G", "8*400G", "8 x 400 Gb/s"}) {
+    CAPTURE(inter);
+    CHECK(cluster_of({.gpu = "H100", .hosts = 2, .inter = inter}).cluster.fabric.nics == 8);
+  }
+  for (const char* inter :
+       {"1000x400G", "99999999999x400G", "-8x400G", "99x400G", "0x400G", "8x400Q"}) {
+    CAPTURE(inter);
+    CHECK(cluster_of({.gpu = "H100", .hosts = 2, .inter = inter}).unknown.size() == 1);
+    CHECK(cluster_of({.gpu = "H100", .inter = inter}).unknown.size() == 1);
+  }
 
   known = cluster_of({.gpu = "H100", .hosts = 2, .intra = "wet string", .inter = "pigeons"});
   REQUIRE(known.unknown.size() == 2);

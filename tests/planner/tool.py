@@ -7,6 +7,7 @@ import csv
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,29 @@ def predict(folder, *rows):
         writer.writerows(rows)
     run("--rows", folder / "jobs.csv", "--json", folder / "out.json")
     return json.loads((folder / "out.json").read_text())
+
+
+def check_advice_on_memory(folder):
+    """Nearly full memory, what fits on more hosts, and the mesh that a strategy uses."""
+    text = run("--model", "llama-3.1-8b", "--hosts", "64", "--micro-batch", "8", "--strategy", "hybrid_shard", "--prefetch", "2")
+    assert re.search(r"The first line needs (9[0-9]|100) % of a rank's memory", text) and "With a tenth to spare" in text, text
+    text = run("--model", "llama-3.1-8b", "--gpu", "V100", "--gpus-per-host", "1")
+    assert "it fits on 8 hosts with --strategy full_shard" in text, text
+    assert run("--model", "llama-3.1-8b", "--gpu", "V100", "--gpus-per-host", "1", "--hosts", "8", "--top", "1"
+               ).count("does not fit") == 0
+    text = run("--hosts", "2", "--strategy", "full_shard", "--mesh", "2x8", "--micro-batch", "1", "--recompute", "full")
+    assert " 1x16 " in text and "2x8" not in text, text
+
+
+def check_loose_rows(folder):
+    """Files of spreadsheets, and rows that say little."""
+    (folder / "loose.csv").write_bytes(b"\xef\xbb\xbfid,params_B,layerz\r\na,,\r\nb,70,3\r\n")
+    done = subprocess.run([PLAN, "--rows", folder / "loose.csv", "--json", folder / "out.json"], capture_output=True, text=True,
+                          timeout=60)
+    assert done.returncode == 0 and 'the column "layerz" is not read' in done.stderr, done.stderr
+    small, large = json.loads((folder / "out.json").read_text())
+    assert small["tok_s_gpu"] > 3000 and "gpu H100" in small["note"], small
+    assert "layers 80; hidden 8192" in large["note"] and small["tok_s_gpu"] > 5 * large["tok_s_gpu"], large
 
 
 def check_table(folder):
@@ -169,6 +193,13 @@ def check_run(folder):
     assert "a size of -1 is below 1" in explain(args=dict(args, seq=-1), code=1)
     uneven = dict(hosts=[dict(name="a", ranks=[0]), dict(name="b", ranks=[1, 2])])
     assert "different numbers of ranks" in explain(args=dict(args, world_size=3, plan=uneven), code=1)
+    for key, value in (("tokens_per_s", -5.0), ("tokens_per_s", 0.0), ("exposed_s", -1.0), ("padding_fraction", 1.5)):
+        message = explain(metrics=dict(metrics, **{key: value}), code=1)
+        assert f"metrics.json: `{key}` is" in message and message.count("\n") == 1, message
+    message = explain(metrics=dict(metrics, world_size=8), code=1)
+    assert "8 ranks, but run_args.json has 24" in message and message.count("\n") == 1, message
+    # A preset with the vocabulary of the run's tokenizer: each id has a row of the embedding and one of the head.
+    assert explain(metrics=dict(metrics, parameters=7615616512 - 2 * 3584 * (152064 - 32000))) != text
     explain(args=dict(args, optimizer="muon"))
     done = subprocess.run([PLAN, "--explain", place], capture_output=True, text=True, timeout=60)
     assert done.stderr == "atoll-plan: warning: the run had --optimizer muon, which the prediction ignores\n", done.stderr
@@ -276,7 +307,13 @@ def check_wrong(folder):
             (["--hosts", "2", "--busbw", "5000"], 1, "only 400 GB/s"),
             (["--price", "2"], 1, "--price needs --tokens"),
             (["--measured-one-host", "5"], 1, "--measured-one-host needs"),
-            (["--seq", "16777216", "--micro-batch", "64"], 1, "too many"),
+            (["--seq", "16777215", "--micro-batch", "64"], 1, "too many"),
+            (["--seq", "16777216"], 2, "--seq"),
+            (["--busbw", "nan"], 2, "nan must be a number of at least 0"),
+            (["--tokens", "inf"], 2, "inf must be a number of at least 0"),
+            (["--dtype", "fp8"], 2, "fp8 not in {bf16,f32,auto}"),
+            (["--inter", "1000x400G"], 1, "inter \"1000x400G\" is unknown"),
+            (["--hosts", "2", "--mesh", "3x8", "--strategy", "full_shard"], 1, "does not have the 16 ranks"),
             (["--hosts", "2", "--mesh", "3x8", "--strategy", "hybrid_shard"], 1, "does not have the 16 ranks"),
             (["--hosts", "2", "--global-batch", "7"], 1, "--global-batch 7"),
             (["--strategy", "hybrid_shard", "--gpus-per-host", "2"], 1, "hybrid strategies need several hosts"),
@@ -285,7 +322,7 @@ def check_wrong(folder):
             (["--machine", folder / "machine.json", "--gpu", "H100"], 1, "--gpu has no effect beside --machine"),
             (["--global-batch", "64", "--micro-batches", "2"], 1, "--micro-batches has no effect beside --global-batch"),
             (["--hidden", "100", "--heads", "3"], 1, "not a multiple of 3 heads"),
-            (["--layers", "0"], 2, "--layers"),
+            (["--layers", "0"], 2, "0 must be a number above 0"),
             (["--vocab", "0"], 2, "--vocab"),
             (["--gpu", "RTX A1000"], 1, "unknown GPU \"RTX A1000\""),
             (["--global-batch", "34359738376"], 1, "more than 1048576 micro batches"),
@@ -306,7 +343,7 @@ def check_wrong(folder):
         message = done.stderr
         lines = [line for line in message.splitlines() if line and not line.startswith("Run with --help")]
         assert len(lines) == 1 and text in lines[0], f"{flags}: {message}"
-    for content, text in (("", "no rows"), ("a,b\n1,2\n", "\"id\""), ("id,seq\n1\n", "line 2 has 1 fields"),
+    for content, text in (("", "no rows"), ("id\n", "no row below"), ("id;seq\na;1\n", "commas, not semicolons"), ("a,b\n1,2\n", "\"id\""), ("id,seq\n1\n", "line 2 has 1 fields"),
                           ("id\n\"open\n", "does not end"), ("id\na\na\n", "line 3: the id \"a\" is that of an earlier row")):
         (folder / "bad.csv").write_text(content)
         message = run("--rows", folder / "bad.csv", "--json", folder / "x", code=1)
@@ -325,4 +362,6 @@ with tempfile.TemporaryDirectory() as name:
     check_measure(root)
     check_measured_gpu(root)
     check_wrong(root)
+    check_advice_on_memory(root)
+    check_loose_rows(root)
 print("atoll-plan: table, rows, page, explanation, advice, curves, measured machines and wrong input")

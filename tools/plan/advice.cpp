@@ -77,9 +77,12 @@ std::string together(Job job, Prediction prediction) {
   const double gb = static_cast<double>(prediction.bytes) / 1e9;
   if (prediction.fits)
     return fmt::format("The job fits in {:.1f} GB if you {}", gb, fmt::join(done, ", and "));
+  const bool shards = job.strategy == fsdp::Strategy::full_shard;
+  job.strategy = fsdp::Strategy::full_shard;
   const int hosts = hosts_that_fit(job);
-  const std::string needs =
-      hosts > 0 ? fmt::format("it fits on {} hosts", hosts) : std::string("more hosts do not help");
+  const std::string needs = hosts > 0 ? fmt::format("it fits on {} hosts{}", hosts,
+                                                    shards ? "" : " with --strategy full_shard")
+                                      : std::string("more hosts do not help");
   return fmt::format("All of them together need {:.1f} GB; with them, {}", gb, needs);
 }
 
@@ -105,6 +108,29 @@ std::string reason(const std::vector<Candidate>& found) {
                      fsdp::name(other->job.strategy),
                      share > 0.5 ? "less of its communication is exposed"
                                  : "it recomputes less, or its larger micro batches fit in memory");
+}
+
+std::string tight(const std::vector<Candidate>& found) {
+  // The mean error of predicted memory (tests/planner/public_rows.py) is a tenth.
+  constexpr double safe = 0.9;
+  if (found.empty() || !found.front().prediction.fits) return {};
+  const auto share = [](const Candidate& candidate) {
+    const auto limit = static_cast<double>(candidate.job.cluster.compute.memory_bytes);
+    return limit > 0 ? all_bytes(candidate) / limit : 0;
+  };
+  if (share(found.front()) <= safe) return {};
+  std::string text = fmt::format(
+      "The first line needs {:.0f} % of a rank's memory, and predicted memory is off by a tenth on "
+      "average.",
+      100 * share(found.front()));
+  const auto other = std::ranges::find_if(
+      found, [&](const Candidate& candidate) { return share(candidate) <= safe; });
+  if (other == found.end()) return text;
+  const Job& job = other->job;
+  return text +
+         fmt::format(" With a tenth to spare: {} {}x{}, {} rows, recompute {}, {:.0f} tokens/s",
+                     fsdp::name(job.strategy), job.mesh.replicate, job.mesh.shard, job.micro_batch,
+                     name(job.recompute), other->prediction.tokens_per_s);
 }
 
 std::vector<std::string> savings(const Job& job, const Prediction& prediction) {

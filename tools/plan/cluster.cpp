@@ -46,6 +46,8 @@ constexpr std::array<Inside, 6> boards = {{{"v100", 150, 128},
 constexpr double pcie_gbyte_s = 22, pcie_3_gbyte_s = 10;
 // Two H100 PCIe with NVLink bridges reach 116 GB/s (NVIDIA/nccl 1161). Larger groups go over PCIe.
 constexpr double bridge_gbyte_s = 116;
+// Two H100 NVL have three bridges with 300 GB/s in one direction (data sheet); 80 % by estimate.
+constexpr double nvl_pair_gbyte_s = 240;
 
 // GB/s inside a host; `nvls` is 0 without switches that add.
 struct Rates {
@@ -61,6 +63,8 @@ std::optional<Rates> inside_of(const std::string& gpu, const std::string& intra,
     const bool has_switches = ranks > 4 || has(intra, "nvswitch");
     nvlink = {board->nvlink, has_switches ? board->nvls : 0};
   }
+  const bool is_pair = has(gpu, "h100") && has(gpu, "nvl");  // boards without switches
+  if (is_pair) nvlink = {ranks <= 2 ? nvl_pair_gbyte_s : pcie_gbyte_s};
   if (intra.empty()) return has(gpu, "pcie") ? Rates{pcie_gbyte_s} : nvlink;
   if (has(intra, "no ")) return std::nullopt;
   if (has(intra, "bridge")) return Rates{ranks <= 2 ? bridge_gbyte_s : pcie_gbyte_s};
@@ -95,26 +99,45 @@ struct Network {
   bool tcp = false;
 };
 
-std::optional<Network> network_of(const std::string& inter) {
+// Removes the first text that a pattern finds. Returns the groups of the pattern; none if it finds
+// nothing.
+std::vector<std::string> take(std::string& text, const std::regex& pattern) {
+  std::smatch match;
+  if (!std::regex_search(text, match, pattern)) return {};
+  std::vector<std::string> groups;
+  for (const auto& group : match) groups.push_back(group.str());
+  text = match.prefix().str() + " " + match.suffix().str();
+  return groups;
+}
+
+std::optional<Network> network_of(std::string inter) {
+  for (const std::string_view times : {"\u00d7", "*"}) {
+    for (std::size_t at = inter.find(times); at != inter.npos; at = inter.find(times))
+      inter.replace(at, times.size(), "x");
+  }
+  constexpr int most_nics = 64;
   Network network;
   network.tcp = has(inter, "tcp") || has(inter, "socket") || has(inter, "gbe") ||
                 (has(inter, "ethernet") && !has(inter, "roce"));
-  std::smatch match;
-  static const std::regex several("(^|[^0-9a-z.])([0-9]{1,3}) ?x");
-  if (std::regex_search(inter, match, several)) network.nics = std::stoi(match[2]);
+  static const std::regex several("(^|[ ,;:(/])([0-9]{1,3}) ?x");
+  if (const auto found = take(inter, several); !found.empty()) network.nics = std::stoi(found[2]);
   // "400g", "400 gb/s" and "3.2t" are bits; "ndr200" is a part of a port.
   static const std::regex rate("([0-9]{1,5}(?:\\.[0-9]+)?) ?(t|g)");
   static const std::regex part("[exhnf]dr ?([0-9]{2,4})");
-  if (std::regex_search(inter, match, rate)) {
-    network.gbit_s = std::stod(match[1]) * (match[2] == "t" ? 1000 : 1);
-  } else if (std::regex_search(inter, match, part)) {
-    network.gbit_s = std::stod(match[1]);
+  if (const auto found = take(inter, rate); !found.empty()) {
+    network.gbit_s = std::stod(found[1]) * (found[2] == "t" ? 1000 : 1);
+  } else if (const auto of_port = take(inter, part); !of_port.empty()) {
+    network.gbit_s = std::stod(of_port[1]);
   } else {
     for (const Generation& generation : generations) {
       if (has(inter, generation.name)) network.gbit_s = generation.gbit_s;
     }
   }
-  if (network.gbit_s <= 0 || network.nics < 1) return std::nullopt;
+  // A number before an x that is no count: "1000x400G".
+  static const std::regex odd_count("[0-9.-] ?x");
+  if (network.gbit_s <= 0 || network.nics < 1 || network.nics > most_nics ||
+      std::regex_search(inter, odd_count))
+    return std::nullopt;
   // No NIC has more than 800 Gbit/s, so "3.2T" is the rate of a host.
   if (network.nics == 1 && network.gbit_s > 800) {
     network.nics = static_cast<int>(std::lround(network.gbit_s / 400));
@@ -139,7 +162,8 @@ std::uint64_t memory_in(const std::string& gpu) {
   std::smatch match;
   static const std::regex size("([0-9]{2,3}) ?gb");
   if (!std::regex_search(gpu, match, size)) return 0;
-  return static_cast<std::uint64_t>(std::stoi(match[1])) << 30;
+  // Programs get about 1.2 % less than the name says.
+  return static_cast<std::uint64_t>(0.988 * std::stod(match[1]) * (std::uint64_t{1} << 30));
 }
 
 // Returns GB/s of a ring over the GPUs of a host, by the links of the topology; 0 if it does not
@@ -199,7 +223,9 @@ KnownCluster cluster_of(const ClusterText& text) {
   cluster.ranks_per_host = text.ranks_per_host;
   cluster.compute = atoll::find_compute_model(text.gpu);
   const std::string gpu = lower(text.gpu), intra = lower(text.intra), inter = lower(text.inter);
-  if (const std::uint64_t memory = memory_in(gpu); memory > 0)
+  const auto of_model = static_cast<double>(cluster.compute.memory_bytes);
+  if (const std::uint64_t memory = memory_in(gpu);
+      std::abs(static_cast<double>(memory) / of_model - 1) > 0.05 && memory > 0)
     cluster.compute.memory_bytes = memory;
   if (text.gpu_memory_gb > 0)
     cluster.compute.memory_bytes = static_cast<std::uint64_t>(text.gpu_memory_gb * 1e9);
@@ -211,7 +237,7 @@ KnownCluster cluster_of(const ClusterText& text) {
   cluster.fabric.nvls_gbyte_s = rates.nvls;
   const Network usual{.gbit_s = 400, .nics = 8};
   const auto network = inter.empty() ? usual : network_of(inter);
-  if (!network && text.hosts > 1) known.unknown.push_back(fmt::format("inter \"{}\"", text.inter));
+  if (!network) known.unknown.push_back(fmt::format("inter \"{}\"", text.inter));
   const Network used = joined_nics(network ? *network : usual, text.ranks_per_host);
   cluster.fabric.across_gbyte_s = used.nics * used.gbit_s / 8;
   cluster.fabric.nics = used.nics;

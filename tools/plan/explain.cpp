@@ -20,6 +20,13 @@ namespace fsdp = atoll::fsdp;
 constexpr double noise = 0.1;
 constexpr double little_exposed = 0.03;
 
+// Seconds of a step.
+struct StepTimes {
+  double measured = 0;     // without waiting for data
+  double explained = 0;    // on a healthy fabric
+  double unexplained = 0;  // that only the fabric can explain
+};
+
 // Slows all compute down by a factor.
 Job slowed(Job job, double factor) {
   auto& compute = job.cluster.compute;
@@ -113,6 +120,35 @@ void fabric_causes(const Job& job, Explanation& result) {
   add(std::move(causes), seconds, result);
 }
 
+// On one host, more exposed time than expected lies in the links between its ranks, or in ranks that
+// wait for each other.
+void inside_cause(const Job& job, const Measurement& measured, const StepTimes& times,
+                  Explanation& result) {
+  if (job.cluster.hosts > 1 || !measured.exposed_s || job.ranks() == 1 ||
+      times.unexplained <= little_exposed * times.measured ||
+      times.measured <= (1 + noise) * result.expected_step_s)
+    return;
+  add({{"collectives inside the host take longer than predicted, or ranks wait for a slower one",
+        job.cluster.is_cpu()
+            ? "look with top for other programs, and for more ranks x threads than cores; measure "
+              "the collectives with atoll-busbw --save, and give them by --curve"
+            : "nvidia-smi nvlink -s must show all links, and NCCL_DEBUG=INFO must show P2P; "
+              "mpirun ... atoll-busbw --axis world --expect 0.85; atoll-topo --doctor"}},
+      times.unexplained, result);
+}
+
+// A host that enqueues as long as a step takes keeps its GPU waiting.
+void launch_cause(const Job& job, Explanation& result) {
+  const bool limits = result.measured_launch_s > 0.9 * result.measured_step_s &&
+                      result.measured_step_s > (1 + noise) * result.expected_step_s;
+  if (job.cluster.is_cpu() || !limits) return;
+  add({{fmt::format("the host needs {:.3g} s to enqueue a step, so launches may limit it",
+                    result.measured_launch_s),
+        "a larger micro batch; look with top for programs beside the ranks; mpirun --bind-to "
+        "none"}},
+      result.measured_step_s - result.expected_step_s, result);
+}
+
 void mesh_cause(const Job& job, Explanation& result) {
   const bool across = job.cluster.hosts > 1 && job.mesh.shard > job.cluster.ranks_per_host;
   if (!across) return;
@@ -197,13 +233,6 @@ std::optional<double> slowdown_of(const Job& job, const Measurement& measured,
   return std::nullopt;
 }
 
-// Seconds of a step.
-struct StepTimes {
-  double measured = 0;     // without waiting for data
-  double explained = 0;    // on a healthy fabric
-  double unexplained = 0;  // that only the fabric can explain
-};
-
 // Finds the fabric that explains the measured step, if that takes longer than the explained one.
 // `real` is the job with compute as slow as it was.
 void explain_fabric(const Job& job, const Job& real, const Measurement& measured,
@@ -233,6 +262,8 @@ void explain_fabric(const Job& job, const Job& real, const Measurement& measured
 
 Explanation explain(const Job& job, const Measurement& measured) {
   train::require(measured.tokens_per_s > 0, "the measured tokens/s must be above 0");
+  train::require(measured.exposed_s.value_or(0) >= 0, "the exposed communication is {} s",
+                 measured.exposed_s.value_or(0));
   const Prediction expected = simulate(job);
   Explanation result;
   result.expected_step_s = expected.step_s;
@@ -264,12 +295,14 @@ Explanation explain(const Job& job, const Measurement& measured) {
   result.measured_exposed_s =
       measured.exposed_s.value_or(std::max(0.0, step_s - again.step_s + again.exposed_s));
   result.measured_compute_s = step_s - result.measured_exposed_s;
-  if (measured.exposed_s) {
-    explain_fabric(job, real, measured,
-                   {step_s, expected.step_s, *measured.exposed_s - expected.exposed_s}, result);
-  } else {
-    explain_fabric(job, real, measured, {step_s, again.step_s, step_s - again.step_s}, result);
-  }
+  const StepTimes times =
+      measured.exposed_s
+          ? StepTimes{step_s, expected.step_s, *measured.exposed_s - expected.exposed_s}
+          : StepTimes{step_s, again.step_s, step_s - again.step_s};
+  explain_fabric(job, real, measured, times, result);
+  inside_cause(job, measured, times, result);
+  result.measured_launch_s = measured.enqueue_s.value_or(0);
+  launch_cause(job, result);
   compute_causes(job, measured, result);
   data_causes(measured, result);
   std::ranges::stable_sort(result.causes, std::ranges::greater(), &Cause::seconds);
@@ -297,13 +330,23 @@ std::string to_text(const Explanation& e, const Job& job) {
   part("  of gathers", e.expected_gather_s);
   part("  of reductions", e.expected_reduce_s);
   if (e.measured_data_s > 1e-3 * e.measured_step_s) row("waiting for data", 0, e.measured_data_s);
+  if (e.measured_launch_s > 0 && !job.cluster.is_cpu())
+    text +=
+        fmt::format("{:<26}{:>12}{:>12.4f}\n", "(host enqueues a step)", "", e.measured_launch_s);
   row("step", e.expected_step_s, e.measured_step_s);
   text += fmt::format("tokens/s, padding included: {:.0f} expected, {:.0f} measured\n",
                       job.tokens() / e.expected_step_s, job.tokens() / e.measured_step_s);
   if (!e.has_parts)
     text += "Only tokens/s were measured: the measured parts follow from the model.\n";
   if (e.busbw && !e.caveat.empty()) text += e.caveat + ".\n";
-  if (e.causes.empty()) return text + "No cause: the run is as fast as predicted.\n";
+  if (e.causes.empty() && e.measured_step_s < (1 + noise) * e.expected_step_s)
+    return text + "No cause: the run is as fast as predicted.\n";
+  if (e.causes.empty()) {
+    return text + fmt::format(
+                      "The run is {:.2f} x slower than predicted, and these figures show no cause: "
+                      "compare the streams with --trace, and the ranks with atoll-topo --top\n",
+                      e.measured_step_s / e.expected_step_s);
+  }
   text += "Possible causes, with the seconds of a step that each would explain:\n";
   for (std::size_t i = 0; i < e.causes.size(); ++i) {
     const Cause& cause = e.causes[i];

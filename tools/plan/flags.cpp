@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <initializer_list>
 #include <string_view>
 #include <tuple>
@@ -16,6 +17,23 @@ namespace {
 
 using train::require;
 
+// CLI11's own validators accept NaN, and print the largest number as the end of a range.
+const CLI::Validator above_zero(
+    [](std::string& text) {
+      double value = 0;
+      const bool fine = CLI::detail::lexical_cast(text, value) && std::isfinite(value) && value > 0;
+      return fine ? std::string() : text + " must be a number above 0";
+    },
+    "");
+const CLI::Validator not_below_zero(
+    [](std::string& text) {
+      double value = 0;
+      const bool fine =
+          CLI::detail::lexical_cast(text, value) && std::isfinite(value) && value >= 0;
+      return fine ? std::string() : text + " must be a number of at least 0";
+    },
+    "");
+
 void declare_job(CLI::App& app, Flags& f) {
   app.option_defaults()->always_capture_default();
   app.option_defaults()->group("The job");
@@ -23,7 +41,7 @@ void declare_job(CLI::App& app, Flags& f) {
       "--model", f.model,
       "preset (atoll-train --help lists them), path of a config.json, or a folder with one");
   app.add_option("--vocab", f.vocab, "tokens of the vocabulary; default: those of the model")
-      ->check(CLI::PositiveNumber)
+      ->check(above_zero)
       ->default_str("");
   const std::tuple<const char*, std::int64_t*, const char*> dimensions[] = {
       {"--layers", &f.layers, "layers"},
@@ -33,28 +51,33 @@ void declare_job(CLI::App& app, Flags& f) {
       {"--ffn", &f.ffn, "width of the feed-forward network"}};
   for (const auto& [flag, field, what] : dimensions) {
     app.add_option(flag, *field, fmt::format("{}; default: as in the model", what))
-        ->check(CLI::PositiveNumber)
+        ->check(above_zero)
         ->default_str("");
   }
-  app.add_option("--seq", f.seq, "tokens of a row")->check(CLI::Range(1, 1 << 24));
+  app.add_option("--seq", f.seq, "tokens of a row")->check(CLI::Range(1, (1 << 24) - 1));
   app.add_option(
          "--global-batch", f.global_batch,
          "rows (atoll-train: samples) per step over all ranks; 0: --micro-batches on each rank")
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_below_zero);
   app.add_option("--micro-batch", f.micro_batch,
                  "rows of a micro batch on each rank; 0 tries 1, 2, 4 and 8")
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_below_zero);
   app.add_option(
          "--micro-batches", f.micro_batches,
          "micro batches of a rank in a step (gradient accumulation), without --global-batch")
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--dtype", f.dtype,
-                 "bf16 or f32, for parameters and activations, or auto: both are tried");
+                 "bf16 or f32, for parameters and activations, or auto: both are tried")
+      ->check(CLI::IsMember({"bf16", "f32", "auto"}));
   app.add_option(
-      "--reduce-dtype", f.reduce_dtype,
-      "f32 or bf16, for gradients on the wire, or auto: f32 for atoll, --dtype for PyTorch "
-      "(the default of its FSDP before 2.15)");
-  app.add_option("--moments", f.moments, "f32 or bf16, for the moments of AdamW");
+         "--reduce-dtype", f.reduce_dtype,
+         "f32 or bf16, for gradients on the wire, or auto: f32 for atoll, --dtype for PyTorch "
+         "(the default of its FSDP before 2.15). atoll adds bf16 gradients in f32, so that parts "
+         "travel "
+         "from rank to rank, which RDMA between hosts makes slower than a ring of f32")
+      ->check(CLI::IsMember({"f32", "bf16", "auto"}));
+  app.add_option("--moments", f.moments, "f32 or bf16, for the moments of AdamW")
+      ->check(CLI::IsMember({"f32", "bf16"}));
   app.add_option("--strategy", f.strategy,
                  "no_shard, shard_optimizer, shard_grad, full_shard, hybrid_shard, "
                  "hybrid_shard_grad, or auto: all are "
@@ -81,7 +104,7 @@ void declare_cluster(CLI::App& app, Flags& f) {
       "FILE that atoll-topo reads, a machine of its catalog such as hgx-h100x16, or here: "
       "supplies the values that no other cluster flag sets");
   app.add_option("--hosts", f.hosts, "number of hosts; default: 1, or that of --topology")
-      ->check(CLI::Range(0, 1 << 16));
+      ->check(CLI::Range(0, 1 << 13));
   app.add_option(
          "--gpus-per-host", f.gpus_per_host,
          "GPUs of a host; default: 8 (1 for --measure), or that of --topology, or of --machine "
@@ -92,7 +115,7 @@ void declare_cluster(CLI::App& app, Flags& f) {
   app.add_option(
          "--busbw", f.cluster.busbw,
          "bus bandwidth that a host reaches at most, in GB/s, for a degraded fabric; 0: no limit")
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_below_zero);
   app.add_option(
       "--curve", f.curves,
       "FILE...: measured curves of atoll-busbw --save, which replace the model of the links");
@@ -110,11 +133,11 @@ void declare_results(CLI::App& app, Flags& f) {
          "--measured", f.measured,
          "tokens/s of all GPUs, instead of --explain. The flags must then be those of the run: "
          "--strategy, --micro-batch, --recompute, --mesh")
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_below_zero);
   app.add_option("--measured-one-host", f.measured_one_host,
                  "tokens/s of the same settings on one host, which separates slow compute from a "
                  "slow fabric")
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_below_zero);
   app.option_defaults()->group("This machine");
   app.add_option(
       "--measure", f.measure,
@@ -126,20 +149,19 @@ void declare_results(CLI::App& app, Flags& f) {
          "if there are any")
       ->check(CLI::IsMember({"auto", "host", "cuda"}));
   app.add_option("--threads", f.threads, "compute threads of a rank on CPUs, for --measure")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero);
   app.add_option("--measure-seconds", f.measure_seconds, "length of the measurement")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero);
   app.add_option("--machine", f.machine,
                  "FILE of --measure, instead of --gpu, and for CPUs also of --intra, --inter and "
                  "--topology");
   app.option_defaults()->group("Results");
-  app.add_option("--top", f.top, "lines of the table")->check(CLI::PositiveNumber);
+  app.add_option("--top", f.top, "lines of the table")->check(above_zero);
   app.add_flag("--growth", f.growth,
                "show tokens/s over the number of hosts, each with its best settings");
   app.add_option("--tokens", f.tokens, "tokens to train on, for hours and cost")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--price", f.price, "price of a GPU hour; needs --tokens")
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_below_zero);
+  app.add_option("--price", f.price, "price of a GPU hour; needs --tokens")->check(not_below_zero);
   app.add_option("--rows", f.rows,
                  "CSV file of many jobs, instead of all other flags; needs --json. "
                  "tools/plan/README.md names its columns");

@@ -157,6 +157,8 @@ plan::Job job_of(const Flags& f) {
                  known.unknown.empty() ? "" : known.unknown.front());
   job.cluster = known.cluster;
   if (!f.machine.empty()) use_machine(f, machine, job.cluster);
+  if (f.machine.empty() && job.cluster.compute.name == "V100")
+    fmt::print(stderr, "atoll-plan: warning: V100 has no bf16, so bf16 means f16 here\n");
   for (const std::string& curve : f.curves) plan::add_curve(job.cluster.fabric, curve);
   job.micro_batches = f.micro_batches;
   job.model = model_of(f);
@@ -234,6 +236,17 @@ void adopt(Flags& f, const plan::PastRun& past, const CLI::App& app) {
   }
 }
 
+// A preset has the vocabulary of the run's tokenizer, which follows from the number of parameters.
+void adopt_vocabulary(const plan::PastRun& past, const Flags& f, train::ModelConfig& model) {
+  if (past.parameters == 0 || f.vocab > 0) return;
+  train::ModelConfig larger = model;
+  ++larger.vocab;
+  const std::int64_t count = train::parameter_count(model);
+  const std::int64_t of_id = train::parameter_count(larger) - count;
+  const std::int64_t more = past.parameters - count;
+  if (more % of_id == 0 && model.vocab + more / of_id > 0) model.vocab += more / of_id;
+}
+
 // Throws Error(invalid_argument) if the model has another number of parameters than the run's.
 void check_parameters(const plan::PastRun& past, const train::ModelConfig& model) {
   if (past.parameters == 0) return;
@@ -270,6 +283,7 @@ void run(Flags& f, const CLI::App& app) {
     adopt(f, past, app);
   }
   plan::Job job = job_of(f);
+  adopt_vocabulary(past, f, job.model);
   check_parameters(past, job.model);
   if (!f.measure.empty()) {
     job.micro_batch = std::max<std::int64_t>(1, f.micro_batch);

@@ -44,10 +44,11 @@ void print_line(const Candidate& candidate, const Candidate& first, const Flags&
   } else if (is_tied(candidate, first)) {
     remark += "  tied with the first";
   }
-  fmt::print("{:<18}{:>8}{:>6}{:>15}  {:<10}{:>12.0f}{:>7.1f}%{:>9.1f}%{:>7.1f} GB{:>7.3f} s{}\n",
-             fsdp::name(job.strategy), fmt::format("{}x{}", job.mesh.replicate, job.mesh.shard),
-             job.micro_batch, job.micro_batches, name(job.recompute), p.tokens_per_s, 100 * p.mfu,
-             100 * p.exposed_s / p.step_s, all_bytes(candidate) / 1e9, p.step_s, remark);
+  fmt::print(
+      "{:<17} {:>7} {:>5} {:>14}  {:<9} {:>11.0f} {:>6.1f}% {:>8.1f}% {:>6.1f} GB {:>6.3f} s{}\n",
+      fsdp::name(job.strategy), fmt::format("{}x{}", job.mesh.replicate, job.mesh.shard),
+      job.micro_batch, job.micro_batches, name(job.recompute), p.tokens_per_s, 100 * p.mfu,
+      100 * p.exposed_s / p.step_s, all_bytes(candidate) / 1e9, p.step_s, remark);
 }
 
 // The parts of the memory of a rank, the largest first.
@@ -123,6 +124,7 @@ void print(const std::vector<Candidate>& found, const Scaling& scaling, const Fl
   } else if (const std::string why = reason(found); !why.empty()) {
     fmt::print("{}\n", why);
   }
+  if (const std::string text = tight(found); !text.empty()) fmt::print("{}\n", text);
   print_memory(best);
   if (f.growth) fmt::print("{}", growth(scaling));
   if (const std::string cost = cost_text(best, f); !cost.empty()) fmt::print("{}\n", cost);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "fail.hpp"
@@ -30,10 +31,22 @@ Measurement measurement(const json& metrics, const fs::path& file) {
     train::fail(atoll::ErrorCode::bad_data,
                 "{}: no metrics of atoll-train: \"tokens_per_s\" is missing", file.string());
   }
+  const auto check = [&](const char* key, double least, double most) {
+    const auto value = number(metrics, key);
+    if (!value || (*value >= least && *value <= most)) return;
+    train::fail(atoll::ErrorCode::bad_data, "{}: `{}` is {}", file.string(), key, *value);
+  };
+  constexpr double any = std::numeric_limits<double>::max();
+  check("tokens_per_s", std::numeric_limits<double>::min(), any);
+  for (const char* key :
+       {"padded_tokens_per_s", "steps_per_s", "exposed_s", "data_wait_s", "enqueue_s"})
+    check(key, 0, any);
+  check("padding_fraction", 0, 1);
   return {.tokens_per_s = *real + number(metrics, "padded_tokens_per_s").value_or(0),
           .exposed_s = number(metrics, "exposed_s"),
           .padding = number(metrics, "padding_fraction"),
           .data_wait_s = number(metrics, "data_wait_s"),
+          .enqueue_s = number(metrics, "enqueue_s"),
           .is_atoll = true};
 }
 
@@ -107,6 +120,12 @@ PastRun read_run(const fs::path& place) {
     train::fail(error.code(), "{}: {}", args.string(), error.what());
   }
   if (run.settings->adapters) run.parameters = 0;
+  const double ranks = number(metrics, "world_size").value_or(0);
+  const int of_settings = run.settings->hosts * run.settings->ranks_per_host;
+  if (ranks > 0 && ranks != of_settings) {
+    train::fail(atoll::ErrorCode::mismatch, "{}: {} ranks, but {} has {}: not of one run",
+                file.string(), ranks, args.filename().string(), of_settings);
+  }
   const double rows =
       number(metrics, "steps_per_s").value_or(0) * static_cast<double>(run.settings->global_batch);
   if (rows > 0) {

@@ -30,6 +30,13 @@ using train::fail;
 using train::require;
 using Record = std::map<std::string, std::string>;
 
+// The columns that are read, and those of tests/planner/rows.csv that only people read.
+constexpr std::string_view known_columns[] = {
+    "id",       "params_B",  "layers",     "hidden",      "heads",      "kv_heads",     "ffn",
+    "vocab",    "gpu",       "gpu_mem_GB", "gpus",        "nodes",      "intra",        "inter",
+    "strategy", "framework", "seq",        "micro_batch", "grad_accum", "global_batch", "act_ckpt",
+    "compile",  "precision", "attention",  "tok_s_gpu",   "mem_GB",     "excluded",     "source"};
+
 template <class... Args>
 void need(bool holds, atoll::ErrorCode code, fmt::format_string<Args...> format, Args&&... args) {
   if (!holds) fail(code, format, std::forward<Args>(args)...);
@@ -40,6 +47,12 @@ std::vector<std::vector<std::string>> read_csv(const std::filesystem::path& path
   need(file.good(), atoll::ErrorCode::io, "{}: cannot be opened", path.string());
   std::vector<std::vector<std::string>> lines(1, std::vector<std::string>(1));
   bool quoted = false;
+  // Spreadsheets begin a file in UTF-8 with a mark.
+  constexpr std::string_view mark = "\xef\xbb\xbf";
+  std::string start(mark.size(), '\0');
+  file.read(start.data(), static_cast<std::streamsize>(start.size()));
+  file.clear();
+  if (start != mark) file.seekg(0);
   for (char c = 0; file.get(c);) {
     std::string& field = lines.back().back();
     if (quoted) {
@@ -69,8 +82,17 @@ std::vector<Record> read_records(const std::filesystem::path& path) {
   const auto lines = read_csv(path);
   need(!lines.empty(), atoll::ErrorCode::bad_data, "{}: the file has no rows", path.string());
   const auto& names = lines.front();
+  const bool has_semicolons = names.size() == 1 && names[0].find(';') != std::string::npos;
   need(std::ranges::find(names, "id") != names.end(), atoll::ErrorCode::bad_data,
-       "{}: the first line has no column \"id\"", path.string());
+       "{}: the first line has no column \"id\"{}", path.string(),
+       has_semicolons ? ": separate columns by commas, not semicolons" : "");
+  need(lines.size() > 1, atoll::ErrorCode::bad_data, "{}: no row below the first line",
+       path.string());
+  for (const std::string& name : names) {
+    if (std::ranges::find(known_columns, name) != std::end(known_columns)) continue;
+    fmt::print(stderr, "atoll-plan: warning: {}: the column \"{}\" is not read\n", path.string(),
+               name);
+  }
   std::vector<Record> records;
   std::set<std::string> ids;
   for (std::size_t i = 1; i < lines.size(); ++i) {
@@ -131,17 +153,34 @@ std::int64_t width_of(const train::ModelConfig& model, double parameters) {
   return std::max<std::int64_t>(64, std::llround(width / 64) * 64);
 }
 
+// Layers and width that published dense models of about this size have (GPT-3, Llama, MPT).
+struct UsualShape {
+  double billions;
+  std::int64_t layers, hidden;
+};
+
+UsualShape usual_shape(double billions) {
+  constexpr UsualShape shapes[] = {
+      {0.125, 12, 768}, {0.35, 24, 1024}, {1.3, 24, 2048}, {2.7, 32, 2560},  {6.7, 32, 4096},
+      {13, 40, 5120},   {32, 60, 6656},   {68, 80, 8192},  {175, 96, 12288}, {405, 126, 16384}};
+  const auto distance = [&](const UsualShape& shape) {
+    return std::abs(std::log(billions / shape.billions));
+  };
+  return *std::ranges::min_element(shapes, {}, distance);
+}
+
 train::ModelConfig model_of(Row& row) {
   train::ModelConfig model;
   model.name = row.text("id");
-  model.layers = row.whole("layers", 32);
-  model.hidden = row.whole("hidden", 4096);
+  const auto parameters = row.number("params_B");
+  const UsualShape usual = usual_shape(parameters.value_or(7));
+  model.layers = row.whole("layers", usual.layers);
+  model.hidden = row.whole("hidden", usual.hidden);
   model.heads = row.whole("heads", std::max<std::int64_t>(1, model.hidden / 128));
   model.kv_heads = row.whole("kv_heads", model.heads);
   model.head_dim = std::max<std::int64_t>(2, model.hidden / model.heads / 2 * 2);
   model.vocab = row.whole("vocab", 32000);
   model.max_seq = row.whole("seq", 2048);
-  const auto parameters = row.number("params_B");
   if (row.number("ffn")) {
     model.ffn = row.whole("ffn", 1);
   } else {
@@ -233,7 +272,9 @@ Cluster cluster_of_row(Row& row) {
   if (nodes > 1 && row.text("inter").empty()) row.assumed.push_back("inter 8x400G");
   require(nodes >= 1 && gpus % nodes == 0, "{} GPUs cannot be divided equally among {} nodes", gpus,
           nodes);
-  const auto known = cluster_of({.gpu = row.text("gpu"),
+  const std::string gpu = row.text("gpu").empty() ? "H100" : row.text("gpu");
+  if (row.text("gpu").empty()) row.assumed.push_back("gpu H100");
+  const auto known = cluster_of({.gpu = gpu,
                                  .gpu_memory_gb = row.number("gpu_mem_GB").value_or(0),
                                  .hosts = nodes,
                                  .ranks_per_host = gpus / nodes,
@@ -300,7 +341,8 @@ void set_micro_batches(Row& row, Job& job) {
     job.micro_batches = static_cast<int>(count);
     if (has_batch && batch != once * job.micro_batches) {
       row.assumed.push_back(
-          fmt::format("global_batch {} differs from micro_batch {} x {} GPUs x grad_accum {}",
+          fmt::format("global_batch {} is not used: it differs from micro_batch {} x {} GPUs x "
+                      "grad_accum {}",
                       batch, job.micro_batch, job.ranks(), job.micro_batches));
     }
   } else if (has_batch) {

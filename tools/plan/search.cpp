@@ -1,8 +1,14 @@
 #include "plan/search.hpp"
 
 #include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
+
+#include "fail.hpp"
 
 namespace plan {
 namespace {
@@ -28,18 +34,49 @@ bool better(const Candidate& a, const Candidate& b) {
   return a.prediction.tokens_per_s > b.prediction.tokens_per_s;
 }
 
-// Adds a candidate for each number of units that are gathered ahead.
-void add_prefetches(Job job, const SearchSpace& space, std::vector<Candidate>& found) {
+// Adds a job for each number of units that are gathered ahead.
+void add_prefetches(Job job, const SearchSpace& space, std::vector<Job>& jobs) {
   const bool gathers =
       job.strategy != fsdp::Strategy::no_shard && job.strategy != fsdp::Strategy::shard_optimizer;
-  if (space.prefetches.empty() || !gathers) {
-    found.push_back({job, simulate(job)});
-    return;
-  }
+  if (space.prefetches.empty() || !gathers) return jobs.push_back(job);
   for (const int prefetch : space.prefetches) {
     job.prefetch = prefetch;
-    found.push_back({job, simulate(job)});
+    jobs.push_back(job);
   }
+}
+
+// Simulates jobs on all processors. A simulation shares nothing with another.
+std::vector<Candidate> simulate_all(const std::vector<Job>& jobs) {
+  std::vector<Candidate> found(jobs.size());
+  std::atomic<std::size_t> next{0};
+  std::mutex mutex;
+  std::exception_ptr problem;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < jobs.size(); i = next++) {
+      try {
+        found[i] = {jobs[i], simulate(jobs[i])};
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!problem) problem = std::current_exception();
+        next = jobs.size();
+      }
+    }
+  };
+  const std::size_t most = std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, 16);
+  std::vector<std::jthread> threads;
+  for (std::size_t t = 1; t < std::min(most, jobs.size()); ++t) threads.emplace_back(work);
+  work();
+  threads.clear();
+  if (problem) std::rethrow_exception(problem);
+  return found;
+}
+
+// The mesh that a strategy uses: only hybrid ones know more than one level.
+atoll::MeshShape used_mesh(const Job& job, atoll::MeshShape mesh) {
+  train::require(mesh.replicate * mesh.shard == job.ranks(),
+                 "mesh {} x {} does not have the {} ranks of the job", mesh.replicate, mesh.shard,
+                 job.ranks());
+  return uses_replicas(job.strategy) ? mesh : atoll::MeshShape{1, job.ranks()};
 }
 
 }  // namespace
@@ -78,8 +115,8 @@ std::string_view name(train::Recompute recompute) {
 }
 
 std::vector<Candidate> search(const Job& base, const SearchSpace& space) {
-  std::vector<Candidate> found;
   if (!space.dtypes.empty()) {
+    std::vector<Candidate> found;
     SearchSpace one = space;
     one.dtypes.clear();
     for (const atoll::DType dtype : space.dtypes) {
@@ -91,12 +128,13 @@ std::vector<Candidate> search(const Job& base, const SearchSpace& space) {
     std::ranges::stable_sort(found, better);
     return found;
   }
+  std::vector<Job> jobs;
   for (const fsdp::Strategy strategy : space.strategies) {
     Job job = base;
     job.strategy = strategy;
     const auto meshes = space.meshes.empty() ? meshes_of(job) : space.meshes;
     for (const atoll::MeshShape& mesh : meshes) {
-      job.mesh = mesh;
+      job.mesh = used_mesh(job, mesh);
       for (const train::Recompute recompute : space.recomputes) {
         job.recompute = recompute;
         for (const std::int64_t rows : space.micro_batches) {
@@ -104,11 +142,12 @@ std::vector<Candidate> search(const Job& base, const SearchSpace& space) {
           const auto times = passes(job, space.global_batch, rows);
           if (!times) continue;
           job.micro_batches = *times;
-          add_prefetches(job, space, found);
+          add_prefetches(job, space, jobs);
         }
       }
     }
   }
+  auto found = simulate_all(jobs);
   std::ranges::stable_sort(found, better);
   return found;
 }
