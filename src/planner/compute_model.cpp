@@ -25,8 +25,9 @@ constexpr double kernel_s = 2e-6, launch_s = 3e-6;
 constexpr std::uint64_t reserved = 2 * gib;
 
 // Memory: what programs get, the "total capacity" in PyTorch's errors of out of memory (H100: 79.1
-// GiB); the data sheets have 1 to 2 % more. Peaks: data sheets. Rates of products and attention come from measurements with values
-// that are normally distributed, which need more power than others:
+// GiB); the data sheets have 1 to 2 % more. Peaks: data sheets. Rates of products and attention
+// come from measurements with values that are normally distributed, which need more power than
+// others:
 // - Products, on shapes of training or squares of 8192: A100 257 TFLOP/s (H. He, "Strangely, matrix
 //   multiplications on GPUs run faster when given predictable data"); H100 690, repeated for
 //   seconds at its 700 W (tests/bench/results-gpu.md), and H200 the same; MI300X 620 (SemiAnalysis,
@@ -35,9 +36,8 @@ constexpr std::uint64_t reserved = 2 * gib;
 // - Attention on Hopper, head dimension 128: cuDNN 539 forward (causal) and 516 backward (not
 //   causal), FlashAttention-2 335 and 322 (FlashAttention-3, arXiv 2407.08608, figures 5 and 6). On
 //   A100 FlashAttention-2 reaches 60 % (arXiv 2307.08691, figure 4).
-// Everything else is an estimate: products of V100,
-// H100-PCIe, H100-NVL and CPU, other attention, and 90 % of the data sheet as the bandwidth that
-// kernels reach.
+// Everything else is an estimate: products of V100, H100-PCIe, H100-NVL and CPU, other attention,
+// and 90 % of the data sheet as the bandwidth that kernels reach.
 const std::array<ComputeModel, 10>& table() {
   static const std::array<ComputeModel, 10> models = {{
       {"V100", 125 * tera, 15.7 * tera, 0.80, 0.35, 0.35, 80, 810, mib(32'501), reserved, kernel_s,

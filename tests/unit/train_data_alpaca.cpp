@@ -246,8 +246,8 @@ TEST_CASE("rows: the mean length is of the kept records, as the shortest and lon
   CHECK(figures.shortest == figures.longest);
   CHECK(figures.mean == static_cast<double>(figures.shortest));
   CHECK(train::statistics_lines(set).front().find(
-            fmt::format(" documents, {} tokens ({} to {} each, mean {}, ", figures.tokens, figures.shortest, figures.longest,
-                        figures.shortest)) != std::string::npos);
+            fmt::format(" documents, {} tokens ({} to {} each, mean {}, ", figures.tokens,
+                        figures.shortest, figures.longest, figures.shortest)) != std::string::npos);
 }
 
 TEST_CASE("rows: samples stops after N kept rows") {

@@ -120,8 +120,8 @@ void fabric_causes(const Job& job, Explanation& result) {
   add(std::move(causes), seconds, result);
 }
 
-// On one host, more exposed time than expected lies in the links between its ranks, or in ranks that
-// wait for each other.
+// On one host, more exposed time than expected lies in the links between its ranks, or in ranks
+// that wait for each other.
 void inside_cause(const Job& job, const Measurement& measured, const StepTimes& times,
                   Explanation& result) {
   if (job.cluster.hosts > 1 || !measured.exposed_s || job.ranks() == 1 ||

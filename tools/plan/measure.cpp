@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -17,7 +18,6 @@
 
 #include "atoll/mesh.hpp"
 #include "atoll/optimizer.hpp"
-#include "environment.hpp"
 #include "fail.hpp"
 #include "loop/engine_model.hpp"
 #include "loop/machine.hpp"
@@ -146,9 +146,9 @@ std::int64_t memory_of_rank(int ranks) {
 
 // Processes that measure at once have a GPU each.
 void choose_gpu(int rank) {
-  const std::string visible = train::variable("CUDA_VISIBLE_DEVICES");
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
   std::string gpu = std::to_string(rank);
-  if (!visible.empty()) {
+  if (visible != nullptr && *visible != '\0') {
     std::istringstream list(visible);
     for (int i = 0; i <= rank; ++i)
       train::require(static_cast<bool>(std::getline(list, gpu, ',')),

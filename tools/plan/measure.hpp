@@ -18,7 +18,8 @@ struct MeasureOptions {
   double seconds = 10;          // of passes; the first pass does not count
 };
 
-// Measures in this process, as the rank `rank` of `options.ranks`, and returns the text of the file.
+// Measures in this process, as the rank `rank` of `options.ranks`, and returns the text of the
+// file.
 std::string measure_here(const Job& job, const MeasureOptions& options, int rank);
 
 // Runs `ranks` processes, and writes what the first measured to a file. Call it while this process

@@ -5,10 +5,10 @@
 // samples of a step are therefore independent of the number of ranks, and a resumed run needs no
 // state but (epoch, step).
 //
-// Every micro batch involves collectives, so all ranks run equally many micro batches. The rows of a
-// step are spread evenly over its micro batches, unless all batches must have one shape. A row without
-// a sample is padding with ignored labels. Every rank knows the lengths of
-// all samples, so the plan needs no communication.
+// Every micro batch involves collectives, so all ranks run equally many micro batches. The rows of
+// a step are spread evenly over its micro batches, unless all batches must have one shape. A row
+// without a sample is padding with ignored labels. Every rank knows the lengths of all samples, so
+// the plan needs no communication.
 #pragma once
 
 #include <compare>

@@ -8,8 +8,8 @@
 namespace train {
 
 // A JSON file in the user's cache: the highest FLOP/s of a rank by the model of its CPU, its share
-// of the machine and its dtype. An empty path keeps nothing. A file that cannot be read or written is
-// as good as none: a run does not depend on it.
+// of the machine and its dtype. An empty path keeps nothing. A file that cannot be read or written
+// is as good as none: a run does not depend on it.
 class KnownPeaks {
  public:
   explicit KnownPeaks(std::filesystem::path file) : file_(std::move(file)) {}

@@ -15,9 +15,9 @@ struct Peak {
   std::string source;   // datasheet or measured
 };
 
-// Measures for about `seconds`, and on CPUs up to twice again if the peak is far below what the same
-// model of CPU gave to earlier runs. Rank 0 logs a peak that stays far below. Collective; `known` is
-// used on rank 0.
+// Measures for about `seconds`, and on CPUs up to twice again if the peak is far below what the
+// same model of CPU gave to earlier runs. Rank 0 logs a peak that stays far below. Collective;
+// `known` is used on rank 0.
 Peak find_peak(atoll::World& world, const Machine& machine, atoll::DType dtype, double seconds,
                const KnownPeaks& known);
 

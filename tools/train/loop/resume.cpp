@@ -131,8 +131,8 @@ std::int64_t steps_done(const Extra& extra, const fs::path& folder) {
        folder.string());
 }
 
-// Throws an error if only one of run and checkpoint averages weights. Rank 0 reads the index for all
-// ranks; an index that cannot be read is an error of loading. Collective.
+// Throws an error if only one of run and checkpoint averages weights. Rank 0 reads the index for
+// all ranks; an index that cannot be read is an error of loading. Collective.
 void check_average(atoll::World& world, const RunOptions& options, const fs::path& folder) {
   std::string averages;
   if (world.rank() == 0) {

@@ -275,7 +275,9 @@ Setup prepare(atoll::World& world, RunOptions& options) {
   compare_names(world, options);
   auto tokenizer = tokenizer_for(options.tokenizer, options.data, options.data_type);
   const ModelSource source = find_model(options, *tokenizer);
-  if (const auto line = few_ids(source, *tokenizer); !line.empty() && world.rank() == 0)
+  const bool has_text = !options.data.starts_with("synthetic");
+  if (const auto line = few_ids(source, *tokenizer);
+      has_text && !line.empty() && world.rank() == 0)
     log::warn("{}", line);
   auto model = source.config;
   auto data = open_data(options, *tokenizer, model);

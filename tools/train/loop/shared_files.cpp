@@ -285,8 +285,7 @@ class Transfer {
       const auto host = static_cast<std::size_t>(world_.placements()[rank].host);
       fail(ErrorCode::mismatch,
            "{} {}: the copy on host {} differs from the files of rank {}: start the run again, "
-           "which "
-           "sends them again; if it fails again, test the memory and the disk of that host",
+           "which sends them again; if it fails again, test the memory and the disk of that host",
            place_.flag, place_.given.string(), world_.hosts()[host].name, sender_);
     }
     if (receives_) write_file_atomic(copy / complete_mark, digests);

@@ -375,7 +375,8 @@ Stop Trainer::wanted_stop() const {
   return limit_.reached(seconds_since(started_)) ? Stop::time : Stop::none;
 }
 
-// Open MPI's mpirun kills ranks a second after it has passed on SIGTERM or Ctrl-C, unless told otherwise.
+// Open MPI's mpirun kills ranks a second after it has passed on SIGTERM or Ctrl-C, unless told
+// otherwise.
 void Trainer::tell_signals(double step_seconds) const {
   constexpr double most_seconds = 0.5;  // of a step; a save follows it
   const bool by_mpirun = !variable("OMPI_COMM_WORLD_RANK").empty();

@@ -72,8 +72,8 @@ double mean_of_last(const std::vector<double>& column) {
   return sum / count;
 }
 
-// A figure of a run. A run that was resumed has the steps of all its starts in steps.jsonl, and those
-// of the last one in metrics.json.
+// A figure of a run. A run that was resumed has the steps of all its starts in steps.jsonl, and
+// those of the last one in metrics.json.
 double value_of(const Figure& figure, const RunFiles& run) {
   const std::string_view key = figure.key;
   if (key == "steps") return static_cast<double>(run.steps);

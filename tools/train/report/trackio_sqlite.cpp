@@ -124,7 +124,8 @@ TrackioRun::TrackioRun(const TrackioOptions& options) : database_(std::make_uniq
   Database& database = *database_;
   const auto is_kept = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '_'; };
   require(!options.project.empty() && std::ranges::all_of(options.project, is_kept),
-          "--trackio {}: a project may contain only a to z, A to Z, digits, '-' and '_'", options.project);
+          "--trackio {}: a project may contain only a to z, A to Z, digits, '-' and '_'",
+          options.project);
   database.file = folder() / (options.project + ".db");
   database.run_name = options.run_name;
   std::error_code problem;
