@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -67,7 +68,13 @@ void Mapping::advise(std::span<const std::byte> part, int advice) const noexcept
 void Mapping::expect_parts() const noexcept { advise(bytes(), MADV_RANDOM); }
 
 void Mapping::fetch(std::span<const std::byte> part) const noexcept {
-  advise(part, MADV_WILLNEED);
+  // Linux follows one piece of advice only up to the disk's read-ahead, which is 128 KiB by default.
+  constexpr std::size_t most = std::size_t{128} << 10;
+  while (!part.empty()) {
+    const std::size_t bytes = std::min(most, part.size());
+    advise(part.first(bytes), MADV_WILLNEED);
+    part = part.subspan(bytes);
+  }
 }
 
 FileWriter::FileWriter(const fs::path& path) : path_(path) {

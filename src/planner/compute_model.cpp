@@ -24,7 +24,7 @@ constexpr double kernel_s = 2e-6, launch_s = 3e-6;
 // The context of CUDA, cuBLAS, cuDNN and about 1 GB of NCCL's buffers.
 constexpr std::uint64_t reserved = 2 * gib;
 
-// Memory: what programs get, the "total capacity" in PyTorch's errors of out of memory (H100: 79.1
+// Memory: what programs get, the "total capacity" in PyTorch's out-of-memory errors (H100: 79.1
 // GiB); the data sheets have 1 to 2 % more. Peaks: data sheets. Rates of products and attention
 // come from measurements with values that are normally distributed, which need more power than
 // others:

@@ -149,13 +149,13 @@ def check_plain_end(folder, model, library):
     (folder / "chatml.jinja").write_text(
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
-    answers = ["Ahoy. Over and out.", "b", "x y<", "<|im_end|>", "é🐚"]
+    answers = ["Ahoy. Over and out.", "b", "x y<", "x", "<|im_end|>", "é🐚"]
     chat = write_lines(folder / "ends.jsonl", [
         {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": answer}]} for answer in answers])
     out = folder / "out.tok"
     flags = [chat, "--tokenizer", model, "--template", folder / "chatml.jinja", "--processes", 1, "-o", out]
     told = atoll_data(*flags)
-    assert told.count("warning") == 1 and "'<|im_end|>' follows them, and is not trained" in told, told
+    assert told.count("warning") == 1 and "'<|im_end|>' follows them, which is no special token" in told, told
     for answer, ids, mask in zip(answers, *read(out)):
         trained = library.decode([id for id, bit in zip(ids, mask) if bit])
         assert trained.strip().startswith(answer) and len(trained.strip()) <= len(answer) + 2, (answer, trained)

@@ -9,6 +9,7 @@
 #include "atoll/compute_model.hpp"
 #include "atoll/device.hpp"
 #include "model/config.hpp"
+#include "plan/cluster.hpp"
 #include "plan/measure.hpp"
 #include "plan/simulate.hpp"
 
@@ -33,7 +34,7 @@ TEST_CASE("--measure on a GPU: a prediction finds the time of every operation") 
     const plan::MeasureOptions options{.device = "cuda", .seconds = 0.01};
     const TemporaryFolder folder;
     const auto file = folder.write("machine.json", plan::measure_here(job, options, 0));
-    const plan::Machine machine = plan::read_machine(file);
+    const plan::MeasuredMachine machine = plan::read_machine(file);
     const atoll::Device gpu = atoll::Device::cuda(0);
     CHECK(machine.gpu == gpu.name());
     CHECK(machine.memory_bytes == gpu.memory_bytes());
@@ -41,7 +42,7 @@ TEST_CASE("--measure on a GPU: a prediction finds the time of every operation") 
     CHECK(machine.times.size() > 10);
     CHECK(machine.kernel_gbyte_s.at("adamw") > 0);
 
-    // Links and peaks stay those of the cluster.
+    // Links stay those of the cluster, and so does the peak, if that of the GPU is published.
     plan::Job planned = job;
     planned.cluster.compute = atoll::find_compute_model("H100");
     planned.cluster.ranks_per_host = 1;
@@ -49,7 +50,9 @@ TEST_CASE("--measure on a GPU: a prediction finds the time of every operation") 
     planned.mesh = {1, 1};
     plan::use(machine, planned.cluster);
     CHECK_FALSE(planned.cluster.is_cpu());
-    CHECK(planned.cluster.compute.peak_bf16 == atoll::find_compute_model("H100").peak_bf16);
+    const double published = atoll::find_compute_model("H100").peak_bf16;
+    CHECK(planned.cluster.compute.peak_bf16 ==
+          (plan::has_model(gpu.name()) ? published : machine.peak_bf16));
     CHECK(planned.cluster.fabric.inside_gbyte_s == 361);
     const plan::Prediction prediction = plan::simulate(planned);
     CAPTURE(nlohmann::json(prediction.not_measured).dump());

@@ -126,6 +126,13 @@ TEST_CASE("clusters by their texts") {
   CHECK(cluster_of({.gpu = "H100-NVL", .ranks_per_host = 2}).cluster.fabric.inside_gbyte_s == 240);
   CHECK(cluster_of({.gpu = "H100-NVL"}).cluster.fabric.nvls_gbyte_s == 0);
 
+  CHECK(cluster_of({.gpu = "H100-NVL", .ranks_per_host = 2, .intra = "NVLink bridge"})
+            .cluster.fabric.inside_gbyte_s == 240);
+  for (const char* inter : {"8 XDR", "8xXDR", "8x800G"}) {
+    CAPTURE(inter);
+    CHECK(cluster_of({.gpu = "B200", .hosts = 2, .inter = inter}).cluster.fabric.across_gbyte_s ==
+          800);
+  }
   for (const char* inter : {"8\u00d7400G", "8*400G", "8 x 400 Gb/s"}) {
     CAPTURE(inter);
     CHECK(cluster_of({.gpu = "H100", .hosts = 2, .inter = inter}).cluster.fabric.nics == 8);

@@ -55,6 +55,9 @@ def check_loose_rows(folder):
                           timeout=60)
     assert done.returncode == 0 and 'the column "layerz" is not read' in done.stderr, done.stderr
     small, large = json.loads((folder / "out.json").read_text())
+    piped = subprocess.run([PLAN, "--rows", "/dev/stdin", "--json", folder / "piped.json"], timeout=60, capture_output=True,
+                           input=(folder / "loose.csv").read_bytes())
+    assert piped.returncode == 0 and (folder / "piped.json").read_text() == (folder / "out.json").read_text(), piped.stderr
     assert small["tok_s_gpu"] > 3000 and "gpu H100" in small["note"], small
     assert "layers 80; hidden 8192" in large["note"] and small["tok_s_gpu"] > 5 * large["tok_s_gpu"], large
 
@@ -197,9 +200,13 @@ def check_run(folder):
         message = explain(metrics=dict(metrics, **{key: value}), code=1)
         assert f"metrics.json: `{key}` is" in message and message.count("\n") == 1, message
     message = explain(metrics=dict(metrics, world_size=8), code=1)
-    assert "8 ranks, but run_args.json has 24" in message and message.count("\n") == 1, message
+    assert "of 8 ranks, but run_args.json is of 24" in message and message.count("\n") == 1, message
     # A preset with the vocabulary of the run's tokenizer: each id has a row of the embedding and one of the head.
     assert explain(metrics=dict(metrics, parameters=7615616512 - 2 * 3584 * (152064 - 32000))) != text
+    # 16 layers of Mistral have as many parameters as some ids, which explains nothing.
+    small = dict(args, model="mistral-7b")
+    message = explain("--layers", "16", args=small, metrics=dict(metrics, parameters=7241732096), code=1)
+    assert "but the run had 7241732096" in message and message.count("\n") == 1, message
     explain(args=dict(args, optimizer="muon"))
     done = subprocess.run([PLAN, "--explain", place], capture_output=True, text=True, timeout=60)
     assert done.stderr == "atoll-plan: warning: the run had --optimizer muon, which the prediction ignores\n", done.stderr
@@ -286,6 +293,11 @@ def check_measured_gpu(folder):
         times.append(found["step_s"])
         assert 0 < found["mfu"] < 1e-2, found  # the times are a CPU's
     assert times[1] > times[0], times
+    (folder / "new.json").write_text(json.dumps(dict(gpu, device="NVIDIA L40S")))
+    other = ["--machine", folder / "new.json", *job[2:]]
+    assert "no data sheet is known: add --gpu" in run(*other, code=1)
+    run(*other, "--gpu", "A100", "--json", folder / "gpu-plan.json")
+    assert json.loads((folder / "gpu-plan.json").read_text())[0]["mfu"] > 1e-4  # of the measured peak
     for flags, text in ((["--gpu", "A100"], "was measured on NVIDIA H100"), (["--inter", "pigeons", "--hosts", "2"], "pigeons")):
         message = run(*job, *flags, code=1)
         assert text in message and message.count("\n") == 1, message

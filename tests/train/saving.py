@@ -238,7 +238,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
         for i, kind in enumerate(KINDS):
-            check_kills(train, root, (args.kills + i) // len(KINDS), args.seed + i, kind)
+            check_kills(train, root, max(1, (args.kills + i) // len(KINDS)), args.seed + i, kind)
         check_damage(train, root)
         isolate = ["unshare", "--mount", "--propagation", "private"]
         if subprocess.run([*isolate, "true"], capture_output=True).returncode:

@@ -301,7 +301,7 @@ TEST_CASE("compare: figures, the best of them, and the settings that differ") {
                json{{"run_name", "third"}, {"steps", 4}, {"mfu", 0.5}}.dump());
   runs.push_back(page::read_run(folder.path() / "third"));
   const std::string note =
-      "third was resumed: its speeds, memory and duration are those of the last 4 of 10 steps";
+      "third was resumed: its speeds, memory and duration are those of 4 of its 10 steps";
   const auto resumed = page::compare_text(runs);
   CHECK(has(resumed, note + "\n"));
   CHECK(has(resumed, "0.5858*"));  // the mean of 2 / i

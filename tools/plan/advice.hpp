@@ -14,9 +14,9 @@ std::string reason(const std::vector<Candidate>& found);
 // Returns lines for a job that does not fit: changes that save memory, each with what it saves and
 // what it costs, the cheapest first. If no single change makes the job fit, the last line has the
 // changes that do so together, or the number of hosts on which the job fits.
+std::vector<std::string> savings(const Job& job, const Prediction& prediction);
+
 // Tells that the fastest candidate needs nearly all memory, and which needs less; "" otherwise.
 std::string tight(const std::vector<Candidate>& found);
-
-std::vector<std::string> savings(const Job& job, const Prediction& prediction);
 
 }  // namespace plan

@@ -67,7 +67,8 @@ std::optional<Rates> inside_of(const std::string& gpu, const std::string& intra,
   if (is_pair) nvlink = {ranks <= 2 ? nvl_pair_gbyte_s : pcie_gbyte_s};
   if (intra.empty()) return has(gpu, "pcie") ? Rates{pcie_gbyte_s} : nvlink;
   if (has(intra, "no ")) return std::nullopt;
-  if (has(intra, "bridge")) return Rates{ranks <= 2 ? bridge_gbyte_s : pcie_gbyte_s};
+  if (has(intra, "bridge") && !is_pair) return Rates{ranks <= 2 ? bridge_gbyte_s : pcie_gbyte_s};
+  if (has(intra, "bridge")) return nvlink;
   if (has(intra, "pcie") || has(intra, "pix") || has(intra, "phb"))
     return Rates{has(gpu, "v100") ? pcie_3_gbyte_s : pcie_gbyte_s};
   const std::array<std::string_view, 5> words = {"nvswitch", "nvlink", "sxm", "xgmi", "infinity"};
@@ -119,7 +120,7 @@ std::optional<Network> network_of(std::string inter) {
   Network network;
   network.tcp = has(inter, "tcp") || has(inter, "socket") || has(inter, "gbe") ||
                 (has(inter, "ethernet") && !has(inter, "roce"));
-  static const std::regex several("(^|[ ,;:(/])([0-9]{1,3}) ?x");
+  static const std::regex several("(^|[ ,;:(/])([0-9]{1,3}) ?(?:x(?!dr)|(?=xdr))");
   if (const auto found = take(inter, several); !found.empty()) network.nics = std::stoi(found[2]);
   // "400g", "400 gb/s" and "3.2t" are bits; "ndr200" is a part of a port.
   static const std::regex rate("([0-9]{1,5}(?:\\.[0-9]+)?) ?(t|g)");
@@ -134,7 +135,7 @@ std::optional<Network> network_of(std::string inter) {
     }
   }
   // A number before an x that is no count: "1000x400G".
-  static const std::regex odd_count("[0-9.-] ?x");
+  static const std::regex odd_count("[0-9.-] ?x(?!dr)");
   if (network.gbit_s <= 0 || network.nics < 1 || network.nics > most_nics ||
       std::regex_search(inter, odd_count))
     return std::nullopt;
@@ -183,6 +184,15 @@ double ring_of_host(const atoll::Topology& topology, const std::string& host) {
 }
 
 }  // namespace
+
+bool has_model(const std::string& gpu) {
+  try {
+    (void)atoll::find_compute_model(gpu);
+    return true;
+  } catch (const atoll::Error&) {
+    return false;
+  }
+}
 
 ClusterText read_topology(const std::string& what) {
   const atoll::Topology topology =

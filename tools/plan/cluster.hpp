@@ -28,6 +28,9 @@ struct KnownCluster {
 };
 
 // Throws Error(not_found) for an unknown GPU.
+// Whether the table of GPUs has this one.
+bool has_model(const std::string& gpu);
+
 KnownCluster cluster_of(const ClusterText& text);
 
 // Returns the texts of a machine: a file in any form that atoll-topo reads, a name of its catalog

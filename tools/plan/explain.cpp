@@ -132,8 +132,10 @@ void inside_cause(const Job& job, const Measurement& measured, const StepTimes& 
         job.cluster.is_cpu()
             ? "look with top for other programs, and for more ranks x threads than cores; measure "
               "the collectives with atoll-busbw --save, and give them by --curve"
-            : "nvidia-smi nvlink -s must show all links, and NCCL_DEBUG=INFO must show P2P; "
-              "mpirun ... atoll-busbw --axis world --expect 0.85; atoll-topo --doctor"}},
+            : "nvidia-smi nvlink -s must show all links; with NCCL_DEBUG=INFO the log must show "
+              "P2P; "
+              "measure with mpirun ... atoll-busbw --axis world --expect 0.85; atoll-topo --doctor "
+              "looks for faults"}},
       times.unexplained, result);
 }
 
@@ -342,10 +344,11 @@ std::string to_text(const Explanation& e, const Job& job) {
   if (e.causes.empty() && e.measured_step_s < (1 + noise) * e.expected_step_s)
     return text + "No cause: the run is as fast as predicted.\n";
   if (e.causes.empty()) {
-    return text + fmt::format(
-                      "The run is {:.2f} x slower than predicted, and these figures show no cause: "
-                      "compare the streams with --trace, and the ranks with atoll-topo --top\n",
-                      e.measured_step_s / e.expected_step_s);
+    return text +
+           fmt::format(
+               "A step takes {:.2f} x as long as predicted, and these figures show no cause: "
+               "compare the streams with --trace, and the ranks with atoll-topo --top\n",
+               e.measured_step_s / e.expected_step_s);
   }
   text += "Possible causes, with the seconds of a step that each would explain:\n";
   for (std::size_t i = 0; i < e.causes.size(); ++i) {

@@ -72,9 +72,8 @@ void declare_job(CLI::App& app, Flags& f) {
   app.add_option(
          "--reduce-dtype", f.reduce_dtype,
          "f32 or bf16, for gradients on the wire, or auto: f32 for atoll, --dtype for PyTorch "
-         "(the default of its FSDP before 2.15). atoll adds bf16 gradients in f32, so that parts "
-         "travel "
-         "from rank to rank, which RDMA between hosts makes slower than a ring of f32")
+         "(the default of its FSDP before 2.15). atoll still sums bf16 gradients in "
+         "f32, by an all_to_all, which between hosts over RDMA is slower than a ring of f32")
       ->check(CLI::IsMember({"f32", "bf16", "auto"}));
   app.add_option("--moments", f.moments, "f32 or bf16, for the moments of AdamW")
       ->check(CLI::IsMember({"f32", "bf16"}));
@@ -152,9 +151,10 @@ void declare_results(CLI::App& app, Flags& f) {
       ->check(above_zero);
   app.add_option("--measure-seconds", f.measure_seconds, "length of the measurement")
       ->check(above_zero);
-  app.add_option("--machine", f.machine,
-                 "FILE of --measure, instead of --gpu, and for CPUs also of --intra, --inter and "
-                 "--topology");
+  app.add_option(
+      "--machine", f.machine,
+      "FILE of --measure. It replaces --gpu and, if it describes CPUs, --intra, --inter and "
+      "--topology");
   app.option_defaults()->group("Results");
   app.add_option("--top", f.top, "lines of the table")->check(above_zero);
   app.add_flag("--growth", f.growth,

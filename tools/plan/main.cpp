@@ -107,15 +107,22 @@ plan::ClusterText cluster_text(const Flags& f) {
 }
 
 // Throws if a flag is given that the machine's file replaces.
-void check_machine_flags(const Flags& f, const plan::Machine& machine) {
+void check_machine_flags(const Flags& f, const plan::MeasuredMachine& machine) {
   const bool is_gpu = !machine.gpu.empty();
   train::require(f.cluster.gpu.empty() || is_gpu,
                  "--gpu has no effect beside --machine {}: the file describes CPUs", f.machine);
-  train::require(!is_gpu || f.cluster.gpu.empty() ||
-                     atoll::find_compute_model(f.cluster.gpu).name ==
-                         atoll::find_compute_model(machine.gpu).name,
-                 "--gpu {}: --machine {} was measured on {}: leave --gpu out", f.cluster.gpu,
-                 f.machine, machine.gpu);
+  if (is_gpu && plan::has_model(machine.gpu)) {
+    train::require(f.cluster.gpu.empty() || atoll::find_compute_model(f.cluster.gpu).name ==
+                                                atoll::find_compute_model(machine.gpu).name,
+                   "--gpu {}: --machine {} was measured on {}: leave --gpu out", f.cluster.gpu,
+                   f.machine, machine.gpu);
+  } else if (is_gpu) {
+    train::require(
+        !f.cluster.gpu.empty(),
+        "--machine {}: measured on {}, of which no data sheet is known: add --gpu with the "
+        "most similar GPU, for what was not measured",
+        f.machine, machine.gpu);
+  }
   for (const auto& [flag, value] : {std::pair{"--intra", &f.cluster.intra},
                                     {"--inter", &f.cluster.inter},
                                     {"--topology", &f.topology}}) {
@@ -127,7 +134,7 @@ void check_machine_flags(const Flags& f, const plan::Machine& machine) {
 }
 
 // Makes the ranks compute as --machine says.
-void use_machine(const Flags& f, const plan::Machine& machine, plan::Cluster& cluster) {
+void use_machine(const Flags& f, const plan::MeasuredMachine& machine, plan::Cluster& cluster) {
   plan::use(machine, cluster);
   cluster.fabric.most_gbyte_s = f.cluster.busbw;
   if (f.gpus_per_host > 0) cluster.ranks_per_host = f.gpus_per_host;
@@ -144,12 +151,12 @@ void use_machine(const Flags& f, const plan::Machine& machine, plan::Cluster& cl
 
 plan::Job job_of(const Flags& f) {
   plan::Job job;
-  plan::Machine machine;
+  plan::MeasuredMachine machine;
   plan::ClusterText cluster = cluster_text(f);
   if (!f.machine.empty()) {
     machine = plan::read_machine(f.machine);
     check_machine_flags(f, machine);
-    if (!machine.gpu.empty()) cluster.gpu = machine.gpu;
+    if (plan::has_model(machine.gpu)) cluster.gpu = machine.gpu;
   }
   const auto known = plan::cluster_of(cluster);
   train::require(known.unknown.empty(),
@@ -157,7 +164,7 @@ plan::Job job_of(const Flags& f) {
                  known.unknown.empty() ? "" : known.unknown.front());
   job.cluster = known.cluster;
   if (!f.machine.empty()) use_machine(f, machine, job.cluster);
-  if (f.machine.empty() && job.cluster.compute.name == "V100")
+  if (job.cluster.compute.name == "V100" && f.dtype != "f32")
     fmt::print(stderr, "atoll-plan: warning: V100 has no bf16, so bf16 means f16 here\n");
   for (const std::string& curve : f.curves) plan::add_curve(job.cluster.fabric, curve);
   job.micro_batches = f.micro_batches;
@@ -237,14 +244,18 @@ void adopt(Flags& f, const plan::PastRun& past, const CLI::App& app) {
 }
 
 // A preset has the vocabulary of the run's tokenizer, which follows from the number of parameters.
+// Other dimensions may differ by as many parameters, so they must not have been changed.
 void adopt_vocabulary(const plan::PastRun& past, const Flags& f, train::ModelConfig& model) {
-  if (past.parameters == 0 || f.vocab > 0) return;
+  constexpr std::int64_t most_ids = 1 << 20;
+  const bool is_changed = f.layers + f.hidden + f.heads + f.kv_heads + f.ffn > 0;
+  if (past.parameters == 0 || f.vocab > 0 || is_changed || !train::is_preset(f.model)) return;
   train::ModelConfig larger = model;
   ++larger.vocab;
   const std::int64_t count = train::parameter_count(model);
   const std::int64_t of_id = train::parameter_count(larger) - count;
   const std::int64_t more = past.parameters - count;
-  if (more % of_id == 0 && model.vocab + more / of_id > 0) model.vocab += more / of_id;
+  const std::int64_t vocab = model.vocab + more / of_id;
+  if (more % of_id == 0 && vocab > 0 && vocab <= most_ids) model.vocab = vocab;
 }
 
 // Throws Error(invalid_argument) if the model has another number of parameters than the run's.

@@ -21,6 +21,7 @@
 #include "fail.hpp"
 #include "loop/engine_model.hpp"
 #include "loop/machine.hpp"
+#include "plan/cluster.hpp"
 #include "plan/input.hpp"
 #include "report/peak_memory.hpp"
 
@@ -263,30 +264,33 @@ void check_memory(const Job& job, const MeasureOptions& options) {
                  options.ranks, needed / 1e9, job.model.layers, job.model.name, all / 1e9);
 }
 
-atoll::DeviceKind chosen_kind(const std::string& wanted) {
+// Returns the number of GPUs that the processes may measure; 0 for CPUs. Throws Error(not_found) if
+// `wanted` is cuda and there is none.
+int usable_gpus(const std::string& wanted) {
   atoll::World world = atoll::World::single();
-  return train::choose_device(world, wanted, "").device.kind();
+  const auto kind = train::choose_device(world, wanted, "").device.kind();
+  return kind == atoll::DeviceKind::cuda ? atoll::Device::cuda_count() : 0;
 }
 
-// Returns what the processes will measure. A process for itself asks CUDA, because CUDA fails in a
-// process that forks after asking.
-atoll::DeviceKind kind_for(const std::string& wanted) {
-  if (wanted == "host") return atoll::DeviceKind::host;
+// As usable_gpus(), by a process for itself, because CUDA fails in a process that forks after asking
+// CUDA.
+int count_gpus(const std::string& wanted) {
+  if (wanted == "host") return 0;
+  constexpr int failed = 255;
   const pid_t child = ::fork();
   if (child == 0) {
-    int status = 1;
+    int status = failed;
     try {
-      status = chosen_kind(wanted) == atoll::DeviceKind::cuda ? 0 : 2;
+      status = std::min(usable_gpus(wanted), failed - 1);
     } catch (const std::exception&) {
       // The parent finds the same.
     }
     ::_exit(status);
   }
-  int status = 1;
+  int status = 0;
   const bool ended = child > 0 && ::waitpid(child, &status, 0) == child && WIFEXITED(status);
-  if (ended && WEXITSTATUS(status) == 0) return atoll::DeviceKind::cuda;
-  if (ended && WEXITSTATUS(status) == 2) return atoll::DeviceKind::host;
-  return chosen_kind(wanted);  // throws the reason
+  if (ended && WEXITSTATUS(status) != failed) return WEXITSTATUS(status);
+  return usable_gpus(wanted);  // throws the reason
 }
 
 }  // namespace
@@ -294,9 +298,12 @@ atoll::DeviceKind kind_for(const std::string& wanted) {
 void measure(const Job& whole, const MeasureOptions& wanted, const std::filesystem::path& file) {
   const Job job = with_few_layers(whole);
   MeasureOptions options = wanted;
-  const bool is_gpu = kind_for(wanted.device) == atoll::DeviceKind::cuda;
-  options.device = is_gpu ? "cuda" : "host";
-  if (!is_gpu) check_memory(job, options);
+  const int gpus = count_gpus(wanted.device);
+  train::require(gpus == 0 || gpus >= options.ranks,
+                 "--gpus-per-host {}: this machine has {} GPUs; --device host measures its CPUs",
+                 options.ranks, gpus);
+  options.device = gpus > 0 ? "cuda" : "host";
+  if (gpus == 0) check_memory(job, options);
   std::vector<pid_t> children;
   for (int rank = 0; rank < options.ranks; ++rank)
     children.push_back(start(job, options, rank, rank == 0 ? file : std::filesystem::path()));
@@ -305,13 +312,16 @@ void measure(const Job& whole, const MeasureOptions& wanted, const std::filesyst
     int status = 1;
     failed |= child < 0 || ::waitpid(child, &status, 0) != child || status != 0;
   }
-  if (failed) train::fail(atoll::ErrorCode::backend, "--measure: a process that measures failed");
+  if (!failed) return;
+  std::error_code ignored;
+  std::filesystem::remove(file, ignored);
+  train::fail(atoll::ErrorCode::backend, "--measure: a process that measures failed");
 }
 
-Machine read_machine(const std::filesystem::path& file) {
+MeasuredMachine read_machine(const std::filesystem::path& file) {
   const json content = read_json(file, "atoll-machine-1");
   return read_content(file, [&] {
-    Machine machine;
+    MeasuredMachine machine;
     if (content.value("kind", "") == "cuda") machine.gpu = content.at("device");
     const json& kernels = content.at("kernels");
     for (const auto& [kernel, rate] : kernels.items())
@@ -333,12 +343,18 @@ Machine read_machine(const std::filesystem::path& file) {
   });
 }
 
-void use(const Machine& machine, Cluster& cluster) {
+void use(const MeasuredMachine& machine, Cluster& cluster) {
   cluster.times = machine.times;
   cluster.kernel_gbyte_s = machine.kernel_gbyte_s;
   cluster.process_bytes = machine.process_bytes;
   if (machine.memory_bytes > 0) cluster.compute.memory_bytes = machine.memory_bytes;
-  if (!machine.gpu.empty()) return;  // MFU refers to the published peak
+  if (!machine.gpu.empty()) {
+    if (has_model(machine.gpu)) return;  // MFU refers to the published peak
+    cluster.compute.name = machine.gpu;
+    cluster.compute.peak_f32 = machine.peak_f32;
+    cluster.compute.peak_bf16 = machine.peak_bf16;
+    return;
+  }
   cluster.compute = atoll::find_compute_model("CPU");
   cluster.compute.source = machine.source;
   cluster.compute.peak_f32 = machine.peak_f32;

@@ -14,7 +14,7 @@ namespace plan {
 struct MeasureOptions {
   int ranks = 1;    // processes that measure at the same time, as the ranks of a job compute
   int threads = 1;  // compute threads of each, on CPUs
-  std::string device = "auto";  // host, cuda, or auto: GPUs if each process can use one
+  std::string device = "auto";  // host, cuda, or auto: GPUs if there are any
   double seconds = 10;          // of passes; the first pass does not count
 };
 
@@ -28,7 +28,7 @@ std::string measure_here(const Job& job, const MeasureOptions& options, int rank
 void measure(const Job& job, const MeasureOptions& options, const std::filesystem::path& file);
 
 // What such a file says of a rank. Hosts and links are not in it.
-struct Machine {
+struct MeasuredMachine {
   std::string gpu{};  // name of the GPU; empty for CPUs
   int ranks = 1;      // processes that measured at once
   std::uint64_t memory_bytes = 0, process_bytes = 0;
@@ -40,10 +40,10 @@ struct Machine {
 };
 
 // Throws Error(io) and Error(bad_data).
-Machine read_machine(const std::filesystem::path& file);
+MeasuredMachine read_machine(const std::filesystem::path& file);
 // Makes the ranks of a cluster compute as the machine. CPUs also get links of their own, and the
 // number of ranks that measured; GPUs keep those of the cluster.
-void use(const Machine& machine, Cluster& cluster);
+void use(const MeasuredMachine& machine, Cluster& cluster);
 
 // Adds the times of a curve of atoll-busbw --save to the links. Throws Error(io) and
 // Error(bad_data).

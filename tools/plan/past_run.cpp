@@ -34,7 +34,11 @@ Measurement measurement(const json& metrics, const fs::path& file) {
   const auto check = [&](const char* key, double least, double most) {
     const auto value = number(metrics, key);
     if (!value || (*value >= least && *value <= most)) return;
-    train::fail(atoll::ErrorCode::bad_data, "{}: `{}` is {}", file.string(), key, *value);
+    train::fail(atoll::ErrorCode::bad_data, "{}: `{}` is {}, and must be {}", file.string(), key,
+                *value,
+                most == 1   ? "between 0 and 1"
+                : least > 0 ? "above 0"
+                            : "at least 0");
   };
   constexpr double any = std::numeric_limits<double>::max();
   check("tokens_per_s", std::numeric_limits<double>::min(), any);
@@ -123,8 +127,9 @@ PastRun read_run(const fs::path& place) {
   const double ranks = number(metrics, "world_size").value_or(0);
   const int of_settings = run.settings->hosts * run.settings->ranks_per_host;
   if (ranks > 0 && ranks != of_settings) {
-    train::fail(atoll::ErrorCode::mismatch, "{}: {} ranks, but {} has {}: not of one run",
-                file.string(), ranks, args.filename().string(), of_settings);
+    train::fail(atoll::ErrorCode::mismatch,
+                "{}: of {} ranks, but {} is of {}: they are of different runs", file.string(),
+                ranks, args.filename().string(), of_settings);
   }
   const double rows =
       number(metrics, "steps_per_s").value_or(0) * static_cast<double>(run.settings->global_batch);

@@ -12,6 +12,7 @@
 #include <optional>
 #include <regex>
 #include <set>
+#include <sstream>
 #include <string_view>
 #include <vector>
 
@@ -43,16 +44,15 @@ void need(bool holds, atoll::ErrorCode code, fmt::format_string<Args...> format,
 }
 
 std::vector<std::vector<std::string>> read_csv(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  need(file.good(), atoll::ErrorCode::io, "{}: cannot be opened", path.string());
+  std::ifstream in(path, std::ios::binary);
+  need(in.good(), atoll::ErrorCode::io, "{}: cannot be opened", path.string());
+  std::stringstream file;
+  file << in.rdbuf();
   std::vector<std::vector<std::string>> lines(1, std::vector<std::string>(1));
   bool quoted = false;
   // Spreadsheets begin a file in UTF-8 with a mark.
   constexpr std::string_view mark = "\xef\xbb\xbf";
-  std::string start(mark.size(), '\0');
-  file.read(start.data(), static_cast<std::streamsize>(start.size()));
-  file.clear();
-  if (start != mark) file.seekg(0);
+  if (file.str().starts_with(mark)) file.ignore(static_cast<std::streamsize>(mark.size()));
   for (char c = 0; file.get(c);) {
     std::string& field = lines.back().back();
     if (quoted) {

@@ -5,6 +5,7 @@
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -50,21 +51,27 @@ std::vector<Candidate> simulate_all(const std::vector<Job>& jobs) {
   std::vector<Candidate> found(jobs.size());
   std::atomic<std::size_t> next{0};
   std::mutex mutex;
-  std::exception_ptr problem;
+  std::exception_ptr problem;  // of the first job that has one, whichever thread finds it first
+  std::size_t first = jobs.size();
   const auto work = [&] {
     for (std::size_t i = next++; i < jobs.size(); i = next++) {
       try {
         found[i] = {jobs[i], simulate(jobs[i])};
       } catch (...) {
         const std::lock_guard lock(mutex);
-        if (!problem) problem = std::current_exception();
+        if (i < first) problem = std::current_exception();
+        first = std::min(first, i);
         next = jobs.size();
       }
     }
   };
   const std::size_t most = std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, 16);
   std::vector<std::jthread> threads;
-  for (std::size_t t = 1; t < std::min(most, jobs.size()); ++t) threads.emplace_back(work);
+  try {
+    for (std::size_t t = 1; t < std::min(most, jobs.size()); ++t) threads.emplace_back(work);
+  } catch (const std::system_error&) {
+    // The threads that there are do the work.
+  }
   work();
   threads.clear();
   if (problem) std::rethrow_exception(problem);

@@ -324,11 +324,11 @@ void add_result_flags(CLI::App& app, RunOptions& o) {
   app.option_defaults()->group("Results");
   app.add_option("--out", o.out, "results folder. Default: results/training/RUN-NAME");
   app.add_option("--run-name", o.run_name, "name of the run. Default: MODEL-DATA-STRATEGY");
-  app.add_option(
-      "--export", o.export_weights,
-      "folder to write at the end, which transformers opens: weights, config.json and "
-      "tokenizer; or a .safetensors file for the weights alone, which --init reads beside a "
-      "config.json");
+  app.add_option("--export", o.export_weights,
+                 "folder to write at the end, which transformers opens: weights, config.json and "
+                 "tokenizer; or a .safetensors file for the weights alone: --init FILE then needs "
+                 "a config.json in "
+                 "the same folder");
   app.add_option("--export-dtype", o.export_dtype, "f32, bf16 or f16. Default: that of --dtype");
   app.add_option("--trace", o.trace,
                  "Chrome trace file to write at the end, with all ranks' streams and collectives; "

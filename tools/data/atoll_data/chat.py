@@ -203,12 +203,19 @@ def common_prefix(a, b):
 
 
 def untrained_end(text, spans, ends):
-    """What follows the first answer if it ends without a special token; "" if it ends with one."""
-    for begin, end in spans:
-        if not any(token and text[begin:end].rstrip("\n ").endswith(token) for token in ends):
-            return text[end:end + 20].split("\n")[0]
-        break
-    return ""
+    """How the first answer ends, as a part of a sentence, if it teaches no model to stop; "" if it does."""
+    if not spans:
+        return ""
+    begin, end = spans[0]
+    ends = [token for token in ends if token]
+    if any(text[begin:end].rstrip("\n ").endswith(token) for token in ends):
+        return ""
+    for token in ends:
+        if text[end:].lstrip("\n ").startswith(token):
+            return f"the template's generation marks leave out {token!r}"
+    line = text[end:end + 20].split("\n")[0]
+    follows = repr(line) if line else "a new line" if text[end:] else "the end of the text"
+    return f"{follows} follows them, which is no special token of the tokenizer"
 
 
 def length_of_end(rest, ends):

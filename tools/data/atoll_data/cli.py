@@ -205,11 +205,10 @@ def convert(options, width, converter, chunk):
     return done
 
 
-def warn_of_end(text):
+def warn_of_end(reason):
     """An answer that ends without a special token teaches no model to stop."""
-    print(f"atoll-data: warning: no special token of the tokenizer ends the answers: {text!r} follows them, and is "
-          "not trained, so the model does not learn to stop: add it to the tokenizer's special tokens, or use a "
-          "template that writes one", file=sys.stderr)
+    print(f"atoll-data: warning: no special token that is trained ends the answers ({reason}), so the model does not "
+          "learn to stop: use a template that ends them with one", file=sys.stderr)
 
 
 def convert_in_worker(task):

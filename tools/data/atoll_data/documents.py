@@ -13,7 +13,7 @@ class Converter:
         self.ends = list(self.tokenizer.special)
         self.template = None
         self.settings = settings
-        self.untrained_end = None  # what follows the first answer, if that is no special token
+        self.untrained_end = None  # why the first answer teaches no model to stop, or ""
         if options.format != "chat" and self.tokenizer.eos is None:
             raise DataError(f"--tokenizer {options.tokenizer}: names no token that ends a text: add --eos "
                             "TOKEN")

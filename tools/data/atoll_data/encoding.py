@@ -114,15 +114,21 @@ class SentencePiece:
 
     def _behind(self, part, ids, place):
         """The index behind the id that has the character before `place` of a part."""
-        index = self._index(part, ids, place)
-        if index in (0, len(ids)):
-            return index
-        # A piece may reach beyond the place, so that the first ids spell a shorter text.
+        if place <= 0:
+            return 0
+        if place >= len(part) or part in self.special:
+            return len(ids)
+        # A piece may reach beyond the place, so that the common ids spell a shorter text.
         alone = self.model.encode(part[:place])
-        spelled = lambda some: sum(len(piece_bytes(self.model.id_to_piece(id))) for id in some)
-        while index < len(ids) and spelled(ids[:index]) < spelled(alone):
+        index = common_length(alone, ids)
+        missing = sum(map(self._length, alone[index:]))
+        while index < len(ids) and missing > 0:
+            missing -= self._length(ids[index])
             index += 1
         return index
+
+    def _length(self, id):
+        return len(piece_bytes(self.model.id_to_piece(id)))
 
     def pieces(self):
         return [b"" if self.model.is_control(id) else piece_bytes(self.model.id_to_piece(id))

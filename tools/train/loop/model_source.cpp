@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -143,43 +144,47 @@ fs::path folder_of_model(const RunOptions& options) {
   return fs::is_directory(place, ignored) ? place : fs::absolute(place).parent_path();
 }
 
+bool is_text(const SourceSpec& source) {
+  return source.kind == SourceKind::demo || source.kind == SourceKind::text ||
+         source.kind == SourceKind::alpaca_list || source.kind == SourceKind::alpaca_lines;
+}
+
 // The SentencePiece model in a folder. Throws if the folder's tokenizer is one that only atoll-data
 // reads; empty if there is none.
-std::string tokenizer_in(const fs::path& folder, const std::string& flag, const std::string& data) {
+std::string tokenizer_in(const fs::path& folder, const std::string& flag,
+                         const std::vector<SourceSpec>& sources) {
   std::error_code ignored;
   if (fs::exists(folder / "tokenizer.model", ignored)) return (folder / "tokenizer.model").string();
   if (!fs::exists(folder / "tokenizer.json", ignored)) return "";
+  const auto file = std::ranges::find_if(
+      sources, [](const SourceSpec& source) { return source.kind != SourceKind::demo; });
   fail(ErrorCode::unsupported,
        "{}: only atoll-data reads the tokenizer.json in it: convert the data: atoll-data {} "
        "--tokenizer {} -o FILE.tok, and use --data FILE.tok; or use --tokenizer bytes",
-       flag, data, folder.string());
+       flag, file == sources.end() ? "DATA" : file->path.string(), folder.string());
 }
 
 }  // namespace
 
 void choose_tokenizer(RunOptions& options) {
   std::error_code ignored;
-  if (fs::is_directory(options.tokenizer, ignored)) {
+  const auto sources = parse_sources(options.data, options.data_type);
+  const bool is_auto = options.tokenizer == "auto";
+  const bool is_kind = options.tokenizer == "bytes" || options.tokenizer.starts_with("ids:");
+  if (!is_auto && !is_kind && fs::is_directory(options.tokenizer, ignored)) {
     const fs::path folder = options.tokenizer;
-    options.tokenizer = tokenizer_in(folder, "--tokenizer " + folder.string(), options.data);
+    options.tokenizer = tokenizer_in(folder, "--tokenizer " + folder.string(), sources);
     require(!options.tokenizer.empty(), "--tokenizer {}: no tokenizer.model in this folder",
             folder.string());
-    return;
   }
-  if (options.tokenizer != "auto") return;
-  for (const SourceSpec& source : parse_sources(options.data, options.data_type)) {
-    const bool is_text = source.kind == SourceKind::demo || source.kind == SourceKind::text ||
-                         source.kind == SourceKind::alpaca_list ||
-                         source.kind == SourceKind::alpaca_lines;
-    if (!is_text) return;  // ids say how many there are
-  }
+  // Ids say themselves how many there are.
+  if (!is_auto || !std::ranges::all_of(sources, is_text)) return;
   const fs::path folder = folder_of_model(options);
   if (folder.empty()) return;
   const bool is_init = has_init(options);
-  const std::string found = tokenizer_in(
-      folder,
-      fmt::format("{} {}", is_init ? "--init" : "--model", is_init ? options.init : options.model),
-      options.data);
+  const std::string flag =
+      fmt::format("{} {}", is_init ? "--init" : "--model", is_init ? options.init : options.model);
+  const std::string found = tokenizer_in(folder, flag, sources);
   if (!found.empty()) options.tokenizer = found;
 }
 
@@ -188,8 +193,8 @@ std::string few_ids(const ModelSource& source, const Tokenizer& tokenizer) {
   if (source.weights.empty() || 10 * ids >= 9 * source.config.vocab) return "";
   return fmt::format(
       "the model has {} ids, but the data have at most {} ({}): if this is not the tokenizer that "
-      "the weights were trained with, the model understands nothing; name it by --tokenizer, or "
-      "convert the data with atoll-data",
+      "the weights were trained with, the ids mean other text to the model; name its tokenizer by "
+      "--tokenizer, or convert the data with atoll-data",
       source.config.vocab, ids, tokenizer.name());
 }
 

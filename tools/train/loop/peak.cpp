@@ -33,10 +33,16 @@ double measure(atoll::World& world, const Machine& machine, atoll::DType dtype, 
 // Measures on CPUs, as find_peak() says.
 double measure_beside_known(atoll::World& world, const Machine& machine, atoll::DType dtype,
                             double seconds, const KnownPeaks& known) {
-  const std::string key = fmt::format("{}, {} of {} processors, {}", cpu_model(), machine.threads,
-                                      ::sysconf(_SC_NPROCESSORS_ONLN), atoll::name(dtype));
-  const auto told = world.exchange("train/known_peak",
-                                   world.rank() == 0 ? fmt::format("{:a}", known.find(key)) : "");
+  const std::string model = cpu_model();
+  const std::string key =
+      fmt::format("{}, {} ranks of {} threads on {} processors, {}", model, machine.place.sharing,
+                  machine.threads, ::sysconf(_SC_NPROCESSORS_ONLN), atoll::name(dtype));
+  // CPUs that differ have no common peak, and those without a name have none that is known.
+  const auto keys = world.exchange("train/peak_key", key);
+  const bool is_known =
+      !model.empty() && std::ranges::all_of(keys, [&](const auto& other) { return other == key; });
+  const auto told = world.exchange(
+      "train/known_peak", fmt::format("{:a}", is_known && world.rank() == 0 ? known.find(key) : 0));
   const double earlier = std::stod(told[0]);
   double best = measure(world, machine, dtype, seconds);
   for (int again = 0; again < 2 && earlier > best && far_apart(earlier, best); ++again) {
@@ -50,7 +56,7 @@ double measure_beside_known(atoll::World& world, const Machine& machine, atoll::
         "(if the machine has changed, delete {})",
         best / 1e12, earlier / 1e12, known.file().string());
   }
-  known.raise(key, best);
+  if (is_known) known.raise(key, best);
   return best;
 }
 

@@ -161,6 +161,26 @@ void compare_files(atoll::World& world, const RunOptions& options, const ModelCo
           than("other data of the evaluation than rank {} (another copy of the file?)"));
 }
 
+// Chooses and opens the tokenizer, which must be the same on all ranks.
+std::unique_ptr<const Tokenizer> run_tokenizer(atoll::World& world, RunOptions& options) {
+  choose_tokenizer(options);
+  auto tokenizer = tokenizer_for(options.tokenizer, options.data, options.data_type);
+  std::string digest(tokenizer->name());
+  for (const std::byte byte : tokenizer->digest())
+    digest += fmt::format(" {:02x}", std::to_integer<unsigned>(byte));
+  compare(world, "tokenizer", digest, [](const std::string&, const std::string&, int rank) {
+    return fmt::format("another tokenizer than rank {} (another copy of its file?)", rank);
+  });
+  return tokenizer;
+}
+
+// Made-up data have no text, so their ids may be few.
+void warn_of_few_ids(const atoll::World& world, const RunOptions& options,
+                     const ModelSource& source, const Tokenizer& tokenizer) {
+  if (world.rank() != 0 || options.data.starts_with("synthetic")) return;
+  if (const auto line = few_ids(source, tokenizer); !line.empty()) log::warn("{}", line);
+}
+
 // Lets the kernels allocate what they need for the largest batches.
 void reserve(Machine& machine, const RunOptions& options, const ModelConfig& model,
              const ActivationPlan& plan) {
@@ -271,14 +291,10 @@ Setup prepare(atoll::World& world, RunOptions& options) {
   compare_flags(world, options);
   const std::string given = options.init.empty() ? options.model : options.init;
   share_files(world, options);
-  choose_tokenizer(options);
   compare_names(world, options);
-  auto tokenizer = tokenizer_for(options.tokenizer, options.data, options.data_type);
+  auto tokenizer = run_tokenizer(world, options);
   const ModelSource source = find_model(options, *tokenizer);
-  const bool has_text = !options.data.starts_with("synthetic");
-  if (const auto line = few_ids(source, *tokenizer);
-      has_text && !line.empty() && world.rank() == 0)
-    log::warn("{}", line);
+  warn_of_few_ids(world, options, source, *tokenizer);
   auto model = source.config;
   auto data = open_data(options, *tokenizer, model);
   auto weights = source.weights.empty() ? std::vector<fs::path>() : weight_files(source.weights);

@@ -1,5 +1,6 @@
 #include "loop/shared_files.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -171,11 +172,11 @@ fs::path folder_of(const fs::path& place) {
   return fs::is_directory(place) ? place : fs::absolute(place).parent_path();
 }
 
-// Returns the files to send. A file of weights is sent with config.json and the files of the
+// Returns the files to send. A file of a model is sent with config.json and the files of the
 // tokenizer beside it, a folder without the files that are not part of the model.
 std::vector<SentFile> files_of(const Place& place) {
   const bool whole_folder = fs::is_directory(place.path);
-  if (!whole_folder && place.path.extension() != ".safetensors") {
+  if (!whole_folder && !place.is_model) {
     return {{place.path.filename().string(), fs::file_size(place.path)}};
   }
   const fs::path folder = folder_of(place.path);
@@ -205,7 +206,13 @@ std::string key_of(const fs::path& folder, const std::vector<SentFile>& files) {
   return digest.finish().substr(0, 16);
 }
 
-std::string digest_of(const fs::path& file) {
+// Returns the digest of a file as the disk has it: what was received may have been written wrongly.
+std::string digest_on_disk(const fs::path& file) {
+  if (const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC); fd >= 0) {
+    // Drops the copy in memory; where that fails, it is compared instead.
+    if (::fdatasync(fd) == 0) (void)::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    ::close(fd);
+  }
   std::ifstream in(file, std::ios::binary);
   std::vector<std::byte> block(std::size_t{1} << 20);
   Digest digest;
@@ -275,8 +282,14 @@ class Transfer {
       atoll::Stream stream = atoll::Device::host().stream({.name = "files"});
       const atoll::Buffer piece = atoll::allocate(atoll::Device::host(), piece_bytes, {comm});
       for (const auto& [name, size] : listing.files) {
-        digests += receives_ ? receive(comm, stream, piece, copy / name, size)
-                             : give(comm, stream, piece, folder_of(place_.path) / name, size);
+        if (receives_) {
+          receive(comm, stream, piece, copy / name, size);
+        } else {
+          digests += give(comm, stream, piece, folder_of(place_.path) / name, size);
+        }
+      }
+      if (receives_) {
+        for (const SentFile& file : listing.files) digests += digest_on_disk(copy / file.name);
       }
     }
     const auto all = world_.exchange("train/files/digests", digests);
@@ -332,10 +345,8 @@ class Transfer {
   }
 
   // Writes a file under another name and renames it: another run may open the copy meanwhile.
-  // Returns the digest of what the file has, not of what was received: a write may go wrong too.
-  static std::string receive(atoll::Communicator& comm, atoll::Stream& stream,
-                             const atoll::Buffer& piece, const fs::path& file,
-                             std::uintmax_t size) {
+  static void receive(atoll::Communicator& comm, atoll::Stream& stream, const atoll::Buffer& piece,
+                      const fs::path& file, std::uintmax_t size) {
     const fs::path partial = fmt::format("{}{}{}", file.string(), partial_mark, ::getpid());
     std::ofstream out(partial, std::ios::binary);
     in_pieces(
@@ -353,7 +364,6 @@ class Transfer {
     std::error_code error;
     if (out) fs::rename(partial, file, error);
     if (!out || error) fail(ErrorCode::io, "{}: writing the copy failed", file.string());
-    return digest_of(file);
   }
 
   atoll::World& world_;

@@ -265,9 +265,9 @@ RunResult Trainer::run() {
     const double stalled = save_stall_;
     atoll::mark_step(world_, index + 1);
     StepRecord record = step(index);
+    if (index == first_step_ + 1) tell_signals(seconds_since(begin));
     if (evaluates_after(index)) evaluate(record);
     if (index == first_step_) check_transports();
-    if (index == first_step_ + 1) tell_signals(seconds_since(begin));
     // A save beside training takes memory for copies of units.
     if (index == first_step_ || pending_) note_memory();
     metrics_->add(record);

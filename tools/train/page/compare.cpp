@@ -61,12 +61,11 @@ std::string cell(const RunFiles& run, const std::string& name) {
 
 // The mean of the last 20 finite values of a column; NaN if it has none.
 double mean_of_last(const std::vector<double>& column) {
-  constexpr std::size_t last = 20;
-  const std::size_t first = column.size() - std::min(last, column.size());
+  constexpr double most = 20;
   double sum = 0, count = 0;
-  for (std::size_t i = first; i < column.size(); ++i) {
-    if (!std::isfinite(column[i])) continue;
-    sum += column[i];
+  for (auto value = column.rbegin(); value != column.rend() && count < most; ++value) {
+    if (!std::isfinite(*value)) continue;
+    sum += *value;
     ++count;
   }
   return sum / count;
@@ -93,8 +92,8 @@ std::vector<std::string> notes_on(const std::vector<RunFiles>& runs,
     const auto all = static_cast<double>(runs[i].steps);
     if (!std::isfinite(measured) || measured >= all) continue;
     notes.push_back(
-        fmt::format("{} was resumed: its speeds, memory and duration are those of the last {:.0f} "
-                    "of {:.0f} steps",
+        fmt::format("{} was resumed: its speeds, memory and duration are those of {:.0f} of its "
+                    "{:.0f} steps",
                     names[i], measured, all));
   }
   return notes;
