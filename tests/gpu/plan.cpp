@@ -52,7 +52,7 @@ TEST_CASE("--measure on a GPU: a prediction finds the time of every operation") 
     CHECK_FALSE(planned.cluster.is_cpu());
     const double published = atoll::find_compute_model("H100").peak_bf16;
     CHECK(planned.cluster.compute.peak_bf16 ==
-          (plan::has_model(gpu.name()) ? published : machine.peak_bf16));
+          (plan::has_model(machine.gpu) ? published : machine.peak_bf16));
     CHECK(planned.cluster.fabric.inside_gbyte_s == 361);
     const plan::Prediction prediction = plan::simulate(planned);
     CAPTURE(nlohmann::json(prediction.not_measured).dump());
