@@ -47,8 +47,8 @@ class SafetensorsFile {
   // has no value for the dtype of a tensor.
   static SafetensorsFile open(const std::filesystem::path& path,
                               FileReads reads = FileReads::whole);
-  // Starts to read a part of bytes() from the disk in large pieces. Without it, a file that is read by
-  // parts is read page by page.
+  // Starts to read a part of bytes() from the disk in large pieces. Without it, a file that is read
+  // by parts is read page by page.
   void fetch(std::span<const std::byte> part) const noexcept;
 
   // Returns all tensors in the order of their data in the file.

@@ -24,8 +24,9 @@ constexpr double kernel_s = 2e-6, launch_s = 3e-6;
 // The context of CUDA, cuBLAS, cuDNN and about 1 GB of NCCL's buffers.
 constexpr std::uint64_t reserved = 2 * gib;
 
-// Memory: what programs get, the "total capacity" in PyTorch's out-of-memory errors (H100: 79.1
-// GiB); the data sheets have 1 to 2 % more. Peaks: data sheets. Rates of products and attention
+// Memory: what programs get, the "total capacity" in PyTorch's out-of-memory errors that users have
+// published (V100 31.7 GiB, A100 39.4 and 79.2, H100 79.1, NVL 93.1, H200 139.8, B200 178.4, MI300X
+// 192.0); the data sheets have 1 to 2 % more. Peaks: data sheets. Rates of products and attention
 // come from measurements with values that are normally distributed, which need more power than
 // others:
 // - Products, on shapes of training or squares of 8192: A100 257 TFLOP/s (H. He, "Strangely, matrix

@@ -133,9 +133,8 @@ void inside_cause(const Job& job, const Measurement& measured, const StepTimes& 
             ? "look with top for other programs, and for more ranks x threads than cores; measure "
               "the collectives with atoll-busbw --save, and give them by --curve"
             : "nvidia-smi nvlink -s must show all links; with NCCL_DEBUG=INFO the log must show "
-              "P2P; "
-              "measure with mpirun ... atoll-busbw --axis world --expect 0.85; atoll-topo --doctor "
-              "looks for faults"}},
+              "P2P; measure with mpirun ... atoll-busbw --axis world --expect 0.85; atoll-topo "
+              "--doctor looks for faults"}},
       times.unexplained, result);
 }
 

@@ -27,7 +27,7 @@ std::string measure_here(const Job& job, const MeasureOptions& options, int rank
 // process fails.
 void measure(const Job& job, const MeasureOptions& options, const std::filesystem::path& file);
 
-// What such a file says of a rank. Hosts and links are not in it.
+// What a file of --measure says about one rank. It names no hosts and no links.
 struct MeasuredMachine {
   std::string gpu{};  // name of the GPU; empty for CPUs
   int ranks = 1;      // processes that measured at once
