@@ -16,11 +16,13 @@ std::uint64_t compute(std::uint64_t value) {
 }
 
 // Every rank computes at least `least_steps` steps, so that no rank profits from a core that
-// another rank left idle. A rank with unfinished operations then continues up to `most_steps`,
-// which takes half a minute: other programs of the machine may use the cores as well. Ranks that
-// share one GPU get the larger limit, because they need up to a minute.
+// another rank left idle. A rank with unfinished operations then continues. It gives up if it
+// computed `most_idle_steps` steps, which take half a minute, and no further operation completed.
+// Where ranks share cores, an operation needs many turns of the scheduler, and other programs of
+// the machine may use the cores as well. Ranks that share one GPU get the larger limit, because
+// they need up to a minute.
 constexpr int least_steps = 100;
-constexpr int most_steps = 20000, most_steps_of_gpus = 50000;
+constexpr int most_idle_steps = 20000, most_idle_steps_of_gpus = 50000;
 
 struct Enqueued {
   Elements src, gathered, scattered, reduced_data;
@@ -60,17 +62,24 @@ void check_results(Rank& self, const Enqueued& all, std::uint64_t slice) {
 void go_on_beside_compute(Rank& self, std::uint64_t slice) {
   const Enqueued all = enqueue(self, slice);
   std::uint64_t value = unsigned_of(self.rank());
-  int steps = 0;
   const bool on_gpu = self.comm.device().kind() == atoll::DeviceKind::cuda;
-  const int most = on_gpu ? most_steps_of_gpus : most_steps;
-  const auto done = [&] { return all.works.back().done(); };
-  while (steps < least_steps || (steps < most && !done())) {
+  const int most_idle = on_gpu ? most_idle_steps_of_gpus : most_idle_steps;
+  int steps = 0, last_progress = 0;
+  std::size_t completed = 0;
+  while (steps < least_steps ||
+         (completed < all.works.size() && steps - last_progress < most_idle)) {
     value = compute(value);
     ++steps;
+    while (completed < all.works.size() && all.works[completed].done()) {
+      ++completed;
+      last_progress = steps;
+    }
   }
-  self.report.expect(value != 0 && done(),
-                     "not complete after " + std::to_string(steps) +
-                         " steps of compute: nothing went on beside it, slices of " +
+  self.report.expect(value != 0 && completed == all.works.size(),
+                     std::to_string(completed) + " of " + std::to_string(all.works.size()) +
+                         " operations complete after " + std::to_string(steps) +
+                         " steps of compute, and nothing went on beside the last " +
+                         std::to_string(steps - last_progress) + ", slices of " +
                          std::to_string(slice) + " x f32");
   for (const auto& work : all.works) work.synchronize();
   check_results(self, all, slice);
