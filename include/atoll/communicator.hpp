@@ -71,10 +71,14 @@ struct ATOLL_API Transports {
   // After the first all_gather: true when collectives have used copy engines, which need no compute
   // units; false when all have used compute units.
   std::optional<bool> copy_engines;
+  // Bytes of GPU memory that the backend holds for the communicators of this process. NCCL reports
+  // them from version 2.29.7 on.
+  std::optional<std::uint64_t> device_bytes;
   std::string unknown;            // why no transport is known; empty when one is known
   std::string to_string() const;  // returns text such as "network IB with GPUDirect RDMA"
 };
-// Combines the transports of all ranks. Collective over the World.
+// Combines the transports of all ranks. `device_bytes` is the largest of any rank. Collective over
+// the World.
 ATOLL_API Transports gather_transports(World& world, const Transports& mine);
 // Requires GPUDirect RDMA between hosts. Throws Error(unsupported) that names a rank which reaches
 // another host without GPUDirect RDMA, or does not know its transports. A rank without connections
@@ -104,6 +108,11 @@ struct CommunicatorOptions {
   // the new communicator without another bootstrap; the new communicator makes its own connections.
   // `backend` and `device` are taken from the parent.
   const Communicator* parent = nullptr;
+  // false: on a backend without levels of its own (NCCL), all_gather and reduce_scatter never run
+  // in two levels. The communicator then takes the GPU memory of one communicator of NCCL, not of
+  // three. Other backends ignore this member. All ranks must pass the same value. split() passes it
+  // on; a communicator opened with `parent` has its own.
+  bool levels = true;
   // Settings of this communicator. All ranks must pass the same settings: open() compares them, and
   // if they differ, every rank throws Error(mismatch), which names the setting and two ranks. A
   // setting without a value is taken from the parent, or without a parent from the World's Config.

@@ -347,9 +347,11 @@ typedef struct atoll_backend {
    * network= line per network that joins hosts (IB, Socket). gdr=yes|no|some reports whether NICs
    * access GPU memory directly on these networks. nvls=yes|no reports whether NVLink switches can
    * reduce and multicast. copy_engines=yes|no, after the first all_gather, reports whether
-   * collectives have used copy engines, which need no compute units. A missing line means that the
-   * transport is unused, or not known yet. If nothing can be known, the only line is unknown=REASON.
-   * The text is valid until this thread's next call. NULL means failure. */
+   * collectives have used copy engines, which need no compute units. device_bytes=N reports the
+   * bytes of GPU memory that the backend holds for the communicators of this process. A missing
+   * line means that the transport is unused, or that the fact is not known yet. If no transport can
+   * be known, unknown=REASON replaces the lines about transports. The text is valid until this
+   * thread's next call. NULL means failure. */
   const char* (*transports)(atoll_comm* comm);
   /* Registers a range of memory that mem_alloc() did not allocate. Collective: all ranks call this
    * function and register_memory() in the same order and with the same sizes. The backend uses the

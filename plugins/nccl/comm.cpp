@@ -200,7 +200,9 @@ Comm::Comm(const atoll_host& host, const atoll_group& group, int device)
       rank_(group.rank),
       size_(group.nranks),
       device_(device),
-      timeout_ns_(group.timeout_ns) {}
+      timeout_ns_(group.timeout_ns) {
+  note_open();
+}
 
 void Comm::make_barrier_word() {
   void* word = nullptr;
@@ -211,6 +213,7 @@ void Comm::make_barrier_word() {
 }
 
 Comm::~Comm() {
+  note_closed();
   try {
     const Current current(device_);  // the closing thread may have another current device
     end();

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <thread>
@@ -50,6 +51,10 @@ class Comm {
   void register_buffer(void* memory, std::size_t bytes);
   void deregister_buffer(void* memory);
 
+  // Returns the bytes of GPU memory that NCCL holds for those communicators of this process that
+  // are open and have not failed. Returns nullopt if NCCL tells nothing, as before version 2.29.7.
+  static std::optional<std::uint64_t> held_bytes();
+
   ncclComm_t nccl() const noexcept { return nccl_; }
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
@@ -81,6 +86,9 @@ class Comm {
   }
   void launch(std::span<atoll_operation* const> operations);
   void end() noexcept;
+  // held_bytes() asks the communicators between these two calls.
+  void note_open();
+  void note_closed() noexcept;
 
   atoll_host host_;
   int rank_;

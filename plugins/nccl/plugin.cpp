@@ -1,4 +1,6 @@
 // Defines the C table of the nccl backend.
+#include <fmt/format.h>
+
 #include <map>
 #include <memory>
 #include <mutex>
@@ -98,7 +100,11 @@ atoll_status deregister_caller_memory(atoll_comm* comm, void* memory) {
 
 const char* transports_text(atoll_comm*) {
   thread_local std::string text;
-  return guard([&] { text = transports(); }) == ATOLL_OK ? text.c_str() : nullptr;
+  const atoll_status status = guard([&] {
+    text = transports();
+    if (const auto bytes = Comm::held_bytes()) text += fmt::format("device_bytes={}\n", *bytes);
+  });
+  return status == ATOLL_OK ? text.c_str() : nullptr;
 }
 
 constexpr atoll_backend table = [] {

@@ -62,6 +62,7 @@ Communicator::~Communicator() {
 
 Communicator Communicator::open(const Axis& axis, CommunicatorOptions options) {
   const Communicator* const parent = options.parent;
+  const bool levels = options.levels;
   if (parent) {
     parent->impl_->group->check_aborted();
     options.backend = std::string(parent->backend());
@@ -71,7 +72,7 @@ Communicator Communicator::open(const Axis& axis, CommunicatorOptions options) {
   auto impl = std::make_shared<Impl>();
   impl->group =
       BackendGroup::open(axis, std::move(options), parent ? parent->impl_->group.get() : nullptr);
-  if (impl->group->lacks_levels()) impl->two_level = TwoLevel::open(*impl->group);
+  if (levels && impl->group->lacks_levels()) impl->two_level = TwoLevel::open(*impl->group);
   return Communicator(std::move(impl));
 }
 

@@ -37,7 +37,8 @@ Settings::Settings(const CommunicatorOptions& options, const Config& config)
       algorithm(options.algorithm.value_or(config.algorithm)),
       tuning(tuning_of(options.algorithm, config)),
       tcp_checksum(config.tcp_checksum == "off" ? "" : config.tcp_checksum),
-      compute_units(options.compute_units.value_or(ComputeUnits::any)) {
+      compute_units(options.compute_units.value_or(ComputeUnits::any)),
+      levels(options.levels) {
   require(!own_timeout || own_timeout->count() > 0,
           "CommunicatorOptions::timeout is {} ms, but must be positive",
           own_timeout.value_or(timeout).count());
@@ -63,9 +64,10 @@ std::string Settings::lines() const {
       "the deterministic mode (ATOLL_DETERMINISTIC)\t{}\n"
       "the backend (ATOLL_BACKEND)\t\"{}\"\n"
       "the checksum of TCP data (ATOLL_TCP_CHECKSUM)\t\"{}\"\n"
-      "CommunicatorOptions::compute_units\t{}\n",
+      "CommunicatorOptions::compute_units\t{}\n"
+      "CommunicatorOptions::levels\t{}\n",
       own, compact(algorithm), fnv1a(tuning), deterministic, compact(backend), tcp_checksum,
-      static_cast<int>(compute_units));
+      static_cast<int>(compute_units), levels);
 }
 
 void require_equal(std::span<const std::string> lines, const Axis& axis, const std::string& name) {

@@ -24,6 +24,7 @@ struct Settings {
   std::string tuning;        // lines for atoll_group.tuning, from the tuning file and `algorithm`
   std::string tcp_checksum;  // empty: none
   ComputeUnits compute_units;
+  bool levels;
 
   // Throws Error(invalid_argument) that names an option with an invalid value, and the errors of
   // tuning_lines().

@@ -95,7 +95,7 @@ std::optional<Communicator> Communicator::split(std::optional<int> color, int ke
     if (member.rank == world.rank()) axis.index = axis.size();
     axis.ranks.push_back(member.rank);
   }
-  return open(axis, {.name = "", .parent = this});
+  return open(axis, {.name = "", .parent = this, .levels = impl_->group->settings().levels});
 }
 
 }  // namespace atoll_v1::atoll

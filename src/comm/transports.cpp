@@ -23,6 +23,7 @@ Transports parse(std::string_view text) {
     if (name == "gdr") result.partly = value == "some";
     if (name == "nvls") result.nvls = value == "yes";
     if (name == "copy_engines") result.copy_engines = value == "yes";
+    if (name == "device_bytes") result.device_bytes = number_from<std::uint64_t>(value);
     if (name == "unknown") result.unknown = value;
   }
   return result;
@@ -41,6 +42,7 @@ std::string encode(const Transports& transports) {
   if (transports.copy_engines) {
     text += *transports.copy_engines ? "copy_engines=yes\n" : "copy_engines=no\n";
   }
+  if (transports.device_bytes) text += fmt::format("device_bytes={}\n", *transports.device_bytes);
   if (!transports.unknown.empty()) text += "unknown=" + transports.unknown + '\n';
   return text;
 }
@@ -71,6 +73,9 @@ Transports together(const std::vector<Transports>& all) {
     if (one.copy_engines) {
       result.copy_engines = result.copy_engines.value_or(true) && *one.copy_engines;
     }
+    if (one.device_bytes) {
+      result.device_bytes = std::max(result.device_bytes.value_or(0), *one.device_bytes);
+    }
     if (!one.unknown.empty() && result.unknown.empty()) {
       result.unknown = fmt::format("rank {}: {}", rank, one.unknown);
     }
@@ -81,7 +86,12 @@ Transports together(const std::vector<Transports>& all) {
 }  // namespace
 
 std::string Transports::to_string() const {
-  if (!unknown.empty()) return "not known: " + unknown;
+  const auto memory = [&] {
+    return device_bytes ? fmt::format(", communicators hold {:.2f} GB of GPU memory",
+                                      static_cast<double>(*device_bytes) * 1e-9)
+                        : std::string();
+  };
+  if (!unknown.empty()) return "not known: " + unknown + memory();
   std::string text =
       networks.empty() ? "no network in use" : fmt::format("network {}", fmt::join(networks, ", "));
   if (gpudirect_rdma) {
@@ -91,7 +101,7 @@ std::string Transports::to_string() const {
   }
   if (nvls) text += *nvls ? ", NVLS available" : ", no NVLS";
   if (copy_engines) text += *copy_engines ? ", gather: copy engine" : ", gather: SM";
-  return text;
+  return text + memory();
 }
 
 Transports gather_transports(World& world, const Transports& mine) {

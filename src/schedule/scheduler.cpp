@@ -65,6 +65,7 @@ struct Scheduler::Impl {
                                        .backend = options.backend,
                                        .device = device,
                                        .parent = root ? &*root : nullptr,
+                                       .levels = lane == "gather" || lane == "reduce",
                                        .compute_units = units});
     };
     if (device.kind() == DeviceKind::cuda && options.root.size() > 1) {

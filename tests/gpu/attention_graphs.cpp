@@ -6,6 +6,8 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <set>
+
 #include "atoll/error.hpp"
 
 namespace {
@@ -59,6 +61,24 @@ TEST_CASE("attention of A100: whole rows") {
 
 TEST_CASE("cuDNN does not support packed rows in backward on A100") {
   CHECK(objection({2, 2048, 32, 8, 128, 0, 16}, Direction::backward, false, 80) != "");
+}
+
+TEST_CASE("from cuDNN 9.25 on, few plans serve all numbers of documents") {
+  using train::cuda::planned_documents;
+  constexpr std::int64_t tokens = 8192;
+  std::set<std::int64_t> plans;
+  for (std::int64_t documents = 1; documents <= 512; ++documents) {
+    CAPTURE(documents);
+    CHECK(planned_documents(documents, tokens, 92400) == documents);
+    const std::int64_t planned = planned_documents(documents, tokens, 92500);
+    CHECK(planned >= documents);
+    CHECK(2 * planned <= 3 * documents);
+    plans.insert(planned);
+  }
+  CHECK(plans.size() == 18);  // 1, 2, 3, 4, 6, 8, 12, ..., 384, 512
+  CHECK(planned_documents(tokens, tokens, 92500) == tokens);
+  CHECK(planned_documents(8191, tokens, 92500) == tokens);
+  CHECK(planned_documents(17, 20, 92500) == 20);  // and not 24, since each has a token
 }
 
 TEST_CASE("an invalid graph is refused") {

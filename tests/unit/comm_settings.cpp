@@ -70,6 +70,20 @@ TEST_CASE("all ranks report another backend with the same text") {
   }
 }
 
+TEST_CASE("all ranks report different levels with the same text") {
+  const auto results = atoll_test::on_threads(2, [](World& world) {
+    const std::string error =
+        error_of([&] { open(world, {.name = "own", .levels = world.rank() == 0}); });
+    world.barrier();  // otherwise the first rank to leave would fail the World
+    return error;
+  });
+  for (const std::string& result : results) {
+    CHECK(result ==
+          "mismatch: communicator own: CommunicatorOptions::levels is true on rank 0, but false on "
+          "rank 1: pass the same settings on all ranks");
+  }
+}
+
 TEST_CASE("an operation ends after the timeout of its communicator") {
   const auto start = std::chrono::steady_clock::now();
   const auto results = atoll_test::on_threads(2, [](World& world) {

@@ -71,16 +71,24 @@ TEST_CASE("gather_transports() lists all networks, and what all ranks have") {
     mine[1].nvls = true;
     mine[0].copy_engines = true;
     mine[2].copy_engines = false;
+    mine[0].device_bytes = 480'000'000;
+    mine[1].device_bytes = 1'200'000'000;
     const auto rank = static_cast<std::size_t>(world.rank());
     texts[rank] = atoll::gather_transports(world, mine[rank]).to_string();
   });
   for (const std::string& text : texts) {
     CHECK(text ==
-          "network IB, Socket with GPUDirect RDMA on some connections, NVLS available, gather: SM");
+          "network IB, Socket with GPUDirect RDMA on some connections, NVLS available, gather: SM, "
+          "communicators hold 1.20 GB of GPU memory");
   }
   CHECK(Transports{}.to_string() == "no network in use");
   CHECK(by("IB", true).to_string() == "network IB with GPUDirect RDMA");
   Transports engines;
   engines.copy_engines = true;
   CHECK(engines.to_string() == "no network in use, gather: copy engine");
+  Transports unknown;
+  unknown.unknown = "NCCL_DEBUG=INFO is set";
+  unknown.device_bytes = 48'000'000;
+  CHECK(unknown.to_string() ==
+        "not known: NCCL_DEBUG=INFO is set, communicators hold 0.05 GB of GPU memory");
 }

@@ -10,6 +10,7 @@
 
 #include "atoll/communicator.hpp"
 #include "atoll/plugin.h"
+#include "atoll/schedule.hpp"
 #include "comm/tuning.hpp"
 #include "comm/two_level.hpp"
 #include "flight/flight.hpp"
@@ -26,6 +27,16 @@ std::vector<std::string> done(atoll::World& world) {
     lines.push_back(log.communicators[operation.communicator].name + " " + operation.kind);
   }
   return lines;
+}
+
+// Returns the sorted names of the communicators that a rank opened so far.
+std::vector<std::string> names_of_communicators(atoll::World& world) {
+  std::vector<std::string> names;
+  for (const auto& communicator : atoll::Flight::of(world)->recorder().snapshot().communicators) {
+    names.push_back(communicator.name);
+  }
+  std::ranges::sort(names);
+  return names;
 }
 
 // A job of `count` hosts with `per_host` ranks each. Ranks are threads that set different host ids.
@@ -173,6 +184,36 @@ TEST_CASE("one level is used without known rates, on request, and for averages")
   // 4 hosts with one rank each need no second level.
   CHECK(kinds({4, 1, two_levels}, atoll::ReduceOp::sum) == one);
   CHECK(kinds({2, 2, two_levels}, atoll::ReduceOp::sum).size() == 3);
+}
+
+TEST_CASE("with levels = false a communicator opens no groups inside and across hosts") {
+  run({2, 2, two_levels}, [](atoll::World& world) {
+    const auto mesh = atoll::Mesh::make(world, {1, 4});
+    auto comm = atoll::Communicator::open(mesh.axis("shard"), {.levels = false});
+    auto stream = comm.device().stream();
+    check_all_gather(comm, stream);
+    check_reduce_scatter(comm, stream);
+    CHECK(comm.scratch_bytes(atoll::Communicator::Sum::reduce_scatter, count, atoll::DType::f32) ==
+          0);
+    CHECK(names_of_communicators(world) == std::vector<std::string>{"shard"});
+    const auto part = comm.split(0, 0, "part");
+    CHECK(names_of_communicators(world) == std::vector<std::string>{"part", "shard"});
+  });
+}
+
+TEST_CASE("a scheduler opens levels only for the lanes that gather and reduce_scatter") {
+  run({2, 2, two_levels}, [](atoll::World& world) {
+    const auto mesh = atoll::Mesh::make(world, {1, 4});
+    const atoll::Scheduler sharded(mesh.axis("shard"), {});
+    CHECK(names_of_communicators(world) ==
+          std::vector<std::string>{"shard.gather", "shard.gather.across", "shard.gather.inside",
+                                   "shard.reduce", "shard.reduce.across", "shard.reduce.inside"});
+  });
+  run({2, 2, two_levels}, [](atoll::World& world) {
+    const auto mesh = atoll::Mesh::make(world, {4, 1});
+    const atoll::Scheduler replicated({}, mesh.axis("replicate"));
+    CHECK(names_of_communicators(world) == std::vector<std::string>{"replicate.outer"});
+  });
 }
 
 TEST_CASE("memory of atoll::allocate is on the fast path of both levels") {

@@ -373,6 +373,27 @@ TEST_CASE("a launch does not sleep: its thread launches compute as well") {
   CHECK(sleeps - before < 10);
 }
 
+TEST_CASE("transports() reports the GPU memory of the open communicators of this process") {
+  const auto bytes = [] {
+    const std::string text = backend().transports(nullptr);
+    const auto at = text.find("device_bytes=");
+    return at == std::string::npos ? std::string() : text.substr(at);
+  };
+  FakeCore core;
+  auto ranks = open_ranks(backend(), core, {0, 0}, on_gpus);
+  CHECK(bytes() == "device_bytes=96000000\n");
+  {
+    FakeCore other;
+    auto more = open_ranks(backend(), other, {0}, on_gpus);
+    CHECK(bytes() == "device_bytes=144000000\n");
+  }
+  CHECK(bytes() == "device_bytes=96000000\n");
+  ranks[1].abort();
+  CHECK(bytes() == "device_bytes=48000000\n");
+  ranks[0].abort();
+  CHECK(bytes() == "");
+}
+
 TEST_CASE("an invalid operation is refused, and the communicator stays usable") {
   FakeCore core;
   auto ranks = open_ranks(backend(), core, {0}, on_gpus);

@@ -86,6 +86,28 @@ atoll::MeshShape used_mesh(const Job& job, atoll::MeshShape mesh) {
   return uses_replicas(job.strategy) ? mesh : atoll::MeshShape{1, job.ranks()};
 }
 
+// Adds a job for each candidate of one data type.
+void add_jobs(const Job& base, const SearchSpace& space, std::vector<Job>& jobs) {
+  for (const fsdp::Strategy strategy : space.strategies) {
+    Job job = base;
+    job.strategy = strategy;
+    const auto meshes = space.meshes.empty() ? meshes_of(job) : space.meshes;
+    for (const atoll::MeshShape& mesh : meshes) {
+      job.mesh = used_mesh(job, mesh);
+      for (const train::Recompute recompute : space.recomputes) {
+        job.recompute = recompute;
+        for (const std::int64_t rows : space.micro_batches) {
+          job.micro_batch = rows;
+          const auto times = passes(job, space.global_batch, rows);
+          if (!times) continue;
+          job.micro_batches = *times;
+          add_prefetches(job, space, jobs);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<atoll::MeshShape> meshes_of(const Job& job) {
@@ -122,37 +144,13 @@ std::string_view name(train::Recompute recompute) {
 }
 
 std::vector<Candidate> search(const Job& base, const SearchSpace& space) {
-  if (!space.dtypes.empty()) {
-    std::vector<Candidate> found;
-    SearchSpace one = space;
-    one.dtypes.clear();
-    for (const atoll::DType dtype : space.dtypes) {
-      Job job = base;
-      job.dtype = dtype;
-      if (space.reduces_in_dtype) job.reduce_dtype = dtype;
-      for (Candidate& candidate : search(job, one)) found.push_back(std::move(candidate));
-    }
-    std::ranges::stable_sort(found, better);
-    return found;
-  }
   std::vector<Job> jobs;
-  for (const fsdp::Strategy strategy : space.strategies) {
+  if (space.dtypes.empty()) add_jobs(base, space, jobs);
+  for (const atoll::DType dtype : space.dtypes) {
     Job job = base;
-    job.strategy = strategy;
-    const auto meshes = space.meshes.empty() ? meshes_of(job) : space.meshes;
-    for (const atoll::MeshShape& mesh : meshes) {
-      job.mesh = used_mesh(job, mesh);
-      for (const train::Recompute recompute : space.recomputes) {
-        job.recompute = recompute;
-        for (const std::int64_t rows : space.micro_batches) {
-          job.micro_batch = rows;
-          const auto times = passes(job, space.global_batch, rows);
-          if (!times) continue;
-          job.micro_batches = *times;
-          add_prefetches(job, space, jobs);
-        }
-      }
-    }
+    job.dtype = dtype;
+    if (space.reduces_in_dtype) job.reduce_dtype = dtype;
+    add_jobs(job, space, jobs);
   }
   auto found = simulate_all(jobs);
   std::ranges::stable_sort(found, better);

@@ -22,7 +22,12 @@ namespace {
 namespace fsdp = atoll::fsdp;
 using train::require;
 
+// How fast the updates of a step run beside the next one follows from the time of the step before,
+// so two steps warm up.
 constexpr int warmup_steps = 2;
+// All passes of a step but the first and the last take the same time, so that the time of many
+// follows from that of these two numbers of passes.
+constexpr int few_passes = 3, most_passes = 5;
 constexpr float learning_rate = 1e-3F;
 
 // PyTorch lets NCCL add 16-bit gradients, which atoll adds in f32. Its reductions are simulated as
@@ -117,7 +122,8 @@ class Rank {
     engine_.initialize(1);
   }
 
-  void step() {
+  // A step of `micro_batches` passes. The next step has `next` passes.
+  void step(int micro_batches, int next) {
     const double begun = atoll::simulated::host_time(device_);
     const atoll::View ids = tokens_.view(atoll::DType::i32);
     const auto count = static_cast<std::uint64_t>(job_.micro_batch * job_.seq);
@@ -128,19 +134,19 @@ class Rank {
     const train::Step step{compute_, batch, *activations_};
     decoder_.begin(step);
     const bool is_atoll = job_.framework == train::simulated::Framework::atoll;
-    for (int micro = 0; micro < job_.micro_batches; ++micro) {
-      const bool last = micro + 1 == job_.micro_batches;
+    for (int micro = 0; micro < micro_batches; ++micro) {
+      const bool last = micro + 1 == micro_batches;
       if (last && is_atoll) optimizer_->update_in_backward(learning_rate);
-      if (!next_pass_) open_pass(micro);
+      if (!next_pass_) open_pass(micro, micro_batches);
       train::train_micro_batch(engine_, std::move(*next_pass_), decoder_, step,
                                [&](const fsdp::Unit& unit, const auto&) { copy(unit, last); });
       next_pass_.reset();
     }
     optimizer_->step(learning_rate, compute_, step_options());
     if (is_atoll)
-      open_pass(0);  // like the trainer, which gathers for the next step during the updates
+      open_pass(0, next);  // like the trainer, which gathers for the next step during the updates
     compute_.synchronize();
-    pass_s_ = (atoll::simulated::host_time(device_) - begun) / job_.micro_batches;
+    pass_s_ = (atoll::simulated::host_time(device_) - begun) / micro_batches;
   }
 
   fsdp::Engine& engine() { return engine_; }
@@ -149,8 +155,8 @@ class Rank {
   const std::set<std::string>& not_measured() const { return not_measured_; }
 
  private:
-  void open_pass(int micro) {
-    next_pass_.emplace(engine_.begin({.micro = micro, .of = job_.micro_batches}, compute_));
+  void open_pass(int micro, int of) {
+    next_pass_.emplace(engine_.begin({.micro = micro, .of = of}, compute_));
   }
 
   // Copies that a framework makes in forward are made in backward here. The step takes about as
@@ -206,67 +212,55 @@ std::int64_t begin_of(const std::vector<atoll::TraceRecord>& records) {
   return begin;
 }
 
-Prediction simulate_all(const Job& job, const SimulationOptions& options) {
-  Rank rank(job, options.rank);
+// Runs a step of `micro_batches` passes, and returns its times. The next step has `next` passes.
+Prediction measure_step(Rank& rank, int micro_batches, int next, bool trace) {
   auto& scheduler = rank.engine().scheduler();
-  // The updates of the previous step run beside the traced step.
-  if (options.trace) scheduler.set_recording(atoll::Recording::work);
-  for (int i = 0; i < warmup_steps; ++i) rank.step();
   scheduler.take_records();
   const double begin = atoll::simulated::host_time(rank.device());
   const auto exposed_before = rank.compute().exposed_communication();
-  rank.step();
+  rank.step(micro_batches, next);
   Prediction result;
   result.step_s = atoll::simulated::host_time(rank.device()) - begin;
-  result.tokens_per_s = job.tokens() / result.step_s;
-  const std::vector<std::int64_t> rows(static_cast<std::size_t>(job.micro_batch), job.seq);
-  const double flops =
-      train::training_flops(job.model, rows) * job.micro_batches * job.ranks() / result.step_s;
-  const double peak =
-      job.dtype == atoll::DType::f32 ? job.cluster.compute.peak_f32 : job.cluster.compute.peak_bf16;
-  result.mfu = flops / (peak * job.ranks());
   result.exposed_s =
       std::chrono::duration<double>(rank.compute().exposed_communication() - exposed_before)
           .count();
   result.compute_s = result.step_s - result.exposed_s;
   auto log = scheduler.take_records();
   result.communication_s = static_cast<double>(atoll::communication_ns(log.records)) * 1e-9;
-  if (options.trace) {
-    const std::int64_t first = begin_of(log.records);
-    for (auto& record : log.records) {
-      record.begin_ns -= first;
-      record.end_ns -= first;
-    }
-    result.trace = std::move(log.records);
-  }
-  result.memory = rank.engine().memory();
-  const double logits = static_cast<double>(job.micro_batch * job.seq * job.model.vocab) *
-                        train::simulated::costs_of(job.framework).logit_bytes;
-  result.bytes = rank.device().peak_allocated_bytes() + job.cluster.compute.reserved_bytes +
-                 static_cast<std::uint64_t>(logits);
-  const auto limit = job.cluster.compute.memory_bytes;
-  result.fits = limit == 0 || result.bytes + job.cluster.process_bytes <= limit;
-  result.not_measured.assign(rank.not_measured().begin(), rank.not_measured().end());
+  if (trace) result.trace = std::move(log.records);
   return result;
 }
 
-// All passes of a step but the first and the last take the same time.
-constexpr int most_passes = 8;
+// Adds the time of the passes of `job` beyond most_passes to `most`, a step of most_passes. `few`
+// is a step of few_passes.
+void extend(const Job& job, const Prediction& few, Prediction& most) {
+  const double times =
+      (job.micro_batches - most_passes) / static_cast<double>(most_passes - few_passes);
+  for (const auto member : {&Prediction::step_s, &Prediction::exposed_s, &Prediction::compute_s,
+                            &Prediction::communication_s}) {
+    most.*member += times * (most.*member - few.*member);
+  }
+}
 
-Prediction with_passes(const Job& job, const Prediction& few, const Prediction& more, int by) {
-  Prediction result = more;
-  const double times = (job.micro_batches - most_passes) / static_cast<double>(by);
-  const auto extend = [&](double Prediction::*member) {
-    result.*member += times * (more.*member - few.*member);
-  };
-  extend(&Prediction::step_s);
-  extend(&Prediction::exposed_s);
-  extend(&Prediction::compute_s);
-  extend(&Prediction::communication_s);
-  const double work = static_cast<double>(job.micro_batches) / most_passes;
-  result.mfu = more.mfu * work * more.step_s / result.step_s;
-  result.tokens_per_s = job.tokens() / result.step_s;
-  return result;
+Prediction measure(Rank& rank, const Job& job, bool trace) {
+  // The updates of the previous step run beside the traced step.
+  if (trace) rank.engine().scheduler().set_recording(atoll::Recording::work);
+  const bool extends = job.micro_batches > most_passes && !trace;
+  const int passes = extends ? few_passes : job.micro_batches;
+  for (int i = 0; i < warmup_steps; ++i) rank.step(passes, passes);
+  if (!extends) return measure_step(rank, passes, passes, trace);
+  const Prediction few = measure_step(rank, few_passes, most_passes, false);
+  Prediction most = measure_step(rank, most_passes, most_passes, false);
+  extend(job, few, most);
+  return most;
+}
+
+void rebase(std::vector<atoll::TraceRecord>& records) {
+  const std::int64_t first = begin_of(records);
+  for (auto& record : records) {
+    record.begin_ns -= first;
+    record.end_ns -= first;
+  }
 }
 
 }  // namespace
@@ -281,12 +275,25 @@ int micro_batches_of(std::int64_t global_batch, std::int64_t once) {
 
 Prediction simulate(const Job& job, const SimulationOptions& options) {
   check(job);
-  if (job.micro_batches <= most_passes || options.trace) return simulate_all(job, options);
-  Job few = job, more = job;
-  few.micro_batches = most_passes / 2;
-  more.micro_batches = most_passes;
-  return with_passes(job, simulate_all(few, options), simulate_all(more, options),
-                     most_passes - few.micro_batches);
+  Rank rank(job, options.rank);
+  Prediction result = measure(rank, job, options.trace);
+  rebase(result.trace);
+  result.tokens_per_s = job.tokens() / result.step_s;
+  const std::vector<std::int64_t> rows(static_cast<std::size_t>(job.micro_batch), job.seq);
+  const double flops =
+      train::training_flops(job.model, rows) * job.micro_batches * job.ranks() / result.step_s;
+  const double peak =
+      job.dtype == atoll::DType::f32 ? job.cluster.compute.peak_f32 : job.cluster.compute.peak_bf16;
+  result.mfu = flops / (peak * job.ranks());
+  result.memory = rank.engine().memory();
+  const double logits = static_cast<double>(job.micro_batch * job.seq * job.model.vocab) *
+                        train::simulated::costs_of(job.framework).logit_bytes;
+  result.bytes = rank.device().peak_allocated_bytes() + job.cluster.compute.reserved_bytes +
+                 static_cast<std::uint64_t>(logits);
+  const auto limit = job.cluster.compute.memory_bytes;
+  result.fits = limit == 0 || result.bytes + job.cluster.process_bytes <= limit;
+  result.not_measured.assign(rank.not_measured().begin(), rank.not_measured().end());
+  return result;
 }
 
 }  // namespace plan

@@ -40,9 +40,11 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
       results_(world),
       meter_(world.local_size(), std::string(engine_.device().pci_address())) {
   if (world.size() > 1) {
-    totals_.emplace(atoll::Communicator::open(
-        setup_.mesh.axis("world"),
-        {.name = "totals", .backend = options.backend, .device = engine_.device()}));
+    totals_.emplace(
+        atoll::Communicator::open(setup_.mesh.axis("world"), {.name = "totals",
+                                                              .backend = options.backend,
+                                                              .device = engine_.device(),
+                                                              .levels = false}));
   }
   if (options_.check_fabric > 0) {
     check_fabric(world, options_, setup_, options_.check_fabric);

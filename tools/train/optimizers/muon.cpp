@@ -140,9 +140,11 @@ Muon::Impl::Impl(fsdp::Engine& engine_, const atoll::Mesh& mesh, Options options
   const atoll::MeshShape sizes = engine.sharding();
   const fsdp::EngineAxes& axes = engine.options().axes;
   const auto open = [&](std::string_view axis, int size, std::string name) {
-    return atoll::Communicator::open(
-        axis_of(engine, mesh, axis, size),
-        {.name = std::move(name), .backend = engine.options().backend, .device = engine.device()});
+    return atoll::Communicator::open(axis_of(engine, mesh, axis, size),
+                                     {.name = std::move(name),
+                                      .backend = engine.options().backend,
+                                      .device = engine.device(),
+                                      .levels = false});
   };
   if (sizes.shard > 1) comm.emplace(open(axes.shard, sizes.shard, "muon"));
   if (sizes.replicate > 1) replicas.emplace(open(axes.replicate, sizes.replicate, "muon replicas"));

@@ -189,7 +189,7 @@ struct Attention::Impl {
   bool run(cudaStream_t stream, const Args& args, Direction direction, Pointers pointers,
            const Scratch& scratch) {
     AttentionShape shape = args.shape;
-    if (!prepare_documents(shape, args.positions)) return false;
+    if (!prepare_documents(shape, args.positions, version())) return false;
     pointers.insert({{tensor::q, address(args.q)},
                      {tensor::k, address(args.k)},
                      {tensor::v, address(args.v)},
@@ -225,16 +225,18 @@ struct Attention::Impl {
     return true;
   }
 
-  // Returns false if the number of documents is unknown or offsets exceed 32 bits. Plans are made
-  // for the exact number: a larger plan has empty documents, with which cuDNN before 9.25 computes
-  // wrong gradients (cudnn-frontend #943).
-  static bool prepare_documents(AttentionShape& shape, atoll::ConstView positions) {
+  // Sets the number of documents to plan for. Returns false if the number of documents is unknown
+  // or offsets exceed 32 bits.
+  static bool prepare_documents(AttentionShape& shape, atoll::ConstView positions,
+                                std::size_t version) {
     if (positions.count == 0) {
       shape.documents = 0;
       return true;
     }
     const std::int64_t elements = shape.rows * shape.seq * shape.heads * shape.head_dim;
-    return shape.documents > 0 && elements <= std::numeric_limits<std::int32_t>::max();
+    if (shape.documents == 0 || elements > std::numeric_limits<std::int32_t>::max()) return false;
+    shape.documents = planned_documents(shape.documents, shape.rows * shape.seq, version);
+    return true;
   }
 
   // Limits the cache: batches of unequal length produce many shapes.

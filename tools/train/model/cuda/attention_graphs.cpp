@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <memory>
 
@@ -136,6 +138,15 @@ void find_cudnn() {
   static const Library runtime(fmt::format("libcudart.so.{}", CUDART_VERSION / 1000), what);
   static const Library library(fmt::format("libcudnn.so.{}", CUDNN_MAJOR), what);
   fe::cudnn_dlhandle = library.handle();  // the headers find libcudart by themselves
+}
+
+std::int64_t planned_documents(std::int64_t documents, std::int64_t tokens, std::size_t version) {
+  constexpr std::size_t supports_empty_documents = 92500;
+  if (version < supports_empty_documents || documents <= 2) return documents;
+  const auto power =
+      static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(documents)));
+  const std::int64_t step = power / 2;
+  return std::min((documents + step - 1) / step * step, tokens);
 }
 
 void describe_attention(fe::graph::Graph& graph, const AttentionKey& key, Direction direction,

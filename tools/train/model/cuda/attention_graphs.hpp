@@ -4,6 +4,7 @@
 
 #include <cudnn_frontend.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "model/ops.hpp"
@@ -40,6 +41,13 @@ enum class Direction {
 
 // Cache key of a pair of graphs, one per direction. `documents` is 0 unless rows are packed.
 using AttentionKey = AttentionShape;
+
+// Returns for how many documents to plan, so that few plans serve batches of unequal numbers of
+// documents: `documents` rounded up to 1, 2, 3, 4, 6, 8, 12, ..., but at most `tokens`. The surplus
+// documents are empty. cuDNN before 9.25 computes wrong results with empty documents
+// (cudnn-frontend #943), so that a plan then has exactly `documents`. `version` is 92500 for cuDNN
+// 9.25.0.
+std::int64_t planned_documents(std::int64_t documents, std::int64_t tokens, std::size_t version);
 
 // If `deterministic`, backward sums in a fixed order.
 void describe_attention(cudnn_frontend::graph::Graph& graph, const AttentionKey& key,

@@ -1,0 +1,54 @@
+// Reports the GPU memory that NCCL holds.
+#include <dlfcn.h>
+
+#include <set>
+
+#include "comm.hpp"
+
+namespace atoll_nccl {
+namespace {
+
+// NCCL 2.29.7 added ncclCommMemStats(). It is looked up at run time, because this backend also runs
+// with older versions. glibc also searches the libraries that the calling library is linked to,
+// although core loads backends with RTLD_LOCAL. NCCL declares the second argument as an enum.
+using MemStats = ncclResult_t (*)(ncclComm_t, int, std::uint64_t*);
+constexpr int all_memory = 3;  // ncclStatGpuMemTotal
+
+struct Open {
+  std::mutex mutex;
+  std::set<Comm*> comms;
+};
+
+Open& open_comms() {
+  static auto* const one = new Open;  // never destroyed, because communicators may outlive main()
+  return *one;
+}
+
+}  // namespace
+
+void Comm::note_open() {
+  const std::lock_guard lock(open_comms().mutex);
+  open_comms().comms.insert(this);
+}
+
+void Comm::note_closed() noexcept {
+  const std::lock_guard lock(open_comms().mutex);
+  open_comms().comms.erase(this);
+}
+
+std::optional<std::uint64_t> Comm::held_bytes() {
+  static const auto ask = reinterpret_cast<MemStats>(::dlsym(RTLD_DEFAULT, "ncclCommMemStats"));
+  if (ask == nullptr) return std::nullopt;
+  std::optional<std::uint64_t> sum;
+  const std::lock_guard lock(open_comms().mutex);
+  for (Comm* const comm : open_comms().comms) {
+    const std::lock_guard one_caller(comm->calls_);
+    std::uint64_t bytes = 0;
+    // NCCL reports an error while a communicator opens, and after a failure.
+    if (comm->broken_ || comm->nccl_ == nullptr) continue;
+    if (ask(comm->nccl_, all_memory, &bytes) == ncclSuccess) sum = sum.value_or(0) + bytes;
+  }
+  return sum;
+}
+
+}  // namespace atoll_nccl
