@@ -108,10 +108,11 @@ struct CommunicatorOptions {
   // the new communicator without another bootstrap; the new communicator makes its own connections.
   // `backend` and `device` are taken from the parent.
   const Communicator* parent = nullptr;
-  // false: on a backend without levels of its own (NCCL), all_gather and reduce_scatter never run
-  // in two levels. The communicator then takes the GPU memory of one communicator of NCCL, not of
-  // three. Other backends ignore this member. All ranks must pass the same value. split() passes it
-  // on; a communicator opened with `parent` has its own.
+  // If false, all_gather and reduce_scatter over several hosts send all data through one NCCL
+  // communicator, and never first inside a host and then between hosts. This saves the GPU memory
+  // of two more NCCL communicators. Other backends ignore this member. All ranks must pass the same
+  // value. split() uses the value of the communicator that it splits; open() with a `parent` does
+  // not.
   bool levels = true;
   // Settings of this communicator. All ranks must pass the same settings: open() compares them, and
   // if they differ, every rank throws Error(mismatch), which names the setting and two ranks. A

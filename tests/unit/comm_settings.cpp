@@ -29,6 +29,22 @@ Communicator open(World& world, CommunicatorOptions options) {
   return Communicator::open(mesh.axis("shard"), std::move(options));
 }
 
+// Checks that open() throws an error with `difference` on each of `ranks` ranks.
+template <class OptionsOf>
+void check_texts(int ranks, const OptionsOf& options_of, const std::string& difference) {
+  const auto results = atoll_test::on_threads(ranks, [&](World& world) {
+    CommunicatorOptions options = options_of(world.rank());
+    options.name = "own";
+    const std::string error = error_of([&] { open(world, std::move(options)); });
+    world.barrier();  // otherwise the first rank to leave would fail the World
+    return error;
+  });
+  for (const std::string& result : results) {
+    CHECK(result ==
+          "mismatch: communicator own: " + difference + ": pass the same settings on all ranks");
+  }
+}
+
 }  // namespace
 
 TEST_CASE("options with invalid values are refused") {
@@ -43,45 +59,26 @@ TEST_CASE("options with invalid values are refused") {
 }
 
 TEST_CASE("all ranks report a different algorithm with the same text") {
-  const std::string text =
-      "mismatch: communicator own: the algorithm (ATOLL_ALGORITHM) is \"\" on rank 0, but "
-      "\"all_reduce:ring\" on rank 2: pass the same settings on all ranks";
-  const auto results = atoll_test::on_threads(3, [](World& world) {
-    CommunicatorOptions options{.name = "own"};
-    if (world.rank() == 2) options.algorithm = "all_reduce : ring";
-    const std::string error = error_of([&] { open(world, std::move(options)); });
-    world.barrier();  // otherwise the first rank to leave would fail the World
-    return error;
-  });
-  for (const std::string& result : results) CHECK(result == text);
+  const auto options = [](int rank) {
+    CommunicatorOptions one;
+    if (rank == 2) one.algorithm = "all_reduce : ring";
+    return one;
+  };
+  check_texts(
+      3, options,
+      "the algorithm (ATOLL_ALGORITHM) is \"\" on rank 0, but \"all_reduce:ring\" on rank 2");
 }
 
 TEST_CASE("all ranks report another backend with the same text") {
-  const auto results = atoll_test::on_threads(2, [](World& world) {
-    CommunicatorOptions options{.name = "own", .backend = world.rank() == 1 ? "mpi" : "host"};
-    const std::string error = error_of([&] { open(world, std::move(options)); });
-    world.barrier();  // otherwise the first rank to leave would fail the World
-    return error;
-  });
-  for (const std::string& result : results) {
-    CHECK(result ==
-          "mismatch: communicator own: the backend (ATOLL_BACKEND) is \"host\" on rank 0, but "
-          "\"mpi\" on rank 1: pass the same settings on all ranks");
-  }
+  check_texts(
+      2, [](int rank) { return CommunicatorOptions{.backend = rank == 1 ? "mpi" : "host"}; },
+      "the backend (ATOLL_BACKEND) is \"host\" on rank 0, but \"mpi\" on rank 1");
 }
 
 TEST_CASE("all ranks report different levels with the same text") {
-  const auto results = atoll_test::on_threads(2, [](World& world) {
-    const std::string error =
-        error_of([&] { open(world, {.name = "own", .levels = world.rank() == 0}); });
-    world.barrier();  // otherwise the first rank to leave would fail the World
-    return error;
-  });
-  for (const std::string& result : results) {
-    CHECK(result ==
-          "mismatch: communicator own: CommunicatorOptions::levels is true on rank 0, but false on "
-          "rank 1: pass the same settings on all ranks");
-  }
+  check_texts(
+      2, [](int rank) { return CommunicatorOptions{.levels = rank == 0}; },
+      "CommunicatorOptions::levels is true on rank 0, but false on rank 1");
 }
 
 TEST_CASE("an operation ends after the timeout of its communicator") {

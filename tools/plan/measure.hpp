@@ -27,7 +27,8 @@ std::string measure_here(const Job& job, const MeasureOptions& options, int rank
 // process fails.
 void measure(const Job& job, const MeasureOptions& options, const std::filesystem::path& file);
 
-// What a file of --measure says about one rank. It names no hosts and no links.
+// The measurements of one rank in a file that --measure wrote. The file has no figures of hosts or
+// links.
 struct MeasuredMachine {
   std::string gpu{};  // name of the GPU; empty for CPUs
   int ranks = 1;      // processes that measured at once
