@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <iterator>
@@ -81,6 +82,12 @@ std::string missing(atoll::World& world, std::string_view backend) {
   return "not built";
 }
 
+// Prints without delay, so that the output of a run that hangs ends with the check that hangs.
+void print_now(std::string_view text) {
+  fmt::print("{}", text);
+  std::fflush(stdout);
+}
+
 int run_checks(atoll::World& world, const std::string& backend) {
   const auto mesh = atoll::Mesh::make(world, {.replicate = 1, .shard = world.size()});
   const atoll::Device device = device_of(world, backend);
@@ -110,8 +117,11 @@ int run_checks(atoll::World& world, const std::string& backend) {
   if (!has_sums_in_blocks(self)) {
     std::erase_if(checks, [](const Check& check) { return check.run == check_sums_in_blocks; });
   }
+  const auto start = std::chrono::steady_clock::now();
   for (const Check& check : checks) {
     const std::uint64_t before = report.checks();
+    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
+    if (world.rank() == 0) print_now(fmt::format("{:8.3f} s: {}\n", time.count(), check.name));
     check.run(self);
     report.expect(report.checks() > before, fmt::format("{} checked nothing", check.name));
   }
