@@ -127,6 +127,9 @@ struct Options {
   Device device = Device::host();
   // Name of the backend; empty means config().backend, or else the best common backend.
   std::string backend{};
+  // How many compute units of a GPU gathers may take from compute. With `none`, copy engines run
+  // gathers where the hardware can. Whether `few` is faster depends on the machine, so measure it.
+  ComputeUnits gather_units = ComputeUnits::none;
   // For trainers that compute on the host in their own thread. When true, Pass::forward(),
   // Pass::backward() and Engine::wait_gradients() block until the compute stream has reached them,
   // so the caller may read parameters and write gradients directly until the scope ends. Gathers

@@ -127,6 +127,8 @@ struct SchedulerOptions {
   // exceed the limit starts when the oldest releases have made room; the host does not wait. An
   // operation larger than the limit runs alone.
   LaneBytes max_in_flight{};
+  // How many compute units of a GPU gathers may take from compute. Reductions may take few.
+  ComputeUnits gather_units = ComputeUnits::none;
 };
 
 // Runs collectives beside compute on three lanes.

@@ -86,7 +86,8 @@ class Comm {
   }
   void launch(std::span<atoll_operation* const> operations);
   void end() noexcept;
-  // held_bytes() asks the communicators between these two calls.
+  // held_bytes() asks the communicators between these two calls. The last note_closed() makes
+  // transports() ignore the log so far.
   void note_open();
   void note_closed() noexcept;
 

@@ -15,6 +15,7 @@ namespace atoll_nccl {
 namespace {
 
 std::atomic<bool> gathered{false};
+std::atomic<off_t> forgotten{0};  // bytes of the log, from its beginning, that are forgotten
 
 struct Log {
   int file = -1;
@@ -40,11 +41,15 @@ const Log& log() {
   return log;
 }
 
-std::string content(int file) {
+off_t size_of(int file) {
   struct stat info {};
-  if (::fstat(file, &info) != 0) return {};
-  std::string text(static_cast<std::size_t>(info.st_size), '\0');
-  const ssize_t n = ::pread(file, text.data(), text.size(), 0);
+  return ::fstat(file, &info) == 0 ? info.st_size : 0;
+}
+
+std::string content(int file) {
+  const off_t begin = forgotten.load();
+  std::string text(static_cast<std::size_t>(std::max<off_t>(0, size_of(file) - begin)), '\0');
+  const ssize_t n = ::pread(file, text.data(), text.size(), begin);
   text.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
   return text;
 }
@@ -71,6 +76,11 @@ struct Connections {
 void keep_log() { log(); }
 
 void note_gather() noexcept { gathered.store(true, std::memory_order_relaxed); }
+
+void forget_log() noexcept {
+  gathered.store(false, std::memory_order_relaxed);
+  if (log().file >= 0) forgotten.store(size_of(log().file));
+}
 
 void release_environment() {
   static std::once_flag once;

@@ -20,6 +20,10 @@ void release_environment();
 // Notes that this process has started an all_gather that may take copy engines.
 void note_gather() noexcept;
 
+// Makes transports() ignore the log and the gathers so far. Call it only while no communicator is
+// open.
+void forget_log() noexcept;
+
 // Returns the transports that the captured log shows, as the text that atoll_backend::transports
 // specifies.
 std::string transports();

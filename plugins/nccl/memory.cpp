@@ -1,9 +1,10 @@
-// Reports the GPU memory that NCCL holds.
+// Keeps a list of the open communicators, and reports the GPU memory that NCCL holds for them.
 #include <dlfcn.h>
 
 #include <set>
 
 #include "comm.hpp"
+#include "log.hpp"
 
 namespace atoll_nccl {
 namespace {
@@ -34,6 +35,7 @@ void Comm::note_open() {
 void Comm::note_closed() noexcept {
   const std::lock_guard lock(open_comms().mutex);
   open_comms().comms.erase(this);
+  if (open_comms().comms.empty()) forget_log();
 }
 
 std::optional<std::uint64_t> Comm::held_bytes() {

@@ -23,6 +23,10 @@ class List {
   std::vector<Declaration> all_;
 };
 
+std::string_view name(ComputeUnits units) {
+  return units == ComputeUnits::any ? "any" : units == ComputeUnits::few ? "few" : "none";
+}
+
 std::string yes_or_no(bool value) { return value ? "yes" : "no"; }
 
 void add_param(List& list, const UnitState& unit, std::size_t index) {
@@ -62,6 +66,7 @@ std::vector<Declaration> declarations_of(const Mesh& mesh, const Options& option
   list.add("Options::axes.shard", fmt::format("\"{}\"", options.axes.shard));
   list.add("Options::synchronous", yes_or_no(options.synchronous));
   list.add("ATOLL_CHECK", fmt::format("\"{}\"", mesh.world().config().check));
+  list.add("Options::gather_units", name(options.gather_units));
   list.add("Options::backend", fmt::format("\"{}\"", options.backend));
   return list.take();
 }

@@ -96,7 +96,8 @@ EngineSetup::EngineSetup(const Mesh& mesh, Options options_)
                 {.device = options.device,
                  .inner = sharding.inner,
                  .backend = options.backend,
-                 .root = mesh.axis("world")}) {
+                 .root = mesh.axis("world"),
+                 .gather_units = options.gather_units}) {
   options.device = scheduler.device();
   if (!world().config().check.empty() && world().rank() == 0) {
     log::info("ATOLL_CHECK={}: every use of device memory is checked, so steps take longer",

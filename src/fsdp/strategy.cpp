@@ -108,6 +108,7 @@ void check_options(const Options& options) {
   is_known(options.strategy, strategies.size(), "strategy");
   is_known(options.accumulation, accumulations.size(), "accumulation");
   is_known(options.gradients, 2, "gradients");
+  is_known(options.gather_units, 3, "gather_units");
   require(computes_in(options.precision.param), ErrorCode::unsupported,
           "Engine: parameters cannot be {}: use f32, bf16 or f16", name(options.precision.param));
   const DType reduce = options.precision.reduce;

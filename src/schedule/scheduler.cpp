@@ -58,9 +58,8 @@ struct Scheduler::Impl {
     // no lane waits for another lane.
     const auto open = [&](const Axis& axis, std::string_view lane) -> std::optional<Communicator> {
       if (axis.size() == 1) return std::nullopt;
-      // Gathers run beside products in both directions of a pass and only move data. Sums need
-      // compute units.
-      const ComputeUnits units = lane == "gather" ? ComputeUnits::none : ComputeUnits::few;
+      // Sums need compute units, but should leave most of them to the compute beside them.
+      const ComputeUnits units = lane == "gather" ? options.gather_units : ComputeUnits::few;
       return Communicator::open(axis, {.name = axis.name + "." + std::string(lane),
                                        .backend = options.backend,
                                        .device = device,

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "../train/job.hpp"
@@ -265,4 +267,25 @@ TEST_CASE("four ranks over nccl, in every strategy: the losses of one rank on th
   options.reduce_dtype = "bf16";
   const train_test::CurveDistance apart = train_test::distance(run_ranks(4, options), alone);
   CHECK(apart.loss < 2e-2);
+}
+
+TEST_CASE("--gather auto measures gathers on every mesh, and the losses stay the same") {
+  if (atoll::Device::cuda_count() < 4) {
+    MESSAGE("left out: ", atoll::Device::cuda_count(), " GPUs; this test needs four");
+    return;
+  }
+  const TemporaryFolder folder;
+  train::RunOptions options = options_of(folder);
+  options.micro_batch = 1;
+  const auto alone = run(options, "host");
+  options.mesh = "2x2";
+  options.gather = "auto";
+  for (const char* strategy : {"hybrid_shard", "full_shard", "no_shard"}) {
+    CAPTURE(strategy);
+    options.strategy = strategy;
+    CHECK(train_test::distance(run_ranks(4, options), alone).loss < 1e-4);
+    std::ifstream file(std::filesystem::path(options.out) / "run_args.json");
+    const auto chosen = nlohmann::json::parse(file).at("gather").get<std::string>();
+    CHECK((chosen == "sms" || chosen == "copy-engines"));
+  }
 }

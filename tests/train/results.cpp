@@ -196,6 +196,18 @@ TEST_CASE("strategies cannot use memory that the kernels hold") {
   CHECK(engine.memory_bytes == 4000);
 }
 
+TEST_CASE("--gather becomes a hint of the engine") {
+  const TemporaryFolder folder;
+  auto options = base(folder);
+  const auto units = [&](const char* gather) {
+    options.gather = gather;
+    return train::engine_options(options, {}, {}, atoll::Device::host(), {}).gather_units;
+  };
+  CHECK(units("copy-engines") == atoll::ComputeUnits::none);
+  CHECK(units("auto") == atoll::ComputeUnits::none);
+  CHECK(units("sms") == atoll::ComputeUnits::few);
+}
+
 TEST_CASE("a run writes its arguments") {
   const TemporaryFolder folder;
   const auto options = base(folder);

@@ -88,6 +88,8 @@ TEST_CASE("engine misuse: ranks with different options are named before any coll
         disagree("Engine", "Options::prefetch: 1 on rank 0, 2 on rank 1"));
   CHECK(report([](Choices& c) { c.options.inner_shards = 2; }) ==
         disagree("Engine", "Options::inner_shards: 0 on rank 0, 2 on rank 1"));
+  CHECK(report([](Choices& c) { c.options.gather_units = atoll::ComputeUnits::few; }) ==
+        disagree("Engine", "Options::gather_units: none on rank 0, few on rank 1"));
 }
 
 TEST_CASE("engine misuse: ranks with different units are named by freeze") {

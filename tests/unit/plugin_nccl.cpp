@@ -394,6 +394,21 @@ TEST_CASE("transports() reports the GPU memory of the open communicators of this
   CHECK(bytes() == "");
 }
 
+TEST_CASE("transports() forgets NCCL's log when the last communicator of the process closes") {
+  const auto knows = [] {
+    return std::string(backend().transports(nullptr)).find("network=Socket") != std::string::npos;
+  };
+  ::setenv("FAKE_NCCL_LOG", "Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0\n", 1);
+  {
+    FakeCore core, other;
+    const auto ranks = open_ranks(backend(), core, {0, 0}, on_gpus);
+    { const auto more = open_ranks(backend(), other, {0}, on_gpus); }
+    CHECK(knows());
+  }
+  ::unsetenv("FAKE_NCCL_LOG");
+  CHECK_FALSE(knows());
+}
+
 TEST_CASE("an invalid operation is refused, and the communicator stays usable") {
   FakeCore core;
   auto ranks = open_ranks(backend(), core, {0}, on_gpus);

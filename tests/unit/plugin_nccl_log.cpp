@@ -84,5 +84,15 @@ TEST_CASE("the log is captured in memory unless the user has set NCCL_DEBUG") {
   std::fputs(connection("NET/IB/0").c_str(), log);
   std::fflush(log);
   CHECK(transports() == "network=IB\ngdr=no\n");
+
+  // The log of closed communicators says nothing about those that open later.
+  note_gather();
+  CHECK(transports() == "network=IB\ngdr=no\ncopy_engines=no\n");
+  forget_log();
+  CHECK(transports() == "");
+  std::fputs((prefix + "Init CE, rank 0 baseUCSymReadyPtr 0x7f\n").c_str(), log);
+  std::fflush(log);
+  note_gather();
+  CHECK(transports() == "copy_engines=yes\n");
   std::fclose(log);
 }

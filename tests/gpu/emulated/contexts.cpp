@@ -9,6 +9,7 @@
 
 #include "atoll/communicator.hpp"
 #include "atoll/device.hpp"
+#include "atoll/fsdp.hpp"
 #include "atoll/mesh.hpp"
 #include "atoll/schedule.hpp"
 #include "device/ops.hpp"
@@ -110,6 +111,20 @@ TEST_CASE("gathers ask NCCL for copy engines, and reductions for few compute uni
     world.barrier();
     CHECK(fake_gpu::policy("shard.gather") == NCCL_CTA_POLICY_ZERO);
     CHECK(fake_gpu::policy("shard.reduce") == NCCL_CTA_POLICY_EFFICIENCY);
+    world.barrier();
+  });
+}
+
+TEST_CASE("gathers take few compute units instead of copy engines, if the caller says so") {
+  run(2, [](atoll::World& world) {
+    const auto device = atoll::Device::cuda(first_device + world.rank());
+    const auto mesh = atoll::Mesh::make(world, {1, world.size()});
+    const atoll::fsdp::Engine engine(mesh, {.strategy = atoll::fsdp::Strategy::hybrid_shard,
+                                            .device = device,
+                                            .backend = "nccl",
+                                            .gather_units = atoll::ComputeUnits::few});
+    world.barrier();
+    CHECK(fake_gpu::policy("shard.gather") == NCCL_CTA_POLICY_EFFICIENCY);
     world.barrier();
   });
 }

@@ -65,7 +65,12 @@ void add_speed(std::vector<std::string>& lines, const RunOptions& o) {
   }
   if (!o.mesh.empty()) add(lines, {{"--islands", o.islands > 0}}, "with --mesh");
   if (o.device == "host") {
-    add(lines, {{"--products", !o.products.empty() && o.products != "off"}}, "on CPUs");
+    add(lines,
+        {{"--products", !o.products.empty() && o.products != "off"},
+         {"--gather", o.gather != RunOptions().gather}},
+        "on CPUs");
+  } else if (o.strategy == "no_shard") {
+    add(lines, {{"--gather", o.gather != RunOptions().gather}}, "with --strategy no_shard");
   }
 }
 

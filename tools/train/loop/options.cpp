@@ -167,6 +167,7 @@ void check_words(const RunOptions& options) {
   require_one_of(options.device, "--device", {"auto", "host", "cuda"});
   require_one_of(options.pad_to, "--pad-to", {"longest", "seq", "pack"});
   require_one_of(options.recompute, "--recompute", {"none", "selective", "full"});
+  require_one_of(options.gather, "--gather", {"copy-engines", "sms", "auto"});
   if (!options.export_dtype.empty()) {
     require_one_of(options.export_dtype, "--export-dtype", {"f32", "bf16", "f16"});
   }

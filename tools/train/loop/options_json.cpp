@@ -69,6 +69,7 @@ void put_sharding(nlohmann::json& json, const RunOptions& o) {
   json["accumulate"] = o.accumulate;
   json["reduce_dtype"] = o.reduce_dtype;
   json["inner_shards"] = o.inner_shards;
+  json["gather"] = o.gather;
   json["prefetch"] = o.prefetch;
   json["reduce_buffers"] = o.reduce_buffers;
 }

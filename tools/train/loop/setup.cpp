@@ -17,6 +17,7 @@
 #include "data/sources.hpp"
 #include "fail.hpp"
 #include "loop/exporting.hpp"
+#include "loop/gather_choice.hpp"
 #include "loop/model_source.hpp"
 #include "loop/odd_one_out.hpp"
 #include "loop/results.hpp"
@@ -329,6 +330,7 @@ Setup prepare(atoll::World& world, RunOptions& options) {
   const int micro_batches = batches.step({0, 0}).micro_batches;
   auto choice = choose_strategy(options, model, mesh, memory, micro_batches);
   check_base(options, choice.strategy);
+  if (!options.dry_run) choose_gather(world, options, model, mesh, machine, choice.strategy);
   return {std::move(tokenizer),
           std::move(model),
           std::move(data.train),

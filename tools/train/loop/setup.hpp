@@ -40,9 +40,9 @@ struct Setup {
 // Opens the data of training and of evaluation. Throws like open_run_data().
 RunData open_data(const RunOptions& options, const Tokenizer& tokenizer, const ModelConfig& model);
 
-// Sets RunOptions::micro_batch if it is 0, and the paths of files that other hosts have sent
-// (share_files()). Collective. Throws Error(mismatch) that names the ranks
-// whose data, model, weights or options differ from those of most ranks.
+// Sets RunOptions::micro_batch if it is 0, RunOptions::gather if it is auto, and the paths of files
+// that other hosts have sent (share_files()). Collective. Throws Error(mismatch) that names the
+// ranks whose data, model, weights or options differ from those of most ranks.
 Setup prepare(atoll::World& world, RunOptions& options);
 
 // Compares the flags that end a run early, --dry-run and --show-data: a rank that ended early would

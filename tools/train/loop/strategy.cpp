@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "loop/engine_model.hpp"
+#include "loop/gather_choice.hpp"
 #include "model/params.hpp"
 
 namespace train {
@@ -134,6 +135,7 @@ fsdp::Options engine_options(const RunOptions& options, const ModelConfig& model
   }
   engine.device = device;
   engine.backend = options.backend;
+  engine.gather_units = gather_units(options.gather);
   return engine;
 }
 

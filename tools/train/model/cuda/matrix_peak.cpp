@@ -2,14 +2,13 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <random>
-#include <vector>
 
 #include "atoll/cuda.hpp"
 #include "atoll/cuda/runtime.hpp"
 #include "fail.hpp"
 #include "model/cuda/cuda_ops.hpp"
 #include "model/cuda/matmul.hpp"
+#include "model/normal_values.hpp"
 
 namespace train::cuda {
 namespace {
@@ -30,8 +29,8 @@ class PeakProduct {
       : size_(size), dtype_(dtype), stream_(device.stream({.name = "peak"})), matmul_(device) {
     const auto elements = static_cast<std::size_t>(size * size);
     for (atoll::Buffer& matrix : matrices_) matrix = device.allocate(elements * size_of(dtype));
-    fill(matrices_[0]);
-    fill(matrices_[1]);
+    fill_normal(stream_, matrices_[0].view(dtype));
+    fill_normal(stream_, matrices_[1].view(dtype));
     seconds(1);
   }
   double operations() const {
@@ -59,30 +58,6 @@ class PeakProduct {
   }
 
  private:
-  // Repeats a block of normal values, because zeros need less power and run unrealistically fast.
-  void fill(const atoll::Buffer& matrix) {
-    std::vector<std::byte> block(std::min(matrix.bytes(), std::size_t{1} << 18));
-    const atoll::View values(block.data(), block.size() / size_of(dtype_), dtype_);
-    std::normal_distribution<float> normal;
-    for (std::uint64_t i = 0; i < values.count; ++i) {
-      const float value = normal(random_);
-      if (is_bf16(dtype_)) {
-        values.as<atoll::bfloat16>()[i] = atoll::to_bfloat16(value);
-      } else {
-        values.as<float>()[i] = value;
-      }
-    }
-    auto* const first = static_cast<std::byte*>(matrix.data());
-    stream_.copy(first, block.data(), block.size());
-    for (std::size_t done = block.size(); done < matrix.bytes();) {
-      const std::size_t more = std::min(done, matrix.bytes() - done);
-      stream_.copy(first + done, first, more);
-      done += more;
-    }
-    stream_.synchronize();
-  }
-
-  std::mt19937 random_{1};
   std::int64_t size_;
   DType dtype_;
   std::array<atoll::Buffer, 3> matrices_;
