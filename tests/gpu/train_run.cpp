@@ -150,6 +150,12 @@ std::vector<train::StepRecord> run_ranks(int ranks, train::RunOptions options) {
 
 namespace {
 
+bool has_four_gpus() {
+  const int gpus = atoll::Device::cuda_count();
+  if (gpus < 4) MESSAGE("left out: ", gpus, " GPUs; this test needs four");
+  return gpus >= 4;
+}
+
 // Returns the device that train::choose_device chooses on each rank.
 std::vector<atoll::RankDevice> choices(int ranks, const std::string& wanted,
                                        const std::string& backend) {
@@ -230,10 +236,7 @@ TEST_CASE("a run that requires GPUDirect RDMA ends where another host is reached
 }
 
 TEST_CASE("four ranks over nccl, in every strategy: the losses of one rank on the CPU") {
-  if (atoll::Device::cuda_count() < 4) {
-    MESSAGE("left out: ", atoll::Device::cuda_count(), " GPUs; this test needs four");
-    return;
-  }
+  if (!has_four_gpus()) return;
   const TemporaryFolder folder;
   train::RunOptions options = options_of(folder);
   options.micro_batch = 1;
@@ -270,10 +273,7 @@ TEST_CASE("four ranks over nccl, in every strategy: the losses of one rank on th
 }
 
 TEST_CASE("--gather auto measures gathers on every mesh, and the losses stay the same") {
-  if (atoll::Device::cuda_count() < 4) {
-    MESSAGE("left out: ", atoll::Device::cuda_count(), " GPUs; this test needs four");
-    return;
-  }
+  if (!has_four_gpus()) return;
   const TemporaryFolder folder;
   train::RunOptions options = options_of(folder);
   options.micro_batch = 1;

@@ -85,7 +85,7 @@ TEST_CASE("the log is captured in memory unless the user has set NCCL_DEBUG") {
   std::fflush(log);
   CHECK(transports() == "network=IB\ngdr=no\n");
 
-  // The log of closed communicators says nothing about those that open later.
+  // After forget_log(), lines logged for closed communicators do not describe later ones.
   note_gather();
   CHECK(transports() == "network=IB\ngdr=no\ncopy_engines=no\n");
   forget_log();
