@@ -201,6 +201,8 @@ struct Bench {
   View full(std::int64_t count) const { return table.tensor(DType::f32, count); }
 
   void linears() const;
+  void groups(train::Ops& with, const char* type) const;
+  void in_fp8(const Device& gpu) const;
   void rows_of_tokens() const;
   void attention() const;
   double product_with_keys(std::int64_t documents, std::int64_t length) const;
@@ -240,13 +242,65 @@ void Bench::linears() const {
     if (out == model.hidden) {
       const View residual = low(rows * out);
       table.row(fmt::format("linear {} + residual", name), {2 * (r * n + 2 * r * m + n * m), flops},
-                [&] { ops.linear_residual_forward(stream, shape, x, weight, residual, y); });
+                [&] {
+                  const train::LinearsForward::Layer layer{out, weight, y, residual};
+                  ops.linears_forward(stream, {rows, in, x, {&layer, 1}});
+                });
     }
     table.row(fmt::format("linear {} dgrad", name), {2 * (r * n + r * m + n * m), flops},
               [&] { ops.linear_dgrad(stream, shape, y, weight, x, train::WriteMode::overwrite); });
     table.row(fmt::format("linear {} wgrad", name),
               {2 * (r * n + r * m) + 4 * passes * n * m, flops},
               [&] { ops.linear_wgrad(stream, shape, y, x, dweight, wgrad); });
+    table.release();
+  }
+}
+
+void Bench::in_fp8(const Device& gpu) const {
+  std::unique_ptr<train::Ops> with;
+  try {
+    with = train::cuda::make_ops(gpu, {.fp8 = true});
+  } catch (const atoll::Error& error) {
+    if (error.code() != atoll::ErrorCode::unsupported) throw;
+    return fmt::print("no rows in fp8: {}\n", error.what());
+  }
+  groups(*with, "fp8");
+}
+
+// Linear layers with one input, as the trainer calls them. The limits assume bf16, so the share of
+// rows in fp8 can exceed 100 %.
+void Bench::groups(train::Ops& with, const char* type) const {
+  struct Group {
+    const char* name;
+    std::int64_t in;
+    std::vector<std::int64_t> outs;
+  };
+  const Group all[] = {
+      {"q, k, v", model.hidden, {model.query_width(), model.kv_width(), model.kv_width()}},
+      {"gate, up", model.hidden, {model.ffn, model.ffn}},
+      {"down", model.ffn, {model.hidden}}};
+  for (const auto& [name, in, outs] : all) {
+    const View x = low(tokens * in), dx = low(tokens * in);
+    std::vector<train::LinearsForward::Layer> forward;
+    std::vector<train::LinearsBackward::Layer> backward;
+    const double n = static_cast<double>(in);
+    double bytes = 2 * t * n, gradient_bytes = 4 * t * n, flops = 0;
+    for (const std::int64_t out : outs) {
+      const View y = low(tokens * out), weight = low(in * out);
+      forward.push_back({out, weight, y});
+      backward.push_back({out, y, weight, full(in * out), train::WriteMode::overwrite});
+      const double m = static_cast<double>(out);
+      bytes += 2 * (t * m + n * m);
+      gradient_bytes += 2 * (t * m + n * m) + 4 * n * m;
+      flops += 2 * t * n * m;
+    }
+    auto& stream = table.stream();
+    table.row(fmt::format("{} forward {}", name, type), {bytes, flops}, [&] {
+      with.linears_forward(stream, {tokens, in, x, forward});
+    });
+    table.row(fmt::format("{} backward {}", name, type), {gradient_bytes, 2 * flops}, [&] {
+      with.linears_backward(stream, {tokens, in, x, dx, backward});
+    });
     table.release();
   }
 }
@@ -447,6 +501,8 @@ int main(int argc, char** argv) {
     const Bench bench{table, *ops, model, arguments.tokens / arguments.seq * arguments.seq,
                       arguments.seq};
     bench.linears();
+    bench.groups(*ops, "bf16");
+    bench.in_fp8(gpu);
     bench.rows_of_tokens();
     bench.attention();
     bench.ends();

@@ -75,7 +75,7 @@ class TimedOps final : public Ops {
  private:
   static std::string_view name_of(const Product& product, bool adds) {
     constexpr std::int64_t head_columns = 16384;
-    if (adds) return "linear_residual_forward";
+    if (adds) return "linear_forward + residual";
     if (product.b == Operand::transposed) {
       return product.n >= head_columns ? "head linear_forward" : "linear_forward";
     }

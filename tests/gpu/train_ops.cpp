@@ -240,6 +240,24 @@ TEST_CASE("the fastest algorithm of a product is found once and kept in a file")
   }
 }
 
+TEST_CASE("the fastest algorithm of a product is not used for one that adds another matrix") {
+  Both both;
+  const auto ops = cuda::make_ops(both.gpu(), {.times_products = true, .least_timed_flops = 1});
+  const auto x = both.random(DType::f32, 16 * 32), weight = both.random(DType::f32, 32 * 32);
+  const auto residual = both.random(DType::f32, 16 * 32), y = both.zeros(DType::f32, 16 * 32);
+  // cublaslt.cpp: the fastest algorithm of the first product does not add another matrix.
+  for (const bool adds : {false, true}) {
+    const auto run = [&](train::Ops& with, atoll::Stream& stream, const auto& on) {
+      const train::LinearsForward::Layer layer{32, on(weight), on(y),
+                                               adds ? on(residual) : atoll::View{}};
+      with.linears_forward(stream, {16, 32, on(x), {&layer, 1}});
+    };
+    run(*ops, both.gpu_stream(), [](const Both::Tensor& t) { return t.on_gpu(); });
+    run(both.ops(), both.host_stream(), [](const Both::Tensor& t) { return t.on_host(); });
+    CHECK(both.difference(y) <= allowed(DType::f32));
+  }
+}
+
 TEST_CASE("attention and its gradients, by atoll's own kernels") {
   Both both;
   check_attention(both, Kernels{both});
@@ -301,7 +319,8 @@ TEST_CASE(
         const auto run = [&](Ops& with, atoll::Stream& stream, const auto& on) {
           with.linear_forward(stream, shape, on(x), on(weight), on(y));
           with.linear_forward(stream, shape, on(x), on(weight), on(logits));
-          with.linear_residual_forward(stream, shape, on(x), on(weight), on(residual), on(sum));
+          const LinearsForward::Layer layer{shape.out, on(weight), on(sum), on(residual)};
+          with.linears_forward(stream, {shape.tokens, shape.in, on(x), {&layer, 1}});
           with.linear_dgrad(stream, shape, on(dy), on(weight), on(dx), mode);
           with.linear_wgrad(stream, shape, on(dy), on(x), on(dweight), mode);
           with.linear_wgrad(stream, shape, on(dy), on(x), {}, WriteMode::none);

@@ -96,6 +96,71 @@ TEST_CASE("bf16: the CPU's losses as far as bf16 has them") {
   CHECK(worst(options) < 2e-2);
 }
 
+TEST_CASE("fp8: other losses than bf16, but near the CPU's") {
+  const TemporaryFolder folder;
+  train::RunOptions options = options_of(folder);
+  options.steps = 4;  // later, two runs in bf16 differ as much
+  options.seq = 32;
+  options.dtype = "bf16";
+  struct Variant {
+    const char* recompute;
+    int lora_rank;
+  };
+  for (const auto& [recompute, lora_rank] :
+       {Variant{"none", 0}, {"selective", 0}, {"full", 0}, {"none", 4}}) {
+    CAPTURE(recompute);
+    CAPTURE(lora_rank);
+    options.recompute = recompute;
+    options.lora_rank = lora_rank;
+    options.fp8 = false;
+    const auto here = run(options, "host"), in_bf16 = run(options, "cuda");
+    options.fp8 = true;
+    std::vector<train::StepRecord> there;
+    try {
+      there = run(options, "cuda");
+    } catch (const atoll::Error& error) {
+      REQUIRE(std::string(error.what()).find("compute capability") != std::string::npos);
+      MESSAGE("not run: " << error.what());
+      return;
+    }
+    REQUIRE(there.size() == here.size());
+    CHECK(there.front().loss != in_bf16.front().loss);
+    const auto apart = train_test::distance(there, here);
+    CHECK(apart.loss < 3e-2);
+    CHECK(apart.grad_norm < 0.2);
+  }
+}
+
+TEST_CASE("fp8: refused on CPUs, in f32, and for other extents than multiples of 16") {
+  const TemporaryFolder folder;
+  const auto failure = [&](const auto& change) -> std::string {
+    train::RunOptions options = options_of(folder);
+    options.seq = 32;
+    options.dtype = "bf16";
+    options.fp8 = true;
+    const char* device = "host";
+    change(options, device);
+    try {
+      run(options, device);
+    } catch (const atoll::Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const auto has = [](const std::string& text, const char* part) {
+    CAPTURE(text);
+    CHECK(text.find(part) != std::string::npos);
+  };
+  has(failure([](auto&, auto&) {}), "--fp8: this run computes on CPUs");
+  has(failure([](auto& o, auto&) { o.dtype = "f32"; }), "--fp8: add --dtype bf16");
+  has(failure([](auto& o, auto&) { o.seq = 24; }), "--fp8: --seq 24 must be a multiple of 16");
+  has(failure([&](auto& o, auto& device) {
+        o.model = folder.write("prime.json", train_test::prime_model_json()).string();
+        device = "cuda";
+      }),
+      "has a hidden size of 67, which is no multiple of 16");
+}
+
 TEST_CASE("Muon with groups: the CPU's losses") {
   const TemporaryFolder folder;
   train::RunOptions options = options_of(folder);

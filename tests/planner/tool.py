@@ -207,9 +207,10 @@ def check_run(folder):
     small = dict(args, model="mistral-7b")
     message = explain("--layers", "16", args=small, metrics=dict(metrics, parameters=7241732096), code=1)
     assert "but the run had 7241732096" in message and message.count("\n") == 1, message
-    explain(args=dict(args, optimizer="muon"))
-    done = subprocess.run([PLAN, "--explain", place], capture_output=True, text=True, timeout=60)
-    assert done.stderr == "atoll-plan: warning: the run had --optimizer muon, which the prediction ignores\n", done.stderr
+    for changed, named in [(dict(optimizer="muon"), "--optimizer muon"), (dict(fp8=True), "--fp8")]:
+        explain(args=dict(args, **changed))
+        done = subprocess.run([PLAN, "--explain", place], capture_output=True, text=True, timeout=60)
+        assert done.stderr == f"atoll-plan: warning: the run had {named}, which the prediction ignores\n", done.stderr
 
 
 def check_advice(folder):

@@ -27,7 +27,7 @@ std::vector<std::string> warnings_of(const Body& body) {
   atoll_test::run_thread_ranks(
       2,
       [&](atoll::World& world) {
-        body(world, train::make_machine(world, train::choose_device(world, "host", ""), 1));
+        body(world, train::make_machine(world, train::choose_device(world, "host", ""), {}));
       },
       [](atoll::Config& config) { config.log = "warn"; });
   atoll::log::set_sink(nullptr);

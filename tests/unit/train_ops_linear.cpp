@@ -6,6 +6,8 @@
 #include "train_ops_reference.hpp"
 
 using atoll::DType;
+using train::LinearsBackward;
+using train::LinearsForward;
 using train::LinearShape;
 using train::WriteMode;
 using namespace train::reference;
@@ -136,13 +138,17 @@ TEST_CASE("wrong shapes and dtypes are named") {
       "linear_forward: y is bf16, expected f32", atoll::Error);
   CHECK_THROWS_AS(bench.ops.linear_forward(bench.stream, {0, 2, 1}, {}, w.view(), {}),
                   atoll::Error);
-  CHECK_THROWS_WITH_AS(bench.ops.linear_residual_forward(bench.stream, {2, 2, 1}, x.view(),
-                                                         w.view(), x.view(), y.view()),
-                       "linear_residual_forward: residual has 4 elements, expected 2",
-                       atoll::Error);
-  CHECK_THROWS_WITH_AS(bench.ops.linear_residual_forward(bench.stream, {2, 2, 1}, x.view(),
-                                                         w.view(), y.view(), y.view()),
-                       "linear_residual_forward: y must not alias residual", atoll::Error);
+  LinearsForward::Layer layer{1, w.view(), y.view(), x.view()};
+  const LinearsForward group{2, 2, x.view(), {&layer, 1}};
+  CHECK_THROWS_WITH_AS(bench.ops.linears_forward(bench.stream, group),
+                       "linears_forward: residual has 4 elements, expected 2", atoll::Error);
+  layer.residual = y.view();
+  CHECK_THROWS_WITH_AS(bench.ops.linears_forward(bench.stream, group),
+                       "linears_forward: y must not alias residual", atoll::Error);
+  LinearsBackward::Layer gradient{1, y.view(), w.view(), x.view(), WriteMode::overwrite};
+  const LinearsBackward backward{2, 2, x.view(), x.view(), {&gradient, 1}};
+  CHECK_THROWS_WITH_AS(bench.ops.linears_backward(bench.stream, backward),
+                       "linears_backward: dweight has 4 elements, expected 2", atoll::Error);
 }
 
 TEST_CASE("a residual is added to the rounded product") {
@@ -156,10 +162,55 @@ TEST_CASE("a residual is added to the rounded product") {
       const Tensor residual(random_values(random, count), dtype);
       const Tensor product = Tensor::unset(count, dtype), sum = Tensor::unset(count, dtype);
       bench.ops.linear_forward(bench.stream, shape, x.view(), w.view(), product.view());
-      bench.ops.linear_residual_forward(bench.stream, shape, x.view(), w.view(), residual.view(),
-                                        sum.view());
+      const LinearsForward::Layer layer{shape.out, w.view(), sum.view(), residual.view()};
+      bench.ops.linears_forward(bench.stream, {shape.tokens, shape.in, x.view(), {&layer, 1}});
       bench.done();
       CHECK(sum.values() == rounded(plus(product.values(), residual.values()), dtype));
+    }
+  }
+}
+
+TEST_CASE("a group of linear layers has the bits of its layers alone") {
+  std::mt19937_64 random(2);
+  constexpr std::int64_t tokens = 5, in = 12, outs[] = {7, 3};
+  for (const DType dtype : compute_dtypes) {
+    Bench bench(2);
+    const Tensor x(random_values(random, tokens * in), dtype);
+    Tensor dx = Tensor::unset(tokens * in, dtype), dx_alone = Tensor::unset(tokens * in, dtype);
+    std::vector<Tensor> w, y, dy, dw, y_alone, dw_alone;
+    std::vector<LinearsForward::Layer> forward;
+    std::vector<LinearsBackward::Layer> backward;
+    for (const std::int64_t out : outs) {
+      w.emplace_back(random_values(random, out * in), dtype);
+      dy.emplace_back(random_values(random, tokens * out), dtype);
+      for (auto* some : {&y, &y_alone}) some->push_back(Tensor::unset(tokens * out, dtype));
+      for (auto* some : {&dw, &dw_alone}) some->push_back(Tensor::unset(out * in, DType::f32));
+    }
+    for (std::size_t i = 0; i < 2; ++i) {
+      const LinearShape shape{tokens, in, outs[i]};
+      forward.push_back({outs[i], w[i].view(), y[i].view()});
+      backward.push_back({outs[i], dy[i].view(), w[i].view(), dw[i].view(), WriteMode::overwrite});
+      bench.ops.linear_forward(bench.stream, shape, x.view(), w[i].view(), y_alone[i].view());
+      bench.ops.linear_wgrad(bench.stream, shape, dy[i].view(), x.view(), dw_alone[i].view(),
+                             WriteMode::overwrite);
+      bench.ops.linear_dgrad(bench.stream, shape, dy[i].view(), w[i].view(), dx_alone.view(),
+                             i == 0 ? WriteMode::overwrite : WriteMode::accumulate);
+    }
+    bench.ops.linears_forward(bench.stream, {tokens, in, x.view(), forward});
+    bench.ops.linears_backward(bench.stream, {tokens, in, x.view(), dx.view(), backward});
+    bench.done();
+    for (std::size_t i = 0; i < 2; ++i) {
+      CHECK(y[i].values() == y_alone[i].values());
+      CHECK(dw[i].values() == dw_alone[i].values());
+    }
+    CHECK(dx.values() == dx_alone.values());
+    // dx may overwrite x.
+    for (auto& gradient : backward) gradient.dweight_mode = WriteMode::accumulate;
+    bench.ops.linears_backward(bench.stream, {tokens, in, x.view(), x.view(), backward});
+    bench.done();
+    CHECK(x.values() == dx_alone.values());
+    for (std::size_t i = 0; i < 2; ++i) {
+      CHECK(dw[i].values() == plus(dw_alone[i].values(), dw_alone[i].values()));
     }
   }
 }

@@ -184,6 +184,7 @@ TEST_CASE("metrics.json: every name, with the figures of a typical run") {
                            "dataset",
                            "fsdp",
                            "bf16",
+                           "fp8",
                            "tokens_per_s",
                            "steps_per_s",
                            "tflops",

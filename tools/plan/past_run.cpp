@@ -93,10 +93,11 @@ RunSettings settings_in(const json& args) {
     settings.not_predicted.push_back(fmt::format("{} {}", flag, text));
   };
   const json optimizer = args.value("optimizer", "adamw"), rank = args.value("lora_rank", 0),
-             shards = args.value("inner_shards", 0);
+             shards = args.value("inner_shards", 0), fp8 = args.value("fp8", false);
   note("--optimizer", optimizer, optimizer != "adamw");
   settings.adapters = rank != 0;
   note("--lora-rank", rank, rank != 0);
+  if (fp8 == true) settings.not_predicted.push_back("--fp8");
   note("--inner-shards", shards, shards != 0);
   return settings;
 }

@@ -158,6 +158,11 @@ void add_model_flags(CLI::App& app, RunOptions& o) {
                "--export writes the whole model with the adapters added to it, instead of the "
                "adapters alone in PEFT's format");
   app.add_option("--dtype", o.dtype, "f32 or bf16, for parameters and activations");
+  app.add_flag(
+      "--fp8", o.fp8,
+      "on GPUs of compute capability 9.0 (H100) or later: matrix products of the layers in 8-bit "
+      "floating point, e4m3 for inputs and weights and e5m2 for gradients; needs --dtype bf16. "
+      "Embedding, head, attention, norms and adapters stay in bf16, and the optimizer in f32");
   app.add_option("--recompute", o.recompute,
                  "activations recomputed in backward: none, selective (norms and SwiGLU) or full "
                  "(whole layers)");

@@ -3,12 +3,14 @@
 // streams of the program that loads it.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
+#include <cuda_fp8.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <thread>
 
 #include "emulated.hpp"
@@ -24,21 +26,74 @@ struct Layout {
 };
 struct Description {
   cublasOperation_t left = CUBLAS_OP_N, right = CUBLAS_OP_N;
+  const float *left_scale = nullptr, *right_scale = nullptr;  // device memory, for fp8
+  bool sums_fast = false;  // sums with fewer bits, allowed for fp8 alone
 };
 
-// Algorithms: cuBLASLt's first choice is not the fastest, and another does not run at all.
-constexpr std::uint64_t fast = 0, slow = 1, broken = 2;
-constexpr std::array<std::uint64_t, 3> algorithms{slow, broken, fast};
+// Algorithms: cuBLASLt's first choice is not the fastest, and another does not run at all. The
+// fastest cannot add another matrix than the result. A caller that wants one algorithm gets `any`.
+constexpr std::uint64_t in_place = 0, slow = 1, broken = 2, fast = 3, any = 4;
+constexpr std::array<std::uint64_t, 4> algorithms{slow, broken, fast, in_place};
+std::chrono::milliseconds delay_of(std::uint64_t algorithm) {
+  return std::chrono::milliseconds(algorithm == slow ? 20 : algorithm == fast ? 5 : 0);
+}
 
 const Layout& layout(cublasLtMatrixLayout_t handle) {
   return *reinterpret_cast<const Layout*>(handle);
 }
 
-bool known(cudaDataType_t type) { return type == CUDA_R_32F || type == CUDA_R_16BF; }
+bool is_fp8(cudaDataType_t type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
+bool known(cudaDataType_t type) {
+  return type == CUDA_R_32F || type == CUDA_R_16BF || is_fp8(type);
+}
+
+// The real library's rules for fp8 on an H100: the left operand transposed, not both e5m2, and
+// columns whose bytes are multiples of 16.
+bool allowed_in_fp8(const Description& description, const Layout& left, const Layout& right,
+                    const Layout& out) {
+  constexpr std::int64_t granularity = 16;
+  const bool one_e4m3 = left.type == CUDA_R_8F_E4M3 || right.type == CUDA_R_8F_E4M3;
+  return is_fp8(left.type) && is_fp8(right.type) && one_e4m3 && !is_fp8(out.type) &&
+         description.left == CUBLAS_OP_T && description.right == CUBLAS_OP_N &&
+         description.left_scale != nullptr && description.right_scale != nullptr &&
+         left.stride % granularity == 0 && right.stride % granularity == 0 &&
+         out.stride % granularity == 0;
+}
+
+// Whether the real library has algorithms for these types.
+bool allowed(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t left, cublasLtMatrixLayout_t right,
+             cublasLtMatrixLayout_t out) {
+  const auto& description = *reinterpret_cast<const Description*>(desc);
+  if (!is_fp8(layout(left).type) && !is_fp8(layout(right).type)) return !description.sums_fast;
+  return allowed_in_fp8(description, layout(left), layout(right), layout(out));
+}
+
+bool aligned(std::initializer_list<const void*> addresses) {
+  return std::ranges::all_of(addresses, [](const void* address) {
+    return reinterpret_cast<std::uintptr_t>(address) % 16 == 0;
+  });
+}
+
+// The numbers of all bytes in fp8.
+const std::array<float, 256>& numbers_of(cudaDataType_t type) {
+  const auto make = [](__nv_fp8_interpretation_t format) {
+    std::array<float, 256> numbers{};
+    for (std::size_t byte = 0; byte < numbers.size(); ++byte) {
+      const auto storage = static_cast<__nv_fp8_storage_t>(byte);
+      numbers[byte] = __half2float(__half(__nv_cvt_fp8_to_halfraw(storage, format)));
+    }
+    return numbers;
+  };
+  static const auto e4m3 = make(__NV_E4M3), e5m2 = make(__NV_E5M2);
+  return type == CUDA_R_8F_E4M3 ? e4m3 : e5m2;
+}
 
 float read(const void* data, const Layout& of, std::uint64_t row, std::uint64_t column) {
   const std::uint64_t at = row + column * static_cast<std::uint64_t>(of.stride);
   if (of.type == CUDA_R_32F) return static_cast<const float*>(data)[at];
+  if (is_fp8(of.type)) {
+    return numbers_of(of.type)[static_cast<const std::uint8_t*>(data)[at]];
+  }
   return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[at]);
 }
 
@@ -85,6 +140,20 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
     std::memcpy(&count, value, bytes);
     return count > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
   }
+  if (attribute == CUBLASLT_MATMUL_DESC_FAST_ACCUM) {
+    std::int8_t is_fast = 0;
+    if (bytes != sizeof is_fast) return CUBLAS_STATUS_INVALID_VALUE;
+    std::memcpy(&is_fast, value, bytes);
+    description.sums_fast = is_fast != 0;
+    return CUBLAS_STATUS_SUCCESS;
+  }
+  if (attribute == CUBLASLT_MATMUL_DESC_A_SCALE_POINTER ||
+      attribute == CUBLASLT_MATMUL_DESC_B_SCALE_POINTER) {
+    const bool of_left = attribute == CUBLASLT_MATMUL_DESC_A_SCALE_POINTER;
+    if (bytes != sizeof(const float*)) return CUBLAS_STATUS_INVALID_VALUE;
+    std::memcpy(of_left ? &description.left_scale : &description.right_scale, value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+  }
   if (bytes != sizeof(cublasOperation_t)) return CUBLAS_STATUS_INVALID_VALUE;
   const bool left = attribute == CUBLASLT_MATMUL_DESC_TRANSA;
   if (!left && attribute != CUBLASLT_MATMUL_DESC_TRANSB) return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -118,30 +187,29 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t,
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t,
-                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
-                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
-                                              cublasLtMatmulPreference_t, int wanted,
-                                              cublasLtMatmulHeuristicResult_t* results,
-                                              int* found) {
-  constexpr int known_algorithms = 3;
-  *found = std::clamp(wanted, 0, known_algorithms);
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
+    cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t left,
+    cublasLtMatrixLayout_t right, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t out,
+    cublasLtMatmulPreference_t, int wanted, cublasLtMatmulHeuristicResult_t* results, int* found) {
+  *found = 0;
+  if (!allowed(desc, left, right, out)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  *found = std::clamp(wanted, 0, static_cast<int>(algorithms.size()));
   for (int i = 0; i < *found; ++i) {
     results[i] = {};
-    // A caller that wants one algorithm gets one without delay.
-    results[i].algo.data[0] = wanted == 1 ? fast : algorithms[static_cast<std::size_t>(i)];
+    results[i].algo.data[0] = wanted == 1 ? any : algorithms[static_cast<std::size_t>(i)];
   }
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t,
-                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
-                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
+                                       cublasLtMatrixLayout_t left, cublasLtMatrixLayout_t right,
+                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t out,
                                        const cublasLtMatmulAlgo_t* algorithm,
                                        cublasLtMatmulHeuristicResult_t* result) {
   *result = {};
-  return algorithm->data[0] == fast || algorithm->data[0] == slow ? CUBLAS_STATUS_SUCCESS
-                                                                  : CUBLAS_STATUS_NOT_SUPPORTED;
+  const bool runs = algorithm->data[0] <= any && algorithm->data[0] != broken;
+  return runs && allowed(desc, left, right, out) ? CUBLAS_STATUS_SUCCESS
+                                                 : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 std::size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
@@ -154,7 +222,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                               const cublasLtMatmulAlgo_t* algorithm, void*, std::size_t,
                               cudaStream_t stream) {
   const std::uint64_t chosen = algorithm->data[0];
-  if (chosen != fast && chosen != slow) return CUBLAS_STATUS_NOT_SUPPORTED;
+  const float factor = *static_cast<const float*>(alpha), kept = *static_cast<const float*>(beta);
+  if (chosen > any || chosen == broken || (chosen == in_place && kept != 0 && c != d) ||
+      !allowed(desc, a_layout, b_layout, d_layout)) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
   const Description description = *reinterpret_cast<Description*>(desc);
   const Layout left = layout(a_layout), right = layout(b_layout), old = layout(c_layout),
                out = layout(d_layout);
@@ -166,9 +238,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   if (k != (right_turned ? right.columns : right.rows) || out.rows != m || out.columns != n) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  const float factor = *static_cast<const float*>(alpha), kept = *static_cast<const float*>(beta);
+  const bool in_fp8 = is_fp8(left.type) || is_fp8(right.type);
+  if (in_fp8 && !aligned({a, b, c, d})) return CUBLAS_STATUS_NOT_SUPPORTED;
   emulated::enqueue(stream, [=] {
-    if (chosen == slow) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::this_thread::sleep_for(delay_of(chosen));
+    const float scaled =
+        in_fp8 ? factor * *description.left_scale * *description.right_scale : factor;
     for (std::uint64_t column = 0; column < n; ++column) {
       for (std::uint64_t row = 0; row < m; ++row) {
         float sum = 0;
@@ -177,7 +252,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                  (right_turned ? read(b, right, column, i) : read(b, right, i, column));
         }
         const float before = kept == 0 ? 0 : kept * read(c, old, row, column);
-        write(d, out, row, column, factor * sum + before);
+        write(d, out, row, column, scaled * sum + before);
       }
     }
   });

@@ -505,6 +505,12 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
     *value = 132;  // as an H100
     return cudaSuccess;
   }
+  if (attribute == cudaDevAttrComputeCapabilityMajor ||
+      attribute == cudaDevAttrComputeCapabilityMinor) {
+    const char* const major = std::getenv("EMULATED_GPU_CAPABILITY");
+    *value = attribute == cudaDevAttrComputeCapabilityMinor ? 0 : major ? std::atoi(major) : 9;
+    return cudaSuccess;
+  }
   if (attribute != cudaDevAttrMaxSharedMemoryPerBlockOptin) return give(cudaErrorNotSupported);
   *value = static_cast<int>(sizeof(dynamic_shared));
   return cudaSuccess;

@@ -65,19 +65,21 @@ std::string Machine::peak_detail() const {
                      threads);
 }
 
-Machine make_machine(const atoll::World& world, atoll::RankDevice place, int threads,
-                     const std::string& products) {
+Machine make_machine(const atoll::World& world, atoll::RankDevice place,
+                     const KernelOptions& options) {
   const bool deterministic = world.config().deterministic != 0;
   std::unique_ptr<Ops> ops;
   if (place.device.kind() == atoll::DeviceKind::cuda) {
-    ops = cuda::make_ops(place.device,
-                         {.deterministic = deterministic,
-                          .times_products = !deterministic && products != "off",
-                          .product_file = products.empty() ? usual_product_file() : products});
+    ops = cuda::make_ops(
+        place.device,
+        {.deterministic = deterministic,
+         .times_products = !deterministic && options.products != "off",
+         .product_file = options.products.empty() ? usual_product_file() : options.products,
+         .fp8 = options.fp8});
   } else {
-    ops = cpu::make_ops({.threads = threads, .deterministic = deterministic});
+    ops = cpu::make_ops({.threads = options.threads, .deterministic = deterministic});
   }
-  return {std::move(place), std::move(ops), threads};
+  return {std::move(place), std::move(ops), options.threads};
 }
 
 }  // namespace train

@@ -35,10 +35,15 @@ struct Machine {
   std::string peak_detail() const;
 };
 
-// Makes the kernels; `threads` is the number of compute threads of a CPU rank, and `products` the
-// file of --products for GPUs. Throws Error(out_of_memory, unsupported or not_found) when this rank
-// lacks a resource.
-Machine make_machine(const atoll::World& world, atoll::RankDevice place, int threads,
-                     const std::string& products = "off");
+struct KernelOptions {
+  int threads = 1;               // compute threads of a CPU rank
+  std::string products = "off";  // on GPUs: the file of --products
+  bool fp8 = false;              // on GPUs: --fp8
+};
+
+// Makes the kernels. Throws Error(out_of_memory, unsupported or not_found) when this rank lacks a
+// resource.
+Machine make_machine(const atoll::World& world, atoll::RankDevice place,
+                     const KernelOptions& options);
 
 }  // namespace train

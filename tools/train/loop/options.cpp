@@ -159,6 +159,11 @@ void check_ranges(const RunOptions& options) {
 
 void check_words(const RunOptions& options) {
   require_one_of(options.dtype, "--dtype", {"f32", "bf16"});
+  require(!options.fp8 || options.dtype == "bf16",
+          "--fp8: add --dtype bf16, from which operands are converted");
+  require(!options.fp8 || options.seq % 16 == 0,
+          "--fp8: --seq {} must be a multiple of 16, for example {}", options.seq,
+          (options.seq + 15) / 16 * 16);
   require_one_of(options.reduce_dtype, "--reduce-dtype", {"f32", "bf16"});
   require_one_of(options.moments, "--moments", {"f32", "bf16"});
   require_one_of(options.optimizer, "--optimizer", {"adamw", "sgd", "muon"});

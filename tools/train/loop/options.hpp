@@ -63,6 +63,7 @@ struct RunOptions {
   int islands = 0;                   // islands that the mesh assumes; 0: those of the topology
   std::string mesh;                  // "RxS", replicate x shard; empty: planned from the topology
   std::string dtype = "f32";         // f32 or bf16, for parameters and activations
+  bool fp8 = false;                  // products of the layers in 8-bit floating point, on GPUs
   std::string reduce_dtype = "f32";  // f32 or bf16, for gradients on the wire
   std::string recompute = "none";    // none, selective or full: activation checkpointing
   std::int64_t head_rows = 0;        // tokens per block of logits; 0: usual_head_rows(device)

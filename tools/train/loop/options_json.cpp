@@ -34,6 +34,7 @@ void put_model(nlohmann::json& json, const RunOptions& o) {
   json["lora_base"] = o.lora_base;
   json["lora_merge"] = o.lora_merge;
   json["dtype"] = o.dtype;
+  json["fp8"] = o.fp8;
   json["recompute"] = o.recompute;
   json["head_rows"] = o.head_rows;
   json["products"] = o.products;

@@ -212,6 +212,10 @@ void check_machine_flags(atoll::World& world, const RunOptions& options, atoll::
       !options.require_gdr || kind != atoll::DeviceKind::host,
       "--require-gdr: this run computes on CPUs, which have no GPUDirect RDMA; remove the flag, "
       "or use --device cuda");
+  require(
+      !options.fp8 || kind == atoll::DeviceKind::cuda,
+      "--fp8: this run computes on CPUs, which have no products in fp8; remove the flag, or use "
+      "--device cuda");
   require(options.inner_shards == 0 || world.size() % options.inner_shards == 0,
           "--inner-shards {}: {} ranks do not form groups of {}", options.inner_shards,
           world.size(), options.inner_shards);
@@ -222,6 +226,20 @@ void check_machine_flags(atoll::World& world, const RunOptions& options, atoll::
   require(std::ranges::find(names, options.backend) != names.end(),
           "--backend {}: no such backend is installed; there are {}", options.backend,
           fmt::join(names, ", "));
+}
+
+// cuBLASLt needs such extents.
+void check_fp8(const RunOptions& options, const ModelConfig& model) {
+  if (!options.fp8) return;
+  for (const auto& [what, extent] : {std::pair("hidden size", model.hidden),
+                                     {"width of the queries", model.query_width()},
+                                     {"width of the keys", model.kv_width()},
+                                     {"width of the MLP", model.ffn}}) {
+    require(extent % 16 == 0,
+            "--fp8: {} has a {} of {}, which is no multiple of 16: remove --fp8, or use another "
+            "model",
+            model.name, what, extent);
+  }
 }
 
 // Sets the micro batch to the largest that fits. Returns the reason.
@@ -310,6 +328,7 @@ Setup prepare(atoll::World& world, RunOptions& options) {
   auto place = choose_device(world, options.device, options.backend);
   const atoll::DeviceKind kind = place.device.kind();
   check_machine_flags(world, options, kind);
+  check_fp8(options, model);
   std::string micro_batch_why;
   if (options.micro_batch == 0) {
     const DeviceMemory memory = memory_of_ranks(world, topology, place);
@@ -317,8 +336,9 @@ Setup prepare(atoll::World& world, RunOptions& options) {
   }
   const ActivationPlan plan = activation_plan(options, kind);
   check_activations(options, Activations::bytes_for(model, plan));
-  Machine machine = make_machine(world, std::move(place), compute_threads(world, options, kind),
-                                 options.products);
+  Machine machine =
+      make_machine(world, std::move(place),
+                   {compute_threads(world, options, kind), options.products, options.fp8});
   reserve(machine, options, model, plan);
   DeviceMemory memory = memory_of_ranks(world, topology, machine.place);
   if (kind != atoll::DeviceKind::host) {

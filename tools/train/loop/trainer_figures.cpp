@@ -53,9 +53,9 @@ void Trainer::tell_plan() {
   }
   for (const auto& finding : setup_.mesh.findings()) log::warn("{}", atoll::to_line(finding));
   const auto shape = engine_.sharding();
-  log::info("{}: {:.2f} M parameters in {} on {} ranks, backend {}", setup_.model.name,
-            static_cast<double>(parameter_count(setup_.model)) / 1e6, options_.dtype, world_.size(),
-            engine_.backend());
+  log::info("{}: {:.2f} M parameters in {}{} on {} ranks, backend {}", setup_.model.name,
+            static_cast<double>(parameter_count(setup_.model)) / 1e6, options_.dtype,
+            options_.fp8 ? " with products in fp8" : "", world_.size(), engine_.backend());
   const bool unknown = options_.dry_run && !options_.resume.empty();
   if (first_step_ == 0 && !unknown) {
     log::info("{}", setup_.weights.empty()
@@ -347,6 +347,7 @@ void Trainer::write_metrics(const RunResult& result, RunInfo info) {
   info.replicate = shape.replicate;
   info.shard = shape.shard;
   info.dtype = options_.dtype;
+  info.fp8 = options_.fp8;
   info.gpu = on_gpu ? setup_.machine.device().name() : "";
   info.peak_source = peak_.source;
   info.peak_detail = setup_.machine.peak_detail();

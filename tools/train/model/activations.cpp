@@ -193,7 +193,8 @@ LargestShapes largest_shapes(const ModelConfig& config, const ActivationPlan& pl
       plan.compute,
       std::max({config.qkv_bias ? config.query_width() : 0, config.o_bias ? config.hidden : 0,
                 config.mlp_bias ? std::max(config.ffn, config.hidden) : 0}),
-      config.qk_norm};
+      config.qk_norm,
+      config.ffn};
 }
 
 }  // namespace train

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <initializer_list>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +32,17 @@ struct Linear {
   View u;            // memory for u
 };
 
+struct Output {
+  const Linear* of;
+  View y;
+  ConstView residual = {};  // added to y; empty: none
+};
+struct OutputGradient {
+  const Linear* of;
+  ConstView dy;
+};
+constexpr std::size_t most_in_group = 3;
+
 // One decoder layer for one step: attention and feed-forward, forward and backward.
 class Layer {
  public:
@@ -54,7 +67,7 @@ class Layer {
   void forward() const {
     forward_attention();
     forward_feed_forward();
-    linear_residual(down_, kept_.hidden, kept_.middle, output_);
+    linears(kept_.hidden, {{&down_, output_, kept_.middle}});
   }
 
   // Replaces the step's gradient at boundary(index + 1) with that at boundary(index).
@@ -97,37 +110,32 @@ class Layer {
 
   void forward_attention() const {
     normalize_input();
-    linear(q_, kept_.normed1, config_.qk_norm ? kept_.plain_q : kept_.q);
-    linear(k_, kept_.normed1, config_.qk_norm ? kept_.plain_k : kept_.k);
-    linear(v_, kept_.normed1, kept_.v);
+    linears(kept_.normed1, {{&q_, config_.qk_norm ? kept_.plain_q : kept_.q},
+                            {&k_, config_.qk_norm ? kept_.plain_k : kept_.k},
+                            {&v_, kept_.v}});
     prepare_heads();
     ops_.attention_forward(step_.stream, {attention_, kept_.q, kept_.k, kept_.v, kept_.attended,
                                           kept_.lse, step_.batch.positions});
-    linear_residual(o_, kept_.attended, input_, kept_.middle);
+    linears(kept_.attended, {{&o_, kept_.middle, input_}});
   }
 
   void forward_feed_forward() const {
     normalize_middle();
-    linear(gate_, kept_.normed2, kept_.gate);
-    linear(up_, kept_.normed2, kept_.up);
+    linears(kept_.normed2, {{&gate_, kept_.gate}, {&up_, kept_.up}});
     swiglu();
   }
 
   void backward_feed_forward(const GradientLookup& gradients) const {
     // The gradients of hidden, gate and up overwrite these activations.
-    weight_gradient(gradients, down_, gradient_, kept_.hidden);
-    input_gradient(down_, gradient_, kept_.hidden, WriteMode::overwrite);
+    linears_backward(gradients, kept_.hidden, {{&down_, gradient_}}, kept_.hidden);
     ops_.swiglu_backward(step_.stream, {kept_.gate, kept_.up, kept_.hidden, kept_.gate, kept_.up});
-    weight_gradient(gradients, gate_, kept_.gate, kept_.normed2);
-    weight_gradient(gradients, up_, kept_.up, kept_.normed2);
-    input_gradient(gate_, kept_.gate, scratch_.dnormed, WriteMode::overwrite);
-    input_gradient(up_, kept_.up, scratch_.dnormed, WriteMode::accumulate);
+    linears_backward(gradients, kept_.normed2, {{&gate_, kept_.gate}, {&up_, kept_.up}},
+                     scratch_.dnormed);
     normalize_backward(gradients(norm2), kept_.middle, norm2, kept_.inverse2);
   }
 
   void backward_attention(const GradientLookup& gradients) const {
-    weight_gradient(gradients, o_, gradient_, kept_.attended);
-    input_gradient(o_, gradient_, scratch_.dattended, WriteMode::overwrite);
+    linears_backward(gradients, kept_.attended, {{&o_, gradient_}}, scratch_.dattended);
     ops_.attention_backward(step_.stream, {attention_, kept_.q, kept_.k, kept_.v, kept_.attended,
                                            kept_.lse, scratch_.dattended, scratch_.dq, scratch_.dk,
                                            scratch_.dv, step_.batch.positions});
@@ -140,12 +148,8 @@ class Layer {
       dq = kept_.q;
       dk = kept_.k;
     }
-    weight_gradient(gradients, q_, dq, kept_.normed1);
-    weight_gradient(gradients, k_, dk, kept_.normed1);
-    weight_gradient(gradients, v_, scratch_.dv, kept_.normed1);
-    input_gradient(q_, dq, scratch_.dnormed, WriteMode::overwrite);
-    input_gradient(k_, dk, scratch_.dnormed, WriteMode::accumulate);
-    input_gradient(v_, scratch_.dv, scratch_.dnormed, WriteMode::accumulate);
+    linears_backward(gradients, kept_.normed1, {{&q_, dq}, {&k_, dk}, {&v_, scratch_.dv}},
+                     scratch_.dnormed);
     normalize_backward(gradients(norm1), input_, norm1, kept_.inverse1);
   }
 
@@ -173,17 +177,39 @@ class Layer {
     ops_.rope(step_.stream, {step_.batch.seq, heads, config_.head_dim, x,
                              step_.activations.rope_table(), direction, step_.batch.positions});
   }
-  LinearShape shape(const Linear& which) const { return {step_.batch.size(), which.in, which.out}; }
-  void linear(const Linear& which, ConstView x, View y) const {
-    ops_.linear_forward(step_.stream, shape(which), x, weights_(which.name), y);
-    add_bias(which, y);
-    add_adapter(which, x, y);
+  // Computes the outputs of linear layers with the same input.
+  void linears(ConstView x, std::initializer_list<Output> outputs) const {
+    LinearsForward::Layer layers[most_in_group];
+    std::size_t count = 0;
+    for (const Output& output : outputs) {
+      layers[count++] = {output.of->out, weights_(output.of->name), output.y, output.residual};
+    }
+    ops_.linears_forward(step_.stream, {step_.batch.size(), outputs.begin()->of->in, x,
+                                        std::span(layers).first(count)});
+    for (const Output& output : outputs) {
+      add_bias(*output.of, output.y);
+      add_adapter(*output.of, x, output.y);
+    }
   }
-  void linear_residual(const Linear& which, ConstView x, ConstView residual, View y) const {
-    ops_.linear_residual_forward(step_.stream, shape(which), x, weights_(which.name), residual, y);
-    add_bias(which, y);
-    add_adapter(which, x, y);
+
+  // Computes the gradients of the parameters of linear layers with the same input x, and the
+  // gradient dx of that input, which may overwrite x.
+  void linears_backward(const GradientLookup& gradients, ConstView x,
+                        std::initializer_list<OutputGradient> outputs, View dx) const {
+    LinearsBackward::Layer layers[most_in_group];
+    std::size_t count = 0;
+    for (const OutputGradient& output : outputs) {
+      const Linear& linear = *output.of;
+      const Gradient dweight = gradients(linear.name);
+      layers[count++] = {linear.out, output.dy, weights_(linear.name), dweight.view, dweight.mode};
+      adapter_gradients(gradients, linear, output.dy, x);
+      bias_gradient(gradients, linear, output.dy);
+    }
+    ops_.linears_backward(step_.stream, {step_.batch.size(), outputs.begin()->of->in, x, dx,
+                                         std::span(layers).first(count)});
+    for (const OutputGradient& output : outputs) add_adapter_gradient(*output.of, dx);
   }
+
   LinearShape down_shape(const Linear& which) const {
     return {step_.batch.size(), which.in, config_.adapters.rank};
   }
@@ -205,6 +231,7 @@ class Layer {
   // Replaces u by the gradient of x A^T.
   void adapter_gradients(const GradientLookup& gradients, const Linear& which, ConstView dy,
                          ConstView x) const {
+    if (which.a.empty()) return;
     const Gradient db = gradients(which.b);
     ops_.linear_wgrad(step_.stream, up_shape(which), dy, which.u, db.view, db.mode);
     ops_.linear_dgrad(step_.stream, up_shape(which), dy, weights_(which.b), which.u,
@@ -216,18 +243,13 @@ class Layer {
   void add_bias(const Linear& which, View y) const {
     if (!which.bias.empty()) ops_.add_bias(step_.stream, weights_(which.bias), y);
   }
-  // Call it before input_gradient() of the same layer.
-  void weight_gradient(const GradientLookup& gradients, const Linear& which, ConstView dy,
-                       ConstView x) const {
-    const Gradient dweight = gradients(which.name);
-    ops_.linear_wgrad(step_.stream, shape(which), dy, x, dweight.view, dweight.mode);
-    if (!which.a.empty()) adapter_gradients(gradients, which, dy, x);
+  void bias_gradient(const GradientLookup& gradients, const Linear& which, ConstView dy) const {
     if (which.bias.empty()) return;
     const Gradient dbias = gradients(which.bias);
     ops_.bias_backward(step_.stream, {which.out, dy, dbias.view, dbias.mode});
   }
-  void input_gradient(const Linear& which, ConstView dy, View dx, WriteMode mode) const {
-    ops_.linear_dgrad(step_.stream, shape(which), dy, weights_(which.name), dx, mode);
+  // Call it after adapter_gradients() of the same layer.
+  void add_adapter_gradient(const Linear& which, View dx) const {
     if (which.a.empty()) return;
     ops_.linear_dgrad(step_.stream, down_shape(which), which.u, weights_(which.a), dx,
                       WriteMode::accumulate);

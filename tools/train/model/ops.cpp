@@ -80,6 +80,12 @@ Product forward_product(LinearShape shape, ConstView x, ConstView weight, ConstV
           Operand::transposed, x.dtype,   y.dtype,  WriteMode::overwrite};
 }
 
+void check_residual(const Checker& checker, ConstView residual, View y) {
+  if (residual.count == 0) return;
+  checker.view("residual", residual, elements(y), y.dtype);
+  checker.require(residual.data != y.data, "y must not alias residual");
+}
+
 struct AttentionCounts {
   std::int64_t queries, keys, lse;
 };
@@ -134,6 +140,51 @@ bool is_bf16(DType dtype) {
        atoll::name(dtype));
 }
 
+void Ops::linears_forward(Stream& stream, const LinearsForward& args) {
+  const Checker checker("linears_forward");
+  for (const LinearsForward::Layer& layer : args.layers) {
+    forward_product({args.tokens, args.in, layer.out}, args.x, layer.weight, layer.y);
+    checker.dtype("y", layer.y, args.x.dtype);
+    check_residual(checker, layer.residual, layer.y);
+  }
+  run_linears_forward(stream, args);
+}
+
+void Ops::linears_backward(Stream& stream, const LinearsBackward& args) {
+  const Checker checker("linears_backward");
+  checker.compute("x", args.x);
+  checker.count("x", args.x, args.tokens * args.in);
+  checker.view("dx", args.dx, args.tokens * args.in, args.x.dtype);
+  for (const LinearsBackward::Layer& layer : args.layers) {
+    checker.positive({{"tokens", args.tokens}, {"in", args.in}, {"out", layer.out}});
+    checker.view("dy", layer.dy, args.tokens * layer.out, args.x.dtype);
+    checker.view("weight", layer.weight, layer.out * args.in, args.x.dtype);
+    if (layer.dweight_mode == WriteMode::none) continue;
+    checker.view("dweight", layer.dweight, layer.out * args.in, DType::f32);
+  }
+  run_linears_backward(stream, args);
+}
+
+void Ops::run_linears_forward(Stream& stream, const LinearsForward& args) {
+  for (const LinearsForward::Layer& layer : args.layers) {
+    const LinearShape shape{args.tokens, args.in, layer.out};
+    multiply(stream, forward_product(shape, args.x, layer.weight, layer.y), args.x, layer.weight,
+             layer.y, layer.residual);
+  }
+}
+
+void Ops::run_linears_backward(Stream& stream, const LinearsBackward& args) {
+  for (const LinearsBackward::Layer& layer : args.layers) {
+    linear_wgrad(stream, {args.tokens, args.in, layer.out}, layer.dy, args.x, layer.dweight,
+                 layer.dweight_mode);
+  }
+  WriteMode mode = WriteMode::overwrite;
+  for (const LinearsBackward::Layer& layer : args.layers) {
+    linear_dgrad(stream, {args.tokens, args.in, layer.out}, layer.dy, layer.weight, args.dx, mode);
+    mode = WriteMode::accumulate;
+  }
+}
+
 void Ops::linear_forward(Stream& stream, LinearShape shape, ConstView x, ConstView weight, View y) {
   const Product product = forward_product(shape, x, weight, y);
   multiply(stream, product, x, weight, y, {});
@@ -145,16 +196,6 @@ void Ops::linear_add_forward(Stream& stream, LinearShape shape, ConstView x, Con
   Checker("linear_add_forward").dtype("y", y, x.dtype);
   product.mode = WriteMode::accumulate;
   multiply(stream, product, x, weight, y, {});
-}
-
-void Ops::linear_residual_forward(Stream& stream, LinearShape shape, ConstView x, ConstView weight,
-                                  ConstView residual, View y) {
-  const Product product = forward_product(shape, x, weight, y);
-  const Checker checker("linear_residual_forward");
-  checker.dtype("y", y, x.dtype);
-  checker.view("residual", residual, elements(y), x.dtype);
-  checker.require(residual.data != y.data, "y must not alias residual");
-  multiply(stream, product, x, weight, y, residual);
 }
 
 void Ops::linear_dgrad(Stream& stream, LinearShape shape, ConstView dy, ConstView weight, View dx,

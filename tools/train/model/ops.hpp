@@ -13,6 +13,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <span>
 
 #include "atoll/device.hpp"
 
@@ -47,6 +48,33 @@ struct Product {
 
 // Whether a product's dtype is bf16 rather than f32. Throws Error(unsupported) for any other type.
 bool is_bf16(atoll::DType dtype);
+
+// Linear layers with the same input x [tokens, in]. An implementation may compute the products of
+// one group from copies of their operands in a smaller type, which the group shares.
+struct LinearsForward {
+  struct Layer {
+    std::int64_t out;
+    atoll::ConstView weight;         // [out, in]
+    atoll::View y;                   // x W^T + residual, [tokens, out]
+    atoll::ConstView residual = {};  // in the shape of y, which it must not alias; empty: none
+  };
+  std::int64_t tokens, in;
+  atoll::ConstView x;
+  std::span<const Layer> layers;
+};
+
+struct LinearsBackward {
+  struct Layer {
+    std::int64_t out;
+    atoll::ConstView dy, weight;
+    atoll::View dweight;  // gradient of the weight, dy^T x: f32 [out, in]
+    WriteMode dweight_mode;
+  };
+  std::int64_t tokens, in;
+  atoll::ConstView x;
+  atoll::View dx;  // sum of dy W over the layers, overwritten; may be the memory of x
+  std::span<const Layer> layers;
+};
 
 struct RmsNormForward {
   std::int64_t width;
@@ -148,6 +176,7 @@ struct LargestShapes {
   atoll::DType compute;
   std::int64_t bias_width = 0;  // longest bias; 0: none
   bool head_norms = false;      // queries and keys have norms of head_dim elements
+  std::int64_t ffn = 0;         // number of elements in a row of gate and up
 };
 
 class Ops {
@@ -167,16 +196,17 @@ class Ops {
   // y += x W^T, all of one dtype.
   void linear_add_forward(atoll::Stream& stream, LinearShape shape, atoll::ConstView x,
                           atoll::ConstView weight, atoll::View y);
-  // y = x W^T + residual, all of one dtype; y must not alias x or residual. The CPU rounds the
-  // product to that dtype before adding; GPUs round only the sum.
-  void linear_residual_forward(atoll::Stream& stream, LinearShape shape, atoll::ConstView x,
-                               atoll::ConstView weight, atoll::ConstView residual, atoll::View y);
   // dx = dy W, or dx += dy W.
   void linear_dgrad(atoll::Stream& stream, LinearShape shape, atoll::ConstView dy,
                     atoll::ConstView weight, atoll::View dx, WriteMode mode);
   // dweight (f32) = dy^T x, or dweight += dy^T x.
   void linear_wgrad(atoll::Stream& stream, LinearShape shape, atoll::ConstView dy,
                     atoll::ConstView x, atoll::View dweight, WriteMode mode);
+  // All of one dtype. The CPU rounds a product to that dtype before it adds a residual; GPUs round
+  // only the sum.
+  void linears_forward(atoll::Stream& stream, const LinearsForward& args);
+  // Reads all of x before it writes dx, which may overwrite x but no dy.
+  void linears_backward(atoll::Stream& stream, const LinearsBackward& args);
   // x *= factor, in place.
   void scale(atoll::Stream& stream, atoll::View x, float factor);
   // y [tokens, width] += bias [width], in place.
@@ -211,8 +241,13 @@ class Ops {
   // after each call.
   virtual void check_ids([[maybe_unused]] atoll::Stream& stream) {}
 
+ protected:
+  // The functions above call these with checked arguments. By default, groups of linear layers are
+  // products that multiply() computes one after another.
+  virtual void run_linears_forward(atoll::Stream& stream, const LinearsForward& args);
+  virtual void run_linears_backward(atoll::Stream& stream, const LinearsBackward& args);
+
  private:
-  // The functions above call these with checked arguments.
   virtual void run(atoll::Stream& stream, const BiasBackward& args) = 0;
   virtual void run(atoll::Stream& stream, const RmsNormForward& args) = 0;
   virtual void run(atoll::Stream& stream, const RmsNormBackward& args) = 0;

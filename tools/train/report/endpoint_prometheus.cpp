@@ -84,7 +84,7 @@ void Endpoint::step(const StepRecord& step, const SpeedBase& base) {
   g.set("training_learning_rate", "Learning rate of the last step", step.learning_rate);
   g.set("training_grad_norm", "Gradient norm of the last step", step.grad_norm);
   g.set("training_step_seconds", "Duration of the last step", step.seconds);
-  g.set("training_mfu", "Model FLOPs utilization of the last step, from 0 to 1", speed.mfu);
+  g.set("training_mfu", "Model FLOPs utilization of the last step; 1 is the peak", speed.mfu);
   g.set("training_tokens_per_second", "Tokens over all ranks, without padding", speed.tokens_per_s);
   g.set("training_exposed_communication_ratio",
         "Share of the last step in which compute waited for communication",

@@ -99,6 +99,7 @@ json metrics_json(const RunInfo& run, const SpeedBase& base, const Summary& summ
            {"world_size", base.world_size},
            {"gpu0", run.gpu.empty() ? json(nullptr) : json(run.gpu)},
            {"bf16", run.dtype == "bf16"},
+           {"fp8", run.fp8},
            {"approx_tokens_per_rank", std::llround(per_rank)},
            {"steps", summary.steps},
            {"warmup_steps", summary.steps - summary.timed_steps},

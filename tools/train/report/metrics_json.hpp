@@ -20,6 +20,7 @@ struct RunInfo {
   int replicate = 1;
   int shard = 1;
   std::string dtype = "f32";  // f32 or bf16, of the parameters that compute reads
+  bool fp8 = false;           // products of the layers are in fp8
   std::string gpu;            // name of rank 0's GPU; empty on CPUs
   std::string peak_source;    // where SpeedBase::peak_flops comes from: datasheet or measured
   std::string peak_detail;    // how SpeedBase::measured_flops was measured

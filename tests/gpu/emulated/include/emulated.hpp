@@ -127,6 +127,23 @@ void start(void (*kernel)(Parameters...), const Configuration& with, Arguments&&
 
 }  // namespace emulated
 
+// The threads of all blocks of a stream take turns, and no two streams use the same word.
+inline unsigned atomicMax(unsigned* at, unsigned value) {
+  const unsigned before = *at;
+  *at = std::max(before, value);
+  return before;
+}
+inline float __uint_as_float(unsigned bits) {
+  float value = 0;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+inline unsigned __float_as_uint(float value) {
+  unsigned bits = 0;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
 // CUDA code can call these functions without a namespace.
 using std::max;
 using std::min;

@@ -7,6 +7,7 @@
 #include "atoll/cuda/runtime.hpp"
 #include "fail.hpp"
 #include "model/cuda/attention.hpp"
+#include "model/cuda/fp8_linears.hpp"
 #include "model/cuda/kernels.hpp"
 #include "model/cuda/matmul.hpp"
 
@@ -73,14 +74,31 @@ void check_norm_width(std::int64_t width, atoll::DType dtype, bool aligned = tru
        width, atoll::name(dtype), most_norm_width);
 }
 
+void require_fp8(const atoll::Device& device) {
+  int major = 0, minor = 0;
+  for (const auto& [value, attribute] : {std::pair(&major, cudaDevAttrComputeCapabilityMajor),
+                                         std::pair(&minor, cudaDevAttrComputeCapabilityMinor)}) {
+    atoll::cuda::check(cudaDeviceGetAttribute(value, attribute, device.ordinal()),
+                       "cudaDeviceGetAttribute");
+  }
+  if (major >= 9) return;
+  fail(ErrorCode::unsupported,
+       "--fp8: {} has compute capability {}.{}, and products in fp8 need 9.0 (H100) or later: "
+       "remove the flag",
+       device.name(), major, minor);
+}
+
 // Operations share scratch memory, because one stream runs them one after another.
 class CudaOps final : public Ops {
  public:
   CudaOps(const atoll::Device& device, const CudaOpsOptions& options)
       : device_(device),
         ordinal_(device.ordinal()),
+        fp8_(options.fp8),
         matmul_(device, options),
-        attention_(options.deterministic) {}
+        attention_(options.deterministic) {
+    if (fp8_) require_fp8(device);
+  }
 
   std::uint64_t device_bytes() const override { return MatMul::workspace_bytes + scratch_.bytes(); }
 
@@ -95,7 +113,20 @@ class CudaOps final : public Ops {
                               embedding_scratch(static_cast<std::uint64_t>(tokens)),
                               static_cast<std::size_t>(tokens) * sizeof(double),  // loss per token
                               attention_scratch(of.attention) * sizeof(float),
-                              attention_.scratch_bytes(native(stream), of.attention, of.compute)}));
+                              attention_.scratch_bytes(native(stream), of.attention, of.compute),
+                              fp8_ ? fp8_scratch(of) : 0}));
+  }
+
+  void run_linears_forward(Stream& stream, const LinearsForward& args) override {
+    if (!fp8_) return Ops::run_linears_forward(stream, args);
+    const Current current(ordinal_);
+    fp8_linears_forward(native(stream), matmul_, args, scratch(stream, fp8_scratch(args)));
+  }
+
+  void run_linears_backward(Stream& stream, const LinearsBackward& args) override {
+    if (!fp8_) return Ops::run_linears_backward(stream, args);
+    const Current current(ordinal_);
+    fp8_linears_backward(native(stream), matmul_, args, scratch(stream, fp8_scratch(args)));
   }
 
   void multiply(Stream& stream, const Product& product, ConstView a, ConstView b, View c,
@@ -202,6 +233,7 @@ class CudaOps final : public Ops {
 
   atoll::Device device_;
   int ordinal_;
+  bool fp8_;
   MatMul matmul_;
   Attention attention_;
   IdReport ids_;

@@ -30,6 +30,9 @@ struct CudaOpsOptions {
   std::string product_file{};
   // Smaller products, which take less than 10 us on an H100, are not timed.
   double least_timed_flops = 4e9;
+  // Computes groups of linear layers (LinearsForward, LinearsBackward) with products in 8-bit
+  // floating point (fp8_linears.hpp). Needs compute capability 9.0 (H100) or later.
+  bool fp8 = false;
 };
 
 // Throws like make_ops(): Error(unsupported) in a build without CUDA or for a GPU that the kernels
@@ -38,7 +41,8 @@ void check_usable(const atoll::Device& device);
 
 // Makes Ops for a cuda device. They keep scratch memory on it, as much as the largest shape needs;
 // growing it waits for the stream. Must outlive work on the streams that they served. Norm rows may
-// have at most 8,192 elements and heads at most 256; more raises Error(unsupported).
+// have at most 8,192 elements and heads at most 256; more raises Error(unsupported). So does fp8 on
+// a GPU without it.
 std::unique_ptr<Ops> make_ops(const atoll::Device& device, const CudaOpsOptions& options = {});
 
 // Peak FLOP/s of large cuBLASLt products in f32 or bf16, measured for about `seconds`. The

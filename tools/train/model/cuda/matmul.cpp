@@ -77,7 +77,17 @@ struct CublasLt {
 template <class Handle>
 using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, cublasStatus_t (*)(Handle)>;
 
+// The types of the operands of a product.
+using Types = std::array<cudaDataType_t, 2>;
+
 cudaDataType_t type_of(DType dtype) { return is_bf16(dtype) ? CUDA_R_16BF : CUDA_R_32F; }
+cudaDataType_t type_of(Fp8 format) { return format == Fp8::e4m3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2; }
+
+std::string_view name(cudaDataType_t type) {
+  if (type == CUDA_R_8F_E4M3) return "e4m3";
+  if (type == CUDA_R_8F_E5M2) return "e5m2";
+  return atoll::name(type == CUDA_R_16BF ? DType::bf16 : DType::f32);
+}
 
 // Alignment of an address in bytes, capped where algorithms stop distinguishing it.
 std::uint32_t alignment(const void* address) {
@@ -97,24 +107,30 @@ double flops_of(const Product& product) {
          static_cast<double>(product.k);
 }
 
-std::string to_string(const Product& product) {
-  return fmt::format("matrix product {} x {} x {}, {} to {}", product.m, product.n, product.k,
-                     atoll::name(product.in), atoll::name(product.out));
-}
-
 struct Key {
   Product product;
   std::array<std::uint32_t, 3> alignments;
+  Types types;
+  // Whether a residual is added, which is another matrix than the result. Not every algorithm
+  // accepts that.
+  bool has_residual;
   friend auto operator<=>(const Key&, const Key&) = default;
 };
+
+std::string to_string(const Key& key) {
+  const auto [a, b] = key.types;
+  return fmt::format("matrix product {} x {} x {}, {} to {}", key.product.m, key.product.n,
+                     key.product.k,
+                     a == b ? std::string(name(a)) : fmt::format("{} by {}", name(a), name(b)),
+                     atoll::name(key.product.out));
+}
 
 // The key of a product in the file.
 std::string entry_of(const Key& key, std::int32_t multiprocessors) {
   const auto operand = [](Operand kind) { return kind == Operand::plain ? 'n' : 't'; };
-  return fmt::format("{}, {}{}{}, aligned to {} bytes{}", to_string(key.product),
-                     operand(key.product.a), operand(key.product.b),
-                     key.product.mode == WriteMode::accumulate ? "+" : "",
-                     fmt::join(key.alignments, " "),
+  return fmt::format("{}, {}{}{}, aligned to {} bytes{}{}", to_string(key), operand(key.product.a),
+                     operand(key.product.b), key.product.mode == WriteMode::accumulate ? "+" : "",
+                     fmt::join(key.alignments, " "), key.has_residual ? ", residual" : "",
                      multiprocessors > 0 ? fmt::format(", {} SMs", multiprocessors) : "");
 }
 
@@ -132,6 +148,7 @@ struct Call {
   const void* old;
   void* c;
   float kept;
+  std::array<const float*, 2> inverses = {};  // of a and b in fp8
 };
 
 // Times work on a stream.
@@ -209,30 +226,34 @@ struct MatMul::Impl {
   }
 
   // Describes a row-major matrix of `rows` x `columns` as stored.
-  Owned<cublasLtMatrixLayout_t> layout(DType dtype, std::int64_t rows, std::int64_t columns) const {
+  Owned<cublasLtMatrixLayout_t> layout(cudaDataType_t type, std::int64_t rows,
+                                       std::int64_t columns) const {
     cublasLtMatrixLayout_t made = nullptr;
-    lt.check(lt.layout_create(&made, type_of(dtype), static_cast<std::uint64_t>(columns),
+    lt.check(lt.layout_create(&made, type, static_cast<std::uint64_t>(columns),
                               static_cast<std::uint64_t>(rows), columns),
              "cublasLtMatrixLayoutCreate");
     return Owned<cublasLtMatrixLayout_t>(made, lt.layout_destroy);
   }
 
-  Owned<cublasLtMatmulDesc_t> description(const Product& product) const {
+  template <class Value>
+  void set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute,
+           const Value& value) const {
+    lt.check(lt.desc_set(desc, attribute, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
+  }
+
+  Owned<cublasLtMatmulDesc_t> description(const Key& key) const {
     cublasLtMatmulDesc_t made = nullptr;
     lt.check(lt.desc_create(&made, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
     Owned<cublasLtMatmulDesc_t> desc(made, lt.desc_destroy);
-    const auto set = [&](cublasLtMatmulDescAttributes_t attribute, Operand operand) {
-      const cublasOperation_t value = operand == Operand::transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-      lt.check(lt.desc_set(made, attribute, &value, sizeof value),
-               "cublasLtMatmulDescSetAttribute");
+    const auto operation = [](Operand operand) {
+      return operand == Operand::transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     };
-    set(CUBLASLT_MATMUL_DESC_TRANSA, product.b);
-    set(CUBLASLT_MATMUL_DESC_TRANSB, product.a);
-    if (multiprocessors > 0) {
-      lt.check(lt.desc_set(made, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &multiprocessors,
-                           sizeof multiprocessors),
-               "cublasLtMatmulDescSetAttribute");
+    set(made, CUBLASLT_MATMUL_DESC_TRANSA, operation(key.product.b));
+    set(made, CUBLASLT_MATMUL_DESC_TRANSB, operation(key.product.a));
+    if (key.types == Types{CUDA_R_8F_E4M3, CUDA_R_8F_E4M3}) {
+      set(made, CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{1});
     }
+    if (multiprocessors > 0) set(made, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, multiprocessors);
     return desc;
   }
 
@@ -255,9 +276,17 @@ struct MatMul::Impl {
     return preference;
   }
 
+  // The scales of operands in fp8, of which cuBLASLt keeps addresses.
+  void set_scales(const Prepared& with, const Call& call) const {
+    if (call.inverses[0] == nullptr) return;
+    set(with.desc.get(), CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, call.inverses[1]);
+    set(with.desc.get(), CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, call.inverses[0]);
+  }
+
   cublasStatus_t launch(const Prepared& with, const Call& call,
                         const cublasLtMatmulAlgo_t& algorithm, void* c) const {
     const float one = 1;
+    set_scales(with, call);
     return lt.matmul(handle.get(), with.desc.get(), &one, call.b, with.left.get(), call.a,
                      with.right.get(), &call.kept, call.old, with.out.get(), c, with.out.get(),
                      &algorithm, workspace.data(), workspace.bytes(), call.stream);
@@ -272,9 +301,9 @@ struct MatMul::Impl {
     lt.check(
         lt.heuristic(handle.get(), made.desc.get(), made.left.get(), made.right.get(),
                      made.out.get(), made.out.get(), preferred.get(), most, results.data(), &found),
-        to_string(key.product));
+        to_string(key));
     if (found == 0) {
-      fail(ErrorCode::unsupported, "cuBLASLt has no algorithm for a {}", to_string(key.product));
+      fail(ErrorCode::unsupported, "cuBLASLt has no algorithm for a {}", to_string(key));
     }
     results.resize(static_cast<std::size_t>(found));
     return results;
@@ -307,9 +336,8 @@ struct MatMul::Impl {
     const atoll::Buffer out = own.allocate(elements * size_of(key.product.out));
     const atoll::Buffer cold = own.allocate(cold_bytes);
     EventPair events;
-    // In training c is old too, or is not read. Not every algorithm accepts two matrices there.
     Call trial = call;
-    if (call.kept == 0 || call.old == call.c) trial.old = out.data();
+    if (!key.has_residual) trial.old = out.data();
     atoll::cuda::check(cudaMemsetAsync(out.data(), 0, out.bytes(), call.stream), "cudaMemsetAsync");
     std::vector<double> best(tried.size(), std::numeric_limits<double>::infinity());
     // The first round also loads the kernels, and does not count.
@@ -336,7 +364,7 @@ struct MatMul::Impl {
       times = times_of(tried, key, made, call);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::out_of_memory) throw;
-      log::debug("{}: too little memory to time cuBLASLt's algorithms", to_string(key.product));
+      log::debug("{}: too little memory to time cuBLASLt's algorithms", to_string(key));
       return tried.front().algo;
     }
     auto chosen = static_cast<std::size_t>(std::ranges::min_element(times) - times.begin());
@@ -354,18 +382,36 @@ struct MatMul::Impl {
     if (const auto found = cache.find(key); found != cache.end()) return found->second;
     if (cache.size() >= most_shapes) cache.clear();
     const Product& product = key.product;
-    const auto operand = [&](Operand kind, std::int64_t rows, std::int64_t columns) {
-      return kind == Operand::plain ? layout(product.in, rows, columns)
-                                    : layout(product.in, columns, rows);
+    const auto operand = [&](cudaDataType_t type, Operand kind, std::int64_t rows,
+                             std::int64_t columns) {
+      return kind == Operand::plain ? layout(type, rows, columns) : layout(type, columns, rows);
     };
-    Prepared made{description(product),
-                  operand(product.b, product.k, product.n),
-                  operand(product.a, product.m, product.k),
-                  layout(product.out, product.m, product.n),
+    Prepared made{description(key),
+                  operand(key.types[1], product.b, product.k, product.n),
+                  operand(key.types[0], product.a, product.m, product.k),
+                  layout(type_of(product.out), product.m, product.n),
                   {}};
+    set_scales(made, call);
     const bool is_timed = choices && flops_of(product) >= least_timed_flops;
     made.algorithm = is_timed ? fastest(key, made, call) : candidates(key, made, 1).front().algo;
     return cache.emplace(key, std::move(made)).first->second;
+  }
+
+  // cuBLASLt computes c = a b + kept * old, and does not read `old` if kept is 0.
+  static Call call_of(cudaStream_t stream, const Product& product, const void* a, const void* b,
+                      void* c, const void* residual) {
+    const bool adds = residual != nullptr || product.mode == WriteMode::accumulate;
+    return {stream, a, b, residual != nullptr ? residual : c, c, adds ? 1.0f : 0.0f};
+  }
+
+  void run(const Product& product, const Types& types, const Call& call) {
+    const Key key{
+        product,
+        {alignment(call.a), alignment(call.b), std::min(alignment(call.old), alignment(call.c))},
+        types,
+        call.kept != 0 && call.old != call.c};
+    const Prepared& with = prepared(key, call);
+    lt.check(launch(with, call, with.algorithm, call.c), to_string(key));
   }
 };
 
@@ -378,13 +424,15 @@ MatMul::~MatMul() = default;
 
 void MatMul::run(cudaStream_t stream, const Product& product, const void* a, const void* b, void* c,
                  const void* residual) {
-  // cuBLASLt computes c = a b + kept * old, and does not read `old` if kept is 0.
-  const void* const old = residual != nullptr ? residual : c;
-  const bool adds = residual != nullptr || product.mode == WriteMode::accumulate;
-  const Call call{stream, a, b, old, c, adds ? 1.0f : 0.0f};
-  const Prepared& with = impl_->prepared(
-      {product, {alignment(a), alignment(b), std::min(alignment(old), alignment(c))}}, call);
-  impl_->lt.check(impl_->launch(with, call, with.algorithm, c), to_string(product));
+  const cudaDataType_t type = type_of(product.in);
+  impl_->run(product, {type, type}, Impl::call_of(stream, product, a, b, c, residual));
+}
+
+void MatMul::run(cudaStream_t stream, const Product& product, const Fp8Operand& a,
+                 const Fp8Operand& b, void* c, const void* residual) {
+  Call call = Impl::call_of(stream, product, a.data, b.data, c, residual);
+  call.inverses = {a.inverse, b.inverse};
+  impl_->run(product, {type_of(a.format), type_of(b.format)}, call);
 }
 
 }  // namespace train::cuda
