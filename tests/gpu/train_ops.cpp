@@ -5,10 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
-#include <functional>
-#include <map>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -18,7 +15,6 @@
 #include "model/cuda/attention.hpp"
 #include "model/cuda/cuda_ops.hpp"
 #include "model/cuda/kernels.hpp"
-#include "model/decoder.hpp"
 
 using atoll::Device;
 using atoll::DType;
@@ -384,134 +380,4 @@ TEST_CASE("wrong arguments are refused at the call, and so is what is too large 
           both.gpu_stream(),
           {{1, 1, 1, 1, width, 0}, q.on_gpu(), q.on_gpu(), q.on_gpu(), q.on_gpu(), lse.on_gpu()}),
       atoll::Error);
-}
-
-namespace {
-
-// The result of one forward and backward pass of a small model: the loss, and the gradients by
-// parameter name.
-struct Pass {
-  double loss;
-  std::map<std::string, std::vector<float>> gradients;
-};
-
-// Random weights and the memory for their gradients. The key is the number of the unit followed by
-// the name of the parameter.
-struct Parameters {
-  using Buffers = std::map<std::string, atoll::Buffer, std::less<>>;
-  Buffers weights, gradients;
-
-  Parameters(const ModelConfig& model, DType dtype, const atoll::Device& device, unsigned seed) {
-    std::mt19937 random(seed);
-    auto stream = device.stream();
-    for (std::size_t unit = 0; unit < unit_count(model); ++unit) {
-      for (const ParamSpec& spec : param_specs(model, unit)) {
-        const auto count = static_cast<std::size_t>(spec.count());
-        const std::string name = std::to_string(unit) + spec.name;
-        std::normal_distribution<float> normal(spec.mean, 0.1f);
-        std::vector<std::byte> bytes(count * size_of(dtype));
-        for (std::size_t i = 0; i < count; ++i) {
-          const float value = normal(random);
-          if (dtype == DType::f32) {
-            reinterpret_cast<float*>(bytes.data())[i] = value;
-          } else {
-            reinterpret_cast<atoll::bfloat16*>(bytes.data())[i] = atoll::to_bfloat16(value);
-          }
-        }
-        weights[name] = device.allocate(bytes.size());
-        gradients[name] = device.allocate(count * sizeof(float));
-        stream.copy(weights[name].data(), bytes.data(), bytes.size());
-        // Wait until the copy has read `bytes`, which is about to be destroyed.
-        stream.synchronize();
-      }
-    }
-  }
-  static atoll::View find(const Buffers& in, std::size_t unit, std::string_view name, DType dtype) {
-    return in.find(std::to_string(unit) + std::string(name))->second.view(dtype);
-  }
-};
-
-Pass pass(const ModelConfig& model, DType dtype, Ops& ops, const atoll::Device& device) {
-  auto stream = device.stream();
-  const Decoder decoder(model, ops);
-  constexpr std::int64_t rows = 2, seq = 24;
-  auto activations = decoder.make_activations(
-      {.max_tokens = rows * seq, .max_seq = seq, .compute = dtype, .head_rows = 17}, device,
-      stream);
-  std::mt19937 random(5);
-  std::vector<std::int32_t> tokens(rows * seq), labels(rows * seq);
-  for (auto& id : tokens)
-    id = static_cast<std::int32_t>(random() % static_cast<unsigned>(model.vocab));
-  for (auto& id : labels)
-    id = static_cast<std::int32_t>(random() % static_cast<unsigned>(model.vocab));
-  labels[7] = -100;
-  const atoll::Buffer ids = device.allocate(2 * rows * seq * sizeof(std::int32_t));
-  const atoll::View all = ids.view(DType::i32);
-  const Batch batch{rows, seq, all.part(0, rows * seq), all.part(rows * seq, rows * seq)};
-  stream.copy(ids.data(), tokens.data(), tokens.size() * sizeof(std::int32_t));
-  stream.copy(all.part(rows * seq, 1).data, labels.data(), labels.size() * sizeof(std::int32_t));
-
-  const Parameters parameters(model, dtype, device, 6);
-  ops.reserve(stream, largest_shapes(model, activations.plan()));
-  const std::uint64_t reserved = ops.device_bytes();
-  const Step step{stream, batch, activations, 1.0f / static_cast<float>(rows * seq - 1)};
-  const auto of = [&](std::size_t unit) {
-    return [&, unit](std::string_view name) -> atoll::ConstView {
-      return Parameters::find(parameters.weights, unit, name, dtype);
-    };
-  };
-  const auto gradient_of = [&](std::size_t unit) {
-    return [&, unit](std::string_view name) -> Gradient {
-      return {Parameters::find(parameters.gradients, unit, name, DType::f32), WriteMode::overwrite};
-    };
-  };
-  decoder.begin(step);
-  for (std::size_t unit = 0; unit < decoder.units(); ++unit) decoder.forward(step, unit, of(unit));
-  for (std::size_t unit = decoder.units(); unit-- > 0;) {
-    decoder.backward(step, unit, of(unit), gradient_of(unit));
-  }
-  Pass result;
-  double total[2];
-  stream.copy(total, activations.total().data, sizeof total);
-  for (const auto& [name, buffer] : parameters.gradients) {
-    auto& values = result.gradients[name];
-    values.resize(buffer.bytes() / sizeof(float));
-    stream.copy(values.data(), buffer.data(), buffer.bytes());
-  }
-  stream.synchronize();
-  CHECK(ops.device_bytes() == reserved);
-  CHECK(total[1] == rows * seq - 1);
-  result.loss = total[0] / total[1];
-  return result;
-}
-
-double relative_difference(const std::vector<float>& a, const std::vector<float>& b) {
-  double apart = 0, length = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    apart += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
-    length += std::pow(static_cast<double>(b[i]), 2);
-  }
-  return std::sqrt(apart / std::max(length, 1e-30));
-}
-
-}  // namespace
-
-TEST_CASE("a whole pass of a model gives the loss and the gradients of the CPU") {
-  ModelConfig model = preset("mistral-tiny", 61);
-  model.layers = 2;
-  model.sliding_window = 9;
-  const Device gpu = Device::cuda();
-  const auto on_gpu = cuda::make_ops(gpu);
-  const auto on_host = cpu::make_ops({.threads = 2});
-  for (const DType dtype : computes) {
-    const Pass there = pass(model, dtype, *on_gpu, gpu);
-    const Pass here = pass(model, dtype, *on_host, Device::host());
-    CAPTURE(atoll::name(dtype));
-    CHECK(there.loss == doctest::Approx(here.loss).epsilon(dtype == DType::bf16 ? 2e-3 : 1e-5));
-    for (const auto& [name, gradient] : here.gradients) {
-      CAPTURE(name);
-      CHECK(relative_difference(there.gradients.at(name), gradient) <
-            (dtype == DType::bf16 ? 3e-2 : 1e-4));
-    }
-  }
 }

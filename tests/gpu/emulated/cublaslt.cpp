@@ -240,6 +240,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   }
   const bool in_fp8 = is_fp8(left.type) || is_fp8(right.type);
   if (in_fp8 && !aligned({a, b, c, d})) return CUBLAS_STATUS_NOT_SUPPORTED;
+  ++emulated::launches().products;
   emulated::enqueue(stream, [=] {
     std::this_thread::sleep_for(delay_of(chosen));
     const float scaled =

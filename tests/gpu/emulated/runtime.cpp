@@ -255,12 +255,18 @@ void enqueue(cudaStream_t stream, std::function<void()> work) {
   });
 }
 
+Launches& launches() {
+  static Launches all;
+  return all;
+}
+
 cudaError_t launch(const Kernel& kernel, std::function<void()> thread) {
   bring_up();
   const std::uint64_t blocks = std::uint64_t{kernel.grid.x} * kernel.grid.y * kernel.grid.z;
   const bool fits = kernel.shared_bytes <= shared_limit(kernel.function) && kernel.grid.y < 65536 &&
                     kernel.grid.z < 65536 && blocks > 0;
   if (!fits) return give(cudaErrorInvalidConfiguration);
+  ++launches().kernels;
   enqueue(kernel.stream, [kernel, thread = std::move(thread)] {
     uint3 at{};
     for (at.z = 0; at.z < kernel.grid.z; ++at.z) {

@@ -13,6 +13,7 @@
 #include <math.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -38,6 +39,12 @@ struct Kernel {
   cudaStream_t stream;
 };
 cudaError_t launch(const Kernel& kernel, std::function<void()> thread);
+// What this process has launched so far.
+struct Launches {
+  std::atomic<std::uint64_t> kernels{0};
+  std::atomic<std::uint64_t> products{0};  // by cuBLASLt
+};
+Launches& launches();
 // Returns true if this process has a context on the device.
 bool has_context(int device);
 // Forgets all contexts of this process. For child processes that were forked.

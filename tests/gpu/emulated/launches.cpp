@@ -1,0 +1,75 @@
+// Counts what the host launches for one layer. A launch costs the host some microseconds, which a
+// step of few tokens waits for. Attention is that of atoll's own kernels; cuDNN's differ in number.
+#include <doctest/doctest.h>
+
+#include <fmt/format.h>
+
+#include "emulated.hpp"
+#include "model/cuda/cuda_ops.hpp"
+#include "pass.hpp"
+
+using namespace train;
+using atoll_test::ModelPass;
+
+namespace {
+
+struct Count {
+  int kernels = 0, products = 0;
+  friend bool operator==(const Count&, const Count&) = default;
+};
+doctest::String toString(const Count& count) {
+  return fmt::format("{} kernels and {} products", count.kernels, count.products).c_str();
+}
+
+template <class Work>
+Count count_of(const Work& work) {
+  const auto& launches = emulated::launches();
+  const int kernels = static_cast<int>(launches.kernels);
+  const int products = static_cast<int>(launches.products);
+  work();
+  return {static_cast<int>(launches.kernels) - kernels,
+          static_cast<int>(launches.products) - products};
+}
+
+}  // namespace
+
+TEST_CASE("the launches of a layer, forward and backward") {
+  ModelConfig model = preset("mistral-tiny", 61);
+  model.layers = 3;
+  struct Case {
+    const char* name;
+    Recompute recompute;
+    bool fp8;
+    Count forward, backward;
+  };
+  // Forward has kernels for two norms, rope of queries and of keys, attention and SwiGLU. Backward
+  // has two for each norm, three for attention, two for rope and one for SwiGLU; recomputation
+  // repeats norms and SwiGLU (selective), or all but the last product (full). In fp8, each operand
+  // takes two more kernels, which find its largest value and convert it.
+  const Case cases[] = {
+      {"bf16", Recompute::none, false, {6, 7}, {10, 14}},
+      {"bf16, selective recomputation", Recompute::selective, false, {6, 7}, {13, 14}},
+      {"bf16, full recomputation", Recompute::full, false, {6, 7}, {16, 20}},
+      {"fp8", Recompute::none, true, {28, 7}, {46, 14}},
+  };
+  for (const Case& one : cases) {
+    CAPTURE(one.name);
+    const auto device = atoll::Device::cuda();
+    const auto ops = cuda::make_ops(device, {.fp8 = one.fp8});
+    ModelPass pass(model, atoll::DType::bf16, *ops, device, one.recompute);
+    constexpr std::size_t layer = 2;  // between the embedding with the first layer, and the last
+    pass.begin();
+    Count forward, backward;
+    for (std::size_t unit = 0; unit < pass.units(); ++unit) {
+      const Count count = count_of([&] { pass.forward(unit); });
+      if (unit == layer) forward = count;
+    }
+    for (std::size_t unit = pass.units(); unit-- > 0;) {
+      const Count count = count_of([&] { pass.backward(unit); });
+      if (unit == layer) backward = count;
+    }
+    pass.stream().synchronize();
+    CHECK(forward == one.forward);
+    CHECK(backward == one.backward);
+  }
+}
