@@ -1,7 +1,9 @@
 // A forward and a backward pass of a small model, unit by unit.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <random>
 #include <string>

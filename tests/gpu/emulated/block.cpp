@@ -12,6 +12,12 @@ constinit thread_local uint3 threadIdx{}, blockIdx{};
 constinit thread_local dim3 blockDim{}, gridDim{};
 
 namespace emulated {
+
+Launches& launches() {
+  static Launches all;
+  return all;
+}
+
 namespace {
 
 constexpr unsigned most_threads = 1024;

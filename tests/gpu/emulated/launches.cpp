@@ -1,5 +1,6 @@
-// Counts what the host launches for one layer. A launch costs the host some microseconds, which a
-// step of few tokens waits for. Attention is that of atoll's own kernels; cuDNN's differ in number.
+// Counts the kernels and products that the host launches for one layer. A launch costs the host some
+// microseconds, which a step of few tokens waits for. Attention is that of atoll's own kernels;
+// cuDNN's differ in number.
 #include <doctest/doctest.h>
 
 #include <fmt/format.h>

@@ -255,11 +255,6 @@ void enqueue(cudaStream_t stream, std::function<void()> work) {
   });
 }
 
-Launches& launches() {
-  static Launches all;
-  return all;
-}
-
 cudaError_t launch(const Kernel& kernel, std::function<void()> thread) {
   bring_up();
   const std::uint64_t blocks = std::uint64_t{kernel.grid.x} * kernel.grid.y * kernel.grid.z;

@@ -39,10 +39,10 @@ struct Kernel {
   cudaStream_t stream;
 };
 cudaError_t launch(const Kernel& kernel, std::function<void()> thread);
-// What this process has launched so far.
+// The numbers of kernels and of matrix products that this process has launched.
 struct Launches {
   std::atomic<std::uint64_t> kernels{0};
-  std::atomic<std::uint64_t> products{0};  // by cuBLASLt
+  std::atomic<std::uint64_t> products{0};  // by calls of cuBLASLt
 };
 Launches& launches();
 // Returns true if this process has a context on the device.
