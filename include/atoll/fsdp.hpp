@@ -125,10 +125,12 @@ struct Options {
   // ranks are Mesh::sub({axes.replicate, axes.shard}).
   EngineAxes axes{};
   Device device = Device::host();
-  // Name of the backend; empty means config().backend, or else the best common backend.
+  // Name of the backend; empty means Config::backend, or else the best common backend.
   std::string backend{};
   // How many compute units of a GPU gathers may take from compute. With `none`, copy engines run
-  // gathers where the hardware can. Whether `few` is faster depends on the machine, so measure it.
+  // gathers where the hardware can, and so do the exchanges of reductions that the library sums
+  // itself (Precision::reduce of 16 bits, deterministic mode). Whether `few` is faster depends on
+  // the machine, so measure it.
   ComputeUnits gather_units = ComputeUnits::none;
   // For trainers that compute on the host in their own thread. When true, Pass::forward(),
   // Pass::backward() and Engine::wait_gradients() block until the compute stream has reached them,
@@ -388,11 +390,11 @@ class ATOLL_API Engine {
   //
   // All ranks must pass the same number of micro batches, PassOptions::of, to the training passes
   // of a step. In the first step, and in a step that changes the number, the call blocks until all
-  // ranks have compared it. If it differs, every rank throws Error(mismatch). A rank that keeps its
-  // number does not wait. If it differs from a rank that changes its number, the job fails within
-  // about a second: one rank throws Error(mismatch), and the other ranks Error(aborted) with the
-  // same text, from the call that waits or that comes next. Ranks that do not begin the step are
-  // named after Config::timeout.
+  // ranks have compared it. If the numbers differ, every rank throws Error(mismatch). A rank whose
+  // number did not change does not wait. If some ranks change the number and others do not, the job
+  // fails within about a second: one rank throws Error(mismatch), and the other ranks
+  // Error(aborted) with the same text, from the call that waits or that comes next. If a rank does
+  // not begin the step, the others throw an error that names it after Config::timeout.
   //
   // If parameters are sharded, the first pass of an engine also compares PassOptions::kind. Later
   // passes do not: if kinds then differ, ranks wait for each other until Config::timeout.
@@ -406,8 +408,8 @@ class ATOLL_API Engine {
   // wait_gradients(), enqueues on `compute` the work that reads Segment::gradient and writes
   // Segment::values, and then calls this function. It enqueues on `compute` the copies from masters
   // to the compute dtype; the next gathers wait for these copies. Without this call, compute reads
-  // old parameters; the engine logs a warning once, when a step begins after a wait_gradients()
-  // without it. Several optimizers may do this for the same gradients, if each updates other
+  // old parameters; the engine logs a warning once, if a step begins after wait_gradients() but
+  // without parameters_changed(). Several optimizers may do this for the same gradients, if each updates other
   // parameters. Throws Error(invalid_argument) before freeze(), during a pass until its last scope
   // has ended, and after the last micro batch of a step without wait_gradients(): the work would
   // read sums that are not complete. Work that reads gradients without either call is not noticed.
@@ -439,7 +441,8 @@ class ATOLL_API Engine {
   // MemoryPlan::activations.
   MemoryPlan& memory() noexcept;
   Scheduler& scheduler() noexcept;
-  // Number of bytes of parameters and gradients in the collectives of this rank's passes, by axis.
+  // Bytes of the tensors that this rank's passes gathered and reduced, by axis: of whole tensors,
+  // not what one rank sends.
   struct Traffic {
     std::uint64_t shard_bytes = 0;
     std::uint64_t inner_bytes = 0;  // bytes gathered inside groups of Options::inner_shards ranks

@@ -116,10 +116,10 @@ struct SchedulerOptions {
   // The group of ranks inside the shard axis that all_gather_inner() uses; empty when there is no
   // inner group.
   Axis inner{};
-  // Name of the backend; empty means config().backend, or else the best common backend.
+  // Name of the backend; empty means Config::backend, or else the best common backend.
   std::string backend{};
-  // All ranks that construct a scheduler in this call. If `root` is set, the communicators of the
-  // lanes on GPUs are split from one communicator of these ranks. If it is empty, each communicator
+  // An axis of all ranks that construct a scheduler together. The communicators of the lanes on GPUs
+  // are then split from one communicator of these ranks. If `root` is empty, each communicator
   // bootstraps separately.
   Axis root{};
   // Limits on the bytes in flight on each lane; 0 means no limit. An operation occupies the larger
@@ -127,8 +127,11 @@ struct SchedulerOptions {
   // exceed the limit starts when the oldest releases have made room; the host does not wait. An
   // operation larger than the limit runs alone.
   LaneBytes max_in_flight{};
-  // How many compute units of a GPU gathers may take from compute. Reductions may take few.
+  // How many compute units of a GPU gathers may take from compute, and how many the lanes reduce and
+  // outer. Sums of a backend need some. Sums that the library builds, because the backend lacks
+  // them, first exchange data, which copy engines can do: `none` suits them.
   ComputeUnits gather_units = ComputeUnits::none;
+  ComputeUnits reduce_units = ComputeUnits::few;
 };
 
 // Runs collectives beside compute on three lanes.
@@ -183,7 +186,7 @@ class ATOLL_API Scheduler {
                 std::string_view subject = {});
   void set_recording(Recording recording);
   // Returns the records that became complete since the last call. If every stream that waits for a
-  // lane has been synchronized before, no record is missing and all waited_ns are final. The
+  // lane has been synchronized before, no record is missing and every wait time is final. The
   // scheduler keeps the newest 262,144 records between calls, and 16,384 before the first call.
   TraceLog take_records();
 

@@ -68,6 +68,14 @@ void share(const RankSet& ranks, std::string_view call, const std::exception_ptr
   }
 }
 
+// Backends of GPUs leave sums of 16 bits and sums in a fixed order to the library. Then the lanes of
+// reductions move data, as gathers do.
+ComputeUnits reduce_units(const Options& options, const Config& config) {
+  const bool library_sums =
+      size_of(options.precision.reduce) < sizeof(float) || config.deterministic != 0;
+  return library_sums ? options.gather_units : ComputeUnits::few;
+}
+
 }  // namespace
 
 // `setup` is declared first because it contains the scheduler, with which the buffers are
@@ -97,7 +105,8 @@ EngineSetup::EngineSetup(const Mesh& mesh, Options options_)
                  .inner = sharding.inner,
                  .backend = options.backend,
                  .root = mesh.axis("world"),
-                 .gather_units = options.gather_units}) {
+                 .gather_units = options.gather_units,
+                 .reduce_units = reduce_units(options, mesh.world().config())}) {
   options.device = scheduler.device();
   if (!world().config().check.empty() && world().rank() == 0) {
     log::info("ATOLL_CHECK={}: every use of device memory is checked, so steps take longer",

@@ -102,7 +102,7 @@ void Storage::plan_memory() {
     memory_.whole_gradients = std::reduce(plan_.gradient_slots.begin(), plan_.gradient_slots.end());
   }
   if (setup_.casts_gradients()) memory_.staging += plan_casts(largest);
-  memory_.staging += plan_scratch(largest) + blocks_bytes_;
+  memory_.staging += plan_scratch() + blocks_bytes_;
   const std::uint64_t limit = setup_.options.memory_bytes;
   if (limit == 0 || memory_.total() <= limit) return;
   throw invalid("freeze: the plan needs more than the {} bytes of Options::memory_bytes{}\n{}",
@@ -121,14 +121,23 @@ std::uint64_t Storage::plan_casts(std::uint64_t shard_elements) {
   return cast_bytes_[0] + cast_bytes_[1] + cast_bytes_[2];
 }
 
-// Plans the scratch memory of fallback reductions, which the library builds if a backend cannot
-// order its sums.
-std::uint64_t Storage::plan_scratch(std::uint64_t shard_elements) {
+// Plans the scratch memory of reductions that the library builds: fallbacks, and sums in two levels.
+// Whether a sum takes two levels depends on its size, so the largest bucket may need less than a
+// smaller one.
+std::uint64_t Storage::plan_scratch() {
   const DType dtype = setup_.options.precision.reduce;
-  const auto bytes = [&](bool used, Lane lane) {
-    return used ? scheduler_.scratch_bytes(lane, shard_elements, dtype) : 0;
+  const auto plan = [&](std::uint64_t& most, bool used, Lane lane, std::uint64_t shard_elements) {
+    if (used) most = std::max(most, scheduler_.scratch_bytes(lane, shard_elements, dtype));
   };
-  scratch_bytes_ = {bytes(setup_.sharded(), Lane::reduce), bytes(setup_.replicated(), Lane::outer)};
+  scratch_bytes_ = {};
+  for (const auto& unit : setup_.units) {
+    for (const UnitBucket& bucket : state_of(*unit).buckets) {
+      if (!bucket.trainable) continue;
+      const std::uint64_t n = bucket.layout.shard_elements();
+      plan(scratch_bytes_[0], setup_.sharded(), Lane::reduce, n);
+      plan(scratch_bytes_[1], setup_.replicated(), Lane::outer, n);
+    }
+  }
   return scratch_bytes_[0] + scratch_bytes_[1];
 }
 

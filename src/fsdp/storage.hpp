@@ -57,7 +57,7 @@ class Storage {
  private:
   void plan_memory();
   std::uint64_t plan_casts(std::uint64_t shard_elements);
-  std::uint64_t plan_scratch(std::uint64_t shard_elements);
+  std::uint64_t plan_scratch();
   bool has_separate_master(const UnitBucket& bucket) const;
   void allocate_parameters();
   void allocate_gradients();

@@ -58,8 +58,9 @@ struct Scheduler::Impl {
     // no lane waits for another lane.
     const auto open = [&](const Axis& axis, std::string_view lane) -> std::optional<Communicator> {
       if (axis.size() == 1) return std::nullopt;
-      // Sums need compute units, but should leave most of them to the compute beside them.
-      const ComputeUnits units = lane == "gather" ? options.gather_units : ComputeUnits::few;
+      const ComputeUnits units = lane == "gather" ? options.gather_units
+                                 : lane == "root" ? ComputeUnits::few
+                                                  : options.reduce_units;
       return Communicator::open(axis, {.name = axis.name + "." + std::string(lane),
                                        .backend = options.backend,
                                        .device = device,

@@ -1,7 +1,11 @@
 // The memory plan of an engine equals the memory that the engine allocates.
 #include <doctest/doctest.h>
 
+#include <unistd.h>
+
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 #include <string>
 #include <vector>
@@ -95,27 +99,39 @@ TEST_CASE("with all options the allocated bytes are those of the plan") {
   }
 }
 
+// Trains an engine with units of these sizes for two steps. Returns its staging memory, and checks
+// that it needs no more memory than planned.
+std::uint64_t staging_of_steps(const atoll::Mesh& mesh, const fsdp::Options& options,
+                               const std::vector<std::int64_t>& sizes) {
+  fsdp::Engine engine(mesh, options);
+  std::vector<std::string> order;
+  for (const std::int64_t size : sizes) {
+    order.push_back("unit." + std::to_string(order.size()));
+    engine.add_unit(order.back(), {{"w", {size}, {}}});
+  }
+  engine.freeze(order);
+  engine.initialize(1);
+  fsdp::Optimizer optimizer(engine);
+  auto compute = engine.device().stream();
+  for (int step = 0; step < 2; ++step) {
+    auto pass = engine.begin({}, compute);
+    for (const auto& name : order) auto w = pass.forward(engine.unit(name));
+    for (auto name = order.rbegin(); name != order.rend(); ++name) {
+      auto w = pass.backward(engine.unit(*name));
+      const atoll::View g = w.grad("w").view;
+      compute.zero(g.data, g.bytes());
+    }
+    optimizer.step(0.1f, compute);
+  }
+  compute.synchronize();
+  CHECK(engine.device().allocated_bytes() == engine.memory().total());
+  return engine.memory().staging;
+}
+
 TEST_CASE("fallback reductions need no more memory than planned") {
   const auto check = [](const atoll::Mesh& mesh, Strategy strategy, atoll::DType reduce) {
-    fsdp::Engine engine(mesh, {.strategy = strategy, .precision = {.reduce = reduce}});
-    auto& unit = engine.add_unit("a", {{"w", {30'000}, {}}});
-    engine.freeze({"a"});
-    engine.initialize(1);
-    fsdp::Optimizer optimizer(engine);
-    auto compute = engine.device().stream();
-    for (int step = 0; step < 2; ++step) {
-      auto pass = engine.begin({}, compute);
-      { auto w = pass.forward(unit); }
-      {
-        auto w = pass.backward(unit);
-        const atoll::View g = w.grad("w").view;
-        compute.zero(g.data, g.bytes());
-      }
-      optimizer.step(0.1f, compute);
-    }
-    compute.synchronize();
-    CHECK(engine.device().allocated_bytes() == engine.memory().total());
-    return engine.memory().staging;
+    return staging_of_steps(mesh, {.strategy = strategy, .precision = {.reduce = reduce}},
+                            {30'000});
   };
   run_thread_ranks(
       6,
@@ -128,6 +144,35 @@ TEST_CASE("fallback reductions need no more memory than planned") {
         }
       },
       [](atoll::Config& config) { config.deterministic = 1; });
+}
+
+// A sum in two levels needs scratch memory, a flat one of the backend does not.
+TEST_CASE("two levels for small sums only need no more memory than planned") {
+  const std::string file =
+      (std::filesystem::temp_directory_path() / ("atoll-levels-" + std::to_string(::getpid())))
+          .string();
+  std::ofstream(file) << "reduce_scatter 0 two_level\nreduce_scatter 200000 flat\n";
+  const auto staging = [&](const std::vector<std::int64_t>& sizes) {
+    std::uint64_t bytes = 0;
+    run_thread_ranks(
+        4,
+        [&](atoll::World& world) {
+          const auto mine = staging_of_steps(atoll::Mesh::make(world, {1, 4}),
+                                             {.strategy = Strategy::full_shard}, sizes);
+          if (world.rank() == 0) bytes = mine;
+        },
+        [&](atoll::Config& config) {
+          config.host_id = std::to_string(config.rank / 2);
+          config.plugin_path = ATOLL_TEST_PLUGINS;
+          config.backend = "levelless";
+          config.tuning = file;
+        });
+    return bytes;
+  };
+  constexpr std::int64_t small = 40'000, large = 60'000;  // 160,000 and 240,000 bytes
+  const std::uint64_t of_two_hosts = 2 * (small / 4) * sizeof(float);
+  CHECK(staging({small, large}) >= staging({large}) + of_two_hosts);
+  std::filesystem::remove(file);
 }
 
 TEST_CASE("blocks for updates beside a forward follow from the bytes of the trainable parameters") {

@@ -115,6 +115,28 @@ TEST_CASE("gathers ask NCCL for copy engines, and reductions for few compute uni
   });
 }
 
+TEST_CASE("reductions that the library sums ask for copy engines, as gathers do") {
+  run(2, [](atoll::World& world) {
+    const auto device = atoll::Device::cuda(first_device + world.rank());
+    const auto mesh = atoll::Mesh::make(world, {1, world.size()});
+    const auto policy = [&](atoll::DType reduce, atoll::ComputeUnits units) {
+      const atoll::fsdp::Engine engine(mesh, {.strategy = atoll::fsdp::Strategy::hybrid_shard,
+                                              .precision = {.reduce = reduce},
+                                              .device = device,
+                                              .backend = "nccl",
+                                              .gather_units = units});
+      world.barrier();
+      const int found = fake_gpu::policy("shard.reduce");
+      world.barrier();
+      return found;
+    };
+    using enum atoll::ComputeUnits;
+    CHECK(policy(atoll::DType::bf16, none) == NCCL_CTA_POLICY_ZERO);
+    CHECK(policy(atoll::DType::bf16, few) == NCCL_CTA_POLICY_EFFICIENCY);
+    CHECK(policy(atoll::DType::f32, none) == NCCL_CTA_POLICY_EFFICIENCY);
+  });
+}
+
 TEST_CASE("gathers take few compute units instead of copy engines, if the caller says so") {
   run(2, [](atoll::World& world) {
     const auto device = atoll::Device::cuda(first_device + world.rank());
