@@ -128,8 +128,8 @@ struct Options {
   // Name of the backend; empty means Config::backend, or else the best common backend.
   std::string backend{};
   // How many compute units of a GPU gathers may take from compute. With `none`, copy engines run
-  // gathers where the hardware can, and so do the exchanges of reductions that the library sums
-  // itself (Precision::reduce of 16 bits, deterministic mode). Whether `few` is faster depends on
+  // them where the hardware can. They also run the exchanges of reductions whose sums the library
+  // computes (Precision::reduce of 16 bits, deterministic mode). Whether `few` is faster depends on
   // the machine, so measure it.
   ComputeUnits gather_units = ComputeUnits::none;
   // For trainers that compute on the host in their own thread. When true, Pass::forward(),
@@ -441,8 +441,8 @@ class ATOLL_API Engine {
   // MemoryPlan::activations.
   MemoryPlan& memory() noexcept;
   Scheduler& scheduler() noexcept;
-  // Bytes of the tensors that this rank's passes gathered and reduced, by axis: of whole tensors,
-  // not what one rank sends.
+  // Bytes of the tensors that this rank's passes gathered and reduced, by axis, not what a rank
+  // sends: whole tensors on the shard axis, this rank's shards on the replicate axis.
   struct Traffic {
     std::uint64_t shard_bytes = 0;
     std::uint64_t inner_bytes = 0;  // bytes gathered inside groups of Options::inner_shards ranks

@@ -118,8 +118,8 @@ struct SchedulerOptions {
   Axis inner{};
   // Name of the backend; empty means Config::backend, or else the best common backend.
   std::string backend{};
-  // An axis of all ranks that construct a scheduler together. The communicators of the lanes on GPUs
-  // are then split from one communicator of these ranks. If `root` is empty, each communicator
+  // An axis of all ranks that construct a scheduler together. If it is set, the communicators of the
+  // lanes on GPUs are split from one communicator of these ranks. If it is empty, each communicator
   // bootstraps separately.
   Axis root{};
   // Limits on the bytes in flight on each lane; 0 means no limit. An operation occupies the larger

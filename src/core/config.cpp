@@ -290,8 +290,9 @@ void read_file(Config& config, const std::string& path, std::vector<std::string>
 void read_environment(Config& config, std::vector<std::string>& warnings) {
   for (char** item = environ; item != nullptr && *item != nullptr; ++item) {
     const std::string_view text = *item;
-    // Variables that begin with ATOLL_TEST_ belong to the tests.
-    if (!text.starts_with(prefix) || text.starts_with("ATOLL_TEST_")) continue;
+    // These variables belong to the tests and benches.
+    const bool of_tests = text.starts_with("ATOLL_TEST_") || text.starts_with("ATOLL_BENCH_");
+    if (!text.starts_with(prefix) || of_tests) continue;
     const auto equals = text.find('=');
     const std::string_view variable = text.substr(0, equals);
     if (variable == file_variable || equals == std::string_view::npos) continue;

@@ -69,11 +69,12 @@ void share(const RankSet& ranks, std::string_view call, const std::exception_ptr
 }
 
 // Backends of GPUs leave sums of 16 bits and sums in a fixed order to the library. Then the lanes of
-// reductions move data, as gathers do.
+// reductions only move data, so they need no compute units if gathers need none.
 ComputeUnits reduce_units(const Options& options, const Config& config) {
   const bool library_sums =
       size_of(options.precision.reduce) < sizeof(float) || config.deterministic != 0;
-  return library_sums ? options.gather_units : ComputeUnits::few;
+  const bool none = library_sums && options.gather_units == ComputeUnits::none;
+  return none ? ComputeUnits::none : ComputeUnits::few;
 }
 
 }  // namespace

@@ -213,6 +213,11 @@ TEST_CASE("an unknown name is warned about with the nearest known one") {
         std::string::npos);
 }
 
+TEST_CASE("variables of the tests and benches are not warned about") {
+  const Environment environment(Values{{"ATOLL_TEST_X", "1"}, {"ATOLL_BENCH_X", "1"}});
+  CHECK(logged([] { atoll::Config::from_env(); }).find("_X") == std::string::npos);
+}
+
 TEST_CASE("an unknown name that resembles no known one gets no suggestion") {
   const TemporaryFile file("colour = red\n");
   const Environment environment(Values{{"ATOLL_CONFIG", file.path()}, {"ATOLL_X", "1"}});
