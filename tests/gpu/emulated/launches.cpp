@@ -43,17 +43,19 @@ TEST_CASE("the launches of a layer, forward and backward") {
     const char* name;
     Recompute recompute;
     bool fp8;
-    Count forward, backward;
+    Count forward, backward;  // of a layer
+    Count all;                // of the whole pass, with embedding and head
   };
   // Forward has kernels for two norms, rope of queries and of keys, attention and SwiGLU. Backward
   // has two for each norm, three for attention, two for rope and one for SwiGLU; recomputation
   // repeats norms and SwiGLU (selective), or all but the last product (full). In fp8, each operand
-  // takes two more kernels, which find its largest value and convert it.
+  // takes two more kernels, which find its largest value and convert it. Embedding and head add 12
+  // kernels and 9 products: the head computes the tokens in three blocks.
   const Case cases[] = {
-      {"bf16", Recompute::none, false, {6, 7}, {10, 14}},
-      {"bf16, selective recomputation", Recompute::selective, false, {6, 7}, {13, 14}},
-      {"bf16, full recomputation", Recompute::full, false, {6, 7}, {16, 20}},
-      {"fp8", Recompute::none, true, {28, 7}, {46, 14}},
+      {"bf16", Recompute::none, false, {6, 7}, {10, 14}, {60, 72}},
+      {"bf16, selective recomputation", Recompute::selective, false, {6, 7}, {13, 14}, {69, 72}},
+      {"bf16, full recomputation", Recompute::full, false, {6, 7}, {16, 20}, {72, 84}},
+      {"fp8", Recompute::none, true, {28, 7}, {46, 14}, {234, 72}},
   };
   for (const Case& one : cases) {
     CAPTURE(one.name);
@@ -72,6 +74,14 @@ TEST_CASE("the launches of a layer, forward and backward") {
     pass.stream().synchronize();
     CHECK(forward[layer] == one.forward);
     CHECK(backward[layer] == one.backward);
+    Count all;
+    for (const auto& units : {forward, backward}) {
+      for (const Count& unit : units) {
+        all.kernels += unit.kernels;
+        all.products += unit.products;
+      }
+    }
+    CHECK(all == one.all);
     // The activations of the last layer are still there, so full recomputation leaves it out.
     if (one.recompute == Recompute::full) CHECK(backward[layer + 1] == cases[0].backward);
   }
