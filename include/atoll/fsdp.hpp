@@ -409,10 +409,11 @@ class ATOLL_API Engine {
   // Segment::values, and then calls this function. It enqueues on `compute` the copies from masters
   // to the compute dtype; the next gathers wait for these copies. Without this call, compute reads
   // old parameters; the engine logs a warning once, if a step begins after wait_gradients() but
-  // without parameters_changed(). Several optimizers may do this for the same gradients, if each updates other
-  // parameters. Throws Error(invalid_argument) before freeze(), during a pass until its last scope
-  // has ended, and after the last micro batch of a step without wait_gradients(): the work would
-  // read sums that are not complete. Work that reads gradients without either call is not noticed.
+  // without parameters_changed(). Several optimizers may do this for the same gradients, if each
+  // updates other parameters. Throws Error(invalid_argument) before freeze(), during a pass until
+  // its last scope has ended, and after the last micro batch of a step without wait_gradients():
+  // the work would read sums that are not complete. Work that reads gradients without either call
+  // is not noticed.
   void parameters_changed(Stream& compute);
   // Adds a state, such as "momentum", for an optimizer of the caller: memory of the engine with one
   // f32 for each element of every Segment::gradient, zero at first. save() and load() of
