@@ -52,7 +52,8 @@ Work start(Communicator::Impl& impl, Operation operation, Stream& stream,
   auto state = group.begin(stream);
   group.declare_use(operation, stream);
   if (scales) scale_source(group, operation, stream);
-  const FallbackContext call(group, operation, state, stream);
+  const FallbackContext call(group, operation, state, stream,
+                             impl.two_level ? impl.two_level->inside() : nullptr);
   if (in_levels) {
     impl.two_level->run(call);
   } else if (falls_back) {

@@ -5,16 +5,18 @@
 namespace atoll_v1::atoll {
 
 FallbackContext::FallbackContext(BackendGroup& group, const Operation& called,
-                                 const std::shared_ptr<Work::State>& work, Stream& on)
+                                 const std::shared_ptr<Work::State>& work, Stream& on,
+                                 BackendGroup* inside)
     : shape(group.shape()),
       operation(called),
       state(work),
       stream(on),
       group_(group),
+      inside_(inside),
       called_(called.kind) {}
 
 FallbackContext FallbackContext::with(const Operation& other) const {
-  FallbackContext context(group_, other, state, stream);
+  FallbackContext context(group_, other, state, stream, inside_);
   context.called_ = called_;
   return context;
 }
@@ -33,6 +35,12 @@ void FallbackContext::submit(std::vector<Operation> parts) const {
 void FallbackContext::submit_to(BackendGroup& other, std::vector<Operation> parts) const {
   for (Operation& part : parts) part.part_of = called_;
   other.submit(std::move(parts), state, stream);
+}
+
+bool FallbackContext::all_to_all_inside(ConstView src, View dst, std::uint64_t count) const {
+  if (inside_ == nullptr) return false;
+  submit_to(*inside_, {{ATOLL_ALL_TO_ALL, src, dst, count, src.dtype}});
+  return true;
 }
 
 void FallbackContext::submit_messages(std::vector<Operation> messages) const {

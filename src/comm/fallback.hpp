@@ -22,8 +22,9 @@ class BackendGroup;
 // fallback uses nothing else of the backend's group.
 class ATOLL_LOCAL FallbackContext {
  public:
+  // `inside` is the group of the ranks of this host, or null if no such group is open.
   FallbackContext(BackendGroup& group, const Operation& called,
-                  const std::shared_ptr<Work::State>& work, Stream& on);
+                  const std::shared_ptr<Work::State>& work, Stream& on, BackendGroup* inside);
   // Returns a context with the same call and stream, but with `other` as the operation to build.
   FallbackContext with(const Operation& other) const;
 
@@ -38,6 +39,9 @@ class ATOLL_LOCAL FallbackContext {
   // call.
   void submit(std::vector<Operation> parts) const;
   void submit_to(BackendGroup& other, std::vector<Operation> parts) const;
+  // Enqueues an all_to_all among the ranks of this host, with blocks of `count` elements. Returns
+  // false, and enqueues nothing, if these ranks have no group of their own.
+  bool all_to_all_inside(ConstView src, View dst, std::uint64_t count) const;
   // Enqueues the messages that are not empty as one group.
   void submit_messages(std::vector<Operation> messages) const;
   // Returns memory of the communicator that all its fallbacks share; valid until the call is
@@ -56,6 +60,7 @@ class ATOLL_LOCAL FallbackContext {
 
  private:
   BackendGroup& group_;
+  BackendGroup* inside_;
   std::int32_t called_;  // kind of the operation that the user called
 };
 

@@ -16,6 +16,10 @@
 // the host, where a piece stays in the caches, and 192 MiB on a GPU, where a piece launches three
 // kernels, two copies and two groups of messages. For each piece a rank sends one message to each
 // of its peers.
+//
+// If the ranks of a host have a group of their own and all slices are equal, an all_to_all of that
+// group replaces the messages inside the host and one of the copies: the copy engines of a GPU can
+// run it.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -148,6 +152,7 @@ void pack(const FallbackContext& call, const Grid& grid, ConstView src,
 }
 
 void exchange_inside(const FallbackContext& call, const Grid& grid, View own, View columns) {
+  if (grid.is_even() && call.all_to_all_inside(own, columns, grid.height())) return;
   std::vector<Operation> messages;
   for (std::uint64_t c = 0, at = 0; c < grid.inner(); at += grid.height(c++)) {
     const View theirs = own.part(at, grid.height(c));

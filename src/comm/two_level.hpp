@@ -44,6 +44,8 @@ class TwoLevel {
   bool takes(const Operation& operation) const;
   void run(const FallbackContext& call) const;
   std::uint64_t scratch_bytes(const Operation& operation) const;
+  // Returns the group of the ranks of this host.
+  BackendGroup* inside() const { return inside_.get(); }
   // Returns the groups that access the caller's buffers in addition to the group over all ranks.
   std::array<std::shared_ptr<BackendGroup>, 2> parts() const { return {inside_, across_}; }
 

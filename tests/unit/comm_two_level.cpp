@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "atoll/communicator.hpp"
@@ -135,6 +136,47 @@ TEST_CASE("the operations of both levels, and the planned scratch memory") {
           std::vector<std::string>{"shard.inside reduce_scatter", "shard.inside reduce_scatter",
                                    "shard.across reduce_scatter"});
   });
+}
+
+TEST_CASE("ordered sums exchange inside a host by the group of the host, if it is open") {
+  const auto sums_and_kinds = [](const std::string& algorithm, bool even) {
+    std::vector<std::vector<float>> sums(6);
+    std::vector<std::string> kinds;
+    run({2, 3, algorithm}, [&](atoll::World& world) {
+      const auto mesh = atoll::Mesh::make(world, {1, 6});
+      atoll::Axis axis = mesh.axis("shard");
+      axis.block = 3;  // an order that no backend knows
+      auto comm = atoll::Communicator::open(axis, {.deterministic = true});
+      auto stream = comm.device().stream();
+      const auto mine = static_cast<std::size_t>(comm.rank());
+      std::vector<float> src(6 * count);
+      for (std::size_t i = 0; i < src.size(); ++i) {
+        src[i] = 1.0f / static_cast<float>(i % 1009 + 7 * mine + 1);
+      }
+      std::vector<std::uint64_t> counts(6, count);
+      if (!even) counts = {count, 0, 2 * count, count, count, count};
+      std::vector<float>& dst = sums[mine];
+      dst.resize(counts[mine]);
+      if (even) {
+        comm.reduce_scatter(src, dst, atoll::ReduceOp::sum, stream).synchronize();
+      } else {
+        comm.reduce_scatter_v(src, dst, counts, atoll::ReduceOp::sum, stream).synchronize();
+      }
+      if (mine == 0) kinds = done(world);
+    });
+    const auto of_group = [&](const std::string& line) { return std::ranges::count(kinds, line); };
+    return std::tuple(sums, of_group("shard.inside all_to_all"), of_group("shard send"));
+  };
+  for (const bool even : {true, false}) {
+    CAPTURE(even);
+    const auto [flat, no_exchanges, messages] = sums_and_kinds("", even);
+    const auto [sums, exchanges, messages_across] = sums_and_kinds(two_levels, even);
+    CHECK(sums == flat);  // to the bit
+    CHECK(no_exchanges == 0);
+    CHECK(exchanges == (even ? 1 : 0));
+    // Blocks of different sizes take messages, as they do without the group.
+    CHECK(messages - messages_across == (even ? 2 : 0));
+  }
 }
 
 TEST_CASE("abort() ends the operations of both levels, and the World goes on") {
