@@ -23,6 +23,10 @@ ranks() {
     esac
     exec "$@"' sh "$@"
 }
+# with_nccl HOW_SHARED FOLDER COMMAND...: runs a command with the libnccl.so.2 of the folder.
+with_nccl() {
+  shared_gpu=$1 LD_LIBRARY_PATH=$2:$LD_LIBRARY_PATH "${@:3}"
+}
 in_two_levels() {
   per_host=2 ATOLL_ALGORITHM=all_gather:two_level,reduce_scatter:two_level "$@"
 }
@@ -192,6 +196,20 @@ compared_with_pytorch() {
   done
 }
 
+# rows_of_nccl SUFFIX [WITH...]: the rows of NCCL. Their names end in SUFFIX, and WITH chooses the library.
+rows_of_nccl() {
+  local suffix=$1 full=(4 --device cuda --mesh 1x4 --strategy full_shard)
+  shift
+  check "nccl_2x2_hybrid$suffix" 600 "$@" trained_like f32 1e-3 "2x2$suffix" 4 --device cuda --mesh 2x2 --strategy hybrid_shard
+  check "nccl_1x4_full$suffix" 600 "$@" trained_like f32 1e-3 "1x4$suffix" "${full[@]}"
+  check "nccl_1x4_bf16$suffix" 600 "$@" trained_like bf16 2e-2/10 "1x4_bf16$suffix" "${full[@]}" --dtype bf16
+  check "nccl_two_levels$suffix" 600 "$@" in_two_levels trained_like f32 1e-3 "two_levels$suffix" "${full[@]}"
+  check "nccl_two_levels_bf16$suffix" 600 "$@" in_two_levels trained_like bf16 2e-2/10 "two_levels_bf16$suffix" "${full[@]}" --dtype bf16
+  check "conformance_nccl_1$suffix" 300 "$@" conformance 1
+  check "conformance_nccl_4$suffix" 900 "$@" conformance 4
+  check "conformance_two_levels$suffix" 900 "$@" in_two_levels conformance 4
+}
+
 # The most useful rows come first, because time may run out. Rows that measure time run alone (row),
 # the others side by side (check), if --together allows it.
 all_rows() {
@@ -199,18 +217,15 @@ all_rows() {
   check train_arithmetic 600 "$bin/test_gpu_train"
   [[ $quick == yes ]] || row gpu_kernels 300 kernels
   [[ $quick == yes ]] || compared_with_pytorch 4096
-  local full=(4 --device cuda --mesh 1x4 --strategy full_shard)
-  check nccl_2x2_hybrid 600 trained_like f32 1e-3 2x2 4 --device cuda --mesh 2x2 --strategy hybrid_shard
-  check nccl_1x4_full 600 trained_like f32 1e-3 1x4 "${full[@]}"
-  check nccl_1x4_bf16 600 trained_like bf16 2e-2/10 1x4_bf16 "${full[@]}" --dtype bf16
-  check nccl_two_levels 600 in_two_levels trained_like f32 1e-3 two_levels "${full[@]}"
-  check conformance_nccl_1 300 conformance 1
-  check conformance_nccl_4 900 conformance 4
-  check conformance_two_levels 900 in_two_levels conformance 4
+  rows_of_nccl ''
   row overlap 600 overlap
   row launch_order 150 experiment launch_order NCCL_LAUNCH_ORDER_IMPLICIT=0 NCCL_LAUNCH_ORDER_IMPLICIT=1
   row connections 600 experiment connections CUDA_DEVICE_MAX_CONNECTIONS=8 CUDA_DEVICE_MAX_CONNECTIONS=32
   row plan 400 planned
+  local version how folder
+  while read -r version how folder; do
+    [[ -z $version ]] || rows_of_nccl "_$version" with_nccl "$how" "$folder"
+  done <<<"$nccl_rows"
   check busbw 300 "$bin/test_gpu_busbw"
   check plan_measure 300 "$bin/test_gpu_plan"
   check muon 300 "$bin/test_gpu_muon"
