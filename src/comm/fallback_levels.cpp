@@ -85,6 +85,13 @@ class Grid {
   }
   std::uint64_t height(std::uint64_t column) const { return before(outer(), column); }
   std::uint64_t height() const { return height(column()); }
+  // Returns the height of the highest column, and the number of elements of the longest slice.
+  std::uint64_t most_height() const {
+    std::uint64_t most = 0;
+    for (std::uint64_t c = 0; c < inner_; ++c) most = std::max(most, height(c));
+    return most;
+  }
+  std::uint64_t longest() const { return *std::ranges::max_element(counts_); }
 
  private:
   std::vector<std::uint64_t> counts_;
@@ -234,10 +241,12 @@ bool sums_by_levels(const GroupShape& shape, const Operation& operation) {
 
 std::uint64_t scratch_of_levels(const GroupShape& shape, const Operation& operation,
                                 std::span<const std::uint64_t> counts) {
-  const DType dtype = operation.dtype;
-  // The first piece is the largest one, so its size is enough for all pieces.
-  const auto elements = Pieces::counts(Grid(shape, dtype, counts, 0));
-  return std::accumulate(elements.begin(), elements.end(), std::uint64_t{0}) * size_of(wide(dtype));
+  // The first piece is the largest one, so its size is enough for all pieces. All ranks use the size
+  // of the rank that needs most: scratch memory then has the same place on all ranks.
+  const Grid grid(shape, operation.dtype, counts, 0);
+  const std::uint64_t elements =
+      grid.total() + (grid.inner() + 1) * grid.most_height() + grid.outer() * grid.longest();
+  return elements * size_of(wide(operation.dtype));
 }
 
 void sum_by_levels(const FallbackContext& call, ConstView src,

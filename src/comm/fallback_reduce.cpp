@@ -15,6 +15,7 @@
 // Factors: f32 and f64 elements are multiplied before they are sent. 16-bit elements would be
 // rounded by that. For these types ranks exchange their factors (fallback_agreement.cpp), and the
 // local sum applies the factors of all ranks.
+#include <algorithm>
 #include <array>
 #include <numeric>
 
@@ -69,7 +70,8 @@ Room::Sizes sizes_of(const GroupShape& shape, const Operation& operation, const 
     return {first, agreement, scratch_of_levels(shape, operation, counts), 0};
   const std::uint64_t element = size_of(operation.dtype);
   const std::uint64_t all = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
-  return {first, agreement, counts[shape.rank] * shape.ranks * element,
+  // All ranks use the size of the longest slice: scratch memory then has the same place on all ranks.
+  return {first, agreement, *std::ranges::max_element(counts) * shape.ranks * element,
           scales_before_send(operation) ? all * element : 0};
 }
 

@@ -1,9 +1,11 @@
-// Tests of levels_of(): fallback sums use two levels if the ranks of each host are a subtree of the
-// sum.
+// Tests of sums in two levels: levels_of(), which requires that the ranks of each host are a subtree
+// of the sum, and the scratch memory.
 #include <doctest/doctest.h>
 
 #include <vector>
 
+#include "atoll/plugin.h"
+#include "comm/fallback.hpp"
 #include "comm/group_shape.hpp"
 
 namespace {
@@ -55,4 +57,17 @@ TEST_CASE("with blocks, a host must be a block, part of a block, or several bloc
   CHECK(levels(in_a_row(3, 2), 3) == "one");
   CHECK(levels(in_a_row(4, 3), 6) == "one");
   CHECK(levels(in_a_row(2, 9), 3) == "one");
+}
+
+TEST_CASE("ranks need the same scratch memory for slices of different lengths") {
+  const std::vector<std::uint64_t> counts = {5, 9000, 0, 100};
+  const atoll::Operation sum{ATOLL_REDUCE_SCATTER_V, {}, {}, 9105, atoll::DType::f32};
+  std::vector<std::uint64_t> bytes;
+  for (std::uint64_t rank = 0; rank < 4; ++rank) {
+    const atoll::GroupShape shape{rank, 4, atoll::DeviceKind::host, 0,
+                                  atoll::levels_of(std::vector{0, 0, 1, 1}, 0)};
+    bytes.push_back(atoll::scratch_of_levels(shape, sum, counts));
+  }
+  // All slices, the highest column twice and once more for its sum, two of the longest slice.
+  CHECK(bytes == std::vector<std::uint64_t>(4, (9105 + 3 * 9100 + 2 * 9000) * sizeof(float)));
 }

@@ -169,9 +169,9 @@ TEST_CASE("ordered sums exchange inside a host by the group of the host, if it i
   };
   for (const bool even : {true, false}) {
     CAPTURE(even);
-    const auto [flat, no_exchanges, messages] = sums_and_kinds("", even);
+    const auto [by_messages, no_exchanges, messages] = sums_and_kinds("", even);
     const auto [sums, exchanges, messages_across] = sums_and_kinds(two_levels, even);
-    CHECK(sums == flat);  // to the bit
+    CHECK(sums == by_messages);  // to the bit
     CHECK(no_exchanges == 0);
     CHECK(exchanges == (even ? 1 : 0));
     // Blocks of different sizes take messages, as they do without the group.

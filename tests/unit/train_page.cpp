@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -174,6 +175,30 @@ TEST_CASE("page: a chart draws its series, leaves gaps and keeps spikes") {
   CHECK_FALSE(has(page::draw(chart), "e-"));  // no axis of rounding errors
   chart.series = {{"none", 1, page::Series::Look::line, {1, 2}, {not_a_number, not_a_number}}};
   CHECK(page::draw(chart).empty());
+}
+
+TEST_CASE("page: a logarithmic axis for values that are far apart, so that a spike hides nothing") {
+  page::LineChart chart{.title = "Norm", .note = "before clipping", .logarithmic = true};
+  chart.series.push_back({"norm", 1, page::Series::Look::line, {1, 2, 3, 4}, {1, 10, 100, 1}});
+  const auto is_logarithmic = [&] {
+    const auto svg = page::draw(chart);
+    CHECK(has(svg, "before clipping, logarithmic") == has(svg, ">100</text>"));
+    return has(svg, "before clipping, logarithmic");
+  };
+  CHECK(is_logarithmic());
+  // Equal factors are equal distances.
+  const auto svg = page::draw(chart);
+  const std::string start = "d=\"M";
+  const std::string path = svg.substr(svg.find(start) + start.size());
+  double x[3], y[3];
+  REQUIRE(std::sscanf(path.c_str(), "%lf %lfL%lf %lfL%lf %lf", &x[0], &y[0], &x[1], &y[1], &x[2],
+                      &y[2]) == 6);
+  CHECK(y[0] - y[1] == doctest::Approx(y[1] - y[2]).epsilon(0.01));
+  CHECK(y[1] - y[2] > 50);
+  chart.series[0].y = {10, 20, 30, 40};
+  CHECK_FALSE(is_logarithmic());  // not far apart
+  chart.series[0].y = {0, 20, 30, 45};
+  CHECK_FALSE(is_logarithmic());  // 0 has no logarithm
 }
 
 TEST_CASE("page: smoothing has no bias at the start and passes over values that are not finite") {

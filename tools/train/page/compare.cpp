@@ -247,7 +247,7 @@ std::string compare_html(const std::vector<RunFiles>& runs) {
   body += overlaid(runs, {.title = "MFU", .unit = Unit::share, .from_zero = true}, "mfu", 1);
   body += overlaid(runs, {.title = "Exposed communication", .unit = Unit::share, .from_zero = true},
                    "exposed_comm_fraction", 1);
-  body += overlaid(runs, {.title = "Gradient norm"}, "grad_norm", 10);
+  body += overlaid(runs, {.title = "Gradient norm", .logarithmic = true}, "grad_norm", 10);
   return document("Comparison of runs", body + "</div>");
 }
 

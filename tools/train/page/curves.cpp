@@ -63,7 +63,8 @@ std::string loss(const RunFiles& run) {
 
 std::string learning_curves(const RunFiles& run) {
   return loss(run) +
-         draw_columns(run, {.title = "Gradient norm", .note = "before clipping"},
+         draw_columns(run,
+                      {.title = "Gradient norm", .note = "before clipping", .logarithmic = true},
                       {{"grad_norm", "gradient norm", 5}}) +
          draw_columns(run, {.title = "Learning rate", .from_zero = true},
                       {{"learning_rate", "learning rate", 2}});

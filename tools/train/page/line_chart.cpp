@@ -13,6 +13,7 @@ namespace {
 constexpr double width = 560, height = 220;
 constexpr double left = 56, right = 548, top = 10, bottom = 192;
 constexpr std::size_t most_intervals = 300;
+constexpr double far_apart = 20;  // quotient of values from which a logarithmic axis helps
 
 struct Range {
   double low = std::numeric_limits<double>::infinity();
@@ -26,11 +27,13 @@ struct Range {
 };
 
 struct Scale {
-  Range x, y;
+  Range x, y;  // y holds logarithms if the axis is logarithmic
+  bool logarithmic = false;
   double px(double value) const {
     return left + (value - x.low) / (x.high - x.low) * (right - left);
   }
   double py(double value) const {
+    if (logarithmic) value = std::log10(value);
     return bottom - (value - y.low) / (y.high - y.low) * (bottom - top);
   }
 };
@@ -67,6 +70,10 @@ Scale scale_of(const LineChart& chart, const std::vector<Series>& all) {
     for (const double value : series.y) scale.y.add(value);
   }
   if (scale.y.empty()) return scale;
+  if (chart.logarithmic && scale.y.low > 0 && scale.y.high >= far_apart * scale.y.low) {
+    scale.logarithmic = true;
+    scale.y = {std::log10(scale.y.low), std::log10(scale.y.high)};
+  }
   if (chart.from_zero) scale.y.add(0);
   if (scale.x.low == scale.x.high) scale.x = {scale.x.low - 1, scale.x.high + 1};
   const double span = scale.y.high - scale.y.low;
@@ -79,9 +86,25 @@ Scale scale_of(const LineChart& chart, const std::vector<Series>& all) {
   return scale;
 }
 
+// Returns the values to mark on the y axis. A logarithmic axis has powers of ten, and three times
+// these if it is short.
+std::vector<double> y_ticks(const Scale& scale) {
+  if (!scale.logarithmic) return ticks(scale.y.low, scale.y.high, 4);
+  std::vector<double> all;
+  const bool is_short = scale.y.high - scale.y.low < 3;
+  for (double power = std::floor(scale.y.low); power <= scale.y.high; ++power) {
+    for (const double times : {1.0, 3.0}) {
+      const double at = times * std::pow(10, power), place = std::log10(at);
+      if ((times > 1 && !is_short) || place < scale.y.low || place > scale.y.high) continue;
+      all.push_back(at);
+    }
+  }
+  return all;
+}
+
 std::string axes(const LineChart& chart, const Scale& scale) {
   std::string svg;
-  for (const double at : ticks(scale.y.low, scale.y.high, 4)) {
+  for (const double at : y_ticks(scale)) {
     const double y = scale.py(at);
     svg += fmt::format(R"(<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>)", left,
                        right, y, y);
@@ -190,8 +213,9 @@ std::string draw(const LineChart& chart) {
     svg +=
         fmt::format(R"(<path class="mark" d="M{0:.1f} {1}l4 7h-8z"/>)", scale.px(at), bottom - 8);
   }
-  const std::string note =
-      chart.note.empty() ? "" : fmt::format(R"(<p class="note">{}</p>)", escape(chart.note));
+  std::string note = chart.note;
+  if (scale.logarithmic) note += note.empty() ? "logarithmic" : ", logarithmic";
+  if (!note.empty()) note = fmt::format(R"(<p class="note">{}</p>)", escape(note));
   return fmt::format(
       R"(<figure class="card chart"><figcaption>{0}</figcaption>{1}{2}<div class="plot">
 <svg viewBox="0 0 {3} {4}" role="img" aria-label="{0}">{5}<line class="cursor" y1="{6}" y2="{7}"/></svg>

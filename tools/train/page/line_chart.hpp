@@ -24,6 +24,9 @@ struct LineChart {
   std::string note{};  // one line below the title
   Unit unit = Unit::number;
   bool from_zero = false;  // whether the y axis contains 0
+  // Whether the y axis is logarithmic if the values are positive and far apart: the largest at least
+  // 20 times the least. The note then says so. Not together with from_zero.
+  bool logarithmic = false;
   std::string x_name = "step";
   std::vector<Series> series{};
   std::vector<double> marks{};  // x of steps to point out on the x axis
