@@ -68,7 +68,7 @@ struct ATOLL_API Transports {
   std::optional<bool> gpudirect_rdma;  // true when NICs access GPU memory on every connection
   bool partly = false;                 // true when NICs access GPU memory on only some connections
   std::optional<bool> nvls;            // true when NVLink switches can reduce and multicast
-  // After the first all_gather: true when collectives have used copy engines, which need no compute
+  // After the first all_gather: true when all_gathers have used copy engines, which need no compute
   // units; false when all have used compute units.
   std::optional<bool> copy_engines;
   // Bytes of GPU memory that the backend holds for the communicators of this process. NCCL reports

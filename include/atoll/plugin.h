@@ -347,7 +347,7 @@ typedef struct atoll_backend {
    * network= line per network that joins hosts (IB, Socket). gdr=yes|no|some reports whether NICs
    * access GPU memory directly on these networks. nvls=yes|no reports whether NVLink switches can
    * reduce and multicast. copy_engines=yes|no, after the first all_gather, reports whether
-   * collectives have used copy engines, which need no compute units. device_bytes=N reports the
+   * all_gathers have used copy engines, which need no compute units. device_bytes=N reports the
    * bytes of GPU memory that the backend holds for the communicators of this process. A missing
    * line means that the transport is unused, or that the fact is not known yet. If no transport can
    * be known, unknown=REASON replaces the lines about transports. The text is valid until this

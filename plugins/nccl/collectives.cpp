@@ -4,7 +4,6 @@
 // through each host's links; the library uses a two-level algorithm instead if its cost model
 // predicts that this is faster.
 #include "comm.hpp"
-#include "log.hpp"
 #include "sdk/operation.hpp"
 
 // Null if the loaded NCCL is older than 2.28.
@@ -142,7 +141,6 @@ ncclResult_t perform(const Comm& comm, const atoll_operation& operation) {
     case ATOLL_BROADCAST:
       return broadcast(call);
     case ATOLL_ALL_GATHER:
-      note_gather();
       return ncclAllGather(call.src, call.dst, operation.count, call.type, call.nccl, call.stream);
     case ATOLL_REDUCE_SCATTER:
       return ncclReduceScatter(call.src, call.dst, operation.count, call.type, op_of(operation.op),

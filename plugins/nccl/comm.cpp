@@ -331,6 +331,12 @@ void Comm::submit(std::span<atoll_operation* const> all) {
 }
 
 void Comm::launch(std::span<atoll_operation* const> operations) {
+  const auto has = [&](std::int32_t kind) {
+    return std::ranges::any_of(
+        operations, [&](const atoll_operation* o) { return o->kind == kind && o->count > 0; });
+  };
+  const bool gathers = has(ATOLL_ALL_GATHER), exchanges = has(ATOLL_ALL_TO_ALL);
+  const std::int64_t before = log_size();
   const auto deadline = deadline_of(operations.front()->timeout_ns);
   const Current current(device_);
   // Waits until all work is launched, because the caller records events after this function
@@ -343,6 +349,10 @@ void Comm::launch(std::span<atoll_operation* const> operations) {
     }
     return worse(result, ncclGroupEnd());  // the group must end even if a call in it has failed
   });
+  // Only these collectives can take copy engines. Another thread that launches at the same time may
+  // write to the log too; the library launches on one thread.
+  if ((gathers || exchanges) && !has_copy_engines_) has_copy_engines_ = opened_copy_engines(before);
+  if (gathers) note_gather(has_copy_engines_);
 }
 
 void Comm::check_async() {

@@ -102,7 +102,8 @@ class Comm {
   std::atomic<bool> aborted_{false};
   std::atomic<bool> broken_{true};  // true while the communicator is not open yet or has failed
   std::unique_ptr<void, Free> barrier_word_;
-  std::int64_t timeout_ns_;  // time limit for opening, splitting, and registering a window
+  bool has_copy_engines_ = false;  // true once a collective of this communicator has taken them
+  std::int64_t timeout_ns_;        // time limit for opening, splitting, and registering a window
   // Handles of windows and of subcommunicators. NCCL writes to a handle while it registers the
   // window or splits the communicator, even after the caller has stopped waiting. Handles therefore
   // keep their addresses until the communicator closes.

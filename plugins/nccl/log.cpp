@@ -14,7 +14,7 @@
 namespace atoll_nccl {
 namespace {
 
-std::atomic<bool> gathered{false};
+std::atomic<bool> gathered{false}, gathered_by_copy_engines{false};
 std::atomic<off_t> forgotten{0};  // bytes of the log, from its beginning, that are forgotten
 
 struct Log {
@@ -46,8 +46,7 @@ off_t size_of(int file) {
   return ::fstat(file, &info) == 0 ? info.st_size : 0;
 }
 
-std::string content(int file) {
-  const off_t begin = forgotten.load();
+std::string content(int file, off_t begin) {
   std::string text(static_cast<std::size_t>(std::max<off_t>(0, size_of(file) - begin)), '\0');
   const ssize_t n = ::pread(file, text.data(), text.size(), begin);
   text.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
@@ -75,10 +74,22 @@ struct Connections {
 
 void keep_log() { log(); }
 
-void note_gather() noexcept { gathered.store(true, std::memory_order_relaxed); }
+std::int64_t log_size() noexcept { return log().file < 0 ? 0 : size_of(log().file); }
+
+bool opened_copy_engines(std::int64_t since) {
+  // The line is from NCCL's ce_coll.cc.
+  return log_size() > since &&
+         content(log().file, since).find("Init CE, rank") != std::string::npos;
+}
+
+void note_gather(bool has_copy_engines) noexcept {
+  gathered.store(true, std::memory_order_relaxed);
+  if (has_copy_engines) gathered_by_copy_engines.store(true, std::memory_order_relaxed);
+}
 
 void forget_log() noexcept {
   gathered.store(false, std::memory_order_relaxed);
+  gathered_by_copy_engines.store(false, std::memory_order_relaxed);
   if (log().file >= 0) forgotten.store(size_of(log().file));
 }
 
@@ -94,12 +105,14 @@ void release_environment() {
 std::string transports() {
   const Log& kept = log();
   if (kept.file < 0) return "unknown=" + kept.missing + '\n';
-  return transports_of(content(kept.file), gathered.load(std::memory_order_relaxed));
+  std::string text = transports_of(content(kept.file, forgotten.load()));
+  if (gathered) text += gathered_by_copy_engines ? "copy_engines=yes\n" : "copy_engines=no\n";
+  return text;
 }
 
-std::string transports_of(std::string_view log, bool has_gathered) {
+std::string transports_of(std::string_view log) {
   Connections connections;
-  bool available = false, unavailable = false, copies = false;
+  bool available = false, unavailable = false;
   while (!log.empty()) {
     const std::string_view line = log.substr(0, log.find('\n'));
     log.remove_prefix(std::min(line.size() + 1, log.size()));
@@ -107,8 +120,6 @@ std::string transports_of(std::string_view log, bool has_gathered) {
     available |= line.find("NVLS multicast support is available") != std::string_view::npos &&
                  line.find("transport disabled") == std::string_view::npos;
     unavailable |= line.find("NVLS multicast support is not available") != std::string_view::npos;
-    // NCCL opens its copy engines for the first collective that takes them.
-    copies |= line.find("Init CE, rank") != std::string_view::npos;
   }
   std::string text;
   for (const std::string& network : connections.networks)
@@ -118,7 +129,6 @@ std::string transports_of(std::string_view log, bool has_gathered) {
     text += some ? "gdr=some\n" : connections.direct > 0 ? "gdr=yes\n" : "gdr=no\n";
   }
   if (available || unavailable) text += available && !unavailable ? "nvls=yes\n" : "nvls=no\n";
-  if (has_gathered) text += copies ? "copy_engines=yes\n" : "copy_engines=no\n";
   return text;
 }
 

@@ -4,6 +4,7 @@
 // are unknown.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -17,8 +18,13 @@ void keep_log();
 // descriptor.
 void release_environment();
 
-// Notes that this process has started an all_gather that may take copy engines.
-void note_gather() noexcept;
+// Returns the size of the log in bytes.
+std::int64_t log_size() noexcept;
+// Returns true if NCCL has opened copy engines since the log had `since` bytes. A communicator opens
+// them for its first collective that takes them.
+bool opened_copy_engines(std::int64_t since);
+// Notes that an all_gather has been launched, and whether its communicator has opened copy engines.
+void note_gather(bool has_copy_engines) noexcept;
 
 // Makes transports() ignore the log and the gathers so far. Call it only while no communicator is
 // open.
@@ -29,8 +35,7 @@ void forget_log() noexcept;
 std::string transports();
 
 // Returns the transports that the given NCCL log shows, in the format of atoll_backend::transports.
-// `has_gathered`: whether there was an all_gather. Parses logs of NCCL 2.27 or later; the patterns
-// come from NCCL's net.cc, nvls.cc and ce_coll.cc.
-std::string transports_of(std::string_view log, bool has_gathered = false);
+// Parses logs of NCCL 2.27 or later; the patterns come from NCCL's net.cc and nvls.cc.
+std::string transports_of(std::string_view log);
 
 }  // namespace atoll_nccl

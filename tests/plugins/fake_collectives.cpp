@@ -92,7 +92,7 @@ bool reduce(const std::vector<Shared>& calls, void* dst, std::size_t first, std:
 // the caller uses in its own window.
 bool agree_on_windows(const Call& a, const Call& b) {
   const bool gathers = a.kind == Kind::all_gather, scatters = a.kind == Kind::reduce_scatter;
-  const bool all = a.kind == Kind::all_reduce;
+  const bool all = a.kind == Kind::all_reduce || a.kind == Kind::all_to_all;
   if (!gathers && !scatters && !all) return true;
   const bool in_windows = (a.src_place.window < 0) == (b.src_place.window < 0) &&
                           (a.dst_place.window < 0) == (b.dst_place.window < 0);

@@ -55,6 +55,7 @@ struct Split {
   int rank, color, key;
   ncclComm_t comm;
   ncclComm_t* out;
+  ncclConfig_t config;
 };
 
 struct Clique {

@@ -42,7 +42,8 @@ ncclResult_t later = ncclSuccess;
 fake_gpu::Left counted;
 std::set<std::pair<ncclComm_t, void*>> live_windows;
 int aborts = 0;
-std::map<std::string, int, std::less<>> policies;  // CTAPolicy by name of the communicator
+std::map<std::string, int, std::less<>> policies;      // CTAPolicy by name of the communicator
+std::set<std::string, std::less<>> with_copy_engines;  // names of communicators that took them
 int identities = 0;
 thread_local int depth = 0;
 thread_local std::vector<std::pair<ncclComm_t, Shared>> group;
@@ -97,6 +98,9 @@ struct ncclComm {
   std::vector<std::pair<ncclWindow_t*, ncclWindow_t>> windows{};
   // Every window that was ever registered, in the order of registration.
   std::vector<std::span<const char>> registered{};
+  std::string name{};             // ncclConfig_t::commName
+  int policy = 0;                 // ncclConfig_t::CTAPolicy
+  bool has_copy_engines = false;  // true once a collective has taken them
 };
 
 namespace {
@@ -160,6 +164,11 @@ int policy(const char* name) {
   return policies.at(name);
 }
 
+bool used_copy_engines(const char* name) {
+  const std::lock_guard lock(mutex);
+  return with_copy_engines.contains(name);
+}
+
 }  // namespace fake_gpu
 
 extern "C" {
@@ -177,15 +186,13 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return ncclSuccess;
 }
 
-// Appends the text of FAKE_NCCL_LOG to the file that NCCL_DEBUG_FILE names, as NCCL appends its
-// log.
-void write_log() {
+// Appends `text` to the file that NCCL_DEBUG_FILE names, as NCCL appends its log.
+void write_log(const char* text) {
   // The environment variable is read only once per process.
   static const char* const file = [] {
     const char* const name = std::getenv("NCCL_DEBUG_FILE");
     return name ? ::strdup(name) : nullptr;
   }();
-  const char* const text = std::getenv("FAKE_NCCL_LOG");
   if (file == nullptr || text == nullptr) return;
   std::FILE* const log = std::fopen(file, "a");
   if (log == nullptr) return;
@@ -193,9 +200,27 @@ void write_log() {
   std::fclose(log);
 }
 
+// Copy engines run gathers and exchanges whose buffers are in windows, if the policy of the
+// communicator leaves the SMs alone. NCCL logs the first time that a communicator takes them.
+void open_copy_engines(ncclComm& comm, const Call& call) {
+#ifdef NCCL_CTA_POLICY_ZERO
+  const bool can = call.kind == Kind::all_gather || call.kind == Kind::all_to_all;
+  const bool takes = can && comm.policy == NCCL_CTA_POLICY_ZERO && call.src_place.window >= 0 &&
+                     call.dst_place.window >= 0;
+  if (!takes || comm.has_copy_engines) return;
+  comm.has_copy_engines = true;
+  with_copy_engines.insert(comm.name);
+  write_log("NCCL INFO Init CE, rank 0\n");
+#endif
+}
+
 // Call it with the lock.
-void note_policy(const ncclConfig_t& config) {
-  if (config.commName != nullptr) policies[config.commName] = config.CTAPolicy;
+void configure(ncclComm& comm, const ncclConfig_t& config) {
+  comm.policy = config.CTAPolicy;
+  if (config.commName == nullptr) return;
+  comm.name = config.commName;
+  policies[comm.name] = comm.policy;
+  with_copy_engines.erase(comm.name);
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int n, ncclUniqueId id, int rank,
@@ -205,10 +230,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int n, ncclUniqueId id, in
   auto& clique = cliques[id.internal];
   if (!clique) clique = std::make_shared<Clique>(n);
   ++clique->joined;
-  note_policy(*config);
-  write_log();
+  write_log(std::getenv("FAKE_NCCL_LOG"));
   ++counted.communicators;
   *comm = std::make_unique<ncclComm>(ncclComm{clique, rank, current_device()}).release();
+  configure(**comm, *config);
   begin(**comm);
   return ncclInProgress;
 }
@@ -221,14 +246,13 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* out,
   const std::lock_guard lock(mutex);
   Clique& clique = *comm->clique;
   *out = nullptr;
-  note_policy(*config);
   // A communicator can be split only if it is idle.
   const bool calls =
       std::ranges::any_of(comm->pending, [](const Shared& call) { return !call->done; });
   if (calls || comm->busy || comm->device != current_device()) return ncclInvalidUsage;
   begin(*comm);
   comm->splitting = true;
-  clique.splits.push_back({comm->rank, color, key, comm, out});
+  clique.splits.push_back({comm->rank, color, key, comm, out, *config});
   if (static_cast<int>(clique.splits.size()) < clique.ranks) return ncclSuccess;
   auto splits = std::exchange(clique.splits, {});
   std::ranges::sort(splits, {}, [](const Split& one) { return std::pair(one.key, one.rank); });
@@ -243,6 +267,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* out,
     int rank = 0;
     for (const Split& one : members) {
       auto part = std::make_unique<ncclComm>(ncclComm{made, rank++, one.comm->device});
+      configure(*part, one.config);
       begin(*part);
       one.comm->parts.emplace_back(one.out, part.release());
       ++counted.communicators;
@@ -342,6 +367,7 @@ ncclResult_t ncclGroupEnd() {
   for (const auto& [comm, call] : calls) {
     call->src_place = place_of(*comm, call->src);
     call->dst_place = place_of(*comm, call->dst);
+    open_copy_engines(*comm, *call);
     comm->pending.push_back(call);
     comm->asked = false;
     if (call->stream != nullptr) {

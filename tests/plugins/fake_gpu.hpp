@@ -33,5 +33,9 @@ Left left();
 int aborted();  // returns how many communicators have been aborted
 // Returns ncclConfig_t::CTAPolicy of the communicator that was opened last with this name.
 int policy(const char* name);
+// Returns whether copy engines have run a collective of the communicator that was opened last with
+// this name. As with NCCL, they run all_gathers and all_to_alls of memory in windows, if the policy
+// is NCCL_CTA_POLICY_ZERO.
+bool used_copy_engines(const char* name);
 
 }  // namespace fake_gpu

@@ -46,16 +46,6 @@ TEST_CASE(
                       "multimem enabled") == "network=IB\ngdr=yes\nnvls=yes\n");
 }
 
-TEST_CASE("the parser says whether gathers have taken copy engines") {
-  const std::string engines =
-      prefix + "Init CE, rank 0 baseUCSymReadyPtr 0x7f, baseUCSymComplPtr 0x7f, seq num 0\n";
-  CHECK(transports_of(engines, true) == "copy_engines=yes\n");
-  CHECK(transports_of(prefix + "Init COMPLETE\n", true) == "copy_engines=no\n");
-  CHECK(transports_of(engines, false) == "");  // an all_to_all takes them too
-  CHECK(transports_of(connection("NET/IB/3/GDRDMA") + engines, true) ==
-        "network=IB\ngdr=yes\ncopy_engines=yes\n");
-}
-
 TEST_CASE("the log is captured in memory unless the user has set NCCL_DEBUG") {
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
@@ -85,14 +75,27 @@ TEST_CASE("the log is captured in memory unless the user has set NCCL_DEBUG") {
   std::fflush(log);
   CHECK(transports() == "network=IB\ngdr=no\n");
 
-  // After forget_log(), lines logged for closed communicators do not describe later ones.
-  note_gather();
-  CHECK(transports() == "network=IB\ngdr=no\ncopy_engines=no\n");
-  forget_log();
-  CHECK(transports() == "");
+  // The log says when copy engines are opened, and the caller says whether for a gather.
+  const auto before = log_size();
+  CHECK_FALSE(opened_copy_engines(before));
+  std::fputs((prefix + "Init COMPLETE\n").c_str(), log);
+  std::fflush(log);
+  CHECK_FALSE(opened_copy_engines(before));
   std::fputs((prefix + "Init CE, rank 0 baseUCSymReadyPtr 0x7f\n").c_str(), log);
   std::fflush(log);
-  note_gather();
-  CHECK(transports() == "copy_engines=yes\n");
+  CHECK(opened_copy_engines(before));
+  CHECK_FALSE(opened_copy_engines(log_size()));
+  CHECK(transports() == "network=IB\ngdr=no\n");
+  note_gather(false);
+  CHECK(transports() == "network=IB\ngdr=no\ncopy_engines=no\n");
+  note_gather(true);
+  note_gather(false);
+  CHECK(transports() == "network=IB\ngdr=no\ncopy_engines=yes\n");
+
+  // After forget_log(), lines and gathers of closed communicators do not describe later ones.
+  forget_log();
+  CHECK(transports() == "");
+  note_gather(false);
+  CHECK(transports() == "copy_engines=no\n");
   std::fclose(log);
 }

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -45,11 +46,15 @@ Held open_and_use(atoll::World& world) {
   return held;
 }
 
-void run(int ranks, const std::function<void(atoll::World&)>& body) {
+// `per_host`: ranks on each host; 0 puts all on one.
+void run(int ranks, const std::function<void(atoll::World&)>& body, int per_host = 0) {
   emulated::forget_contexts();
-  atoll_test::run_thread_ranks(ranks, body, [](atoll::Config& config) {
+  atoll_test::run_thread_ranks(ranks, body, [&](atoll::Config& config) {
     config.log = "error";
     config.plugin_path = atoll::Config::from_env().plugin_path;
+    if (per_host == 0) return;
+    config.host_id = std::to_string(config.rank / per_host);
+    config.algorithm = "all_gather:two_level,reduce_scatter:two_level";
   });
   CHECK(fake_gpu::left().communicators == 0);
   CHECK(fake_gpu::left().windows == 0);
@@ -147,6 +152,90 @@ TEST_CASE("gathers take few compute units instead of copy engines, if the caller
                                             .gather_units = atoll::ComputeUnits::few});
     world.barrier();
     CHECK(fake_gpu::policy("shard.gather") == NCCL_CTA_POLICY_EFFICIENCY);
+    world.barrier();
+  });
+}
+
+namespace {
+
+// Sums in a fixed order, so that the library adds, in a communicator that asks for copy engines.
+void sum_in_order(atoll::World& world, bool reserves) {
+  const auto device = atoll::Device::cuda(first_device + world.rank());
+  const auto mesh = atoll::Mesh::make(world, {1, world.size()});
+  auto comm = atoll::Communicator::open(mesh.axis("world"),
+                                        {.name = "sum",
+                                         .backend = "nccl",
+                                         .device = device,
+                                         .deterministic = true,
+                                         .compute_units = atoll::ComputeUnits::none});
+  constexpr std::uint64_t part = 1024;
+  const auto ranks = static_cast<std::uint64_t>(world.size());
+  if (reserves) {
+    comm.reserve_scratch(comm.scratch_bytes(atoll::Communicator::Sum::reduce_scatter, part,
+                                            atoll::DType::f32));
+  }
+  auto stream = device.stream();
+  const atoll::Buffer src = atoll::allocate(device, ranks * part * sizeof(float), {comm});
+  const atoll::Buffer dst = atoll::allocate(device, part * sizeof(float), {comm});
+  stream.zero(src.data(), src.bytes());
+  comm.reduce_scatter(src.view(atoll::DType::f32), dst.view(atoll::DType::f32),
+                      atoll::ReduceOp::sum, stream)
+      .synchronize();
+  world.barrier();
+}
+
+}  // namespace
+
+TEST_CASE("copy engines run the exchanges of sums, also inside hosts, if scratch is reserved") {
+  run(2, [](atoll::World& world) {
+    sum_in_order(world, true);
+    CHECK(fake_gpu::used_copy_engines("sum"));
+    world.barrier();
+    sum_in_order(world, false);
+    CHECK_FALSE(fake_gpu::used_copy_engines("sum"));
+  });
+  run(
+      4,
+      [](atoll::World& world) {
+        sum_in_order(world, true);
+        CHECK(fake_gpu::used_copy_engines("sum.inside"));
+        CHECK_FALSE(fake_gpu::used_copy_engines("sum"));
+        CHECK_FALSE(fake_gpu::used_copy_engines("sum.across"));
+        world.barrier();
+        sum_in_order(world, false);
+        CHECK_FALSE(fake_gpu::used_copy_engines("sum.inside"));
+      },
+      2);
+}
+
+TEST_CASE("copy engines that run an exchange are not reported as those of gathers") {
+  run(2, [](atoll::World& world) {
+    const auto device = atoll::Device::cuda(first_device + world.rank());
+    const auto mesh = atoll::Mesh::make(world, {1, 2});
+    const auto open = [&](const char* name, atoll::ComputeUnits units) {
+      return atoll::Communicator::open(mesh.axis("world"), {.name = name,
+                                                            .backend = "nccl",
+                                                            .device = device,
+                                                            .compute_units = units});
+    };
+    auto sms = open("sms", atoll::ComputeUnits::few);
+    auto engines = open("engines", atoll::ComputeUnits::none);
+    auto stream = device.stream();
+    const atoll::Buffer memory = atoll::allocate(device, 16 * sizeof(float), {sms, engines});
+    stream.zero(memory.data(), memory.bytes());
+    const atoll::View whole = memory.view(atoll::DType::f32).part(0, 8);
+    const atoll::View other = memory.view(atoll::DType::f32).part(8, 8);
+    const atoll::View own = whole.part(4 * static_cast<std::uint64_t>(world.rank()), 4);
+    engines.all_to_all(whole, other, stream).synchronize();
+    CHECK_FALSE(sms.transports().copy_engines.has_value());
+    sms.all_gather(own, whole, stream).synchronize();
+    world.barrier();
+    CHECK(fake_gpu::used_copy_engines("engines"));
+    CHECK(sms.transports().copy_engines == false);
+    world.barrier();
+    engines.all_gather(own, whole, stream).synchronize();
+    world.barrier();
+    CHECK(engines.transports().copy_engines == true);
     world.barrier();
   });
 }
