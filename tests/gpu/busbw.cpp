@@ -77,6 +77,24 @@ TEST_CASE("the devices of all ranks are listed as nccl-tests lists them") {
   });
 }
 
+TEST_CASE("-x 2: copy engines run all_gather, with -x 1 and without -x they do not") {
+  const bool emulated = atoll::Device::cuda().name().find("emulated") != std::string_view::npos;
+  run_ranks([&](atoll::World& world) {
+    if (world.size() < 2) return;
+    for (const auto units :
+         {atoll::ComputeUnits::any, atoll::ComputeUnits::few, atoll::ComputeUnits::none}) {
+      busbw::Options options = options_of();
+      options.compute_units = units;
+      busbw::Job job(world, options);
+      REQUIRE(!busbw::Sweep(job, options).run(busbw::Collective::all_gather).rows.empty());
+      const auto copies = job.communicator->transports().copy_engines;
+      REQUIRE(copies.has_value());
+      // Other GPUs may have no fast link, or a policy of their own.
+      if (emulated) REQUIRE(*copies == (units == atoll::ComputeUnits::none));
+    }
+  });
+}
+
 TEST_CASE("pairs of GPUs are measured and judged") {
   run_ranks([](atoll::World& world) {
     busbw::Options options = options_of();

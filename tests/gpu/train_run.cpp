@@ -215,6 +215,11 @@ std::vector<train::StepRecord> run_ranks(int ranks, train::RunOptions options) {
 
 namespace {
 
+bool is_emulated() {
+  return atoll::Device::cuda_count() > 0 &&
+         atoll::Device::cuda().name().find("emulated") != std::string_view::npos;
+}
+
 bool has_four_gpus() {
   const int gpus = atoll::Device::cuda_count();
   if (gpus < 4) MESSAGE("left out: ", gpus, " GPUs; this test needs four");
@@ -271,9 +276,7 @@ TEST_CASE("auto takes GPUs if each rank gets a different one, and otherwise says
 }
 
 TEST_CASE("a run that requires GPUDirect RDMA ends where another host is reached without") {
-  const bool emulated = atoll::Device::cuda_count() > 0 &&
-                        atoll::Device::cuda().name().find("emulated") != std::string_view::npos;
-  if (!emulated) {
+  if (!is_emulated()) {
     MESSAGE("left out: this test needs the emulated NCCL");
     return;
   }
@@ -351,6 +354,29 @@ TEST_CASE("--gather auto measures gathers on every mesh, and the losses stay the
     CHECK(train_test::distance(run_ranks(4, options), alone).loss < 1e-4);
     std::ifstream file(std::filesystem::path(options.out) / "run_args.json");
     const auto chosen = nlohmann::json::parse(file).at("gather").get<std::string>();
-    CHECK((chosen == "sms" || chosen == "copy-engines"));
+    const bool gathers = std::string(strategy) != "no_shard";
+    CHECK((chosen == "sms" || chosen == "copy-engines") == gathers);
   }
+}
+
+TEST_CASE("--gather auto takes what is faster") {
+  if (!is_emulated()) {
+    MESSAGE("left out: this test needs the emulated NCCL");
+    return;
+  }
+  const TemporaryFolder folder;
+  train::RunOptions options = options_of(folder);
+  options.steps = 1;
+  options.mesh = "1x2";
+  options.strategy = "full_shard";
+  const auto chosen_beside = [&](const char* slow_policy) {
+    std::filesystem::remove_all(options.out);
+    ::setenv("FAKE_NCCL_SLOW_POLICY", slow_policy, 1);
+    run_ranks(2, options);
+    ::unsetenv("FAKE_NCCL_SLOW_POLICY");
+    std::ifstream file(std::filesystem::path(options.out) / "run_args.json");
+    return nlohmann::json::parse(file).at("gather").get<std::string>();
+  };
+  CHECK(chosen_beside("2") == "sms");           // NCCL_CTA_POLICY_ZERO: copy engines are slow
+  CHECK(chosen_beside("1") == "copy-engines");  // NCCL_CTA_POLICY_EFFICIENCY: SMs are slow
 }

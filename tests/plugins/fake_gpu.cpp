@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +15,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -61,6 +63,13 @@ void go_back_to_device() { cudaSetDevice(current_device()); }
 void arrive_and_tell(Clique& clique, int rank, const Shared& call) {
   arrive(clique, rank, call);
   changed.notify_all();
+}
+
+// Returns how long a gather of this communicator takes at least: 20 ms if FAKE_NCCL_SLOW_POLICY is
+// its CTAPolicy.
+std::chrono::milliseconds least_time(int policy) {
+  const char* const slow = std::getenv("FAKE_NCCL_SLOW_POLICY");
+  return std::chrono::milliseconds(slow != nullptr && std::atoi(slow) == policy ? 20 : 0);
 }
 
 // Waits on the GPU for the calls of the other ranks, as a kernel of NCCL does. Ends when all calls
@@ -378,8 +387,13 @@ ncclResult_t ncclGroupEnd() {
   }
   for (const auto& [comm, call] : calls) begin(*comm);
   for (const auto& [where, launched] : streamed) {
-    emulated::enqueue(where.second, [clique = where.first->clique, rank = where.first->rank,
-                                     launched] { run_in_stream(clique, rank, launched); });
+    const bool gathers = launched.front()->kind == Kind::all_gather;
+    const auto least = least_time(gathers ? where.first->policy : -1);
+    emulated::enqueue(where.second,
+                      [clique = where.first->clique, rank = where.first->rank, launched, least] {
+                        std::this_thread::sleep_for(least);
+                        run_in_stream(clique, rank, launched);
+                      });
   }
   return calls.empty() ? ncclSuccess : ncclInProgress;
 }

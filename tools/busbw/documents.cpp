@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -83,6 +84,11 @@ Json config_json(const Job& job, const Options& o) {
   return config;
 }
 
+const char* name_of(atoll::ComputeUnits units) {
+  constexpr std::array names{"any", "few", "none"};
+  return names[static_cast<std::size_t>(units)];
+}
+
 Json atoll_json(const Job& job, const Options& o) {
   return {{"version", ATOLL_VERSION},
           {"backend", job.communicator->backend()},
@@ -91,6 +97,7 @@ Json atoll_json(const Job& job, const Options& o) {
           {"axis", o.axis},
           {"mesh", job.mesh.to_string()},
           {"groups", job.groups},
+          {"compute_units", name_of(o.compute_units)},
           {"memory", name(o.memory)}};
 }
 

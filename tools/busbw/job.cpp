@@ -59,8 +59,10 @@ Job::Job(atoll::World& in, const Options& options)
   for (const atoll::Placement& placement : world.placements()) host_of.push_back(placement.host);
   const atoll::Axis& axis = mesh.axis(options.axis);
   axis_gbyte_s = axis.rate.gbyte_s;
-  communicator = atoll::Communicator::open(
-      axis, {.name = "busbw", .backend = options.backend, .device = rank_device.device});
+  communicator = atoll::Communicator::open(axis, {.name = "busbw",
+                                                  .backend = options.backend,
+                                                  .device = rank_device.device,
+                                                  .compute_units = options.compute_units});
   stream = communicator->device().stream({.name = "busbw"});
 }
 

@@ -30,7 +30,7 @@ struct Texts {
   int time_of = 1, blocking = 0, threads = 1, gpus = 1, local_register = -1;
   int latency = 0, cpu_time = 0, timestamps = 0;
   // GPU options of nccl-tests, accepted so that scripts work.
-  int parallel_init = 0, stream_null = 0, graph = 0, cta_policy = -1, device = 0, device_ctas = 16;
+  int parallel_init = 0, stream_null = 0, graph = 0, cta_policy = 0, device = 0, device_ctas = 16;
   std::vector<std::string> flight, tune;
 };
 
@@ -106,6 +106,11 @@ void declare_run(CLI::App& app, Options& o, Texts& t) {
            "turn); auto: cuda when every rank has its own GPU and a backend supports it")
       ->check(CLI::IsMember({"auto", "host", "cuda"}));
   section.add("--backend", o.backend, "host, nccl, mpi, ...; default: the best that works");
+  section.add(
+      "-x,--cta_policy", t.cta_policy,
+      "compute units of a GPU that collectives may take: 0 as many as the backend likes, 1 "
+      "few, 2 none (copy engines run all_gather and all_to_all of registered memory, if the "
+      "hardware can)");
   section.flag("--require-gdr", o.require_gdr,
                "fail unless every connection between hosts uses GPUDirect RDMA");
   section.add("--algorithm", o.algorithm,
@@ -192,7 +197,6 @@ void declare_gpu_habits(CLI::App& app, Texts& t) {
   section.add("-p,--parallel_init", t.parallel_init, "ignored");
   section.add("-y,--stream_null", t.stream_null, "ignored");
   section.add("-G,--cudagraph", t.graph, "ignored");
-  section.add("-x,--cta_policy", t.cta_policy, "ignored");
   section.add("-D,--device_implementation", t.device, "must be 0");
   section.add("-V,--device_cta_count", t.device_ctas, "ignored");
 }
@@ -207,7 +211,6 @@ void take_gpu_habits(Options& o, const Texts& t) {
   note(t.parallel_init != 0, "-p");
   note(t.stream_null != 0, "-y");
   note(t.graph != 0, "-G");
-  note(t.cta_policy != -1, "-x");
   note(t.device_ctas != 16, "-V");
 }
 
@@ -302,6 +305,7 @@ void take_counts(Options& o, const Texts& t) {
   take_choice<int>(o.unalign, 1 << 20, "-u");
   o.time_of = take_choice<TimeOf>(t.time_of, 3, "-a");
   o.blocking = take_choice<Blocking>(t.blocking, 3, "-z");
+  o.compute_units = take_choice<atoll::ComputeUnits>(t.cta_policy, 2, "-x");
   o.layout.latency = take_choice<int>(t.latency, 1, "-I") == 1;
   o.layout.cpu_time = take_choice<int>(t.cpu_time, 1, "-C") == 1;
   o.layout.timestamps = take_choice<int>(t.timestamps, 1, "-S") == 1;

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "atoll/communicator.hpp"
 #include "collective.hpp"
 #include "report.hpp"
 
@@ -49,6 +50,7 @@ struct Options {
   std::string axis = "world";   // "world", "shard" or "replicate"
   std::string device = "auto";  // "auto", "host" or "cuda"; see atoll/rank_device.hpp
   std::string backend;
+  atoll::ComputeUnits compute_units = atoll::ComputeUnits::any;
   bool require_gdr = false;
   std::string algorithm;
   MemoryKind memory = MemoryKind::registered;

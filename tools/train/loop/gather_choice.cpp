@@ -45,8 +45,13 @@ class Trial {
         y_(matrix(device, shape_.tokens, shape_.out)),
         compute_(device.stream({.name = "products"})),
         lane_(device.stream({.name = "gathers", .priority = atoll::StreamPriority::high})),
-        copy_engines_(open(axis, options.backend, device, ComputeUnits::none)),
-        sms_(open(axis, options.backend, device, ComputeUnits::few)) {
+        copy_engines_(atoll::Communicator::open(axis, {.name = "trial.copy_engines",
+                                                       .backend = options.backend,
+                                                       .device = device,
+                                                       .compute_units = ComputeUnits::none})),
+        sms_(atoll::Communicator::open(
+            axis,
+            {.name = "trial.sms", .parent = &copy_engines_, .compute_units = ComputeUnits::few})) {
     const auto ranks = static_cast<std::uint64_t>(axis.size());
     const std::uint64_t layer = layer_parameters(model), grain = atoll::bucket_granularity;
     const std::uint64_t count = (layer + ranks * grain - 1) / (ranks * grain) * grain;
@@ -65,15 +70,6 @@ class Trial {
   std::size_t bytes() const { return whole_.bytes(); }
 
  private:
-  static atoll::Communicator open(const atoll::Axis& axis, const std::string& backend,
-                                  const atoll::Device& device, ComputeUnits units) {
-    return atoll::Communicator::open(
-        axis, {.name = units == ComputeUnits::none ? "trial.copy_engines" : "trial.sms",
-               .backend = backend,
-               .device = device,
-               .compute_units = units});
-  }
-
   atoll::Buffer matrix(const atoll::Device& device, std::int64_t rows, std::int64_t columns) const {
     return device.allocate(static_cast<std::size_t>(rows * columns) * size_of(dtype_));
   }
@@ -128,7 +124,6 @@ ComputeUnits gather_units(const std::string& gather) {
 void choose_gather(atoll::World& world, RunOptions& options, const ModelConfig& model,
                    const atoll::Mesh& mesh, const Machine& machine, Strategy strategy) {
   if (options.gather != "auto") return;
-  options.gather = "copy-engines";
   const atoll::Axis* const axis = gather_axis(mesh, strategy);
   if (axis == nullptr || axis->size() == 1) return;
   if (machine.device().kind() == atoll::DeviceKind::host) return;
@@ -137,7 +132,7 @@ void choose_gather(atoll::World& world, RunOptions& options, const ModelConfig& 
       slowest(world, "train/setup/gather/copy_engines", trial.with_copy_engines());
   const double sms = slowest(world, "train/setup/gather/sms", trial.with_sms());
   constexpr double clearly_faster = 0.98;
-  if (sms < clearly_faster * copies) options.gather = "sms";
+  options.gather = sms < clearly_faster * copies ? "sms" : "copy-engines";
   if (world.rank() != 0) return;
   log::info(
       "--gather {}: a gather of {:.1f} MB and the products beside it take {:.3f} ms with copy "

@@ -72,7 +72,7 @@ struct RunOptions {
   std::string backend;               // name of a backend; empty: the best that works
   // Number of ranks in a group of partial resharding; 0 turns it off.
   int inner_shards = 0;
-  std::string gather = "copy-engines";  // copy-engines, sms or auto; see gather_choice.hpp
+  std::string gather = "auto";  // copy-engines, sms or auto; see gather_choice.hpp
   int prefetch = 1;
   int reduce_buffers = 2;
   std::string moments = "f32";
