@@ -87,7 +87,8 @@ Converted convert(Both& both, const Both::Tensor& x, std::int64_t rows, std::int
   const atoll::Buffer plain = both.gpu().allocate(count), transposed = both.gpu().allocate(count);
   both.gpu_stream().zero(scale.data(), scale.bytes());
   auto* const on_gpu = static_cast<Fp8Scale*>(scale.data());
-  train::cuda::find_largest(both.stream(), x.on_gpu(), on_gpu);
+  const atoll::ConstView matrix = x.on_gpu();
+  train::cuda::find_largest(both.stream(), {&matrix, 1}, on_gpu);
   train::cuda::to_fp8(both.stream(), {x.on_gpu(), rows, columns, format, on_gpu, plain.data(),
                                       transposes ? transposed.data() : nullptr});
   Converted seen{{}, std::vector<std::uint8_t>(count), std::vector<std::uint8_t>(count)};
@@ -270,6 +271,33 @@ TEST_CASE("fp8: the largest value of a matrix of more elements than all threads 
     fill(both, x,
          [&](std::uint64_t i) { return i == static_cast<std::uint64_t>(place) ? -100.0F : 1.0F; });
     CHECK(convert(both, x, rows, columns, Fp8::e4m3, false).scale.inverse == 0.25F);
+  }
+}
+
+TEST_CASE("fp8: the largest values of more matrices than one kernel takes, of different sizes") {
+  Both both;
+  constexpr std::size_t count = 11;
+  std::vector<Both::Tensor> tensors;
+  std::vector<atoll::ConstView> matrices;
+  for (std::size_t i = 0; i < count; ++i) {
+    tensors.push_back(both.random(DType::bf16, i % 4 == 1 ? 16 : 5000 * (i + 1) / 8 * 8));
+    const auto last = tensors.back().on_host().count - 1;
+    // The largest value, negative, is the last of the matrix.
+    fill(both, tensors.back(), [&](std::uint64_t j) {
+      return j == last ? -8.0f * static_cast<float>(i + 1) : static_cast<float>(j % 7);
+    });
+    matrices.push_back(i == 3 ? atoll::ConstView{} : tensors.back().on_gpu());
+  }
+  const atoll::Buffer scales = both.gpu().allocate(count * sizeof(Fp8Scale));
+  both.gpu_stream().zero(scales.data(), scales.bytes());
+  train::cuda::find_largest(both.stream(), matrices, static_cast<Fp8Scale*>(scales.data()));
+  std::vector<Fp8Scale> seen(count);
+  both.gpu_stream().copy(seen.data(), scales.data(), scales.bytes());
+  both.gpu_stream().synchronize();
+  for (std::size_t i = 0; i < count; ++i) {
+    CAPTURE(i);
+    const float expected = i == 3 ? 0 : 8.0f * static_cast<float>(i + 1);
+    CHECK(seen[i].largest == atoll::to_bfloat16(expected).bits);
   }
 }
 

@@ -26,14 +26,15 @@ TEST_CASE("the launches of a layer, forward and backward") {
   };
   // Forward has kernels for two norms, rope of queries and of keys, attention and SwiGLU. Backward
   // has two for each norm, three for attention, two for rope and one for SwiGLU; recomputation
-  // repeats norms and SwiGLU (selective), or all but the last product (full). In fp8, each operand
-  // takes two more kernels, which find its largest value and convert it. Embedding and head add 12
-  // kernels and 9 products: the head computes the tokens in three blocks.
+  // repeats norms and SwiGLU (selective), or all but the last product (full). In fp8, the products
+  // with one input are a group, of which a layer has four. A group takes one kernel that finds the
+  // largest values, and one for each operand, which converts it. Embedding and head add 12 kernels
+  // and 9 products: the head computes the tokens in three blocks.
   const Case cases[] = {
       {"bf16", Recompute::none, false, {6, 7}, {10, 14}, {60, 72}},
       {"bf16, selective recomputation", Recompute::selective, false, {6, 7}, {13, 14}, {69, 72}},
       {"bf16, full recomputation", Recompute::full, false, {6, 7}, {16, 20}, {72, 84}},
-      {"fp8", Recompute::none, true, {28, 7}, {46, 14}, {234, 72}},
+      {"fp8", Recompute::none, true, {21, 7}, {32, 14}, {171, 72}},
   };
   for (const Case& one : cases) {
     CAPTURE(one.name);

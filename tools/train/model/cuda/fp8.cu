@@ -10,9 +10,10 @@ namespace {
 constexpr int pack = 8;              // elements that a thread converts at once
 constexpr int tile = 64;             // rows and columns of the tile that a block transposes
 constexpr int transposed_pack = 16;  // bytes that a thread stores at once in the transpose
-// Blocks that search for the largest value, about 8 for each multiprocessor: each ends with an
-// atomic operation on the same word.
+// Blocks that search for the largest value of a matrix, about 8 for each multiprocessor: each ends
+// with an atomic operation on the same word.
 constexpr unsigned searching_blocks = 1024;
+constexpr std::size_t most_sources = 8;  // matrices that one kernel searches
 constexpr std::uint32_t infinity = 0x7f80;  // as the bits of a bf16; those of NaN are larger
 
 // The largest power of two that times the largest value is at most the format's largest number. A
@@ -55,13 +56,27 @@ __device__ __forceinline__ float prepare_scale(Fp8Scale* scale) {
   return factor;
 }
 
-// The bits of |x| have the order of the values.
-__global__ void __launch_bounds__(threads)
-    find_largest_packs(const __nv_bfloat16* x, std::uint64_t packs, Fp8Scale* scale) {
+struct Source {
+  const __nv_bfloat16* x;
+  std::uint64_t packs;
+};
+struct Sources {
+  Source all[most_sources];
+};
+
+// Row y of blocks searches matrix y. The bits of |x| have the order of the values.
+__global__ void __launch_bounds__(threads) find_largest_packs(Sources sources, Fp8Scale* scales) {
+  Source source{};
+  // Constant indices keep the sources in registers.
+#pragma unroll
+  for (unsigned i = 0; i < most_sources; ++i) {
+    if (i == blockIdx.y) source = sources.all[i];
+  }
+  if (std::uint64_t{blockIdx.x} * threads >= source.packs) return;
   __shared__ std::uint32_t of_warps[warps];
   std::uint32_t largest = 0;
-  for (std::uint64_t i = first_item(); i < packs; i += items_stride()) {
-    const auto bits = reinterpret_cast<const Pack<std::uint16_t, pack>*>(x)[i];
+  for (std::uint64_t i = first_item(); i < source.packs; i += items_stride()) {
+    const auto bits = reinterpret_cast<const Pack<std::uint16_t, pack>*>(source.x)[i];
 #pragma unroll
     for (int e = 0; e < pack; ++e) {
       largest = max(largest, static_cast<std::uint32_t>(bits.values[e] & 0x7fffu));
@@ -75,7 +90,7 @@ __global__ void __launch_bounds__(threads)
   __syncthreads();
   if (threadIdx.x > 0) return;
   for (int w = 1; w < warps; ++w) largest = max(largest, of_warps[w]);
-  atomicMax(&scale->largest, largest);
+  atomicMax(&scales[blockIdx.y].largest, largest);
 }
 
 template <__nv_fp8_interpretation_t format>
@@ -148,10 +163,21 @@ void convert(cudaStream_t stream, const Fp8Copies& args) {
 
 }  // namespace
 
-void find_largest(cudaStream_t stream, atoll::ConstView x, Fp8Scale* scale) {
-  const std::uint64_t packs = x.count / pack;
-  start("find_largest", find_largest_packs, {std::min(blocks_for(packs), searching_blocks), stream},
-        pointer<__nv_bfloat16>(x), packs, scale);
+void find_largest(cudaStream_t stream, std::span<const atoll::ConstView> matrices,
+                  Fp8Scale* scales) {
+  while (!matrices.empty()) {
+    const std::size_t count = std::min(matrices.size(), most_sources);
+    Sources sources{};
+    std::uint64_t most = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      sources.all[i] = {pointer<__nv_bfloat16>(matrices[i]), matrices[i].count / pack};
+      most = std::max(most, sources.all[i].packs);
+    }
+    const dim3 blocks(std::min(blocks_for(most), searching_blocks), static_cast<unsigned>(count));
+    start("find_largest", find_largest_packs, {blocks, stream}, sources, scales);
+    matrices = matrices.subspan(count);
+    scales += count;
+  }
 }
 
 void to_fp8(cudaStream_t stream, const Fp8Copies& args) {

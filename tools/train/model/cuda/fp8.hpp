@@ -9,6 +9,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <span>
 
 #include "atoll/view.hpp"
 
@@ -28,8 +29,10 @@ struct alignas(8) Fp8Scale {
 // Extents of matrices are multiples of this, as cuBLASLt's products in fp8 require.
 inline constexpr std::int64_t fp8_granularity = 16;
 
-// Finds the largest absolute value of x, which is bf16 and aligned to 16 bytes.
-void find_largest(cudaStream_t stream, atoll::ConstView x, Fp8Scale* scale);
+// Finds the largest absolute value of each matrix, for the scale with the same index. The matrices
+// are bf16 and aligned to 16 bytes; empty ones are passed over. One kernel for up to 8 matrices.
+void find_largest(cudaStream_t stream, std::span<const atoll::ConstView> matrices,
+                  Fp8Scale* scales);
 
 // Converts x by the scale for which find_largest() was called, and stores scale->inverse.
 struct Fp8Copies {

@@ -61,7 +61,7 @@ class Memory {
   static std::size_t scales_bytes(std::size_t matrices) {
     return aligned(matrices * sizeof(Fp8Scale));
   }
-  Fp8Scale* scale() { return scales_++; }
+  Fp8Scale* scales() { return scales_; }
   void* copy(std::int64_t rows, std::int64_t columns) {
     void* const here = next_;
     next_ += elements(rows, columns);
@@ -72,11 +72,6 @@ class Memory {
   Fp8Scale* scales_;
   std::byte* next_;
 };
-
-void convert(cudaStream_t stream, const Fp8Copies& copies) {
-  find_largest(stream, copies.x, copies.scale);
-  to_fp8(stream, copies);
-}
 
 }  // namespace
 
@@ -115,13 +110,16 @@ void fp8_linears_forward(cudaStream_t stream, MatMul& matmul, const LinearsForwa
     require_fits("the residual", layer.residual, args.tokens, layer.out);
   }
   Memory memory(stream, scratch, 1 + args.layers.size());
-  Fp8Scale* const x_scale = memory.scale();
+  std::vector<ConstView> matrices{args.x};
+  for (const LinearsForward::Layer& layer : args.layers) matrices.push_back(layer.weight);
+  Fp8Scale* const x_scale = memory.scales();
+  find_largest(stream, matrices, x_scale);
   void* const x = memory.copy(args.tokens, args.in);
-  convert(stream, {args.x, args.tokens, args.in, Fp8::e4m3, x_scale, x});
+  to_fp8(stream, {args.x, args.tokens, args.in, Fp8::e4m3, x_scale, x});
   void* const weight = memory.copy(widest(args), args.in);
+  Fp8Scale* scale = x_scale;
   for (const LinearsForward::Layer& layer : args.layers) {
-    Fp8Scale* const scale = memory.scale();
-    convert(stream, {layer.weight, layer.out, args.in, Fp8::e4m3, scale, weight});
+    to_fp8(stream, {layer.weight, layer.out, args.in, Fp8::e4m3, ++scale, weight});
     matmul.run(stream,
                {args.tokens, layer.out, args.in, Operand::plain, Operand::transposed, args.x.dtype,
                 layer.y.dtype, WriteMode::overwrite},
@@ -144,7 +142,6 @@ void fp8_linears_backward(cudaStream_t stream, MatMul& matmul, const LinearsBack
   }
   const std::int64_t most = widest(args);
   Memory memory(stream, scratch, 1 + 2 * args.layers.size());
-  Fp8Scale* const x_scale = memory.scale();
   void* const x = memory.copy(args.in, args.tokens);
   void* const dy = memory.copy(args.tokens, most);
   void* const dy_transposed = memory.copy(most, args.tokens);
@@ -152,17 +149,21 @@ void fp8_linears_backward(cudaStream_t stream, MatMul& matmul, const LinearsBack
   const bool trains = std::ranges::any_of(args.layers, [](const LinearsBackward::Layer& layer) {
     return layer.dweight_mode != WriteMode::none;
   });
-  if (trains) {
-    convert(stream, {args.x, args.tokens, args.in, Fp8::e4m3, x_scale, nullptr, x});
+  std::vector<ConstView> matrices{trains ? args.x : ConstView{}};
+  for (const LinearsBackward::Layer& layer : args.layers) {
+    matrices.insert(matrices.end(), {layer.dy, layer.weight});
   }
+  Fp8Scale* const x_scale = memory.scales();
+  find_largest(stream, matrices, x_scale);
+  if (trains) to_fp8(stream, {args.x, args.tokens, args.in, Fp8::e4m3, x_scale, nullptr, x});
+  Fp8Scale* dy_scale = x_scale + 1;
   WriteMode mode = WriteMode::overwrite;
   for (const LinearsBackward::Layer& layer : args.layers) {
-    Fp8Scale* const dy_scale = memory.scale();
-    Fp8Scale* const weight_scale = memory.scale();
+    Fp8Scale* const weight_scale = dy_scale + 1;
     const bool trained = layer.dweight_mode != WriteMode::none;
-    convert(stream, {layer.dy, args.tokens, layer.out, Fp8::e5m2, dy_scale, dy,
-                     trained ? dy_transposed : nullptr});
-    convert(stream, {layer.weight, layer.out, args.in, Fp8::e4m3, weight_scale, nullptr, weight});
+    to_fp8(stream, {layer.dy, args.tokens, layer.out, Fp8::e5m2, dy_scale, dy,
+                    trained ? dy_transposed : nullptr});
+    to_fp8(stream, {layer.weight, layer.out, args.in, Fp8::e4m3, weight_scale, nullptr, weight});
     if (trained) {
       matmul.run(stream,
                  {layer.out, args.in, args.tokens, Operand::plain, Operand::transposed,
@@ -176,6 +177,7 @@ void fp8_linears_backward(cudaStream_t stream, MatMul& matmul, const LinearsBack
                {dy, &dy_scale->inverse, Fp8::e5m2}, {weight, &weight_scale->inverse, Fp8::e4m3},
                args.dx.data);
     mode = WriteMode::accumulate;
+    dy_scale += 2;
   }
 }
 
