@@ -65,13 +65,9 @@ struct Sources {
 };
 
 // Row y of blocks searches matrix y. The bits of |x| have the order of the values.
-__global__ void __launch_bounds__(threads) find_largest_packs(Sources sources, Fp8Scale* scales) {
-  Source source{};
-  // Constant indices keep the sources in registers.
-#pragma unroll
-  for (unsigned i = 0; i < most_sources; ++i) {
-    if (i == blockIdx.y) source = sources.all[i];
-  }
+__global__ void __launch_bounds__(threads)
+    find_largest_packs(const __grid_constant__ Sources sources, Fp8Scale* scales) {
+  const Source source = sources.all[blockIdx.y];
   if (std::uint64_t{blockIdx.x} * threads >= source.packs) return;
   __shared__ std::uint32_t of_warps[warps];
   std::uint32_t largest = 0;
