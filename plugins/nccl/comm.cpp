@@ -335,6 +335,9 @@ void Comm::launch(std::span<atoll_operation* const> operations) {
     return std::ranges::any_of(
         operations, [&](const atoll_operation* o) { return o->kind == kind && o->count > 0; });
   };
+  const auto suits_copy_engines = [&](const atoll_operation* o) {
+    return o->kind == ATOLL_ALL_GATHER && is_in_window(o->src) && is_in_window(o->dst);
+  };
   const bool gathers = has(ATOLL_ALL_GATHER), exchanges = has(ATOLL_ALL_TO_ALL);
   const std::int64_t before = log_size();
   const auto deadline = deadline_of(operations.front()->timeout_ns);
@@ -352,7 +355,9 @@ void Comm::launch(std::span<atoll_operation* const> operations) {
   // Only these collectives can take copy engines. Another thread that launches at the same time may
   // write to the log too; the library launches on one thread.
   if ((gathers || exchanges) && !has_copy_engines_) has_copy_engines_ = opened_copy_engines(before);
-  if (gathers) note_gather(has_copy_engines_);
+  if (gathers) {
+    note_gather(has_copy_engines_ && std::ranges::any_of(operations, suits_copy_engines));
+  }
 }
 
 void Comm::check_async() {
@@ -372,6 +377,14 @@ void Comm::register_window(void* memory, std::size_t bytes) {
     return ncclCommWindowRegister(nccl_, memory, bytes, &window, NCCL_WIN_COLL_SYMMETRIC);
   });
   registered_.insert_or_assign(address_of(memory), Registered{bytes, nullptr, true});
+}
+
+bool Comm::is_in_window(const void* memory) const {
+  const std::uintptr_t address = address_of(memory);
+  const auto next = registered_.upper_bound(address);
+  if (next == registered_.begin()) return false;
+  const auto& [begin, range] = *std::prev(next);
+  return range.is_window && address - begin < range.bytes;
 }
 
 void Comm::check_unregistered(void* memory, std::size_t bytes) const {

@@ -114,6 +114,7 @@ class Comm {
     void* handle = nullptr;  // the handle of a buffer; null if NCCL registers no buffers
     bool is_window = false;
   };
+  bool is_in_window(const void* memory) const;
   // Throws Error if [memory, memory + bytes) overlaps registered memory.
   void check_unregistered(void* memory, std::size_t bytes) const;
   std::map<std::uintptr_t, Registered> registered_;  // buffers and windows, by address

@@ -82,9 +82,9 @@ bool opened_copy_engines(std::int64_t since) {
          content(log().file, since).find("Init CE, rank") != std::string::npos;
 }
 
-void note_gather(bool has_copy_engines) noexcept {
+void note_gather(bool by_copy_engines) noexcept {
   gathered.store(true, std::memory_order_relaxed);
-  if (has_copy_engines) gathered_by_copy_engines.store(true, std::memory_order_relaxed);
+  if (by_copy_engines) gathered_by_copy_engines.store(true, std::memory_order_relaxed);
 }
 
 void forget_log() noexcept {

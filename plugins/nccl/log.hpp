@@ -23,8 +23,8 @@ std::int64_t log_size() noexcept;
 // Returns true if NCCL has opened copy engines since the log had `since` bytes. A communicator opens
 // them for its first collective that takes them.
 bool opened_copy_engines(std::int64_t since);
-// Notes that an all_gather has been launched, and whether its communicator has opened copy engines.
-void note_gather(bool has_copy_engines) noexcept;
+// Notes that an all_gather has been launched, and whether copy engines run it.
+void note_gather(bool by_copy_engines) noexcept;
 
 // Makes transports() ignore the log and the gathers so far. Call it only while no communicator is
 // open.

@@ -88,9 +88,8 @@ TEST_CASE("-x 2: copy engines run all_gather, with -x 1 and without -x they do n
       busbw::Job job(world, options);
       REQUIRE(!busbw::Sweep(job, options).run(busbw::Collective::all_gather).rows.empty());
       const auto copies = job.communicator->transports().copy_engines;
-      REQUIRE(copies.has_value());
-      // Other GPUs may have no fast link, or a policy of their own.
-      if (emulated) REQUIRE(*copies == (units == atoll::ComputeUnits::none));
+      // Real GPUs may have no fast link, and NCCL's log may be elsewhere.
+      if (emulated) REQUIRE(copies == (units == atoll::ComputeUnits::none));
     }
   });
 }

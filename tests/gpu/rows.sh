@@ -37,7 +37,7 @@ with_nccl() {
   LD_LIBRARY_PATH=$2:$LD_LIBRARY_PATH
   local found
   found=$(nccl_version libnccl.so.2)
-  [[ $2 == *-"$found" ]] || { echo "programs load NCCL $found instead of that of $2"; return 1; }
+  [[ $2 == *-"$found" ]] || { echo "LD_LIBRARY_PATH leads to NCCL $found instead of that of $2"; return 1; }
   shared_gpu=$1 "${@:3}"
 }
 # With sums of a fixed order, which the library computes instead of NCCL.

@@ -369,14 +369,23 @@ TEST_CASE("--gather auto takes what is faster") {
   options.steps = 1;
   options.mesh = "1x2";
   options.strategy = "full_shard";
+  // Returns the choice, and what the run tells of its gathers.
   const auto chosen_beside = [&](const char* slow_policy) {
     std::filesystem::remove_all(options.out);
     ::setenv("FAKE_NCCL_SLOW_POLICY", slow_policy, 1);
     run_ranks(2, options);
     ::unsetenv("FAKE_NCCL_SLOW_POLICY");
-    std::ifstream file(std::filesystem::path(options.out) / "run_args.json");
-    return nlohmann::json::parse(file).at("gather").get<std::string>();
+    const auto text = [&](const char* name, const char* key) {
+      std::ifstream file(std::filesystem::path(options.out) / name);
+      return nlohmann::json::parse(file).at(key).get<std::string>();
+    };
+    const std::string told = text("metrics.json", "transports");
+    const auto at = told.find("gather: ");
+    return text("run_args.json", "gather") + ", " +
+           (at == std::string::npos ? told : told.substr(at));
   };
-  CHECK(chosen_beside("2") == "sms");           // NCCL_CTA_POLICY_ZERO: copy engines are slow
-  CHECK(chosen_beside("1") == "copy-engines");  // NCCL_CTA_POLICY_EFFICIENCY: SMs are slow
+  // NCCL_CTA_POLICY_ZERO: copy engines are slow
+  CHECK(chosen_beside("2").starts_with("sms, gather: SM"));
+  // NCCL_CTA_POLICY_EFFICIENCY: SMs are slow
+  CHECK(chosen_beside("1").starts_with("copy-engines, gather: copy engine"));
 }

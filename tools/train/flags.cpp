@@ -259,7 +259,7 @@ void add_sharding_flags(CLI::App& app, RunOptions& o) {
       "--gather", o.gather,
       "what runs gathers on GPUs: copy-engines (where NCCL can use them, so that gathers "
       "take no multiprocessors from compute), sms (a few multiprocessors), or auto "
-      "(several ranks measure both beside matrix products at the start, and take the faster)");
+      "(ranks that gather measure both beside matrix products at the start, and take the faster)");
   app.add_option("--prefetch", o.prefetch,
                  "units gathered ahead of compute; 0 gathers on demand. One more if the "
                  "head is tied to the embedding");

@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "atoll/communicator.hpp"
 #include "atoll/device.hpp"
@@ -208,6 +209,31 @@ TEST_CASE("copy engines run the exchanges of sums, also inside hosts, if scratch
       2);
 }
 
+TEST_CASE("after a sum over uneven slices, scratch memory is in a window on all ranks or on none") {
+  run(2, [](atoll::World& world) {
+    const auto device = atoll::Device::cuda(first_device + world.rank());
+    const auto mesh = atoll::Mesh::make(world, {1, 2});
+    auto comm = atoll::Communicator::open(
+        mesh.axis("world"), {.backend = "nccl", .device = device, .deterministic = true});
+    constexpr std::uint64_t part = 1024;
+    comm.reserve_scratch(comm.scratch_bytes(atoll::Communicator::Sum::reduce_scatter, part,
+                                            atoll::DType::f32));
+    auto stream = device.stream();
+    const atoll::Buffer memory = atoll::allocate(device, 4 * part * sizeof(float), {comm});
+    stream.zero(memory.data(), memory.bytes());
+    const atoll::View all = memory.view(atoll::DType::f32);
+    const std::vector<std::uint64_t> counts = {part + 512, part - 512};
+    const std::uint64_t mine = counts[static_cast<std::size_t>(world.rank())];
+    comm.reduce_scatter_v(all.part(0, 2 * part), all.part(2 * part, mine), counts,
+                          atoll::ReduceOp::sum, stream)
+        .synchronize();
+    comm.reduce_scatter(all.part(0, 2 * part), all.part(2 * part, part), atoll::ReduceOp::sum,
+                        stream)
+        .synchronize();
+    world.barrier();
+  });
+}
+
 TEST_CASE("copy engines that run an exchange are not reported as those of gathers") {
   run(2, [](atoll::World& world) {
     const auto device = atoll::Device::cuda(first_device + world.rank());
@@ -228,9 +254,16 @@ TEST_CASE("copy engines that run an exchange are not reported as those of gather
     const atoll::View own = whole.part(4 * static_cast<std::uint64_t>(world.rank()), 4);
     engines.all_to_all(whole, other, stream).synchronize();
     CHECK_FALSE(sms.transports().copy_engines.has_value());
+    world.barrier();
     sms.all_gather(own, whole, stream).synchronize();
     world.barrier();
     CHECK(fake_gpu::used_copy_engines("engines"));
+    CHECK(sms.transports().copy_engines == false);
+    world.barrier();
+    // Memory in no window is not for copy engines.
+    const atoll::Buffer plain = device.allocate(8 * sizeof(float));
+    engines.all_gather(own, plain.view(atoll::DType::f32), stream).synchronize();
+    world.barrier();
     CHECK(sms.transports().copy_engines == false);
     world.barrier();
     engines.all_gather(own, whole, stream).synchronize();

@@ -12,10 +12,10 @@
 
 namespace train {
 
-// Returns the hint for a value of --gather. That of auto is that of copy-engines.
+// Returns the hint for a value of --gather. For auto it is that of copy-engines.
 atoll::ComputeUnits gather_units(const std::string& gather);
 
-// Replaces RunOptions::gather if it is auto. On GPUs it opens two communicators on the axis over
+// Replaces RunOptions::gather if it is auto and there are gathers to measure. On GPUs it opens two communicators on the axis over
 // which `strategy` gathers. It gathers the parameters of a layer through each, while products run
 // that have the FLOPs of the layer's forward, and chooses the faster by the slowest rank; SMs must
 // be 2 % faster. Rank 0 logs both times. Without GPUs, with one rank in the axis, or if the
