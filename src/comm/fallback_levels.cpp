@@ -106,12 +106,14 @@ struct Pieces {
   View partial;  // sum over this host of the data that this rank adds
   View slices;   // partial sums of this rank's slice, one per host
 
-  static std::array<std::uint64_t, 4> counts(const Grid& grid) {
-    return {grid.total(), grid.inner() * grid.height(), grid.height(), grid.outer() * grid.mine()};
+  // The elements of each view for a column of `height` elements and a slice of `count` elements.
+  static std::array<std::uint64_t, 4> counts(const Grid& grid, std::uint64_t height,
+                                             std::uint64_t count) {
+    return {grid.total(), grid.inner() * height, height, grid.outer() * count};
   }
   Pieces(DType dtype, const Grid& grid, View scratch) {
     auto* next = static_cast<std::byte*>(scratch.data);
-    const auto elements = counts(grid);
+    const auto elements = counts(grid, grid.height(), grid.mine());
     View* const views[] = {&own, &columns, &partial, &slices};
     for (std::size_t i = 0; i < elements.size(); next += views[i++]->bytes()) {
       *views[i] = {next, elements[i], wide(dtype)};
@@ -241,12 +243,12 @@ bool sums_by_levels(const GroupShape& shape, const Operation& operation) {
 
 std::uint64_t scratch_of_levels(const GroupShape& shape, const Operation& operation,
                                 std::span<const std::uint64_t> counts) {
-  // The first piece is the largest one, so its size is enough for all pieces. All ranks use the size
-  // of the rank that needs most: scratch memory then has the same place on all ranks.
+  // The first piece is the largest one, so its size is enough for all pieces. All ranks use the
+  // size of the rank that needs most: scratch memory then has the same place on all ranks.
   const Grid grid(shape, operation.dtype, counts, 0);
-  const std::uint64_t elements =
-      grid.total() + (grid.inner() + 1) * grid.most_height() + grid.outer() * grid.longest();
-  return elements * size_of(wide(operation.dtype));
+  const auto elements = Pieces::counts(grid, grid.most_height(), grid.longest());
+  return std::accumulate(elements.begin(), elements.end(), std::uint64_t{0}) *
+         size_of(wide(operation.dtype));
 }
 
 void sum_by_levels(const FallbackContext& call, ConstView src,

@@ -93,8 +93,8 @@ sanitized() {
   "$sanitizer" --tool "$tool" "${options[@]}" --error-exitcode 1 "$@" --test-case-exclude="$excluded"
 }
 
-# train NAME RANKS FLAG...: trains for 50 steps, or $training_steps, and writes the results to the folder NAME. Several
-# ranks say how NCCL connected them.
+# train NAME RANKS FLAG...: trains for 50 steps, or $training_steps, and writes the results to the folder NAME.
+# Several ranks say how NCCL connected them.
 train() {
   local name=$1 n=$2
   shift 2

@@ -369,7 +369,7 @@ TEST_CASE("--gather auto takes what is faster") {
   options.steps = 1;
   options.mesh = "1x2";
   options.strategy = "full_shard";
-  // Returns the choice, and what the run tells of its gathers.
+  // Returns the chosen value of --gather, then what metrics.json says of gathers: "sms, gather: SM".
   const auto chosen_beside = [&](const char* slow_policy) {
     std::filesystem::remove_all(options.out);
     ::setenv("FAKE_NCCL_SLOW_POLICY", slow_policy, 1);

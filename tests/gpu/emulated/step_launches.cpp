@@ -9,9 +9,9 @@
 
 namespace {
 
-// Returns the kernels that each of `ranks` ranks launches in a step of a training: the difference of
-// trainings that differ only in their number of steps. Products are not counted, because a training
-// measures their peak for a given time.
+// Returns the kernels that each of `ranks` ranks launches in a step of a training: the difference
+// of trainings that differ only in their number of steps. Products are not counted, because a
+// training measures their peak for a given time.
 int kernels_of_step(int ranks, const train::RunOptions& options) {
   const auto of_steps = [&](int steps) {
     train::RunOptions job = options;
@@ -67,8 +67,8 @@ TEST_CASE("the launches of a step: its passes, the norm of the gradients, and th
   // gathers all units, and backward two of them again.
   constexpr int casts = units + 2;
   CHECK(kernels_of_step(2, options) == pass + casts + step);
-  // A reduction in bf16 has three kernels for a unit: it casts the gradients, adds those of the ranks
-  // and casts the sum.
+  // A reduction in bf16 has three kernels for a unit: it casts the gradients, adds those of the
+  // ranks and casts the sum.
   options.reduce_dtype = "bf16";
   CHECK(kernels_of_step(2, options) == pass + casts + 3 * units + step);
 }
