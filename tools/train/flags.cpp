@@ -126,7 +126,8 @@ void add_model_flags(CLI::App& app, RunOptions& o) {
       "--model", o.model,
       fmt::format("preset ({}), the path of a Hugging Face config.json, a folder with one, "
                   "or ORG/NAME[@REVISION] in the Hub's local cache (HF_HUB_CACHE, "
-                  "HF_HOME); a folder's or the Hub's weights are loaded",
+                  "HF_HOME); a folder's or the Hub's weights are loaded. A preset has as many "
+                  "token ids as the tokenizer",
                   fmt::join(preset_names(), ", ")));
   app.add_option("--init", o.init,
                  "Hugging Face weights to start from: a .safetensors file, a folder of them or "
@@ -157,7 +158,10 @@ void add_model_flags(CLI::App& app, RunOptions& o) {
   app.add_flag("--lora-merge", o.lora_merge,
                "--export writes the whole model with the adapters added to it, instead of the "
                "adapters alone in PEFT's format");
-  app.add_option("--dtype", o.dtype, "f32 or bf16, for parameters and activations");
+  app.add_option(
+      "--dtype", o.dtype,
+      "f32 or bf16, for compute, activations and gathered parameters. Each rank's shards of "
+      "trained parameters stay in f32");
   app.add_flag(
       "--fp8", o.fp8,
       "on GPUs of compute capability 9.0 (H100) or later: matrix products of the layers in 8-bit "
@@ -236,15 +240,16 @@ void add_sharding_flags(CLI::App& app, RunOptions& o) {
                  "(ZeRO-3), hybrid_shard or hybrid_shard_grad (ZeRO-3 or ZeRO-2 within the shard "
                  "axis), or auto: the fastest that fits");
   app.add_option("--mesh", o.mesh,
-                 "replicate x shard, for example 2x4. Default: planned from the topology");
+                 "replicate x shard, for example 2x4; shards follow it with hybrid_shard and "
+                 "hybrid_shard_grad only. Default: planned from the topology");
   app.add_option("--islands", o.islands,
                  "plan the mesh as if the ranks formed N islands; 0 uses the detected islands")
       ->check(not_negative);
-  app.add_option("--memory-limit", o.memory_limit,
-                 "bytes per rank, for example 16G (powers of 1024): larger plans are refused, and "
-                 "--strategy auto chooses what fits; 0: no limit, except that auto must fit a "
-                 "rank's share of "
-                 "the host's or GPU's memory")
+  app.add_option(
+         "--memory-limit", o.memory_limit,
+         "bytes per rank, for example 16G (powers of 1024): larger plans are refused, and "
+         "--strategy auto chooses what fits with a tenth in reserve; 0: no limit, except that "
+         "auto must fit a rank's share of the host's or GPU's memory")
       ->transform(cli::as_bytes);
   app.add_option("--accumulate", o.accumulate,
                  "gradients between micro batches: shard (reduced after each), local (kept whole "
@@ -252,17 +257,22 @@ void add_sharding_flags(CLI::App& app, RunOptions& o) {
   app.add_option("--reduce-dtype", o.reduce_dtype,
                  "f32, or bf16, which halves the bytes of gradient reductions and rounds the sum "
                  "on each axis");
-  app.add_option("--inner-shards", o.inner_shards,
-                 "partial resharding: groups of N neighbouring ranks keep the gathered parameters "
-                 "from forward until backward; 0 disables this");
+  app.add_option(
+      "--inner-shards", o.inner_shards,
+      "partial resharding (hpZ in ZeRO++): from forward until backward, each rank keeps 1/N "
+      "of the gathered parameters, and backward gathers them among N neighbouring ranks; 0 "
+      "disables this");
   app.add_option(
       "--gather", o.gather,
       "what runs gathers on GPUs: copy-engines (where NCCL can use them, so that gathers "
-      "take no multiprocessors from compute), sms (a few multiprocessors), or auto "
-      "(ranks that gather measure both beside matrix products at the start, and take the faster)");
-  app.add_option("--prefetch", o.prefetch,
-                 "units gathered ahead of compute; 0 gathers on demand. One more if the "
-                 "head is tied to the embedding");
+      "take no SMs from compute), sms (a few SMs), or auto "
+      "(a run that gathers measures both beside matrix products at the start, and takes sms if "
+      "they "
+      "are at least 2 % faster)");
+  app.add_option(
+      "--prefetch", o.prefetch,
+      "units (layers, embedding, head) gathered ahead of compute; 0 gathers on demand. One "
+      "more if the head is tied to the embedding");
   app.add_option("--reduce-buffers", o.reduce_buffers,
                  "units whose whole gradients may exist at once while they are reduced");
 }
@@ -276,8 +286,10 @@ void add_machine_flags(CLI::App& app, RunOptions& o) {
                  "communication backend: host, mpi, nccl, ... Default: the best that works");
   app.add_option("--threads", o.threads,
                  "CPU compute threads per rank; 0 means the host's cores divided by its ranks");
-  app.add_option("--peak-seconds", o.peak_seconds,
-                 "seconds to measure the peak rate of matrix products, the base of MFU");
+  app.add_option(
+      "--peak-seconds", o.peak_seconds,
+      "seconds to measure the peak rate of matrix products: the base of mfu_measured, and of "
+      "MFU where the GPU's published peak is not known");
   app.add_option("--check-fabric", o.check_fabric,
                  "before training, run the checks of atoll-topo --doctor and measure the "
                  "collectives; fail below this share of the rates of the links, for example 0.85. "
@@ -285,7 +297,7 @@ void add_machine_flags(CLI::App& app, RunOptions& o) {
   app.add_option(
       "--fabric-rate", o.fabric_rate,
       "bus bandwidth in GB/s that --check-fabric expects of collectives between hosts; 0 "
-      "takes the rates of the adapters");
+      "takes the rates of the NICs");
   app.add_flag("--require-gdr", o.require_gdr,
                "fail unless every connection between hosts uses GPUDirect RDMA; checked after the "
                "first step and at the end");
@@ -302,9 +314,10 @@ void add_run_flags(CLI::App& app, RunOptions& o) {
                  "and Ctrl-C save after the current step and end the run with exit code 75. Open "
                  "MPI's mpirun kills ranks a second after SIGTERM and Ctrl-C: send it SIGUSR1, or "
                  "start it with --mca odls_base_sigkill_timeout 600");
-  app.add_flag("--checkpoint-beside,!--no-checkpoint-beside", o.checkpoint_beside,
-               "write checkpoints while training goes on (default); the last one, and those of "
-               "--optimizer muon, are saved at once");
+  app.add_flag(
+      "--checkpoint-beside,!--no-checkpoint-beside", o.checkpoint_beside,
+      "write checkpoints while training goes on (default); training waits for the last one, "
+      "and for those of --optimizer muon");
   app.add_option("--keep-last", o.keep_last, "newest checkpoints to keep; 0 keeps all")
       ->check(not_negative);
   app.add_option("--keep-every", o.keep_every,

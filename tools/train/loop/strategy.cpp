@@ -118,8 +118,8 @@ MicroBatchChoice largest_micro_batch(const RunOptions& options, const ModelConfi
                         rows, samples, limit, 100 * asked.reserve)};
   }
   return {1, fmt::format("micro batch: 1 row, although the plan does not fit in {:.1f} GB; use "
-                         "--recompute full, a smaller --seq or --strategy auto",
-                         limit)};
+                         "--recompute full, a smaller --seq or {}",
+                         limit, options.strategy == "auto" ? "more ranks" : "--strategy auto")};
 }
 
 fsdp::Options engine_options(const RunOptions& options, const ModelConfig& model,

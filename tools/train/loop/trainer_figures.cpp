@@ -27,9 +27,11 @@ void Trainer::check_memory() {
   const std::uint64_t planned = engine_.memory().total();
   if (options_.memory_limit == 0 || planned <= options_.memory_limit) return;
   fail(ErrorCode::invalid_argument,
-       "--memory-limit: the plan of {} is over {} bytes: use --strategy auto to find a "
-       "strategy that fits, --recompute full, or a smaller --micro-batch\n{}",
-       name(setup_.choice.strategy), options_.memory_limit, engine_.memory().to_string());
+       "--memory-limit: the plan of {} is over {} bytes: use {}, --recompute full, or a smaller "
+       "--micro-batch\n{}",
+       name(setup_.choice.strategy), options_.memory_limit,
+       options_.strategy == "auto" ? "more ranks" : "--strategy auto to find a strategy that fits",
+       engine_.memory().to_string());
 }
 
 // Counts the device memory allocated outside the engine.
