@@ -267,8 +267,7 @@ void add_sharding_flags(CLI::App& app, RunOptions& o) {
       "what runs gathers on GPUs: copy-engines (where NCCL can use them, so that gathers "
       "take no SMs from compute), sms (a few SMs), or auto "
       "(a run that gathers measures both beside matrix products at the start, and takes sms if "
-      "they "
-      "are at least 2 % faster)");
+      "they are at least 2 % faster)");
   app.add_option(
       "--prefetch", o.prefetch,
       "units (layers, embedding, head) gathered ahead of compute; 0 gathers on demand. One "
