@@ -4,8 +4,11 @@
 // and have not changed since version 2 of the library.
 //
 // PMIx counts calls of PMIx_Init, so an MPI library in this process may call it before us, after us
-// or never. Each of our calls has a matching PMIx_Finalize at the end of the World.
+// or never. We call it once per process and PMIx_Finalize at process exit: PMIx frees little between
+// the two, and a server that waits for a value of rank 0 never answers if rank 0 leaves PMIx and
+// comes back. The launcher takes a process that ends by _exit() or exec() after a World for crashed.
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -52,9 +55,14 @@ constexpr std::uint16_t pmix_uint32 = 14;
 constexpr std::uint8_t pmix_global = 3;               // scope of a value: ranks on all hosts
 constexpr std::uint32_t pmix_any_rank = 0xffff'fffe;  // PMIX_RANK_WILDCARD: the whole job
 
-class PmixRendezvous final : public Rendezvous {
+class PmixSession {
  public:
-  PmixRendezvous() : key_(next_key()) {
+  static PmixSession& of_process() {
+    static PmixSession session;
+    return session;
+  }
+
+  PmixSession() {
     // Loaded with RTLD_GLOBAL, because components of the library look up its symbols globally. The
     // library is never closed, because its threads may still run.
     void* library = ::dlopen("libpmix.so.2", RTLD_NOW | RTLD_GLOBAL);
@@ -72,12 +80,14 @@ class PmixRendezvous final : public Rendezvous {
     load(library, "PMIx_Error_string", error_string_);
     check("PMIx_Init", init_(&self_, nullptr, 0));
   }
-  ~PmixRendezvous() override {
+  ~PmixSession() {
+    // A forked child must not end the PMIx session of its parent.
+    if (owner_ != ::getpid()) return;
     const int status = finalize_(nullptr, 0);
     if (status != pmix_success) log::debug("PMIx_Finalize: {}", error_string_(status));
   }
-  PmixRendezvous(const PmixRendezvous&) = delete;
-  PmixRendezvous& operator=(const PmixRendezvous&) = delete;
+  PmixSession(const PmixSession&) = delete;
+  PmixSession& operator=(const PmixSession&) = delete;
 
   int rank() const { return static_cast<int>(self_.rank); }
 
@@ -86,31 +96,6 @@ class PmixRendezvous final : public Rendezvous {
     const int result = number_from<int>(text).value_or(0);
     require(result >= 1, ErrorCode::backend, "PMIx: the launcher does not report the job size");
     return result;
-  }
-
-  void publish(const std::string& text, Clock::time_point) override {
-    std::string copy = text;
-    PmixValue value{};
-    value.type = pmix_string;
-    value.data.text = copy.data();
-    check("PMIx_Put", put_(pmix_global, key_.c_str(), &value));
-    check("PMIx_Commit", commit_());
-  }
-
-  std::string look_up(Clock::time_point deadline) override {
-    return get(0, key_.c_str(), std::chrono::ceil<std::chrono::seconds>(deadline - Clock::now()));
-  }
-
- private:
-  template <class F>
-  static void load(void* library, const char* name, F& function) {
-    function = reinterpret_cast<F>(::dlsym(library, name));
-    require(function != nullptr, ErrorCode::unsupported, "libpmix.so.2 has no {}", name);
-  }
-
-  void check(const char* call, int status) const {
-    if (status == pmix_success) return;
-    throw make_error(ErrorCode::backend, "{}: {}", call, error_string_(status));
   }
 
   // Returns the value of a key as text; "" if it is neither text nor a number.
@@ -123,13 +108,16 @@ class PmixRendezvous final : public Rendezvous {
     limit.value.data.integer =
         static_cast<int>(std::clamp<std::int64_t>(timeout.count(), 1, 1 << 20));
     PmixValue* value = nullptr;
-    // If the request reaches the server before rank 0 has published, the server sometimes answers
-    // "not found" at once despite the timeout (Open MPI 4.1 with PMIx 4.2: one start in 60), so we
-    // retry.
+    // If the request reaches the server before rank 0 has published, the server may answer "not
+    // found" at once despite the timeout, so we retry (Open MPI 4.1 with PMIx 4.2: one start in 60,
+    // and on other hosts than that of rank 0 always from the second World on).
     const auto deadline = Clock::now() + timeout;
+    constexpr std::chrono::milliseconds slowest{200};
     int status = get_(&whose, key, &limit, 1, &value);
-    while (status == pmix_not_found && Clock::now() < deadline) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    for (std::chrono::milliseconds pause{10};
+         status == pmix_not_found && Clock::now() + pause < deadline;
+         pause = std::min(2 * pause, slowest)) {
+      std::this_thread::sleep_for(pause);
       status = get_(&whose, key, &limit, 1, &value);
     }
     if (status != pmix_success || value == nullptr) {
@@ -147,14 +135,50 @@ class PmixRendezvous final : public Rendezvous {
     return result;
   }
 
+  void put(const std::string& key, std::string text) {
+    PmixValue value{};
+    value.type = pmix_string;
+    value.data.text = text.data();
+    check("PMIx_Put", put_(pmix_global, key.c_str(), &value));
+    check("PMIx_Commit", commit_());
+  }
+
+ private:
+  template <class F>
+  static void load(void* library, const char* name, F& function) {
+    function = reinterpret_cast<F>(::dlsym(library, name));
+    require(function != nullptr, ErrorCode::unsupported, "libpmix.so.2 has no {}", name);
+  }
+
+  void check(const char* call, int status) const {
+    if (status == pmix_success) return;
+    throw make_error(ErrorCode::backend, "{}: {}", call, error_string_(status));
+  }
+
   PmixProcess self_{};
-  std::string key_;
+  pid_t owner_ = ::getpid();
   int (*init_)(PmixProcess*, PmixInfo*, std::size_t) = nullptr;
   int (*finalize_)(const PmixInfo*, std::size_t) = nullptr;
   int (*put_)(std::uint8_t, const char*, PmixValue*) = nullptr;
   int (*commit_)() = nullptr;
   int (*get_)(const PmixProcess*, const char*, const PmixInfo*, std::size_t, PmixValue**) = nullptr;
   const char* (*error_string_)(int) = nullptr;
+};
+
+class PmixRendezvous final : public Rendezvous {
+ public:
+  PmixRendezvous() : session_(PmixSession::of_process()), key_(next_key()) {}
+
+  void publish(const std::string& text, Clock::time_point) override { session_.put(key_, text); }
+
+  std::string look_up(Clock::time_point deadline) override {
+    return session_.get(0, key_.c_str(),
+                        std::chrono::ceil<std::chrono::seconds>(deadline - Clock::now()));
+  }
+
+ private:
+  PmixSession& session_;
+  std::string key_;
 };
 
 }  // namespace
@@ -168,9 +192,9 @@ std::optional<Job> find_pmix(const Config& config) {
     return job;
   }
   if (!variable("PMIX_NAMESPACE") || !variable("PMIX_RANK")) return std::nullopt;
-  auto rendezvous = std::make_unique<PmixRendezvous>();
-  Job job{"pmix", rendezvous->rank(), rendezvous->size(), configured_endpoint(config), nullptr};
-  if (job.size > 1 && !job.agreed) job.rendezvous = std::move(rendezvous);
+  PmixSession& session = PmixSession::of_process();
+  Job job{"pmix", session.rank(), session.size(), configured_endpoint(config), nullptr};
+  if (job.size > 1 && !job.agreed) job.rendezvous = std::make_unique<PmixRendezvous>();
   return job;
 }
 

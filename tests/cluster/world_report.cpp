@@ -1,14 +1,18 @@
 // Joins the job that a launcher started, passes a barrier with the other ranks, and prints one line
 // about this rank. With `--fail R`, rank R kills itself after the first barrier, and the other
-// ranks print the reason for which the job failed.
+// ranks print the reason for which the job failed. With `--worlds N`, the process then joins and
+// leaves N further Worlds in turn.
 #include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include "atoll/world.hpp"
 
@@ -42,12 +46,53 @@ int report(int victim) {
   return right ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool is_sanitized = true;  // sanitizers keep freed memory
+#else
+constexpr bool is_sanitized = false;
+#endif
+
+long resident_bytes() {
+  long total = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> total >> resident;
+  return resident * ::sysconf(_SC_PAGESIZE);
+}
+
+// Makes Worlds in turn. Each rank in turn comes late to one, and each in turn is late to leave one,
+// while the others already join the next. The memory of the process must not grow with their number.
+int repeat(int worlds) {
+  using namespace std::chrono_literals;
+  constexpr int first = 10;                // Worlds after which memory is measured
+  constexpr long most_growth = 32L << 10;  // bytes per World
+  int rank = -1, size = 1;
+  long before = 0;
+  for (int i = 0; i < worlds; ++i) {
+    if (i == first) before = resident_bytes();
+    if (i % size == rank) std::this_thread::sleep_for(20ms);
+    atoll::World world = atoll::World::from_env();
+    rank = world.rank();
+    size = world.size();
+    for (const std::string& seen : world.exchange("number", std::to_string(i))) {
+      if (seen == std::to_string(i)) continue;
+      fmt::print(stderr, "rank {}: World {} meets World {}\n", rank, i, seen);
+      return EXIT_FAILURE;
+    }
+    if (i / size % size == rank) std::this_thread::sleep_for(60ms);
+  }
+  const long growth = worlds > first ? (resident_bytes() - before) / (worlds - first) : 0;
+  if (is_sanitized || growth <= most_growth) return EXIT_SUCCESS;
+  fmt::print(stderr, "rank {}: each World keeps {} bytes\n", rank, growth);
+  return EXIT_FAILURE;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
-    const bool fails = argc == 3 && std::string_view(argv[1]) == "--fail";
-    return report(fails ? std::atoi(argv[2]) : -1);
+    const std::string_view mode = argc == 3 ? argv[1] : "";
+    const int number = argc == 3 ? std::atoi(argv[2]) : -1;
+    const int status = report(mode == "--fail" ? number : -1);
+    return mode == "--worlds" && status == EXIT_SUCCESS ? repeat(number) : status;
   } catch (const atoll::Error& error) {
     fmt::print(stderr, "{}\n", error.what());
     return EXIT_FAILURE;
