@@ -13,6 +13,7 @@
 #include "atoll/plugin_names.hpp"
 #include "core/errors.hpp"
 #include "core/settings_file.hpp"
+#include "core/terminal_text.hpp"
 #include "core/text.hpp"
 
 namespace atoll_v1::atoll {
@@ -20,7 +21,8 @@ namespace {
 
 template <class... Args>
 Error bad(std::string_view where, fmt::format_string<Args...> why, Args&&... args) {
-  return invalid("{}: {}", where, fmt::format(why, std::forward<Args>(args)...));
+  return invalid("{}", terminal_text(fmt::format("{}: {}", where,
+                                                 fmt::format(why, std::forward<Args>(args)...))));
 }
 
 std::vector<std::string_view> words_of(std::string_view text) {

@@ -13,6 +13,7 @@
 #include "core/errors.hpp"
 #include "core/log.hpp"
 #include "core/settings_file.hpp"
+#include "core/terminal_text.hpp"
 #include "core/text.hpp"
 
 namespace atoll_v1::atoll {
@@ -148,7 +149,7 @@ const Row* find_row(std::string_view name) {
 }
 
 [[noreturn]] void reject(std::string_view variable, std::string_view value, std::string_view want) {
-  throw invalid("{}=\"{}\": expected {}", variable, value, want);
+  throw invalid("{}=\"{}\": expected {}", variable, terminal_text(value), want);
 }
 
 int parse_number(const Row& row, std::string_view value) {
@@ -266,23 +267,25 @@ std::string_view without_comment(std::string_view line) {
 
 void read_file(Config& config, const std::string& path, std::vector<std::string>& warnings) {
   std::istringstream file(read_settings_file(file_variable, path));
+  const std::string shown = terminal_text(path);
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
     const std::string_view text = trimmed(without_comment(line));
     if (text.empty()) continue;
     const auto equals = text.find('=');
-    require(equals != std::string_view::npos, "{}:{}: expected `name = value`", path, number);
+    require(equals != std::string_view::npos, "{}:{}: expected `name = value`", shown, number);
     const std::string_view name = trimmed(text.substr(0, equals));
     const Row* row = find_row(name);
     if (row == nullptr) {
-      warnings.push_back(fmt::format("{}:{}: unknown name {}; {}", path, number, name,
+      warnings.push_back(fmt::format("{}:{}: unknown name {}; {}", shown, number,
+                                     terminal_text(name),
                                      suggestion(as_variable(name), Origin::file)));
       continue;
     }
     try {
       set_row(config, *row, trimmed(text.substr(equals + 1)));
     } catch (const Error& error) {
-      throw Error(error.code(), fmt::format("{}:{}: {}", path, number, error.what()));
+      throw Error(error.code(), fmt::format("{}:{}: {}", shown, number, error.what()));
     }
   }
 }
@@ -298,7 +301,7 @@ void read_environment(Config& config, std::vector<std::string>& warnings) {
     if (variable == file_variable || equals == std::string_view::npos) continue;
     const Row* row = find_row(variable);
     if (row == nullptr) {
-      warnings.push_back(fmt::format("unknown variable {}; {}", variable,
+      warnings.push_back(fmt::format("unknown variable {}; {}", terminal_text(variable),
                                      suggestion(std::string(variable), Origin::environment)));
     } else {
       set_row(config, *row, text.substr(equals + 1));
@@ -322,7 +325,7 @@ Config Config::from_env() {
 void Config::set(std::string_view name, std::string_view value) {
   const Row* row = find_row(name);
   if (row == nullptr) {
-    throw invalid("unknown setting {}; {}", name,
+    throw invalid("unknown setting {}; {}", terminal_text(name),
                   suggestion(as_variable(name), Origin::environment));
   }
   set_row(*this, *row, value);

@@ -24,6 +24,7 @@
 
 #include "core/errors.hpp"
 #include "core/hash.hpp"
+#include "core/terminal_text.hpp"
 #include "core/text.hpp"
 
 namespace atoll_v1::atoll::net {
@@ -149,7 +150,8 @@ std::vector<std::string> rail_addresses(std::string_view interfaces) {
     for (const Interface& item : all) {
       if (std::ranges::find(known, item.name) == known.end()) known.push_back(item.name);
     }
-    throw invalid("ATOLL_INTERFACE=\"{}\": {}; interfaces with an address: {}", interfaces, why,
+    throw invalid("ATOLL_INTERFACE=\"{}\": {}; interfaces with an address: {}",
+                  terminal_text(interfaces), terminal_text(why),
                   known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", ")));
   };
   std::vector<std::string_view> names;

@@ -15,6 +15,7 @@
 #include "core/folder.hpp"
 #include "core/log.hpp"
 #include "core/store_protocol.hpp"
+#include "core/terminal_text.hpp"
 #include "core/text.hpp"
 
 namespace atoll_v1::atoll {
@@ -128,7 +129,8 @@ void warn_of_unusable_folders(const Config& config) {
     std::error_code problem;
     if (!folder.empty()) names_in(folder, problem);
     if (problem) {
-      log::warn("ATOLL_PLUGIN_PATH: no backend is loaded from {}: {}", folder, problem.message());
+      log::warn("ATOLL_PLUGIN_PATH: no backend is loaded from {}: {}", terminal_text(folder),
+                problem.message());
     }
   }
   if (config.flight.empty()) return;
@@ -136,7 +138,8 @@ void warn_of_unusable_folders(const Config& config) {
   if (folder.empty()) folder = ".";
   if (::access(folder.c_str(), W_OK | X_OK) == 0) return;
   const int problem = errno;
-  log::warn("ATOLL_FLIGHT={}: no flight file can be written into {}: {}", config.flight, folder,
+  log::warn("ATOLL_FLIGHT={}: no flight file can be written into {}: {}",
+            terminal_text(config.flight), terminal_text(folder),
             std::generic_category().message(problem));
 }
 

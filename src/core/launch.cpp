@@ -8,6 +8,7 @@
 
 #include "core/errors.hpp"
 #include "core/log.hpp"
+#include "core/terminal_text.hpp"
 #include "core/text.hpp"
 
 namespace atoll_v1::atoll::launch {
@@ -39,8 +40,8 @@ std::optional<int> number(const char* name, int least) {
   const std::optional<std::string> text = variable(name);
   if (!text) return std::nullopt;
   const std::optional<int> value = number_from<int>(*text);
-  require(value && *value >= least, "{}=\"{}\": expected a whole number from {}", name, *text,
-          least);
+  require(value && *value >= least, "{}=\"{}\": expected a whole number from {}", name,
+          terminal_text(*text), least);
   return value;
 }
 
@@ -54,11 +55,12 @@ std::optional<Endpoint> configured_endpoint(const Config& config) {
   const std::string port_text = colon == std::string::npos ? "" : config.addr.substr(colon + 1);
   const int port = number_from<int>(port_text).value_or(-1);
   require(!host.empty() && port >= 0 && port <= 65535,
-          "ATOLL_ADDR=\"{}\": expected host:port, with a port from 0 to 65535", config.addr);
+          "ATOLL_ADDR=\"{}\": expected host:port, with a port from 0 to 65535",
+          terminal_text(config.addr));
   require(
       port > 0 || config.rank <= 0,
       "ATOLL_ADDR=\"{}\" on rank {}: only rank 0 may choose port 0; set the port that rank 0 logs",
-      config.addr, config.rank);
+      terminal_text(config.addr), config.rank);
   return Endpoint{"", {host}, port, config.token};
 }
 
@@ -105,7 +107,7 @@ std::optional<Job> find_torchrun(const Config& config) {
   require(!config.token.empty() || std::ranges::all_of(addresses, net::is_loopback),
           "MASTER_ADDR={} can be reached from other hosts: set ATOLL_TOKEN to the same secret "
           "on every rank",
-          *address);
+          terminal_text(*address));
   job.agreed = Endpoint{"", {*address}, port, config.token};
   return job;
 }

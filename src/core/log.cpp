@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "core/errors.hpp"
+#include "core/terminal_text.hpp"
 
 namespace atoll_v1::atoll::log {
 namespace {
@@ -92,7 +93,8 @@ Level level_from_name(std::string_view name) {
   for (std::size_t i = 0; i < levels.size(); ++i) {
     if (levels[i].name == name) return static_cast<Level>(i);
   }
-  throw invalid("log level \"{}\": expected trace, debug, info, warn, error or off", name);
+  throw invalid("log level \"{}\": expected trace, debug, info, warn, error or off",
+                terminal_text(name));
 }
 
 void set_level(Level level) { logger().set_level(to_spdlog(level)); }

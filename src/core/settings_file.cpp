@@ -10,6 +10,7 @@
 
 #include "core/errors.hpp"
 #include "core/socket.hpp"
+#include "core/terminal_text.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -18,9 +19,10 @@ constexpr std::size_t most_bytes = 1 << 20;
 
 }  // namespace
 
-std::string read_settings_file(std::string_view setting, const std::string& path) {
+std::string read_settings_file(std::string_view setting, const std::string& name) {
+  const std::string path = terminal_text(name);  // for messages
   // O_NONBLOCK: opening a pipe must not wait for a writer.
-  const net::Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  const net::Fd file(::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   require(static_cast<bool>(file), errno == ENOENT ? ErrorCode::not_found : ErrorCode::io,
           "{}={}: cannot open: {}", setting, path, std::strerror(errno));
   struct stat status {};

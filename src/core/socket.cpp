@@ -24,6 +24,7 @@
 
 #include "core/errors.hpp"
 #include "core/fork.hpp"
+#include "core/terminal_text.hpp"
 
 namespace atoll_v1::atoll::net {
 namespace {
@@ -85,7 +86,7 @@ std::vector<Address> resolve(std::string_view host, int port) {
   // "localhost" is always this machine (RFC 6761, 6.3), even in containers without /etc/hosts.
   if (status != 0 && host == "localhost") return resolve("127.0.0.1", port);
   if (status != 0) {
-    throw make_error(ErrorCode::not_found, "cannot resolve host \"{}\": {}", host,
+    throw make_error(ErrorCode::not_found, "cannot resolve host \"{}\": {}", terminal_text(host),
                      ::gai_strerror(status));
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> list(raw, &::freeaddrinfo);

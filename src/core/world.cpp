@@ -26,6 +26,7 @@
 #include "core/store_protocol.hpp"
 #include "core/store_server.hpp"
 #include "core/terminate.hpp"
+#include "core/terminal_text.hpp"
 #include "core/text.hpp"
 #include "core/world_internals.hpp"
 
@@ -77,7 +78,7 @@ std::string own_host_id(const Config& config) {
   });
   require(plain && config.host_id.size() <= most,
           "ATOLL_HOST_ID=\"{}\": expected at most {} letters, digits, '-', '_' and '.'",
-          config.host_id, most);
+          terminal_text(config.host_id), most);
   const std::string id = net::host_id();
   return config.host_id.empty() ? id : fmt::format("{}/{}", id, config.host_id);
 }

@@ -203,6 +203,27 @@ TEST_CASE("a bad line of the file is an error with its number") {
   CHECK_THROWS_AS(atoll::Config::from_env(), atoll::Error);
 }
 
+TEST_CASE("control characters in a file of settings are shown as escapes") {
+  const auto shown = [](const std::string& text) {
+    const TemporaryFile file(text);
+    const Environment environment(Values{{"ATOLL_CONFIG", file.path()}});
+    std::string problem;
+    const std::string warnings = logged([&] {
+      try {
+        atoll::Config::from_env();
+      } catch (const atoll::Error& error) {
+        problem = error.what();
+      }
+    });
+    return warnings + problem;
+  };
+  CHECK(shown("timeout = \x1b[31m9\n").find(":1: ATOLL_TIMEOUT=\"\\x1b[31m9\"") !=
+        std::string::npos);
+  CHECK(shown("time\aout = 9\n").find(":1: unknown name time\\x07out; ") != std::string::npos);
+  CHECK(problem_of("log", "lo\rud").find("ATOLL_LOG=\"lo\\x0dud\"") == 0);
+  CHECK(problem_of("ti\x1bme", "9").find("unknown setting ti\\x1bme; ") == 0);
+}
+
 TEST_CASE("an unknown name is warned about with the nearest known one") {
   const TemporaryFile file("bakend = host\n");
   const Environment environment(Values{{"ATOLL_CONFIG", file.path()}, {"ATOLL_TIMOUT", "1"}});
