@@ -120,6 +120,14 @@ bool is_loopback(const Address& address) noexcept {
   return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
 }
 
+bool names_loopback(std::string_view host) {
+  if (host == "localhost" || host.starts_with("localhost.")) return true;
+  const std::vector<Address> addresses = resolve(host, 0);
+  return std::ranges::all_of(addresses, [&](const Address& address) {
+    return is_loopback(address) && numeric_host(address) == host;
+  });
+}
+
 std::string numeric_host(const Address& address) {
   std::array<char, NI_MAXHOST> text{};
   const int status =

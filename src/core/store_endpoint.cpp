@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <utility>
@@ -26,13 +27,32 @@ std::vector<net::Address> resolve_all(const std::vector<std::string>& hosts, int
   return result;
 }
 
+// Returns the addresses on which rank 0 listens if the ranks know it as `host`. A host may know its
+// own name as loopback, and other hosts know its address: it then listens on all addresses.
+std::vector<net::Address> own_addresses(const std::string& host, int port) {
+  std::vector<net::Address> result = net::resolve(host, port);
+  if (!std::ranges::all_of(result, net::is_loopback) || net::names_loopback(host)) return result;
+  return resolve_all({"0.0.0.0", "::"}, port);
+}
+
+bool is_of_this_host(const std::string& host) {
+  return std::ranges::any_of(own_addresses(host, 0), [](const net::Address& address) {
+    try {
+      net::listen_on(address);
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  });
+}
+
 // Listens on each address of the agreed endpoint that belongs to this host; a host name may also
 // resolve to addresses of other hosts. Replaces port 0 by a free port.
 std::vector<net::Fd> listen_where_agreed(launch::Endpoint& endpoint) {
   std::vector<net::Fd> result;
   std::optional<Error> problem;
   for (const std::string& host : endpoint.addresses) {
-    for (const net::Address& address : net::resolve(host, endpoint.port)) {
+    for (const net::Address& address : own_addresses(host, endpoint.port)) {
       if (endpoint.port == 0 && !result.empty()) break;
       try {
         result.push_back(net::listen_on(address));
@@ -45,7 +65,8 @@ std::vector<net::Fd> listen_where_agreed(launch::Endpoint& endpoint) {
   if (endpoint.port == 0) {
     const net::Address chosen = net::local_address(result.front().get());
     endpoint.port = net::port_of(chosen);
-    endpoint.addresses = {net::numeric_host(chosen)};
+    const std::string numeric = net::numeric_host(chosen);
+    if (numeric != "0.0.0.0" && numeric != "::") endpoint.addresses = {numeric};
     log::info("the store listens at {} port {}: set ATOLL_ADDR={}:{} for the other ranks",
               endpoint.addresses.front(), endpoint.port, endpoint.addresses.front(), endpoint.port);
   }
@@ -105,6 +126,11 @@ std::vector<net::Fd> listen_as_rank_0(launch::Endpoint& endpoint, int size) {
     if (!refusal.empty()) {
       throw make_error(ErrorCode::mismatch, "rank 0 cannot serve the store: {}", refusal);
     }
+    require(std::ranges::any_of(endpoint.addresses, is_of_this_host), ErrorCode::io,
+            "rank 0 cannot serve the store: it runs on host {}, of which {} is no address: set "
+            "ATOLL_ADDR={}:PORT and ATOLL_TOKEN on every rank{}",
+            net::host_name(), fmt::join(endpoint.addresses, ", "), net::host_name(),
+            torchrun_remedy);
     throw make_error(ErrorCode::io,
                      "rank 0 cannot serve the store: {}; the store needs a free port of the host "
                      "of rank 0 (ATOLL_ADDR, or MASTER_ADDR and ATOLL_PORT)",

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/launch.hpp"
@@ -21,6 +22,11 @@ std::vector<net::Fd> listen_anywhere(launch::Endpoint& endpoint);
 // Error(mismatch) if another rank 0 of the job already listens there, and Error(io) for other
 // reasons.
 std::vector<net::Fd> listen_as_rank_0(launch::Endpoint& endpoint, int size);
+
+// The end of errors about an address of the store that is not on the host of rank 0.
+constexpr std::string_view torchrun_remedy =
+    "; torchrun with --rdzv-backend c10d may run rank 0 on another host than MASTER_ADDR, but with "
+    "--master-addr and --node-rank it does not";
 
 // Sends a join to the store of a job that must refuse this process. Rank 0 then names this process
 // and the reason in its error about absent ranks. Returns the refusal; "" if no store of the job

@@ -25,8 +25,8 @@
 #include "core/store_endpoint.hpp"
 #include "core/store_protocol.hpp"
 #include "core/store_server.hpp"
-#include "core/terminate.hpp"
 #include "core/terminal_text.hpp"
+#include "core/terminate.hpp"
 #include "core/text.hpp"
 #include "core/world_internals.hpp"
 
@@ -230,15 +230,17 @@ launch::Endpoint World::Impl::serve(const launch::Job& job, Clock::time_point de
   return endpoint;
 }
 
-// Connects with the store. Rank 0, which serves it, knows why it cannot.
+// Connects with the store. Rank 0, which serves it, and the launcher tell why it cannot.
 store::Admission World::Impl::enter(const launch::Endpoint& endpoint, const store::Join& identity,
                                     Clock::time_point deadline) const {
   try {
     return store::connect(store::addresses_of(endpoint), {endpoint.token, identity}, deadline);
   } catch (const Error& problem) {
-    const std::string lack = server ? server->lack_of_descriptors() : "";
-    if (lack.empty()) throw;
-    throw Error(problem.code(), problem.what() + lack);
+    std::string more = server ? server->lack_of_descriptors() : "";
+    if (!server && launcher == "torchrun" && problem.code() == ErrorCode::timeout)
+      more = store::torchrun_remedy;
+    if (more.empty()) throw;
+    throw Error(problem.code(), problem.what() + more);
   }
 }
 

@@ -99,6 +99,8 @@ TEST_CASE(
   values["MASTER_ADDR"] = "192.0.2.1";
   CHECK(found(values).find(
             "MASTER_ADDR=192.0.2.1 can be reached from other hosts: set ATOLL_TOKEN") == 0);
+  values["LOCAL_WORLD_SIZE"] = "2";  // all ranks are on this host
+  CHECK(found(values) == "torchrun 1/2 192.0.2.1:29501 ");
   config.port = 0;
   CHECK(found(values, config) == "torchrun 1/2 192.0.2.1:29501 t");
   values.erase("MASTER_PORT");
@@ -129,6 +131,13 @@ TEST_CASE("an endpoint survives its text form; malformed text is rejected") {
   for (const char* bad : {"", "|||", "h|a|1", "h|a|0|t", "h|a|70000|t", "h||1|t", "h|a|1|t|x"}) {
     CHECK_THROWS_AS(atoll::launch::endpoint_from_text(bad), atoll::Error);
   }
+}
+
+TEST_CASE("which texts mean this host to every host") {
+  for (const char* text : {"localhost", "localhost.localdomain", "127.0.0.1", "127.0.1.1", "::1"})
+    CHECK(atoll::net::names_loopback(text));
+  CHECK_FALSE(atoll::net::names_loopback("192.0.2.1"));
+  CHECK_FALSE(atoll::net::names_loopback("0.0.0.0"));
 }
 
 TEST_CASE("interfaces that cannot be rails: the message names the problem and all interfaces") {
