@@ -67,7 +67,7 @@ class PmiSession {
   // Returns the name of the job's key-value space, and starts the PMI session at the first call.
   const std::string& name_space(Clock::time_point deadline) {
     if (!name_space_.empty()) return name_space_;
-    send("cmd=init pmi_version=1 pmi_subversion=1");
+    send("cmd=init pmi_version=1 pmi_subversion=1", deadline);
     const auto patience = std::min(deadline, Clock::now() + std::chrono::seconds(2));
     if (net::wait_for(socket_.get(), POLLIN, patience)) expect("response_to_init", deadline);
     name_space_ = field(ask("cmd=get_my_kvsname", "my_kvsname", deadline), "kvsname");
@@ -75,14 +75,14 @@ class PmiSession {
   }
 
   std::string ask(const std::string& line, std::string_view answer, Clock::time_point deadline) {
-    send(line);
+    send(line, deadline);
     return expect(answer, deadline);
   }
 
  private:
-  void send(const std::string& line) {
+  void send(const std::string& line, Clock::time_point deadline) {
     try {
-      net::send_all(socket_.get(), line + '\n');
+      net::send_all(socket_.get(), line + '\n', deadline);
     } catch (const Error&) {
       fail(ErrorCode::io, "the launcher has closed PMI_FD");
     }

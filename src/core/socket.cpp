@@ -250,15 +250,25 @@ std::size_t raise_descriptor_limit() noexcept {
   return static_cast<std::size_t>(limit.rlim_cur);
 }
 
-void send_all(int socket, std::string_view data) {
-  while (!data.empty()) {
-    const ssize_t sent = ::send(socket, data.data(), data.size(), MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0) {
+std::size_t send_some(int socket, std::string_view data, Clock::time_point deadline) {
+  std::size_t done = 0;
+  while (done < data.size()) {
+    const ssize_t sent =
+        ::send(socket, data.data() + done, data.size() - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent >= 0) {
+      done += static_cast<std::size_t>(sent);
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      if (!wait_for(socket, POLLOUT, deadline)) break;
+    } else if (errno != EINTR) {
       throw Error(ErrorCode::peer_lost, "send: " + std::generic_category().message(errno));
     }
-    data.remove_prefix(static_cast<std::size_t>(sent));
   }
+  return done;
+}
+
+void send_all(int socket, std::string_view data, Clock::time_point deadline) {
+  require(send_some(socket, data, deadline) == data.size(), ErrorCode::timeout,
+          "the peer takes no data");
 }
 
 void receive_all(int socket, std::span<char> data, Clock::time_point deadline) {

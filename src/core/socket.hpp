@@ -75,9 +75,13 @@ std::size_t raise_descriptor_limit() noexcept;
 // Waits for one of the `events` of poll(), or for an error; returns false at the deadline.
 bool wait_for(int socket, short events, Clock::time_point deadline);
 
+// Sends until the deadline, and returns the number of bytes that were sent. Throws Error(peer_lost)
+// if the connection ends.
+std::size_t send_some(int socket, std::string_view data, Clock::time_point deadline);
 // Transfer all bytes, or throw Error(peer_lost) if the connection ends and Error(timeout) at the
 // deadline.
-void send_all(int socket, std::string_view data);
+void send_all(int socket, std::string_view data,
+              Clock::time_point deadline = Clock::time_point::max());
 void receive_all(int socket, std::span<char> data,
                  Clock::time_point deadline = Clock::time_point::max());
 

@@ -32,6 +32,8 @@ constexpr milliseconds ask_grace{1'000};
 constexpr milliseconds silent_patience{1'000};
 constexpr milliseconds fail_patience{2'000};
 constexpr milliseconds farewell_patience{2'000};
+// Time limit for sending a message that gets no answer.
+constexpr milliseconds send_patience{10'000};
 
 // Requests carry the timeout as a u32 in milliseconds, at most 49 days.
 milliseconds sendable(milliseconds timeout) {
@@ -95,7 +97,7 @@ void check_store(int socket, const Handshake& handshake, const std::string& hint
 
 void shake_hands(int socket, std::string_view token, Clock::time_point deadline) {
   Handshake handshake(Side::rank, token);
-  net::send_all(socket, encode_frame(Kind::hello, 0, handshake.greeting()));
+  net::send_all(socket, encode_frame(Kind::hello, 0, handshake.greeting()), deadline);
   const Message challenge = receive_message(socket, max_unproven_bytes, deadline);
   if (challenge.kind != Kind::challenge) throw no_store();
   handshake.hear(decode_answer(challenge.body).payload);
@@ -103,7 +105,7 @@ void shake_hands(int socket, std::string_view token, Clock::time_point deadline)
   const std::string versions =
       fmt::format("rank 0 runs {}, this rank runs {}", described(peer), described(own_greeting()));
   if (peer.protocol < first_version_with_proofs) throw Error(ErrorCode::bad_data, versions);
-  net::send_all(socket, encode_frame(Kind::proof, 0, handshake.proof()));
+  net::send_all(socket, encode_frame(Kind::proof, 0, handshake.proof()), deadline);
   const std::string hint =
       is_compatible(peer) ? "" : fmt::format(" (by its greeting, {})", versions);
   check_store(socket, handshake, hint, deadline);
@@ -113,7 +115,7 @@ void shake_hands(int socket, std::string_view token, Clock::time_point deadline)
 std::string apply(int socket, const Application& application, Clock::time_point proven_by,
                   Clock::time_point joined_by) {
   shake_hands(socket, application.token, proven_by);
-  net::send_all(socket, encode_frame(Kind::join, 0, encode(application.join)));
+  net::send_all(socket, encode_frame(Kind::join, 0, encode(application.join)), joined_by);
   const Message message = receive_message(socket, max_join_bytes, joined_by);
   const Answer answer = decode_answer(message.body);
   if (message.kind == Kind::refusal) {
@@ -220,7 +222,9 @@ void Client::release(std::string_view prefix, int ranks) {
   failure_->check();
   const std::string body =
       Packer().number(0).text(prefix).text("").number(static_cast<std::uint32_t>(ranks)).take();
-  send(encode_frame(Kind::release, 0, body));
+  const Clock::time_point deadline = Clock::now() + send_patience;
+  require(send(encode_frame(Kind::release, 0, body), deadline, deadline), ErrorCode::timeout,
+          "rank {}: the store on rank 0 does not answer", rank_);
 }
 
 std::vector<std::string> Client::exchange(std::string_view key, std::string_view mine,
@@ -268,21 +272,37 @@ void Client::respond(std::uint64_t number, std::string_view question) noexcept {
       if (answerer_) text = answerer_(question);
     }
     const std::string body = Packer().number(0).text("").text(text).take();
-    send(encode_frame(Kind::reply, number, body));
+    const Clock::time_point deadline = Clock::now() + send_patience;
+    if (!send(encode_frame(Kind::reply, number, body), deadline, deadline))
+      log::debug("cannot answer \"{}\": the store takes no data", question);
   } catch (const std::exception& problem) {
     log::debug("cannot answer \"{}\": {}", question, problem.what());
   }
 }
 
-// If only part of a message was sent, the connection is useless, so send() closes it. The reader
-// thread notices that and finds the reason.
-void Client::send(std::string_view frame) {
+// Returns false if nothing was sent by the deadline, because the store reads nothing or another
+// thread sends. A message that was sent in part has time until `last`; then the connection is
+// useless, so send() closes it. The reader thread notices that and finds the reason.
+bool Client::send(std::string_view frame, Clock::time_point deadline, Clock::time_point last) {
+  std::unique_lock lock(mutex_);
+  if (!sent_.wait_until(lock, deadline, [&] { return !is_sending_; })) return false;
+  is_sending_ = true;
+  lock.unlock();
+  std::size_t sent = 0;
+  bool is_lost = false;
   try {
-    const std::lock_guard sending(sending_);
-    net::send_all(socket_.get(), frame);
+    sent = net::send_some(socket_.get(), frame, deadline);
+    if (sent > 0) sent += net::send_some(socket_.get(), frame.substr(sent), last);
   } catch (const Error&) {
-    ::shutdown(socket_.get(), SHUT_RDWR);
+    is_lost = true;
   }
+  const bool is_cut = sent > 0 && sent < frame.size();
+  lock.lock();
+  is_sending_ = false;
+  sent_.notify_one();
+  if (is_cut || is_lost) ::shutdown(socket_.get(), SHUT_RDWR);
+  if (is_cut && !why_closed_) why_closed_ = early_.unread;
+  return sent > 0 || is_lost;
 }
 
 std::string Client::request(Kind kind, std::string_view key, std::string_view value,
@@ -298,6 +318,7 @@ std::string Client::call(Kind kind, std::string_view body, milliseconds patience
   Call call;
   call.exchange = exchange;
   std::unique_lock lock(mutex_);
+  const Clock::time_point last = Clock::now() + patience;
   if (silent_) patience = std::min(patience, silent_patience);
   const Clock::time_point deadline = Clock::now() + patience;
   if (broken_) throw Error(*broken_);
@@ -307,7 +328,7 @@ std::string Client::call(Kind kind, std::string_view body, milliseconds patience
   const std::string frame = encode_frame(kind, number, body);
   calls_.emplace(number, &call);
   lock.unlock();
-  send(frame);
+  send(frame, deadline, last);  // without success, the deadline has passed
   lock.lock();
   changed_.wait_until(lock, deadline, [&] { return call.done || broken_; });
   calls_.erase(number);
@@ -326,9 +347,11 @@ void Client::fail(std::string_view reason) noexcept {
       // The process of the store learns of the failure first and may end before it confirms.
       why_closed_.emplace(ErrorCode::aborted, fmt::format("rank {}: {}", rank_, reason));
     }
-    send(encode_frame(Kind::fail, 0, Packer().text(reason.substr(0, max_value_bytes)).take()));
+    const Clock::time_point deadline = Clock::now() + fail_patience;
+    send(encode_frame(Kind::fail, 0, Packer().text(reason.substr(0, max_value_bytes)).take()),
+         deadline, deadline);
     std::unique_lock lock(mutex_);
-    if (changed_.wait_for(lock, fail_patience, [&] { return broken_.has_value(); })) return;
+    if (changed_.wait_until(lock, deadline, [&] { return broken_.has_value(); })) return;
     // The store did not confirm the failure. This rank stops anyway.
     ::shutdown(socket_.get(), SHUT_RDWR);
     changed_.wait_for(lock, fail_patience, [&] { return broken_.has_value(); });

@@ -88,7 +88,7 @@ class Client final : public Store {
   std::string call(Kind kind, std::string_view body, std::chrono::milliseconds patience,
                    std::string_view exchange = "");
   void interrupt(Call& call) const;
-  void send(std::string_view frame);
+  bool send(std::string_view frame, net::Clock::time_point deadline, net::Clock::time_point last);
   void read() noexcept;
   void read_frames();
   bool read_frame(Header& header, std::string& body);
@@ -101,6 +101,8 @@ class Client final : public Store {
   struct EarlyErrors {
     NewestError newest = newest_error;
     Error lost{ErrorCode::peer_lost, "rank 0 (which serves the store) was lost"};
+    Error unread{ErrorCode::timeout,
+                 "the store on rank 0 did not read the whole of a message in time"};
     Error out_of_memory{ErrorCode::out_of_memory, "out of memory for a message of the store"};
     EarlyErrors() { newest_error = newest; }
   };
@@ -111,7 +113,6 @@ class Client final : public Store {
   int size_;
   std::shared_ptr<Failure> failure_;
 
-  std::mutex sending_;
   std::mutex answering_;
   Answerer answerer_;  // function that answers questions; guarded by answering_
   std::mutex mutex_;   // guards all members below
@@ -121,6 +122,8 @@ class Client final : public Store {
   std::vector<std::string> interrupted_;  // prefixes that were passed to interrupt()
   std::optional<Error> broken_;      // reason why calls cannot be answered; empty while connected
   std::optional<Error> why_closed_;  // reported if the connection closes; empty: rank 0 was lost
+  bool is_sending_ = false;          // a thread sends; the others wait for sent_
+  std::condition_variable sent_;
   bool silent_ = false;  // the store left a request unanswered and has sent nothing since
   bool leaving_ = false;
   std::jthread reader_;

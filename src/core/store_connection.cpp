@@ -136,12 +136,14 @@ bool Connection::send_front() {
   return true;
 }
 
-bool Connection::flush() {
-  bool is_alive = true;
-  while (is_alive && !output_.empty()) {
+void Connection::flush() {
+  while (!output_.empty()) {
     if (!send_front()) {
       if (errno == EINTR) continue;
-      is_alive = errno == EAGAIN || errno == EWOULDBLOCK;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) break;
+      ::shutdown(socket_.get(), SHUT_RDWR);  // receive() then reads the rest and reports the end
+      output_.clear();
+      sent_ = 0;
       break;
     }
     if (sent_ < output_.front().size()) continue;
@@ -149,7 +151,6 @@ bool Connection::flush() {
     sent_ = 0;
   }
   watch();
-  return is_alive;
 }
 
 void Connection::watch() {

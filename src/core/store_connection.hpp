@@ -69,7 +69,9 @@ class Connection {
   void send(Kind kind, std::uint64_t request, std::optional<ErrorCode> problem,
             std::shared_ptr<const std::string> body);
   bool has_output() const noexcept { return !output_.empty(); }
-  bool flush();  // sends what the socket accepts; false if the peer closed it
+  // Sends what the socket accepts. If the connection has ended, drops the output; the messages that
+  // the peer sent before can still be received.
+  void flush();
 
  private:
   struct Part {

@@ -42,7 +42,7 @@ void Observer::connect(Clock::time_point deadline) {
   net::configure_stream(socket_.get());
   try {
     shake_hands(socket_.get(), token_, deadline);
-    net::send_all(socket_.get(), encode_frame(Kind::observe, 0, ""));
+    net::send_all(socket_.get(), encode_frame(Kind::observe, 0, ""), deadline);
     receive(Kind::welcome, deadline);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::peer_lost) throw;
@@ -57,7 +57,7 @@ std::optional<std::vector<Observed>> Observer::look(std::chrono::milliseconds pa
   if (!socket_) connect(deadline);
   const std::string body = Packer().number(static_cast<std::uint32_t>(patience.count())).take();
   try {
-    net::send_all(socket_.get(), encode_frame(Kind::observe, 1, body));
+    net::send_all(socket_.get(), encode_frame(Kind::observe, 1, body), deadline);
   } catch (const Error&) {
     // The connection has ended. receive() below reads the last message of the store, which has the
     // reason.

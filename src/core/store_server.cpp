@@ -262,8 +262,8 @@ std::size_t Server::observers() const {
 void Server::serve(Connection& connection, std::uint32_t events) {
   bool open = true;
   try {
-    if ((events & EPOLLOUT) != 0) open = connection.flush();
-    if (open && (events & ~std::uint32_t{EPOLLOUT}) != 0) open = connection.receive();
+    if ((events & EPOLLOUT) != 0) connection.flush();
+    if ((events & ~std::uint32_t{EPOLLOUT}) != 0) open = connection.receive();
     Frame frame;
     while (connection.is_open() && connection.next(frame)) handle(connection, frame);
   } catch (const Error& error) {

@@ -447,42 +447,6 @@ TEST_CASE("the header of a long message claims no memory for bytes that have not
   CHECK(most_used() - before < 256 * 1024);
 }
 
-TEST_CASE("a put waits for a store that stands still for a while") {
-  std::array<int, 2> ends{};
-  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
-  const atoll::net::Fd store(ends[0]);
-  const auto failure = std::make_shared<atoll::Failure>();
-  store::Client client(atoll::net::Fd(ends[1]), 1, 2, failure);
-  const std::jthread slow([&] {
-    const store::Message put = store::receive_message(store.get(), 1000, Clock::now() + 10s);
-    CHECK(put.kind == store::Kind::put);
-    std::this_thread::sleep_for(5500ms);
-    const std::string nothing = store::Packer().number(0).text("").take();
-    atoll::net::send_all(store.get(), store::encode_frame(store::Kind::answer, 1, nothing));
-  });
-  client.put("key", "value", 30s);
-  CHECK(!failure->get());
-}
-
-TEST_CASE("a silent store is waited for once; later requests end soon, until it speaks again") {
-  std::array<int, 2> ends{};
-  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
-  const atoll::net::Fd store(ends[0]);
-  store::Client client(atoll::net::Fd(ends[1]), 1, 2, std::make_shared<atoll::Failure>());
-  const auto seconds_of_get = [&] {
-    const auto begin = Clock::now();
-    CHECK_THROWS_WITH_AS(client.get("key", 1ms), "rank 1: the store on rank 0 does not answer",
-                         atoll::Error);
-    return std::chrono::duration<double>(Clock::now() - begin).count();
-  };
-  CHECK(seconds_of_get() > 4.9);
-  CHECK(seconds_of_get() < 3);  // 1 s and the delays of a busy machine
-  const std::string late = store::Packer().number(0).text("").text("").take();
-  atoll::net::send_all(store.get(), store::encode_frame(store::Kind::answer, 1, late));
-  std::this_thread::sleep_for(200ms);  // the reader takes the late answer
-  CHECK(seconds_of_get() > 4.9);
-}
-
 TEST_CASE("a connection to the store does not change the newest error of its thread") {
   const atoll::Error known(atoll::ErrorCode::io, "of this thread");
   Place place(1);
