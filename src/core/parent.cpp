@@ -14,10 +14,12 @@
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
+#include <future>
 #include <iterator>
 #include <optional>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -30,7 +32,8 @@ namespace atoll_v1::atoll {
 namespace {
 
 constexpr std::chrono::milliseconds grace{5'000};
-// How often a rank looks for the process on kernels without pidfd_open (before Linux 5.3).
+// How often a rank looks for the process on kernels without pidfd_open (before Linux 5.3), and
+// whether the program has closed the descriptors of the watch.
 constexpr std::chrono::milliseconds look_period{1'000};
 constexpr int most_ancestors = 32;
 
@@ -115,8 +118,8 @@ class ProcessWatch final : public ParentWatch {
   Event wait() const {
     for (;;) {
       std::array<pollfd, 2> items{{{wake_.get(), POLLIN, 0}, {handle_.get(), POLLIN, 0}}};
-      ::poll(items.data(), handle_ ? 2 : 1, handle_ ? -1 : static_cast<int>(look_period.count()));
-      if ((items[0].revents & POLLIN) != 0) return Event::stopped;
+      ::poll(items.data(), handle_ ? 2 : 1, static_cast<int>(look_period.count()));
+      if (items[0].revents != 0) return Event::stopped;
       if (handle_ ? (items[1].revents & POLLIN) != 0
                   : !is_same(read_process(process_.pid), process_)) {
         return Event::ended;
@@ -131,12 +134,22 @@ class ProcessWatch final : public ParentWatch {
     ::sigemptyset(&pipe);
     ::sigaddset(&pipe, SIGPIPE);
     ::pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
-    const auto reason = fmt::format("{} (process {}), which started this rank, has ended",
-                                    process_.name, process_.pid);
-    report_(reason);
-    log::error("{}; this rank ends as well (ATOLL_PARENT=ignore lets it run on)", reason);
-    pollfd item{wake_.get(), POLLIN, 0};
-    if (::poll(&item, 1, static_cast<int>(grace.count())) == 0) std::_Exit(EXIT_FAILURE);
+    // The program may hold the locks that the report and the log need, so another thread waits for
+    // them. If it cannot be started, the other ranks learn the end of this rank from the store.
+    const auto end = net::Clock::now() + grace;
+    std::future<void> told;
+    try {
+      told = std::async(std::launch::async, [this] {
+        const auto reason = fmt::format("{} (process {}), which started this rank, has ended",
+                                        process_.name, process_.pid);
+        report_(reason);
+        log::error("{}; this rank ends as well (ATOLL_PARENT=ignore lets it run on)", reason);
+      });
+    } catch (const std::system_error&) {
+    }
+    const bool is_over = net::wait_for(wake_.get(), POLLIN, end);
+    if (!is_over || (told.valid() && told.wait_until(end) != std::future_status::ready))
+      std::_Exit(EXIT_FAILURE);
   }
 
   Process process_;

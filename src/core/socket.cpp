@@ -48,11 +48,13 @@ Address from_sockaddr(const void* data, socklen_t length) {
 }  // namespace
 
 bool wait_for(int socket, short events, Clock::time_point deadline) {
+  // poll() does not notice when this process closes the socket, but the next call of poll() does.
+  constexpr std::int64_t longest_poll = 1'000;  // milliseconds
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
     pollfd item{socket, events, 0};
     const int ready =
-        ::poll(&item, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000)));
+        ::poll(&item, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, longest_poll)));
     if (ready > 0) return true;
     if (ready < 0 && errno != EINTR) return true;  // the next call on the socket reports the error
     if (ready == 0 && left <= 0) return false;

@@ -1,5 +1,6 @@
 #include "core/store_client.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/socket.h>
 
@@ -420,8 +421,11 @@ void Client::read() noexcept {
     const auto* const known = dynamic_cast<const Error*>(&error);
     why_closed_.emplace(known ? *known : early_.out_of_memory);
   }
+  const bool is_closed_here = ::fcntl(socket_.get(), F_GETFD) < 0;
   std::unique_lock lock(mutex_);
-  const Error reason = why_closed_ ? *why_closed_ : early_.lost;
+  const Error reason = why_closed_      ? *why_closed_
+                       : is_closed_here ? early_.closed_here
+                                        : early_.lost;
   if (leaving_ && !broken_) broken_ = reason;
   const bool leaving = leaving_;
   lock.unlock();

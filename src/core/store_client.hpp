@@ -103,6 +103,9 @@ class Client final : public Store {
     Error lost{ErrorCode::peer_lost, "rank 0 (which serves the store) was lost"};
     Error unread{ErrorCode::timeout,
                  "the store on rank 0 did not read the whole of a message in time"};
+    Error closed_here{ErrorCode::io,
+                      "this process has closed the descriptors of its World: a program may only "
+                      "close descriptors that it has opened"};
     Error out_of_memory{ErrorCode::out_of_memory, "out of memory for a message of the store"};
     EarlyErrors() { newest_error = newest; }
   };

@@ -8,9 +8,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <exception>
 #include <new>
+#include <system_error>
 #include <utility>
 
+#include "core/errors.hpp"
 #include "core/log.hpp"
 #include "core/store_connection.hpp"
 #include "core/thread.hpp"
@@ -26,6 +29,9 @@ constexpr milliseconds failed_patience{1000};
 // Work of one turn of the loop: events, and connections accepted from each listener.
 constexpr std::size_t events_per_turn = 256;
 constexpr int accepts_per_turn = 64;
+// The longest wait of a turn, in milliseconds: epoll_wait() does not notice when this process closes
+// the descriptors, but its next call does.
+constexpr std::int64_t longest_turn = 1'000;
 // Pause after accept() has found no free descriptor.
 constexpr milliseconds accept_pause{100};
 // Descriptors of the process that are not connections of the store.
@@ -87,8 +93,8 @@ void Server::run() noexcept {
       declare(ErrorCode::out_of_memory, "rank 0: out of memory in the store");
       run_until_done();
     }
-  } catch (const std::bad_alloc&) {
-    log::error("the store ends: out of memory");
+  } catch (const std::exception& problem) {
+    log::error("the store ends: {}", text_of(problem));
     joining_.clear();
     for (auto& [id, connection] : members_) connection.close();
   }
@@ -178,7 +184,11 @@ void Server::turn(Clock::time_point until) {
   std::array<epoll_event, events_per_turn> events;
   const auto left = std::chrono::ceil<milliseconds>(until - Clock::now()).count();
   const int ready = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
-                                 static_cast<int>(std::clamp<std::int64_t>(left, 0, 3'600'000)));
+                                 static_cast<int>(std::clamp<std::int64_t>(left, 0, longest_turn)));
+  require(ready >= 0 || errno == EINTR, ErrorCode::io,
+          "this process has closed the descriptors of its World (epoll_wait: {}): a program may "
+          "only close descriptors that it has opened",
+          std::generic_category().message(errno));
   for (int i = 0; i < ready; ++i) {
     const epoll_event& event = events[static_cast<std::size_t>(i)];
     const std::uint64_t id = event.data.u64;

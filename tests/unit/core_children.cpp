@@ -9,6 +9,7 @@
 #include <array>
 #include <chrono>
 #include <csignal>
+#include <functional>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -51,9 +52,12 @@ struct Alive {
   std::array<int, 2> ends{};
 };
 
+using OnFailure = std::function<void(const atoll::Error&)>;
+
 // Forks a process named `name` that forks a rank of a job of one rank. The rank writes a byte and
 // then computes until it is ended. Returns the id of the first process.
-pid_t start_under(const char* name, const std::string& setting, const Alive& alive) {
+pid_t start_under(const char* name, const std::string& setting, const Alive& alive,
+                  const OnFailure& callback) {
   const pid_t launcher = ::fork();
   REQUIRE(launcher >= 0);
   if (launcher > 0) return launcher;
@@ -64,7 +68,8 @@ pid_t start_under(const char* name, const std::string& setting, const Alive& ali
     config.size = 1;
     config.log = "off";
     config.parent = setting;
-    const auto world = atoll::World::from_env(config);
+    auto world = atoll::World::from_env(config);
+    const auto subscription = world.on_failure(callback);
     if (::write(alive.ends[1], "x", 1) != 1) ::_exit(2);
     std::this_thread::sleep_for(20s);
     ::_exit(0);
@@ -74,9 +79,9 @@ pid_t start_under(const char* name, const std::string& setting, const Alive& ali
 }
 
 bool ends_with_launcher(const char* name, const std::string& setting,
-                        std::chrono::milliseconds limit) {
+                        std::chrono::milliseconds limit, const OnFailure& callback = {}) {
   Alive alive;
-  const pid_t launcher = start_under(name, setting, alive);
+  const pid_t launcher = start_under(name, setting, alive, callback);
   alive.close_writer();
   REQUIRE(alive.wait_for_byte());
   ::kill(launcher, SIGKILL);
@@ -89,6 +94,46 @@ bool ends_with_launcher(const char* name, const std::string& setting,
 TEST_CASE("a rank ends when the launcher that started it is killed") {
   CHECK(ends_with_launcher("mpirun", "", 12s));
   CHECK(ends_with_launcher("a script", "parent", 12s));
+}
+
+TEST_CASE("a rank ends with its launcher although the report of the failure never returns") {
+  // As when a signal handler calls fail() on a thread that holds a lock of the World.
+  const auto never = [](const atoll::Error&) { std::this_thread::sleep_for(20s); };
+  CHECK(ends_with_launcher("mpirun", "", 12s, never));
+}
+
+TEST_CASE("a World can be destroyed after the program has closed all descriptors") {
+  for (const int closer : {0, 1}) {
+    CAPTURE(closer);
+    const ReservedPort port;
+    std::array<Alive, 2> alive;
+    std::array<pid_t, 2> pids{};
+    for (int rank = 0; rank < 2; ++rank) {
+      pids[static_cast<std::size_t>(rank)] = ::fork();
+      if (pids[static_cast<std::size_t>(rank)] != 0) continue;
+      try {
+        atoll::Config config = atoll_test::thread_rank_config(rank, 2, port);
+        config.parent = "parent";  // the watch of the parent has descriptors, too
+        config.log = "off";
+        auto world = atoll::World::from_env(config);
+        world.barrier();
+        if (rank != closer) world.get("never", 20s);
+        // All but the standard streams and the pipe that shows the end of this process.
+        const int kept = alive[static_cast<std::size_t>(rank)].ends[1];
+        for (int fd = 3; fd < 1024; ++fd)
+          if (fd != kept) ::close(fd);
+      } catch (const atoll::Error&) {
+        ::_exit(1);
+      }
+      ::_exit(0);
+    }
+    for (Alive& one : alive) one.close_writer();
+    for (const Alive& one : alive) CHECK(one.ends_within(10s));
+    for (const pid_t pid : pids) {
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, nullptr, 0);
+    }
+  }
 }
 
 TEST_CASE("a rank outlives its launcher on request, and a parent that is no launcher") {
