@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <thread>
 #include <utility>
 
+#include "atoll/cuda/environment.hpp"
 #include "log.hpp"
 #include "sdk/guard.hpp"
 #include "sdk/operation.hpp"
@@ -151,7 +151,8 @@ std::unique_ptr<Comm> Comm::open(const atoll_host& host, const atoll_group& grou
     throw Error(ATOLL_INVALID_ARGUMENT, "the placement of this rank does not specify a GPU");
   // Makes NCCL run the operations of several communicators on one GPU in launch order. All ranks
   // launch in the same order, so no operation waits for a GPU that another operation occupies.
-  ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+  static std::once_flag ordered;
+  std::call_once(ordered, [] { atoll_abi::add_to_environment({"NCCL_LAUNCH_ORDER_IMPLICIT=1"}); });
   keep_log();
   const auto deadline = deadline_of(group.timeout_ns);
   const Current current(device);

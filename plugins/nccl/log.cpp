@@ -11,6 +11,8 @@
 #include <mutex>
 #include <set>
 
+#include "atoll/cuda/environment.hpp"
+
 namespace atoll_nccl {
 namespace {
 
@@ -33,9 +35,8 @@ const Log& log() {
     }
     const int file = ::memfd_create("nccl-log", MFD_CLOEXEC);
     if (file < 0) return Log{-1, "a memory file for NCCL's log could not be created"};
-    ::setenv("NCCL_DEBUG", "INFO", 1);
-    ::setenv("NCCL_DEBUG_SUBSYS", "INIT,NET", 1);
-    ::setenv("NCCL_DEBUG_FILE", fmt::format("/proc/self/fd/{}", file).c_str(), 1);
+    atoll_abi::add_to_environment({"NCCL_DEBUG=INFO", "NCCL_DEBUG_SUBSYS=INIT,NET",
+                                   fmt::format("NCCL_DEBUG_FILE=/proc/self/fd/{}", file)});
     return Log{file, ""};
   }();
   return log;
@@ -97,8 +98,7 @@ void release_environment() {
   static std::once_flag once;
   if (log().file < 0) return;
   std::call_once(once, [] {
-    for (const char* name : {"NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"})
-      ::unsetenv(name);
+    atoll_abi::remove_from_environment({"NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"});
   });
 }
 

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "../../plugins/nccl/log.hpp"
 
@@ -18,6 +19,21 @@ const std::string prefix = "node7:4711:4822 [3] NCCL INFO ";
 std::string connection(const std::string& way) {
   return prefix + "Channel 02/0 : 3[3] -> 11[3] [send] via " + way + '\n';
 }
+
+// The array of the environment, which another thread may be reading while it changes.
+class Reading {
+ public:
+  bool is_undisturbed() const { return environ != array_ && entries() == before_; }
+
+ private:
+  std::vector<char*> entries() const {
+    std::vector<char*> all;
+    for (char** entry = array_; *entry != nullptr; ++entry) all.push_back(*entry);
+    return all;
+  }
+  char** array_ = environ;
+  std::vector<char*> before_ = entries();
+};
 
 }  // namespace
 
@@ -62,13 +78,18 @@ TEST_CASE("the log is captured in memory unless the user has set NCCL_DEBUG") {
   CHECK(status == 0);
 
   for (const char* name : {"NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"}) ::unsetenv(name);
+  ::setenv("ATOLL_TEST_ENVIRONMENT", "1", 1);  // the C library then owns the array
+  const Reading reading;
   keep_log();
+  CHECK(reading.is_undisturbed());
   REQUIRE(std::string(std::getenv("NCCL_DEBUG")) == "INFO");
   CHECK(transports() == "");
   std::FILE* const log =
       std::fopen(std::getenv("NCCL_DEBUG_FILE"), "w");  // NCCL opens its log file in the same mode
   REQUIRE(log != nullptr);
+  const Reading later;
   release_environment();
+  CHECK(later.is_undisturbed());
   CHECK(std::getenv("NCCL_DEBUG_FILE") == nullptr);
   CHECK(std::getenv("NCCL_DEBUG") == nullptr);
   std::fputs(connection("NET/IB/0").c_str(), log);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "atoll/cuda/environment.hpp"
 #include "core/errors.hpp"
 #include "core/log.hpp"
 #include "device/backend.hpp"
@@ -136,7 +137,7 @@ class CudaDevice final : public DeviceBackend {
 void request_queues() noexcept {
   [[maybe_unused]] static const bool once = [] {
     if (std::getenv(queues_variable) != nullptr) return true;  // the user's choice
-    ::setenv(queues_variable, "32", 0);
+    atoll_abi::add_to_environment({std::string(queues_variable) + "=32"});
     log::debug("{}=32: a hardware queue for each stream of a GPU", queues_variable);
     return true;
   }();
