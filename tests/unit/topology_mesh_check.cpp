@@ -86,7 +86,17 @@ TEST_CASE("mesh check: by the launch order that is given") {
   std::vector<RankSite> ranks;
   for (int i = 0; i < 8; ++i)
     for (const std::string host : {"a", "b"}) ranks.push_back({host, gpu(host, i)});
-  CHECK(check_mesh(topology, ranks, by_hand(2, 8)).size() == 2);
+  const auto findings = check_mesh(topology, ranks, by_hand(2, 8));
+  REQUIRE(findings.size() == 2);
+  // The shape fits into the islands, so the order of the ranks is the reason.
+  CHECK(contains(findings[0].evidence,
+                 "The order of the ranks is the reason, not the shape: rank 0 is on NVLink island "
+                 "a/gpu0-7, rank 1 on NVLink island b/gpu0-7"));
+  CHECK(contains(findings[0].fix, "leave out --mesh"));
+  CHECK(contains(findings[0].fix, "mpirun --map-by ppr:N:node"));
+  // Here it is the shape.
+  CHECK(check_mesh(topology, ranks, by_hand(1, 16))[0].fix ==
+        "a shard axis of 8 stays inside the islands");
   MeshPlan sorted = by_hand(2, 8);
   for (int i = 0; i < 16; ++i) sorted.order[static_cast<std::size_t>(i)] = i % 8 * 2 + i / 8;
   CHECK(check_mesh(topology, ranks, sorted).empty());
@@ -102,6 +112,7 @@ TEST_CASE("mesh check: shard groups are strided where there are inner ranks") {
   const auto findings = check_mesh(topology, ranks, by_hand(1, 8, 2));
   REQUIRE(findings.size() == 8);
   CHECK(findings[0].evidence.starts_with("inner group 0 crosses islands"));
+  CHECK(contains(findings[0].fix, "leave out --mesh"));
   // With ranks in host order, both shard groups of a row cross the same hosts, so a single finding
   // reports both groups.
   const auto strided = check_mesh(topology, fill_hosts(topology, 0), by_hand(1, 8, 2));

@@ -31,11 +31,15 @@ class Crossings {
   explicit Crossings(LinkRates& rates)
       : sites_(rates.sites), groups_(rates.groups), rates_(rates) {}
 
-  // Adds a finding, unless all ranks are in one near group (island or host).
-  void look(std::string_view noun, int number, const std::vector<int>& ranks, int inside) {
+  // Adds a finding, unless all ranks are in one near group (island or host). `inside` is the largest
+  // shard axis that stays inside the near groups; `fits` is true if the shape of the mesh does, so
+  // that only the order of the ranks makes the group cross.
+  void look(std::string_view noun, int number, const std::vector<int>& ranks, int inside,
+            bool fits) {
     const auto near_of = [&](int rank) { return groups_.near_of[at_index(rank)]; };
-    if (std::ranges::all_of(ranks, [&](int rank) { return near_of(rank) == near_of(ranks[0]); }))
-      return;
+    const auto other =
+        std::ranges::find_if(ranks, [&](int rank) { return near_of(rank) != near_of(ranks[0]); });
+    if (other == ranks.end()) return;
     if (found_.size() == most_findings) {
       ++unsaid_;
       return;
@@ -45,7 +49,16 @@ class Crossings {
       ++parts.members[near_of(rank)];
       parts.hosts.insert(sites_.at(rank).host);
     }
-    found_.push_back(describe(fmt::format("{} {}", noun, number), parts, inside));
+    Finding& finding =
+        found_.emplace_back(describe(fmt::format("{} {}", noun, number), parts, inside));
+    if (!fits) return;
+    finding.evidence += fmt::format(
+        ". The order of the ranks is the reason, not the shape: rank {} is on {}, rank {} on {}",
+        ranks[0], label(near_of(ranks[0])), *other, label(near_of(*other)));
+    finding.fix =
+        "leave out --mesh (Mesh::plan orders the ranks by island), or number the ranks host by "
+        "host "
+        "(mpirun --map-by ppr:N:node, srun --distribution=block)";
   }
 
   void take(std::string_view noun, std::vector<Finding>& all) {
@@ -167,7 +180,10 @@ int shard_inside(const RankGroups& groups, int inner) {
 }
 
 std::vector<Finding> find_crossings(LinkRates& rates, const MeshPlan& plan) {
-  const int inside = shard_inside(rates.groups, plan.inner);
+  const int least = shard_inside(rates.groups, 1);
+  const int inside = least / plan.inner;
+  const bool inner_fits = least % plan.inner == 0;
+  const bool shard_fits = inner_fits && inside % plan.shard == 0;
   std::vector<Finding> findings;
   Crossings shards(rates);
   int number = 0;
@@ -177,7 +193,7 @@ std::vector<Finding> find_crossings(LinkRates& rates, const MeshPlan& plan) {
     for (const int rank : ranks) near.push_back(rates.groups.near_of[at_index(rank)]);
     const bool is_first = number % plan.inner == 0;
     // One finding covers all groups of a row that cross the same islands.
-    if (is_first || near != first) shards.look("shard group", number, ranks, inside);
+    if (is_first || near != first) shards.look("shard group", number, ranks, inside, shard_fits);
     if (is_first) first = std::move(near);
     ++number;
   });
@@ -185,7 +201,7 @@ std::vector<Finding> find_crossings(LinkRates& rates, const MeshPlan& plan) {
   Crossings inners(rates);
   for (int row = 0; row < plan.replicate * plan.shard && plan.inner > 1; ++row) {
     const auto begin = plan.order.begin() + std::ptrdiff_t{row} * plan.inner;
-    inners.look("inner group", row, {begin, begin + plan.inner}, inside);
+    inners.look("inner group", row, {begin, begin + plan.inner}, inside, inner_fits);
   }
   inners.take("inner group", findings);
   return findings;
