@@ -21,7 +21,7 @@ except ImportError as error:
           "Python that has them")
     sys.exit(77)
 
-from atoll_data import chat, documents, encoding  # noqa: E402
+from atoll_data import chat, conversation, documents, encoding  # noqa: E402
 from atoll_data.errors import DataError  # noqa: E402
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
@@ -73,7 +73,7 @@ def check_rendering():
         for variables in ({}, TODAY, TODAY | {"enable_thinking": False}):
             text, ours = template(family, **variables)
             for name, messages in CHATS.items():
-                messages = [chat.plain(message) for message in messages]
+                messages = [conversation.plain(message) for message in messages]
                 for prompt in (False, True):
                     expected = theirs(text, messages, add_generation_prompt=prompt, **variables)
                     found = ours.render(messages, prompt=prompt)
@@ -111,7 +111,7 @@ def check_published(folder):
         text = file.read_text()
         ours = chat.Template(text, file.stem, SPECIAL, TODAY)
         for name, messages in CHATS.items():
-            messages = [chat.plain(message) for message in messages]
+            messages = [conversation.plain(message) for message in messages]
             for prompt in (False, True):
                 expected = outcome(lambda: theirs(text, messages, add_generation_prompt=prompt, **TODAY))
                 found = outcome(lambda: ours.render(messages, prompt=prompt))
@@ -146,7 +146,7 @@ def check_answers():
     _, ours = template("qwen3")
     text, spans = ours.render_marked(CHATS["thoughts"], ENDS)
     assert [text[b:e] for b, e in spans] == ["b<|im_end|>", "<think>\nnew\n</think>\n\nd<|im_end|>"]
-    text, spans = ours.render_marked([chat.plain(m) for m in CHATS["reasoning"]], ENDS)
+    text, spans = ours.render_marked([conversation.plain(m) for m in CHATS["reasoning"]], ENDS)
     assert [text[b:e] for b, e in spans] == ["b<|im_end|>", "<think>\nso\n</think>\n\nd<|im_end|>"]
     _, ours = template("smollm3", enable_thinking=False)
     text, spans = ours.render_marked(CHATS["one"], ENDS)
@@ -180,7 +180,7 @@ def check_tokens(folder):
 
     class Options:
         tokenizer, format, template, field = str(folder), "chat", None, "text"
-        bos = eos = None
+        bos, eos, train_on = None, None, "output"
         variables = TODAY
 
     converter = documents.Converter(Options)

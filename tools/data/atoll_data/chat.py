@@ -1,19 +1,19 @@
 """Renders chats with a model's template, and finds which characters the assistant wrote.
 
 Templates see what transformers gives them: the same environment, functions and message keys. If a
-template marks its answers with {% generation %}, these marks decide. Otherwise each answer is found by
-rendering again: a prompt that ends before it gives its begin, and another content in its place its end.
-The token that ends the answer is trained too, since a model must learn to stop.
+template marks its answers with {% generation %}, these marks decide. Otherwise each answer, with its thoughts
+and tool calls, is found by rendering again: a prompt that ends before it gives its begin, and another answer in
+its place its end. The tokens that end the answer are trained too, since a model must learn to stop. An answer
+whose begin or end is not certain is refused.
 """
 import datetime
 import json
 import re
 from pathlib import Path
 
+from .conversation import CLOSE, OPEN, REASONING
 from .errors import DataError, need
 
-OPEN, CLOSE = "\ufdd0", "\ufdd1"  # no text has them: Unicode reserves them for use inside programs
-REASONING = ("reasoning_content", "thinking", "reasoning")
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
@@ -66,61 +66,60 @@ def environment():
     return made
 
 
-def plain(message):
-    """A message as templates expect it: without null values, and reasoning under its usual name."""
-    message = {key: value for key, value in message.items() if value is not None}
-    reasoning = next((message[key] for key in REASONING if key in message), None)
-    if reasoning is not None:
-        message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
-    return message
+def templates_of(folder, settings, given):
+    """The texts of the chat templates by name, and where they are from. A single template is `default`. As in
+    transformers, files come before tokenizer_config.json, and `given` is a name or a file."""
+    found, source = {}, "tokenizer_config.json"
+    if folder:
+        files = [("default", folder / "chat_template.jinja")]
+        files += [(file.stem, file) for file in sorted((folder / "additional_chat_templates").glob("*.jinja"))]
+        found = {name: read_text(file, file) for name, file in files if file.is_file()}
+    if found:
+        source = str(folder)
+    elif "chat_template" in settings:
+        found = settings["chat_template"]
+        if isinstance(found, list):
+            found = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)}
+        elif not isinstance(found, dict):
+            found = {"default": found}
+        found = {name: text for name, text in found.items() if isinstance(name, str) and isinstance(text, str)}
+    if given in found:
+        return {"default": found[given]}, f"{source}, template {given}"
+    if given:
+        names = f"; the tokenizer has templates with the names {', '.join(sorted(found))}" if found else ""
+        return {"default": read_text(Path(given), f"--template {given}", names)}, given
+    if not found:
+        raise DataError("the tokenizer has no chat_template.jinja and no chat_template in "
+                        "tokenizer_config.json: name a template with --template FILE")
+    return found, source
 
 
-SHAREGPT = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "tool": "tool",
-            "system": "system", "user": "user", "assistant": "assistant"}
+def read_text(path, place, more=""):
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"{place}: {error.strerror}{more}") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{place}: not UTF-8: {error.reason}") from None
 
 
-def messages_of(place, record):
-    """The messages of a record: `messages`, or `conversations` as ShareGPT names them."""
-    messages = record.get("messages", record.get("conversations"))
-    if not isinstance(messages, list) or not messages:
-        raise DataError(f"{place}: `messages` is not a list of messages")
-    result = []
-    for number, message in enumerate(messages, 1):
-        if not isinstance(message, dict):
-            raise DataError(f"{place}: message {number} is not an object with `role` and `content`")
-        role, content = "role", "content"
-        if "from" in message and ("value" in message or "role" not in message):
-            role, content = "from", "value"
-        if not isinstance(message.get(role), str):
-            raise DataError(f"{place}: message {number} has no `{role}`")
-        # An assistant that calls tools may say nothing.
-        if message.get(content) is None and not message.get("tool_calls"):
-            raise DataError(f"{place}: message {number} has no `{content}`")
-        if role == "from":
-            message = {"role": SHAREGPT.get(message[role], message[role]), "content": message[content]}
-        text = json.dumps(message, ensure_ascii=False, default=str)
-        if OPEN in text or CLOSE in text:
-            raise DataError(f"{place}: message {number} has a character that is no text (U+FDD0)")
-        result.append(plain(message))
-    return result
+class Templates:
+    """The chat templates of a tokenizer, compiled when a record needs them."""
 
+    def __init__(self, folder, settings, given, variables):
+        self.texts, self.source = templates_of(folder, settings, given)
+        self.settings, self.variables = settings, variables
+        self.compiled = {}
 
-def template_of(folder, settings, given):
-    """The text of a chat template, and where it is from."""
-    place = Path(given) if given else (folder / "chat_template.jinja" if folder else None)
-    if place is not None:
-        try:
-            return place.read_text(encoding="utf-8"), str(place)
-        except (OSError, UnicodeDecodeError) as error:
-            if given:
-                raise DataError(f"--template {given}: {error}") from None
-    template = settings.get("chat_template")
-    if isinstance(template, list):  # several templates, of which `default` is for chats
-        template = {entry.get("name"): entry.get("template") for entry in template}.get("default")
-    if isinstance(template, str):
-        return template, "tokenizer_config.json"
-    raise DataError("the tokenizer has no chat_template.jinja and no chat_template in "
-                    "tokenizer_config.json: name a template with --template FILE")
+    def choose(self, place, tools):
+        """The template of a record: as in transformers, `tool_use` if there are tools and it exists."""
+        name = "tool_use" if tools is not None and "tool_use" in self.texts else "default"
+        if name not in self.texts:
+            raise DataError(f"{place}: {self.source} has no chat template with the name default; choose one of "
+                            f"{', '.join(sorted(self.texts))} with --template NAME")
+        if name not in self.compiled:
+            self.compiled[name] = Template(self.texts[name], self.source, self.settings, self.variables)
+        return self.compiled[name]
 
 
 class Template:
@@ -151,16 +150,31 @@ class Template:
 
     def render_marked(self, messages, ends, tools=None, first=0):
         """Renders messages. Returns the text and the spans [begin, end) of the assistant's answers from
-        message `first` on. `ends` are the special tokens, one of which may end an answer."""
+        message `first` on. `ends` are the special tokens, which may end an answer."""
+        raw = self._raw(messages, tools)
+        self._check_calls(messages, tools, raw)
         if self.marked:
-            whole, spans = unmark(self._raw(messages, tools))
+            whole, spans = unmark(raw)
             return whole, self._from_message(first, messages, whole, spans, tools)
-        whole = self.render(messages, tools)
-        spans = []
-        for number, message in enumerate(messages):
-            if number >= first and message["role"] == "assistant":
-                spans.append(self._answer(messages, number, whole, ends, tools))
-        return whole, spans
+        special = special_pattern(ends)
+        spans = [self._answer(messages, number, raw, special, tools)
+                 for number, message in enumerate(messages)
+                 if number >= first and message["role"] == "assistant"]
+        return raw, spans
+
+    def _check_calls(self, messages, tools, raw):
+        """Refuses messages whose tool calls the template leaves out."""
+        calls = [number for number, message in enumerate(messages, 1) if message.get("tool_calls")]
+        if not calls:
+            return
+        bare = [{key: value for key, value in message.items() if key != "tool_calls"} for message in messages]
+        try:
+            if self._raw(bare, tools) != raw:
+                return
+        except TemplateRefuses:
+            return  # it uses the calls
+        raise TemplateRefuses(f"message {calls[0]} calls tools, which it does not write; name a template that writes "
+                              "tool_calls with --template")
 
     def _from_message(self, first, messages, whole, spans, tools):
         """The marked spans without those of the messages before `first`."""
@@ -171,23 +185,103 @@ class Template:
             return [span for span in spans if span[0] >= len(before)]
         return spans[len(marked):]  # the template writes early messages in another way when more follow
 
-    def _answer(self, messages, number, whole, ends, tools):
+    def _answer(self, messages, number, whole, special, tools):
         """The span of answer `number` in the text `whole`."""
-        other = list(messages)
-        other[number] = messages[number] | {"content": OPEN + "x" + CLOSE}
-        # Marks of this text are contents, not answers, so they are kept.
-        changed = self._raw(other, tools)
-        if OPEN not in changed:
-            raise TemplateRefuses(f"message {number + 1} does not appear in the text")
-        begin = common_prefix(whole, changed)
-        end = len(whole) - common_prefix(whole[begin:][::-1], changed[begin:][::-1])
         try:
-            prompt = self.render(messages[:number], tools, prompt=True)
-            if len(prompt) <= begin and whole.startswith(prompt):
-                begin = len(prompt)
+            return self._span(messages, number, whole, special, tools)
+        except TemplateRefuses as refusal:
+            reason = refusal
+        # Later messages may need the calls of this answer. Then a chat that ends with it may show it.
+        early = messages[:number + 1]
+        try:
+            text = self._raw(early, tools)
+            last = text.rstrip("\n ")
+            _, begin = self._header(messages[:number], whole, len(last), special, tools)
+            if begin is None or not whole.startswith(last) or not ends_with_token(last[begin:], special):
+                begin, end = self._span(early, number, text, special, tools)
+                last = text[:end]
+            if whole.startswith(last):
+                return begin, len(last)
         except TemplateRefuses:
-            pass  # some templates refuse messages that end early; the content alone is trained then
-        return begin, end + length_of_end(whole[end:], ends)
+            pass
+        raise TemplateRefuses(f"where the answer in message {number + 1} begins and ends is not known: {reason}")
+
+    def _span(self, messages, number, whole, special, tools):
+        """The span of an answer, from the text `changed` with another answer in its place.
+
+        The answer begins where the texts part, or before, behind the generation prompt. They agree again behind
+        the answer, or behind its last token if answers that call tools end with another one than texts do."""
+        other = {key: value for key, value in messages[number].items() if key not in (*REASONING, "tool_calls")}
+        before, after = messages[:number], messages[number + 1:]
+        other = other | {"content": OPEN + "x" + CLOSE}
+        changed = self._raw([*before, other, *after], tools)
+        if OPEN not in changed:
+            raise TemplateRefuses("its content does not appear in the text")
+        parted = common_prefix(whole, changed)
+        common = common_prefix(whole[parted:][::-1], changed[parted:][::-1])
+        header, begin = self._header(before, whole, parted, special, tools)
+        if begin is None:
+            if not changed.startswith(OPEN, parted):
+                raise TemplateRefuses(f"it does not begin with the generation prompt {header!r}; try other variables "
+                                      "with --template-args, for example enable_thinking")
+            begin = parted
+        close, end = changed.rindex(CLOSE) + 1, len(whole) - common
+        if close < len(changed) - common:
+            end = whole_token(whole, end, special)
+            rest = changed[close:whole_token(changed, len(changed) - common, special)]
+            if not special.fullmatch(rest) or not ends_with_token(whole[begin:end], special):
+                raise TemplateRefuses("what follows it depends on it")
+
+        if after and messages[number].get("tool_calls"):
+            # Some templates write the results of calls into the answer.
+            result = [*messages[:number + 1], after[0] | {"content": OPEN + "x" + CLOSE}, *after[1:]]
+            result = self._raw(result, tools)
+            if common_prefix(whole, result) < end:
+                raise TemplateRefuses("the results of its calls are written into it")
+        if close < len(changed) - common:
+            return begin, end
+
+        def own_end():
+            """What the template writes behind the answer if no message follows."""
+            return changed[close:] if not after else self._raw([*before, other], tools).rpartition(CLOSE)[2]
+
+        return begin, end + length_of_end(whole[end:], own_end, header, special)
+
+    def _header(self, before, whole, parted, special, tools):
+        """The generation prompt behind the messages `before`, and where it ends in the text `whole`, or None."""
+        try:
+            prompt = self._raw(before, tools, prompt=True)
+            text = self._raw(before, tools)
+        except TemplateRefuses:
+            return "", None  # some templates refuse messages that end early
+        same = common_prefix(prompt, text)
+        header = prompt[next((found.start(1) for found in special.finditer(prompt)
+                              if found.start(1) < same < found.end()), same):]
+        if whole.startswith(prompt):
+            return header, len(prompt)
+        # The messages before may look different when others follow, but the same prompt comes behind them.
+        at = whole.rfind(header, common_prefix(whole, prompt), parted) if header else -1
+        if at < 0 or special.search(whole, at + len(header), parted):
+            return header, None
+        return header, at + len(header)
+
+
+def special_pattern(tokens):
+    """Finds special tokens, each with one blank before it or none."""
+    longest_first = sorted(filter(None, tokens), key=len, reverse=True)
+    return re.compile("[ \n]?(" + ("|".join(map(re.escape, longest_first)) or "(?!)") + ")")
+
+
+def whole_token(text, place, special):
+    """The end of the special token in which the place lies, or the place."""
+    return next((found.end() for found in special.finditer(text) if found.start(1) < place < found.end()), place)
+
+
+def ends_with_token(text, special):
+    last = None
+    for last in special.finditer(text):
+        pass
+    return last is not None and last.end() == len(text)
 
 
 def common_prefix(a, b):
@@ -218,11 +312,18 @@ def untrained_end(text, spans, ends):
     return f"{follows} follows them, which is no special token of the tokenizer"
 
 
-def length_of_end(rest, ends):
-    """The length of the special token that ends an answer, with one blank before it."""
-    blank = 1 if rest[:1] in ("\n", " ") else 0
-    return max((blank + len(token) for token in ends if token and rest.startswith(token, blank)),
-               default=0)
+def length_of_end(rest, own_end, header, special):
+    """The length of the special tokens that end an answer. All but the first one are part of its `own_end()` and not
+    of `header`, with which the next answer may begin. Without a header, which the template may always write, only
+    the first one is certain."""
+    length = 0
+    while found := special.match(rest, length):
+        token = found.group(1)
+        if header.startswith(token) or length and (
+                not header or token in header or not own_end().startswith(rest[:found.end()])):
+            break
+        length = found.end()
+    return length
 
 
 def unmark(text):

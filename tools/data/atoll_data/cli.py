@@ -23,7 +23,7 @@ EXAMPLES = """\
 formats (found by the keys of the first record):
   alpaca      instruction, input (may be absent), output
   chat        messages of role and content, rendered with the model's chat template; also conversations
-              of from and value. Only answers of the assistant are trained
+              of from and value. Only answers of the assistant are trained, with their tool calls
   completion  prompt and completion, both strings or both lists of messages
   text        text, or the key named by --field; .txt and .md files, in which blank lines part documents
 
@@ -69,7 +69,8 @@ def parse(arguments):
                         "of a model, or ORG/NAME[@REVISION] in the Hub's local cache")
     parser.add_argument("--format", choices=("auto", *records.FORMATS), default="auto")
     parser.add_argument("--field", help="the key of the text in records of text; default: text")
-    parser.add_argument("--template", metavar="FILE", help="chat template; default: that of the tokenizer")
+    parser.add_argument("--template", metavar="FILE|NAME", help="chat template: a file, or the name of one of the "
+                        "tokenizer's; default: tool_use for records with tools if it exists, else default")
     parser.add_argument("--template-args", metavar="JSON", default="{}",
                         help="variables of the chat template, for example '{\"enable_thinking\": false}'")
     parser.add_argument("--bos", metavar="TOKEN", help="begins a text; default: the tokenizer's")
@@ -183,6 +184,7 @@ def start_worker(options):
     for name in ENDING:
         signal.signal(name, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the main one tells
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     worker = documents.Converter(options)
 
@@ -224,7 +226,13 @@ def converted(options, width, converter, found):
         for chunk in chunks_of(found):
             yield convert(options, width, converter, chunk)
         return
-    with multiprocessing.Pool(options.processes, start_worker, (options,)) as pool:
+    # Python forgets a signal that reaches a process before it has begun, and its end would be waited for in vain.
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        pool = multiprocessing.Pool(options.processes, start_worker, (options,))
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    with pool:
         tasks = ((options, width, chunk) for chunk in chunks_of(found))
         for done in pool.imap(convert_in_worker, tasks):
             if isinstance(done, DataError):

@@ -1,5 +1,5 @@
 """Turns records into documents: ids, and which of them are trained."""
-from . import chat, encoding
+from . import chat, conversation, encoding
 from .errors import DataError
 
 
@@ -11,7 +11,7 @@ class Converter:
         self.tokenizer, settings = encoding.load(options.tokenizer,
                                                  {"bos": options.bos, "eos": options.eos})
         self.ends = list(self.tokenizer.special)
-        self.template = None
+        self.templates = None
         self.settings = settings
         self.untrained_end = None  # why the first answer teaches no model to stop, or ""
         if options.format != "chat" and self.tokenizer.eos is None:
@@ -24,7 +24,12 @@ class Converter:
             raise record
         make = {"alpaca": self._alpaca, "completion": self._completion, "text": self._text,
                 "chat": self._chat}[self.options.format]
-        return make(place, record)
+        ids, mask = make(place, record)
+        if self.options.train_on == "all":
+            return ids, b"1" * len(ids)
+        if ids and b"1" not in mask:
+            raise DataError(f"{place}: nothing of it would be trained; --train-on all trains prompts too")
+        return ids, mask
 
     def text_of(self, place, record, key, default=None):
         value = record.get(key, default)
@@ -66,19 +71,21 @@ class Converter:
         return ids, b"1" * len(ids)
 
     def _chat(self, place, record, first=0):
-        if self.template is None:
-            folder = None
-            if self.options.tokenizer != "bytes":
-                folder = encoding.find_files(self.options.tokenizer)[1]
-            text, source = chat.template_of(folder, self.settings, self.options.template)
-            self.template = chat.Template(text, source, self.settings, self.options.variables)
-        messages = chat.messages_of(place, record)
+        options = self.options
+        if self.templates is None:
+            folder = None if options.tokenizer == "bytes" else encoding.find_files(options.tokenizer)[1]
+            self.templates = chat.Templates(folder, self.settings, options.template, options.variables)
+        messages, tools = conversation.messages_of(place, record), conversation.tools_of(place, record)
+        template = self.templates.choose(place, tools)
         try:
-            text, spans = self.template.render_marked(messages, self.ends, record.get("tools"), first)
+            if options.train_on == "all":
+                text, spans = template.render(messages, tools), []
+            else:
+                text, spans = template.render_marked(messages, self.ends, tools, first)
         except chat.TemplateRefuses as refusal:
             raise DataError(f"{place}: the chat template refuses it: {refusal}") from None
         text = whole_characters(place, text)
-        if not spans and self.options.train_on == "output":
+        if not spans and options.train_on == "output":
             raise DataError(f"{place}: no answer of the assistant, so nothing would be trained; "
                             "--train-on all trains prompts too")
         if spans and self.untrained_end is None:
