@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from python import HERE
+from python import HERE, SOURCE, has
 
 try:
     import tokenizers
@@ -208,6 +208,22 @@ def check_tokens(folder):
     print("ids and masks of marked answers equal those of transformers")
 
 
+def check_legacy(folder):
+    """A folder with a SentencePiece model gives the ids of transformers, which `legacy` changes."""
+    if not has("sentencepiece"):
+        return
+    (folder / "tokenizer.model").write_bytes((SOURCE / "tests" / "train" / "tokenizer.model").read_bytes())
+    for legacy in (True, False):
+        (folder / "tokenizer_config.json").write_text(json.dumps(
+            {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>", "legacy": legacy}))
+        reference = transformers.LlamaTokenizer.from_pretrained(folder)
+        ours, _ = encoding.load(str(folder), {})
+        for text in ("a", "<s>[INST] Hi? [/INST]Hello.</s>", "<s>a</s>b", "a</s>\n b", "<s>\nGrüße 🐚</s>[INST]x [/INST] y"):
+            expected = reference(text, add_special_tokens=False)["input_ids"]
+            assert ours.encode(text, [])[0] == expected, (legacy, text)
+    print("ids of SentencePiece models equal those of transformers")
+
+
 if __name__ == "__main__":
     check_rendering()
     if published := os.environ.get("ATOLL_TEST_TEMPLATES"):
@@ -215,3 +231,5 @@ if __name__ == "__main__":
     check_answers()
     with tempfile.TemporaryDirectory() as name:
         check_tokens(Path(name))
+    with tempfile.TemporaryDirectory() as name:
+        check_legacy(Path(name))

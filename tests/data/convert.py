@@ -140,6 +140,16 @@ def check_sentencepiece(folder):
     assert documents[3][1:-1] == library.encode("[INST] q3 [/INST] a3")
     trained = [id for id, bit in zip(documents[3], masks[3]) if bit]
     assert library.decode(trained[:-1]).strip() == "a3" and trained[-1] == library.eos_id()
+    # With `legacy` false, SentencePiece's space begins a text only, and not the part behind a control symbol.
+    (folder / "model").mkdir()
+    (folder / "model" / "tokenizer.model").write_bytes(model.read_bytes())
+    for legacy in (True, False):
+        (folder / "model" / "tokenizer_config.json").write_text(json.dumps({"legacy": legacy}))
+        atoll_data(chat, "--tokenizer", folder / "model", "--template", HERE / "templates" / "mistral.jinja", "-o", out)
+        ids, mask = (found[3] for found in read(out))
+        part = library.encode("[INST] q3 [/INST] a3")
+        assert library.id_to_piece(part[0]) == "\u2581" and ids[1:-1] == part[0 if legacy else 1:], (legacy, ids)
+        assert [id for id, bit in zip(ids, mask) if bit] == trained, (legacy, mask)
     check_plain_end(folder, model, library)
     print("SentencePiece models encode chats")
 

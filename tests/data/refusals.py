@@ -126,6 +126,26 @@ def check_tokens(folder):
     print("--bos and --eos are tokens of the tokenizer")
 
 
+def check_damage(folder):
+    """A damaged tokenizer is one line that names its file, and takes neither time nor memory."""
+    source, out = folder / "a.jsonl", folder / "a.tok"
+    source.write_text(GOOD)
+    if has("sentencepiece"):
+        whole = (SOURCE / "tests" / "train" / "tokenizer.model").read_bytes()
+        at = whole.index("\u2581the".encode())
+        model = folder / "tokenizer.model"
+        model.write_bytes(whole[:at] + b"\xff" + whole[at + 1:])
+        says(atoll_data(source, "--tokenizer", model, "-o", out, code=1), f"{model}: a damaged SentencePiece model")
+    if has("tokenizers"):
+        import tokenizers
+        words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"x": 0, "<e>": 1}, unk_token="x"))
+        file = folder / "tokenizer.json"
+        file.write_text(words.to_str().replace('"<e>":1', '"<e>":1000000000'))
+        says(atoll_data(source, "--tokenizer", file, "--eos", "<e>", "-o", out, code=1),
+             f"{file}: a damaged tokenizer.json: the id of '<e>' is 1000000000")
+    print("damaged tokenizers are refused")
+
+
 def check_chats(folder):
     """A chat has answers, and each message a content."""
     if not has("jinja2"):
@@ -261,6 +281,7 @@ def check_drafts(folder):
 
 
 if __name__ == "__main__":
-    for check in (check_unused_flags, check_drafts, check_outputs, check_flags, check_tokens, check_chats, check_json):
+    for check in (check_unused_flags, check_drafts, check_outputs, check_flags, check_tokens, check_damage, check_chats,
+                  check_json):
         with tempfile.TemporaryDirectory() as name:
             check(Path(name))

@@ -10,6 +10,9 @@ from .errors import DataError, need, parse_json
 
 
 PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")  # a part of a name in the Hub, or a revision
+WIDEST_GAP = 1 << 16  # ids without a token, beyond as many as there are tokens
+# A field of a SentencePiece model that is appended: normalizer_spec { add_dummy_prefix: false }. The last value counts.
+NO_SPACE = b"\x1a\x02\x18\x00"
 HUB_NAME = re.compile(f"{PLAIN.pattern}/{PLAIN.pattern}(@{PLAIN.pattern})?")
 
 
@@ -72,54 +75,61 @@ class SentencePiece:
         library = need("sentencepiece", f"{path}: a SentencePiece model")
         data = path.read_bytes()
         try:
-            self.model = library.SentencePieceProcessor(model_proto=data)
+            self.model = self.inner = library.SentencePieceProcessor(model_proto=data)
+            if settings.get("legacy") is False:
+                self.inner = library.SentencePieceProcessor(model_proto=data + NO_SPACE)
+            self.vocabulary = self.model.get_piece_size()
+            self.names = [self.model.id_to_piece(id) for id in range(self.vocabulary)]
         except RuntimeError as error:
             raise DataError(f"{path}: not a SentencePiece model: {error}") from None
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: a damaged SentencePiece model: a piece is not UTF-8: {error.reason}") from None
         self.name, self.digest = path.name, hashlib.sha256(data).digest()
-        self.vocabulary = self.model.get_piece_size()
         self.bos, self.eos = self.model.bos_id(), self.model.eos_id()
         self.pad = self.model.pad_id() if self.model.pad_id() >= 0 else self.eos
-        control = [id for id in range(self.vocabulary) if self.model.is_control(id)]
-        self.special = {self.model.id_to_piece(id): id for id in control}
+        self.special = {name: id for id, name in enumerate(self.names) if self.model.is_control(id)}
 
     def id_of(self, token):
         id = self.model.piece_to_id(token)
-        return id if self.model.id_to_piece(id) == token else None
+        return id if self.names[id] == token else None
 
     def ids(self, text):
         return self.model.encode(text)
 
     def encode(self, text, spans):
-        """Encodes the text between control symbols part by part. A span begins where the ids first
-        differ from those of the text before it, and ends with the id that has its last character."""
+        """Encodes the text between control symbols part by part. SentencePiece puts a space before each part, or, with
+        `legacy` false, only before a part that begins the text. A span begins where the ids first differ from those
+        of the text before it, and ends with the id that has its last character."""
         ids, mask, at = [], b"", 0
         for part in split(text, self.special):
-            found = [self.special[part]] if part in self.special else self.model.encode(part)
+            encode = (self.inner if at else self.model).encode
+            found = [self.special[part]] if part in self.special else encode(part)
             trained = bytearray(b"0" * len(found))
             for begin, end in spans:
-                first, last = self._index(part, found, begin - at), self._behind(part, found, end - at)
+                first = self._index(encode, part, found, begin - at)
+                last = self._behind(encode, part, found, end - at)
                 trained[first:last] = b"1" * (last - first)
             ids += found
             mask += trained
             at += len(part)
         return ids, mask
 
-    def _index(self, part, ids, place):
+    def _index(self, encode, part, ids, place):
         """The index of the first id at or behind a character of a part."""
         if place <= 0:
             return 0
         if place >= len(part) or part in self.special:
             return len(ids)
-        return common_length(self.model.encode(part[:place]), ids)
+        return common_length(encode(part[:place]), ids)
 
-    def _behind(self, part, ids, place):
+    def _behind(self, encode, part, ids, place):
         """The index behind the id that has the character before `place` of a part."""
         if place <= 0:
             return 0
         if place >= len(part) or part in self.special:
             return len(ids)
         # A piece may reach beyond the place, so that the common ids spell a shorter text.
-        alone = self.model.encode(part[:place])
+        alone = encode(part[:place])
         index = common_length(alone, ids)
         missing = sum(map(self._length, alone[index:]))
         while index < len(ids) and missing > 0:
@@ -128,11 +138,10 @@ class SentencePiece:
         return index
 
     def _length(self, id):
-        return len(piece_bytes(self.model.id_to_piece(id)))
+        return len(piece_bytes(self.names[id]))
 
     def pieces(self):
-        return [b"" if self.model.is_control(id) else piece_bytes(self.model.id_to_piece(id))
-                for id in range(self.vocabulary)]
+        return [b"" if self.model.is_control(id) else piece_bytes(name) for id, name in enumerate(self.names)]
 
 
 class TokenizerJson:
@@ -149,7 +158,12 @@ class TokenizerJson:
         self.model.no_truncation()
         self.model.no_padding()
         self.name, self.digest = path.name, hashlib.sha256(data).digest()
-        self.vocabulary = max(self.model.get_vocab(with_added_tokens=True).values()) + 1
+        known = self.model.get_vocab(with_added_tokens=True)
+        last = max(known, key=known.get, default="")
+        self.vocabulary = known.get(last, 0) + 1
+        if self.vocabulary > 2 * len(known) + WIDEST_GAP:
+            raise DataError(f"{path}: a damaged tokenizer.json: the id of {last!r} is {known[last]}, but there are "
+                            f"only {len(known)} tokens")
         added = self.description.get("added_tokens", [])
         self.special = {token["content"]: token["id"] for token in added if token.get("special")}
         self.eos, self.bos = (self.id_of(settings.get(key) or "") for key in ("eos_token", "bos_token"))
