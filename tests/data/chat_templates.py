@@ -208,6 +208,19 @@ def check_tokens(folder):
     print("ids and masks of marked answers equal those of transformers")
 
 
+def check_choice():
+    """Of several templates, transformers and atoll-data take the same one."""
+    texts = {name: name + "{% for m in messages %}{{ m.content }}{% endfor %}{{ tools | tojson }}"
+             for name in ("default", "tool_use", "rag")}
+    listed = [{"name": name, "template": text} for name, text in texts.items()]
+    reference = transformers.PreTrainedTokenizerFast(tokenizer_object=byte_tokenizer(), chat_template=listed)
+    for tools in (None, [], [{"name": "f"}]):
+        ours = chat.Templates(None, {"chat_template": listed}, None, {}).choose("x", tools)
+        expected = reference.apply_chat_template(CHATS["one"], tools=tools, tokenize=False)
+        assert ours.render(CHATS["one"], tools) == expected, (tools, expected)
+    print("of several templates, that of transformers is taken")
+
+
 def check_legacy(folder):
     """A folder with a SentencePiece model gives the ids of transformers, which `legacy` changes."""
     if not has("sentencepiece"):
@@ -218,7 +231,7 @@ def check_legacy(folder):
             {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>", "legacy": legacy}))
         reference = transformers.LlamaTokenizer.from_pretrained(folder)
         ours, _ = encoding.load(str(folder), {})
-        for text in ("a", "<s>[INST] Hi? [/INST]Hello.</s>", "<s>a</s>b", "a</s>\n b", "<s>\nGrüße 🐚</s>[INST]x [/INST] y"):
+        for text in ("a", "<s>[INST] Hi? [/INST]Hello.</s>", "<s>a</s>b", "a</s>\n b", "<s>\nGrüße 🐚</s>[INST]x"):
             expected = reference(text, add_special_tokens=False)["input_ids"]
             assert ours.encode(text, [])[0] == expected, (legacy, text)
     print("ids of SentencePiece models equal those of transformers")
@@ -229,6 +242,7 @@ if __name__ == "__main__":
     if published := os.environ.get("ATOLL_TEST_TEMPLATES"):
         check_published(published)
     check_answers()
+    check_choice()
     with tempfile.TemporaryDirectory() as name:
         check_tokens(Path(name))
     with tempfile.TemporaryDirectory() as name:

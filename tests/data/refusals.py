@@ -140,6 +140,12 @@ def check_damage(folder):
         import tokenizers
         words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"x": 0, "<e>": 1}, unk_token="x"))
         file = folder / "tokenizer.json"
+        file.write_text(words.to_str())
+        settings = folder / "tokenizer_config.json"
+        for wrong in (5, ["<e>"], {"id": 1}, {"content": 5}):
+            settings.write_text(json.dumps({"eos_token": wrong}))
+            says(atoll_data(source, "--tokenizer", folder, "-o", out, code=1), f"{settings}: `eos_token` is neither")
+        settings.unlink()
         file.write_text(words.to_str().replace('"<e>":1', '"<e>":1000000000'))
         says(atoll_data(source, "--tokenizer", file, "--eos", "<e>", "-o", out, code=1),
              f"{file}: a damaged tokenizer.json: the id of '<e>' is 1000000000")
@@ -205,6 +211,9 @@ def check_json(folder):
     refused("a.jsonl", GOOD + "[" * 100_000, "line 2: not JSON: nested too deeply")
     refused("a.jsonl", GOOD + "9" * 5000, "line 2: not JSON: a number has too many digits")
     refused("a.jsonl", GOOD.encode() + b'{"instruction": "\xff"}\n', "line 2: not UTF-8")
+    for name in ("u.jsonl", "u.json", "u.txt"):
+        for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
+            refused(name, GOOD.encode(encoding), "not UTF-8, but UTF-16", "iconv")
     records = f"[\n{GOOD.strip()},\n{GOOD}]"
     refused("a.json", records[:-2], "a.json: line 3: " + cut)
     refused("a.json", records[:60], "a.json: line 3: " + cut)

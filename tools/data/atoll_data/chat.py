@@ -79,10 +79,10 @@ def templates_of(folder, settings, given):
     elif "chat_template" in settings:
         found = settings["chat_template"]
         if isinstance(found, list):
-            found = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)}
+            found = {str(entry.get("name")): entry.get("template") for entry in found if isinstance(entry, dict)}
         elif not isinstance(found, dict):
             found = {"default": found}
-        found = {name: text for name, text in found.items() if isinstance(name, str) and isinstance(text, str)}
+        found = {name: text for name, text in found.items() if isinstance(text, str)}
     if given in found:
         return {"default": found[given]}, f"{source}, template {given}"
     if given:
@@ -128,7 +128,7 @@ class Template:
     def __init__(self, text, place, settings, variables=None):
         jinja2 = need("jinja2", "a chat template")
         self.errors = (jinja2.exceptions.TemplateError, TemplateRefuses, TypeError, ValueError,
-                       KeyError, AttributeError, IndexError, RecursionError, OverflowError)
+                       KeyError, AttributeError, IndexError, RecursionError, ArithmeticError)
         try:
             self.template = environment().from_string(text)
         except jinja2.exceptions.TemplateError as error:

@@ -286,8 +286,13 @@ def read_json(path):
 def settings_of(folder):
     """tokenizer_config.json, in which special tokens are strings."""
     settings = read_json(folder / "special_tokens_map.json") | read_json(folder / "tokenizer_config.json")
-    return {key: value["content"] if isinstance(value, dict) and "content" in value else value
-            for key, value in settings.items()}
+    settings = {key: value["content"] if isinstance(value, dict) and "content" in value else value
+                for key, value in settings.items()}
+    for key in ("bos_token", "eos_token", "pad_token"):
+        if not isinstance(settings.get(key) or "", str):
+            raise DataError(f"{folder / 'tokenizer_config.json'}: `{key}` is neither a string nor an object with "
+                            "`content`")
+    return settings
 
 
 def override(tokenizer, what, name, token):

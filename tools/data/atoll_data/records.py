@@ -28,6 +28,8 @@ def read(path, field="text"):
         raise DataError(f"{path}: unknown ending; known are .jsonl, .json, .parquet, .arrow, .txt "
                         "and .md, with .gz behind text and JSON")
     try:
+        if reader not in (_parquet, _arrow):
+            _check_encoding(path)
         for place, record in reader(path):
             if isinstance(record, str):
                 record = {field: record}
@@ -40,6 +42,15 @@ def read(path, field="text"):
         raise DataError(f"{path}: its gzip data is damaged or cut off") from None
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
+
+
+def _check_encoding(path):
+    """PowerShell and spreadsheets write UTF-16: a byte order mark, or zeros beside ASCII characters."""
+    with _open(path) as file:
+        start = file.read(2)
+    if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or b"\0" in start:
+        raise DataError(f"{path}: not UTF-8, but UTF-16 or binary: convert text with iconv -f UTF-16 -t UTF-8 {path} > "
+                        "NEW")
 
 
 def _open(path, mode="rb", **how):
