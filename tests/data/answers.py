@@ -78,6 +78,11 @@ def check_calls():
     says(trained(inside.replace("END", "''"), chats), "message 2", "not known")
     # Nothing is left out without a word.
     says(trained(CHATML.replace("m.tool_calls or []", "[]"), chats), "message 2 calls tools, which it does not write")
+    either = CHATML.replace("{% endif %}{% for c", "{% else %}{% for c", 1)
+    either = either.replace("{% endfor %}<", "{% endfor %}{% endif %}<", 1)
+    same(trained(either, chats), [WRITTEN + "<|im_end|>", "x<|im_end|>"])
+    says(trained(either, [*chats[:3], assistant("Look.", tool_calls=CALL), tool("3"), assistant("x")]),
+         "message 4 calls tools, which it does not write")
     print("answers with tool calls are trained to their end")
 
 

@@ -163,18 +163,18 @@ class Template:
         return raw, spans
 
     def _check_calls(self, messages, tools, raw):
-        """Refuses messages whose tool calls the template leaves out."""
-        calls = [number for number, message in enumerate(messages, 1) if message.get("tool_calls")]
-        if not calls:
-            return
-        bare = [{key: value for key, value in message.items() if key != "tool_calls"} for message in messages]
-        try:
-            if self._raw(bare, tools) != raw:
-                return
-        except TemplateRefuses:
-            return  # it uses the calls
-        raise TemplateRefuses(f"message {calls[0]} calls tools, which it does not write; name a template that writes "
-                              "tool_calls with --template")
+        """Refuses a message whose tool calls the template leaves out."""
+        for number, message in enumerate(messages):
+            if not message.get("tool_calls"):
+                continue
+            bare = {key: value for key, value in message.items() if key != "tool_calls"}
+            try:
+                is_same = self._raw([*messages[:number], bare, *messages[number + 1:]], tools) == raw
+            except TemplateRefuses:
+                continue  # it uses the calls
+            if is_same:
+                raise TemplateRefuses(f"message {number + 1} calls tools, which it does not write; name a template "
+                                      "that writes tool_calls with --template")
 
     def _from_message(self, first, messages, whole, spans, tools):
         """The marked spans without those of the messages before `first`."""
@@ -231,7 +231,8 @@ class Template:
             rest = changed[close:whole_token(changed, len(changed) - common, special)]
             if not special.fullmatch(rest) or not ends_with_token(whole[begin:end], special):
                 raise TemplateRefuses("what follows it depends on it")
-
+        if begin > end:
+            raise TemplateRefuses("it ends within its generation prompt")
         if after and messages[number].get("tool_calls"):
             # Some templates write the results of calls into the answer.
             result = [*messages[:number + 1], after[0] | {"content": OPEN + "x" + CLOSE}, *after[1:]]
@@ -242,8 +243,11 @@ class Template:
             return begin, end
 
         def own_end():
-            """What the template writes behind the answer if no message follows."""
-            return changed[close:] if not after else self._raw([*before, other], tools).rpartition(CLOSE)[2]
+            """What the template writes behind the answer if no message follows; "" if it refuses that."""
+            try:
+                return changed[close:] if not after else self._raw([*before, other], tools).rpartition(CLOSE)[2]
+            except TemplateRefuses:
+                return ""
 
         return begin, end + length_of_end(whole[end:], own_end, header, special)
 
