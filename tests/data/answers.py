@@ -130,7 +130,7 @@ def check_records():
         same(conversation.tools_of("here", {"tools": given}), None)
     call = {"name": "f", "arguments": {"a": 1}}
     for value in (call, [call]):
-        shared = {"system": "s", "conversations": [
+        shared = {"system": "s", "messages": None, "conversations": [
             {"from": "human", "value": "q"}, {"from": "function_call", "value": json.dumps(value)},
             {"from": "observation", "value": "3"}, {"from": "gpt", "value": "x", "weight": 1}]}
         same(conversation.messages_of("here", shared),

@@ -38,12 +38,13 @@ def tools_of(place, record):
 
 def messages_of(place, record):
     """The messages of a record: `messages`, or `conversations` as ShareGPT names them."""
-    messages = record.get("messages", record.get("conversations"))
+    is_shared = record.get("messages") is None
+    messages = record.get("conversations" if is_shared else "messages")
     if not isinstance(messages, list) or not messages:
         raise DataError(f"{place}: `messages` is not a list of messages")
     result = [_message(f"{place}: message {number}", message) for number, message in enumerate(messages, 1)]
     # LLaMA-Factory keeps the system's message of a ShareGPT record beside the others.
-    if "messages" not in record and record.get("system") and result[0]["role"] != "system":
+    if is_shared and record.get("system") and result[0]["role"] != "system":
         if not isinstance(record["system"], str):
             raise DataError(f"{place}: `system` is not a string")
         result.insert(0, {"role": "system", "content": record["system"]})
