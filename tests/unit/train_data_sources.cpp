@@ -11,6 +11,7 @@ using atoll::ErrorCode;
 using train::DataSpec;
 using train_test::failure_of;
 using train_test::TemporaryFolder;
+using namespace std::string_view_literals;
 
 const train::Tokenizer& bytes() {
   static const auto tokenizer = train::byte_tokenizer();
@@ -195,6 +196,12 @@ TEST_CASE("open: bad files") {
   CHECK(
       open_failure({.data = folder.write("l.json", "[]").string()}).says("no sample to train on"));
   CHECK(open_failure({.data = folder.write("b.txt", "\xff").string()}).says("byte 0"));
+  for (const char* name : {"u.json", "u.jsonl", "u.txt"}) {
+    for (const std::string_view start :
+         {"\xff\xfe{\0"sv, "\xfe\xff\0{"sv, "{\0\"\0"sv, "\0{\0\""sv}) {
+      CHECK(open_failure({.data = folder.write(name, start).string()}).says("UTF-16"));
+    }
+  }
 }
 
 TEST_CASE("open: every sample dropped is an error that says why") {

@@ -77,10 +77,22 @@ void check(const DataSpec& spec, const SourceSpec& source, const Tokenizer& toke
       spec.model.vocabulary);
 }
 
+// PowerShell and spreadsheets write UTF-16: a byte order mark, or zeros beside ASCII characters.
+void check_encoding(std::string_view bytes, std::string_view file) {
+  const std::string_view start = bytes.substr(0, 2);
+  if (start == "\xff\xfe" || start == "\xfe\xff" || start.find('\0') != std::string_view::npos) {
+    fail(ErrorCode::bad_data,
+         "{}: byte 0: not UTF-8, but UTF-16 or binary: convert text with iconv -f UTF-16 -t UTF-8 "
+         "{} > NEW",
+         file, file);
+  }
+}
+
 Dataset load(const DataSpec& spec, const SourceSpec& source, const Tokenizer& tokenizer) {
   const auto whole = [&](Dataset (*loader)(const Source&, const DataSpec&, const Tokenizer&)) {
     const std::string bytes = read_file(source.path, largest_file);
     const std::string name = source.path.string();
+    check_encoding(bytes, name);
     return loader({bytes, name}, spec, tokenizer);
   };
   switch (source.kind) {
