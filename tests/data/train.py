@@ -11,17 +11,17 @@ from pathlib import Path
 
 from python import SOURCE, atoll_data, has
 
-from atoll_data import encoding
+from atoll_data import encoding, token_file
 
 TRAIN = Path(sys.argv[1]).resolve()
 EXAMPLES = SOURCE / "tests" / "train"
 STEPS = 8
 
 
-def train(folder, name, *flags, code=0):
+def train(folder, name, *flags, code=0, model="mistral-tiny"):
     """Trains and returns the steps of steps.jsonl, or the output of a run that must fail."""
     out = folder / name
-    done = subprocess.run([TRAIN, "--model", "mistral-tiny", "--seq", "96", "--global-batch", "4",
+    done = subprocess.run([TRAIN, "--model", str(model), "--seq", "96", "--global-batch", "4",
                            "--steps", str(STEPS), "--no-checkpoint", "--threads", "1", "--peak-seconds",
                            "0.01", "--quiet", "--out", str(out), *map(str, flags)],
                           capture_output=True, text=True)
@@ -42,6 +42,41 @@ def same(folder, name, builtin, converted):
         for figure in ("loss", "grad_norm", "tokens", "valid_tokens", "samples"):
             assert a[figure] == b[figure], f"{name}, step {a['step']}: {figure} {a[figure]}, {b[figure]}"
     print(f"{name}: the losses are equal bit by bit, {first[0]['loss']:.4f} to {first[-1]['loss']:.4f}")
+
+
+class Words:
+    """A tokenizer of 300 ids, and of ids beyond that were added and of which only pad has a use."""
+    name, digest, eos = "words", bytes(32), 2
+
+    def __init__(self, added):
+        self.vocabulary, self.pad = 300 + added, 300 if added else 0
+
+    def pieces(self):
+        return [b"x"] * self.vocabulary
+
+
+def check_added_ids(folder):
+    """Ids beyond the model's vocabulary that no text uses change nothing; one that occurs is named."""
+    model = folder / "model.json"
+    model.write_text(json.dumps({
+        "model_type": "mistral", "architectures": ["MistralForCausalLM"], "vocab_size": 300, "hidden_size": 32,
+        "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2,
+        "max_position_embeddings": 96, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "sliding_window": None,
+        "hidden_act": "silu", "tie_word_embeddings": False}))
+
+    def run(name, tokenizer, last, code=0):
+        file = folder / f"{name}.tok"
+        with token_file.Writer(file, tokenizer, joined=False, masked=False) as writer:
+            lengths = [5 + i % 7 for i in range(40)]
+            ids = array.array("H", [i % last for i in range(1, sum(lengths) + 1)])
+            writer.add(token_file.little(ids), lengths, b"")
+            writer.finish()
+        return train(folder, name, "--data", file, code=code, model=model)
+
+    assert losses(run("added", Words(2), 300)) == losses(run("plain", Words(0), 300))
+    message = run("occurs", Words(2), 302, code=1)
+    assert "occurs.tok: token " in message and "id 300 is not in the model's vocabulary of 300" in message, message
+    print("ids that a tokenizer has and no text uses may lie beyond the model's vocabulary")
 
 
 def main(folder):
@@ -89,12 +124,15 @@ def main(folder):
     metrics = json.loads((folder / "mixed" / "metrics.json").read_text())
     assert metrics["eval_loss"] == steps[-1]["eval_loss"] and metrics["data_wait_s"] >= 0
 
-    # Damage is found at the start.
-    data = bytearray((folder / "text.tok").read_bytes())
-    data[400] ^= 1
-    (folder / "text.tok").write_bytes(data)
-    message = train(folder, "damaged", "--data", folder / "text.tok", code=1)
-    assert "text.tok: byte 48: the content does not have the fingerprint" in message, message
+    # Damage is found at the start, also where the value is possible: the id that fills rows is byte 24.
+    for at, reason in ((400, "byte 48: the content does not have the fingerprint"),
+                       (24, "byte 160: the header does not have its fingerprint")):
+        data = bytearray((folder / "text.tok").read_bytes())
+        data[at] ^= 1
+        (folder / "damaged.tok").write_bytes(data)
+        message = train(folder, "damaged", "--data", folder / "damaged.tok", code=1)
+        assert f"damaged.tok: {reason}" in message, message
+    check_added_ids(folder)
     print("a mixture is evaluated, and a damaged file is refused")
 
     chats = folder / "chats.jsonl"

@@ -14,6 +14,7 @@ namespace train_test {
 struct TokenBytes {
   std::vector<std::vector<std::uint32_t>> documents;
   std::vector<bool> mask{};  // one for each token; empty: the file has no mask
+  std::uint32_t version = 2;
   std::uint32_t width = 2;
   std::uint32_t vocabulary = 300;
   std::uint32_t pad = 0xffffffff;
@@ -34,9 +35,11 @@ void set(std::string& out, std::size_t at, T value) {
   std::memcpy(out.data() + at, &value, sizeof value);
 }
 
+// Sets the fingerprint of the content, and from version 2 on that of the header.
 inline void set_fingerprint(char* file, std::size_t size) {
-  crypto_generichash(reinterpret_cast<unsigned char*>(file) + 48, 16,
-                     reinterpret_cast<const unsigned char*>(file) + 256, size - 256, nullptr, 0);
+  auto* const bytes = reinterpret_cast<unsigned char*>(file);
+  crypto_generichash(bytes + 48, 16, bytes + 256, size - 256, nullptr, 0);
+  if (file[8] != 1) crypto_generichash(bytes + 160, 16, bytes, 160, nullptr, 0);
 }
 
 inline void pad_to_word(std::string& out) { out.resize((out.size() + 7) / 8 * 8); }
@@ -45,7 +48,7 @@ inline std::string token_bytes(const TokenBytes& file) {
   std::uint64_t tokens = 0;
   for (const auto& document : file.documents) tokens += document.size();
   std::string out = "ATOLLTOK";
-  put<std::uint32_t>(out, 1);
+  put(out, file.version);
   put<std::uint32_t>(out, (file.mask.empty() ? 0U : 1U) | (file.joined ? 2U : 0U) |
                               (file.pieces.empty() ? 0U : 4U));
   for (const auto value : {file.width, file.vocabulary, file.pad, file.eos}) put(out, value);

@@ -181,9 +181,11 @@ TEST_CASE("token file: another tokenizer, or a small model, is refused") {
   const auto path = folder.write("a.tok", token_bytes(file)).string();
   const auto bytes = train::byte_tokenizer();
   CHECK(train::open_dataset({.data = path}, *bytes).size() == 3);  // its digest is unknown
+  // The vocabulary of the file has 300 ids, but ids above 11 do not occur.
+  CHECK(train::open_dataset({.data = path, .model = {.vocabulary = 12}}, *bytes).size() == 3);
   CHECK(failure_of([&] {
-          (void)train::open_dataset({.data = path, .model = {.vocabulary = 299}}, *bytes);
-        }).says("needs a vocabulary of 300 tokens, but that of the model has 299"));
+          (void)train::open_dataset({.data = path, .model = {.vocabulary = 11}}, *bytes);
+        }).says("token 10: id 11 is not in the model's vocabulary of 11 tokens"));
   file.digest = std::string(32, 'x');
   (void)folder.write("a.tok", token_bytes(file));
   const auto failure = failure_of([&] { (void)train::open_dataset({.data = path}, *bytes); });
@@ -199,14 +201,14 @@ TEST_CASE("token file: every wrong field of the header is an error with its byte
   CHECK(parse_failure("").says("not a token file"));
   CHECK(parse_failure("ATOLLTOK").says("ends inside its header"));
   CHECK(failure_with<std::uint8_t>(0, 'B').says("not a token file"));
-  CHECK(failure_with<std::uint32_t>(8, 2).says("byte 8: version 2"));
+  CHECK(failure_with<std::uint32_t>(8, 3).says("byte 8: version 3"));
   CHECK(failure_with<std::uint32_t>(12, 9).says("byte 12: unknown flags"));
   CHECK(failure_with<std::uint32_t>(16, 3).says("byte 16: ids of 3 bytes"));
   CHECK(failure_with<std::uint32_t>(20, 0).says("byte 20: a vocabulary of 0"));
   CHECK(failure_with<std::uint32_t>(20, 0x80000000U).says("byte 20"));
   CHECK(failure_with<std::uint32_t>(24, 300).says("byte 24: a special id"));
   CHECK(failure_with<std::uint32_t>(28, 300).says("byte 28: a special id"));
-  CHECK(failure_with<std::uint8_t>(255, 1).says("byte 160: unknown content"));
+  CHECK(failure_with<std::uint8_t>(255, 1).says("byte 176: unknown content"));
   for (const std::uint64_t wrong :
        {std::uint64_t{0}, std::uint64_t{1} << 40U, std::numeric_limits<std::uint64_t>::max(),
         std::uint64_t{1} << 63U}) {
@@ -242,11 +244,17 @@ TEST_CASE("token file: wrong documents and pieces, flipped bits, cut files") {
     CHECK(parse_failure(whole.substr(0, size)).code == ErrorCode::bad_data);
   }
   CHECK(parse_failure(whole + "x").says("bytes after the last section"));
-  for (std::size_t at = 256; at < whole.size(); ++at) {
-    std::string bytes = whole;
-    bytes[at] = static_cast<char>(bytes[at] ^ 4);
-    CHECK(parse_failure(bytes).thrown);
+  for (std::size_t at = 0; at < whole.size(); ++at) {
+    for (unsigned bit = 0; bit < 8; ++bit) {
+      std::string bytes = whole;
+      bytes[at] = static_cast<char>(static_cast<unsigned char>(bytes[at]) ^ (1U << bit));
+      CAPTURE(at);
+      CHECK(parse_failure(bytes).thrown);
+    }
   }
+  auto old = three_documents();
+  old.version = 1;
+  CHECK_FALSE(parse_failure(token_bytes(old)).thrown);
   auto file = three_documents();
   file.vocabulary = 12;
   file.eos = 0xffffffff;

@@ -12,11 +12,11 @@ from pathlib import Path
 from .errors import DataError
 
 MAGIC = b"ATOLLTOK"
-VERSION = 1
+VERSION = 2  # version 1 has no digest of the header
 HEADER_BYTES = 256
 MASK, JOINED, PIECES = 1, 2, 4
 NO_TOKEN = 0xFFFFFFFF
-FIELDS = struct.Struct("<8sIIIIIIQQ16s32s64s")  # the header up to its reserved bytes
+FIELDS = struct.Struct("<8sIIIIIIQQ16s32s64s")  # the header up to its own digest
 BLOCK = 1 << 20
 
 drafts = set()  # unfinished files of this process
@@ -28,6 +28,10 @@ def remove_drafts():
     for draft in found:
         draft.unlink(missing_ok=True)
     return bool(found)
+
+
+def digest_of(header):
+    return hashlib.blake2b(header, digest_size=16).digest()
 
 
 def type_code(width):
@@ -158,9 +162,9 @@ class Writer:
         tokenizer = self.tokenizer
         special = [NO_TOKEN if id is None else id for id in (tokenizer.pad, tokenizer.eos)]
         self.file.seek(0)
-        self.file.write(FIELDS.pack(MAGIC, VERSION, flags, self.width, tokenizer.vocabulary, *special,
-                                    self.documents, self.tokens, self.hash.digest(),
-                                    tokenizer.digest, tokenizer.name.encode()[:63]))
+        header = FIELDS.pack(MAGIC, VERSION, flags, self.width, tokenizer.vocabulary, *special, self.documents,
+                             self.tokens, self.hash.digest(), tokenizer.digest, tokenizer.name.encode()[:63])
+        self.file.write(header + digest_of(header))
 
 
 def check(path):
@@ -178,7 +182,7 @@ def _check(path, file, size):
         raise DataError(f"{path}: byte 0: not a token file of atoll-data")
     (_, version, flags, width, vocabulary, pad, eos, documents, tokens, fingerprint, _,
      name) = FIELDS.unpack(header[:FIELDS.size])
-    if version != VERSION or width not in (2, 4):
+    if not 1 <= version <= VERSION or width not in (2, 4):
         raise DataError(f"{path}: byte 8: version {version} with ids of {width} bytes is not known")
     if flags & ~(MASK | JOINED | PIECES):
         raise DataError(f"{path}: byte 12: unknown flags")
@@ -187,7 +191,12 @@ def _check(path, file, size):
     for at, id in ((24, pad), (28, eos)):
         if id != NO_TOKEN and id >= vocabulary:
             raise DataError(f"{path}: byte {at}: special id {id} is not in a vocabulary of {vocabulary} tokens")
-    if any(header[FIELDS.size:]):
+    rest = header[FIELDS.size:]
+    if version == VERSION:
+        if rest[:16] != digest_of(header[:FIELDS.size]):
+            raise DataError(f"{path}: byte {FIELDS.size}: the header does not have its fingerprint")
+        rest = rest[16:]
+    if any(rest):
         raise DataError(f"{path}: byte {FIELDS.size}: unknown content in the header")
     if tokens < 1 or documents < 1:
         raise DataError(f"{path}: no tokens or no documents")

@@ -17,14 +17,15 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "token files are little-endian");
 
 constexpr std::string_view magic = "ATOLLTOK";
-constexpr std::uint32_t known_version = 1;
+constexpr std::uint32_t known_version = 2;  // version 1 has no fingerprint of the header
 constexpr std::uint32_t mask_flag = 1, joined_flag = 2, pieces_flag = 4;
 constexpr std::uint32_t no_token = 0xffffffff;
 
 // Places of the header's fields.
 constexpr std::size_t version_at = 8, flags_at = 12, type_at = 16, vocabulary_at = 20;
 constexpr std::size_t pad_at = 24, eos_at = 28, documents_at = 32, tokens_at = 40;
-constexpr std::size_t fingerprint_at = 48, digest_at = 64, name_at = 96, reserved_at = 160;
+constexpr std::size_t fingerprint_at = 48, digest_at = 64, name_at = 96,
+                      header_fingerprint_at = 160;
 constexpr std::size_t fingerprint_bytes = 16, name_bytes = 64, word = 8;
 
 constexpr std::uint64_t padded_to_word(std::uint64_t bytes) noexcept {
@@ -36,6 +37,14 @@ T load(const std::byte* from) noexcept {
   T value;
   std::memcpy(&value, from, sizeof value);
   return value;
+}
+
+std::array<std::byte, fingerprint_bytes> fingerprint_of(std::span<const std::byte> bytes) {
+  std::array<std::byte, fingerprint_bytes> digest{};
+  crypto_generichash(reinterpret_cast<unsigned char*>(digest.data()), digest.size(),
+                     reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), nullptr,
+                     0);
+  return digest;
 }
 
 // Names come from untrusted files and end up in logs.
@@ -110,6 +119,7 @@ TokenFile TokenFile::parse(std::span<const std::byte> bytes, std::string name, V
   file.place_sections();
   file.check_documents();
   file.check_pieces();
+  file.verify_header();
   if (verify == Verify::content) file.verify_content();
   return file;
 }
@@ -135,9 +145,10 @@ void TokenFile::read_header() {
   }
   if (bytes_.size() < token_header_bytes) refuse(bytes_.size(), "the file ends inside its header");
   const auto small = [&](std::size_t at) { return static_cast<std::uint32_t>(number(at, 4)); };
-  if (small(version_at) != known_version) {
-    refuse(version_at, fmt::format("version {}, but this program reads version {}",
-                                   small(version_at), known_version));
+  const std::uint32_t version = small(version_at);
+  if (version < 1 || version > known_version) {
+    refuse(version_at, fmt::format("version {}, but this program reads versions 1 to {}", version,
+                                   known_version));
   }
   const std::uint32_t flags = small(flags_at);
   if ((flags & ~(mask_flag | joined_flag | pieces_flag)) != 0) refuse(flags_at, "unknown flags");
@@ -159,6 +170,8 @@ void TokenFile::read_header() {
   };
   pad_ = special(pad_at);
   eos_ = special(eos_at);
+  const std::size_t reserved_at =
+      header_fingerprint_at + (version == known_version ? fingerprint_bytes : 0);
   const auto reserved = bytes_.subspan(reserved_at, token_header_bytes - reserved_at);
   if (std::ranges::any_of(reserved, [](std::byte b) { return b != std::byte{0}; })) {
     refuse(reserved_at, "unknown content in the header");
@@ -233,20 +246,38 @@ void TokenFile::check_pieces() {
   if (before != room) refuse(start + count * 4 + before, "bytes after the last section");
 }
 
-// Reads the whole file once, if it is small. A larger one would delay the start of a run.
-void TokenFile::verify_content() const {
-  if (bytes_.size() > verified_bytes) return;
+// Finds damage in fields that have a valid value all the same. Precondition: read_header().
+void TokenFile::verify_header() const {
+  if (number(version_at, 4) < known_version) return;
+  const auto digest = fingerprint_of(bytes_.first(header_fingerprint_at));
+  if (!std::ranges::equal(digest, bytes_.subspan(header_fingerprint_at, digest.size()))) {
+    refuse(header_fingerprint_at, "the header does not have its fingerprint");
+  }
+}
+
+// Reads the first ids, all of a small file. More would delay the start of a run.
+void TokenFile::verify_ids() const {
   std::vector<std::int32_t> ids(std::size_t{1} << 14U);
-  for (std::int64_t first = 0; first < tokens_; first += static_cast<std::int64_t>(ids.size())) {
-    const auto count = std::min(static_cast<std::int64_t>(ids.size()), tokens_ - first);
+  const auto last = std::min(
+      tokens_, static_cast<std::int64_t>(verified_bytes) / static_cast<std::int64_t>(type_));
+  for (std::int64_t first = 0; first < last; first += static_cast<std::int64_t>(ids.size())) {
+    const auto count = std::min(static_cast<std::int64_t>(ids.size()), last - first);
     read(first, std::span(ids).first(static_cast<std::size_t>(count)));
   }
+}
+
+void TokenFile::limit_ids(std::int32_t model_vocabulary) {
+  if (model_vocabulary >= id_limit_) return;
+  id_limit_ = model_vocabulary;
+  verify_ids();
+}
+
+// Reads the whole file once, if it is small.
+void TokenFile::verify_content() const {
+  if (bytes_.size() > verified_bytes) return;
+  verify_ids();
   if (offsets_ == nullptr) return;  // raw files have no fingerprint
-  std::array<std::byte, fingerprint_bytes> digest{};
-  const auto content = bytes_.subspan(token_header_bytes);
-  crypto_generichash(reinterpret_cast<unsigned char*>(digest.data()), digest.size(),
-                     reinterpret_cast<const unsigned char*>(content.data()), content.size(),
-                     nullptr, 0);
+  const auto digest = fingerprint_of(bytes_.subspan(token_header_bytes));
   if (!std::ranges::equal(digest, bytes_.subspan(fingerprint_at, digest.size()))) {
     refuse(fingerprint_at, "the content does not have the fingerprint of the header");
   }
@@ -276,9 +307,16 @@ void TokenFile::read(std::int64_t first, std::span<std::int32_t> out) const {
       widen<std::uint32_t>(from, out);
       break;
   }
-  const auto outside = [&](std::int32_t id) { return id < 0 || id >= vocabulary_; };
+  const std::int32_t limit = std::min(vocabulary_, id_limit_);
+  const auto outside = [&](std::int32_t id) { return id < 0 || id >= limit; };
   const auto found = std::ranges::find_if(out, outside);
   if (found == out.end()) return;
+  require(
+      *found < 0 || *found >= vocabulary_,
+      "{}: token {}: id {} is not in the model's vocabulary of {} tokens: convert the data again "
+      "with the tokenizer of this model, or use a config.json with a larger vocab_size and "
+      "--init none",
+      name_, first + (found - out.begin()), *found, id_limit_);
   fail(ErrorCode::bad_data, "{}: token {}: id {} is not in a vocabulary of {} tokens", name_,
        first + (found - out.begin()), static_cast<std::uint32_t>(*found), vocabulary_);
 }

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -71,6 +72,11 @@ class TokenFile {
   std::int64_t begin(std::int64_t document) const noexcept;
   std::int64_t end(std::int64_t document) const noexcept { return begin(document + 1); }
 
+  // Refuses ids that a model with a smaller vocabulary lacks, at once in the first `verified_bytes`
+  // and when they are read in the rest. A tokenizer may have ids that the model lacks and no text
+  // uses. Throws Error(invalid_argument) with file and token, as read() then does.
+  void limit_ids(std::int32_t model_vocabulary);
+
   // Copies tokens `first` to `first + out.size()`, which must exist. Throws Error(bad_data), with
   // file and token, for an id outside the vocabulary.
   void read(std::int64_t first, std::span<std::int32_t> out) const;
@@ -95,6 +101,8 @@ class TokenFile {
   void place_sections();
   void check_documents() const;
   void check_pieces();
+  void verify_header() const;
+  void verify_ids() const;
   void verify_content() const;
   void expect_random_reads() const noexcept;
   [[noreturn]] void refuse(std::uint64_t byte, std::string_view reason) const;
@@ -105,6 +113,7 @@ class TokenFile {
   std::span<const std::byte> bytes_;
   TokenType type_ = TokenType::uint16;
   std::int32_t vocabulary_ = 0;
+  std::int32_t id_limit_ = std::numeric_limits<std::int32_t>::max();
   std::optional<std::int32_t> eos_, pad_;
   bool joined_ = false;
   bool has_mask_ = false, want_pieces_ = false;

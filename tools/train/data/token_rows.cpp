@@ -141,7 +141,7 @@ void measure_documents(const TokenFile& file, SetStatistics& statistics) {
   statistics.mean = static_cast<double>(file.tokens()) / static_cast<double>(file.documents());
 }
 
-void check_tokenizer(const TokenFile& file, const DataSpec& spec, const Tokenizer& tokenizer) {
+void check_tokenizer(const TokenFile& file, const Tokenizer& tokenizer) {
   const TokenizerDigest unknown{};
   if (file.tokenizer_digest() != unknown && tokenizer.digest() != unknown &&
       file.tokenizer_digest() != tokenizer.digest()) {
@@ -151,18 +151,13 @@ void check_tokenizer(const TokenFile& file, const DataSpec& spec, const Tokenize
          "convert the data again",
          file.name(), file.tokenizer_name(), tokenizer.name());
   }
-  require(
-      spec.model.vocabulary <= 0 || file.vocabulary() <= spec.model.vocabulary,
-      "{} needs a vocabulary of {} tokens, but that of the model has {}: convert the data again "
-      "with the tokenizer of this model, or use a config.json with a larger vocab_size and "
-      "--init none",
-      file.name(), file.vocabulary(), spec.model.vocabulary);
 }
 
 }  // namespace
 
 Dataset load_token_file(TokenFile file, const DataSpec& spec, const Tokenizer& tokenizer) {
-  check_tokenizer(file, spec, tokenizer);
+  check_tokenizer(file, tokenizer);
+  if (spec.model.vocabulary > 0) file.limit_ids(spec.model.vocabulary);
   SetStatistics statistics;
   statistics.name = std::filesystem::path(file.name()).filename().string();
   statistics.documents = file.documents();

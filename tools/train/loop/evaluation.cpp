@@ -31,7 +31,7 @@ void Trainer::evaluate(StepRecord& record) {
 // Returns the mean loss of all targets of the evaluation. All ranks run equally many micro batches,
 // because each gathers weights. Collective; call it between steps.
 double Trainer::evaluation_loss() {
-  BatchOptions options = batch_options(options_, *setup_.tokenizer);
+  BatchOptions options = batch_options(options_, *setup_.tokenizer, setup_.model);
   options.global_batch = std::int64_t{options.micro_batch} * world_.size();
   Batches batches(*setup_.eval, options, {world_.rank(), world_.size()});
   RankFigures mine;

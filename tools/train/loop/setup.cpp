@@ -280,9 +280,11 @@ std::vector<std::int64_t> exchange_numbers(atoll::World& world, const char* what
   return numbers;
 }
 
-BatchOptions batch_options(const RunOptions& options, const Tokenizer& tokenizer) {
+BatchOptions batch_options(const RunOptions& options, const Tokenizer& tokenizer,
+                           const ModelConfig& model) {
+  // Any id of the model fills rows, and the tokenizer's may be one that the model lacks.
   return {options.global_batch, options.micro_batch,
-          options.seq,          options.data == "synthetic:copy" ? 0 : tokenizer.pad(),
+          options.seq,          tokenizer.pad() < model.vocab ? tokenizer.pad() : 0,
           options.seed,         pad_to_from_name(options.pad_to)};
 }
 
@@ -346,7 +348,8 @@ Setup prepare(atoll::World& world, RunOptions& options) {
                                        static_cast<std::int64_t>(machine.ops->device_bytes()));
     memory.arithmetic = static_cast<std::uint64_t>(std::ranges::max(held));
   }
-  Batches batches(data.train, batch_options(options, *tokenizer), {world.rank(), world.size()});
+  Batches batches(data.train, batch_options(options, *tokenizer, model),
+                  {world.rank(), world.size()});
   const int micro_batches = batches.step({0, 0}).micro_batches;
   auto choice = choose_strategy(options, model, mesh, memory, micro_batches);
   check_base(options, choice.strategy);

@@ -54,7 +54,8 @@ void compare_modes(atoll::World& world, const RunOptions& options);
 std::vector<std::int64_t> exchange_numbers(atoll::World& world, const char* what,
                                            std::int64_t mine);
 
-BatchOptions batch_options(const RunOptions& options, const Tokenizer& tokenizer);
+BatchOptions batch_options(const RunOptions& options, const Tokenizer& tokenizer,
+                           const ModelConfig& model);
 
 // Loads weights from the files of --init, or draws random weights. Collective.
 void start_weights(const RunOptions& options, const Setup& setup, atoll::fsdp::Engine& engine);

@@ -32,7 +32,7 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
       setup_(prepare(world, options_)),
       engine_(setup_.mesh, engine_options(options_, setup_.model, setup_.choice.strategy,
                                           setup_.machine.device(), setup_.memory)),
-      batches_(setup_.dataset, batch_options(options_, *setup_.tokenizer),
+      batches_(setup_.dataset, batch_options(options_, *setup_.tokenizer, setup_.model),
                {world.rank(), world.size()}),
       decoder_(setup_.model, *setup_.machine.ops),
       compute_(engine_.device().stream({.name = "compute"})),
