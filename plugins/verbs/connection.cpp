@@ -31,7 +31,8 @@ Connection::Connection(const Hcas& hcas, const std::vector<Rail>& rails, const S
       QueuePair pair = create_queue_pair(*rails[rail].hca, rails[rail].completions.get(),
                                          rails[rail].receives.get(), queue_depth, inline_wanted);
       const auto inline_bytes = inline_bytes_of(pair.get());
-      queues_.push_back({std::move(pair), rail, 0, queue_depth, inline_bytes});
+      const std::uint32_t number = pair->qp_num;
+      queues_.push_back({std::move(pair), number, rail, 0, queue_depth, inline_bytes});
     }
   }
 }
@@ -45,7 +46,7 @@ Contact Connection::contact() const {
         {hca.port_name(), hca.address(), hca.lid(), hca.mtu(), mailbox().remote[rail], {}});
   }
   for (const auto& queue : queues_) {
-    contact.rails[queue.rail].queue_pairs.push_back(queue.pair->qp_num);
+    contact.rails[queue.rail].queue_pairs.push_back(queue.number);
   }
   return contact;
 }
@@ -60,12 +61,15 @@ void Connection::connect(const Contact& peer) {
                             "queue_pairs= in ATOLL_RDMA",
                             rail.queue_pairs.size(), per_rail));
   }
-  std::erase_if(queues_, [&](const Queue& queue) { return !pairs[queue.rail]; });
   target_ = peer.target();
   image_pages_ = std::make_unique<Pages>(mailbox_bytes(target_.ring_bytes));
   image_ = register_range(hcas_, image_pages_->bytes);
   for (std::size_t i = 0; i < queues_.size(); ++i) {
     Queue& queue = queues_[i];
+    if (!pairs[queue.rail]) {
+      queue.pair.reset();
+      continue;
+    }
     const Hca& hca = *hcas_[queue.rail];
     queue.peer_rail = *pairs[queue.rail];
     const auto& rail = peer.rails[queue.peer_rail];
@@ -74,19 +78,17 @@ void Connection::connect(const Contact& peer) {
   }
 }
 
-// Data goes to the queue with the most room. Grants and counters use the first queue.
+// Data goes to the queue with the most room. Grants and counters use the first queue that has a
+// partner.
 std::size_t Connection::choose(bool is_ordered) const {
-  if (is_ordered) return 0;
-  const auto by_room = [](const Queue& one, const Queue& other) {
-    return one.free() < other.free();
-  };
-  return static_cast<std::size_t>(std::ranges::max_element(queues_, by_room) - queues_.begin());
+  const auto has_pair = [](const Queue& queue) { return queue.pair != nullptr; };
+  const auto chosen = is_ordered ? std::ranges::find_if(queues_, has_pair)
+                                 : std::ranges::max_element(queues_, {}, &Queue::free);
+  return chosen == queues_.end() ? 0 : static_cast<std::size_t>(chosen - queues_.begin());
 }
 
 bool Connection::has_room(bool is_ordered) const {
-  if (queues_.empty() || !may_send_) return false;
-  if (is_ordered) return queues_.front().free() > 0;
-  return queues_[choose(false)].free() > reserve;
+  return may_send_ && queues_[choose(is_ordered)].free() > (is_ordered ? 0 : reserve);
 }
 
 Ticket Connection::write(const Write& write) {
@@ -136,8 +138,13 @@ void Connection::flush() {
 }
 
 bool Connection::is_idle() const noexcept {
-  return std::ranges::all_of(queues_,
-                             [](const Queue& queue) { return queue.done == queue.posted; });
+  return std::ranges::all_of(queues_, [](const Queue& queue) {
+    return queue.pair == nullptr || queue.done == queue.posted;
+  });
+}
+
+void Connection::destroy() noexcept {
+  for (auto& queue : queues_) queue.pair.reset();
 }
 
 }  // namespace atoll_verbs_backend

@@ -41,18 +41,20 @@ class Connection final : public Wire {
 
   std::size_t queues() const noexcept { return queues_.size(); }
   std::size_t rail_of(std::size_t queue) const noexcept { return queues_[queue].rail; }
-  std::uint32_t number_of(std::size_t queue) const noexcept { return queues_[queue].pair->qp_num; }
+  std::uint32_t number_of(std::size_t queue) const noexcept { return queues_[queue].number; }
   // Called when a write has completed: all earlier writes of the queue are complete too.
   void completed(std::size_t queue, std::uint64_t index);
   // Makes every queue report the completion of its last write.
   void flush();
   bool is_idle() const noexcept;
   // Ends all accesses of the adapters to the memory of this process.
-  void destroy() noexcept { queues_.clear(); }
+  void destroy() noexcept;
 
  private:
+  // Queues keep their places: tickets, owners of completions and the peer's numbers name them.
   struct Queue {
-    QueuePair pair;
+    QueuePair pair;  // null if the port has no partner, and after destroy()
+    std::uint32_t number;
     std::size_t rail;
     std::size_t peer_rail;  // index of the peer's port; known after connect()
     std::size_t depth;
@@ -61,7 +63,9 @@ class Connection final : public Wire {
     std::uint64_t reported = 0;  // index of the last write whose completion will be reported
     std::uint64_t done = 0;      // index of the last write that is complete
 
-    std::size_t free() const { return depth - static_cast<std::size_t>(posted - done); }
+    std::size_t free() const {
+      return pair == nullptr ? 0 : depth - static_cast<std::size_t>(posted - done);
+    }
   };
   std::size_t choose(bool is_ordered) const;
 

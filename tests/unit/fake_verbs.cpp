@@ -238,8 +238,7 @@ Fabric::~Fabric() { fabric = nullptr; }
 Device& Fabric::add(const std::string& name) {
   auto& device = *devices_.emplace_back(std::make_unique<Device>());
   device.name = name;
-  static int last_address = 0;
-  const auto address = "::ffff:10.0.0." + std::to_string(++last_address);
+  const auto address = "::ffff:10.0.0." + std::to_string(devices_.size());
   device.port.gids = {gid(0, IBV_GID_TYPE_ROCE_V2, address.c_str())};
   device.limits.phys_port_cnt = 1;
   device.limits.max_cqe = 4'000'000;

@@ -1,4 +1,6 @@
 // Tests the verbs backend between ranks on adapters that exist only in this process.
+#include <bit>
+
 #include "plugin_verbs_ranks.hpp"
 
 using namespace verbs_test;
@@ -75,6 +77,67 @@ TEST_CASE("ranks that name their ports in another order use the keys of the righ
   std::ranges::fill(source, std::byte{});
   ranks.move(1, 0, target, source);
   CHECK(source == target);
+}
+
+TEST_CASE("ports without a partner are not used, wherever they stand") {
+  constexpr unsigned most = 4;
+  const auto names = [](unsigned ports) {
+    std::string list;
+    for (unsigned port = 0; port < most; ++port) {
+      if ((ports >> port & 1) != 0) list += (list.empty() ? "p" : ",p") + std::to_string(port);
+    }
+    return "devices=" + list;
+  };
+  // One rank has all ports, the other only some of them.
+  const auto check = [&](unsigned all, unsigned paired, std::size_t side, int queue_pairs) {
+    CAPTURE(all);
+    CAPTURE(paired);
+    CAPTURE(side);
+    CAPTURE(queue_pairs);
+    fake_verbs::Fabric fabric;
+    for (unsigned port = 0; port < most; ++port) fabric.add("p" + std::to_string(port));
+    const auto words = " queue_pairs=" + std::to_string(queue_pairs);
+    Ranks ranks(2);
+    ranks.open(side, parse_settings(names(all) + words));
+    ranks.open(1 - side, parse_settings(names(paired) + words));
+    Bytes source(2'000'000), target(source.size());
+    for (std::size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::byte>(i * 31 >> 3);
+    ranks.at(0).add_memory(source);
+    ranks.at(1).add_memory(target);
+    ranks.connect(0, 1);
+    // While the last port holds its writes back, send() must not give their memory back.
+    auto& last = *fabric.devices()[static_cast<std::size_t>(std::bit_width(paired)) - 1];
+    ranks.at(1).expect(0, target);
+    last.is_busy = !std::has_single_bit(paired);
+    std::size_t sent = 0, received = 0;
+    for (int turn = 0; turn < 100'000 && (sent < source.size() || received < target.size());
+         ++turn) {
+      if (turn == 50) last.is_busy = false;
+      if (sent < source.size()) sent += ranks.at(0).send(1, std::span(source).subspan(sent));
+      if (sent > fabric.landed[{target.data(), target.size()}]) FAIL("an adapter still reads");
+      if (received < target.size()) {
+        received += ranks.at(1).recv(0, std::span(target).subspan(received));
+      }
+    }
+    CHECK(sent == source.size());
+    CHECK(source == target);
+    std::ranges::fill(source, std::byte{});
+    ranks.move(1, 0, target, source);
+    CHECK(source == target);
+    for (unsigned port = 0; port < most; ++port) {
+      CHECK((fabric.devices()[port]->writes > 0) == ((paired >> port & 1) != 0));
+    }
+    for (const std::size_t rank : {0UL, 1UL}) ranks.at(rank).finish();
+    CHECK(ranks.warnings.empty());
+  };
+  for (unsigned count = 2; count <= most; ++count) {
+    const unsigned all = (1U << count) - 1;
+    for (unsigned paired = 1; paired < all; ++paired) {
+      for (const std::size_t side : {0UL, 1UL}) {
+        for (const int queue_pairs : {1, 2}) check(all, paired, side, queue_pairs);
+      }
+    }
+  }
 }
 
 TEST_CASE("libibverbs learns that the process may fork before a device is opened") {
