@@ -82,6 +82,10 @@ void two_level_all_gather(Group& group, const atoll_operation& operation, Extent
 void two_level_reduce_scatter(Group& group, const atoll_operation& operation, Extents extents,
                               const std::vector<Block>& blocks, std::byte* out, Exchange& exchange);
 
+// Returns the largest number of blocks of which any rank has a piece in scratch memory, for each
+// piece in flight of a two_level_reduce_scatter(). All ranks choose the size of pieces by it.
+std::size_t two_level_slots(const Layout& layout);
+
 // Reduces the whole tensor into the root's dst, in the same order as two_level_reduce_scatter().
 // The algorithm is a reduce_scatter in which the owner of a block sends each piece to the root as
 // soon as the piece is reduced. On two hosts, the ranks of the root's host own the blocks and pass

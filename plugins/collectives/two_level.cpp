@@ -21,6 +21,8 @@ constexpr std::size_t pieces_wanted = 16;
 // sent.
 constexpr std::size_t depth = 4;
 constexpr std::size_t scratch_budget = 32 * 1024 * 1024;
+// Slices that one sum() can take: each needs a cache line of the staging buffers.
+constexpr std::size_t most_slices = staging_bytes / cache_line;
 
 std::size_t largest_block(const std::vector<Block>& blocks) {
   std::size_t largest = 0;
@@ -56,12 +58,8 @@ class ReduceScatter {
       if (block(transfer.owner).bytes > 0) sends_to_.push_back(transfer.peer);
     }
     for (const auto& transfer : transfers.in) receives_from_.push_back(transfer.peer);
-    // An upper bound for the number of scratch slots that any rank needs for each piece in flight.
-    // It is equal on all ranks, so that all ranks choose the same piece size.
-    const auto most =
-        static_cast<std::size_t>(group.size()) + static_cast<std::size_t>(group.layout.hosts()) + 1;
     const std::size_t largest = largest_block(blocks);
-    piece_ = piece_for(largest, scratch_budget / depth / most);
+    piece_ = piece_for(largest, scratch_budget / depth / two_level_slots(group.layout));
     pieces_ = std::max<std::size_t>(pieces_of(largest, piece_), 1);
     const std::size_t slots = sends_to_.size() + receives_from_.size();
     scratch_ = group.scratch(depth * (slots + (out == nullptr ? 1 : 0)) * piece_);
@@ -83,6 +81,7 @@ class ReduceScatter {
     std::size_t next_slot = 0;
     for (int rank = 0; rank < group_.size(); ++rank) {
       if (block(rank).bytes == 0) continue;
+      if (group_.slices.size() == most_slices) sum_slices();
       const Block piece = piece_of(block(rank), k, piece_);
       const int who = group_.layout.holder(rank, host_);
       std::byte* dst = nullptr;
@@ -93,7 +92,7 @@ class ReduceScatter {
       }
       group_.slices.push_back({piece.offset, piece.bytes, group_.layout.local_of(who), dst});
     }
-    sum(group_, operation_, extents_, {.op = partial_op(operation_)}, &exchange_);
+    sum_slices();
     sent.clear();
     for (std::size_t i = 0; i < sends_to_.size(); ++i) {
       const std::size_t bytes = piece_of(block(sends_to_[i]), k, piece_).bytes;
@@ -133,6 +132,9 @@ class ReduceScatter {
     return scratch_.data() + ((k % depth) * slots + index) * piece_;
   }
   const Block& block(int rank) const { return blocks_[static_cast<std::size_t>(rank)]; }
+  void sum_slices() {
+    sum(group_, operation_, extents_, {.op = partial_op(operation_)}, &exchange_);
+  }
 
   Group& group_;
   const atoll_operation& operation_;
@@ -172,6 +174,19 @@ std::vector<Block> owned_blocks(const Layout& layout, int root, std::size_t size
 }
 
 }  // namespace
+
+// A rank receives one partial sum of its block from each other host, and keeps its own. The first
+// rank of the host with the fewest ranks holds the most blocks of other hosts: every `fewest`-th
+// rank of a host is its counterpart.
+std::size_t two_level_slots(const Layout& layout) {
+  const auto hosts = static_cast<std::size_t>(layout.hosts());
+  const auto fewest = static_cast<std::size_t>(layout.fewest_ranks());
+  std::size_t held = 0;  // with one block of its own host
+  for (int host = 0; host < layout.hosts(); ++host) {
+    held += (layout.ranks_of(host).size() + fewest - 1) / fewest;
+  }
+  return held - 1 + hosts;
+}
 
 void two_level_all_gather(Group& group, const atoll_operation& operation, Extents extents,
                           const std::vector<Block>& blocks, Offer own, Exchange& exchange) {

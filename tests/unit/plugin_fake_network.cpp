@@ -1,0 +1,163 @@
+// Tests collectives between hosts over a network that exists only in the test. A remote rank sends
+// back the signature that it is sent, and then zeros, so a job may have thousands of ranks.
+#include <doctest/doctest.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "collectives/collectives.hpp"
+#include "collectives/communicator/comm.hpp"
+#include "collectives/descriptor.hpp"
+#include "collectives/signature.hpp"
+#include "plugin_ranks.hpp"
+
+namespace {
+
+using namespace atoll_collectives;
+using plugin_ranks::Bytes;
+
+// What the network of one rank has seen.
+struct Seen {
+  std::map<int, Bytes> sent;       // by peer
+  std::map<int, std::size_t> got;  // bytes received, by peer
+};
+std::array<Seen, 2> seen;  // by rank
+
+class FakeNetwork final : public Transport {
+ public:
+  explicit FakeNetwork(int rank) : seen_(seen.at(static_cast<std::size_t>(rank))) {}
+
+  std::size_t send(int peer, std::span<const std::byte> data) override {
+    auto& sent = seen_.sent[peer];
+    sent.insert(sent.end(), data.begin(), data.end());
+    return data.size();
+  }
+  std::size_t recv(int peer, std::span<std::byte> data) override {
+    const auto& sent = seen_.sent[peer];
+    if (sent.size() < sizeof(Signature)) return 0;
+    auto& at = seen_.got[peer];
+    for (auto& byte : data) {
+      byte = at < sizeof(Signature) ? sent[at] : std::byte{};
+      ++at;
+    }
+    return data.size();
+  }
+  bool can_spin() const noexcept override { return false; }
+  std::uint32_t ticket() const noexcept override { return 0; }
+  bool changed(std::uint32_t /*ticket*/) const noexcept override { return false; }
+  void wait(std::uint32_t ticket, std::span<const Need> needs,
+            std::chrono::nanoseconds /*limit*/) override {
+    std::vector<pollfd> descriptors;
+    arm(ticket, needs, descriptors);
+  }
+  Armed arm(std::uint32_t /*ticket*/, std::span<const Need> /*needs*/,
+            std::vector<pollfd>& descriptors) override {
+    descriptors.push_back({readable_.get(), POLLIN, 0});
+    return Armed::sleep;
+  }
+  void disarm() noexcept override {}
+  void wake() noexcept override {}
+  void finish() noexcept override {}
+
+ private:
+  Seen& seen_;
+  Descriptor readable_{::eventfd(1, EFD_CLOEXEC)};
+};
+
+// A communicator of one rank over the fake network.
+struct Rank {
+  Rank(plugin_ranks::FakeCore& core, const plugin_ranks::Layout& layout, int rank,
+       const std::string& tuning)
+      : group(layout, rank, {.tuning = tuning}),
+        comm(core.host(), group.get(),
+             [](const atoll_host&, const atoll_group& its_group, const Team&,
+                const GroupStore&) -> std::unique_ptr<Transport> {
+               return std::make_unique<FakeNetwork>(its_group.rank);
+             }) {}
+
+  void submit(std::int32_t kind, std::span<const float> src, std::span<float> dst,
+              std::size_t count) {
+    atoll_operation operation{};
+    operation.size = sizeof(operation);
+    operation.factor = 1.0;
+    operation.kind = kind;
+    operation.dtype = ATOLL_F32;
+    operation.memory = ATOLL_MEMORY_HOST;
+    operation.src = src.data();
+    operation.dst = dst.data();
+    operation.count = count;
+    operation.timeout_ns = 20'000'000'000;
+    atoll_operation* const operations[] = {&operation};
+    comm.submit(operations);
+  }
+
+  plugin_ranks::Group group;
+  Comm comm;
+};
+
+void forget() {
+  for (auto& one : seen) {
+    one.sent.clear();
+    one.got.clear();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("the scratch slots of two levels are those of the rank that needs most") {
+  const auto most_of = [](const Layout& layout) {
+    std::size_t most = 0;
+    for (int rank = 0; rank < layout.size(); ++rank) {
+      const auto transfers = atoll_levels::transfers(layout, rank);
+      most = std::max(most, transfers.out.size() + transfers.in.size() + 1);
+    }
+    return most;
+  };
+  const auto even = [](int hosts, int each) {
+    std::vector<int> numbers;
+    for (int rank = 0; rank < hosts * each; ++rank) numbers.push_back(rank / each);
+    return Layout(numbers);
+  };
+  CHECK(two_level_slots(even(32, 16)) == 63);  // a piece of 130 KiB
+  const std::vector<std::vector<int>> uneven = {
+      {0, 1}, {0, 0, 1}, {0, 1, 1, 1, 2}, {0, 0, 0, 0, 0, 1, 1, 2, 2}, {0, 1, 0, 2, 0, 1, 2, 2, 2}};
+  for (const auto& numbers : uneven) {
+    CAPTURE(plugin_ranks::text(numbers));
+    CHECK(two_level_slots(Layout(numbers)) == most_of(Layout(numbers)));
+  }
+  for (const int hosts : {2, 5, 32}) {
+    for (const int each : {1, 2, 16}) {
+      CHECK(two_level_slots(even(hosts, each)) == most_of(even(hosts, each)));
+    }
+  }
+}
+
+TEST_CASE("two levels take more ranks than a staging buffer has cache lines") {
+  forget();
+  constexpr std::size_t ranks = staging_bytes / cache_line + 1, count = 16;
+  plugin_ranks::Layout layout(ranks);
+  for (std::size_t rank = 0; rank < ranks; ++rank) layout[rank] = static_cast<int>(rank);
+  plugin_ranks::FakeCore core;
+  Rank rank(core, layout, 0, "reduce_scatter 0 two_level\n");
+  std::vector<float> src(ranks * count), dst(count);
+  for (std::size_t i = 0; i < src.size(); ++i) src[i] = static_cast<float>(i % 1009);
+  rank.submit(ATOLL_REDUCE_SCATTER, src, dst, count);
+  CHECK(std::equal(dst.begin(), dst.end(), src.begin()));
+  bool is_right = true;
+  for (std::size_t peer = 1; peer < ranks; ++peer) {
+    const auto& sent = seen[0].sent[static_cast<int>(peer)];
+    is_right = is_right && sent.size() == sizeof(Signature) + count * sizeof(float) &&
+               std::memcmp(sent.data() + sizeof(Signature), src.data() + peer * count,
+                           count * sizeof(float)) == 0;
+  }
+  CHECK(is_right);
+}
