@@ -19,13 +19,14 @@ constexpr std::size_t reserve = 8;
 }  // namespace
 
 Connection::Connection(const Hcas& hcas, const std::vector<Rail>& rails, const Settings& settings,
-                       std::size_t ring_bytes)
+                       std::size_t ring_bytes, std::size_t credits)
     : hcas_(hcas),
       settings_(settings),
       first_packet_(random_packet()),
       ring_bytes_(ring_bytes),
+      credits_(credits),
       own_pages_(std::make_unique<Pages>(mailbox_bytes(ring_bytes))),
-      own_(register_range(hcas, own_pages_->bytes)) {
+      own_(register_range(hcas, own_pages_->bytes, Ordering::strict)) {
   for (std::size_t rail = 0; rail < rails.size(); ++rail) {
     for (int i = 0; i < settings.queue_pairs; ++i) {
       QueuePair pair = create_queue_pair(*rails[rail].hca, rails[rail].completions.get(),
@@ -38,12 +39,20 @@ Connection::Connection(const Hcas& hcas, const std::vector<Rail>& rails, const S
 }
 
 Contact Connection::contact() const {
-  Contact contact{
-      first_packet_, reinterpret_cast<std::uintptr_t>(mailbox().memory.data()), ring_bytes_, {}};
+  Contact contact{first_packet_,
+                  reinterpret_cast<std::uintptr_t>(mailbox().memory.data()),
+                  ring_bytes_,
+                  credits_,
+                  {}};
   for (std::size_t rail = 0; rail < hcas_.size(); ++rail) {
     const Hca& hca = *hcas_[rail];
-    contact.rails.push_back(
-        {hca.port_name(), hca.address(), hca.lid(), hca.mtu(), mailbox().remote[rail], {}});
+    contact.rails.push_back({hca.port_name(),
+                             hca.address(),
+                             hca.lid(),
+                             hca.partition(),
+                             hca.mtu(),
+                             mailbox().remote[rail],
+                             {}});
   }
   for (const auto& queue : queues_) {
     contact.rails[queue.rail].queue_pairs.push_back(queue.number);
@@ -63,7 +72,7 @@ void Connection::connect(const Contact& peer) {
   }
   target_ = peer.target();
   image_pages_ = std::make_unique<Pages>(mailbox_bytes(target_.ring_bytes));
-  image_ = register_range(hcas_, image_pages_->bytes);
+  image_ = register_range(hcas_, image_pages_->bytes, Ordering::strict);
   for (std::size_t i = 0; i < queues_.size(); ++i) {
     Queue& queue = queues_[i];
     if (!pairs[queue.rail]) {
@@ -73,6 +82,12 @@ void Connection::connect(const Contact& peer) {
     const Hca& hca = *hcas_[queue.rail];
     queue.peer_rail = *pairs[queue.rail];
     const auto& rail = peer.rails[queue.peer_rail];
+    if (((rail.partition ^ hca.partition()) & partition_mask) != 0) {
+      throw Error(ATOLL_MISMATCH,
+                  fmt::format("{} uses the partition key {:#06x}, but its port {} {:#06x}: use the "
+                              "same pkey= in ATOLL_RDMA on all ranks",
+                              hca.name(), hca.partition(), rail.port, rail.partition));
+    }
     connect_queue_pair(queue.pair.get(), hca, settings_,
                        {rail, rail.queue_pairs[i % per_rail], peer.first_packet}, first_packet_);
   }

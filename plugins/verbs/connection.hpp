@@ -19,9 +19,9 @@ namespace atoll_verbs_backend {
 class Connection final : public Wire {
  public:
   // Creates the queue pairs, which can receive nothing yet. `ring_bytes` is the size of this rank's
-  // ring.
+  // ring, and the other rank has `credits` from this rank.
   Connection(const Hcas& hcas, const std::vector<Rail>& rails, const Settings& settings,
-             std::size_t ring_bytes);
+             std::size_t ring_bytes, std::size_t credits);
 
   // Returns the address that the other rank needs to connect with this one.
   Contact contact() const;
@@ -72,7 +72,7 @@ class Connection final : public Wire {
   const Hcas& hcas_;
   const Settings& settings_;
   std::uint32_t first_packet_;
-  std::size_t ring_bytes_;
+  std::size_t ring_bytes_, credits_;
   // The memory that the peer writes, and this rank's image of the peer's mailbox.
   std::unique_ptr<Pages> own_pages_, image_pages_;
   std::shared_ptr<const Registered> own_, image_;

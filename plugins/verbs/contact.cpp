@@ -11,7 +11,7 @@
 namespace atoll_verbs_backend {
 namespace {
 
-constexpr int version = 3;
+constexpr int version = 4;
 constexpr std::size_t most_queue_pairs = 4;
 constexpr std::size_t largest_ring = 1 << 24;
 constexpr std::size_t longest_port = IBV_SYSFS_NAME_MAX + 4;  // ":255"
@@ -47,18 +47,19 @@ std::string list_of(std::span<const Contact::Rail> rails) {
 }  // namespace
 
 Target Contact::target() const {
-  Target target{mailbox, {}, ring_bytes};
+  Target target{mailbox, {}, ring_bytes, credits};
   for (std::size_t rail = 0; rail < rails.size(); ++rail) target.keys[rail] = rails[rail].key;
   return target;
 }
 
 std::string encode(const Contact& contact) {
-  std::string text = fmt::format("{} {:x} {:x} {:x} {}", version, contact.first_packet,
-                                 contact.mailbox, contact.ring_bytes, contact.rails.size());
+  std::string text =
+      fmt::format("{} {:x} {:x} {:x} {:x} {}", version, contact.first_packet, contact.mailbox,
+                  contact.ring_bytes, contact.credits, contact.rails.size());
   for (const auto& rail : contact.rails) {
-    text += fmt::format(" {} {} {:02x} {} {:x} {:x} {:x} {} {:x}", rail.port,
+    text += fmt::format(" {} {} {:02x} {} {:x} {:x} {:x} {:x} {} {:x}", rail.port,
                         static_cast<int>(rail.address.fabric), fmt::join(rail.address.gid.raw, ""),
-                        rail.address.subnet_bits, rail.lid, rail.mtu, rail.key,
+                        rail.address.subnet_bits, rail.lid, rail.partition, rail.mtu, rail.key,
                         rail.queue_pairs.size(), fmt::join(rail.queue_pairs, " "));
   }
   return text;
@@ -70,17 +71,18 @@ Contact decode(const std::string& text) {
   int found_version = 0;
   std::size_t rails = 0;
   in >> found_version >> std::hex >> contact.first_packet >> contact.mailbox >>
-      contact.ring_bytes >> std::dec >> rails;
+      contact.ring_bytes >> contact.credits >> std::dec >> rails;
   bool is_good = in && found_version == version && rails >= 1 && rails <= most_rails &&
-                 contact.ring_bytes >= 1024 && contact.ring_bytes <= largest_ring;
+                 contact.ring_bytes >= 1024 && contact.ring_bytes <= largest_ring &&
+                 contact.credits >= 1 && contact.credits <= most_credits;
   for (std::size_t i = 0; is_good && i < rails; ++i) {
     auto& rail = contact.rails.emplace_back();
     std::string gid;
     int fabric = 0;
     std::size_t count = 0;
     auto& address = rail.address;
-    in >> rail.port >> fabric >> gid >> address.subnet_bits >> std::hex >> rail.lid >> rail.mtu >>
-        rail.key >> std::dec >> count >> std::hex;
+    in >> rail.port >> fabric >> gid >> address.subnet_bits >> std::hex >> rail.lid >>
+        rail.partition >> rail.mtu >> rail.key >> std::dec >> count >> std::hex;
     is_good = in && rail.port.size() <= longest_port && gid.size() == 2 * sizeof(address.gid.raw) &&
               count >= 1 && count <= most_queue_pairs && rail.mtu >= IBV_MTU_256 &&
               rail.mtu <= IBV_MTU_4096 &&

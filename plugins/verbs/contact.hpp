@@ -19,13 +19,15 @@ struct Contact {
     std::string port{};  // "mlx5_0:1"
     Address address{};
     std::uint16_t lid = 0;
-    int mtu = 0;  // an ibv_mtu
+    std::uint16_t partition = 0;  // key of the InfiniBand partition
+    int mtu = 0;                  // an ibv_mtu
     std::uint32_t key = 0;
     std::vector<std::uint32_t> queue_pairs;  // their numbers
   };
   std::uint32_t first_packet = 0;  // sequence number of the first packet of every queue pair
   std::uint64_t mailbox = 0;       // address of the mailbox
   std::uint64_t ring_bytes = 0;
+  std::uint64_t credits = most_credits;  // of the rank that reads the contact
   std::vector<Rail> rails;
 
   Target target() const;

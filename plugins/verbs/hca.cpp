@@ -137,6 +137,7 @@ Hca::Hca(const PortName& name, const Settings& settings)
                                                ibv_port_state_str(attributes_.state)));
   }
   choose_gid(settings.gid);
+  choose_partition(settings.partition);
   mtu_ = settings.mtu > 0 ? std::min(attributes_.active_mtu, mtu_of(settings.mtu))
                           : attributes_.active_mtu;
   domain_.reset(checked(ibv_alloc_pd(context_.get()),
@@ -173,6 +174,31 @@ void Hca::choose_gid(int wanted) {
   throw Error(ATOLL_INVALID_ARGUMENT,
               fmt::format("{} has no GID {}; it has GID {} (`ibv_devinfo -v` lists them)", name(),
                           wanted, fmt::join(known, ", ")));
+}
+
+// Chooses the partition with the key `wanted`, or the first of the port's table if it is 0.
+void Hca::choose_partition(std::uint16_t wanted) {
+  std::vector<std::uint16_t> keys;
+  const int count = std::min<int>(attributes_.pkey_tbl_len, wanted == 0 ? 1 : INT16_MAX);
+  for (int i = 0; i < count; ++i) {
+    __be16 key = 0;
+    const auto port = static_cast<std::uint8_t>(name_.port);
+    keys.push_back(ibv_query_pkey(context_.get(), port, i, &key) == 0 ? be16toh(key) : 0);
+  }
+  const auto is_wanted = [&](std::uint16_t key) {
+    return (key & partition_mask) == (wanted & partition_mask);
+  };
+  const auto chosen = wanted == 0 ? keys.begin() : std::ranges::find_if(keys, is_wanted);
+  if (chosen != keys.end()) {
+    if (*chosen != 0) partition_ = *chosen;  // 0: the kernel does not show it
+    partition_index_ = static_cast<std::uint16_t>(chosen - keys.begin());
+  } else if (wanted != 0) {
+    std::erase(keys, 0);
+    throw Error(ATOLL_INVALID_ARGUMENT,
+                fmt::format("{} has no partition key {:#06x}; it has {:#06x} "
+                            "(/sys/class/infiniband/{}/ports/{}/pkeys)",
+                            name(), wanted, fmt::join(keys, ", "), name_.device, name_.port));
+  }
 }
 
 std::string Hca::name() const { return fmt::format("{} port {}", name_.device, name_.port); }
@@ -221,7 +247,7 @@ std::vector<PortName> active_ports() {
 
 std::vector<std::shared_ptr<Hca>> open_hcas(const Settings& settings) {
   static std::mutex mutex;
-  static std::map<std::tuple<std::string, int, int, int>, std::weak_ptr<Hca>> opened;
+  static std::map<std::tuple<std::string, int, int, int, int>, std::weak_ptr<Hca>> opened;
   const std::lock_guard lock(mutex);
   auto names = settings.devices;
   if (names.empty()) {
@@ -231,7 +257,7 @@ std::vector<std::shared_ptr<Hca>> open_hcas(const Settings& settings) {
   if (names.size() > most_rails) names.resize(most_rails);
   std::vector<std::shared_ptr<Hca>> result;
   for (const auto& name : names) {
-    auto& known = opened[{name.device, name.port, settings.gid, settings.mtu}];
+    auto& known = opened[{name.device, name.port, settings.gid, settings.mtu, settings.partition}];
     auto hca = known.lock();
     if (!hca) {
       hca = std::make_shared<Hca>(name, settings);

@@ -13,6 +13,11 @@
 
 namespace atoll_verbs_backend {
 
+constexpr std::uint16_t default_partition = 0xFFFF;
+// Bits of a partition key that two ports must share. The highest bit tells whether a port is a full
+// member.
+constexpr std::uint16_t partition_mask = 0x7FFF;
+
 class Hca {
  public:
   // Opens the device. Throws Error if there is no such device or if its port is not active.
@@ -24,6 +29,9 @@ class Hca {
   int gid_index() const noexcept { return gid_index_; }
   const Address& address() const noexcept { return address_; }
   std::uint16_t lid() const noexcept { return attributes_.lid; }
+  // The key of the partition that the port uses, and its index in the table of the port.
+  std::uint16_t partition() const noexcept { return partition_; }
+  std::uint16_t partition_index() const noexcept { return partition_index_; }
   bool is_ethernet() const noexcept { return attributes_.link_layer == IBV_LINK_LAYER_ETHERNET; }
   ibv_mtu mtu() const noexcept { return mtu_; }
   const ibv_device_attr& limits() const noexcept { return limits_; }
@@ -39,6 +47,7 @@ class Hca {
 
  private:
   void choose_gid(int wanted);
+  void choose_partition(std::uint16_t wanted);
 
   PortName name_;
   Context context_;
@@ -47,6 +56,7 @@ class Hca {
   ibv_port_attr attributes_{};
   int gid_index_ = 0;
   Address address_;
+  std::uint16_t partition_ = default_partition, partition_index_ = 0;
   ibv_mtu mtu_ = IBV_MTU_1024;
   std::mutex event_mutex_;
   std::string fatal_event_;

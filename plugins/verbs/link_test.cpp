@@ -49,7 +49,7 @@ double seconds(Clock::duration time) { return std::chrono::duration<double>(time
 struct Memory {
   Memory(const Hcas& hcas, const atoll_link_test& test, std::uint64_t bytes)
       : host(test.memory == nullptr ? std::make_unique<Pages>(bytes) : nullptr),
-        registered(host ? Registered(hcas, host->bytes)
+        registered(host ? Registered(hcas, host->bytes, Ordering::strict)
                         : Registered(hcas, GpuRange{{static_cast<std::byte*>(test.memory), bytes},
                                                     test.dma_buf,
                                                     test.dma_buf_offset})) {}
@@ -86,10 +86,11 @@ class Side {
   void connect() {
     const std::uint32_t first_packet = random_packet();
     expect_write();
-    Contact own{first_packet, address(0), unused_ring, {}};
+    Contact own{first_packet, address(0), unused_ring, most_credits, {}};
     own.rails.push_back({hca().port_name(),
                          hca().address(),
                          hca().lid(),
+                         hca().partition(),
                          hca().mtu(),
                          region().remote[0],
                          {pair_->qp_num}});

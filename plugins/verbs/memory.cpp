@@ -28,19 +28,23 @@ Pages::~Pages() { ::munmap(bytes.data(), bytes.size()); }
 namespace {
 
 constexpr int access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+// libibverbs drops the flag where the kernel does not know it.
+constexpr int relaxed_flags = access_flags | IBV_ACCESS_RELAXED_ORDERING;
 
-ibv_mr* register_by_address(const Hca& hca, std::span<std::byte> memory) {
-  return ibv_reg_mr(hca.domain(), memory.data(), memory.size(), access_flags);
+ibv_mr* register_by_address(const Hca& hca, std::span<std::byte> memory, Ordering ordering) {
+  const int flags = ordering == Ordering::relaxed ? relaxed_flags : access_flags;
+  return ibv_reg_mr(hca.domain(), memory.data(), memory.size(), flags);
 }
 
 }  // namespace
 
-Registered::Registered(const Hcas& hcas, std::span<std::byte> memory) : hcas_(hcas) {
+Registered::Registered(const Hcas& hcas, std::span<std::byte> memory, Ordering ordering)
+    : hcas_(hcas) {
   region_.memory = memory;
   for (std::size_t rail = 0; rail < hcas.size(); ++rail) {
     const auto what =
         fmt::format("{}: cannot register {} bytes of memory", hcas[rail]->name(), memory.size());
-    add(rail, checked(register_by_address(*hcas[rail], memory), what));
+    add(rail, checked(register_by_address(*hcas[rail], memory, ordering), what));
   }
 }
 
@@ -54,11 +58,11 @@ Registered::Registered(const Hcas& hcas, const GpuRange& range)
     ibv_mr* one = nullptr;
     if (range.dma_buf >= 0) {
       one = ibv_reg_dmabuf_mr(hca.domain(), range.offset, range.memory.size(), address,
-                              range.dma_buf, access_flags);
+                              range.dma_buf, relaxed_flags);
       refusal = std::generic_category().message(errno);
     }
     is_dma_buf_ = is_dma_buf_ && one != nullptr;
-    if (one == nullptr) one = register_by_address(hca, range.memory);
+    if (one == nullptr) one = register_by_address(hca, range.memory, Ordering::relaxed);
     const auto what = fmt::format(
         "{}: cannot register {} bytes of GPU memory, neither as a dma-buf ({}) nor through the "
         "kernel module nvidia-peermem",
@@ -73,7 +77,8 @@ void Registered::add(std::size_t rail, ibv_mr* one) {
   region_.remote[rail] = one->rkey;
 }
 
-std::shared_ptr<const Registered> register_range(const Hcas& hcas, std::span<std::byte> memory) {
+std::shared_ptr<const Registered> register_range(const Hcas& hcas, std::span<std::byte> memory,
+                                                 Ordering ordering) {
   using Key = std::tuple<const std::byte*, std::size_t, std::vector<const Hca*>>;
   static std::mutex mutex;
   static std::map<Key, std::weak_ptr<const Registered>> registered;
@@ -84,14 +89,14 @@ std::shared_ptr<const Registered> register_range(const Hcas& hcas, std::span<std
   auto& known = registered[{memory.data(), memory.size(), adapters}];
   auto result = known.lock();
   if (!result) {
-    result = std::make_shared<const Registered>(hcas, memory);
+    result = std::make_shared<const Registered>(hcas, memory, ordering);
     known = result;
   }
   return result;
 }
 
 void Ranges::add(const Hcas& hcas, std::span<std::byte> memory) {
-  ranges_.insert_or_assign(memory.data(), register_range(hcas, memory));
+  ranges_.insert_or_assign(memory.data(), register_range(hcas, memory, Ordering::relaxed));
 }
 
 const Region* Ranges::find(std::span<const std::byte> data) const {

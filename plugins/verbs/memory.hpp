@@ -32,12 +32,20 @@ struct GpuRange {
   std::uint64_t offset = 0;  // of `memory` in the dma-buf
 };
 
+// The order in which the writes of an adapter reach the memory. With `relaxed` they may overtake each
+// other, which PCIe moves faster; a completion still shows that the data before it has arrived. Memory
+// that is read without a completion, or written again before one was read, must be `strict`.
+enum class Ordering {
+  strict,
+  relaxed,
+};
+
 // A registered range. The registration ends with the object.
 class Registered {
  public:
-  Registered(const Hcas& hcas, std::span<std::byte> memory);
+  Registered(const Hcas& hcas, std::span<std::byte> memory, Ordering ordering);
   // Registers the dma-buf. An adapter that accepts no dma-buf needs the kernel module
-  // nvidia-peermem, which finds the GPU's memory by its address.
+  // nvidia-peermem, which finds the GPU's memory by its address. The ordering is relaxed.
   Registered(const Hcas& hcas, const GpuRange& range);
   const Region& region() const noexcept { return region_; }
   // Returns true if all adapters accepted the dma-buf.
@@ -54,7 +62,8 @@ class Registered {
 
 // Returns the registration of the range, which users of equal adapters share. Throws Error if an
 // adapter refuses it.
-std::shared_ptr<const Registered> register_range(const Hcas& hcas, std::span<std::byte> memory);
+std::shared_ptr<const Registered> register_range(const Hcas& hcas, std::span<std::byte> memory,
+                                                 Ordering ordering);
 
 // The registered ranges that one communicator knows. They do not overlap.
 class Ranges {

@@ -82,6 +82,7 @@ QueuePair create_queue_pair(const Hca& hca, ibv_cq* completions, ibv_srq* receiv
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_INIT;
   attributes.port_num = static_cast<std::uint8_t>(hca.port());
+  attributes.pkey_index = hca.partition_index();
   attributes.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
   const int error =
       ibv_modify_qp(result.get(), &attributes,

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "sdk/guard.hpp"
+#include "verbs/stream.hpp"
 
 namespace atoll_verbs_backend {
 namespace {
@@ -16,6 +17,8 @@ using atoll_sdk::Error;
 constexpr int receives_per_rank = 16;
 constexpr int least_receives = 4096;
 constexpr int most_receives = 65536;
+// With fewer, a peer would wait for a confirmation of almost every write.
+constexpr std::size_t least_credits = 8;
 // Completions of the first queue, so that small jobs never resize it.
 constexpr int first_completions = 16384;
 
@@ -45,6 +48,14 @@ void post_receive(const Rail& rail) {
   ibv_recv_wr* refused = nullptr;
   const int error = ibv_post_srq_recv(rail.receives.get(), &request, &refused);
   if (error != 0) throw verbs_error(rail.hca->name() + ": cannot post a receive", error);
+}
+
+// A quarter of the receives is for grants and counters.
+std::size_t credits_of(const std::vector<Rail>& rails, int remote_ranks) {
+  const auto least = std::ranges::min_element(rails, {}, &Rail::receive_count)->receive_count;
+  const int share = least / std::max(remote_ranks, 1);
+  return std::clamp<std::size_t>(static_cast<std::size_t>(share - share / 4), least_credits,
+                                 most_credits);
 }
 
 Rail open_rail(std::shared_ptr<Hca> hca, int remote_ranks) {

@@ -1,8 +1,10 @@
 // Rail: the queues of one port that all connections of a communicator share.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "verbs/handles.hpp"
 #include "verbs/hca.hpp"
@@ -19,6 +21,10 @@ struct Rail {
   int receive_count = 0;  // writes of all peers that may arrive while nobody polls
   int queue_pairs = 0;    // number of queue pairs that report to `completions`
 };
+
+// Returns the number of data writes that each of the other ranks may have on the way without a
+// confirmation, so that those of all ranks fit into the receives of every rail.
+std::size_t credits_of(const std::vector<Rail>& rails, int remote_ranks);
 
 // Creates the queues for that many ranks of other hosts. Throws Error that names the limit if the
 // device offers too little.

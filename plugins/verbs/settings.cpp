@@ -17,8 +17,8 @@ constexpr std::int64_t usual_cut_ns = 10'000'000'000;
 constexpr int attempts = 7;  // a queue pair sends a packet once and retries six times
 constexpr double timeout_unit_ns = 4096;
 constexpr std::string_view known =
-    "devices=NAME[:PORT],..., gid=INDEX, mtu=BYTES, sl=0..15, tc=0..255, queue_pairs=1..4, "
-    "timeout=1..31";
+    "devices=NAME[:PORT],..., gid=INDEX, mtu=BYTES, sl=0..15, tc=0..255, pkey=0xKEY, "
+    "queue_pairs=1..4, timeout=1..31";
 
 [[noreturn]] void reject(std::string_view word) {
   throw Error(ATOLL_INVALID_ARGUMENT,
@@ -31,6 +31,16 @@ int number(std::string_view word, std::string_view text, int least, int most) {
   if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
     reject(word);
   }
+  return value;
+}
+
+// Parses the key of a partition, "0x8001", as the files of the kernel show it.
+std::uint16_t partition_key(std::string_view word, std::string_view text) {
+  if (!text.starts_with("0x")) reject(word);
+  std::uint16_t value = 0;
+  const auto* const end = text.data() + text.size();
+  const auto [last, error] = std::from_chars(text.data() + 2, end, value, 16);
+  if (error != std::errc() || last != end || (value & 0x7FFF) == 0) reject(word);
   return value;
 }
 
@@ -80,6 +90,8 @@ Settings parse_settings(std::string_view text) {
       settings.service_level = static_cast<std::uint8_t>(number(word, value, 0, 15));
     } else if (name == "tc") {
       settings.traffic_class = static_cast<std::uint8_t>(number(word, value, 0, 255));
+    } else if (name == "pkey") {
+      settings.partition = partition_key(word, value);
     } else if (name == "queue_pairs") {
       settings.queue_pairs = number(word, value, 1, 4);
     } else if (name == "timeout") {

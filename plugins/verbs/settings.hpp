@@ -22,7 +22,8 @@ struct Settings {
   int mtu = 0;                    // largest path MTU in bytes; 0: that of the port
   std::uint8_t service_level = 0;
   std::uint8_t traffic_class = 0;
-  int queue_pairs = 1;  // number of queue pairs for each pair of ranks and rail
+  std::uint16_t partition = 0;  // key of the InfiniBand partition; 0: the first one of the port
+  int queue_pairs = 1;          // number of queue pairs for each pair of ranks and rail
   // A packet is sent again if it is not acknowledged within 4.096 us * 2^timeout; 0: chosen so that
   // seven attempts take about the time after which a network counts as cut.
   int timeout = 0;

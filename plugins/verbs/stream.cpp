@@ -19,7 +19,7 @@ constexpr std::size_t eager_bytes = 16 * 1024;
 // Bytes of one write. Small enough that several queue pairs share a message, large enough that the
 // cost of a request does not matter.
 constexpr std::size_t chunk_bytes = 256 * 1024;
-// The peer is told when this part of the ring, of the numbers, or of the slots is free again.
+// The peer is told when this part of the ring, of its credits, or of the slots is free again.
 constexpr std::size_t news_share = 4;
 
 constexpr std::uint32_t bytes_mask = (1u << 20) - 1;
@@ -47,7 +47,8 @@ void advance(std::uint64_t& counter, std::uint64_t next, std::uint64_t sent) {
 
 }  // namespace
 
-void Stream::attach(Wire& wire, const Region& own, const Region& image, const Target& peer) {
+void Stream::attach(Wire& wire, const Region& own, const Region& image, const Target& peer,
+                    std::size_t credits) {
   wire_ = &wire;
   head_ = reinterpret_cast<MailboxHead*>(own.memory.data());
   ring_ = own.memory.subspan(sizeof(MailboxHead));
@@ -55,6 +56,7 @@ void Stream::attach(Wire& wire, const Region& own, const Region& image, const Ta
   image_ring_ = image.memory.subspan(sizeof(MailboxHead));
   image_region_ = &image;
   peer_ = peer;
+  credits_ = credits;
   pump();
 }
 
@@ -84,7 +86,7 @@ bool Stream::is_done(const Segment& segment) const {
 }
 
 std::size_t Stream::post(std::span<const std::byte> data) {
-  if (!wire_->has_room(false) || writes_ - sorted_ == numbers) return 0;
+  if (!wire_->has_room(false) || writes_ - sorted_ >= peer_.credits) return 0;
   drop_used_grants();
   if (!grants_.empty()) {
     const Grant& grant = grants_.front();
@@ -109,7 +111,7 @@ void Stream::drop_used_grants() {
 }
 
 std::uint32_t Stream::number_next(Wire::Kind kind, std::size_t bytes) {
-  const auto number = static_cast<std::uint32_t>(writes_++ % numbers);
+  const auto number = static_cast<std::uint32_t>(writes_++ % most_credits);
   return word(kind) | number << number_shift | static_cast<std::uint32_t>(bytes);
 }
 
@@ -226,7 +228,7 @@ void Stream::arrived(std::uint32_t immediate) {
   if (kind == Wire::Kind::grant) return take_grant();
   if (kind == Wire::Kind::control) return read_counters();
   const std::uint32_t bytes = immediate & bytes_mask;
-  const std::size_t ahead = ((immediate >> number_shift) - next_number_) % numbers;
+  const std::size_t ahead = ((immediate >> number_shift) - next_number_) % most_credits;
   if (ahead >= window_.size()) widen_window(ahead);
   Chunk& place = window_[(next_number_ + ahead) % window_.size()];
   if (bytes == 0 || bytes > chunk_bytes || place.bytes != 0) {
@@ -240,7 +242,7 @@ void Stream::arrived(std::uint32_t immediate) {
     chunks_.push_back(next);
     next = {};
   }
-  if (next_number_ - number_told_ >= numbers / news_share) has_news_ = true;
+  if (next_number_ - number_told_ >= credits_ / news_share) has_news_ = true;
 }
 
 // --- counters and grants

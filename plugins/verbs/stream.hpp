@@ -16,7 +16,8 @@
 // The immediate word of a write has its kind in the two highest bits:
 //   placed, ring  number of the write (10 bits) and its bytes (20 bits). Writes of several queue
 //                 pairs may arrive in another order, so the receiver sorts them by number. It
-//                 says how many it has sorted; 1,024 more may be on the way.
+//                 says how many it has sorted; as many more may be on the way as it has credits
+//                 for, so that the writes of all its peers fit into its receives.
 //   grant         a grant was written into the next slot of the table. The sender says how many it
 //                 has read; their slots are used again.
 //   control       a counter has changed
@@ -71,11 +72,14 @@ struct MailboxHead {
 };
 constexpr std::size_t mailbox_bytes(std::size_t ring) { return sizeof(MailboxHead) + ring; }
 
+constexpr std::size_t most_credits = 1024;  // numbers of data writes are modulo this value
+
 // The peer's mailbox.
 struct Target {
   std::uint64_t address = 0;
   Keys keys{};
   std::size_t ring_bytes = 0;
+  std::size_t credits = most_credits;  // data writes that the peer takes without a confirmation
 };
 
 // Identifies a posted write.
@@ -118,8 +122,10 @@ class Stream {
   explicit Stream(Find find) : find_(std::move(find)) {}
 
   // Starts to move bytes. `own` is this rank's mailbox, zeroed; `image` has the same size as the
-  // peer's mailbox. Both are registered and outlive the stream.
-  void attach(Wire& wire, const Region& own, const Region& image, const Target& peer);
+  // peer's mailbox. Both are registered and outlive the stream. The peer has `credits` from this
+  // rank.
+  void attach(Wire& wire, const Region& own, const Region& image, const Target& peer,
+              std::size_t credits);
 
   // These functions do what those of Transport do. If send() has returned less than data.size(), it
   // must be called again with the rest of the same data before any other.
@@ -143,7 +149,6 @@ class Stream {
   }
 
  private:
-  static constexpr std::size_t numbers = 1024;  // numbers of writes are modulo this value
   static constexpr std::size_t first_window = 8;
   struct Chunk {
     std::uint32_t bytes = 0;  // 0: has not arrived
@@ -200,10 +205,11 @@ class Stream {
   bool is_closing_ = false;
 
   // Receiving.
-  // Writes that have overtaken others, by their number modulo the size, which grows up to `numbers`.
+  // Writes that have overtaken others, by their number modulo the size, which grows up to most_credits.
   std::vector<Chunk> window_ = std::vector<Chunk>(first_window);
   std::uint64_t next_number_ = 0;        // of the next write in order
   std::uint64_t number_told_ = 0;        // value of next_number_ that the peer knows
+  std::size_t credits_ = most_credits;   // of the peer
   std::deque<Chunk> chunks_;             // in order, not received yet
   std::uint64_t sorted_bytes_ = 0;       // bytes of all chunks that were put in order
   std::uint64_t sorted_ring_bytes_ = 0;  // bytes of those chunks that are in the ring

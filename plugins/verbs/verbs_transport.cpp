@@ -47,6 +47,7 @@ VerbsTransport::VerbsTransport(Settings settings, Exchange exchange, Membership 
       peers_(static_cast<std::size_t>(membership_.ranks)),
       state_(std::make_unique<State>()) {
   for (const auto& hca : hcas_) rails_.push_back(open_rail(hca, membership_.remote_ranks));
+  credits_ = credits_of(rails_, membership_.remote_ranks);
   state_->owners.resize(rails_.size());
 }
 
@@ -70,7 +71,7 @@ VerbsTransport::Peer& VerbsTransport::at(int rank) {
 
 void VerbsTransport::create(Peer& peer) {
   for (auto& rail : rails_) add_queue_pairs(rail, settings_.queue_pairs);
-  peer.connection = std::make_unique<Connection>(hcas_, rails_, settings_, ring_bytes_);
+  peer.connection = std::make_unique<Connection>(hcas_, rails_, settings_, ring_bytes_, credits_);
   for (std::size_t i = 0; i < peer.connection->queues(); ++i) {
     state_->owners[peer.connection->rail_of(i)][peer.connection->number_of(i)] = {&peer, i};
   }
@@ -107,7 +108,7 @@ bool VerbsTransport::connect(int rank, Peer& peer) {
   }
   peer.stage = Stage::open;
   peer.stream.attach(*peer.connection, peer.connection->mailbox(), peer.connection->image(),
-                     peer.connection->target());
+                     peer.connection->target(), credits_);
   if (is_higher) peer.stream.probe();
   return true;
 }

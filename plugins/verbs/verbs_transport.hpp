@@ -109,7 +109,7 @@ class VerbsTransport final : public atoll_collectives::Transport {
   Settings settings_;
   Exchange exchange_;
   Membership membership_;
-  std::size_t ring_bytes_;
+  std::size_t ring_bytes_, credits_ = 0;
   Hcas hcas_;
   std::vector<Rail> rails_;
   Ranges ranges_;

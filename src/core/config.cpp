@@ -105,7 +105,7 @@ const Row rows[] = {
      &Config::tcp_checksum},
     {{"ATOLL_RDMA", "",
       "settings of the verbs backend, separated by spaces: devices=NAME[:PORT],... gid=INDEX "
-      "mtu=BYTES sl=LEVEL tc=CLASS queue_pairs=N timeout=EXPONENT"},
+      "mtu=BYTES sl=LEVEL tc=CLASS pkey=0xKEY queue_pairs=N timeout=EXPONENT"},
      &Config::rdma},
     {{"ATOLL_DETERMINISTIC", "",
       "1: floating-point sums in one order, which depends on the mesh only"},

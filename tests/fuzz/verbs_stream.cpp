@@ -161,7 +161,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* input, std::size_t si
   if (size > 4096) return 0;
   Script script({input, size});
   Rank rank;
-  rank.stream.attach(rank.wire, rank.own, rank.image, {4096, {}, ring_bytes});
+  rank.stream.attach(rank.wire, rank.own, rank.image, {4096, {}, ring_bytes}, most_credits);
   Sender sender(rank);
   std::size_t grants = 0;
   while (!script.is_over()) {

@@ -311,6 +311,11 @@ int ibv_query_port(ibv_context* context, std::uint8_t number, _compat_ibv_port_a
   attributes.link_layer = port.link_layer;
   attributes.active_mtu = port.mtu;
   attributes.gid_tbl_len = 16;
+  attributes.pkey_tbl_len = static_cast<std::uint16_t>(port.partitions.size());
+  return 0;
+}
+int ibv_query_pkey(ibv_context* context, std::uint8_t, int index, __be16* key) {
+  *key = htobe16(device_of(context).port.partitions.at(static_cast<std::size_t>(index)));
   return 0;
 }
 int _ibv_query_gid_ex(ibv_context* context, std::uint32_t, std::uint32_t index,
@@ -342,14 +347,19 @@ const char* ibv_port_state_str(ibv_port_state state) {
 
 ibv_pd* ibv_alloc_pd(ibv_context* context) { return new ibv_pd{context, 0}; }
 int ibv_dealloc_pd(ibv_pd* domain) { return delete domain, 0; }
-ibv_mr* ibv_reg_mr(ibv_pd* domain, void* memory, std::size_t bytes, int) {
+ibv_mr* ibv_reg_mr_iova2(ibv_pd* domain, void* memory, std::size_t bytes, std::uint64_t,
+                         unsigned access) {
   const Lock lock(mutex);
   Device& device = device_of(domain->context);
   if (!device.takes_addresses) return errno = EFAULT, nullptr;
   const auto key = ++last_number;
   ++device.registrations;
   ++device.registered;
+  device.relaxed += (access & IBV_ACCESS_RELAXED_ORDERING) != 0 ? 1 : 0;
   return regions[key] = new ibv_mr{domain->context, domain, memory, bytes, 0, key, key};
+}
+ibv_mr* ibv_reg_mr(ibv_pd* domain, void* memory, std::size_t bytes, int access) {
+  return ibv_reg_mr_iova2(domain, memory, bytes, 0, static_cast<unsigned>(access));
 }
 ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* domain, std::uint64_t offset, std::size_t bytes,
                           std::uint64_t address, int, int access) {
@@ -454,6 +464,7 @@ int ibv_modify_qp(ibv_qp* queue, ibv_qp_attr* to, int mask) {
     pair.peer = to->dest_qp_num;
     device.to_receive = *to;
   }
+  if (to->qp_state == IBV_QPS_INIT) device.partition = to->pkey_index;
   if (to->qp_state == IBV_QPS_RTS) device.to_send = *to;
   pair.state = to->qp_state;
   return 0;
@@ -481,11 +492,7 @@ int getifaddrs(ifaddrs** result) {
   return 0;
 }
 void freeifaddrs(ifaddrs* list) {
-  while (list != nullptr) {
-    auto* const interface = static_cast<Interface*>(list);
-    list = list->ifa_next;
-    delete interface;
-  }
+  while (list != nullptr) delete static_cast<Interface*>(std::exchange(list, list->ifa_next));
 }
 
 }  // extern "C"

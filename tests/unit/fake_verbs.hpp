@@ -23,6 +23,7 @@ struct Port {
   std::uint8_t link_layer = IBV_LINK_LAYER_ETHERNET;
   ibv_mtu mtu = IBV_MTU_4096;
   std::vector<ibv_gid_entry> gids;
+  std::vector<std::uint16_t> partitions = {0xFFFF};  // their keys
   int prefix = 24;  // of the IPv4 addresses on the network interface
   int network = 0;  // there is no route to ports of other networks
 };
@@ -43,8 +44,10 @@ struct Device {
               reported = 0;             // writes that were inline, or whose completion is reported
   std::size_t registrations = 0;        // that exist
   std::size_t registered = 0;           // that were ever made
+  std::size_t relaxed = 0;              // of these, with relaxed ordering
   std::uint64_t last_offset = 0;        // of the last dma-buf
   ibv_qp_attr to_receive{}, to_send{};  // attributes of the last queue pair that was connected
+  std::uint16_t partition = 0;          // index that the last queue pair has
   // What the test decides.
   int poll_result = 0;  // negative: the result of ibv_poll_cq
   bool can_resize = true;

@@ -252,6 +252,48 @@ TEST_CASE("communicators share a registration, which ends when the last one drop
   CHECK(adapters.right.registrations == 0);
 }
 
+TEST_CASE("the caller's memory may be written in relaxed order, mailboxes may not") {
+  Adapters adapters;
+  TwoRanks ranks;
+  ranks.connect(0, 1);
+  CHECK(adapters.left.registered == 2);
+  CHECK(adapters.left.relaxed == 0);
+  Bytes memory(100'000);
+  ranks.at(0).add_memory(memory);
+  CHECK(adapters.left.relaxed == 1);
+  const auto hcas = open_hcas(parse_settings("devices=left"));
+  const Registered pages(hcas, memory, Ordering::strict), gpu(hcas, {memory, -1, 0});
+  CHECK(adapters.left.relaxed == 2);
+}
+
+TEST_CASE("queue pairs use the partition that ATOLL_RDMA names") {
+  Adapters adapters;
+  adapters.left.port.partitions = {0xFFFF, 0, 0x8005};
+  adapters.right.port.partitions = {0xFFFF, 0x0005};  // a limited member of the same partition
+  {
+    TwoRanks ranks("pkey=0x8005");
+    ranks.connect(0, 1);
+    CHECK(adapters.left.partition == 2);
+    CHECK(adapters.right.partition == 1);
+  }
+  {
+    TwoRanks ranks;
+    ranks.connect(0, 1);
+    CHECK(adapters.left.partition == 0);
+  }
+  CHECK(error_text([] { open_hcas(parse_settings("devices=left pkey=0x8006")); }) ==
+        "left port 1 has no partition key 0x8006; it has 0xffff, 0x8005 "
+        "(/sys/class/infiniband/left/ports/1/pkeys)");
+  Ranks ranks(2);
+  ranks.open(0, parse_settings("devices=left pkey=0x8005"));
+  ranks.open(1, "right");
+  Bytes memory(1);
+  ranks.at(1).recv(0, memory);  // publishes its address
+  CHECK(error_text([&] { ranks.at(0).recv(1, memory); }) ==
+        "left port 1 uses the partition key 0x8005, but its port right:1 0xffff: use the same "
+        "pkey= in ATOLL_RDMA on all ranks");
+}
+
 TEST_CASE("connections register a mailbox and an image, and end that") {
   Adapters adapters;
   {

@@ -50,7 +50,7 @@ atoll_group group_with(const char* rdma, std::int64_t cut_ns) {
 int timeout_of(std::int64_t cut_ns) { return settings_of(group_with("", cut_ns)).timeout; }
 
 Contact contact_of(std::size_t rails, std::size_t queue_pairs) {
-  Contact contact{0xabcdef, 0x7f12'3456'7890, 65536, {}};
+  Contact contact{0xabcdef, 0x7f12'3456'7890, 65536, 77, {}};
   for (std::size_t i = 0; i < rails; ++i) {
     Contact::Rail rail;
     rail.port = "mlx5_" + std::to_string(i) + ":1";
@@ -60,6 +60,7 @@ Contact contact_of(std::size_t rails, std::size_t queue_pairs) {
     rail.address.fabric = static_cast<Fabric>(i % 3);
     rail.address.subnet_bits = static_cast<int>(128 - 16 * i);
     rail.lid = static_cast<std::uint16_t>(65535 - i);
+    rail.partition = static_cast<std::uint16_t>(0x8000 + i);
     rail.mtu = static_cast<int>(1 + i % 5);
     rail.key = static_cast<std::uint32_t>(0xFFFFFFFF - i);
     for (std::size_t pair = 0; pair < queue_pairs; ++pair) {
@@ -84,6 +85,7 @@ TEST_CASE("no words leave all choices to the backend") {
     CHECK(settings.mtu == 0);
     CHECK(settings.service_level == 0);
     CHECK(settings.traffic_class == 0);
+    CHECK(settings.partition == 0);
     CHECK(settings.queue_pairs == 1);
     CHECK(settings.timeout == 0);
   }
@@ -91,12 +93,14 @@ TEST_CASE("no words leave all choices to the backend") {
 
 TEST_CASE("all words of ATOLL_RDMA are read") {
   const auto settings = parse_settings(
-      "  devices=mlx5_0:2,rxe0,mlx5_3:255 gid=3 mtu=1024 sl=7 tc=106  queue_pairs=2 timeout=18 ");
+      "  devices=mlx5_0:2,rxe0,mlx5_3:255 gid=3 mtu=1024 sl=7 tc=106 pkey=0x8fA1  queue_pairs=2 "
+      "timeout=18 ");
   CHECK(names(settings.devices) == "mlx5_0:2 rxe0:1 mlx5_3:255 ");
   CHECK(settings.gid == 3);
   CHECK(settings.mtu == 1024);
   CHECK(settings.service_level == 7);
   CHECK(settings.traffic_class == 106);
+  CHECK(settings.partition == 0x8FA1);
   CHECK(settings.queue_pairs == 2);
   CHECK(settings.timeout == 18);
   CHECK(parse_settings("gid=1 gid=2").gid == 2);
@@ -127,10 +131,13 @@ TEST_CASE("each number has limits") {
 TEST_CASE("the error names the wrong word and the known ones") {
   CHECK(refusal("gid=3 speed=9 mtu=1024") ==
         "ATOLL_RDMA: 'speed=9' is not a setting; the settings are: devices=NAME[:PORT],..., "
-        "gid=INDEX, mtu=BYTES, sl=0..15, tc=0..255, queue_pairs=1..4, timeout=1..31");
-  for (const std::string word :
-       {"gid", "=", "=3", "GID=3", "gid=", "gid==3", "gid=3,", "devices=", "devices=,",
-        "devices=:1", "devices=a,,b", "devices=,a", "devices=a:1:2", "devices=a:", "tc=256"}) {
+        "gid=INDEX, mtu=BYTES, sl=0..15, tc=0..255, pkey=0xKEY, queue_pairs=1..4, timeout=1..31");
+  for (const std::string word : {"gid",           "=",          "=3",           "GID=3",
+                                 "gid=",          "gid==3",     "gid=3,",       "devices=",
+                                 "devices=,",     "devices=:1", "devices=a,,b", "devices=,a",
+                                 "devices=a:1:2", "devices=a:", "tc=256",       "pkey=",
+                                 "pkey=8001",     "pkey=0x",    "pkey=0x8000",  "pkey=0x10000",
+                                 "pkey=0x1g",     "pkey=0x-1"}) {
     CAPTURE(word);
     const std::string start = "ATOLL_RDMA: '" + word + "' is not a setting;";
     CHECK(refusal(word).substr(0, start.size()) == start);
@@ -173,6 +180,7 @@ TEST_CASE("a contact survives the text") {
       CHECK(found.first_packet == contact.first_packet);
       CHECK(found.target().address == contact.mailbox);
       CHECK(found.target().ring_bytes == contact.ring_bytes);
+      CHECK(found.target().credits == contact.credits);
       REQUIRE(found.rails.size() == rails);
       for (std::size_t i = 0; i < rails; ++i) {
         const auto &read = found.rails[i].address, &written = contact.rails[i].address;
@@ -181,13 +189,14 @@ TEST_CASE("a contact survives the text") {
         CHECK(read.subnet_bits == written.subnet_bits);
         CHECK(found.rails[i].port == contact.rails[i].port);
         CHECK(found.rails[i].lid == contact.rails[i].lid);
+        CHECK(found.rails[i].partition == contact.rails[i].partition);
         CHECK(found.rails[i].mtu == contact.rails[i].mtu);
         CHECK(found.target().keys[i] == contact.rails[i].key);
         CHECK(found.rails[i].queue_pairs == contact.rails[i].queue_pairs);
       }
     }
   }
-  Contact least{0, 0, 1024, {{"a", {Fabric::infiniband, {}, 0}, 0, 1, 0, {0}}}};
+  Contact least{0, 0, 1024, 1, {{"a", {Fabric::infiniband, {}, 0}, 0, 0, 1, 0, {0}}}};
   CHECK(decode(encode(least)).ring_bytes == 1024);
   least.ring_bytes = 1 << 24;
   CHECK(decode(encode(least)).ring_bytes == 1 << 24);
@@ -195,45 +204,48 @@ TEST_CASE("a contact survives the text") {
 
 TEST_CASE("every other text is refused as a contact") {
   const std::string gid = "000102030405060708090a0b0c0d0e0f";
-  const std::string good = "3 abc 7f00 10000 1 mlx5_0:1 2 " + gid + " 64 1 3 ff 2 11 12";
+  const std::string good = "4 abc 7f00 10000 400 1 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 2 11 12";
   CHECK(refusal_of_contact(good) == "no error");
   for (std::size_t n = 0; n < good.size() - 1; ++n) {  // "1" is a number as good as "12"
     CAPTURE(n);
     CHECK((refusal_of_contact(good.substr(0, n)) != "no error"));
   }
   const std::string texts[] = {
-      "2 abc 7f00 10000 1 mlx5_0:1 2 " + gid + " 64 1 3 ff 1 11",            // another version
-      "3 abc 7f00 3ff 1 mlx5_0:1 2 " + gid + " 64 1 3 ff 1 11",              // ring too small
-      "3 abc 7f00 1000001 1 mlx5_0:1 2 " + gid + " 64 1 3 ff 1 11",          // ring too large
-      "3 abc 7f00 10000 0",                                                  // no rail
-      "3 abc 7f00 10000 9 mlx5_0:1 2 " + gid + " 64 1 3 ff 1 11",            // too many rails
-      "3 abc 7f00 10000 2 mlx5_0:1 2 " + gid + " 64 1 3 ff 1 11",            // a rail is missing
-      "3 abc 7f00 10000 1 mlx5_0:1 2 " + gid + "0 64 1 3 ff 1 11",           // a long GID
-      "3 abc 7f00 10000 1 mlx5_0:1 2 " + gid.substr(1) + " 64 1 3 ff 1 11",  // a short GID
-      "3 abc 7f00 10000 1 mlx5_0:1 2 g" + gid.substr(1) + " 64 1 3 ff 1 11",
-      "3 abc 7f00 10000 1 mlx5_0:1 2 " + gid + " 64 10000 3 ff 1 11",     // LID
-      "3 abc 7f00 10000 1 mlx5_0:1 2 " + gid + " 64 1 0 ff 1 11",         // MTU
-      "3 abc 7f00 10000 1 mlx5_0:1 2 " + gid + " 64 1 6 ff 1 11",         // MTU
-      "3 abc 7f00 10000 1 mlx5_0:1 2 " + gid + " 64 1 3 100000000 1 11",  // key
-      "3 abc 7f00 10000 1 mlx5_0:1 2 " + gid + " 64 1 3 ff 0",            // no queue pair
-      "3 abc 7f00 10000 1 mlx5_0:1 2 " + gid + " 64 1 3 ff 5 1 2 3 4 5",
-      "3 100000000 7f00 10000 1 mlx5_0:1 2 " + gid + " 64 1 3 ff 1 11",
-      "3 abc 10000000000000000 10000 1 mlx5_0:1 2 " + gid + " 64 1 3 ff 1 11",
-      "3 -1 7f00 10000 1 mlx5_0:1 2 " + gid + " 64 1 3 ff 1 11",
-      "3 abc -7f00 10000 1 mlx5_0:1 2 " + gid + " 64 1 3 ff 1 11",
-      "3 0xabc 7f00 10000 1 mlx5_0:1 2 " + gid + " 64 1 3 ff 1 11",
+      "3 abc 7f00 10000 400 1 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 1 11",    // another version
+      "4 abc 7f00 3ff 400 1 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 1 11",      // ring too small
+      "4 abc 7f00 1000001 400 1 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 1 11",  // ring too large
+      "4 abc 7f00 10000 0 1 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 1 11",      // no credits
+      "4 abc 7f00 10000 401 1 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 1 11",    // too many credits
+      "4 abc 7f00 10000 400 1 mlx5_0:1 2 " + gid + " 64 1 10000 3 ff 1 11",   // partition
+      "4 abc 7f00 10000 400 0",                                               // no rail
+      "4 abc 7f00 10000 400 9 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 1 11",    // too many rails
+      "4 abc 7f00 10000 400 2 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 1 11",    // a rail is missing
+      "4 abc 7f00 10000 400 1 mlx5_0:1 2 " + gid + "0 64 1 ffff 3 ff 1 11",   // a long GID
+      "4 abc 7f00 10000 400 1 mlx5_0:1 2 " + gid.substr(1) + " 64 1 ffff 3 ff 1 11",  // a short GID
+      "4 abc 7f00 10000 400 1 mlx5_0:1 2 g" + gid.substr(1) + " 64 1 ffff 3 ff 1 11",
+      "4 abc 7f00 10000 400 1 mlx5_0:1 2 " + gid + " 64 10000 ffff 3 ff 1 11",     // LID
+      "4 abc 7f00 10000 400 1 mlx5_0:1 2 " + gid + " 64 1 ffff 0 ff 1 11",         // MTU
+      "4 abc 7f00 10000 400 1 mlx5_0:1 2 " + gid + " 64 1 ffff 6 ff 1 11",         // MTU
+      "4 abc 7f00 10000 400 1 mlx5_0:1 2 " + gid + " 64 1 ffff 3 100000000 1 11",  // key
+      "4 abc 7f00 10000 400 1 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 0",            // no queue pair
+      "4 abc 7f00 10000 400 1 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 5 1 2 3 4 5",
+      "4 100000000 7f00 10000 400 1 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 1 11",
+      "4 abc 10000000000000000 10000 400 1 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 1 11",
+      "4 -1 7f00 10000 400 1 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 1 11",
+      "4 abc -7f00 10000 400 1 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 1 11",
+      "4 0xabc 7f00 10000 400 1 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 1 11",
       " " + good,
       good + " ",
       good + " 13",
       good + "\n",
-      "3  abc 7f00 10000 1 mlx5_0:1 2 " + gid + " 64 1 3 ff 1 11",
-      "3 abc 7f00 10000 1 " + std::string(69, 'm') + " 2 " + gid +
-          " 64 1 3 ff 1 11",                                        // a long name
-      "3 abc 7f00 10000 1 mlx5_0:1 3 " + gid + " 64 1 3 ff 1 11",   // no such fabric
-      "3 abc 7f00 10000 1 mlx5_0:1 -1 " + gid + " 64 1 3 ff 1 11",  // no such fabric
-      "3 abc 7f00 10000 1 mlx5_0:1 2 " + gid + " 129 1 3 ff 1 11",  // a long prefix
-      "3 abc 7f00 10000 1 mlx5_0:1 2 " + gid + " -1 1 3 ff 1 11",
-      "3 abc 7f00 10000 1 mlx5_0:1 2 " + gid + " 064 1 3 ff 1 11",
+      "4  abc 7f00 10000 400 1 mlx5_0:1 2 " + gid + " 64 1 ffff 3 ff 1 11",
+      "4 abc 7f00 10000 400 1 " + std::string(69, 'm') + " 2 " + gid +
+          " 64 1 ffff 3 ff 1 11",                                            // a long name
+      "4 abc 7f00 10000 400 1 mlx5_0:1 3 " + gid + " 64 1 ffff 3 ff 1 11",   // no such fabric
+      "4 abc 7f00 10000 400 1 mlx5_0:1 -1 " + gid + " 64 1 ffff 3 ff 1 11",  // no such fabric
+      "4 abc 7f00 10000 400 1 mlx5_0:1 2 " + gid + " 129 1 ffff 3 ff 1 11",  // a long prefix
+      "4 abc 7f00 10000 400 1 mlx5_0:1 2 " + gid + " -1 1 ffff 3 ff 1 11",
+      "4 abc 7f00 10000 400 1 mlx5_0:1 2 " + gid + " 064 1 ffff 3 ff 1 11",
       "hello",
   };
   for (const auto& text : texts) {

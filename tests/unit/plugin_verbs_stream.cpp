@@ -110,7 +110,11 @@ void run_random(std::uint32_t seed) {
   Random random(seed);
   const WireOptions options{1 + below(random, 3), 16 + below(random, 49), below(random, 2) == 0};
   static constexpr std::size_t rings[] = {1 * KiB, 16 * KiB, 256 * KiB};
-  AttachedPair pair(options, rings[below(random, 3)], rings[below(random, 3)]);
+  Pair pair(options, rings[below(random, 3)], rings[below(random, 3)]);
+  for (auto* side : {&pair.a, &pair.b}) {
+    if (below(random, 2) == 0) side->credits = 1 + below(random, 40);
+  }
+  pair.attach();
   const auto make = [&](Side& from, Side& to) {
     const std::size_t total = 1 + below(random, below(random, 2) == 0 ? 4 * KiB : 4 * MiB);
     const auto out = random_pieces(total, below(random, 5), random);
@@ -242,6 +246,24 @@ TEST_CASE("a wire without room takes nothing, and the stream goes on once there 
   CHECK(traffic.is_over());
   CHECK(traffic.is_intact());
   CHECK(pair.a.wire.ring_bytes == 10);
+}
+
+TEST_CASE("a sender waits when its credits are used up") {
+  for (const std::size_t credits : {1UL, 8UL, most_credits}) {
+    CAPTURE(credits);
+    Pair pair({.depth = 2000}, 64 * KiB);
+    pair.b.credits = credits;
+    pair.attach();
+    const Bytes byte(1);
+    const auto send_all = [&] {
+      std::size_t sent = 0;
+      while (sent < 2 * most_credits && pair.a.stream.send(byte) == 1) ++sent;
+      return sent;
+    };
+    CHECK(send_all() == credits);
+    pair.settle();
+    CHECK(send_all() > credits * 3 / 4);  // without a recv()
+  }
 }
 
 TEST_CASE("announcements before the ranks are connected are granted when they connect") {

@@ -226,6 +226,36 @@ TEST_CASE("the shared receive queue follows the number of remote ranks and the d
   }
 }
 
+TEST_CASE("a rank that polls nothing has receives for all that its peers send") {
+  constexpr std::size_t count = 9;
+  Adapters adapters;
+  Ranks ranks(count);
+  ranks.open(0, "left");
+  for (std::size_t peer = 1; peer < count; ++peer) ranks.open(peer, "right");
+  for (std::size_t peer = 1; peer < count; ++peer) ranks.connect(0, peer);
+  const Bytes data(10);
+  std::vector<std::size_t> sent(count);
+  for (std::size_t peer = 1; peer < count; ++peer) {
+    for (std::size_t n = 1; n > 0 && sent[peer] < 100'000; sent[peer] += n) {
+      n = ranks.at(peer).send(0, data);
+    }
+  }
+  for (std::size_t peer = 1; peer < count; ++peer) {
+    CAPTURE(peer);
+    CHECK(sent[peer] >= 10 * 4096 / count / 2);
+    Bytes memory(sent[peer]);
+    CHECK(error_text([&] {
+            ranks.at(peer).recv(0, memory);  // throws if a receive was missing
+          }) == "no error");
+    std::size_t received = 0;
+    for (int turn = 0; turn < 10'000 && received < memory.size(); ++turn) {
+      received += ranks.at(0).recv(static_cast<int>(peer), std::span(memory).subspan(received));
+    }
+    CHECK(received == memory.size());
+    CHECK(ranks.at(peer).send(0, data) == data.size());  // the rank has confirmed
+  }
+}
+
 TEST_CASE("a device without shared receive queues is refused") {
   Adapters adapters;
   adapters.left.limits.max_srq = adapters.left.limits.max_srq_wr = 0;

@@ -182,10 +182,12 @@ struct Side {
   void attach(const Side& peer) {
     stream.attach(wire, own, image_region,
                   {reinterpret_cast<std::uintptr_t>(peer.mailbox.data()), peer.own.remote,
-                   image.size() - sizeof(MailboxHead)});
+                   image.size() - sizeof(MailboxHead), peer.credits},
+                  credits);
   }
 
   Memory& memory;
+  std::size_t credits = most_credits;  // of the other side
   Bytes mailbox, image;
   const Region& own = memory.add(mailbox);
   const Region& image_region = memory.add(image);
