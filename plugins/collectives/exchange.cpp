@@ -128,7 +128,7 @@ void Exchange::run_until(const Done& done) {
   std::chrono::nanoseconds sleep = first_sleep;
   while (!done()) {
     check();
-    for (std::size_t i = 0; i < tickets_.size(); ++i) tickets_[i] = team_.transports[i]->ticket();
+    take_tickets();
     if (progress()) {
       sleep = first_sleep;
       continue;
@@ -137,6 +137,10 @@ void Exchange::run_until(const Done& done) {
     wait(sleep);
     sleep = std::min<std::chrono::nanoseconds>(sleep * 2, longest_sleep);
   }
+}
+
+void Exchange::take_tickets() {
+  for (std::size_t i = 0; i < tickets_.size(); ++i) tickets_[i] = team_.transports[i]->ticket();
 }
 
 // Sends before it receives, so that a rank that throws because a received signature does not match
@@ -159,7 +163,7 @@ bool Exchange::transfer(int peer, Direction direction) {
     const auto rest = item.bytes().subspan(item.done);
     std::size_t n = 0;
     try {
-      n = sends ? route(peer).send(peer, rest) : route(peer).recv(peer, rest);
+      if (!rest.empty()) n = sends ? send_next(peer, items) : route(peer).recv(peer, rest);
     } catch (const Error& error) {
       throw Error(error.status(), fmt::format("{}: lost {} after {} of {} bytes {}: {}", label(),
                                               team_.describe(peer), items.moved, items.total,
@@ -180,6 +184,23 @@ bool Exchange::transfer(int peer, Direction direction) {
     items.next = 0;
   }
   return moved;
+}
+
+// Sends bytes of the next item and returns their number. A signature leaves together with the
+// payload after it, which saves a system call and a packet; bytes of the payload that were sent are
+// already counted as done.
+std::size_t Exchange::send_next(int peer, Queue& items) {
+  auto& item = items.items[items.next];
+  const auto rest = item.bytes().subspan(item.done);
+  const bool is_last = items.next + 1 == items.items.size();
+  if (!item.payload.empty() || is_last || items.items[items.next + 1].payload.empty()) {
+    return route(peer).send(peer, rest);
+  }
+  auto& after = items.items[items.next + 1];
+  const std::size_t n = route(peer).send_both(peer, rest, after.payload);
+  after.done = n - std::min(n, rest.size());
+  items.moved += after.done;
+  return std::min(n, rest.size());
 }
 
 // If the connection was made after this rank had tried to send, its signature has not been sent yet.
@@ -256,13 +277,26 @@ void Exchange::wait(std::chrono::nanoseconds limit) {
         static_cast<std::size_t>(std::ranges::find_if(needs_, has_needs) - needs_.begin());
     return team_.transports[at]->wait(tickets_[at], needs_[at], limit);
   }
+  poll_all([] { return false; }, limit);
+}
+
+void Exchange::sleep_until(const std::function<bool()>& done, std::chrono::nanoseconds limit) {
+  take_tickets();
+  if (progress()) return;
+  collect_needs();
+  poll_all(done, limit);
+}
+
+// Sleeps in one poll() of all transports. Asks done() once the other ranks see that this rank
+// sleeps, so that no ring of its bell is lost.
+void Exchange::poll_all(const std::function<bool()>& done, std::chrono::nanoseconds limit) {
   std::vector<pollfd> descriptors;
   auto armed = Transport::Armed::sleep;
   std::size_t count = 0;
   for (; count < needs_.size() && armed == Transport::Armed::sleep; ++count) {
     armed = team_.transports[count]->arm(tickets_[count], needs_[count], descriptors);
   }
-  if (armed == Transport::Armed::sleep) {
+  if (armed == Transport::Armed::sleep && !done()) {
     const timespec time{0, static_cast<long>(limit.count())};
     ::ppoll(descriptors.data(), descriptors.size(), &time, nullptr);
   }

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -126,6 +127,12 @@ class Exchange {
   // Waits until every queued receive is complete. Sends progress meanwhile, but may be incomplete
   // on return.
   void run_receives();
+  // Returns true if a queued item has not been transferred.
+  bool is_pending() const noexcept { return pending_sends_ + pending_recvs_ > 0; }
+  // For a rank that waits for something else as well, about which the other ranks of its host ring
+  // its bell: sleeps until that has happened, until bytes may move, or for `limit`. Returns at once
+  // if bytes have moved or if done() is true.
+  void sleep_until(const std::function<bool()>& done, std::chrono::nanoseconds limit);
   // Returns all other ranks, starting with the next higher rank.
   const std::vector<int>& peers() const noexcept { return peers_; }
   // Returns the factor by which a peer's data is scaled. Valid once the peer's signature has
@@ -142,10 +149,13 @@ class Exchange {
   void run_until(const Done& done);
   std::uint64_t enqueue(int peer, Direction direction, const Queue::Item& item);
   bool transfer(int peer, Direction direction);
+  std::size_t send_next(int peer, Queue& items);
   void send_signature(int peer) noexcept;
   void accept_signature(int peer, const Queue::Item& item);
   void check() const;
   void wait(std::chrono::nanoseconds limit);
+  void poll_all(const std::function<bool()>& done, std::chrono::nanoseconds limit);
+  void take_tickets();
   bool spin();
   void collect_needs();
   std::string label() const;

@@ -45,6 +45,12 @@ class Transport {
   // try again after wait(). Accepted bytes arrive even if this rank closes the transport. Throws
   // Error(ATOLL_PEER_LOST) if the peer is gone.
   virtual std::size_t send(int peer, std::span<const std::byte> data) = 0;
+  // Does what send() does, for the bytes of `head` and then those of `data`.
+  virtual std::size_t send_both(int peer, std::span<const std::byte> head,
+                                std::span<const std::byte> data) {
+    const std::size_t n = send(peer, head);
+    return n < head.size() ? n : n + send(peer, data);
+  }
   // Copies bytes that have arrived into `data` and returns their number; 0 means try again after
   // wait(). Throws Error(ATOLL_PEER_LOST) after the peer has closed and all its bytes were read.
   virtual std::size_t recv(int peer, std::span<std::byte> data) = 0;

@@ -81,15 +81,18 @@ std::uint8_t Link::choose() const {
   return static_cast<std::uint8_t>(best);
 }
 
-std::size_t StripedLink::send(std::span<const std::byte> data) {
+std::size_t StripedLink::send(std::span<const std::byte> head, std::span<const std::byte> data) {
   const bool several = streams_.size() > 1;
   for (;;) {
-    const std::size_t n = std::min(data.size(), out_left_);
+    const std::size_t first = std::min(head.size(), out_left_);
+    const std::size_t n = first + std::min(data.size(), out_left_ - first);
     const bool ends = several && n == out_left_;
     std::uint8_t next = ends ? choose() : 0;
-    // The const_cast is safe, because sendmsg() does not write to the buffer.
-    iovec parts[2] = {{const_cast<std::byte*>(data.data()), n}, {&next, sizeof(next)}};
-    const std::size_t done = send_parts(socket(out_), parts, ends ? 2 : 1);
+    // The const_casts are safe, because sendmsg() does not write to the buffers.
+    iovec parts[3] = {{const_cast<std::byte*>(head.data()), first},
+                      {const_cast<std::byte*>(data.data()), n - first},
+                      {&next, sizeof(next)}};
+    const std::size_t done = send_parts(socket(out_), parts, ends ? 3 : 2);
     if (several) {
       out_left_ = done > n ? stripe_bytes : out_left_ - done;
       if (done > n) out_ = next;
@@ -138,9 +141,14 @@ void CheckedLink::begin(std::span<const std::byte> data) {
   out_open_ = true;
 }
 
+std::size_t CheckedLink::send(std::span<const std::byte> head, std::span<const std::byte> data) {
+  const std::size_t n = send_frame(head);
+  return n < head.size() ? n : n + send_frame(data);
+}
+
 // A frame that was accepted in part continues with the next call, whose data begins where the
 // accepted part ended.
-std::size_t CheckedLink::send(std::span<const std::byte> data) {
+std::size_t CheckedLink::send_frame(std::span<const std::byte> data) {
   if (data.empty()) return 0;
   if (!out_open_) begin(data);
   const std::size_t header_sent = std::min(out_sent_, sizeof(Header));

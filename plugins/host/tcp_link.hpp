@@ -28,8 +28,9 @@ class Link {
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
-  // Both functions do what those of Transport do.
-  virtual std::size_t send(std::span<const std::byte> data) = 0;
+  // These functions do what those of Transport do.
+  std::size_t send(std::span<const std::byte> data) { return send({}, data); }
+  virtual std::size_t send(std::span<const std::byte> head, std::span<const std::byte> data) = 0;
   virtual std::size_t recv(std::span<std::byte> data) = 0;
 
   // The connection that carries the next byte in each direction.
@@ -51,7 +52,8 @@ class Link {
 class StripedLink final : public Link {
  public:
   explicit StripedLink(Streams streams) : Link(std::move(streams)) {}
-  std::size_t send(std::span<const std::byte> data) override;
+  using Link::send;
+  std::size_t send(std::span<const std::byte> head, std::span<const std::byte> data) override;
   std::size_t recv(std::span<std::byte> data) override;
 
  private:
@@ -64,7 +66,9 @@ class StripedLink final : public Link {
 class CheckedLink final : public Link {
  public:
   explicit CheckedLink(Streams streams) : Link(std::move(streams)) {}
-  std::size_t send(std::span<const std::byte> data) override;
+  using Link::send;
+  // The receiver hands out no byte of a frame before its last one, so `head` has its own frame.
+  std::size_t send(std::span<const std::byte> head, std::span<const std::byte> data) override;
   std::size_t recv(std::span<std::byte> data) override;
 
  private:
@@ -75,6 +79,7 @@ class CheckedLink final : public Link {
     std::uint32_t header_sum = 0;  // of the fields above
   };
   static std::uint32_t sum_of(const Header& header) noexcept;
+  std::size_t send_frame(std::span<const std::byte> data);
   void begin(std::span<const std::byte> data);
   bool receive(std::byte* to, std::size_t bytes, std::size_t& have);
 

@@ -96,7 +96,12 @@ std::size_t TcpTransport::move(int rank, Direction direction, const Move& body) 
 }
 
 std::size_t TcpTransport::send(int peer, std::span<const std::byte> data) {
-  return move(peer, Direction::send, [&](Link& link) { return link.send(data); });
+  return send_both(peer, {}, data);
+}
+
+std::size_t TcpTransport::send_both(int peer, std::span<const std::byte> head,
+                                    std::span<const std::byte> data) {
+  return move(peer, Direction::send, [&](Link& link) { return link.send(head, data); });
 }
 
 std::size_t TcpTransport::recv(int peer, std::span<std::byte> data) {

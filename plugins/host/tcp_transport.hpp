@@ -40,6 +40,8 @@ class TcpTransport final : public atoll_collectives::Transport {
   ~TcpTransport() override { options_.retract(); }
 
   std::size_t send(int peer, std::span<const std::byte> data) override;
+  std::size_t send_both(int peer, std::span<const std::byte> head,
+                        std::span<const std::byte> data) override;
   std::size_t recv(int peer, std::span<std::byte> data) override;
   bool can_spin() const noexcept override { return false; }
   std::uint32_t ticket() const noexcept override { return 0; }

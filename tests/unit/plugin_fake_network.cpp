@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstring>
@@ -12,6 +13,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "collectives/collectives.hpp"
@@ -23,12 +25,16 @@
 namespace {
 
 using namespace atoll_collectives;
+using namespace std::chrono_literals;
 using plugin_ranks::Bytes;
 
 // What the network of one rank has seen.
 struct Seen {
   std::map<int, Bytes> sent;       // by peer
   std::map<int, std::size_t> got;  // bytes received, by peer
+  std::size_t sends = 0;           // calls that sent something
+  std::atomic<int> sleeps{0};      // calls of arm() with something to wait for
+  bool is_late = false;            // nothing arrives before the first of these
 };
 std::array<Seen, 2> seen;  // by rank
 
@@ -37,11 +43,18 @@ class FakeNetwork final : public Transport {
   explicit FakeNetwork(int rank) : seen_(seen.at(static_cast<std::size_t>(rank))) {}
 
   std::size_t send(int peer, std::span<const std::byte> data) override {
+    return send_both(peer, data, {});
+  }
+  std::size_t send_both(int peer, std::span<const std::byte> head,
+                        std::span<const std::byte> data) override {
+    ++seen_.sends;
     auto& sent = seen_.sent[peer];
+    sent.insert(sent.end(), head.begin(), head.end());
     sent.insert(sent.end(), data.begin(), data.end());
-    return data.size();
+    return head.size() + data.size();
   }
   std::size_t recv(int peer, std::span<std::byte> data) override {
+    if (seen_.is_late && seen_.sleeps == 0) return 0;
     const auto& sent = seen_.sent[peer];
     if (sent.size() < sizeof(Signature)) return 0;
     auto& at = seen_.got[peer];
@@ -59,9 +72,10 @@ class FakeNetwork final : public Transport {
     std::vector<pollfd> descriptors;
     arm(ticket, needs, descriptors);
   }
-  Armed arm(std::uint32_t /*ticket*/, std::span<const Need> /*needs*/,
+  Armed arm(std::uint32_t /*ticket*/, std::span<const Need> needs,
             std::vector<pollfd>& descriptors) override {
     descriptors.push_back({readable_.get(), POLLIN, 0});
+    if (!needs.empty()) ++seen_.sleeps;
     return Armed::sleep;
   }
   void disarm() noexcept override {}
@@ -108,6 +122,9 @@ void forget() {
   for (auto& one : seen) {
     one.sent.clear();
     one.got.clear();
+    one.sends = 0;
+    one.sleeps = 0;
+    one.is_late = false;
   }
 }
 
@@ -160,4 +177,44 @@ TEST_CASE("two levels take more ranks than a staging buffer has cache lines") {
                            count * sizeof(float)) == 0;
   }
   CHECK(is_right);
+}
+
+TEST_CASE("the signature of a call leaves together with the data after it") {
+  forget();
+  plugin_ranks::FakeCore core;
+  Rank rank(core, {0, 1}, 0, "all_reduce 0 flat\n");
+  std::vector<float> src(4, 1.0F), dst(4);
+  rank.submit(ATOLL_ALL_REDUCE, src, dst, src.size());
+  CHECK(dst == src);
+  CHECK(seen[0].sends == 1);
+  CHECK(seen[0].sent[1].size() == sizeof(Signature) + 4 * sizeof(float));
+  // A barrier has no data.
+  forget();
+  rank.submit(ATOLL_BARRIER, {}, {}, 0);
+  CHECK(seen[0].sends == 1);
+  CHECK(seen[0].sent[1].size() == sizeof(Signature));
+}
+
+TEST_CASE("the network can wake a rank that sleeps until the ranks of its host arrive") {
+  forget();
+  seen[0].is_late = true;
+  plugin_ranks::FakeCore core;
+  // What the first rank of the other host says about its shared memory.
+  core.host().put(core.host().ctx, "group/inbox/verdict/1", "shared", 6);
+  std::array<std::vector<float>, 2> results;
+  const auto run = [&](int number) {
+    Rank rank(core, {0, 0, 1, 1}, number, "all_reduce 0 two_level\n");
+    std::vector<float> src(1000, 1.0F), dst(1000);
+    for (int i = 0; i < 10'000 && number == 1 && seen[0].sleeps == 0; ++i) {
+      std::this_thread::sleep_for(1ms);
+    }
+    if (number == 1) CHECK(seen[0].sleeps > 0);
+    rank.submit(ATOLL_ALL_REDUCE, src, dst, src.size());
+    results.at(static_cast<std::size_t>(number)) = dst;
+  };
+  std::thread other(run, 1);
+  run(0);
+  other.join();
+  // Zeros come from the other host: the sum of this host remains in its blocks.
+  for (const auto& result : results) CHECK(result.front() == 2.0F);
 }

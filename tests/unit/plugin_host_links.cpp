@@ -88,7 +88,9 @@ Bytes transfer(Wires& wires, const Bytes& data, std::size_t send_piece, std::siz
   for (int idle = 0; received < data.size() && idle < 1000; ++idle) {
     if (sent < data.size()) {
       const std::size_t end = std::min(data.size(), (sent / send_piece + 1) * send_piece);
-      const std::size_t n = wires.sender->send(std::span(data).subspan(sent, end - sent));
+      const auto piece = std::span(data).subspan(sent, end - sent);
+      const auto head = piece.first(std::min<std::size_t>(piece.size(), 56));
+      const std::size_t n = wires.sender->send(head, piece.subspan(head.size()));
       sent += n;
       if (n > 0) idle = 0;
     }
@@ -185,6 +187,21 @@ TEST_CASE("bytes keep their order for all sizes of pieces, with and without chec
       }
     }
   }
+}
+
+TEST_CASE("a signature and the data after it are one packet") {
+  int ends[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, ends) == 0);
+  const Descriptor far(ends[1]);
+  Streams streams;
+  streams.push_back({Descriptor(ends[0]), "near"});
+  const auto link = make_link(std::move(streams), Checksum::none);
+  const Bytes data = pattern(1'056);
+  CHECK(link->send(std::span(data).first(56), std::span(data).subspan(56)) == data.size());
+  Bytes got(2'000);
+  CHECK(::recv(far.get(), got.data(), got.size(), 0) == static_cast<ssize_t>(data.size()));
+  got.resize(data.size());
+  CHECK(got == data);
 }
 
 TEST_CASE(

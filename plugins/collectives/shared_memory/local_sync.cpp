@@ -30,9 +30,6 @@ constexpr int looks_between_clocks = 16;
 // Maximum time of one sleep. The awaited event wakes the rank; this limit bounds how late the rank
 // notices an abort or a deadline.
 constexpr auto longest_sleep = 5ms;
-// Maximum time of one sleep while this rank also waits for sockets. It is shorter because activity
-// on a socket does not wake the rank.
-constexpr auto longest_sleep_with_sockets = 200us;
 
 }  // namespace
 
@@ -119,8 +116,12 @@ void LocalSync::wait(const Done& done, std::uint64_t target) {
       continue;
     }
     check(target);
-    const auto limit = exchange_ != nullptr ? longest_sleep_with_sockets : longest_sleep;
-    transport_->sleep_until([&] { return done() || team_.aborted.load(); }, limit);
+    const auto is_over = [&] { return done() || team_.aborted.load(); };
+    if (exchange_ != nullptr && exchange_->is_pending()) {
+      exchange_->sleep_until(is_over, longest_sleep);
+    } else {
+      transport_->sleep_until(is_over, longest_sleep);
+    }
   }
 }
 
