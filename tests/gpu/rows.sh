@@ -57,23 +57,66 @@ conformance() {
 
 # The benches only print tables. Their measurements do not decide whether the row passes.
 kernels() { "$work/bench_gpu_kernels" --json "$out/gpu_kernels.json" | tee "$out/gpu_kernels.table"; }
-# beside_pytorch SEQ RECOMPUTE: compares the trainer with PyTorch. Only the trainer uses the
-# libraries that were found above, because PyTorch brings its own libraries.
-beside_pytorch() {
-  local options=() name=gpu_vs_pytorch_$1_$2 why
+# beside NAME OPTION...: runs gpu_vs_pytorch with these options into NAME.json and NAME.table. Only the
+# trainer uses the libraries that were found above, because PyTorch brings its own libraries.
+beside() {
+  local name=$1
+  shift
   # shellcheck disable=SC2016  # the generated script expands "$@"
   printf '#!/bin/sh\nLD_LIBRARY_PATH=%s exec %s "$@"\n' "'$LD_LIBRARY_PATH'" "$work/atoll-train" >"$work/trainer"
   chmod +x "$work/trainer"
-  export LD_LIBRARY_PATH=$callers_libraries
-  why=$("$python" -c 'import torch, transformers' 2>&1) || {
-    echo "note: without PyTorch: ${why##*$'\n'}"
+  LD_LIBRARY_PATH=$callers_libraries "$python" "$bench/gpu_vs_pytorch" --train "$work/trainer" --json "$out/$name.json" "$@" |
+    tee "$out/$name.table"
+}
+# Succeeds if there is no PyTorch, and prints why.
+no_pytorch() {
+  local why
+  ! why=$(LD_LIBRARY_PATH=$callers_libraries "$python" -c 'import torch, transformers' 2>&1) || return 1
+  echo "without PyTorch: ${why##*$'\n'}"
+}
+
+# beside_pytorch SEQ RECOMPUTE: compares the trainer with PyTorch.
+beside_pytorch() {
+  local options=() why
+  if why=$(no_pytorch); then
+    echo "note: $why"
     options+=(--impl atoll atoll_fp8)
-  }
+  fi
   [[ -z $budget ]] || options+=(--rounds 1)
   [[ -z $layers ]] || options+=(--layers "$layers")
   [[ -z $steps ]] || options+=(--steps "$steps")
-  "$python" "$bench/gpu_vs_pytorch" --train "$work/trainer" --seq "$1" --recompute "$2" --json "$out/$name.json" \
-    "${options[@]}" | tee "$out/$name.table"
+  beside "gpu_vs_pytorch_$1_$2" --seq "$1" --recompute "$2" "${options[@]}"
+}
+
+# with_clock NAME COMMAND...: runs a command while the clock, power and temperature of the first GPU are
+# written to NAME.clock.csv. Adds their means to NAME.table. A GPU that waits for its host draws less than
+# 60 % of the most power; such samples do not count.
+with_clock() {
+  local name=$1 gpu=${CUDA_VISIBLE_DEVICES:-0} sampler status=0 means
+  shift
+  nvidia-smi -i "${gpu%%,*}" --query-gpu=timestamp,clocks.sm,power.draw,temperature.gpu --format=csv,noheader,nounits \
+    -lms 500 >"$out/$name.clock.csv" 2>/dev/null &
+  sampler=$!
+  "$@" || status=$?
+  kill "$sampler" 2>/dev/null
+  wait "$sampler" 2>/dev/null
+  means=$(awk -F ', *' '
+    $3 > 0 { clock[++n] = $2; power[n] = $3; heat[n] = $4; if ($3 + 0 > most) most = $3 + 0 }
+    END {
+      for (i = 1; i <= n; ++i) if (power[i] >= 0.6 * most) {
+        ++busy; c += clock[i]; p += power[i]; h += heat[i]; if (!least || clock[i] < least) least = clock[i]
+      }
+      if (busy) printf "%.0f MHz (least %.0f), %.0f W (most %.0f), %.0f C", c / busy, least, p / busy, most, h / busy
+    }' "$out/$name.clock.csv")
+  echo "note: ${means:-nvidia-smi gave no clock}"
+  [[ -z $means || ! -f $out/$name.table ]] || echo "GPU while busy: $means" >>"$out/$name.table"
+  return "$status"
+}
+# decided NAME FORM RECOMPUTE: one form of the comparison, with sizes that all rows share.
+decided() {
+  local why
+  if [[ $2 == pytorch* ]] && why=$(no_pytorch); then echo "skipped: $why"; return 77; fi
+  with_clock "$1" beside "$1" --seq 4096 --impl "$2" --recompute "$3" --layers "${layers:-13}" --warmup 10 --steps "${steps:-30}" --rounds 1
 }
 
 # sanitized TOOL COMMAND...: runs a command under compute-sanitizer. It checks only kernels in unnamed
@@ -211,53 +254,74 @@ compared_with_pytorch() {
   done
 }
 
+# The rows that choose defaults: one form each, so that each is worth having alone.
+deciding_rows() {
+  local name form recompute
+  [[ $quick != yes ]] || return 0
+  while read -r name form recompute <&4; do
+    row "decide_$name" 240 decided "decide_$name" "$form" "$recompute"
+  done 4<<'ROWS'
+products_off atoll_untimed none
+products_on atoll none
+pytorch pytorch_compile none
+head_2048 atoll_head_2048 none
+head_8192 atoll_head_8192 none
+bf16_moments atoll_bf16_moments none
+fp8 atoll_fp8 none
+full atoll_untimed full
+pytorch_full pytorch_compile full
+ROWS
+}
+
 # rows_of_nccl SUFFIX [WITH...]: the rows of NCCL. Their names end in SUFFIX, and WITH chooses the library.
 rows_of_nccl() {
   local suffix=$1 full=(4 --device cuda --mesh 1x4 --strategy full_shard)
   shift
+  check "nccl_1x4_bf16$suffix" 600 "$@" trained_like bf16 2e-2/10 "1x4_bf16$suffix" "${full[@]}" --dtype bf16 --reduce-dtype bf16
+  check "nccl_two_levels_ordered$suffix" 600 "$@" in_order in_two_levels trained_like f32 1e-3 "ordered$suffix" "${full[@]}"
   check "nccl_2x2_hybrid$suffix" 600 "$@" trained_like f32 1e-3 "2x2$suffix" 4 --device cuda --mesh 2x2 --strategy hybrid_shard
   check "nccl_1x4_full$suffix" 600 "$@" trained_like f32 1e-3 "1x4$suffix" "${full[@]}"
-  check "nccl_1x4_bf16$suffix" 600 "$@" trained_like bf16 2e-2/10 "1x4_bf16$suffix" "${full[@]}" --dtype bf16 --reduce-dtype bf16
   check "nccl_two_levels$suffix" 600 "$@" in_two_levels trained_like f32 1e-3 "two_levels$suffix" "${full[@]}"
-  check "nccl_two_levels_ordered$suffix" 600 "$@" in_order in_two_levels trained_like f32 1e-3 "ordered$suffix" "${full[@]}"
   check "conformance_nccl_1$suffix" 300 "$@" conformance 1
   check "conformance_nccl_4$suffix" 900 "$@" conformance 4
   check "conformance_two_levels$suffix" 900 "$@" in_two_levels conformance 4
 }
+sanitizing_rows() {
+  local tool=$1 part
+  [[ $quick != yes ]] || return 0
+  for part in train muon device; do
+    check "${tool}_$part" "$([[ $part == train ]] && echo 2400 || echo 1200)" sanitized "$tool" "$bin/test_gpu_$part"
+  done
+}
 
-# The most useful rows come first, because time may run out. Rows that measure time run alone (row),
-# the others side by side (check), if --together allows it.
-all_rows() {
+# The most useful rows come first, because time may run out: after the deciding rows those that check the
+# kernels, then those that tests/bench/results-gpu.md lists as not run. Rows that measure time run alone
+# (row), the others side by side (check), if --together allows it.
+other_rows() {
   check device 300 "$bin/test_gpu_device"
   check train_arithmetic 600 "$bin/test_gpu_train"
-  [[ $quick == yes ]] || row gpu_kernels 300 kernels
-  [[ $quick == yes ]] || compared_with_pytorch 4096
+  check train_fp8 600 in_fp8
   rows_of_nccl ''
-  row overlap 600 overlap
   row launch_order 150 experiment launch_order NCCL_LAUNCH_ORDER_IMPLICIT=0 NCCL_LAUNCH_ORDER_IMPLICIT=1
   row connections 150 experiment connections CUDA_DEVICE_MAX_CONNECTIONS=8 CUDA_DEVICE_MAX_CONNECTIONS=32
-  row plan 400 planned
+  sanitizing_rows racecheck
   local version how folder
   # Rows inherit standard input, so the list is read from another descriptor.
   while read -r version how folder <&3; do
     [[ -z $version ]] || rows_of_nccl "_$version" with_nccl "$how" "$folder"
   done 3<<<"$nccl_rows"
+  check consumer_cuda 600 consumer
+  [[ $quick == yes ]] || row gpu_kernels 300 kernels
+  row overlap 600 overlap
+  row plan 400 planned
   check busbw 300 "$bin/test_gpu_busbw"
   check plan_measure 300 "$bin/test_gpu_plan"
   check muon 300 "$bin/test_gpu_muon"
   check train_run 600 env ATOLL_TEST_LONG=1 "$bin/test_gpu_train_run"
   check train_f32 600 trained_alike f32_cpu f32 1e-3
   check train_bf16 600 trained_alike f32_cpu bf16 2e-2/10
-  check train_fp8 600 in_fp8
   check train_packed 300 trained_like f32 1e-3 packed 1 --device cuda --pad-to pack
   check train_packed_bf16 300 packed_by_cudnn
-  check consumer_cuda 600 consumer
-  [[ $quick == yes ]] && return
-  local tool
-  for tool in memcheck racecheck; do
-    check "${tool}_device" 1200 sanitized "$tool" "$bin/test_gpu_device"
-    check "${tool}_train" 2400 sanitized "$tool" "$bin/test_gpu_train"
-    check "${tool}_muon" 1200 sanitized "$tool" "$bin/test_gpu_muon"
-  done
-  compared_with_pytorch 2048
+  sanitizing_rows memcheck
+  [[ $quick == yes ]] || { compared_with_pytorch 2048; compared_with_pytorch 4096; }
 }
