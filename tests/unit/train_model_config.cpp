@@ -169,6 +169,25 @@ TEST_CASE("settings of the rotary embedding in both formats") {
   CHECK(yarn.attention_factor == doctest::Approx(0.1 * std::log(4.0) + 1));
 }
 
+TEST_CASE("yarn allows the original positions times its factor") {
+  const auto limit = [](const std::string& keys) {
+    return position_limit(
+        train::parse_hf_config(replaced(valid, R"("rope_theta": 10000.0)", keys), "config.json"));
+  };
+  CHECK(limit(R"("rope_theta": 1e4)") == 128);
+  CHECK(limit(R"("rope_scaling": {"type": "yarn", "factor": 4.0,
+    "original_max_position_embeddings": 128})") == 512);
+  // The number of original positions is max_position_embeddings, unless a key gives it.
+  CHECK(limit(R"("rope_scaling": {"type": "yarn", "factor": 4.0})") == 512);
+  CHECK(limit(R"("rope_scaling": {"type": "yarn", "factor": 2.0,
+    "original_max_position_embeddings": 32})") == 128);
+  CHECK(limit(R"("original_max_position_embeddings": 100, "rope_scaling": {"type": "yarn",
+    "factor": 2.0, "original_max_position_embeddings": 32})") == 200);
+  CHECK(limit(R"("rope_scaling": {"type": "yarn", "factor": 9e8,
+    "original_max_position_embeddings": 900000000})") == 1'000'000'000);
+  CHECK(limit(R"("rope_scaling": {"type": "linear", "factor": 4.0})") == 128);
+}
+
 TEST_CASE("names of models on the Hub, and the cache's folder") {
   CHECK(train::is_hub_name("org/name"));
   CHECK(train::is_hub_name("Org-1/na.me_2@refs-1"));
@@ -216,8 +235,12 @@ TEST_CASE("a wrong config.json is named with its key") {
        "high_freq_factor = 1 is not between low_freq_factor and 1e9", ErrorCode::invalid_argument},
       {"\"mistral\"", "\"qwen2\", \"use_sliding_window\": true, \"max_window_layers\": 1",
        "a sliding window in some layers only is not supported", ErrorCode::unsupported},
+      {"\"mistral\"", "\"mistral\", \"layer_types\": [\"sliding_attention\", \"full_attention\"]",
+       "layer_types: contradicts sliding_window, which gives no layer a window",
+       ErrorCode::unsupported},
       {"\"mistral\"", "\"qwen2\", \"layer_types\": [\"sliding_attention\", \"full_attention\"]",
-       "layer_types: must have 2 times full_attention, as the other keys say",
+       "layer_types: contradicts sliding_window and use_sliding_window, which gives no layer a "
+       "window",
        ErrorCode::unsupported},
       {"\"mistral\"", "\"qwen3\", \"layer_types\": []", "layer_types: must have 2 times",
        ErrorCode::unsupported},
@@ -230,6 +253,11 @@ TEST_CASE("a wrong config.json is named with its key") {
       {"\"head_dim\": 16", "\"head_dim\": 15", "head_dim = 15 is odd", ErrorCode::invalid_argument},
       {"\"hidden_size\": 48", "\"hidden_size\": -1", "hidden_size = -1 is not in [1, 1000000]",
        ErrorCode::invalid_argument},
+      {"\"hidden_size\": 48", "\"hidden_size\": 18446744073709551615",
+       "\"hidden_size\" is too large", ErrorCode::bad_data},
+      {"\"mistral\"",
+       "\"mistral\", \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": \"2\"}",
+       "\"rope_scaling.factor\" is not a number", ErrorCode::bad_data},
       {"\"hidden_size\": 48,", "\"hidden_size\": 48", "not whole JSON: wrong or cut off at byte",
        ErrorCode::bad_data},
       {"\"hidden_size\": 48", "\"hidden_size\": 1e999", "a number is too large",

@@ -84,7 +84,7 @@ struct ModelConfig {
   double rms_eps = 1e-5;
   std::int64_t sliding_window = 0;  // number of keys that a query sees, including its own; 0: all
   bool tied = false;                // the head shares the embedding's weight
-  std::int64_t max_seq = 0;         // largest number of positions
+  std::int64_t max_seq = 0;         // max_position_embeddings; see position_limit()
   bool qkv_bias = false;            // q_proj, k_proj and v_proj add a bias
   bool o_bias = false;              // o_proj adds a bias
   bool mlp_bias = false;            // gate_proj, up_proj and down_proj add a bias
@@ -101,6 +101,11 @@ struct ModelConfig {
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
+
+// The longest row that the model can learn: max_position_embeddings, or with yarn the original
+// positions times the factor, if these are more. People who add yarn to a model often leave
+// max_position_embeddings as it is.
+std::int64_t position_limit(const ModelConfig& config);
 
 bool is_preset(std::string_view name);
 

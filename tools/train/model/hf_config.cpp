@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "fail.hpp"
+#include "json_reader.hpp"
 
 namespace train {
 namespace {
@@ -18,54 +19,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::size_t max_config_bytes = std::size_t{1} << 20;
-
-// Returns text of a file in quotes and in ASCII, so that it cannot control a terminal.
-std::string quoted(const std::string& text) { return Json(text).dump(-1, ' ', true); }
-
-// Reads keys of one JSON object; every complaint names the file and the key.
-class Reader {
- public:
-  Reader(const Json& json, std::string file) : json_(json), file_(std::move(file)) {}
-
-  std::int64_t integer(const char* key) const {
-    if (!present(key)) fail(ErrorCode::bad_data, "{}: \"{}\" is missing", file_, key);
-    return integer_or(key, 0);
-  }
-  std::int64_t integer_or(const char* key, std::int64_t fallback) const {
-    return get(key, fallback, &Json::is_number_integer, "an integer");
-  }
-  double number_or(const char* key, double fallback) const {
-    return get(key, fallback, &Json::is_number, "a number");
-  }
-  bool boolean_or(const char* key, bool fallback) const {
-    return get(key, fallback, &Json::is_boolean, "true or false");
-  }
-  std::string text_or(const char* key, const std::string& fallback) const {
-    return get(key, fallback, &Json::is_string, "a string");
-  }
-  // Hugging Face writes null for "none".
-  bool present(const char* key) const {
-    const auto found = json_.find(key);
-    return found != json_.end() && !found->is_null();
-  }
-  // Also true for null.
-  bool contains(const char* key) const { return json_.contains(key); }
-  const std::string& file() const { return file_; }
-  const Json& operator[](const char* key) const { return json_[key]; }
-
- private:
-  template <class T>
-  T get(const char* key, const T& fallback, bool (Json::*is)() const noexcept,
-        const char* kind) const {
-    if (!present(key)) return fallback;
-    const Json& value = json_[key];
-    if (!(value.*is)()) fail(ErrorCode::bad_data, "{}: \"{}\" is not {}", file_, key, kind);
-    return value.get<T>();
-  }
-
-  const Json& json_;
-  std::string file_;
-};
 
 std::string read_file(const std::filesystem::path& file) {
   const std::string name = file.string();
@@ -96,7 +49,7 @@ Json parse_object(std::string_view text, const std::string& name) {
 }
 
 template <class... Args>
-[[noreturn]] void unsupported(const Reader& reader, fmt::format_string<Args...> text,
+[[noreturn]] void unsupported(const JsonReader& reader, fmt::format_string<Args...> text,
                               Args&&... args) {
   fail(ErrorCode::unsupported, "{}: {}", reader.file(),
        fmt::format(text, std::forward<Args>(args)...));
@@ -120,7 +73,7 @@ constexpr Defaults families[] = {
     {Family::smollm3, "SmolLM3ForCausalLM", 4, 32768, 2e6, true},
 };
 
-const Defaults& defaults_of(const Reader& reader) {
+const Defaults& defaults_of(const JsonReader& reader) {
   const std::string type = reader.text_or("model_type", "");
   const auto* found = std::ranges::find(
       families, type, [](const Defaults& one) { return std::string(name(one.family)); });
@@ -139,7 +92,7 @@ const Defaults& defaults_of(const Reader& reader) {
 }
 
 // Refuses settings that change a model's results and that the decoder does not have.
-void refuse_other_models(const Reader& reader) {
+void refuse_other_models(const JsonReader& reader) {
   const std::string act = reader.text_or("hidden_act", "silu");
   if (act != "silu" && act != "swish") {
     unsupported(reader, "hidden_act {}: only \"silu\" (also called \"swish\") is supported",
@@ -159,7 +112,7 @@ void refuse_other_models(const Reader& reader) {
   }
 }
 
-double yarn_attention_factor(const Reader& rope, double factor) {
+double yarn_attention_factor(const JsonReader& rope, double factor) {
   if (rope.present("attention_factor")) return rope.number_or("attention_factor", 1);
   const auto scale = [&](double mscale) {
     return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
@@ -168,7 +121,9 @@ double yarn_attention_factor(const Reader& rope, double factor) {
   return mscale != 0 && all != 0 ? scale(mscale) / scale(all) : scale(1);
 }
 
-RopeScaling read_scaling(const Reader& rope, std::int64_t max_seq) {
+// `config` is the whole object. A number of original positions beside the settings of the rotary
+// embedding wins over the one inside them, as in transformers.
+RopeScaling read_scaling(const JsonReader& config, const JsonReader& rope, std::int64_t max_seq) {
   using Kind = RopeScaling::Kind;
   const std::string type = rope.text_or("rope_type", rope.text_or("type", "default"));
   RopeScaling scaling;
@@ -180,40 +135,43 @@ RopeScaling read_scaling(const Reader& rope, std::int64_t max_seq) {
     unsupported(rope, "rope_type {}: use default, linear, dynamic, yarn or llama3", quoted(type));
   }
   scaling.kind = *kind;
-  scaling.original_max_position_embeddings =
-      rope.integer_or("original_max_position_embeddings", max_seq);
   const bool yarn = scaling.kind == Kind::yarn;
   if (!rope.present("factor") && !yarn) {
     fail(ErrorCode::bad_data, "{}: \"factor\" of rope_type {} is missing", rope.file(), type);
   }
+  scaling.factor = rope.number_or("factor", 1);
+  if (!yarn && scaling.kind != Kind::llama3) return scaling;
+  constexpr const char* original = "original_max_position_embeddings";
+  scaling.original_max_position_embeddings =
+      config.integer_or(original, rope.integer_or(original, max_seq));
+  if (!yarn) {
+    scaling.low_freq_factor = rope.number_or("low_freq_factor", 0);
+    scaling.high_freq_factor = rope.number_or("high_freq_factor", 0);
+    return scaling;
+  }
   scaling.factor = rope.number_or(
       "factor", static_cast<double>(max_seq) /
                     std::max(1.0, static_cast<double>(scaling.original_max_position_embeddings)));
-  scaling.low_freq_factor = rope.number_or("low_freq_factor", 0);
-  scaling.high_freq_factor = rope.number_or("high_freq_factor", 0);
   const auto or_default = [&](const char* key, double fallback) {
     const double value = rope.number_or(key, 0);
     return value == 0 ? fallback : value;
   };
   scaling.beta_fast = or_default("beta_fast", 32);
   scaling.beta_slow = or_default("beta_slow", 1);
-  scaling.truncate = rope.boolean_or("truncate", true);
-  if (yarn) scaling.attention_factor = yarn_attention_factor(rope, scaling.factor);
+  // In transformers null is false here.
+  scaling.truncate = rope.boolean_or("truncate", !rope.contains("truncate"));
+  scaling.attention_factor = yarn_attention_factor(rope, scaling.factor);
   return scaling;
 }
 
 // Transformers 5 writes "rope_parameters", which contains theta. Older versions write "rope_theta"
 // and "rope_scaling"; if both are there, transformers reads "rope_scaling".
-void read_rope(const Reader& reader, const Defaults& defaults, ModelConfig& config) {
+void read_rope(const JsonReader& reader, const Defaults& defaults, ModelConfig& config) {
   config.rope_theta = reader.number_or("rope_theta", defaults.rope_theta);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     if (!reader.present(key)) continue;
-    const Json& nested = reader[key];
-    if (!nested.is_object()) {
-      fail(ErrorCode::bad_data, "{}: \"{}\" is not an object", reader.file(), key);
-    }
-    if (nested.empty()) continue;
-    const Reader rope(nested, reader.file());
+    const JsonReader rope = reader.object(key);
+    if (rope.json().empty()) continue;
     if (rope.present("full_attention") || rope.present("sliding_attention")) {
       unsupported(reader, "{}: a different rotary embedding in some layers is not supported", key);
     }
@@ -221,47 +179,72 @@ void read_rope(const Reader& reader, const Defaults& defaults, ModelConfig& conf
       unsupported(reader, "{}: partial_rotary_factor: only 1 is supported", key);
     }
     config.rope_theta = rope.number_or("rope_theta", config.rope_theta);
-    config.rope_scaling = read_scaling(rope, config.max_seq);
+    config.rope_scaling = read_scaling(reader, rope, config.max_seq);
     return;
   }
 }
 
-// Qwen's models have a window in the layers from max_window_layers on, if they use it at all.
-void read_window(const Reader& reader, ModelConfig& config) {
-  if (config.family == Family::llama) return;
-  if (config.family == Family::mistral) {
-    config.sliding_window =
-        reader.contains("sliding_window") ? reader.integer_or("sliding_window", 0) : 4096;
-    return;
-  }
-  if (!reader.boolean_or("use_sliding_window", false)) return;
-  const std::int64_t window =
-      reader.integer_or("sliding_window", config.family == Family::smollm3 ? 0 : 4096);
-  if (window == 0) return;
-  const std::int64_t first = reader.integer_or("max_window_layers", 28);
-  const bool in_none = config.family != Family::smollm3 && first >= config.layers;
-  const bool in_all = config.family != Family::smollm3 && first <= 0;
-  if (!in_none && !in_all) {
-    unsupported(reader,
-                "use_sliding_window: a sliding window in some layers only is not supported");
-  }
-  if (in_all) config.sliding_window = window;
-}
-
-// transformers 5 goes by "layer_types", if it is there.
-void check_layer_types(const Reader& reader, const ModelConfig& config) {
-  if (config.family == Family::llama || !reader.present("layer_types")) return;
-  const Json expected = config.sliding_window > 0 ? "sliding_attention" : "full_attention";
+// Whether "layer_types" gives each layer a window.
+std::vector<bool> listed_windows(const JsonReader& reader, std::int64_t layers) {
+  std::vector<bool> windowed;
   const Json& types = reader["layer_types"];
-  if (types.is_array() && types.size() == static_cast<std::size_t>(config.layers) &&
-      std::ranges::all_of(types, [&](const Json& one) { return one == expected; })) {
-    return;
+  for (const Json& type : types.is_array() ? types : Json::array()) {
+    if (type != "sliding_attention" && type != "full_attention") break;
+    windowed.push_back(type == "sliding_attention");
   }
-  unsupported(reader, "layer_types: must have {} times {}, as the other keys say", config.layers,
-              expected.get<std::string>());
+  if (windowed.size() != types.size() || windowed.size() != static_cast<std::size_t>(layers)) {
+    unsupported(reader,
+                "layer_types: must have {} times \"full_attention\" or \"sliding_attention\", one "
+                "for each layer",
+                layers);
+  }
+  return windowed;
 }
 
-void read_rotated_layers(const Reader& reader, ModelConfig& config) {
+// Whether each layer has a window without "layer_types", if the model uses one at all. SmolLM3 has
+// windows where it has no rotary embedding.
+std::vector<bool> usual_windows(const JsonReader& reader, const ModelConfig& config) {
+  std::vector<bool> windowed;
+  const std::int64_t first =
+      config.family == Family::mistral ? 0 : reader.integer_or("max_window_layers", 28);
+  for (std::int64_t n = 0; n < config.layers; ++n) {
+    windowed.push_back(config.family == Family::smollm3 ? !config.rotates(n) : n >= first);
+  }
+  return windowed;
+}
+
+// In Qwen and SmolLM3 the layers of transformers 5 go by "layer_types", if it is there. Mistral's do
+// not, so that a list that differs is refused.
+void read_window(const JsonReader& reader, ModelConfig& config) {
+  if (config.family == Family::llama) return;
+  const bool is_mistral = config.family == Family::mistral;
+  const bool is_used = is_mistral || reader.boolean_or("use_sliding_window", false);
+  const std::int64_t usual = config.family == Family::smollm3 ? 0 : 4096;
+  const std::int64_t given =
+      reader.contains("sliding_window") ? reader.integer_or("sliding_window", 0) : usual;
+  const std::int64_t window = is_used ? given : 0;
+  std::vector<bool> windowed(static_cast<std::size_t>(config.layers), false);
+  if (window != 0) windowed = usual_windows(reader, config);
+  if (reader.present("layer_types")) {
+    auto listed = listed_windows(reader, config.layers);
+    const bool has_any = std::ranges::find(listed, true) != listed.end();
+    if ((has_any && window == 0) || (is_mistral && listed != windowed)) {
+      unsupported(reader,
+                  "layer_types: contradicts sliding_window{}, which gives {} a window: correct one "
+                  "of them",
+                  is_mistral ? "" : " and use_sliding_window",
+                  window == 0 ? "no layer" : "every layer");
+    }
+    windowed = std::move(listed);
+  }
+  if (std::ranges::find(windowed, true) == windowed.end()) return;
+  if (std::ranges::find(windowed, false) != windowed.end()) {
+    unsupported(reader, "a sliding window in some layers only is not supported");
+  }
+  config.sliding_window = window;
+}
+
+void read_rotated_layers(const JsonReader& reader, ModelConfig& config) {
   if (config.family != Family::smollm3) return;
   if (!reader.present("no_rope_layers")) {
     const std::int64_t interval = reader.integer_or("no_rope_layer_interval", 4);
@@ -283,7 +266,7 @@ void read_rotated_layers(const Reader& reader, ModelConfig& config) {
   }
 }
 
-void read_biases(const Reader& reader, ModelConfig& config) {
+void read_biases(const JsonReader& reader, ModelConfig& config) {
   if (config.family == Family::qwen2) config.qkv_bias = true;
   if (config.family == Family::mistral || config.family == Family::qwen2) return;
   config.qkv_bias = config.o_bias = reader.boolean_or("attention_bias", false);
@@ -298,7 +281,7 @@ ModelConfig read_hf_config(const std::filesystem::path& file) {
 
 ModelConfig parse_hf_config(std::string_view text, const std::string& file) {
   const Json json = parse_object(text, file);
-  const Reader reader(json, file);
+  const JsonReader reader(json, file);
   const Defaults& defaults = defaults_of(reader);
   refuse_other_models(reader);
   ModelConfig config;
@@ -322,9 +305,8 @@ ModelConfig parse_hf_config(std::string_view text, const std::string& file) {
   config.max_seq = reader.integer_or("max_position_embeddings", defaults.max_seq);
   config.qk_norm = config.family == Family::qwen3;
   read_rope(reader, defaults, config);
-  read_window(reader, config);
-  check_layer_types(reader, config);
   read_rotated_layers(reader, config);
+  read_window(reader, config);
   read_biases(reader, config);
   validate(config);
   return config;
@@ -372,6 +354,8 @@ void write_family(nlohmann::ordered_json& json, const ModelConfig& config) {
   if (config.sliding_window > 0) {
     json["sliding_window"] = config.sliding_window;
     json["max_window_layers"] = 0;
+    json["layer_types"] =
+        std::vector<std::string>(static_cast<std::size_t>(config.layers), "sliding_attention");
   }
   if (config.family != Family::smollm3) return;
   // The defaults of these keys are ids of SmolLM3's own tokenizer, the largest of them 128004.
