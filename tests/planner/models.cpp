@@ -1,11 +1,17 @@
 // The models of arithmetic and links, and clusters by name.
 #include <doctest/doctest.h>
 
+#include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 
+#include "../unit/damaged_json.hpp"
+#include "../unit/train_data_temporary.hpp"
 #include "atoll/compute_model.hpp"
 #include "atoll/error.hpp"
 #include "plan/cluster.hpp"
+#include "plan/measure.hpp"
+#include "plan/past_run.hpp"
 
 namespace {
 
@@ -15,7 +21,96 @@ double rate(const atoll::ComputeModel& model, std::int64_t m, std::int64_t n, st
   return flops / atoll::product_seconds(model, {.m = m, .n = n, .k = k, .bf16 = true});
 }
 
+using nlohmann::json;
+
+const json machine = {{"schema", "atoll-machine-1"},
+                      {"device", "CPU"},
+                      {"kind", "host"},
+                      {"ranks", 2},
+                      {"memory_bytes", 1 << 30},
+                      {"process_bytes", 1 << 20},
+                      {"ops", {{"product 8x8x8 f32", 1e-6}}},
+                      {"kernels", {{"copy", 10.0}, {"fill", 5.0}}},
+                      {"peak_f32", 1e12},
+                      {"peak_bf16", 2e12}};
+const json curve = {{"schema", "atoll-curve-1"},
+                    {"rows", json::array({{{"place", "out"},
+                                           {"dtype", "f32"},
+                                           {"collective", "all_gather"},
+                                           {"ranks", 4},
+                                           {"hosts", 1},
+                                           {"bytes", 4096},
+                                           {"time_us", 12.5}}})}};
+const json host = {{"name", "a"}, {"ranks", {0, 1}}};
+const json args = {{"model", "mistral-tiny"},
+                   {"strategy", "full_shard"},
+                   {"mesh", "1x2"},
+                   {"dtype", "bf16"},
+                   {"reduce_dtype", "f32"},
+                   {"moments", "f32"},
+                   {"recompute", "none"},
+                   {"prefetch", 1},
+                   {"seq", 64},
+                   {"micro_batch", 1},
+                   {"global_batch", 4},
+                   {"world_size", 2},
+                   {"islands", 0},
+                   {"optimizer", "adamw"},
+                   {"lora_rank", 0},
+                   {"inner_shards", 0},
+                   {"fp8", false},
+                   {"plan", {{"hosts", json::array({host})}}}};
+
+// The error of reading a file; "" for none. Other exceptions than the library's end the test.
+template <class Read>
+std::string error_of(const Read& read) {
+  try {
+    (void)read();
+    return "";
+  } catch (const atoll::Error& error) {
+    return error.what();
+  }
+}
+
 }  // namespace
+
+TEST_CASE("a damaged file is refused in one line that names it, its key and what is expected") {
+  const train_test::TemporaryFolder folder;
+  const auto check = [&](const json& whole, const std::string& name, const auto& read) {
+    CHECK(error_of([&] { return read(folder.write(name, whole.dump())); }) == "");
+    atoll_test::each_damage(whole, [&](const json& damaged, const std::string& how) {
+      CAPTURE(how);
+      const std::string what = error_of([&] { return read(folder.write(name, damaged.dump())); });
+      CAPTURE(what);
+      CHECK((what.empty() || what.find(name) != std::string::npos));
+      CHECK(what.find("json.exception") == std::string::npos);
+      CHECK(what.find('\n') == std::string::npos);
+    });
+  };
+  const auto read_curve = [](const std::filesystem::path& file) {
+    atoll::FabricModel fabric;
+    plan::add_curve(fabric, file);
+    return fabric;
+  };
+  folder.write("metrics.json", R"({"tokens_per_s": 10.0, "world_size": 2})");
+  check(machine, "machine.json", plan::read_machine);
+  check(curve, "curve.json", read_curve);
+  check(args, "run_args.json", [&](const auto&) { return plan::read_run(folder.path()); });
+
+  const auto error = [&](json whole, const char* place, const json& value, const auto& read) {
+    whole[json::json_pointer(place)] = value;
+    const auto file = folder.write("damaged.json", whole.dump());
+    const std::string what = error_of([&] { return read(file); });
+    REQUIRE(what.starts_with(file.string() + ": "));
+    return what.substr(file.string().size() + 2);
+  };
+  CHECK(error(curve, "/rows/0/ranks", "4", read_curve) == R"("rows[0].ranks" is not an integer)");
+  CHECK(error(curve, "/rows/0/ranks", nullptr, read_curve) ==
+        R"("rows[0].ranks" is missing: it must be an integer)");
+  CHECK(error(machine, "/kernels/copy", json::object(), plan::read_machine) ==
+        R"("kernels.copy" is not a number)");
+  CHECK(error(machine, "/ops", 3, plan::read_machine) == R"("ops" is not an object)");
+}
 
 TEST_CASE("devices are found by what drivers and people call them") {
   CHECK(atoll::find_compute_model("H100").name == "H100");

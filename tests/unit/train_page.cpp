@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "damaged_json.hpp"
 #include "page/compare.hpp"
 #include "page/line_chart.hpp"
 #include "page/mesh_picture.hpp"
@@ -370,4 +371,29 @@ TEST_CASE("traps: each has evidence and remedy") {
   CHECK(
       ids({{"plan", {{"shard", 2}, {"order", {0, 9, "x"}}, {"islands", {3, {7}}}}}}, json::object())
           .empty());
+}
+
+TEST_CASE("page: damaged settings are refused in one line that names the file") {
+  const TemporaryFolder folder;
+  const auto at = write_run(folder, "run", 1e-3);
+  const auto whole = json::parse(TemporaryFolder::read(at / "run_args.json"));
+  int refused = 0;
+  atoll_test::each_damage(whole, [&](const json& damaged, const std::string& how) {
+    CAPTURE(how);
+    folder.write("run/run_args.json", damaged.dump());
+    try {
+      const auto run = page::read_run(at);
+      (void)page::report_html(run);
+      (void)page::compare_text({run, run});
+      (void)page::compare_html({run, run});
+    } catch (const atoll::Error& error) {
+      const std::string what = error.what();
+      CAPTURE(what);
+      CHECK(has(what, "run_args.json: \""));
+      CHECK(!has(what, "json.exception"));
+      CHECK(!has(what, "\n"));
+      ++refused;
+    }
+  });
+  CHECK(refused > 50);
 }

@@ -19,6 +19,7 @@
 #include "atoll/mesh.hpp"
 #include "atoll/optimizer.hpp"
 #include "fail.hpp"
+#include "json_reader.hpp"
 #include "loop/engine_model.hpp"
 #include "loop/machine.hpp"
 #include "plan/cluster.hpp"
@@ -214,25 +215,6 @@ pid_t start(const Job& job, const MeasureOptions& options, int rank,
   ::_exit(status);
 }
 
-// Returns a number of a file. Throws unless it is above 0.
-double positive(const json& object, const char* key) {
-  const double value = object.at(key);
-  train::require(std::isfinite(value) && value > 0, "`{}` is {}, and must be above 0", key, value);
-  return value;
-}
-
-// Calls `read`, and adds the name of the file to its errors.
-template <class Read>
-auto read_content(const std::filesystem::path& file, const Read& read) {
-  try {
-    return read();
-  } catch (const json::exception& error) {
-    train::fail(atoll::ErrorCode::bad_data, "{}: {}", file.string(), error.what());
-  } catch (const atoll::Error& error) {
-    train::fail(atoll::ErrorCode::bad_data, "{}: {}", file.string(), error.what());
-  }
-}
-
 json read_json(const std::filesystem::path& file, std::string_view schema) {
   json content = read_object(file);
   const auto found = content.find("schema");
@@ -319,29 +301,45 @@ void measure(const Job& whole, const MeasureOptions& wanted, const std::filesyst
   train::fail(atoll::ErrorCode::backend, "--measure: a process that measures failed");
 }
 
+namespace {
+
+constexpr std::int64_t most_ranks = 1 << 16, most_bytes = std::int64_t{1} << 60;
+
+std::map<std::string, double, std::less<>> rates_in(const train::JsonReader& reader) {
+  std::map<std::string, double, std::less<>> rates;
+  for (const auto& [key, value] : reader.json().items()) rates[key] = reader.positive(key);
+  return rates;
+}
+
+std::uint64_t bytes_in(const train::JsonReader& reader, const std::string& key) {
+  return reader.present(key) ? static_cast<std::uint64_t>(reader.integer_in(key, 0, most_bytes))
+                             : 0;
+}
+
+}  // namespace
+
 MeasuredMachine read_machine(const std::filesystem::path& file) {
   const json content = read_json(file, "atoll-machine-1");
-  return read_content(file, [&] {
-    MeasuredMachine machine;
-    if (content.value("kind", "") == "cuda") machine.gpu = content.at("device");
-    const json& kernels = content.at("kernels");
-    for (const auto& [kernel, rate] : kernels.items())
-      machine.kernel_gbyte_s[kernel] = positive(kernels, kernel.c_str());
-    machine.copy_gbyte_s = positive(kernels, "copy");
-    machine.peak_f32 = positive(content, "peak_f32");
-    machine.peak_bf16 = positive(content, "peak_bf16");
-    machine.memory_bytes = content.value("memory_bytes", std::uint64_t{0});
-    machine.times = content.at("ops");
-    for (const auto& [operation, seconds] : machine.times)
-      train::require(std::isfinite(seconds) && seconds >= 0, "`{}` takes {} s", operation, seconds);
-    machine.process_bytes = content.value("process_bytes", std::uint64_t{0});
-    constexpr double most_ranks = 1 << 16;
-    const double ranks = positive(content, "ranks");
-    train::require(ranks >= 1 && ranks <= most_ranks, "`ranks` is {}", ranks);
-    machine.ranks = static_cast<int>(ranks);
-    machine.source = file.string();
-    return machine;
-  });
+  const train::JsonReader reader(content, file.string());
+  MeasuredMachine machine;
+  if (reader.text_or("kind", "") == "cuda") machine.gpu = reader.text("device");
+  const auto kernels = reader.object("kernels");
+  machine.copy_gbyte_s = kernels.positive("copy");
+  machine.kernel_gbyte_s = rates_in(kernels);
+  machine.peak_f32 = reader.positive("peak_f32");
+  machine.peak_bf16 = reader.positive("peak_bf16");
+  machine.memory_bytes = bytes_in(reader, "memory_bytes");
+  const auto ops = reader.object("ops");
+  for (const auto& [operation, value] : ops.json().items()) {
+    const double seconds = ops.number(operation);
+    if (seconds < 0)
+      ops.complain(operation, fmt::format("is {}, and must not be negative", seconds));
+    machine.times[operation] = seconds;
+  }
+  machine.process_bytes = bytes_in(reader, "process_bytes");
+  machine.ranks = static_cast<int>(reader.integer_in("ranks", 1, most_ranks));
+  machine.source = file.string();
+  return machine;
 }
 
 void use(const MeasuredMachine& machine, Cluster& cluster) {
@@ -377,17 +375,17 @@ void use(const MeasuredMachine& machine, Cluster& cluster) {
 
 void add_curve(atoll::FabricModel& fabric, const std::filesystem::path& file) {
   const json content = read_json(file, "atoll-curve-1");
-  const bool found = read_content(file, [&] {
-    bool has_rows = false;
-    for (const json& row : content.at("rows")) {
-      if (row.at("place") != "out" || row.at("dtype") != "f32") continue;
-      has_rows = true;
-      fabric.measured.push_back({row.at("collective"), row.at("ranks"), row.at("hosts"),
-                                 static_cast<std::uint64_t>(positive(row, "bytes")),
-                                 positive(row, "time_us") * 1e-6});
-    }
-    return has_rows;
-  });
+  const train::JsonReader reader(content, file.string());
+  bool found = false;
+  for (const auto& row : reader.objects("rows")) {
+    if (row.text("place") != "out" || row.text("dtype") != "f32") continue;
+    found = true;
+    fabric.measured.push_back({row.text("collective"),
+                               static_cast<int>(row.integer_in("ranks", 1, most_ranks)),
+                               static_cast<int>(row.integer_in("hosts", 1, most_ranks)),
+                               static_cast<std::uint64_t>(row.integer_in("bytes", 1, most_bytes)),
+                               row.positive("time_us") * 1e-6});
+  }
   if (!found) {
     train::fail(atoll::ErrorCode::bad_data,
                 "{}: no rows of f32 out of place, which predictions need: measure with atoll-busbw "

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fail.hpp"
+#include "json_reader.hpp"
 #include "plan/input.hpp"
 
 namespace plan {
@@ -16,6 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+
+constexpr std::int64_t most_ranks = 1 << 16;
 
 std::optional<double> number(const json& object, const char* key) {
   const auto found = object.find(key);
@@ -56,49 +59,50 @@ Measurement measurement(const json& metrics, const fs::path& file) {
 
 // The ranks of each host, or of each island that --islands makes. All hosts must have
 // the same number of ranks.
-void read_hosts(const json& args, RunSettings& settings) {
-  const int ranks = args.at("world_size");
+void read_hosts(const train::JsonReader& args, RunSettings& settings) {
+  const std::int64_t ranks = args.integer_in("world_size", 1, most_ranks);
   std::vector<std::size_t> of_host;
-  for (const json& host : args.at("plan").at("hosts")) of_host.push_back(host.at("ranks").size());
-  const int islands = args.value("islands", 0);
-  settings.hosts = islands > 0 ? islands : static_cast<int>(of_host.size());
-  const bool is_even = std::ranges::adjacent_find(of_host, std::not_equal_to()) == of_host.end();
-  if (settings.hosts < 1 || ranks < 1 || ranks % settings.hosts != 0 || !is_even) {
-    train::fail(atoll::ErrorCode::bad_data,
-                "its {} hosts have different numbers of ranks, which a prediction does not support",
-                settings.hosts);
+  for (const auto& host : args.object("plan").objects("hosts")) {
+    of_host.push_back(host.list("ranks").size());
   }
-  settings.ranks_per_host = ranks / settings.hosts;
+  const std::int64_t islands = args.integer_or("islands", 0);
+  const std::int64_t hosts = islands > 0 ? islands : static_cast<std::int64_t>(of_host.size());
+  const bool is_even = std::ranges::adjacent_find(of_host, std::not_equal_to()) == of_host.end();
+  if (hosts < 1 || ranks % hosts != 0 || !is_even) {
+    train::fail(atoll::ErrorCode::bad_data,
+                "{}: its {} hosts have different numbers of ranks, which a prediction does not "
+                "support",
+                args.file(), hosts);
+  }
+  settings.hosts = static_cast<int>(hosts);
+  settings.ranks_per_host = static_cast<int>(ranks / hosts);
 }
 
-RunSettings settings_in(const json& args) {
-  RunSettings settings{.model = args.at("model"),
-                       .strategy = args.at("strategy"),
-                       .mesh = args.at("mesh"),
-                       .dtype = args.at("dtype"),
-                       .reduce_dtype = args.at("reduce_dtype"),
-                       .moments = args.at("moments"),
-                       .recompute = args.at("recompute"),
-                       .prefetch = fmt::format("{}", args.at("prefetch").get<int>()),
-                       .seq = args.at("seq"),
-                       .micro_batch = args.at("micro_batch"),
-                       .global_batch = args.at("global_batch")};
-  for (const std::int64_t size : {settings.seq, settings.micro_batch, settings.global_batch}) {
-    if (size < 1) train::fail(atoll::ErrorCode::bad_data, "a size of {} is below 1", size);
-  }
+RunSettings settings_in(const train::JsonReader& args) {
+  constexpr std::int64_t most = std::int64_t{1} << 31;
+  RunSettings settings{.model = args.text("model"),
+                       .strategy = args.text("strategy"),
+                       .mesh = args.text("mesh"),
+                       .dtype = args.text("dtype"),
+                       .reduce_dtype = args.text("reduce_dtype"),
+                       .moments = args.text("moments"),
+                       .recompute = args.text("recompute"),
+                       .prefetch = fmt::format("{}", args.integer_in("prefetch", 0, most)),
+                       .seq = args.integer_in("seq", 1, most),
+                       .micro_batch = args.integer_in("micro_batch", 1, most),
+                       .global_batch = args.integer_in("global_batch", 1, most)};
   read_hosts(args, settings);
-  const auto note = [&](const char* flag, const json& value, bool differs) {
-    if (!differs) return;
-    const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
-    settings.not_predicted.push_back(fmt::format("{} {}", flag, text));
+  const auto note = [&](const char* flag, const std::string& value, bool differs) {
+    if (differs) settings.not_predicted.push_back(fmt::format("{} {}", flag, value));
   };
-  const json optimizer = args.value("optimizer", "adamw"), rank = args.value("lora_rank", 0),
-             shards = args.value("inner_shards", 0), fp8 = args.value("fp8", false);
+  const std::string optimizer = args.text_or("optimizer", "adamw");
+  const std::int64_t rank = args.integer_or("lora_rank", 0),
+                     shards = args.integer_or("inner_shards", 0);
   note("--optimizer", optimizer, optimizer != "adamw");
   settings.adapters = rank != 0;
-  note("--lora-rank", rank, rank != 0);
-  if (fp8 == true) settings.not_predicted.push_back("--fp8");
-  note("--inner-shards", shards, shards != 0);
+  note("--lora-rank", std::to_string(rank), rank != 0);
+  if (args.boolean_or("fp8", false)) settings.not_predicted.push_back("--fp8");
+  note("--inner-shards", std::to_string(shards), shards != 0);
   return settings;
 }
 
@@ -116,14 +120,8 @@ PastRun read_run(const fs::path& place) {
   run.parameters = static_cast<std::int64_t>(number(metrics, "parameters").value_or(0));
   const fs::path args = file.parent_path() / "run_args.json";
   if (!fs::exists(args, ignored)) return run;
-  try {
-    run.settings = settings_in(read_object(args));
-  } catch (const json::exception& error) {
-    train::fail(atoll::ErrorCode::bad_data, "{}: no settings of atoll-train: {}", args.string(),
-                error.what());
-  } catch (const atoll::Error& error) {
-    train::fail(error.code(), "{}: {}", args.string(), error.what());
-  }
+  const json settings = read_object(args);
+  run.settings = settings_in(train::JsonReader(settings, args.string()));
   if (run.settings->adapters) run.parameters = 0;
   const double ranks = number(metrics, "world_size").value_or(0);
   const int of_settings = run.settings->hosts * run.settings->ranks_per_host;

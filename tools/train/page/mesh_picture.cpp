@@ -39,7 +39,8 @@ std::vector<Host> hosts_of(const json& plan) {
   std::size_t shown = 0;
   for (const json& host : plan.value("hosts", json::array())) {
     if (!host.is_object()) continue;
-    Host one{host.value("name", std::string("host")), {}};
+    const json name = host.value("name", json());
+    Host one{name.is_string() ? name.get<std::string>() : "host", {}};
     for (const json& rank : host.value("ranks", json::array())) {
       if (rank.is_number_integer() && shown++ < most_ranks) one.ranks.push_back(rank.get<int>());
     }

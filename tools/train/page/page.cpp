@@ -36,7 +36,7 @@ std::string head(const RunFiles& run) {
   const double ranks = run.arg("world_size");
   if (std::isfinite(ranks)) sub += fmt::format(", {:.0f} rank{}", ranks, ranks == 1 ? "" : "s");
   if (const auto dtype = run.text("dtype"); !dtype.empty()) sub += ", " + dtype;
-  if (run.args.value("fp8", false)) sub += " with products in fp8";
+  if (run.args.value("fp8", json()) == true) sub += " with products in fp8";
   if (run.metrics.empty()) sub += ". The run has not ended, or ended early";
   return fmt::format(
       R"(<header><div><h1>{}</h1><p class="sub">{}</p></div><button id="theme">light / dark)"

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "fail.hpp"
+#include "json_reader.hpp"
 
 namespace train::page {
 namespace {
@@ -32,6 +33,33 @@ json object_of(const fs::path& file) {
          file.string());
   }
   return value;
+}
+
+// Throws for settings that the pages read and that have another form. Others are shown as they are.
+void check_settings(const JsonReader& args) {
+  (void)args.boolean_or("fp8", false);
+  (void)args.number_or("world_size", 0);
+  for (const char* key : {"strategy", "mesh", "mesh_reason", "dtype", "reduce_dtype", "recompute",
+                          "pad_to", "trace"}) {
+    (void)args.text_or(key, "");
+  }
+  if (!args.present("plan")) return;
+  const JsonReader plan = args.object("plan");
+  for (const char* key : {"replicate", "shard"}) {
+    if (plan.present(key)) (void)plan.integer_in(key, 1, 1 << 20);
+  }
+  if (plan.present("order")) (void)plan.list("order");
+  if (plan.present("memory")) (void)plan.object("memory");
+  if (plan.present("findings")) (void)plan.objects("findings");
+  if (plan.present("islands") &&
+      !std::ranges::all_of(plan.list("islands"), [](const json& one) { return one.is_array(); })) {
+    plan.complain("islands", "is not a list of lists");
+  }
+  if (!plan.present("hosts")) return;
+  for (const JsonReader& host : plan.objects("hosts")) {
+    (void)host.text_or("name", "");
+    if (host.present("ranks")) (void)host.list("ranks");
+  }
 }
 
 void read_steps(const fs::path& file, RunFiles& run) {
@@ -89,6 +117,7 @@ RunFiles read_run(const fs::path& folder) {
   }
   read_steps(steps, run);
   run.args = object_of(folder / "run_args.json");
+  check_settings(JsonReader(run.args, (folder / "run_args.json").string()));
   run.metrics = object_of(folder / "metrics.json");
   const auto named = run.metrics.find("run_name");
   const fs::path clean = fs::absolute(folder, ignored).lexically_normal();
