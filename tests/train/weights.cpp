@@ -187,3 +187,29 @@ TEST_CASE("--init: a folder without an index") {
   CHECK(train::weight_files(folder.path()) ==
         std::vector<fs::path>{folder.path() / "model.safetensors"});
 }
+
+TEST_CASE("sizes are compared with the files and the memory before anything is allocated") {
+  const TemporaryFolder folder;
+  auto options = still(folder);
+  options.data = "synthetic";
+  fs::create_directories(folder.path() / "hf");
+  write_weights(options, 1, folder.path() / "hf" / "model.safetensors");
+  auto config = json::parse(small_model_json(false));
+  const auto vocab = config["vocab_size"].get<std::int64_t>();
+  config["vocab_size"] = 16'000'000;
+  folder.write("hf/config.json", config.dump());
+  options.model = (folder.path() / "hf").string();
+  const std::string failure = failures_of_job(1, options).front();
+  CAPTURE(failure);
+  CHECK(failure.starts_with((folder.path() / "hf" / "model.safetensors").string() +
+                            ": model.embed_tokens.weight has the shape [" + std::to_string(vocab) +
+                            ", 64], but config.json makes it [16000000, 64]"));
+  config["hidden_size"] = 1'000'000;
+  options.model = folder.write("large.json", config.dump()).string();
+  const std::string large = failures_of_job(1, options).front();
+  CAPTURE(large);
+  CHECK(large.find(": the share of a rank in this machine is ") != large.npos);
+  CHECK(large.find("check the sizes in config.json") != large.npos);
+  options.dry_run = true;  // plans for other machines
+  CHECK(failures_of_job(1, options).front().find("check the sizes") == large.npos);
+}

@@ -1,6 +1,6 @@
 #include "loop/model_source.hpp"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
@@ -159,6 +159,22 @@ std::string tokenizer_in(const fs::path& folder, const std::string& flag,
   const auto file = std::ranges::find_if(
       sources, [](const SourceSpec& source) { return source.kind != SourceKind::demo; });
   fail(ErrorCode::unsupported,
+void check_shapes(const ModelConfig& model, const std::vector<fs::path>& weights) {
+  if (weights.empty()) return;
+  const auto stored = stored_tensors(weights);
+  for (std::size_t unit = 0; unit < unit_count(model); ++unit) {
+    for (const ParamSpec& param : param_specs(model, unit)) {
+      const auto found = stored.find(param.hf_name);
+      if (found == stored.end() || found->second.shape == param.shape) continue;
+      fail(ErrorCode::mismatch,
+           "{}: {} has the shape [{}], but config.json makes it [{}]: one of them belongs to "
+           "another model",
+           found->second.file.string(), param.hf_name, fmt::join(found->second.shape, ", "),
+           fmt::join(param.shape, ", "));
+    }
+  }
+}
+
        "{}: only atoll-data reads the tokenizer.json in it: convert the data: atoll-data {} "
        "--tokenizer {} -o FILE.tok, and use --data FILE.tok; or use --tokenizer bytes",
        flag, file == sources.end() ? "DATA" : file->path.string(), folder.string());

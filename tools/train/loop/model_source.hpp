@@ -36,6 +36,10 @@ std::string few_ids(const ModelSource& source, const Tokenizer& tokenizer);
 std::string unused_weights(const ModelConfig& model,
                            const std::vector<std::filesystem::path>& weights);
 
+// Throws Error(mismatch) for the first tensor whose shape is not the one that config.json gives it,
+// before memory is allocated for the model. Reads the headers of the files.
+void check_shapes(const ModelConfig& model, const std::vector<std::filesystem::path>& weights);
+
 // The name of the model for reports and the default run name: that of the preset, of the folder, or
 // of the model on the Hub.
 std::string model_name(const RunOptions& options);

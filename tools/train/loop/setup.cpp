@@ -260,6 +260,31 @@ void check_activations(const RunOptions& options, std::size_t bytes) {
           bytes, options.memory_limit);
 }
 
+// The sum of all that a rank needs is checked before any of it is allocated. One allocation of it, of
+// which no page is touched, asks the library whether so much is free.
+void check_host_memory(const RunOptions& options, const ModelConfig& model, const atoll::Mesh& mesh,
+                       const DeviceMemory& memory, int micro_batches, fsdp::Strategy strategy) {
+  if (memory.kind != atoll::DeviceKind::host || options.dry_run) return;
+  const auto bytes = planned_bytes(options, model, mesh, memory, micro_batches, strategy);
+  const auto gigabytes = [](std::uint64_t count) { return static_cast<double>(count) / 1e9; };
+  std::string why;
+  if (memory.bytes > 0 && bytes > memory.bytes) {
+    why = fmt::format("the share of a rank in this machine is {:.1f} GB", gigabytes(memory.bytes));
+  } else {
+    try {
+      (void)atoll::Device::host().allocate(bytes);
+    } catch (const Error& error) {
+      why = text_of(error);
+    }
+  }
+  if (why.empty()) return;
+  fail(ErrorCode::out_of_memory,
+       "{} with {:.4g} parameters takes about {:.1f} GB of a rank with {}: {}; check the sizes in "
+       "config.json, or use a smaller model, --recompute full or more hosts",
+       model.name, static_cast<double>(parameter_count(model)), gigabytes(bytes),
+       fsdp::name(strategy), why);
+}
+
 // Strategies that keep whole parameters have them in the type of compute.
 void check_base(const RunOptions& options, fsdp::Strategy strategy) {
   const bool gathers =
@@ -319,6 +344,7 @@ Setup prepare(atoll::World& world, RunOptions& options) {
   auto model = source.config;
   auto data = open_data(options, *tokenizer, model);
   auto weights = source.weights.empty() ? std::vector<fs::path>() : weight_files(source.weights);
+  check_shapes(model, weights);
   check_export_spares(options, source, weights);
   compare_files(world, options, model, data, weights);
   RunFolder folder;
@@ -352,6 +378,7 @@ Setup prepare(atoll::World& world, RunOptions& options) {
                   {world.rank(), world.size()});
   const int micro_batches = batches.step({0, 0}).micro_batches;
   auto choice = choose_strategy(options, model, mesh, memory, micro_batches);
+  check_host_memory(options, model, mesh, memory, micro_batches, choice.strategy);
   check_base(options, choice.strategy);
   if (!options.dry_run) choose_gather(world, options, model, mesh, machine, choice.strategy);
   return {std::move(tokenizer),

@@ -99,6 +99,15 @@ fsdp::StrategyChoice choose_strategy(const RunOptions& options, const ModelConfi
   return fsdp::choose_strategy(question(options, model, mesh, memory, micro_batches));
 }
 
+std::uint64_t planned_bytes(const RunOptions& options, const ModelConfig& model,
+                            const atoll::Mesh& mesh, const DeviceMemory& memory, int micro_batches,
+                            fsdp::Strategy strategy) {
+  const auto estimates =
+      fsdp::choose_strategy(question(options, model, mesh, memory, micro_batches)).estimates;
+  const auto found = std::ranges::find(estimates, strategy, &fsdp::StrategyEstimate::strategy);
+  return found == estimates.end() ? 0 : found->bytes;
+}
+
 MicroBatchChoice largest_micro_batch(const RunOptions& options, const ModelConfig& model,
                                      const atoll::Mesh& mesh, const DeviceMemory& memory,
                                      std::int64_t samples) {

@@ -25,6 +25,11 @@ atoll::fsdp::StrategyChoice choose_strategy(const RunOptions& options, const Mod
                                             const atoll::Mesh& mesh, const DeviceMemory& memory,
                                             int micro_batches);
 
+// Estimated bytes of a rank with this strategy, activations included.
+std::uint64_t planned_bytes(const RunOptions& options, const ModelConfig& model,
+                            const atoll::Mesh& mesh, const DeviceMemory& memory, int micro_batches,
+                            atoll::fsdp::Strategy strategy);
+
 struct MicroBatchChoice {
   std::int32_t rows = 1;
   std::string why;  // one sentence for the log

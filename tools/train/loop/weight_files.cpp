@@ -272,6 +272,23 @@ std::vector<std::string> unused_tensors(const std::vector<fs::path>& files,
 
 std::vector<fs::path> weight_files(const fs::path& place) {
   if (!fs::is_directory(place)) return regular({place});
+std::map<std::string, StoredTensor> stored_tensors(const std::vector<fs::path>& files) {
+  std::map<std::string, StoredTensor> stored;
+  for (const fs::path& file : files) {
+    const json header = header_of(file).first;
+    if (!header.is_object()) continue;
+    for (const auto& [name, entry] : header.items()) {
+      try {
+        if (name == "__metadata__") continue;
+        stored.try_emplace(name, file, entry.at("shape").get<std::vector<std::int64_t>>());
+      } catch (const json::exception&) {
+        // The import refuses the file, with the place of the damage.
+      }
+    }
+  }
+  return stored;
+}
+
   if (fs::exists(place / weight_index_name)) {
     return regular(indexed_files(place, place / weight_index_name));
   }

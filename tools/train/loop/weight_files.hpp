@@ -1,7 +1,9 @@
 // The files in the folder of a model.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <span>
 #include <string>
@@ -33,6 +35,15 @@ bool has_weights(const std::filesystem::path& folder);
 // which old files have. Returns no names of a damaged file.
 std::vector<std::string> unused_tensors(const std::vector<std::filesystem::path>& files,
                                         const std::set<std::string>& used);
+
+// A tensor of a file, by the file's header.
+struct StoredTensor {
+  std::filesystem::path file;
+  std::vector<std::int64_t> shape;
+};
+// Returns the tensors of the files by name; none of a damaged file. Of a name that several files
+// have, the first counts, as for the import.
+std::map<std::string, StoredTensor> stored_tensors(const std::vector<std::filesystem::path>& files);
 
 // Whether the files have a weight of the head, and it differs from that of the embedding.
 bool head_differs(const std::vector<std::filesystem::path>& files);
