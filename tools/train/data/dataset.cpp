@@ -164,7 +164,7 @@ std::vector<Dataset> open_sources(const DataSpec& spec, const Tokenizer& tokeniz
   require(spec.seq >= 1, "sequence length {}: must be at least 1", spec.seq);
   require(spec.samples >= 0, "samples {}: must not be negative", spec.samples);
   require(spec.model.positions <= 0 || spec.seq <= spec.model.positions,
-          "--seq {}: the model allows at most {} (max_position_embeddings); lower --seq", spec.seq,
+          "--seq {}: the positions of the model allow at most {} tokens; lower --seq", spec.seq,
           spec.model.positions);
   std::vector<Dataset> sets;
   for (const SourceSpec& source : parse_sources(spec.data, spec.data_type)) {

@@ -315,7 +315,7 @@ BatchOptions batch_options(const RunOptions& options, const Tokenizer& tokenizer
 
 RunData open_data(const RunOptions& options, const Tokenizer& tokenizer, const ModelConfig& model) {
   const ModelLimits limits{static_cast<std::int32_t>(model.vocab),
-                           static_cast<std::int32_t>(model.max_seq)};
+                           static_cast<std::int32_t>(position_limit(model))};
   return open_run_data({.data = options.data,
                         .data_type = options.data_type,
                         .samples = options.samples,
