@@ -188,6 +188,50 @@ TEST_CASE("--init: a folder without an index") {
         std::vector<fs::path>{folder.path() / "model.safetensors"});
 }
 
+TEST_CASE("an adapter is no model, and beside a model it is not applied") {
+  const TemporaryFolder folder;
+  auto options = still(folder);
+  options.data = "synthetic";
+  fs::create_directories(folder.path() / "lora");
+  folder.write("lora/adapter_model.safetensors", file_with({"base_model.model.x.lora_A.weight"}));
+  folder.write("lora/adapter_config.json", R"({"base_model_name_or_path": "acme/tiny"})");
+  folder.write("lora/tokenizer.json", "{}");
+  const std::string place = (folder.path() / "lora").string();
+  const auto check = [&](const std::string& flag) {
+    for (const std::string& failure : failures_of_job(2, options)) {
+      CAPTURE(failure);
+      CHECK(failure.starts_with(flag + ": a LoRA adapter of \"acme/tiny\""));
+      CHECK(failure.find("--init \"acme/tiny\"") != std::string::npos);
+    }
+  };
+  for (const char* data : {"synthetic", "demo"}) {
+    options.data = data;  // text wants a tokenizer, which the folder of an adapter may have
+    options.model = place;
+    options.init = "";
+    check("--model " + place);
+    options.init = place;
+    check("--init " + place);
+  }
+  fs::remove(folder.path() / "lora" / "tokenizer.json");
+  options.data = "synthetic";
+  options.init = place + "/adapter_model.safetensors";
+  check("--init " + options.init);
+  // With the config.json of its base, but without the weights.
+  folder.write("lora/config.json", small_model_json(false));
+  options.model = place;
+  options.init = "";
+  check("--model " + place);
+  folder.write("lora/adapter_config.json", "[]");
+  CHECK(failures_of_job(1, options)
+            .front()
+            .starts_with("--model " + place + ": a LoRA adapter, not"));
+
+  // With the weights too: the model alone counts, whatever its files are called.
+  const auto base = write_weights(still(folder), 3, folder.path() / "lora" / "weights.safetensors");
+  const bool same = run_job(2, options).front().weights == base;
+  CHECK(same);
+}
+
 TEST_CASE("sizes are compared with the files and the memory before anything is allocated") {
   const TemporaryFolder folder;
   auto options = still(folder);

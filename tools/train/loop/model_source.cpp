@@ -3,12 +3,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "data/loaders.hpp"
 #include "data/sources.hpp"
 #include "fail.hpp"
+#include "json_reader.hpp"
 #include "loop/adapters.hpp"
 #include "loop/weight_files.hpp"
 #include "model/hf_config.hpp"
@@ -33,15 +36,45 @@ std::string folder_name(const fs::path& folder) {
   return last == repository.npos ? repository : repository.substr(last + 2);
 }
 
+// The flag that names the model, with its value.
+std::string model_flag(const RunOptions& options) {
+  return has_init(options) ? "--init " + options.init : "--model " + options.model;
+}
+
+// What adapter_config.json calls the base of the adapters in a folder; "" if it does not say it.
+std::string base_of_adapters(const fs::path& folder) {
+  std::ifstream in(folder / adapter_config_name, std::ios::binary);
+  const auto config = nlohmann::json::parse(in, nullptr, false);
+  if (!config.is_object()) return "";
+  const auto base = config.find("base_model_name_or_path");
+  return base != config.end() && base->is_string() ? base->get<std::string>() : "";
+}
+
+// Adapters (LoRA) are no model.
+[[noreturn]] void refuse_adapters(const fs::path& folder, const RunOptions& options) {
+  const std::string base = base_of_adapters(folder);
+  fail(ErrorCode::unsupported,
+       "{}: a LoRA adapter{}, not a model: merge it into its base first (merge_and_unload() of "
+       "peft, or --lora-merge with --export in the run that trained it), or start from the base: "
+       "--init {}",
+       model_flag(options), base.empty() ? "" : " of " + quoted(base),
+       base.empty() ? "BASE" : quoted(base));
+}
+
+bool has_adapters(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::exists(folder / adapter_config_name, ignored);
+}
+
 // The config.json in the folder of a model.
 fs::path config_in(const fs::path& folder, const RunOptions& options) {
   const fs::path file = folder / "config.json";
   if (fs::exists(file)) return file;
-  const bool is_init = has_init(options);
+  if (has_adapters(folder)) refuse_adapters(folder, options);
   fail(ErrorCode::not_found,
-       "{} {}: {} does not exist: name the folder of a model, or copy its config.json beside the "
+       "{}: {} does not exist: name the folder of a model, or copy its config.json beside the "
        "weights; a results folder has none, but --export FOLDER writes one{}",
-       is_init ? "--init" : "--model", is_init ? options.init : options.model, file.string(),
+       model_flag(options), file.string(),
        fs::exists(folder / "steps.jsonl")
            ? ", also from a checkpoint of step N: --resume auto --steps N --export MODEL"
            : "");
@@ -52,7 +85,15 @@ fs::path config_in(const fs::path& folder, const RunOptions& options) {
 ModelSource with_weights(const fs::path& folder, const fs::path& weights,
                          const RunOptions& options) {
   const fs::path file = config_in(folder, options);
+  if (weights.filename() == adapter_weights_name) refuse_adapters(folder, options);
   ModelSource source{read_hf_config(file), weights, file};
+  if (has_adapters(folder)) {
+    log::warn(
+        "{}: has a LoRA adapter beside the model ({}), which is not applied: the run starts from "
+        "the model alone; to train on with the adapter, merge it first (merge_and_unload() of "
+        "peft)",
+        folder.string(), adapter_config_name);
+  }
   if (source.config.tied && head_differs(weight_files(weights))) {
     source.config.tied = false;
     log::warn(
@@ -69,6 +110,7 @@ ModelSource in_folder(const fs::path& folder, const RunOptions& options) {
   // A run that resumes has its weights in the checkpoint.
   const bool needs_weights = options.resume.empty() || options.resume == "auto";
   if (options.init != "none" && needs_weights) {
+    if (has_adapters(folder)) refuse_adapters(folder, options);
     fail(ErrorCode::not_found,
          "--model {}: no .safetensors file in it: finish the download, or save the model again as "
          "safetensors; --init none starts from random weights",
@@ -117,6 +159,22 @@ std::string unused_weights(const ModelConfig& model, const std::vector<fs::path>
       weights.front().parent_path().string(), unused.size(), unused.front());
 }
 
+void check_shapes(const ModelConfig& model, const std::vector<fs::path>& weights) {
+  if (weights.empty()) return;
+  const auto stored = stored_tensors(weights);
+  for (std::size_t unit = 0; unit < unit_count(model); ++unit) {
+    for (const ParamSpec& param : param_specs(model, unit)) {
+      const auto found = stored.find(param.hf_name);
+      if (found == stored.end() || found->second.shape == param.shape) continue;
+      fail(ErrorCode::mismatch,
+           "{}: {} has the shape [{}], but config.json makes it [{}]: one of them belongs to "
+           "another model",
+           found->second.file.string(), param.hf_name, fmt::join(found->second.shape, ", "),
+           fmt::join(param.shape, ", "));
+    }
+  }
+}
+
 ModelSource find_model(const RunOptions& options, const Tokenizer& tokenizer) {
   ModelSource source = find(options, tokenizer);
   source.config.name = model_name(options);
@@ -159,22 +217,6 @@ std::string tokenizer_in(const fs::path& folder, const std::string& flag,
   const auto file = std::ranges::find_if(
       sources, [](const SourceSpec& source) { return source.kind != SourceKind::demo; });
   fail(ErrorCode::unsupported,
-void check_shapes(const ModelConfig& model, const std::vector<fs::path>& weights) {
-  if (weights.empty()) return;
-  const auto stored = stored_tensors(weights);
-  for (std::size_t unit = 0; unit < unit_count(model); ++unit) {
-    for (const ParamSpec& param : param_specs(model, unit)) {
-      const auto found = stored.find(param.hf_name);
-      if (found == stored.end() || found->second.shape == param.shape) continue;
-      fail(ErrorCode::mismatch,
-           "{}: {} has the shape [{}], but config.json makes it [{}]: one of them belongs to "
-           "another model",
-           found->second.file.string(), param.hf_name, fmt::join(found->second.shape, ", "),
-           fmt::join(param.shape, ", "));
-    }
-  }
-}
-
        "{}: only atoll-data reads the tokenizer.json in it: convert the data: atoll-data {} "
        "--tokenizer {} -o FILE.tok, and use --data FILE.tok; or use --tokenizer bytes",
        flag, file == sources.end() ? "DATA" : file->path.string(), folder.string());
@@ -197,10 +239,10 @@ void choose_tokenizer(RunOptions& options) {
   if (!is_auto || !std::ranges::all_of(sources, is_text)) return;
   const fs::path folder = folder_of_model(options);
   if (folder.empty()) return;
-  const bool is_init = has_init(options);
-  const std::string flag =
-      fmt::format("{} {}", is_init ? "--init" : "--model", is_init ? options.init : options.model);
-  const std::string found = tokenizer_in(folder, flag, sources);
+  if (has_adapters(folder) && !fs::exists(folder / "config.json", ignored)) {
+    refuse_adapters(folder, options);
+  }
+  const std::string found = tokenizer_in(folder, model_flag(options), sources);
   if (!found.empty()) options.tokenizer = found;
 }
 

@@ -19,7 +19,7 @@ struct ModelSource {
 
 // Reads the model of --init, otherwise that of --model. A model with weights starts from them,
 // unless --init is "none". Throws Error(not_found, io, bad_data or unsupported) that names the
-// file.
+// file, and for a folder that has adapters (LoRA) and no model.
 ModelSource find_model(const RunOptions& options, const Tokenizer& tokenizer);
 
 // Sets --tokenizer to the path of a SentencePiece model if it names a folder, or if it is auto, the

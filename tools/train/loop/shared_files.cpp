@@ -18,6 +18,7 @@
 #include "data/sources.hpp"
 #include "environment.hpp"
 #include "fail.hpp"
+#include "loop/adapters.hpp"
 #include "loop/model_source.hpp"
 #include "loop/weight_files.hpp"
 #include "model/config.hpp"
@@ -180,7 +181,8 @@ std::vector<SentFile> files_of(const Place& place) {
     return {{place.path.filename().string(), fs::file_size(place.path)}};
   }
   const fs::path folder = folder_of(place.path);
-  std::set<std::string> names{"config.json", "generation_config.json"};
+  std::set<std::string> names{"config.json", "generation_config.json",
+                              std::string(adapter_config_name)};
   names.insert(tokenizer_files().begin(), tokenizer_files().end());
   if (!whole_folder) names.insert(place.path.filename().string());
   if (whole_folder && place.needs_weights && has_weights(folder)) {

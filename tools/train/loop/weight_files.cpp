@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "fail.hpp"
+#include "loop/adapters.hpp"
 
 namespace train {
 namespace {
@@ -192,7 +193,8 @@ std::vector<fs::path> every_file(const fs::path& place) {
   std::vector<fs::path> files;
   while (const dirent* entry = ::readdir(folder.get())) {
     fs::path file = place / entry->d_name;
-    if (file.extension() == ".safetensors") files.push_back(std::move(file));
+    if (file.extension() != ".safetensors" || file.filename() == adapter_weights_name) continue;
+    files.push_back(std::move(file));
   }
   std::ranges::sort(files);
   return files;
@@ -270,8 +272,6 @@ std::vector<std::string> unused_tensors(const std::vector<fs::path>& files,
   return unused;
 }
 
-std::vector<fs::path> weight_files(const fs::path& place) {
-  if (!fs::is_directory(place)) return regular({place});
 std::map<std::string, StoredTensor> stored_tensors(const std::vector<fs::path>& files) {
   std::map<std::string, StoredTensor> stored;
   for (const fs::path& file : files) {
@@ -289,6 +289,8 @@ std::map<std::string, StoredTensor> stored_tensors(const std::vector<fs::path>& 
   return stored;
 }
 
+std::vector<fs::path> weight_files(const fs::path& place) {
+  if (!fs::is_directory(place)) return regular({place});
   if (fs::exists(place / weight_index_name)) {
     return regular(indexed_files(place, place / weight_index_name));
   }

@@ -18,7 +18,7 @@ inline constexpr std::string_view weight_index_name = "model.safetensors.index.j
 // Returns the safetensors files that hold the weights at `place`, which is a file or a folder. In a
 // folder with model.safetensors.index.json these are the files that the index names; other files do
 // not count, even if they are damaged. Without an index it is model.safetensors, or otherwise every
-// file whose name ends in .safetensors, sorted by name.
+// file whose name ends in .safetensors, sorted by name, but for the adapters (LoRA) of a model.
 //
 // Reads the headers of the files that an index names. Throws Error(io), Error(not_found) for a file
 // that is missing, Error(bad_data) for an index that is malformed, and Error(mismatch) for a tensor
