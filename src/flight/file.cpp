@@ -88,6 +88,18 @@ void for_each_field(auto& l, const auto& field) requires requires { l.written_ns
   field("step", l.step, -1, most_int64);
 }
 
+constexpr std::array<std::string_view, 3> lists = {"communicators", "operations", "stacks"};
+
+bool is_list(std::string_view key) { return std::ranges::find(lists, key) != lists.end(); }
+
+// True for the keys of a flight file's outermost object.
+bool is_known(std::string_view key) {
+  bool found = key == "atoll_flight" || is_list(key);
+  FlightLog log;
+  for_each_field(log, [&](const char* field, auto&, auto...) { found = found || key == field; });
+  return found;
+}
+
 // Files of older versions lack these fields.
 bool is_optional(std::string_view key) {
   return key == "part_of" || key == "step" || key == "stacks";
@@ -179,19 +191,35 @@ void Reader::read(const Json& json, const char* key, std::string& value) const {
 }
 
 // The JSON parser calls this function for every event. The function reads each entry of a list and
-// then returns false, so that the parser does not keep the entry.
+// then returns false, so that the parser does not keep the entry. It skips what this version does
+// not know, and refuses everything that a list cannot hold, as soon as it begins: at the end of
+// each object the parser searches all that it has kept of the object's parent, which takes
+// quadratic time for a parent with many members.
 bool Reader::examine(int depth, Json::parse_event_t event, Json& value) {
+  using Event = Json::parse_event_t;
   if (depth > max_depth) bad_here("nested too deeply");
-  if (event == Json::parse_event_t::key && depth == 1) section_ = value.get<std::string>();
-  if (event != Json::parse_event_t::object_end || depth != entry_depth) return true;
+  const bool opens = event == Event::object_start || event == Event::array_start;
+  if (depth == 0 && event == Event::array_start) bad(0, "the file is not a JSON object");
+  if (depth == 0) return true;
+  if (depth == 1 && event == Event::key) {
+    section_ = value.get<std::string>();
+    return is_known(section_);
+  }
+  if (!is_list(section_)) return depth == 1 && !opens;
+  const bool is_no_entry = event == Event::value || event == Event::array_start;
+  if (depth == 1 ? event == Event::object_start : depth == entry_depth && is_no_entry) {
+    bad_here("field {} is not a list of objects", section_);
+  }
+  if (depth > entry_depth && (event == Event::object_start || (depth == max_depth && opens))) {
+    bad_here("nested too deeply");
+  }
+  if (event != Event::object_end || depth != entry_depth) return true;
   if (section_ == "communicators") {
     add_to(log_.communicators, max_flight_communicators, value);
   } else if (section_ == "operations") {
     add_to(log_.operations, max_flight_operations, value);
-  } else if (section_ == "stacks") {
-    add_to(log_.stacks, max_flight_stacks, value);
   } else {
-    return true;
+    add_to(log_.stacks, max_flight_stacks, value);
   }
   return false;
 }
@@ -219,11 +247,10 @@ void Reader::read_head(const Json& head) {
     }
   });
   if (log_.rank >= log_.size) bad_here("rank is not from 0 to {}", log_.size - 1);
-  for (const char* list : {"communicators", "operations", "stacks"}) {
+  for (const std::string_view list : lists) {
     if (is_optional(list) && !head.contains(list)) continue;
-    const Json& value = field(head, list);
-    // examine() has read and removed every object, so only other values can be left in the list.
-    if (!value.is_array() || !value.empty()) bad_here("field {} is not a list of objects", list);
+    // examine() has read and removed every entry.
+    if (!field(head, list.data()).is_array()) bad_here("field {} is not a list of objects", list);
   }
 }
 

@@ -1,7 +1,9 @@
 // Tests of the sentences that explain flight logs, and of files that must be refused.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -250,6 +252,32 @@ TEST_CASE("a file that is not a flight file is refused, with its name and the by
   for (std::size_t size = 0; size + 2 < good.size(); size += 7) {
     CHECK(bad(good.substr(0, size)).find("f.json: byte ") == 0);
   }
+}
+
+TEST_CASE("a hostile flight file of many values is read or refused in linear time") {
+  const std::string good = atoll::to_json(in_all_reduce(0, 2));
+  const auto many = [](std::string_view value) {
+    std::string text;
+    for (int i = 0; i < 150'000; ++i) text += fmt::format("{}{}", text.empty() ? "" : ",", value);
+    return text;
+  };
+  const auto start = std::chrono::steady_clock::now();
+  // Members that this version does not know are skipped.
+  const std::string head = "{\"later\":[" + many("{}") + "],\"atoll_flight\":1";
+  CHECK(atoll::to_json(atoll::parse_flight(replaced(good, "{\"atoll_flight\":1", head), "f")) ==
+        good);
+  std::string members;
+  for (int i = 0; i < 150'000; ++i) members += fmt::format("\"m{}\":{{}},", i);
+  CHECK(atoll::to_json(atoll::parse_flight(replaced(good, "{", "{" + members), "f")) == good);
+  // The lists and their entries hold nothing but what they should.
+  CHECK(bad("[" + many("{}") + "]") == "f.json: byte 0: the file is not a JSON object");
+  for (const std::string& list : {many("0"), many("[]")})
+    CHECK(bad(replaced(good, "\"operations\":[", "\"operations\":[" + list + ","))
+              .find("operations is not a list of objects") != std::string::npos);
+  for (const char* value : {"{}", "[]"})
+    CHECK(bad(replaced(good, "\"ranks\":[0,1]", "\"ranks\":[" + many(value) + "]"))
+              .find("nested too deeply") != std::string::npos);
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
 }
 
 TEST_CASE("files are read by name") {

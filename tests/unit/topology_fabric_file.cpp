@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -281,4 +282,21 @@ TEST_CASE("fabric: a file that is absent or none") {
   };
   CHECK(code_of("/nowhere/fabric.json") == atoll::ErrorCode::not_found);
   CHECK(code_of(std::filesystem::temp_directory_path().string()) == atoll::ErrorCode::io);
+}
+
+TEST_CASE("fabric: many ports with a name of many hosts, or of many ports, take little time") {
+  Topology topology;
+  for (int i = 0; i < 5'000; ++i) {
+    const std::string id = fmt::format("id{}", i);
+    machines::add_host(topology, id);
+    topology.hosts.back().name = fmt::format("node.cluster{}", i);
+    add_nic(topology, "id0", fmt::format("mlx5_0:{}", i + 2));
+  }
+  std::string ports;
+  for (int i = 1; i <= 20'000; ++i)
+    ports += cable(i, "?", "node mlx5_0") + cable(i, "?", "id0 mlx5_0");
+  const auto start = std::chrono::steady_clock::now();
+  CHECK(error_of(switch_block("1", "x", ports), topology).find("none of the 40000 ports") !=
+        std::string::npos);
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(5));
 }

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "gpu_models.hpp"
 #include "inspect/hidden_switches.hpp"
@@ -21,10 +22,29 @@ constexpr std::size_t file_limit = std::size_t{64} << 20;
 const std::array every_importer{&importers::json, &importers::hwloc_xml, &importers::nccl_xml,
                                 &importers::nvidia_smi_xml, &importers::nvidia_smi_topo};
 
+// Limits of one host. Every GPU is compared with every NIC of its host, so without them a file of
+// 64 MiB could ask for billions of comparisons.
+constexpr std::size_t most_gpus_of_host = 1'024;
+constexpr std::size_t most_nics_of_host = 4'096;
+
+void check_hosts(const Topology& topology, const std::string& origin) {
+  const auto check = [&](const auto& devices, std::size_t most, std::string_view noun) {
+    std::map<std::string_view, std::size_t> counts;
+    for (const auto& device : devices)
+      if (++counts[device.host] > most)
+        fail_at(origin, 0,
+                fmt::format("the host {} has more than {}", printable(device.host, 64),
+                            plural(most, noun)));
+  };
+  check(topology.gpus, most_gpus_of_host, "GPU");
+  check(topology.nics, most_nics_of_host, "NIC");
+}
+
 Topology read_text(std::string_view text, const std::string& origin) {
   for (const auto* importer : every_importer)
     if (importer->recognises(text)) {
       Topology topology = importer->read(text, origin);
+      check_hosts(topology, origin);
       show_hidden_switches(topology);
       fill_link_rates(topology);
       return topology;

@@ -73,10 +73,11 @@ class NicNames {
 
   // Returns the ids of the hosts with this name. The domain may be missing in the file or in the
   // topology.
-  std::set<std::string> hosts(std::string_view text) const {
-    std::set<std::string> found = look_up(hosts_, lower_case(text));
-    if (found.empty()) found = look_up(short_hosts_, lower_case(text));
-    return found.empty() ? look_up(hosts_, short_name(text)) : found;
+  const std::set<std::string>& hosts(std::string_view text) const {
+    const auto& whole = look_up(hosts_, lower_case(text));
+    if (!whole.empty()) return whole;
+    const auto& without_domain = look_up(short_hosts_, lower_case(text));
+    return without_domain.empty() ? look_up(hosts_, short_name(text)) : without_domain;
   }
 
   // Returns the position of the NIC called "mlx5_0" or "mlx5_0:2" on a host.
@@ -96,7 +97,7 @@ class NicNames {
     text = trimmed(text);
     const std::size_t space = text.rfind(' ');
     if (space == std::string_view::npos) return std::nullopt;
-    const std::set<std::string> found = hosts(trimmed(text.substr(0, space)));
+    const std::set<std::string>& found = hosts(trimmed(text.substr(0, space)));
     if (found.size() != 1) return std::nullopt;
     const std::string& id = *found.begin();
     std::string device(text.substr(space + 1));
@@ -115,10 +116,12 @@ class NicNames {
   template <class Key, class Value>
   using Names = std::map<Key, std::set<Value>>;
 
+  // Returns a reference, because a million ports may look up one name that many hosts have.
   template <class Key, class Value>
-  static std::set<Value> look_up(const Names<Key, Value>& names, const Key& key) {
+  static const std::set<Value>& look_up(const Names<Key, Value>& names, const Key& key) {
+    static const std::set<Value> none;
     const auto found = names.find(key);
-    return found == names.end() ? std::set<Value>() : found->second;
+    return found == names.end() ? none : found->second;
   }
 
   static std::optional<std::size_t> only(const std::set<std::size_t>& found) {
@@ -157,7 +160,7 @@ Leaves read_json(std::string_view text, const std::string& path, const NicNames&
     const std::string nic_name = port.text("nic"), leaf = port.text("leaf");
     if (leaf.empty() || leaf.size() > longest_name)
       port.fail("leaf", fmt::format("is empty or longer than {} bytes", longest_name));
-    const std::set<std::string> hosts = names.hosts(port.text("host"));
+    const std::set<std::string>& hosts = names.hosts(port.text("host"));
     if (hosts.size() > 1) port.fail("host", "is the name of several hosts");
     const auto nic = hosts.empty() ? std::nullopt : names.nic(*hosts.begin(), nic_name);
     if (!nic) continue;

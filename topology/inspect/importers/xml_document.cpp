@@ -8,18 +8,32 @@
 namespace atoll_v1::atoll::importers {
 namespace {
 
-constexpr std::size_t most_nodes = 2'000'000;
+constexpr std::size_t most_elements = 2'000'000;
+constexpr std::size_t most_attributes = 4'000'000;
 constexpr int most_depth = 64;
 
-// Stops the traversal of an XML document at the first element that exceeds a limit.
-struct Limits : pugi::xml_tree_walker {
-  std::size_t nodes = 0;
+// Stops the traversal of an XML document at the first element that is nested too deeply.
+struct DepthLimit : pugi::xml_tree_walker {
   pugi::xml_node last;
   bool for_each(pugi::xml_node& node) override {
     last = node;
-    return ++nodes <= most_nodes && depth() <= most_depth;
+    return depth() <= most_depth;
   }
 };
+
+// Throws an error if a text can have more elements or attributes than the limits. This is counted
+// before the text is parsed, because each of them takes up to 64 bytes of memory.
+void check_size(std::string_view text, std::string_view origin) {
+  std::size_t elements = 0, attributes = 0;
+  for (std::size_t at = text.find_first_of("<="); at != std::string_view::npos;
+       at = text.find_first_of("<=", at + 1)) {
+    if (text[at] == '=' && ++attributes > most_attributes)
+      fail_at(origin, at, fmt::format("the XML text has more than {} attributes", most_attributes));
+    const bool is_end = at + 1 < text.size() && text[at + 1] == '/';
+    if (text[at] == '<' && !is_end && ++elements > most_elements)
+      fail_at(origin, at, fmt::format("the XML text has more than {} elements", most_elements));
+  }
+}
 
 // Returns the position after the "<? ... ?>", "<!-- ... -->" or "<! ... >" that begins at `at`;
 // npos when its end is missing.
@@ -35,6 +49,7 @@ std::size_t skip_markup(std::string_view text, std::size_t at) {
 XmlDocument::XmlDocument(std::string_view text, std::string_view origin) : origin_(origin) {
   if (const auto zero = text.find('\0'); zero != std::string_view::npos)
     fail_at(origin_, zero, "the text contains a zero byte: it is not XML");
+  check_size(text, origin_);
   const auto result =
       document_.load_buffer(text.data(), text.size(), pugi::parse_default, pugi::encoding_utf8);
   if (!result)
@@ -42,12 +57,10 @@ XmlDocument::XmlDocument(std::string_view text, std::string_view origin) : origi
             fmt::format("invalid XML: {}", result.description()));
   // pugixml's traverse() does not recurse, so it can check any depth. After this check, readers of
   // the document can safely recurse.
-  Limits limits;
-  if (document_.traverse(limits)) return;
-  if (limits.nodes > most_nodes)
-    fail(limits.last, fmt::format("the XML document has more than {} elements", most_nodes));
-  fail(limits.last.parent(),
-       fmt::format("XML elements are nested more than {} levels deep", most_depth));
+  DepthLimit limit;
+  if (!document_.traverse(limit))
+    fail(limit.last.parent(),
+         fmt::format("XML elements are nested more than {} levels deep", most_depth));
 }
 
 pugi::xml_node XmlDocument::root(std::string_view name) const {
