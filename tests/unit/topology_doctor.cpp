@@ -32,7 +32,7 @@ TEST_CASE("diagnosis: every check has a unique id, a title, and a reason when it
       CHECK_FALSE(check.title.empty());
       CHECK((check.status == CheckStatus::not_checked) == !check.reason.empty());
     }
-    CHECK(ids.size() == 51);
+    CHECK(ids.size() == 52);
     for (const Finding& finding : diagnosis.findings) CHECK(ids.contains(finding.id));
   }
 }
@@ -382,6 +382,16 @@ TEST_CASE("islands_unequal: a display card is no fault, unknown links prove noth
   topology.links.clear();
   topology.hosts[0].gpu_links = atoll::IslandState::unknown;
   CHECK(state_of(topology, "islands_unequal") == "no source provides nvlink.active");
+}
+
+TEST_CASE("files_whole: what a file lists and was not read") {
+  Topology topology = machines::cluster(2);
+  CHECK(state_of(topology, "files_whole") == "ok");
+  set(topology.hosts[1].facts, "note.nccl xml", "3 <c2c> are not read");
+  const Finding finding = the_finding(topology, "files_whole");
+  CHECK(finding.severity == Severity::info);
+  CHECK(finding.subjects == Strings{"b"});
+  CHECK(finding.evidence == "nccl xml: 3 <c2c> are not read");
 }
 
 TEST_CASE("links_unknown: says what to do about it") {

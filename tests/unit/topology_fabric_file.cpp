@@ -284,6 +284,24 @@ TEST_CASE("fabric: a file that is absent or none") {
   CHECK(code_of(std::filesystem::temp_directory_path().string()) == atoll::ErrorCode::io);
 }
 
+TEST_CASE("fabric: ports of a known host that match no NIC are noted") {
+  const auto note = [](const std::string& text) {
+    Topology topology = two_hosts();
+    const TemporaryFile file(text);
+    atoll::apply_fabric(file.path(), topology);
+    CHECK(get_fact(topology.hosts[0].facts, "note.fabric file").empty());
+    return std::string(get_fact(topology.hosts[1].facts, "note.fabric file"));
+  };
+  const std::string known = port("id0", "mlx5_0", "a") + "," + port("stranger", "mlx5_9", "a");
+  CHECK(note(json(known)).empty());
+  CHECK(note(json(known + "," + port("node1", "mlx5_9", "a"))) ==
+        "1 port of this host matches no NIC: mlx5_9");
+  CHECK(note(switch_block("1", "x",
+                          cable(1, "?", "node0 mlx5_0") + cable(2, "?", "node1 mlx5_9") +
+                              cable(3, "?", "node1 mlx5_8") + cable(4, "?", "node7 mlx5_9"))) ==
+        "2 ports of this host match no NIC: node1 mlx5_8 and node1 mlx5_9");
+}
+
 TEST_CASE("fabric: many ports with a name of many hosts, or of many ports, take little time") {
   Topology topology;
   for (int i = 0; i < 5'000; ++i) {

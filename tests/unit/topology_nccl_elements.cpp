@@ -5,6 +5,8 @@
 #include "unit/topology_nccl_files.hpp"
 
 using namespace nccl_files;
+using atoll::get_fact;
+using atoll::Topology;
 
 TEST_CASE("a file of small elements or attributes is refused before it takes memory") {
   const auto peak_mib = [] {
@@ -31,4 +33,26 @@ TEST_CASE("a file of small elements or attributes is refused before it takes mem
     CHECK(error.find(what) != std::string::npos);
     CHECK(peak_mib() - before < 128);
   }
+}
+
+TEST_CASE("two <gpu> below one <pci> are partitions of one GPU") {
+  const std::string links = to_gpu("0000:02:00.0", 4);
+  const Topology read = nccl_files::read(
+      one_cpu(pci("0000:01:00.0", "0x030200",
+                  "<gpu dev=\"0\" sm=\"90\"/><gpu dev=\"1\" sm=\"90\">" + links + "</gpu>") +
+              gpu("0000:02:00.0", 2, to_gpu("0000:01:00.0", 4))));
+  REQUIRE(read.gpus.size() == 2);
+  CHECK(read.gpus[0].partitions == std::vector<std::string>{"dev0", "dev1"});
+  CHECK(read.gpus[1].partitions.empty());
+  CHECK(sizes(read) == std::vector<std::size_t>{2});
+  CHECK(read.conflicts.empty());
+  CHECK(get_fact(read.hosts[0].facts, "note.nccl xml").empty());
+}
+
+TEST_CASE("elements that are not read are noted") {
+  const Topology read = nccl_files::read(
+      one_cpu(gpu("0000:01:00.0", 0, "<c2c bw=\"1\" count=\"2\"/>") + "<gpu dev=\"1\"/>"));
+  CHECK(read.gpus.size() == 1);
+  CHECK(get_fact(read.hosts[0].facts, "note.nccl xml") ==
+        "the file has elements that are not read: 1 <c2c> in <gpu> and 1 <gpu> in <cpu>");
 }

@@ -396,3 +396,14 @@ constexpr CheckRow rows[] = {
 const std::span<const CheckRow> gpu_fabric_checks(rows);
 
 }  // namespace atoll_v1::atoll::doctor
+void files_whole(const Machine& machine, CheckResult& result) {
+  result.looked();
+  for (const HostView& view : machine.hosts)
+    for (const auto& [name, note] : view.host->facts)
+      if (name.starts_with(fact::note_prefix))
+        result.add(*view.host,
+                   {info, fmt::format("{}: {}", name.substr(fact::note_prefix.size()), note),
+                    "the description of the machine lacks this part"});
+}
+
+    {"files_whole", "Everything that the files list was read", files_whole, ""},

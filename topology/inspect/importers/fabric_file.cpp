@@ -91,16 +91,21 @@ class NicNames {
     return only(look_up(guids_, {guid_of(guid), port}));
   }
 
+  // Returns the id of the host in a description such as "node0 mlx5_0"; null for other hosts.
+  const std::string* host_in(std::string_view text) const {
+    const std::size_t space = trimmed(text).rfind(' ');
+    if (space == std::string_view::npos) return nullptr;
+    const std::set<std::string>& found = hosts(trimmed(trimmed(text).substr(0, space)));
+    return found.size() == 1 ? &*found.begin() : nullptr;
+  }
+
   // Finds a NIC by a description such as "node0 mlx5_0" or "node0 HCA-1". HCA-1 is the first mlx
   // device of the host.
   std::optional<std::size_t> by_description(std::string_view text, int port) const {
-    text = trimmed(text);
-    const std::size_t space = text.rfind(' ');
-    if (space == std::string_view::npos) return std::nullopt;
-    const std::set<std::string>& found = hosts(trimmed(text.substr(0, space)));
-    if (found.size() != 1) return std::nullopt;
-    const std::string& id = *found.begin();
-    std::string device(text.substr(space + 1));
+    const std::string* const host = host_in(text);
+    if (host == nullptr) return std::nullopt;
+    const std::string& id = *host;
+    std::string device(trimmed(text).substr(trimmed(text).rfind(' ') + 1));
     if (device.starts_with("HCA-")) {
       const auto names = numbered_.find(id);
       const auto number = parse_number<std::size_t>(device.substr(4)).value_or(0);
@@ -148,6 +153,8 @@ class NicNames {
 struct Leaves {
   std::map<std::size_t, std::string> of_nic;  // leaf switch of each NIC that the topology contains
   std::size_t ports = 0;                      // number of all ports in the file
+  // For each host of the topology, the names of its ports in the file that are none of its NICs.
+  std::map<std::string, std::set<std::string>> unmatched = {};
 };
 
 Leaves read_json(std::string_view text, const std::string& path, const NicNames& names) {
@@ -163,6 +170,7 @@ Leaves read_json(std::string_view text, const std::string& path, const NicNames&
     const std::set<std::string>& hosts = names.hosts(port.text("host"));
     if (hosts.size() > 1) port.fail("host", "is the name of several hosts");
     const auto nic = hosts.empty() ? std::nullopt : names.nic(*hosts.begin(), nic_name);
+    if (!nic && !hosts.empty()) leaves.unmatched[*hosts.begin()].insert(nic_name);
     if (!nic) continue;
     const auto [at, is_new] = leaves.of_nic.try_emplace(*nic, leaf);
     if (!is_new && at->second != leaf)
@@ -296,7 +304,11 @@ Leaves read_discover(std::string_view text, const std::string& path, const NicNa
   // A description that two ports of the fabric have in common identifies neither of them.
   constexpr std::string_view several = "";
   for (const FabricPort& port : ports) {
-    const auto nic = names.by_description(port.node.description, port.port);
+    const std::string_view description = port.node.description;
+    const auto nic = names.by_description(description, port.port);
+    const std::string* const host = names.host_in(description);
+    if (!nic && host != nullptr && !names.by_guid(port.node.id.substr(2), port.port))
+      leaves.unmatched[*host].emplace(trimmed(description));
     if (!nic || by_guid.contains(*nic)) continue;
     const auto [at, is_new] = by_description.try_emplace(*nic, port.leaf);
     if (!is_new && at->second != port.leaf) at->second = several;
@@ -323,3 +335,11 @@ void apply_fabric(const std::string& path, Topology& topology) {
 }
 
 }  // namespace atoll_v1::atoll
+  for (TopologyHost& host : topology.hosts) {
+    const auto found = leaves.unmatched.find(host.id);
+    if (found == leaves.unmatched.end()) continue;
+    const std::vector<std::string> ports(found->second.begin(), found->second.end());
+    set_fact(host.facts, fmt::format("{}fabric file", fact::note_prefix),
+             fmt::format("{} of this host {} no NIC: {}", plural(ports.size(), "port"),
+                         ports.size() == 1 ? "matches" : "match", enumerate(ports)));
+  }

@@ -6,6 +6,7 @@
 // or <xgmi> elements below <gpu>, with the bus id of the other end.
 //
 // Pitfalls:
+// - A <pci> with several <gpu> is one GPU with partitions (MIG, CPX), which share its links.
 // - Vendors publish templates, which NCCL completes on the live machine. Templates may have only
 //   bus ids and classes, so a GPU that is known only by its class proves nothing about links.
 // - Dumps contain only devices that the job used, so GPUs at the end of links may be missing.
@@ -39,6 +40,7 @@ constexpr std::size_t most_devices = 65'536;  // maximum number of hosts, of GPU
 constexpr long long most_numa_nodes = 65'536;
 constexpr long long most_index = 1'000'000;
 constexpr std::string_view bad_count = "the number of links is not between 1 and 1024";
+constexpr std::size_t most_partitions = 64;  // largest number of partitions of one GPU
 
 // The numbers of links from one GPU to switches.
 struct SwitchLinks {
@@ -147,6 +149,7 @@ class HostReader {
     nccl::add_pci_facts(pci, gpu.facts);
     gpu.model = model_of_pci_device(get_fact(gpu.facts, fact::pci_device));
     if (const pugi::xml_node element = pci.child("gpu")) {
+    add_partitions(pci, gpu);
       gpu.index = nccl::integer_in(element, "dev", {0, most_index}).value_or(-1);
       nccl::add_gdr(element, gpu.facts);
       const std::string gcn = nccl::gcn_of(element);
@@ -160,6 +163,33 @@ class HostReader {
   }
 
   void add_nets(pugi::xml_node nic, pugi::xml_node pci) {
+  // The file has no UUIDs, so a partition is called by its number: "dev1".
+  void add_partitions(pugi::xml_node pci, TopologyGpu& gpu) const {
+    if (!pci.child("gpu").next_sibling("gpu")) return;
+    for (const pugi::xml_node element : pci.children("gpu")) {
+      if (gpu.partitions.size() == most_partitions)
+        document_.fail(element,
+                       fmt::format("the GPU has more than {} partitions", most_partitions));
+      const int number = static_cast<int>(gpu.partitions.size());
+      std::string name =
+          fmt::format("dev{}", nccl::integer_in(element, "dev", {0, most_index}).value_or(number));
+      if (std::ranges::find(gpu.partitions, name) != gpu.partitions.end())
+        name += fmt::format(".{}", number);
+      gpu.partitions.push_back(std::move(name));
+    }
+  }
+
+  // Returns the <gpu> of a <pci> that shows the most links; the first one if none shows more.
+  static pugi::xml_node most_linked(pugi::xml_node pci) {
+    const auto links = [](pugi::xml_node gpu) {
+      return std::ranges::count_if(gpu.children(), nccl::is_link);
+    };
+    pugi::xml_node most = pci.child("gpu");
+    for (const pugi::xml_node gpu : pci.children("gpu"))
+      if (links(gpu) > links(most)) most = gpu;
+    return most;
+  }
+
     for (const pugi::xml_node net : nic.children("net")) {
       std::string name = net.attribute("name").value();
       if (!nccl::is_plain(name))
@@ -251,7 +281,7 @@ class HostReader {
   // proves nothing about its links.
   void add_links(std::size_t gpu) {
     Found& found = gpus_[gpu];
-    const pugi::xml_node element = found.pci.child("gpu");
+    const pugi::xml_node element = most_linked(found.pci);
     SwitchLinks on_switches{.gpu = found.gpu.id, .type = ""};
     int processor = 0, all = 0;
     bool points_at_itself = false;
@@ -396,6 +426,37 @@ Topology read(std::string_view text, std::string_view origin) {
   const pugi::xml_node system = document.root("system");
   const auto hosts = nccl::hosts_of(system);
   if (hosts.empty()) document.fail(system, "<system>: the element contains no <cpu>");
+// Counts the elements that HostReader does not read, because it does not know them or because they
+// are in an unusual place.
+struct UnreadElements : pugi::xml_tree_walker {
+  std::map<std::string, std::size_t> counts;
+  bool for_each(pugi::xml_node& node) override {
+    if (node.type() != pugi::node_element) return true;
+    const std::string_view name = node.name(), above = node.parent().name();
+    const bool is_in_tree = above == "cpu" || above == "pci";
+    const bool is_read = name == "system" || (name == "cpu" && above == "system") ||
+                         ((name == "pci" || name == "nic") && is_in_tree) ||
+                         (name == "gpu" && above == "pci") || (name == "net" && above == "nic") ||
+                         (nccl::is_link(node) && above == "gpu");
+    if (!is_read && name.size() <= nccl::longest_text && counts.size() < 16)
+      ++counts[fmt::format("<{}> in <{}>", name, above.substr(0, nccl::longest_text))];
+    return true;
+  }
+};
+
+// Notes on the first host what the file lists and the topology does not hold.
+void add_notes(pugi::xml_node system, Topology& topology) {
+  UnreadElements unread;
+  system.traverse(unread);
+  std::vector<std::string> parts;
+  for (const auto& [place, count] : unread.counts)
+    parts.push_back(fmt::format("{} {}", count, printable(place)));
+  if (parts.empty()) return;
+  set_fact(topology.hosts.front().facts,
+           fmt::format("{}{}", fact::note_prefix, nccl::document_format),
+           fmt::format("the file has elements that are not read: {}", enumerate(parts)));
+}
+
   if (hosts.size() > most_devices)
     document.fail(system, fmt::format("the file has more than {} hosts", most_devices));
   Topology topology;
@@ -420,6 +481,7 @@ Topology read(std::string_view text, std::string_view origin) {
 }
 
 bool recognises(std::string_view text) { return first_element_is(text, "system"); }
+  add_notes(system, topology);
 
 }  // namespace
 
