@@ -302,6 +302,25 @@ TEST_CASE("fabric: ports of a known host that match no NIC are noted") {
         "2 ports of this host match no NIC: node1 mlx5_8 and node1 mlx5_9");
 }
 
+TEST_CASE("fabric: files that are taken for it are named") {
+  CHECK(
+      error_of("SW    13  1 0x00000000000000b8 4x EDR - CA    15  1 0x000000aa00000000 ( 'leaf' - "
+               "'node0 mlx5_0' )\n")
+          .find("run ibnetdiscover without -p") != std::string::npos);
+  for (const char* slurm :
+       {"# rack 1\nSwitchName=leaf1 Nodes=n[0-1]\n", "BlockName=b1 Nodes=n[0-1]\n",
+        "---\n- topology: t\n  tree:\n    switches:\n      - switch: leaf1\n"})
+    CHECK(error_of(slurm).find("Slurm's topology file, which atoll does not read yet") !=
+          std::string::npos);
+  const std::string direct =
+      "Ca\t1 \"H-00000000000000aa\"\t# \"node0 mlx5_0\"\n"
+      "[1](ab) \t\"H-00000000000000bb\"[1] (bc)\t# lid 1 lmc 0 \"node1 mlx5_0\" lid 2 4xHDR\n";
+  CHECK(error_of(direct).starts_with(
+      fmt::format("{}: this cable joins two adapters", direct.find("[1]"))));
+  CHECK(error_of("\xff\xfeS\0w\0").find("UTF-16") != std::string::npos);
+  CHECK(leaves("\xef\xbb\xbf" + json(port("id0", "mlx5_0", "a"))) == "a - - - - -");
+}
+
 TEST_CASE("fabric: many ports with a name of many hosts, or of many ports, take little time") {
   Topology topology;
   for (int i = 0; i < 5'000; ++i) {

@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "atoll/topology.hpp"
+#include "facts.hpp"
 #include "inspect/importers/importer.hpp"
 
 namespace {
 
+using atoll::get_fact;
 using atoll::IslandState;
 using atoll::Topology;
 namespace importers = atoll::importers;
@@ -290,6 +292,77 @@ TEST_CASE("topo -m: other texts are not recognised") {
     CHECK_FALSE(importers::nvidia_smi_topo.recognises(text));
 }
 
+namespace {
+
+std::string note_of(const Topology& topology) {
+  return std::string(get_fact(topology.hosts[0].facts, "note.nvidia-smi topo -m"));
+}
+
+// The rows of two GPUs and four NICs whose names udev has set. GPU1 is near the last NIC only.
+const std::string udev_rows =
+    "GPU0\t X \tNV18\tNODE\tNODE\tNODE\tSYS\t0-71\t0,2-17\t\tN/A\n"
+    "GPU1\tNV18\t X \tSYS\tSYS\tSYS\tNODE\t72-143\t1,18-33\t\tN/A\n"
+    "ibp3s0\tNODE\tSYS\t X \tNODE\tNODE\tSYS\n"
+    "ibP2p3s0\tNODE\tSYS\tNODE\t X \tNODE\tSYS\n"
+    "roceP6p3s0\tNODE\tSYS\tNODE\tNODE\t X \tSYS\n"
+    "ib7\tSYS\tNODE\tSYS\tSYS\tSYS\t X \n";
+const std::string udev_tail = "ib7\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n";
+const std::string udev = "\tGPU0\tGPU1\tibp3s0\tibP2p3s0\troceP6p3s0\t" + udev_tail + udev_rows;
+
+}  // namespace
+
+TEST_CASE("topo -m: labels that run together are split") {
+  std::string glued = pairs;
+  glued.replace(glued.find("NIC0    NIC1    CPU"), 19, "NIC0NIC1        CPU");
+  CHECK(read_topo(glued).to_json() == read_topo(pairs).to_json());
+  glued.replace(glued.find("NIC0NIC1        CPU"), 19, "NIC0      NIC1CPU  ");
+  CHECK(read_topo(glued).to_json() == read_topo(pairs).to_json());
+}
+
+TEST_CASE("topo -m: a header that is broken over lines is joined") {
+  const std::string whole = read_topo(udev).to_json();
+  for (const char* begin : {"Note: GPU0 detected\n\tGPU0\nGPU1\tibp3s0\tibP2p3s0\troceP6p3s0\t",
+                            "GPU0\tGPU1\tibp3s0\t\n\nibP2p3s0\troceP6p3s0\n",
+                            "GPU0 is fine\nGPU0\tGPU1\tibp3s0\tibP2p3s0\n   \troceP6p3s0\t"}) {
+    CAPTURE(begin);
+    CHECK(importers::nvidia_smi_topo.recognises(begin + udev_tail + udev_rows));
+    CHECK(read_topo(begin + udev_tail + udev_rows).to_json() == whole);
+  }
+  std::string tail = udev;
+  tail.replace(tail.find("GPU NUMA ID"), 11, "GPU\nNUMA ID");
+  CHECK(read_topo(tail).to_json() == whole);
+}
+
+TEST_CASE("topo -m: Markdown tables, with and without the rows of the NICs") {
+  const std::string gpus =
+      "| | GPU0 | GPU1 | NIC0 | NIC1 |\n|---|:--:|---|---|---|\n"
+      "| **GPU0** | X | NV18 | PIX | SYS |\n| GPU1 | NV18 | X | SYS | `PIX` |\n";
+  const Topology read = read_topo(gpus);
+  CHECK(read.gpus.size() == 2);
+  CHECK(read.nics.size() == 2);
+  CHECK(path_between(read, "node7/gpu1", "node7/NIC1")->level == atoll::PathLevel::pix);
+  CHECK(path_between(read, "node7/NIC0", "node7/NIC1") == nullptr);
+  CHECK(note_of(read) ==
+        "the matrix lacks the rows of NIC0 and NIC1, so the distances between NICs are unknown");
+  const Topology whole = read_topo(gpus +
+                                   "| NIC0 | PIX | SYS | X | NODE |\n"
+                                   "| NIC1 | SYS | PIX | NODE | X |\n");
+  CHECK(path_between(whole, "node7/NIC0", "node7/NIC1")->level == atoll::PathLevel::node);
+  CHECK(note_of(whole).empty());
+  CHECK(error_of(gpus.substr(0, gpus.find("| GPU1 | NV18")))
+            .ends_with(
+                "the matrix has 1 rows, but 4 columns: it lacks the rows of GPU1, NIC0 and NIC1"));
+}
+
+TEST_CASE("topo -m: a second matrix is not read, and noted") {
+  CHECK(note_of(read_topo(pairs)).empty());
+  const std::string text = pairs + "# node8\n" + pairs;
+  const Topology read = read_topo(text);
+  CHECK(read.gpus.size() == 4);
+  CHECK(read.nics[1].name == "mlx5_bond_0");
+  CHECK(note_of(read).starts_with("the text has a second matrix, from byte "));
+}
+
 TEST_CASE("topo -m: damage is named with its byte") {
   const auto with = [](const std::string& from, const std::string& to) {
     std::string text = pairs;
@@ -324,9 +397,14 @@ TEST_CASE("topo -m: damage is named with its byte") {
   SUBCASE("a row is missing") {
     const std::string text = pairs.substr(0, pairs.find("NIC1    SYS"));
     CHECK(error_of(text) ==
-          fmt::format("dir/node7.txt: byte {}: the matrix has 5 rows, but 6 columns", text.size()));
+          fmt::format("dir/node7.txt: byte {}: the matrix has 5 rows, but 6 columns: it lacks the "
+                      "row of NIC1",
+                      text.size()));
     const std::string legend = text + "\nLegend:\n";
-    CHECK(error_of(legend) == at_byte(legend, "Legend:") + "the matrix has 5 rows, but 6 columns");
+    CHECK(error_of(legend).starts_with(at_byte(legend, "Legend:") + "the matrix has 5 rows"));
+    const std::string renamed = with("NIC1    SYS", "mlx5_7  SYS");
+    CHECK(error_of(renamed) ==
+          at_byte(renamed, "mlx5_7") + "no column has the name of the row mlx5_7");
   }
   SUBCASE("a device twice") {
     CHECK(error_of(with("GPU2    GPU3", "GPU2    GPU2")).find("two columns are called GPU2") !=

@@ -19,8 +19,9 @@ namespace {
 
 constexpr std::size_t file_limit = std::size_t{64} << 20;
 
-const std::array every_importer{&importers::json, &importers::hwloc_xml, &importers::nccl_xml,
-                                &importers::nvidia_smi_xml, &importers::nvidia_smi_topo};
+const std::array every_importer{
+    &importers::json,           &importers::hwloc_xml,       &importers::nccl_xml,
+    &importers::nvidia_smi_xml, &importers::nvidia_smi_topo, &importers::rocm_smi_topo};
 
 // Limits of one host. Every GPU is compared with every NIC of its host, so without them a file of
 // 64 MiB could ask for billions of comparisons.
@@ -49,6 +50,9 @@ Topology read_text(std::string_view text, const std::string& origin) {
       fill_link_rates(topology);
       return topology;
     }
+  if (const auto why = importers::why_not_read(text); !why.empty()) fail_at(origin, 0, why);
+  if (importers::is_fabric(text))
+    fail_at(origin, 0, "this file describes a fabric, not a machine: pass it to --fabric");
   std::string names;
   for (const auto* importer : every_importer)
     names += (names.empty() ? "" : ", ") + std::string(importer->name);
@@ -126,6 +130,10 @@ std::string read_file(const std::string& path) {
       fail_at(path, file_limit, fmt::format("the file is larger than {} MiB", file_limit >> 20));
   }
   if (file.bad()) throw Error(ErrorCode::io, fmt::format("{}: the file cannot be read", path));
+  if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff"))
+    fail_at(path, 0,
+            "the file is UTF-16, as PowerShell writes it: convert it (iconv -f UTF-16 -t UTF-8)");
+  if (text.starts_with("\xef\xbb\xbf")) text.replace(0, 3, 3, ' ');  // offsets do not change
   return text;
 }
 

@@ -206,11 +206,18 @@ class DiscoverReader {
       read_line(text_.substr(at, end - at), at);
       at = end + 1;
     }
-    if (blocks_ == 0)
+    if (blocks_ == 0) {
+      const auto why = importers::why_not_read(text_);
       fail_at(path_, 0,
-              fmt::format("the file is neither JSON with the schema \"{}\" nor the output of "
-                          "ibnetdiscover",
-                          schema));
+              !why.empty() ? why
+                           : fmt::format("the file is neither JSON with the schema \"{}\" nor the "
+                                         "output of ibnetdiscover",
+                                         schema));
+    }
+    if (ports_.empty() && first_direct_)
+      fail_at(path_, *first_direct_,
+              "this cable joins two adapters, and no cable of the file leads to a switch: without "
+              "leaf switches there are no rails to read, so leave out --fabric");
     return std::move(ports_);
   }
 
@@ -275,6 +282,7 @@ class DiscoverReader {
       fail_at(path_, offset, fmt::format("the file has more than {} ports", most_ports));
     if (kind_ == "Switch" && peer->starts_with("H-"))
       ports_.push_back({{*peer, next_quoted(rest).value_or("")}, *peer_port, block_.id, offset});
+    if (kind_ == "Ca" && peer->starts_with("H-") && !first_direct_) first_direct_ = offset;
     if (kind_ == "Ca" && peer->starts_with("S-")) ports_.push_back({block_, *port, *peer, offset});
   }
 
@@ -282,6 +290,7 @@ class DiscoverReader {
   std::string_view kind_;  // kind of the current block: "Switch", "Ca" or "Rt"
   FabricNode block_;
   std::size_t blocks_ = 0;
+  std::optional<std::size_t> first_direct_;  // byte offset of the first cable between two adapters
   std::map<std::string_view, std::string_view> switches_;  // description of each switch, by id
   std::map<std::string_view, int> uses_;  // for each description, the number of switches with it
   std::vector<FabricPort> ports_;
@@ -332,9 +341,6 @@ void apply_fabric(const std::string& path, Topology& topology) {
                         plural(leaves.ports, "port")));
   for (const auto& [nic, leaf] : leaves.of_nic)
     topology.nics[nic].facts.insert_or_assign(std::string(fact::leaf), leaf);
-}
-
-}  // namespace atoll_v1::atoll
   for (TopologyHost& host : topology.hosts) {
     const auto found = leaves.unmatched.find(host.id);
     if (found == leaves.unmatched.end()) continue;
@@ -343,3 +349,6 @@ void apply_fabric(const std::string& path, Topology& topology) {
              fmt::format("{} of this host {} no NIC: {}", plural(ports.size(), "port"),
                          ports.size() == 1 ? "matches" : "match", enumerate(ports)));
   }
+}
+
+}  // namespace atoll_v1::atoll

@@ -25,12 +25,18 @@ extern const Importer hwloc_xml;        // importer of hwloc's XML, versions 1 t
 extern const Importer nccl_xml;         // importer of topology files of NCCL and RCCL
 extern const Importer nvidia_smi_xml;   // importer of the output of nvidia-smi -q -x
 extern const Importer nvidia_smi_topo;  // importer of the output of nvidia-smi topo -m
+extern const Importer rocm_smi_topo;    // importer of the output of rocm-smi --showtopo
+
+// Returns what a text is that no importer reads, and what to use instead; "" for unknown texts.
+std::string_view why_not_read(std::string_view text);
+// True for the output of ibnetdiscover, which describes a fabric.
+bool is_fabric(std::string_view text);
 
 // Returns a host name made from a file name: "node7" for "dumps/node7.xml".
 std::string host_of(std::string_view origin);
 
-// Reads a whole file. Throws Error(not_found | io), or Error(bad_data) for a file of more than 64
-// MiB; the text names the file.
+// Reads a whole file, without a UTF-8 byte order mark. Throws Error(not_found | io), or
+// Error(bad_data) for a file of more than 64 MiB and for UTF-16; the text names the file.
 std::string read_file(const std::string& path);
 
 }  // namespace atoll_v1::atoll::importers

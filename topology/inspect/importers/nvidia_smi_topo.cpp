@@ -11,20 +11,22 @@
 //   NIC Legend:
 //     NIC0: mlx5_0
 //
-// Tabs, spaces or both separate the columns. Terminal escapes underline the header, and pasted text
-// may contain parts of these escapes. Older drivers write the names of NICs into the header. A cell
-// NVk means k NVLinks. On a board without switches, these links connect the two GPUs. With
-// NVSwitch, each cell repeats the number of all links of the GPU, so that the sum of a row exceeds
-// the links of any GPU; show_hidden_switches() detects this.
+// Tabs, spaces or both separate the columns; people also paste the matrix as a Markdown table.
+// Terminal escapes underline the header, and pasted text may contain parts of these escapes. The
+// driver runs labels of wide headers together ("NIC11NIC12"), and terminals break them over lines.
+// Older drivers write the names of NICs into the header. All NICs are RDMA devices, whatever their
+// names: the driver lists /sys/class/infiniband. A cell NVk means k NVLinks. On a board without
+// switches, these links connect the two GPUs. With NVSwitch, each cell repeats the number of all
+// links of the GPU, so that the sum of a row exceeds the links of any GPU; show_hidden_switches()
+// detects this.
 //
 // Steps: replace the escapes by spaces, find the header, read one row for each column, check that
-// the matrix is symmetric, read the legend, convert the cells to links and paths.
+// the matrix is symmetric, read the legend, convert the cells to links and paths. matrix_text.cpp
+// has the first steps. If a text shows rows of GPUs only, the distances between NICs stay unknown.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <bitset>
-#include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
@@ -32,188 +34,23 @@
 #include <utility>
 #include <vector>
 
+#include "facts.hpp"
 #include "inspect/hidden_switches.hpp"
 #include "inspect/importers/importer.hpp"
-#include "inspect/text.hpp"
+#include "inspect/importers/matrix_text.hpp"
 
 namespace atoll_v1::atoll::importers {
 namespace {
 
-constexpr std::size_t header_lines = 200;  // number of first lines that may contain the header
-constexpr std::size_t header_bytes = std::size_t{1} << 20;
-constexpr std::size_t longest_line = std::size_t{64} << 10;
 constexpr std::size_t longest_name = 64;
 constexpr std::string_view name_bytes =
     "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-.:";
-constexpr std::size_t most_devices = 1024;  // limit for devices in a matrix: each pair has a path
 constexpr int most_cpus = 16'384;
-constexpr int most_nodes = 1'024;  // largest number of NUMA nodes
-constexpr int highest_gpu = 65'535;
+constexpr int most_nodes = 1'024;      // largest number of NUMA nodes
 constexpr int most_links_of_gpu = 18;  // no GPU up to NVLink 5 has more links
 
-// Returns the position after the terminal escape at `at`, or `at` itself when there is no escape.
-std::size_t after_escape(std::string_view text, std::size_t at) {
-  constexpr std::string_view parameters = "0123456789;:<=>?";
-  const bool is_whole = text.substr(at, 2) == "\x1b[";
-  const bool is_caret = text.substr(at, 3) == "^[[";
-  if (!is_whole && !is_caret && text[at] != '[') return at;
-  const std::size_t begin = at + (is_caret ? 3 : is_whole ? 2 : 1);
-  const std::size_t end = text.substr(0, begin + 16).find_first_not_of(parameters, begin);
-  if (end == std::string_view::npos) return at;
-  const bool is_final = is_whole ? text[end] >= '@' && text[end] <= '~' : text[end] == 'm';
-  return is_final ? end + 1 : at;
-}
-
-// Replaces terminal escapes (ECMA-48) and control characters by spaces, so that offsets do not
-// change. Also recognises the remains of "ESC[4m" in pasted text: "[4m" and "^[[4m".
-std::string without_escapes(std::string_view text) {
-  std::string plain(text);
-  for (std::size_t i = 0; i < plain.size();) {
-    const std::size_t end = after_escape(text, i);
-    if (end > i) {
-      std::fill(plain.begin() + static_cast<std::ptrdiff_t>(i),
-                plain.begin() + static_cast<std::ptrdiff_t>(end), ' ');
-      i = end;
-      continue;
-    }
-    const auto byte = static_cast<unsigned char>(plain[i]);
-    if ((byte < 0x20 && byte != '\n') || byte == 0x7f) plain[i] = byte == '\t' ? '\t' : ' ';
-    ++i;
-  }
-  return plain;
-}
-
-// Removes the first line from `rest` and returns this line; empty at the end of the text.
-std::optional<std::string_view> next_line(std::string_view& rest) {
-  if (rest.empty()) return std::nullopt;
-  const std::size_t end = std::min(rest.find('\n'), rest.size());
-  const std::string_view line = rest.substr(0, end);
-  rest.remove_prefix(std::min(end + 1, rest.size()));
-  return line;
-}
-
-using Tokens = std::vector<std::string_view>;
-
-Tokens split(std::string_view line) { return words_of(line, " \t"); }
-
-std::optional<int> number_of(std::string_view text, int highest) {
-  const auto number = parse_number<int>(text);
-  return number && *number >= 0 && *number <= highest ? number : std::nullopt;
-}
-
-// Returns the number of a GPU from the name of a column: 7 for "GPU7".
-std::optional<int> gpu_number(std::string_view label) {
-  if (!label.starts_with("GPU")) return std::nullopt;
-  return number_of(label.substr(3), highest_gpu);
-}
-
-enum class CellKind : std::uint8_t {
-  self,
-  links,
-  path,
-  silent  // "N/A": the driver does not know the connection
-};
-
-struct Cell {
-  CellKind kind = CellKind::silent;
-  PathLevel level = PathLevel::sys;  // distance, if the kind is CellKind::path
-  std::uint16_t count = 0;           // number of NVLinks, if the kind is CellKind::links
-  std::uint32_t offset = 0;          // byte offset in the file, which has at most 64 MiB
-  bool same(const Cell& other) const {
-    return kind == other.kind && level == other.level && count == other.count;
-  }
-};
-
-std::optional<Cell> cell_of(std::string_view token) {
-  struct Word {
-    std::string_view word;
-    PathLevel level;
-  };
-  constexpr std::array words{Word{"PIX", PathLevel::pix},   Word{"PSB", PathLevel::pix},
-                             Word{"PXB", PathLevel::pxb},   Word{"PHB", PathLevel::phb},
-                             Word{"NODE", PathLevel::node}, Word{"SYS", PathLevel::sys},
-                             Word{"SOC", PathLevel::sys}};
-  Cell cell;
-  if (token == "N/A") return cell;
-  const auto word = std::ranges::find(words, token, &Word::word);
-  if (token == "X") {
-    cell.kind = CellKind::self;
-  } else if (word != words.end()) {
-    cell.kind = CellKind::path;
-    cell.level = word->level;
-  } else {
-    if (!token.starts_with("NV")) return std::nullopt;
-    cell.kind = CellKind::links;
-    cell.count = static_cast<std::uint16_t>(number_of(token.substr(2), 1000).value_or(0));
-    if (cell.count == 0) return std::nullopt;
-  }
-  return cell;
-}
-
-bool is_cell(std::string_view token) { return cell_of(token).has_value(); }
-
-struct Header {
-  Tokens devices;
-  std::size_t tails = 0;  // number of columns after the matrix
-  // Positions of "CPU Affinity" and "NUMA Affinity" among the columns after the matrix.
-  std::optional<std::size_t> cpus, numa;
-};
-
-void read_tails(std::span<const std::string_view> tokens, Header& header) {
-  const auto is = [&](std::size_t at, std::string_view word) {
-    return at < tokens.size() && tokens[at] == word;
-  };
-  for (std::size_t at = 0; at < tokens.size(); ++header.tails) {
-    const bool is_affinity = is(at + 1, "Affinity");
-    if (is_affinity && is(at, "CPU")) header.cpus = header.tails;
-    if (is_affinity && is(at, "NUMA")) header.numa = header.tails;
-    at += is_affinity ? 2 : is(at + 1, "NUMA") ? 3 : 1;  // the column "GPU NUMA ID" has three words
-  }
-}
-
-// Parses the header of a matrix: a line of device names that begins with a GPU and has no cells.
-// Empty for any other line.
-std::optional<Header> header_of(std::string_view line) {
-  if (line.size() > longest_line) return std::nullopt;
-  const Tokens tokens = split(line);
-  if (tokens.empty() || !gpu_number(tokens[0])) return std::nullopt;
-  const auto end = std::ranges::find_if(tokens, [](std::string_view token) {
-    return token == "CPU" || token == "NUMA" || token == "GPU";
-  });
-  Header header;
-  header.devices.assign(tokens.begin(), end);
-  if (std::ranges::any_of(header.devices, is_cell)) return std::nullopt;
-  read_tails({end, tokens.end()}, header);
-  return header;
-}
-
-// True if the line is the first row of a `topo -m` matrix. Other commands print matrices with the
-// same header (`topo -p2p`).
-bool is_row_of(const Header& header, std::string_view line) {
-  if (line.size() > longest_line) return false;
-  const Tokens tokens = split(line);
-  if (tokens.size() <= header.devices.size() || tokens[0] != header.devices[0]) return false;
-  return std::ranges::all_of(std::span(tokens).subspan(1, header.devices.size()), is_cell);
-}
-
-// Finds the header of the matrix, and removes everything up to the end of the header from `rest`.
-std::optional<Header> find_header(std::string_view& rest) {
-  for (std::size_t i = 0; i < header_lines; ++i) {
-    const auto line = next_line(rest);
-    if (!line) break;
-    auto header = header_of(*line);
-    if (!header) continue;
-    if (header->cpus) return header;
-    std::string_view ahead = rest;
-    auto row = next_line(ahead);
-    while (row && row->find_first_not_of(" \t") == std::string_view::npos) row = next_line(ahead);
-    if (row && is_row_of(*header, *row)) return header;
-  }
-  return std::nullopt;
-}
-
 bool recognises(std::string_view text) {
-  const std::string plain = without_escapes(text.substr(0, header_bytes));
+  const std::string plain = without_marks(text.substr(0, header_bytes));
   std::string_view rest = plain;
   return find_header(rest).has_value();
 }
@@ -296,22 +133,51 @@ class MatrixReader {
   void read_rows() {
     std::vector<bool> seen(size());
     for (std::size_t rows = 0; rows < size();) {
-      const auto line = next_line(rest_);
-      if (!line)
-        fail(text_.size(), fmt::format("the matrix has {} rows, but {} columns", rows, size()));
-      if (line->size() > longest_line)
+      std::string_view ahead = rest_;
+      const auto line = next_line(ahead);
+      if (line && line->size() > longest_line)
         fail(*line, fmt::format("the line is longer than {} bytes", longest_line));
-      const Tokens tokens = split(*line);
-      if (tokens.empty()) continue;
-      const auto column = columns_.find(tokens[0]);
-      if (column == columns_.end())
-        fail(tokens[0], fmt::format("the matrix has {} rows, but {} columns", rows, size()));
+      const Tokens tokens = line ? split(*line) : Tokens();
+      if (line && tokens.empty()) {
+        rest_ = ahead;
+        continue;
+      }
+      const auto column = line ? columns_.find(tokens[0]) : columns_.end();
+      if (column == columns_.end()) {
+        if (tokens.size() > 1 && cell_of(tokens[1]))
+          fail(tokens[0], fmt::format("no column has the name of the row {}", tokens[0]));
+        return end_rows(seen, line ? offset_of(tokens[0]) : text_.size());
+      }
       if (seen[column->second]) fail(tokens[0], fmt::format("two rows are called {}", tokens[0]));
       seen[column->second] = true;
       read_row(column->second, tokens);
+      rest_ = ahead;
       ++rows;
     }
   }
+
+  // Ends a matrix that has no more rows at `offset`. People cut off the rows of all NICs; then the
+  // cells of the GPUs' rows are used in both directions. Other missing rows are an error.
+  void end_rows(const std::vector<bool>& seen, std::size_t offset) {
+    std::vector<std::string> missing;
+    bool has_all_gpus = true;
+    for (std::size_t i = 0; i < size(); ++i) {
+      if (seen[i]) continue;
+      missing.emplace_back(label(i));
+      has_all_gpus = has_all_gpus && !is_gpu(i);
+    }
+    const std::string rows =
+        fmt::format("the {} of {}", missing.size() == 1 ? "row" : "rows", enumerate(missing));
+    if (!has_all_gpus || missing.size() != size() - gpus_.size())
+      fail(offset, fmt::format("the matrix has {} rows, but {} columns: it lacks {}",
+                               size() - missing.size(), size(), rows));
+    for (std::size_t nic = 0; nic < size(); ++nic)
+      for (const std::size_t gpu : gpus_)
+        if (!is_gpu(nic)) cell(nic, gpu) = cell(gpu, nic);
+    add_note(fmt::format("the matrix lacks {}, so the distances between NICs are unknown", rows));
+  }
+
+  void add_note(const std::string& note) { note_ += (note_.empty() ? "" : "; ") + note; }
 
   void read_row(std::size_t row, const Tokens& tokens) {
     for (std::size_t column = 0; column < size(); ++column) {
@@ -355,11 +221,12 @@ class MatrixReader {
 
   // Reads the names of the NICs from lines such as "NIC0: mlx5_0" after the matrix. If the heading
   // "NIC Legend:" is missing, only columns whose names begin with "NIC" are renamed, since any log
-  // may contain a line that begins with "mlx5_0:". The header of another matrix ends the legend.
+  // may contain a line that begins with "mlx5_0:". The header of another matrix ends the legend; a
+  // second matrix of this kind is not read.
   std::map<std::string_view, std::string_view> read_legend() {
     std::map<std::string_view, std::string_view> names;
     bool is_legend = false;
-    while (const auto line = next_line(rest_)) {
+    for (std::string_view ahead = rest_; const auto line = next_line(ahead); rest_ = ahead) {
       if (line->size() > longest_line || header_of(*line)) break;
       const Tokens tokens = split(*line);
       if (tokens.size() != 2) continue;
@@ -370,6 +237,10 @@ class MatrixReader {
       if (column == columns_.end() || is_gpu(column->second)) continue;
       if (is_legend || nic.starts_with("NIC")) names.try_emplace(nic, tokens[1]);
     }
+    const std::size_t second = offset_of(rest_);
+    if (find_header(rest_))
+      add_note(fmt::format(
+          "the text has a second matrix, from byte {} on; write it to its own file", second));
     return names;
   }
 
@@ -408,6 +279,7 @@ class MatrixReader {
     host.numa_nodes = static_cast<int>(nodes.size());
     host.threads = host.host_threads = static_cast<int>(cpus_.count());
     host.gpu_links = state();
+    set_fact(host.facts, fmt::format("{}nvidia-smi topo -m", fact::note_prefix), note_);
   }
 
   // Returns whether the links between GPUs are known. A single GPU has no peer in the matrix, so
@@ -446,11 +318,12 @@ class MatrixReader {
   std::bitset<most_cpus> cpus_;    // CPUs that are near at least one device
   std::vector<std::vector<int>> near_nodes_;
   std::vector<std::string> ids_;
+  std::string note_;  // describes what the text lists and the topology lacks
   Topology topology_;
 };
 
 Topology read(std::string_view text, std::string_view origin) {
-  return MatrixReader(without_escapes(text), origin).read();
+  return MatrixReader(without_marks(text), origin).read();
 }
 
 }  // namespace
