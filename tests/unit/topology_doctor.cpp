@@ -384,6 +384,32 @@ TEST_CASE("islands_unequal: a display card is no fault, unknown links prove noth
   CHECK(state_of(topology, "islands_unequal") == "no source provides nvlink.active");
 }
 
+TEST_CASE("islands_unequal: a bridge joins two cards, so the third of three has none") {
+  for (const char* model : {"", "NVIDIA RTX A6000"}) {
+    CAPTURE(model);
+    Topology topology;
+    machines::add_host(topology, "a", 3, atoll::IslandState::known);
+    for (auto& card : topology.gpus) card.model = model;
+    machines::link(topology, gpu("a", 0), gpu("a", 1), 4);
+    CHECK(state_of(topology, "nvlink_down") == "ok");
+    const Finding finding = the_finding(topology, "islands_unequal");
+    CHECK(finding.severity == Severity::info);
+    CHECK(finding.subjects == Strings{"a/gpu2"});
+    // Two cards without a bridge could have one.
+    topology.gpus.push_back(topology.gpus[2]);
+    topology.gpus.back().id = gpu("a", 3);
+    CHECK(the_finding(topology, "islands_unequal").severity == Severity::warning);
+    CHECK(state_of(topology, "nvlink_down") == "ok");
+  }
+  // Three GPUs that are all linked with each other are on a board, and the fourth is cut off.
+  Topology board;
+  machines::add_host(board, "a", 4, atoll::IslandState::known);
+  for (auto& one : board.gpus) one.model = "";
+  machines::join_all(board, "a", {0, 1, 2}, 4);
+  CHECK(the_finding(board, "nvlink_down").severity == Severity::error);
+  CHECK(the_finding(board, "islands_unequal").severity == Severity::error);
+}
+
 TEST_CASE("files_whole: what a file lists and was not read") {
   Topology topology = machines::cluster(2);
   CHECK(state_of(topology, "files_whole") == "ok");

@@ -19,6 +19,7 @@ struct LinkCount {
   // process lower this count.
   bool counted = false;
   bool switched = false;  // the GPU has links to a switch, so hidden GPUs do not lower `active`
+  std::set<std::size_t> peers = {};  // GPUs that links connect directly with the GPU
 };
 
 int as_int(double number) { return static_cast<int>(std::clamp(number, 0.0, 1e6)); }
@@ -46,6 +47,10 @@ class LinkCounts {
         if (end != nowhere) add(end, link.count);
       if (link.type == "nvlink" && (a == nowhere) != (b == nowhere))
         counts_[a == nowhere ? b : a].switched = true;
+      if (link.type == "nvlink" && a != nowhere && b != nowhere) {
+        counts_[a].peers.insert(b);
+        counts_[b].peers.insert(a);
+      }
     }
   }
 
@@ -89,7 +94,14 @@ struct Neighbours {
   std::size_t gpus = 0;
   int most_active = 0;
   bool switched = false;
+  std::size_t most_peers = 0;
 };
+
+// True for GPUs that may lack links on purpose: cards, and GPUs of unknown model on a host whose
+// links join nothing but pairs, as NVLink bridges do.
+bool may_lack_bridge(const TopologyGpu& gpu, bool joins_pairs) {
+  return is_card(gpu) || (gpu.model.empty() && joins_pairs);
+}
 
 // Returns the number of NVLinks that should be up, if it is certain that the GPU has fewer; else
 // empty.
@@ -98,7 +110,7 @@ std::optional<int> should_have(const TopologyGpu& gpu, const LinkCount& count,
   const int expected = std::max(count.expected.value_or(0), like.most_active);
   if (*count.active >= expected) return std::nullopt;
   if (get_fact(gpu.facts, fact::mig) == "yes") return std::nullopt;  // MIG mode turns NVLinks off
-  if (is_card(gpu)) {
+  if (may_lack_bridge(gpu, like.most_peers == 1 && !like.switched)) {
     // A PCIe card without an NVLink bridge has no links. This is not a fault.
     if (*count.active == 0) return std::nullopt;
     return like.most_active;
@@ -139,6 +151,7 @@ void look_at_host(const Machine& machine, const HostView& view, const LinkCounts
     ++same.gpus;
     same.most_active = std::max(same.most_active, counts[gpu].active.value_or(0));
     same.switched = same.switched || counts[gpu].switched;
+    same.most_peers = std::max(same.most_peers, counts[gpu].peers.size());
   }
   for (const std::size_t number : view.gpus) {
     const TopologyGpu& gpu = machine.gpu(number);
@@ -305,16 +318,24 @@ void unequal_inside(const Machine& machine, const std::vector<std::size_t>& isla
     if (gpus.size() == largest) continue;
     for (const std::string& gpu : gpus) outside.emplace_back(machine.gpu(machine.gpu_number(gpu)));
   }
-  result.add(outside, {is_card(first_gpu(machine, machine.islands[islands.front()]))
-                           ? warning  // NVLink bridges may be missing on purpose
-                           : error,
+  // Bridges may be missing on purpose. A bridge joins two cards, so one card of an odd number has
+  // none.
+  const bool has_bridges =
+      may_lack_bridge(first_gpu(machine, machine.islands[islands.front()]), largest == 2);
+  const bool is_odd_one = has_bridges && largest == 2 && outside.size() == 1;
+  result.add(outside, {is_odd_one    ? info
+                       : has_bridges ? warning
+                                     : error,
                        fmt::format("the {} GPUs form islands of {}", all, sizes),
                        fmt::format("a shard axis over all these GPUs crosses PCIe or the network; "
                                    "a shard axis inside the islands shrinks to {}, the common "
                                    "divisor of their sizes",
                                    divisor),
-                       "find out why these GPUs have no links to the others (nvidia-smi nvlink -s "
-                       "-i INDEX), or leave them out of CUDA_VISIBLE_DEVICES"});
+                       is_odd_one ? "an NVLink bridge joins two cards; leave the GPU "
+                                    "out of CUDA_VISIBLE_DEVICES if the pair alone is faster"
+                                  : "find out why these GPUs have no links to the others "
+                                    "(nvidia-smi nvlink -s -i INDEX), or leave them out of "
+                                    "CUDA_VISIBLE_DEVICES"});
 }
 
 void islands_unequal(const Machine& machine, CheckResult& result) {
@@ -379,23 +400,6 @@ void sources_conflict(const Machine& machine, CheckResult& result) {
                 "put the trusted source first: --from HOST=TRUSTED,OTHER"});
 }
 
-constexpr CheckRow rows[] = {
-    {"nvlink_down", "All NVLinks are up", nvlink_down, "no GPUs"},
-    {"nvlink_errors", "NVLinks count no errors", nvlink_errors, "no GPUs"},
-    {"fabric_not_completed", "The NVLink fabric is set up", fabric_not_completed, "no GPUs"},
-    {"fabric_degraded", "The NVLink fabric is healthy", fabric_degraded, "no GPUs"},
-    {"imex_channel", "NVLink domains of several hosts have IMEX channels", imex_channel,
-     "no NVLink domain spans hosts"},
-    {"islands_unequal", "Islands are of equal size", islands_unequal, "no GPUs"},
-    {"links_unknown", "The links between GPUs are known", links_unknown, "no GPUs"},
-    {"sources_conflict", "All sources agree about the machine", sources_conflict, ""},
-};
-
-}  // namespace
-
-const std::span<const CheckRow> gpu_fabric_checks(rows);
-
-}  // namespace atoll_v1::atoll::doctor
 void files_whole(const Machine& machine, CheckResult& result) {
   result.looked();
   for (const HostView& view : machine.hosts)
@@ -406,4 +410,21 @@ void files_whole(const Machine& machine, CheckResult& result) {
                     "the description of the machine lacks this part"});
 }
 
+constexpr CheckRow rows[] = {
+    {"nvlink_down", "All NVLinks are up", nvlink_down, "no GPUs"},
+    {"nvlink_errors", "NVLinks count no errors", nvlink_errors, "no GPUs"},
+    {"fabric_not_completed", "The NVLink fabric is set up", fabric_not_completed, "no GPUs"},
+    {"fabric_degraded", "The NVLink fabric is healthy", fabric_degraded, "no GPUs"},
+    {"imex_channel", "NVLink domains of several hosts have IMEX channels", imex_channel,
+     "no NVLink domain spans hosts"},
+    {"islands_unequal", "Islands are of equal size", islands_unequal, "no GPUs"},
+    {"links_unknown", "The links between GPUs are known", links_unknown, "no GPUs"},
+    {"sources_conflict", "All sources agree about the machine", sources_conflict, ""},
     {"files_whole", "Everything that the files list was read", files_whole, ""},
+};
+
+}  // namespace
+
+const std::span<const CheckRow> gpu_fabric_checks(rows);
+
+}  // namespace atoll_v1::atoll::doctor
