@@ -31,6 +31,7 @@ using Nics = std::vector<const TopologyNic*>;
 
 bool is_rdma(const TopologyNic& nic) {
   if (!nic.layer.empty() && nic.layer != "ethernet") return true;
+  if (get_fact(nic.facts, fact::rdma) == "yes") return true;
   constexpr std::array sockets{"eth", "en", "bond", "ib", "wl", "hsn"};
   return std::ranges::none_of(sockets,
                               [&](const char* prefix) { return nic.name.starts_with(prefix); });
@@ -142,36 +143,59 @@ bool is_displaced(const Choice& choice) {
                              [](const TopologyNic* nic) { return !may_be_active(*nic); });
 }
 
-std::string spread_text(const Choice& choice, const Nics& use, std::size_t users) {
+// The GPUs that share a set of NICs, by their distance from it.
+using Users = std::map<std::optional<PathLevel>, std::size_t>;
+
+std::size_t number_of(const Users& users) {
+  std::size_t sum = 0;
+  for (const auto& [level, count] : users) sum += count;
+  return sum;
+}
+
+std::string spread_text(const Choice& choice, const Nics& use, const Users& users) {
   const Nics& all = choice.candidates.nics;
-  if (users < 2 || all.size() < 2) return "";
-  std::string text = fmt::format("; {} are equally near to {} and spread over them",
-                                 plural(users, "GPU"), names_of(all));
-  const std::size_t left = all.size() < users ? 0 : all.size() - users * use.size();
+  const std::size_t number = number_of(users);
+  if (number < 2 || all.size() < 2) return "";
+  std::string text;
+  if (users.size() == 1) {
+    text = fmt::format("; {} are equally near to {} and spread over them", plural(number, "GPU"),
+                       names_of(all));
+  } else {
+    std::vector<std::string> levels;
+    for (const auto& [level, count] : users)
+      levels.push_back(fmt::format("{} at {}", count, level ? name(*level) : "unknown distance"));
+    text = fmt::format("; {} have no nearer NICs than {} and are spread over them ({})",
+                       plural(number, "GPU"), names_of(all), enumerate(levels));
+  }
+  const std::size_t left = all.size() < number ? 0 : all.size() - number * use.size();
   if (left > 0) text += fmt::format(", {} left over", plural(left, "NIC"));
   return text;
 }
 
+// Returns why a NIC that may be up is not used, as far as the sources show it.
+std::string_view why_other(const TopologyNic& nic, const TopologyNic& chosen) {
+  if (is_rdma(chosen) && !is_rdma(nic)) return "a plain network interface";
+  if (nic.layer == chosen.layer) return "slower";
+  if (nic.layer.empty() || chosen.layer.empty()) return "of unknown fabric";
+  return "of another fabric";
+}
+
 // Explains why a GPU does not use NICs that are as near as its own or nearer.
 std::string passed_over(const Choice& choice) {
-  Nics down, other;
+  std::map<std::string_view, Nics> by_reason;
   for (const TopologyNic* nic : choice.nearest.nics) {
-    if (std::ranges::find(choice.candidates.nics, nic) != choice.candidates.nics.end()) continue;
-    (may_be_active(*nic) ? other : down).push_back(nic);
+    const Nics& chosen = choice.candidates.nics;
+    if (chosen.empty() || std::ranges::find(chosen, nic) != chosen.end()) continue;
+    by_reason[may_be_active(*nic) ? why_other(*nic, *chosen.front()) : nic->state].push_back(nic);
   }
   std::string text;
-  if (!down.empty())
-    text += fmt::format("; {} {} as near as a chosen NIC or nearer, but {}", names_of(down),
-                        down.size() == 1 ? "is" : "are",
-                        down.front()->state.empty() ? "not active" : down.front()->state);
-  if (!other.empty())
-    text +=
-        fmt::format("; {} {} as near as a chosen NIC or nearer, but slower or of another fabric",
-                    names_of(other), other.size() == 1 ? "is" : "are");
+  for (const auto& [reason, nics] : by_reason)
+    text += fmt::format("; {} {} as near as a chosen NIC or nearer, but {}", names_of(nics),
+                        nics.size() == 1 ? "is" : "are", reason);
   return text;
 }
 
-std::string explain(const Choice& choice, const Nics& use, std::size_t users) {
+std::string explain(const Choice& choice, const Nics& use, const Users& users) {
   if (use.empty()) return "no active NIC that joins hosts";
   std::string text = names_of(use);
   if (!choice.candidates.level)
@@ -189,13 +213,13 @@ void choose(const PathLevels& levels, const Topology& topology,
   std::erase_if(nics, [](const TopologyNic* nic) { return nic->is_virtual; });
   const Nics eligible = eligible_nics(nics);
   std::vector<Choice> choices;
-  std::map<Nics, std::size_t> users;
+  std::map<Nics, Users> users;
   for (const std::size_t gpu : gpus) {
     Choice choice{gpu, nearest_of(levels, topology.gpus[gpu], nics),
                   nearest_of(levels, topology.gpus[gpu], eligible)};
     if (!choice.candidates.level) choice.candidates.nics = eligible;
     choice.candidates.nics = fastest_of(choice.candidates.nics);
-    if (!is_displaced(choice)) ++users[choice.candidates.nics];
+    if (!is_displaced(choice)) ++users[choice.candidates.nics][choice.candidates.level];
     choices.push_back(std::move(choice));
   }
   std::map<Nics, std::size_t> placed;
@@ -208,13 +232,13 @@ void choose(const PathLevels& levels, const Topology& topology,
       if (displaced && !candidates.empty())
         use = {*std::ranges::min_element(candidates, {}, [&](auto* nic) { return load[nic]; })};
       else if (!candidates.empty())
-        use = share_of(candidates, placed[candidates]++, users[candidates]);
+        use = share_of(candidates, placed[candidates]++, number_of(users[candidates]));
       for (const TopologyNic* nic : use) ++load[nic];
       result[choice.gpu] = {.gpu = topology.gpus[choice.gpu].id,
                             .nearest = ids_of(choice.nearest.nics),
                             .use = ids_of(use),
                             .level = choice.nearest.level,
-                            .why = explain(choice, use, displaced ? 1 : users[candidates])};
+                            .why = explain(choice, use, displaced ? Users() : users[candidates])};
     }
 }
 
@@ -284,10 +308,13 @@ Affinity find_cpu_affinity(const Topology& topology, std::string_view host, int 
     affinity.why = fmt::format("{} {} on NUMA node {}, where the rank runs", names_of(near),
                                near.size() == 1 ? "is" : "are", numa);
   } else {
+    const bool is_placed =
+        std::ranges::all_of(eligible_nics(nics), [](auto* nic) { return nic->numa >= 0; });
     affinity.why = fmt::format(
         "{}: {}", names_of(all),
         numa < 0 ? "the rank is not bound to the cores of one NUMA node"
-                 : fmt::format("no active NIC is on NUMA node {}, where the rank runs", numa));
+                 : fmt::format("no active NIC is {}on NUMA node {}, where the rank runs",
+                               is_placed ? "" : "known to be ", numa));
   }
   return affinity;
 }

@@ -78,6 +78,8 @@ inline constexpr Name power_limit_w = "power.limit_w";
 inline constexpr Name power_default_w = "power.default_w";
 
 // --- NICs ---
+// "yes" if the source lists the NIC as an RDMA device, but does not show its link layer
+inline constexpr Name rdma = "rdma";
 inline constexpr Name firmware = "firmware";
 inline constexpr Name mtu = "mtu";             // current MTU of the port in bytes
 inline constexpr Name width = "link.width";    // number of lanes of the port: "4"

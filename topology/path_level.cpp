@@ -35,11 +35,15 @@ PathLevels::PathLevels(const Topology& topology) {
     stated_.try_emplace(std::minmax<std::string_view>(path.a, path.b), path.level);
 }
 
+std::optional<PathLevel> PathLevels::stated(std::string_view a, std::string_view b) const {
+  const auto found = stated_.find(std::minmax(a, b));
+  return found == stated_.end() ? std::nullopt : std::optional(found->second);
+}
+
 std::optional<PathLevel> PathLevels::between(const DeviceLocation& a,
                                              const DeviceLocation& b) const {
   if (a.host != b.host) return std::nullopt;
-  if (const auto found = stated_.find(std::minmax(a.id, b.id)); found != stated_.end())
-    return found->second;
+  if (const auto level = stated(a.id, b.id)) return level;
   if (const auto level = by_pci(a.pci_path, b.pci_path)) return level;
   if (a.numa >= 0 && a.numa == b.numa) return PathLevel::node;
   if (a.package >= 0 && b.package >= 0)

@@ -29,6 +29,8 @@ class PathLevels {
   // Returns the distance. Empty for devices of different hosts, and when no source provides the
   // distance.
   std::optional<PathLevel> between(const DeviceLocation& a, const DeviceLocation& b) const;
+  // Returns the distance that a source reports, by the ids of the devices.
+  std::optional<PathLevel> stated(std::string_view a, std::string_view b) const;
 
  private:
   std::map<std::pair<std::string_view, std::string_view>, PathLevel> stated_;

@@ -146,8 +146,39 @@ TEST_CASE("affinity: virtual NICs and those of a lesser fabric are not used") {
   CHECK(affinity[0].nearest == Names{"a/eth0"});
   CHECK(affinity[0].use == Names{"a/mlx5_0"});
   CHECK(affinity[0].why ==
-        "mlx5_0 is nearest (NODE); eth0 is as near as a chosen NIC or nearer, but slower or of "
-        "another fabric");
+        "mlx5_0 is nearest (NODE); eth0 is as near as a chosen NIC or nearer, but a plain network "
+        "interface");
+  const auto why_with = [&](const std::string& layer, double gbit_s) {
+    Topology two = topology;
+    TopologyNic& other = add_nic(two, "mlx5_1", "pci0000:15/15:01.0", gbit_s);
+    other.layer = layer;
+    two.nics[2].pci_path = "pci0000:15/15:01.0";
+    const std::string why = find_affinity(two)[0].why;
+    return why.substr(why.find("mlx5_1 is as near"));
+  };
+  const std::string near = "mlx5_1 is as near as a chosen NIC or nearer, but ";
+  CHECK(why_with("infiniband", 100) == near + "slower");
+  CHECK(why_with("ethernet", 100) == near + "of another fabric");
+  CHECK(why_with("", 100) == near + "of unknown fabric");
+}
+
+TEST_CASE("affinity: GPUs at different distances share the same NICs, and the text says so") {
+  Topology topology;
+  machines::add_host(topology, "a", 3);
+  add_nic(topology, "mlx5_0", "");
+  add_nic(topology, "mlx5_1", "");
+  for (int i = 0; i < 3; ++i)
+    for (const char* nic : {"a/mlx5_0", "a/mlx5_1"})
+      topology.paths.push_back(
+          {.a = gpu("a", i), .b = nic, .level = i == 1 ? PathLevel::phb : PathLevel::sys});
+  const auto affinity = find_affinity(topology);
+  CHECK(affinity[1].why ==
+        "mlx5_0 is nearest (PHB); 3 GPUs have no nearer NICs than mlx5_0 and mlx5_1 and are spread "
+        "over them (1 at PHB and 2 at SYS)");
+  // The tree shows the distance of the NIC that each GPU uses, although it is one of several.
+  const std::string tree = to_tree(atoll::inspect(topology));
+  CHECK(tree.find("-> mlx5_0 (PHB)\n") != std::string::npos);
+  CHECK(tree.find("-> mlx5_1 (SYS)\n") != std::string::npos);
 }
 
 TEST_CASE("affinity: the fabric that joins hosts, with and without rates") {
@@ -383,6 +414,10 @@ TEST_CASE("affinity of cores: all fast NICs of the host if the node has no activ
     CHECK(far.why == "mlx5_2 and mlx5_10: no active NIC is on NUMA node " + std::to_string(numa) +
                          ", where the rank runs");
   }
+  Topology unplaced = cpu_host();
+  for (auto& nic : unplaced.nics) nic.numa = -1;
+  CHECK(find_cpu_affinity(unplaced, "a", 2)
+            .why.ends_with("no active NIC is known to be on NUMA node 2, where the rank runs"));
   const Affinity several = find_cpu_affinity(cpu_host(), "a", -1);
   CHECK(several.use == Names{"a/mlx5_2", "a/mlx5_10"});
   CHECK(several.nearest.empty());

@@ -243,6 +243,22 @@ TEST_CASE("nic_far: sockets that nobody knows") {
   CHECK(state_of(topology, "nic_far") == "no source shows the sockets of GPUs and NICs");
 }
 
+TEST_CASE("nic_far: a stated distance counts where no source shows the sockets") {
+  Topology topology = lopsided();
+  topology.hosts[0].packages = 0;
+  topology.nics[0].package = -1;
+  for (auto& gpu : topology.gpus) gpu.package = gpu.numa = -1;
+  for (int i = 0; i < 4; ++i)
+    topology.paths.push_back({.a = machines::gpu("a", i),
+                              .b = "a/mlx5_0",
+                              .level = i == 1 ? atoll::PathLevel::phb : atoll::PathLevel::sys});
+  const Finding finding = the_finding(topology, "nic_far");
+  CHECK(finding.subjects == Strings{"a/gpu0", "a/gpu2", "a/gpu3"});
+  CHECK(has(finding.evidence, "mlx5_0, is on another socket or NUMA node (SYS)"));
+  topology.hosts[0].packages = 1;
+  CHECK(state_of(topology, "nic_far") == "ok");
+}
+
 TEST_CASE("nic_shared: GPUs on one NIC, with the share of each") {
   const Finding finding = the_finding(lopsided(), "nic_shared");
   CHECK(finding.severity == Severity::info);

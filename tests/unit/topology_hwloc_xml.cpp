@@ -157,6 +157,19 @@ TEST_CASE("hwloc XML: version 3 has bits for the kinds of OS devices, which libh
   CHECK(topology.nics[0].name == "mlx5_0");
 }
 
+TEST_CASE("hwloc XML: the name of an RDMA device shows its link layer where nothing else does") {
+  constexpr int openfabrics = 3;
+  XmlMachine machine;
+  machine.devices = os(401, "ibp64s0", openfabrics) + os(402, "ib7", openfabrics);
+  const Topology topology = read(machine.text());
+  REQUIRE(topology.nics.size() == 2);
+  for (const auto& nic : topology.nics) {
+    const bool is_named = nic.name == "ibp64s0";
+    CHECK(nic.layer == (is_named ? "infiniband" : ""));
+    CHECK(get_fact(nic.facts, fact::rdma) == (is_named ? "" : "yes"));
+  }
+}
+
 TEST_CASE("hwloc XML: what nobody knows is passed over, what is missing too") {
   const std::string text = pair_of_gpus().text();
   const std::string known = read(text).to_json();

@@ -56,3 +56,17 @@ TEST_CASE("elements that are not read are noted") {
   CHECK(get_fact(read.hosts[0].facts, "note.nccl xml") ==
         "the file has elements that are not read: 1 <c2c> in <gpu> and 1 <gpu> in <cpu>");
 }
+
+TEST_CASE("an RDMA port without a PCI class is known by its GUID, or by udev's name and its port") {
+  const Topology read = nccl_files::read(one_cpu(
+      net("name=\"ibp1s0\" port=\"1\" guid=\"0x9a70500003ae6d94\" gdr=\"1\"") +
+      net("name=\"roceP2p1s0f1\" port=\"1\"") + net("name=\"ibp3s0\" port=\"0\" guid=\"0x0\"") +
+      net("name=\"ib7\" port=\"1\" guid=\"0x9a70500003ae6d95\"")));
+  REQUIRE(read.nics.size() == 4);
+  CHECK(read.nics[0].layer == "infiniband");
+  CHECK(read.nics[1].layer == "ethernet");
+  CHECK(read.nics[2].layer.empty());  // IP over InfiniBand, through sockets
+  CHECK(get_fact(read.nics[2].facts, atoll::fact::rdma).empty());
+  CHECK(read.nics[3].layer.empty());
+  CHECK(get_fact(read.nics[3].facts, atoll::fact::rdma) == "yes");
+}

@@ -311,6 +311,24 @@ const std::string udev = "\tGPU0\tGPU1\tibp3s0\tibP2p3s0\troceP6p3s0\t" + udev_t
 
 }  // namespace
 
+TEST_CASE("topo -m: every NIC is an RDMA device, and udev's names show the link layer") {
+  const Topology read = read_topo(udev);
+  std::vector<std::string> layers;
+  for (const auto& nic : read.nics) layers.push_back(nic.layer);
+  CHECK(layers == std::vector<std::string>{"infiniband", "infiniband", "ethernet", ""});
+  const auto affinity = find_affinity(read);
+  CHECK(affinity[0].use == std::vector<std::string>{"node7/ibP2p3s0"});
+  CHECK(affinity[0].why.ends_with(
+      "; roceP6p3s0 is as near as a chosen NIC or nearer, but of another fabric"));
+  CHECK(affinity[1].why.ends_with(
+      "; ib7 is as near as a chosen NIC or nearer, but of unknown fabric"));
+  // A NIC of the same name that a driver lists among network interfaces would be IP over InfiniBand.
+  Topology alone = read;
+  std::erase_if(alone.nics, [](const auto& nic) { return nic.name != "ib7"; });
+  CHECK(get_fact(alone.nics[0].facts, "rdma") == "yes");
+  CHECK(find_affinity(alone)[1].use == std::vector<std::string>{"node7/ib7"});
+}
+
 TEST_CASE("topo -m: labels that run together are split") {
   std::string glued = pairs;
   glued.replace(glued.find("NIC0    NIC1    CPU"), 19, "NIC0NIC1        CPU");

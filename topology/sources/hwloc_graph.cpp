@@ -17,6 +17,7 @@
 #include "facts.hpp"
 #include "gpu_models.hpp"
 #include "parse_number.hpp"
+#include "rdma_name.hpp"
 #include "wording.hpp"
 
 namespace atoll_v1::atoll::topology_sources {
@@ -392,6 +393,8 @@ class HostReader {
     traits.state = nic.state;
     if (traits.lid) set_fact(nic.facts, fact::lid, fmt::format("{}", *traits.lid));
     nic.layer = nic_layer(traits);
+    if (nic.layer.empty() && device.kind == HwlocOsKind::openfabrics)
+      set_fact(nic.facts, fact::rdma, "yes");
     if (nics_.size() == most_hwloc_parts)
       fail(machine_, device.offset, fmt::format("more than {} NICs", most_hwloc_parts));
     if (!nics_.insert(nic.name).second)
@@ -454,7 +457,7 @@ std::string_view nic_layer(const NicTraits& nic) {
     return "omni-path";
   if (nic.pci_class == class_infiniband) return "infiniband";
   if (nic.pci_class == class_ethernet) return "ethernet";
-  if (!nic.lid) return "";
+  if (!nic.lid) return layer_of_rdma_name(nic.name);
   if (*nic.lid > 0 && *nic.lid < no_lid) return "infiniband";
   // An InfiniBand port gets its LID before it becomes active, so an active port without a LID is an
   // Ethernet port.

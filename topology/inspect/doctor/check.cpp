@@ -312,6 +312,7 @@ bool is_rdma(const TopologyNic& nic) {
   if (is_interface && nic.layer != "slingshot") return false;
   if (!nic.layer.empty() && nic.layer != "ethernet") return true;
   if (!get_fact(nic.facts, fact::gid_roce_v2).empty()) return true;
+  if (get_fact(nic.facts, fact::rdma) == "yes") return true;
   return !starts_with_any(nic.name, {"eth", "en", "bond", "ib", "wl", "hsn"});
 }
 

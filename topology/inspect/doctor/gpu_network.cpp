@@ -5,6 +5,7 @@
 #include <map>
 
 #include "inspect/doctor/check.hpp"
+#include "path_level.hpp"
 
 namespace atoll_v1::atoll::doctor {
 namespace {
@@ -59,11 +60,12 @@ void gpudirect(const Machine& machine, CheckResult& result) {
 }
 
 // True if the GPU and the NIC are on different sockets; empty when the topology does not show their
-// sockets.
+// sockets. A stated SYS is a path over the link between sockets, or between NUMA nodes of a socket.
 std::optional<bool> on_other_socket(const TopologyGpu& gpu, const TopologyNic& nic,
-                                    const TopologyHost& host) {
+                                    const TopologyHost& host, std::optional<PathLevel> stated) {
   if (gpu.package >= 0 && nic.package >= 0) return gpu.package != nic.package;
   if (host.packages == 1) return false;
+  if (stated) return *stated == PathLevel::sys;
   if (gpu.numa < 0 || nic.numa < 0) return std::nullopt;
   if (gpu.numa == nic.numa) return false;
   // If each package has one NUMA node, devices on different nodes are on different packages.
@@ -72,6 +74,7 @@ std::optional<bool> on_other_socket(const TopologyGpu& gpu, const TopologyNic& n
 }
 
 void nic_far(const Machine& machine, CheckResult& result) {
+  const PathLevels levels(machine.topology);
   for (const HostView& view : machine.hosts)
     for (const std::size_t number : view.gpus) {
       const TopologyGpu& gpu = machine.gpu(number);
@@ -80,21 +83,23 @@ void nic_far(const Machine& machine, CheckResult& result) {
         continue;
       }
       const TopologyNic& nic = machine.nic(machine.used[number].front());
-      const auto far = on_other_socket(gpu, nic, *view.host);
+      const auto stated = levels.stated(gpu.id, nic.id);
+      const auto far = on_other_socket(gpu, nic, *view.host, stated);
       if (!far) {
         result.not_checked("no source shows the sockets of GPUs and NICs");
         continue;
       }
       result.looked();
       if (!*far) continue;
-      result.add(
-          gpu,
-          {warning,
-           fmt::format("the nearest NIC that the GPU can use, {}, is on another socket", nic.name),
-           "traffic of the GPU crosses the link between the sockets, and NCCL does not use "
-           "GPUDirect over this link",
-           "bring up or plug in a NIC on the GPU's own socket (atoll-topo shows which "
-           "ports are down)"});
+      const bool is_stated = stated && (gpu.package < 0 || nic.package < 0);
+      result.add(gpu,
+                 {warning,
+                  fmt::format("the nearest NIC that the GPU can use, {}, is on another socket{}",
+                              nic.name, is_stated ? " or NUMA node (SYS)" : ""),
+                  "traffic of the GPU crosses the link between the sockets, and NCCL does not use "
+                  "GPUDirect over this link",
+                  "bring up or plug in a NIC on the GPU's own socket (atoll-topo shows which "
+                  "ports are down)"});
     }
 }
 

@@ -218,6 +218,7 @@ HwlocDevices arrange_devices(const Topology& topology, const HwlocLayout& layout
 bool is_openfabrics(const TopologyNic& nic) {
   if (nic.layer == "infiniband" || nic.layer == "omni-path" || nic.layer == "efa") return true;
   if (nic.layer == "slingshot") return false;
+  if (get_fact(nic.facts, fact::rdma) == "yes") return true;
   const std::string_view interface = get_fact(nic.facts, fact::netdev);
   if (!nic.adapter.empty() || nic.facts.contains(fact::node_guid) ||
       nic.facts.contains(fact::lid) || (!interface.empty() && interface != nic.name))

@@ -17,7 +17,7 @@ namespace {
 // Facts that the exporter writes into the XML as attributes or <info> elements.
 constexpr std::array kept_facts{fact::kernel_release, fact::pci_device, fact::pci_class,
                                 fact::pci_gbyte_s,    fact::xgmi_hive,  fact::lid,
-                                fact::node_guid};
+                                fact::node_guid,      fact::rdma};
 
 void collect(const Facts& facts, std::set<std::string>& names) {
   for (const auto& [name, unused] : facts)

@@ -9,6 +9,7 @@
 #include "facts.hpp"
 #include "inspect/importers/xml_document.hpp"
 #include "inspect/text.hpp"
+#include "rdma_name.hpp"
 #include "sources/pci_address.hpp"
 #include "sources/small_file.hpp"
 #include "wording.hpp"
@@ -207,6 +208,14 @@ bool is_virtual_name(std::string_view name) {
                                 "cali",   "tun",  "tap",    "bridge",   "vnet",   "lxc",     "lxd",
                                 "podman", "kube", "dummy",  "wg",       "cilium", "weave",   "ovs",
                                 "gre",    "sit",  "ifb",    "tailscale"});
+}
+
+// A network plugin gives every port of an RDMA device a GUID or, with GPUDirect or a port number, a
+// device that udev has named. Sockets have none of these.
+bool is_rdma_port(pugi::xml_node net) {
+  if (!guid_of(net.attribute("guid").value()).empty()) return true;
+  return !layer_of_rdma_name(net.attribute("name").value()).empty() &&
+         (integer_in(net, "port", {1, 255}) || integer_in(net, "gdr", {1, 1}));
 }
 
 std::string layer_of(pugi::xml_node pci, std::string_view name) {

@@ -103,6 +103,8 @@ std::optional<double> gbit_s_of(pugi::xml_node net);
 // Returns the link layer of a <net>; "" when unknown. `pci` is null for a network interface without
 // a PCI device.
 std::string layer_of(pugi::xml_node pci, std::string_view net_name);
+// True for a <net> that shows itself as a port of an RDMA device, whatever its name is.
+bool is_rdma_port(pugi::xml_node net);
 // True for the names that Linux and its tools give to bridges, tunnels and interfaces of
 // containers.
 bool is_virtual_name(std::string_view net_name);

@@ -26,6 +26,7 @@
 #include "inspect/importers/importer.hpp"
 #include "inspect/importers/nccl_tree.hpp"
 #include "inspect/importers/xml_document.hpp"
+#include "rdma_name.hpp"
 #include "sources/hwloc_cpu_set.hpp"
 #include "sources/pci_address.hpp"
 
@@ -39,8 +40,8 @@ using nccl::LinkEnd;
 constexpr std::size_t most_devices = 65'536;  // maximum number of hosts, of GPUs and of NICs
 constexpr long long most_numa_nodes = 65'536;
 constexpr long long most_index = 1'000'000;
-constexpr std::string_view bad_count = "the number of links is not between 1 and 1024";
 constexpr std::size_t most_partitions = 64;  // largest number of partitions of one GPU
+constexpr std::string_view bad_count = "the number of links is not between 1 and 1024";
 
 // The numbers of links from one GPU to switches.
 struct SwitchLinks {
@@ -148,8 +149,8 @@ class HostReader {
     gpu.pci_path = pci_path();
     nccl::add_pci_facts(pci, gpu.facts);
     gpu.model = model_of_pci_device(get_fact(gpu.facts, fact::pci_device));
-    if (const pugi::xml_node element = pci.child("gpu")) {
     add_partitions(pci, gpu);
+    if (const pugi::xml_node element = pci.child("gpu")) {
       gpu.index = nccl::integer_in(element, "dev", {0, most_index}).value_or(-1);
       nccl::add_gdr(element, gpu.facts);
       const std::string gcn = nccl::gcn_of(element);
@@ -162,7 +163,6 @@ class HostReader {
     gpus_.push_back(std::move(found));
   }
 
-  void add_nets(pugi::xml_node nic, pugi::xml_node pci) {
   // The file has no UUIDs, so a partition is called by its number: "dev1".
   void add_partitions(pugi::xml_node pci, TopologyGpu& gpu) const {
     if (!pci.child("gpu").next_sibling("gpu")) return;
@@ -190,6 +190,7 @@ class HostReader {
     return most;
   }
 
+  void add_nets(pugi::xml_node nic, pugi::xml_node pci) {
     for (const pugi::xml_node net : nic.children("net")) {
       std::string name = net.attribute("name").value();
       if (!nccl::is_plain(name))
@@ -244,6 +245,10 @@ class HostReader {
       nccl::add_pci_facts(pci, nic.facts);
     }
     nccl::add_gdr(net, nic.facts);
+    if (nic.layer.empty() && nccl::is_rdma_port(net)) {
+      nic.layer = layer_of_rdma_name(name);
+      if (nic.layer.empty()) set_fact(nic.facts, fact::rdma, "yes");
+    }
     return nic;
   }
 
@@ -421,11 +426,6 @@ void add_switch_links(const std::vector<std::vector<SwitchLinks>>& hosts, std::s
     }
 }
 
-Topology read(std::string_view text, std::string_view origin) {
-  const XmlDocument document(text, origin);
-  const pugi::xml_node system = document.root("system");
-  const auto hosts = nccl::hosts_of(system);
-  if (hosts.empty()) document.fail(system, "<system>: the element contains no <cpu>");
 // Counts the elements that HostReader does not read, because it does not know them or because they
 // are in an unusual place.
 struct UnreadElements : pugi::xml_tree_walker {
@@ -457,6 +457,11 @@ void add_notes(pugi::xml_node system, Topology& topology) {
            fmt::format("the file has elements that are not read: {}", enumerate(parts)));
 }
 
+Topology read(std::string_view text, std::string_view origin) {
+  const XmlDocument document(text, origin);
+  const pugi::xml_node system = document.root("system");
+  const auto hosts = nccl::hosts_of(system);
+  if (hosts.empty()) document.fail(system, "<system>: the element contains no <cpu>");
   if (hosts.size() > most_devices)
     document.fail(system, fmt::format("the file has more than {} hosts", most_devices));
   Topology topology;
@@ -476,12 +481,12 @@ void add_notes(pugi::xml_node system, Topology& topology) {
         HostReader(document, origin, topology, original.hosts.back()).read(elements));
   }
   add_switch_links(switches, origin, topology);
+  add_notes(system, topology);
   topology.documents.push_back(std::move(original));
   return topology;
 }
 
 bool recognises(std::string_view text) { return first_element_is(text, "system"); }
-  add_notes(system, topology);
 
 }  // namespace
 

@@ -38,6 +38,7 @@
 #include "inspect/hidden_switches.hpp"
 #include "inspect/importers/importer.hpp"
 #include "inspect/importers/matrix_text.hpp"
+#include "rdma_name.hpp"
 
 namespace atoll_v1::atoll::importers {
 namespace {
@@ -266,6 +267,8 @@ class MatrixReader {
         nic.id = ids_[device];
         nic.host = host_;
         nic.name = name;
+        nic.layer = layer_of_rdma_name(name);
+        if (nic.layer.empty()) set_fact(nic.facts, fact::rdma, "yes");
       }
     }
     add_host();

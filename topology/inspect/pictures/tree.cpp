@@ -10,6 +10,7 @@
 #include "atoll/inspect/inspection.hpp"
 #include "inspect/cores.hpp"
 #include "inspect/pictures/paint.hpp"
+#include "path_level.hpp"
 #include "wording.hpp"
 
 namespace atoll_v1::atoll {
@@ -96,6 +97,7 @@ class Tree {
         topology_(inspection.topology),
         colour_(colour),
         names_(topology_),
+        levels_(topology_),
         all_cores_(find_cores_affinity(topology_)) {
     for (const CoresAffinity& cores : all_cores_) cores_[cores.host].push_back(&cores);
     for (const Affinity& affinity : inspection.affinity) affinity_[affinity.gpu] = &affinity;
@@ -119,6 +121,21 @@ class Tree {
   }
 
  private:
+  // Returns the distance of a GPU from the farthest of its NICs.
+  std::optional<PathLevel> level_of(const TopologyGpu& gpu,
+                                    const std::vector<std::string>& nics) const {
+    std::optional<PathLevel> farthest;
+    const auto here = nics_.find(gpu.host);
+    if (here == nics_.end()) return std::nullopt;
+    for (const TopologyNic* nic : here->second) {
+      if (std::ranges::find(nics, nic->id) == nics.end()) continue;
+      const auto level = levels_.between(location_of(gpu), location_of(*nic));
+      if (!level) return std::nullopt;
+      farthest = std::max(farthest.value_or(*level), *level);
+    }
+    return farthest;
+  }
+
   std::string gpu_line(const TopologyGpu& gpu) const {
     std::string use;
     const auto found = affinity_.find(gpu.id);
@@ -126,8 +143,8 @@ class Tree {
       std::vector<std::string> nics;
       for (const std::string& id : found->second->use) nics.push_back(last_part(id));
       use = "-> " + enumerate(nics, 4);
-      if (found->second->level && found->second->use == found->second->nearest)
-        use += fmt::format(" ({})", name(*found->second->level));
+      if (const auto level = level_of(gpu, found->second->use))
+        use += fmt::format(" ({})", name(*level));
     }
     const std::string partitions =
         gpu.partitions.empty() ? "" : plural(gpu.partitions.size(), "partition");
@@ -287,6 +304,7 @@ class Tree {
   const Topology& topology_;
   Colour colour_;
   DisplayNames names_;
+  PathLevels levels_;
   std::vector<CoresAffinity> all_cores_;
   std::unordered_map<std::string_view, std::vector<const CoresAffinity*>> cores_;
   std::unordered_map<std::string_view, const Affinity*> affinity_;
