@@ -8,3 +8,10 @@
 
 namespace atoll_v1::atoll {}
 using namespace atoll_v1;  // NOLINT(google-global-names-in-headers): allows atoll::World
+
+#if __cplusplus <= 201703L
+#error "the headers of atoll need C++20: compile with -std=c++20 or later"
+#endif
+#ifdef _GLIBCXX_DEBUG
+#error "_GLIBCXX_DEBUG gives standard containers another layout than in libatoll: leave it out"
+#endif

@@ -17,18 +17,39 @@ target_compile_features(atoll_inspect INTERFACE cxx_std_20)
 target_compile_features(atoll INTERFACE cxx_std_20)
 
 set(libdir ${CMAKE_INSTALL_LIBDIR})
-# The pages to which the README and the public headers refer, in the same folders as in the source.
-foreach(folder . src/comm src/fsdp topology topology/inspect plugins plugins/collectives plugins/host
-    plugins/mpi plugins/nccl plugins/verbs tools/busbw tools/data tools/topo tools/train tools/train/data)
-  install(FILES ${PROJECT_SOURCE_DIR}/${folder}/README.md
-    DESTINATION ${CMAKE_INSTALL_DOCDIR}/${folder} COMPONENT development)
-endforeach()
-foreach(page plugins/collectives/between_hosts.md src/comm/fallbacks.md src/fsdp/checkpoints.md
-    src/fsdp/numerics.md tools/train/data/token_files.md topology/facts.hpp)
+# The pages to which the public headers refer, and all files to which a page links, in the same
+# folders as in the source.
+set(pages README.md src/comm/README.md src/comm/fallbacks.md src/fsdp/README.md
+  src/fsdp/checkpoints.md src/fsdp/numerics.md topology/README.md topology/inspect/README.md
+  plugins/README.md plugins/collectives/README.md plugins/collectives/between_hosts.md
+  plugins/host/README.md plugins/mpi/README.md plugins/nccl/README.md plugins/verbs/README.md
+  tools/busbw/README.md tools/data/README.md tools/topo/README.md tools/train/README.md
+  tools/train/data/README.md tools/train/data/token_files.md topology/facts.hpp)
+set(installed_pages "")
+while(pages)
+  list(POP_FRONT pages page)
+  if(page IN_LIST installed_pages)
+    continue()
+  endif()
+  list(APPEND installed_pages ${page})
   cmake_path(GET page PARENT_PATH folder)
   install(FILES ${PROJECT_SOURCE_DIR}/${page}
     DESTINATION ${CMAKE_INSTALL_DOCDIR}/${folder} COMPONENT development)
-endforeach()
+  if(page MATCHES "[.]md$")
+    file(READ ${PROJECT_SOURCE_DIR}/${page} text)
+    string(REPLACE "](" "<link " text "${text}")
+    string(REGEX REPLACE "[][;]" "" text "${text}")  # CMake's lists have a meaning for them
+    string(REGEX MATCHALL "<link [^)#: ]+" links "${text}")
+    foreach(link IN LISTS links)
+      string(REPLACE "<link " "" link "${link}")
+      cmake_path(APPEND folder ${link} OUTPUT_VARIABLE target)
+      cmake_path(NORMAL_PATH target)
+      if(EXISTS ${PROJECT_SOURCE_DIR}/${target} AND NOT IS_DIRECTORY ${PROJECT_SOURCE_DIR}/${target})
+        list(APPEND pages ${target})
+      endif()
+    endforeach()
+  endif()
+endwhile()
 
 install(TARGETS atoll_plugin_api atoll_plugin_sdk atoll_topology atoll EXPORT atoll-targets
   LIBRARY DESTINATION ${libdir} COMPONENT runtime NAMELINK_COMPONENT development
