@@ -13,6 +13,7 @@
 #include "core/errors.hpp"
 #include "core/free_memory.hpp"
 #include "core/rank_set.hpp"
+#include "core/store_key.hpp"
 #include "core/text.hpp"
 
 namespace atoll_v1::atoll {
@@ -169,7 +170,9 @@ std::optional<Error> compare(const BackendGroup& group, MemoryCall call, std::si
 }  // namespace
 
 // The id of the communicator makes the key unique, so that threads can use several communicators.
-std::string memory_key(const BackendGroup& group) { return group.id() + "/memory"; }
+std::string memory_key(const BackendGroup& group) {
+  return store::titled("", group.id() + "/memory");
+}
 
 void agree_on_memory(std::span<const BackendGroup* const> groups, MemoryCall call,
                      std::size_t bytes, const std::function<void(const BackendGroup&)>& check) {

@@ -7,6 +7,7 @@
 #include "atoll/communicator.hpp"
 #include "comm/communicator_impl.hpp"
 #include "core/errors.hpp"
+#include "core/store_key.hpp"
 #include "core/text.hpp"
 #include "core/world_internals.hpp"
 
@@ -63,7 +64,7 @@ std::optional<Communicator> Communicator::split(std::optional<int> color, int ke
                                                 std::string name) const {
   World& world = impl_->group->world();
   const std::string base = fmt::format("{}/split", impl_->group->id());
-  const std::string round = fmt::format("{}/{}", base, world.ticket(base));
+  const std::string round = store::titled("", fmt::format("{}/{}", base, world.ticket(base)));
   world.check();
   impl_->group->check_aborted();
 

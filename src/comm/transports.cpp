@@ -7,6 +7,7 @@
 #include "atoll/communicator.hpp"
 #include "atoll/world.hpp"
 #include "comm/communicator_impl.hpp"
+#include "core/store_key.hpp"
 #include "core/text.hpp"
 
 namespace atoll_v1::atoll {
@@ -49,7 +50,8 @@ std::string encode(const Transports& transports) {
 
 std::vector<Transports> exchange(World& world, const Transports& mine) {
   std::vector<Transports> all;
-  for (const std::string& text : world.exchange("atoll/transports", encode(mine))) {
+  for (const std::string& text :
+       world.exchange(store::titled("the transports of the ranks", "transports"), encode(mine))) {
     all.push_back(parse(text));
   }
   return all;

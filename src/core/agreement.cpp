@@ -158,7 +158,7 @@ void agree(const RankSet& group, std::string_view call,
   };
   const Opening opening = open(declare_call, mine);
   // The key does not contain the call, so that ranks which make different calls also compare.
-  const std::string key = group.key("agreement");
+  const std::string key = group.key("");
   const std::vector<Opening> openings =
       meet(group, call, key, opening, timeout.value_or(group.world().config().timeout));
   const auto rank_at = [&](auto position) {

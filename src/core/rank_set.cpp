@@ -9,6 +9,7 @@
 
 #include "core/errors.hpp"
 #include "core/hash.hpp"
+#include "core/store_key.hpp"
 #include "core/store_protocol.hpp"
 
 namespace atoll_v1::atoll {
@@ -42,7 +43,7 @@ bool RankSet::is_first() const { return world().rank() == ranks_.front(); }
 
 std::string RankSet::key(std::string_view subject) const {
   const std::string base = fmt::format("{}{}", subject, suffix_);
-  return fmt::format("{} {}{}", subject, world().ticket(base), suffix_);
+  return store::titled(subject, fmt::format("{}{}", world().ticket(base), suffix_));
 }
 
 std::vector<std::string> RankSet::exchange(std::string_view key, std::string_view mine) const {

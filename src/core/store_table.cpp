@@ -5,11 +5,21 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/store_key.hpp"
+
 namespace atoll_v1::atoll::store {
 namespace {
 
 std::string round_name(const std::string& key) {
+  const auto title = key.find(title_end);
+  if (title != std::string::npos)
+    return title == 0 ? "a call of the library" : key.substr(0, title);
   return key.empty() ? "barrier" : fmt::format("exchange \"{}\"", key);
+}
+
+// The start of a message about a round.
+std::string subject(const std::string& key) {
+  return key.starts_with(title_end) ? "" : round_name(key) + ": ";
 }
 
 double seconds(std::chrono::milliseconds duration) {
@@ -313,8 +323,7 @@ void Table::expire_rounds(net::Clock::time_point now) {
       }
       if (missing.empty()) missing = missing_in(round);
       reject(round, entry, ErrorCode::timeout,
-             fmt::format("{}: {} within {} s", round_name(key), missing,
-                         seconds(entry.waiter.timeout)));
+             fmt::format("{}{} within {} s", subject(key), missing, seconds(entry.waiter.timeout)));
     }
   }
   std::erase_if(rounds_, [](const auto& item) { return item.second.joined == 0; });
@@ -340,7 +349,7 @@ void Table::depart(int rank) {
     for (Round::Entry& entry : round.entries) {
       if (!entry.value) continue;
       reject(round, entry, ErrorCode::peer_lost,
-             fmt::format("{}: {} has left the job", round_name(key), roster_.named(rank)));
+             fmt::format("{}{} has left the job", subject(key), roster_.named(rank)));
     }
   }
   std::erase_if(rounds_, [](const auto& item) { return item.second.joined == 0; });

@@ -211,8 +211,9 @@ void compare_checkpoints(const RankSet& ranks, const fs::path& folder,
   // Version 2 has no id of the save.
   const std::string id =
       index.has_digests() ? index.save : fmt::format("{:016x}", fnv1a(index.content.dump()));
-  const auto texts = ranks.exchange(ranks.key("loaded checkpoint"), id + " " + folder.string(),
-                                    ranks.world().config().file_timeout);
+  const auto texts =
+      ranks.exchange(ranks.key("comparing the loaded checkpoints"), id + " " + folder.string(),
+                     ranks.world().config().file_timeout);
   const auto split = [](const std::string& text) {
     const std::size_t space = text.find(' ');
     return std::pair(text.substr(0, space), terminal_text(text.substr(space + 1)));

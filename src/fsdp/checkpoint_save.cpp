@@ -86,7 +86,7 @@ std::string new_save_id(const RankSet& ranks) {
     for (int i = 0; i < 4; ++i) id += fmt::format("{:08x}", random() & 0xffffffffu);
   }
   const auto limit = ranks.world().config().file_timeout;
-  return ranks.exchange(ranks.key("save id"), id, limit).front();
+  return ranks.exchange(ranks.key("beginning a save"), id, limit).front();
 }
 
 // The folder and the identity of a save, equal on all ranks except for the number of the shard.

@@ -35,7 +35,7 @@ void together(const RankSet& group, const Body& body) {
       problem.empty() ? ""
                       : fmt::format("{} {}", static_cast<int>(code), problem.substr(0, longest));
   const auto limit = group.world().config().file_timeout;
-  for (const std::string& theirs : group.exchange(group.key("checkpoint"), mine, limit)) {
+  for (const std::string& theirs : group.exchange(group.key("files of the ranks"), mine, limit)) {
     if (theirs.empty()) continue;
     const std::size_t space = theirs.find(' ');
     throw Error(static_cast<ErrorCode>(std::atoi(theirs.c_str())), theirs.substr(space + 1));

@@ -5,6 +5,7 @@
 #include "atoll/topology.hpp"
 #include "atoll/world.hpp"
 #include "core/errors.hpp"
+#include "core/store_key.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -52,11 +53,12 @@ Topology gather(World& world, std::string_view key, Look look) {
 }  // namespace
 
 Topology Topology::discover(World& world) {
-  return gather(world, "atoll/topology", &Topology::discover_local);
+  return gather(world, store::titled("Topology::discover", "topology"), &Topology::discover_local);
 }
 
 Topology Topology::discover_ports(World& world) {
-  return gather(world, "atoll/ports", &Topology::discover_local_ports);
+  return gather(world, store::titled("finding the ports of the hosts", "ports"),
+                &Topology::discover_local_ports);
 }
 
 }  // namespace atoll_v1::atoll

@@ -11,6 +11,7 @@
 #include "comm/placement/rank_environment.hpp"
 #include "core/agreement.hpp"
 #include "core/errors.hpp"
+#include "core/store_key.hpp"
 #include "core/text.hpp"
 #include "core/world_internals.hpp"
 
@@ -179,7 +180,8 @@ struct Mesh::Layout {
 };
 
 std::vector<RankSite> locate_ranks(const Topology& topology, World& world) {
-  const auto texts = world.exchange("atoll/ranks", to_text(look_around()));
+  const auto texts =
+      world.exchange(store::titled("the places of the ranks", "ranks"), to_text(look_around()));
   std::vector<RankEnvironment> ranks;
   for (const Placement& placement : world.placements()) {
     RankEnvironment rank =

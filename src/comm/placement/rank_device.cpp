@@ -8,6 +8,7 @@
 
 #include "atoll/communicator.hpp"
 #include "core/errors.hpp"
+#include "core/store_key.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -100,7 +101,8 @@ RankDevice choose_rank_device(World& world, const RankDeviceOptions& options) {
   const bool automatic = wanted == "auto", uses_gpus = automatic || wanted == "cuda";
   // The message of a rank: the wanted device, a newline, and the result of describe_gpu().
   const std::string mine = wanted + '\n' + (uses_gpus ? describe_gpu(world, options) : "");
-  const auto gpus = decode(world.exchange("atoll/rank_device", mine));
+  const auto gpus =
+      decode(world.exchange(store::titled("the GPUs of the ranks", "rank_device"), mine));
   if (wanted == "host") return on_host(world, "");
   require(uses_gpus, "unknown device \"{}\": use auto, host or cuda", wanted);
   if (const std::string why = objection(gpus); !why.empty()) {

@@ -12,6 +12,7 @@
 
 #include "core/errors.hpp"
 #include "core/socket.hpp"
+#include "core/store_key.hpp"
 #include "core/world_internals.hpp"
 
 namespace atoll_v1::atoll {
@@ -126,8 +127,8 @@ std::vector<std::string> exchange_on_axis(const Axis& axis, const std::string& i
   std::vector<int> sorted = axis.ranks;
   std::ranges::sort(sorted);
   try {
-    const auto values =
-        WorldInternals::store(world).exchange(id, mine, world.config().rendezvous_timeout, sorted);
+    const auto values = WorldInternals::store(world).exchange(
+        store::titled("", id), mine, world.config().rendezvous_timeout, sorted);
     std::vector<std::string> result;
     for (const int rank : axis.ranks) {
       const auto place = std::ranges::lower_bound(sorted, rank) - sorted.begin();

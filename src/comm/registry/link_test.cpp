@@ -10,6 +10,7 @@
 #include "comm/registry/registry.hpp"
 #include "core/errors.hpp"
 #include "core/host.hpp"
+#include "core/store_key.hpp"
 #include "device/backend.hpp"
 
 namespace atoll_v1::atoll {
@@ -108,9 +109,10 @@ int weight(const Json& answer) {
 LinkReport test_link(World& world, const LinkTest& test) {
   check(world, test);
   // Each test uses its own keys in the store, because the keys of earlier tests remain there.
-  const auto tokens = world.exchange("atoll/link_test/id", net::random_token(8));
+  const auto tokens = world.exchange(store::titled("test_link", "id"), net::random_token(8));
   const auto id = "atoll/link_test/" + tokens[static_cast<std::size_t>(test.ranks[0])];
-  const auto texts = world.exchange("atoll/link_test", try_to_perform(world, test, id).dump());
+  const auto texts =
+      world.exchange(store::titled("test_link", "result"), try_to_perform(world, test, id).dump());
   std::array<Json, 2> answers;
   std::optional<std::size_t> failed;
   for (std::size_t side = 0; side < 2; ++side) {
