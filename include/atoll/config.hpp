@@ -12,7 +12,7 @@
 
 namespace atoll_v1::atoll {
 
-// Each rank reads its own settings. These must be equal on all ranks, or all ranks throw
+// A World refuses members that set() would refuse. These must be equal on all ranks, or all throw
 // Error(mismatch): `timeout` and `check` when the job opens; `backend`, `algorithm`, the content of
 // the file `tuning`, `deterministic` and `tcp_checksum` when a communicator opens; `islands` when a
 // mesh is planned. Every other setting may differ.

@@ -130,8 +130,8 @@ class ATOLL_API World {
   void at_exit(std::function<void(bool failed)> callback);
 
   // Declares that the job has failed. The store sends the reason to every rank; there,
-  // communicators abort and waiting calls throw Error(aborted) with the reason. Only the first
-  // reason counts.
+  // communicators abort and waiting calls throw Error(aborted) with the reason, as one line. Only
+  // the first reason counts.
   void fail(std::string_view reason) noexcept;
   // Calls body() and returns its result. If an exception leaves `body`, calls fail() with what() of
   // the exception, and throws the exception on. For the part of a program that uses the World:
@@ -166,7 +166,7 @@ class ATOLL_API World {
     std::shared_ptr<void> registration_;  // destroying this pointer removes the callback
   };
   // Calls `callback` once when the job fails, from a thread of World; if the job has already
-  // failed, calls it at once on this thread.
+  // failed, calls it at once on this thread. It must not destroy the World.
   [[nodiscard]] Subscription on_failure(std::function<void(const Error&)> callback);
 
  private:

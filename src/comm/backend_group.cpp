@@ -10,7 +10,9 @@
 #include "comm/registry/backend_choice.hpp"
 #include "core/errors.hpp"
 #include "core/log.hpp"
+#include "core/terminal_text.hpp"
 #include "core/world_internals.hpp"
+#include "device/stream_kind.hpp"
 #include "device/virtual/device.hpp"
 #include "flight/flight.hpp"
 
@@ -126,7 +128,9 @@ void BackendGroup::join_split() const {
 }
 
 void BackendGroup::abort(std::string_view reason) {
-  const std::string by = fmt::format("by rank {}: {}", world().rank(), reason);
+  const std::string why = one_line(reason);
+  const std::string by =
+      fmt::format("by rank {}: {}", world().rank(), why.empty() ? "without a reason" : why);
   end(by);
   try {
     send_notice(world(), axis_.ranks, {id_, by}, abort_patience);
@@ -227,6 +231,11 @@ std::shared_ptr<Work::State> BackendGroup::begin(Stream& stream) {
           "communicator {}: its World has been destroyed, but must outlive it", name_);
   world().check();
   check_aborted();
+  require(
+      kind_of(stream) == device_.kind(),
+      "rank {}: communicator {}: the stream {} is not a stream of the communicator's device {}: "
+      "take streams from Communicator::device()",
+      world().rank(), name_, stream.name(), device_.name());
   order_.enter(stream);
   return std::make_shared<Work::State>();
 }
@@ -377,10 +386,8 @@ void BackendGroup::call_backend(std::span<const Operation> operations, std::uint
 void BackendGroup::operation_dropped() noexcept {
   if (is_aborted_) return;  // the other ranks do not wait for an aborted operation
   try {
-    world_.fail(
-        fmt::format("rank {}: communicator {}: an operation was dropped, because its stream had "
-                    "already failed{}",
-                    world().rank(), name_, reason_of_drop()));
+    world_.fail(fmt::format("rank {}: communicator {}: an operation was dropped, because {}",
+                            world().rank(), name_, reason_of_drop()));
   } catch (const std::exception& error) {
     log::error("communicator {}: {}", name_, error.what());
   }

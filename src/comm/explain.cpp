@@ -44,13 +44,13 @@ InquirySubject subject_of(const FailedOperations& failed) {
 
 std::string reason_of_drop() {
   const std::exception_ptr error = DroppedTask::error();
-  if (!error) return {};
+  if (!error) return "its stream could not take it";
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& problem) {
-    return fmt::format(": {}", text_of(problem));
+    return fmt::format("its stream had already failed: {}", text_of(problem));
   } catch (...) {
-    return std::string(": ") + foreign_exception;
+    return fmt::format("its stream had already failed: {}", foreign_exception);
   }
 }
 

@@ -35,8 +35,8 @@ struct FailedOperations {
   std::span<const Operation> operations;
 };
 
-// While this thread drops a task because its stream has failed, returns ": " and the error of the
-// stream. Otherwise returns "".
+// Returns why a task does not run. While this thread drops a task because its stream has failed,
+// this is the error of the stream. Otherwise the call that enqueued the task has thrown.
 std::string reason_of_drop();
 // Returns the text without "communicator NAME: " at its beginning, which some backends add.
 std::string_view without_name(std::string_view text, std::string_view name);

@@ -12,6 +12,9 @@
 namespace atoll_v1::atoll {
 namespace {
 
+// That of Config::timeout. Nanoseconds of longer times do not fit into 64 bits.
+constexpr std::chrono::milliseconds longest_timeout = std::chrono::seconds(1'000'000'000);
+
 std::string tuning_of(const std::optional<std::string>& algorithm, const Config& config) {
   std::string lines = tuning_file_lines(config);
   return lines + (algorithm ? algorithm_lines(*algorithm, "CommunicatorOptions::algorithm")
@@ -39,9 +42,12 @@ Settings::Settings(const CommunicatorOptions& options, const Config& config)
       tcp_checksum(config.tcp_checksum == "off" ? "" : config.tcp_checksum),
       compute_units(options.compute_units.value_or(ComputeUnits::any)),
       levels(options.levels) {
-  require(!own_timeout || own_timeout->count() > 0,
-          "CommunicatorOptions::timeout is {} ms, but must be positive",
-          own_timeout.value_or(timeout).count());
+  const std::chrono::milliseconds limit = own_timeout.value_or(timeout);
+  require(limit.count() > 0, "CommunicatorOptions::timeout is {} ms, but must be positive",
+          limit.count());
+  require(limit <= longest_timeout,
+          "CommunicatorOptions::timeout is {} ms, but at most {} ms are allowed", limit.count(),
+          longest_timeout.count());
   require(!own_deterministic || *own_deterministic == 0 || *own_deterministic == 1,
           "CommunicatorOptions::deterministic is {}, but must be 0 or 1", deterministic);
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/untold.hpp"
 #include "device/backend.hpp"
 
 namespace atoll_v1::atoll {
@@ -28,6 +29,7 @@ class StreamOrder {
   bool is_idle() const { return happened(last_event_) && std::ranges::all_of(earlier_, happened); }
   // Blocks the host until every operation has ended, successfully or with a failure.
   void wait_until_idle() const {
+    const IgnoringErrors ignoring;  // the World has failed, or the operations were aborted
     const auto wait = [](const Event& event) {
       try {
         event.synchronize();

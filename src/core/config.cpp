@@ -10,6 +10,7 @@
 #include <sstream>
 #include <variant>
 
+#include "core/config_check.hpp"
 #include "core/errors.hpp"
 #include "core/log.hpp"
 #include "core/settings_file.hpp"
@@ -196,15 +197,12 @@ void set_row(Config& config, const Row& row, std::string_view value) {
   }
 }
 
+// Returns the value as set_row() reads it.
 std::string value_of(const Config& config, const Row& row) {
   if (const auto* number = std::get_if<int Config::*>(&row.field)) {
     return fmt::format("{}", config.*(*number));
   }
-  if (const auto* text = std::get_if<std::string Config::*>(&row.field)) {
-    // Users paste listings of the settings into bug reports, so these must not show the secret.
-    if (row.entry.variable == "ATOLL_TOKEN" && !config.token.empty()) return "(set)";
-    return config.*(*text);
-  }
+  if (const auto* text = std::get_if<std::string Config::*>(&row.field)) return config.*(*text);
   if (const auto* seconds = std::get_if<std::chrono::seconds Config::*>(&row.field)) {
     return fmt::format("{}", (config.*(*seconds)).count());
   }
@@ -322,6 +320,19 @@ Config Config::from_env() {
   return config;
 }
 
+void require_valid(const Config& config) {
+  Config parsed;
+  for (const Row& row : rows) {
+    if (std::holds_alternative<FileName>(row.field)) continue;
+    try {
+      set_row(parsed, row, value_of(config, row));
+    } catch (const Error& error) {
+      throw Error(error.code(),
+                  fmt::format("Config::{}: {}", name_in_file(row.entry.variable), error.what()));
+    }
+  }
+}
+
 void Config::set(std::string_view name, std::string_view value) {
   const Row* row = find_row(name);
   if (row == nullptr) {
@@ -344,8 +355,10 @@ std::string describe(const Config& config) {
   std::string result;
   for (const Row& row : rows) {
     const std::string unit = row.entry.unit.empty() ? "" : fmt::format(" [{}]", row.entry.unit);
-    result += fmt::format("{:<25}= {:<8} {}{}\n", row.entry.variable, value_of(config, row),
-                          row.entry.meaning, unit);
+    // Users paste listings of the settings into bug reports, so these must not show the secret.
+    const bool is_secret = row.entry.variable == "ATOLL_TOKEN" && !config.token.empty();
+    result += fmt::format("{:<25}= {:<8} {}{}\n", row.entry.variable,
+                          is_secret ? "(set)" : value_of(config, row), row.entry.meaning, unit);
   }
   return result;
 }

@@ -75,6 +75,7 @@ void Failure::unsubscribe(std::uint64_t id) {
 void Failure::call(std::unique_lock<std::mutex>& lock, Subscriber& subscriber, const Error& error) {
   Callback callback = std::exchange(subscriber.callback, nullptr);
   subscriber.runner = std::this_thread::get_id();
+  const Failure* const outer = std::exchange(calling_, this);
   lock.unlock();
   try {
     callback(error);
@@ -84,6 +85,7 @@ void Failure::call(std::unique_lock<std::mutex>& lock, Subscriber& subscriber, c
     log::error("a callback registered with on_failure() threw: {}", foreign_exception);
   }
   callback = nullptr;  // destroys the captures of the callback while the mutex is unlocked
+  calling_ = outer;
   lock.lock();
   subscriber.runner = std::thread::id();
   returned_.notify_all();

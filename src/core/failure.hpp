@@ -34,6 +34,8 @@ class Failure {
   std::uint64_t subscribe(Callback callback);
   // Removes a callback. Waits for a call in progress, unless it is called from that callback.
   void unsubscribe(std::uint64_t id);
+  // Returns true if this thread runs a callback of this object.
+  bool is_calling() const noexcept { return calling_ == this; }
 
  private:
   struct Subscriber {
@@ -42,6 +44,7 @@ class Failure {
   };
   void call(std::unique_lock<std::mutex>& lock, Subscriber& subscriber, const Error& error);
 
+  static inline thread_local const Failure* calling_ = nullptr;  // object whose callback runs
   std::atomic<bool> failed_{false};  // lets check() look for a failure without the lock
   mutable std::mutex mutex_;
   std::condition_variable returned_;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstdint>
 #include <filesystem>
@@ -13,8 +14,10 @@
 
 #include "core/errors.hpp"
 #include "core/folder.hpp"
+#include "core/host.hpp"
 #include "core/log.hpp"
 #include "core/store_protocol.hpp"
+#include "core/terminal_text.hpp"
 #include "core/terminal_text.hpp"
 #include "core/text.hpp"
 
@@ -24,6 +27,17 @@ namespace {
 // An introduction is a short text of lines, because every rank reads the introductions of all
 // hosts. If the id of the host begins with its name, the text has the id without the name.
 constexpr std::size_t lines = 5;
+// The first character of an error in the place of an introduction. No name of a host contains it.
+constexpr char problem_mark = '!';
+
+void check_problem(std::string_view text, std::size_t rank) {
+  if (!text.starts_with(problem_mark)) return;
+  const auto end = std::min(text.find('\n'), text.size() - 1);
+  const auto code = number_from<int>(text.substr(1, end - 1));
+  require(code && name(static_cast<ErrorCode>(*code)) != "unknown error", ErrorCode::bad_data,
+          "rank {} has published an error without a code", rank);
+  throw make_error(static_cast<ErrorCode>(*code), "rank {}: {}", rank, text.substr(end + 1));
+}
 
 Introduction decode_introduction(std::string_view text) {
   const auto fields = split(text, '\n');
@@ -85,6 +99,22 @@ void check_local_ranks(const HostInfo& host, const std::vector<Process>& process
 
 }  // namespace
 
+std::string own_host_id(const Config& config) {
+  constexpr std::size_t most = 64;
+  const bool plain = std::ranges::all_of(config.host_id, [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
+  });
+  require(plain && config.host_id.size() <= most,
+          "ATOLL_HOST_ID=\"{}\": expected at most {} letters, digits, '-', '_' and '.'",
+          terminal_text(config.host_id), most);
+  const std::string id = net::host_id();
+  return config.host_id.empty() ? id : fmt::format("{}/{}", id, config.host_id);
+}
+
+std::string encode(const Error& problem) {
+  return fmt::format("{}{}\n{}", problem_mark, static_cast<int>(problem.code()), problem.what());
+}
+
 std::string encode(const Introduction& introduction) {
   const std::string& host = introduction.host;
   std::string_view id = introduction.host_id;
@@ -105,6 +135,7 @@ Layout lay_out(const std::vector<std::string>& introductions,
   Layout layout;
   std::vector<Process> all;
   for (const std::string& bytes : processes) all.push_back(decode_process(bytes));
+  for (std::size_t i = 0; i < introductions.size(); ++i) check_problem(introductions[i], i);
   const Introduction first = decode_introduction(introductions.front());
   std::unordered_map<std::string, std::size_t> host_of;  // index in `hosts`, by host id
   for (std::size_t i = 0; i < introductions.size(); ++i) {

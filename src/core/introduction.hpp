@@ -25,7 +25,13 @@ struct Process {
   int local_rank = -1;  // Config::local_rank; -1: not set
 };
 
+// Returns the id of this host with Config::host_id.
+std::string own_host_id(const Config& config);
+
 std::string encode(const Introduction& introduction);
+// Takes the place of the introduction of a rank that cannot describe itself. lay_out() throws the
+// error, with the number of the rank, on all ranks.
+std::string encode(const Error& problem);
 std::string encode(const Process& process);
 
 struct Layout {
@@ -35,7 +41,7 @@ struct Layout {
 
 // Finds the hosts and the place of each rank from the encoded values of all ranks, in rank order.
 // Throws Error(mismatch), with one text on all ranks, if a setting differs between ranks or two
-// ranks of a host have one local rank.
+// ranks of a host have one local rank, and the error of a rank that has passed one.
 Layout lay_out(const std::vector<std::string>& introductions,
                const std::vector<std::string>& processes);
 

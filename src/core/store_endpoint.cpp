@@ -81,6 +81,14 @@ net::Address socket_of_user(const launch::Endpoint& endpoint) {
 
 }  // namespace
 
+std::string address_for(std::string_view interfaces) {
+  try {
+    return net::rail_addresses(interfaces).front();
+  } catch (const Error&) {
+    return net::rail_addresses("").front();
+  }
+}
+
 std::vector<net::Address> addresses_of(const launch::Endpoint& endpoint) {
   if (endpoint.token.empty()) return {socket_of_user(endpoint)};
   return resolve_all(endpoint.addresses, endpoint.port);
@@ -135,6 +143,22 @@ std::vector<net::Fd> listen_as_rank_0(launch::Endpoint& endpoint, int size) {
                      "rank 0 cannot serve the store: {}; the store needs a free port of the host "
                      "of rank 0 (ATOLL_ADDR, or MASTER_ADDR and ATOLL_PORT)",
                      error.what());
+  }
+}
+
+launch::Job find_job(const Config& config) {
+  try {
+    return launch::find(config);
+  } catch (const Error&) {
+    if (config.rank > 0 && config.rank >= config.size && config.size > 0) {
+      try {
+        const auto endpoint = launch::configured_endpoint(config);
+        if (endpoint) refusal_of(*endpoint, config.rank, config.size);
+      } catch (const Error&) {
+        // ATOLL_ADDR is wrong as well.
+      }
+    }
+    throw;
   }
 }
 

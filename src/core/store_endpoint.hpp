@@ -14,6 +14,10 @@ namespace atoll_v1::atoll::store {
 // of the host can reach.
 std::vector<net::Address> addresses_of(const launch::Endpoint& endpoint);
 
+// Returns the address of this host on the first of these interfaces, or of the default route if they
+// are wrong: the ranks then meet there, and all of them get the error.
+std::string address_for(std::string_view interfaces);
+
 // Listens on one free port, both on the address for other hosts and on loopback for this host.
 // Stores the port in `endpoint`. Throws Error(io).
 std::vector<net::Fd> listen_anywhere(launch::Endpoint& endpoint);
@@ -32,5 +36,9 @@ constexpr std::string_view torchrun_remedy =
 // and the reason in its error about absent ranks. Returns the refusal; "" if no store of the job
 // answers.
 std::string refusal_of(const launch::Endpoint& endpoint, int rank, int size);
+
+// Finds the job of this process. A process with ATOLL_RANK=5 and ATOLL_SIZE=2 notices its mistake
+// alone, but rank 0 waits for rank 1, so this process also reports itself to rank 0.
+launch::Job find_job(const Config& config);
 
 }  // namespace atoll_v1::atoll::store

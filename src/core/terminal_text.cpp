@@ -55,6 +55,20 @@ std::optional<std::size_t> invalid_utf8(std::string_view text) noexcept {
   return std::nullopt;
 }
 
+std::string one_line(std::string_view text) {
+  std::string spaced;
+  for (const char c : text) {
+    const bool is_space = c == ' ' || (c >= '\t' && c <= '\r');
+    if (!is_space) {
+      spaced += c;
+    } else if (!spaced.empty() && spaced.back() != ' ') {
+      spaced += ' ';
+    }
+  }
+  if (spaced.ends_with(' ')) spaced.pop_back();
+  return terminal_text(spaced);
+}
+
 std::string terminal_text(std::string_view text) {
   std::string shown;
   shown.reserve(text.size());

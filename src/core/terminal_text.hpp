@@ -15,6 +15,10 @@ namespace atoll_v1::atoll {
 // marks that change the direction of text, line separators, and bytes that are not UTF-8.
 std::string terminal_text(std::string_view text);
 
+// Returns the text in one line: each run of white space becomes one space, none at the ends, and
+// other characters are those of terminal_text().
+std::string one_line(std::string_view text);
+
 // Returns the byte at which the text stops being valid UTF-8 (no surrogates, no overlong forms), or
 // nothing. JSON cannot hold other text.
 std::optional<std::size_t> invalid_utf8(std::string_view text) noexcept;

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cctype>
 #include <exception>
 #include <map>
 #include <mutex>
 #include <utility>
 
+#include "core/config_check.hpp"
 #include "core/errors.hpp"
 #include "core/failure.hpp"
 #include "core/fork.hpp"
@@ -23,11 +23,13 @@
 #include "core/store.hpp"
 #include "core/store_client.hpp"
 #include "core/store_endpoint.hpp"
+#include "core/store_key.hpp"
 #include "core/store_protocol.hpp"
 #include "core/store_server.hpp"
 #include "core/terminal_text.hpp"
 #include "core/terminate.hpp"
 #include "core/text.hpp"
+#include "core/untold.hpp"
 #include "core/world_internals.hpp"
 
 namespace atoll_v1::atoll {
@@ -53,43 +55,16 @@ void check_value(std::string_view key, std::string_view value) {
           store::max_value_bytes);
 }
 
-// Finds the job of this process. A process with ATOLL_RANK=5 and ATOLL_SIZE=2 notices its mistake
-// alone, but rank 0 waits for rank 1, so this process also reports itself to rank 0.
-launch::Job find_job(const Config& config) {
-  try {
-    return launch::find(config);
-  } catch (const Error&) {
-    if (config.rank > 0 && config.rank >= config.size && config.size > 0) {
-      try {
-        const auto endpoint = launch::configured_endpoint(config);
-        if (endpoint) store::refusal_of(*endpoint, config.rank, config.size);
-      } catch (const Error&) {
-        // ATOLL_ADDR is wrong as well.
-      }
-    }
-    throw;
-  }
-}
-
-std::string own_host_id(const Config& config) {
-  constexpr std::size_t most = 64;
-  const bool plain = std::ranges::all_of(config.host_id, [](unsigned char c) {
-    return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
-  });
-  require(plain && config.host_id.size() <= most,
-          "ATOLL_HOST_ID=\"{}\": expected at most {} letters, digits, '-', '_' and '.'",
-          terminal_text(config.host_id), most);
-  const std::string id = net::host_id();
-  return config.host_id.empty() ? id : fmt::format("{}/{}", id, config.host_id);
-}
-
 }  // namespace
 
 struct World::Impl {
   Impl(Config config_, std::string launcher_, int rank_, int size_)
-      : config(std::move(config_)), launcher(std::move(launcher_)), rank(rank_), size(size_) {}
+      : config(std::move(config_)), launcher(std::move(launcher_)), rank(rank_), size(size_) {
+    require_valid(config);
+  }
 
   static World start(Config config, launch::Job job);
+  void fail(std::string_view reason) noexcept;
   void leave() noexcept;
   void check_movable() const {
     if (holds.use_count() > 1)
@@ -126,6 +101,7 @@ struct World::Impl {
   std::unique_ptr<store::Store> store;
   // Declared after `store`, so that they are destroyed first.
   std::optional<TerminateNotice> on_terminate;
+  std::optional<UntoldNotice> on_untold;
   std::unique_ptr<ParentWatch> parent;
   int process = static_cast<int>(::getpid());  // the process that joined the job
   ProcessMark mark{};                          // of that process
@@ -138,17 +114,26 @@ struct World::Impl {
   std::shared_ptr<std::atomic<bool>> holds = std::make_shared<std::atomic<bool>>(false);
 };
 
+// Messages are lines, so the reason becomes one.
+void World::Impl::fail(std::string_view reason) noexcept {
+  try {
+    const std::string line = one_line(reason);
+    store->fail(line.empty() ? "World::fail() was called without a reason" : line);
+  } catch (const std::exception&) {
+    store->fail(reason);  // no memory
+  }
+}
+
 // If an exception destroys the World, peers may wait for this rank, so it declares a failure
 // instead of leaving normally.
 void World::Impl::leave() noexcept {
   const bool unwinding = std::uncaught_exceptions() > exceptions;
   if (unwinding) {
     const char* const text = newest_error.text.data();
-    store->fail(
-        *text == 0
-            ? "ended by an exception that is not an atoll::Error of this thread: its "
-              "text is in the output of that process; World::run() passes it on"
-            : fmt::format("ended by an exception; the newest error of this thread: {}", text));
+    fail(*text == 0
+             ? "ended by an exception that is not an atoll::Error of this thread: its "
+               "text is in the output of that process; World::run() passes it on"
+             : fmt::format("ended by an exception; the newest error of this thread: {}", text));
   }
   bool failed = failure->get().has_value();
   if (!exit_callbacks.empty() && !failed) {
@@ -173,6 +158,7 @@ void World::Impl::leave() noexcept {
   store->answer_with({});
   companion.reset();
   on_terminate.reset();
+  on_untold.reset();
   parent.reset();
   if (!unwinding) store->farewell();
   store.reset();
@@ -217,7 +203,7 @@ launch::Endpoint World::Impl::serve(const launch::Job& job, Clock::time_point de
     if (endpoint.token.empty()) options.secret = net::random_token(token_bytes);
   } else {
     endpoint.host_id = own_host_id(config);
-    endpoint.addresses = {net::rail_addresses(config.interface).front()};
+    endpoint.addresses = {store::address_for(config.interface)};
     endpoint.token = net::random_token(token_bytes);
     options.listeners = store::listen_anywhere(endpoint);
   }
@@ -267,14 +253,21 @@ void World::Impl::join(launch::Job job) {
   net::notice_cut(admission.socket.get(), config.cut_timeout);
   // The secret of the job also authenticates the connections of backends.
   config.token = admission.secret.empty() ? endpoint.token : admission.secret;
-  std::vector<std::string> addresses{local_address(admission.socket, endpoint)};
-  if (addresses.front().empty()) addresses = net::rail_addresses(config.interface);
+  std::string mine;
+  try {
+    std::vector<std::string> addresses{local_address(admission.socket, endpoint)};
+    if (addresses.front().empty()) addresses = net::rail_addresses(config.interface);
+    mine = encode(introduction(std::move(addresses)));
+  } catch (const Error& problem) {
+    mine = encode(problem);
+  }
   store = std::make_unique<store::Client>(std::move(admission.socket), rank, size, failure);
-  on_terminate.emplace([this](std::string_view reason) { store->fail(reason); });
+  on_terminate.emplace([this](std::string_view reason) { fail(reason); });
   const milliseconds timeout = config.rendezvous_timeout + placement_grace;
   const auto introductions =
-      store->exchange("atoll/placement", encode(introduction(std::move(addresses))), timeout);
-  const auto processes = store->exchange("atoll/pid", encoded_process(), timeout);
+      store->exchange(store::titled("joining the job", "placement"), mine, timeout);
+  const auto processes =
+      store->exchange(store::titled("joining the job", "pid"), encoded_process(), timeout);
   try {
     place(introductions, processes);
   } catch (const Error&) {
@@ -290,7 +283,7 @@ void World::Impl::join(launch::Job job) {
 std::string World::Impl::local_address(const net::Fd& socket,
                                        const launch::Endpoint& endpoint) const {
   const net::Address local = net::local_address(socket.get());
-  if (net::is_local_socket(local)) {
+  if (net::is_local_socket(local) && config.interface.empty()) {
     return net::numeric_host(net::resolve(endpoint.addresses.front(), endpoint.port).front());
   }
   const bool is_guess = config.interface.empty() && !net::is_loopback(local);
@@ -325,7 +318,13 @@ void World::Impl::find_parent() {
                                                                  : WithoutLauncher::watch_nothing);
 }
 
-World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {
+  impl_->on_untold.emplace([all = impl_.get()](std::string_view text) {
+    if (all->failure->get()) return false;
+    if (all->mark.is_here()) all->fail(text);
+    return true;
+  });
+}
 World::World(World&& other) {
   if (other.impl_) other.impl_->check_movable();
   impl_ = std::move(other.impl_);
@@ -344,12 +343,19 @@ World::~World() {
     return;
   }
   *impl_->holds = true;
-  impl_->leave();
+  if (!impl_->failure->is_calling()) {
+    impl_->leave();
+    return;
+  }
+  log::error(
+      "a callback of on_failure() destroyed its World, whose threads go on until the process ends: "
+      "destroy a World outside its callbacks");
+  static_cast<void>(impl_.release());  // one of its threads runs this callback
 }
 
 World World::from_env(Config config) {
   log::set_level(log::level_from_name(config.log));
-  return Impl::start(config, find_job(config));
+  return Impl::start(config, store::find_job(config));
 }
 
 World World::from_ranks(int rank, int size, const Broadcast& broadcast, Config config) {
@@ -453,13 +459,14 @@ void World::at_exit(std::function<void(bool failed)> callback) {
 }
 
 void World::fail(std::string_view reason) noexcept {
-  if (impl_ && impl_->mark.is_here()) return impl_->store->fail(reason);
+  if (impl_ && impl_->mark.is_here()) return impl_->fail(reason);
   log::error("World::fail(\"{}\") has no effect, because {}", reason,
              impl_ ? "this process was forked from a rank" : "this World has been moved");
 }
 
 void World::fail_by(const std::exception* error) noexcept {
-  fail(error ? text_of(*error) : foreign_exception);
+  const char* const text = error ? text_of(*error) : foreign_exception;
+  fail(*text == 0 ? "an exception without a text" : text);
 }
 
 std::optional<Error> World::failure() const { return impl().failure->get(); }
@@ -480,10 +487,11 @@ bool WorldInternals::is_over(const std::shared_ptr<const void>& hold) noexcept {
 store::Store& WorldInternals::store(World& world) { return *world.impl_->store; }
 
 World::Subscription World::on_failure(std::function<void(const Error&)> callback) {
-  const std::uint64_t id = impl().failure->subscribe(std::move(callback));
+  const std::shared_ptr<Failure> failure = impl().failure;  // the callback may move the World
+  const std::uint64_t id = failure->subscribe(std::move(callback));
   Subscription result;
-  result.registration_ = std::shared_ptr<void>(
-      nullptr, [failure = impl_->failure, id](void*) { failure->unsubscribe(id); });
+  result.registration_ =
+      std::shared_ptr<void>(nullptr, [failure, id](void*) { failure->unsubscribe(id); });
   return result;
 }
 

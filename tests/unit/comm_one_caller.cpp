@@ -1,5 +1,5 @@
 // Two threads that call one communicator: the second call is an error, unless the operations of the
-// first thread are complete.
+// first thread are complete. Streams of other devices are errors as well.
 #include <doctest/doctest.h>
 
 #include <latch>
@@ -11,6 +11,7 @@
 
 #include "atoll/communicator.hpp"
 #include "atoll/mesh.hpp"
+#include "atoll/simulated.hpp"
 #include "device/backend.hpp"
 #include "error_text.hpp"
 #include "rank_reports.hpp"
@@ -144,4 +145,32 @@ TEST_CASE("a thread that calls a communicator while operations of another thread
   CHECK(reports[0] ==
         "invalid argument: all_reduce" + end + "invalid argument: group" + end + "no error");
   CHECK(reports[1] == "no error");
+}
+
+TEST_CASE("a stream of another kind of device is refused before anything is enqueued") {
+  const atoll::Device simulated = atoll::simulated::make_device({});
+  const auto reports = atoll_test::on_threads(2, [&](atoll::World& world) {
+    const auto mesh = atoll::Mesh::make(world, {1, 2});
+    auto shard = atoll::Communicator::open(mesh.axis("shard"), {.backend = "host"});
+    auto wrong = simulated.stream({.name = "clock"});
+    auto stream = shard.device().stream();
+    std::vector<float> values(4, 1.0f);
+    const auto add_up = [&](atoll::Stream& on) {
+      return atoll_test::error_of(
+          [&] { shard.all_reduce(values, values, atoll::ReduceOp::sum, on).synchronize(); });
+    };
+    std::string errors = add_up(wrong) + "\n";
+    errors += atoll_test::error_of([&] { shard.barrier(wrong).synchronize(); }) + "\n";
+    errors += atoll_test::error_of([&] { shard.group({}, wrong).synchronize(); }) + "\n";
+    errors += add_up(stream);
+    CHECK(values == std::vector<float>(4, 2.0f));
+    return errors;
+  });
+  for (int rank = 0; rank < 2; ++rank) {
+    const std::string refused =
+        "invalid argument: rank " + std::to_string(rank) +
+        ": communicator shard: the stream clock is not a stream of the communicator's device host: "
+        "take streams from Communicator::device()\n";
+    CHECK(reports[static_cast<std::size_t>(rank)] == refused + refused + refused + "no error");
+  }
 }

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cstdlib>
 #include <functional>
+#include <latch>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -301,6 +303,91 @@ TEST_CASE("folders of settings that cannot be used are warned about once for eac
   CHECK(warnings_of("/tmp::/none/plugins", "/tmp/log") ==
         std::pair<std::ptrdiff_t, std::ptrdiff_t>{1, 0});
   CHECK(warnings_of("/tmp", "log") == std::pair<std::ptrdiff_t, std::ptrdiff_t>{0, 0});
+}
+
+TEST_CASE("members of Config that Config::set() would refuse are refused") {
+  const auto refused = [](const std::function<void(atoll::Config&)>& change) {
+    atoll::Config config;
+    change(config);
+    const std::string single = error_of([&] { atoll::World::single(config); });
+    CHECK(error_of([&] { atoll::World::from_env(config); }) == single);
+    CHECK(error_of([&] { atoll::World::from_ranks(0, 1, {}, config); }) == single);
+    CHECK(error_of([&] { atoll::World::simulated({}, config); }) == single);
+    return single;
+  };
+  CHECK(
+      refused([](atoll::Config& c) { c.timeout = 0s; }) ==
+      "invalid argument: Config::timeout: ATOLL_TIMEOUT=\"0\": expected a whole number of seconds "
+      "from 1 to 1000000000");
+  const std::string start = "invalid argument: Config::";
+  CHECK(
+      refused([](atoll::Config& c) { c.file_timeout = -1s; }).starts_with(start + "file_timeout"));
+  CHECK(refused([](atoll::Config& c) {
+          c.cut_timeout = std::chrono::seconds::max();
+        }).starts_with(start + "cut_timeout: "));
+  CHECK(refused([](atoll::Config& c) { c.threads = -2; }).starts_with(start + "threads: "));
+  CHECK(
+      refused([](atoll::Config& c) { c.deterministic = 7; }).starts_with(start + "deterministic"));
+  CHECK(refused([](atoll::Config& c) { c.parent = "die"; }).starts_with(start + "parent: "));
+  CHECK(refused([](atoll::Config&) {}) == "no error");
+}
+
+TEST_CASE("an interface that one rank does not have is the error of all ranks") {
+  for (const int wrong : {0, 1}) {
+    const auto results = join_all(2, [&](atoll::Config& config, int rank) {
+      if (rank == wrong) config.interface = "nope0";
+    });
+    for (const std::string& result : results) {
+      CAPTURE(result);
+      CHECK(result.starts_with("invalid argument: rank " + std::to_string(wrong) +
+                               ": ATOLL_INTERFACE=\"nope0\": there is no interface nope0; "));
+    }
+  }
+  CHECK(error_of([] {
+          atoll::lay_out({"!99\nx"}, {encode(atoll::Process{7, -1})});
+        }) == "bad data: rank 0 has published an error without a code");
+}
+
+TEST_CASE("the reason of a failure is one line, and never empty") {
+  const auto reason = [](std::string_view text) {
+    atoll::World world = atoll::World::single();
+    world.fail(text);
+    return std::string(world.failure().value().what());
+  };
+  CHECK(reason("") == "rank 0: World::fail() was called without a reason");
+  CHECK(reason(" \n") == "rank 0: World::fail() was called without a reason");
+  CHECK(reason("first\n  second\r\n\tthird\n") == "rank 0: first second third");
+  CHECK(reason("red \x1b[31m \xff") == "rank 0: red \\x1b[31m \\xff");
+  atoll::World world = atoll::World::single();
+  const atoll::Error silent(atoll::ErrorCode::io, "");
+  CHECK_THROWS(world.run([&] { throw silent; }));
+  CHECK(world.failure().value().what() == std::string("rank 0: an exception without a text"));
+}
+
+TEST_CASE(
+    "a callback of on_failure() that destroys its World gets an error, and the rank goes on") {
+  Collector log;
+  auto alone = std::make_unique<atoll::World>(atoll::World::single());
+  const auto subscription = alone->on_failure([&](const atoll::Error&) { alone.reset(); });
+  alone->fail("enough");
+  CHECK(alone == nullptr);
+  const ReservedPort port;
+  std::latch failed{2};
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      auto world =
+          std::make_unique<atoll::World>(atoll::World::from_env(thread_rank_config(rank, 2, port)));
+      const auto ended = world->on_failure([&](const atoll::Error&) {
+        if (rank == 1) world.reset();
+        failed.count_down();
+      });
+      if (rank == 0) world->fail("enough");
+      failed.wait();
+    });
+  }
+  threads.clear();
+  CHECK(log.count("a callback of on_failure() destroyed its World") == 2);
 }
 
 TEST_CASE("a World that has been moved names itself in every call") {

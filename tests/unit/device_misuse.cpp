@@ -1,16 +1,21 @@
-// Misuse of streams: handles that were moved from, null addresses, empty functions, and tasks that
-// wait for their own stream.
+// Misuse of streams: handles that were moved from, null addresses, empty functions, tasks that wait
+// for their own stream or destroy it, two threads, and errors that nobody looks at.
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <chrono>
 #include <exception>
 #include <functional>
+#include <latch>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "atoll/device.hpp"
 #include "atoll/error.hpp"
+#include "atoll/world.hpp"
 #include "device/task.hpp"
 #include "error_text.hpp"
 
@@ -18,6 +23,7 @@ namespace {
 
 using atoll::Device;
 using atoll::Stream;
+using namespace std::chrono_literals;
 using atoll_test::error_of;
 
 }  // namespace
@@ -86,6 +92,116 @@ TEST_CASE("a task that waits for its own stream fails") {
     });
     CHECK(error_of([&] { stream.synchronize(); }) == "no error");
     CHECK(value == 1);
+  }
+}
+
+TEST_CASE("two threads that call one stream at the same time: one gets an error") {
+  Stream stream = Device::host().stream({.name = "shared"});
+  std::atomic<int> ran{0};
+  int enqueued[2] = {0, 0};
+  std::string errors[2];
+  const auto enqueue = [&](int thread) {
+    while (errors[0].empty() && errors[1].empty() && enqueued[thread] < 200'000) {
+      const std::string error = error_of([&] { stream.enqueue([&] { ++ran; }); });
+      error == "no error" ? static_cast<void>(++enqueued[thread])
+                          : static_cast<void>(errors[thread] = error);
+    }
+  };
+  std::jthread other([&] { enqueue(1); });
+  enqueue(0);
+  other.join();
+  stream.synchronize();
+  CHECK(ran == enqueued[0] + enqueued[1]);
+  for (const std::string& error : errors) {
+    if (error.empty()) continue;
+    CHECK(error ==
+          "invalid argument: stream shared: another thread calls it at the same time: call a "
+          "stream from one thread at a time, or make a stream for each thread");
+  }
+}
+
+TEST_CASE("a stream that its own task destroys drops the later work, and the World fails") {
+  atoll::World world = atoll::World::single();
+  bool ran = false;
+  const auto failed = [&] {
+    for (int i = 0; i < 1000 && !world.failure(); ++i) std::this_thread::sleep_for(5ms);
+    return world.failure() ? std::string(world.failure()->what()) : "no failure";
+  };
+  SUBCASE("by a call") {
+    auto stream = std::make_unique<Stream>(Device::host().stream({.name = "own"}));
+    std::latch enqueued{1};
+    stream->enqueue([&] {
+      enqueued.wait();
+      stream.reset();
+    });
+    stream->enqueue([&] { ran = true; });
+    enqueued.count_down();
+    CHECK(failed().find("stream own: ") != std::string::npos);
+  }
+  SUBCASE("as the last owner") {
+    auto stream = std::make_shared<Stream>(Device::host().stream({.name = "own"}));
+    std::latch released{1};
+    stream->enqueue([stream, &released] { released.wait(); });
+    stream->enqueue([&] { ran = true; });
+    stream.reset();
+    released.count_down();
+    CHECK(failed().find("a task of this stream destroyed the stream") != std::string::npos);
+  }
+  CHECK_FALSE(ran);
+}
+
+TEST_CASE("the error of a stream that no call throws fails the World when the stream ends") {
+  atoll::World world = atoll::World::single();
+  const Device device = Device::host();
+  const auto broken = [&](const char* name) {
+    Stream stream = device.stream({.name = name});
+    stream.enqueue([] { throw std::runtime_error("kernel broke"); });
+    return stream;
+  };
+  const std::string told = "no error";
+  SUBCASE("nobody synchronizes") {
+    { const Stream stream = broken("lost"); }
+    CHECK(
+        error_of([&] { world.check(); })
+            .find("stream lost: its work failed, and the stream was destroyed before any call had "
+                  "thrown the error (call synchronize() before): kernel broke") !=
+        std::string::npos);
+  }
+  SUBCASE("a stream that waits for the failed one passes the error on") {
+    {
+      Stream first = broken("first"), second = device.stream({.name = "second"});
+      second.wait(first.record());
+    }
+    CHECK(error_of([&] { world.check(); }).find("stream first: ") != std::string::npos);
+  }
+  SUBCASE("a call has thrown it, also through another stream or an event") {
+    {
+      Stream first = broken("first"), second = device.stream();
+      second.wait(first.record());
+      CHECK_THROWS_WITH(second.synchronize(), "kernel broke");
+      Stream third = broken("third");
+      CHECK_THROWS_WITH(third.record().synchronize(), "kernel broke");
+    }
+    CHECK(error_of([&] { world.check(); }) == told);
+  }
+  SUBCASE("a task has handled it") {
+    {
+      Stream first = broken("first"), second = device.stream();
+      second.enqueue([&] { CHECK_THROWS_WITH(first.synchronize(), "kernel broke"); });
+      second.synchronize();
+    }
+    CHECK(error_of([&] { world.check(); }) == told);
+  }
+  SUBCASE("an event keeps it until somebody asks") {
+    atoll::Event end;
+    {
+      Stream stream = broken("s");
+      end = stream.record();
+    }
+    CHECK(error_of([&] { world.check(); }) == told);
+    CHECK_THROWS_WITH(end.synchronize(), "kernel broke");
+    end = {};
+    CHECK(error_of([&] { world.check(); }) == told);
   }
 }
 

@@ -8,7 +8,6 @@
 #include <new>
 #include <utility>
 
-#include "core/assert.hpp"
 #include "core/errors.hpp"
 #include "core/thread.hpp"
 
@@ -32,19 +31,42 @@ class Running {
       : queue_(&queue), outer_(std::exchange(innermost, this)) {}
   Running(const Running&) = delete;
   Running& operator=(const Running&) = delete;
-  ~Running() { innermost = outer_; }
+  ~Running() {
+    handled();
+    innermost = outer_;
+  }
 
   static bool includes(const Queue& queue) noexcept {
     const Running* task = innermost;
     while (task != nullptr && task->queue_ != &queue) task = task->outer_;
     return task != nullptr;
   }
+  // Records that this thread gets the failure of a stream. If a task runs, it passes the failure on
+  // to its own stream or handles it.
+  static void receive(const std::shared_ptr<StreamFailure>& failure) {
+    if (IgnoringErrors::on_this_thread()) return;
+    if (innermost == nullptr) return failure->tell();
+    innermost->handled();
+    innermost->received_ = failure;
+  }
+  // Returns the failure of the task, which has ended with the current exception.
+  std::shared_ptr<StreamFailure> failure(const std::string& stream) {
+    const std::exception_ptr error = std::current_exception();
+    if (received_ && received_->error() == error) return std::exchange(received_, nullptr);
+    return std::make_shared<StreamFailure>(error, stream);
+  }
 
  private:
-  static inline thread_local const Running* innermost = nullptr;
+  // The task does not pass on the failure that it received.
+  void handled() {
+    if (received_) std::exchange(received_, nullptr)->tell();
+  }
+
+  static inline thread_local Running* innermost = nullptr;
 
   const Queue* queue_;
-  const Running* outer_;
+  Running* outer_;
+  std::shared_ptr<StreamFailure> received_;
 };
 
 }  // namespace
@@ -57,8 +79,10 @@ Queue::Queue(std::string name)
 std::shared_ptr<HostEvent> Queue::push(HostEvent::Kind kind, Task&& task) {
   // The allocation comes before pushing_ is set, because pushing_ would stay true if it threw.
   auto event = std::make_shared<HostEvent>(kind, std::move(task), weak_from_this());
-  ATOLL_ASSERT(!pushing_.exchange(true, std::memory_order_acquire),
-               "two threads call one stream at the same time");
+  require(!pushing_.exchange(true, std::memory_order_acquire),
+          "stream {}: another thread calls it at the same time: call a stream from one thread at a "
+          "time, or make a stream for each thread",
+          name_);
   event->self_ = event;
   const bool worker_sleeps = tasks_.push(event.get());
   pushing_.store(false, std::memory_order_release);
@@ -79,23 +103,37 @@ void Queue::require_other_task() const {
       name_);
 }
 
+bool Queue::ends_in_own_task() {
+  if (!Running::includes(*this)) return false;
+  fail(std::make_shared<StreamFailure>(
+      std::make_exception_ptr(invalid("a task of this stream destroyed the stream, so the work "
+                                      "after the task was dropped: destroy the stream outside its "
+                                      "tasks")),
+      name_));
+  return true;
+}
+
+void Queue::fail(std::shared_ptr<StreamFailure> failure) {
+  if (!failure_) failure_ = std::move(failure);
+}
+
 void Queue::execute_next() {
   HostEvent& event = tasks_.take(*first_);
   first_ = std::move(event.self_);
-  const bool dropped = event.kind_ == HostEvent::Kind::work && error_;
+  const bool dropped = event.kind_ == HostEvent::Kind::work && failure_;
+  Running running(*this);
   if (!dropped) {
     try {
-      const Running task(*this);
       event.task_();
     } catch (...) {
-      if (!error_) error_ = std::current_exception();
+      fail(running.failure(name_));
     }
   }
   {
-    const DroppedTask mark(dropped ? &error_ : nullptr);
+    const DroppedTask mark(dropped ? &failure_->error() : nullptr);
     event.task_.reset();  // destroys the task's captures before any waiter wakes
   }
-  event.error_ = error_;
+  event.failure_ = failure_;
   // This store must be sequentially consistent. The standard library's notify_all() starts by
   // loading its count of waiters, and that load could move before a release store; a waiter that
   // has just registered and seen the old value would then sleep forever.
@@ -165,7 +203,9 @@ void HostEvent::synchronize() {
     }
   }
   happened_.wait(0, std::memory_order_acquire);
-  if (error_) std::rethrow_exception(error_);
+  if (!failure_) return;
+  Running::receive(failure_);
+  std::rethrow_exception(failure_->error());
 }
 
 HostStream::HostStream(const StreamOptions& options)
@@ -177,6 +217,10 @@ HostStream::HostStream(const StreamOptions& options)
 
 HostStream::~HostStream() {
   worker_.request_stop();
+  if (queue_->ends_in_own_task()) {
+    worker_.detach();  // the worker shares the queue
+    return;
+  }
   queue_->wake();
   worker_.join();
 }

@@ -16,7 +16,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -24,6 +23,7 @@
 
 #include "device/backend.hpp"
 #include "device/host/task_queue.hpp"
+#include "device/stream_failure.hpp"
 #include "device/task.hpp"
 
 namespace atoll_v1::atoll::host {
@@ -54,7 +54,7 @@ class HostEvent final : public EventBackend {
   std::shared_ptr<HostEvent> self_;  // keeps this event alive while it is in the queue
   std::atomic<HostEvent*> next{nullptr};
   std::atomic<int> happened_{0};  // not bool, because waits on int map directly to a futex
-  std::exception_ptr error_;      // first error of the stream so far; set before happened_
+  std::shared_ptr<StreamFailure> failure_;  // of the stream so far; set before happened_
 };
 
 class Queue : public std::enable_shared_from_this<Queue> {
@@ -73,18 +73,22 @@ class Queue : public std::enable_shared_from_this<Queue> {
   // Throws Error(invalid_argument) if this thread runs a task of this queue. The task would wait
   // for work that runs only after the task.
   void require_other_task() const;
+  // Call this when the stream is destroyed. Returns true if this thread runs a task of the queue,
+  // which then cannot wait for the work that remains. The queue drops that work with an error.
+  bool ends_in_own_task();
 
   std::atomic<std::int64_t> exposed_ns{0};
 
  private:
   void execute_next();
+  void fail(std::shared_ptr<StreamFailure> failure);  // keeps the first failure
   // Waits until ready() is true or a stop is requested. The caller holds `lock` before and after.
   void await_ready(std::unique_lock<std::mutex>& lock, const std::stop_token& stop);
 
   const std::string name_;
   // Only the thread that runs tasks writes the following members. They have their own cache line.
   alignas(64) std::shared_ptr<HostEvent> first_;  // last finished task; links to the next one
-  std::exception_ptr error_;                      // the first failure of a task
+  std::shared_ptr<StreamFailure> failure_;        // the first failure of a task
   TaskQueueOf<std::atomic, HostEvent> tasks_;
   std::atomic<bool> pushing_{false};  // true while a thread adds a task
   std::mutex mutex_;                  // guards the start of the worker's sleep

@@ -1,9 +1,19 @@
 #include "device/virtual/stream.hpp"
 
 #include "core/errors.hpp"
+#include "device/stream_kind.hpp"
 #include "device/virtual/ops.hpp"
 
-namespace atoll_v1::atoll::simulated {
+namespace atoll_v1::atoll {
+
+DeviceKind kind_of(const Stream& stream) {
+  StreamBackend& backend = stream.backend();
+  if (backend.native() != nullptr) return DeviceKind::cuda;
+  const bool is_simulated = dynamic_cast<simulated::VirtualStream*>(&backend) != nullptr;
+  return is_simulated ? DeviceKind::virtual_time : DeviceKind::host;
+}
+
+namespace simulated {
 
 VirtualStream::VirtualStream(std::shared_ptr<Timeline> timeline, const DeviceOptions& options)
     : timeline_(std::move(timeline)),
@@ -63,4 +73,5 @@ std::chrono::nanoseconds VirtualStream::exposed_communication() const {
   return std::chrono::nanoseconds(std::llround(timeline_->exposed(*queue_) * 1e9));
 }
 
-}  // namespace atoll_v1::atoll::simulated
+}  // namespace simulated
+}  // namespace atoll_v1::atoll

@@ -1,0 +1,48 @@
+#include "core/untold.hpp"
+
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "core/errors.hpp"
+#include "core/log.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+struct Notices {
+  // Recursive, because a callback can end a stream whose error is untold as well.
+  std::recursive_mutex mutex;
+  std::set<const UntoldNotice::Callback*> callbacks;
+};
+
+// Never destroyed, since static objects of the program can own streams.
+Notices& notices() {
+  static auto* const all = new Notices;
+  return *all;
+}
+
+}  // namespace
+
+UntoldNotice::UntoldNotice(Callback callback) : callback_(std::move(callback)) {
+  const std::lock_guard lock(notices().mutex);
+  notices().callbacks.insert(&callback_);
+}
+
+UntoldNotice::~UntoldNotice() {
+  const std::lock_guard lock(notices().mutex);
+  notices().callbacks.erase(&callback_);
+}
+
+void report_untold(std::string_view text) noexcept {
+  try {
+    const std::lock_guard lock(notices().mutex);
+    bool is_news = notices().callbacks.empty();
+    for (const auto* callback : notices().callbacks) is_news = (*callback)(text) || is_news;
+    if (is_news) log::error("{}", text);
+  } catch (const std::exception& problem) {
+    log::error("cannot report an error of a stream: {}", text_of(problem));
+  }
+}
+
+}  // namespace atoll_v1::atoll
