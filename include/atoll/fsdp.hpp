@@ -282,7 +282,7 @@ class ATOLL_API BackwardScope : public ForwardScope {
   using ForwardScope::ForwardScope;
   BackwardScope(BackwardScope&&) noexcept = default;
   // Returns the gradient to write. Compute must write every gradient of the unit before the scope
-  // ends, as Gradient::mode prescribes. The view is valid until then.
+  // ends, as Gradient::mode prescribes; one not asked for is logged. The view is valid until then.
   Gradient grad(std::string_view param) const;
 };
 
@@ -396,8 +396,8 @@ class ATOLL_API Engine {
   // Error(aborted) with the same text, from the call that waits or that comes next. If a rank does
   // not begin the step, the others throw an error that names it after Config::timeout.
   //
-  // If parameters are sharded, the first pass of an engine also compares PassOptions::kind. Later
-  // passes do not: if kinds then differ, ranks wait for each other until Config::timeout.
+  // If parameters are sharded, the first pass of an engine also compares PassOptions::kind. If they
+  // differ later, the first gather fails; NCCL and MPI instead wait until Config::timeout.
   [[nodiscard]] Pass begin(const PassOptions& options, Stream& compute);
   // Makes the stream `compute` wait until every gradient shard is final. With Options::synchronous,
   // blocks until then. May be called several times for the same gradients, also for several

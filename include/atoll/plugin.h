@@ -37,7 +37,7 @@ extern "C" {
 #endif
 
 #define ATOLL_ABI_MAJOR 1u /* incremented when the layout changes incompatibly */
-#define ATOLL_ABI_MINOR 4u /* incremented when functions or fields are appended */
+#define ATOLL_ABI_MINOR 5u /* incremented when functions or fields are appended */
 
 typedef int32_t atoll_status; /* one of the values below, which never change */
 enum {
@@ -270,6 +270,8 @@ typedef struct atoll_operation {
                                   number of elements that rank r sends to this rank */
   atoll_cost* cost; /* on virtual memory, submit() moves no data and fills in this cost; NULL on
                        other memory */
+  const char* label; /* purpose, such as the name of a tensor; equal on all ranks, so a backend may
+                        compare it. NULL, or missing in cores before ABI 1.5: none */
 } atoll_operation;
 
 /* A row of a link test. Rates are bytes per second, times are seconds. */

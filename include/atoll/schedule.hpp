@@ -144,7 +144,7 @@ struct SchedulerOptions {
 // Dtypes, shapes, aliasing rules and errors are those of Communicator, and every call of a
 // Scheduler that was moved from throws Error(invalid_argument). Reductions sum; they never average.
 // On an axis of one rank a collective is a copy, or nothing if src and dst are the same. `label`
-// names the purpose of an operation in the records of take_records(), for example a unit.
+// names an operation in take_records(), such as a unit; ranks on host memory compare it.
 class ATOLL_API Scheduler {
  public:
   // Collective over all ranks of the mesh: opens the communicators. An axis without ranks means

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string_view>
+
 #include "sdk/guard.hpp"
 #include "sdk/operation.hpp"
 
@@ -13,6 +16,25 @@ std::uint32_t layout_of(const std::uint64_t* counts, int nranks) {
   std::uint64_t hash = 0xcbf29ce484222325u;
   for (int rank = 0; rank < nranks; ++rank) hash = (hash ^ counts[rank]) * 0x100000001b3u;
   return static_cast<std::uint32_t>(hash ^ (hash >> 32));
+}
+
+// Returns an FNV-1a hash, which is not 0.
+std::uint64_t hash_of(std::string_view text) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return hash == 0 ? 1 : hash;
+}
+
+void set_label(Signature& s, std::string_view label) {
+  if (label.empty()) return;
+  s.label = hash_of(label);
+  std::size_t shown = std::min(label.size(), s.label_text.size() - 1);
+  // A character of UTF-8 is not cut: its later bytes are 10xxxxxx.
+  const auto is_tail = [&](std::size_t i) {
+    return i < label.size() && (static_cast<unsigned char>(label[i]) & 0xc0) == 0x80;
+  };
+  while (shown > 0 && is_tail(shown)) --shown;
+  label.copy(s.label_text.data(), shown);
 }
 
 }  // namespace
@@ -32,12 +54,13 @@ Signature make_signature(const atoll_operation& operation, int nranks, std::uint
   s.ordinal = ordinal;
   s.sequence = operation.sequence;
   s.factor = operation.factor;
+  set_label(s, label_of(operation));
   return s;
 }
 
 bool agree(const Signature& a, const Signature& b) noexcept {
   return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.root == b.root &&
-         a.layout == b.layout && a.count == b.count && a.ordinal == b.ordinal;
+         a.layout == b.layout && a.count == b.count && a.ordinal == b.ordinal && a.label == b.label;
 }
 
 // The digest is a sum of terms, each multiplied by an odd constant, so a change of a single field
@@ -53,16 +76,19 @@ std::uint64_t digest(const Signature& s) noexcept {
   return both(word(s.kind), word(s.dtype)) * 0x9e3779b97f4a7c15U +
          both(word(s.op), word(s.root)) * 0xff51afd7ed558ccdU +
          std::uint64_t{s.layout} * 0xc4ceb9fe1a85ec53U + s.count * 0xbf58476d1ce4e5b9U +
-         s.ordinal * 0x94d049bb133111ebU;
+         s.ordinal * 0x94d049bb133111ebU + s.label * 0xd6e8feb86659fd93U;
 }
 
 std::string describe(const Signature& s) {
   std::string text = fmt::format("{} {}", kind_name(s.kind), s.sequence);
   if (s.kind == ATOLL_BARRIER) return text;
+  // The text may come from another process.
+  const std::string_view label(s.label_text.data(), s.label_text.size());
   text += fmt::format(" ({} x {}", s.count, dtype_name(s.dtype));
   if (s.op >= 0) text += fmt::format(", {}", op_name(s.op));
   if (s.root >= 0) text += fmt::format(", root {}", s.root);
   if (s.layout != 0) text += fmt::format(", counts with the hash {:08x}", s.layout);
+  if (s.label != 0) text += fmt::format(", \"{}\"", label.substr(0, label.find('\0')));
   return text + ")";
 }
 

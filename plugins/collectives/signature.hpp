@@ -2,6 +2,7 @@
 // data moves, so that a mismatch is reported instead of corrupting data.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -30,19 +31,22 @@ struct Signature {
   // atoll_operation::sequence. Used only in error texts, because ranks count messages differently.
   std::uint64_t sequence;
   double factor;  // factor by which the sender's data is scaled; ranks may have different factors
+  std::uint64_t label;              // hash of the label; 0 without one
+  std::array<char, 32> label_text;  // its beginning, for error texts; ends at a null character
 };
-static_assert(sizeof(Signature) == 56);
+static_assert(sizeof(Signature) == 96);
 
 constexpr std::uint32_t signature_magic = 0x4c4f5441;  // identifies a signature: "ATOL"
 
 Signature make_signature(const atoll_operation& operation, int nranks, std::uint64_t ordinal);
-// Returns true if two ranks called the same operation. Ignores `sequence` and `factor`.
+// Returns true if two ranks called the same operation. Ignores `sequence`, `factor` and the text of
+// the label.
 bool agree(const Signature& a, const Signature& b) noexcept;
 // Returns a hash of the fields that agree() compares. Signatures that differ in exactly one field
 // always have different hashes; signatures that differ in several fields collide with a probability
 // of about 2^-64.
 std::uint64_t digest(const Signature& signature) noexcept;
-// Returns a text such as "all_reduce 42 (1024 x f32, sum)".
+// Returns a text such as "all_reduce 42 (1024 x f32, sum)", with the label in quotes at the end.
 std::string describe(const Signature& signature);
 // Throws Error(ATOLL_MISMATCH) with a text that shows the calls of two ranks. `mine` and `theirs`
 // are the names of the ranks.

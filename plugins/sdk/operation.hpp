@@ -39,6 +39,12 @@ inline std::string describe(const atoll_operation& operation) {
   return text + ")";
 }
 
+// Returns the label; "" if there is none.
+inline std::string_view label_of(const atoll_operation& operation) noexcept {
+  constexpr std::size_t end = offsetof(atoll_operation, label) + sizeof(atoll_operation::label);
+  return operation.size >= end && operation.label != nullptr ? operation.label : "";
+}
+
 // Returns true if this kind, dtype and op exist and, for a reduction, the dtype can be reduced.
 // The dtype is ignored for a barrier, and the op for a kind that does not reduce.
 inline bool is_known(std::int32_t kind, std::int32_t dtype, std::int32_t op) noexcept {

@@ -10,6 +10,7 @@
 #include "comm/registry/backend_choice.hpp"
 #include "core/errors.hpp"
 #include "core/log.hpp"
+#include "core/operation_label.hpp"
 #include "core/terminal_text.hpp"
 #include "core/world_internals.hpp"
 #include "device/stream_kind.hpp"
@@ -263,6 +264,7 @@ void BackendGroup::submit(std::vector<Operation> operations,
   sequence_ += operations.size();
   std::vector<FlightCall> calls;
   calls.reserve(operations.size());
+  for (Operation& operation : operations) operation.label = OperationLabel::of_this_thread();
   for (const Operation& operation : operations) calls.push_back(operation.flight_call());
   const std::uint64_t number = flight_->recorder().enqueue(*track_, calls, first);
   if (device_.kind() != DeviceKind::host) {
@@ -277,6 +279,7 @@ void BackendGroup::submit(std::vector<Operation> operations,
 Work BackendGroup::perform(Operation operation, Stream& stream) {
   auto state = begin(stream);
   declare_use(operation, stream);
+  operation.label = OperationLabel::of_this_thread();
   const std::uint64_t first = sequence_++;
   const FlightCall call = operation.flight_call();
   const std::uint64_t number = flight_->recorder().enqueue(*track_, {&call, 1}, first);
@@ -371,6 +374,7 @@ void BackendGroup::call_backend(std::span<const Operation> operations, std::uint
     entry.recv_counts = operation.recv_counts.empty() ? nullptr : operation.recv_counts.data();
     entry.factor = operation.reduction.factor;
     entry.cost = costs.empty() ? nullptr : &costs[i];
+    entry.label = operation.label.empty() ? nullptr : operation.label.c_str();
     pointers[i] = &entry;
   }
   if (device_.kind() == DeviceKind::host) {

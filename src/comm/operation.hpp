@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "atoll/communicator.hpp"
@@ -31,6 +32,7 @@ struct Operation {
   std::int32_t part_of = -1;
   // Number of elements that this rank receives from each rank; used by all_to_all_v only.
   std::vector<std::uint64_t> recv_counts{};
+  std::string label{};  // set when the operation is enqueued (core/operation_label.hpp)
 
   bool is_message() const { return atoll_abi::is_message(kind); }
   FlightCall flight_call() const { return {kind, count, dtype, reduction.op, peer, part_of}; }

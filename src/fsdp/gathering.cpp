@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/errors.hpp"
+#include "core/operation_label.hpp"
 #include "device/ops.hpp"
 
 namespace atoll_v1::atoll::fsdp {
@@ -104,6 +105,7 @@ Event Gathering::cancel(Stream& compute) {
 // copy is older than the master parameters. Gathers them in the order of use, so that compute can
 // begin with the first unit while others are gathered.
 void Gathering::gather_resident() {
+  const OperationLabel kind(label_of_pass());
   for (const std::size_t index : plan_.sequence) {
     const UnitState& unit = setup_.state(index);
     UnitParameters& parameters = units_[index];
@@ -160,6 +162,7 @@ bool Gathering::may_gather(std::size_t index) const {
 void Gathering::gather(std::size_t index) {
   const Unshard& unshard = plan_.unshards[index];
   if (is_in_slot(unshard)) return;  // the unit is still unsharded in its slot
+  const OperationLabel kind(label_of_pass());
   const UnitState& unit = setup_.state(unshard.unit);
   const UnitParameters& parameters = units_[unshard.unit];
   Stream& stream = scheduler_.stream(Lane::gather);

@@ -68,6 +68,8 @@ class Gathering {
   };
 
   bool is_training() const noexcept { return pass_.kind == PassOptions::Kind::train; }
+  // Ranks that begin passes of different kinds differ in the labels of their gathers.
+  std::string_view label_of_pass() const noexcept { return is_training() ? "train" : "eval"; }
   bool is_in_slot(const Unshard& unshard) const;
   bool is_used_again(std::size_t index) const;
   bool may_gather(std::size_t index) const;

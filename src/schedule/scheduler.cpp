@@ -8,6 +8,7 @@
 #include "atoll/schedule.hpp"
 #include "core/assert.hpp"
 #include "core/errors.hpp"
+#include "core/operation_label.hpp"
 #include "core/world_internals.hpp"
 #include "device/backend.hpp"
 #include "device/checked/device.hpp"
@@ -98,6 +99,7 @@ struct Scheduler::Impl {
       record.row = on.name();
       record.ranks = communicator->size();
       const Stamp begin = on.stamp();
+      const OperationLabel label(record.label);
       Work work = start(*communicator, on);
       log.add({std::move(record), lane, ++collectives, begin, on.stamp()});
       return work;

@@ -97,7 +97,8 @@ AT(atoll_operation, counts, 80);
 AT(atoll_operation, factor, 88);
 AT(atoll_operation, recv_counts, 96);
 AT(atoll_operation, cost, 104);
-SIZE(atoll_operation, 112);
+AT(atoll_operation, label, 112);
+SIZE(atoll_operation, 120);
 
 AT(atoll_backend, size, 0);
 AT(atoll_backend, abi_major, 8);

@@ -5,10 +5,12 @@
 #include <atomic>
 #include <future>
 #include <mutex>
+#include <string>
 #include <tuple>
 #include <vector>
 
 #include "atoll/schedule.hpp"
+#include "rank_reports.hpp"
 #include "thread_ranks.hpp"
 
 using atoll::DType;
@@ -52,6 +54,27 @@ TEST_CASE("an axis without ranks means this rank alone, whatever mesh was planne
     CHECK(data[9] == 3.0f);
   });
   CHECK_THROWS_AS(Scheduler({}, {}), atoll::Error);
+}
+
+TEST_CASE("all_reduces of one size in another order are not summed with each other") {
+  const auto errors = atoll_test::on_threads(2, [](atoll::World& world) {
+    const Mesh mesh = Mesh::make(world, {1, 2});
+    Scheduler scheduler({}, mesh.axis("world"), {.backend = "host"});
+    std::vector<float> bias(10, 1.0f), scale(10, 1.0f);
+    scheduler.all_reduce(bias, {}, "bias").synchronize();
+    CHECK(bias[9] == 2.0f);
+    if (world.rank() == 0) {
+      scheduler.all_reduce(bias, {}, "bias").synchronize();
+    } else {
+      scheduler.all_reduce(scale, {}, "scale").synchronize();
+    }
+    return std::string("no error");
+  });
+  for (const std::string& error : errors) {
+    CAPTURE(error);
+    CHECK(error.find("all_reduce 1 (10 x f32, sum, \"bias\")") != std::string::npos);
+    CHECK(error.find("all_reduce 1 (10 x f32, sum, \"scale\")") != std::string::npos);
+  }
 }
 
 TEST_CASE("a bucket is summed over ranks while compute continues with backward") {
