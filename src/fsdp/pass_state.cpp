@@ -10,7 +10,7 @@
 #include "core/assert.hpp"
 #include "core/errors.hpp"
 #include "core/log.hpp"
-#include "device/backend.hpp"
+#include "device/stream_kind.hpp"
 
 namespace atoll_v1::atoll::fsdp {
 
@@ -70,9 +70,8 @@ void PassState::check_begin(const PassOptions& options, const Stream& compute) c
           "Engine::begin: PassOptions::kind = {} is not a Kind", static_cast<int>(options.kind));
   require(options.micro >= 0 && options.micro < options.of,
           "Engine::begin: there is no micro batch {} of {}", options.micro, options.of);
-  const bool on_gpu = setup_.options.device.kind() == DeviceKind::cuda;
   require(
-      on_gpu == (compute.backend().native() != nullptr),
+      kind_of(compute) == setup_.options.device.kind(),
       "Engine::begin: the stream \"{}\" is not a stream of the engine's device {}: take compute "
       "streams from Engine::device()",
       compute.name(), setup_.options.device.name());
@@ -176,10 +175,11 @@ void PassState::check_usable(const Unit& unit, std::string_view scope) const {
 
 void PassState::check_order(const Unit& unit, std::size_t lowest, std::size_t end,
                             std::string_view scope) const {
-  require(
-      setup_.has_unit(unit),
-      "{}({}): the unit belongs to another engine: use Engine::unit() of the engine of this pass",
-      scope, unit.name());
+  require(setup_.has_unit(unit),
+          "{}: the unit is not one of this engine, or its engine has been destroyed: use "
+          "Engine::unit() "
+          "of the engine of this pass",
+          scope);
   require(position_ >= lowest && position_ < end,
           "{}({}): out of order: {} of the {} uses of units in this pass have begun", scope,
           unit.name(), position_, length());
@@ -214,7 +214,11 @@ std::size_t PassState::begin_scope(Unit& unit, std::string_view scope) {
   Stream& compute = this->compute();
   gathering_.unshard(compute, position, scope);
   ++position_;
-  if (position >= plan_.forward_length) reducing_.open(compute, state, position);
+  if (position >= plan_.forward_length) {
+    reducing_.open(compute, state, position);
+    asked_.resize(setup_.units.size());
+    asked_[state.index].assign(state.params.size(), false);
+  }
   begun_[position] = scheduler_.begin_work(compute);
   storage_.report_uses(compute, state, position);
   if (checks_gradients(state, position)) storage_.poison_gradients(compute, state);
@@ -243,6 +247,21 @@ bool PassState::checks_gradients(const UnitState& unit, std::size_t position) co
          reducing_.write_mode(unit, position) == WriteMode::overwrite;
 }
 
+void PassState::warn_of_unwritten(const UnitState& unit, std::size_t position) {
+  if (warned_of_unwritten_ || setup_.options.device.kind() == DeviceKind::virtual_time ||
+      reducing_.write_mode(unit, position) != WriteMode::overwrite) {
+    return;
+  }
+  for (std::size_t p = 0; p < unit.params.size(); ++p) {
+    if (!unit.params[p].trainable || unit.params[p].count() == 0 || asked_[unit.index][p]) continue;
+    warned_of_unwritten_ = true;
+    return log::warn(
+        "a backward scope of unit {} ended without grad(\"{}\"), so the gradient of this parameter "
+        "is undefined: write every gradient, zeros where compute adds nothing",
+        unit.name, unit.params[p].name);
+  }
+}
+
 void PassState::leave(const Unit& unit, std::size_t position) noexcept {
   --live_scopes_;
   const auto fail = [&](const Error& error) {
@@ -259,6 +278,7 @@ void PassState::leave(const Unit& unit, std::size_t position) noexcept {
     storage_.report_uses(compute, state, position);
     if (checks_gradients(state, position)) storage_.check_gradients(compute, state);
     const bool backward = position >= plan_.forward_length;
+    if (backward) warn_of_unwritten(state, position);
     scheduler_.end_work(compute, begun_[position], backward ? "backward" : "forward", unit.name());
     // The gather of the next unit is enqueued before the reduction of this one. Both wait for the
     // same compute, but a backend may launch the collectives of a GPU in the order of the calls, and
@@ -334,9 +354,10 @@ View PassState::parameter(const UnitState& unit, std::string_view param,
       .part(slot.offset, slot.count);
 }
 
-Gradient PassState::gradient(const UnitState& unit, std::string_view param,
-                             std::size_t position) const {
-  const auto& [index, slot] = unit.locations[unit.find(param)];
+Gradient PassState::gradient(const UnitState& unit, std::string_view param, std::size_t position) {
+  const std::size_t number = unit.find(param);
+  asked_[unit.index][number] = true;
+  const auto& [index, slot] = unit.locations[number];
   const UnitBucket& bucket = unit.buckets[index];
   if (!bucket.trainable) return {{nullptr, 0, DType::f32}, WriteMode::none};
   return {guards_.gradients(position, storage_.unsharded_gradient(unit, bucket))

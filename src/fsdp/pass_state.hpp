@@ -40,7 +40,7 @@ class PassState {
   void end() noexcept;
 
   View parameter(const UnitState& unit, std::string_view param, std::size_t position) const;
-  Gradient gradient(const UnitState& unit, std::string_view param, std::size_t position) const;
+  Gradient gradient(const UnitState& unit, std::string_view param, std::size_t position);
   // Makes `compute` wait until the gradients are final. Throws Error(invalid_argument), which names
   // `call`, if uses of units or micro batches of the step are missing, so that gradients are not
   // summed over all ranks.
@@ -87,6 +87,10 @@ class PassState {
   // the caller leaves unwritten.
   bool checks_gradients(const UnitState& unit, std::size_t position) const;
 
+  // Logs a warning, once, if the backward scope that ends here has not asked for a gradient that it
+  // must overwrite.
+  void warn_of_unwritten(const UnitState& unit, std::size_t position);
+
   EngineSetup& setup_;
   Scheduler& scheduler_ = setup_.scheduler;
   const PassPlan& plan_ = setup_.plan;
@@ -118,6 +122,9 @@ class PassState {
   // True when a caller has waited for the gradients and not changed parameters since.
   bool gradients_read_ = false;
   bool warned_ = false;  // true when the warning about unchanged parameters has been logged
+  bool warned_of_unwritten_ = false;
+  // For each unit and parameter: true when the last backward scope has asked for the gradient.
+  std::vector<std::vector<bool>> asked_;
 };
 
 }  // namespace atoll_v1::atoll::fsdp

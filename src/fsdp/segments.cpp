@@ -108,9 +108,12 @@ View Engine::state(const Segment& segment, std::string_view name) const {
           "the engine has no state \"{}\": call Engine::add_state() first", name);
   require(segment.unit != nullptr && segment.param != nullptr,
           "state({}): the segment is empty: pass a segment of Engine::segments()", name);
+  require(
+      setup.has_unit(*segment.unit),
+      "state({}): the segment is not one of this engine, or its engine has been destroyed: pass "
+      "a segment of Engine::segments() of this engine",
+      name);
   const UnitState& unit = state_of(*segment.unit);
-  require(setup.has_unit(*segment.unit),
-          "state({}): the segment of unit {} belongs to another engine", name, unit.name);
   const auto& [index, slot] = unit.locations[unit.find(segment.param->name)];
   const UnitBucket& bucket = unit.buckets[index];
   if (!bucket.trainable) return {};

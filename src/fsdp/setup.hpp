@@ -2,6 +2,7 @@
 // pass.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
@@ -10,6 +11,7 @@
 #include "atoll/optimizer.hpp"
 #include "core/rank_set.hpp"
 #include "core/socket.hpp"
+#include "core/untold.hpp"
 #include "fsdp/one_thread.hpp"
 #include "fsdp/strategy.hpp"
 #include "fsdp/unit.hpp"
@@ -38,9 +40,9 @@ struct EngineSetup {
   bool replicated() const noexcept { return scheduler.replicate_count() > 1; }
   // Returns true if gradients are cast to another type before they are sent.
   bool casts_gradients() const noexcept { return options.precision.reduce != DType::f32; }
+  // Looks at the address only, because the engine of `unit` may have been destroyed.
   bool has_unit(const Unit& unit) const noexcept {
-    const std::size_t index = state_of(unit).index;
-    return index < units.size() && units[index].get() == &unit;
+    return std::ranges::any_of(units, [&](const auto& own) { return own.get() == &unit; });
   }
   UnitState& state(std::size_t unit) const noexcept { return state_of(*units[unit]); }
   World& world() const { return ranks.world(); }  // throws if it has been destroyed
@@ -88,10 +90,11 @@ std::uint64_t gradient_elements(const EngineSetup& setup);
 // Cuts memory of gradient_elements() elements of type `dtype`.
 BucketParts cut_by_bucket(const EngineSetup& setup, const Buffer& memory, DType dtype);
 
-// Blocks until a stream, an event or all lanes have completed. Ignores failures, because the
-// callers that waited for the failed work have received them.
+// Blocks until a stream, an event or all lanes have completed. Ignores failures: the callers that
+// waited for the failed work have received them, and an error that nobody has received stays untold.
 template <class Work>
 void settle(Work& work) noexcept {
+  const IgnoringErrors ignoring;
   try {
     work.synchronize();
   } catch (...) {

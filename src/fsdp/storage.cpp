@@ -1,6 +1,7 @@
 #include "fsdp/storage.hpp"
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -54,21 +55,41 @@ std::uint64_t MemoryPlan::total() const noexcept {
          staging + activations;
 }
 
+namespace {
+
+struct MemoryRow {
+  std::string_view what;
+  std::uint64_t bytes;
+};
+
+std::array<MemoryRow, 10> rows_of(const MemoryPlan& plan) {
+  return {{{"parameters (master shards)", plan.parameters},
+           {"parameters (whole, resident)", plan.resident},
+           {"optimizer", plan.optimizer},
+           {"gradients (f32 shards)", plan.gradients},
+           {"parameters (gathered while used)", plan.gathered},
+           {"parameters (inner shards)", plan.inner_shards},
+           {"whole gradients", plan.whole_gradients},
+           {"staging", plan.staging},
+           {"activations (set by the caller)", plan.activations},
+           {"total", plan.total()}}};
+}
+
+// Returns the parts of the plan that are not 0 on one line, for errors.
+std::string line_of(const MemoryPlan& plan) {
+  std::string text;
+  for (const auto& [what, bytes] : rows_of(plan)) {
+    if (bytes > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", what, bytes);
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string MemoryPlan::to_string() const {
   std::string text = fmt::format("{:<34}{:>16}\n", "memory of this rank", "bytes");
-  const auto row = [&](std::string_view what, std::uint64_t bytes) {
+  for (const auto& [what, bytes] : rows_of(*this))
     text += fmt::format("  {:<32}{:>16}\n", what, bytes);
-  };
-  row("parameters (master shards)", parameters);
-  row("parameters (whole, resident)", resident);
-  row("optimizer", optimizer);
-  row("gradients (f32 shards)", gradients);
-  row("parameters (gathered while used)", gathered);
-  row("parameters (inner shards)", inner_shards);
-  row("whole gradients", whole_gradients);
-  row("staging", staging);
-  row("activations (set by the caller)", activations);
-  row("total", total());
   return text;
 }
 
@@ -105,12 +126,12 @@ void Storage::plan_memory() {
   memory_.staging += plan_scratch() + blocks_bytes_;
   const std::uint64_t limit = setup_.options.memory_bytes;
   if (limit == 0 || memory_.total() <= limit) return;
-  throw invalid("freeze: the plan needs more than the {} bytes of Options::memory_bytes{}\n{}",
-                limit,
-                sharding_.accumulates_unsharded && setup_.sharded()
-                    ? "; Accumulation::shard avoids unsharded gradients"
-                    : "",
-                memory_.to_string());
+  throw invalid(
+      "freeze: the plan needs more than the {} bytes of Options::memory_bytes{}; it has {}", limit,
+      sharding_.accumulates_unsharded && setup_.sharded()
+          ? "; Accumulation::shard avoids unsharded gradients"
+          : "",
+      line_of(memory_));
 }
 
 std::uint64_t Storage::plan_casts(std::uint64_t shard_elements) {

@@ -140,8 +140,8 @@ TEST_CASE("backward of a unit of another engine is an error") {
   { const auto w = pass.forward(engine.unit("a")); }
   CHECK_THROWS_WITH_AS(
       pass.backward(other.unit("z")),
-      "backward(z): the unit belongs to another engine: use Engine::unit() of the engine of this "
-      "pass",
+      "backward: the unit is not one of this engine, or its engine has been destroyed: use "
+      "Engine::unit() of the engine of this pass",
       atoll::Error);
 }
 

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <functional>
 #include <latch>
@@ -147,6 +148,26 @@ TEST_CASE("misuse of passes: one rank trains and the other evaluates") {
              disagree("begin", "PassOptions::kind: train on rank 0, eval on rank 1"));
 }
 
+TEST_CASE("misuse of passes: kinds that differ after the first step end the job at once") {
+  const auto start = std::chrono::steady_clock::now();
+  const Reports reports = on_engines(fsdp::Strategy::full_shard,
+                                     [](int rank, fsdp::Engine& engine, atoll::Stream& compute) {
+                                       train(engine, compute);
+                                       engine.wait_gradients(compute);
+                                       engine.parameters_changed(compute);
+                                       if (rank == 0) return train(engine, compute);
+                                       auto pass = engine.begin({.kind = Kind::eval}, compute);
+                                       const auto w = pass.forward(engine.unit("a"));
+                                     });
+  CHECK(std::chrono::steady_clock::now() - start <
+        std::chrono::seconds(10));  // the timeout is 20 s
+  for (const std::string& report : reports) {
+    CAPTURE(report);
+    CHECK(report.find("\"train a\")") != std::string::npos);
+    CHECK(report.find("\"eval a\")") != std::string::npos);
+  }
+}
+
 TEST_CASE("misuse of callbacks: an exception on one rank is an error on all") {
   const auto fails = [](const std::function<void(fsdp::Engine&)>& call) {
     return on_engines(fsdp::Strategy::full_shard, [&](int rank, auto& engine, auto&) {
@@ -243,16 +264,35 @@ TEST_CASE("misuse of gradients: a step without parameters_changed() is logged on
   CHECK(warnings(false) == 1);
 }
 
+TEST_CASE("misuse of gradients: a gradient that backward does not ask for is logged once") {
+  const auto warnings = [](bool asks, int micros) {
+    Messages messages;
+    error_of([&](fsdp::Engine& e, atoll::Stream& compute) {
+      for (int micro = 0; micro < micros; ++micro) {
+        auto pass = e.begin({.micro = micro, .of = micros}, compute);
+        { const auto w = pass.forward(e.unit("a")); }
+        const auto w = pass.backward(e.unit("a"));
+        if (asks && micro == 0) static_cast<void>(w.grad("w"));
+      }
+    });
+    return messages.count("a backward scope of unit a ended without grad(\"w\")");
+  };
+  CHECK(warnings(false, 3) == 1);
+  CHECK(warnings(true, 1) == 0);
+}
+
 TEST_CASE("misuse of passes: a unit of another engine, a write during a pass") {
   CHECK(error_of([](fsdp::Engine& e, atoll::Stream& compute) {
           atoll::World world = atoll::World::single();
-          fsdp::Engine other(atoll::Mesh::make(world, {1, 1}));
-          atoll_test::add_units(other, {"a"}, elements);
+          auto other = std::make_unique<fsdp::Engine>(atoll::Mesh::make(world, {1, 1}));
+          atoll_test::add_units(*other, {"a"}, elements);
+          fsdp::Unit& unit = other->unit("a");
           auto pass = e.begin({}, compute);
-          const auto scope = pass.forward(other.unit("a"));
+          other.reset();
+          const auto scope = pass.forward(unit);
         }) ==
-        "forward(a): the unit belongs to another engine: use Engine::unit() of the engine of this "
-        "pass");
+        "forward: the unit is not one of this engine, or its engine has been destroyed: use "
+        "Engine::unit() of the engine of this pass");
   CHECK(error_of([](fsdp::Engine& e, atoll::Stream& compute) {
           const auto pass = e.begin({}, compute);
           e.refresh();

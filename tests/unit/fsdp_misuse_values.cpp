@@ -1,4 +1,4 @@
-// Uses of parameters that have no values yet.
+// Uses of parameters that have no values yet, and a plan that does not fit into the memory.
 #include <doctest/doctest.h>
 
 #include <filesystem>
@@ -118,4 +118,20 @@ TEST_CASE("a parameter that one rank has not filled has no values on any rank") 
                           without("Engine::begin", "the parameters have"));
   CHECK(reports[1] == "no file\nrank 0: " + without("visit", "the parameters have") + "\n" +
                           without("Engine::begin", "parameter w of unit a has"));
+}
+
+TEST_CASE("misuse of engines: an error about memory is one line") {
+  atoll::World world = atoll::World::single();
+  fsdp::Engine engine(atoll::Mesh::make(world, {1, 1}), {.memory_bytes = 1});
+  engine.add_unit("a", {{"w", {atoll_test::elements}}});
+  try {
+    engine.freeze({"a"});
+    FAIL("the plan fits into one byte");
+  } catch (const atoll::Error& error) {
+    const std::string text = error.what();
+    CHECK(text.find("more than the 1 bytes of Options::memory_bytes; it has ") !=
+          std::string::npos);
+    CHECK(text.find(", total ") != std::string::npos);
+    CHECK(text.find('\n') == std::string::npos);
+  }
 }

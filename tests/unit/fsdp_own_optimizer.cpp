@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -310,11 +311,15 @@ TEST_CASE("own optimizer misuse: names of states") {
           engine.freeze({"a"});
           engine.add_state("m");
           auto world = atoll::World::single();
-          fsdp::Engine other(atoll::Mesh::make(world, {1, 1}));
-          other.add_unit("a", {{.name = "w", .shape = {4}}});
-          other.freeze({"a"});
-          engine.state(other.segments()[0], "m");
-        }) == "invalid argument: state(m): the segment of unit a belongs to another engine");
+          auto other = std::make_unique<fsdp::Engine>(atoll::Mesh::make(world, {1, 1}));
+          other->add_unit("a", {{.name = "w", .shape = {4}}});
+          other->freeze({"a"});
+          const fsdp::Segment segment = other->segments()[0];
+          other.reset();
+          engine.state(segment, "m");
+        }) ==
+        "invalid argument: state(m): the segment is not one of this engine, or its engine has been "
+        "destroyed: pass a segment of Engine::segments() of this engine");
   CHECK(error_of([](fsdp::Engine& engine) { fsdp::save("unused", engine); }) ==
         "invalid argument: save: call Engine::freeze() first");
   CHECK(error_of([](fsdp::Engine& engine) { fsdp::load("unused", engine); }) ==
