@@ -138,6 +138,49 @@ TEST_CASE("after a failure nothing runs, on this stream and on streams that wait
   CHECK(ran == 0);
 }
 
+TEST_CASE("a stream fails with the latest work of another stream that it has waited for") {
+  const Device device = Device::cuda();
+  auto lane = device.stream(), compute = device.stream();
+  const auto early = lane.record();
+  lane.enqueue([] { throw std::runtime_error("planted"); });
+  // The waits for reductions come in another order than the reductions.
+  compute.wait(lane.record());
+  compute.wait(early);
+  std::atomic<int> ran{0};
+  compute.enqueue([&] { ++ran; });
+  CHECK_THROWS_WITH(compute.synchronize(), "planted");
+  CHECK(ran == 0);
+}
+
+TEST_CASE("a failure is found on every way from one stream to another") {
+  const Device device = Device::cuda();
+  auto lane = device.stream(), begin = device.stream(), end = device.stream(),
+       compute = device.stream();
+  begin.wait(lane.record());
+  lane.enqueue([] { throw std::runtime_error("planted"); });
+  end.wait(lane.record());
+  compute.wait(begin.record());  // comes before the failure
+  compute.wait(end.record());
+  CHECK_NOTHROW(begin.synchronize());
+  CHECK_THROWS_WITH(compute.synchronize(), "planted");
+}
+
+TEST_CASE("a failure outlives the streams on which it happened") {
+  const Device device = Device::cuda();
+  auto compute = device.stream();
+  {
+    auto lane = device.stream(), other = device.stream();
+    lane.enqueue([] { throw std::runtime_error("planted"); });
+    other.wait(lane.record());
+    compute.wait(other.record());
+    lane.wait(compute.record());  // streams may wait for each other
+  }
+  std::atomic<int> ran{0};
+  compute.enqueue([&] { ++ran; });
+  CHECK_THROWS_WITH(compute.synchronize(), "planted");
+  CHECK(ran == 0);
+}
+
 namespace {
 
 // A CUDA stream that the test owns, as a framework would.

@@ -6,9 +6,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <new>
+#include <utility>
 #include <vector>
+
+#include "core/log.hpp"
 
 namespace atoll_v1::atoll::cuda {
 
@@ -24,36 +29,60 @@ class Failure {
   }
 
   // Records that this stream, at `position`, waits for position `theirs` of another stream. From
-  // there on, earlier errors of the other stream count as errors of this stream.
+  // there on, earlier errors of the other stream count as errors of this stream. Waits may come in
+  // any order of `theirs`; all count from the first of them on.
   void follow(std::uint64_t position, const std::shared_ptr<Failure>& other, std::uint64_t theirs) {
     if (other.get() == this) return;
     const std::lock_guard lock(mutex_);
     for (Source& source : sources_) {
-      if (source.failure.lock() == other) {
-        source.theirs = theirs;
-        return;
-      }
+      if (source.failure != other) continue;
+      source.theirs = std::max(source.theirs, theirs);
+      return;
     }
-    std::erase_if(sources_, [](const Source& source) { return source.failure.expired(); });
+    // Removes streams that are gone and have not failed. Nothing else refers to them, so they
+    // cannot fail.
+    std::erase_if(sources_, [](const Source& source) {
+      return source.failure.use_count() == 1 && !source.failure->before(source.theirs);
+    });
     sources_.push_back({other, position, theirs});
   }
 
   // Returns an error that affects operations up to `position`; null if there is none so far.
   std::exception_ptr before(std::uint64_t position) const {
-    std::vector<const Failure*> seen;
+    std::map<const Failure*, std::uint64_t> seen;
     return before(position, seen);
+  }
+
+  // Call it when all work of the stream has ended. Keeps the errors of other streams and lets these
+  // go, because streams that wait for each other would keep each other alive.
+  void close() noexcept {
+    std::vector<Source> sources;
+    {
+      const std::lock_guard lock(mutex_);
+      sources.swap(sources_);
+    }
+    try {
+      for (const Source& source : sources) {
+        if (auto error = source.failure->before(source.theirs)) fail(source.position, error);
+      }
+    } catch (const std::bad_alloc&) {
+      log::error("cuda: no memory for the errors of the streams that a stream has waited for");
+    }
   }
 
  private:
   struct Source {
-    std::weak_ptr<Failure> failure;
+    std::shared_ptr<Failure> failure;
     std::uint64_t position, theirs;
   };
 
-  std::exception_ptr before(std::uint64_t position, std::vector<const Failure*>& seen) const {
-    // Skips streams that were already visited, because streams may wait for each other in a cycle.
-    if (std::ranges::find(seen, this) != seen.end()) return nullptr;
-    seen.push_back(this);
+  // `seen` has the largest position that was searched on each stream. Streams may wait for each
+  // other in a cycle, and several ways may lead to different positions of a stream.
+  std::exception_ptr before(std::uint64_t position,
+                            std::map<const Failure*, std::uint64_t>& seen) const {
+    std::uint64_t& searched = seen[this];
+    if (searched >= position) return nullptr;
+    searched = position;
     std::vector<Source> sources;
     {
       const std::lock_guard lock(mutex_);
@@ -61,9 +90,8 @@ class Failure {
       sources = sources_;
     }
     for (const Source& source : sources) {
-      const auto other = source.failure.lock();
-      if (!other || source.position > position) continue;
-      if (auto error = other->before(source.theirs, seen)) return error;
+      if (source.position > position) continue;
+      if (auto error = source.failure->before(source.theirs, seen)) return error;
     }
     return nullptr;
   }

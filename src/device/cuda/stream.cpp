@@ -143,6 +143,7 @@ CudaStream::~CudaStream() {
     // Leaks the host functions of the stream, because the failed GPU may still run them.
     for (auto& call : calls_) static_cast<void>(call.release());
   }
+  failure_->close();
   if (owns_stream_) cudaStreamDestroy(stream_);
 }
 
