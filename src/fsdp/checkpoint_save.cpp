@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "atoll/checkpoint.hpp"
@@ -172,7 +173,12 @@ struct PendingSaveAccess {
 
 PendingSave::PendingSave(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 PendingSave::PendingSave(PendingSave&&) noexcept = default;
-PendingSave& PendingSave::operator=(PendingSave&&) noexcept = default;
+// The destructor of `taken` gives up the save that was here.
+PendingSave& PendingSave::operator=(PendingSave&& other) noexcept {
+  PendingSave taken(std::move(other));
+  std::swap(impl_, taken.impl_);
+  return *this;
+}
 
 PendingSave::~PendingSave() {
   if (!impl_ || *impl_->link == nullptr) return;

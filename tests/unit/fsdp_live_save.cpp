@@ -143,6 +143,23 @@ TEST_CASE("a save that is given up leaves the old checkpoint and nothing else") 
   CHECK(refusal(2, path, 1.0f) == "");
 }
 
+TEST_CASE("a save into whose place another one moves is given up") {
+  const TemporaryFolder folder;
+  const fs::path path = folder.path() / "checkpoint", second = folder.path() / "second";
+  CHECK(message_of([&](atoll::World& world, Job& job) {
+          Job other(world, few);
+          auto save = fsdp::save_beside(path, job.engine, job.optimizer);
+          save = fsdp::save_beside(second, other.engine, other.optimizer);
+          world.barrier();
+          CHECK(!fs::exists(folder.path() / "checkpoint.partial"));
+          fsdp::save(path, job.engine, job.optimizer);
+          auto& same = save;
+          save = std::move(same);
+          save.finish();
+          CHECK(fs::exists(second / "index.json"));
+        }) == "");
+}
+
 TEST_CASE("a failure of one rank's file is the error of all, and training goes on") {
   const TemporaryFolder folder;
   const fs::path path = folder.path() / "checkpoint";
