@@ -14,6 +14,8 @@
 #include "../unit/train_data_temporary.hpp"
 #include "atoll/checkpoint.hpp"
 #include "loop/machine.hpp"
+#include "loop/nonfinite.hpp"
+#include "loop/optimizer.hpp"
 #include "loop/trainer.hpp"
 #include "thread_ranks.hpp"
 
@@ -73,6 +75,37 @@ TEST_CASE("f32: the CPU's losses, whatever is recomputed, accumulated and update
   options.clip = 0;
   options.skip_nonfinite = false;
   CHECK(worst(options) < 1e-4);
+}
+
+TEST_CASE("weights are searched after the updates that run beside the next forward") {
+  namespace fsdp = atoll::fsdp;
+  auto world = atoll::World::single();
+  const auto mesh = atoll::Mesh::make(world, {1, 1});
+  fsdp::Engine engine(mesh, {.device = atoll::Device::cuda()});
+  constexpr std::int64_t elements = 4'000'000;  // an update takes longer than a search
+  engine.add_unit("layers.0", {{"w", {elements}}});
+  engine.freeze({"layers.0"});
+  engine.initialize(1);
+  train::RunOptions options;
+  options.optimizer = "sgd";
+  options.clip = 0;
+  options.skip_nonfinite = false;
+  const auto machine = train::make_machine(world, {.device = atoll::Device::cuda(), .why = ""}, {});
+  const auto optimizer = train::make_optimizer(options, engine, mesh, machine);
+  auto compute = engine.device().stream();
+  const float nan = std::nanf("");
+  {
+    auto pass = engine.begin({}, compute);
+    { const auto scope = pass.forward(engine.unit("layers.0")); }
+    const auto scope = pass.backward(engine.unit("layers.0"));
+    const atoll::View gradient = scope.grad("w").view;
+    compute.zero(gradient.data, gradient.bytes());
+    compute.copy(gradient.part(elements - 1, 1).data, &nan, sizeof nan);
+  }
+  optimizer->step(0.1F, compute, 8);
+  const auto found = train::find_nonfinite(world, engine, *optimizer, compute);
+  CHECK(found.gradients.tensors == 1);
+  CHECK(found.weights.tensors == 1);
 }
 
 TEST_CASE("evaluation: the CPU's losses") {

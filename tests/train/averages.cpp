@@ -2,15 +2,19 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "../unit/train_data_temporary.hpp"
 #include "job.hpp"
+#include "loop/averaging.hpp"
 #include "loop/norms.hpp"
 
 using namespace train_test;
@@ -151,6 +155,26 @@ TEST_CASE("averages do not disturb training, and a resumed run continues them") 
     CHECK(failure == "--resume " + without.resume +
                          ": the checkpoint has no average of weights: leave --ema out");
   }
+}
+
+TEST_CASE("weights and averages are exchanged after the newest update of the averages") {
+  auto world = atoll::World::single();
+  atoll::fsdp::Engine engine(atoll::Mesh::make(world, {1, 1}));
+  engine.add_unit("a", {{"w", {100}}});
+  engine.freeze({"a"});
+  const auto set = [&](float value) {
+    engine.assign([=](const auto&, std::span<float> out) { std::ranges::fill(out, value); });
+  };
+  set(1.0f);
+  train::Averaging averaging(engine, muon::cpu_arithmetic(), 0.9);
+  averaging.start();
+  set(0.0f);
+  auto compute = engine.device().stream();
+  compute.enqueue([] { std::this_thread::sleep_for(std::chrono::milliseconds(50)); });
+  averaging.update(compute, 1);
+  averaging.swap();
+  compute.synchronize();
+  CHECK(engine.segments()[0].values.as<float>()[99] == doctest::Approx(2.0 / 11.0));
 }
 
 TEST_CASE("a step that was skipped does not count for the average") {

@@ -45,10 +45,12 @@ void Averaging::update(atoll::Stream& compute, std::int64_t steps) {
     arithmetic_->combine(compute, average, static_cast<float>(keep), weights,
                          static_cast<float>(1 - keep));
   });
+  updated_ = compute.record();
 }
 
 void Averaging::swap() {
   const atoll::Buffer scratch = engine_.device().allocate(chunk * sizeof(float));
+  stream_.wait(updated_);
   each([&](const atoll::View& weights, const atoll::View& average) {
     for (std::uint64_t first = 0; first < weights.count; first += chunk) {
       const std::uint64_t count = std::min(chunk, weights.count - first);

@@ -36,6 +36,7 @@ class Averaging {
   std::shared_ptr<muon::Arithmetic> arithmetic_;
   double decay_;
   atoll::Stream stream_;
+  atoll::Event updated_;  // happens when the newest update() is complete
 };
 
 }  // namespace train

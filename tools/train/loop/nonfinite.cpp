@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "loop/optimizer.hpp"
 #include "model/params.hpp"
 
 namespace train {
@@ -73,7 +74,9 @@ NonFiniteTensors gathered(const std::vector<std::string>& ranks,
 
 }  // namespace
 
-NonFinite find_nonfinite(atoll::World& world, const fsdp::Engine& engine, atoll::Stream& compute) {
+NonFinite find_nonfinite(atoll::World& world, const fsdp::Engine& engine, RunOptimizer& optimizer,
+                         atoll::Stream& compute) {
+  optimizer.wait_updates(compute);
   std::vector<std::string> names;
   std::map<const fsdp::ParamSpec*, std::size_t> index;
   for (const auto& unit : engine.units()) {

@@ -10,6 +10,8 @@
 
 namespace train {
 
+class RunOptimizer;
+
 struct NonFiniteTensors {
   std::int64_t tensors = 0;  // tensors with an infinite or NaN element
   std::int64_t of = 0;       // tensors that were searched
@@ -21,11 +23,10 @@ struct NonFinite {
   NonFiniteTensors weights;    // of all tensors but quantized ones
 };
 
-// Searches the weights, and the gradients of the last step, on all ranks. `compute` must have
-// completed the update of this step. Collective. Blocks. Reads every element, so call it only for a
-// step whose norm is not finite.
+// Searches the gradients of the last step and the weights after it, on all ranks. Collective.
+// Blocks. Reads every element, so call it only for a step whose norm is not finite.
 NonFinite find_nonfinite(atoll::World& world, const atoll::fsdp::Engine& engine,
-                         atoll::Stream& compute);
+                         RunOptimizer& optimizer, atoll::Stream& compute);
 
 // Counts the steps in a row that were not finite, alike on every rank.
 class NonFiniteRow {

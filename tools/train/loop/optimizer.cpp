@@ -23,6 +23,7 @@ class LibraryOptimizer final : public RunOptimizer {
     optimizer_.step(rate, compute,
                     {.beside_next_pass = blocks_beside > 0, .blocks_beside = blocks_beside});
   }
+  void wait_updates(atoll::Stream& stream) override { optimizer_.wait_updates(stream); }
   float grad_norm() override { return optimizer_.grad_norm(); }
   void save(const std::filesystem::path& folder, Extra extra) override {
     fsdp::save(folder, engine_, optimizer_, extra);

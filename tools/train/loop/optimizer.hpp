@@ -24,6 +24,8 @@ class RunOptimizer {
   virtual void update_in_backward(float learning_rate) = 0;
   // `blocks_beside`: updates beside the next pass with so many blocks of a GPU; 0: not beside it.
   virtual void step(float learning_rate, atoll::Stream& compute, unsigned blocks_beside) = 0;
+  // Optimizers that are written outside the library update on `compute`.
+  virtual void wait_updates(atoll::Stream&) {}
   virtual float grad_norm() = 0;
   virtual void save(const std::filesystem::path& folder,
                     std::map<std::string, std::string> extra) = 0;

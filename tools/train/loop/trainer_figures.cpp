@@ -252,7 +252,7 @@ void Trainer::measure(StepRecord& record, const StepStart& start, std::int64_t v
 void Trainer::check_finite(const StepRecord& record) {
   const bool ends = nonfinite_row_.add(record);
   if (!record.nonfinite) return;
-  const NonFinite found = find_nonfinite(world_, engine_, compute_);
+  const NonFinite found = find_nonfinite(world_, engine_, *optimizer_, compute_);
   if (progress_) {
     progress_->finish();
     log::warn("{}", nonfinite_row_.warning(record, found));
