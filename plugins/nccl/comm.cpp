@@ -1,6 +1,7 @@
 #include "comm.hpp"
 
 #include <fmt/format.h>
+#include <sys/utsname.h>
 
 #include <algorithm>
 #include <array>
@@ -24,6 +25,8 @@ using namespace std::chrono_literals;
 constexpr auto polling_time = 200us;
 constexpr auto shortest_pause = 10us;
 constexpr auto longest_pause = 1ms;
+// Interval at which an opening asks whether the job has failed.
+constexpr auto failure_interval = 250ms;
 // Maximum time to wait until the other ranks close the communicator as well. NCCL frees its memory
 // only after that.
 constexpr auto finalize_limit = 10s;
@@ -88,12 +91,19 @@ void refuse_options(const atoll_group& group) {
   }
 }
 
-// NCCL's policy for the compute units (SMs) that kernels of a communicator take. NCCL 2.27 has no
-// policy that takes none.
+// The version of the loaded NCCL, which may be older or newer than that of the build.
+int loaded_version() {
+  int version = 0;
+  check(ncclGetVersion(&version), "ncclGetVersion");
+  return version;
+}
+
+// NCCL's policy for the compute units (SMs) that kernels of a communicator take. NCCL 2.27 refuses
+// the policy that takes none.
 int policy_of(std::int32_t compute_units) {
-#ifdef NCCL_CTA_POLICY_ZERO
-  if (compute_units == ATOLL_COMPUTE_UNITS_NONE) return NCCL_CTA_POLICY_ZERO;
-#endif
+  constexpr int zero = 2;  // NCCL_CTA_POLICY_ZERO
+  const bool none = compute_units == ATOLL_COMPUTE_UNITS_NONE;
+  if (none && loaded_version() >= NCCL_VERSION(2, 28, 0)) return zero;
   return compute_units == ATOLL_COMPUTE_UNITS_ANY ? NCCL_CTA_POLICY_DEFAULT
                                                   : NCCL_CTA_POLICY_EFFICIENCY;
 }
@@ -105,6 +115,26 @@ ncclConfig_t config_of(const atoll_group* group) {
   config.commName = group->name;
   config.CTAPolicy = policy_of(group->compute_units);
   return config;
+}
+
+// Warns once of versions whose proxy, which moves data between hosts, can lose places of its queue
+// on ARM processors until a rank waits forever, without an error.
+void warn_of_hang(const atoll_host& host, const atoll_group& group) {
+  const auto placements = std::span(group.placements, static_cast<std::size_t>(group.nranks));
+  const bool one_host = std::ranges::all_of(
+      placements, [&](const atoll_placement* one) { return one->host == placements[0]->host; });
+  utsname system{};
+  if (group.rank != 0 || one_host || ::uname(&system) != 0) return;
+  if (std::string_view(system.machine) != "aarch64") return;
+  const int version = loaded_version();
+  if (version >= NCCL_VERSION(2, 29, 3)) return;
+  static std::atomic<bool> warned{false};
+  if (warned.exchange(true)) return;
+  host.log(host.ctx, ATOLL_LOG_WARN,
+           fmt::format("NCCL {}.{}.{} can hang between hosts with ARM processors, such as Grace, "
+                       "without an error: install NCCL 2.29.3 or later",
+                       version / 10'000, version / 100 % 100, version % 100)
+               .c_str());
 }
 
 // The preference that probe() reports. It exceeds that of other backends, because NCCL is the best
@@ -161,6 +191,7 @@ std::unique_ptr<Comm> Comm::open(const atoll_host& host, const atoll_group& grou
   // the allocation fails here, the other ranks report this rank as absent.
   comm->make_barrier_word();
   const ncclUniqueId id = identity(host, group);
+  warn_of_hang(host, group);
   ncclConfig_t config = config_of(&group);
   comm->run("ncclCommInitRankConfig", deadline, [&] {
     return ncclCommInitRankConfig(&comm->nccl_, group.nranks, id, group.rank, &config);
@@ -201,6 +232,7 @@ Comm::Comm(const atoll_host& host, const atoll_group& group, int device)
       rank_(group.rank),
       size_(group.nranks),
       device_(device),
+      unset_key_(key(group, "unset")),
       timeout_ns_(group.timeout_ns) {
   note_open();
 }
@@ -284,8 +316,18 @@ std::unique_lock<std::mutex> Comm::lock(std::string_view call) {
   return locked;
 }
 
+// The store refuses requests once the job has failed, such as by a rank that has died.
+void Comm::check_job(std::string_view call) const {
+  constexpr std::int64_t at_once_ns = 1'000'000;
+  std::size_t n = 0;
+  const atoll_status status = host_.get(host_.ctx, unset_key_.c_str(), nullptr, &n, at_once_ns);
+  if (status == ATOLL_OK || status == ATOLL_TIMEOUT) return;
+  throw Error(ATOLL_ABORTED, fmt::format("{}: the job has failed", call));
+}
+
 void Comm::complete(ncclResult_t result, std::string_view call, Clock::time_point deadline) {
   const auto sleeping = Clock::now() + polling_time;
+  auto next_check = Clock::now() + failure_interval;
   std::chrono::microseconds pause = shortest_pause;
   while (true) {
     {
@@ -300,6 +342,11 @@ void Comm::complete(ncclResult_t result, std::string_view call, Clock::time_poin
     const auto now = Clock::now();
     if (now >= deadline) throw Error(ATOLL_TIMEOUT, fmt::format("{}: timed out", call));
     if (now < sleeping) continue;
+    // Core cannot abort a communicator that is not open yet.
+    if (broken_ && now >= next_check) {
+      check_job(call);
+      next_check = now + failure_interval;
+    }
     std::this_thread::sleep_for(pause);
     pause = std::min<std::chrono::microseconds>(2 * pause, longest_pause);
   }
@@ -372,12 +419,22 @@ void Comm::check_async() {
 
 void Comm::register_window(void* memory, std::size_t bytes) {
   const Current current(device_);
-  // NCCL leaves the handle null if the communicator cannot use windows.
   ncclWindow_t& window = windows_.emplace_back(nullptr);
   run("ncclCommWindowRegister", deadline_of(timeout_ns_), [&] {
     return ncclCommWindowRegister(nccl_, memory, bytes, &window, NCCL_WIN_COLL_SYMMETRIC);
   });
-  registered_.insert_or_assign(address_of(memory), Registered{bytes, nullptr, true});
+  // From 2.29 on, NCCL registers nothing and leaves the handle null if the communicator has no
+  // symmetric memory.
+  const bool is_window = window != nullptr;
+  void* const handle = is_window ? nullptr : register_with_networks(memory, bytes);
+  registered_.insert_or_assign(address_of(memory), Registered{bytes, handle, true, is_window});
+}
+
+void* Comm::register_with_networks(void* memory, std::size_t bytes) {
+  void* handle = nullptr;
+  run("ncclCommRegister", deadline_of(timeout_ns_),
+      [&] { return ncclCommRegister(nccl_, memory, bytes, &handle); });
+  return handle;
 }
 
 bool Comm::is_in_window(const void* memory) const {
@@ -404,22 +461,19 @@ void Comm::check_unregistered(void* memory, std::size_t bytes) const {
       fmt::format("the {} bytes at {:#x} overlap the {} bytes at {:#x}, which are registered "
                   "already: {}",
                   bytes, begin, other.bytes, address,
-                  other.is_window ? "memory from allocate() needs no other registration"
-                                  : "end that registration first"));
+                  other.is_own ? "memory from allocate() needs no other registration"
+                               : "end that registration first"));
 }
 
 void Comm::register_buffer(void* memory, std::size_t bytes) {
   check_unregistered(memory, bytes);
   const Current current(device_);
-  void* handle = nullptr;
-  run("ncclCommRegister", deadline_of(timeout_ns_),
-      [&] { return ncclCommRegister(nccl_, memory, bytes, &handle); });
-  registered_.emplace(address_of(memory), Registered{bytes, handle});
+  registered_.emplace(address_of(memory), Registered{bytes, register_with_networks(memory, bytes)});
 }
 
 void Comm::deregister_buffer(void* memory) {
   const auto found = registered_.find(address_of(memory));
-  if (found == registered_.end() || found->second.is_window) {
+  if (found == registered_.end() || found->second.is_own) {
     throw Error(ATOLL_NOT_FOUND, "deregister_caller_memory: this address is not registered");
   }
   void* const handle = found->second.handle;

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -43,9 +44,10 @@ class Comm {
   // Throws Error if an operation has failed after its launch.
   void check_async();
 
-  // Registers `memory` as a window, which stays registered until the communicator is closed. All
-  // ranks must register windows in the same order, because NCCL places the windows at addresses
-  // that must be equal on all ranks.
+  // Registers `memory`, which mem_alloc() has allocated, as a window, which stays registered until
+  // the communicator is closed. All ranks must register windows in the same order, because NCCL
+  // places the windows at addresses that must be equal on all ranks. If NCCL makes no window,
+  // registers the memory like that of a caller.
   void register_window(void* memory, std::size_t bytes);
   // Registers memory that mem_alloc() did not allocate, and ends such a registration.
   void register_buffer(void* memory, std::size_t bytes);
@@ -84,6 +86,7 @@ class Comm {
     }
     complete(result, name, deadline);
   }
+  void check_job(std::string_view call) const;  // throws Error(ATOLL_ABORTED) if the job has failed
   void launch(std::span<atoll_operation* const> operations);
   void end() noexcept;
   // held_bytes() asks the communicators between these two calls. The last note_closed() makes
@@ -95,6 +98,7 @@ class Comm {
   int rank_;
   int size_;
   int device_;
+  std::string unset_key_;  // a key of the store that no rank puts
   // Serializes NCCL calls, because NCCL allows one caller at a time per communicator. The mutex is
   // held during one call or one group of calls, but not between two polls.
   std::mutex calls_;
@@ -112,8 +116,10 @@ class Comm {
   struct Registered {
     std::size_t bytes;
     void* handle = nullptr;  // the handle of a buffer; null if NCCL registers no buffers
+    bool is_own = false;     // memory of mem_alloc()
     bool is_window = false;
   };
+  void* register_with_networks(void* memory, std::size_t bytes);  // returns the handle
   bool is_in_window(const void* memory) const;
   // Throws Error if [memory, memory + bytes) overlaps registered memory.
   void check_unregistered(void* memory, std::size_t bytes) const;

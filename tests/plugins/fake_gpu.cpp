@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -41,6 +42,8 @@ std::condition_variable changed;  // notified whenever a call is complete or abo
 std::map<std::string, std::shared_ptr<Clique>> cliques;
 std::map<int, ncclResult_t> failures;
 ncclResult_t later = ncclSuccess;
+std::atomic<int> version{NCCL_VERSION_CODE};
+std::atomic<bool> gives_windows{true};
 fake_gpu::Left counted;
 std::set<std::pair<ncclComm_t, void*>> live_windows;
 int aborts = 0;
@@ -158,6 +161,8 @@ void fail_later(ncclResult_t result) {
   const std::lock_guard lock(mutex);
   later = result;
 }
+void set_version(int code) { version = code; }
+void give_windows(bool gives) { gives_windows = gives; }
 Left left() {
   const std::lock_guard lock(mutex);
   counted.windows = static_cast<int>(live_windows.size());
@@ -186,6 +191,11 @@ const char* ncclGetErrorString(ncclResult_t result) {
   return result == ncclRemoteError ? "remote error" : "an error";
 }
 const char* ncclGetLastError(ncclComm_t) { return "as planted"; }
+
+ncclResult_t ncclGetVersion(int* code) {
+  *code = version;
+  return ncclSuccess;
+}
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   const std::lock_guard lock(mutex);
@@ -223,6 +233,11 @@ void open_copy_engines(ncclComm& comm, const Call& call) {
 #endif
 }
 
+// NCCL 2.27 knows only the policies 0 and 1.
+bool is_valid(const ncclConfig_t& config) {
+  return config.blocking == 0 && (version >= NCCL_VERSION(2, 28, 0) || config.CTAPolicy <= 1);
+}
+
 // Call it with the lock.
 void configure(ncclComm& comm, const ncclConfig_t& config) {
   comm.policy = config.CTAPolicy;
@@ -234,8 +249,8 @@ void configure(ncclComm& comm, const ncclConfig_t& config) {
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int n, ncclUniqueId id, int rank,
                                     ncclConfig_t* config) {
-  if (config->blocking != 0) return ncclInvalidUsage;
   const std::lock_guard lock(mutex);
+  if (!is_valid(*config)) return ncclInvalidArgument;
   auto& clique = cliques[id.internal];
   if (!clique) clique = std::make_shared<Clique>(n);
   ++clique->joined;
@@ -251,8 +266,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int n, ncclUniqueId id, in
 // returns success, as NCCL does.
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* out,
                            ncclConfig_t* config) {
-  if (config->blocking != 0) return ncclInvalidUsage;
   const std::lock_guard lock(mutex);
+  if (!is_valid(*config)) return ncclInvalidArgument;
   Clique& clique = *comm->clique;
   *out = nullptr;
   // A communicator can be split only if it is idle.
@@ -456,6 +471,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* memory, std::size_t b
   if (comm->busy) return ncclInvalidArgument;
   begin(*comm);
   *window = nullptr;
+  if (!gives_windows) return ncclSuccess;
   comm->windows.emplace_back(window, static_cast<ncclWindow_t>(memory));
   live_windows.emplace(comm, memory);
   comm->registered.emplace_back(static_cast<const char*>(memory), bytes);

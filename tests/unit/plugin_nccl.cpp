@@ -308,6 +308,27 @@ TEST_CASE("opening names the absent rank at the timeout") {
   CHECK_MESSAGE(text.find("group/nccl/ready/1") != std::string::npos, text);
 }
 
+TEST_CASE("opening ends soon after the job has failed, such as by a rank that died in it") {
+  static std::atomic<bool> failed{false};
+  static decltype(atoll_host::get) get = nullptr;
+  FakeCore core;
+  get = core.host().get;
+  core.host().get = [](void* ctx, const char* key, void* value, std::size_t* n,
+                       std::int64_t timeout_ns) -> atoll_status {
+    return failed ? ATOLL_PEER_LOST : get(ctx, key, value, n, timeout_ns);
+  };
+  core.host().put(&core, "group/nccl/ready/1", nullptr, 0);  // rank 1 dies after this
+  const Group group({0, 0}, 0, with_timeout(5000));
+  atoll_comm* comm = nullptr;
+  const auto begin = std::chrono::steady_clock::now();
+  std::jthread dying([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    failed = true;
+  });
+  CHECK(backend().open(&core.host(), &group.get(), &comm) == ATOLL_ABORTED);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(3));
+}
+
 TEST_CASE("an absent call ends in a timeout, and the communicator is cleaned up") {
   FakeCore core;
   const int communicators = fake_gpu::left().communicators;

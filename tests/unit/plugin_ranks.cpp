@@ -251,6 +251,7 @@ Group::Group(const Layout& layout, int rank, const GroupOptions& options)
   group_.process_memory = options_.process_memory;
   group_.checksum = options_.checksum;
   group_.cut_ns = options_.cut_ns;
+  group_.compute_units = options_.compute_units;
 }
 
 Rank::Rank(const atoll_backend& backend, atoll_comm* comm, const Layout& layout, int rank,

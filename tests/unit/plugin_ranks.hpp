@@ -76,6 +76,7 @@ struct GroupOptions {
   std::int32_t process_memory = ATOLL_PROCESS_MEMORY_ALLOWED;
   std::int32_t checksum = ATOLL_CHECKSUM_NONE;
   std::int64_t cut_ns = 0;
+  std::int32_t compute_units = ATOLL_COMPUTE_UNITS_ANY;
   // Kind of memory; if it is CUDA memory, rank r uses device r.
   std::int32_t memory = ATOLL_MEMORY_HOST;
 };
