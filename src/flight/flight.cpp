@@ -62,13 +62,10 @@ Flight::Flight(World& world)
                 : fmt::format("{}.{}.json", world.config().flight, world.rank())),
       stack_signal_(path_.empty() ? 0 : world.config().stack_signal) {
   if (stack_signal_ != 0) prepare_stacks();
-  WorldInternals::store(world).answer_with(
-      [this](std::string_view question) { return answer(question); });
   if (!path_.empty()) {
     event_ = net::Fd(::eventfd(0, EFD_CLOEXEC));
     if (!event_) throw Error(ErrorCode::io, "eventfd: no file descriptor for the flight recorder");
     signal_ = std::make_unique<FlightSignal>(event_.get(), signalled);
-    thread_ = start_thread([this] { serve(); });
   }
   // The callback only passes the failure to the thread that writes the flight file, because a slow
   // disk must not delay the abort of waiting operations. The callback takes the stacks before it
@@ -85,6 +82,11 @@ Flight::Flight(World& world)
     }
     wake(changed);
   });
+  // Both come last: after an exception of this constructor, nobody would end the thread, and the
+  // store would call an object that does not exist.
+  if (!path_.empty()) thread_ = start_thread([this] { serve(); });
+  WorldInternals::store(world).answer_with(
+      [this](std::string_view question) { return answer(question); });
 }
 
 Flight::~Flight() {
