@@ -70,19 +70,6 @@ View part_of(const View& view, const UpdateRange& range) {
 
 }  // namespace
 
-unsigned blocks_beside_forward(const MemoryPlan& memory, double forward_seconds) {
-  require(std::isfinite(forward_seconds) && forward_seconds > 0,
-          "blocks_beside_forward: {} s must be finite and above 0", forward_seconds);
-  constexpr double step = 8, most = 32;
-  // An update reads the f32 gradients of trainable parameters, reads and writes as many weights and
-  // the moments, and writes a copy of the weights in 16 bits.
-  const auto bytes =
-      static_cast<double>(3 * memory.gradients + 2 * memory.optimizer + memory.gradients / 2);
-  const double rounded = step * std::ceil(bytes / bytes_per_s_of_block / forward_seconds / step);
-  const double blocks = std::max(step, rounded);
-  return blocks > most ? 0 : static_cast<unsigned>(blocks);
-}
-
 struct Optimizer::Impl {
   Impl(Engine& engine_, OptimizerOptions options_);
   ~Impl();

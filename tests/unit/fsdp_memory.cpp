@@ -175,6 +175,29 @@ TEST_CASE("two levels for small sums only need no more memory than planned") {
   std::filesystem::remove(file);
 }
 
+TEST_CASE("blocks for updates beside a forward do not change with small changes of its time") {
+  fsdp::MemoryPlan memory;
+  memory.gradients = 4'000'000'000;
+  memory.optimizer = 8'000'000'000;
+  const auto seconds_for = [](double blocks) { return 0.6 / blocks; };  // 30 GB, 50 GB/s of a block
+  for (const double most : {9.0, 17.0, 25.0, 33.0, 49.0}) {
+    CAPTURE(most);
+    // Forward takes 6 % more or less time in turn, around a time at which the number changes.
+    unsigned blocks = fsdp::blocks_beside_forward(memory, seconds_for(most));
+    int changes = 0;
+    for (int step = 0; step < 20; ++step) {
+      const double needed = most * (step % 2 == 0 ? 0.94 : 1.06);
+      const unsigned next = fsdp::blocks_beside_forward(memory, seconds_for(needed), blocks);
+      changes += next != blocks ? 1 : 0;
+      blocks = next;
+    }
+    CHECK(changes <= 1);
+  }
+  CHECK(fsdp::blocks_beside_forward(memory, seconds_for(40), 0) == 0);
+  CHECK(fsdp::blocks_beside_forward(memory, seconds_for(31), 0) == 32);
+  CHECK(fsdp::blocks_beside_forward(memory, seconds_for(3), 32) == 8);
+}
+
 TEST_CASE("blocks for updates beside a forward follow from the bytes of the trainable parameters") {
   fsdp::MemoryPlan memory;
   memory.gradients = 4'000'000'000;
@@ -183,7 +206,9 @@ TEST_CASE("blocks for updates beside a forward follow from the bytes of the trai
   CHECK(fsdp::blocks_beside_forward(memory, 1) == 8);
   CHECK(fsdp::blocks_beside_forward(memory, 0.05) == 16);
   CHECK(fsdp::blocks_beside_forward(memory, 0.02) == 32);
-  CHECK(fsdp::blocks_beside_forward(memory, 0.018) == 0);  // more than 32
+  CHECK(fsdp::blocks_beside_forward(memory, 0.018) == 32);  // 33.3 would be enough
+  CHECK(fsdp::blocks_beside_forward(memory, 0.0126) == 32);
+  CHECK(fsdp::blocks_beside_forward(memory, 0.0124) == 0);  // more than 48: updates take too long
   // Parameters that are frozen, or whole on each rank, are not updated.
   memory.parameters = memory.resident = 100'000'000'000;
   CHECK(fsdp::blocks_beside_forward(memory, 0.05) == 16);

@@ -173,14 +173,15 @@ class Rank {
   // As atoll-train does on GPUs.
   fsdp::StepOptions step_options() {
     if (job_.framework != train::simulated::Framework::atoll || job_.cluster.is_cpu()) return {};
-    const unsigned blocks =
-        pass_s_ > 0 ? fsdp::blocks_beside_forward(engine_.memory(), pass_s_ / 4) : 0;
-    return {.beside_next_pass = blocks > 0, .blocks_beside = blocks};
+    if (pass_s_ <= 0) return {};
+    blocks_ = fsdp::blocks_beside_forward(engine_.memory(), pass_s_ / 4, blocks_);
+    return {.beside_next_pass = *blocks_ > 0, .blocks_beside = *blocks_};
   }
 
   const Job& job_;
   std::set<std::string> not_measured_{};  // `ops_` writes it
   double pass_s_ = 0;                     // seconds of a micro batch in the newest step
+  std::optional<unsigned> blocks_{};      // for updates beside the newest forward
   atoll::World world_;
   atoll::Device device_;
   fsdp::Engine engine_;

@@ -205,7 +205,9 @@ void Trainer::open_pass(const StepPlan& plan, int index) {
 unsigned Trainer::blocks_beside_forward() {
   if (engine_.device().kind() != atoll::DeviceKind::cuda || compute_of_pass_ <= 0) return 0;
   // With recomputation, backward takes three times as long as forward.
-  return fsdp::blocks_beside_forward(engine_.memory(), compute_of_pass_ / 4);
+  blocks_beside_ =
+      fsdp::blocks_beside_forward(engine_.memory(), compute_of_pass_ / 4, blocks_beside_);
+  return *blocks_beside_;
 }
 
 StepRecord Trainer::step(std::int64_t index) {

@@ -131,6 +131,9 @@ class Trainer {
   TimeLimit limit_{0, 0};
   bool all_written_ = true;     // every rank has written its file of the save beside training
   double compute_of_pass_ = 0;  // seconds of compute of a micro batch in the newest step
+  // Blocks of a GPU for the newest updates beside a forward, 0 if they ran before it; none before
+  // the first.
+  std::optional<unsigned> blocks_beside_;
   double save_stall_ = 0;       // seconds that training has waited for saves between steps
   double step_stall_ = 0;       // seconds that steps have waited for saves beside them
   double stalled_by_save_ = 0;  // seconds of both for the newest save
