@@ -421,8 +421,16 @@ class ATOLL_API Engine {
   // '-' and '.'. Collective. Blocks. Throws Error(invalid_argument) before freeze(), and for a name
   // that is not allowed or already in use.
   void add_state(std::string_view name);
+  // Adds a state that is not elementwise, such as the means of rows and columns of Adafactor: f32
+  // memory with elements(unit, param) elements for each trainable parameter, zero at first. Each
+  // rank with a segment of the parameter has them all, and the optimizer must write the same to
+  // them on these ranks: save() takes those of the rank with the first element of the parameter,
+  // and load() fills all. `elements` must return the same on all ranks, and in the job that loads.
+  void add_state(std::string_view name,
+                 const std::function<std::uint64_t(const Unit&, const ParamSpec&)>& elements);
   // Returns the elements of a state that belong to a segment of this engine, in f32; empty for a
-  // frozen parameter. The view is valid as long as the engine. Throws Error(not_found) for a name
+  // frozen parameter. For a state that is not elementwise, returns all elements of the parameter's
+  // state. The view is valid as long as the engine. Throws Error(not_found) for a name
   // that add_state() has not added, and Error(invalid_argument) for a segment that does not come
   // from segments() of this engine.
   View state(const Segment& segment, std::string_view name) const;

@@ -53,6 +53,17 @@ void check_states(const json& index, const json& expected, const fs::path& file)
   };
   check(theirs, ours, "is in the checkpoint, but Engine::add_state() has not added it");
   check(ours, theirs, "of Engine::add_state() is not in the checkpoint");
+  const json no_counts = json::object();
+  const json &stored = index.contains("state_elements") ? index.at("state_elements") : no_counts,
+             &wanted = expected.at("state_elements");
+  for (const json& state : ours) {
+    const auto name = state.get<std::string>();
+    if (stored.value(name, json()) == wanted.value(name, json())) continue;
+    throw Error(ErrorCode::mismatch,
+                terminal_text(fmt::format("{}: the state {} has another number of elements in the "
+                                          "checkpoint than Engine::add_state() got; {}",
+                                          file.string(), state.dump(), weights_alone)));
+  }
 }
 
 // Throws Error(mismatch) unless checkpoint and engine have the same names and shapes of units and
@@ -139,6 +150,8 @@ class ShardReader {
 
  private:
   void read_weights(const StoredParam& stored, const Segment& segment);
+  void read_whole(const std::string& tensor, const StoredParam& stored, View into);
+  void copy(View part);  // from values_
   void read(const std::string& tensor, const StoredParam& stored, std::uint64_t first, View into);
 
   fs::path file_;
@@ -169,15 +182,26 @@ void ShardReader::read(const std::string& tensor, const StoredParam& stored, std
     const View part = into.part(at, std::min(most_read, into.count - at));
     values_.resize(part.count);
     shards_.read(tensor, stored.elements, stored.offset + first + at, values_);
-    const void* source = values_.data();
-    if (part.dtype != DType::f32) {
-      bytes_.resize(part.bytes());
-      host::cast({bytes_.data(), part.count, part.dtype}, values_);
-      source = bytes_.data();
-    }
-    stream_.copy(part.data, source, part.bytes());
-    stream_.synchronize();
+    copy(part);
   }
+}
+
+void ShardReader::copy(View part) {
+  const void* source = values_.data();
+  if (part.dtype != DType::f32) {
+    bytes_.resize(part.bytes());
+    host::cast({bytes_.data(), part.count, part.dtype}, values_);
+    source = bytes_.data();
+  }
+  stream_.copy(part.data, source, part.bytes());
+  stream_.synchronize();
+}
+
+// The shard with the first element of the parameter has the whole state.
+void ShardReader::read_whole(const std::string& tensor, const StoredParam& stored, View into) {
+  values_.resize(into.count);
+  shards_.read_whole(tensor, stored.offset / (stored.elements / index_.shards), values_);
+  copy(into);
 }
 
 void ShardReader::read(const Segment& segment, Engine& engine, const Optimizer* optimizer) {
@@ -185,14 +209,14 @@ void ShardReader::read(const Segment& segment, Engine& engine, const Optimizer* 
   const std::size_t param = unit.find(segment.param->name);
   const StoredParam stored = stored_param(index_.content.at("units").at(unit.index), param,
                                           segment.param->count(), index_.shards, file_);
+  // The checkpoint has no moments and states for parameters that were frozen: these begin at 0.
+  const bool was_frozen = stored.bucket.starts_with("frozen ");
+  const auto clear = [&](const View& into) {
+    values_.assign(into.count, 0.0f);
+    copy(into);
+  };
   const auto fill = [&](std::string_view what, const View& into) {
-    // The checkpoint has no moments and states for parameters that were frozen: these begin at 0.
-    if (stored.bucket.starts_with("frozen ")) {
-      bytes_.assign(into.bytes(), std::byte{0});
-      stream_.copy(into.data, bytes_.data(), bytes_.size());
-      stream_.synchronize();
-      return;
-    }
+    if (was_frozen) return clear(into);
     read(tensor_name(stored.unit, stored.bucket, what), stored, segment.first, into);
   };
   read_weights(stored, segment);
@@ -200,8 +224,16 @@ void ShardReader::read(const Segment& segment, Engine& engine, const Optimizer* 
   if (first.count) fill("moment1", first);
   if (second.count) fill("moment2", second);
   if (segment.gradient.count == 0) return;
-  for (const auto& [state, own] : EngineAccess::setup(engine).states)
-    fill(state_tensor(state), engine.state(segment, state));
+  for (const auto& [state, own] : EngineAccess::setup(engine).states) {
+    const View into = engine.state(segment, state);
+    if (own.wholes.empty()) {
+      fill(state_tensor(state), into);
+    } else if (was_frozen) {
+      clear(into);
+    } else if (into.count > 0) {
+      read_whole(whole_tensor(stored.unit, segment.param->name, state), stored, into);
+    }
+  }
 }
 
 // Throws Error(mismatch) if ranks read different checkpoints. Folders may have different names, as

@@ -21,6 +21,30 @@ std::string tensor_name(std::string_view unit, std::string_view bucket, std::str
 
 std::string state_tensor(std::string_view state) { return fmt::format("state.{}", state); }
 
+std::string whole_tensor(std::string_view unit, std::string_view param, std::string_view state) {
+  return fmt::format("{}/whole.{}/{}", unit, param, state_tensor(state));
+}
+
+namespace {
+
+// Adds the states that are not elementwise, of parameters whose first element is in this rank's
+// shard of the bucket.
+void add_wholes(BucketTensors& tensors, const EngineSetup& setup, const UnitState& unit) {
+  const std::uint64_t each = unit.buckets[tensors.bucket].layout.shard_elements();
+  const auto shard = static_cast<std::uint64_t>(setup.scheduler.shard_index());
+  for (const auto& [name, own] : setup.states) {
+    if (own.wholes.empty()) continue;
+    for (std::size_t p = 0; p < unit.params.size(); ++p) {
+      const auto& [bucket, slot] = unit.locations[p];
+      const View whole = own.wholes[unit.index][p];
+      if (bucket != tensors.bucket || slot.offset / each != shard || whole.count == 0) continue;
+      tensors.tensors.emplace_back(whole_tensor(unit.name, unit.params[p].name, name), whole);
+    }
+  }
+}
+
+}  // namespace
+
 std::vector<BucketTensors> tensors_of(Engine& engine, const Optimizer* optimizer) {
   std::vector<BucketTensors> all;
   for (const auto& unit : engine.units()) {
@@ -36,10 +60,12 @@ std::vector<BucketTensors> tensors_of(Engine& engine, const Optimizer* optimizer
       }
       if (buckets[b].trainable) {
         for (const auto& [state, own] : EngineAccess::setup(engine).states) {
+          if (own.parts.empty()) continue;
           one.tensors.emplace_back(state_tensor(state), own.parts[state_of(*unit).index][b]);
         }
       }
       for (auto& [name, view] : one.tensors) name = tensor_name(unit->name(), label, name);
+      add_wholes(one, EngineAccess::setup(engine), state_of(*unit));
       all.push_back(std::move(one));
     }
   }
@@ -53,8 +79,11 @@ std::string_view kind_of(const Optimizer* optimizer) {
 
 json describe(Engine& engine, const Optimizer* optimizer,
               const std::map<std::string, std::string>& extra) {
-  json states = json::array();
-  for (const auto& [state, own] : EngineAccess::setup(engine).states) states.push_back(state);
+  json states = json::array(), counts = json::object();
+  for (const auto& [state, own] : EngineAccess::setup(engine).states) {
+    states.push_back(state);
+    if (!own.counts.empty()) counts[state] = own.counts;
+  }
   json units = json::array();
   for (const auto& unit : engine.units()) {
     const UnitState& state = state_of(*unit);
@@ -75,6 +104,7 @@ json describe(Engine& engine, const Optimizer* optimizer,
           {"shards", engine.scheduler().shard_count()},
           {"optimizer", kind_of(optimizer)},
           {"states", std::move(states)},
+          {"state_elements", std::move(counts)},
           {"settings", describe_settings(EngineAccess::setup(engine))},
           {"steps", optimizer ? optimizer->steps() : 0},
           {"units", std::move(units)},

@@ -22,6 +22,8 @@ struct BucketTensors {
 
 std::string tensor_name(std::string_view unit, std::string_view bucket, std::string_view what);
 std::string state_tensor(std::string_view state);
+// The name of the tensor of a state that is not elementwise, of one parameter.
+std::string whole_tensor(std::string_view unit, std::string_view param, std::string_view state);
 
 // In the functions below, `optimizer` is null if the caller brings its own optimizer.
 

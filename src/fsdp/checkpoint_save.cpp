@@ -119,6 +119,12 @@ void begin_save(Begun& begun, std::string_view call, const fs::path& wanted, Eng
   });
 }
 
+// Makes `stream` wait until parameters, moments and states have the values to save.
+void wait_values(Engine& engine, Stream& stream) {
+  EngineAccess::gathering(engine).wait_updated(stream);
+  EngineAccess::gathering(engine).wait_written(stream);
+}
+
 // Examines the files that all ranks have written, and writes the index.
 void complete(const fs::path& partial, const json& content, const ShardIdentity& identity) {
   std::vector<ShardFile> files;
@@ -134,7 +140,7 @@ void save_all(const fs::path& wanted, Engine& engine, const Optimizer* optimizer
   begin_save(begun, "save", wanted, engine, optimizer, extra);
   const fs::path partial = partial_of(begun.folder);
   together(setup.ranks, [&] {
-    EngineAccess::gathering(engine).wait_updated(engine.scheduler().stream(Lane::gather));
+    wait_values(engine, engine.scheduler().stream(Lane::gather));
     if (engine.scheduler().replicate_index() != 0) return;
     write_shard(partial, engine, tensors_of(engine, optimizer), begun.identity);
   });
@@ -227,7 +233,7 @@ PendingSave save_beside(const fs::path& folder, Engine& engine, const Optimizer&
   together(setup.ranks, [&] {
     if (engine.scheduler().replicate_index() != 0) return;
     Stream stream = engine.device().stream({.name = "save"});
-    EngineAccess::gathering(engine).wait_updated(stream);
+    wait_values(engine, stream);
     impl->live = std::make_shared<LiveSave>(
         partial_of(impl->begun.folder), tensors_of(engine, &optimizer), impl->begun.identity,
         engine.device(), std::move(stream),

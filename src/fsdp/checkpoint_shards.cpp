@@ -151,37 +151,54 @@ void StoredShards::read_int8(const Shard& shard, Tensor& tensor, std::uint64_t f
   std::ranges::copy(std::span(all).subspan(before), values.begin());
 }
 
+// Goes block by block, so that the cast finds in the cache what the digest has read. The number of
+// elements in a block is whole, because sizes of elements are powers of two.
+std::uint64_t StoredShards::read_block(const Shard& shard, Tensor& tensor, std::uint64_t at,
+                                       std::span<float> values) {
+  const ConstView& data = tensor.entry->data;
+  const std::uint64_t in_block = digest_block_bytes / size_of(data.dtype);
+  const std::uint64_t n = std::min<std::uint64_t>(values.size(), in_block - at % in_block);
+  verify(shard, tensor, at / in_block);
+  ConstView part = data.part(at, n);
+  // Copy of the data for tensors whose place in the file is not aligned to their elements.
+  std::vector<std::byte> aligned;
+  if (reinterpret_cast<std::uintptr_t>(part.data) % size_of(part.dtype) != 0) {
+    aligned.resize(part.bytes());
+    std::memcpy(aligned.data(), part.data, part.bytes());
+    part.data = aligned.data();
+  }
+  host::cast(values.first(n), part);
+  return n;
+}
+
 void StoredShards::read(const std::string& name, std::uint64_t elements, std::uint64_t first,
                         std::span<float> values) {
   const std::uint64_t each = elements / shards_.size();
-  // Copy of the data for tensors whose place in the file is not aligned to their elements.
-  std::vector<std::byte> aligned;
   while (!values.empty()) {
     Shard& shard = open(first / each);
     Tensor& tensor = find(shard, name, each);
-    const ConstView& data = tensor.entry->data;
-    if (data.dtype == DType::u8) {
-      const auto n = std::min<std::uint64_t>(values.size(), each - first % each);
-      read_int8(shard, tensor, first % each, values.first(n));
-      first += n;
-      values = values.subspan(n);
-      continue;
+    const std::uint64_t at = first % each;
+    auto n = std::min<std::uint64_t>(values.size(), each - at);
+    if (tensor.entry->data.dtype == DType::u8) {
+      read_int8(shard, tensor, at, values.first(n));
+    } else {
+      n = read_block(shard, tensor, at, values.first(n));
     }
-    // Goes block by block, so that the cast finds in the cache what the digest has read. The number
-    // of elements in a block is whole, because sizes of elements are powers of two.
-    const std::uint64_t at = first % each, in_block = digest_block_bytes / size_of(data.dtype);
-    const std::uint64_t n =
-        std::min({std::uint64_t{values.size()}, each - at, in_block - at % in_block});
-    verify(shard, tensor, at / in_block);
-    ConstView part = data.part(at, n);
-    if (reinterpret_cast<std::uintptr_t>(part.data) % size_of(part.dtype) != 0) {
-      aligned.resize(part.bytes());
-      std::memcpy(aligned.data(), part.data, part.bytes());
-      part.data = aligned.data();
-    }
-    host::cast(values.first(n), part);
     first += n;
     values = values.subspan(n);
+  }
+}
+
+void StoredShards::read_whole(const std::string& name, std::uint64_t number,
+                              std::span<float> values) {
+  Shard& shard = open(number);
+  Tensor& tensor = find(shard, name, values.size());
+  if (!computes_in(tensor.entry->data.dtype)) {
+    throw error_in(shard.file, ErrorCode::mismatch, "tensor {} is {}, not f32, bf16 or f16", name,
+                   atoll::name(tensor.entry->data.dtype));
+  }
+  for (std::uint64_t at = 0; at < values.size();) {
+    at += read_block(shard, tensor, at, values.subspan(at));
   }
 }
 

@@ -45,6 +45,8 @@ class StoredShards {
   // Throws Error(bad_data), which names file, tensor and offset.
   void read(const std::string& tensor, std::uint64_t elements, std::uint64_t first,
             std::span<float> values);
+  // Fills `values` with a whole tensor that is in one shard file.
+  void read_whole(const std::string& tensor, std::uint64_t shard, std::span<float> values);
 
  private:
   // A tensor in one file, and which of its blocks are verified.
@@ -61,6 +63,9 @@ class StoredShards {
   Shard& open(std::uint64_t number);
   static Tensor& find(Shard& shard, const std::string& name, std::uint64_t elements);
   static void verify(const Shard& shard, Tensor& tensor, std::uint64_t block);
+  // Copies elements from `at` on, as many as one digest covers or `values` has. Returns how many.
+  static std::uint64_t read_block(const Shard& shard, Tensor& tensor, std::uint64_t at,
+                                  std::span<float> values);
   static void read_int8(const Shard& shard, Tensor& tensor, std::uint64_t first,
                         std::span<float> values);
 

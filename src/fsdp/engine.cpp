@@ -267,6 +267,7 @@ void Engine::parameters_changed(Stream& compute) {
   impl_->setup.check_frozen("parameters_changed");
   impl_->pass.check_waited();
   EngineAccess::parameters_changed(*this, compute);
+  impl_->gathering.add_writer(compute);
   impl_->setup.has_values = true;
 }
 

@@ -23,6 +23,19 @@ void Gathering::wait_updated(Stream& stream) const {
   for (const UnitParameters& unit : units_) stream.wait(unit.updated);
 }
 
+void Gathering::add_writer(Stream& stream) {
+  std::erase_if(writers_,
+                [&](const StreamLink& writer) { return *writer == nullptr || *writer == &stream; });
+  writers_.push_back(stream.link());
+}
+
+// A stream that has been destroyed has completed its work.
+void Gathering::wait_written(Stream& stream) const {
+  for (const StreamLink& writer : writers_) {
+    if (*writer != nullptr) stream.wait((*writer)->record());
+  }
+}
+
 void Gathering::synchronize_updates() const noexcept {
   for (const UnitParameters& unit : units_) settle(unit.updated);
 }

@@ -37,6 +37,11 @@ class Gathering {
   void masters_updated(std::size_t unit, const Event& event, Stale stale);
   // Makes `stream` wait until the master parameters of all units are up to date.
   void wait_updated(Stream& stream) const;
+  // Declares that an optimizer steps on `stream`. After the step, the caller may enqueue work there
+  // that writes states of Engine::add_state().
+  void add_writer(Stream& stream);
+  // Makes `stream` wait for the work that is enqueued on the streams of add_writer().
+  void wait_written(Stream& stream) const;
   void synchronize_updates() const noexcept;
 
   // Starts the first gathers of a pass. If units stay unsharded between passes, gathers all units
@@ -90,6 +95,7 @@ class Gathering {
   const Storage& storage_;
   std::vector<UnitParameters> units_;
   std::vector<Slot> slots_;
+  std::vector<StreamLink> writers_;
   Engine::Traffic traffic_;
 
   // The members below describe the pass in progress. Indices refer to PassPlan::unshards.

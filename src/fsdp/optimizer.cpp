@@ -399,6 +399,7 @@ void Optimizer::step(float learning_rate, Stream& compute, StepOptions step_opti
   const StepValues values{learning_rate, step_options.gradient_scale};
   impl.comparison.add(values, [&] { impl.check_step(values, compute); });
   EngineAccess::pass(impl.engine).use_gradients();
+  EngineAccess::gathering(impl.engine).add_writer(compute);  // of states, such as averages
   const bool beside = step_options.beside_next_pass;
   if (beside && !impl.beside_forward) {
     impl.beside_forward =

@@ -380,6 +380,7 @@ void PassState::check_readable(std::string_view call) const {
 void PassState::wait_idle(Stream& stream) const {
   check_idle();
   gathering_.wait_updated(stream);
+  gathering_.wait_written(stream);
   stream.wait(ended_);
 }
 

@@ -1,5 +1,7 @@
 // This rank's parts of the parameters, and the states that Engine::add_state() adds to them.
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cctype>
 
@@ -17,6 +19,9 @@ static_assert(bucket_alignment % int8_block == 0 && bucket_granularity % int8_bl
 // The elements of a bucket that this rank owns.
 struct Shard {
   std::uint64_t begin, end;
+  bool overlaps(const BucketSlot& slot) const {
+    return std::max(slot.offset, begin) < std::min(slot.offset + slot.count, end);
+  }
 };
 
 Shard shard_of(const EngineSetup& setup, const UnitBucket& bucket) {
@@ -34,6 +39,31 @@ void check_state_name(const EngineSetup& setup, std::string_view name) {
   require(std::ranges::all_of(name, is_allowed),
           "add_state({}): a name may contain only letters, digits, '_', '-' and '.'", name);
   require(!setup.states.contains(name), "add_state({}): the name is already in use", name);
+}
+
+using Counts = std::vector<std::vector<std::uint64_t>>;
+
+Counts counts_of(const EngineSetup& setup,
+                 const std::function<std::uint64_t(const Unit&, const ParamSpec&)>& elements) {
+  Counts counts;
+  for (const auto& unit : setup.units) {
+    auto& of_unit = counts.emplace_back();
+    for (const ParamSpec& param : unit->params()) of_unit.push_back(elements(*unit, param));
+  }
+  return counts;
+}
+
+// Calls visit(unit, parameter) for each parameter of which this rank has trainable elements.
+template <class Visit>
+void each_trained(const EngineSetup& setup, const Visit& visit) {
+  for (const auto& unit : setup.units) {
+    const UnitState& state = state_of(*unit);
+    for (std::size_t p = 0; p < state.params.size(); ++p) {
+      const UnitBucket& bucket = state.buckets[state.locations[p].bucket];
+      if (bucket.trainable && shard_of(setup, bucket).overlaps(state.locations[p].slot))
+        visit(state.index, p);
+    }
+  }
 }
 
 }  // namespace
@@ -101,6 +131,40 @@ void Engine::add_state(std::string_view name) {
   setup.states.emplace(name, std::move(state));
 }
 
+void Engine::add_state(
+    std::string_view name,
+    const std::function<std::uint64_t(const Unit&, const ParamSpec&)>& elements) {
+  EngineSetup& setup = EngineAccess::setup(*this);
+  const OneThread one(setup.calling, "add_state");
+  OwnState state;
+  agree(setup.ranks, "add_state", [&] {
+    check_state_name(setup, name);
+    require(elements != nullptr, "add_state({}): `elements` is an empty function", name);
+    state.counts = counts_of(setup, elements);
+    std::vector<Declaration> all{{"the name of the state", "\"" + std::string(name) + "\""}};
+    for (const auto& unit : setup.units) {
+      for (std::size_t p = 0; p < unit->params().size(); ++p) {
+        all.push_back({fmt::format("the elements of state {} for parameter {} of unit {}", name,
+                                   unit->params()[p].name, unit->name()),
+                       std::to_string(state.counts[state_of(*unit).index][p])});
+      }
+    }
+    return all;
+  });
+  std::uint64_t sum = 0;
+  each_trained(setup, [&](std::size_t unit, std::size_t p) { sum += state.counts[unit][p]; });
+  state.memory = device().allocate(sum * sizeof(float));
+  for (const auto& unit : setup.units) state.wholes.emplace_back(unit->params().size());
+  std::uint64_t offset = 0;
+  each_trained(setup, [&](std::size_t unit, std::size_t p) {
+    state.wholes[unit][p] = state.memory.view(DType::f32).part(offset, state.counts[unit][p]);
+    offset += state.counts[unit][p];
+  });
+  setup.set_zero(state.memory);
+  memory().optimizer += state.memory.bytes();
+  setup.states.emplace(name, std::move(state));
+}
+
 View Engine::state(const Segment& segment, std::string_view name) const {
   const EngineSetup& setup = EngineAccess::setup(*this);
   const auto found = setup.states.find(name);
@@ -114,7 +178,9 @@ View Engine::state(const Segment& segment, std::string_view name) const {
       "a segment of Engine::segments() of this engine",
       name);
   const UnitState& unit = state_of(*segment.unit);
-  const auto& [index, slot] = unit.locations[unit.find(segment.param->name)];
+  const std::size_t param = unit.find(segment.param->name);
+  if (!found->second.wholes.empty()) return found->second.wholes[unit.index][param];
+  const auto& [index, slot] = unit.locations[param];
   const UnitBucket& bucket = unit.buckets[index];
   if (!bucket.trainable) return {};
   return found->second.parts[unit.index][index].part(

@@ -27,7 +27,11 @@ using BucketParts = std::vector<std::vector<View>>;
 // A state that Engine::add_state() has added.
 struct OwnState {
   Buffer memory;
-  BucketParts parts;  // f32
+  BucketParts parts{};  // f32; none if the state is not elementwise
+  // For a state that is not elementwise: the number of its elements and, on ranks with a segment of
+  // the parameter, the elements, by unit and parameter. Otherwise empty.
+  std::vector<std::vector<std::uint64_t>> counts{};
+  std::vector<std::vector<View>> wholes{};
 };
 
 // The constructor of Engine, add_unit(), freeze(), add_state(), the constructor of Optimizer and

@@ -3,12 +3,15 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "atoll/checkpoint.hpp"
@@ -246,6 +249,115 @@ TEST_CASE("own optimizer: states beside an Optimizer are saved too, and counted"
     const atoll::View average = engine.state(engine.segments()[0], "average");
     for (std::uint64_t i = 0; i < 100; ++i) CHECK(average.as<float>()[i] == static_cast<float>(i));
   });
+  fs::remove_all(folder);
+}
+
+namespace {
+
+// Writes `value` to all of a state, on `stream` and late.
+void write_late(fsdp::Engine& engine, atoll::Stream& stream, float value) {
+  const atoll::View state = engine.state(engine.segments()[0], "m");
+  stream.enqueue([state, value] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::fill_n(state.as<float>(), state.count, value);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("own optimizer: saves and loads wait for work that writes states after a step") {
+  const fs::path folder = temporary("late");
+  auto world = single_rank();
+  const auto saved = [&](const auto& step_and_save) {
+    fsdp::Engine engine(atoll::Mesh::make(world, {1, 1}));
+    engine.add_unit("a", {{"w", {100}}});
+    engine.freeze({"a"});
+    engine.initialize(1);
+    engine.add_state("m");
+    step_and_save(engine);
+    return engine.state(engine.segments()[0], "m").as<float>()[99];
+  };
+  CHECK(saved([&](fsdp::Engine& engine) {
+          auto compute = engine.device().stream(), second = engine.device().stream();
+          engine.parameters_changed(compute);
+          engine.parameters_changed(second);  // of a second optimizer
+          {
+            auto gone = engine.device().stream();
+            engine.parameters_changed(gone);
+          }
+          write_late(engine, compute, 3.0f);
+          fsdp::save(folder, engine);
+          write_late(engine, compute, 4.0f);
+          fsdp::load(folder, engine);
+          compute.synchronize();
+        }) == 3.0f);
+  CHECK(saved([&](fsdp::Engine& engine) {
+          fsdp::Optimizer optimizer(engine, plain_sgd);
+          auto compute = engine.device().stream();
+          {
+            auto pass = engine.begin({}, compute);
+            { const auto scope = pass.forward(engine.unit("a")); }
+            const auto scope = pass.backward(engine.unit("a"));
+            const auto gradient = scope.grad("w").view;
+            compute.zero(gradient.data, gradient.bytes());
+          }
+          optimizer.step(0.1f, compute);
+          write_late(engine, compute, 5.0f);
+          auto save = fsdp::save_beside(folder, engine, optimizer);
+          save.finish();
+          write_late(engine, compute, 6.0f);
+          fsdp::load(folder, engine, optimizer);
+          compute.synchronize();
+        }) == 5.0f);
+  fs::remove_all(folder);
+}
+
+TEST_CASE("own optimizer: a state that is not elementwise is whole on every rank with a part") {
+  const fs::path folder = temporary("whole");
+  const auto rows_and_columns = [](const fsdp::Unit&, const fsdp::ParamSpec& param) {
+    return static_cast<std::uint64_t>(param.shape.front() + param.shape.back());
+  };
+  const auto with_state = [&](int shards, const auto& elements, const auto& use) {
+    run_thread_ranks(shards, [&](atoll::World& world) {
+      fsdp::Engine engine(atoll::Mesh::make(world, {1, shards}));
+      engine.add_unit("a", {{"w", {120, 70}}, {"frozen", {5, 2}, {}, false}, {"bias", {3}}});
+      engine.add_unit("b", {{"w", {900, 30}}});
+      engine.freeze({"a", "b"});
+      engine.initialize(1);
+      engine.add_state("m");
+      engine.add_state("factors", elements);
+      use(engine);
+    });
+  };
+  // Calls each(value, expected) for all elements of the state on this rank.
+  const auto visit = [&](fsdp::Engine& engine, const auto& each) {
+    for (const fsdp::Segment& segment : engine.segments()) {
+      const atoll::View state = engine.state(segment, "factors");
+      const bool frozen = segment.gradient.count == 0;
+      CHECK(state.count == (frozen ? 0 : rows_and_columns(*segment.unit, *segment.param)));
+      for (std::uint64_t i = 0; i < state.count; ++i)
+        each(state.as<float>()[i], static_cast<float>(segment.param->count() + i));
+    }
+  };
+  for (const int saving : {1, 3}) {
+    with_state(saving, rows_and_columns, [&](fsdp::Engine& engine) {
+      visit(engine, [](float& value, float expected) {
+        CHECK(value == 0.0f);
+        value = expected;
+      });
+      fsdp::save(folder, engine);
+    });
+    for (const int loading : {1, 2, 4}) {
+      with_state(loading, rows_and_columns, [&](fsdp::Engine& engine) {
+        fsdp::load(folder, engine);
+        visit(engine, [](float value, float expected) { CHECK(value == expected); });
+      });
+    }
+  }
+  const auto two = [](const fsdp::Unit&, const fsdp::ParamSpec&) { return std::uint64_t{2}; };
+  CHECK_THROWS_WITH_AS(with_state(1, two, [&](auto& engine) { fsdp::load(folder, engine); }),
+                       doctest::Contains("the state \"factors\" has another number of elements"),
+                       atoll::Error);
   fs::remove_all(folder);
 }
 
