@@ -123,10 +123,10 @@ TEST_CASE("results: errors that all ranks share do not end the run, the others d
     CHECK(failure_of([&] { results.attempt("checkpoint", with(code)); }).code == code);
   }
   CHECK(failure_of([&] {
-          results.finish();
+          results.finish("");
         }).says("the run is complete except for what could not be written: checkpoint: it broke"));
   CHECK(results.attempt("checkpoint", [] {}));
-  results.finish();
+  results.finish("");
 }
 
 TEST_CASE("a checkpoint that the library refuses loses neither figures nor weights") {

@@ -123,6 +123,46 @@ TEST_CASE("non-finite steps: frozen parameters have no gradient; without a limit
   CHECK(metrics_of(options)["skipped_steps"] == 3);
 }
 
+TEST_CASE("non-finite steps in a row: the weights before them are saved, and the reason is told") {
+  const TemporaryFolder folder;
+  auto options = diverging(folder);
+  options.max_skipped = 2;
+  options.save_checkpoint = true;
+  const std::string reason = "--max-skipped 2: in steps 2 to 3 the loss or gradient norm was ";
+  const fs::path checkpoints = fs::path(options.out) / "checkpoints";
+  const auto all_say = [&](const std::string& more) {
+    for (const auto& failure : run(options).failures) {
+      CAPTURE(failure);
+      CHECK(failure.starts_with(reason));
+      CHECK((failure.find("could not be written: checkpoint: ") != failure.npos) == !more.empty());
+    }
+  };
+  SUBCASE("with the flags of a usual run") {
+    all_say("");
+    REQUIRE(fs::exists(checkpoints / "step-00000003" / "index.json"));
+    options.resume = (checkpoints / "step-00000003").string();
+    options.steps = 3;  // the checkpoint has them all
+    CHECK(run(options).failures == std::vector<std::string>{"", ""});
+  }
+  SUBCASE("a save that failed before is no checkpoint") {
+    options.checkpoint_every = 2;
+    // Not a checkpoint: the library replaces only folders that it has written.
+    fs::create_directories(checkpoints / "step-00000002" / "notes");
+    all_say("");
+    CHECK(fs::exists(checkpoints / "step-00000003" / "index.json"));
+  }
+  SUBCASE("a checkpoint is worth more than later weights") {
+    options.checkpoint_every = 1;
+    all_say("");
+    CHECK(fs::exists(checkpoints / "step-00000002" / "index.json"));
+    CHECK_FALSE(fs::exists(checkpoints / "step-00000003"));
+  }
+  SUBCASE("a checkpoint that cannot be written") {
+    fs::create_directories(checkpoints / "step-00000003" / "notes");
+    all_say("checkpoint");
+  }
+}
+
 TEST_CASE("non-finite steps that are not skipped") {
   const TemporaryFolder folder;
   auto options = diverging(folder);

@@ -65,7 +65,7 @@ bool Results::attempt(const std::string& what, const std::function<void()>& writ
   return true;
 }
 
-void Results::finish() {
+void Results::finish(const std::string& ended) {
   // Texts of the operating system need not be UTF-8.
   const auto mine =
       nlohmann::json(failures_).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -78,7 +78,8 @@ void Results::finish() {
     }
   }
   if (!texts.empty()) {
-    fail(ErrorCode::io, "the run is complete except for what could not be written: {}",
+    fail(ErrorCode::io, "{} could not be written: {}",
+         ended.empty() ? "the run is complete except for what" : ended + "; results that",
          fmt::join(texts, "; "));
   }
 }

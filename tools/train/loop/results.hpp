@@ -23,8 +23,8 @@ class Results {
   bool attempt(const std::string& what, const std::function<void()>& write);
 
   // Collective. Throws Error(io) on every rank if an attempt of any rank has failed; the error has
-  // all failures.
-  void finish();
+  // all failures, and first `ended`: why the run ended early, "" if it is complete.
+  void finish(const std::string& ended);
 
  private:
   atoll::World& world_;

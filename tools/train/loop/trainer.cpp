@@ -129,6 +129,7 @@ void Trainer::start() {
     if (averaging_) averaging_->start();
   }
   first_step_ = done.value_or(0);
+  has_checkpoint_ = done.has_value();
   if (options_.max_time.empty()) return;
   // A slow disk's rate, until the first save has been measured.
   constexpr double bytes_per_second = 1e8;
@@ -278,15 +279,17 @@ RunResult Trainer::run() {
     check_finite(record);
     result.steps.push_back(record);
     write_line(record);
-    if (!diverged_.empty()) {
+    const bool diverges = !diverged_.empty();
+    const bool stops = diverges || stop_ != Stop::none;
+    if (stops) next_pass_.reset();  // saves and exports need that no pass is open
+    if (pending_ && (all_written_ || diverges)) finish_save();
+    if (diverges) {
       // Updates were skipped, so the weights are finite. An earlier checkpoint is worth more.
-      const bool has_none = saves_ == 0 && first_step_ == 0;
-      if (options_.save_checkpoint && options_.skip_nonfinite && has_none) save(index + 1, true);
+      if (options_.save_checkpoint && options_.skip_nonfinite && !has_checkpoint_) {
+        save(index + 1, true);
+      }
       break;
     }
-    const bool stops = stop_ != Stop::none;
-    if (stops) next_pass_.reset();
-    if (pending_ && all_written_) finish_save();
     if (saves_after(index) || (stops && options_.save_checkpoint)) {
       save(index + 1, stops || index + 1 == options_.steps);
     }
@@ -309,10 +312,11 @@ RunResult Trainer::run() {
   result.stop = stop_;
   write_results(result, seconds_since(start));
   tell_ports(ports);
-  results_.finish();
+  const std::int64_t done = result.steps.empty() ? first_step_ : result.steps.back().step;
+  results_.finish(!diverged_.empty() ? diverged_ : why_stopped(done));
   if (!diverged_.empty()) fail(ErrorCode::bad_data, "{}", diverged_);
   if (!result.steps.empty()) check_transports();
-  if (stop_ != Stop::none) tell_stop(result.steps.back().step);
+  if (stop_ != Stop::none) tell_stop(done);
   return result;
 }
 
@@ -363,6 +367,7 @@ void Trainer::finish_save() {
 
 // After a save: rank 0 points the link to it and deletes old checkpoints.
 void Trainer::keep_newest(std::int64_t done) {
+  has_checkpoint_ = true;
   if (world_.rank() != 0) return;
   results_.attempt("old checkpoints", [&] {
     link_newest(out_, done);
@@ -394,17 +399,21 @@ void Trainer::tell_signals(double step_seconds) const {
       step_seconds);
 }
 
+// Why the run ended after `done` steps, before --steps; "" if it did not.
+std::string Trainer::why_stopped(std::int64_t done) const {
+  if (stop_ == Stop::none) return "";
+  return fmt::format("{} has ended the run after step {}",
+                     stop_ == Stop::time ? "--max-time " + options_.max_time : "a signal", done);
+}
+
 // Tells how to go on after a stop. Without checkpoints nobody can, which is an error.
 void Trainer::tell_stop(std::int64_t done) const {
-  const std::string why = stop_ == Stop::time ? "--max-time " + options_.max_time : "a signal";
   if (!options_.save_checkpoint) {
-    fail(ErrorCode::aborted,
-         "{} has ended the run after step {}, and --no-checkpoint saves nothing", why, done);
+    fail(ErrorCode::aborted, "{}, and --no-checkpoint saves nothing", why_stopped(done));
   }
   if (world_.rank() != 0) return;
   log::info(
-      "{} has ended the run after step {}, which is saved: start it again with --resume auto{}",
-      why, done,
+      "{}, which is saved: start it again with --resume auto{}", why_stopped(done),
       options_.export_weights.empty() ? "" : "; --export writes the model when all steps are done");
 }
 

@@ -86,6 +86,7 @@ class Trainer {
   void finish_save();
   void keep_newest(std::int64_t done);
   Stop wanted_stop() const;
+  std::string why_stopped(std::int64_t done) const;
   void tell_stop(std::int64_t done) const;
   void tell_signals(double step_seconds) const;
   void write_results(RunResult& result, double wall_seconds);
