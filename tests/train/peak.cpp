@@ -1,8 +1,10 @@
-// Tests of the peak of matrix products, the base of MFU.
+// Tests of the peak of matrix products, the base of MFU, and of the processors of a rank.
 #include "loop/peak.hpp"
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -11,6 +13,7 @@
 
 #include "../unit/train_data_temporary.hpp"
 #include "atoll/log.hpp"
+#include "loop/processors.hpp"
 #include "thread_ranks.hpp"
 
 namespace {
@@ -122,4 +125,91 @@ TEST_CASE("peak: a later measurement that is far away is a warning, and the high
     CHECK(peak.flops == 1);
     CHECK(peak.measured > 1e6);
   });
+}
+
+namespace {
+
+using train::Processors;
+
+Processors with(std::vector<int> mask, double quota = 0, int unbound = 0) {
+  return {.online = 64,
+          .mask = mask,
+          .unbound = std::max(unbound, static_cast<int>(mask.size())),
+          .quota = quota,
+          .group = quota > 0 ? "container" : ""};
+}
+
+train::ComputeThreads first_of(const std::vector<Processors>& host, int wanted = 0) {
+  return train::choose_threads(host, 0, wanted);
+}
+
+}  // namespace
+
+TEST_CASE("compute threads: ranks share the processors that they may run on") {
+  const Processors four = with({0, 1, 2, 3}), low = with({0, 1}), high = with({2, 3});
+  CHECK(first_of({four}).threads == 4);
+  CHECK(first_of({four, four}).threads == 2);
+  CHECK(first_of({four, four, four}).threads == 1);
+  CHECK(first_of({low, high}).threads == 2);
+  CHECK(first_of({low, low, high}).threads == 1);
+  CHECK(first_of({low, high}).cores == 2);
+  CHECK(first_of({low, low, low, low}).cores == 0.5);
+  CHECK(first_of({four, four}).warning.empty());
+  CHECK(first_of({four, four}).why == "4 of 64 cores, 2 ranks: 2 threads per rank");
+}
+
+TEST_CASE("compute threads: quotas of control groups") {
+  const Processors two = with({0, 1}, 1), many = with({0, 1, 2, 3, 4, 5, 6, 7}, 4.5);
+  CHECK(first_of({two}).threads == 1);
+  CHECK(first_of({two}).why == "2 of 64 cores, 1 CPU of quota: 1 thread");
+  CHECK(first_of({many}).threads == 4);
+  CHECK(first_of({many, many}).threads == 2);  // of one group
+  auto other = many;
+  other.group = "another container";
+  CHECK(first_of({many, other}).threads == 4);
+  CHECK(first_of({with({0}, 0.5)}).threads == 1);
+  CHECK(first_of({with({0}, 0.5)}, 1).warning.empty());
+  CHECK(first_of({two}, 2).warning ==
+        "this rank computes with 2 threads but has 2 of 64 cores, 1 CPU of quota: set --threads 1");
+}
+
+TEST_CASE("compute threads: only mpirun can leave more processors to a rank") {
+  const Processors free = with({3}), bound = with({3}, 0, 64);
+  CHECK(first_of({free}).warning.empty());
+  CHECK(first_of({free}, 2).warning ==
+        "this rank computes with 2 threads but has 1 of 64 cores: set --threads 1");
+  CHECK(first_of({bound}, 2).warning ==
+        "this rank computes with 2 threads but has 1 of 64 cores: start mpirun with --bind-to "
+        "none, or set --threads 1");
+  CHECK(first_of({bound, with({4}, 0, 64)}).warning ==
+        "mpirun has bound this rank to 1 of 64 cores, so it computes with 1 thread: start mpirun "
+        "with --bind-to none, which gives it 32");
+  CHECK(first_of({bound}, 1).warning.empty());
+}
+
+TEST_CASE("processors: quotas of both versions of control groups, also above the own group") {
+  const train_test::TemporaryFolder folder;
+  const auto quota = [&] { return train::read_processors(folder.path()).quota; };
+  CHECK(quota() == 0);
+  for (const char* name : {"proc/self", "sys/fs/cgroup/job/step/task", "sys/fs/cgroup/cpu"}) {
+    std::filesystem::create_directories(folder.path() / name);
+  }
+  folder.write("proc/self/cgroup", "3:cpuset:/\n2:cpu,cpuacct:/docker/5\n0::/job/step/task\n");
+  CHECK(quota() == 0);
+  folder.write("sys/fs/cgroup/job/step/task/cpu.max", "max 100000\n");
+  folder.write("sys/fs/cgroup/job/cpu.max", "350000 100000\n");
+  CHECK(quota() == 3.5);
+  // A container sees its group of version 1 at the top.
+  folder.write("sys/fs/cgroup/cpu/cpu.cfs_period_us", "50000\n");
+  folder.write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
+  CHECK(quota() == 3.5);
+  folder.write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "125000\n");
+  CHECK(quota() == 2.5);
+  const auto own = train::read_processors();
+  CHECK(own.mask.size() >= 1);
+  CHECK(own.mask.size() <= static_cast<std::size_t>(own.online));
+  const auto sent = Processors::decode(own.encode());
+  CHECK(sent.mask == own.mask);
+  CHECK(sent.quota == own.quota);
+  CHECK(sent.group == own.group);
 }

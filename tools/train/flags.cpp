@@ -283,8 +283,10 @@ void add_machine_flags(CLI::App& app, RunOptions& o) {
                  "cuda if every rank has its own usable GPU");
   app.add_option("--backend", o.backend,
                  "communication backend: host, mpi, nccl, ... Default: the best that works");
-  app.add_option("--threads", o.threads,
-                 "CPU compute threads per rank; 0 means the host's cores divided by its ranks");
+  app.add_option(
+      "--threads", o.threads,
+      "CPU compute threads per rank; 0 means the rank's share of the cores and of the quota "
+      "that the affinity mask and control groups of its host's ranks allow");
   app.add_option(
       "--peak-seconds", o.peak_seconds,
       "seconds to measure the peak rate of matrix products: the base of mfu_measured, and of "

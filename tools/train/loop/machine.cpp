@@ -43,8 +43,7 @@ double Machine::matrix_peak(atoll::World& world, atoll::DType dtype, double seco
     }
     return peak / place.sharing;
   }
-  const auto cores = static_cast<double>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
-  const double share = std::min(1.0, cores / (static_cast<double>(threads) * place.sharing));
+  const double share = std::min(1.0, cores / threads);
   return share * cpu::matrix_peak_flops(dtype, threads, seconds);
 }
 
@@ -79,7 +78,7 @@ Machine make_machine(const atoll::World& world, atoll::RankDevice place,
   } else {
     ops = cpu::make_ops({.threads = options.threads, .deterministic = deterministic});
   }
-  return {std::move(place), std::move(ops), options.threads};
+  return {std::move(place), std::move(ops), options.threads, options.cores};
 }
 
 }  // namespace train

@@ -21,6 +21,7 @@ struct Machine {
   atoll::RankDevice place;
   std::unique_ptr<Ops> ops;
   int threads = 1;
+  double cores = 1;  // processors for the threads of a CPU rank
 
   const atoll::Device& device() const noexcept { return place.device; }
   // Highest FLOP/s of matrix products on this rank in about `seconds`. Ranks that share cores
@@ -37,7 +38,8 @@ struct Machine {
 
 struct KernelOptions {
   int threads = 1;               // compute threads of a CPU rank
-  std::string products = "off";  // on GPUs: the file of --products
+  double cores = 1;              // processors for these threads
+  std::string products = "off";  // on GPUs: --products
   bool fp8 = false;              // on GPUs: --fp8
 };
 

@@ -1,7 +1,6 @@
 #include "loop/peak.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -34,9 +33,9 @@ double measure(atoll::World& world, const Machine& machine, atoll::DType dtype, 
 double measure_beside_known(atoll::World& world, const Machine& machine, atoll::DType dtype,
                             double seconds, const KnownPeaks& known) {
   const std::string model = cpu_model();
-  const std::string key =
-      fmt::format("{}, {} ranks of {} threads on {} processors, {}", model, machine.place.sharing,
-                  machine.threads, ::sysconf(_SC_NPROCESSORS_ONLN), atoll::name(dtype));
+  const std::string key = fmt::format("{}, {} ranks of {} threads on {:.4g} processors, {}", model,
+                                      machine.place.sharing, machine.threads,
+                                      machine.cores * machine.place.sharing, atoll::name(dtype));
   // CPUs that differ have no common peak, and those without a name have none that is known.
   const auto keys = world.exchange("train/peak_key", key);
   const bool is_known =

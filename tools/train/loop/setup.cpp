@@ -1,8 +1,6 @@
 #include "loop/setup.hpp"
 
 #include <fmt/format.h>
-#include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -20,6 +18,7 @@
 #include "loop/gather_choice.hpp"
 #include "loop/model_source.hpp"
 #include "loop/odd_one_out.hpp"
+#include "loop/processors.hpp"
 #include "loop/results.hpp"
 #include "loop/run_plan.hpp"
 #include "loop/shared_files.hpp"
@@ -57,26 +56,43 @@ DeviceMemory memory_of_ranks(atoll::World& world, const atoll::Topology& topolog
   return {kind, static_cast<std::uint64_t>(std::ranges::min(bytes))};
 }
 
-int cores_allowed() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
+// OpenMP ends the process without a reason if it cannot start a thread, so start as many before, with
+// those of the streams, of the data and of a save.
+void require_threads(int threads) {
+  try {
+    constexpr int others = 6;
+    std::vector<atoll::Stream> each;
+    for (int i = 0; i < threads + others; ++i) {
+      each.push_back(atoll::Device::host().stream({.name = "probe"}));
+    }
+  } catch (const Error& error) {
+    fail(error.code(), "{} compute threads (--threads): {}", threads, error.what());
+  }
 }
 
-int compute_threads(const atoll::World& world, const RunOptions& options,
-                    atoll::DeviceKind device) {
-  const int told = options.threads > 0 ? options.threads : world.config().threads;
-  const auto cores = static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
-  const int fair = std::max(1, cores / world.local_size());
-  const int threads = told > 0 ? told : fair;
-  if (device == atoll::DeviceKind::host && cores_allowed() < threads) {
-    log::warn(
-        "this rank computes with {} threads but is bound to {} of {} cores: start mpirun with "
-        "--bind-to none, or set --threads",
-        threads, cores_allowed(), cores);
+// The compute threads of this rank. Collective.
+ComputeThreads compute_threads(atoll::World& world, const RunOptions& options,
+                               const atoll::RankDevice& place) {
+  const Processors own = read_processors();
+  std::vector<Processors> here;
+  std::size_t self = 0;
+  const auto all = world.exchange("train/setup/processors", own.encode());
+  const auto& placements = world.placements();
+  for (const atoll::Placement& at : placements) {
+    if (at.host != placements[static_cast<std::size_t>(world.rank())].host) continue;
+    if (at.rank == world.rank()) self = here.size();
+    here.push_back(
+        at.rank == world.rank() ? own : Processors::decode(all[static_cast<std::size_t>(at.rank)]));
   }
-  return threads;
+  const int wanted = options.threads > 0 ? options.threads : world.config().threads;
+  auto chosen = choose_threads(here, self, wanted);
+  if (place.device.kind() != atoll::DeviceKind::host) {
+    chosen.why.clear();
+    return chosen;
+  }
+  if (!chosen.warning.empty()) log::warn("{}", chosen.warning);
+  require_threads(chosen.threads);
+  return chosen;
 }
 
 // Throws an error if the text of any rank differs from that of most ranks. It names the first rank
@@ -364,9 +380,9 @@ Setup prepare(atoll::World& world, RunOptions& options) {
   }
   const ActivationPlan plan = activation_plan(options, kind);
   check_activations(options, Activations::bytes_for(model, plan));
-  Machine machine =
-      make_machine(world, std::move(place),
-                   {compute_threads(world, options, kind), options.products, options.fp8});
+  auto threads = compute_threads(world, options, place);
+  Machine machine = make_machine(world, std::move(place),
+                                 {threads.threads, threads.cores, options.products, options.fp8});
   reserve(machine, options, model, plan);
   DeviceMemory memory = memory_of_ranks(world, topology, machine.place);
   if (kind != atoll::DeviceKind::host) {
@@ -394,6 +410,7 @@ Setup prepare(atoll::World& world, RunOptions& options) {
           std::move(choice),
           islands_of_ranks(world, topology),
           std::move(micro_batch_why),
+          std::move(threads.why),
           std::move(folder)};
 }
 

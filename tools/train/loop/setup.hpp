@@ -34,6 +34,7 @@ struct Setup {
   atoll::fsdp::StrategyChoice choice;     // the sharding strategy and the reason for it
   std::vector<std::vector<int>> islands;  // the ranks of each island, for the report
   std::string micro_batch_why;  // why --micro-batch 0 has its value; empty if it was given
+  std::string threads_why;      // the limits that decide --threads 0; empty without any
   RunFolder folder;             // the lock of the results folder; none for --dry-run
 };
 

@@ -74,6 +74,7 @@ void Trainer::tell_plan() {
   }
   if (!setup_.choice.why.empty()) log::info("{}", setup_.choice.why);
   if (!setup_.micro_batch_why.empty()) log::info("{}", setup_.micro_batch_why);
+  if (!setup_.threads_why.empty()) log::info("{}", setup_.threads_why);
   if (!setup_.machine.place.why.empty()) log::info("{}", setup_.machine.place.why);
   for (const auto& line : statistics_lines(setup_.dataset)) log::info("{}", line);
   if (setup_.eval) {

@@ -1,0 +1,49 @@
+// The processors that a rank may use, and its share of those of its host.
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace train {
+
+// Hardware threads count as processors, as in the kernel's masks.
+struct Processors {
+  int online = 1;         // of the host
+  std::vector<int> mask;  // those that this process may run on
+  int unbound = 0;        // number of those that mpirun could have left to this process
+  double quota = 0;       // processors whose time its control groups may use; 0: no limit
+  std::string group{};    // identifies the control group with this quota on its host
+
+  std::string encode() const;  // mask, quota and group, for other ranks
+  static Processors decode(const std::string& text);
+};
+
+// The limits of this process: its affinity mask, and the quotas of its control groups (versions 1
+// and 2). `root` is the root of the file system, which tests replace.
+Processors read_processors(const std::filesystem::path& root = "/");
+
+// What one rank may use if the ranks of its host share evenly. Processors that several ranks may run
+// on are shared by these ranks, and quotas by the ranks of the control group.
+struct ProcessorShare {
+  double cores = 1;
+  double quota = 0;  // 0: no limit
+
+  int threads() const;  // at least 1
+};
+ProcessorShare share_of(std::span<const Processors> ranks_of_host, std::size_t rank);
+
+// The number of compute threads of a rank.
+struct ComputeThreads {
+  int threads = 1;
+  double cores = 1;       // processors for them
+  std::string why{};      // a line for the log if a limit decides the number; otherwise empty
+  std::string warning{};  // of too many threads or too few processors, with the remedy
+};
+// `wanted` is the number that the user asks for; 0 takes the rank's share.
+ComputeThreads choose_threads(std::span<const Processors> ranks_of_host, std::size_t rank,
+                              int wanted);
+
+}  // namespace train
