@@ -9,6 +9,7 @@
 #include <optional>
 #include <string_view>
 
+#include "core/control_groups.hpp"
 #include "core/errors.hpp"
 
 namespace atoll_v1::atoll {
@@ -54,19 +55,12 @@ std::uint64_t free_in_group(const fs::path& group) {
   return rest_of(*most, used);
 }
 
+// A limit of a group also applies to the groups inside it.
 std::uint64_t free_in_groups(const fs::path& root) {
-  std::ifstream in(root / "proc/self/cgroup");
   std::uint64_t least = unlimited;
-  const fs::path base = root / "sys/fs/cgroup";
-  for (std::string line; std::getline(in, line);) {
-    constexpr std::string_view version_2 = "0::/";
-    if (!line.starts_with(version_2)) continue;
-    // A limit of a group also applies to the groups inside it.
-    fs::path path = fs::path(line.substr(version_2.size())).lexically_normal();
-    for (; !path.empty(); path = path.parent_path())
-      least = std::min(least, free_in_group(base / path));
-  }
-  return std::min(least, free_in_group(base));
+  for (const fs::path& group : control_groups("memory", root))
+    least = std::min(least, free_in_group(group));
+  return least;
 }
 
 std::uint64_t free_on_host(const fs::path& root) {

@@ -1,6 +1,8 @@
 // Starts threads.
 #pragma once
 
+#include <filesystem>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -9,14 +11,18 @@
 
 namespace atoll_v1::atoll {
 
-// Throws Error(io) if the system allows no more threads.
+// Names the limit because of which this process could not start a thread just now, with its source,
+// and says what to do. `root` is the root of the file system, which tests replace.
+std::string thread_limit(const std::filesystem::path& root = "/");
+
+// Throws Error(io), which names the limit, if the system allows no more threads.
 template <class Body>
 std::jthread start_thread(Body&& body) {
   try {
     return std::jthread(std::forward<Body>(body));
   } catch (const std::system_error& error) {
-    throw make_error(ErrorCode::io, "cannot start a thread: {}; raise `ulimit -u`",
-                     error.code().message());
+    throw make_error(ErrorCode::io, "cannot start a thread: {}: {}", error.code().message(),
+                     thread_limit());
   }
 }
 

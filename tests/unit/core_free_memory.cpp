@@ -1,4 +1,4 @@
-// Tests of free_memory() on files of a made-up machine.
+// Tests of the limits of memory and threads, on files of a made-up machine.
 #include <doctest/doctest.h>
 
 #include <unistd.h>
@@ -10,6 +10,7 @@
 
 #include "atoll/error.hpp"
 #include "core/free_memory.hpp"
+#include "core/thread.hpp"
 
 namespace {
 
@@ -59,6 +60,27 @@ TEST_CASE(
   const auto free = atoll::free_memory(root.path());
   CHECK(free.process == 60000);
   CHECK(free.limit == "the memory limit of its control group");
+}
+
+TEST_CASE("a thread that cannot start names the control group that is full, of version 1 or 2") {
+  const Root root;
+  root.write("proc/self/cgroup", "8:cpu,pids:/job/rank\n0::/other\n");
+  root.write("sys/fs/cgroup/pids/job/rank/pids.max", "max\n");
+  root.write("sys/fs/cgroup/pids/job/rank/pids.current", "12\n");
+  root.write("sys/fs/cgroup/pids/job/pids.max", "13\n");
+  root.write("sys/fs/cgroup/pids/job/pids.current", "12\n");
+  root.write("sys/fs/cgroup/other/pids.max", "7\n");
+  root.write("sys/fs/cgroup/other/pids.current", "7\n");
+  CHECK(atoll::thread_limit(root.path()) ==
+        "its control group allows 7 processes and threads: raise " +
+            (root.path() / "sys/fs/cgroup/other/pids.max").string());
+  root.write("sys/fs/cgroup/pids/job/pids.current", "13\n");
+  CHECK(atoll::thread_limit(root.path()).ends_with("cgroup/pids/job/pids.max"));
+}
+
+TEST_CASE("a thread that cannot start, without control groups: other limits are named") {
+  const Root root;
+  CHECK(atoll::thread_limit(root.path()).find("raise `ulimit -") != std::string::npos);
 }
 
 TEST_CASE("sizes above the memory of this machine are refused, and small ones are not checked") {

@@ -1,0 +1,40 @@
+#include "core/thread.hpp"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <fstream>
+#include <optional>
+
+#include "core/control_groups.hpp"
+
+namespace atoll_v1::atoll {
+namespace {
+
+std::optional<std::uint64_t> number_of(const std::filesystem::path& file) {
+  std::uint64_t value = 0;
+  if (std::ifstream(file) >> value) return value;  // pids.max may contain "max"
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string thread_limit(const std::filesystem::path& root) {
+  for (const auto& group : control_groups("pids", root)) {
+    const auto most = number_of(group / "pids.max"), now = number_of(group / "pids.current");
+    if (!most || !now || *now < *most) continue;
+    return fmt::format("its control group allows {} processes and threads: raise {}", *most,
+                       (group / "pids.max").string());
+  }
+  rlimit limit{};
+  const bool limits_user =
+      ::geteuid() != 0 && ::getrlimit(RLIMIT_NPROC, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  if (limits_user) {
+    return fmt::format("its user may have {} processes and threads: raise `ulimit -u`",
+                       limit.rlim_cur);
+  }
+  return "raise `ulimit -v`, kernel.threads-max or kernel.pid_max";
+}
+
+}  // namespace atoll_v1::atoll
