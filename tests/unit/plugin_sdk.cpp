@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "collectives/auth.hpp"
+#include "collectives/communicator/processors.hpp"
 #include "collectives/shared_memory/memory_file.hpp"
 #include "collectives/signature.hpp"
 #include "sdk/guard.hpp"
@@ -173,6 +174,31 @@ TEST_CASE("signatures that agree have equal digests, and others have different d
   // The factor is not part of the digest, because ranks may use different factors.
   longer.factor = 0.5;
   CHECK(digest(longer) == digest(calls.front()));
+}
+
+TEST_CASE("ranks spin only if each has a processor of those on which they may run") {
+  using atoll_collectives::Waiting;
+  const auto spin = [](const std::vector<std::string>& masks, int host_ranks, int online) {
+    return atoll_collectives::waiting_of(masks, host_ranks, online) == Waiting::spin_then_sleep;
+  };
+  // Digits are groups of four processors, the lowest first.
+  CHECK(spin({"f", "f", "f", "f"}, 4, 4));
+  CHECK_FALSE(spin({"3", "3", "3", "3"}, 4, 64));  // a container with 2 processors of 64
+  CHECK(spin({"3", "c", "03", "0c"}, 4, 8));       // bound by pairs
+  CHECK_FALSE(spin({"1", "1"}, 2, 8));             // bound to one processor
+  // Two of four ranks: the others have processors of their own, or the same.
+  CHECK(spin({"1", "2"}, 4, 4));
+  CHECK_FALSE(spin({"3", "3"}, 4, 64));
+  CHECK(spin({"000000000000000f"}, 2, 64));
+  CHECK_FALSE(spin({"3"}, 4, 4));
+  CHECK(spin({"3"}, 4, 8));
+  CHECK(spin({"3"}, 0, 2));
+  CHECK_FALSE(spin({"", ""}, 2, 1));  // unknown masks: all processors of the host
+  CHECK(spin({"", ""}, 2, 2));
+  const std::string own = atoll_collectives::own_processors();
+  CHECK(!own.empty());
+  CHECK(own.find_first_not_of("0123456789abcdef") == own.npos);
+  CHECK(own.back() != '0');
 }
 
 // Large allocations must differ in the low bits of their page numbers. Otherwise kernels that read

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstddef>
 
+#include "collectives/communicator/processors.hpp"
 #include "collectives/layout.hpp"
 #include "collectives/shared_memory/caller_memory.hpp"
 #include "sdk/guard.hpp"
@@ -28,14 +28,9 @@ void describe_team(const atoll_group& group, Team& team) {
   for (int rank = 0; rank < group.nranks; ++rank) {
     team.world_ranks.push_back(group.placements[rank]->world_rank);
   }
-  const auto layout = layout_of(group);
-  const auto here = static_cast<int>(layout.ranks_of(layout.host_of(group.rank)).size());
   const auto size = static_cast<std::size_t>(group.nranks);
   team.routes.assign(size, nullptr);
   team.channels.resize(size);
-  const int neighbours = std::max(here, group.host_ranks);
-  team.waiting =
-      neighbours <= ::sysconf(_SC_NPROCESSORS_ONLN) ? Waiting::spin_then_sleep : Waiting::sleep;
 }
 
 }  // namespace
@@ -46,6 +41,8 @@ Comm::Comm(const atoll_host& host, const atoll_group& group, OpenNetwork open_ne
   const GroupStore store(host, group, team_);
   Sharing sharing = share_memory(host, group, team_, store);
   shm_ = std::move(sharing.shm);
+  team_.waiting = waiting_of(sharing.masks, group.host_ranks,
+                             static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)));
   const SplitGroup split(group, sharing.split);
   const atoll_group& connected = split.get();
   const Layout layout = layout_of(connected);

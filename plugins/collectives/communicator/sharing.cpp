@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 
+#include "collectives/communicator/processors.hpp"
 #include "sdk/guard.hpp"
 
 namespace atoll_collectives {
@@ -56,6 +57,7 @@ class LocalOpening {
     }
   }
   const std::string& reason() const noexcept { return reason_; }
+  const std::vector<std::string>& masks() const noexcept { return masks_; }
 
  private:
   static std::string inbox_key(int rank) { return fmt::format("inbox/{}", rank); }
@@ -69,7 +71,7 @@ class LocalOpening {
       store_.put(inbox_key(team_.rank), fmt::format("{}{}", refusal, error.what()));
       throw;
     }
-    store_.put(inbox_key(team_.rank), shm->published());
+    store_.put(inbox_key(team_.rank), fmt::format("{} {}", shm->published(), masks_.front()));
     std::vector<int> others = here_;
     std::erase(others, team_.rank);
     std::vector<std::string> keys;
@@ -79,7 +81,9 @@ class LocalOpening {
     for (std::size_t i = 0; i < others.size(); ++i) {
       const auto who = team_.describe(others[i]);
       if (texts[i].starts_with(refusal)) give_up(who, texts[i].substr(refusal.size()));
-      shm->await_peer(others[i], texts[i]);
+      const std::size_t space = std::min(texts[i].find(' '), texts[i].size());
+      shm->await_peer(others[i], texts[i].substr(0, space));
+      masks_.push_back(texts[i].substr(std::min(space + 1, texts[i].size())));
     }
     await(*shm);
     return shm;
@@ -115,6 +119,8 @@ class LocalOpening {
   const std::vector<int>& here_;  // ranks of this host, including this rank
   Doorbell doorbell_;
   std::string reason_;
+  // What each rank publishes after its address: own_processors(), first of this rank.
+  std::vector<std::string> masks_{own_processors()};
 };
 
 // Logs once in a process that ranks use the network although they run on one host.
@@ -168,15 +174,16 @@ std::set<int> agree(const Layout& layout, const Team& team, const GroupStore& st
 Sharing share_memory(const atoll_host& host, const atoll_group& group, const Team& team,
                      const GroupStore& store) {
   const Layout layout = layout_of(group);
-  if (layout.hosts() == layout.size()) return {};
+  if (layout.hosts() == layout.size()) return {.shm = {}, .masks = {own_processors()}};
   const int number = layout.host_of(team.rank);
   const auto& here = layout.ranks_of(number);
-  Sharing result;
+  Sharing result{.shm = {}, .masks = {own_processors()}};
   bool is_refused = false;
   if (here.size() > 1) {
     permit_access(group);
     LocalOpening local(team, layout, store);
     result.shm = local.run();
+    result.masks = local.masks();
     is_refused = result.shm == nullptr;
     if (is_refused && here.front() == team.rank) report(host, store, local.reason());
   }

@@ -9,6 +9,7 @@
 
 #include <memory>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "atoll/plugin.h"
@@ -23,7 +24,9 @@ struct Sharing {
   // Transport through shared memory; null if this rank is alone on its host or if the ranks of this
   // host cannot share memory.
   std::unique_ptr<ShmTransport> shm;
-  std::set<int> split;  // hosts of the layout whose ranks cannot share memory
+  // The processors of the ranks of this host, as own_processors() tells them; of this rank at least.
+  std::vector<std::string> masks{};
+  std::set<int> split{};  // hosts of the layout whose ranks cannot share memory
 };
 
 // Collective over the group. Logs the reason if the ranks of this host cannot share memory. Throws

@@ -1,0 +1,59 @@
+#include "collectives/communicator/processors.hpp"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <charconv>
+#include <cstddef>
+#include <string_view>
+
+namespace atoll_collectives {
+namespace {
+
+// One digit is four processors; a character that is no digit is none.
+unsigned processors_of(char digit) {
+  unsigned bits = 0;
+  std::from_chars(&digit, &digit + 1, bits, 16);
+  return bits;
+}
+
+}  // namespace
+
+std::string own_processors() {
+  constexpr std::string_view digits = "0123456789abcdef";
+  std::array<unsigned char, 8192> mask{};  // the kernel has at most 65,536 processors
+  const long bytes = ::syscall(SYS_sched_getaffinity, 0, mask.size(), mask.data());
+  std::string text;
+  for (long i = 0; i < bytes; ++i) {
+    const unsigned byte = mask[static_cast<std::size_t>(i)];
+    text += {digits[byte & 15U], digits[byte >> 4U]};
+  }
+  text.erase(text.find_last_not_of('0') + 1);
+  return text;
+}
+
+Waiting waiting_of(std::span<const std::string> masks, int host_ranks, int online) {
+  const auto here = static_cast<int>(masks.size());
+  int all = 0, sum = 0;
+  std::size_t longest = 0;
+  for (const auto& mask : masks) longest = std::max(longest, mask.size());
+  for (std::size_t i = 0; i < longest; ++i) {
+    unsigned any = 0;
+    for (const auto& mask : masks) {
+      const unsigned bits = i < mask.size() ? processors_of(mask[i]) : 0;
+      any |= bits;
+      sum += std::popcount(bits);
+    }
+    all += std::popcount(any);
+  }
+  if (all == 0) all = online;  // no mask could be read
+  const int ranks = std::max(here, host_ranks);
+  // One mask alone does not show whether others differ. If the host has room, assume so.
+  const bool bound_apart = here == 1 ? all * ranks <= online : sum == all;
+  return (bound_apart ? here : ranks) <= all ? Waiting::spin_then_sleep : Waiting::sleep;
+}
+
+}  // namespace atoll_collectives
