@@ -20,6 +20,7 @@
 #include "fsdp/checkpoint_index.hpp"
 #include "job.hpp"
 #include "loop/run_folder.hpp"
+#include "report/files.hpp"
 #include "thread_ranks.hpp"
 
 using namespace train_test;
@@ -443,12 +444,11 @@ TEST_CASE("what killed runs have left is removed at the start, and named") {
   options.steps = 1;
   options.save_checkpoint = false;
   options.export_weights = (folder.path() / "model").string();
-  const auto make = [&](const std::string& name, bool is_old) {
+  const auto make = [&](const std::string& name, int minutes) {
     const fs::path path = folder.path() / name;
     fs::create_directories(path.parent_path());
     folder.write(name, "half");
-    if (!is_old) return path;
-    const auto before = fs::file_time_type::clock::now() - std::chrono::minutes(2);
+    const auto before = fs::file_time_type::clock::now() - std::chrono::minutes(minutes);
     fs::last_write_time(path, before);
     if (name.find("step-") != name.npos) fs::last_write_time(path.parent_path(), before);
     return path;
@@ -459,20 +459,24 @@ TEST_CASE("what killed runs have left is removed at the start, and named") {
     ::waitpid(child, nullptr, 0);
     return child;
   }();
+  std::string here = train::process_tag();  // without the process
+  here.erase(here.rfind('-') + 1);
   const std::string shard = "/shard-00000-of-00002.safetensors";
   const std::vector<fs::path> gone{
-      make("out/checkpoints/step-00000009.partial" + shard, true).parent_path(),
-      make(fmt::format("out/metrics.json.{}.tmp", ended), true),
-      make(fmt::format("model/config.json.{}.tmp", ended), true),
-      make("model/model.safetensors.0123456789abcdef.partial", true)};
+      make("out/checkpoints/step-00000009.partial" + shard, 2).parent_path(),
+      make(fmt::format("out/metrics.json.{}{}.tmp", here, ended), 2),
+      make(fmt::format("model/config.json.{}{}.tmp", here, ended), 2),
+      make(fmt::format("out/steps.jsonl.0123-45-{}.tmp", ::getppid()), 61),  // of another host
+      make("model/model.safetensors.0123456789abcdef.partial", 2)};
   const std::vector<fs::path> kept{
-      make("out/checkpoints/step-00000008.partial" + shard, false),
-      make("out/checkpoints/step-00000007.old" + shard, true),
-      make(fmt::format("model/tokenizer.json.{}.tmp", ::getppid()), true),
-      make(fmt::format("out/notes.txt.{}.tmp", ended), true),
-      make("out/metrics.json.tmp", true),
-      make("model/model.safetensors.00000000ffffffff.partial", false),
-      make("model/model.partial", true)};
+      make("out/checkpoints/step-00000008.partial" + shard, 0),
+      make("out/checkpoints/step-00000007.old" + shard, 2),
+      make(fmt::format("model/tokenizer.json.{}{}.tmp", here, ::getppid()), 2),
+      make(fmt::format("model/config.json.0123-45-{}.tmp", ended), 2),  // of another host
+      make(fmt::format("out/notes.txt.{}{}.tmp", here, ended), 2),
+      make("out/metrics.json.tmp", 2),
+      make("model/model.safetensors.00000000ffffffff.partial", 0),
+      make("model/model.partial", 2)};
   auto told = run_and_listen(options);
   for (const fs::path& path : gone) {
     CAPTURE(path);

@@ -126,27 +126,18 @@ bool is_all(std::string_view text, std::string_view allowed) {
   return !text.empty() && text.find_first_not_of(allowed) == text.npos;
 }
 
-// Whether `name` is a draft of `file` by write_file_atomic() of a process that has ended, FILE.PID.tmp,
-// or an unfinished file of export_weights(), FILE.DIGITS.partial.
-bool is_draft(std::string_view name, std::string_view file) {
+// Whether `path` is a draft of `file` by write_file_atomic() of a process that has ended,
+// FILE.TAG.tmp, or an unfinished file of export_weights(), FILE.DIGITS.partial.
+bool is_draft(const fs::path& path, std::string_view file) {
+  const std::string whole = path.filename().string();
+  std::string_view name = whole;
   if (!name.starts_with(file) || name.substr(file.size(), 1) != ".") return false;
   name.remove_prefix(file.size() + 1);
   const std::size_t dot = name.find('.');
-  const std::string_view digits = name.substr(0, dot);
+  const std::string_view tag = name.substr(0, dot);
   const std::string_view end = dot == name.npos ? "" : name.substr(dot);
-  if (end == ".tmp") return has_ended(digits);
-  return end == ".partial" && digits.size() == 16 && is_all(digits, "0123456789abcdef");
-}
-
-// Whether nothing in the folder, or nothing in the file, has changed for a minute.
-bool is_quiet(const fs::path& path) {
-  const auto before = fs::file_time_type::clock::now() - std::chrono::minutes(1);
-  std::error_code error;
-  if (fs::last_write_time(path, error) > before || error) return false;
-  if (!fs::is_directory(path, error)) return true;
-  return std::ranges::all_of(names_in(path), [&](const std::string& name) {
-    return fs::last_write_time(path / name, error) < before && !error;
-  });
+  if (end == ".tmp") return is_all(tag, "0123456789abcdef-") && is_abandoned(path, tag);
+  return end == ".partial" && tag.size() == 16 && is_all(tag, "0123456789abcdef");
 }
 
 }  // namespace
@@ -205,7 +196,8 @@ std::vector<fs::path> remove_left_overs(const fs::path& checkpoints,
     for (const std::string& name : names_in(folder)) {
       const fs::path path = folder / name;
       std::error_code error;
-      if (is_left(name) && is_quiet(path) && fs::remove_all(path, error) > 0 && !error) {
+      const bool is_quiet = is_unchanged(path, std::chrono::minutes(1));
+      if (is_left(name) && is_quiet && fs::remove_all(path, error) > 0 && !error) {
         removed.push_back(path);
       }
     }
@@ -217,7 +209,7 @@ std::vector<fs::path> remove_left_overs(const fs::path& checkpoints,
     for (const fs::path& file : files) {
       const std::string own = file.filename().string();
       remove_if(file.has_parent_path() ? file.parent_path() : ".",
-                [&](const std::string& name) { return is_draft(name, own); });
+                [&](const std::string& name) { return is_draft(file.parent_path() / name, own); });
     }
   } catch (const Error& error) {
     log::debug("while looking for what a killed run has left: {}", error.what());

@@ -34,7 +34,7 @@ using nlohmann::json;
 
 constexpr std::uint64_t piece_bytes = std::uint64_t{16} << 20;
 constexpr const char* complete_mark = ".complete";
-// A file is named FILE.partial-PID while process PID receives it.
+// While a process receives a file, it is named FILE.partial-TAG by the process_tag().
 constexpr std::string_view partial_mark = ".partial-";
 
 // A file or folder that an option names.
@@ -311,7 +311,8 @@ class Transfer {
   static void remove_left_overs(const fs::path& copy) {
     for (const std::string& name : names_in(copy)) {
       const std::size_t at = name.rfind(partial_mark);
-      if (at == name.npos || !has_ended(name.substr(at + partial_mark.size()))) continue;
+      if (at == name.npos) continue;
+      if (!is_abandoned(copy / name, name.substr(at + partial_mark.size()))) continue;
       std::error_code ignored;
       fs::remove(copy / name, ignored);
     }
@@ -349,7 +350,7 @@ class Transfer {
   // Writes a file under another name and renames it: another run may open the copy meanwhile.
   static void receive(atoll::Communicator& comm, atoll::Stream& stream, const atoll::Buffer& piece,
                       const fs::path& file, std::uintmax_t size) {
-    const fs::path partial = fmt::format("{}{}{}", file.string(), partial_mark, ::getpid());
+    const fs::path partial = fmt::format("{}{}{}", file.string(), partial_mark, process_tag());
     std::ofstream out(partial, std::ios::binary);
     in_pieces(
         comm, stream, piece, size, [](std::span<std::byte>) {},

@@ -6,6 +6,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -34,9 +36,25 @@ bool flush(const std::filesystem::path& path) {
   return flushed;
 }
 
-// The process id keeps two runs in one directory from sharing a temporary file.
+// The part of process_tag() that names where process ids have their meaning: this boot of the
+// host, and the namespace of process ids, which a container has for itself.
+std::string place_tag() {
+  const auto digits_of = [](std::string text, std::size_t most) {
+    std::erase_if(text, [](char c) { return !std::isxdigit(static_cast<unsigned char>(c)); });
+    return text.substr(0, most);
+  };
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  std::error_code ignored;
+  const std::string space = std::filesystem::read_symlink("/proc/self/ns/pid", ignored).string();
+  // "pid:[4026531836]"
+  return fmt::format("{}-{}-", digits_of(boot, 16),
+                     digits_of(space.substr(space.find('[') + 1), 16));
+}
+
+// The tag keeps two runs in one directory from sharing a temporary file.
 std::filesystem::path draft_of(const std::filesystem::path& file) {
-  return fmt::format("{}.{}.tmp", file.string(), ::getpid());
+  return fmt::format("{}.{}.tmp", file.string(), process_tag());
 }
 
 // Returns the file to replace: that to which links lead. Throws for what is not a regular file.
@@ -128,10 +146,26 @@ void write_file_atomic(const std::filesystem::path& named, std::string_view byte
   flush(file.has_parent_path() ? file.parent_path() : ".");
 }
 
-bool has_ended(std::string_view digits) {
+std::string process_tag() { return fmt::format("{}{}", place_tag(), ::getpid()); }
+
+bool is_unchanged(const std::filesystem::path& path, std::chrono::minutes time) {
+  namespace fs = std::filesystem;
+  const auto before = fs::file_time_type::clock::now() - time;
+  std::error_code error;
+  if (fs::last_write_time(path, error) > before || error) return false;
+  if (!fs::is_directory(path, error)) return true;
+  return std::ranges::all_of(names_in(path), [&](const std::string& name) {
+    return fs::last_write_time(path / name, error) < before && !error;
+  });
+}
+
+bool is_abandoned(const std::filesystem::path& file, std::string_view tag) {
+  const std::string place = place_tag();
+  if (!tag.starts_with(place)) return is_unchanged(file, std::chrono::hours(1));
+  tag.remove_prefix(place.size());
   pid_t process = 0;
-  const char* const end = digits.data() + digits.size();
-  const auto parsed = std::from_chars(digits.data(), end, process);
+  const char* const end = tag.data() + tag.size();
+  const auto parsed = std::from_chars(tag.data(), end, process);
   return parsed.ec == std::errc() && parsed.ptr == end && process > 0 && ::kill(process, 0) != 0 &&
          errno == ESRCH;
 }

@@ -1,6 +1,7 @@
 // Files of a run, which only rank 0 writes.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -32,8 +33,17 @@ void check_folder(const std::filesystem::path& folder);
 // Returns the names in a folder, in no order; none if it does not exist. Throws Error(io).
 std::vector<std::string> names_in(const std::filesystem::path& folder);
 
-// Whether a process of this host had the id that `digits` spell, and has ended.
-bool has_ended(std::string_view digits);
+// Names this process among those of all hosts and containers that share a file system, for the
+// names of temporary files: HOST-CONTAINER-PID in the digits 0 to 9 and a to f.
+std::string process_tag();
+
+// Whether nothing has changed a file, or a folder and what is directly in it, for this time.
+bool is_unchanged(const std::filesystem::path& path, std::chrono::minutes time);
+
+// Whether a temporary file was left by the process with this process_tag(), which has ended. Only
+// processes of this host and container can be asked; others count as ended if the file has not
+// changed for an hour.
+bool is_abandoned(const std::filesystem::path& file, std::string_view tag);
 
 // Writes indented JSON atomically. Invalid UTF-8 is replaced.
 void write_json_atomic(const std::filesystem::path& file, const nlohmann::json& value);
