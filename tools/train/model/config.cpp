@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "fail.hpp"
@@ -89,6 +90,22 @@ void check_rope_scaling(const ModelConfig& config) {
   positive("attention_factor", rope.attention_factor);
   // The formula of yarn divides by the logarithm of theta.
   check(config.rope_theta > 1, "rope_theta", config.rope_theta, "above 1");
+}
+
+double tokens_of(std::span<const std::int64_t> lengths) {
+  return static_cast<double>(std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0}));
+}
+
+// FLOPs of attention scores and values in one forward pass, which no weights take part in.
+double attention_flops(const ModelConfig& config, std::span<const std::int64_t> lengths) {
+  const double each =
+      4 * static_cast<double>(config.layers) * static_cast<double>(config.query_width());
+  double flops = 0;
+  for (const std::int64_t length : lengths) {
+    flops += each * attended_pairs(static_cast<double>(length),
+                                   static_cast<double>(config.sliding_window));
+  }
+  return flops;
 }
 
 }  // namespace
@@ -202,26 +219,18 @@ std::int64_t adapter_count(const ModelConfig& config) {
 double matmul_flops(const ModelConfig& config, std::span<const std::int64_t> lengths) {
   const auto hidden = static_cast<double>(config.hidden);
   const auto queries = static_cast<double>(config.query_width());
-  const auto layers = static_cast<double>(config.layers);
   const double layer_weights = 2 * hidden * queries +
                                2 * hidden * static_cast<double>(config.kv_width()) +
                                3 * hidden * static_cast<double>(config.ffn);
-  const double weights = layers * layer_weights + hidden * static_cast<double>(config.vocab);
-  double flops = 0;
-  for (const std::int64_t length : lengths) {
-    const auto tokens = static_cast<double>(length);
-    const double pairs = attended_pairs(tokens, static_cast<double>(config.sliding_window));
-    flops += 2 * tokens * weights + 4 * layers * pairs * queries;
-  }
-  return flops;
+  const double weights = static_cast<double>(config.layers) * layer_weights +
+                         hidden * static_cast<double>(config.vocab);
+  return 2 * tokens_of(lengths) * weights + attention_flops(config, lengths);
 }
 
 double training_flops(const ModelConfig& config, std::span<const std::int64_t> lengths) {
   if (config.adapters.rank == 0) return 3 * matmul_flops(config, lengths);
-  double tokens = 0;
-  for (const std::int64_t length : lengths) tokens += static_cast<double>(length);
-  return 2 * matmul_flops(config, lengths) +
-         6 * tokens * static_cast<double>(adapter_count(config));
+  return 2 * matmul_flops(config, lengths) + attention_flops(config, lengths) +
+         6 * tokens_of(lengths) * static_cast<double>(adapter_count(config));
 }
 
 }  // namespace train

@@ -130,8 +130,9 @@ std::int64_t adapter_count(const ModelConfig& config);
 double matmul_flops(const ModelConfig& config, std::span<const std::int64_t> lengths);
 
 // FLOPs of forward and backward: three times matmul_flops(). With adapters, backward computes no
-// gradients of the other weights, so that it is about twice matmul_flops(); the products of the
-// adapters are added. MFU is this number / (time * matrix peak).
+// gradients of the other weights, so that their products count twice, those of attention scores and
+// values three times; the products of the adapters are added. MFU is this number / (time * matrix
+// peak).
 double training_flops(const ModelConfig& config, std::span<const std::int64_t> lengths);
 
 }  // namespace train
