@@ -76,6 +76,8 @@ void check_metrics(const json& metrics, const train::RunResult& run) {
   for (const auto* name : {"exposed_comm_fraction", "compute_fraction", "padding_fraction"}) {
     check_fraction(metrics, name);
   }
+  check_positive(metrics, {"between_steps_s", "overall_tokens_per_s"});
+  CHECK(metrics["overall_tokens_per_s"] < metrics["tokens_per_s"]);
   check_positive(metrics, {"planned_memory_bytes", "proportional_memory_bytes"});
   const auto planned = metrics["planned_memory_bytes"].get<double>();
   CHECK(metrics["device_memory_bytes"].get<double>() == doctest::Approx(planned).epsilon(0.05));

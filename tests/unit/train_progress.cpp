@@ -50,10 +50,11 @@ TEST_CASE("progress: the summary of a run") {
   speed.communication_s = 0.0301;
   speed.exposed_s = 0.0002;
   speed.exposed_worst_s = 0.0003;
+  speed.between_steps_s = 0.5;
   speed.axis_bytes = {{"shard", 12.3e6}, {"replicate", 2e3}};
   CHECK(train::summary_line(speed) ==
         "per step: compute 12.3 s, communication 30.1 ms, exposed 0.200 ms (worst rank 0.300 ms), "
-        "0.002 MB over replicate, 12.300 MB over shard");
+        "between steps 500.0 ms, 0.002 MB over replicate, 12.300 MB over shard");
 }
 
 TEST_CASE("progress: a terminal is rewritten at most 5 times a second, and ends on the last step") {

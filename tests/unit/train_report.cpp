@@ -78,6 +78,22 @@ TEST_CASE("speed: hand-computed figures of one step") {
   CHECK(*speed.padding_fraction == Approx(0.25));
 }
 
+TEST_CASE("speed: the time between steps is a figure, and only the overall rate counts it") {
+  train::Metrics metrics(base);
+  auto step = record(1, 3);
+  metrics.add(step);
+  step.between_seconds = 2;
+  metrics.add(step);
+  const auto speed = metrics.summary().speed;
+  CHECK(*speed.tokens_per_s == Approx(150));
+  CHECK(*speed.overall_tokens_per_s == Approx(100));  // 600 tokens in 2 x 2 s and 2 s
+  CHECK(*speed.between_steps_s == Approx(1));
+  CHECK(*speed.mfu == Approx(0.2));
+  const auto line = train::step_json(step, base);
+  CHECK(line["between_steps_s"].get<double>() == Approx(2));
+  CHECK(line["overall_tokens_per_s"].get<double>() == Approx(75));
+}
+
 TEST_CASE("speed: unknown figures are absent, not zero") {
   auto step = record(1, 3);
   step.flops = 0;

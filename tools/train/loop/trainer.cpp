@@ -219,6 +219,7 @@ StepRecord Trainer::step(std::int64_t index) {
   const auto [plan, batches] = std::move(next_);
   StepRecord record;
   record.step = index + 1;
+  if (measured_) record.between_seconds = seconds_between(*measured_, start.time);
   record.epoch = plan.position.epoch;
   record.learning_rate = learning_rate(options_, index);
   for (int m = 0; m < plan.micro_batches; ++m) {
@@ -234,6 +235,7 @@ StepRecord Trainer::step(std::int64_t index) {
   const bool beside = passes_next && !averaging_ && !logs_norms;
   optimizer_->step(static_cast<float>(record.learning_rate), compute_,
                    beside ? blocks_beside_forward() : 0);
+  start.computed = compute_.stamp();
   start.enqueue_seconds = seconds_since(start.time);
   count_bytes(record);
   // Gather for the next step during the updates and while waiting for this step's figures.

@@ -212,7 +212,10 @@ void Trainer::measure(StepRecord& record, const StepStart& start, std::int64_t v
   compute_.synchronize();  // wait until all compute of the step is complete
   mine.exposed_seconds =
       std::chrono::duration<double>(compute_.exposed_communication() - start.exposed).count();
-  mine.compute_seconds = std::max(0.0, seconds_since(start.time) - mine.exposed_seconds);
+  // The host may have waited for the data of the next step since then.
+  const auto computed = start.computed.ns();
+  const auto end = computed ? Clock::time_point(std::chrono::nanoseconds(*computed)) : Clock::now();
+  mine.compute_seconds = std::max(0.0, seconds_between(start.time, end) - mine.exposed_seconds);
   atoll::TraceLog log = engine_.scheduler().take_records();
   // Excludes gathers for this step that ran during the previous step.
   const std::int64_t began = start.time.time_since_epoch() / std::chrono::nanoseconds(1);
@@ -222,7 +225,8 @@ void Trainer::measure(StepRecord& record, const StepStart& start, std::int64_t v
   const auto ranks = static_cast<double>(world_.size());
   exchange(mine);
   all_written_ = true;
-  record.seconds = seconds_since(start.time);
+  measured_ = Clock::now();
+  record.seconds = seconds_between(start.time, *measured_);
   for (const RankFigures& rank : figures_of_ranks_) {
     loss += rank.loss;
     all_written_ = all_written_ && rank.save_written > 0;

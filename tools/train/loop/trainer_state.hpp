@@ -33,8 +33,11 @@ namespace train {
 
 using Clock = std::chrono::steady_clock;
 
+inline double seconds_between(Clock::time_point start, Clock::time_point end) {
+  return std::chrono::duration<double>(end - start).count();
+}
 inline double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
+  return seconds_between(start, Clock::now());
 }
 
 struct StepStart {
@@ -42,6 +45,7 @@ struct StepStart {
   // Exposed communication of all steps before this one.
   std::chrono::nanoseconds exposed;
   double enqueue_seconds = 0;  // host time until the whole step was enqueued
+  atoll::Stamp computed{};     // when the compute of the step is done
 };
 
 class Trainer {
@@ -130,14 +134,16 @@ class Trainer {
   std::string diverged_;    // why the run ends early; empty as long as steps are finite
   Stop stop_ = Stop::none;  // why the run ends after this step; equal on all ranks
   TimeLimit limit_{0, 0};
-  bool all_written_ = true;     // every rank has written its file of the save beside training
+  bool all_written_ = true;  // every rank has written its file of the save beside training
+  std::optional<Clock::time_point> measured_;  // the end of the newest step
   double compute_of_pass_ = 0;  // seconds of compute of a micro batch in the newest step
   // Blocks of a GPU for the newest updates beside a forward, 0 if they ran before it; none before
   // the first.
   std::optional<unsigned> blocks_beside_;
-  double save_stall_ = 0;       // seconds that training has waited for saves between steps
-  double step_stall_ = 0;       // seconds that steps have waited for saves beside them
-  double stalled_by_save_ = 0;  // seconds of both for the newest save
+  double save_stall_ = 0;        // seconds that training has waited for saves between steps
+  double step_stall_ = 0;        // seconds that steps have waited for saves beside them
+  double stalled_by_save_ = 0;   // seconds of both for the newest save
+  bool has_checkpoint_ = false;  // the run has resumed one or saved one
   std::int64_t saves_ = 0;
   std::int64_t saving_ = 0;  // steps of the save beside training
   Clock::time_point saving_since_;

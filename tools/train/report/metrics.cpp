@@ -30,6 +30,7 @@ MachineUse scaled_sum(const MachineUse& sum, const MachineUse& use, double facto
 
 void accumulate(const StepRecord& step, StepRecord& sums) {
   sums.seconds += step.seconds;
+  sums.between_seconds += step.between_seconds;
   sums.samples += step.samples;
   sums.valid += step.valid;
   sums.real += step.real;
@@ -58,9 +59,12 @@ Speed speed_of(const StepRecord& sums, const SpeedBase& base, std::int64_t steps
   speed.steps_per_s = ratio(static_cast<double>(steps), seconds);
   speed.samples_per_s = ratio(static_cast<double>(sums.samples), seconds);
   speed.tokens_per_s = ratio(static_cast<double>(sums.real), seconds);
+  speed.overall_tokens_per_s =
+      ratio(static_cast<double>(sums.real), seconds + sums.between_seconds);
   speed.padded_tokens_per_s = ratio(static_cast<double>(sums.padded), seconds);
   speed.valid_tokens_per_s = ratio(static_cast<double>(sums.valid), seconds);
   const auto count = static_cast<double>(steps);
+  speed.between_steps_s = ratio(sums.between_seconds, count);
   speed.compute_s = ratio(sums.compute_seconds, count);
   speed.enqueue_s = ratio(sums.enqueue_seconds, count);
   speed.data_wait_s = ratio(sums.data_wait_seconds, count);

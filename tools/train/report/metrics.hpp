@@ -21,10 +21,11 @@ struct UnitNorms {
 };
 
 struct StepRecord {
-  std::int64_t step = 0;   // number of the step, from 1; a resumed run continues the count
-  std::int64_t epoch = 0;  // number of the epoch, from 0
-  double seconds = 0;      // duration of the step on the slowest rank
-  double loss = 0;         // mean loss of the valid tokens
+  std::int64_t step = 0;       // number of the step, from 1; a resumed run continues the count
+  std::int64_t epoch = 0;      // number of the epoch, from 0
+  double seconds = 0;          // duration of the step on the slowest rank
+  double between_seconds = 0;  // from the end of the step before to the begin of this one
+  double loss = 0;             // mean loss of the valid tokens
   std::optional<double>
       eval_loss{};  // mean loss of the evaluation after the step, if there was one
   std::optional<double> eval_loss_average{};  // the same with the averaged weights of --ema
@@ -39,9 +40,9 @@ struct StepRecord {
   std::int64_t real = 0;
   std::int64_t padded = 0;
   // Means over ranks; exposed_worst_seconds is the maximum.
-  double compute_seconds = 0;        // duration of the step without exposed communication
-  double enqueue_seconds = 0;        // time until the host had enqueued the step
-  double data_wait_seconds = 0;      // time that the step waited for its data
+  double compute_seconds = 0;    // until the step's compute is done, without exposed communication
+  double enqueue_seconds = 0;    // time until the host had enqueued the step
+  double data_wait_seconds = 0;  // time that the step waited for its data
   double communication_seconds = 0;  // time within the step with a collective in flight
   double exposed_comm_seconds = 0;   // time that compute waited for communication
   double exposed_worst_seconds = 0;
@@ -66,7 +67,9 @@ struct Speed {
   double seconds = 0;
   std::optional<double> steps_per_s;
   std::optional<double> samples_per_s;
-  std::optional<double> tokens_per_s;         // tokens of samples per second
+  std::optional<double> tokens_per_s;  // tokens of samples per second of the steps
+  std::optional<double>
+      overall_tokens_per_s;  // per second of the steps and of the time between them
   std::optional<double> padded_tokens_per_s;  // padded positions per second
   std::optional<double> valid_tokens_per_s;
   std::optional<double> tflops;        // TFLOP/s per rank, on all computed positions
@@ -76,6 +79,7 @@ struct Speed {
   std::optional<double> mfu_6n;
   std::optional<double> mfu_real;  // mfu x real / (real + padded)
   // Means per step, in seconds and bytes.
+  std::optional<double> between_steps_s;
   std::optional<double> compute_s;
   std::optional<double> enqueue_s;
   std::optional<double> data_wait_s;

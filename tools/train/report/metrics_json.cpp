@@ -27,10 +27,12 @@ void put(json& out, const Numbers& numbers) {
 
 void put_speed(json& out, const Speed& speed) {
   put(out, {{"tokens_per_s", speed.tokens_per_s},
+            {"overall_tokens_per_s", speed.overall_tokens_per_s},
             {"padded_tokens_per_s", speed.padded_tokens_per_s},
             {"tflops", speed.tflops},
             {"mfu", speed.mfu},
             {"exposed_comm_fraction", speed.exposed_comm_fraction},
+            {"between_steps_s", speed.between_steps_s},
             {"compute_s", speed.compute_s},
             {"enqueue_s", speed.enqueue_s},
             {"data_wait_s", speed.data_wait_s},

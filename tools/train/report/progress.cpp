@@ -65,6 +65,7 @@ std::string summary_line(const Speed& speed) {
   std::string line = fmt::format(
       "per step: compute {}, communication {}, exposed {} (worst rank {})", time(speed.compute_s),
       time(speed.communication_s), time(speed.exposed_s), time(speed.exposed_worst_s));
+  if (speed.between_steps_s) line += fmt::format(", between steps {}", time(speed.between_steps_s));
   for (const auto& [axis, bytes] : speed.axis_bytes) {
     line += fmt::format(", {:.3f} MB over {}", bytes / 1e6, axis);
   }

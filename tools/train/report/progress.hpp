@@ -21,7 +21,7 @@ std::string progress_line(const StepRecord& step, std::int64_t total_steps, cons
 
 // Formats the mean step. For example, on one line:
 // per step: compute 120.0 ms, communication 30.1 ms, exposed 4.200 ms (worst rank 5.100 ms),
-// 1.310 MB over replicate, 12.300 MB over shard
+// between steps 2.500 ms, 1.310 MB over replicate, 12.300 MB over shard
 std::string summary_line(const Speed& speed);
 
 enum class Surface {
