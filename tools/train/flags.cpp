@@ -175,11 +175,13 @@ void add_model_flags(CLI::App& app, RunOptions& o) {
                  "over the head's gradient; 0 means 512 "
                  "on CPUs, 2048 on GPUs")
       ->check(not_negative);
-  app.add_option("--products", o.products,
-                 "on GPUs: file that keeps cuBLASLt's fastest algorithm for each large matrix "
-                 "product; the first step times the algorithms of products that are not in it. off "
-                 "and ATOLL_DETERMINISTIC=1 take cuBLASLt's first choice. Default: "
-                 "atoll/products-HOST.json in $XDG_CACHE_HOME or ~/.cache");
+  app.add_option(
+      "--products", o.products,
+      "on GPUs: off takes cuBLASLt's first choice for each matrix product, as "
+      "ATOLL_DETERMINISTIC=1 does. on, or a file, times the algorithms of large products "
+      "in the first step and keeps the fastest in the file; on means "
+      "atoll/products-HOST.json in $XDG_CACHE_HOME or ~/.cache. Each rank times for "
+      "itself, so ranks may differ in the last bits. It was no faster on an H200");
   app.add_option("--seed", o.seed, "seed of weights, sample order and generated data")
       ->check(not_negative);
 }

@@ -66,7 +66,7 @@ void add_speed(std::vector<std::string>& lines, const RunOptions& o) {
   if (!o.mesh.empty()) add(lines, {{"--islands", o.islands > 0}}, "with --mesh");
   if (o.device == "host") {
     add(lines,
-        {{"--products", !o.products.empty() && o.products != "off"},
+        {{"--products", o.products != RunOptions().products},
          {"--gather", o.gather != RunOptions().gather}},
         "on CPUs");
   } else if (o.strategy == "no_shard") {

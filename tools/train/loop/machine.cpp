@@ -73,7 +73,7 @@ Machine make_machine(const atoll::World& world, atoll::RankDevice place,
         place.device,
         {.deterministic = deterministic,
          .times_products = !deterministic && options.products != "off",
-         .product_file = options.products.empty() ? usual_product_file() : options.products,
+         .product_file = options.products == "on" ? usual_product_file() : options.products,
          .fp8 = options.fp8});
   } else {
     ops = cpu::make_ops({.threads = options.threads, .deterministic = deterministic});

@@ -150,6 +150,7 @@ void check_ranges(const RunOptions& options) {
   require(options.lr >= 0 && options.lr <= 1e30, "--lr: must be in [0, 1e30]");
   require(options.peak_seconds > 0 && options.peak_seconds <= 3600,
           "--peak-seconds: must be above 0 and at most 3600");
+  require(!options.products.empty(), "--products: use on, off or the name of a file");
   const int most = most_threads();
   require(options.threads <= most,
           "--threads {}: this host has {} processors; use at most {} threads for a rank",

@@ -67,7 +67,7 @@ struct RunOptions {
   std::string reduce_dtype = "f32";  // f32 or bf16, for gradients on the wire
   std::string recompute = "none";    // none, selective or full: activation checkpointing
   std::int64_t head_rows = 0;        // tokens per block of logits; 0: usual_head_rows(device)
-  std::string products;              // file of GPUs' fastest algorithms; "": usual; or "off"
+  std::string products = "off";      // file of GPUs' fastest algorithms; or "on": the usual; "off"
   std::string device = "auto";       // kind of device: auto, host or cuda
   std::string backend;               // name of a backend; empty: the best that works
   // Number of ranks in a group of partial resharding; 0 turns it off.
