@@ -64,6 +64,21 @@ TEST_CASE("schedules: the decay ends at --lr-min-ratio, which is 0") {
   }
 }
 
+// get_wsd_schedule(optimizer, num_warmup_steps=10, num_decay_steps=5, num_training_steps=50,
+// decay_type="linear", min_lr_ratio=0.1) of transformers begins at the least rate; its schedules of cosines do not.
+TEST_CASE("schedules: wsd with a least rate begins at it") {
+  auto options = scheduled("wsd");
+  options.lr_min_ratio = 0.1;
+  CHECK(learning_rate(options, 0) == Approx(0.2));
+  CHECK(learning_rate(options, 1) == Approx(0.38));
+  CHECK(learning_rate(options, 9) == Approx(1.82));
+  CHECK(learning_rate(options, 10) == Approx(2));
+  CHECK(learning_rate(options, 47) == Approx(1.28));
+  options.lr_schedule = "cosine";
+  CHECK(learning_rate(options, 0) == 0);
+  CHECK(learning_rate(options, 1) == Approx(0.2));
+}
+
 TEST_CASE("schedules: wsd decays in its last steps") {
   auto options = scheduled("wsd");
   CHECK(learning_rate(options, 45) == Approx(2));  // a tenth of 50 steps

@@ -40,7 +40,10 @@ void check_schedule(const RunOptions& options) {
 
 double learning_rate(const RunOptions& options, std::int64_t step) {
   if (step < options.lr_warmup) {
-    return options.lr * static_cast<double>(step) / static_cast<double>(options.lr_warmup);
+    // As in Hugging Face's schedulers, only wsd begins at its least rate.
+    const double least = options.lr_schedule == "wsd" ? options.lr_min_ratio : 0;
+    const double risen = static_cast<double>(step) / static_cast<double>(options.lr_warmup);
+    return options.lr * (least + (1 - least) * risen);
   }
   double kept = 1;  // 1 before the decay, 0 at its end
   if (options.lr_schedule == "linear") {
