@@ -348,20 +348,24 @@ void Bench::attention() const {
   const View q = low(wide), out = low(wide), dout = low(wide), dq = low(wide);
   const View k = low(narrow), v = low(narrow), dk = low(narrow), dv = low(narrow);
   const View lse = full(tokens * model.heads);
-  table.row("attention forward", {0, 2 * product_with_keys(rows, seq)}, [&] {
+  // Forward moves q, k, v, out and the log-sum-exp; backward also reads dout and writes dq, dk, dv.
+  const double each = 2 * static_cast<double>(wide + narrow);
+  const double statistics = 4 * t * static_cast<double>(model.heads);
+  const double forward = 2 * each + statistics, backward = 4 * each + statistics;
+  table.row("attention forward", {forward, 2 * product_with_keys(rows, seq)}, [&] {
     ops.attention_forward(stream, {shape, q, k, v, out, lse});
   });
-  table.row("attention backward", {0, 5 * product_with_keys(rows, seq)}, [&] {
+  table.row("attention backward", {backward, 5 * product_with_keys(rows, seq)}, [&] {
     ops.attention_backward(stream, {shape, q, k, v, out, lse, dout, dq, dk, dv});
   });
   // Packed rows: each document occupies an eighth of a row.
   const std::int64_t length = seq % 8 == 0 ? seq / 8 : seq, documents = tokens / length;
   const View positions = table.positions(tokens, length);
   shape.documents = documents;
-  table.row("attention packed forward", {0, 2 * product_with_keys(documents, length)}, [&] {
+  table.row("attention packed forward", {forward, 2 * product_with_keys(documents, length)}, [&] {
     ops.attention_forward(stream, {shape, q, k, v, out, lse, positions});
   });
-  table.row("attention packed backward", {0, 5 * product_with_keys(documents, length)}, [&] {
+  table.row("attention packed backward", {backward, 5 * product_with_keys(documents, length)}, [&] {
     ops.attention_backward(stream, {shape, q, k, v, out, lse, dout, dq, dk, dv, positions});
   });
   table.release();
@@ -388,6 +392,11 @@ void Bench::ends() const {
   table.row("embedding backward", {4 * vocab * h + 2 * t * h}, [&] {
     ops.embedding_backward(
         stream, {model.vocab, model.hidden, ids, embedded, dwords, train::WriteMode::overwrite});
+  });
+  const View padding = table.ids(tokens, 1);
+  table.row("embedding backward, padding", {4 * vocab * h + 2 * t * h}, [&] {
+    ops.embedding_backward(stream, {model.vocab, model.hidden, padding, embedded, dwords,
+                                    train::WriteMode::overwrite});
   });
   table.release();
   const View labels = table.ids(piece, model.vocab), logits = low(piece * model.vocab);

@@ -145,7 +145,7 @@ TEST_CASE("embedding: rows, their gradient with the same bits every time, and id
         both.ops().embedding_forward(both.host_stream(), ids.on_host(), table.on_host(),
                                      out.on_host(), width);
         CHECK(both.difference(out) == 0);
-        const atoll::Buffer scratch = both.gpu().allocate(cuda::embedding_scratch(tokens));
+        const atoll::Buffer scratch = both.gpu().allocate(cuda::embedding_scratch(tokens, width));
         std::vector<std::byte> first;
         for (int again = 0; again < 2; ++again) {
           both.push(dtable);
@@ -167,6 +167,34 @@ TEST_CASE("embedding: rows, their gradient with the same bits every time, and id
         CHECK(told[0] == vocab);
         // The invalid id is at the sixth position, because the kernel counts from 1.
         CHECK(told[1] == 6);
+      }
+    }
+  }
+}
+
+// Padding is a long run of one token, which several blocks sum.
+TEST_CASE("embedding: the gradient of many equal tokens") {
+  Both both;
+  constexpr std::int64_t vocab = 3;
+  for (const std::int64_t tokens : {127, 128, 129, 700}) {
+    for (const std::int32_t kinds : {1, 2, 3}) {
+      for (const std::int64_t width : {5, 24}) {
+        for (const WriteMode mode : {WriteMode::overwrite, WriteMode::accumulate}) {
+          CAPTURE(tokens);
+          CAPTURE(kinds);
+          CAPTURE(width);
+          const auto ids = both.ids(tokens, 0, kinds);
+          const auto dy = both.random(DType::bf16, tokens * width);
+          const auto dtable = both.random(DType::f32, vocab * width);
+          const auto bad = both.zeros(DType::i32, 2);
+          const atoll::Buffer scratch = both.gpu().allocate(cuda::embedding_scratch(tokens, width));
+          cuda::embedding_backward(
+              both.stream(), {vocab, width, ids.on_gpu(), dy.on_gpu(), dtable.on_gpu(), mode},
+              scratch.data(), reinterpret_cast<cuda::BadId*>(bad.on_gpu().data));
+          both.ops().embedding_backward(both.host_stream(), {vocab, width, ids.on_host(),
+                                                             dy.on_host(), dtable.on_host(), mode});
+          CHECK(both.difference(dtable) < allowed(DType::f32));
+        }
       }
     }
   }

@@ -110,7 +110,7 @@ class CudaOps final : public Ops {
     scratch(stream, std::max({rms_norm_partials(tokens, of.width) * sizeof(float),
                               rms_norm_partials(head_rows, of.attention.head_dim) * sizeof(float),
                               bias_partials(tokens, of.bias_width) * sizeof(float),
-                              embedding_scratch(static_cast<std::uint64_t>(tokens)),
+                              embedding_scratch(static_cast<std::uint64_t>(tokens), of.width),
                               static_cast<std::size_t>(tokens) * sizeof(double),  // loss per token
                               attention_scratch(of.attention) * sizeof(float),
                               attention_.scratch_bytes(native(stream), of.attention, of.compute),
@@ -208,7 +208,7 @@ class CudaOps final : public Ops {
 
   void run(Stream& stream, const EmbeddingBackward& args) override {
     const Current current(ordinal_);
-    void* const memory = scratch(stream, embedding_scratch(args.tokens.count));
+    void* const memory = scratch(stream, embedding_scratch(args.tokens.count, args.width));
     cuda::embedding_backward(native(stream), args, memory, &ids_.outside(args.vocab).token);
   }
 

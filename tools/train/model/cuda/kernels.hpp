@@ -69,10 +69,10 @@ void swiglu_backward(cudaStream_t stream, const SwigluBackward& args);
 
 void embedding_forward(cudaStream_t stream, atoll::ConstView tokens, atoll::ConstView table,
                        atoll::View out, std::int64_t width, BadId* bad);
-// `scratch` must have embedding_scratch(number of tokens) bytes.
+// `scratch` must have embedding_scratch(number of tokens, width) bytes.
 void embedding_backward(cudaStream_t stream, const EmbeddingBackward& args, void* scratch,
                         BadId* bad);
-std::size_t embedding_scratch(std::uint64_t tokens);
+std::size_t embedding_scratch(std::uint64_t tokens, std::int64_t width);
 
 // `losses` receives one f64 for each row.
 void cross_entropy(cudaStream_t stream, const CrossEntropy& args, double* losses, BadId* bad);
