@@ -429,6 +429,7 @@ void add_switch_links(const std::vector<std::vector<SwitchLinks>>& hosts, std::s
 // Counts the elements that HostReader does not read, because it does not know them or because they
 // are in an unusual place.
 struct UnreadElements : pugi::xml_tree_walker {
+  static constexpr std::size_t most_kinds = 1000;
   std::map<std::string, std::size_t> counts;
   bool for_each(pugi::xml_node& node) override {
     if (node.type() != pugi::node_element) return true;
@@ -438,8 +439,10 @@ struct UnreadElements : pugi::xml_tree_walker {
                          ((name == "pci" || name == "nic") && is_in_tree) ||
                          (name == "gpu" && above == "pci") || (name == "net" && above == "nic") ||
                          (nccl::is_link(node) && above == "gpu");
-    if (!is_read && name.size() <= nccl::longest_text && counts.size() < 16)
-      ++counts[fmt::format("<{}> in <{}>", name, above.substr(0, nccl::longest_text))];
+    if (is_read) return true;
+    const std::string place = fmt::format("<{}> in <{}>", name.substr(0, nccl::longest_text),
+                                          above.substr(0, nccl::longest_text));
+    if (counts.size() < most_kinds || counts.contains(place)) ++counts[place];
     return true;
   }
 };
