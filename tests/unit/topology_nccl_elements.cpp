@@ -1,5 +1,5 @@
-// Tests of elements of NCCL topology files: how many there may be, which are noted, and how RDMA ports
-// and partitions are told.
+// Tests of elements of NCCL topology files: how many there may be, which are noted, RDMA ports and
+// partitions.
 #include <sys/resource.h>
 
 #include "unit/topology_nccl_files.hpp"

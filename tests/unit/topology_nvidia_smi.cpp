@@ -322,7 +322,7 @@ TEST_CASE("topo -m: every NIC is an RDMA device, and udev's names show the link 
       "; roceP6p3s0 is as near as a chosen NIC or nearer, but of another fabric"));
   CHECK(affinity[1].why.ends_with(
       "; ib7 is as near as a chosen NIC or nearer, but of unknown fabric"));
-  // A NIC of the same name that a driver lists among network interfaces would be IP over InfiniBand.
+  // IP over InfiniBand may have such a name too, but the driver lists RDMA devices only.
   Topology alone = read;
   std::erase_if(alone.nics, [](const auto& nic) { return nic.name != "ib7"; });
   CHECK(get_fact(alone.nics[0].facts, "rdma") == "yes");

@@ -1,4 +1,4 @@
-// Tests of reading `rocm-smi --showtopo`, and of files that are taken for a description of a machine.
+// Tests of reading `rocm-smi --showtopo`, and of files that are taken for one of a machine.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <unistd.h>

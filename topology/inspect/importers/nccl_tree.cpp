@@ -210,8 +210,9 @@ bool is_virtual_name(std::string_view name) {
                                 "gre",    "sit",  "ifb",    "tailscale"});
 }
 
-// A network plugin gives every port of an RDMA device a GUID or, with GPUDirect or a port number, a
-// device that udev has named. Sockets have none of these.
+// Network plugins write the GUID of an RDMA device, but a small number for sockets. Where GUIDs are
+// missing, a name that udev gives to RDMA devices counts if the port has a number or uses
+// GPUDirect, since IP over InfiniBand may have the same name.
 bool is_rdma_port(pugi::xml_node net) {
   if (!guid_of(net.attribute("guid").value()).empty()) return true;
   return !layer_of_rdma_name(net.attribute("name").value()).empty() &&

@@ -8,8 +8,9 @@
 //   GPU[0]          : (Topology) Numa Node: 0
 //
 // GPUs of one xGMI hive are joined by links of type XGMI. A pair with more than one hop has no link
-// of its own: its traffic passes another GPU. The tables show neither how many links join a pair nor
-// their rate, nor any NIC. The weights between GPUs are numbers of the firmware and are not read.
+// of its own: its traffic passes another GPU. The tables show no NICs, and neither how many links
+// join a pair nor their rate. The weights between GPUs are numbers of the firmware; they are not
+// read.
 #include <fmt/format.h>
 
 #include <algorithm>
