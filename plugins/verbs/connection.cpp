@@ -133,6 +133,11 @@ Ticket Connection::write(const Write& write) {
   return {at, index};
 }
 
+bool Connection::uses(std::size_t rail) const noexcept {
+  return std::ranges::any_of(
+      queues_, [&](const Queue& queue) { return queue.rail == rail && queue.pair != nullptr; });
+}
+
 void Connection::completed(std::size_t queue, std::uint64_t index) {
   queues_[queue].done = std::max(queues_[queue].done, index);
 }

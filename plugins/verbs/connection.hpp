@@ -42,6 +42,8 @@ class Connection final : public Wire {
   std::size_t queues() const noexcept { return queues_.size(); }
   std::size_t rail_of(std::size_t queue) const noexcept { return queues_[queue].rail; }
   std::uint32_t number_of(std::size_t queue) const noexcept { return queues_[queue].number; }
+  // Returns true if the port of a rail has a partner.
+  bool uses(std::size_t rail) const noexcept;
   // Called when a write has completed: all earlier writes of the queue are complete too.
   void completed(std::size_t queue, std::uint64_t index);
   // Makes every queue report the completion of its last write.

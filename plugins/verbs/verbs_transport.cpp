@@ -234,15 +234,24 @@ bool VerbsTransport::changed(std::uint32_t ticket) const noexcept {
 // --- waiting
 // -------------------------------------------------------------------------------------
 
+// Returns false if no connection uses the port: it has no partner. Before the first connection all
+// ports count.
+bool VerbsTransport::is_used(std::size_t rail) const {
+  const auto is_open = [](const auto& peer) { return peer && peer->stage == Stage::open; };
+  const auto uses = [&](const auto& peer) { return is_open(peer) && peer->connection->uses(rail); };
+  return std::ranges::none_of(peers_, is_open) || std::ranges::any_of(peers_, uses);
+}
+
 // A peer that is gone sends nothing, so a rank that only waits for data writes to it from time to
 // time. Its adapter then reports that nobody answers.
 void VerbsTransport::look(std::span<const Need> needs) {
   const auto now = Clock::now();
   if (now < next_look_) return;
   next_look_ = now + look_period;
-  for (const auto& hca : hcas_) {
+  for (std::size_t rail = 0; rail < hcas_.size(); ++rail) {
     if (!state_->failure.empty()) break;
-    state_->failure = hca->failure();
+    if (!is_used(rail)) continue;
+    state_->failure = hcas_[rail]->failure();
     if (!state_->failure.empty()) ++state_->events;  // so that the caller does not sleep
   }
   for (const auto& need : needs) {

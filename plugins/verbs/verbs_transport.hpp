@@ -102,6 +102,7 @@ class VerbsTransport final : public atoll_collectives::Transport {
   void handle(std::size_t rail, const ibv_wc& completion) const;
   void fail(Peer& peer, std::size_t rail, const ibv_wc& completion) const;
   void check(const Peer& peer) const;
+  bool is_used(std::size_t rail) const;
   void look(std::span<const atoll_collectives::Need> needs);
   bool part(Peer& peer);
   std::vector<int> undelivered();

@@ -140,6 +140,20 @@ TEST_CASE("ports without a partner are not used, wherever they stand") {
   }
 }
 
+TEST_CASE("a port without a partner may go down, and one with a partner is named") {
+  fake_verbs::Fabric fabric;
+  auto& alone = fabric.add("alone");
+  auto& both = fabric.add("both");
+  Ranks ranks(2);
+  ranks.open(0, "alone,both");
+  ranks.open(1, "both");
+  ranks.connect(0, 1);
+  alone.port.state = IBV_PORT_DOWN;
+  CHECK(ranks.error_of(0, 1) == "");
+  both.port.state = IBV_PORT_DOWN;
+  CHECK(ranks.error_of(1, 0) == "both port 1 is down (PORT_DOWN)");
+}
+
 TEST_CASE("libibverbs learns that the process may fork before a device is opened") {
   Adapters adapters;
   CHECK(active_ports().size() == 2);
