@@ -9,14 +9,15 @@
 #include "atoll/plugin_names.hpp"
 #include "comm/fallback.hpp"
 #include "core/hash.hpp"
+#include "core/operation_label.hpp"
 #include "flight/story.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
 
 // A call is encoded in five 64-bit words. Word 0 holds kind, dtype, op and root; word 1 the count;
-// word 2 a digest of the counts by rank; word 3 the factor; word 4 the sequence number, which may
-// differ between ranks because of sends and receives.
+// word 2 a digest of the label and of the counts by rank; word 3 the factor; word 4 the sequence
+// number, which may differ between ranks because of sends and receives.
 constexpr std::size_t words_of_call = 5;
 constexpr std::size_t compared_words = 3;
 constexpr std::size_t factor_word = 3;
@@ -25,7 +26,7 @@ constexpr std::size_t sequence_word = 4;
 using Words = std::array<std::int64_t, words_of_call>;
 
 Words words_of(const Operation& operation, std::uint64_t sequence) {
-  std::uint64_t digest = fnv1a("");
+  std::uint64_t digest = fnv1a(OperationLabel::of_this_thread());
   for (const std::uint64_t count : operation.counts) {
     digest = (digest ^ count) * 0x100000001b3u;
   }
@@ -81,7 +82,7 @@ std::string disagreement(std::span<const Words> calls, std::span<const int> rank
   const bool same_text = std::ranges::all_of(groups, [&](const CallOfRanks& group) {
     return call_text(group.operation) == call_text(groups[0].operation);
   });
-  return same_text ? text + ", with different counts" : text;
+  return same_text ? text + ", with different counts or labels" : text;
 }
 
 }  // namespace

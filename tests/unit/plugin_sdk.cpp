@@ -158,7 +158,11 @@ TEST_CASE("signatures that agree have equal digests, and others have different d
             operation.peer = root;
             operation.counts = counts.data();
             operation.count = counts[ordinal];
-            calls.push_back(atoll_collectives::make_signature(operation, 3, ordinal));
+            operation.size = sizeof operation;
+            for (const char* const label : {"", "bias", "scale"}) {
+              operation.label = label;
+              calls.push_back(atoll_collectives::make_signature(operation, 3, ordinal));
+            }
           }
         }
       }
@@ -168,12 +172,23 @@ TEST_CASE("signatures that agree have equal digests, and others have different d
   for (const auto& a : calls) {
     for (const auto& b : calls) wrong += agree(a, b) != (digest(a) == digest(b)) ? 1 : 0;
   }
-  CHECK(calls.size() == 468);
+  CHECK(calls.size() == 1404);
   CHECK(wrong == 0);
   auto longer = calls.front();
   // The factor is not part of the digest, because ranks may use different factors.
   longer.factor = 0.5;
   CHECK(digest(longer) == digest(calls.front()));
+  atoll_operation labelled{};
+  labelled.size = sizeof labelled;
+  labelled.kind = ATOLL_ALL_REDUCE;
+  labelled.op = ATOLL_SUM;
+  labelled.label = "0123456789012345678901234567890\xc3\xa4";  // 31 letters and "ä"
+  const auto shown = [&] { return describe(atoll_collectives::make_signature(labelled, 3, 1)); };
+  CHECK(shown().ends_with(", \"0123456789012345678901234567890\")"));
+  labelled.label = "012345678901234567890123456789\xc3\xa4";  // a character is not cut in two
+  CHECK(shown().ends_with(", \"012345678901234567890123456789\")"));
+  labelled.size = offsetof(atoll_operation, label);  // of a core before ABI 1.5
+  CHECK(shown().find('"') == std::string::npos);
 }
 
 TEST_CASE("ranks spin only if each has a processor of those on which they may run") {
