@@ -506,11 +506,11 @@ TEST_CASE(
   std::string reason;
   std::jthread first([&] {
     atoll::Config config;
-    config.interface = "no-such-interface";
+    config.host_id = "no host";
     reason = error_of(0, config);
   });
   const std::string seen = error_of(1, {});
   first.join();
-  CHECK(reason.find("no-such-interface") != std::string::npos);
+  CHECK(reason.find("ATOLL_HOST_ID=\"no host\"") != std::string::npos);
   CHECK(seen == "rank 0 cannot serve the store: " + reason);
 }
