@@ -233,7 +233,9 @@ TEST_CASE("a wrong config.json is named with its key") {
        "\"mistral\", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, "
        "\"low_freq_factor\": 4, \"high_freq_factor\": 1}",
        "high_freq_factor = 1 is not between low_freq_factor and 1e9", ErrorCode::invalid_argument},
-      {"\"mistral\"", "\"qwen2\", \"use_sliding_window\": true, \"max_window_layers\": 1",
+      {"\"sliding_window\": null",
+       "\"sliding_window\": 8, \"model_type\": \"qwen2\", \"use_sliding_window\": true, "
+       "\"max_window_layers\": 1",
        "a sliding window in some layers only is not supported", ErrorCode::unsupported},
       {"\"mistral\"", "\"mistral\", \"layer_types\": [\"sliding_attention\", \"full_attention\"]",
        "layer_types: contradicts sliding_window, which gives no layer a window",
