@@ -8,6 +8,7 @@
 
 #include "../unit/train_data_temporary.hpp"
 #include "atoll/checkpoint.hpp"
+#include "data/tokenizer.hpp"
 #include "fail.hpp"
 #include "job.hpp"
 #include "loop/model_source.hpp"
@@ -230,6 +231,11 @@ TEST_CASE("an adapter is no model, and beside a model it is not applied") {
   const auto base = write_weights(still(folder), 3, folder.path() / "lora" / "weights.safetensors");
   const bool same = run_job(2, options).front().weights == base;
   CHECK(same);
+  const auto tokenizer = train::byte_tokenizer();
+  CHECK(train::unapplied_adapters(train::find_model(options, *tokenizer))
+            .starts_with(place + ": has a LoRA adapter beside the model"));
+  fs::remove(folder.path() / "lora" / "adapter_config.json");
+  CHECK(train::unapplied_adapters(train::find_model(options, *tokenizer)) == "");
 }
 
 TEST_CASE("sizes are compared with the files and the memory before anything is allocated") {

@@ -87,13 +87,6 @@ ModelSource with_weights(const fs::path& folder, const fs::path& weights,
   const fs::path file = config_in(folder, options);
   if (weights.filename() == adapter_weights_name) refuse_adapters(folder, options);
   ModelSource source{read_hf_config(file), weights, file};
-  if (has_adapters(folder)) {
-    log::warn(
-        "{}: has a LoRA adapter beside the model ({}), which is not applied: the run starts from "
-        "the model alone; to train on with the adapter, merge it first (merge_and_unload() of "
-        "peft)",
-        folder.string(), adapter_config_name);
-  }
   if (source.config.tied && head_differs(weight_files(weights))) {
     source.config.tied = false;
     log::warn(
@@ -244,6 +237,15 @@ void choose_tokenizer(RunOptions& options) {
   }
   const std::string found = tokenizer_in(folder, model_flag(options), sources);
   if (!found.empty()) options.tokenizer = found;
+}
+
+std::string unapplied_adapters(const ModelSource& source) {
+  const fs::path folder = source.file.parent_path();
+  if (source.weights.empty() || !has_adapters(folder)) return "";
+  return fmt::format(
+      "{}: has a LoRA adapter beside the model ({}), which is not applied: the run starts from the "
+      "model alone; to train on with the adapter, merge it first (merge_and_unload() of peft)",
+      folder.string(), adapter_config_name);
 }
 
 std::string few_ids(const ModelSource& source, const Tokenizer& tokenizer) {

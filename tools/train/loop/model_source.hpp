@@ -27,6 +27,9 @@ ModelSource find_model(const RunOptions& options, const Tokenizer& tokenizer);
 // tokenizer.json.
 void choose_tokenizer(RunOptions& options);
 
+// Returns a warning if adapters (LoRA) lie beside a model that comes with weights; otherwise "".
+std::string unapplied_adapters(const ModelSource& source);
+
 // Returns a warning if the model comes with weights, and the tokenizer has far fewer ids than it;
 // otherwise "".
 std::string few_ids(const ModelSource& source, const Tokenizer& tokenizer);

@@ -191,10 +191,11 @@ std::unique_ptr<const Tokenizer> run_tokenizer(atoll::World& world, RunOptions& 
   return tokenizer;
 }
 
-// Made-up data have no text, so their ids may be few.
-void warn_of_few_ids(const atoll::World& world, const RunOptions& options,
-                     const ModelSource& source, const Tokenizer& tokenizer) {
-  if (world.rank() != 0 || options.data.starts_with("synthetic")) return;
+void warn_of_model(const atoll::World& world, const RunOptions& options, const ModelSource& source,
+                   const Tokenizer& tokenizer) {
+  if (world.rank() != 0) return;
+  if (const auto line = unapplied_adapters(source); !line.empty()) log::warn("{}", line);
+  if (options.data.starts_with("synthetic")) return;  // has no text, so its ids may be few
   if (const auto line = few_ids(source, tokenizer); !line.empty()) log::warn("{}", line);
 }
 
@@ -356,7 +357,7 @@ Setup prepare(atoll::World& world, RunOptions& options) {
   compare_names(world, options);
   auto tokenizer = run_tokenizer(world, options);
   const ModelSource source = find_model(options, *tokenizer);
-  warn_of_few_ids(world, options, source, *tokenizer);
+  warn_of_model(world, options, source, *tokenizer);
   auto model = source.config;
   auto data = open_data(options, *tokenizer, model);
   auto weights = source.weights.empty() ? std::vector<fs::path>() : weight_files(source.weights);
