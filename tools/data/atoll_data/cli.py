@@ -356,5 +356,6 @@ def main(arguments=None):
     except DataError as error:
         print(f"atoll-data: {error}", file=sys.stderr)
     except OSError as error:
-        print(f"atoll-data: {error.filename or options.output}: {error.strerror}", file=sys.stderr)
+        place = error.filename or options.output or "standard output"
+        print(f"atoll-data: {place}: {error.strerror}", file=sys.stderr)
     return 1
