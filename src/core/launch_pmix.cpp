@@ -8,6 +8,7 @@
 // the two, and a server that waits for a value of rank 0 never answers if rank 0 leaves PMIx and
 // comes back. The launcher takes a process that ends by _exit() or exec() after a World for crashed.
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -81,8 +82,9 @@ class PmixSession {
     check("PMIx_Init", init_(&self_, nullptr, 0));
   }
   ~PmixSession() {
-    // A forked child must not end the PMIx session of its parent.
-    if (owner_ != ::getpid()) return;
+    // A forked child must not end the PMIx session of its parent. If the program has closed all
+    // descriptors, PMIx_Finalize would wait for ever.
+    if (owner_ != ::getpid() || ::fcntl(witness_.get(), F_GETFD) < 0) return;
     const int status = finalize_(nullptr, 0);
     if (status != pmix_success) log::debug("PMIx_Finalize: {}", error_string_(status));
   }
@@ -157,6 +159,7 @@ class PmixSession {
 
   PmixProcess self_{};
   pid_t owner_ = ::getpid();
+  net::Fd witness_{::open("/dev/null", O_RDONLY | O_CLOEXEC)};  // closed if all descriptors are
   int (*init_)(PmixProcess*, PmixInfo*, std::size_t) = nullptr;
   int (*finalize_)(const PmixInfo*, std::size_t) = nullptr;
   int (*put_)(std::uint8_t, const char*, PmixValue*) = nullptr;
