@@ -216,6 +216,11 @@ void Rendezvous::run() noexcept {
 void Rendezvous::turn() {
   std::array<epoll_event, events_per_turn> events{};
   const int count = ::epoll_wait(epoll_.get(), events.data(), events.size(), time_to_wait());
+  if (count < 0 && errno != EINTR)
+    throw Error(
+        ATOLL_IO,
+        fmt::format("epoll_wait: {}: a program may only close descriptors that it has opened",
+                    std::generic_category().message(errno)));
   std::vector<Request> requests;
   {
     const std::lock_guard lock(mutex_);
@@ -263,17 +268,18 @@ void Rendezvous::expire(Clock::time_point now) {
   }
 }
 
-// Returns the time limit of epoll_wait() in milliseconds, or -1 if there is nothing to wait for.
+// Returns the time limit of epoll_wait() in milliseconds. epoll_wait() does not notice when the
+// program closes the descriptors, but its next call does.
 int Rendezvous::time_to_wait() const {
-  auto next = Clock::time_point::max();
+  constexpr std::chrono::milliseconds longest{1000};
+  auto next = Clock::now() + longest;
   for (const auto& queue : incoming_) {
     if (!queue.empty()) next = std::min(next, queue.front().deadline);
   }
   for (const auto& attempt : outgoing_) next = std::min(next, attempt.until);
   if (accept_after_ != Clock::time_point{}) next = std::min(next, accept_after_);
-  if (next == Clock::time_point::max()) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()).count();
-  return static_cast<int>(std::clamp<long>(left, 0, 1000));
+  return static_cast<int>(std::clamp<long>(left, 0, longest.count()));
 }
 
 void Rendezvous::admit(const Listener& listener) {

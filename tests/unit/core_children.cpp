@@ -113,10 +113,15 @@ TEST_CASE("a World can be destroyed after the program has closed all descriptors
       if (pids[static_cast<std::size_t>(rank)] != 0) continue;
       try {
         atoll::Config config = atoll_test::thread_rank_config(rank, 2, port);
-        config.parent = "parent";  // the watch of the parent has descriptors, too
+        config.parent = "parent";                // the watch of the parent has descriptors, too
+        config.host_id = rank == 0 ? "a" : "b";  // the ranks connect over TCP
         config.log = "off";
         auto world = atoll::World::from_env(config);
-        world.barrier();
+        const auto mesh = atoll::Mesh::make(world, {{"data", 2}});
+        auto comm = atoll::Communicator::open(mesh.axis("data"));
+        auto stream = comm.device().stream();
+        std::array<float, 1> number{1};
+        comm.all_reduce(number, number, atoll::ReduceOp::sum, stream).synchronize();
         if (rank != closer) world.get("never", 20s);
         // All but the standard streams and the pipe that shows the end of this process.
         const int kept = alive[static_cast<std::size_t>(rank)].ends[1];
