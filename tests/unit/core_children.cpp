@@ -122,9 +122,10 @@ TEST_CASE("a World can be destroyed after the program has closed all descriptors
         auto stream = comm.device().stream();
         std::array<float, 1> number{1};
         comm.all_reduce(number, number, atoll::ReduceOp::sum, stream).synchronize();
+        const int kept = alive[static_cast<std::size_t>(rank)].ends[1];
+        if (::write(kept, "x", 1) != 1) ::_exit(2);
         if (rank != closer) world.get("never", 20s);
         // All but the standard streams and the pipe that shows the end of this process.
-        const int kept = alive[static_cast<std::size_t>(rank)].ends[1];
         for (int fd = 3; fd < 1024; ++fd)
           if (fd != kept) ::close(fd);
       } catch (const atoll::Error&) {
@@ -133,6 +134,7 @@ TEST_CASE("a World can be destroyed after the program has closed all descriptors
       ::_exit(0);
     }
     for (Alive& one : alive) one.close_writer();
+    for (const Alive& one : alive) CHECK(one.wait_for_byte());
     for (const Alive& one : alive) CHECK(one.ends_within(10s));
     for (const pid_t pid : pids) {
       ::kill(pid, SIGKILL);
