@@ -422,9 +422,10 @@ TEST_CASE("transports() forgets NCCL's log when the last communicator of the pro
   ::setenv("FAKE_NCCL_LOG", "Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0\n", 1);
   {
     FakeCore core, other;
-    const auto ranks = open_ranks(backend(), core, {0, 0}, on_gpus);
+    auto ranks = open_ranks(backend(), core, {0, 0}, on_gpus);
     { const auto more = open_ranks(backend(), other, {0}, on_gpus); }
     CHECK(knows());
+    close_ranks(ranks);
   }
   ::unsetenv("FAKE_NCCL_LOG");
   CHECK_FALSE(knows());

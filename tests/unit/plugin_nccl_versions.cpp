@@ -70,8 +70,9 @@ TEST_CASE("a group without compute units gets a policy that the loaded NCCL has"
     CAPTURE(version);
     fake_gpu::set_version(version);
     FakeCore core;
-    const auto ranks = open_ranks(backend(), core, {0, 0}, without_units);
+    auto ranks = open_ranks(backend(), core, {0, 0}, without_units);
     CHECK(fake_gpu::policy("shard") == policy);
+    close_ranks(ranks);
   }
   fake_gpu::set_version(NCCL_VERSION_CODE);
 }
@@ -86,7 +87,8 @@ TEST_CASE("on ARM, an NCCL that hangs there between hosts is warned of") {
     core.host().log = [](void*, std::int32_t level, const char* text) {
       if (level == ATOLL_LOG_WARN) warnings += text;
     };
-    { const auto ranks = open_ranks(backend(), core, layout, without_units); }
+    auto ranks = open_ranks(backend(), core, layout, without_units);
+    close_ranks(ranks);
     machine = "x86_64";
     fake_gpu::set_version(NCCL_VERSION_CODE);
     return warnings.find("2.29.3") != std::string::npos;
