@@ -56,6 +56,15 @@ struct SimulatedJob {
 //
 // Any thread may call any function. All ranks must call functions marked "collective", in the same
 // order.
+//
+// No function of atoll is safe in a signal handler, fail() included: a handler that interrupts a
+// call of atoll would wait for itself. Let the handler set a flag that the program reads between
+// steps:
+//   volatile std::sig_atomic_t stop = 0;  // set by the handler
+//   if (stop) world.fail("stopped by a signal");
+//
+// The threads and descriptors of a World are its own: if the program closes the descriptors, for
+// example by closefrom(), the job fails.
 class ATOLL_API World {
  public:
   // Joins the job that the environment describes: ATOLL_RANK, ATOLL_SIZE, ATOLL_ADDR and
@@ -93,6 +102,8 @@ class ATOLL_API World {
   // 10 s. If an exception destroys the World, the job fails. A destructor cannot see the exception,
   // so the other ranks get the text of this thread's newest atoll::Error, if there is one. They get
   // the text of the exception itself if it leaves run(), or if no function catches it.
+  // Under PMIx (Open MPI, srun --mpi=pmix) the process must then end by exit() or a return from
+  // main(): the launcher takes _exit() and exec() for a crash.
   ~World();
 
   int rank() const;
@@ -131,7 +142,7 @@ class ATOLL_API World {
 
   // Declares that the job has failed. The store sends the reason to every rank; there,
   // communicators abort and waiting calls throw Error(aborted) with the reason, as one line. Only
-  // the first reason counts.
+  // the first reason counts. Blocks for a few seconds at most; not for signal handlers (see above).
   void fail(std::string_view reason) noexcept;
   // Calls body() and returns its result. If an exception leaves `body`, calls fail() with what() of
   // the exception, and throws the exception on. For the part of a program that uses the World:
