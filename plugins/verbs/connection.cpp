@@ -82,12 +82,6 @@ void Connection::connect(const Contact& peer) {
     const Hca& hca = *hcas_[queue.rail];
     queue.peer_rail = *pairs[queue.rail];
     const auto& rail = peer.rails[queue.peer_rail];
-    if (((rail.partition ^ hca.partition()) & partition_mask) != 0) {
-      throw Error(ATOLL_MISMATCH,
-                  fmt::format("{} uses the partition key {:#06x}, but its port {} {:#06x}: use the "
-                              "same pkey= in ATOLL_RDMA on all ranks",
-                              hca.name(), hca.partition(), rail.port, rail.partition));
-    }
     connect_queue_pair(queue.pair.get(), hca, settings_,
                        {rail, rail.queue_pairs[i % per_rail], peer.first_packet}, first_packet_);
   }

@@ -188,7 +188,9 @@ void Hca::choose_partition(std::uint16_t wanted) {
   const auto is_wanted = [&](std::uint16_t key) {
     return (key & partition_mask) == (wanted & partition_mask);
   };
-  const auto chosen = wanted == 0 ? keys.begin() : std::ranges::find_if(keys, is_wanted);
+  auto chosen = wanted == 0 ? keys.begin() : std::ranges::find(keys, wanted);
+  // A port may be a full and a limited member of one partition: the key as written comes first.
+  if (chosen == keys.end()) chosen = std::ranges::find_if(keys, is_wanted);
   if (chosen != keys.end()) {
     if (*chosen != 0) partition_ = *chosen;  // 0: the kernel does not show it
     partition_index_ = static_cast<std::uint16_t>(chosen - keys.begin());

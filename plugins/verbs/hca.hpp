@@ -17,6 +17,7 @@ constexpr std::uint16_t default_partition = 0xFFFF;
 // Bits of a partition key that two ports must share. The highest bit tells whether a port is a full
 // member.
 constexpr std::uint16_t partition_mask = 0x7FFF;
+constexpr std::uint16_t full_member = 0x8000;
 
 class Hca {
  public:

@@ -59,6 +59,18 @@ void make_ready_to_send(ibv_qp* pair, const Hca& hca, const Settings& settings,
   if (error != 0) throw verbs_error(hca.name() + ": cannot start a queue pair", error);
 }
 
+// Adapters drop packets between ports that share no partition, and between two limited members.
+void check_partition(const Hca& hca, const Contact::Rail& rail) {
+  const bool is_same = ((rail.partition ^ hca.partition()) & partition_mask) == 0;
+  if (is_same && ((rail.partition | hca.partition()) & full_member) != 0) return;
+  throw Error(ATOLL_MISMATCH,
+              fmt::format("{} uses the partition key {:#06x}, but its port {} {:#06x}: {}",
+                          hca.name(), hca.partition(), rail.port, rail.partition,
+                          is_same ? "two limited members cannot talk; one of them needs the key "
+                                    "with 0x8000"
+                                  : "use the same pkey= in ATOLL_RDMA on all ranks"));
+}
+
 }  // namespace
 
 std::uint32_t random_packet() { return std::random_device()() & packet_mask; }
@@ -100,6 +112,7 @@ std::uint32_t inline_bytes_of(ibv_qp* pair) {
 
 void connect_queue_pair(ibv_qp* pair, const Hca& hca, const Settings& settings,
                         const PeerQueue& peer, std::uint32_t first_packet) {
+  check_partition(hca, peer.rail);
   make_ready_to_receive(pair, hca, settings, peer);
   make_ready_to_send(pair, hca, settings, first_packet);
 }

@@ -29,7 +29,7 @@ QueuePair create_queue_pair(const Hca& hca, ibv_cq* completions, ibv_srq* receiv
 std::uint32_t inline_bytes_of(ibv_qp* pair);
 
 // Connects a queue pair with that of the other rank. Throws Error if the adapter refuses the
-// address.
+// address or the two ports share no partition.
 void connect_queue_pair(ibv_qp* pair, const Hca& hca, const Settings& settings,
                         const PeerQueue& peer, std::uint32_t first_packet);
 

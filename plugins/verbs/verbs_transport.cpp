@@ -198,7 +198,7 @@ int VerbsTransport::poll_rail(std::size_t rail) const noexcept {
   const int count =
       ibv_poll_cq(rails_[rail].completions.get(), completions_at_once, completions.data());
   if (count < 0) {
-    if (!state_->failure.empty()) return -1;
+    if (!state_->failure.empty() || !is_used(rail)) return -1;
     state_->failure = hcas_[rail]->failure();
     if (state_->failure.empty()) {
       state_->failure = fmt::format("{}: the completion queue cannot be read (ibv_poll_cq: {})",
@@ -234,12 +234,11 @@ bool VerbsTransport::changed(std::uint32_t ticket) const noexcept {
 // --- waiting
 // -------------------------------------------------------------------------------------
 
-// Returns false if no connection uses the port: it has no partner. Before the first connection all
-// ports count.
+// Returns false if no connection uses the port: it has no partner, or no peer is connected yet.
 bool VerbsTransport::is_used(std::size_t rail) const {
-  const auto is_open = [](const auto& peer) { return peer && peer->stage == Stage::open; };
-  const auto uses = [&](const auto& peer) { return is_open(peer) && peer->connection->uses(rail); };
-  return std::ranges::none_of(peers_, is_open) || std::ranges::any_of(peers_, uses);
+  return std::ranges::any_of(peers_, [&](const auto& peer) {
+    return peer && peer->stage == Stage::open && peer->connection->uses(rail);
+  });
 }
 
 // A peer that is gone sends nothing, so a rank that only waits for data writes to it from time to

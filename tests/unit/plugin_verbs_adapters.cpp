@@ -268,12 +268,12 @@ TEST_CASE("the caller's memory may be written in relaxed order, mailboxes may no
 
 TEST_CASE("queue pairs use the partition that ATOLL_RDMA names") {
   Adapters adapters;
-  adapters.left.port.partitions = {0xFFFF, 0, 0x8005};
+  adapters.left.port.partitions = {0xFFFF, 0, 0x0006, 0x0005, 0x8005};
   adapters.right.port.partitions = {0xFFFF, 0x0005};  // a limited member of the same partition
   {
     TwoRanks ranks("pkey=0x8005");
     ranks.connect(0, 1);
-    CHECK(adapters.left.partition == 2);
+    CHECK(adapters.left.partition == 4);
     CHECK(adapters.right.partition == 1);
   }
   {
@@ -281,8 +281,8 @@ TEST_CASE("queue pairs use the partition that ATOLL_RDMA names") {
     ranks.connect(0, 1);
     CHECK(adapters.left.partition == 0);
   }
-  CHECK(error_text([] { open_hcas(parse_settings("devices=left pkey=0x8006")); }) ==
-        "left port 1 has no partition key 0x8006; it has 0xffff, 0x8005 "
+  CHECK(error_text([] { open_hcas(parse_settings("devices=left pkey=0x8007")); }) ==
+        "left port 1 has no partition key 0x8007; it has 0xffff, 0x0006, 0x0005, 0x8005 "
         "(/sys/class/infiniband/left/ports/1/pkeys)");
   Ranks ranks(2);
   ranks.open(0, parse_settings("devices=left pkey=0x8005"));
@@ -292,6 +292,13 @@ TEST_CASE("queue pairs use the partition that ATOLL_RDMA names") {
   CHECK(error_text([&] { ranks.at(0).recv(1, memory); }) ==
         "left port 1 uses the partition key 0x8005, but its port right:1 0xffff: use the same "
         "pkey= in ATOLL_RDMA on all ranks");
+  adapters.right.port.partitions = {0x0006};
+  Ranks limited(2);
+  limited.open(0, parse_settings("devices=left pkey=0x8006"));
+  limited.open(1, "right");
+  limited.at(1).recv(0, memory);
+  CHECK(error_text([&] { limited.at(0).recv(1, memory); }).find("two limited members") !=
+        std::string::npos);
 }
 
 TEST_CASE("connections register a mailbox and an image, and end that") {
