@@ -165,6 +165,20 @@ TEST_CASE("a failure is found on every way from one stream to another") {
   CHECK_THROWS_WITH(compute.synchronize(), "planted");
 }
 
+TEST_CASE(
+    "a failure leaves earlier events of its stream alone, also where streams wait in a cycle") {
+  const Device device = Device::cuda();
+  auto lane = device.stream(), compute = device.stream();
+  compute.wait(lane.record());
+  lane.wait(compute.record());
+  compute.wait(lane.record());
+  const auto early = compute.record();
+  compute.enqueue([] { throw std::runtime_error("planted"); });
+  lane.wait(compute.record());
+  CHECK_NOTHROW(early.synchronize());
+  CHECK_THROWS_WITH(lane.synchronize(), "planted");
+}
+
 TEST_CASE("a failure outlives the streams on which it happened") {
   const Device device = Device::cuda();
   auto compute = device.stream();

@@ -49,25 +49,27 @@ class Failure {
 
   // Returns an error that affects operations up to `position`; null if there is none so far.
   std::exception_ptr before(std::uint64_t position) const {
-    std::map<const Failure*, std::uint64_t> seen;
-    return before(position, seen);
+    // A way that leads back to this stream comes to a later position: that work cannot have failed
+    // earlier work.
+    std::map<const Failure*, std::uint64_t> seen{{this, UINT64_MAX}};
+    return search(position, seen);
   }
 
   // Call it when all work of the stream has ended. Keeps the errors of other streams and lets these
   // go, because streams that wait for each other would keep each other alive.
   void close() noexcept {
-    std::vector<Source> sources;
-    {
-      const std::lock_guard lock(mutex_);
-      sources.swap(sources_);
-    }
     try {
+      std::unique_lock lock(mutex_);
+      const std::vector<Source> sources = sources_;
+      lock.unlock();
       for (const Source& source : sources) {
         if (auto error = source.failure->before(source.theirs)) fail(source.position, error);
       }
     } catch (const std::bad_alloc&) {
       log::error("cuda: no memory for the errors of the streams that a stream has waited for");
     }
+    const std::lock_guard lock(mutex_);
+    sources_.clear();  // last, so that searches on other threads find the errors at any moment
   }
 
  private:
@@ -78,11 +80,8 @@ class Failure {
 
   // `seen` has the largest position that was searched on each stream. Streams may wait for each
   // other in a cycle, and several ways may lead to different positions of a stream.
-  std::exception_ptr before(std::uint64_t position,
+  std::exception_ptr search(std::uint64_t position,
                             std::map<const Failure*, std::uint64_t>& seen) const {
-    std::uint64_t& searched = seen[this];
-    if (searched >= position) return nullptr;
-    searched = position;
     std::vector<Source> sources;
     {
       const std::lock_guard lock(mutex_);
@@ -91,7 +90,10 @@ class Failure {
     }
     for (const Source& source : sources) {
       if (source.position > position) continue;
-      if (auto error = source.failure->before(source.theirs, seen)) return error;
+      std::uint64_t& searched = seen[source.failure.get()];
+      if (searched >= source.theirs) continue;
+      searched = source.theirs;
+      if (auto error = source.failure->search(source.theirs, seen)) return error;
     }
     return nullptr;
   }
