@@ -40,8 +40,8 @@ std::string process_tag();
 // Whether nothing has changed a file, or a folder and what is directly in it, for this time.
 bool is_unchanged(const std::filesystem::path& path, std::chrono::minutes time);
 
-// Whether a temporary file was left by the process with this process_tag(), which has ended. Only
-// processes of this host and container can be asked; others count as ended if the file has not
+// Whether the process with this process_tag() has ended and left this temporary file. The kernel
+// knows only the processes of this host and container; others count as ended if the file has not
 // changed for an hour.
 bool is_abandoned(const std::filesystem::path& file, std::string_view tag);
 

@@ -24,7 +24,7 @@ struct StepRecord {
   std::int64_t step = 0;       // number of the step, from 1; a resumed run continues the count
   std::int64_t epoch = 0;      // number of the epoch, from 0
   double seconds = 0;          // duration of the step on the slowest rank
-  double between_seconds = 0;  // from the end of the step before to the begin of this one
+  double between_seconds = 0;  // from the end of the step before to the start of this one
   double loss = 0;             // mean loss of the valid tokens
   std::optional<double>
       eval_loss{};  // mean loss of the evaluation after the step, if there was one
