@@ -69,20 +69,21 @@ def check_calls():
               "{% endif %}\n" + CALLS + "{% if m.tool_calls %}{% set ns.name = m.tool_calls[0].function.name %}<|call|>"
               "{% else %}<|end|>{% endif %}{% endfor %}" + PROMPT)
     same(trained(strict, chats), [WRITTEN + "<|call|>", "x<|end|>"])
-    # Results are part of the answer's turn: its end is the token behind which they come.
+    # Results are part of the turn of the answer, which ends with the token before them.
     inside = ("{% for m in messages %}{% if m.role == 'tool' %}{{ m.content }}{% else %}{% if not loop.first and "
               "loop.previtem.role != 'tool' or loop.first %}<|im_start|>{{ m.role }}\n{% endif %}" + CALLS +
               "{{ END if m.tool_calls else '<|im_end|>\n' }}{% endif %}{% endfor %}{% if add_generation_prompt and "
               "messages[-1].role != 'tool' %}<|im_start|>assistant\n{% endif %}")
     same(trained(inside.replace("END", "'<|stop|>'"), chats), [WRITTEN + "<|stop|>", "x<|im_end|>"])
     says(trained(inside.replace("END", "''"), chats), "message 2", "not known")
-    # Nothing is left out without a word.
-    says(trained(CHATML.replace("m.tool_calls or []", "[]"), chats), "message 2 calls tools, which it does not write")
+    # Calls that the template leaves out are refused.
+    says(trained(CHATML.replace("m.tool_calls or []", "[]"), chats),
+         "message 2 calls tools, which the template does not write")
     either = CHATML.replace("{% endif %}{% for c", "{% else %}{% for c", 1)
     either = either.replace("{% endfor %}<", "{% endfor %}{% endif %}<", 1)
     same(trained(either, chats), [WRITTEN + "<|im_end|>", "x<|im_end|>"])
     says(trained(either, [*chats[:3], assistant("Look.", tool_calls=CALL), tool("3"), assistant("x")]),
-         "message 4 calls tools, which it does not write")
+         "message 4 calls tools, which the template does not write")
     print("answers with tool calls are trained to their end")
 
 
@@ -104,7 +105,7 @@ def check_ends():
 
 
 def check_begins():
-    """Where the generation prompt is no prefix of the text, the answer is trained from its begin, or refused."""
+    """Where the generation prompt is no prefix of the text, the answer is trained from its beginning, or refused."""
     qwen3 = (HERE / "templates" / "qwen3.jinja").read_text()
     empty = "<think>\n\n</think>\n\n"
     row = [user("a"), assistant("b"), assistant("c")]
@@ -118,7 +119,7 @@ def check_begins():
                 "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}")
     same(trained(stripped, [user("a"), assistant("<think>why</think>b"), user("c"), assistant("d")]),
          ["b<|im_end|>", "d<|im_end|>"])
-    print("answers are trained from their begin")
+    print("answers are trained from their beginning")
 
 
 def check_records():

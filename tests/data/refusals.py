@@ -182,7 +182,7 @@ def check_chats(folder):
     atoll_data(source, *options, "--train-on", "all")
     call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f"}}]}
     source.write_text(json.dumps({"messages": [user, call, user, answer]}) + "\n")
-    says(atoll_data(source, *options, code=1), "line 1: ", "message 2 calls tools, which it does not write")
+    says(atoll_data(source, *options, code=1), "line 1: ", "message 2 calls tools, which the template does not write")
     writes = folder / "calls.jinja"
     writes.write_text(TEMPLATE.read_text().replace("{{ message.content }}",
                                                    "{{ message.content or message.tool_calls }}"))

@@ -2,9 +2,9 @@
 
 Templates see what transformers gives them: the same environment, functions and message keys. If a
 template marks its answers with {% generation %}, these marks decide. Otherwise each answer, with its thoughts
-and tool calls, is found by rendering again: a prompt that ends before it gives its begin, and another answer in
-its place its end. The tokens that end the answer are trained too, since a model must learn to stop. An answer
-whose begin or end is not certain is refused.
+and tool calls, is found by rendering again: the generation prompt of the messages before it shows where it
+begins, and the same chat with another answer in its place shows where it ends. The tokens that end the answer
+are trained too, since a model must learn to stop. An answer whose beginning or end is not certain is refused.
 """
 import datetime
 import json
@@ -173,8 +173,8 @@ class Template:
             except TemplateRefuses:
                 continue  # it uses the calls
             if is_same:
-                raise TemplateRefuses(f"message {number + 1} calls tools, which it does not write; name a template "
-                                      "that writes tool_calls with --template")
+                raise TemplateRefuses(f"message {number + 1} calls tools, which the template does not write; name "
+                                      "a template that writes tool_calls with --template")
 
     def _from_message(self, first, messages, whole, spans, tools):
         """The marked spans without those of the messages before `first`."""
@@ -191,7 +191,8 @@ class Template:
             return self._span(messages, number, whole, special, tools)
         except TemplateRefuses as refusal:
             reason = refusal
-        # Later messages may need the calls of this answer. Then a chat that ends with it may show it.
+        # Later messages may need the calls of this answer, so that no other answer can take its place. Then a chat
+        # that ends with this answer may show where it begins and ends.
         early = messages[:number + 1]
         try:
             text = self._raw(early, tools)
@@ -209,8 +210,8 @@ class Template:
     def _span(self, messages, number, whole, special, tools):
         """The span of an answer, from the text `changed` with another answer in its place.
 
-        The answer begins where the texts part, or before, behind the generation prompt. They agree again behind
-        the answer, or behind its last token if answers that call tools end with another one than texts do."""
+        The answer begins behind the generation prompt, at the latest where the two texts part. They agree again
+        behind the answer, or behind its last token if the template ends answers with tool calls by another one."""
         other = {key: value for key, value in messages[number].items() if key not in (*REASONING, "tool_calls")}
         before, after = messages[:number], messages[number + 1:]
         other = other | {"content": OPEN + "x" + CLOSE}
@@ -317,9 +318,10 @@ def untrained_end(text, spans, ends):
 
 
 def length_of_end(rest, own_end, header, special):
-    """The length of the special tokens that end an answer. All but the first one are part of its `own_end()` and not
-    of `header`, with which the next answer may begin. Without a header, which the template may always write, only
-    the first one is certain."""
+    """The length of the special tokens that end an answer, at the beginning of `rest`. The first one counts unless
+    `header`, the generation prompt, begins with it. Each later one counts if `own_end()`, which is what follows the
+    answer at the end of a chat, has it too and `header` does not. Without a header it could begin the next turn,
+    and does not count."""
     length = 0
     while found := special.match(rest, length):
         token = found.group(1)

@@ -226,7 +226,8 @@ def converted(options, width, converter, found):
         for chunk in chunks_of(found):
             yield convert(options, width, converter, chunk)
         return
-    # Python forgets a signal that reaches a process before it has begun, and its end would be waited for in vain.
+    # Python forgets a signal that reaches a worker before it has started. The worker would not end, and this process
+    # would wait for it for ever.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         pool = multiprocessing.Pool(options.processes, start_worker, (options,))
