@@ -65,7 +65,8 @@ TEST_CASE("schedules: the decay ends at --lr-min-ratio, which is 0") {
 }
 
 // get_wsd_schedule(optimizer, num_warmup_steps=10, num_decay_steps=5, num_training_steps=50,
-// decay_type="linear", min_lr_ratio=0.1) of transformers begins at the least rate; its schedules of cosines do not.
+// decay_type="linear", min_lr_ratio=0.1) of transformers begins at the least rate; its schedules of
+// cosines do not.
 TEST_CASE("schedules: wsd with a least rate begins at it") {
   auto options = scheduled("wsd");
   options.lr_min_ratio = 0.1;

@@ -246,7 +246,7 @@ void TokenFile::check_pieces() {
   if (before != room) refuse(start + count * 4 + before, "bytes after the last section");
 }
 
-// Finds damage in fields that have a valid value all the same. Precondition: read_header().
+// Finds damage that leaves valid values in the fields. Precondition: read_header().
 void TokenFile::verify_header() const {
   if (number(version_at, 4) < known_version) return;
   const auto digest = fingerprint_of(bytes_.first(header_fingerprint_at));

@@ -166,7 +166,7 @@ ComputeThreads choose_threads(std::span<const Processors> ranks_of_host, std::si
                                                          own.quota, own.quota == 1 ? "" : "s")
                                            : cores;
   const auto ranks = static_cast<int>(ranks_of_host.size());
-  // What the rank would compute with if mpirun had not bound it.
+  // The number of compute threads that the rank would have if mpirun had not bound it.
   const int fair =
       ProcessorShare{std::max(1.0, static_cast<double>(own.unbound) / ranks), share.quota}
           .threads();

@@ -25,8 +25,8 @@ struct Processors {
 // and 2). `root` is the root of the file system, which tests replace.
 Processors read_processors(const std::filesystem::path& root = "/");
 
-// What one rank may use if the ranks of its host share evenly. Processors that several ranks may run
-// on are shared by these ranks, and quotas by the ranks of the control group.
+// The part of its host that one rank uses if the ranks share evenly: each processor among the ranks
+// that may run on it, and each quota among the ranks of the control group.
 struct ProcessorShare {
   double cores = 1;
   double quota = 0;  // 0: no limit
@@ -40,7 +40,7 @@ struct ComputeThreads {
   int threads = 1;
   double cores = 1;       // processors for them
   std::string why{};      // a line for the log if a limit decides the number; otherwise empty
-  std::string warning{};  // of too many threads or too few processors, with the remedy
+  std::string warning{};  // about too many threads or too few processors, with the remedy
 };
 // `wanted` is the number that the user asks for; 0 takes the rank's share.
 ComputeThreads choose_threads(std::span<const Processors> ranks_of_host, std::size_t rank,

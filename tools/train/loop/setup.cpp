@@ -56,8 +56,8 @@ DeviceMemory memory_of_ranks(atoll::World& world, const atoll::Topology& topolog
   return {kind, static_cast<std::uint64_t>(std::ranges::min(bytes))};
 }
 
-// OpenMP ends the process without a reason if it cannot start a thread, so start as many before, with
-// those of the streams, of the data and of a save.
+// OpenMP ends the process without a reason if it cannot start a thread. So this function first
+// starts as many threads as OpenMP, the streams, the data and a save will need, and ends them.
 void require_threads(int threads) {
   try {
     constexpr int others = 6;
@@ -195,7 +195,7 @@ void warn_of_model(const atoll::World& world, const RunOptions& options, const M
                    const Tokenizer& tokenizer) {
   if (world.rank() != 0) return;
   if (const auto line = unapplied_adapters(source); !line.empty()) log::warn("{}", line);
-  if (options.data.starts_with("synthetic")) return;  // has no text, so its ids may be few
+  if (options.data.starts_with("synthetic")) return;  // without text, few ids are no fault
   if (const auto line = few_ids(source, tokenizer); !line.empty()) log::warn("{}", line);
 }
 
@@ -277,8 +277,8 @@ void check_activations(const RunOptions& options, std::size_t bytes) {
           bytes, options.memory_limit);
 }
 
-// The sum of all that a rank needs is checked before any of it is allocated. One allocation of it, of
-// which no page is touched, asks the library whether so much is free.
+// The sum of all that a rank needs is checked before any of it is allocated. One allocation of this
+// size, of which no page is touched, asks the library whether so much is free.
 void check_host_memory(const RunOptions& options, const ModelConfig& model, const atoll::Mesh& mesh,
                        const DeviceMemory& memory, int micro_batches, fsdp::Strategy strategy) {
   if (memory.kind != atoll::DeviceKind::host || options.dry_run) return;
@@ -296,7 +296,7 @@ void check_host_memory(const RunOptions& options, const ModelConfig& model, cons
   }
   if (why.empty()) return;
   fail(ErrorCode::out_of_memory,
-       "{} with {:.4g} parameters takes about {:.1f} GB of a rank with {}: {}; check the sizes in "
+       "{} with {:.4g} parameters takes about {:.1f} GB per rank with {}: {}; check the sizes in "
        "config.json, or use a smaller model, --recompute full or more hosts",
        model.name, static_cast<double>(parameter_count(model)), gigabytes(bytes),
        fsdp::name(strategy), why);
@@ -324,7 +324,7 @@ std::vector<std::int64_t> exchange_numbers(atoll::World& world, const char* what
 
 BatchOptions batch_options(const RunOptions& options, const Tokenizer& tokenizer,
                            const ModelConfig& model) {
-  // Any id of the model fills rows, and the tokenizer's may be one that the model lacks.
+  // Any id of the model can fill rows. The model may lack the padding id of the tokenizer.
   return {options.global_batch, options.micro_batch,
           options.seq,          tokenizer.pad() < model.vocab ? tokenizer.pad() : 0,
           options.seed,         pad_to_from_name(options.pad_to)};

@@ -213,8 +213,8 @@ std::vector<bool> usual_windows(const JsonReader& reader, const ModelConfig& con
   return windowed;
 }
 
-// In Qwen and SmolLM3 the layers of transformers 5 go by "layer_types", if it is there. Mistral's do
-// not, so that a list that differs is refused.
+// In transformers 5, "layer_types" decides the windows of Qwen and SmolLM3 if it is there. Mistral
+// ignores it, so a list that differs is refused.
 void read_window(const JsonReader& reader, ModelConfig& config) {
   if (config.family == Family::llama) return;
   const bool is_mistral = config.family == Family::mistral;

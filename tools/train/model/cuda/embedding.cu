@@ -1,7 +1,8 @@
-// Embedding rows and their gradient. The gradient sorts the tokens: equal tokens form a run. Windows
-// of sorted positions cut long runs, such as padding, into parts. A thread sums a few columns over a
-// part, in order: the first part of a run into the table, the others into a row of partial sums for
-// each window, which a second kernel adds to the table, in order.
+// Embedding rows and their gradient. The gradient sorts the tokens: equal tokens form a run.
+// Windows of sorted positions cut long runs, such as padding, into parts. A thread sums a few
+// columns over one part, in order. The first part of a run is summed into the table. Each other
+// part is summed into a row of partial sums of its window; a second kernel adds these to the table,
+// in order.
 #include <algorithm>
 #include <bit>
 #include <cub/device/device_radix_sort.cuh>
@@ -58,7 +59,7 @@ __global__ void __launch_bounds__(threads)
   const std::int32_t id = ids[first];
   const bool is_later_part = continues(ids, first);
   if (is_later_part && first % window != 0) return;
-  // The first part tells of a bad id.
+  // The first part reports a bad id.
   if (is_later_part && (id < 0 || id >= vocab)) return;
   if (is_bad(id, vocab, static_cast<std::uint64_t>(positions[first]), bad)) return;
   const std::uint64_t end = tokens < (number + 1) * window ? tokens : (number + 1) * window;
