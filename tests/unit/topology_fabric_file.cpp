@@ -302,7 +302,7 @@ TEST_CASE("fabric: ports of a known host that match no NIC are noted") {
         "2 ports of this host match no NIC: node1 mlx5_8 and node1 mlx5_9");
 }
 
-TEST_CASE("fabric: files that are taken for it are named") {
+TEST_CASE("fabric: files that people take for a fabric file are named") {
   CHECK(
       error_of("SW    13  1 0x00000000000000b8 4x EDR - CA    15  1 0x000000aa00000000 ( 'leaf' - "
                "'node0 mlx5_0' )\n")
@@ -310,7 +310,7 @@ TEST_CASE("fabric: files that are taken for it are named") {
   for (const char* slurm :
        {"# rack 1\nSwitchName=leaf1 Nodes=n[0-1]\n", "BlockName=b1 Nodes=n[0-1]\n",
         "---\n- topology: t\n  tree:\n    switches:\n      - switch: leaf1\n"})
-    CHECK(error_of(slurm).find("Slurm's topology file, which atoll does not read yet") !=
+    CHECK(error_of(slurm).find("Slurm's topology file, which atoll does not read") !=
           std::string::npos);
   const std::string direct =
       "Ca\t1 \"H-00000000000000aa\"\t# \"node0 mlx5_0\"\n"

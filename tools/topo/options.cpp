@@ -55,7 +55,8 @@ void declare_machine(CLI::App& app, Options& options) {
   app.add_option("--from", options.from,
                  "describe the machine in FILE instead of this one: hwloc XML, NCCL XML, "
                  "nvidia-smi topo -m or -q -x, rocm-smi --showtopo, atoll JSON, or a catalog name; "
-                 "NAME=a.xml,b.txt merges several views of one host; repeat the option for more hosts")
+                 "NAME=a.xml,b.txt merges several views of one host; repeat the option for more "
+                 "hosts")
       ->option_text("FILE")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);

@@ -31,9 +31,9 @@ class Crossings {
   explicit Crossings(LinkRates& rates)
       : sites_(rates.sites), groups_(rates.groups), rates_(rates) {}
 
-  // Adds a finding, unless all ranks are in one near group (island or host). `inside` is the largest
-  // shard axis that stays inside the near groups; `fits` is true if the shape of the mesh does, so
-  // that only the order of the ranks makes the group cross.
+  // Adds a finding, unless all ranks are in one near group (island or host). `inside` is the
+  // largest shard axis that stays inside the near groups. `fits` is true if the shape of the mesh
+  // fits into them: then only the order of the ranks makes this group span several of them.
   void look(std::string_view noun, int number, const std::vector<int>& ranks, int inside,
             bool fits) {
     const auto near_of = [&](int rank) { return groups_.near_of[at_index(rank)]; };

@@ -27,7 +27,8 @@ extern const Importer nvidia_smi_xml;   // importer of the output of nvidia-smi 
 extern const Importer nvidia_smi_topo;  // importer of the output of nvidia-smi topo -m
 extern const Importer rocm_smi_topo;    // importer of the output of rocm-smi --showtopo
 
-// Returns what a text is that no importer reads, and what to use instead; "" for unknown texts.
+// For a text that no importer reads, returns what it is and what to use instead; "" for unknown
+// texts.
 std::string_view why_not_read(std::string_view text);
 // True for the output of ibnetdiscover, which describes a fabric.
 bool is_fabric(std::string_view text);

@@ -55,10 +55,9 @@ std::string_view why_not_read(std::string_view text) {
       Kind{is_nccl_graph,
            "this is NCCL's graph (NCCL_GRAPH_DUMP_FILE), which has rings and trees but not the "
            "machine: NCCL_TOPO_DUMP_FILE=FILE writes the topology"},
-      Kind{
-          is_slurm,
-          "this is Slurm's topology file, which atoll does not read yet: --fabric reads the output "
-          "of ibnetdiscover, or JSON with the schema \"atoll-fabric-1\""},
+      Kind{is_slurm,
+           "this is Slurm's topology file, which atoll does not read: --fabric reads the output of "
+           "ibnetdiscover, or JSON with the schema \"atoll-fabric-1\""},
       Kind{is_nvlink_status,
            "this is the output of nvidia-smi nvlink -s, which does not show the ends of the links: "
            "nvidia-smi topo -m shows them"},
