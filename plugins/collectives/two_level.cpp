@@ -181,7 +181,7 @@ std::vector<Block> owned_blocks(const Layout& layout, int root, std::size_t size
 std::size_t two_level_slots(const Layout& layout) {
   const auto hosts = static_cast<std::size_t>(layout.hosts());
   const auto fewest = static_cast<std::size_t>(layout.fewest_ranks());
-  std::size_t held = 0;  // with one block of its own host
+  std::size_t held = 0;  // blocks of that rank, one of them of its own host
   for (int host = 0; host < layout.hosts(); ++host) {
     held += (layout.ranks_of(host).size() + fewest - 1) / fewest;
   }

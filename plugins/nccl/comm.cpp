@@ -117,8 +117,9 @@ ncclConfig_t config_of(const atoll_group* group) {
   return config;
 }
 
-// Warns once of versions whose proxy, which moves data between hosts, can lose places of its queue
-// on ARM processors until a rank waits forever, without an error.
+// Warns once if the loaded NCCL can hang: on ARM processors, the proxy of versions before 2.29.3,
+// which moves data between hosts, can lose entries of its queue. A rank then waits forever, without
+// an error.
 void warn_of_hang(const atoll_host& host, const atoll_group& group) {
   const auto placements = std::span(group.placements, static_cast<std::size_t>(group.nranks));
   const bool one_host = std::ranges::all_of(
@@ -316,7 +317,7 @@ std::unique_lock<std::mutex> Comm::lock(std::string_view call) {
   return locked;
 }
 
-// The store refuses requests once the job has failed, such as by a rank that has died.
+// The store refuses requests once the job has failed, such as when a rank has died.
 void Comm::check_job(std::string_view call) const {
   constexpr std::int64_t at_once_ns = 1'000'000;
   std::size_t n = 0;

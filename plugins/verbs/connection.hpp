@@ -19,7 +19,7 @@ namespace atoll_verbs_backend {
 class Connection final : public Wire {
  public:
   // Creates the queue pairs, which can receive nothing yet. `ring_bytes` is the size of this rank's
-  // ring, and the other rank has `credits` from this rank.
+  // ring; this rank gives the other one `credits`.
   Connection(const Hcas& hcas, const std::vector<Rail>& rails, const Settings& settings,
              std::size_t ring_bytes, std::size_t credits);
 

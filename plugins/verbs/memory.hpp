@@ -32,9 +32,10 @@ struct GpuRange {
   std::uint64_t offset = 0;  // of `memory` in the dma-buf
 };
 
-// The order in which the writes of an adapter reach the memory. With `relaxed` they may overtake each
-// other, which PCIe moves faster; a completion still shows that the data before it has arrived. Memory
-// that is read without a completion, or written again before one was read, must be `strict`.
+// The order in which the writes of an adapter reach the memory. With `relaxed` the writes may
+// overtake each other, so PCIe moves them faster; a completion still shows that the data before it
+// has arrived. Memory must be `strict` if it is read without a completion, or written again before
+// the completion has been read.
 enum class Ordering {
   strict,
   relaxed,

@@ -19,7 +19,8 @@ constexpr std::size_t eager_bytes = 16 * 1024;
 // Bytes of one write. Small enough that several queue pairs share a message, large enough that the
 // cost of a request does not matter.
 constexpr std::size_t chunk_bytes = 256 * 1024;
-// The peer is told when this part of the ring, of its credits, or of the slots is free again.
+// This rank tells the peer when a quarter of the ring, of the credits or of the grant slots is free
+// again.
 constexpr std::size_t news_share = 4;
 
 constexpr std::uint32_t bytes_mask = (1u << 20) - 1;

@@ -16,8 +16,8 @@
 // The immediate word of a write has its kind in the two highest bits:
 //   placed, ring  number of the write (10 bits) and its bytes (20 bits). Writes of several queue
 //                 pairs may arrive in another order, so the receiver sorts them by number. It
-//                 says how many it has sorted; as many more may be on the way as it has credits
-//                 for, so that the writes of all its peers fit into its receives.
+//                 tells the sender how many it has sorted. The sender may have as many more on the
+//                 way as it has credits, so that the writes of all peers fit into the receives.
 //   grant         a grant was written into the next slot of the table. The sender says how many it
 //                 has read; their slots are used again.
 //   control       a counter has changed
@@ -72,7 +72,7 @@ struct MailboxHead {
 };
 constexpr std::size_t mailbox_bytes(std::size_t ring) { return sizeof(MailboxHead) + ring; }
 
-constexpr std::size_t most_credits = 1024;  // numbers of data writes are modulo this value
+constexpr std::size_t most_credits = 1024;  // the numbers of data writes wrap at this value
 
 // The peer's mailbox.
 struct Target {
@@ -205,7 +205,8 @@ class Stream {
   bool is_closing_ = false;
 
   // Receiving.
-  // Writes that have overtaken others, by their number modulo the size, which grows up to most_credits.
+  // Writes that have overtaken others, by their number modulo the size of this list, which grows up
+  // to most_credits.
   std::vector<Chunk> window_ = std::vector<Chunk>(first_window);
   std::uint64_t next_number_ = 0;        // of the next write in order
   std::uint64_t number_told_ = 0;        // value of next_number_ that the peer knows

@@ -1,5 +1,5 @@
 // Tests collectives between hosts over a network that exists only in the test. A remote rank sends
-// back the signature that it is sent, and then zeros, so a job may have thousands of ranks.
+// back the signature that it receives, and then zeros, so a job may have thousands of ranks.
 #include <doctest/doctest.h>
 #include <sys/eventfd.h>
 
@@ -199,7 +199,7 @@ TEST_CASE("the network can wake a rank that sleeps until the ranks of its host a
   forget();
   seen[0].is_late = true;
   plugin_ranks::FakeCore core;
-  // What the first rank of the other host says about its shared memory.
+  // The first rank of the other host publishes that its ranks share memory.
   core.host().put(core.host().ctx, "group/inbox/verdict/1", "shared", 6);
   std::array<std::vector<float>, 2> results;
   const auto run = [&](int number) {
@@ -215,6 +215,6 @@ TEST_CASE("the network can wake a rank that sleeps until the ranks of its host a
   std::thread other(run, 1);
   run(0);
   other.join();
-  // Zeros come from the other host: the sum of this host remains in its blocks.
+  // Zeros come from the other host, so the sum of this host remains in its blocks.
   for (const auto& result : results) CHECK(result.front() == 2.0F);
 }

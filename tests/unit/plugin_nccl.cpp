@@ -308,7 +308,7 @@ TEST_CASE("opening names the absent rank at the timeout") {
   CHECK_MESSAGE(text.find("group/nccl/ready/1") != std::string::npos, text);
 }
 
-TEST_CASE("opening ends soon after the job has failed, such as by a rank that died in it") {
+TEST_CASE("opening ends soon after the job has failed, such as when a rank has died in it") {
   static std::atomic<bool> failed{false};
   static decltype(atoll_host::get) get = nullptr;
   FakeCore core;

@@ -13,7 +13,8 @@
 namespace atoll_collectives {
 namespace {
 
-// One digit is four processors; a character that is no digit is none.
+// Returns the bits of one hexadecimal digit, which stands for four processors; 0 for any other
+// character.
 unsigned processors_of(char digit) {
   unsigned bits = 0;
   std::from_chars(&digit, &digit + 1, bits, 16);
@@ -51,7 +52,8 @@ Waiting waiting_of(std::span<const std::string> masks, int host_ranks, int onlin
   }
   if (all == 0) all = online;  // no mask could be read
   const int ranks = std::max(here, host_ranks);
-  // One mask alone does not show whether others differ. If the host has room, assume so.
+  // One mask alone does not show whether the other ranks have processors of their own. Assume so if
+  // the host has enough for all.
   const bool bound_apart = here == 1 ? all * ranks <= online : sum == all;
   return (bound_apart ? here : ranks) <= all ? Waiting::spin_then_sleep : Waiting::sleep;
 }

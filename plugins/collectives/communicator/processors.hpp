@@ -12,10 +12,11 @@ namespace atoll_collectives {
 // zeros at the end. Processor 0 is the lowest bit of the first byte.
 std::string own_processors();
 
-// How ranks wait that may run on these processors, of which the host has `online`. `masks` are those
-// of the ranks of one communicator, and the job has `host_ranks` ranks on the host (0: unknown). Ranks
-// spin if every one of them has a processor. If the job has more ranks than the communicator, the
-// others count as bound like these: to other processors, if no two of these share one.
+// Decides how the ranks of a host wait for each other: they spin if each of them has a processor.
+// `masks` are the affinity masks of the ranks of one communicator. The host has `online` processors
+// and runs `host_ranks` ranks of the job (0: unknown). If these are more than the communicator has,
+// the others are assumed to be bound in the same way: to processors of their own if no two ranks of
+// the communicator share a processor.
 Waiting waiting_of(std::span<const std::string> masks, int host_ranks, int online);
 
 }  // namespace atoll_collectives

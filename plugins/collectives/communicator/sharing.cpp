@@ -119,7 +119,8 @@ class LocalOpening {
   const std::vector<int>& here_;  // ranks of this host, including this rank
   Doorbell doorbell_;
   std::string reason_;
-  // What each rank publishes after its address: own_processors(), first of this rank.
+  // The value of own_processors() of each rank, which follows its address in the store. The value
+  // of this rank is the first.
   std::vector<std::string> masks_{own_processors()};
 };
 

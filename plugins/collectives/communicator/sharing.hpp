@@ -24,7 +24,8 @@ struct Sharing {
   // Transport through shared memory; null if this rank is alone on its host or if the ranks of this
   // host cannot share memory.
   std::unique_ptr<ShmTransport> shm;
-  // The processors of the ranks of this host, as own_processors() tells them; of this rank at least.
+  // The affinity masks of the ranks of this host, from own_processors(); at least that of this
+  // rank.
   std::vector<std::string> masks{};
   std::set<int> split{};  // hosts of the layout whose ranks cannot share memory
 };
