@@ -12,7 +12,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-// That of Config::timeout. Nanoseconds of longer times do not fit into 64 bits.
+// The limit of Config::timeout: the nanoseconds of longer times do not fit into 64 bits.
 constexpr std::chrono::milliseconds longest_timeout = std::chrono::seconds(1'000'000'000);
 
 std::string tuning_of(const std::optional<std::string>& algorithm, const Config& config) {

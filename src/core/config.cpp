@@ -197,7 +197,7 @@ void set_row(Config& config, const Row& row, std::string_view value) {
   }
 }
 
-// Returns the value as set_row() reads it.
+// Returns the value in the form that set_row() reads.
 std::string value_of(const Config& config, const Row& row) {
   if (const auto* number = std::get_if<int Config::*>(&row.field)) {
     return fmt::format("{}", config.*(*number));

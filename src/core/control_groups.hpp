@@ -7,10 +7,10 @@
 
 namespace atoll_v1::atoll {
 
-// The folders of the control groups around this process, the innermost first: those of version 2, and
-// those of version 1 of a controller such as "pids". Folders that do not exist may be among them,
-// because a container sees the paths of its groups on the host. `root` is the root of the file
-// system, which tests replace.
+// The folders of the control groups around this process, the innermost first: those of version 2,
+// and those of version 1 of a controller such as "pids". Folders that do not exist may be among
+// them, because a container sees the paths of its groups on the host. `root` is the root of the
+// file system, which tests replace.
 std::vector<std::filesystem::path> control_groups(std::string_view controller,
                                                   const std::filesystem::path& root = "/");
 

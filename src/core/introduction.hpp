@@ -25,7 +25,7 @@ struct Process {
   int local_rank = -1;  // Config::local_rank; -1: not set
 };
 
-// Returns the id of this host with Config::host_id.
+// Returns the id of this host, followed by Config::host_id if it is set.
 std::string own_host_id(const Config& config);
 
 std::string encode(const Introduction& introduction);
@@ -40,8 +40,8 @@ struct Layout {
 };
 
 // Finds the hosts and the place of each rank from the encoded values of all ranks, in rank order.
-// Throws Error(mismatch), with one text on all ranks, if a setting differs between ranks or two
-// ranks of a host have one local rank, and the error of a rank that has passed one.
+// Throws Error(mismatch), with the same text on all ranks, if a setting differs between ranks or if
+// two ranks of a host have the same local rank. If a rank has passed an error, throws that error.
 Layout lay_out(const std::vector<std::string>& introductions,
                const std::vector<std::string>& processes);
 

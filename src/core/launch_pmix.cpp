@@ -4,9 +4,10 @@
 // and have not changed since version 2 of the library.
 //
 // PMIx counts calls of PMIx_Init, so an MPI library in this process may call it before us, after us
-// or never. We call it once per process and PMIx_Finalize at process exit: PMIx frees little between
-// the two, and a server that waits for a value of rank 0 never answers if rank 0 leaves PMIx and
-// comes back. The launcher takes a process that ends by _exit() or exec() after a World for crashed.
+// or never. We call it once per process, and PMIx_Finalize at process exit: PMIx frees little
+// between the two, and a server that waits for a value of rank 0 never answers if rank 0 leaves
+// PMIx and comes back. So the launcher counts a process as crashed if it ends by _exit() or exec()
+// after a World.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <unistd.h>

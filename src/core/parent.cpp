@@ -32,8 +32,8 @@ namespace atoll_v1::atoll {
 namespace {
 
 constexpr std::chrono::milliseconds grace{5'000};
-// How often a rank looks for the process on kernels without pidfd_open (before Linux 5.3), and
-// whether the program has closed the descriptors of the watch.
+// How often a rank checks whether the program has closed the descriptors of the watch and, on
+// kernels without pidfd_open (before Linux 5.3), whether the process still exists.
 constexpr std::chrono::milliseconds look_period{1'000};
 constexpr int most_ancestors = 32;
 

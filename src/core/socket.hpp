@@ -45,9 +45,9 @@ std::vector<Address> resolve(std::string_view host, int port);
 Address local_socket(std::string_view name);
 bool is_local_socket(const Address& address) noexcept;
 bool is_loopback(const Address& address) noexcept;
-// Returns whether every host that reads this text as its own address means itself by it: a loopback
-// address or "localhost". The name of a host is no such text, although the host may know its own
-// name as loopback: Debian enters it as 127.0.1.1.
+// Returns true if this text means loopback on every host: a loopback address or "localhost". The
+// name of a host does not, although that host may know its own name as loopback: Debian enters it
+// as 127.0.1.1.
 bool names_loopback(std::string_view host);
 std::string numeric_host(const Address& address);
 // Returns "127.0.0.1 port 80", or "local socket NAME".

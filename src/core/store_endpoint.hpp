@@ -14,8 +14,8 @@ namespace atoll_v1::atoll::store {
 // of the host can reach.
 std::vector<net::Address> addresses_of(const launch::Endpoint& endpoint);
 
-// Returns the address of this host on the first of these interfaces, or of the default route if they
-// are wrong: the ranks then meet there, and all of them get the error.
+// Returns the address of this host on the first of these interfaces, or of the default route if
+// this host lacks one of them. The ranks then meet there, and all of them get the error.
 std::string address_for(std::string_view interfaces);
 
 // Listens on one free port, both on the address for other hosts and on loopback for this host.

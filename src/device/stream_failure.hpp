@@ -20,7 +20,7 @@ class StreamFailure {
       : error_(std::move(error)), stream_(std::move(stream)) {}
   StreamFailure(const StreamFailure&) = delete;
   StreamFailure& operator=(const StreamFailure&) = delete;
-  // The last owner is gone, so nothing can throw the error any more.
+  // Reports the error unless a call has thrown it: without an owner, none can.
   ~StreamFailure() {
     if (!is_told_) report();
   }
@@ -34,7 +34,7 @@ class StreamFailure {
     try {
       std::rethrow_exception(error_);
     } catch (const Error& error) {
-      // An operation that was aborted. The failure or the call that aborted it is known.
+      // The program knows the failure or the call that has aborted an operation.
       if (error.code() != ErrorCode::aborted) report(error.what());
     } catch (const std::exception& error) {
       report(text_of(error));

@@ -18,8 +18,9 @@ unsigned blocks_beside_forward(const MemoryPlan& memory, double forward_seconds,
   const auto bytes =
       static_cast<double>(3 * memory.gradients + 2 * memory.optimizer + memory.gradients / 2);
   const double needed = bytes / bytes_per_s_of_block / forward_seconds;
-  // Updates that take 1.5 times as long as the forward cost as much beside it as before it. So the
-  // way back to updates beside it begins only where they end within it.
+  // With `most` blocks, updates that take 1.5 times as long as the forward cost as much beside it
+  // as before it. After updates before a forward, updates beside one must end within it, so that
+  // small changes of the time do not change the choice from step to step.
   const double limit = last == 0U ? most : 1.5 * most;
   if (needed > limit) return 0;
   const double rounded = std::clamp(step * std::ceil(needed / step), step, most);

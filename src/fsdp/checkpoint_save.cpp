@@ -179,7 +179,7 @@ struct PendingSaveAccess {
 
 PendingSave::PendingSave(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 PendingSave::PendingSave(PendingSave&&) noexcept = default;
-// The destructor of `taken` gives up the save that was here.
+// The destructor of `taken` gives up the save that this object had.
 PendingSave& PendingSave::operator=(PendingSave&& other) noexcept {
   PendingSave taken(std::move(other));
   std::swap(impl_, taken.impl_);

@@ -94,8 +94,9 @@ std::uint64_t gradient_elements(const EngineSetup& setup);
 // Cuts memory of gradient_elements() elements of type `dtype`.
 BucketParts cut_by_bucket(const EngineSetup& setup, const Buffer& memory, DType dtype);
 
-// Blocks until a stream, an event or all lanes have completed. Ignores failures: the callers that
-// waited for the failed work have received them, and an error that nobody has received stays untold.
+// Blocks until a stream, an event or all lanes have completed. Ignores failures: callers that
+// waited for the failed work have received them, and an error that no caller has received stays
+// untold.
 template <class Work>
 void settle(Work& work) noexcept {
   const IgnoringErrors ignoring;

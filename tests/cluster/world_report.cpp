@@ -59,7 +59,8 @@ long resident_bytes() {
 }
 
 // Makes Worlds in turn. Each rank in turn comes late to one, and each in turn is late to leave one,
-// while the others already join the next. The memory of the process must not grow with their number.
+// while the others already join the next. The memory of the process must not grow with the number
+// of Worlds.
 int repeat(int worlds) {
   using namespace std::chrono_literals;
   constexpr int first = 10;                // Worlds after which memory is measured

@@ -1,5 +1,5 @@
-// Tests of stores that do not read what a rank sends, or do not answer, and of ranks that do not read
-// what the store sends.
+// Tests of stores that do not read what a rank sends, or do not answer, and of ranks that do not
+// read what the store sends.
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -8,8 +8,8 @@
 
 namespace atoll_test {
 
-// Calls `visit` with each form of the document in which one member, at any depth, is missing, null or
-// of another kind, and with a text that says which.
+// Calls `visit` with each form of the document in which one member, at any depth, is missing, null
+// or of another kind, and with a text that says which.
 inline void each_damage(
     const nlohmann::json& document,
     const std::function<void(const nlohmann::json&, const std::string&)>& visit) {

@@ -143,7 +143,7 @@ TEST_CASE("a save that is given up leaves the old checkpoint and nothing else") 
   CHECK(refusal(2, path, 1.0f) == "");
 }
 
-TEST_CASE("a save into whose place another one moves is given up") {
+TEST_CASE("a PendingSave gives up its save when another one is assigned to it") {
   const TemporaryFolder folder;
   const fs::path path = folder.path() / "checkpoint", second = folder.path() / "second";
   CHECK(message_of([&](atoll::World& world, Job& job) {

@@ -29,8 +29,9 @@ class Failure {
   }
 
   // Records that this stream, at `position`, waits for position `theirs` of another stream. From
-  // there on, earlier errors of the other stream count as errors of this stream. Waits may come in
-  // any order of `theirs`; all count from the first of them on.
+  // there on, earlier errors of the other stream count as errors of this stream. Later waits for
+  // the same stream may name a position before or after `theirs`: the largest one counts, from the
+  // `position` of the first wait on.
   void follow(std::uint64_t position, const std::shared_ptr<Failure>& other, std::uint64_t theirs) {
     if (other.get() == this) return;
     const std::lock_guard lock(mutex_);
@@ -55,8 +56,8 @@ class Failure {
     return search(position, seen);
   }
 
-  // Call it when all work of the stream has ended. Keeps the errors of other streams and lets these
-  // go, because streams that wait for each other would keep each other alive.
+  // Call it when all work of the stream has ended. Keeps the errors of other streams and
+  // releases these streams, because streams that wait for each other would keep each other alive.
   void close() noexcept {
     try {
       std::unique_lock lock(mutex_);

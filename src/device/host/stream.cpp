@@ -57,7 +57,7 @@ class Running {
   }
 
  private:
-  // The task does not pass on the failure that it received.
+  // Call this if the task does not pass on the failure that it received.
   void handled() {
     if (received_) std::exchange(received_, nullptr)->tell();
   }
