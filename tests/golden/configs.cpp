@@ -51,8 +51,8 @@ json meaning(const ModelConfig& config) {
           {"rope_scale", is_yarn ? config.rope_scaling.attention_factor : 1.0}};
 }
 
-// transformers computes frequencies in f32, where yarn subtracts numbers that are almost equal. A wrong
-// term changes them by a percent or more.
+// transformers computes frequencies in f32, where yarn subtracts numbers that are almost equal. A
+// wrong term changes them by a percent or more.
 bool alike(const json& a, const json& b) {
   if (a.is_array() && b.is_array()) return std::ranges::equal(a, b, alike);
   if (!a.is_number() || !b.is_number()) return a == b;
@@ -60,7 +60,7 @@ bool alike(const json& a, const json& b) {
   return std::abs(x - y) <= 5e-5 * std::abs(y);
 }
 
-// Whether all layers see the same keys. The decoder has no others.
+// Whether all layers see the same keys. atoll's decoder supports no other models.
 bool is_uniform(const json& means) {
   return std::ranges::adjacent_find(means.at("windows"), std::not_equal_to()) ==
          means.at("windows").end();
@@ -98,7 +98,7 @@ TEST_CASE("forms of config.json mean what they mean to transformers") {
       CAPTURE(mine.at(field).dump());
       CHECK(alike(mine.at(field), value));
     }
-    // What an export writes means the same.
+    // The config.json of an export means the same.
     ModelConfig again = train::parse_hf_config(hf_config_json(config, "float32"), "config.json");
     CHECK(again == config);
     ++compared;

@@ -80,7 +80,7 @@ def add_window(generator, form):
 
 
 def draw(generator):
-    """One form of config.json. The sizes that atoll wants to be there are always there."""
+    """One form of config.json. It always has the sizes that atoll requires."""
     family = generator.choice(["mistral", "llama", "qwen2", "qwen2", "qwen3", "smollm3"])
     form = {"model_type": family, "vocab_size": 32, "hidden_size": generator.choice([32, 64]), "num_attention_heads": 8,
             "intermediate_size": 24, "num_hidden_layers": generator.randint(1, 3)}

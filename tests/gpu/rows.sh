@@ -254,7 +254,7 @@ compared_with_pytorch() {
   done
 }
 
-# The rows that choose defaults: one form each, so that each is worth having alone.
+# The rows that choose defaults. Each measures one form, so each is useful without the others.
 deciding_rows() {
   local name form recompute
   [[ $quick != yes ]] || return 0
