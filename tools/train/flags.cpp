@@ -181,7 +181,7 @@ void add_model_flags(CLI::App& app, RunOptions& o) {
       "ATOLL_DETERMINISTIC=1 does. on, or a file, times the algorithms of large products "
       "in the first step and keeps the fastest in the file; on means "
       "atoll/products-HOST.json in $XDG_CACHE_HOME or ~/.cache. Each rank times for "
-      "itself, so ranks may differ in the last bits. It was no faster on an H200");
+      "itself, so ranks may differ in the last bits. On an H200, on was no faster than off");
   app.add_option("--seed", o.seed, "seed of weights, sample order and generated data")
       ->check(not_negative);
 }
@@ -288,7 +288,7 @@ void add_machine_flags(CLI::App& app, RunOptions& o) {
   app.add_option(
       "--threads", o.threads,
       "CPU compute threads per rank; 0 means the rank's share of the cores and of the quota "
-      "that the affinity mask and control groups of its host's ranks allow");
+      "that affinity masks and control groups leave to the ranks of its host");
   app.add_option(
       "--peak-seconds", o.peak_seconds,
       "seconds to measure the peak rate of matrix products: the base of mfu_measured, and of "
