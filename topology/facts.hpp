@@ -39,7 +39,7 @@ inline constexpr Name host_hash = "nccl.host_hash";       // host hash from NCCL
 inline constexpr Name env_prefix = "env.";
 inline constexpr Name nccl_conf_prefix = "nccl.conf.";
 inline constexpr Name source_prefix = "source.";
-// "note.FORMAT" describes what a file lists and the topology does not hold, or what it lacks.
+// "note.FORMAT" describes what a file lists but the topology does not hold, or what the file lacks.
 inline constexpr Name note_prefix = "note.";
 
 // --- GPUs and NICs: their PCIe link, and the path to them ---

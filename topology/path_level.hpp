@@ -29,7 +29,7 @@ class PathLevels {
   // Returns the distance. Empty for devices of different hosts, and when no source provides the
   // distance.
   std::optional<PathLevel> between(const DeviceLocation& a, const DeviceLocation& b) const;
-  // Returns the distance that a source reports, by the ids of the devices.
+  // Returns the distance between the devices with these ids, if a source states it.
   std::optional<PathLevel> stated(std::string_view a, std::string_view b) const;
 
  private:

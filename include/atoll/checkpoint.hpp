@@ -27,8 +27,9 @@ namespace atoll_v1::atoll::fsdp {
 // UNIT/BUCKET/weights, the moments of an Optimizer as UNIT/BUCKET/moment1 and UNIT/BUCKET/moment2
 // (f32 or bf16; load() converts), and each state of Engine::add_state() as UNIT/BUCKET/state.NAME,
 // or UNIT/whole.PARAM/state.NAME for a state that is not elementwise.
-// Each rank of replica 0 writes the file of its shard. Work that writes states may be enqueued on the
-// streams that Optimizer::step() and Engine::parameters_changed() get: saves and load() wait for it.
+// Each rank of replica 0 writes the file of its shard. Work that writes states may be enqueued on
+// the streams that Optimizer::step() and Engine::parameters_changed() get: saves and load() wait
+// for it.
 //
 // The folder appears complete or not at all, also after a power loss: files are written and synced
 // to a temporary folder beside it, FOLDER.partial, which the engine's lowest rank renames when all

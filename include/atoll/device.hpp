@@ -88,7 +88,7 @@ using StreamLink = std::shared_ptr<Stream*>;
 // An ordered queue of work on one device. Every function but synchronize() returns at once.
 //
 // Threads: one thread at a time may call a Stream; a task that runs on it counts as a caller. A
-// call beside another throws Error(invalid_argument). A task must not destroy its own stream.
+// call during a call of another thread throws Error(invalid_argument). A task must not destroy its own stream.
 //
 // Waits in tasks: a task of a host stream may wait for other streams. It cannot wait for its own
 // stream: not by synchronize(), and not for a collective that it has enqueued there, because this

@@ -282,7 +282,8 @@ class ATOLL_API BackwardScope : public ForwardScope {
   using ForwardScope::ForwardScope;
   BackwardScope(BackwardScope&&) noexcept = default;
   // Returns the gradient to write. Compute must write every gradient of the unit before the scope
-  // ends, as Gradient::mode prescribes; one not asked for is logged. The view is valid until then.
+  // ends, as Gradient::mode prescribes. The engine logs a gradient that was never asked for. The view is
+  // valid until the scope ends.
   Gradient grad(std::string_view param) const;
 };
 
@@ -396,8 +397,8 @@ class ATOLL_API Engine {
   // Error(aborted) with the same text, from the call that waits or that comes next. If a rank does
   // not begin the step, the others throw an error that names it after Config::timeout.
   //
-  // If parameters are sharded, the first pass of an engine also compares PassOptions::kind. If they
-  // differ later, the first gather fails; NCCL and MPI instead wait until Config::timeout.
+  // If parameters are sharded, the first pass of an engine also compares PassOptions::kind. If the
+  // kinds of a later pass differ, its first gather fails; NCCL and MPI wait until Config::timeout.
   [[nodiscard]] Pass begin(const PassOptions& options, Stream& compute);
   // Makes the stream `compute` wait until every gradient shard is final. With Options::synchronous,
   // blocks until then. May be called several times for the same gradients, also for several
@@ -423,9 +424,10 @@ class ATOLL_API Engine {
   void add_state(std::string_view name);
   // Adds a state that is not elementwise, such as the means of rows and columns of Adafactor: f32
   // memory with elements(unit, param) elements for each trainable parameter, zero at first. Each
-  // rank with a segment of the parameter has them all, and the optimizer must write the same to
-  // them on these ranks: save() takes those of the rank with the first element of the parameter,
-  // and load() fills all. `elements` must return the same on all ranks, and in the job that loads.
+  // rank with a segment of the parameter holds the whole state, and the optimizer must write the
+  // same values to it on these ranks: save() takes the state of the rank with the first element of
+  // the parameter, and load() fills it on all of them. `elements` must return the same number on all
+  // ranks, and in the job that loads.
   void add_state(std::string_view name,
                  const std::function<std::uint64_t(const Unit&, const ParamSpec&)>& elements);
   // Returns the elements of a state that belong to a segment of this engine, in f32; empty for a

@@ -11,8 +11,8 @@ namespace atoll_v1::atoll::store {
 
 inline constexpr char title_end = '\x1f';  // unit separator of ASCII
 
-// Returns a key whose messages begin with `title`; an empty one leaves the subject to the caller's
-// own text.
+// Returns a key for which errors show `title`. With an empty title, errors name no subject, because
+// the text of the caller does.
 inline std::string titled(std::string_view title, std::string_view key) {
   return std::string(title) + title_end + std::string(key);
 }

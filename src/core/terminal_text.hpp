@@ -15,8 +15,8 @@ namespace atoll_v1::atoll {
 // marks that change the direction of text, line separators, and bytes that are not UTF-8.
 std::string terminal_text(std::string_view text);
 
-// Returns the text in one line: each run of white space becomes one space, none at the ends, and
-// other characters are those of terminal_text().
+// Returns the text in one line: each run of white space becomes one space, white space at
+// both ends is left out, and other characters become those of terminal_text().
 std::string one_line(std::string_view text);
 
 // Returns the byte at which the text stops being valid UTF-8 (no surrogates, no overlong forms), or

@@ -11,8 +11,8 @@
 
 namespace atoll_v1::atoll {
 
-// Names the limit because of which this process could not start a thread just now, with its source,
-// and says what to do. `root` is the root of the file system, which tests replace.
+// Call it after a thread could not be started. Returns a text with the limit that was reached, its
+// source and what to do. `root` is the root of the file system, which tests replace.
 std::string thread_limit(const std::filesystem::path& root = "/");
 
 // Throws Error(io), which names the limit, if the system allows no more threads.
