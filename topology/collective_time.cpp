@@ -309,8 +309,8 @@ FabricModel FabricModel::from_text(std::string_view text) {
       model.measured.push_back({entry.at(0), entry.at(1), entry.at(2), entry.at(3), entry.at(4)});
     }
     return model;
-  } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorCode::bad_data, fmt::format("a model of links: {}", error.what()));
+  } catch (const nlohmann::json::exception&) {
+    throw Error(ErrorCode::bad_data, "a model of links: a value is missing or of another type");
   }
 }
 

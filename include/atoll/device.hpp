@@ -87,8 +87,9 @@ using StreamLink = std::shared_ptr<Stream*>;
 
 // An ordered queue of work on one device. Every function but synchronize() returns at once.
 //
-// Threads: one thread at a time may call a Stream; a task that runs on it counts as a caller. A
-// call during a call of another thread throws Error(invalid_argument). A task must not destroy its own stream.
+// Threads: one thread at a time may call a Stream; a task that runs on it counts as a caller. On
+// CPUs, a call that enqueues while another thread does throws Error(invalid_argument); on GPUs it
+// is not noticed. A task must not destroy its own stream.
 //
 // Waits in tasks: a task of a host stream may wait for other streams. It cannot wait for its own
 // stream: not by synchronize(), and not for a collective that it has enqueued there, because this
@@ -97,8 +98,9 @@ using StreamLink = std::shared_ptr<Stream*>;
 //
 // Errors: when work fails, later work on this stream does not run. synchronize(), and waits for
 // later events of this stream, throw the first error. Kernels already launched on a GPU still run.
-// If a failed stream drops a collective, or is destroyed before a call has thrown its error, the
-// World fails, and the error of the other ranks has the text of the first error. Every call of a
+// If a failed stream drops a collective, or a failed stream of CPUs is destroyed before a call has
+// thrown its error, the World fails, and the error of the other ranks has the text of the first
+// error. On GPUs, an error that no call throws is lost with its stream. Every call of a
 // Stream that was moved from throws Error(invalid_argument).
 class ATOLL_API Stream {
  public:

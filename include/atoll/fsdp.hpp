@@ -282,8 +282,8 @@ class ATOLL_API BackwardScope : public ForwardScope {
   using ForwardScope::ForwardScope;
   BackwardScope(BackwardScope&&) noexcept = default;
   // Returns the gradient to write. Compute must write every gradient of the unit before the scope
-  // ends, as Gradient::mode prescribes. The engine logs a gradient that was never asked for. The view is
-  // valid until the scope ends.
+  // ends, as Gradient::mode prescribes. The engine logs a gradient that was never asked for. The view
+  // is valid until the scope ends.
   Gradient grad(std::string_view param) const;
 };
 

@@ -18,7 +18,6 @@
 #include "core/log.hpp"
 #include "core/store_protocol.hpp"
 #include "core/terminal_text.hpp"
-#include "core/terminal_text.hpp"
 #include "core/text.hpp"
 
 namespace atoll_v1::atoll {

@@ -54,7 +54,8 @@ void check_states(const json& index, const json& expected, const fs::path& file)
   check(theirs, ours, "is in the checkpoint, but Engine::add_state() has not added it");
   check(ours, theirs, "of Engine::add_state() is not in the checkpoint");
   const json no_counts = json::object();
-  const json &stored = index.contains("state_elements") ? index.at("state_elements") : no_counts,
+  const auto found = index.find("state_elements");
+  const json &stored = found != index.end() && found->is_object() ? *found : no_counts,
              &wanted = expected.at("state_elements");
   for (const json& state : ours) {
     const auto name = state.get<std::string>();
@@ -310,8 +311,8 @@ std::map<std::string, std::string> load_all(const fs::path& wanted, Engine& engi
       EngineAccess::setup(engine).unfilled.clear();
       if (optimizer) EngineAccess::set_steps(*optimizer, static_cast<std::int64_t>(index.steps));
       extra = index.content.at("extra").get<std::map<std::string, std::string>>();
-    } catch (const json::exception& error) {
-      throw bad(file, "{}", error.what());
+    } catch (const json::exception&) {
+      throw bad(file, "a value is missing or has another type than save() writes");
     }
   };
   try {

@@ -146,10 +146,10 @@ class MatrixReader {
       const auto column = line ? columns_.find(tokens[0]) : columns_.end();
       if (column == columns_.end()) {
         if (tokens.size() > 1 && cell_of(tokens[1]))
-          fail(tokens[0], fmt::format("no column has the name of the row {}", tokens[0]));
+          fail(tokens[0], fmt::format("no column has the name of the row {}", printable(tokens[0], 32)));
         return end_rows(seen, line ? offset_of(tokens[0]) : text_.size());
       }
-      if (seen[column->second]) fail(tokens[0], fmt::format("two rows are called {}", tokens[0]));
+      if (seen[column->second]) fail(tokens[0], fmt::format("two rows are called {}", printable(tokens[0], 32)));
       seen[column->second] = true;
       read_row(column->second, tokens);
       rest_ = ahead;
