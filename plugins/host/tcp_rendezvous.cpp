@@ -101,7 +101,9 @@ Rendezvous::Rendezvous(Identity identity, Network network, Limits limits)
   try {
     thread_ = std::jthread([this] { run(); });
   } catch (const std::system_error& error) {
-    throw atoll_sdk::system_error("cannot start a thread (see ulimit -u, and pids.max of the control group)", error.code().value());
+    throw atoll_sdk::system_error(
+        "cannot start a thread (see ulimit -u, and pids.max of the control group)",
+        error.code().value());
   }
 }
 
