@@ -1,7 +1,8 @@
 // The checkpoints of a results folder when their times no longer say which is the newest, and a
-// results folder that is moved during the run.
+// results folder that is moved during the run or has folders that cannot be read.
 #include <doctest/doctest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
@@ -49,6 +50,29 @@ TEST_CASE("after a copy, the link of the last save decides, and deleting keeps t
   CHECK(found(folder) == Names{"step-00000012", "step-00000008", "step-00000004"});
   train::delete_old_checkpoints(folder.path(), 2, 0);
   CHECK(found(folder) == Names{"step-00000012", "step-00000008"});
+}
+
+TEST_CASE("folders that cannot be read do not keep the rest that killed runs have left") {
+  const TemporaryFolder folder;
+  const fs::path checkpoints = train::checkpoints_folder(folder.path());
+  const auto before = fs::file_time_type::clock::now() - std::chrono::minutes(61);
+  const fs::path left = folder.write("metrics.json.0-0-1.tmp", "half");
+  fs::last_write_time(left, before);
+  const std::vector<fs::path> locked{checkpoints / "step-00000001",
+                                     checkpoints / "step-00000002.partial"};
+  for (const fs::path& path : locked) {
+    fs::create_directories(path);
+    fs::last_write_time(path, before);
+    fs::permissions(path, fs::perms::none);
+  }
+  fs::permissions(folder.path(), fs::perms::all);
+  const bool is_root = ::geteuid() == 0;  // who may read everything
+  const bool may_read = is_root && ::seteuid(65534) != 0;
+  const auto removed = train::remove_left_overs(checkpoints, {folder.path() / "metrics.json"});
+  if (is_root) REQUIRE(::seteuid(0) == 0);
+  for (const fs::path& path : locked) fs::permissions(path, fs::perms::all);
+  if (may_read) return;
+  CHECK(removed == std::vector{left});
 }
 
 TEST_CASE("a save that was killed before the link followed is the newest") {

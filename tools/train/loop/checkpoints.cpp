@@ -196,8 +196,8 @@ std::vector<fs::path> remove_left_overs(const fs::path& checkpoints,
     for (const std::string& name : names_in(folder)) {
       const fs::path path = folder / name;
       std::error_code error;
-      const bool is_quiet = is_unchanged(path, std::chrono::minutes(1));
-      if (is_left(name) && is_quiet && fs::remove_all(path, error) > 0 && !error) {
+      const bool is_old = is_left(name) && is_unchanged(path, std::chrono::minutes(1));
+      if (is_old && fs::remove_all(path, error) > 0 && !error) {
         removed.push_back(path);
       }
     }

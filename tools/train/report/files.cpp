@@ -154,9 +154,13 @@ bool is_unchanged(const std::filesystem::path& path, std::chrono::minutes time) 
   std::error_code error;
   if (fs::last_write_time(path, error) > before || error) return false;
   if (!fs::is_directory(path, error)) return true;
-  return std::ranges::all_of(names_in(path), [&](const std::string& name) {
-    return fs::last_write_time(path / name, error) < before && !error;
-  });
+  try {
+    return std::ranges::all_of(names_in(path), [&](const std::string& name) {
+      return fs::last_write_time(path / name, error) < before && !error;
+    });
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 bool is_abandoned(const std::filesystem::path& file, std::string_view tag) {

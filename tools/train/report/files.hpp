@@ -37,7 +37,8 @@ std::vector<std::string> names_in(const std::filesystem::path& folder);
 // names of temporary files: HOST-CONTAINER-PID in the digits 0 to 9 and a to f.
 std::string process_tag();
 
-// Whether nothing has changed a file, or a folder and what is directly in it, for this time.
+// Whether nothing has changed a file, or a folder and what is directly in it, for this time; false
+// for what cannot be read.
 bool is_unchanged(const std::filesystem::path& path, std::chrono::minutes time);
 
 // Whether the process with this process_tag() has ended and left this temporary file. The kernel
