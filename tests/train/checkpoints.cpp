@@ -467,7 +467,7 @@ TEST_CASE("what killed runs have left is removed at the start, and named") {
       make(fmt::format("out/metrics.json.{}{}.tmp", here, ended), 2),
       make(fmt::format("model/config.json.{}{}.tmp", here, ended), 2),
       make(fmt::format("out/steps.jsonl.0123-45-{}.tmp", ::getppid()), 61),  // of another host
-      make("model/model.safetensors.0123456789abcdef.partial", 2)};
+      make("model/model.safetensors.0123456789abcdef.partial", 61)};
   const std::vector<fs::path> kept{
       make("out/checkpoints/step-00000008.partial" + shard, 0),
       make("out/checkpoints/step-00000007.old" + shard, 2),
@@ -475,7 +475,7 @@ TEST_CASE("what killed runs have left is removed at the start, and named") {
       make(fmt::format("model/config.json.0123-45-{}.tmp", ended), 2),  // of another host
       make(fmt::format("out/notes.txt.{}{}.tmp", here, ended), 2),
       make("out/metrics.json.tmp", 2),
-      make("model/model.safetensors.00000000ffffffff.partial", 0),
+      make("model/model.safetensors.00000000ffffffff.partial", 2),
       make("model/model.partial", 2)};
   auto told = run_and_listen(options);
   for (const fs::path& path : gone) {

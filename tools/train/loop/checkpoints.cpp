@@ -127,7 +127,8 @@ bool is_all(std::string_view text, std::string_view allowed) {
 }
 
 // Whether `path` is a draft of `file` by write_file_atomic() of a process that has ended,
-// FILE.TAG.tmp, or an unfinished file of export_weights(), FILE.DIGITS.partial.
+// FILE.TAG.tmp, or an unfinished file of export_weights(), FILE.DIGITS.partial. The latter does not
+// name its process, which may be one of another host.
 bool is_draft(const fs::path& path, std::string_view file) {
   const std::string whole = path.filename().string();
   std::string_view name = whole;
@@ -137,7 +138,8 @@ bool is_draft(const fs::path& path, std::string_view file) {
   const std::string_view tag = name.substr(0, dot);
   const std::string_view end = dot == name.npos ? "" : name.substr(dot);
   if (end == ".tmp") return is_all(tag, "0123456789abcdef-") && is_abandoned(path, tag);
-  return end == ".partial" && tag.size() == 16 && is_all(tag, "0123456789abcdef");
+  return end == ".partial" && tag.size() == 16 && is_all(tag, "0123456789abcdef") &&
+         is_unchanged(path, std::chrono::hours(1));
 }
 
 }  // namespace
