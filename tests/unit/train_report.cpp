@@ -406,6 +406,11 @@ TEST_CASE("files: check_writable() finds an unwritable file") {
   CHECK(failure.says("Not a directory"));
 }
 
+TEST_CASE("files: a name may be long") {
+  const TemporaryFolder folder;
+  train::write_file_atomic(folder.path() / std::string(223, 'x'), "y");
+}
+
 TEST_CASE("files: a failed write keeps the old file") {
   const TemporaryFolder folder;
   std::filesystem::create_directories(folder.path() / "taken" / "inside");

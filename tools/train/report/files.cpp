@@ -37,7 +37,8 @@ bool flush(const std::filesystem::path& path) {
 }
 
 // The part of process_tag() that names where process ids have their meaning: this boot of the
-// host, and the namespace of process ids, which a container has for itself.
+// host, and the namespace of process ids, which a container has for itself. Empty if these cannot be
+// read. Part of the boot's id is enough, and leaves room for long file names.
 std::string place_tag() {
   const auto digits_of = [](std::string text, std::size_t most) {
     std::erase_if(text, [](char c) { return !std::isxdigit(static_cast<unsigned char>(c)); });
@@ -47,8 +48,9 @@ std::string place_tag() {
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
   std::error_code ignored;
   const std::string space = std::filesystem::read_symlink("/proc/self/ns/pid", ignored).string();
+  if (boot.empty() || space.empty()) return "";
   // "pid:[4026531836]"
-  return fmt::format("{}-{}-", digits_of(boot, 16),
+  return fmt::format("{}-{}-", digits_of(boot, 8),
                      digits_of(space.substr(space.find('[') + 1), 16));
 }
 
@@ -165,7 +167,7 @@ bool is_unchanged(const std::filesystem::path& path, std::chrono::minutes time) 
 
 bool is_abandoned(const std::filesystem::path& file, std::string_view tag) {
   const std::string place = place_tag();
-  if (!tag.starts_with(place)) return is_unchanged(file, std::chrono::hours(1));
+  if (place.empty() || !tag.starts_with(place)) return is_unchanged(file, std::chrono::hours(1));
   tag.remove_prefix(place.size());
   pid_t process = 0;
   const char* const end = tag.data() + tag.size();

@@ -34,7 +34,8 @@ void check_folder(const std::filesystem::path& folder);
 std::vector<std::string> names_in(const std::filesystem::path& folder);
 
 // Names this process among those of all hosts and containers that share a file system, for the
-// names of temporary files: HOST-CONTAINER-PID in the digits 0 to 9 and a to f.
+// names of temporary files: HOST-CONTAINER-PID in the digits 0 to 9 and a to f; only PID where the
+// host does not tell the others. atoll-data names its drafts alike.
 std::string process_tag();
 
 // Whether nothing has changed a file, or a folder and what is directly in it, for this time; false
