@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from unittest import mock
 
 from python import HERE, SOURCE, TOOL, atoll_data, has
 
@@ -286,6 +287,20 @@ def check_drafts(folder):
     source.write_text(GOOD)
     atoll_data(source, *BYTES, "-o", out)
     assert not list(folder.glob("a.tok.*.tmp")) and token_file.check(out)["documents"] == 1
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    here, lives = token_file.place_tag(), os.getpid()
+    # The ids of processes on another host mean nothing here.
+    for tag, minutes, stays in ((f"{here}{ended.pid}", 0, False), (f"{here}{lives}", 61, True),
+                                (f"01234567-89-{ended.pid}", 59, True), (f"01234567-89-{lives}", 61, False),
+                                (ended.pid, 59, True), ("notes", 61, True)):
+        draft = folder / f"a.tok.{tag}.tmp"
+        draft.touch()
+        os.utime(draft, (time.time() - minutes * 60,) * 2)
+        atoll_data(source, *BYTES, "-o", out)
+        assert draft.exists() == stays, draft
+    with mock.patch.object(token_file, "place_tag", lambda: ""):
+        assert not token_file.is_abandoned(folder / f"a.tok.{ended.pid}.tmp", str(ended.pid))
     print("conversions that end early leave nothing behind")
 
 

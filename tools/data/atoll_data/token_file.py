@@ -3,10 +3,12 @@ import array
 import glob
 import hashlib
 import os
+import re
 import stat
 import struct
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from .errors import DataError
@@ -28,6 +30,33 @@ def remove_drafts():
     for draft in found:
         draft.unlink(missing_ok=True)
     return bool(found)
+
+
+def place_tag():
+    """Names this boot of the host and its namespace of process ids, like place_tag() of the trainer.
+
+    Empty if these cannot be read.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+        space = os.readlink("/proc/self/ns/pid")  # "pid:[4026531836]"
+    except OSError:
+        return ""
+    return f"{boot[:8]}-{space[5:-1]}-"
+
+
+def is_abandoned(draft, tag):
+    """Whether the process of a draft has ended; elsewhere it cannot be asked, and has an hour."""
+    place = place_tag()
+    try:
+        if not place or not tag.startswith(place):
+            return time.time() - draft.stat().st_mtime > 3600
+        os.kill(int(tag[len(place):]), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        pass
+    return False
 
 
 def digest_of(header):
@@ -81,7 +110,7 @@ class Writer:
         self.documents = self.tokens = 0
         self.hash = hashlib.blake2b(digest_size=16)
         self.target = Path(os.path.realpath(path))  # behind links, which stay
-        self.draft = self.target.with_name(f"{self.target.name}.{os.getpid()}.tmp")
+        self.draft = self.target.with_name(f"{self.target.name}.{place_tag()}{os.getpid()}.tmp")
         self._remove_old_drafts()
         drafts.add(self.draft)
         try:
@@ -99,8 +128,8 @@ class Writer:
     def _remove_old_drafts(self):
         """Removes what killed conversions into this file have left."""
         for draft in self.target.parent.glob(glob.escape(self.target.name) + ".*.tmp"):
-            process = draft.name[len(self.target.name) + 1:-len(".tmp")]
-            if process.isdigit() and not Path(f"/proc/{process}").exists():
+            tag = draft.name[len(self.target.name) + 1:-len(".tmp")]
+            if re.fullmatch("([0-9a-f]+-[0-9]+-)?[0-9]+", tag) and is_abandoned(draft, tag):
                 draft.unlink(missing_ok=True)
 
     def __enter__(self):
