@@ -180,7 +180,7 @@ TEST_CASE("non-finite steps that are not skipped") {
   CHECK(metrics_of(options)["nonfinite_steps"] == 2);
 }
 
-TEST_CASE("weights that are not finite when they are read are named") {
+TEST_CASE("weights that are not finite when they are read are named, and not saved") {
   const TemporaryFolder folder;
   auto options = small_run(folder.path());
   options.steps = 0;
@@ -200,10 +200,11 @@ TEST_CASE("weights that are not finite when they are read are named") {
   options = small_run(folder.path());
   options.out = (folder.path() / "again").string();
   options.init = (folder.path() / "model").string();
-  options.steps = 2;
-  options.save_checkpoint = false;
+  options.max_skipped = 2;
   const Outcome outcome = run(options);
   REQUIRE(!outcome.warnings.empty());
   CHECK(outcome.warnings[0].find("1 of 21 have weights that are not finite, the first "
                                  "model.layers.1.mlp.up_proj.weight") != std::string::npos);
 }
+  CHECK(outcome.failures[0].starts_with("--max-skipped 2: in steps 1 to 2 "));
+  CHECK_FALSE(fs::exists(fs::path(options.out) / "checkpoints" / "step-00000002"));

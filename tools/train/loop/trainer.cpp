@@ -286,8 +286,10 @@ RunResult Trainer::run() {
     if (stops) next_pass_.reset();  // saves and exports need that no pass is open
     if (pending_ && (all_written_ || diverges)) finish_save();
     if (diverges) {
-      // Updates were skipped, so the weights are finite. An earlier checkpoint is worth more.
-      if (options_.save_checkpoint && options_.skip_nonfinite && !has_checkpoint_) {
+      // Without updates in these steps the weights may be of use, unless they were not finite
+      // before. An earlier checkpoint is worth more.
+      if (options_.save_checkpoint && options_.skip_nonfinite && weights_finite_ &&
+          !has_checkpoint_) {
         save(index + 1, true);
       }
       break;

@@ -262,6 +262,7 @@ void Trainer::check_finite(const StepRecord& record) {
     progress_->finish();
     log::warn("{}", nonfinite_row_.warning(record, found));
   }
+  weights_finite_ = found.weights.tensors == 0;
   if (ends) diverged_ = nonfinite_row_.ending(record, found);
 }
 

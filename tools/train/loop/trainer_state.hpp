@@ -131,8 +131,9 @@ class Trainer {
   Peak peak_;
   std::optional<Metrics> metrics_;
   NonFiniteRow nonfinite_row_;
-  std::string diverged_;    // why the run ends early; empty as long as steps are finite
-  Stop stop_ = Stop::none;  // why the run ends after this step; equal on all ranks
+  std::string diverged_;        // why the run ends early; empty as long as steps are finite
+  bool weights_finite_ = true;  // in the newest step that was not finite
+  Stop stop_ = Stop::none;      // why the run ends after this step; equal on all ranks
   TimeLimit limit_{0, 0};
   bool all_written_ = true;  // every rank has written its file of the save beside training
   std::optional<Clock::time_point> measured_;  // the end of the newest step
