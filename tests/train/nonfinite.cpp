@@ -5,11 +5,13 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "../unit/train_data_temporary.hpp"
@@ -40,13 +42,16 @@ struct Outcome {
   std::vector<std::string> failures;
 };
 
-Outcome run(const train::RunOptions& options) {
+Outcome run(const train::RunOptions& options,
+            const std::function<void(std::string_view)>& on_warning = {}) {
   Outcome outcome;
   outcome.failures.resize(2);
   std::mutex mutex;
   atoll::log::set_sink([&](atoll::log::Level, std::string_view text) {
     const std::lock_guard lock(mutex);
-    if (text.find(", gradient norm ") != text.npos) outcome.warnings.emplace_back(text);
+    if (text.find(", gradient norm ") == text.npos) return;
+    outcome.warnings.emplace_back(text);
+    if (on_warning) on_warning(text);
   });
   const auto body = [&](atoll::World& world) {
     try {
@@ -161,6 +166,17 @@ TEST_CASE("non-finite steps in a row: the weights before them are saved, and the
     fs::create_directories(checkpoints / "step-00000003" / "notes");
     all_say("checkpoint");
   }
+  SUBCASE("an error of the save that ends the run at once") {
+    const auto move = [&](std::string_view text) {
+      if (text.find("(2 in a row") != text.npos) fs::rename(options.out, options.out + "-moved");
+    };
+    const auto failures = run(options, move).failures;
+    CAPTURE(failures[0]);
+    CHECK(failures[0].starts_with(reason));
+    CHECK(failures[0].find("has been moved or deleted") != std::string::npos);
+    CAPTURE(failures[1]);
+    CHECK(failures[1].find(reason) != std::string::npos);
+  }
 }
 
 TEST_CASE("non-finite steps that are not skipped") {
@@ -202,9 +218,9 @@ TEST_CASE("weights that are not finite when they are read are named, and not sav
   options.init = (folder.path() / "model").string();
   options.max_skipped = 2;
   const Outcome outcome = run(options);
+  CHECK(outcome.failures[0].starts_with("--max-skipped 2: in steps 1 to 2 "));
+  CHECK_FALSE(fs::exists(fs::path(options.out) / "checkpoints" / "step-00000002"));
   REQUIRE(!outcome.warnings.empty());
   CHECK(outcome.warnings[0].find("1 of 21 have weights that are not finite, the first "
                                  "model.layers.1.mlp.up_proj.weight") != std::string::npos);
 }
-  CHECK(outcome.failures[0].starts_with("--max-skipped 2: in steps 1 to 2 "));
-  CHECK_FALSE(fs::exists(fs::path(options.out) / "checkpoints" / "step-00000002"));

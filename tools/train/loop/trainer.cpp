@@ -258,6 +258,17 @@ StepRecord Trainer::step(std::int64_t index) {
 }
 
 RunResult Trainer::run() {
+  try {
+    return run_steps();
+  } catch (const Error& error) {
+    // The results of a run that diverged may fail in a way that ends it at once.
+    const std::string_view text = error.what();
+    if (diverged_.empty() || text.find(diverged_) != text.npos) throw;
+    fail(error.code(), "{}; {}", diverged_, text);
+  }
+}
+
+RunResult Trainer::run_steps() {
   const auto ports = atoll::Topology::discover_ports(world_);
   world_.barrier();
   engine_.scheduler().take_records();  // discard records from before the first step

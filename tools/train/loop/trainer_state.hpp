@@ -71,6 +71,7 @@ class Trainer {
   std::vector<MissedGate> gates(const Summary& summary, std::int64_t device_bytes,
                                 std::int64_t process_bytes);
   unsigned blocks_beside_forward();
+  RunResult run_steps();
   StepRecord step(std::int64_t index);
   bool evaluates_after(std::int64_t index) const;
   void evaluate(StepRecord& record);
