@@ -98,9 +98,8 @@ using StreamLink = std::shared_ptr<Stream*>;
 //
 // Errors: when work fails, later work on this stream does not run. synchronize(), and waits for
 // later events of this stream, throw the first error. Kernels already launched on a GPU still run.
-// If a failed stream drops a collective, or a failed stream of CPUs is destroyed before a call has
-// thrown its error, the World fails, and the error of the other ranks has the text of the first
-// error. On GPUs, an error that no call throws is lost with its stream. Every call of a
+// If a failed stream drops a collective, or is destroyed before a call has thrown its error, the
+// World fails, and the error of the other ranks has the text of the first error. Every call of a
 // Stream that was moved from throws Error(invalid_argument).
 class ATOLL_API Stream {
  public:

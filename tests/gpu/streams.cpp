@@ -16,6 +16,7 @@
 #include "atoll/cuda/runtime.hpp"
 #include "atoll/device.hpp"
 #include "atoll/error.hpp"
+#include "atoll/world.hpp"
 #include "device/backend.hpp"
 
 using atoll::Device;
@@ -177,6 +178,32 @@ TEST_CASE(
   lane.wait(compute.record());
   CHECK_NOTHROW(early.synchronize());
   CHECK_THROWS_WITH(lane.synchronize(), "planted");
+}
+
+TEST_CASE("the error of a stream that no call throws fails the World when the stream ends") {
+  const atoll::World world = atoll::World::single();
+  const Device device = Device::cuda();
+  const auto broken = [&] {
+    auto stream = device.stream({.name = "lane"});
+    stream.enqueue([] { throw std::runtime_error("planted"); });
+    return stream;
+  };
+  SUBCASE("nobody synchronizes") {
+    { const auto lost = broken(); }
+    CHECK_THROWS_WITH(world.check(), doctest::Contains("stream lane: its work failed"));
+  }
+  SUBCASE("a call throws it, on a stream that outlives the failed one") {
+    {
+      auto compute = device.stream();
+      {
+        auto lane = broken();
+        compute.wait(lane.record());
+      }
+      CHECK_NOTHROW(world.check());
+      CHECK_THROWS_WITH(compute.synchronize(), "planted");
+    }
+    CHECK_NOTHROW(world.check());
+  }
 }
 
 TEST_CASE("a failure outlives the streams on which it happened") {

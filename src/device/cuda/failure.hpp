@@ -6,24 +6,36 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <new>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "core/log.hpp"
+#include "device/stream_failure.hpp"
 
 namespace atoll_v1::atoll::cuda {
 
 // A position is the number of an operation on its stream, counted from 1.
 class Failure {
  public:
-  // Keeps the error with the smallest position.
-  void fail(std::uint64_t position, std::exception_ptr error) {
+  explicit Failure(std::string stream) : stream_(std::move(stream)) {}
+
+  // Keeps the error with the smallest position. Later ones follow from it and need not be told.
+  void fail(std::uint64_t position, const std::exception_ptr& error) {
+    fail(position, std::make_shared<StreamFailure>(error, stream_));
+  }
+  void fail(std::uint64_t position, std::shared_ptr<StreamFailure> error) {
     const std::lock_guard lock(mutex_);
-    if (error_ && position_ <= position) return;
+    if (error_ && position_ <= position) {
+      if (error != error_) error->tell();
+      return;
+    }
+    if (error_ && error != error_) error_->tell();
     error_ = std::move(error);
     position_ = position;
   }
@@ -34,6 +46,7 @@ class Failure {
   // `position` of the first wait on.
   void follow(std::uint64_t position, const std::shared_ptr<Failure>& other, std::uint64_t theirs) {
     if (other.get() == this) return;
+    std::vector<Source> gone;  // destroyed after the lock, since an untold error fails the World
     const std::lock_guard lock(mutex_);
     for (Source& source : sources_) {
       if (source.failure != other) continue;
@@ -42,18 +55,29 @@ class Failure {
     }
     // Removes streams that are gone and have not failed. Nothing else refers to them, so they
     // cannot fail.
-    std::erase_if(sources_, [](const Source& source) {
-      return source.failure.use_count() == 1 && !source.failure->before(source.theirs);
-    });
+    const auto first_gone =
+        std::ranges::partition(sources_, [](const Source& source) {
+          return source.failure.use_count() > 1 || source.failure->before(source.theirs);
+        }).begin();
+    std::move(first_gone, sources_.end(), std::back_inserter(gone));
+    sources_.erase(first_gone, sources_.end());
     sources_.push_back({other, position, theirs});
   }
 
   // Returns an error that affects operations up to `position`; null if there is none so far.
-  std::exception_ptr before(std::uint64_t position) const {
+  std::shared_ptr<StreamFailure> before(std::uint64_t position) const {
     // A way that leads back to this stream comes to a later position: that work cannot have failed
     // earlier work.
     std::map<const Failure*, std::uint64_t> seen{{this, UINT64_MAX}};
     return search(position, seen);
+  }
+
+  // Throws this error to the program, which has then been told of it.
+  void check(std::uint64_t position) const {
+    const auto error = before(position);
+    if (!error) return;
+    if (!IgnoringErrors::on_this_thread()) error->tell();
+    std::rethrow_exception(error->error());
   }
 
   // Call it when all work of the stream has ended. Keeps the errors of other streams and
@@ -69,8 +93,9 @@ class Failure {
     } catch (const std::bad_alloc&) {
       log::error("cuda: no memory for the errors of the streams that a stream has waited for");
     }
+    std::vector<Source> gone;  // destroyed after the lock
     const std::lock_guard lock(mutex_);
-    sources_.clear();  // last, so that searches on other threads find the errors at any moment
+    gone.swap(sources_);  // last, so that searches on other threads find the errors at any moment
   }
 
  private:
@@ -81,8 +106,8 @@ class Failure {
 
   // `seen` has the largest position that was searched on each stream. Streams may wait for each
   // other in a cycle, and several ways may lead to different positions of a stream.
-  std::exception_ptr search(std::uint64_t position,
-                            std::map<const Failure*, std::uint64_t>& seen) const {
+  std::shared_ptr<StreamFailure> search(std::uint64_t position,
+                                        std::map<const Failure*, std::uint64_t>& seen) const {
     std::vector<Source> sources;
     {
       const std::lock_guard lock(mutex_);
@@ -100,7 +125,8 @@ class Failure {
   }
 
   mutable std::mutex mutex_;
-  std::exception_ptr error_;
+  const std::string stream_;
+  std::shared_ptr<StreamFailure> error_;
   std::uint64_t position_ = 0;
   std::vector<Source> sources_;
 };

@@ -36,9 +36,9 @@ class CudaEvent final : public EventBackend {
   void synchronize() override {
     const Current current(event_.ordinal());
     check(cudaEventSynchronize(event_.get()), "cudaEventSynchronize");
-    if (const auto error = failure_->before(position_)) std::rethrow_exception(error);
+    failure_->check(position_);
   }
-  void fail(std::exception_ptr error) override { failure_->fail(position_, std::move(error)); }
+  void fail(std::exception_ptr error) override { failure_->fail(position_, error); }
   void delay_native(void* stream) override {
     const Current current(event_.ordinal());
     check(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), event_.get(), 0),
@@ -116,7 +116,9 @@ struct CudaStream::Call {
 };
 
 CudaStream::CudaStream(int ordinal, const StreamOptions& options, std::shared_ptr<Clock> clock)
-    : ordinal_(ordinal), clock_(std::move(clock)) {
+    : ordinal_(ordinal),
+      clock_(std::move(clock)),
+      failure_(std::make_shared<Failure>(options.name)) {
   const Current current(ordinal_);
   int least = 0, greatest = 0;
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
@@ -129,7 +131,8 @@ CudaStream::CudaStream(int ordinal, cudaStream_t stream, std::shared_ptr<Clock> 
     : ordinal_(ordinal),
       clock_(std::move(clock)),
       stream_(stream == nullptr ? cudaStreamLegacy : stream),
-      owns_stream_(false) {
+      owns_stream_(false),
+      failure_(std::make_shared<Failure>("of the caller")) {
   const Current current(ordinal_);
   const cudaError_t status = cudaStreamQuery(stream_);  // fails for a stream of another GPU
   if (status != cudaErrorNotReady) check(status, "wrap_stream: cudaStreamQuery");
@@ -232,7 +235,7 @@ void CudaStream::synchronize() {
   const Current current(ordinal_);
   check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
   reclaim();
-  if (const auto error = failure_->before(position_)) std::rethrow_exception(error);
+  failure_->check(position_);
 }
 
 void CudaStream::add_waits() const {

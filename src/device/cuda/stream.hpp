@@ -65,7 +65,7 @@ class CudaStream final : public StreamBackend {
   std::shared_ptr<Clock> clock_;
   cudaStream_t stream_ = nullptr;
   bool owns_stream_ = true;
-  std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();
+  std::shared_ptr<Failure> failure_;
   std::uint64_t position_ = 0;
   // Host functions of the stream. The thread that uses the stream destroys them after they have
   // run: destroying their captures may call CUDA, which a host function must not do.
