@@ -20,9 +20,9 @@ class LaunchingEvent final : public atoll::EventBackend {
   bool happened() const override { return inner_->happened(); }
   void synchronize() override {
     inner_->synchronize();
-    if (const auto error = failure_->before(position_)) std::rethrow_exception(error);
+    failure_->check(position_);
   }
-  void fail(std::exception_ptr error) override { failure_->fail(position_, std::move(error)); }
+  void fail(std::exception_ptr error) override { failure_->fail(position_, error); }
   const std::shared_ptr<atoll::EventBackend>& inner() const { return inner_; }
   const std::shared_ptr<atoll::cuda::Failure>& failure() const { return failure_; }
   std::uint64_t position() const { return position_; }
@@ -54,7 +54,7 @@ class LaunchingStream final : public atoll::StreamBackend {
   }
   void synchronize() override {
     inner_->synchronize();
-    if (const auto error = failure_->before(position_)) std::rethrow_exception(error);
+    failure_->check(position_);
   }
   std::chrono::nanoseconds exposed_communication() const override {
     return inner_->exposed_communication();
@@ -63,7 +63,8 @@ class LaunchingStream final : public atoll::StreamBackend {
 
  private:
   std::unique_ptr<atoll::StreamBackend> inner_;
-  std::shared_ptr<atoll::cuda::Failure> failure_ = std::make_shared<atoll::cuda::Failure>();
+  std::shared_ptr<atoll::cuda::Failure> failure_ =
+      std::make_shared<atoll::cuda::Failure>("launching");
   std::uint64_t position_ = 0;
 };
 
