@@ -7,9 +7,10 @@
 // or never. We call it once per process, and PMIx_Finalize at process exit: PMIx frees little
 // between the two, and a server that waits for a value of rank 0 never answers if rank 0 leaves
 // PMIx and comes back. So the launcher counts a process as crashed if it ends by _exit() or exec()
-// after a World.
+// after a World, or has closed the descriptors of PMIx.
 #include <dlfcn.h>
-#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -61,6 +62,12 @@ class PmixSession {
  public:
   static PmixSession& of_process() {
     static PmixSession session;
+    // The threads of PMIx do not exist in a forked child, and PMIx_Init starts none there, because
+    // the library counts the call of the parent.
+    require(session.owner_ == ::getpid(), ErrorCode::unsupported,
+            "PMIx: process {} was forked from rank {}, which uses PMIx already: let the child call "
+            "exec(), or set ATOLL_ADDR and ATOLL_TOKEN",
+            ::getpid(), session.self_.rank);
     return session;
   }
 
@@ -83,9 +90,15 @@ class PmixSession {
     check("PMIx_Init", init_(&self_, nullptr, 0));
   }
   ~PmixSession() {
-    // A forked child must not end the PMIx session of its parent. If the program has closed all
-    // descriptors, PMIx_Finalize would wait for ever.
-    if (owner_ != ::getpid() || ::fcntl(witness_.get(), F_GETFD) < 0) return;
+    // A forked child must not end the PMIx session of its parent.
+    if (owner_ != ::getpid()) return;
+    if (!has_descriptors()) {
+      // PMIx_Finalize would wait for ever.
+      log::warn(
+          "this process has closed the descriptors of PMIx: the launcher takes its end for a "
+          "crash");
+      return;
+    }
     const int status = finalize_(nullptr, 0);
     if (status != pmix_success) log::debug("PMIx_Finalize: {}", error_string_(status));
   }
@@ -147,10 +160,23 @@ class PmixSession {
   }
 
  private:
+  static struct stat status_of(int descriptor) {
+    struct stat status {};
+    ::fstat(descriptor, &status);
+    return status;
+  }
+
   template <class F>
   static void load(void* library, const char* name, F& function) {
     function = reinterpret_cast<F>(::dlsym(library, name));
     require(function != nullptr, ErrorCode::unsupported, "libpmix.so.2 has no {}", name);
+  }
+
+  // Returns whether the witness is open still: other files may have its number, but not its inode.
+  bool has_descriptors() const {
+    struct stat now {};
+    return !witness_ || (::fstat(witness_.get(), &now) == 0 && now.st_dev == witnessed_.st_dev &&
+                         now.st_ino == witnessed_.st_ino);
   }
 
   void check(const char* call, int status) const {
@@ -160,7 +186,8 @@ class PmixSession {
 
   PmixProcess self_{};
   pid_t owner_ = ::getpid();
-  net::Fd witness_{::open("/dev/null", O_RDONLY | O_CLOEXEC)};  // closed if all descriptors are
+  net::Fd witness_{::memfd_create("atoll", MFD_CLOEXEC)};  // closed if all descriptors are
+  struct stat witnessed_ = status_of(witness_.get());
   int (*init_)(PmixProcess*, PmixInfo*, std::size_t) = nullptr;
   int (*finalize_)(const PmixInfo*, std::size_t) = nullptr;
   int (*put_)(std::uint8_t, const char*, PmixValue*) = nullptr;

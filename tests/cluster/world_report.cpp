@@ -1,9 +1,12 @@
 // Joins the job that a launcher started, passes a barrier with the other ranks, and prints one line
 // about this rank. With `--fail R`, rank R kills itself after the first barrier, and the other
 // ranks print the reason for which the job failed. With `--worlds N`, the process then joins and
-// leaves N further Worlds in turn.
+// leaves N further Worlds in turn. With `--fork 0`, a forked child then joins as well. With
+// `--reuse 0`, the process then closes all descriptors and opens others.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -86,6 +89,22 @@ int repeat(int worlds) {
   return EXIT_FAILURE;
 }
 
+int join_in_child() {
+  int status = 0;
+  const pid_t child = ::fork();
+  if (child != 0) return ::waitpid(child, &status, 0) == child ? status : EXIT_FAILURE;
+  atoll::World::from_env().barrier();
+  return EXIT_SUCCESS;
+}
+
+int reuse_descriptors() {
+  constexpr int most = 1024, opened = 60;
+  for (int fd = 3; fd < most; ++fd) ::close(fd);
+  for (int i = 0; i < opened; ++i)
+    if (::open("/dev/null", O_RDONLY) < 0) return EXIT_FAILURE;
+  return EXIT_SUCCESS;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -93,6 +112,8 @@ int main(int argc, char** argv) {
     const std::string_view mode = argc == 3 ? argv[1] : "";
     const int number = argc == 3 ? std::atoi(argv[2]) : -1;
     const int status = report(mode == "--fail" ? number : -1);
+    if (mode == "--fork" && status == EXIT_SUCCESS) return join_in_child();
+    if (mode == "--reuse" && status == EXIT_SUCCESS) return reuse_descriptors();
     return mode == "--worlds" && status == EXIT_SUCCESS ? repeat(number) : status;
   } catch (const atoll::Error& error) {
     fmt::print(stderr, "{}\n", error.what());
