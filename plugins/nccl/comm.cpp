@@ -25,8 +25,10 @@ using namespace std::chrono_literals;
 constexpr auto polling_time = 200us;
 constexpr auto shortest_pause = 10us;
 constexpr auto longest_pause = 1ms;
-// Interval at which an opening asks whether the job has failed.
+// Interval at which an opening asks whether the job has failed. It doubles up to the longest, because
+// all ranks ask the store on rank 0.
 constexpr auto failure_interval = 250ms;
+constexpr auto longest_failure_interval = 2'000ms;
 // Maximum time to wait until the other ranks close the communicator as well. NCCL frees its memory
 // only after that.
 constexpr auto finalize_limit = 10s;
@@ -328,7 +330,8 @@ void Comm::check_job(std::string_view call) const {
 
 void Comm::complete(ncclResult_t result, std::string_view call, Clock::time_point deadline) {
   const auto sleeping = Clock::now() + polling_time;
-  auto next_check = Clock::now() + failure_interval;
+  auto interval = failure_interval;
+  auto next_check = Clock::now() + interval;
   std::chrono::microseconds pause = shortest_pause;
   while (true) {
     {
@@ -346,7 +349,8 @@ void Comm::complete(ncclResult_t result, std::string_view call, Clock::time_poin
     // Core cannot abort a communicator that is not open yet.
     if (broken_ && now >= next_check) {
       check_job(call);
-      next_check = now + failure_interval;
+      interval = std::min(2 * interval, longest_failure_interval);
+      next_check = Clock::now() + interval;
     }
     std::this_thread::sleep_for(pause);
     pause = std::min<std::chrono::microseconds>(2 * pause, longest_pause);

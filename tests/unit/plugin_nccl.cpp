@@ -329,6 +329,24 @@ TEST_CASE("opening ends soon after the job has failed, such as when a rank has d
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(3));
 }
 
+TEST_CASE("an opening that lasts asks the store less and less often") {
+  static std::atomic<int> asked{0};
+  static decltype(atoll_host::get) get = nullptr;
+  FakeCore core;
+  get = core.host().get;
+  core.host().get = [](void* ctx, const char* key, void* value, std::size_t* n,
+                       std::int64_t timeout_ns) -> atoll_status {
+    if (std::string_view(key).ends_with("unset")) ++asked;
+    return get(ctx, key, value, n, timeout_ns);
+  };
+  core.host().put(&core, "group/nccl/ready/1", nullptr, 0);  // rank 1 stands still after this
+  const Group group({0, 0}, 0, with_timeout(1500));
+  atoll_comm* comm = nullptr;
+  CHECK(backend().open(&core.host(), &group.get(), &comm) == ATOLL_TIMEOUT);
+  CHECK(asked >= 1);
+  CHECK(asked <= 2);  // not every 250 ms
+}
+
 TEST_CASE("an absent call ends in a timeout, and the communicator is cleaned up") {
   FakeCore core;
   const int communicators = fake_gpu::left().communicators;
