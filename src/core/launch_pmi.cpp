@@ -83,7 +83,9 @@ class PmiSession {
   void send(const std::string& line, Clock::time_point deadline) {
     try {
       net::send_all(socket_.get(), line + '\n', deadline);
-    } catch (const Error&) {
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::timeout)
+        fail(ErrorCode::timeout, "the launcher did not read a request in time");
       fail(ErrorCode::io, "the launcher has closed PMI_FD");
     }
   }

@@ -1,7 +1,11 @@
 // Checks which launcher is found in which environment, and which error messages incomplete
 // environments cause.
 #include <doctest/doctest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <array>
+#include <chrono>
 #include <cstdlib>
 #include <map>
 #include <string>
@@ -84,6 +88,29 @@ TEST_CASE("PMI comes before Slurm, and bad numbers are named") {
                    {"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}};
   CHECK(found(pmi, with_address()) == "pmi 1/2 10.0.0.1:4000 secret");
   CHECK(found({{"PMI_FD", "x"}}) == "PMI_FD=\"x\": expected a whole number from 0");
+}
+
+TEST_CASE("PMI: a launcher that reads nothing in time is told from one that has gone") {
+  std::array<int, 2> ends{};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()) == 0);
+  const std::string much(1 << 16, 'x');
+  while (::send(ends[0], much.data(), much.size(), MSG_DONTWAIT) > 0) continue;
+  const Values pmi{{"PMI_FD", std::to_string(ends[0])}, {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}};
+  for (const auto& [name, value] : pmi) ::setenv(name.c_str(), value.c_str(), 1);
+  const atoll::launch::Job job = atoll::launch::find({});
+  for (const auto& [name, value] : pmi) ::unsetenv(name.c_str());
+  const auto look_up = [&] {
+    try {
+      job.rendezvous->look_up(std::chrono::steady_clock::now() + std::chrono::milliseconds(20));
+    } catch (const atoll::Error& error) {
+      return error.code();
+    }
+    return atoll::ErrorCode::internal;
+  };
+  CHECK(look_up() == atoll::ErrorCode::timeout);
+  ::close(ends[1]);
+  CHECK(look_up() == atoll::ErrorCode::io);
+  ::close(ends[0]);
 }
 
 TEST_CASE(
