@@ -99,6 +99,7 @@ class ProcessWatch final : public ParentWatch {
     if (!is_same(read_process(process_.pid), process_)) handle_.reset();
   }
   ~ProcessWatch() override {
+    stop_.set_value();
     const std::uint64_t one = 1;
     // The result is ignored: an eventfd accepts a write unless it is full.
     static_cast<void>(::write(wake_.get(), &one, sizeof one) == sizeof one);
@@ -119,12 +120,18 @@ class ProcessWatch final : public ParentWatch {
     for (;;) {
       std::array<pollfd, 2> items{{{wake_.get(), POLLIN, 0}, {handle_.get(), POLLIN, 0}}};
       ::poll(items.data(), handle_ ? 2 : 1, static_cast<int>(look_period.count()));
-      if (items[0].revents != 0) return Event::stopped;
-      if (handle_ ? (items[1].revents & POLLIN) != 0
-                  : !is_same(read_process(process_.pid), process_)) {
-        return Event::ended;
-      }
+      if (is_stopped_by({})) return Event::stopped;
+      const bool has_event = items[0].revents != 0 || items[1].revents != 0;
+      if (handle_ && !has_event) continue;
+      if (!is_same(read_process(process_.pid), process_)) return Event::ended;
+      // The program has closed a descriptor, and another file may have its number.
+      if (has_event && is_stopped_by(net::Clock::now() + look_period)) return Event::stopped;
     }
+  }
+
+  // Needs no descriptor, because the program may have closed them.
+  bool is_stopped_by(net::Clock::time_point end) const {
+    return stopped_.wait_until(end) == std::future_status::ready;
   }
 
   void run() {
@@ -147,14 +154,16 @@ class ProcessWatch final : public ParentWatch {
       });
     } catch (const std::system_error&) {
     }
-    const bool is_over = net::wait_for(wake_.get(), POLLIN, end);
+    const bool is_over = is_stopped_by(end);
     if (!is_over || (told.valid() && told.wait_until(end) != std::future_status::ready))
       std::_Exit(EXIT_FAILURE);
   }
 
   Process process_;
   Report report_;
-  net::Fd wake_;
+  std::promise<void> stop_;  // kept when the destructor runs
+  std::future<void> stopped_ = stop_.get_future();
+  net::Fd wake_;    // ends poll() then
   net::Fd handle_;  // pidfd of the process; empty on kernels without pidfd_open
   std::jthread thread_;
 };

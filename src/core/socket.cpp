@@ -47,8 +47,9 @@ Address from_sockaddr(const void* data, socklen_t length) {
 
 }  // namespace
 
-bool wait_for(int socket, short events, Clock::time_point deadline) {
-  // poll() does not notice when this process closes the socket, but the next call of poll() does.
+bool wait_for(int socket, short events, Clock::time_point deadline, const std::atomic<bool>* stop) {
+  // poll() does not notice when this process closes the socket, but the next call of poll() does,
+  // unless another file has the number.
   constexpr std::int64_t longest_poll = 1'000;  // milliseconds
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
@@ -57,7 +58,7 @@ bool wait_for(int socket, short events, Clock::time_point deadline) {
         ::poll(&item, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, longest_poll)));
     if (ready > 0) return true;
     if (ready < 0 && errno != EINTR) return true;  // the next call on the socket reports the error
-    if (ready == 0 && left <= 0) return false;
+    if (ready == 0 && (left <= 0 || (stop != nullptr && *stop))) return false;
   }
 }
 
@@ -273,9 +274,10 @@ void send_all(int socket, std::string_view data, Clock::time_point deadline) {
           "the peer takes no data");
 }
 
-void receive_all(int socket, std::span<char> data, Clock::time_point deadline) {
+void receive_all(int socket, std::span<char> data, Clock::time_point deadline,
+                 const std::atomic<bool>* stop) {
   while (!data.empty()) {
-    if (!wait_for(socket, POLLIN, deadline)) throw Error(ErrorCode::timeout, "no answer");
+    if (!wait_for(socket, POLLIN, deadline, stop)) throw Error(ErrorCode::timeout, "no answer");
     const ssize_t received = ::recv(socket, data.data(), data.size(), MSG_DONTWAIT);
     if (received < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (received <= 0) throw Error(ErrorCode::peer_lost, "the connection was closed");

@@ -2,6 +2,7 @@
 // throw Error(io) with the address and the message of the operating system.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <span>
@@ -72,17 +73,20 @@ Address peer_address(int socket);
 bool peer_has_own_user(int socket) noexcept;
 // Raises the soft limit of descriptors to the hard limit, and returns it.
 std::size_t raise_descriptor_limit() noexcept;
-// Waits for one of the `events` of poll(), or for an error; returns false at the deadline.
-bool wait_for(int socket, short events, Clock::time_point deadline);
+// Waits for one of the `events` of poll(), or for an error; returns false at the deadline, and
+// within 1 s after `stop` becomes true.
+bool wait_for(int socket, short events, Clock::time_point deadline,
+              const std::atomic<bool>* stop = nullptr);
 
 // Sends until the deadline, and returns the number of bytes that were sent. Throws Error(peer_lost)
 // if the connection ends.
 std::size_t send_some(int socket, std::string_view data, Clock::time_point deadline);
 // Transfer all bytes, or throw Error(peer_lost) if the connection ends and Error(timeout) at the
-// deadline.
+// deadline; `stop` is that of wait_for().
 void send_all(int socket, std::string_view data,
               Clock::time_point deadline = Clock::time_point::max());
 void receive_all(int socket, std::span<char> data,
-                 Clock::time_point deadline = Clock::time_point::max());
+                 Clock::time_point deadline = Clock::time_point::max(),
+                 const std::atomic<bool>* stop = nullptr);
 
 }  // namespace atoll_v1::atoll::net

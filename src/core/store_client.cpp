@@ -50,13 +50,14 @@ namespace {
 
 // Receives the body of a message into `body`. The memory grows with the bytes that arrive, so that
 // a header alone cannot claim it.
-void receive_body(int socket, std::size_t length, std::string& body, Clock::time_point deadline) {
+void receive_body(int socket, std::size_t length, std::string& body, Clock::time_point deadline,
+                  const std::atomic<bool>* stop = nullptr) {
   constexpr std::size_t first_piece = std::size_t{1} << 20;
   body.clear();
   while (body.size() < length) {
     const std::size_t begin = body.size();
     body.resize(begin + std::min(length - begin, std::max(begin, first_piece)));
-    net::receive_all(socket, std::span(body).subspan(begin), deadline);
+    net::receive_all(socket, std::span(body).subspan(begin), deadline, stop);
   }
 }
 
@@ -193,6 +194,7 @@ Client::~Client() {
     const std::lock_guard lock(mutex_);
     leaving_ = true;
   }
+  closing_ = true;
   ::shutdown(socket_.get(), SHUT_RDWR);
 }
 
@@ -301,7 +303,10 @@ bool Client::send(std::string_view frame, Clock::time_point deadline, Clock::tim
   lock.lock();
   is_sending_ = false;
   sent_.notify_one();
-  if (is_cut || is_lost) ::shutdown(socket_.get(), SHUT_RDWR);
+  if (is_cut || is_lost) {
+    closing_ = true;
+    ::shutdown(socket_.get(), SHUT_RDWR);
+  }
   if (is_cut && !why_closed_) why_closed_ = early_.unread;
   return sent > 0 || is_lost;
 }
@@ -378,10 +383,10 @@ void Client::farewell() noexcept {
 bool Client::read_frame(Header& header, std::string& body) {
   try {
     std::array<char, header_bytes> bytes{};
-    net::receive_all(socket_.get(), bytes);
+    net::receive_all(socket_.get(), bytes, Clock::time_point::max(), &closing_);
     header = decode_header({bytes.data(), bytes.size()});
     if (header.length < 4 || header.length > max_answer_bytes) return false;
-    receive_body(socket_.get(), header.length, body, Clock::time_point::max());
+    receive_body(socket_.get(), header.length, body, Clock::time_point::max(), &closing_);
     return true;
   } catch (const Error&) {
     return false;  // sending fails when the connection has ended

@@ -1,6 +1,7 @@
 // The connection of one rank to the store.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <map>
@@ -129,6 +130,8 @@ class Client final : public Store {
   std::condition_variable sent_;
   bool silent_ = false;  // the store left a request unanswered and has sent nothing since
   bool leaving_ = false;
+  // Ends the reader, which shutdown() cannot reach if another file has the number of the socket.
+  std::atomic<bool> closing_{false};
   std::jthread reader_;
 };
 

@@ -1,10 +1,12 @@
 #include "flight/flight.hpp"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -29,6 +31,9 @@ constexpr std::uint64_t changed = std::uint64_t{1} << 32;
 
 constexpr std::chrono::seconds write_patience{1};
 constexpr std::chrono::milliseconds stack_patience{200};
+// How often the thread looks whether it ends: if the program has closed the eventfd, nothing wakes
+// the thread.
+constexpr std::chrono::seconds look_period{1};
 
 void replace_file(const std::string& path, std::string_view text) {
   const SizeSignalBlock block;
@@ -162,7 +167,12 @@ void Flight::serve() {
   };
   for (;;) {
     std::uint64_t value = 0;
-    if (::read(event_.get(), &value, sizeof value) != static_cast<ssize_t>(sizeof value)) continue;
+    bool is_closed = false;
+    if (net::wait_for(event_.get(), POLLIN, net::Clock::now() + look_period)) {
+      const ssize_t count = ::read(event_.get(), &value, sizeof value);
+      is_closed = count != static_cast<ssize_t>(sizeof value) && (count >= 0 || errno != EINTR);
+      if (is_closed) value = 0;
+    }
     if (value % changed != 0) try_write("signal");
     std::unique_lock lock(mutex_);
     if (!failure_.empty() && !failure_written_) {
@@ -172,7 +182,7 @@ void Flight::serve() {
       failure_written_ = true;
       changed_.notify_all();
     }
-    if (ending_) return;
+    if (ending_ || is_closed) return;
   }
 }
 

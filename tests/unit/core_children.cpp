@@ -52,12 +52,22 @@ struct Alive {
   std::array<int, 2> ends{};
 };
 
+// Closes all descriptors but the standard streams and `kept`. If `reuses`, pipes take the numbers.
+void close_all_but(int kept, bool reuses) {
+  for (int fd = 3; fd < 1024; ++fd)
+    if (fd != kept) ::close(fd);
+  std::array<int, 2> ends{};
+  for (int i = 0; reuses && i < 40; ++i)
+    if (::pipe(ends.data()) != 0) ::_exit(3);
+}
+
 using OnFailure = std::function<void(const atoll::Error&)>;
 
 // Forks a process named `name` that forks a rank of a job of one rank. The rank writes a byte and
-// then computes until it is ended. Returns the id of the first process.
+// then computes until it is ended. If `closes`, it has closed its descriptors before. Returns the id
+// of the first process.
 pid_t start_under(const char* name, const std::string& setting, const Alive& alive,
-                  const OnFailure& callback) {
+                  const OnFailure& callback, bool closes) {
   const pid_t launcher = ::fork();
   REQUIRE(launcher >= 0);
   if (launcher > 0) return launcher;
@@ -70,6 +80,7 @@ pid_t start_under(const char* name, const std::string& setting, const Alive& ali
     config.parent = setting;
     auto world = atoll::World::from_env(config);
     const auto subscription = world.on_failure(callback);
+    if (closes) close_all_but(alive.ends[1], false);
     if (::write(alive.ends[1], "x", 1) != 1) ::_exit(2);
     std::this_thread::sleep_for(20s);
     ::_exit(0);
@@ -79,9 +90,10 @@ pid_t start_under(const char* name, const std::string& setting, const Alive& ali
 }
 
 bool ends_with_launcher(const char* name, const std::string& setting,
-                        std::chrono::milliseconds limit, const OnFailure& callback = {}) {
+                        std::chrono::milliseconds limit, const OnFailure& callback = {},
+                        bool closes = false) {
   Alive alive;
-  const pid_t launcher = start_under(name, setting, alive, callback);
+  const pid_t launcher = start_under(name, setting, alive, callback, closes);
   alive.close_writer();
   REQUIRE(alive.wait_for_byte());
   ::kill(launcher, SIGKILL);
@@ -102,9 +114,16 @@ TEST_CASE("a rank ends with its launcher although the report of the failure neve
   CHECK(ends_with_launcher("mpirun", "", 12s, never));
 }
 
+TEST_CASE("a rank ends with its launcher although the program has closed all descriptors") {
+  const auto never = [](const atoll::Error&) { std::this_thread::sleep_for(20s); };
+  CHECK(ends_with_launcher("mpirun", "", 12s, never, true));
+}
+
 TEST_CASE("a World can be destroyed after the program has closed all descriptors") {
-  for (const int closer : {0, 1}) {
-    CAPTURE(closer);
+  for (const int trial : {0, 1, 2, 3}) {
+    CAPTURE(trial);
+    const int closer = trial % 2;
+    const bool reuses = trial >= 2;
     const ReservedPort port;
     std::array<Alive, 2> alive;
     std::array<pid_t, 2> pids{};
@@ -116,6 +135,7 @@ TEST_CASE("a World can be destroyed after the program has closed all descriptors
         config.parent = "parent";                // the watch of the parent has descriptors, too
         config.host_id = rank == 0 ? "a" : "b";  // the ranks connect over TCP
         config.log = "off";
+        config.flight = "/proc/none/flight";  // so has the flight recorder; no such folder exists
         auto world = atoll::World::from_env(config);
         const auto mesh = atoll::Mesh::make(world, {{"data", 2}});
         auto comm = atoll::Communicator::open(mesh.axis("data"));
@@ -125,9 +145,7 @@ TEST_CASE("a World can be destroyed after the program has closed all descriptors
         const int kept = alive[static_cast<std::size_t>(rank)].ends[1];
         if (::write(kept, "x", 1) != 1) ::_exit(2);
         if (rank != closer) world.get("never", 20s);
-        // All but the standard streams and the pipe that shows the end of this process.
-        for (int fd = 3; fd < 1024; ++fd)
-          if (fd != kept) ::close(fd);
+        close_all_but(kept, reuses);
       } catch (const atoll::Error&) {
         ::_exit(1);
       }
