@@ -307,7 +307,7 @@ bool Client::send(std::string_view frame, Clock::time_point deadline, Clock::tim
     closing_ = true;
     ::shutdown(socket_.get(), SHUT_RDWR);
   }
-  if (is_cut && !why_closed_) why_closed_ = early_.unread;
+  if (is_cut && !is_lost && !why_closed_) why_closed_ = early_.unread;
   return sent > 0 || is_lost;
 }
 

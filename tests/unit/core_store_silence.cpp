@@ -85,6 +85,21 @@ TEST_CASE("a message that the store reads in part only is the reason why the con
   store.reset();
 }
 
+TEST_CASE("a store that is lost in the middle of a message is lost, and not slow") {
+  std::array<int, 2> ends{};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
+  net::Fd store(ends[0]);
+  store::Client client(net::Fd(ends[1]), 1, 2, std::make_shared<atoll::Failure>());
+  thrown(atoll::ErrorCode::timeout, [&] { client.ask("who?", 0ms); });  // the store is silent
+  const std::jthread lost([&] {
+    std::this_thread::sleep_for(1500ms);
+    store.reset();
+  });
+  // The deadline of the call is after 1 s; the rest of the message has time until its timeout.
+  CHECK_THROWS_AS(client.put("key", std::string(store::max_value_bytes, 'x'), 20s), atoll::Error);
+  thrown(atoll::ErrorCode::peer_lost, [&] { client.get("key", 1s); });
+}
+
 TEST_CASE("a rank that says farewell is not lost, although it never read what the store sent") {
   // The store is a process, so that it can be stopped until the farewell and the end have arrived.
   std::array<int, 2> ends{};
