@@ -401,6 +401,22 @@ TEST_CASE("islands_unequal: a bridge joins two cards, so the third of three has 
     CHECK(the_finding(topology, "islands_unequal").severity == Severity::warning);
     CHECK(state_of(topology, "nvlink_down") == "ok");
   }
+  // Neither xGMI nor a switch is a bridge, so the third GPU is cut off.
+  for (const char* type : {"xgmi", "nvlink"}) {
+    CAPTURE(type);
+    Topology pair;
+    machines::add_host(pair, "a", 3, atoll::IslandState::known);
+    for (auto& one : pair.gpus) one.model = "";
+    if (std::string(type) == "xgmi") {
+      machines::link(pair, gpu("a", 0), gpu("a", 1));
+      pair.links[0].type = type;
+    } else {
+      for (const int one : {0, 1}) machines::link(pair, gpu("a", one), "a/nvswitch0", 18);
+    }
+    const Finding finding = the_finding(pair, "islands_unequal");
+    CHECK(finding.severity == Severity::error);
+    CHECK_FALSE(has(finding.fix, "bridge"));
+  }
   // Three GPUs that are all linked with each other are on a board, and the fourth is cut off.
   Topology board;
   machines::add_host(board, "a", 4, atoll::IslandState::known);

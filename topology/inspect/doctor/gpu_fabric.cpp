@@ -304,12 +304,13 @@ std::vector<std::size_t> like_the_largest(const Machine& machine,
   return islands;
 }
 
-void unequal_inside(const Machine& machine, const std::vector<std::size_t>& islands,
-                    CheckResult& result) {
+void unequal_inside(const Machine& machine, const LinkCounts& counts,
+                    const std::vector<std::size_t>& islands, CheckResult& result) {
   std::vector<Subject> outside;
   std::string sizes;
   std::size_t divisor = 0, all = 0;
-  const std::size_t largest = machine.islands[islands.front()].gpus.size();
+  const Island& first = machine.islands[islands.front()];
+  const std::size_t largest = first.gpus.size();
   for (const std::size_t island : islands) {
     const std::vector<std::string>& gpus = machine.islands[island].gpus;
     sizes += fmt::format("{}{}", sizes.empty() ? "" : " + ", gpus.size());
@@ -319,9 +320,12 @@ void unequal_inside(const Machine& machine, const std::vector<std::size_t>& isla
     for (const std::string& gpu : gpus) outside.emplace_back(machine.gpu(machine.gpu_number(gpu)));
   }
   // Bridges may be missing on purpose. A bridge joins two cards, so one card of an odd number has
-  // none.
-  const bool has_bridges =
-      may_lack_bridge(first_gpu(machine, machine.islands[islands.front()]), largest == 2);
+  // none. xGMI and switches may also join two GPUs, but these are on a board.
+  const bool joins_pairs = largest == 2 && first.fabric == "nvlink" &&
+                           std::ranges::none_of(first.gpus, [&](const std::string& gpu) {
+                             return counts[machine.gpu_number(gpu)].switched;
+                           });
+  const bool has_bridges = may_lack_bridge(first_gpu(machine, first), joins_pairs);
   const bool is_odd_one = has_bridges && largest == 2 && outside.size() == 1;
   result.add(outside, {is_odd_one    ? info
                        : has_bridges ? warning
@@ -339,6 +343,7 @@ void unequal_inside(const Machine& machine, const std::vector<std::size_t>& isla
 }
 
 void islands_unequal(const Machine& machine, CheckResult& result) {
+  const LinkCounts counts(machine);
   Domains domains(machine);
   std::map<std::string_view, Census<std::size_t>> sizes;  // island sizes of each GPU model
   std::vector<std::pair<const Island*, std::string_view>> whole;
@@ -347,7 +352,7 @@ void islands_unequal(const Machine& machine, CheckResult& result) {
     const Island& largest = machine.islands[islands.front()];
     result.looked();
     if (machine.islands[islands.back()].gpus.size() != largest.gpus.size()) {
-      unequal_inside(machine, islands, result);
+      unequal_inside(machine, counts, islands, result);
     } else if (largest.state == IslandState::known) {
       const std::string_view model = first_gpu(machine, largest).model;
       sizes[model].add(largest.gpus.size());
