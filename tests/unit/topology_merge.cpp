@@ -110,9 +110,13 @@ TEST_CASE("views: readings that change by themselves contradict nothing") {
     a.hosts[0].facts.emplace(name, "1");
     b.hosts[0].facts.emplace(name, "2");
   }
+  a.hosts[0].facts.emplace("note.nccl xml", "one");
+  b.hosts[0].facts.emplace("note.nccl xml", "two");
   const Topology node = merge_two(a, b);
   CHECK(node.conflicts.empty());
   CHECK(get_fact(node.gpus[0].facts, fact::pci_gt_s) == "1");
+  CHECK(get_fact(node.hosts[0].facts, "note.nccl xml") == "one; two");
+  CHECK(get_fact(merge_two(a, a).hosts[0].facts, "note.nccl xml") == "one");
 }
 
 TEST_CASE("views: values that mean the same") {

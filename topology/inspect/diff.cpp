@@ -3,7 +3,7 @@
 // Hosts are matched by name; if both machines have one host, these two are compared. Devices are
 // matched by the part of their id after the host's id. Numbers of links are added up for each pair
 // of ends. Facts that change from minute to minute (counters, throttling, the speed of an idle PCIe
-// link) are not compared.
+// link) are not compared, and neither are notes about the files.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ using Things = std::map<std::string, Members>;
 
 void add_facts(const Facts& facts, Members& members) {
   for (const auto& [name, value] : facts)
-    if (!is_momentary(name)) members[name] = value;
+    if (!is_momentary(name) && !name.starts_with(fact::note_prefix)) members[name] = value;
 }
 
 void add(Members& members, const char* name, const std::string& value) {

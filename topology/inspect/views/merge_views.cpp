@@ -30,6 +30,8 @@ namespace {
 
 using namespace topology_sources;
 
+constexpr std::size_t longest_notes = 4'000;  // a text of our JSON form has at most 4,096 bytes
+
 bool same_text(std::string_view a, std::string_view b) { return lower_case(a) == lower_case(b); }
 
 bool same_number(double a, double b, double tolerance) {
@@ -208,6 +210,15 @@ class ViewMerger {
   void settle_facts(const DeviceGroup<Device>& group, Device& device) {
     for (const Sight<Device>& sight : group.sights)
       for (const auto& [name, value] : sight.device->facts) {
+        if (name.starts_with(fact::note_prefix)) {  // a note is about one file, so all are kept
+          std::string& notes = device.facts[name];
+          const bool is_new = notes.find(value) == std::string::npos;
+          if (notes.empty())
+            notes = value;
+          else if (is_new && notes.size() + value.size() < longest_notes)
+            notes += "; " + value;
+          continue;
+        }
         if (device.facts.contains(name)) continue;
         device.facts.emplace(name, value);
         settle(
