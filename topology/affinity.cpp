@@ -16,6 +16,7 @@
 #include <map>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "affinity.hpp"
 #include "atoll/topology.hpp"
@@ -183,9 +184,10 @@ std::string_view why_other(const TopologyNic& nic, const TopologyNic& chosen) {
 // Explains why a GPU does not use NICs that are as near as its own or nearer.
 std::string passed_over(const Choice& choice) {
   std::map<std::string_view, Nics> by_reason;
+  const Nics& chosen = choice.candidates.nics;
+  const std::unordered_set<const TopologyNic*> is_chosen(chosen.begin(), chosen.end());
   for (const TopologyNic* nic : choice.nearest.nics) {
-    const Nics& chosen = choice.candidates.nics;
-    if (chosen.empty() || std::ranges::find(chosen, nic) != chosen.end()) continue;
+    if (chosen.empty() || is_chosen.contains(nic)) continue;
     by_reason[may_be_active(*nic) ? why_other(*nic, *chosen.front()) : nic->state].push_back(nic);
   }
   std::string text;

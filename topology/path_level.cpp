@@ -1,31 +1,23 @@
 #include "path_level.hpp"
 
 #include <algorithm>
-#include <vector>
 
 namespace atoll_v1::atoll {
 namespace {
 
-std::vector<std::string_view> split(std::string_view path) {
-  std::vector<std::string_view> parts;
-  while (!path.empty()) {
-    const auto slash = path.find('/');
-    parts.push_back(path.substr(0, slash));
-    path.remove_prefix(slash == std::string_view::npos ? path.size() : slash + 1);
-  }
-  return parts;
-}
-
 // Devices below two ports of one switch share its upstream port, and each has its own downstream
 // port. `nvidia-smi topo -m` counts that as one bridge.
 std::optional<PathLevel> by_pci(std::string_view a, std::string_view b) {
-  const auto way_a = split(a), way_b = split(b);
-  const auto fork = std::ranges::mismatch(way_a, way_b);
-  const auto shared = fork.in1 - way_a.begin();
-  if (shared == 0) return std::nullopt;
-  if (shared == 1) return PathLevel::phb;
-  return way_a.end() - fork.in1 <= 1 && way_b.end() - fork.in2 <= 1 ? PathLevel::pix
-                                                                    : PathLevel::pxb;
+  const auto same = static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+  const auto ends = [&](std::string_view way) { return same == way.size() || way[same] == '/'; };
+  // The end of the shared part, which has whole names.
+  const std::size_t fork = ends(a) && ends(b) ? same : a.substr(0, same).rfind('/');
+  if (fork == 0 || fork == std::string_view::npos) return std::nullopt;
+  if (a.substr(0, fork).find('/') == std::string_view::npos) return PathLevel::phb;
+  const auto is_deep = [&](std::string_view way) {
+    return way.find('/', fork + 1) != std::string_view::npos;
+  };
+  return is_deep(a) || is_deep(b) ? PathLevel::pxb : PathLevel::pix;
 }
 
 }  // namespace

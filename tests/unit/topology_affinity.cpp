@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "facts.hpp"
 #include "path_level.hpp"
@@ -131,6 +132,18 @@ TEST_CASE("affinity: ties are spread, in the order in which people count") {
   affinity = find_affinity(few);
   CHECK(affinity[1].use == Names{"a/mlx5_0"});
   CHECK(affinity[2].use == Names{"a/mlx5_1"});
+}
+
+TEST_CASE("affinity: as many GPUs and NICs as a host may have take little time") {
+  Topology topology;
+  machines::add_host(topology, "a", 1024);
+  const std::string way = "pci0000:15/15:01.0/16:00.0/17:00.0/18:00.0/";
+  for (auto& one : topology.gpus) one.pci_path = way + one.id;
+  for (int i = 0; i < 4096; ++i)
+    add_nic(topology, "mlx5_" + std::to_string(i), way + std::to_string(i), i % 2 == 0 ? 400 : 100);
+  const auto start = std::chrono::steady_clock::now();
+  CHECK(find_affinity(topology)[1].use == Names{"a/mlx5_4", "a/mlx5_6"});
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
 }
 
 TEST_CASE("affinity: virtual NICs and those of a lesser fabric are not used") {
@@ -299,8 +312,9 @@ TEST_CASE("diff: what was added, lost and changed") {
   CHECK(diff(before, before).empty());
   Topology after = before;
   after.gpus[2].facts["nvlink.active"] = "17";
-  // diff() ignores throttle reasons, because they change every minute.
+  // diff() ignores throttle reasons, because they change every minute, and notes about files.
   after.gpus[2].facts["throttle"] = "thermal";
+  after.hosts[0].facts["note.nccl xml"] = "3 <c2c> are not read";
   after.hosts[0].host_cores = 4;
   add_nic(after, "mlx5_0", "");
   after.links.pop_back();
