@@ -300,6 +300,14 @@ TEST_CASE("fabric: ports of a known host that match no NIC are noted") {
                           cable(1, "?", "node0 mlx5_0") + cable(2, "?", "node1 mlx5_9") +
                               cable(3, "?", "node1 mlx5_8") + cable(4, "?", "node7 mlx5_9"))) ==
         "2 ports of this host match no NIC: node1 mlx5_8 and node1 mlx5_9");
+  CHECK(note(switch_block("1", "x",
+                          cable(1, "?", "node0 mlx5_0") + cable(2, "?", "node1 mlx5_9") +
+                              cable(3, "?", "node1 mlx5_9", 2))) ==
+        "2 ports of this host match no NIC: node1 mlx5_9 and node1 mlx5_9:2");
+  // Longer texts than 4,096 bytes make atoll's own JSON unreadable.
+  std::string ports = known;
+  for (char c = 'a'; c < 'i'; ++c) ports += "," + port("node1", std::string(600, c), "a");
+  CHECK(note(json(ports)).size() < 4'096);
 }
 
 TEST_CASE("fabric: files that people take for a fabric file are named") {

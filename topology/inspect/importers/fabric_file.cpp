@@ -317,7 +317,8 @@ Leaves read_discover(std::string_view text, const std::string& path, const NicNa
     const auto nic = names.by_description(description, port.port);
     const std::string* const host = names.host_in(description);
     if (!nic && host != nullptr && !names.by_guid(port.node.id.substr(2), port.port))
-      leaves.unmatched[*host].emplace(trimmed(description));
+      leaves.unmatched[*host].insert(fmt::format(
+          "{}{}", trimmed(description), port.port == 1 ? "" : fmt::format(":{}", port.port)));
     if (!nic || by_guid.contains(*nic)) continue;
     const auto [at, is_new] = by_description.try_emplace(*nic, port.leaf);
     if (!is_new && at->second != port.leaf) at->second = several;
@@ -344,7 +345,8 @@ void apply_fabric(const std::string& path, Topology& topology) {
   for (TopologyHost& host : topology.hosts) {
     const auto found = leaves.unmatched.find(host.id);
     if (found == leaves.unmatched.end()) continue;
-    const std::vector<std::string> ports(found->second.begin(), found->second.end());
+    std::vector<std::string> ports;
+    for (const std::string& port : found->second) ports.push_back(printable(port, longest_name));
     set_fact(host.facts, fmt::format("{}fabric file", fact::note_prefix),
              fmt::format("{} of this host {} no NIC: {}", plural(ports.size(), "port"),
                          ports.size() == 1 ? "matches" : "match", enumerate(ports)));
