@@ -91,6 +91,20 @@ TEST_CASE("showtopo: hives of xGMI are islands") {
   CHECK_FALSE(atoll::find_islands(read)[0].pair_gbyte_s);
 }
 
+TEST_CASE("showtopo: tables that are indented or quoted, and devices without brackets") {
+  const Topology whole = load(hives);
+  for (const std::string before : {"    ", "> ", "\t"}) {
+    CAPTURE(before);
+    std::string text = before;
+    for (const char c : hives) text += c == '\n' ? '\n' + before : std::string(1, c);
+    for (std::size_t at; (at = text.find("GPU[3]")) != std::string::npos;)
+      text.replace(at, 6, "GPU 3");
+    const Topology read = load(text);
+    CHECK(island_sizes(read) == island_sizes(whole));
+    CHECK(read.gpus.at(3).numa == 1);
+  }
+}
+
 TEST_CASE("showtopo: pairs of several hops have no link of their own") {
   const std::string links = table("Link Type between two GPUs", "XGMI", "XGMI");
   CHECK(load(links).links.size() == 6);

@@ -66,6 +66,8 @@ class TablesReader {
   }
 
   void read_line(std::string_view line) {
+    // Pasted text may be indented, or quoted as in mails.
+    line.remove_prefix(std::min(line.find_first_not_of(" \t>"), line.size()));
     const Tokens tokens = split(line);
     if (tokens.empty()) return;
     if (line.starts_with("===")) {
@@ -73,7 +75,8 @@ class TablesReader {
       const bool has_hops = line.find(hops_title) != std::string_view::npos;
       table_ = has_links ? &links_ : has_hops ? &hops_ : nullptr;
       if (table_ != nullptr && !table_->columns.empty()) fail(line, "the table occurs twice");
-    } else if (tokens[0].starts_with("GPU[")) {
+    } else if (tokens[0].starts_with("GPU[") ||
+               (tokens[0] == "GPU" && line.find("(Topology)") != std::string_view::npos)) {
       read_node(tokens);
     } else if (table_ != nullptr && table_->columns.empty()) {
       read_header(tokens);
@@ -82,12 +85,14 @@ class TablesReader {
     }
   }
 
-  // Reads "GPU[3] : (Topology) Numa Node: 1".
+  // Reads "GPU[3] : (Topology) Numa Node: 1", or "GPU 3" in place of "GPU[3]".
   void read_node(const Tokens& tokens) {
-    const std::string_view number = tokens[0].substr(4, tokens[0].find(']') - 4);
-    const auto gpu = gpu_number(fmt::format("GPU{}", number));
     const std::size_t size = tokens.size();
-    if (!gpu || size < 3 || tokens[size - 3] != "Numa" || tokens[size - 2] != "Node:") return;
+    if (size < 4) return;
+    const std::string_view number =
+        tokens[0] == "GPU" ? tokens[1] : tokens[0].substr(4, tokens[0].find(']') - 4);
+    const auto gpu = gpu_number(fmt::format("GPU{}", number));
+    if (!gpu || tokens[size - 3] != "Numa" || tokens[size - 2] != "Node:") return;
     if (const auto node = number_of(tokens[size - 1], most_nodes - 1)) nodes_[*gpu] = *node;
   }
 
