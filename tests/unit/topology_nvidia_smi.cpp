@@ -283,6 +283,7 @@ TEST_CASE("topo -m: the matrix is found in a log, and other matrices are not it"
   const std::string bare = "\tGPU0\tGPU1\n\nGPU0\tX\tNV4\nGPU1\tNV4\tX\n";
   CHECK(importers::nvidia_smi_topo.recognises(bare));
   CHECK(read_topo(bare).links.size() == 1);
+  CHECK(read_topo("GPU0 pinned by CPU Affinity 0-15\n" + pairs).links.size() == 2);
 }
 
 TEST_CASE("topo -m: other texts are not recognised") {
@@ -423,6 +424,16 @@ TEST_CASE("topo -m: damage is named with its byte") {
     const std::string renamed = with("NIC1    SYS", "mlx5_7  SYS");
     CHECK(error_of(renamed) ==
           at_byte(renamed, "mlx5_7") + "no column has the name of the row mlx5_7");
+  }
+  SUBCASE("a line between the rows") {
+    const std::string text = with("NIC0    PIX", "WARNING: slow\nNIC0    PIX");
+    CHECK(error_of(text) == at_byte(text, "WARNING") +
+                                "the line \"WARNING: slow\" is no row, but the row NIC0 follows: "
+                                "remove the line, or join it to its row");
+    const std::string wrapped = with("0-3,8-11        0", "\n  0-3,8-11   0");
+    CHECK(error_of(wrapped).find("but the row GPU1 follows") != std::string::npos);
+    // A damaged matrix is named even if another one follows.
+    CHECK(error_of(with("NV4", "NV0") + pairs).find("row GPU0, column GPU1") != std::string::npos);
   }
   SUBCASE("a device twice") {
     CHECK(error_of(with("GPU2    GPU3", "GPU2    GPU2")).find("two columns are called GPU2") !=

@@ -73,11 +73,26 @@ void read_tails(std::span<const std::string_view> tokens, Header& header) {
   }
 }
 
+// Returns the next line of `rest` that is not blank.
+std::optional<std::string_view> next_full_line(std::string_view rest) {
+  auto line = next_line(rest);
+  while (line && line->find_first_not_of(" \t") == std::string_view::npos) line = next_line(rest);
+  return line;
+}
+
+// True if the next line names a column and has cells, so that it is a row, though maybe a damaged
+// one.
+bool is_followed_by_named_row(const Header& header, std::string_view rest) {
+  const auto line = next_full_line(rest);
+  if (!line || header_of(*line)) return false;
+  const Tokens tokens = split(*line);
+  return std::ranges::find(header.devices, tokens[0]) != header.devices.end();
+}
+
 // True if the next line of `rest` is the first row of a `topo -m` matrix. Other commands print
 // matrices with the same header (`topo -p2p`).
 bool is_followed_by_row(const Header& header, std::string_view rest) {
-  auto line = next_line(rest);
-  while (line && line->find_first_not_of(" \t") == std::string_view::npos) line = next_line(rest);
+  const auto line = next_full_line(rest);
   if (!line || line->size() > longest_line) return false;
   const Tokens tokens = split(*line);
   if (tokens.size() <= header.devices.size() || tokens[0] != header.devices[0]) return false;
@@ -168,6 +183,9 @@ std::optional<Header> header_of(std::string_view text) {
 // A terminal or a pipe may break the header over several lines. Lines are joined until the next
 // line is the first row of the matrix.
 std::optional<Header> find_header(std::string_view& rest) {
+  // The first line that may be a header. A line of a log may look like one.
+  std::optional<Header> fallback;
+  std::string_view after_fallback;
   for (std::size_t i = 0; i < header_lines; ++i) {
     const std::string_view begin = rest;
     const auto line = next_line(rest);
@@ -183,13 +201,18 @@ std::optional<Header> find_header(std::string_view& rest) {
         return header;
       }
       const auto more = next_line(after);
-      if (!more) break;
+      // The columns of devices precede all others.
+      if (!more || (header->tails > 0 && header_of(*more))) break;
       const std::size_t end = static_cast<std::size_t>(more->data() - begin.data()) + more->size();
       header = header_of(begin.substr(0, end));
     }
-    if (first->cpus) return first;
+    if (!first->cpus || fallback) continue;
+    if (is_followed_by_named_row(*first, rest)) return first;
+    fallback = first;
+    after_fallback = rest;
   }
-  return std::nullopt;
+  if (fallback) rest = after_fallback;
+  return fallback;
 }
 
 }  // namespace atoll_v1::atoll::importers

@@ -146,14 +146,32 @@ class MatrixReader {
       const auto column = line ? columns_.find(tokens[0]) : columns_.end();
       if (column == columns_.end()) {
         if (tokens.size() > 1 && cell_of(tokens[1]))
-          fail(tokens[0], fmt::format("no column has the name of the row {}", printable(tokens[0], 32)));
+          fail(tokens[0],
+               fmt::format("no column has the name of the row {}", printable(tokens[0], 32)));
+        if (line) check_no_row_follows(seen, *line);
         return end_rows(seen, line ? offset_of(tokens[0]) : text_.size());
       }
-      if (seen[column->second]) fail(tokens[0], fmt::format("two rows are called {}", printable(tokens[0], 32)));
+      if (seen[column->second])
+        fail(tokens[0], fmt::format("two rows are called {}", printable(tokens[0], 32)));
       seen[column->second] = true;
       read_row(column->second, tokens);
       rest_ = ahead;
       ++rows;
+    }
+  }
+
+  // Fails if a missing row follows `line`, which is no row itself: it may be foreign, or the end of
+  // a row that was broken.
+  void check_no_row_follows(const std::vector<bool>& seen, std::string_view line) const {
+    for (std::string_view ahead = rest_; const auto next = next_line(ahead);) {
+      if (next->size() > longest_line || header_of(*next)) return;
+      const Tokens tokens = split(*next);
+      const auto column = tokens.size() > 1 ? columns_.find(tokens[0]) : columns_.end();
+      if (column != columns_.end() && !seen[column->second] && cell_of(tokens[1]))
+        fail(split(line)[0],
+             fmt::format("the line \"{}\" is no row, but the row {} follows: remove the line, or "
+                         "join it to its row",
+                         printable(trimmed(line), 64), tokens[0]));
     }
   }
 
