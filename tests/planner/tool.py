@@ -194,6 +194,11 @@ def check_run(folder):
     message = explain(args=dict(args, seq="long"), code=1)
     assert 'run_args.json: "seq" is not an integer' in message and message.count("\n") == 1, message
     assert '"seq" is -1, and must be in [1,' in explain(args=dict(args, seq=-1), code=1)
+    for key in ("strategy", "mesh", "dtype", "reduce_dtype", "moments", "recompute", "optimizer"):
+        message = explain(args=dict(args, **{key: "\x1b[2Jodd"}), code=1)
+        assert f'run_args.json: "{key}" is "\\u001b[2Jodd", and must be ' in message and message.count("\n") == 1, message
+    message = explain(args=dict(args, model="\x1b[2Jodd"), code=1)
+    assert 'the model of the run, "\\u001b[2Jodd", is neither' in message and message.count("\n") == 1, message
     uneven = dict(hosts=[dict(name="a", ranks=[0]), dict(name="b", ranks=[1, 2])])
     assert "different numbers of ranks" in explain(args=dict(args, world_size=3, plan=uneven), code=1)
     for key, value in (("tokens_per_s", -5.0), ("tokens_per_s", 0.0), ("exposed_s", -1.0), ("padding_fraction", 1.5)):

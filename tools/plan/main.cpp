@@ -15,6 +15,7 @@
 #include "atoll/error.hpp"
 #include "cli/complaint.hpp"
 #include "fail.hpp"
+#include "json_reader.hpp"
 #include "model/hf_config.hpp"
 #include "plan/cluster.hpp"
 #include "plan/explain.hpp"
@@ -223,7 +224,13 @@ void adopt(Flags& f, const plan::PastRun& past, const CLI::App& app) {
                    "{} {}: the run of --explain had {}; leave the flag out", flag, field, value);
     field = value;
   };
-  if (app.count("--model") == 0) f.model = run.model;
+  if (app.count("--model") == 0) {
+    train::require(train::is_preset(run.model) || std::filesystem::exists(run.model),
+                   "--explain {}: the model of the run, {}, is neither a preset nor a path on this "
+                   "host: add --model",
+                   f.explain, train::quoted(run.model));
+    f.model = run.model;
+  }
   set("--strategy", f.strategy, run.strategy);
   set("--mesh", f.mesh, run.mesh);
   set("--dtype", f.dtype, run.dtype);

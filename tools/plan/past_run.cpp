@@ -1,13 +1,18 @@
 #include "plan/past_run.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <vector>
 
+#include "atoll/fsdp.hpp"
+#include "atoll/mesh.hpp"
 #include "fail.hpp"
 #include "json_reader.hpp"
 #include "plan/input.hpp"
@@ -78,15 +83,40 @@ void read_hosts(const train::JsonReader& args, RunSettings& settings) {
   settings.ranks_per_host = static_cast<int>(ranks / hosts);
 }
 
+// Returns a text that is one of `values`.
+std::string one_of(const train::JsonReader& args, const char* key,
+                   const std::vector<std::string_view>& values) {
+  const std::string text = args.text(key);
+  if (std::ranges::find(values, text) == values.end()) {
+    args.complain(key, fmt::format("is {}, and must be one of {}", train::quoted(text),
+                                   fmt::join(values, ", ")));
+  }
+  return text;
+}
+
+std::string mesh_in(const train::JsonReader& args) {
+  const std::string text = args.text("mesh");
+  try {
+    (void)atoll::parse_mesh(text);
+  } catch (const atoll::Error&) {
+    args.complain("mesh", fmt::format("is {}, and must be replicate x shard, as in 2x4",
+                                      train::quoted(text)));
+  }
+  return text;
+}
+
 RunSettings settings_in(const train::JsonReader& args) {
   constexpr std::int64_t most = std::int64_t{1} << 31;
+  std::vector<std::string_view> strategies;
+  for (const auto strategy : atoll::fsdp::every_strategy())
+    strategies.push_back(atoll::fsdp::name(strategy));
   RunSettings settings{.model = args.text("model"),
-                       .strategy = args.text("strategy"),
-                       .mesh = args.text("mesh"),
-                       .dtype = args.text("dtype"),
-                       .reduce_dtype = args.text("reduce_dtype"),
-                       .moments = args.text("moments"),
-                       .recompute = args.text("recompute"),
+                       .strategy = one_of(args, "strategy", strategies),
+                       .mesh = mesh_in(args),
+                       .dtype = one_of(args, "dtype", {"f32", "bf16"}),
+                       .reduce_dtype = one_of(args, "reduce_dtype", {"f32", "bf16"}),
+                       .moments = one_of(args, "moments", {"f32", "bf16"}),
+                       .recompute = one_of(args, "recompute", {"none", "selective", "full"}),
                        .prefetch = fmt::format("{}", args.integer_in("prefetch", 0, most)),
                        .seq = args.integer_in("seq", 1, most),
                        .micro_batch = args.integer_in("micro_batch", 1, most),
@@ -95,7 +125,8 @@ RunSettings settings_in(const train::JsonReader& args) {
   const auto note = [&](const char* flag, const std::string& value, bool differs) {
     if (differs) settings.not_predicted.push_back(fmt::format("{} {}", flag, value));
   };
-  const std::string optimizer = args.text_or("optimizer", "adamw");
+  const std::string optimizer =
+      args.present("optimizer") ? one_of(args, "optimizer", {"adamw", "sgd", "muon"}) : "adamw";
   const std::int64_t rank = args.integer_or("lora_rank", 0),
                      shards = args.integer_or("inner_shards", 0);
   note("--optimizer", optimizer, optimizer != "adamw");
