@@ -297,6 +297,13 @@ TEST_CASE("report: a run that has not ended, a foreign trace, broken and missing
   const auto broken = failure_of([&] { page::write_report(run); });
   CHECK(broken.code == ErrorCode::bad_data);
   CHECK(broken.says("run_args.json"));
+  std::string keys;
+  for (int i = 0; i < 2'000; ++i) keys += json{{"step", i}, {std::to_string(i), 1}}.dump() + "\n";
+  folder.write("cut/steps.jsonl", keys);
+  const auto many = failure_of([&] { (void)page::read_run(run); });
+  CHECK(many.code == ErrorCode::bad_data);
+  CHECK(
+      many.says("steps.jsonl: line 1000: the lines up to here have more than 1000 different keys"));
   const auto none = failure_of([&] { page::write_report(folder.path()); });
   CHECK(none.code == ErrorCode::not_found);
   CHECK(none.says("--out"));

@@ -18,6 +18,8 @@ using nlohmann::json;
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 // A larger trace would take gigabytes as parsed JSON.
 constexpr std::uintmax_t largest_trace = 256U << 20U;
+// Each column has a value for each step, so a new key in every line would take quadratic memory.
+constexpr std::size_t most_columns = 1'000;
 
 std::string bytes_of(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
@@ -64,13 +66,21 @@ void check_settings(const JsonReader& args) {
 
 void read_steps(const fs::path& file, RunFiles& run) {
   std::ifstream in(file);
+  std::int64_t lines = 0;
   for (std::string line; std::getline(in, line);) {
+    ++lines;
     const auto record = json::parse(line, nullptr, false);
     if (!record.is_object() || !record.contains("step")) continue;
     for (const auto& [name, value] : record.items()) {
       const bool flag = value.is_boolean();
       if (!flag && !value.is_number()) continue;
       auto& column = run.columns[name];
+      if (run.columns.size() > most_columns) {
+        fail(ErrorCode::bad_data,
+             "{}: line {}: the lines up to here have more than {} different keys, and those of a "
+             "run have fewer",
+             file.string(), lines, most_columns);
+      }
       column.resize(run.steps, nan);
       column.push_back(flag ? static_cast<double>(value.get<bool>()) : value.get<double>());
     }
