@@ -73,6 +73,7 @@ struct Team {
   std::vector<Transport*> routes;      // transport to each rank; null for this rank
   std::vector<Transport*> transports;  // every transport of the team, without duplicates
   Waiting waiting = Waiting::sleep;
+  int processors = 1;  // of this host, those on which at least one rank of the team may run
   std::atomic<bool> aborted = false;
   std::uint64_t collectives =
       0;  // number of collectives performed so far: the ordinal of the current one

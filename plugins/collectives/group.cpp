@@ -1,8 +1,6 @@
 #include "collectives/group.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <fstream>
 #include <new>
@@ -61,6 +59,14 @@ void Group::reduce(const atoll_reduction& reduction) const {
   }
 }
 
+int Group::streaming(std::size_t bytes) const {
+  static const std::size_t last = read_cache_bytes(0, usual_last_level_bytes);
+  static const std::size_t own = read_cache_bytes(2, usual_l2_bytes);
+  static const bool slow = has_slow_last_level();
+  const auto caches = static_cast<std::size_t>(std::min(sync.size(), team.processors));
+  return bytes > (slow ? own * caches : last) ? 1 : 0;
+}
+
 Group::Scratch::~Scratch() { drop(); }
 
 void Group::Scratch::drop() {
@@ -89,15 +95,6 @@ std::size_t piece_of_work(std::size_t bytes) noexcept {
   constexpr std::size_t smallest = 32 * 1024;
   constexpr std::size_t largest = 1024 * 1024;
   return std::clamp(bytes / jobs_wanted / cache_line * cache_line, smallest, largest);
-}
-
-int streaming(std::size_t bytes, int ranks) {
-  static const std::size_t last = read_cache_bytes(0, usual_last_level_bytes);
-  static const std::size_t own = read_cache_bytes(2, usual_l2_bytes);
-  static const bool slow = has_slow_last_level();
-  static const int cores = std::max(1, static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)));
-  const std::size_t fits = slow ? own * static_cast<std::size_t>(std::min(ranks, cores)) : last;
-  return bytes > fits ? 1 : 0;
 }
 
 }  // namespace atoll_collectives

@@ -90,6 +90,12 @@ struct Group {
     return {WindowOffset::in_process, reinterpret_cast<std::uintptr_t>(data)};
   }
 
+  // Returns 1 if an operation should use non-temporal stores, otherwise 0. `bytes` is the total that
+  // the ranks of this host read and write. If this working set exceeds the caches, a cached store
+  // would first read the line that it overwrites. In-place operations should always use cached
+  // stores, because the lines that they write are already in the cache.
+  int streaming(std::size_t bytes) const;
+
   // Adds an offer, which is a range that the rank `local` lets other ranks of its host copy, to the
   // arguments of the next move().
   void offer(int local, const Offer& one) {
@@ -134,12 +140,6 @@ struct Group {
   };
   Scratch scratch_{team}, pieces_{team};
 };
-
-// Returns 1 if an operation should use non-temporal stores, otherwise 0. `bytes` is the total that
-// `ranks` ranks of this host read and write. If this working set exceeds the caches, a cached store
-// would first read the line that it overwrites. In-place operations should always use cached
-// stores, because the lines that they write are already in the cache.
-int streaming(std::size_t bytes, int ranks);
 
 // Sizes of this rank's src and dst in bytes.
 struct Extents {

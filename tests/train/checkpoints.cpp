@@ -323,7 +323,7 @@ TEST_CASE("--resume refuses another training, unless the changes are listed") {
   const TemporaryFolder folder;
   auto options = base(folder);
   // Generated data would change with the seed.
-  options.data = (fs::path(__FILE__).parent_path() / "alpaca.json").string();
+  options.data = (fs::path(ATOLL_TEST_SOURCE_DIR) / "tests/train/alpaca.json").string();
   options.seq = 256;
   run_job(2, options);
   options.resume = (fs::path(options.out) / "checkpoint").string();

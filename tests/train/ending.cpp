@@ -196,7 +196,7 @@ TEST_CASE("a result that cannot be written loses no other") {
 TEST_CASE("--export: a folder with configuration, weights and tokenizer") {
   const TemporaryFolder folder;
   auto options = base(folder);
-  const fs::path source = fs::path(__FILE__).parent_path() / "tokenizer.model";
+  const fs::path source = fs::path(ATOLL_TEST_SOURCE_DIR) / "tests/train/tokenizer.model";
   const fs::path model = folder.path() / "model";
   options.export_weights = model.string();
   const auto trained = run_job(2, options).front().weights;

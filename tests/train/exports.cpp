@@ -178,7 +178,7 @@ TEST_CASE("--export: what transformers needs to open a SentencePiece tokenizer")
   auto options = base(folder);
   options.model = "mistral-tiny";
   options.tokenizer = (folder.path() / "tokenizer.model").string();
-  fs::copy_file(fs::path(__FILE__).parent_path() / "tokenizer.model", options.tokenizer);
+  fs::copy_file(fs::path(ATOLL_TEST_SOURCE_DIR) / "tests/train/tokenizer.model", options.tokenizer);
   options.export_weights = (folder.path() / "model").string();
   run_job(2, options);
   const auto config = read_json(folder.path() / "model" / "tokenizer_config.json");

@@ -210,6 +210,8 @@ TEST_CASE("ranks spin only if each has a processor of those on which they may ru
   CHECK(spin({"3"}, 0, 2));
   CHECK_FALSE(spin({"", ""}, 2, 1));  // unknown masks: all processors of the host
   CHECK(spin({"", ""}, 2, 2));
+  const std::vector<std::string> overlapping{"3", "6", "03"};
+  CHECK(atoll_collectives::count_processors(overlapping) == 5);
   const std::string own = atoll_collectives::own_processors();
   CHECK(!own.empty());
   CHECK(own.find_first_not_of("0123456789abcdef") == own.npos);

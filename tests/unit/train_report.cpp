@@ -264,8 +264,8 @@ TEST_CASE("metrics.json: a run that diverged or never ran is still JSON") {
 }
 
 TEST_CASE("metrics.json and steps.jsonl: README explains every figure") {
-  const auto folder = std::filesystem::path(__FILE__).parent_path();
-  const auto readme = TemporaryFolder::read(folder / "../../tools/train/report/README.md");
+  const std::filesystem::path source = ATOLL_TEST_SOURCE_DIR;
+  const auto readme = TemporaryFolder::read(source / "tools/train/report/README.md");
   Metrics metrics(base);
   metrics.add(record(1, 3));
   auto keys = train::metrics_json({}, base, metrics.summary());

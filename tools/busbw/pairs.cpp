@@ -1,13 +1,16 @@
 #include "pairs.hpp"
 
 #include <fmt/format.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <thread>
+#include <set>
 
 #include "atoll/error.hpp"
 #include "sweep.hpp"
@@ -41,6 +44,38 @@ void receive_all(Job& job, const Messages& messages, int peer) {
   for (int i = 0; i < messages.count; ++i)
     static_cast<void>(job.communicator->recv(messages.data, peer, *job.stream));
   job.communicator->send(messages.answer, peer, *job.stream).synchronize();
+}
+
+// The processors on which this process may run.
+std::vector<double> own_processors() {
+  std::array<std::uint64_t, 1024> mask{};  // the kernel has at most 65,536 processors
+  static_cast<void>(::syscall(SYS_sched_getaffinity, 0, sizeof mask, mask.data()));
+  std::vector<double> found;
+  for (std::size_t i = 0; i < mask.size() * 64; ++i) {
+    if ((mask[i / 64] >> (i % 64) & 1U) != 0) found.push_back(static_cast<double>(i));
+  }
+  return found;
+}
+
+// Describes the host whose ranks most outnumber the processors that they may use. Returns "" if
+// each rank of every host has a processor. Collective over the World.
+std::string crowded_host(Job& job) {
+  const auto processors = job.exchange(own_processors());
+  std::string found;
+  std::size_t most = 0;
+  for (const atoll::HostInfo& host : job.world.hosts()) {
+    std::set<double> usable;
+    for (const int rank : host.ranks) {
+      const auto& own = processors[static_cast<std::size_t>(rank)];
+      usable.insert(own.begin(), own.end());
+    }
+    const std::size_t ranks = host.ranks.size();
+    if (usable.empty() || ranks <= usable.size() || ranks - usable.size() <= most) continue;
+    most = ranks - usable.size();
+    found = fmt::format("{} ranks of host {} share {} processor{}", ranks, host.name, usable.size(),
+                        usable.size() == 1 ? "" : "s");
+  }
+  return found;
 }
 
 // The only NIC that joins a host to others; "" if there are none or several.
@@ -144,19 +179,16 @@ PairReport measure_pairs(Job& job, const Options& options) {
       row.push_back(time > 0 ? sent / time / 1e9 : 0);
   }
   report.verdict = judge_pairs(report.gbyte_s, sites);
-  std::size_t sharing = 0;  // number of ranks on the host with the most ranks
-  for (const auto& host : job.world.hosts()) sharing = std::max(sharing, host.ranks.size());
-  const unsigned cores = std::thread::hardware_concurrency();
-  const bool crowded = cores > 0 && sharing > cores && !job.is_on_gpu();
-  if (crowded) report.verdict.findings.clear();
-  report.is_judged = !crowded;
+  const std::string crowded = job.is_on_gpu() ? "" : crowded_host(job);
+  report.is_judged = crowded.empty();
+  if (!report.is_judged) report.verdict.findings.clear();
   if (!job.is_root()) return report;
   fmt::print("{}", matrix_text(report.gbyte_s));
-  if (crowded) {
+  if (!report.is_judged) {
     fmt::print(
-        "# No verdict: {} ranks of a host share {} cores, so the scheduler determines the speed of "
-        "a pair. Start at most one rank for each core.\n",
-        sharing, cores);
+        "# No verdict: {}, so the scheduler determines the speed of a pair. Start at most one rank "
+        "for each processor.\n",
+        crowded);
   } else {
     fmt::print("{}", verdict_text(report.verdict));
     std::fflush(stdout);  // print before other ranks exit, since a launcher may then end this one

@@ -5,11 +5,13 @@
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 #include "fail.hpp"
+#include "loop/processors.hpp"
 
 namespace plan {
 namespace {
@@ -65,7 +67,9 @@ std::vector<Candidate> simulate_all(const std::vector<Job>& jobs) {
       }
     }
   };
-  const std::size_t most = std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, 16);
+  const train::Processors here = train::read_processors();
+  const int usable = train::share_of(std::span(&here, 1), 0).threads();
+  const auto most = static_cast<std::size_t>(std::min(usable, 16));
   std::vector<std::jthread> threads;
   try {
     for (std::size_t t = 1; t < std::min(most, jobs.size()); ++t) threads.emplace_back(work);

@@ -41,8 +41,10 @@ Comm::Comm(const atoll_host& host, const atoll_group& group, OpenNetwork open_ne
   const GroupStore store(host, group, team_);
   Sharing sharing = share_memory(host, group, team_, store);
   shm_ = std::move(sharing.shm);
-  team_.waiting = waiting_of(sharing.masks, group.host_ranks,
-                             static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)));
+  const auto online = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
+  const int processors = count_processors(sharing.masks);
+  team_.processors = processors > 0 ? processors : online;
+  team_.waiting = waiting_of(sharing.masks, group.host_ranks, online);
   const SplitGroup split(group, sharing.split);
   const atoll_group& connected = split.get();
   const Layout layout = layout_of(connected);

@@ -8,6 +8,7 @@
 #include <bit>
 #include <charconv>
 #include <cstddef>
+#include <numeric>
 #include <string_view>
 
 namespace atoll_collectives {
@@ -36,19 +37,24 @@ std::string own_processors() {
   return text;
 }
 
+int count_processors(std::span<const std::string> masks) {
+  std::string any;  // one digit of 0 to 15 for each four processors
+  for (const auto& mask : masks) {
+    any.resize(std::max(any.size(), mask.size()));
+    for (std::size_t i = 0; i < mask.size(); ++i) {
+      any[i] = static_cast<char>(static_cast<unsigned>(any[i]) | processors_of(mask[i]));
+    }
+  }
+  return std::accumulate(any.begin(), any.end(), 0, [](int count, char digit) {
+    return count + std::popcount(static_cast<unsigned>(digit));
+  });
+}
+
 Waiting waiting_of(std::span<const std::string> masks, int host_ranks, int online) {
   const auto here = static_cast<int>(masks.size());
-  int all = 0, sum = 0;
-  std::size_t longest = 0;
-  for (const auto& mask : masks) longest = std::max(longest, mask.size());
-  for (std::size_t i = 0; i < longest; ++i) {
-    unsigned any = 0;
-    for (const auto& mask : masks) {
-      const unsigned bits = i < mask.size() ? processors_of(mask[i]) : 0;
-      any |= bits;
-      sum += std::popcount(bits);
-    }
-    all += std::popcount(any);
+  int all = count_processors(masks), sum = 0;
+  for (std::size_t rank = 0; rank < masks.size(); ++rank) {
+    sum += count_processors(masks.subspan(rank, 1));
   }
   if (all == 0) all = online;  // no mask could be read
   const int ranks = std::max(here, host_ranks);

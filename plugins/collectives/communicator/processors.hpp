@@ -12,6 +12,9 @@ namespace atoll_collectives {
 // zeros at the end. Processor 0 is the lowest bit of the first byte.
 std::string own_processors();
 
+// Returns the number of processors in at least one of the masks; 0 if no mask could be read.
+int count_processors(std::span<const std::string> masks);
+
 // Decides how the ranks of a host wait for each other: they spin if each of them has a processor.
 // `masks` are the affinity masks of the ranks of one communicator. The host has `online` processors
 // and runs `host_ranks` ranks of the job (0: unknown). If these are more than the communicator has,

@@ -39,7 +39,7 @@ class Move {
         if (offer.from == Offer::From::src && !in_place(offer)) read += offer.bytes;
       }
     }
-    streaming_ = streaming(received * static_cast<std::size_t>(sync_.size()) + read, sync_.size());
+    streaming_ = group.streaming(received * static_cast<std::size_t>(sync_.size()) + read);
   }
 
   void run() {

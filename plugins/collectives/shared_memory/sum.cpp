@@ -57,7 +57,7 @@ class LocalSum {
                           operation.dst < src() + std::max<std::size_t>(extents.src, 1);
     const std::size_t written = how.push == Sum::Push::all ? ranks * total_ : total_;
     // An in-place sum uses cached stores, because it has just read the lines that it writes.
-    streaming_ = in_place ? 0 : streaming(ranks * total_ + written, sync_.size());
+    streaming_ = in_place ? 0 : group.streaming(ranks * total_ + written);
     const std::size_t slices = std::max<std::size_t>(group.slices.size(), 1);
     chunk_ = staging_bytes / slices / cache_line * cache_line;
     if (chunk_ == 0) {
