@@ -163,6 +163,11 @@ void PassState::use_gradients() noexcept {
 }
 
 void PassState::check_usable(const Unit& unit, std::string_view scope) const {
+  // First, because the memory of such a unit may be gone.
+  require(setup_.has_unit(unit),
+          "{}: the unit is not one of this engine, or its engine has been destroyed: use "
+          "Engine::unit() of the engine of this pass",
+          scope);
   // The scope whose end failed still has its buffers, so no later scope can use them.
   if (end_failure_) {
     setup_.world().check();
@@ -175,11 +180,6 @@ void PassState::check_usable(const Unit& unit, std::string_view scope) const {
 
 void PassState::check_order(const Unit& unit, std::size_t lowest, std::size_t end,
                             std::string_view scope) const {
-  require(setup_.has_unit(unit),
-          "{}: the unit is not one of this engine, or its engine has been destroyed: use "
-          "Engine::unit() "
-          "of the engine of this pass",
-          scope);
   require(position_ >= lowest && position_ < end,
           "{}({}): out of order: {} of the {} uses of units in this pass have begun", scope,
           unit.name(), position_, length());
@@ -199,9 +199,8 @@ std::size_t PassState::enter_forward(Unit& unit) {
 }
 
 std::size_t PassState::enter_backward(Unit& unit) {
-  if (!is_training()) throw invalid("backward({}): this pass is for evaluation", unit.name());
   check_usable(unit, "backward");
-  // The order comes first, because only a unit of this engine has a place in this plan.
+  if (!is_training()) throw invalid("backward({}): this pass is for evaluation", unit.name());
   check_order(unit, plan_.forward_length, plan_.sequence.size(), "backward");
   reducing_.check_slot(state_of(unit), position_);
   return begin_scope(unit, "backward");
@@ -398,10 +397,9 @@ Pass::~Pass() {
 
 namespace {
 
-Engine& engine_of(const EngineLink& link, std::string_view scope, const Unit& unit) {
+Engine& engine_of(const EngineLink& link, std::string_view scope) {
   if (!link) {
-    throw invalid("{}({}): this Pass has been moved: use the Pass that it was moved to", scope,
-                  unit.name());
+    throw invalid("{}: this Pass has been moved: use the Pass that it was moved to", scope);
   }
   require(*link != nullptr,
           "{}: the engine of this Pass has been destroyed: destroy every Pass before its Engine",
@@ -412,13 +410,13 @@ Engine& engine_of(const EngineLink& link, std::string_view scope, const Unit& un
 }  // namespace
 
 ForwardScope Pass::forward(Unit& unit) {
-  Engine& engine = engine_of(engine_, "forward", unit);
+  Engine& engine = engine_of(engine_, "forward");
   const OneThread one(EngineAccess::setup(engine).calling, "forward");
   return {engine, unit, EngineAccess::pass(engine).enter_forward(unit)};
 }
 
 BackwardScope Pass::backward(Unit& unit) {
-  Engine& engine = engine_of(engine_, "backward", unit);
+  Engine& engine = engine_of(engine_, "backward");
   const OneThread one(EngineAccess::setup(engine).calling, "backward");
   return {engine, unit, EngineAccess::pass(engine).enter_backward(unit)};
 }

@@ -7,14 +7,19 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <string>
 
 #include "atoll/communicator.hpp"
+#include "atoll/flight.hpp"
 #include "atoll/mesh.hpp"
+#include "core/world_internals.hpp"
 #include "error_text.hpp"
+#include "flight/flight.hpp"
 #include "rank_reports.hpp"
 #include "thread_ranks.hpp"
 
@@ -133,4 +138,26 @@ TEST_CASE("a job of one rank without a free file descriptor says so") {
   CHECK(child.text() ==
         "input/output error: rank 0: communicator shard: no file descriptor is left to load a "
         "backend; raise `ulimit -n` (now N)");
+}
+
+TEST_CASE("a recorder that cannot start leaves nothing behind in its World") {
+  const Child child([] {
+    atoll::Config config;
+    config.flight = (std::filesystem::temp_directory_path() / "atoll-recorder").string();
+    config.log = "off";
+    atoll::World world = atoll::World::single(config);
+    rlimit before{};
+    ::getrlimit(RLIMIT_NOFILE, &before);
+    const rlimit none{0, before.rlim_max};  // of further descriptors
+    ::setrlimit(RLIMIT_NOFILE, &none);
+    const std::string error = atoll_test::error_of([&] { atoll::Flight::of(world); });
+    ::setrlimit(RLIMIT_NOFILE, &before);
+    const auto answers =
+        atoll::WorldInternals::store(world).ask("question", std::chrono::seconds(1));
+    return error + "; answer: " + answers.front().text;
+  });
+  const std::string text = child.text();
+  CAPTURE(text);
+  CHECK(text.find("eventfd: no file descriptor for the flight recorder") != text.npos);
+  CHECK(text.ends_with("; answer: "));
 }

@@ -1,7 +1,6 @@
 // Tests of the flight recorder: its ring buffer, its file, and its reaction to SIGUSR1.
 #include <doctest/doctest.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,7 +15,6 @@
 #include "atoll/communicator.hpp"
 #include "atoll/error.hpp"
 #include "atoll/flight.hpp"
-#include "core/world_internals.hpp"
 #include "flight/flight.hpp"
 #include "flight/inquiry.hpp"
 #include "flight/recorder.hpp"
@@ -360,22 +358,6 @@ TEST_CASE("without Config::flight, or with a bad path, write_flight() throws") {
     CHECK(error.code() == atoll::ErrorCode::io);
     CHECK(std::string(error.what()).find("/nowhere/at/all.0.json") != std::string::npos);
   }
-}
-
-TEST_CASE("a recorder that cannot start leaves nothing behind in its World") {
-  const Folder folder;
-  atoll::Config config;
-  config.flight = (folder.path / "run").string();
-  config.log = "off";
-  atoll::World world = atoll::World::single(config);
-  rlimit before{};
-  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
-  const rlimit none{0, before.rlim_max};  // of further descriptors
-  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
-  CHECK_THROWS_AS(atoll::Flight::of(world), atoll::Error);
-  REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
-  CHECK(atoll::WorldInternals::store(world).ask("question", 1s).front().text.empty());
-  CHECK_NOTHROW(atoll::write_flight(world));
 }
 
 TEST_CASE("recording costs little") {

@@ -319,7 +319,7 @@ TEST_CASE("engine misuse: scopes that outlive their pass, and moved scopes and p
           const auto moved = std::move(pass);
           const auto scope = pass.forward(  // NOLINT(bugprone-use-after-move): as above
               engine.unit("a"));
-        }) == "forward(a): this Pass has been moved: use the Pass that it was moved to");
+        }) == "forward: this Pass has been moved: use the Pass that it was moved to");
 }
 
 TEST_CASE("engine misuse: a scope that outlives its pass does not disturb the next pass") {

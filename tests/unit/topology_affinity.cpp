@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 
 #include "facts.hpp"
 #include "path_level.hpp"
@@ -141,9 +141,10 @@ TEST_CASE("affinity: as many GPUs and NICs as a host may have take little time")
   for (auto& one : topology.gpus) one.pci_path = way + one.id;
   for (int i = 0; i < 4096; ++i)
     add_nic(topology, "mlx5_" + std::to_string(i), way + std::to_string(i), i % 2 == 0 ? 400 : 100);
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();  // CPU time, since other tests run beside this one
   CHECK(find_affinity(topology)[1].use == Names{"a/mlx5_4", "a/mlx5_6"});
-  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
+  // Sanitizers make it slower; comparing each GPU with each pair of NICs takes hours.
+  CHECK(std::clock() - start < 30 * CLOCKS_PER_SEC);
 }
 
 TEST_CASE("affinity: virtual NICs and those of a lesser fabric are not used") {
