@@ -12,10 +12,10 @@
 
 namespace atoll_v1::atoll {
 
-// A World refuses members that set() would refuse. These must be equal on all ranks, or all throw
-// Error(mismatch): `timeout` and `check` when the job opens; `backend`, `algorithm`, the content of
-// the file `tuning`, `deterministic` and `tcp_checksum` when a communicator opens; `islands` when a
-// mesh is planned. Every other setting may differ.
+// A World refuses values that set() would refuse. The following settings must be equal on all
+// ranks; otherwise every rank throws Error(mismatch): `timeout` and `check` when the job opens;
+// `backend`, `algorithm`, the content of the file `tuning`, `deterministic` and `tcp_checksum` when
+// a communicator opens; `islands` when a mesh is planned. Every other setting may differ.
 struct ATOLL_API Config {
   // Identity of this process, for jobs without a launcher. -1 and "" mean that the launcher
   // decides.

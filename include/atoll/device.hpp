@@ -98,9 +98,9 @@ using StreamLink = std::shared_ptr<Stream*>;
 //
 // Errors: when work fails, later work on this stream does not run. synchronize(), and waits for
 // later events of this stream, throw the first error. Kernels already launched on a GPU still run.
-// If a failed stream drops a collective, or is destroyed before a call has thrown its error, the
-// World fails, and the error of the other ranks has the text of the first error. Every call of a
-// Stream that was moved from throws Error(invalid_argument).
+// The World fails if a failed stream drops a collective, or is destroyed before any call has thrown
+// its error. The other ranks get the text of that error. Every call of a Stream that was moved from
+// throws Error(invalid_argument).
 class ATOLL_API Stream {
  public:
   Stream(Stream&&) noexcept;

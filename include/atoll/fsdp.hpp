@@ -282,8 +282,8 @@ class ATOLL_API BackwardScope : public ForwardScope {
   using ForwardScope::ForwardScope;
   BackwardScope(BackwardScope&&) noexcept = default;
   // Returns the gradient to write. Compute must write every gradient of the unit before the scope
-  // ends, as Gradient::mode prescribes. The engine logs a gradient that was never asked for. The view
-  // is valid until the scope ends.
+  // ends, as Gradient::mode prescribes. If a scope ends without grad() for a gradient that must be
+  // overwritten, the engine logs one warning. The view is valid until the scope ends.
   Gradient grad(std::string_view param) const;
 };
 
@@ -397,8 +397,9 @@ class ATOLL_API Engine {
   // Error(aborted) with the same text, from the call that waits or that comes next. If a rank does
   // not begin the step, the others throw an error that names it after Config::timeout.
   //
-  // If parameters are sharded, the first pass of an engine also compares PassOptions::kind. If the
-  // kinds of a later pass differ, its first gather fails; NCCL and MPI wait until Config::timeout.
+  // If parameters are sharded, the ranks also compare PassOptions::kind in the first pass of an
+  // engine. If ranks pass different kinds later, the first gather of that pass fails; over NCCL and
+  // MPI it fails at Config::timeout.
   [[nodiscard]] Pass begin(const PassOptions& options, Stream& compute);
   // Makes the stream `compute` wait until every gradient shard is final. With Options::synchronous,
   // blocks until then. May be called several times for the same gradients, also for several

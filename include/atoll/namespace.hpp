@@ -13,5 +13,5 @@ using namespace atoll_v1;  // NOLINT(google-global-names-in-headers): allows ato
 #error "the headers of atoll need C++20: compile with -std=c++20 or later"
 #endif
 #ifdef _GLIBCXX_DEBUG
-#error "_GLIBCXX_DEBUG gives standard containers another layout than in libatoll: leave it out"
+#error "_GLIBCXX_DEBUG changes container layouts, so they do not match libatoll: compile without it"
 #endif

@@ -97,15 +97,15 @@ struct StepOptions {
   unsigned blocks_beside = 24;
 };
 // Returns the blocks_beside with which the updates of an AdamW step end within `forward_seconds`,
-// the time of a forward, rounded up to a multiple of 8. Updates that need 33 to 48 blocks get 32 and
-// end up to 1.5 times later than the forward. Updates that need more get 0: update before the
-// forward. Beside matrix products, a block reads and writes 50 GB/s. On
-// an H100, 20 to 28 blocks were faster than updates before the forward; 14, which needed longer
-// than the forward, were as fast. Throws Error(invalid_argument) unless the time is finite and
-// above 0.
+// the time of a forward, rounded up to a multiple of 8. If the updates need 33 to 48 blocks, they
+// get 32 and take up to 1.5 times as long as the forward. Updates that need more get 0: update
+// before the forward. Beside matrix products, a block reads and writes 50 GB/s. On an H100, 20 to
+// 28 blocks beat updates before the forward; 14 blocks only equalled them. Throws
+// Error(invalid_argument) unless the time is finite and above 0.
 ATOLL_API unsigned blocks_beside_forward(const MemoryPlan& memory, double forward_seconds);
-// The same for a forward whose predecessor used `last` blocks; empty for the first forward. Returns
-// `last` unless the time has changed by more than it varies from step to step.
+// The same, but the number changes less often from step to step. `last` is the number of blocks of
+// the previous forward, empty for the first. The number rises at once, and falls only if 12 or more
+// blocks fewer suffice. After 0, it stays 0 unless 32 blocks suffice.
 ATOLL_API unsigned blocks_beside_forward(const MemoryPlan& memory, double forward_seconds,
                                          std::optional<unsigned> last);
 

@@ -103,8 +103,8 @@ class ATOLL_API World {
   // so the other ranks get the text of this thread's newest atoll::Error, if there is one. They get
   // the text of the exception itself if it leaves run(), or if no function catches it.
   // Under PMIx (Open MPI, srun --mpi=pmix) the process must then end by exit() or a return from
-  // main(), and keep the descriptors of PMIx open: the launcher takes _exit(), exec() and a process
-  // that has closed them for a crash.
+  // main(). Otherwise the launcher reports a crash: after _exit(), after exec(), or if the process
+  // has closed the descriptors of PMIx.
   ~World();
 
   int rank() const;

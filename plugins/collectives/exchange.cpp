@@ -287,8 +287,8 @@ void Exchange::sleep_until(const std::function<bool()>& done, std::chrono::nanos
   poll_all(done, limit);
 }
 
-// Sleeps in one poll() of all transports. Asks done() once the other ranks see that this rank
-// sleeps, so that no ring of its bell is lost.
+// Sleeps in one poll() of all transports. First announces that this rank sleeps, then checks
+// done(), so that no wakeup is lost.
 void Exchange::poll_all(const std::function<bool()>& done, std::chrono::nanoseconds limit) {
   std::vector<pollfd> descriptors;
   auto armed = Transport::Armed::sleep;

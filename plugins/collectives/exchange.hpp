@@ -130,9 +130,9 @@ class Exchange {
   void run_receives();
   // Returns true if a queued item has not been transferred.
   bool is_pending() const noexcept { return pending_sends_ + pending_recvs_ > 0; }
-  // For a rank that also waits for the other ranks of its host, which ring its bell when done() has
-  // become true. Sleeps until then, until bytes may move, or for `limit`. Returns at once if bytes
-  // have moved or if done() is true.
+  // Transfers all bytes that can be transferred without waiting, and returns if there were any.
+  // Otherwise sleeps until done() is true, data can move, or `limit` has passed. Ranks of the same
+  // host wake this rank through its doorbell when done() becomes true.
   void sleep_until(const std::function<bool()>& done, std::chrono::nanoseconds limit);
   // Returns all other ranks, starting with the next higher rank.
   const std::vector<int>& peers() const noexcept { return peers_; }

@@ -176,8 +176,8 @@ std::vector<Block> owned_blocks(const Layout& layout, int root, std::size_t size
 }  // namespace
 
 // A rank receives one partial sum of its block from each other host, and keeps its own. The first
-// rank of the host with the fewest ranks holds the most blocks of other hosts: every `fewest`-th
-// rank of a host is its counterpart.
+// rank of the smallest host handles the most blocks: on each other host, every `fewest`-th rank
+// sends it a block.
 std::size_t two_level_slots(const Layout& layout) {
   const auto hosts = static_cast<std::size_t>(layout.hosts());
   const auto fewest = static_cast<std::size_t>(layout.fewest_ranks());

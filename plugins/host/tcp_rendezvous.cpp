@@ -221,7 +221,8 @@ void Rendezvous::turn() {
   if (count < 0 && errno != EINTR)
     throw Error(
         ATOLL_IO,
-        fmt::format("epoll_wait: {}: a program may only close descriptors that it has opened",
+        fmt::format("epoll_wait: {}: the program has closed a descriptor of atoll; close only "
+                    "descriptors that you opened",
                     std::generic_category().message(errno)));
   std::vector<Request> requests;
   {

@@ -25,8 +25,8 @@ using namespace std::chrono_literals;
 constexpr auto polling_time = 200us;
 constexpr auto shortest_pause = 10us;
 constexpr auto longest_pause = 1ms;
-// Interval at which an opening asks whether the job has failed. It doubles up to the longest, because
-// all ranks ask the store on rank 0.
+// Interval at which an opening asks the store whether the job has failed. The interval doubles up
+// to longest_failure_interval, to spare the store on rank 0.
 constexpr auto failure_interval = 250ms;
 constexpr auto longest_failure_interval = 2'000ms;
 // Maximum time to wait until the other ranks close the communicator as well. NCCL frees its memory

@@ -15,9 +15,10 @@
 //
 // The immediate word of a write has its kind in the two highest bits:
 //   placed, ring  number of the write (10 bits) and its bytes (20 bits). Writes of several queue
-//                 pairs may arrive in another order, so the receiver sorts them by number. It
-//                 tells the sender how many it has sorted. The sender may have as many more on the
-//                 way as it has credits, so that the writes of all peers fit into the receives.
+//                 pairs may arrive in another order, so the receiver sorts them by number. The
+//                 receiver reports how many writes it has put in order. The sender may have at most
+//                 `credits` writes beyond that number in flight, so that the writes of all peers
+//                 fit into the receives.
 //   grant         a grant was written into the next slot of the table. The sender says how many it
 //                 has read; their slots are used again.
 //   control       a counter has changed

@@ -29,7 +29,7 @@ struct Process {
 std::string own_host_id(const Config& config);
 
 std::string encode(const Introduction& introduction);
-// Takes the place of the introduction of a rank that cannot describe itself. lay_out() throws the
+// Encodes an error that a rank publishes instead of its introduction. lay_out() then throws this
 // error, with the number of the rank, on all ranks.
 std::string encode(const Error& problem);
 std::string encode(const Process& process);

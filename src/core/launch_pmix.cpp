@@ -4,10 +4,9 @@
 // and have not changed since version 2 of the library.
 //
 // PMIx counts calls of PMIx_Init, so an MPI library in this process may call it before us, after us
-// or never. We call it once per process, and PMIx_Finalize at process exit: PMIx frees little
-// between the two, and a server that waits for a value of rank 0 never answers if rank 0 leaves
-// PMIx and comes back. So the launcher counts a process as crashed if it ends by _exit() or exec()
-// after a World, or has closed the descriptors of PMIx.
+// or never. We call PMIx_Init once, and PMIx_Finalize only at exit: a server that waits for a value
+// never answers if rank 0 finalizes and initializes again. Without PMIx_Finalize, the launcher
+// reports a crash; this happens after _exit(), exec(), or if the descriptors of PMIx were closed.
 #include <dlfcn.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -95,8 +94,8 @@ class PmixSession {
     if (!has_descriptors()) {
       // PMIx_Finalize would wait for ever.
       log::warn(
-          "this process has closed the descriptors of PMIx: the launcher takes its end for a "
-          "crash");
+          "this process has closed the descriptors of PMIx, so the launcher will report a crash "
+          "when it ends");
       return;
     }
     const int status = finalize_(nullptr, 0);

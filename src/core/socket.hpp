@@ -46,9 +46,8 @@ std::vector<Address> resolve(std::string_view host, int port);
 Address local_socket(std::string_view name);
 bool is_local_socket(const Address& address) noexcept;
 bool is_loopback(const Address& address) noexcept;
-// Returns true if this text means loopback on every host: a loopback address or "localhost". The
-// name of a host does not, although that host may know its own name as loopback: Debian enters it
-// as 127.0.1.1.
+// Returns true for "localhost" and loopback addresses. Returns false for a host name, even if this
+// host resolves it to loopback (Debian maps it to 127.0.1.1 in /etc/hosts).
 bool names_loopback(std::string_view host);
 std::string numeric_host(const Address& address);
 // Returns "127.0.0.1 port 80", or "local socket NAME".

@@ -284,8 +284,8 @@ void Client::respond(std::uint64_t number, std::string_view question) noexcept {
 }
 
 // Returns false if nothing was sent by the deadline, because the store reads nothing or another
-// thread sends. A message that was sent in part has time until `last`; then the connection is
-// useless, so send() closes it. The reader thread notices that and finds the reason.
+// thread sends. A partly sent message must be complete by `last`; otherwise send() closes the
+// connection, and the reader thread reports why.
 bool Client::send(std::string_view frame, Clock::time_point deadline, Clock::time_point last) {
   std::unique_lock lock(mutex_);
   if (!sent_.wait_until(lock, deadline, [&] { return !is_sending_; })) return false;

@@ -105,8 +105,8 @@ class Client final : public Store {
     Error unread{ErrorCode::timeout,
                  "the store on rank 0 did not read the whole of a message in time"};
     Error closed_here{ErrorCode::io,
-                      "this process has closed the descriptors of its World: a program may only "
-                      "close descriptors that it has opened"};
+                      "the program has closed a descriptor of atoll; close only descriptors that "
+                      "you opened"};
     Error out_of_memory{ErrorCode::out_of_memory, "out of memory for a message of the store"};
     EarlyErrors() { newest_error = newest; }
   };

@@ -135,8 +135,8 @@ std::vector<net::Fd> listen_as_rank_0(launch::Endpoint& endpoint, int size) {
       throw make_error(ErrorCode::mismatch, "rank 0 cannot serve the store: {}", refusal);
     }
     require(std::ranges::any_of(endpoint.addresses, is_of_this_host), ErrorCode::io,
-            "rank 0 cannot serve the store: it runs on host {}, of which {} is no address: set "
-            "ATOLL_ADDR={}:PORT and ATOLL_TOKEN on every rank{}",
+            "rank 0 cannot serve the store: it runs on host {}, but {} is not an address of that "
+            "host: set ATOLL_ADDR={}:PORT and ATOLL_TOKEN on every rank{}",
             net::host_name(), fmt::join(endpoint.addresses, ", "), net::host_name(),
             torchrun_remedy);
     throw make_error(ErrorCode::io,

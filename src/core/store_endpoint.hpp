@@ -14,8 +14,9 @@ namespace atoll_v1::atoll::store {
 // of the host can reach.
 std::vector<net::Address> addresses_of(const launch::Endpoint& endpoint);
 
-// Returns the address of this host on the first of these interfaces, or of the default route if
-// this host lacks one of them. The ranks then meet there, and all of them get the error.
+// Returns the address of this host on the first of these interfaces. If this host lacks one of the
+// interfaces, returns the address of the default route. The ranks can then still meet, and all of
+// them throw the error about the missing interface.
 std::string address_for(std::string_view interfaces);
 
 // Listens on one free port, both on the address for other hosts and on loopback for this host.
@@ -29,8 +30,8 @@ std::vector<net::Fd> listen_as_rank_0(launch::Endpoint& endpoint, int size);
 
 // The end of errors about an address of the store that is not on the host of rank 0.
 constexpr std::string_view torchrun_remedy =
-    "; torchrun with --rdzv-backend c10d may run rank 0 on another host than MASTER_ADDR, but with "
-    "--master-addr and --node-rank it does not";
+    "; with torchrun, use --master-addr and --node-rank, because --rdzv-backend c10d may run rank "
+    "0 on another host than MASTER_ADDR";
 
 // Sends a join to the store of a job that must refuse this process. Rank 0 then names this process
 // and the reason in its error about absent ranks. Returns the refusal; "" if no store of the job

@@ -186,8 +186,8 @@ void Server::turn(Clock::time_point until) {
   const int ready = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
                                  static_cast<int>(std::clamp<std::int64_t>(left, 0, longest_turn)));
   require(ready >= 0 || errno == EINTR, ErrorCode::io,
-          "this process has closed the descriptors of its World (epoll_wait: {}): a program may "
-          "only close descriptors that it has opened",
+          "epoll_wait: {}: the program has closed a descriptor of atoll; close only descriptors "
+          "that you opened",
           std::generic_category().message(errno));
   for (int i = 0; i < ready; ++i) {
     const epoll_event& event = events[static_cast<std::size_t>(i)];

@@ -24,15 +24,17 @@ std::string thread_limit(const std::filesystem::path& root) {
   for (const auto& group : control_groups("pids", root)) {
     const auto most = number_of(group / "pids.max"), now = number_of(group / "pids.current");
     if (!most || !now || *now < *most) continue;
-    return fmt::format("its control group allows {} processes and threads: raise {}", *most,
-                       (group / "pids.max").string());
+    return fmt::format(
+        "the control group of this process allows {} processes and threads: raise {}", *most,
+        (group / "pids.max").string());
   }
   rlimit limit{};
   const bool limits_user =
       ::geteuid() != 0 && ::getrlimit(RLIMIT_NPROC, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
   if (limits_user) {
-    return fmt::format("its user may have {} processes and threads: raise `ulimit -u`",
-                       limit.rlim_cur);
+    return fmt::format(
+        "the user of this process may have {} processes and threads: raise `ulimit -u`",
+        limit.rlim_cur);
   }
   return "raise `ulimit -v`, kernel.threads-max or kernel.pid_max";
 }

@@ -1,5 +1,5 @@
-// Errors that no call of the program has thrown, such as that of a task of a stream with which
-// nothing synchronizes.
+// Unobserved errors: for example, a task failed, and the program never synchronized with its
+// stream, so no call threw the error.
 #pragma once
 
 #include <functional>

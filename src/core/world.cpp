@@ -131,8 +131,9 @@ void World::Impl::leave() noexcept {
   if (unwinding) {
     const char* const text = newest_error.text.data();
     fail(*text == 0
-             ? "ended by an exception that is not an atoll::Error of this thread: its "
-               "text is in the output of that process; World::run() passes it on"
+             ? "an exception ended this rank, but it is not an atoll::Error of this thread, so its "
+               "text is only in the output of this rank; use World::run() to send the text to all "
+               "ranks"
              : fmt::format("ended by an exception; the newest error of this thread: {}", text));
   }
   bool failed = failure->get().has_value();
@@ -216,7 +217,8 @@ launch::Endpoint World::Impl::serve(const launch::Job& job, Clock::time_point de
   return endpoint;
 }
 
-// Connects with the store. Rank 0, which serves it, and the launcher tell why it cannot.
+// Connects with the store. On failure, adds the lack of descriptors (rank 0) or a hint for torchrun
+// to the error.
 store::Admission World::Impl::enter(const launch::Endpoint& endpoint, const store::Join& identity,
                                     Clock::time_point deadline) const {
   try {

@@ -20,7 +20,7 @@ class StreamFailure {
       : error_(std::move(error)), stream_(std::move(stream)) {}
   StreamFailure(const StreamFailure&) = delete;
   StreamFailure& operator=(const StreamFailure&) = delete;
-  // Reports the error unless a call has thrown it: without an owner, none can.
+  // Reports the error if no call has thrown it, because no later call can.
   ~StreamFailure() {
     if (!is_told_) report();
   }

@@ -191,10 +191,10 @@ void Reader::read(const Json& json, const char* key, std::string& value) const {
 }
 
 // The JSON parser calls this function for every event. The function reads each entry of a list and
-// then returns false, so that the parser does not keep the entry. It skips what this version does
-// not know, and refuses everything else in a list as soon as it begins: at the end of each object
-// the parser searches all that it has kept of the object's parent, which takes quadratic time for a
-// parent with many members.
+// then returns false, so that the parser does not keep the entry. The function skips
+// unknown fields, and rejects any list element that is not an object as soon as it starts.
+// Otherwise parsing would take quadratic time: at the end of each object, the parser searches all
+// members kept in the parent.
 bool Reader::examine(int depth, Json::parse_event_t event, Json& value) {
   using Event = Json::parse_event_t;
   if (depth > max_depth) bad_here("nested too deeply");

@@ -13,14 +13,14 @@ unsigned blocks_beside_forward(const MemoryPlan& memory, double forward_seconds,
   require(std::isfinite(forward_seconds) && forward_seconds > 0,
           "blocks_beside_forward: {} s must be finite and above 0", forward_seconds);
   constexpr double step = 8, most = 32;
-  // An update reads the f32 gradients of trainable parameters, reads and writes as many weights and
-  // the moments, and writes a copy of the weights in 16 bits.
+  // The update of the trainable parameters reads their f32 gradients, reads and writes their f32
+  // weights and the moments, and writes a 16-bit copy of the weights.
   const auto bytes =
       static_cast<double>(3 * memory.gradients + 2 * memory.optimizer + memory.gradients / 2);
   const double needed = bytes / bytes_per_s_of_block / forward_seconds;
-  // With `most` blocks, updates that take 1.5 times as long as the forward cost as much beside it
-  // as before it. After updates before a forward, updates beside one must end within it, so that
-  // small changes of the time do not change the choice from step to step.
+  // Up to 1.5 times the forward time, updates that run concurrently with the forward are no slower
+  // than updates before it. To avoid flipping, the function returns to concurrent updates only if
+  // they end within the forward.
   const double limit = last == 0U ? most : 1.5 * most;
   if (needed > limit) return 0;
   const double rounded = std::clamp(step * std::ceil(needed / step), step, most);

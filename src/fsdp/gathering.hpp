@@ -73,7 +73,8 @@ class Gathering {
   };
 
   bool is_training() const noexcept { return pass_.kind == PassOptions::Kind::train; }
-  // Ranks that begin passes of different kinds differ in the labels of their gathers.
+  // Labels gathers with the kind of the pass, so that the backend detects ranks whose passes have
+  // different kinds.
   std::string_view label_of_pass() const noexcept { return is_training() ? "train" : "eval"; }
   bool is_in_slot(const Unshard& unshard) const;
   bool is_used_again(std::size_t index) const;

@@ -62,8 +62,8 @@ class PassState {
   // The same for a call that reads parameters, which an update in backward may be changing, and
   // while parameters have no values.
   void check_readable(std::string_view call) const;
-  // Makes `stream` wait until it may write the master parameters and states. Throws the error of
-  // check_idle().
+  // Makes later work on `stream` wait until master parameters and states may be overwritten. Throws
+  // Error(invalid_argument) during a pass.
   void wait_idle(Stream& stream) const;
   // Blocks until no stream uses the memory of the engine.
   void synchronize() const noexcept;

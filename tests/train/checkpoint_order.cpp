@@ -52,7 +52,7 @@ TEST_CASE("after a copy, the link of the last save decides, and deleting keeps t
   CHECK(found(folder) == Names{"step-00000012", "step-00000008"});
 }
 
-TEST_CASE("folders that cannot be read do not keep the rest that killed runs have left") {
+TEST_CASE("leftovers of killed runs are deleted although some folders cannot be read") {
   const TemporaryFolder folder;
   const fs::path checkpoints = train::checkpoints_folder(folder.path());
   const auto before = fs::file_time_type::clock::now() - std::chrono::minutes(61);

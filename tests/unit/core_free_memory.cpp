@@ -72,7 +72,7 @@ TEST_CASE("a thread that cannot start names the control group that is full, of v
   root.write("sys/fs/cgroup/other/pids.max", "7\n");
   root.write("sys/fs/cgroup/other/pids.current", "7\n");
   CHECK(atoll::thread_limit(root.path()) ==
-        "its control group allows 7 processes and threads: raise " +
+        "the control group of this process allows 7 processes and threads: raise " +
             (root.path() / "sys/fs/cgroup/other/pids.max").string());
   root.write("sys/fs/cgroup/pids/job/pids.current", "13\n");
   CHECK(atoll::thread_limit(root.path()).ends_with("cgroup/pids/job/pids.max"));

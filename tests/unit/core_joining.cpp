@@ -208,10 +208,10 @@ TEST_CASE("rank 0 on another host than the address of the store says so") {
   atoll::Config config = thread_rank_config(0, 2, port);
   config.addr = "192.0.2.1:29511";  // an address for documents, of no host
   const std::string problem = error_of([&] { atoll::World::from_env(config); });
-  CHECK_MESSAGE(
-      problem.find("it runs on host " + atoll::net::host_name() +
-                   ", of which 192.0.2.1 is no address: set ATOLL_ADDR=") != std::string::npos,
-      problem);
+  CHECK_MESSAGE(problem.find("it runs on host " + atoll::net::host_name() +
+                             ", but 192.0.2.1 is not an address of that host: set ATOLL_ADDR=") !=
+                    std::string::npos,
+                problem);
   CHECK_MESSAGE(problem.find("--node-rank") != std::string::npos, problem);
 }
 

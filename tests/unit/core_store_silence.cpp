@@ -70,7 +70,7 @@ TEST_CASE("a store that reads nothing ends each call at its time limit, and then
   store.reset();  // ends the test even if the calls still wait
 }
 
-TEST_CASE("a message that the store reads in part only is the reason why the connection ends") {
+TEST_CASE("a partly read message closes the connection with a timeout error") {
   std::array<int, 2> ends{};
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
   net::Fd store(ends[0]);
@@ -85,7 +85,7 @@ TEST_CASE("a message that the store reads in part only is the reason why the con
   store.reset();
 }
 
-TEST_CASE("a store that is lost in the middle of a message is lost, and not slow") {
+TEST_CASE("losing the store during a send gives peer_lost, not timeout") {
   std::array<int, 2> ends{};
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
   net::Fd store(ends[0]);

@@ -246,8 +246,8 @@ TEST_CASE("a World that another exception destroys does not report an earlier er
     }
   });
   CHECK(results[0].ends_with(
-      "): ended by an exception that is not an atoll::Error of this thread: its text is in the "
-      "output of that process; World::run() passes it on"));
+      "): an exception ended this rank, but it is not an atoll::Error of this thread, so its text "
+      "is only in the output of this rank; use World::run() to send the text to all ranks"));
   CHECK(results[1] == "of the program");
 }
 

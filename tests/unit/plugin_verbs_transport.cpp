@@ -242,7 +242,7 @@ TEST_CASE("the shared receive queue follows the number of remote ranks and the d
   }
 }
 
-TEST_CASE("a rank that polls nothing has receives for all that its peers send") {
+TEST_CASE("the receive queue never runs empty, even if a rank does not poll") {
   constexpr std::size_t count = 9;
   Adapters adapters;
   Ranks ranks(count);

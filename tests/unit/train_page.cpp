@@ -302,8 +302,8 @@ TEST_CASE("report: a run that has not ended, a foreign trace, broken and missing
   folder.write("cut/steps.jsonl", keys);
   const auto many = failure_of([&] { (void)page::read_run(run); });
   CHECK(many.code == ErrorCode::bad_data);
-  CHECK(
-      many.says("steps.jsonl: line 1000: the lines up to here have more than 1000 different keys"));
+  CHECK(many.says(
+      "steps.jsonl: line 1000: the file has more than 1000 different keys up to this line"));
   const auto none = failure_of([&] { page::write_report(folder.path()); });
   CHECK(none.code == ErrorCode::not_found);
   CHECK(none.says("--out"));

@@ -75,8 +75,8 @@ void read_hosts(const train::JsonReader& args, RunSettings& settings) {
   const bool is_even = std::ranges::adjacent_find(of_host, std::not_equal_to()) == of_host.end();
   if (hosts < 1 || ranks % hosts != 0 || !is_even) {
     train::fail(atoll::ErrorCode::bad_data,
-                "{}: its {} hosts have different numbers of ranks, which a prediction does not "
-                "support",
+                "{}: the {} hosts of the run have different numbers of ranks; atoll-plan cannot "
+                "predict such runs",
                 args.file(), hosts);
   }
   settings.hosts = static_cast<int>(hosts);

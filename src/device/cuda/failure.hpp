@@ -25,7 +25,8 @@ class Failure {
  public:
   explicit Failure(std::string stream) : stream_(std::move(stream)) {}
 
-  // Keeps the error with the smallest position. Later ones follow from it and need not be told.
+  // Keeps the error with the smallest position. Later errors are consequences of the first one, so
+  // they are not reported.
   void fail(std::uint64_t position, const std::exception_ptr& error) {
     fail(position, std::make_shared<StreamFailure>(error, stream_));
   }
@@ -66,8 +67,8 @@ class Failure {
 
   // Returns an error that affects operations up to `position`; null if there is none so far.
   std::shared_ptr<StreamFailure> before(std::uint64_t position) const {
-    // A way that leads back to this stream comes to a later position: that work cannot have failed
-    // earlier work.
+    // The search does not return to this stream: it covers all positions up to `position`, and
+    // later positions cannot have caused the error.
     std::map<const Failure*, std::uint64_t> seen{{this, UINT64_MAX}};
     return search(position, seen);
   }

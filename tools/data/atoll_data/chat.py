@@ -217,7 +217,7 @@ class Template:
         other = other | {"content": OPEN + "x" + CLOSE}
         changed = self._raw([*before, other, *after], tools)
         if OPEN not in changed:
-            raise TemplateRefuses("its content does not appear in the text")
+            raise TemplateRefuses("the template does not write the content of the answer")
         parted = common_prefix(whole, changed)
         common = common_prefix(whole[parted:][::-1], changed[parted:][::-1])
         header, begin = self._header(before, whole, parted, special, tools)
@@ -231,7 +231,7 @@ class Template:
             end = whole_token(whole, end, special)
             rest = changed[close:whole_token(changed, len(changed) - common, special)]
             if not special.fullmatch(rest) or not ends_with_token(whole[begin:end], special):
-                raise TemplateRefuses("what follows it depends on it")
+                raise TemplateRefuses("the text after the answer changes with the answer")
         if begin > end:
             raise TemplateRefuses("it ends within its generation prompt")
         if after and messages[number].get("tool_calls"):

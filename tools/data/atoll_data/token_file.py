@@ -46,7 +46,10 @@ def place_tag():
 
 
 def is_abandoned(draft, tag):
-    """Whether the process of a draft has ended; elsewhere it cannot be asked, and has an hour."""
+    """Returns true if the process that wrote the draft has ended.
+
+    A draft of another host or container counts as abandoned after one hour without changes.
+    """
     place = place_tag()
     try:
         if not place or not tag.startswith(place):

@@ -28,10 +28,10 @@ void delete_old_checkpoints(const std::filesystem::path& out, std::int64_t keep_
 
 // Deletes what runs that were killed have left: unfinished checkpoints STEP.partial in
 // `checkpoints`, and beside each of `files` its unfinished exports FILE.DIGITS.partial and drafts
-// FILE.TAG.tmp (process_tag()). Keeps the drafts of processes that live, exports and the drafts of
-// other hosts that have changed within the last hour, and what has changed within the last minute,
-// because another run may write it. Returns the paths that it deleted. A path that cannot be read
-// or deleted stays, without an error.
+// FILE.TAG.tmp (process_tag()). Keeps temporary files of running processes. Keeps unfinished
+// exports and files of other hosts for one hour after their last change, and everything else for
+// one minute, because another run may be writing it. Returns the paths that it deleted. A path that
+// cannot be read or deleted stays, without an error.
 std::vector<std::filesystem::path> remove_left_overs(
     const std::filesystem::path& checkpoints, const std::vector<std::filesystem::path>& files);
 

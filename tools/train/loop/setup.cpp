@@ -277,8 +277,8 @@ void check_activations(const RunOptions& options, std::size_t bytes) {
           bytes, options.memory_limit);
 }
 
-// The sum of all that a rank needs is checked before any of it is allocated. One allocation of this
-// size, of which no page is touched, asks the library whether so much is free.
+// Checks the total of a rank before anything is allocated: makes one allocation of that size
+// without touching its pages, and releases it.
 void check_host_memory(const RunOptions& options, const ModelConfig& model, const atoll::Mesh& mesh,
                        const DeviceMemory& memory, int micro_batches, fsdp::Strategy strategy) {
   if (memory.kind != atoll::DeviceKind::host || options.dry_run) return;

@@ -261,7 +261,8 @@ RunResult Trainer::run() {
   try {
     return run_steps();
   } catch (const Error& error) {
-    // The results of a run that diverged may fail in a way that ends it at once.
+    // If writing the results of a diverged run throws, the error must still say that the run
+    // diverged.
     const std::string_view text = error.what();
     if (diverged_.empty() || text.find(diverged_) != text.npos) throw;
     fail(error.code(), "{}; {}", diverged_, text);
@@ -294,7 +295,7 @@ RunResult Trainer::run_steps() {
     write_line(record);
     const bool diverges = !diverged_.empty();
     const bool stops = diverges || stop_ != Stop::none;
-    if (stops) next_pass_.reset();  // saves and exports need that no pass is open
+    if (stops) next_pass_.reset();  // saving and exporting require that no pass is open
     if (pending_ && (all_written_ || diverges)) finish_save();
     if (diverges) {
       // Without updates in these steps the weights may be of use, unless they were not finite

@@ -77,8 +77,8 @@ void read_steps(const fs::path& file, RunFiles& run) {
       auto& column = run.columns[name];
       if (run.columns.size() > most_columns) {
         fail(ErrorCode::bad_data,
-             "{}: line {}: the lines up to here have more than {} different keys, and those of a "
-             "run have fewer",
+             "{}: line {}: the file has more than {} different keys up to this line; a run of "
+             "atoll-train writes fewer",
              file.string(), lines, most_columns);
       }
       column.resize(run.steps, nan);

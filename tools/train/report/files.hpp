@@ -34,8 +34,9 @@ void check_folder(const std::filesystem::path& folder);
 std::vector<std::string> names_in(const std::filesystem::path& folder);
 
 // Names this process among those of all hosts and containers that share a file system, for the
-// names of temporary files: HOST-CONTAINER-PID in the digits 0 to 9 and a to f; only PID where the
-// host does not tell the others. atoll-data names its drafts alike.
+// names of temporary files: HOST-CONTAINER-PID in the digits 0 to 9 and a to f. The tag is the PID
+// alone if the boot id or the PID namespace cannot be read. atoll-data uses the same names for its
+// temporary files.
 std::string process_tag();
 
 // Whether nothing has changed a file, or a folder and what is directly in it, for this time; false
