@@ -399,7 +399,8 @@ class ATOLL_API Engine {
   //
   // If parameters are sharded, the ranks also compare PassOptions::kind in the first pass of an
   // engine. If ranks pass different kinds later, the first gather of that pass fails; over NCCL and
-  // MPI it fails at Config::timeout.
+  // MPI it fails at Config::timeout. Without shards an evaluation pass communicates nothing, so some
+  // ranks may evaluate alone.
   [[nodiscard]] Pass begin(const PassOptions& options, Stream& compute);
   // Makes the stream `compute` wait until every gradient shard is final. With Options::synchronous,
   // blocks until then. May be called several times for the same gradients, also for several
@@ -421,14 +422,14 @@ class ATOLL_API Engine {
   // f32 for each element of every Segment::gradient, zero at first. save() and load() of
   // checkpoint.hpp include it, on any number of shards. `name` may contain letters, digits, '_',
   // '-' and '.'. Collective. Blocks. Throws Error(invalid_argument) before freeze(), and for a name
-  // that is not allowed or already in use.
+  // that is not allowed or already in use; Error(out_of_memory) on all ranks if one lacks memory.
   void add_state(std::string_view name);
   // Adds a state that is not elementwise, such as the means of rows and columns of Adafactor: f32
   // memory with elements(unit, param) elements for each trainable parameter, zero at first. Each
   // rank with a segment of the parameter holds the whole state, and the optimizer must write the
   // same values to it on these ranks: save() takes the state of the rank with the first element of
   // the parameter, and load() fills it on all of them. `elements` must return the same number on all
-  // ranks, and in the job that loads.
+  // ranks, and in the job that loads: at most 2^44, the f32 of 64 TiB.
   void add_state(std::string_view name,
                  const std::function<std::uint64_t(const Unit&, const ParamSpec&)>& elements);
   // Returns the elements of a state that belong to a segment of this engine, in f32; empty for a

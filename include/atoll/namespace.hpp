@@ -12,6 +12,9 @@ using namespace atoll_v1;  // NOLINT(google-global-names-in-headers): allows ato
 #if __cplusplus <= 201703L
 #error "the headers of atoll need C++20: compile with -std=c++20 or later"
 #endif
+#if defined(_GLIBCXX_USE_CXX11_ABI) && !_GLIBCXX_USE_CXX11_ABI
+#error "the old ABI of std::string does not match libatoll: leave out _GLIBCXX_USE_CXX11_ABI=0"
+#endif
 #ifdef _GLIBCXX_DEBUG
 #error "_GLIBCXX_DEBUG changes container layouts, so they do not match libatoll: compile without it"
 #endif

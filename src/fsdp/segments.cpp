@@ -43,14 +43,31 @@ void check_state_name(const EngineSetup& setup, std::string_view name) {
 
 using Counts = std::vector<std::vector<std::uint64_t>>;
 
-Counts counts_of(const EngineSetup& setup,
+constexpr std::uint64_t most_elements = std::uint64_t{1} << 44;  // of one parameter; 64 TiB
+
+Counts counts_of(const EngineSetup& setup, std::string_view name,
                  const std::function<std::uint64_t(const Unit&, const ParamSpec&)>& elements) {
   Counts counts;
   for (const auto& unit : setup.units) {
     auto& of_unit = counts.emplace_back();
-    for (const ParamSpec& param : unit->params()) of_unit.push_back(elements(*unit, param));
+    for (const ParamSpec& param : unit->params()) {
+      of_unit.push_back(elements(*unit, param));
+      require(of_unit.back() <= most_elements,
+              "add_state({}): {} elements for parameter {} of unit {} are too many", name,
+              of_unit.back(), param.name, unit->name());
+    }
   }
   return counts;
+}
+
+// Allocates f32 memory for a state. If a rank lacks memory, all ranks throw its error.
+Buffer allocate_on_all(const EngineSetup& setup, std::uint64_t elements) {
+  Buffer memory;
+  agree(setup.ranks, "add_state", [&]() -> std::vector<Declaration> {
+    memory = setup.options.device.allocate(elements * sizeof(float));
+    return {};
+  });
+  return memory;
 }
 
 // Calls visit(unit, parameter) for each parameter of which this rank has trainable elements.
@@ -124,7 +141,7 @@ void Engine::add_state(std::string_view name) {
     return {{"the name of the state", "\"" + std::string(name) + "\""}};
   });
   OwnState state;
-  state.memory = device().allocate(gradient_elements(setup) * sizeof(float));
+  state.memory = allocate_on_all(setup, gradient_elements(setup));
   state.parts = cut_by_bucket(setup, state.memory, DType::f32);
   setup.set_zero(state.memory);
   memory().optimizer += state.memory.bytes();
@@ -140,7 +157,7 @@ void Engine::add_state(
   agree(setup.ranks, "add_state", [&] {
     check_state_name(setup, name);
     require(elements != nullptr, "add_state({}): `elements` is an empty function", name);
-    state.counts = counts_of(setup, elements);
+    state.counts = counts_of(setup, name, elements);
     std::vector<Declaration> all{{"the name of the state", "\"" + std::string(name) + "\""}};
     for (const auto& unit : setup.units) {
       for (std::size_t p = 0; p < unit->params().size(); ++p) {
@@ -153,7 +170,7 @@ void Engine::add_state(
   });
   std::uint64_t sum = 0;
   each_trained(setup, [&](std::size_t unit, std::size_t p) { sum += state.counts[unit][p]; });
-  state.memory = device().allocate(sum * sizeof(float));
+  state.memory = allocate_on_all(setup, sum);
   for (const auto& unit : setup.units) state.wholes.emplace_back(unit->params().size());
   std::uint64_t offset = 0;
   each_trained(setup, [&](std::size_t unit, std::size_t p) {

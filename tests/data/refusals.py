@@ -71,7 +71,7 @@ def check_flags(folder):
     source, out = folder / "a.jsonl", folder / "a.tok"
     source.write_text(GOOD)
     for flag, value in (("--samples", -5), ("--samples", 0), ("--samples", "x"), ("--processes", -3),
-                        ("--processes", 0), ("--show", -3)):
+                        ("--processes", 0), ("--processes", 100000), ("--show", -3)):
         for more in ((), ("-o", out)):
             says(atoll_data(source, *BYTES, *more, flag, value, code=2), f"{flag}: {value} is not a whole")
     says(atoll_data(source, *BYTES, "--show", 0, code=2), "name the token file to write with -o")

@@ -396,8 +396,8 @@ TEST_CASE("engine misuse: a view as another type than its own") {
   CHECK_THROWS_WITH_AS(atoll::ConstView(values).as<atoll::bfloat16>(),
                        "a view of f32 is read or written as bf16", atoll::Error);
   std::vector<float> written(4);
-  CHECK_THROWS_WITH_AS(atoll::View(written).as<double>(),
-                       "a view of f32 is read or written as f64", atoll::Error);
+  CHECK_THROWS_WITH_AS(atoll::View(written).as<double>(), "a view of f32 is read or written as f64",
+                       atoll::Error);
 }
 
 namespace {

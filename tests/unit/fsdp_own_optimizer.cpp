@@ -453,6 +453,29 @@ TEST_CASE("own optimizer misuse: ranks that add different states") {
   }
 }
 
+TEST_CASE("own optimizer misuse: a state too large for one rank is refused on all ranks") {
+  const auto errors_with = [](std::uint64_t elements) {
+    return on_threads(2, [=](atoll::World& world) {
+      fsdp::Engine engine(atoll::Mesh::make(world, {1, 2}));
+      engine.add_unit("a", {{"w", {4}}});  // rank 0 has all of it
+      engine.freeze({"a"});
+      engine.add_state("m", [=](const fsdp::Unit&, const fsdp::ParamSpec&) { return elements; });
+      return std::string("added");
+    });
+  };
+  for (const std::string& error : errors_with((std::uint64_t{1} << 44) + 1)) {
+    CAPTURE(error);
+    CHECK(error.starts_with("invalid argument: "));
+    CHECK(error.ends_with(
+        "add_state(m): 17592186044417 elements for parameter w of unit a are too many"));
+  }
+  for (const std::string& error : errors_with(std::uint64_t{1} << 44)) {
+    CAPTURE(error);
+    CHECK(error.starts_with("out of memory: "));
+    CHECK(error.find("cannot allocate 70368744177664 bytes") != error.npos);
+  }
+}
+
 TEST_CASE("own optimizer misuse: a checkpoint with other states") {
   const std::string advice =
       "; to take over the weights alone, use export_weights and import_weights";

@@ -299,9 +299,10 @@ TEST_CASE("queue pairs use the partition that ATOLL_RDMA names") {
   limited.open(0, parse_settings("devices=left pkey=0x8006"));
   limited.open(1, "right");
   limited.at(1).recv(0, memory);
-  CHECK(error_text([&] { limited.at(0).recv(1, memory); }) ==
-        "left port 1 uses the partition key 0x0006, but its port right:1 0x0006: two limited members "
-        "cannot talk; one of them needs the key with 0x8000");
+  CHECK(
+      error_text([&] { limited.at(0).recv(1, memory); }) ==
+      "left port 1 uses the partition key 0x0006, but its port right:1 0x0006: two limited members "
+      "cannot talk; one of them needs the key with 0x8000");
 }
 
 TEST_CASE("connections register a mailbox and an image, and end that") {

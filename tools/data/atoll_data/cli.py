@@ -46,15 +46,20 @@ class Once(argparse.Action):
         setattr(namespace, self.dest, values if self.nargs != 0 else True)
 
 
-def at_least(least):
+# Each process holds a tokenizer: thousands of them exhaust the memory of a host.
+MOST_PROCESSES = 256
+
+
+def at_least(least, most=None):
     """A type of whole numbers."""
     def number(text):
         try:
-            if int(text) >= least:
+            if least <= int(text) and (most is None or int(text) <= most):
                 return int(text)
         except ValueError:
             pass
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least {least}")
+        limits = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number {limits}")
     return number
 
 
@@ -78,7 +83,7 @@ def parse(arguments):
     parser.add_argument("--train-on", choices=("output", "all"), default="output",
                         help="all: prompts are trained as well")
     parser.add_argument("--samples", type=at_least(1), metavar="N", help="convert the first N records")
-    parser.add_argument("--processes", type=at_least(1), default=os.cpu_count() or 1, metavar="N",
+    parser.add_argument("--processes", type=at_least(1, MOST_PROCESSES), default=min(os.cpu_count() or 1, MOST_PROCESSES), metavar="N",
                         help="processes that convert; default: one for each CPU")
     parser.add_argument("--skip-bad", nargs=0, default=False,
                         help="leave out records that cannot be read or converted, and count them")
