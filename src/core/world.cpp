@@ -486,7 +486,7 @@ std::shared_ptr<const void> WorldInternals::hold(const World& world) { return wo
 bool WorldInternals::is_over(const std::shared_ptr<const void>& hold) noexcept {
   return hold && static_cast<const std::atomic<bool>*>(hold.get())->load();
 }
-store::Store& WorldInternals::store(World& world) { return *world.impl_->store; }
+store::Store& WorldInternals::store(World& world) { return *world.joined().store; }
 
 World::Subscription World::on_failure(std::function<void(const Error&)> callback) {
   const std::shared_ptr<Failure> failure = impl().failure;  // the callback may move the World

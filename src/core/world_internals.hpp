@@ -19,6 +19,7 @@ struct WorldInternals {
   static std::shared_ptr<const void> hold(const World& world);
   // Returns true if the World of a result of hold() has been destroyed; false for a null pointer.
   static bool is_over(const std::shared_ptr<const void>& hold) noexcept;
+  // Throws Error(invalid_argument) in a forked child, which has no connection with the store.
   static store::Store& store(World& world);
 };
 

@@ -287,11 +287,13 @@ TEST_CASE("a forked child cannot use the World of its parent, nor a communicator
     world.fail("of the child");  // reaches nobody
     const int passed = is_refused([&] { world.barrier(); }) +
                        is_refused([&] { world.put("key", "value"); }) +
-                       is_refused([&] { world.check(); }) + is_refused(sum);
+                       is_refused([&] { world.check(); }) + is_refused(sum) +
+                       is_refused([&] { atoll::Mesh::make(world, {{"data", 1}}); }) +
+                       is_refused([&] { comm.abort("in the child"); });
     ::_exit(10 * passed + world.rank());
   }
   int status = -1;
   ::waitpid(pid, &status, 0);
-  CHECK(WEXITSTATUS(status) == 40);
+  CHECK(WEXITSTATUS(status) == 60);
   CHECK_FALSE(world.failure());
 }
