@@ -229,6 +229,8 @@ TEST_CASE("a wrong config.json is named with its key") {
        ErrorCode::unsupported},
       {"\"mistral\"", "\"mistral\", \"rope_scaling\": {\"rope_type\": \"linear\"}",
        "\"factor\" of rope_type linear is missing", ErrorCode::bad_data},
+      {"\"mistral\"", "\"mistral\", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}",
+       "\"low_freq_factor\" of rope_type llama3 is missing", ErrorCode::bad_data},
       {"\"mistral\"",
        "\"mistral\", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, "
        "\"low_freq_factor\": 4, \"high_freq_factor\": 1}",
