@@ -166,6 +166,9 @@ TEST_CASE("a model is a preset, a config.json, a folder, or a name in the Hub's 
   CHECK(train::run_name(named) == "My-Model-demo+synthetic-full_shard");
   named.init = "none";
   CHECK(train::run_name(named) == "qwen3-tiny-demo+synthetic-full_shard");
+  named.model = "./config.json";
+  CHECK(train::run_name(named) ==
+        fs::current_path().filename().string() + "-demo+synthetic-full_shard");
 }
 
 TEST_CASE("a head that differs from the embedding is not tied, whatever config.json says") {

@@ -28,7 +28,8 @@ bool has_init(const RunOptions& options) { return !options.init.empty() && optio
 
 // The name of a folder; in the Hub's cache, models--ORG--NAME/snapshots/COMMIT, that of the model.
 std::string folder_name(const fs::path& folder) {
-  const fs::path whole = fs::absolute(folder / "").parent_path();
+  // Without lexically_normal(), the current folder would be called ".".
+  const fs::path whole = fs::absolute(folder / "").lexically_normal().parent_path();
   const fs::path snapshots = whole.parent_path();
   if (snapshots.filename() != "snapshots") return whole.filename().string();
   const std::string repository = snapshots.parent_path().filename().string();
