@@ -55,10 +55,10 @@ void Arguments::alike(ConstView src, ConstView dst) const {
   buffer(dst, "dst");
 }
 
-void Arguments::multiple(std::uint64_t whole, std::uint64_t part) const {
+void Arguments::divisible(ConstView src) const {
   const auto ranks = static_cast<std::uint64_t>(group_.axis().size());
-  require(whole % ranks == 0 && whole / ranks == part,
-          "the larger buffer has {} elements, not {} ranks x {} elements", whole, ranks, part);
+  require(src.count % ranks == 0, "src has {} elements, which is no multiple of {} ranks",
+          src.count, ranks);
 }
 
 void Arguments::peer(int rank) const {
@@ -118,7 +118,11 @@ void Arguments::apart(ConstView one, ConstView other, const void* place) const {
 void Arguments::blocks(ConstView src, ConstView dst, Whole whole) const {
   const auto& [part, all] = whole == Whole::dst ? std::tie(src, dst) : std::tie(dst, src);
   same_dtype(src, dst);
-  multiple(all.count, part.count);
+  const auto ranks = static_cast<std::uint64_t>(group_.axis().size());
+  const bool whole_is_dst = whole == Whole::dst;
+  require(all.count % ranks == 0 && all.count / ranks == part.count,
+          "{} has {} elements, not {} ranks x the {} elements of {}", whole_is_dst ? "dst" : "src",
+          all.count, ranks, part.count, whole_is_dst ? "src" : "dst");
   buffer(src, "src");
   buffer(dst, "dst");
   const auto rank = static_cast<std::uint64_t>(group_.axis().index);

@@ -31,8 +31,8 @@ class Arguments {
   void same_dtype(ConstView src, ConstView dst) const;
   // Requires equal dtypes and counts, and memory for both.
   void alike(ConstView src, ConstView dst) const;
-  // Requires that `whole` is `part` times the number of ranks. Both are numbers of elements.
-  void multiple(std::uint64_t whole, std::uint64_t part) const;
+  // Requires that the elements of src can be divided evenly among the ranks.
+  void divisible(ConstView src) const;
   // Requires that the larger buffer, src or dst as selected by `whole`, holds one block per rank,
   // all of equal size, and that the other buffer holds one block. Neither address may be null. They
   // may overlap only if the block is this rank's part of the larger buffer.

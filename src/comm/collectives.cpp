@@ -135,7 +135,7 @@ Work Communicator::all_to_all(ConstView src, View dst, Stream& stream) {
   const Arguments arguments(*impl_->group, "all_to_all");
   const std::uint64_t count = src.count / static_cast<std::uint64_t>(size());
   arguments.alike(src, dst);
-  arguments.multiple(src.count, count);
+  arguments.divisible(src);
   arguments.apart(src, dst);
   return start(*impl_, {ATOLL_ALL_TO_ALL, src, dst, count, src.dtype}, stream);
 }

@@ -412,6 +412,24 @@ TEST_CASE("the error of a stream's task reaches the ranks that wait for its coll
   CHECK(errors[1] == "aborted: kernel broke");
 }
 
+TEST_CASE("buffers whose sizes do not fit together are named with their sizes") {
+  const auto errors = atoll_test::on_threads(3, [](atoll::World& world) {
+    const auto mesh = Mesh::make(world, {{"data", 3}});
+    auto comm = Communicator::open(mesh.axis("data"));
+    auto stream = comm.device().stream();
+    std::vector<float> hundred(100), ten(10);
+    return error_of([&] { (void)comm.all_gather(ten, hundred, stream); }) + "\n" +
+           error_of([&] { (void)comm.reduce_scatter(hundred, ten, ReduceOp::sum, stream); }) +
+           "\n" + error_of([&] { (void)comm.all_to_all(hundred, std::span(hundred), stream); });
+  });
+  for (const std::string& error : errors) {
+    CAPTURE(error);
+    CHECK(error.find("dst has 100 elements, not 3 ranks x the 10 elements of src") != error.npos);
+    CHECK(error.find("src has 100 elements, not 3 ranks x the 10 elements of dst") != error.npos);
+    CHECK(error.find("src has 100 elements, which is no multiple of 3 ranks") != error.npos);
+  }
+}
+
 TEST_CASE("a message of a rank to itself needs a group") {
   World world = atoll_test::single_rank();
   auto comm = open(world);
