@@ -21,7 +21,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-constexpr std::uint64_t never = std::numeric_limits<std::uint64_t>::max();
+constexpr std::uint64_t no_warning = std::numeric_limits<std::uint64_t>::max();
 // Congestion control of RoCE works by marks, so a few of them are no fault. Nothing documents how
 // many are; this many show that senders were slowed down again and again.
 constexpr std::uint64_t many = 1000;
@@ -48,7 +48,7 @@ constexpr std::string_view marks[] = {"np_ecn_marked_roce_packets", "np_cnp_sent
 // adapter, so no number of ticks proves a loss of speed.
 constexpr std::string_view waits[] = {"port_xmit_wait"};
 
-constexpr PortCounters table[] = {
+constexpr PortCounters counter_table[] = {
     {.finding = "errors_rose",
      .fact = fact::errors,
      .names = errors,
@@ -85,7 +85,7 @@ constexpr PortCounters table[] = {
     {.finding = "sender_waited",
      .fact = fact::congestion,
      .names = waits,
-     .warning_from = never,
+     .warning_from = no_warning,
      .consequence = "the port had data to send, but a receiver or a switch was slow; the length "
                     "of a tick depends on the adapter, so compare ports and runs",
      .fix = "find slow receivers (atoll-topo --doctor) and congested switch ports (ibqueryerrors)"},
@@ -156,7 +156,7 @@ Finding finding_of(const PortCounters& counters, std::vector<Rise> rises,
 
 }  // namespace
 
-const std::span<const PortCounters> port_counters(table);
+const std::span<const PortCounters> port_counters(counter_table);
 
 std::vector<Finding> compare_ports(const Topology& before, const Topology& after) {
   std::unordered_map<std::string_view, const TopologyNic*> earlier;

@@ -12,7 +12,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr unsigned fewest_unanswered = 3;
-constexpr auto longest_pause = 3s;  // between two looks that belong together
+constexpr auto longest_break = 3s;  // between two looks that belong together
 
 }  // namespace
 
@@ -32,7 +32,7 @@ bool CutWatch::look(const Health& health, Clock::time_point now,
                     std::chrono::nanoseconds limit) noexcept {
   const bool progress = health.acknowledged != last_.acknowledged ||
                         health.received != last_.received || !health.outstanding;
-  if (progress || now - looked_ > longest_pause) still_since_ = now;
+  if (progress || now - looked_ > longest_break) still_since_ = now;
   looked_ = now;
   last_ = health;
   return now - still_since_ >= limit && health.silent >= limit &&

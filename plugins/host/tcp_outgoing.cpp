@@ -15,8 +15,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto connect_limit = 3s;    // time for the other side's kernel to answer
-constexpr auto handshake_limit = 5s;  // time for the other side's process to answer
+constexpr auto connect_limit = 3s;  // time for the other side's kernel to answer
+constexpr auto answer_limit = 5s;   // time for the other side's process to answer
 constexpr auto retry_pause = 50ms;
 constexpr auto refused_limit = 1s;  // time for which refused connections are retried
 constexpr unsigned fewest_failures = 3;
@@ -128,7 +128,7 @@ void Rendezvous::introduce(Outgoing& attempt) {
              MSG_DONTWAIT | MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(attempt.hello))) {
     return fail(attempt, Failure::unreachable, message_of(errno));
   }
-  attempt.until = Clock::now() + handshake_limit;
+  attempt.until = Clock::now() + answer_limit;
   attempt.step = Step::awaiting;
   watch(attempt.socket.get(), EPOLLIN, attempt);
 }

@@ -20,7 +20,7 @@ namespace atoll_v1::atoll {
 namespace {
 
 // The arguments of one rank, which all ranks receive.
-struct Wish {
+struct MemoryWish {
   int rank = 0;
   MemoryCall call = MemoryCall::allocates;
   std::uint64_t bytes = 0;
@@ -33,13 +33,13 @@ std::string_view name(MemoryCall call) {
   return call == MemoryCall::allocates ? "allocate" : "register_memory";
 }
 
-std::string encode(const Wish& wish) {
+std::string encode(const MemoryWish& wish) {
   return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}", static_cast<int>(wish.call), wish.bytes,
                      wish.free.host, wish.free.process, wish.free.limit, wish.code, wish.error);
 }
 
-Wish decode(int rank, std::string_view text) {
-  Wish wish{.rank = rank};
+MemoryWish decode(int rank, std::string_view text) {
+  MemoryWish wish{.rank = rank};
   const auto next = [&] {
     const std::size_t end = std::min(text.find('\n'), text.size());
     const std::string_view line = text.substr(0, end);
@@ -57,12 +57,13 @@ Wish decode(int rank, std::string_view text) {
   return wish;
 }
 
-std::vector<Wish> exchange(const BackendGroup& group, const std::string& what, const Wish& mine) {
+std::vector<MemoryWish> exchange(const BackendGroup& group, const std::string& what,
+                                 const MemoryWish& mine) {
   World& world = group.world();
   if (group.axis().size() == 1) return {mine};
   const RankSet ranks(world, group.axis().ranks);
   const std::string base = memory_key(group);
-  std::vector<Wish> wishes;
+  std::vector<MemoryWish> wishes;
   try {
     const auto texts = ranks.exchange(fmt::format("{}/{}", base, world.ticket(base)), encode(mine),
                                       group.settings().timeout);
@@ -76,9 +77,9 @@ std::vector<Wish> exchange(const BackendGroup& group, const std::string& what, c
   return wishes;
 }
 
-void check_equal(const std::vector<Wish>& wishes, const std::string& communicator) {
-  const Wish& first = wishes.front();
-  for (const Wish& other : wishes) {
+void check_equal(const std::vector<MemoryWish>& wishes, const std::string& communicator) {
+  const MemoryWish& first = wishes.front();
+  for (const MemoryWish& other : wishes) {
     require(other.call == first.call, ErrorCode::mismatch,
             "communicator {}: rank {} called {} where rank {} called {}", communicator, other.rank,
             name(other.call), first.rank, name(first.call));
@@ -91,14 +92,14 @@ void check_equal(const std::vector<Wish>& wishes, const std::string& communicato
 
 // Ranks share the memory of a host, so sizes that fit alone can be too large together. All ranks
 // pass the same size here.
-void check_fits(const std::vector<Wish>& wishes, const BackendGroup& group) {
+void check_fits(const std::vector<MemoryWish>& wishes, const BackendGroup& group) {
   const std::string cannot = fmt::format("cannot allocate {} bytes for communicator {}",
                                          wishes.front().bytes, group.name());
   struct Host {
     std::uint64_t ranks = 0, free = std::numeric_limits<std::uint64_t>::max();
   };
   std::map<int, Host> hosts;
-  for (const Wish& wish : wishes) {
+  for (const MemoryWish& wish : wishes) {
     require(wish.bytes <= wish.free.process, ErrorCode::out_of_memory,
             "{}: rank {} can take {} more, by {}", cannot, wish.rank, wish.free.process,
             wish.free.limit);
@@ -143,7 +144,7 @@ std::optional<Error> error_of(const BackendGroup& group, MemoryCall call,
 // Returns the error that all of them throw. Throws errors that end the comparison.
 std::optional<Error> compare(const BackendGroup& group, MemoryCall call, std::size_t bytes,
                              std::optional<Error> error) {
-  Wish mine{.rank = group.world().rank(), .call = call, .bytes = bytes};
+  MemoryWish mine{.rank = group.world().rank(), .call = call, .bytes = bytes};
   if (!error) {
     error = error_of(group, call, [&] {
       mine.free = free_memory();
@@ -154,8 +155,9 @@ std::optional<Error> compare(const BackendGroup& group, MemoryCall call, std::si
     mine.code = static_cast<int>(error->code());
     mine.error = error->what();
   }
-  const std::vector<Wish> wishes = exchange(group, description(group, call), mine);
-  const auto failed = std::ranges::find_if(wishes, [](const Wish& wish) { return wish.code != 0; });
+  const std::vector<MemoryWish> wishes = exchange(group, description(group, call), mine);
+  const auto failed =
+      std::ranges::find_if(wishes, [](const MemoryWish& wish) { return wish.code != 0; });
   if (failed != wishes.end()) return Error(static_cast<ErrorCode>(failed->code), failed->error);
   try {
     check_equal(wishes, group.name());

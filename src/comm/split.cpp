@@ -15,16 +15,16 @@ namespace atoll_v1::atoll {
 namespace {
 
 // The color and key that a rank passes to split().
-struct Wish {
+struct SplitWish {
   std::optional<int> color;
   int key = 0;
 };
 
-std::string to_text(const Wish& wish) {
+std::string to_text(const SplitWish& wish) {
   return wish.color ? fmt::format("{} {}", *wish.color, wish.key) : "";
 }
 
-Wish wish_from(std::string_view text, int rank) {
+SplitWish wish_from(std::string_view text, int rank) {
   if (text.empty()) return {};
   const auto words = split(text, ' ');
   const auto color = number_from<int>(words.front()), key = number_from<int>(words.back());
@@ -34,8 +34,8 @@ Wish wish_from(std::string_view text, int rank) {
 }
 
 // Returns what the ranks of the group pass to split(), in the order of the group's axis.
-std::vector<Wish> exchange_wishes(const BackendGroup& group, const std::string& round,
-                                  const Wish& mine) {
+std::vector<SplitWish> exchange_wishes(const BackendGroup& group, const std::string& round,
+                                       const SplitWish& mine) {
   const Axis& axis = group.axis();
   if (axis.size() == 1) return {mine};
   std::vector<int> sorted = axis.ranks;
@@ -50,7 +50,7 @@ std::vector<Wish> exchange_wishes(const BackendGroup& group, const std::string& 
                      "rank {}: split of communicator {}: every rank of it must call split(): {}",
                      group.world().rank(), group.name(), error.what());
   }
-  std::vector<Wish> wishes;
+  std::vector<SplitWish> wishes;
   for (const int rank : axis.ranks) {
     const auto place = std::ranges::lower_bound(sorted, rank) - sorted.begin();
     wishes.push_back(wish_from(texts[static_cast<std::size_t>(place)], rank));

@@ -38,13 +38,13 @@ struct FileName {};
 using Field =
     std::variant<int Config::*, std::string Config::*, std::chrono::seconds Config::*, FileName>;
 
-struct Row {
+struct SettingRow {
   ConfigEntry entry;
   Field field;
   Limits limits{};  // range of a number or duration; unused for texts
 };
 
-const Row rows[] = {
+const SettingRow rows[] = {
     {{file_variable, "path", "file of `name = value` lines, read before the environment"},
      FileName{}},
     {{"ATOLL_RANK", "", "rank of this process; -1: the launcher decides"},
@@ -142,8 +142,8 @@ std::string name_in_file(std::string_view variable) {
   return result;
 }
 
-const Row* find_row(std::string_view name) {
-  const auto found = std::ranges::find_if(rows, [&](const Row& row) {
+const SettingRow* find_row(std::string_view name) {
+  const auto found = std::ranges::find_if(rows, [&](const SettingRow& row) {
     return row.entry.variable == name || name_in_file(row.entry.variable) == name;
   });
   return found == std::end(rows) ? nullptr : &*found;
@@ -153,7 +153,7 @@ const Row* find_row(std::string_view name) {
   throw invalid("{}=\"{}\": expected {}", variable, terminal_text(value), want);
 }
 
-int parse_number(const Row& row, std::string_view value) {
+int parse_number(const SettingRow& row, std::string_view value) {
   const std::optional<int> number = number_from<int>(value);
   if (!number || *number < row.limits.least || *number > row.limits.most) {
     reject(row.entry.variable, value,
@@ -163,7 +163,7 @@ int parse_number(const Row& row, std::string_view value) {
   return *number;
 }
 
-void set_row(Config& config, const Row& row, std::string_view value) {
+void set_row(Config& config, const SettingRow& row, std::string_view value) {
   if (row.entry.variable == "ATOLL_LOG") {
     try {
       log::level_from_name(value);
@@ -198,7 +198,7 @@ void set_row(Config& config, const Row& row, std::string_view value) {
 }
 
 // Returns the value in the form that set_row() reads.
-std::string value_of(const Config& config, const Row& row) {
+std::string value_of(const Config& config, const SettingRow& row) {
   if (const auto* number = std::get_if<int Config::*>(&row.field)) {
     return fmt::format("{}", config.*(*number));
   }
@@ -235,7 +235,9 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 // Returns a remedy for an unknown variable: the nearest known one if at most a third of its letters
 // differ, with its name in a file if `variable` came from there.
 std::string suggestion(const std::string& variable, Origin origin) {
-  const auto distance = [&](const Row& row) { return edit_distance(variable, row.entry.variable); };
+  const auto distance = [&](const SettingRow& row) {
+    return edit_distance(variable, row.entry.variable);
+  };
   const std::string_view nearest = std::ranges::min_element(rows, {}, distance)->entry.variable;
   const std::size_t letters = std::max(variable.size(), nearest.size()) - prefix.size();
   if (3 * edit_distance(variable, nearest) > letters)
@@ -273,7 +275,7 @@ void read_file(Config& config, const std::string& path, std::vector<std::string>
     const auto equals = text.find('=');
     require(equals != std::string_view::npos, "{}:{}: expected `name = value`", shown, number);
     const std::string_view name = trimmed(text.substr(0, equals));
-    const Row* row = find_row(name);
+    const SettingRow* row = find_row(name);
     if (row == nullptr) {
       warnings.push_back(fmt::format("{}:{}: unknown name {}; {}", shown, number,
                                      terminal_text(name),
@@ -297,7 +299,7 @@ void read_environment(Config& config, std::vector<std::string>& warnings) {
     const auto equals = text.find('=');
     const std::string_view variable = text.substr(0, equals);
     if (variable == file_variable || equals == std::string_view::npos) continue;
-    const Row* row = find_row(variable);
+    const SettingRow* row = find_row(variable);
     if (row == nullptr) {
       warnings.push_back(fmt::format("unknown variable {}; {}", terminal_text(variable),
                                      suggestion(std::string(variable), Origin::environment)));
@@ -322,7 +324,7 @@ Config Config::from_env() {
 
 void require_valid(const Config& config) {
   Config parsed;
-  for (const Row& row : rows) {
+  for (const SettingRow& row : rows) {
     if (std::holds_alternative<FileName>(row.field)) continue;
     try {
       set_row(parsed, row, value_of(config, row));
@@ -334,7 +336,7 @@ void require_valid(const Config& config) {
 }
 
 void Config::set(std::string_view name, std::string_view value) {
-  const Row* row = find_row(name);
+  const SettingRow* row = find_row(name);
   if (row == nullptr) {
     throw invalid("unknown setting {}; {}", terminal_text(name),
                   suggestion(as_variable(name), Origin::environment));
@@ -345,7 +347,7 @@ void Config::set(std::string_view name, std::string_view value) {
 std::span<const ConfigEntry> config_entries() noexcept {
   static const auto entries = [] {
     std::array<ConfigEntry, std::size(rows)> result;
-    std::ranges::transform(rows, result.begin(), &Row::entry);
+    std::ranges::transform(rows, result.begin(), &SettingRow::entry);
     return result;
   }();
   return entries;
@@ -353,7 +355,7 @@ std::span<const ConfigEntry> config_entries() noexcept {
 
 std::string describe(const Config& config) {
   std::string result;
-  for (const Row& row : rows) {
+  for (const SettingRow& row : rows) {
     const std::string unit = row.entry.unit.empty() ? "" : fmt::format(" [{}]", row.entry.unit);
     // Users paste listings of the settings into bug reports, so these must not show the secret.
     const bool is_secret = row.entry.variable == "ATOLL_TOKEN" && !config.token.empty();

@@ -29,4 +29,10 @@ std::vector<fs::path> control_groups(std::string_view controller, const fs::path
   return groups;
 }
 
+std::optional<std::uint64_t> number_of(const fs::path& file) {
+  std::uint64_t value = 0;
+  if (std::ifstream(file) >> value) return value;
+  return std::nullopt;
+}
+
 }  // namespace atoll_v1::atoll

@@ -1,7 +1,9 @@
 // The control groups of this process, which limit what it can take.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -13,5 +15,8 @@ namespace atoll_v1::atoll {
 // file system, which tests replace.
 std::vector<std::filesystem::path> control_groups(std::string_view controller,
                                                   const std::filesystem::path& root = "/");
+
+// Reads the number with which a file begins; nothing if it cannot, as with "max".
+std::optional<std::uint64_t> number_of(const std::filesystem::path& file);
 
 }  // namespace atoll_v1::atoll

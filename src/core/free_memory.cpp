@@ -36,12 +36,6 @@ std::optional<std::uint64_t> number_in(const fs::path& file, std::string_view ke
   return std::nullopt;
 }
 
-std::optional<std::uint64_t> number_of(const fs::path& file) {
-  std::uint64_t value = 0;
-  if (std::ifstream(file) >> value) return value;
-  return std::nullopt;
-}
-
 // Returns the bytes that are free in the control group of version 2 with this folder. Its cache of
 // files does not count as used, because the kernel can drop it.
 std::uint64_t free_in_group(const fs::path& group) {

@@ -34,7 +34,7 @@ namespace {
 constexpr std::chrono::milliseconds grace{5'000};
 // How often a rank checks whether the program has closed the descriptors of the watch and, on
 // kernels without pidfd_open (before Linux 5.3), whether the process still exists.
-constexpr std::chrono::milliseconds look_period{1'000};
+constexpr std::chrono::milliseconds parent_period{1'000};
 constexpr int most_ancestors = 32;
 
 // Names as the kernel shows them, which are cut to 15 characters.
@@ -42,7 +42,7 @@ constexpr std::array<std::string_view, 13> launchers = {
     "mpirun", "mpiexec", "orterun",       "orted",           "prterun",    "prted",   "prte",
     "prun",   "srun",    "mpiexec.hydra", "hydra_pmi_proxy", "slurmstepd", "torchrun"};
 
-struct Process {
+struct ParentProcess {
   pid_t pid = 0;
   pid_t parent = 0;
   std::string name;
@@ -51,13 +51,13 @@ struct Process {
 
 // Reads /proc/PID/stat, see proc(5): "PID (NAME) STATE PPID ..."; field 22 is the start time. The
 // name may contain spaces and parentheses.
-std::optional<Process> read_process(pid_t pid) {
+std::optional<ParentProcess> read_process(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   const auto begin = text.find('(');
   const auto end = text.rfind(')');
   if (begin == std::string::npos || end == std::string::npos) return std::nullopt;
-  Process result;
+  ParentProcess result;
   result.pid = pid;
   result.name = text.substr(begin + 1, end - begin - 1);
   std::istringstream rest(text.substr(end + 1));
@@ -71,7 +71,7 @@ std::optional<Process> read_process(pid_t pid) {
 }
 
 // A process with pid 1 outlives everything that this process could wait for.
-std::optional<Process> find_process(WithoutLauncher otherwise) {
+std::optional<ParentProcess> find_process(WithoutLauncher otherwise) {
   pid_t pid = ::getppid();
   for (int i = 0; i < most_ancestors && pid > 1; ++i) {
     auto process = read_process(pid);
@@ -83,13 +83,13 @@ std::optional<Process> find_process(WithoutLauncher otherwise) {
   return read_process(::getppid());
 }
 
-bool is_same(const std::optional<Process>& found, const Process& wanted) {
+bool is_same(const std::optional<ParentProcess>& found, const ParentProcess& wanted) {
   return found && found->start == wanted.start;
 }
 
 class ProcessWatch final : public ParentWatch {
  public:
-  explicit ProcessWatch(Process process)
+  explicit ProcessWatch(ParentProcess process)
       : process_(std::move(process)),
         wake_(::eventfd(0, EFD_CLOEXEC)),
         handle_(static_cast<int>(::syscall(SYS_pidfd_open, process_.pid, 0))) {
@@ -119,13 +119,13 @@ class ProcessWatch final : public ParentWatch {
   Event wait() const {
     for (;;) {
       std::array<pollfd, 2> items{{{wake_.get(), POLLIN, 0}, {handle_.get(), POLLIN, 0}}};
-      ::poll(items.data(), handle_ ? 2 : 1, static_cast<int>(look_period.count()));
+      ::poll(items.data(), handle_ ? 2 : 1, static_cast<int>(parent_period.count()));
       if (is_stopped_by({})) return Event::stopped;
       const bool has_event = items[0].revents != 0 || items[1].revents != 0;
       if (handle_ && !has_event) continue;
       if (!is_same(read_process(process_.pid), process_)) return Event::ended;
       // The program has closed a descriptor, and another file may have its number.
-      if (has_event && is_stopped_by(net::Clock::now() + look_period)) return Event::stopped;
+      if (has_event && is_stopped_by(net::Clock::now() + parent_period)) return Event::stopped;
     }
   }
 
@@ -159,7 +159,7 @@ class ProcessWatch final : public ParentWatch {
       std::_Exit(EXIT_FAILURE);
   }
 
-  Process process_;
+  ParentProcess process_;
   Report report_;
   std::promise<void> stop_;  // kept when the destructor runs
   std::future<void> stopped_ = stop_.get_future();

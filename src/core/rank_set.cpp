@@ -22,7 +22,7 @@ std::vector<int> all_ranks(const World& world) {
 }
 
 // Names ranks in a store key, which has a limited length.
-std::string text_of(const std::vector<int>& ranks) {
+std::string key_of_ranks(const std::vector<int>& ranks) {
   constexpr std::size_t most = 64;
   std::string text = fmt::format("{}", fmt::join(ranks, ","));
   if (text.size() > most) text = fmt::format("{:.{}}... {:016x}", text, most, fnv1a(text));
@@ -36,7 +36,7 @@ RankSet::RankSet(World& world) : RankSet(world, all_ranks(world)) {}
 RankSet::RankSet(World& world, std::vector<int> ranks) : world_(world), ranks_(std::move(ranks)) {
   std::ranges::sort(ranks_);
   if (ranks_.size() < static_cast<std::size_t>(world.size()))
-    suffix_ = " of ranks " + text_of(ranks_);
+    suffix_ = " of ranks " + key_of_ranks(ranks_);
 }
 
 bool RankSet::is_first() const { return world().rank() == ranks_.front(); }

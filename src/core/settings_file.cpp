@@ -15,7 +15,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-constexpr std::size_t most_bytes = 1 << 20;
+constexpr std::size_t most_file_bytes = 1 << 20;
 
 }  // namespace
 
@@ -29,7 +29,7 @@ std::string read_settings_file(std::string_view setting, const std::string& name
   const bool known = ::fstat(file.get(), &status) == 0;
   require(known && S_ISREG(status.st_mode), ErrorCode::io, "{}={}: is {}; name a regular file",
           setting, path, S_ISDIR(status.st_mode) ? "a folder" : "no regular file");
-  std::string text(most_bytes + 1, '\0');
+  std::string text(most_file_bytes + 1, '\0');
   std::size_t size = 0;
   while (size < text.size()) {
     const ssize_t got = ::read(file.get(), text.data() + size, text.size() - size);
@@ -38,7 +38,7 @@ std::string read_settings_file(std::string_view setting, const std::string& name
     if (got == 0) break;
     size += static_cast<std::size_t>(got);
   }
-  require(size <= most_bytes, ErrorCode::io,
+  require(size <= most_file_bytes, ErrorCode::io,
           "{}={}: is larger than 1 MiB, so it is no file of settings", setting, path);
   text.resize(size);
   return text;

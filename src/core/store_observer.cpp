@@ -13,7 +13,7 @@ using net::Clock;
 
 // The store answers when `patience` is over, at the latest. The observer waits this much longer, so
 // that the answer can arrive.
-constexpr std::chrono::seconds grace{5};
+constexpr std::chrono::seconds answer_grace{5};
 
 // A message has room for this wait; the store itself waits less.
 constexpr std::chrono::milliseconds longest_wait{60'000};
@@ -53,7 +53,7 @@ void Observer::connect(Clock::time_point deadline) {
 
 std::optional<std::vector<Observed>> Observer::look(std::chrono::milliseconds patience) try {
   patience = std::clamp(patience, std::chrono::milliseconds(0), longest_wait);
-  const Clock::time_point deadline = Clock::now() + patience + grace;
+  const Clock::time_point deadline = Clock::now() + patience + answer_grace;
   if (!socket_) connect(deadline);
   const std::string body = Packer().number(static_cast<std::uint32_t>(patience.count())).take();
   try {

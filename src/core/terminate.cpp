@@ -16,15 +16,15 @@ namespace {
 
 constexpr std::chrono::seconds patience{5};
 
-struct Notices {
+struct TerminateNotices {
   std::mutex mutex;
   std::set<const std::function<void(std::string_view)>*> callbacks;
   std::terminate_handler before = nullptr;
 };
 
 // Never destroyed, since std::terminate can run after the destructors of static objects.
-Notices& notices() {
-  static auto* const all = new Notices;
+TerminateNotices& terminate_notices() {
+  static auto* const all = new TerminateNotices;
   return *all;
 }
 
@@ -44,12 +44,12 @@ void report_and_terminate() {
   auto told = std::make_shared<std::promise<void>>();
   const std::future<void> done = told->get_future();
   std::thread([told, text = reason()] {
-    const std::lock_guard lock(notices().mutex);
-    for (const auto* callback : notices().callbacks) (*callback)(text);
+    const std::lock_guard lock(terminate_notices().mutex);
+    for (const auto* callback : terminate_notices().callbacks) (*callback)(text);
     told->set_value();
   }).detach();
   done.wait_for(patience);
-  if (notices().before != nullptr) notices().before();
+  if (terminate_notices().before != nullptr) terminate_notices().before();
   std::abort();
 }
 
@@ -57,18 +57,18 @@ void report_and_terminate() {
 
 TerminateNotice::TerminateNotice(std::function<void(std::string_view)> callback)
     : callback_(std::move(callback)) {
-  const std::lock_guard lock(notices().mutex);
+  const std::lock_guard lock(terminate_notices().mutex);
   static const bool installed = [] {
-    notices().before = std::set_terminate(report_and_terminate);
+    terminate_notices().before = std::set_terminate(report_and_terminate);
     return true;
   }();
   static_cast<void>(installed);
-  notices().callbacks.insert(&callback_);
+  terminate_notices().callbacks.insert(&callback_);
 }
 
 TerminateNotice::~TerminateNotice() {
-  const std::lock_guard lock(notices().mutex);
-  notices().callbacks.erase(&callback_);
+  const std::lock_guard lock(terminate_notices().mutex);
+  terminate_notices().callbacks.erase(&callback_);
 }
 
 }  // namespace atoll_v1::atoll

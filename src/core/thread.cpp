@@ -3,22 +3,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <cstdint>
-#include <fstream>
-#include <optional>
-
 #include "core/control_groups.hpp"
 
 namespace atoll_v1::atoll {
-namespace {
-
-std::optional<std::uint64_t> number_of(const std::filesystem::path& file) {
-  std::uint64_t value = 0;
-  if (std::ifstream(file) >> value) return value;  // pids.max may contain "max"
-  return std::nullopt;
-}
-
-}  // namespace
 
 std::string thread_limit(const std::filesystem::path& root) {
   for (const auto& group : control_groups("pids", root)) {

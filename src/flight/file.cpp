@@ -24,7 +24,7 @@ namespace {
 using Ordered = nlohmann::ordered_json;
 using Json = nlohmann::json;
 
-constexpr int version = 1;
+constexpr int file_version = 1;
 constexpr int entry_depth = 2;  // depth of the entries of a list in the JSON document
 constexpr int max_depth = 4;
 constexpr std::int64_t most_int64 = std::numeric_limits<std::int64_t>::max();
@@ -35,7 +35,8 @@ constexpr std::array<std::string_view, 4> states = {"enqueued", "started", "comp
 
 // Calls field(key, value) for each field of an object, in the order of the file. For a number that
 // is not from 0 to 2^63 - 1, the call also passes the least and the largest value.
-void for_each_field(auto& c, const auto& field) requires requires { c.backend; }
+void for_each_field(auto& c, const auto& field)
+  requires requires { c.backend; }
 {
   field("id", c.id);
   field("name", c.name);
@@ -48,7 +49,8 @@ void for_each_field(auto& c, const auto& field) requires requires { c.backend; }
   field("collectives_enqueued", c.collectives_enqueued);
   field("collectives_completed", c.collectives_completed);
 }
-void for_each_field(auto& o, const auto& field) requires requires { o.kind; }
+void for_each_field(auto& o, const auto& field)
+  requires requires { o.kind; }
 {
   field("number", o.number);
   field("communicator", o.communicator, 0, std::int64_t{max_flight_communicators} - 1);
@@ -68,14 +70,16 @@ void for_each_field(auto& o, const auto& field) requires requires { o.kind; }
   field("error", o.error);
 }
 
-void for_each_field(auto& s, const auto& field) requires requires { s.frames; }
+void for_each_field(auto& s, const auto& field)
+  requires requires { s.frames; }
 {
   field("thread", s.thread, 0, most_int);
   field("role", s.role);
   field("frames", s.frames);
 }
 
-void for_each_field(auto& l, const auto& field) requires requires { l.written_ns; }
+void for_each_field(auto& l, const auto& field)
+  requires requires { l.written_ns; }
 {
   field("rank", l.rank, 0, most_rank);
   field("size", l.size, 1, most_rank + 1);
@@ -238,8 +242,8 @@ void Reader::read_head(const Json& head) {
   if (!head.is_object()) bad(0, "the file is not a JSON object");
   int found = 0;
   read(field(head, "atoll_flight"), "atoll_flight", found, 0, most_int);
-  if (found != version) {
-    bad_here("the file has version {}; this library reads version {}", found, version);
+  if (found != file_version) {
+    bad_here("the file has version {}; this library reads version {}", found, file_version);
   }
   for_each_field(log_, [&](const char* key, auto& value, auto... limits) {
     if (!is_optional(key) || head.contains(key)) {
@@ -348,7 +352,7 @@ std::string to_json(const FlightLog& log) {
     }
     return text;
   };
-  std::string text = dumped({{"atoll_flight", version}}, log);
+  std::string text = dumped({{"atoll_flight", file_version}}, log);
   text.pop_back();  // removes the closing brace, because the lists follow
   text += fmt::format(",\n  \"communicators\":[{}],\n  \"operations\":[{}]",
                       list(log.communicators), list(log.operations));

@@ -23,7 +23,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-constexpr std::chrono::milliseconds patience{2'000};
+constexpr std::chrono::milliseconds inquiry_patience{2'000};
 constexpr std::int64_t looked_back = 32;  // largest number of collectives in an answer
 constexpr int most_started = 32;          // largest number of operations in progress in an answer
 // A communicator with more ranks is listed by its first ranks alone, so that the answers of all its
@@ -116,7 +116,7 @@ InquiryResult explain_answers(const std::vector<store::Answered>& answers, Inqui
 std::optional<InquiryResult> inquire(World& world, const InquirySubject& subject) {
   try {
     const auto question = fmt::format("{} {}", subject.collective, subject.communicator);
-    return explain_answers(WorldInternals::store(world).ask(question, patience), subject);
+    return explain_answers(WorldInternals::store(world).ask(question, inquiry_patience), subject);
   } catch (const Error& error) {
     if (world.failure()) return std::nullopt;
     if (error.code() == ErrorCode::timeout) {

@@ -15,7 +15,7 @@ namespace {
 
 // A notice is this word, the ranks that it is for ("0,2"), a blank, the subject, a line break and
 // the text. Other questions begin with another word or a number.
-constexpr std::string_view word = "notice ";
+constexpr std::string_view notice_word = "notice ";
 
 struct Parts {
   std::string_view first, rest;
@@ -65,8 +65,8 @@ bool Notices::was_expected(std::string_view subject) const {
 }
 
 bool Notices::deliver(std::string_view question) {
-  if (!question.starts_with(word)) return false;
-  const auto [ranks, message] = divide(question.substr(word.size()), ' ');
+  if (!question.starts_with(notice_word)) return false;
+  const auto [ranks, message] = divide(question.substr(notice_word.size()), ' ');
   const auto [subject, text] = divide(message, '\n');
   const auto is_own = [this](std::string_view rank) { return number_from<int>(rank) == rank_; };
   if (std::ranges::none_of(split(ranks, ','), is_own)) return true;
@@ -88,7 +88,7 @@ std::size_t Notices::waiting() const {
 void send_notice(World& world, std::span<const int> ranks, const Notice& notice,
                  std::chrono::milliseconds patience) {
   WorldInternals::store(world).ask(
-      fmt::format("{}{} {}\n{}", word, fmt::join(ranks, ","), notice.subject, notice.text),
+      fmt::format("{}{} {}\n{}", notice_word, fmt::join(ranks, ","), notice.subject, notice.text),
       patience);
 }
 

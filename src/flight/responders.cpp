@@ -12,7 +12,7 @@ namespace {
 
 // A question is this word, the subject, a line break and the detail. Notices begin with another
 // word, and inquiries with a number.
-constexpr std::string_view word = "about ";
+constexpr std::string_view about_word = "about ";
 
 }  // namespace
 
@@ -27,8 +27,8 @@ void Responders::remove(const std::string& subject) {
 }
 
 bool Responders::respond(std::string_view question, std::string& answer) {
-  if (!question.starts_with(word)) return false;
-  question.remove_prefix(word.size());
+  if (!question.starts_with(about_word)) return false;
+  question.remove_prefix(about_word.size());
   const std::size_t end = std::min(question.find('\n'), question.size());
   const std::string_view detail = question.substr(std::min(end + 1, question.size()));
   const std::lock_guard lock(mutex_);
@@ -40,7 +40,8 @@ bool Responders::respond(std::string_view question, std::string& answer) {
 std::vector<store::Answered> ask_responders(World& world, std::string_view subject,
                                             std::string_view detail,
                                             std::chrono::milliseconds patience) {
-  return WorldInternals::store(world).ask(fmt::format("{}{}\n{}", word, subject, detail), patience);
+  return WorldInternals::store(world).ask(fmt::format("{}{}\n{}", about_word, subject, detail),
+                                          patience);
 }
 
 }  // namespace atoll_v1::atoll

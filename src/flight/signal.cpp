@@ -28,13 +28,13 @@ extern "C" void atoll_flight_signalled(int) {
 std::mutex installing;  // guards `users`, and the handler while it is installed or removed
 int users = 0;
 
-bool is_ours(const struct sigaction& action) {
+bool is_flight_handler(const struct sigaction& action) {
   return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == atoll_flight_signalled;
 }
 
 void install() {
   struct sigaction current {};
-  if (::sigaction(SIGUSR1, nullptr, &current) != 0 || is_ours(current)) return;
+  if (::sigaction(SIGUSR1, nullptr, &current) != 0 || is_flight_handler(current)) return;
   if ((current.sa_flags & SA_SIGINFO) != 0 || current.sa_handler != SIG_DFL) {
     log::info("the program has its own SIGUSR1 handler: the signal will not write flight files");
     return;
@@ -48,7 +48,7 @@ void install() {
 
 void give_back() {
   struct sigaction current {};
-  if (::sigaction(SIGUSR1, nullptr, &current) != 0 || !is_ours(current)) return;
+  if (::sigaction(SIGUSR1, nullptr, &current) != 0 || !is_flight_handler(current)) return;
   struct sigaction action {};
   action.sa_handler = SIG_DFL;
   ::sigaction(SIGUSR1, &action, nullptr);

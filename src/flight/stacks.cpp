@@ -76,14 +76,14 @@ extern "C" void atoll_record_stack(int) {
   errno = saved;
 }
 
-bool is_ours(const struct sigaction& action) {
+bool is_stack_handler(const struct sigaction& action) {
   return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == atoll_record_stack;
 }
 
 bool install(int signal) {
   struct sigaction current {};
   if (::sigaction(signal, nullptr, &current) != 0) return false;
-  if (is_ours(current)) return true;
+  if (is_stack_handler(current)) return true;
   if ((current.sa_flags & SA_SIGINFO) != 0 || current.sa_handler != SIG_DFL) {
     log::info(
         "the program handles or ignores signal {}, so the flight file has no stacks: choose "
@@ -100,7 +100,7 @@ bool install(int signal) {
 
 void give_back(int signal) {
   struct sigaction current {};
-  if (::sigaction(signal, nullptr, &current) != 0 || !is_ours(current)) return;
+  if (::sigaction(signal, nullptr, &current) != 0 || !is_stack_handler(current)) return;
   struct sigaction action {};
   action.sa_handler = SIG_DFL;
   ::sigaction(signal, &action, nullptr);

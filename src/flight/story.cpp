@@ -9,7 +9,7 @@
 namespace atoll_v1::atoll {
 namespace {
 
-constexpr std::size_t most_told = 8;  // largest number of sentences or calls in a text
+constexpr std::size_t most_sentences = 8;  // largest number of sentences or calls in a text
 
 bool is_message(const FlightOperation& operation) { return operation.collective < 0; }
 
@@ -100,10 +100,10 @@ std::string disagreement_text(std::vector<CallOfRanks>& calls) {
     return fmt::format("{} called {}", ranks_text(call.ranks), call_text(call.operation));
   };
   std::string text;
-  for (std::size_t i = 1; i < calls.size() && i <= most_told; ++i) {
+  for (std::size_t i = 1; i < calls.size() && i <= most_sentences; ++i) {
     text += (i > 1 ? ", " : "") + text_of(calls[i]);
   }
-  if (calls.size() > most_told + 1) text += ", other ranks called other operations";
+  if (calls.size() > most_sentences + 1) text += ", other ranks called other operations";
   return fmt::format("{} where {}", text, text_of(calls[0]));
 }
 
@@ -191,7 +191,7 @@ Story tell_collective(const std::vector<FlightView>& views, std::int64_t collect
   std::vector<int> more;
   for (const FlightView& view : views) {
     if (has_called(view, collective)) continue;
-    if (story.sentences.size() > most_told) {
+    if (story.sentences.size() > most_sentences) {
       more.push_back(view.rank());
     } else {
       story.sentences.push_back(
@@ -201,9 +201,9 @@ Story tell_collective(const std::vector<FlightView>& views, std::int64_t collect
   if (!more.empty()) story.sentences.push_back(ranks_text(more) + " did not either");
   if (!story.sentences.empty() || completeness == Views::some) return story;
   story.sentences = progress(views, collective, name);
-  if (story.sentences.size() > most_told) {
-    const std::size_t rest = story.sentences.size() - most_told;
-    story.sentences.resize(most_told);
+  if (story.sentences.size() > most_sentences) {
+    const std::size_t rest = story.sentences.size() - most_sentences;
+    story.sentences.resize(most_sentences);
     story.sentences.push_back(fmt::format("and {} more", rest));
   }
   return story;

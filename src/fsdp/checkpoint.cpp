@@ -28,12 +28,6 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-template <class... Args>
-Error bad(const fs::path& file, fmt::format_string<Args...> text, Args&&... args) {
-  return {ErrorCode::bad_data,
-          terminal_text(file.string() + ": " + fmt::format(text, std::forward<Args>(args)...))};
-}
-
 constexpr std::string_view weights_alone =
     "to take over the weights alone, use export_weights and import_weights";
 

@@ -29,12 +29,6 @@ constexpr std::size_t save_digits = 32;  // length of the id of a save
 // deeper entries by more, and writes no line break inside a text, so only one line begins so.
 constexpr std::string_view digest_line = "\n \"digest\": \"";
 
-template <class... Args>
-Error bad(const fs::path& file, fmt::format_string<Args...> text, Args&&... args) {
-  return {ErrorCode::bad_data,
-          terminal_text(file.string() + ": " + fmt::format(text, std::forward<Args>(args)...))};
-}
-
 // Returns the position of the digest's digits in an index, or nothing.
 std::optional<std::size_t> find_digest(std::string_view text) {
   const std::size_t line = text.find(digest_line);

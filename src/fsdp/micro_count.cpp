@@ -23,7 +23,7 @@ constexpr milliseconds first_pause{250};
 // Time for the other ranks to answer a question, which a rank that is not stopped does at once.
 constexpr milliseconds patience{500};
 
-std::string text_of(const std::vector<int>& ranks) {
+std::string names_of(const std::vector<int>& ranks) {
   constexpr std::size_t most = 16;
   const auto shown = std::span(ranks).first(std::min(most, ranks.size()));
   return fmt::format("rank{} {}{}", ranks.size() == 1 ? "" : "s", fmt::join(shown, ", "),
@@ -124,7 +124,7 @@ void MicroCount::compare_change(const Record& mine) {
         "begin: PassOptions::of changes from {} to {} in step {} on rank {}, but {} did not begin "
         "this step within {} s; all ranks must pass the same",
         mine.before, mine.number, mine.step, ranks_.world().rank(),
-        late.empty() ? "another rank" : text_of(late),
+        late.empty() ? "another rank" : names_of(late),
         std::chrono::duration<double>(timeout).count());
   }
 }

@@ -43,7 +43,7 @@ void check_state_name(const EngineSetup& setup, std::string_view name) {
 
 using Counts = std::vector<std::vector<std::uint64_t>>;
 
-constexpr std::uint64_t most_elements = std::uint64_t{1} << 44;  // of one parameter; 64 TiB
+constexpr std::uint64_t most_param_elements = std::uint64_t{1} << 44;  // of one parameter; 64 TiB
 
 Counts counts_of(const EngineSetup& setup, std::string_view name,
                  const std::function<std::uint64_t(const Unit&, const ParamSpec&)>& elements) {
@@ -52,7 +52,7 @@ Counts counts_of(const EngineSetup& setup, std::string_view name,
     auto& of_unit = counts.emplace_back();
     for (const ParamSpec& param : unit->params()) {
       of_unit.push_back(elements(*unit, param));
-      require(of_unit.back() <= most_elements,
+      require(of_unit.back() <= most_param_elements,
               "add_state({}): {} elements for parameter {} of unit {} are too many", name,
               of_unit.back(), param.name, unit->name());
     }

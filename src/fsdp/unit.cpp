@@ -15,15 +15,16 @@
 namespace atoll_v1::atoll::fsdp {
 namespace {
 
-constexpr std::uint64_t most_elements = std::uint64_t{1} << 48;
+constexpr std::uint64_t most_unit_elements = std::uint64_t{1} << 48;
 
-// Returns the number of elements, or more than most_elements for an impossible shape.
+// Returns the number of elements, or more than most_unit_elements for an impossible shape.
 std::uint64_t checked_count(const ParamSpec& param) {
   std::uint64_t count = 1;
   for (const std::int64_t extent : param.shape) {
     const bool fits =
-        extent >= 0 && (extent == 0 || count <= most_elements / static_cast<std::uint64_t>(extent));
-    if (!fits) return most_elements + 1;
+        extent >= 0 &&
+        (extent == 0 || count <= most_unit_elements / static_cast<std::uint64_t>(extent));
+    if (!fits) return most_unit_elements + 1;
     count *= static_cast<std::uint64_t>(extent);
   }
   return count;
@@ -73,10 +74,10 @@ void check_params(std::string_view unit, const std::vector<ParamSpec>& params) {
             "kept in 8 bits",
             unit, param.name);
     require(
-        count <= most_elements && total <= most_elements,
+        count <= most_unit_elements && total <= most_unit_elements,
         "add_unit({}): parameter {} has the impossible shape {}: extents must be 0 or above, and "
         "a unit has at most {} elements",
-        unit, param.name, fmt::join(param.shape, " x "), most_elements);
+        unit, param.name, fmt::join(param.shape, " x "), most_unit_elements);
   }
 }
 

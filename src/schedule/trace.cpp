@@ -20,7 +20,7 @@ using nlohmann::json;
 constexpr std::array<std::string_view, 6> usual_rows = {"step",   "compute", "update",
                                                         "gather", "reduce",  "outer"};
 
-struct Row {
+struct TraceRow {
   std::string name;
   // Records sorted by their begin; if two have the same begin, the longer one comes first.
   std::vector<const TraceRecord*> records;
@@ -32,9 +32,9 @@ std::size_t rank_of(std::string_view row) {
 
 // Puts each record into the first row of its stream in which it does not partly overlap another
 // record.
-std::vector<Row> rows_of_stream(const std::string& name,
-                                const std::vector<const TraceRecord*>& records) {
-  std::vector<Row> rows;
+std::vector<TraceRow> rows_of_stream(const std::string& name,
+                                     const std::vector<const TraceRecord*>& records) {
+  std::vector<TraceRow> rows;
   // For each row, the end times of the spans that contain the begin of the current record.
   std::vector<std::vector<std::int64_t>> open;
   for (const TraceRecord* record : records) {
@@ -54,14 +54,14 @@ std::vector<Row> rows_of_stream(const std::string& name,
   return rows;
 }
 
-std::vector<Row> rows_of(const std::vector<const TraceRecord*>& records) {
+std::vector<TraceRow> rows_of(const std::vector<const TraceRecord*>& records) {
   std::map<std::pair<std::size_t, std::string>, std::vector<const TraceRecord*>> streams;
   for (const TraceRecord* record : records) {
     streams[{rank_of(record->row), record->row}].push_back(record);
   }
-  std::vector<Row> rows;
+  std::vector<TraceRow> rows;
   for (const auto& [key, mine] : streams) {
-    for (Row& row : rows_of_stream(key.second, mine)) rows.push_back(std::move(row));
+    for (TraceRow& row : rows_of_stream(key.second, mine)) rows.push_back(std::move(row));
   }
   return rows;
 }
@@ -109,7 +109,8 @@ void append(std::string& events, const json& event) {
   events += event.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-void add_row_names(std::string& events, const TraceProcess& process, const std::vector<Row>& rows) {
+void add_row_names(std::string& events, const TraceProcess& process,
+                   const std::vector<TraceRow>& rows) {
   for (std::size_t row = 0; row < rows.size(); ++row) {
     for (json event : {named(process, "thread_name", {{"name", rows[row].name}}),
                        named(process, "thread_sort_index", {{"sort_index", row}})}) {
@@ -170,7 +171,7 @@ std::string chrome_events(const TraceProcess& process, std::span<const TraceReco
   if (!process.host.empty()) title += " on " + process.host;
   append(events, named(process, "process_name", {{"name", title}}));
   append(events, named(process, "process_sort_index", {{"sort_index", process.rank}}));
-  const std::vector<Row> rows = rows_of(shown);
+  const std::vector<TraceRow> rows = rows_of(shown);
   add_row_names(events, process, rows);
   for (std::size_t row = 0; row < rows.size(); ++row) {
     for (const TraceRecord* record : rows[row].records) {

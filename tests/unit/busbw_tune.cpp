@@ -20,7 +20,7 @@ std::string lines(const std::vector<CurvePoint>& points) {
   return text.substr(text.find('\n') + 1);
 }
 
-constexpr const char* row =
+constexpr const char* curve_row =
     R"({"collective": "all_reduce", "dtype": "f32", "op": "sum", "place": "out", "bytes": 8,
         "ranks": 2, "hosts": 2, "algorithm": "ring", "time_us": 1.5})";
 
@@ -67,13 +67,13 @@ TEST_CASE("sums that round 16-bit types at each step win only where such a type 
 }
 
 TEST_CASE("curves of one host decide nothing") {
-  std::string text = row;
+  std::string text = curve_row;
   text.replace(text.find("\"hosts\": 2"), 10, "\"hosts\": 1");
   CHECK(parse_curve(curve(text), "c.json").empty());
 }
 
 TEST_CASE("a curve is read") {
-  const auto points = parse_curve(curve(row), "c.json");
+  const auto points = parse_curve(curve(curve_row), "c.json");
   REQUIRE(points.size() == 1);
   CHECK(points[0].algorithm == "ring");
   CHECK(points[0].bytes == 8);
@@ -84,13 +84,13 @@ TEST_CASE("a curve is read") {
 
 TEST_CASE("a bad curve is refused with its name") {
   const auto broken = [](const char* from, const char* to) {
-    std::string text = row;
+    std::string text = curve_row;
     text.replace(text.find(from), std::string(from).size(), to);
     return curve(text);
   };
   for (const std::string& text :
        {std::string(), std::string("[]"), std::string("{\"schema\": 1}"), curve("1"), curve("{}"),
-        curve(row) + "x", broken("all_reduce", "nothing"), broken("\"ring\"", "7"),
+        curve(curve_row) + "x", broken("all_reduce", "nothing"), broken("\"ring\"", "7"),
         broken("ring", "a b"), broken("8,", "-8,"), broken("1.5", "0"), broken("1.5", "1e999")}) {
     CAPTURE(text);
     try {

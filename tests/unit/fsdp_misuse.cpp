@@ -18,10 +18,12 @@
 #include "atoll/fsdp.hpp"
 #include "atoll/optimizer.hpp"
 #include "device/backend.hpp"
+#include "fsdp_misuse.hpp"
 #include "rank_reports.hpp"
 #include "thread_ranks.hpp"
 
 namespace fsdp = atoll::fsdp;
+using atoll_test::disagree;
 
 namespace {
 
@@ -56,10 +58,6 @@ std::string report(const std::function<void(Choices&)>& change) {
   REQUIRE(reports.size() == 2);
   CHECK(reports[0] == reports[1]);
   return reports[0];
-}
-
-std::string disagree(const std::string& call, const std::string& what) {
-  return "mismatch: " + call + ": ranks disagree about " + what + "; all ranks must pass the same";
 }
 
 }  // namespace

@@ -28,6 +28,10 @@ inline void train(atoll::fsdp::Engine& engine, atoll::Stream& compute,
   }
 }
 
+inline std::string disagree(const std::string& call, const std::string& what) {
+  return "mismatch: " + call + ": ranks disagree about " + what + "; all ranks must pass the same";
+}
+
 // Collects the messages of the log while it exists.
 class Messages {
  public:

@@ -27,6 +27,7 @@
 #include "thread_ranks.hpp"
 
 namespace fsdp = atoll::fsdp;
+using atoll_test::disagree;
 using atoll_test::elements;
 using atoll_test::error_of;
 using atoll_test::Messages;
@@ -61,10 +62,6 @@ void check(const Reports& reports, const Reports& expected) {
   }
 }
 void check_both(const Reports& reports, const std::string& text) { check(reports, {text, text}); }
-
-std::string disagree(const std::string& call, const std::string& what) {
-  return "mismatch: " + call + ": ranks disagree about " + what + "; all ranks must pass the same";
-}
 
 }  // namespace
 

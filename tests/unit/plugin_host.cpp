@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "plugin_collectives.hpp"
 #include "plugin_host.hpp"
 
 using namespace plugin_ranks;

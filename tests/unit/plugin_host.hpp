@@ -1,11 +1,14 @@
 // Shared by the tests of the host backend: the backend, and functions for single operations.
 #pragma once
 
+#include <dirent.h>
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <fstream>
 #include <string>
 
+#include "plugin_collectives.hpp"
 #include "plugin_ranks.hpp"
 
 namespace plugin_ranks {
@@ -21,8 +24,23 @@ inline bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-inline void expect_ok(const Result& result) {
-  CHECK_MESSAGE(result.status == ATOLL_OK, result.text);
+inline int entries_of(const char* folder, const std::string& prefix) {
+  int count = 0;
+  DIR* const open = ::opendir(folder);
+  REQUIRE(open != nullptr);
+  while (const dirent* entry = ::readdir(open))
+    count += std::string(entry->d_name).starts_with(prefix) ? 1 : 0;
+  ::closedir(open);
+  return count;
+}
+inline int open_descriptors() { return entries_of("/proc/self/fd", ""); }
+
+inline int mapped_inboxes() {
+  std::ifstream maps("/proc/self/maps");
+  int count = 0;
+  for (std::string line; std::getline(maps, line);)
+    count += contains(line, "/memfd:atoll-inbox") ? 1 : 0;
+  return count;
 }
 
 inline Result barrier(Rank& rank) {

@@ -27,10 +27,10 @@ constexpr const char* staged =
     "processes, so its data goes through staging buffers; memory from allocate() or a shared "
     "mapping of a file is faster";
 
-const std::vector<Layout> layouts = {{0, 0}, {0, 0, 0}, {0, 0, 0, 0, 0}, {0, 0, 1, 1}};
+const std::vector<Layout> caller_layouts = {{0, 0}, {0, 0, 0}, {0, 0, 0, 0, 0}, {0, 0, 1, 1}};
 // Elements per rank. With the last count every step moves enough data for copies between processes.
 // The data forms several pieces, and the last piece ends within a cache line.
-const std::vector<std::uint64_t> counts = {1000, 30'001, 70'001};
+const std::vector<std::uint64_t> caller_counts = {1000, 30'001, 70'001};
 
 // Returns true if the kernel copies process memory at all; containers may forbid it.
 bool kernel_copies() {
@@ -174,8 +174,8 @@ atoll_status reduce_and_abort(void* ctx, const atoll_reduction* reduction) {
 }  // namespace
 
 TEST_CASE("plain memory gives the same bits as windows, copied by the kernel or staged") {
-  for (const Layout& layout : layouts) {
-    for (const std::uint64_t count : counts) {
+  for (const Layout& layout : caller_layouts) {
+    for (const std::uint64_t count : caller_counts) {
       CAPTURE(text(layout));
       CAPTURE(count);
       const auto expected = results_on(layout, Kind::window, count, {});

@@ -1,6 +1,5 @@
 // Tests that failures of the host backend name the rank, are reported in time, and leave no
 // resources behind.
-#include <dirent.h>
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -20,22 +19,6 @@ using Clock = std::chrono::steady_clock;
 
 const std::vector<Layout> pairs = {{0, 0}, {0, 1}};
 const std::vector<Layout> threes = {{0, 0, 0}, {0, 1, 2}, {0, 0, 1}, {0, 1, 0}};
-
-int open_descriptors() {
-  int count = 0;
-  DIR* folder = ::opendir("/proc/self/fd");
-  while (::readdir(folder) != nullptr) ++count;
-  ::closedir(folder);
-  return count;
-}
-
-int mapped_inboxes() {
-  std::ifstream maps("/proc/self/maps");
-  int count = 0;
-  for (std::string line; std::getline(maps, line);)
-    count += contains(line, "/memfd:atoll-inbox") ? 1 : 0;
-  return count;
-}
 
 Result reduce_scatter(Rank& rank, std::uint64_t count) {
   Bytes dst(count * 4);

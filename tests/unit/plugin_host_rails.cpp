@@ -20,7 +20,7 @@ using namespace plugin_ranks;
 
 namespace {
 
-std::string text(const sockaddr_in& address) {
+std::string address_text(const sockaddr_in& address) {
   std::array<char, INET_ADDRSTRLEN> result{};
   ::inet_ntop(AF_INET, &address.sin_addr, result.data(), result.size());
   return result.data();
@@ -41,7 +41,7 @@ Connections connections() {
     if (::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
         own.sin_family == AF_INET &&
         ::getpeername(fd, reinterpret_cast<sockaddr*>(&other), &other_size) == 0) {
-      ++result[{text(own), text(other)}];
+      ++result[{address_text(own), address_text(other)}];
     }
   }
   ::closedir(folder);

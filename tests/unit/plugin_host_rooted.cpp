@@ -4,14 +4,13 @@
 
 #include <functional>
 
-#include "plugin_collectives.hpp"
 #include "plugin_host.hpp"
 
 namespace {
 
 using namespace plugin_ranks;
 
-const std::vector<Layout> layouts = {
+const std::vector<Layout> rooted_layouts = {
     {0, 1},          {0, 0, 1, 1}, {0, 1, 1, 1, 0},    {0, 1, 2},
     {0, 1, 0, 1, 2}, {0, 1, 2, 3}, {2, 0, 0, 1, 3, 4}, {0, 1, 2, 3, 4, 5, 5}};
 
@@ -63,7 +62,7 @@ void for_each_rank_of(const Body& body) {
 
 TEST_CASE("reduce is correct for every root") {
   for (const auto* algorithm : {"flat", "two_level"}) {
-    for (const auto& layout : layouts) {
+    for (const auto& layout : rooted_layouts) {
       CAPTURE(algorithm);
       CAPTURE(text(layout));
       run_ranks(backend(), layout,
@@ -95,7 +94,7 @@ TEST_CASE("reduce with many pieces in flight is correct") {
 }
 
 TEST_CASE("reduce has the bits of all_reduce, and of flat if both sum in the same order") {
-  for (const auto& layout : layouts) {
+  for (const auto& layout : rooted_layouts) {
     CAPTURE(text(layout));
     const GroupOptions levels{.tuning = "reduce 0 two_level\nall_reduce 0 two_level\n"};
     const GroupOptions flat{.tuning = "reduce 0 flat\n"};
@@ -111,7 +110,7 @@ TEST_CASE("reduce has the bits of all_reduce, and of flat if both sum in the sam
 
 TEST_CASE("broadcast is correct for every root") {
   for (const auto* algorithm : {"flat", "chain"}) {
-    for (const auto& layout : layouts) {
+    for (const auto& layout : rooted_layouts) {
       CAPTURE(algorithm);
       CAPTURE(text(layout));
       run_ranks(backend(), layout,

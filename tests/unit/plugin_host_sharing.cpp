@@ -1,6 +1,5 @@
 // Tests how the ranks of a host come to share memory: without a name in any file system, without
 // help from /dev/shm, undisturbed by other users, and over TCP where the kernel refuses it.
-#include <dirent.h>
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -32,25 +31,6 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr uid_t other_user = 65534;
-
-int entries_of(const char* folder, const std::string& prefix) {
-  int count = 0;
-  DIR* const open = ::opendir(folder);
-  REQUIRE(open != nullptr);
-  while (const dirent* entry = ::readdir(open))
-    count += std::string(entry->d_name).starts_with(prefix) ? 1 : 0;
-  ::closedir(open);
-  return count;
-}
-int open_descriptors() { return entries_of("/proc/self/fd", ""); }
-
-int mapped_inboxes() {
-  std::ifstream maps("/proc/self/maps");
-  int count = 0;
-  for (std::string line; std::getline(maps, line);)
-    count += line.find("/memfd:atoll-inbox") != std::string::npos ? 1 : 0;
-  return count;
-}
 
 // Opens a communicator on one rank.
 Rank open_rank(FakeCore& core, const Layout& layout, int rank, const std::string& id) {

@@ -22,8 +22,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-const std::vector<Layout> layouts = {{0},          {0, 0},          {0, 0, 0},
-                                     {0, 0, 0, 0}, {0, 0, 0, 0, 0}, {0, 0, 1, 1}};
+const std::vector<Layout> window_layouts = {{0},          {0, 0},          {0, 0, 0},
+                                            {0, 0, 0, 0}, {0, 0, 0, 0, 0}, {0, 0, 1, 1}};
 // Values of atoll_group::host_ranks with which the tests run.
 const std::vector<int> neighbours = {1, 1000};
 
@@ -336,7 +336,7 @@ atoll_status reduce_or_fail(void* ctx, const atoll_reduction* reduction) {
 }  // namespace
 
 TEST_CASE("collectives are correct with windows on all ranks") {
-  for (const auto& layout : layouts) {
+  for (const auto& layout : window_layouts) {
     with_buffers(layout, {}, [](Buffers& buffers) {
       for (const auto whole : sizes) check_all(buffers, whole);
     });

@@ -1,4 +1,4 @@
-// Tests what the nccl backend does with different versions of NCCL (fake_gpu.hpp).
+// Tests what the nccl fake_backend does with different versions of NCCL (fake_gpu.hpp).
 #include <doctest/doctest.h>
 #include <sys/utsname.h>
 
@@ -18,7 +18,7 @@ const char* machine = "x86_64";
 
 }  // namespace
 
-// Stands in for the function of the C library, also in the backend.
+// Stands in for the function of the C library, also in the fake_backend.
 extern "C" int uname(utsname* names) noexcept {
   *names = {};
   std::strncpy(names->machine, machine, sizeof names->machine - 1);
@@ -27,7 +27,7 @@ extern "C" int uname(utsname* names) noexcept {
 
 namespace {
 
-const atoll_backend& backend() {
+const atoll_backend& fake_backend() {
   static const atoll_backend& table = load(ATOLL_PLUGIN_NCCL_FAKE);
   return table;
 }
@@ -40,12 +40,12 @@ const GroupOptions without_units{.compute_units = ATOLL_COMPUTE_UNITS_NONE,
 TEST_CASE("memory for which NCCL makes no window is registered as a buffer, and is no window") {
   FakeCore core;
   const int before = fake_gpu::left().windows;
-  auto ranks = open_ranks(backend(), core, {0, 0}, without_units);
+  auto ranks = open_ranks(fake_backend(), core, {0, 0}, without_units);
   std::array<void*, 2> memories{};
   fake_gpu::give_windows(false);
   in_threads(2, [&](int r) {
     void*& memory = memories[static_cast<std::size_t>(r)];
-    REQUIRE(backend().mem_alloc(4096, ATOLL_MEMORY_CUDA, r, &memory) == ATOLL_OK);
+    REQUIRE(fake_backend().mem_alloc(4096, ATOLL_MEMORY_CUDA, r, &memory) == ATOLL_OK);
     Rank& rank = ranks[static_cast<std::size_t>(r)];
     expect_ok(rank.register_memory(memory, 4096));
     auto* data = static_cast<float*>(memory);
@@ -59,10 +59,11 @@ TEST_CASE("memory for which NCCL makes no window is registered as a buffer, and 
   });
   fake_gpu::give_windows(true);
   CHECK(fake_gpu::left().windows == before + 2);
-  CHECK(std::string(backend().transports(nullptr)).find("copy_engines=no") != std::string::npos);
+  CHECK(std::string(fake_backend().transports(nullptr)).find("copy_engines=no") !=
+        std::string::npos);
   close_ranks(ranks);
   CHECK(fake_gpu::left().windows == before);
-  for (void* const memory : memories) CHECK(backend().mem_free(memory) == ATOLL_OK);
+  for (void* const memory : memories) CHECK(fake_backend().mem_free(memory) == ATOLL_OK);
 }
 
 TEST_CASE("a group without compute units gets a policy that the loaded NCCL has") {
@@ -70,7 +71,7 @@ TEST_CASE("a group without compute units gets a policy that the loaded NCCL has"
     CAPTURE(version);
     fake_gpu::set_version(version);
     FakeCore core;
-    auto ranks = open_ranks(backend(), core, {0, 0}, without_units);
+    auto ranks = open_ranks(fake_backend(), core, {0, 0}, without_units);
     CHECK(fake_gpu::policy("shard") == policy);
     close_ranks(ranks);
   }
@@ -87,7 +88,7 @@ TEST_CASE("on ARM, an NCCL that hangs there between hosts is warned of") {
     core.host().log = [](void*, std::int32_t level, const char* text) {
       if (level == ATOLL_LOG_WARN) warnings += text;
     };
-    auto ranks = open_ranks(backend(), core, layout, without_units);
+    auto ranks = open_ranks(fake_backend(), core, layout, without_units);
     close_ranks(ranks);
     machine = "x86_64";
     fake_gpu::set_version(NCCL_VERSION_CODE);

@@ -6,19 +6,6 @@ using namespace verbs_test;
 
 namespace {
 
-struct Adapters {
-  fake_verbs::Fabric fabric;
-  fake_verbs::Device& left = fabric.add("left");
-  fake_verbs::Device& right = fabric.add("right");
-};
-
-struct TwoRanks : Ranks {
-  explicit TwoRanks(const std::string& settings = "") : Ranks(2) {
-    open(0, parse_settings("devices=left " + settings));
-    open(1, parse_settings("devices=right " + settings));
-  }
-};
-
 // Gives a port one address, and connects it with the network of this number.
 void wire(fake_verbs::Device& device, const std::string& address, int network) {
   device.port.gids = {fake_verbs::gid(0, IBV_GID_TYPE_ROCE_V2, ("::ffff:" + address).c_str())};

@@ -13,12 +13,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-struct Adapters {
-  fake_verbs::Fabric fabric;
-  fake_verbs::Device& left = fabric.add("left");
-  fake_verbs::Device& right = fabric.add("right");
-};
-
 // Two connected ranks; the adapter of rank 1 then takes no writes, as if the rank polled nothing.
 struct BusyPeer : Ranks {
   BusyPeer(Adapters& adapters, std::chrono::milliseconds limit) : Ranks(2) {

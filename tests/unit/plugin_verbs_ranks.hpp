@@ -112,4 +112,19 @@ std::string error_text(const Call& call) {
   }
 }
 
+// Two adapters of one network. They outlive the ranks.
+struct Adapters {
+  fake_verbs::Fabric fabric;
+  fake_verbs::Device& left = fabric.add("left");
+  fake_verbs::Device& right = fabric.add("right");
+};
+
+// Two ranks, each on the adapter of its own.
+struct TwoRanks : Ranks {
+  explicit TwoRanks(const std::string& settings = "") : Ranks(2) {
+    open(0, parse_settings("devices=left " + settings));
+    open(1, parse_settings("devices=right " + settings));
+  }
+};
+
 }  // namespace verbs_test

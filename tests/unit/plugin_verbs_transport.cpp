@@ -5,24 +5,6 @@
 
 using namespace verbs_test;
 
-namespace {
-
-struct TwoRanks : Ranks {
-  TwoRanks() : Ranks(2) {
-    open(0, "left");
-    open(1, "right");
-  }
-};
-
-// Devices outlive the ranks.
-struct Adapters {
-  fake_verbs::Fabric fabric;
-  fake_verbs::Device& left = fabric.add("left");
-  fake_verbs::Device& right = fabric.add("right");
-};
-
-}  // namespace
-
 TEST_CASE("messages of all sizes move between two adapters") {
   Adapters adapters;
   TwoRanks ranks;

@@ -15,7 +15,7 @@
 namespace {
 
 // A command line with all kinds of options that the programs have.
-struct Example {
+struct ConfigExample {
   CLI::App app{"Shows a thing.", "atoll-show"};
   std::string name, text = "usual";
   double rate = 0.5;
@@ -24,7 +24,7 @@ struct Example {
   std::vector<std::string> patterns, groups;
   bool careful = true, quiet = false, dry = false;
 
-  Example() {
+  ConfigExample() {
     app.option_defaults()->always_capture_default();
     app.add_option("--name", name);
     app.add_option("-t,--text", text);
@@ -61,7 +61,7 @@ class File {
 // Returns the error of a file.
 std::string refusal(const std::string& text) {
   const File file(text);
-  Example example;
+  ConfigExample example;
   try {
     example.parse({"--config", file.path()});
   } catch (const CLI::Error& error) {
@@ -79,7 +79,7 @@ TEST_CASE("a file sets options, and the command line overrides it") {
       "rate = 1e-3\ncount = 1_000\nbytes = \"2K\"\n"
       "patterns = [\"*norm.weight\",\n  \"x,y\"]\ngroup = \"g:lr_scale=0.1\"\n"
       "careful = false\nquiet = true\n");
-  Example example;
+  ConfigExample example;
   example.parse({"--config", file.path(), "--count", "7"});
   CHECK(example.name == "a # b");
   CHECK(example.rate == 1e-3);
@@ -92,7 +92,7 @@ TEST_CASE("a file sets options, and the command line overrides it") {
 }
 
 TEST_CASE("the written file has what was given, and reads back as the same") {
-  Example given;
+  ConfigExample given;
   given.parse({"--name", "1.0", "--text", "'q\" # \\", "--rate", "0.25", "--bytes", "16G",
                "--patterns", "a,b", "--group", "p:x=1", "--group", "q:y=2", "--careless", "--dry"});
   const std::string text = cli::config_text(given.app);
@@ -104,7 +104,7 @@ TEST_CASE("the written file has what was given, and reads back as the same") {
         std::string::npos);
   CHECK(text.find("dry") == std::string::npos);
   const File file(text);
-  Example read;
+  ConfigExample read;
   read.parse({"--config", file.path()});
   CHECK(read.name == "1.0");
   CHECK(read.text == given.text);
@@ -117,7 +117,7 @@ TEST_CASE("the written file has what was given, and reads back as the same") {
 
 TEST_CASE("an empty list is an option that was not given, as the written file has it") {
   const File file("patterns = []\ngroup = []\n");
-  Example example;
+  ConfigExample example;
   example.parse({"--config", file.path()});
   CHECK(example.patterns.empty());
   CHECK(example.groups.empty());

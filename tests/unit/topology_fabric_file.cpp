@@ -38,8 +38,8 @@ class TemporaryFile {
   std::filesystem::path path_;
 };
 
-void add_nic(Topology& topology, const std::string& host, const std::string& name,
-             const std::string& guid = "") {
+void add_port(Topology& topology, const std::string& host, const std::string& name,
+              const std::string& guid = "") {
   auto& nic = topology.nics.emplace_back();
   nic.id = host + '/' + name;
   nic.host = host;
@@ -56,8 +56,8 @@ Topology two_hosts() {
     machines::add_host(topology, id);
     topology.hosts.back().name = fmt::format("node{}.cluster", i);
     for (const int nic : {0, 10, 2})
-      add_nic(topology, id, fmt::format("mlx5_{}", nic),
-              fmt::format("0000:00aa:0000:{:04x}", 16 * i + nic));
+      add_port(topology, id, fmt::format("mlx5_{}", nic),
+               fmt::format("0000:00aa:0000:{:04x}", 16 * i + nic));
   }
   return topology;
 }
@@ -134,8 +134,8 @@ TEST_CASE("fabric: JSON names hosts and NICs") {
 TEST_CASE("fabric: a second port has its own leaf") {
   Topology topology;
   machines::add_host(topology, "n");
-  add_nic(topology, "n", "mlx4_0", "00aa");
-  add_nic(topology, "n", "mlx4_0:2", "00aa");
+  add_port(topology, "n", "mlx4_0", "00aa");
+  add_port(topology, "n", "mlx4_0:2", "00aa");
   CHECK(leaves(json(port("n", "mlx4_0:2", "b")), topology) == "- b");
   CHECK(leaves(json(port("n", "mlx4_0", "a")), topology) == "a -");
   CHECK(leaves(switch_block("1", "x", cable(1, "00000000000000aa", "?", 2)), topology) == "- x");
@@ -335,7 +335,7 @@ TEST_CASE("fabric: many ports with a name of many hosts, or of many ports, take 
     const std::string id = fmt::format("id{}", i);
     machines::add_host(topology, id);
     topology.hosts.back().name = fmt::format("node.cluster{}", i);
-    add_nic(topology, "id0", fmt::format("mlx5_0:{}", i + 2));
+    add_port(topology, "id0", fmt::format("mlx5_0:{}", i + 2));
   }
   std::string ports;
   for (int i = 1; i <= 20'000; ++i)

@@ -46,7 +46,7 @@ void add_interface(const CapturedTree& tree, const std::string& name, const std:
   if (!device.empty()) tree.link(folder + "device", device);
 }
 
-Topology look(const CapturedTree& tree, Topology topology = {}) {
+Topology look_at_ports(const CapturedTree& tree, Topology topology = {}) {
   if (topology.hosts.empty()) machines::add_host(topology, "h");
   sources::sysfs_ports(tree.request(), topology);
   return topology;
@@ -68,7 +68,7 @@ TEST_CASE("ports: an InfiniBand port in full") {
   tree.write(port + "counters/link_downed", "3\n");
   tree.write(port + "counters/port_rcv_errors", "0\n");
   tree.write(port + "counters/port_xmit_discards", "99\n");
-  const Topology topology = look(tree);
+  const Topology topology = look_at_ports(tree);
   REQUIRE(topology.nics.size() == 1);
   const TopologyNic& nic = topology.nics[0];
   CHECK(nic.id == "h/mlx5_0");
@@ -102,7 +102,7 @@ TEST_CASE("ports: states, and what a port that is not up does not tell") {
   write_port(tree, narrow, "InfiniBand", "4: ACTIVE", "2.5 Gb/sec (1X SDR)");
   const std::string odd = add_adapter(tree, "mlx5_10", "0000:19:00.0");
   write_port(tree, odd, "InfiniBand", "4: ACTIVE", "-4 Gb/sec");
-  const Topology topology = look(tree);
+  const Topology topology = look_at_ports(tree);
   REQUIRE(topology.nics.size() == 4);
   CHECK(topology.nics[0].state == "down");
   CHECK_FALSE(topology.nics[0].rate_gbit_s);
@@ -137,7 +137,7 @@ TEST_CASE("ports: RoCE, its GIDs, interface and MTU") {
   tree.write(port + "gid_attrs/ndevs/0", "ens1np0\n");
   add_interface(tree, "ens1np0", "up", "200000");
   tree.write("sys/class/net/ens1np0/mtu", "9000\n");
-  Topology topology = look(tree);
+  Topology topology = look_at_ports(tree);
   REQUIRE(topology.nics.size() == 1);
   CHECK(topology.nics[0].layer == "ethernet");
   CHECK(get_fact(topology.nics[0].facts, fact::gid_roce_v2) == "none");
@@ -145,7 +145,7 @@ TEST_CASE("ports: RoCE, its GIDs, interface and MTU") {
   CHECK(get_fact(topology.nics[0].facts, fact::mtu) == "9000");
   CHECK(get_fact(topology.nics[0].facts, fact::lid).empty());
   gid(5, mapped, "RoCE v2");
-  CHECK(get_fact(look(tree).nics[0].facts, fact::gid_roce_v2) == "5");
+  CHECK(get_fact(look_at_ports(tree).nics[0].facts, fact::gid_roce_v2) == "5");
 }
 
 TEST_CASE("ports: adapters without a GUID are not one adapter, and EFA is no Ethernet") {
@@ -167,7 +167,7 @@ TEST_CASE("ports: adapters without a GUID are not one adapter, and EFA is no Eth
   known.layer = "ethernet";
   known.adapter = "0000:0000:0000:0000";
   topology.nics.push_back(known);
-  topology = look(tree, topology);
+  topology = look_at_ports(tree, topology);
   REQUIRE(topology.nics.size() == 2);
   for (const TopologyNic& nic : topology.nics) {
     CHECK(nic.layer == "efa");
@@ -189,7 +189,7 @@ TEST_CASE("ports: Omni-Path, a second port, RDMA in software") {
   write_port(tree, "sys/class/infiniband/rxe0/ports/1/", "Ethernet", "4: ACTIVE",
              "2.5 Gb/sec (1X SDR)");
   tree.make_folder("sys/class/infiniband/rxe0/ports/many");
-  const Topology topology = look(tree);
+  const Topology topology = look_at_ports(tree);
   REQUIRE(topology.nics.size() == 4);
   CHECK(topology.nics[0].layer == "omni-path");
   CHECK(topology.nics[1].name == "mlx4_0");
@@ -216,7 +216,7 @@ TEST_CASE("interfaces: without an RDMA adapter they are the NICs") {
   add_interface(tree, "lo", "unknown", "");
   tree.write("sys/class/net/lo/type", "772\n");
   tree.write("sys/class/net/bonding_masters", "\n");
-  const Topology topology = look(tree);
+  const Topology topology = look_at_ports(tree);
   CHECK(get_fact(topology.hosts[0].facts, fact::net_interfaces) ==
         "eth0 eth1 eth2 docker0 lo veth12");
   REQUIRE(topology.nics.size() == 5);
@@ -242,7 +242,7 @@ TEST_CASE("interfaces: with an RDMA adapter they are listed only") {
   write_port(tree, add_adapter(tree, "mlx5_0", "0000:16:00.0"), "InfiniBand", "4: ACTIVE",
              "400 Gb/sec (4X NDR)");
   add_interface(tree, "eth0", "up", "25000", tree.add_pci("pci0000:00/0000:00:03.0"));
-  const Topology topology = look(tree);
+  const Topology topology = look_at_ports(tree);
   REQUIRE(topology.nics.size() == 1);
   CHECK(topology.nics[0].name == "mlx5_0");
   CHECK(get_fact(topology.hosts[0].facts, fact::net_interfaces) == "eth0");
@@ -269,7 +269,7 @@ TEST_CASE("interfaces: Slingshot by its vendor, whatever it is called") {
   seen.name = "hsi0";
   seen.busid = "00000000:c1:00.0";
   topology.nics.push_back(seen);
-  topology = look(tree, topology);
+  topology = look_at_ports(tree, topology);
   REQUIRE(topology.nics.size() == 2);
   CHECK(topology.nics[0].layer == "slingshot");
   CHECK(topology.nics[0].state == "active");
@@ -284,7 +284,7 @@ TEST_CASE("interfaces: hundreds of them fit into one text, hardware first") {
   const CapturedTree tree;
   for (int i = 0; i < 600; ++i) tree.make_folder(fmt::format("sys/class/net/cali{:011}", i));
   add_interface(tree, "zeth0", "up", "25000", tree.add_pci("pci0000:00/0000:00:03.0"));
-  const Topology topology = look(tree);
+  const Topology topology = look_at_ports(tree);
   const auto names = get_fact(topology.hosts[0].facts, fact::net_interfaces);
   CHECK(names.size() < 4096);
   CHECK(names.starts_with("zeth0 cali00000000000 "));
@@ -295,7 +295,7 @@ TEST_CASE("interfaces: hundreds of them fit into one text, hardware first") {
 
 TEST_CASE("ports: a host without /sys") {
   const CapturedTree tree;
-  const Topology topology = look(tree);
+  const Topology topology = look_at_ports(tree);
   CHECK(topology.nics.empty());
   CHECK(topology.hosts[0].facts.empty());
 }

@@ -9,27 +9,19 @@
 #include "atoll/topology.hpp"
 #include "facts.hpp"
 #include "inspect/importers/importer.hpp"
+#include "topology_import.hpp"
 
 namespace {
 
 using atoll::get_fact;
 using atoll::IslandState;
 using atoll::Topology;
+using topology_test::error_of;
+using topology_test::island_sizes;
 namespace importers = atoll::importers;
 
 Topology read_topo(const std::string& text) {
   return importers::nvidia_smi_topo.read(text, "dir/node7.txt");
-}
-
-// Returns the message of the Error(bad_data) that reading `text` causes.
-std::string error_of(const std::string& text) {
-  try {
-    read_topo(text);
-  } catch (const atoll::Error& error) {
-    CHECK(error.code() == atoll::ErrorCode::bad_data);
-    return error.what();
-  }
-  return "no error";
 }
 
 std::string at_byte(const std::string& text, const std::string& what, std::size_t past = 0) {
@@ -47,12 +39,6 @@ std::string uniform(int gpus, const std::string& cell) {
     text += "\t0-7\t0\n";
   }
   return text;
-}
-
-std::vector<std::size_t> island_sizes(const Topology& topology) {
-  std::vector<std::size_t> sizes;
-  for (const auto& island : atoll::find_islands(topology)) sizes.push_back(island.gpus.size());
-  return sizes;
 }
 
 const std::string pairs =
@@ -209,7 +195,7 @@ TEST_CASE("topo -m: terminal escapes, whole or as a paste leaves them") {
     CHECK(read.gpus.size() == 2);
     CHECK(read.hosts[0].host_threads == 8);
     const std::string damaged = text.substr(0, text.rfind("NV4")) + "NVX\t X\n";
-    CHECK(error_of(damaged).starts_with(at_byte(damaged, "NVX")));
+    CHECK(error_of(read_topo, damaged).starts_with(at_byte(damaged, "NVX")));
   }
 }
 
@@ -368,7 +354,7 @@ TEST_CASE("topo -m: Markdown tables, with and without the rows of the NICs") {
                                    "| NIC1 | SYS | PIX | NODE | X |\n");
   CHECK(path_between(whole, "node7/NIC0", "node7/NIC1")->level == atoll::PathLevel::node);
   CHECK(note_of(whole).empty());
-  CHECK(error_of(gpus.substr(0, gpus.find("| GPU1 | NV18")))
+  CHECK(error_of(read_topo, gpus.substr(0, gpus.find("| GPU1 | NV18")))
             .ends_with(
                 "the matrix has 1 rows, but 4 columns: it lacks the rows of GPU1, NIC0 and NIC1"));
 }
@@ -389,64 +375,72 @@ TEST_CASE("topo -m: damage is named with its byte") {
   };
   SUBCASE("a short row") {
     const std::string text = with("SYS     PHB     PIX     SYS      X\n", "SYS     PHB\n");
-    CHECK(error_of(text) == at_byte(text, "PHB\n\n", 3) + "row NIC1 has no cell for GPU3");
+    CHECK(error_of(read_topo, text) ==
+          at_byte(text, "PHB\n\n", 3) + "row NIC1 has no cell for GPU3");
   }
   SUBCASE("a cell that is none") {
     const std::string text = with("PIX     SYS     0-3", "0-3,8-11    0");
-    CHECK(error_of(text) == at_byte(text, "0-3,8-11") +
-                                "row GPU0, column NIC0: this is not a cell of nvidia-smi topo -m");
+    CHECK(error_of(read_topo, text) ==
+          at_byte(text, "0-3,8-11") +
+              "row GPU0, column NIC0: this is not a cell of nvidia-smi topo -m");
   }
   SUBCASE("links without a number") {
-    CHECK(error_of(with("NV4", "NV0")).find("row GPU0, column GPU1") != std::string::npos);
-    CHECK(error_of(with("NV4", "NV99999")).find("not a cell") != std::string::npos);
+    CHECK(error_of(read_topo, with("NV4", "NV0")).find("row GPU0, column GPU1") !=
+          std::string::npos);
+    CHECK(error_of(read_topo, with("NV4", "NV99999")).find("not a cell") != std::string::npos);
   }
   SUBCASE("an asymmetric cell") {
     const std::string text = with("GPU1    NV4 ", "GPU1    NV2 ");
-    CHECK(error_of(text) ==
+    CHECK(error_of(read_topo, text) ==
           at_byte(text, "NV2") +
               "row GPU1, column GPU0: the cell differs from row GPU0, column GPU1");
   }
   SUBCASE("X beside the diagonal") {
     const std::string text = with("GPU1    NV4      X", "GPU1     X      NV4");
-    CHECK(error_of(text).starts_with(at_byte(text, "GPU1     X", 9)));
+    CHECK(error_of(read_topo, text).starts_with(at_byte(text, "GPU1     X", 9)));
   }
   SUBCASE("NVLinks of a NIC") {
-    CHECK(error_of(with("PIX", "NV1")).find("a NIC has no NVLinks") != std::string::npos);
+    CHECK(error_of(read_topo, with("PIX", "NV1")).find("a NIC has no NVLinks") !=
+          std::string::npos);
   }
   SUBCASE("a row is missing") {
     const std::string text = pairs.substr(0, pairs.find("NIC1    SYS"));
-    CHECK(error_of(text) ==
+    CHECK(error_of(read_topo, text) ==
           fmt::format("dir/node7.txt: byte {}: the matrix has 5 rows, but 6 columns: it lacks the "
                       "row of NIC1",
                       text.size()));
     const std::string legend = text + "\nLegend:\n";
-    CHECK(error_of(legend).starts_with(at_byte(legend, "Legend:") + "the matrix has 5 rows"));
+    CHECK(error_of(read_topo, legend)
+              .starts_with(at_byte(legend, "Legend:") + "the matrix has 5 rows"));
     const std::string renamed = with("NIC1    SYS", "mlx5_7  SYS");
-    CHECK(error_of(renamed) ==
+    CHECK(error_of(read_topo, renamed) ==
           at_byte(renamed, "mlx5_7") + "no column has the name of the row mlx5_7");
   }
   SUBCASE("a line between the rows") {
     const std::string text = with("NIC0    PIX", "WARNING: slow\nNIC0    PIX");
-    CHECK(error_of(text) == at_byte(text, "WARNING") +
-                                "the line \"WARNING: slow\" is no row, but the row NIC0 follows: "
-                                "remove the line, or join it to its row");
+    CHECK(error_of(read_topo, text) ==
+          at_byte(text, "WARNING") +
+              "the line \"WARNING: slow\" is no row, but the row NIC0 follows: "
+              "remove the line, or join it to its row");
     const std::string wrapped = with("0-3,8-11        0", "\n  0-3,8-11   0");
-    CHECK(error_of(wrapped).find("but the row GPU1 follows") != std::string::npos);
+    CHECK(error_of(read_topo, wrapped).find("but the row GPU1 follows") != std::string::npos);
     // A damaged matrix is named even if another one follows.
-    CHECK(error_of(with("NV4", "NV0") + pairs).find("row GPU0, column GPU1") != std::string::npos);
+    CHECK(error_of(read_topo, with("NV4", "NV0") + pairs).find("row GPU0, column GPU1") !=
+          std::string::npos);
   }
   SUBCASE("a device twice") {
-    CHECK(error_of(with("GPU2    GPU3", "GPU2    GPU2")).find("two columns are called GPU2") !=
-          std::string::npos);
-    CHECK(error_of(with("\nGPU1 ", "\nGPU0 ")).find("two rows are called GPU0") !=
+    CHECK(error_of(read_topo, with("GPU2    GPU3", "GPU2    GPU2"))
+              .find("two columns are called GPU2") != std::string::npos);
+    CHECK(error_of(read_topo, with("\nGPU1 ", "\nGPU0 ")).find("two rows are called GPU0") !=
           std::string::npos);
     const std::string text = with("NIC1: mlx5_bond_0", "NIC1: mlx5_0");
-    CHECK(error_of(text) == at_byte(text, "NIC1: mlx5_0", 6) + "two devices are called mlx5_0");
-    CHECK(error_of("\tGPU1\tGPU01\tCPU Affinity\nGPU1 X PIX 0\nGPU01 PIX X 0\n")
+    CHECK(error_of(read_topo, text) ==
+          at_byte(text, "NIC1: mlx5_0", 6) + "two devices are called mlx5_0");
+    CHECK(error_of(read_topo, "\tGPU1\tGPU01\tCPU Affinity\nGPU1 X PIX 0\nGPU01 PIX X 0\n")
               .find("two devices are called GPU01") != std::string::npos);
   }
   SUBCASE("a name that is none") {
-    CHECK(error_of(with("mlx5_bond_0", "mlx5/0")).find("not the name of a device") !=
+    CHECK(error_of(read_topo, with("mlx5_bond_0", "mlx5/0")).find("not the name of a device") !=
           std::string::npos);
   }
 }
@@ -454,10 +448,11 @@ TEST_CASE("topo -m: damage is named with its byte") {
 TEST_CASE("topo -m: sizes are bounded") {
   std::string header;
   for (int i = 0; i < 1025; ++i) header += fmt::format(" GPU{}", i);
-  CHECK(error_of(header + " CPU Affinity\n").find("more than 1024 devices") != std::string::npos);
+  CHECK(error_of(read_topo, header + " CPU Affinity\n").find("more than 1024 devices") !=
+        std::string::npos);
   const std::string wide =
       "\tGPU0\tGPU1\tCPU Affinity\nGPU0\tX\t" + std::string(70'000, ' ') + "NV4\n";
-  CHECK(error_of(wide).find("the line is longer than 65536 bytes") != std::string::npos);
+  CHECK(error_of(read_topo, wide).find("the line is longer than 65536 bytes") != std::string::npos);
   const std::string cpus = "\tGPU0\tCPU Affinity\nGPU0\tX\t0-9,5-9,5-9\n";
   // Ranges that overlap are not accepted as a list of CPUs.
   CHECK(read_topo(cpus).hosts[0].host_threads == 0);

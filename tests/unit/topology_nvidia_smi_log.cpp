@@ -8,34 +8,20 @@
 #include "atoll/topology.hpp"
 #include "facts.hpp"
 #include "inspect/importers/importer.hpp"
+#include "topology_import.hpp"
 
 namespace {
 
 using atoll::get_fact;
 using atoll::IslandState;
 using atoll::Topology;
+using topology_test::error_of;
+using topology_test::island_sizes;
 namespace fact = atoll::fact;
 namespace importers = atoll::importers;
 
 Topology read_log(const std::string& text) {
   return importers::nvidia_smi_xml.read(text, "dir/node7.xml");
-}
-
-// Returns the message of the Error(bad_data) that reading `text` causes.
-std::string error_of(const std::string& text) {
-  try {
-    read_log(text);
-  } catch (const atoll::Error& error) {
-    CHECK(error.code() == atoll::ErrorCode::bad_data);
-    return error.what();
-  }
-  return "no error";
-}
-
-std::vector<std::size_t> island_sizes(const Topology& topology) {
-  std::vector<std::size_t> sizes;
-  for (const auto& island : atoll::find_islands(topology)) sizes.push_back(island.gpus.size());
-  return sizes;
 }
 
 const std::string h100 =
@@ -263,7 +249,7 @@ TEST_CASE("-q -x: MIG devices") {
         std::vector<std::string>{"MIG-5-1", "MIG-6-0"});
   std::string many;
   for (int i = 0; i < 65; ++i) many += device(ids);
-  CHECK(error_of(whole_log(gpu_element("", "<mig_devices>" + many + "</mig_devices>")))
+  CHECK(error_of(read_log, whole_log(gpu_element("", "<mig_devices>" + many + "</mig_devices>")))
             .find("more than 64 MIG devices") != std::string::npos);
 }
 
@@ -303,20 +289,20 @@ TEST_CASE("-q -x: a bus id that is none, and a host without GPUs") {
 TEST_CASE("-q -x: damage is named with its byte") {
   const std::string twice =
       whole_log(gpu_element("00000000:1B:00.0", "") + gpu_element("00000000:1B:00.0", ""));
-  CHECK(error_of(twice) ==
+  CHECK(error_of(read_log, twice) ==
         fmt::format("dir/node7.xml: byte {}: two GPUs have the bus id 00000000:1b:00.0",
                     twice.rfind("<gpu ") + 1));
   const std::string open = whole_log("").substr(0, 150);
-  CHECK(error_of(open).starts_with("dir/node7.xml: byte "));
-  CHECK(error_of("<nvidia_smi/>").find("the root element is not <nvidia_smi_log>") !=
+  CHECK(error_of(read_log, open).starts_with("dir/node7.xml: byte "));
+  CHECK(error_of(read_log, "<nvidia_smi/>").find("the root element is not <nvidia_smi_log>") !=
         std::string::npos);
   std::string deep;
   for (int i = 0; i < 100; ++i) deep += "<gpu>";
   for (int i = 0; i < 100; ++i) deep += "</gpu>";
-  CHECK(error_of(whole_log(deep)).starts_with("dir/node7.xml: byte "));
+  CHECK(error_of(read_log, whole_log(deep)).starts_with("dir/node7.xml: byte "));
   std::string many;
   for (int i = 0; i < 1025; ++i) many += "<gpu/>";
-  CHECK(error_of(whole_log(many)).find("more than 1024 GPUs") != std::string::npos);
+  CHECK(error_of(read_log, whole_log(many)).find("more than 1024 GPUs") != std::string::npos);
 }
 
 TEST_CASE("-q -x: other XML is not recognised") {

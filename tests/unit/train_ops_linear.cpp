@@ -29,11 +29,6 @@ Values transposed(const Values& matrix, std::int64_t rows, std::int64_t columns)
   return turned;
 }
 
-Values plus(Values a, const Values& b) {
-  for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
-  return a;
-}
-
 void check_linear(Bench& bench, LinearShape shape, DType dtype) {
   std::mt19937_64 random(7);
   const Values x = rounded(random_values(random, shape.tokens * shape.in), dtype);

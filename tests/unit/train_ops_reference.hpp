@@ -62,6 +62,11 @@ class Tensor {
   atoll::Buffer buffer_;
 };
 
+inline Values plus(Values a, const Values& b) {
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+  return a;
+}
+
 // The model's operations and a stream. done() waits for the stream and rethrows the stream's error.
 struct Bench {
   explicit Bench(int threads = 1, cpu::Bf16Arithmetic bf16 = cpu::Bf16Arithmetic::automatic)

@@ -21,11 +21,6 @@ struct Size {
 };
 const Size sizes[] = {{1, 1}, {3, 5}, {70, 16}, {2, 33}, {5, 64}};
 
-Values plus(Values a, const Values& b) {
-  for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
-  return a;
-}
-
 void check_rms_norm(Size size, DType dtype, int threads) {
   std::mt19937_64 random(11);
   const std::int64_t count = size.rows * size.width;

@@ -13,14 +13,14 @@ namespace {
 using train::StepRecord;
 using train_test::TemporaryFolder;
 
-StepRecord record(std::int64_t step, double loss) {
+StepRecord step_record(std::int64_t step, double loss) {
   return {.step = step, .loss = loss, .learning_rate = 1e-3};
 }
 
 }  // namespace
 
 TEST_CASE("progress: the line") {
-  auto step = record(120, 1.23456);
+  auto step = step_record(120, 1.23456);
   step.learning_rate = 2e-4;
   train::Speed speed;
   CHECK(train::progress_line(step, 0, speed) == "step 120  loss 1.2346  lr 2.00e-04");
@@ -64,7 +64,7 @@ TEST_CASE("progress: a terminal is rewritten at most 5 times a second, and ends 
   const train::ProgressPacer::Clock::time_point start{};
   int writes = 0;
   for (int i = 0; i < 1000; ++i) {
-    const auto bytes = pacer.step(record(i + 1, 1), {}, start + i * 1ms);
+    const auto bytes = pacer.step(step_record(i + 1, 1), {}, start + i * 1ms);
     if (!bytes) continue;
     ++writes;
     CHECK(bytes->starts_with("\r\x1b[K"));
@@ -82,7 +82,7 @@ TEST_CASE("progress: a log has the first, every N-th and the last step") {
   train::ProgressPacer pacer({.surface = train::Surface::log, .total_steps = 25, .every = 10});
   std::string text;
   for (int i = 1; i <= 25; ++i) {
-    if (const auto bytes = pacer.step(record(i, 1), {}, {})) text += *bytes;
+    if (const auto bytes = pacer.step(step_record(i, 1), {}, {})) text += *bytes;
   }
   text += pacer.finish();
   CHECK(std::count(text.begin(), text.end(), '\n') == 4);
@@ -93,16 +93,16 @@ TEST_CASE("progress: a log has the first, every N-th and the last step") {
 }
 
 TEST_CASE("progress: evaluations are always shown, and stay on a terminal") {
-  auto step = record(7, 1);
+  auto step = step_record(7, 1);
   step.eval_loss = 2.5;
   train::ProgressPacer log({.surface = train::Surface::log, .total_steps = 25, .every = 10});
-  (void)log.step(record(1, 1), {}, {});
-  CHECK_FALSE(log.step(record(6, 1), {}, {}));
+  (void)log.step(step_record(1, 1), {}, {});
+  CHECK_FALSE(log.step(step_record(6, 1), {}, {}));
   const auto line = log.step(step, {}, {});
   REQUIRE(line);
   CHECK(line->find("  eval 2.5000  ") != std::string::npos);
   train::ProgressPacer terminal({.surface = train::Surface::terminal, .total_steps = 25});
-  (void)terminal.step(record(6, 1), {}, {});
+  (void)terminal.step(step_record(6, 1), {}, {});
   const auto shown = terminal.step(step, {}, {});
   REQUIRE(shown);
   CHECK(shown->ends_with("\n"));
@@ -111,7 +111,7 @@ TEST_CASE("progress: evaluations are always shown, and stay on a terminal") {
 
 TEST_CASE("progress: silent, and a stream that is no terminal") {
   train::ProgressPacer pacer({.surface = train::Surface::silent});
-  CHECK_FALSE(pacer.step(record(1, 1), {}, {}));
+  CHECK_FALSE(pacer.step(step_record(1, 1), {}, {}));
   CHECK(pacer.finish().empty());
   const TemporaryFolder folder;
   const auto file = folder.path() / "log";
@@ -121,8 +121,8 @@ TEST_CASE("progress: silent, and a stream that is no terminal") {
   CHECK(options.surface == train::Surface::log);
   {
     train::Progress progress(stream, options);
-    progress.step(record(1, 1), {});
-    progress.step(record(2, 1), {});
+    progress.step(step_record(1, 1), {});
+    progress.step(step_record(2, 1), {});
   }
   std::fclose(stream);
   const auto text = TemporaryFolder::read(file);

@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr std::int64_t most_ranks = 1 << 16;
+constexpr std::int64_t most_past_ranks = 1 << 16;
 
 std::optional<double> number(const json& object, const char* key) {
   const auto found = object.find(key);
@@ -65,7 +65,7 @@ Measurement measurement(const json& metrics, const fs::path& file) {
 // The ranks of each host, or of each island that --islands makes. All hosts must have
 // the same number of ranks.
 void read_hosts(const train::JsonReader& args, RunSettings& settings) {
-  const std::int64_t ranks = args.integer_in("world_size", 1, most_ranks);
+  const std::int64_t ranks = args.integer_in("world_size", 1, most_past_ranks);
   std::vector<std::size_t> of_host;
   for (const auto& host : args.object("plan").objects("hosts")) {
     of_host.push_back(host.list("ranks").size());

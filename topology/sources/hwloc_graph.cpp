@@ -18,6 +18,7 @@
 #include "gpu_models.hpp"
 #include "parse_number.hpp"
 #include "rdma_name.hpp"
+#include "sources/pci_address.hpp"
 #include "wording.hpp"
 
 namespace atoll_v1::atoll::topology_sources {
@@ -25,16 +26,13 @@ namespace {
 
 constexpr unsigned vendor_nvidia = 0x10de;
 constexpr unsigned vendor_amd = 0x1002;
-constexpr unsigned vendor_cray = 0x17db;
-constexpr unsigned vendor_amazon = 0x1d0f;
-constexpr unsigned vendor_intel = 0x8086;
 constexpr unsigned class_display = 0x03;  // upper byte of the PCI class
 constexpr unsigned class_accelerator = 0x1200;
 constexpr unsigned class_display_other = 0x0380;
 constexpr unsigned class_ethernet = 0x0200;
 constexpr unsigned class_infiniband = 0x0207;
 constexpr unsigned class_omni_path = 0x0208;
-constexpr std::size_t most_partitions = 64;
+constexpr std::size_t most_instances = 64;
 constexpr int most_ports = 16;
 
 // Returns the number after a prefix: 3 for the name "nvml3" and the prefix "nvml". Returns -1 if
@@ -244,9 +242,9 @@ class HostReader {
       set_fact(gpu.facts, fact::xgmi_hive, hive(device.info("XGMIHiveID")));
     }
     if (instances.size() < 2) return;
-    if (instances.size() > most_partitions)
+    if (instances.size() > most_instances)
       fail(machine_, instances[0]->offset,
-           fmt::format("more than {} partitions of one GPU", most_partitions));
+           fmt::format("more than {} partitions of one GPU", most_instances));
     std::ranges::sort(instances, {},
                       [](const HwlocOsDevice* os) { return number_after(os->name, "rsmi"); });
     gpu.partitions = identities(instances);

@@ -9,6 +9,9 @@
 
 namespace atoll_v1::atoll::topology_sources {
 
+// Vendor ids of PCI, as the PCI-SIG assigns them.
+inline constexpr unsigned vendor_amazon = 0x1d0f, vendor_cray = 0x17db, vendor_intel = 0x8086;
+
 struct PciAddress {
   unsigned domain = 0, bus = 0, slot = 0, function = 0;
 };

@@ -19,7 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr long long vendor_amazon = 0x1d0f, vendor_intel = 0x8086;
 constexpr unsigned most_gids = 256;
 // The GID table may have gaps, but not long ones: reading stops after this many empty entries.
 constexpr unsigned most_empty_gids = 32;

@@ -38,7 +38,7 @@ bool is_two_axes(const std::vector<AxisSpec>& axes) {
   return axes.size() == 2 && axes[0].name == replicate_name && axes[1].name == shard_name;
 }
 
-std::string text_of(const std::vector<AxisSpec>& axes) {
+std::string text_of_axes(const std::vector<AxisSpec>& axes) {
   if (is_two_axes(axes)) return fmt::format("{}x{}", axes[0].size, axes[1].size);
   std::string text;
   for (const auto& [name, size] : axes)
@@ -66,7 +66,7 @@ void check_axes(const World& world, const std::vector<AxisSpec>& axes) {
             axis->name, axis->size);
   }
   require(ranks_of(axes) == world.size(), "a mesh of {} does not fit a world of {} ranks",
-          text_of(axes), world.size());
+          text_of_axes(axes), world.size());
 }
 
 MeshPlanOptions plan_options(const World& world, MeshPlanOptions options = {}) {
@@ -100,14 +100,14 @@ Declaration declaration_of(const Topology* topology) {
 void agree_on(World& world, const std::vector<AxisSpec>& axes, const Topology* topology) {
   agree(world, "Mesh::make", [&]() -> std::vector<Declaration> {
     check_axes(world, axes);
-    return {{"the axes of the mesh", text_of(axes)}, declaration_of(topology)};
+    return {{"the axes of the mesh", text_of_axes(axes)}, declaration_of(topology)};
   });
 }
 
 void agree_on(World& world, MeshShape shape, const Topology* topology) {
   agree(world, "Mesh::make", [&]() -> std::vector<Declaration> {
     check_shape(world, shape);
-    return {{"the axes of the mesh", text_of(axes_of(shape))}, declaration_of(topology)};
+    return {{"the axes of the mesh", text_of_axes(axes_of(shape))}, declaration_of(topology)};
   });
 }
 
@@ -240,7 +240,7 @@ Mesh Mesh::from_plan(World& world, MeshPlan plan) {
   Layout layout;
   agree(world, "Mesh::from_plan", [&]() -> std::vector<Declaration> {
     layout = layout_of(world, std::move(plan));
-    return {{"the axes of the mesh", text_of(layout.axes)},
+    return {{"the axes of the mesh", text_of_axes(layout.axes)},
             {"the order of the ranks", fmt::format("{}", fmt::join(layout.order, ", "))}};
   });
   return whole(world, std::move(layout));
@@ -280,7 +280,7 @@ Mesh Mesh::make(World& world, std::vector<AxisSpec> axes, const Topology& topolo
 // Returns the layout of a mesh that the user requested. With a topology the call is collective.
 Mesh::Layout Mesh::requested(World& world, std::vector<AxisSpec> axes, const Topology* topology) {
   Layout layout{std::move(axes), row_major(world.size()), {}};
-  layout.reason = fmt::format("the user requested {}", text_of(layout.axes));
+  layout.reason = fmt::format("the user requested {}", text_of_axes(layout.axes));
   if (!topology) return layout;
   layout.sites = Layout::Sites{*topology, locate_ranks(*topology, world), plan_options(world)};
   const auto shard = find_axis(layout.axes, shard_name);
@@ -346,6 +346,6 @@ const std::vector<Finding>& Mesh::findings() const noexcept {
   return layout_ ? layout_->findings : none;
 }
 
-std::string Mesh::to_string() const { return text_of(specs_); }
+std::string Mesh::to_string() const { return text_of_axes(specs_); }
 
 }  // namespace atoll_v1::atoll

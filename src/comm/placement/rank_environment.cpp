@@ -101,7 +101,7 @@ std::vector<std::string> allowed_gpus(const EnvironmentRoots& roots) {
       if (line.starts_with("Device Minor:")) minor = line.substr(line.find_last_of(" \t") + 1);
     if (minor.empty()) continue;
     const std::string device = fmt::format("{}/nvidia{}", roots.dev, minor);
-    const int descriptor = open(device.c_str(), O_RDWR | O_CLOEXEC);
+    const int descriptor = ::open(device.c_str(), O_RDWR | O_CLOEXEC);
     if (descriptor < 0) {
       any_refused = true;
       continue;

@@ -15,8 +15,6 @@
 namespace atoll_v1::atoll::checked {
 namespace {
 
-std::uintptr_t address_of(const void* data) { return reinterpret_cast<std::uintptr_t>(data); }
-
 std::size_t page_bytes() {
   static const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   return bytes;

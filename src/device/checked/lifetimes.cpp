@@ -8,8 +8,6 @@
 namespace atoll_v1::atoll::checked {
 namespace {
 
-std::uintptr_t address_of(const void* data) { return reinterpret_cast<std::uintptr_t>(data); }
-
 std::string text_of(Label label) {
   return label.of.empty() ? std::string(label.what) : fmt::format("{} {}", label.what, label.of);
 }

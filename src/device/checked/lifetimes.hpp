@@ -25,6 +25,10 @@
 
 namespace atoll_v1::atoll::checked {
 
+inline std::uintptr_t address_of(const void* data) {
+  return reinterpret_cast<std::uintptr_t>(data);
+}
+
 // A party executes work in order. The host is party 0, and each stream is another party.
 using Party = std::size_t;
 inline constexpr Party host_party = 0;

@@ -10,7 +10,7 @@ namespace fsdp = atoll::fsdp;
 
 constexpr const char* state_name = "average";
 // Elements that swap() exchanges at once.
-constexpr std::uint64_t chunk = std::uint64_t{1} << 22;
+constexpr std::uint64_t averaged_at_once = std::uint64_t{1} << 22;
 
 }  // namespace
 
@@ -49,11 +49,11 @@ void Averaging::update(atoll::Stream& compute, std::int64_t steps) {
 }
 
 void Averaging::swap() {
-  const atoll::Buffer scratch = engine_.device().allocate(chunk * sizeof(float));
+  const atoll::Buffer scratch = engine_.device().allocate(averaged_at_once * sizeof(float));
   stream_.wait(updated_);
   each([&](const atoll::View& weights, const atoll::View& average) {
-    for (std::uint64_t first = 0; first < weights.count; first += chunk) {
-      const std::uint64_t count = std::min(chunk, weights.count - first);
+    for (std::uint64_t first = 0; first < weights.count; first += averaged_at_once) {
+      const std::uint64_t count = std::min(averaged_at_once, weights.count - first);
       const atoll::View one = weights.part(first, count), other = average.part(first, count);
       stream_.copy(scratch.data(), one.data, one.bytes());
       stream_.copy(one.data, other.data, one.bytes());

@@ -19,7 +19,7 @@ namespace {
 namespace fsdp = atoll::fsdp;
 
 // Elements that are copied to the host at once.
-constexpr std::uint64_t chunk = 1 << 20;
+constexpr std::uint64_t checked_at_once = 1 << 20;
 
 // A value of f32 or bf16 is not finite if all bits of its exponent are set.
 template <class Bits>
@@ -28,8 +28,8 @@ bool all_finite(std::span<const Bits> values, Bits exponent) {
 }
 
 bool all_finite(const atoll::View& values, atoll::Stream& compute, std::vector<std::byte>& host) {
-  for (std::uint64_t first = 0; first < values.count; first += chunk) {
-    const atoll::View part = values.part(first, std::min(chunk, values.count - first));
+  for (std::uint64_t first = 0; first < values.count; first += checked_at_once) {
+    const atoll::View part = values.part(first, std::min(checked_at_once, values.count - first));
     host.resize(part.bytes());
     compute.copy(host.data(), part.data, part.bytes());
     compute.synchronize();

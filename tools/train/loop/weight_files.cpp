@@ -102,21 +102,21 @@ std::set<std::string> tensors_of(const fs::path& file) {
 }
 
 // The bytes of a tensor in a file.
-struct Place {
+struct TensorPlace {
   fs::path file;
   std::string dtype;
   std::uint64_t first = 0, last = 0;
 };
 
-std::optional<Place> place_of(const std::vector<fs::path>& files, const std::string& tensor) {
+std::optional<TensorPlace> place_of(const std::vector<fs::path>& files, const std::string& tensor) {
   for (const fs::path& file : files) {
     const auto [header, data] = header_of(file);
     if (!header.is_object() || !header.contains(tensor)) continue;
     try {
       const json& entry = header.at(tensor);
       const auto offsets = entry.at("data_offsets").get<std::array<std::uint64_t, 2>>();
-      return Place{file, entry.at("dtype").get<std::string>(), data + offsets[0],
-                   data + offsets[1]};
+      return TensorPlace{file, entry.at("dtype").get<std::string>(), data + offsets[0],
+                         data + offsets[1]};
     } catch (const json::exception&) {
       return {};  // damaged, so the import refuses it
     }
@@ -124,7 +124,7 @@ std::optional<Place> place_of(const std::vector<fs::path>& files, const std::str
   return {};
 }
 
-bool same_bytes(const Place& a, const Place& b) {
+bool same_bytes(const TensorPlace& a, const TensorPlace& b) {
   constexpr std::uint64_t block = 1 << 20;
   std::ifstream left(a.file, std::ios::binary), right(b.file, std::ios::binary);
   left.seekg(static_cast<std::streamoff>(a.first));

@@ -15,9 +15,11 @@ namespace {
 
 using atoll::ConstView;
 
-constexpr std::size_t alignment = 256;
+constexpr std::size_t fp8_alignment = 256;
 
-std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + fp8_alignment - 1) / fp8_alignment * fp8_alignment;
+}
 std::size_t elements(std::int64_t rows, std::int64_t columns) {
   return aligned(static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns));
 }

@@ -107,17 +107,17 @@ double flops_of(const Product& product) {
          static_cast<double>(product.k);
 }
 
-struct Key {
+struct ProductKey {
   Product product;
   std::array<std::uint32_t, 3> alignments;
   Types types;
   // Whether a residual is added, which is another matrix than the result. Not every algorithm
   // accepts that.
   bool has_residual;
-  friend auto operator<=>(const Key&, const Key&) = default;
+  friend auto operator<=>(const ProductKey&, const ProductKey&) = default;
 };
 
-std::string to_string(const Key& key) {
+std::string to_string(const ProductKey& key) {
   const auto [a, b] = key.types;
   return fmt::format("matrix product {} x {} x {}, {} to {}", key.product.m, key.product.n,
                      key.product.k,
@@ -126,7 +126,7 @@ std::string to_string(const Key& key) {
 }
 
 // The key of a product in the file.
-std::string entry_of(const Key& key, std::int32_t multiprocessors) {
+std::string entry_of(const ProductKey& key, std::int32_t multiprocessors) {
   const auto operand = [](Operand kind) { return kind == Operand::plain ? 'n' : 't'; };
   return fmt::format("{}, {}{}{}, aligned to {} bytes{}{}", to_string(key), operand(key.product.a),
                      operand(key.product.b), key.product.mode == WriteMode::accumulate ? "+" : "",
@@ -217,7 +217,7 @@ struct MatMul::Impl {
   std::optional<ProductFile> choices;  // empty unless products are timed
   double least_timed_flops;
   int timed = 0;  // number of products that were timed
-  std::map<Key, Prepared> cache;
+  std::map<ProductKey, Prepared> cache;
 
   static Owned<cublasLtHandle_t> make_handle(const CublasLt& lt) {
     cublasLtHandle_t made = nullptr;
@@ -241,7 +241,7 @@ struct MatMul::Impl {
     lt.check(lt.desc_set(desc, attribute, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
   }
 
-  Owned<cublasLtMatmulDesc_t> description(const Key& key) const {
+  Owned<cublasLtMatmulDesc_t> description(const ProductKey& key) const {
     cublasLtMatmulDesc_t made = nullptr;
     lt.check(lt.desc_create(&made, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
     Owned<cublasLtMatmulDesc_t> desc(made, lt.desc_destroy);
@@ -257,7 +257,7 @@ struct MatMul::Impl {
     return desc;
   }
 
-  Owned<cublasLtMatmulPreference_t> preference(const Key& key) const {
+  Owned<cublasLtMatmulPreference_t> preference(const ProductKey& key) const {
     cublasLtMatmulPreference_t made = nullptr;
     lt.check(lt.preference_create(&made), "cublasLtMatmulPreferenceCreate");
     Owned<cublasLtMatmulPreference_t> preference(made, lt.preference_destroy);
@@ -293,8 +293,8 @@ struct MatMul::Impl {
   }
 
   // cuBLASLt's algorithms for a product, in the order of the speed that cuBLASLt expects.
-  std::vector<cublasLtMatmulHeuristicResult_t> candidates(const Key& key, const Prepared& made,
-                                                          int most) const {
+  std::vector<cublasLtMatmulHeuristicResult_t> candidates(const ProductKey& key,
+                                                          const Prepared& made, int most) const {
     const auto preferred = preference(key);
     std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(most));
     int found = 0;
@@ -310,7 +310,8 @@ struct MatMul::Impl {
   }
 
   // An algorithm of the file, if this version of cuBLASLt still accepts it.
-  std::optional<cublasLtMatmulAlgo_t> kept_choice(const Key& key, const Prepared& made) const {
+  std::optional<cublasLtMatmulAlgo_t> kept_choice(const ProductKey& key,
+                                                  const Prepared& made) const {
     const ProductFile::Choice* const choice = choices->find(entry_of(key, multiprocessors));
     if (choice == nullptr) return std::nullopt;
     cublasLtMatmulAlgo_t algorithm{};
@@ -329,7 +330,8 @@ struct MatMul::Impl {
   // The least time of each candidate in seconds. The candidates take turns, so that a change of the
   // clock meets all of them.
   std::vector<double> times_of(std::span<const cublasLtMatmulHeuristicResult_t> tried,
-                               const Key& key, const Prepared& made, const Call& call) const {
+                               const ProductKey& key, const Prepared& made,
+                               const Call& call) const {
     // A separate Device, so that the caller's peak_allocated_bytes() ignores this memory.
     const atoll::Device own = atoll::Device::cuda(ordinal);
     const auto elements = static_cast<std::size_t>(key.product.m * key.product.n);
@@ -355,7 +357,7 @@ struct MatMul::Impl {
   }
 
   // The fastest algorithm for a large product: that of the file, or else by timing.
-  cublasLtMatmulAlgo_t fastest(const Key& key, const Prepared& made, const Call& call) {
+  cublasLtMatmulAlgo_t fastest(const ProductKey& key, const Prepared& made, const Call& call) {
     if (const auto kept = kept_choice(key, made)) return *kept;
     if (timed++ >= most_timed) return candidates(key, made, 1).front().algo;
     const auto tried = candidates(key, made, most_candidates);
@@ -378,7 +380,7 @@ struct MatMul::Impl {
     return tried[chosen].algo;
   }
 
-  const Prepared& prepared(const Key& key, const Call& call) {
+  const Prepared& prepared(const ProductKey& key, const Call& call) {
     if (const auto found = cache.find(key); found != cache.end()) return found->second;
     if (cache.size() >= most_shapes) cache.clear();
     const Product& product = key.product;
@@ -405,7 +407,7 @@ struct MatMul::Impl {
   }
 
   void run(const Product& product, const Types& types, const Call& call) {
-    const Key key{
+    const ProductKey key{
         product,
         {alignment(call.a), alignment(call.b), std::min(alignment(call.old), alignment(call.c))},
         types,
