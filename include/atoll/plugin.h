@@ -274,29 +274,6 @@ typedef struct atoll_operation {
                         compare it. NULL, or missing in cores before ABI 1.5: none */
 } atoll_operation;
 
-/* A row of a link test. Rates are bytes per second, times are seconds. */
-typedef struct atoll_link_rate {
-  uint64_t bytes;     /* in: bytes of one write */
-  double bandwidth;   /* many writes in flight */
-  double latency;     /* median of half the time of a round trip */
-  double latency_p99; /* 99th percentile of the same */
-} atoll_link_rate;
-
-/* A test of raw writes from a port of a network adapter to a port of another rank's adapter. */
-typedef struct atoll_link_test {
-  size_t size;
-  int32_t side;       /* 0: writes and measures; 1: answers */
-  int32_t iterations; /* writes for each row; fewer if they take long */
-  const char* id;     /* unique in the job; prefix of the test's keys in the store */
-  const char* port;   /* port of this side: "mlx5_0", or "mlx5_0:2" for port 2 */
-  const char* rdma;   /* as atoll_group.rdma */
-  int64_t timeout_ns; /* time limit for the whole test */
-  void* memory;       /* GPU memory for the test, of at least twice the bytes of the largest row;
-                         NULL: the backend uses its own host memory */
-  uint64_t dma_buf_offset; /* offset of `memory` in the dma-buf */
-  int32_t dma_buf; /* descriptor of a dma-buf that exports `memory`; -1 if the driver offers none */
-} atoll_link_test;
-
 typedef struct atoll_comm atoll_comm; /* owned by the backend, opaque to core */
 
 typedef struct atoll_backend {
@@ -365,11 +342,6 @@ typedef struct atoll_backend {
   /* Ends a registration of register_caller_memory(). Does not wait for other ranks, but all ranks
    * end a registration between the same two operations. No operation may be in flight. */
   atoll_status (*deregister_caller_memory)(atoll_comm* comm, void* memory);
-  /* Performs a link test; both sides call it. Side 0 fills in the `n` rows of `rates`, which are in
-   * ascending order of bytes; side 1 passes equal rows. Sets *port to a description of this side's
-   * port, which is valid until this thread's next call. */
-  atoll_status (*test_link)(const atoll_host* host, const atoll_link_test* test,
-                            atoll_link_rate* rates, int32_t n, const char** port);
 } atoll_backend; /* append new members at the end */
 
 /* The one symbol that a backend exports. It returns a table that stays valid forever. */

@@ -16,7 +16,6 @@
 #include "collectives/communicator/table.hpp"
 #include "collectives/layout.hpp"
 #include "verbs/choice.hpp"
-#include "verbs/link_test.hpp"
 #include "verbs/verbs_transport.hpp"
 
 namespace {
@@ -124,24 +123,7 @@ struct VerbsComm : atoll_collectives::Comm {
   }
 };
 
-atoll_status test_link(const atoll_host* host, const atoll_link_test* test, atoll_link_rate* rates,
-                       std::int32_t n, const char** port) {
-  return atoll_sdk::guard([&] {
-    if (host == nullptr || test == nullptr || rates == nullptr || n < 1 || port == nullptr) {
-      throw Error(ATOLL_INVALID_ARGUMENT, "test_link: an argument is NULL, or there are no rows");
-    }
-    static thread_local std::string description;
-    description =
-        atoll_verbs_backend::test_link(*host, *test, {rates, static_cast<std::size_t>(n)});
-    *port = description.c_str();
-  });
-}
-
-constexpr atoll_backend table = [] {
-  auto result = atoll_collectives::table_of<VerbsComm>("verbs");
-  result.test_link = test_link;
-  return result;
-}();
+constexpr atoll_backend table = atoll_collectives::table_of<VerbsComm>("verbs");
 
 }  // namespace
 

@@ -122,26 +122,7 @@ AT(atoll_backend, has_levels, 136);
 AT(atoll_backend, transports, 144);
 AT(atoll_backend, register_caller_memory, 152);
 AT(atoll_backend, deregister_caller_memory, 160);
-AT(atoll_backend, test_link, 168);
-SIZE(atoll_backend, 176);
-
-AT(atoll_link_rate, bytes, 0);
-AT(atoll_link_rate, bandwidth, 8);
-AT(atoll_link_rate, latency, 16);
-AT(atoll_link_rate, latency_p99, 24);
-SIZE(atoll_link_rate, 32);
-
-AT(atoll_link_test, size, 0);
-AT(atoll_link_test, side, 8);
-AT(atoll_link_test, iterations, 12);
-AT(atoll_link_test, id, 16);
-AT(atoll_link_test, port, 24);
-AT(atoll_link_test, rdma, 32);
-AT(atoll_link_test, timeout_ns, 40);
-AT(atoll_link_test, memory, 48);
-AT(atoll_link_test, dma_buf_offset, 56);
-AT(atoll_link_test, dma_buf, 64);
-SIZE(atoll_link_test, 72);
+SIZE(atoll_backend, 168);
 
 VALUE(ATOLL_OK, 0);
 VALUE(ATOLL_INVALID_ARGUMENT, 1);
