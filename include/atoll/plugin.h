@@ -104,12 +104,6 @@ enum { /* atoll_collective_kind: kind of an operation */
   ATOLL_GATHER_V = 14
 };
 
-enum { /* whether a backend may copy from and to the memory of other processes of its host */
-  ATOLL_PROCESS_MEMORY_ALLOWED = 0, /* yes, where the kernel allows it */
-  ATOLL_PROCESS_MEMORY_OFF = 1,
-  ATOLL_PROCESS_MEMORY_PERMIT = 2 /* yes, and the backend asks the kernel to allow it */
-};
-
 enum { /* how many compute units of a GPU (SMs) collectives may take from other kernels */
   ATOLL_COMPUTE_UNITS_ANY = 0,
   ATOLL_COMPUTE_UNITS_FEW = 1,
@@ -214,16 +208,15 @@ typedef struct atoll_group {
    * waits for other ranks. Core then opens the group again with 0 in this field and builds the sums
    * of floating types itself. */
   int32_t deterministic;
-  int32_t host_ranks;     /* number of ranks of the whole job on the caller's host; 0: unknown */
-  int32_t process_memory; /* ATOLL_PROCESS_MEMORY_...; may differ between ranks */
-  int32_t checksum;       /* ATOLL_CHECKSUM_..., equal on all ranks; a backend may ignore it */
+  int32_t host_ranks;    /* number of ranks of the whole job on the caller's host; 0: unknown */
+  int32_t checksum;      /* ATOLL_CHECKSUM_..., equal on all ranks; a backend may ignore it */
+  int32_t compute_units; /* ATOLL_COMPUTE_UNITS_..., equal on all ranks; a wish */
   /* Time without any answer from another host after which the network counts as cut; 0 leaves the
    * choice to the backend. A rank that is slow or stopped is not a cut. */
   int64_t cut_ns;
   /* The user's settings of RDMA as words NAME=VALUE separated by spaces, which the README of the
    * backend defines; NULL or "" leaves all choices to the backend. May differ between ranks. */
   const char* rdma;
-  int32_t compute_units; /* ATOLL_COMPUTE_UNITS_..., equal on all ranks; a wish */
   const char* links; /* the model of the links of a simulated device, as text; NULL: a real device */
 } atoll_group;
 

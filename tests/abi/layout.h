@@ -65,13 +65,12 @@ AT(atoll_group, timeout_ns, 64);
 AT(atoll_group, tuning, 72);
 AT(atoll_group, deterministic, 80);
 AT(atoll_group, host_ranks, 84);
-AT(atoll_group, process_memory, 88);
-AT(atoll_group, checksum, 92);
+AT(atoll_group, checksum, 88);
+AT(atoll_group, compute_units, 92);
 AT(atoll_group, cut_ns, 96);
 AT(atoll_group, rdma, 104);
-AT(atoll_group, compute_units, 112);
-AT(atoll_group, links, 120);
-SIZE(atoll_group, 128);
+AT(atoll_group, links, 112);
+SIZE(atoll_group, 120);
 
 AT(atoll_cost, size, 0);
 AT(atoll_cost, latency_s, 8);
@@ -178,9 +177,6 @@ VALUE(ATOLL_REDUCE_SCATTER_V, 12);
 VALUE(ATOLL_ALL_TO_ALL_V, 13);
 VALUE(ATOLL_GATHER_V, 14);
 
-VALUE(ATOLL_PROCESS_MEMORY_ALLOWED, 0);
-VALUE(ATOLL_PROCESS_MEMORY_OFF, 1);
-VALUE(ATOLL_PROCESS_MEMORY_PERMIT, 2);
 
 VALUE(ATOLL_CHECKSUM_NONE, 0);
 VALUE(ATOLL_CHECKSUM_CRC32C, 1);

@@ -181,7 +181,6 @@ Sharing share_memory(const atoll_host& host, const atoll_group& group, const Tea
   Sharing result{.shm = {}, .masks = {own_processors()}};
   bool is_refused = false;
   if (here.size() > 1) {
-    permit_access(group);
     LocalOpening local(team, layout, store);
     result.shm = local.run();
     result.masks = local.masks();

@@ -106,11 +106,6 @@ void keep_common(const BackendQuery& query, Preferences& usable, std::vector<Bac
   }
 }
 
-std::int32_t process_memory_of(const Config& config) {
-  if (config.process_memory == "on") return ATOLL_PROCESS_MEMORY_ALLOWED;
-  return config.process_memory == "permit" ? ATOLL_PROCESS_MEMORY_PERMIT : ATOLL_PROCESS_MEMORY_OFF;
-}
-
 // Returns true if this process cannot open another file, so that no backend can be found or loaded.
 bool lacks_descriptors() noexcept {
   const net::Fd spare(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -182,7 +177,6 @@ GroupDescription::GroupDescription(const World& world, const Axis& axis, std::st
   group.deterministic = world.config().deterministic;
   const int here = places[static_cast<std::size_t>(world.rank())].host;
   group.host_ranks = static_cast<std::int32_t>(std::ranges::count(places, here, &Placement::host));
-  group.process_memory = process_memory_of(world.config());
   group.checksum =
       world.config().tcp_checksum == "crc32c" ? ATOLL_CHECKSUM_CRC32C : ATOLL_CHECKSUM_NONE;
   group.cut_ns = std::chrono::nanoseconds(world.config().cut_timeout).count();
