@@ -3,16 +3,10 @@
 // On one host every rank reduces a slice and writes the result into the root's dst. If the root's
 // dst is not in a registered window, or if the data is small, the root reduces all data.
 //
-// Over several hosts:
-//   flat: every rank sends all its data to the root, which reduces chunk by chunk.
-//   two_level: a reduce_scatter in which each rank sends its finished pieces to the root
-//     (two_level.cpp).
+// Over several hosts every rank sends all its data to the root, which reduces chunk by chunk.
 //
-// Bytes into the root's host, for S bytes of data per rank, N ranks, and h ranks on that host: flat
-// (N - h) S; two_level S. Order of the sum: flat sums in an adjacent-pair tree over the ranks;
-// two_level sums in the order that reduce_scatter.cpp describes.
-#include <algorithm>
-
+// Bytes into the root's host, for S bytes of data per rank, N ranks, and h ranks on that host:
+// (N - h) S. Order of the sum: an adjacent-pair tree over the ranks.
 #include "collectives/collectives.hpp"
 
 namespace atoll_collectives {
@@ -36,7 +30,12 @@ void one_host(Group& group, const atoll_operation& operation) {
       {.op = operation.op, .push = Sum::Push::root, .root = operation.peer});
 }
 
-void flat(Group& group, const atoll_operation& operation, Exchange& exchange) {
+}  // namespace
+
+void reduce(Group& group, const atoll_operation& operation) {
+  if (group.one_host()) return one_host(group, operation);
+  Exchange exchange(group.team, operation);
+  exchange.compare_with_all();
   const std::size_t size = bytes(operation);
   if (group.rank() == operation.peer) {
     exchange.start();
@@ -44,30 +43,6 @@ void flat(Group& group, const atoll_operation& operation, Exchange& exchange) {
                        operation);
   } else {
     exchange.send(operation.peer, {source(operation), size});
-  }
-}
-
-// Queues a comparison of call signatures with the root and with this rank's counterparts, which are
-// the ranks of other hosts with which it exchanges data. Ranks that passed different roots or
-// counts thus report a mismatch.
-void compare_with_root_and_counterparts(Group& group, int root, Exchange& exchange) {
-  if (group.rank() == root) return exchange.compare_with_all();
-  const auto known = group.layout.counterparts(group.rank());
-  for (const int rank : known) exchange.compare_with(rank);
-  if (std::ranges::find(known, root) == known.end()) exchange.compare_with(root);
-}
-
-}  // namespace
-
-void reduce(Group& group, const atoll_operation& operation) {
-  if (group.one_host()) return one_host(group, operation);
-  Exchange exchange(group.team, operation);
-  if (group.tuning.choose(operation, bytes(operation)) == Algorithm::two_level) {
-    compare_with_root_and_counterparts(group, operation.peer, exchange);
-    two_level_reduce(group, operation, exchange);
-  } else {
-    exchange.compare_with_all();
-    flat(group, operation, exchange);
   }
   exchange.run();
 }
