@@ -36,8 +36,8 @@
 extern "C" {
 #endif
 
-#define ATOLL_ABI_MAJOR 1u /* incremented when the layout changes incompatibly */
-#define ATOLL_ABI_MINOR 5u /* incremented when functions or fields are appended */
+#define ATOLL_ABI_MAJOR 2u /* incremented when the layout changes incompatibly */
+#define ATOLL_ABI_MINOR 0u /* incremented when functions or fields are appended */
 
 typedef int32_t atoll_status; /* one of the values below, which never change */
 enum {
@@ -160,15 +160,14 @@ typedef struct atoll_host {
   void (*copy)(void* ctx, void* dst, const void* src, size_t bytes, int32_t streaming);
   /* Performs get() of `n` keys in one round trip to the store: waits until all of them exist, and
    * stores the value of keys[i] in values[i], whose capacity and size are sizes[i]. If a value does
-   * not fit, the call sets all sizes and returns ATOLL_INVALID_ARGUMENT. NULL or missing in cores
-   * before ABI 1.2: use get(). */
+   * not fit, the call sets all sizes and returns ATOLL_INVALID_ARGUMENT. */
   atoll_status (*get_all)(void* ctx, const char* const* keys, int32_t n, void* const* values,
                           size_t* sizes, int64_t timeout_ns);
   /* Stores in `value` which ports of RDMA adapters this rank should use by the topology of its
    * host, and the reason: "DEVICE,DEVICE:PORT\nREASON"; port 1 is not written. The list is empty if
    * the topology shows no active adapter. `device` is the CUDA ordinal of the GPU whose memory the
    * adapters move; -1: host memory. Sizes are those of get(). Discovers the host at every call,
-   * which may take seconds. NULL or missing in cores before ABI 1.3: use all ports. */
+   * which may take seconds. */
   atoll_status (*adapters)(void* ctx, int32_t device, char* value, size_t* n);
 } atoll_host; /* append new members at the end */
 
@@ -264,7 +263,7 @@ typedef struct atoll_operation {
   atoll_cost* cost; /* on virtual memory, submit() moves no data and fills in this cost; NULL on
                        other memory */
   const char* label; /* purpose, such as the name of a tensor; equal on all ranks, so a backend may
-                        compare it. NULL, or missing in cores before ABI 1.5: none */
+                        compare it; NULL: none */
 } atoll_operation;
 
 typedef struct atoll_comm atoll_comm; /* owned by the backend, opaque to core */

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstddef>
 
 #include "sdk/guard.hpp"
 
@@ -67,10 +66,8 @@ std::vector<std::string> GroupStore::get_all(const std::vector<std::string>& key
                                              const std::function<std::string(std::size_t)>& what,
                                              std::chrono::nanoseconds grace) const {
   if (keys.empty()) return {};
-  const bool at_once = host_.size >= offsetof(atoll_host, get_all) + sizeof(host_.get_all) &&
-                       host_.get_all != nullptr;
-  atoll_status status = ATOLL_TIMEOUT;
-  auto values = at_once ? get_at_once(keys, grace, status) : std::vector<std::string>();
+  atoll_status status = ATOLL_OK;
+  auto values = get_at_once(keys, grace, status);
   if (status == ATOLL_OK) return values;
   if (status != ATOLL_TIMEOUT) {
     throw Error(status, fmt::format("{}: cannot read {} values from the store, such as {}",

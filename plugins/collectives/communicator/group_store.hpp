@@ -41,8 +41,8 @@ class GroupStore {
   // comes first.
   std::string get(const std::string& key, const std::string& what,
                   std::chrono::nanoseconds grace = {}) const;
-  // Performs get() of several keys, in one round trip to the store if the core can. `what(i)` names
-  // the value of keys[i] in an error.
+  // Performs get() of several keys in one round trip to the store. `what(i)` names the value of
+  // keys[i] in an error.
   std::vector<std::string> get_all(const std::vector<std::string>& keys,
                                    const std::function<std::string(std::size_t)>& what,
                                    std::chrono::nanoseconds grace = {}) const;
