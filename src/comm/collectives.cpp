@@ -203,7 +203,7 @@ Work Communicator::gather_v(ConstView src, View dst, std::span<const std::uint64
   const View result = is_root ? dst : View{nullptr, 0, src.dtype};
   return start(*impl_,
                {ATOLL_GATHER_V, src, result, whole, src.dtype, ReduceOp::sum, root, owned(counts)},
-               stream, fallback_gather_v);
+               stream, fallback_gather);
 }
 
 Work Communicator::all_to_all_v(ConstView src, std::span<const std::uint64_t> send_counts, View dst,

@@ -70,8 +70,7 @@ Operation receive_from(std::uint64_t peer, View data);
 
 // Operations that move data, for backends that lack them: each block is sent in a message, directly
 // from its rank to the ranks that need the block.
-void fallback_gather(const FallbackContext& call);
-void fallback_gather_v(const FallbackContext& call);
+void fallback_gather(const FallbackContext& call);  // performs gather and gather_v
 // On host memory the ranks first tell each other how much they send, and the call fails if a
 // receiver expects another count.
 void fallback_all_to_all_v(const FallbackContext& call);
