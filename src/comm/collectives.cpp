@@ -184,7 +184,7 @@ Work Communicator::reduce_scatter_v(ConstView src, View dst, std::span<const std
   arguments.reduction(src.dtype, reduction);
   return start(
       *impl_, {ATOLL_REDUCE_SCATTER_V, src, dst, src.count, src.dtype, reduction, 0, owned(counts)},
-      stream, fallback_reduce_scatter_v);
+      stream, fallback_reduce_scatter);
 }
 
 Work Communicator::gather_v(ConstView src, View dst, std::span<const std::uint64_t> counts,
