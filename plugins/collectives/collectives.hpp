@@ -81,6 +81,15 @@ void two_level_reduce_scatter(Group& group, const atoll_operation& operation, Ex
 // piece in flight of a two_level_reduce_scatter(). All ranks choose the size of pieces by it.
 std::size_t two_level_slots(const Layout& layout);
 
+// Reduces the whole tensor into the root's dst, in the same order as two_level_reduce_scatter().
+// The algorithm is a reduce_scatter in which the owner of a block sends each piece to the root as
+// soon as the piece is reduced. On two hosts, the ranks of the root's host own the blocks and pass
+// them to the root through shared memory; S bytes enter the root's host and none leave it. On more
+// hosts, the ranks of all other hosts own the blocks; at most S bytes enter and leave every host,
+// whereas a root that received all contributions itself would receive (H - 1) S. The root must have
+// queued the comparison of call signatures with every rank.
+void two_level_reduce(Group& group, const atoll_operation& operation, Exchange& exchange);
+
 // Both functions perform a whole all_reduce over several hosts. doubling.cpp and halving.cpp
 // describe the steps.
 void doubling_all_reduce(Group& group, const atoll_operation& operation, Exchange& exchange);

@@ -21,6 +21,7 @@ constexpr std::uint32_t bit(std::int32_t kind) { return 1U << kind; }
 constexpr std::uint32_t gathers = bit(ATOLL_ALL_GATHER) | bit(ATOLL_ALL_GATHER_V);
 constexpr std::uint32_t reduce_scatters = bit(ATOLL_REDUCE_SCATTER) | bit(ATOLL_REDUCE_SCATTER_V);
 constexpr std::uint32_t all_reduces = bit(ATOLL_ALL_REDUCE);
+constexpr std::uint32_t reduces_to_root = bit(ATOLL_REDUCE);
 constexpr std::uint32_t broadcasts = bit(ATOLL_BROADCAST);
 
 // The names of the algorithms in the user's rules, and the kinds that each algorithm supports.
@@ -35,7 +36,7 @@ constexpr Choice choices[] = {
     {"chain", Algorithm::chain, broadcasts},
     {"doubling", Algorithm::doubling, all_reduces},
     {"halving", Algorithm::halving, all_reduces},
-    {"two_level", Algorithm::two_level, gathers | reduce_scatters | all_reduces},
+    {"two_level", Algorithm::two_level, gathers | reduce_scatters | all_reduces | reduces_to_root},
 };
 
 constexpr std::uint64_t KiB = 1024;
@@ -97,6 +98,9 @@ constexpr Default defaults[] = {
      Algorithm::ring,
      {.bytes_per_host = 256 * KiB, .min_hosts = 4, .ranks = Ranks::one, .wide = true}},
 
+    // In a reduce, flat sends every rank's data to the root's host. Two_level sends only one sum
+    // per host, but needs two messages in sequence.
+    {reduces_to_root, Algorithm::two_level, {.bytes_per_host = 4 * KiB}},
     // In a broadcast over H hosts, chain sends H - 1 messages in sequence, so it is faster than
     // flat only if a message's transfer time exceeds its latency.
     {broadcasts, Algorithm::chain, {.bytes = 64 * KiB, .min_hosts = 3}},
@@ -178,7 +182,8 @@ void Tuning::add(std::string_view line) {
         ATOLL_INVALID_ARGUMENT,
         fmt::format("algorithm \"{}\" is unknown: use flat for any collective; "
                     "ring or two_level for all_gather, reduce_scatter, their _v forms and "
-                    "all_reduce; doubling or halving for all_reduce; chain for broadcast",
+                    "all_reduce; doubling or halving for all_reduce; two_level for reduce; "
+                    "chain for broadcast",
                     chosen ? fmt::format("{}:{}", kind_name(kind), rest) : std::string(line)));
   }
   rules_.push_back({kind, bytes, choice->algorithm});

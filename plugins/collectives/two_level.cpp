@@ -1,6 +1,7 @@
 // Two-level collectives: they combine data within each host first, so that as few bytes as possible
 // cross between hosts. For a tensor of S bytes, each of H hosts sends and receives (H - 1) / H S
-// bytes; a flat exchange with h ranks per host sends h times as many.
+// bytes; a flat exchange with h ranks per host sends h times as many. A reduce moves S bytes per
+// host.
 //
 // Data is processed in pieces, so that the network and shared memory are busy at the same time.
 #include <algorithm>
@@ -41,6 +42,8 @@ std::size_t piece_for(std::size_t largest, std::size_t limit) {
 // piece, in order, with at most `depth` pieces in flight.
 class ReduceScatter {
  public:
+  // If `out` is null, each reduced piece of this rank's block stays in scratch memory until `depth`
+  // more pieces have been started.
   ReduceScatter(Group& group, const atoll_operation& operation, Extents extents,
                 const std::vector<Block>& blocks, std::byte* out, Exchange& exchange)
       : group_(group),
@@ -59,10 +62,16 @@ class ReduceScatter {
     piece_ = piece_for(largest, scratch_budget / depth / two_level_slots(group.layout));
     pieces_ = std::max<std::size_t>(pieces_of(largest, piece_), 1);
     const std::size_t slots = sends_to_.size() + receives_from_.size();
-    scratch_ = group.scratch(depth * slots * piece_);
+    scratch_ = group.scratch(depth * (slots + (out == nullptr ? 1 : 0)) * piece_);
+    if (out == nullptr) kept_ = scratch_.data() + depth * slots * piece_;
   }
 
   std::size_t pieces() const { return pieces_; }
+  std::size_t piece_bytes() const { return piece_; }
+  // Returns the memory for the reduced piece k of this rank's block.
+  std::byte* own(std::size_t k) const {
+    return kept_ == nullptr ? out_ + k * piece_ : kept_ + k % depth * piece_;
+  }
 
   // Sums this host's contributions to piece k of all blocks, sends the results to owners on other
   // hosts, and queues the receives for this rank's block.
@@ -77,7 +86,7 @@ class ReduceScatter {
       const int who = group_.layout.holder(rank, host_);
       std::byte* dst = nullptr;
       if (rank == group_.rank()) {
-        dst = out_ + k * piece_;
+        dst = own(k);
       } else if (who == group_.rank()) {
         dst = slot(k, next_slot++);
       }
@@ -106,7 +115,7 @@ class ReduceScatter {
     for (std::size_t i = 0; i < expected.size(); ++i) {
       exchange_.run_until_received(receives_from_[i], expected[i]);
     }
-    void* dst = out_ + k * piece_;
+    void* dst = own(k);
     std::size_t other = 0;
     for (int host = 0; host < group_.layout.hosts(); ++host) {
       group_.parts[static_cast<std::size_t>(host)] =
@@ -139,9 +148,30 @@ class ReduceScatter {
   std::size_t piece_ = 0;
   std::size_t pieces_ = 0;
   std::span<std::byte> scratch_;
+  std::byte* kept_ =
+      nullptr;  // scratch memory for reduced pieces of this rank's block; null unless `out` is null
   std::array<std::vector<std::uint64_t>, depth> sent_;
   std::array<std::vector<std::uint64_t>, depth> expected_;
 };
+
+// Returns the block of each rank for a reduce. The tensor is split evenly among the ranks that own
+// a block; the other ranks have empty blocks.
+std::vector<Block> owned_blocks(const Layout& layout, int root, std::size_t size) {
+  const auto owns = [&](int rank) {
+    return (layout.host_of(rank) == layout.host_of(root)) == (layout.hosts() == 2);
+  };
+  int owners = 0;
+  for (int rank = 0; rank < layout.size(); ++rank) owners += owns(rank) ? 1 : 0;
+  const EvenSplit split(size, owners);
+  std::vector<Block> blocks;
+  int next = 0;  // number of ranks so far that own a block
+  for (int rank = 0; rank < layout.size(); ++rank) {
+    const Block block = split[next];
+    blocks.push_back({block.offset, owns(rank) ? block.bytes : 0});
+    next += owns(rank) ? 1 : 0;
+  }
+  return blocks;
+}
 
 }  // namespace
 
@@ -211,6 +241,60 @@ void two_level_reduce_scatter(Group& group, const atoll_operation& operation, Ex
   atoll_levels::run_pipeline(
       reduction.pieces(), depth, [&](std::size_t k) { reduction.start(k); },
       [&](std::size_t k) { reduction.finish(k); });
+}
+
+// The owner of each block sends every piece to the root as soon as the piece is reduced.
+void two_level_reduce(Group& group, const atoll_operation& operation, Exchange& exchange) {
+  const Layout& layout = group.layout;
+  const int root = operation.peer;
+  const auto& neighbours = layout.ranks_of(layout.host_of(root));
+  const bool at_root = group.rank() == root;
+  const std::size_t size = bytes(operation);
+  const auto blocks = owned_blocks(layout, root, size);
+  const auto block = [&](int rank) { return blocks[static_cast<std::size_t>(rank)]; };
+  ReduceScatter reduction(group, operation, {size, at_root ? size : 0}, blocks,
+                          at_root ? destination(operation) + block(root).offset : nullptr,
+                          exchange);
+  // Only the root reduces into its dst. On other ranks, dst is replaced by the scratch memory that
+  // holds the reduced pieces.
+  auto local = operation;
+  if (!at_root) local.dst = reduction.own(0);
+  const bool on_host = layout.host_of(group.rank()) == layout.host_of(root);
+  const bool through_memory = on_host && std::ranges::any_of(neighbours, [&](int rank) {
+                                return rank != root && block(rank).bytes > 0;
+                              });
+  std::array<std::uint64_t, depth> sent{};
+
+  const auto deliver_on_host = [&](std::size_t k) {
+    const std::size_t slot = k % depth * reduction.piece_bytes();
+    for (const int rank : neighbours) {
+      if (rank == root) continue;
+      const Block part = piece_of(block(rank), k, reduction.piece_bytes());
+      group.offer(layout.local_of(rank),
+                  {Offer::From::dst, slot, part.offset, part.bytes, layout.local_of(root)});
+    }
+    move(group, local, {0, size}, &exchange);
+  };
+  const auto deliver = [&](std::size_t k) {
+    for (int rank = 0; rank < group.size(); ++rank) {
+      if (layout.host_of(rank) == layout.host_of(root)) continue;
+      const Block part = piece_of(block(rank), k, reduction.piece_bytes());
+      if (at_root) exchange.recv(rank, {destination(operation) + part.offset, part.bytes});
+      if (rank != group.rank()) continue;
+      sent[k % depth] = exchange.send(root, {reduction.own(k), part.bytes});
+    }
+    exchange.start();
+    if (through_memory) deliver_on_host(k);
+  };
+  const auto start = [&](std::size_t k) {
+    exchange.run_until_sent(root, sent[k % depth]);
+    reduction.start(k);
+  };
+  const auto finish = [&](std::size_t k) {
+    reduction.finish(k);
+    deliver(k);
+  };
+  atoll_levels::run_pipeline(reduction.pieces(), depth, start, finish);
 }
 
 }  // namespace atoll_collectives

@@ -266,7 +266,7 @@ TEST_CASE("all_reduce with many pieces in flight is correct") {
 
 TEST_CASE("unknown and unsupported algorithms are refused") {
   for (const auto* tuning : {"all_reduce 0 tree\n", "barrier 0 two_level\n", "all_reduce x flat\n",
-                             "all_gather 0 halving\n", "broadcast 0 ring\n", "reduce 0 two_level\n",
+                             "all_gather 0 halving\n", "broadcast 0 ring\n", "reduce 0 doubling\n",
                              "nothing 0 flat\n", "all_reduce\n"}) {
     CAPTURE(tuning);
     FakeCore core;

@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <functional>
-#include <utility>
 
 #include "plugin_collectives.hpp"
 #include "plugin_host.hpp"
@@ -39,22 +38,22 @@ Bytes noisy_reduce(const Layout& layout, std::int32_t kind, const GroupOptions& 
   return results.front();
 }
 
-// Calls body(kind, tuning, layout, rank) for reduce, for broadcast with each of its algorithms, and
-// for every rank.
+// Calls body(kind, tuning, layout, rank) for reduce and broadcast, with each of their algorithms,
+// and for every rank.
 template <class Body>
 void for_each_rank_of(const Body& body) {
-  const std::pair<std::int32_t, const char*> cases[] = {{ATOLL_REDUCE, ""},
-                                                        {ATOLL_BROADCAST, "broadcast 0 flat\n"},
-                                                        {ATOLL_BROADCAST, "broadcast 0 chain\n"}};
-  for (const auto& [kind, tuning] : cases) {
-    for (const Layout& layout :
-         {Layout{0, 1}, Layout{0, 1, 2}, Layout{0, 0, 1, 1}, Layout{0, 0, 1, 1, 2, 2}}) {
-      CAPTURE(kind);
-      CAPTURE(tuning);
-      CAPTURE(text(layout));
-      for (int rank = 0; rank < static_cast<int>(layout.size()); ++rank) {
-        CAPTURE(rank);
-        body(kind, tuning, layout, rank);
+  for (const auto kind : {ATOLL_REDUCE, ATOLL_BROADCAST}) {
+    for (const auto* tuning :
+         {"reduce 0 flat\nbroadcast 0 flat\n", "reduce 0 two_level\nbroadcast 0 chain\n"}) {
+      for (const Layout& layout :
+           {Layout{0, 1}, Layout{0, 1, 2}, Layout{0, 0, 1, 1}, Layout{0, 0, 1, 1, 2, 2}}) {
+        CAPTURE(kind);
+        CAPTURE(tuning);
+        CAPTURE(text(layout));
+        for (int rank = 0; rank < static_cast<int>(layout.size()); ++rank) {
+          CAPTURE(rank);
+          body(kind, tuning, layout, rank);
+        }
       }
     }
   }
@@ -63,23 +62,29 @@ void for_each_rank_of(const Body& body) {
 }  // namespace
 
 TEST_CASE("reduce is correct for every root") {
-  for (const auto& layout : layouts) {
-    CAPTURE(text(layout));
-    run_ranks(backend(), layout, [](Rank& rank) {
-      for (int root = 0; root < rank.size(); ++root) {
-        for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{5},
-                                          std::uint64_t{3000}, 200'003 / fewer})
-          check_reduce(rank, ATOLL_F32, ATOLL_SUM, count, root);
-      }
-      for (const auto dtype : {ATOLL_BF16, ATOLL_F16, ATOLL_F64, ATOLL_I32, ATOLL_U8}) {
-        for (const auto op : {ATOLL_SUM, ATOLL_AVG, ATOLL_MIN, ATOLL_MAX})
-          check_reduce(rank, dtype, op, 1031, rank.size() / 2);
-      }
-    });
+  for (const auto* algorithm : {"flat", "two_level"}) {
+    for (const auto& layout : layouts) {
+      CAPTURE(algorithm);
+      CAPTURE(text(layout));
+      run_ranks(backend(), layout,
+                [](Rank& rank) {
+                  for (int root = 0; root < rank.size(); ++root) {
+                    for (const std::uint64_t count :
+                         {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{5}, std::uint64_t{3000},
+                          200'003 / fewer})
+                      check_reduce(rank, ATOLL_F32, ATOLL_SUM, count, root);
+                  }
+                  for (const auto dtype : {ATOLL_BF16, ATOLL_F16, ATOLL_F64, ATOLL_I32, ATOLL_U8}) {
+                    for (const auto op : {ATOLL_SUM, ATOLL_AVG, ATOLL_MIN, ATOLL_MAX})
+                      check_reduce(rank, dtype, op, 1031, rank.size() / 2);
+                  }
+                },
+                {.tuning = "reduce 0 " + std::string(algorithm) + "\n"});
+    }
   }
 }
 
-TEST_CASE("reduce in many chunks is correct") {
+TEST_CASE("reduce with many pieces in flight is correct") {
   for (const Layout& layout : {Layout{0, 0, 1, 1}, Layout{0, 1, 2, 2}}) {
     CAPTURE(text(layout));
     run_ranks(backend(), layout, [](Rank& rank) {
@@ -89,12 +94,18 @@ TEST_CASE("reduce in many chunks is correct") {
   }
 }
 
-TEST_CASE("reduce has the bits of all_reduce if both sum in the same order") {
+TEST_CASE("reduce has the bits of all_reduce, and of flat if both sum in the same order") {
   for (const auto& layout : layouts) {
     CAPTURE(text(layout));
-    const auto sums = noisy_reduce(layout, ATOLL_REDUCE, {});
-    CHECK(sums == noisy_reduce(layout, ATOLL_REDUCE, {.deterministic = 1}));
-    CHECK(sums == noisy_reduce(layout, ATOLL_ALL_REDUCE, {.tuning = "all_reduce 0 flat\n"}));
+    const GroupOptions levels{.tuning = "reduce 0 two_level\nall_reduce 0 two_level\n"};
+    const GroupOptions flat{.tuning = "reduce 0 flat\n"};
+    const auto sums = noisy_reduce(layout, ATOLL_REDUCE, levels);
+    CHECK(sums == noisy_reduce(layout, ATOLL_ALL_REDUCE, levels));
+    auto ordered = levels;
+    ordered.deterministic = 1;
+    const auto in_order = noisy_reduce(layout, ATOLL_REDUCE, flat);
+    CHECK(noisy_reduce(layout, ATOLL_REDUCE, ordered) == in_order);
+    if (layout == Layout{0, 0, 1, 1} || layout == Layout{0, 1, 2, 3}) CHECK(sums == in_order);
   }
 }
 

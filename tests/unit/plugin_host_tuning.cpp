@@ -98,11 +98,12 @@ TEST_CASE("built-in rules of all_reduce") {
 }
 
 TEST_CASE("built-in rules of collectives with a root and of all others") {
+  CHECK(choice({4, 1}, ATOLL_REDUCE, 16 * KiB - 1) == Algorithm::flat);
+  CHECK(choice({4, 1}, ATOLL_REDUCE, 16 * KiB) == Algorithm::two_level);
   CHECK(choice({2, 4}, ATOLL_BROADCAST, 64 * 1024 * KiB) == Algorithm::flat);
   CHECK(choice({3, 1}, ATOLL_BROADCAST, 64 * KiB - 1) == Algorithm::flat);
   CHECK(choice({3, 1}, ATOLL_BROADCAST, 64 * KiB) == Algorithm::chain);
-  for (const auto kind :
-       {ATOLL_REDUCE, ATOLL_GATHER, ATOLL_SCATTER, ATOLL_ALL_TO_ALL, ATOLL_BARRIER})
+  for (const auto kind : {ATOLL_GATHER, ATOLL_SCATTER, ATOLL_ALL_TO_ALL, ATOLL_BARRIER})
     CHECK(choice({4, 2}, kind, 1024 * KiB) == Algorithm::flat);
 }
 
