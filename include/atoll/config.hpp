@@ -50,11 +50,6 @@ struct ATOLL_API Config {
   std::string plugin_path;
   std::string algorithm;  // such as "all_reduce:ring"; "" lets the backend choose algorithms
   std::string tuning;     // file with measured algorithm choices; `algorithm` overrides it
-  // Whether the ranks of a host copy data directly from the memory of each other's process
-  // (plugins/host/README.md). "" or "off": never; data moves through shared memory only. "on": if
-  // the kernel allows it. "permit": as "on", and each rank first asks the kernel to let every
-  // process of this user read its memory.
-  std::string process_memory;
   // The action of a rank when its launcher (mpirun, slurmstepd, torchrun, ...) ends before it. ""
   // or "end": the rank reports a failure to the other ranks, and ends within 5 s. "parent": the
   // same; without a launcher, the parent process counts as the launcher. "ignore": none.

@@ -36,8 +36,8 @@
 extern "C" {
 #endif
 
-#define ATOLL_ABI_MAJOR 1u /* incremented when the layout changes incompatibly */
-#define ATOLL_ABI_MINOR 5u /* incremented when functions or fields are appended */
+#define ATOLL_ABI_MAJOR 2u /* incremented when the layout changes incompatibly */
+#define ATOLL_ABI_MINOR 0u /* incremented when functions or fields are appended */
 
 typedef int32_t atoll_status; /* one of the values below, which never change */
 enum {
@@ -104,12 +104,6 @@ enum { /* atoll_collective_kind: kind of an operation */
   ATOLL_GATHER_V = 14
 };
 
-enum { /* whether a backend may copy from and to the memory of other processes of its host */
-  ATOLL_PROCESS_MEMORY_ALLOWED = 0, /* yes, where the kernel allows it */
-  ATOLL_PROCESS_MEMORY_OFF = 1,
-  ATOLL_PROCESS_MEMORY_PERMIT = 2 /* yes, and the backend asks the kernel to allow it */
-};
-
 enum { /* how many compute units of a GPU (SMs) collectives may take from other kernels */
   ATOLL_COMPUTE_UNITS_ANY = 0,
   ATOLL_COMPUTE_UNITS_FEW = 1,
@@ -166,15 +160,14 @@ typedef struct atoll_host {
   void (*copy)(void* ctx, void* dst, const void* src, size_t bytes, int32_t streaming);
   /* Performs get() of `n` keys in one round trip to the store: waits until all of them exist, and
    * stores the value of keys[i] in values[i], whose capacity and size are sizes[i]. If a value does
-   * not fit, the call sets all sizes and returns ATOLL_INVALID_ARGUMENT. NULL or missing in cores
-   * before ABI 1.2: use get(). */
+   * not fit, the call sets all sizes and returns ATOLL_INVALID_ARGUMENT. */
   atoll_status (*get_all)(void* ctx, const char* const* keys, int32_t n, void* const* values,
                           size_t* sizes, int64_t timeout_ns);
   /* Stores in `value` which ports of RDMA adapters this rank should use by the topology of its
    * host, and the reason: "DEVICE,DEVICE:PORT\nREASON"; port 1 is not written. The list is empty if
    * the topology shows no active adapter. `device` is the CUDA ordinal of the GPU whose memory the
    * adapters move; -1: host memory. Sizes are those of get(). Discovers the host at every call,
-   * which may take seconds. NULL or missing in cores before ABI 1.3: use all ports. */
+   * which may take seconds. */
   atoll_status (*adapters)(void* ctx, int32_t device, char* value, size_t* n);
 } atoll_host; /* append new members at the end */
 
@@ -214,16 +207,15 @@ typedef struct atoll_group {
    * waits for other ranks. Core then opens the group again with 0 in this field and builds the sums
    * of floating types itself. */
   int32_t deterministic;
-  int32_t host_ranks;     /* number of ranks of the whole job on the caller's host; 0: unknown */
-  int32_t process_memory; /* ATOLL_PROCESS_MEMORY_...; may differ between ranks */
-  int32_t checksum;       /* ATOLL_CHECKSUM_..., equal on all ranks; a backend may ignore it */
+  int32_t host_ranks;    /* number of ranks of the whole job on the caller's host; 0: unknown */
+  int32_t checksum;      /* ATOLL_CHECKSUM_..., equal on all ranks; a backend may ignore it */
+  int32_t compute_units; /* ATOLL_COMPUTE_UNITS_..., equal on all ranks; a wish */
   /* Time without any answer from another host after which the network counts as cut; 0 leaves the
    * choice to the backend. A rank that is slow or stopped is not a cut. */
   int64_t cut_ns;
   /* The user's settings of RDMA as words NAME=VALUE separated by spaces, which the README of the
    * backend defines; NULL or "" leaves all choices to the backend. May differ between ranks. */
   const char* rdma;
-  int32_t compute_units; /* ATOLL_COMPUTE_UNITS_..., equal on all ranks; a wish */
   const char* links; /* the model of the links of a simulated device, as text; NULL: a real device */
 } atoll_group;
 
@@ -271,31 +263,8 @@ typedef struct atoll_operation {
   atoll_cost* cost; /* on virtual memory, submit() moves no data and fills in this cost; NULL on
                        other memory */
   const char* label; /* purpose, such as the name of a tensor; equal on all ranks, so a backend may
-                        compare it. NULL, or missing in cores before ABI 1.5: none */
+                        compare it; NULL: none */
 } atoll_operation;
-
-/* A row of a link test. Rates are bytes per second, times are seconds. */
-typedef struct atoll_link_rate {
-  uint64_t bytes;     /* in: bytes of one write */
-  double bandwidth;   /* many writes in flight */
-  double latency;     /* median of half the time of a round trip */
-  double latency_p99; /* 99th percentile of the same */
-} atoll_link_rate;
-
-/* A test of raw writes from a port of a network adapter to a port of another rank's adapter. */
-typedef struct atoll_link_test {
-  size_t size;
-  int32_t side;       /* 0: writes and measures; 1: answers */
-  int32_t iterations; /* writes for each row; fewer if they take long */
-  const char* id;     /* unique in the job; prefix of the test's keys in the store */
-  const char* port;   /* port of this side: "mlx5_0", or "mlx5_0:2" for port 2 */
-  const char* rdma;   /* as atoll_group.rdma */
-  int64_t timeout_ns; /* time limit for the whole test */
-  void* memory;       /* GPU memory for the test, of at least twice the bytes of the largest row;
-                         NULL: the backend uses its own host memory */
-  uint64_t dma_buf_offset; /* offset of `memory` in the dma-buf */
-  int32_t dma_buf; /* descriptor of a dma-buf that exports `memory`; -1 if the driver offers none */
-} atoll_link_test;
 
 typedef struct atoll_comm atoll_comm; /* owned by the backend, opaque to core */
 
@@ -365,11 +334,6 @@ typedef struct atoll_backend {
   /* Ends a registration of register_caller_memory(). Does not wait for other ranks, but all ranks
    * end a registration between the same two operations. No operation may be in flight. */
   atoll_status (*deregister_caller_memory)(atoll_comm* comm, void* memory);
-  /* Performs a link test; both sides call it. Side 0 fills in the `n` rows of `rates`, which are in
-   * ascending order of bytes; side 1 passes equal rows. Sets *port to a description of this side's
-   * port, which is valid until this thread's next call. */
-  atoll_status (*test_link)(const atoll_host* host, const atoll_link_test* test,
-                            atoll_link_rate* rates, int32_t n, const char** port);
 } atoll_backend; /* append new members at the end */
 
 /* The one symbol that a backend exports. It returns a table that stays valid forever. */

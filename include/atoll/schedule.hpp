@@ -107,10 +107,6 @@ enum class Recording {
   work          // also records local work on lanes and spans between begin_work() and end_work()
 };
 
-struct LaneBytes {
-  std::uint64_t gather = 0, reduce = 0, outer = 0;
-};
-
 struct SchedulerOptions {
   Device device = Device::host();
   // The group of ranks inside the shard axis that all_gather_inner() uses; empty when there is no
@@ -122,11 +118,6 @@ struct SchedulerOptions {
   // lanes on GPUs are split from one communicator of these ranks. If it is empty, each communicator
   // bootstraps separately.
   Axis root{};
-  // Limits on the bytes in flight on each lane; 0 means no limit. An operation occupies the larger
-  // of its src and dst, from its start until the event given to release(). An operation that would
-  // exceed the limit starts when the oldest releases have made room; the host does not wait. An
-  // operation larger than the limit runs alone.
-  LaneBytes max_in_flight{};
   // How many compute units of a GPU gathers may take from compute, and how many the lanes reduce and
   // outer. Sums of a backend need some. Sums that the library builds, because the backend lacks
   // them, first exchange data, which copy engines can do: `none` suits them.
@@ -189,16 +180,6 @@ class ATOLL_API Scheduler {
   // lane has been synchronized before, no record is missing and every wait time is final. The
   // scheduler keeps the newest 262,144 records between calls, and 16,384 before the first call.
   TraceLog take_records();
-
-  // Declares that the memory of the lane's oldest unreleased operation is free once `after` has
-  // happened. `after` may depend only on work enqueued before this call, so that lanes never wait
-  // for each other in a cycle. This is not checked. For example, enqueue the kernels that read the
-  // gathered weights on `compute`, then call release(Lane::gather, compute.record()). Do not pass
-  // an event that another thread or a task completes only after the next gather. On a lane
-  // with a limit, release an operation before calling a later operation that needs its room.
-  // Otherwise the later operation throws Error(invalid_argument). release() itself throws
-  // Error(invalid_argument) when no operation is unreleased.
-  void release(Lane lane, const Event& after);
 
   // Allocates memory that the backends of the given lanes access without copies. Collective over
   // all ranks of the mesh, in the same order and with the same size.

@@ -5,9 +5,7 @@
 //
 // On one host, every rank reduces all data itself if the data is small. Otherwise every rank reads
 // its slice of every rank's src and, in the same pass, writes the result to every rank's dst. If a
-// dst is not in a registered window, every rank writes its slice only to its own dst, and an
-// all_gather of the slices follows. If the kernel does not copy between processes either, the
-// results go through the staging buffers, chunk by chunk.
+// dst is not in a registered window, the results go through the staging buffers, chunk by chunk.
 //
 // Over several hosts:
 //   two_level, ring: a reduce_scatter of the slices into dst, then an all_gather of the slices.
@@ -52,12 +50,7 @@ void one_host(Group& group, const atoll_operation& operation) {
     const Block slice = slices[rank];
     group.slices.push_back({slice.offset, slice.bytes, rank, dst + slice.offset});
   }
-  if (sum(group, operation, extents, {.op = operation.op, .push = Sum::Push::all})) return;
-  for (int rank = 0; rank < group.size(); ++rank) {
-    const Block slice = slices[rank];
-    group.offer(rank, {Offer::From::dst, slice.offset, slice.offset, slice.bytes, everybody});
-  }
-  move(group, operation, extents);
+  sum(group, operation, extents, {.op = operation.op, .push = Sum::Push::all});
 }
 
 void flat_small(Group& group, const atoll_operation& operation, Exchange& exchange) {

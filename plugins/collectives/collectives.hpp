@@ -16,11 +16,6 @@
 
 namespace atoll_collectives {
 
-// Returns 1 if submit() supports this combination of arguments, otherwise 0. On host memory it
-// supports every known kind, dtype and op.
-std::int32_t capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
-                        std::int32_t memory) noexcept;
-
 // check() validates the arguments of `operations` and throws Error if one is invalid; submit() then
 // performs the operations. Consecutive sends and receives progress together; collectives run in
 // order. After an exception from submit() the group must not be used again.

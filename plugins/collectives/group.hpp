@@ -12,7 +12,6 @@
 #include "collectives/exchange.hpp"
 #include "collectives/layout.hpp"
 #include "collectives/shared_memory/local_sync.hpp"
-#include "collectives/shared_memory/process_memory.hpp"
 #include "collectives/shared_memory/windows.hpp"
 #include "collectives/tuning.hpp"
 
@@ -21,9 +20,6 @@ namespace atoll_collectives {
 // Data of up to this size goes through the staging buffers even if it is in a registered window: an
 // extra copy costs less than a second synchronization.
 constexpr std::size_t small_bytes = 2 * 1024;
-// Data outside registered windows is copied between processes if a step moves at least this much of
-// it. Less data goes through the staging buffers, which costs no system calls.
-constexpr std::size_t process_memory_from = 128 * 1024;
 
 // A range of a rank's src or dst that other ranks of its host copy into their own dst.
 struct Offer {
@@ -55,8 +51,7 @@ struct Group {
         team(team_),
         layout(layout_of(group)),
         tuning(group, layout),
-        process_memory(group, team_, shm),
-        sync(team_, shm, process_memory),
+        sync(team_, shm),
         windows(team_, shm) {
     offers.resize(static_cast<std::size_t>(sync.size()));
     parts.resize(static_cast<std::size_t>(team_.size()));
@@ -78,17 +73,6 @@ struct Group {
   // Returns scratch memory of `bytes` bytes, aligned to a cache line. The memory is valid until the
   // next call of scratch().
   std::span<std::byte> scratch(std::size_t bytes) { return scratch_.get(bytes); }
-  // Returns scratch memory for the pieces of a reduction, which the next call makes invalid.
-  std::span<std::byte> pieces(std::size_t bytes) { return pieces_.get(bytes); }
-
-  // Returns the place at which other ranks of this host find [data, data + bytes). `moved` is the
-  // number of these bytes that the current step moves.
-  WindowOffset locate(const void* data, std::size_t bytes, std::size_t moved) const noexcept {
-    const WindowOffset place = windows.find(data, bytes);
-    if (place.is_mapped() || !sync.process_memory() || moved < process_memory_from) return place;
-    if (bytes == 0 || !process_memory.can_copy(data, bytes)) return place;
-    return {WindowOffset::in_process, reinterpret_cast<std::uintptr_t>(data)};
-  }
 
   // Returns 1 if an operation should use non-temporal stores, otherwise 0. `bytes` is the total that
   // the ranks of this host read and write. If this working set exceeds the caches, a cached store
@@ -106,7 +90,6 @@ struct Group {
   Team& team;
   Layout layout;
   Tuning tuning;
-  ProcessMemory process_memory;
   LocalSync sync;
   Windows windows;
 
@@ -138,7 +121,7 @@ struct Group {
     std::unique_ptr<std::byte, Free> memory_;
     std::size_t bytes_ = 0;
   };
-  Scratch scratch_{team}, pieces_{team};
+  Scratch scratch_{team};
 };
 
 // Sizes of this rank's src and dst in bytes.
@@ -149,8 +132,8 @@ struct Extents {
 
 // Collective over the ranks of this host. Every rank copies the ranges in group.offers that name it
 // as receiver into its dst. On return this rank's dst is complete, and no other rank still reads
-// this rank's buffers. Data in registered windows or in process memory is copied once, other data
-// twice. While this rank waits, it makes progress on `exchange`, unless that is null.
+// this rank's buffers. Data in registered windows is copied once, other data twice. While this rank
+// waits, it makes progress on `exchange`, unless that is null.
 void move(Group& group, const atoll_operation& operation, Extents extents,
           Exchange* exchange = nullptr);
 
@@ -163,7 +146,7 @@ inline std::int32_t partial_op(const atoll_operation& operation) {
 // How sum() reduces the slices, and where it writes the results.
 struct Sum {
   std::int32_t op;
-  // Selects the ranks that receive the result of each slice in their dst, if sum() can write there.
+  // Selects the ranks that receive the result of each slice in their dst.
   enum class Push {
     no,
     all,
@@ -180,12 +163,11 @@ struct Sum {
 };
 
 // Collective over the ranks of this host. The reducer of each slice reduces that range of every
-// rank's src, in rank order. Returns true if the result is then at the same offset of the dst of
-// each rank that how.push selects. This is so if all these dsts are in registered windows. For
-// `all`, it is also so if other ranks cannot access some dst: the results then go through the
-// staging buffers. Otherwise sum() writes the result to Slice::dst and returns false. For `all`,
-// every slice must have one reducer.
-bool sum(Group& group, const atoll_operation& operation, Extents extents, const Sum& how,
+// rank's src, in rank order, and writes the result to the same offset of the dst of each rank that
+// how.push selects, or else to Slice::dst. For `all`, every slice must have one reducer; if other
+// ranks cannot access some dst, the results go through the staging buffers. For `root`, the root
+// reduces every slice if other ranks cannot access its dst.
+void sum(Group& group, const atoll_operation& operation, Extents extents, const Sum& how,
          Exchange* exchange = nullptr);
 
 // When ranks outnumber cores, running ranks also do the work of waiting ranks. The work is cut into

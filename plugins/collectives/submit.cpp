@@ -35,11 +35,6 @@ void perform(Group& group, const atoll_operation& operation) {
 
 }  // namespace
 
-std::int32_t capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
-                        std::int32_t memory) noexcept {
-  return memory == ATOLL_MEMORY_HOST && is_known(kind, dtype, op) ? 1 : 0;
-}
-
 void check(const Group& group, std::span<atoll_operation* const> operations) {
   for (const auto* operation : operations) {
     if (operation == nullptr) throw Error(ATOLL_INVALID_ARGUMENT, "operation is NULL");

@@ -41,8 +41,7 @@ inline std::string describe(const atoll_operation& operation) {
 
 // Returns the label; "" if there is none.
 inline std::string_view label_of(const atoll_operation& operation) noexcept {
-  constexpr std::size_t end = offsetof(atoll_operation, label) + sizeof(atoll_operation::label);
-  return operation.size >= end && operation.label != nullptr ? operation.label : "";
+  return operation.label != nullptr ? operation.label : "";
 }
 
 // Returns true if this kind, dtype and op exist and, for a reduction, the dtype can be reduced.
@@ -83,10 +82,7 @@ inline void check_counts(const atoll_operation& operation, int nranks) {
 
 // Checks the recv_counts and dst of an all_to_all_v.
 inline void check_received(const atoll_operation& operation, int rank, int nranks) {
-  constexpr std::size_t end =
-      offsetof(atoll_operation, recv_counts) + sizeof(atoll_operation::recv_counts);
-  if (operation.size < end || operation.recv_counts == nullptr)
-    refuse(operation, "the recv_counts are NULL");
+  if (operation.recv_counts == nullptr) refuse(operation, "the recv_counts are NULL");
   const std::uint64_t limit = std::numeric_limits<std::int64_t>::max();
   std::uint64_t left = limit / dtype_size(operation.dtype);
   const std::uint64_t most = left;
@@ -164,11 +160,6 @@ inline void check_factor(const atoll_operation& operation) {
 inline void check_operation(const atoll_operation& operation, int rank, int nranks,
                             std::int32_t memory = ATOLL_MEMORY_HOST) {
   using namespace checks;
-  // An operation needs the members of ABI 1.0. ABI 1.1 added recv_counts, which only all_to_all_v
-  // reads.
-  if (operation.size < offsetof(atoll_operation, recv_counts)) {
-    refuse(operation, "the operation was built for an older plugin ABI; rebuild atoll");
-  }
   if (!atoll_abi::within(atoll_abi::kinds, operation.kind)) {
     refuse(operation, "unknown kind of operation");
   }

@@ -1,7 +1,6 @@
 #include "verbs/choice.hpp"
 
 #include <algorithm>
-#include <cstddef>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -15,10 +14,6 @@ struct Answer {
 };
 
 Answer ask(const atoll_host& host, int device) {
-  if (host.size < offsetof(atoll_host, adapters) + sizeof(host.adapters) ||
-      host.adapters == nullptr) {
-    return {"", "this version of atoll assigns no adapters to ranks"};
-  }
   std::string text(4096, '\0');
   std::size_t n = text.size();
   if (host.adapters(host.ctx, device, text.data(), &n) != ATOLL_OK) {

@@ -3,10 +3,7 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 
-#include <cerrno>
 #include <mutex>
-#include <string>
-#include <system_error>
 #include <tuple>
 
 namespace atoll_verbs_backend {
@@ -31,50 +28,21 @@ constexpr int access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
 // libibverbs drops the flag where the kernel does not know it.
 constexpr int relaxed_flags = access_flags | IBV_ACCESS_RELAXED_ORDERING;
 
-ibv_mr* register_by_address(const Hca& hca, std::span<std::byte> memory, Ordering ordering) {
-  const int flags = ordering == Ordering::relaxed ? relaxed_flags : access_flags;
-  return ibv_reg_mr(hca.domain(), memory.data(), memory.size(), flags);
-}
-
 }  // namespace
 
 Registered::Registered(const Hcas& hcas, std::span<std::byte> memory, Ordering ordering)
     : hcas_(hcas) {
   region_.memory = memory;
+  const int flags = ordering == Ordering::relaxed ? relaxed_flags : access_flags;
   for (std::size_t rail = 0; rail < hcas.size(); ++rail) {
     const auto what =
         fmt::format("{}: cannot register {} bytes of memory", hcas[rail]->name(), memory.size());
-    add(rail, checked(register_by_address(*hcas[rail], memory, ordering), what));
+    ibv_mr* const one =
+        checked(ibv_reg_mr(hcas[rail]->domain(), memory.data(), memory.size(), flags), what);
+    registrations_.emplace_back(one);
+    region_.local[rail] = one->lkey;
+    region_.remote[rail] = one->rkey;
   }
-}
-
-Registered::Registered(const Hcas& hcas, const GpuRange& range)
-    : is_dma_buf_(range.dma_buf >= 0), hcas_(hcas) {
-  region_.memory = range.memory;
-  const auto address = reinterpret_cast<std::uintptr_t>(range.memory.data());
-  for (std::size_t rail = 0; rail < hcas.size(); ++rail) {
-    const Hca& hca = *hcas[rail];
-    std::string refusal = "the driver of the GPU exports no memory";
-    ibv_mr* one = nullptr;
-    if (range.dma_buf >= 0) {
-      one = ibv_reg_dmabuf_mr(hca.domain(), range.offset, range.memory.size(), address,
-                              range.dma_buf, relaxed_flags);
-      refusal = std::generic_category().message(errno);
-    }
-    is_dma_buf_ = is_dma_buf_ && one != nullptr;
-    if (one == nullptr) one = register_by_address(hca, range.memory, Ordering::relaxed);
-    const auto what = fmt::format(
-        "{}: cannot register {} bytes of GPU memory, neither as a dma-buf ({}) nor through the "
-        "kernel module nvidia-peermem",
-        hca.name(), range.memory.size(), refusal);
-    add(rail, checked(one, what));
-  }
-}
-
-void Registered::add(std::size_t rail, ibv_mr* one) {
-  registrations_.emplace_back(one);
-  region_.local[rail] = one->lkey;
-  region_.remote[rail] = one->rkey;
 }
 
 std::shared_ptr<const Registered> register_range(const Hcas& hcas, std::span<std::byte> memory,

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
@@ -25,13 +24,6 @@ struct Pages {
   std::span<std::byte> bytes;
 };
 
-// Memory of a GPU, and the dma-buf that exports it.
-struct GpuRange {
-  std::span<std::byte> memory;
-  int dma_buf = -1;          // descriptor; -1 if the driver exports no memory
-  std::uint64_t offset = 0;  // of `memory` in the dma-buf
-};
-
 // The order in which the writes of an adapter reach the memory. With `relaxed` the writes may
 // overtake each other, so PCIe moves them faster; a completion still shows that the data before it
 // has arrived. Memory must be `strict` if it is read without a completion, or written again before
@@ -45,17 +37,9 @@ enum class Ordering {
 class Registered {
  public:
   Registered(const Hcas& hcas, std::span<std::byte> memory, Ordering ordering);
-  // Registers the dma-buf. An adapter that accepts no dma-buf needs the kernel module
-  // nvidia-peermem, which finds the GPU's memory by its address. The ordering is relaxed.
-  Registered(const Hcas& hcas, const GpuRange& range);
   const Region& region() const noexcept { return region_; }
-  // Returns true if all adapters accepted the dma-buf.
-  bool is_dma_buf() const noexcept { return is_dma_buf_; }
 
  private:
-  void add(std::size_t rail, ibv_mr* one);
-
-  bool is_dma_buf_ = false;
   Hcas hcas_;  // outlive the registrations
   std::vector<Registration> registrations_;
   Region region_;

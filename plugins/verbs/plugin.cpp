@@ -2,21 +2,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "atoll/plugin.h"
 #include "collectives/communicator/table.hpp"
 #include "collectives/layout.hpp"
 #include "verbs/choice.hpp"
-#include "verbs/link_test.hpp"
 #include "verbs/verbs_transport.hpp"
 
 namespace {
@@ -29,7 +25,6 @@ using atoll_sdk::Error;
 
 constexpr std::int32_t preference = 110;  // above the host backend
 constexpr auto lookup_limit = 1ms;        // time for which a lookup waits for the other rank
-constexpr std::size_t longest_contact = 2048;
 
 // Says once in a process which adapters it uses, and why.
 void report(const atoll_host& host, const std::string& adapters, const std::string& why) {
@@ -52,18 +47,16 @@ void put(const atoll_host& host, const std::string& key, const std::string& valu
 
 // Returns the address that a rank has published, or "" if there is none.
 std::string find(const atoll_host& host, const std::string& key, const Team& team, int peer) {
-  std::array<char, longest_contact> buffer{};
-  std::size_t size = buffer.size();
+  std::string value;
   const auto limit = std::chrono::nanoseconds(lookup_limit).count();
-  const auto status = host.get(host.ctx, key.c_str(), buffer.data(), &size, limit);
+  const auto status = atoll_collectives::read(host, key, limit, value);
   if (status == ATOLL_TIMEOUT) return "";
   if (status != ATOLL_OK) {
     throw Error(status, fmt::format("cannot read the RDMA address of {} from the store",
                                     team.describe(peer)));
   }
-  const std::string_view value(buffer.data(), size);
   const auto writer = fmt::format("{} ", peer);
-  return value.starts_with(writer) ? std::string(value.substr(writer.size())) : "";
+  return value.starts_with(writer) ? value.substr(writer.size()) : "";
 }
 
 atoll_verbs_backend::Exchange exchange_of(const atoll_host& host, const atoll_group& group,
@@ -124,24 +117,7 @@ struct VerbsComm : atoll_collectives::Comm {
   }
 };
 
-atoll_status test_link(const atoll_host* host, const atoll_link_test* test, atoll_link_rate* rates,
-                       std::int32_t n, const char** port) {
-  return atoll_sdk::guard([&] {
-    if (host == nullptr || test == nullptr || rates == nullptr || n < 1 || port == nullptr) {
-      throw Error(ATOLL_INVALID_ARGUMENT, "test_link: an argument is NULL, or there are no rows");
-    }
-    static thread_local std::string description;
-    description =
-        atoll_verbs_backend::test_link(*host, *test, {rates, static_cast<std::size_t>(n)});
-    *port = description.c_str();
-  });
-}
-
-constexpr atoll_backend table = [] {
-  auto result = atoll_collectives::table_of<VerbsComm>("verbs");
-  result.test_link = test_link;
-  return result;
-}();
+constexpr atoll_backend table = atoll_collectives::table_of<VerbsComm>("verbs");
 
 }  // namespace
 

@@ -83,7 +83,6 @@ QueuePair create_queue_pair(const Hca& hca, ibv_cq* completions, ibv_srq* receiv
   wanted.qp_type = IBV_QPT_RC;
   wanted.cap.max_send_wr = depth;
   wanted.cap.max_send_sge = 1;
-  wanted.cap.max_recv_wr = wanted.cap.max_recv_sge = receives == nullptr ? 1 : 0;
   wanted.cap.max_inline_data = inline_wanted;
   ibv_qp* pair = ibv_create_qp(hca.domain(), &wanted);
   if (pair == nullptr && errno == EINVAL) {  // some adapters offer less inline data

@@ -21,7 +21,7 @@ struct PeerQueue {
 std::uint32_t random_packet();
 
 // Creates a queue pair, which peers may write to, for `depth` writes in flight. If the adapter
-// offers less inline data than wanted, there is none. `receives` may be null.
+// offers less inline data than wanted, there is none.
 QueuePair create_queue_pair(const Hca& hca, ibv_cq* completions, ibv_srq* receives,
                             std::uint32_t depth, std::uint32_t inline_wanted);
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <cstddef>
 #include <sstream>
 
 #include "sdk/guard.hpp"
@@ -104,11 +103,9 @@ Settings parse_settings(std::string_view text) {
 }
 
 Settings settings_of(const atoll_group& group) {
-  const bool has_text = group.size >= offsetof(atoll_group, rdma) + sizeof(group.rdma);
-  Settings settings = parse_settings(has_text && group.rdma != nullptr ? group.rdma : "");
-  const bool has_cut = group.size >= offsetof(atoll_group, cut_ns) + sizeof(group.cut_ns);
+  Settings settings = parse_settings(group.rdma != nullptr ? group.rdma : "");
   if (settings.timeout == 0) {
-    settings.timeout = timeout_for(has_cut && group.cut_ns > 0 ? group.cut_ns : usual_cut_ns);
+    settings.timeout = timeout_for(group.cut_ns > 0 ? group.cut_ns : usual_cut_ns);
   }
   return settings;
 }

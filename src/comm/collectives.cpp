@@ -184,7 +184,7 @@ Work Communicator::reduce_scatter_v(ConstView src, View dst, std::span<const std
   arguments.reduction(src.dtype, reduction);
   return start(
       *impl_, {ATOLL_REDUCE_SCATTER_V, src, dst, src.count, src.dtype, reduction, 0, owned(counts)},
-      stream, fallback_reduce_scatter_v);
+      stream, fallback_reduce_scatter);
 }
 
 Work Communicator::gather_v(ConstView src, View dst, std::span<const std::uint64_t> counts,
@@ -203,7 +203,7 @@ Work Communicator::gather_v(ConstView src, View dst, std::span<const std::uint64
   const View result = is_root ? dst : View{nullptr, 0, src.dtype};
   return start(*impl_,
                {ATOLL_GATHER_V, src, result, whole, src.dtype, ReduceOp::sum, root, owned(counts)},
-               stream, fallback_gather_v);
+               stream, fallback_gather);
 }
 
 Work Communicator::all_to_all_v(ConstView src, std::span<const std::uint64_t> send_counts, View dst,

@@ -70,8 +70,7 @@ Operation receive_from(std::uint64_t peer, View data);
 
 // Operations that move data, for backends that lack them: each block is sent in a message, directly
 // from its rank to the ranks that need the block.
-void fallback_gather(const FallbackContext& call);
-void fallback_gather_v(const FallbackContext& call);
+void fallback_gather(const FallbackContext& call);  // performs gather and gather_v
 // On host memory the ranks first tell each other how much they send, and the call fails if a
 // receiver expects another count.
 void fallback_all_to_all_v(const FallbackContext& call);
@@ -114,8 +113,7 @@ std::uint64_t bytes_of_agreement(const GroupShape& shape);
 // Fallback reductions are built from data movement and local sums in f32 or wider, added in rank
 // order. In one level each of n ranks sends (n - 1) / n of the data, as in a ring, and twice that
 // for all_reduce.
-void fallback_reduce_scatter(const FallbackContext& call);
-void fallback_reduce_scatter_v(const FallbackContext& call);
+void fallback_reduce_scatter(const FallbackContext& call);  // performs reduce_scatter(_v)
 void fallback_all_reduce(const FallbackContext& call);
 void fallback_reduce(const FallbackContext& call);
 // Returns the bytes of scratch memory that a fallback reduce_scatter or all_reduce needs.

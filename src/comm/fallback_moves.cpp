@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "comm/fallback.hpp"
 
@@ -30,6 +31,26 @@ void compare_counts(const FallbackContext& call) {
   });
 }
 
+// Returns the offset of the block of each rank.
+std::vector<std::uint64_t> begins_of(const std::vector<std::uint64_t>& counts) {
+  std::vector<std::uint64_t> begins(counts.size());
+  std::exclusive_scan(counts.begin(), counts.end(), begins.begin(), std::uint64_t{0});
+  return begins;
+}
+
+// Sends from(r) to each rank r, and receives to(r) from it.
+template <class From, class To>
+void exchange(const FallbackContext& call, const From& from, const To& to) {
+  std::vector<Operation> messages;
+  for (std::uint64_t r = 0; r < call.ranks(); ++r) {
+    if (r == call.rank()) continue;
+    messages.push_back(send_to(r, from(r)));
+    messages.push_back(receive_from(r, to(r)));
+  }
+  call.submit_messages(std::move(messages));
+  call.copy_unless_there(to(call.rank()), from(call.rank()));
+}
+
 }  // namespace
 
 Operation send_to(std::uint64_t peer, ConstView data) {
@@ -40,55 +61,34 @@ Operation receive_from(std::uint64_t peer, View data) {
   return {ATOLL_RECV, {}, data, data.count, data.dtype, ReduceOp::sum, static_cast<int>(peer)};
 }
 
+// Performs gather and gather_v.
 void fallback_gather(const FallbackContext& call) {
   const Operation& whole = call.operation;
   const auto root = static_cast<std::uint64_t>(whole.peer);
   if (call.rank() != root) return call.submit_messages({send_to(root, whole.src)});
   std::vector<Operation> messages;
+  std::uint64_t first = 0;
+  View own;
   for (std::uint64_t r = 0; r < call.ranks(); ++r) {
-    if (r != root)
-      messages.push_back(receive_from(r, whole.dst.part(r * whole.count, whole.count)));
-  }
-  call.submit_messages(std::move(messages));
-  call.copy_unless_there(whole.dst.part(root * whole.count, whole.count), whole.src);
-}
-
-void fallback_gather_v(const FallbackContext& call) {
-  const Operation& whole = call.operation;
-  const auto root = static_cast<std::uint64_t>(whole.peer);
-  if (call.rank() != root) return call.submit_messages({send_to(root, whole.src)});
-  std::vector<Operation> messages;
-  std::uint64_t first = 0, own = 0;
-  for (std::uint64_t r = 0; r < call.ranks(); ++r) {
+    const View block = whole.dst.part(first, whole.counts.empty() ? whole.count : whole.counts[r]);
     if (r == root) {
-      own = first;
+      own = block;
     } else {
-      messages.push_back(receive_from(r, whole.dst.part(first, whole.counts[r])));
+      messages.push_back(receive_from(r, block));
     }
-    first += whole.counts[r];
+    first += block.count;
   }
   call.submit_messages(std::move(messages));
-  call.copy_unless_there(whole.dst.part(own, whole.src.count), whole.src);
+  call.copy_unless_there(own, whole.src);
 }
 
 void fallback_all_to_all_v(const FallbackContext& call) {
   const Operation& whole = call.operation;
   if (call.shape.memory == DeviceKind::host && call.ranks() > 1) compare_counts(call);
-  std::vector<Operation> messages;
-  std::uint64_t sent = 0, received = 0;
-  for (std::uint64_t r = 0; r < call.ranks(); ++r) {
-    const ConstView from = whole.src.part(sent, whole.counts[r]);
-    const View to = whole.dst.part(received, whole.recv_counts[r]);
-    if (r == call.rank()) {
-      call.copy_unless_there(to, from);
-    } else {
-      messages.push_back(send_to(r, from));
-      messages.push_back(receive_from(r, to));
-    }
-    sent += whole.counts[r];
-    received += whole.recv_counts[r];
-  }
-  call.submit_messages(std::move(messages));
+  const auto sent = begins_of(whole.counts), received = begins_of(whole.recv_counts);
+  exchange(
+      call, [&](std::uint64_t r) { return whole.src.part(sent[r], whole.counts[r]); },
+      [&](std::uint64_t r) { return whole.dst.part(received[r], whole.recv_counts[r]); });
 }
 
 void fallback_scatter(const FallbackContext& call) {
@@ -105,36 +105,19 @@ void fallback_scatter(const FallbackContext& call) {
 
 void fallback_all_gather_v(const FallbackContext& call) {
   const Operation& whole = call.operation;
-  std::vector<Operation> messages;
-  std::uint64_t first = 0, own = 0;
-  for (std::uint64_t r = 0; r < call.ranks(); ++r) {
-    if (r == call.rank()) {
-      own = first;
-    } else {
-      messages.push_back(send_to(r, whole.src));
-      messages.push_back(receive_from(r, whole.dst.part(first, whole.counts[r])));
-    }
-    first += whole.counts[r];
-  }
-  call.submit_messages(std::move(messages));
-  call.copy_unless_there(whole.dst.part(own, whole.src.count), whole.src);
+  const auto begins = begins_of(whole.counts);
+  exchange(
+      call, [&](std::uint64_t) { return whole.src; },
+      [&](std::uint64_t r) { return whole.dst.part(begins[r], whole.counts[r]); });
 }
 
 void exchange_v(const FallbackContext& call, ConstView src, View parts) {
   const std::vector<std::uint64_t>& counts = call.operation.counts;
+  const auto begins = begins_of(counts);
   const std::uint64_t own = counts[call.rank()];
-  std::vector<Operation> messages;
-  std::uint64_t first = 0;
-  for (std::uint64_t r = 0; r < call.ranks(); ++r) {
-    if (r == call.rank()) {
-      call.copy_unless_there(parts.part(r * own, own), src.part(first, own));
-    } else {
-      messages.push_back(send_to(r, src.part(first, counts[r])));
-      messages.push_back(receive_from(r, parts.part(r * own, own)));
-    }
-    first += counts[r];
-  }
-  call.submit_messages(std::move(messages));
+  exchange(
+      call, [&](std::uint64_t r) { return src.part(begins[r], counts[r]); },
+      [&](std::uint64_t r) { return parts.part(r * own, own); });
 }
 
 }  // namespace atoll_v1::atoll

@@ -171,15 +171,10 @@ std::uint64_t scratch_of_sum(const GroupShape& shape, const Operation& operation
 
 void fallback_reduce_scatter(const FallbackContext& call) {
   const Operation& operation = call.operation;
-  const Counts counts(call.ranks(), operation.count);
+  const Counts counts =
+      operation.counts.empty() ? Counts(call.ranks(), operation.count) : operation.counts;
   sum_slices(call, operation.src, counts, operation.dst,
              Room(call, sizes_of(call.shape, operation, counts)));
-}
-
-void fallback_reduce_scatter_v(const FallbackContext& call) {
-  const Operation& operation = call.operation;
-  sum_slices(call, operation.src, operation.counts, operation.dst,
-             Room(call, sizes_of(call.shape, operation, operation.counts)));
 }
 
 void fallback_all_reduce(const FallbackContext& call) {

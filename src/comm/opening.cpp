@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <iterator>
 
 #include "comm/backend_group.hpp"
 #include "comm/registry/backend_choice.hpp"
@@ -49,9 +50,12 @@ std::shared_ptr<BackendGroup> BackendGroup::open(const Axis& axis, CommunicatorO
   // A wrong option of one rank becomes the error of all ranks.
   const auto declare = [&]() -> std::vector<Declaration> {
     group = std::make_shared<BackendGroup>(axis, std::move(options));
-    return {{"the ranks of the axis", fmt::format("{}", fmt::join(axis.ranks, ", "))},
-            {"the memory", group->device().kind() == DeviceKind::host ? "host" : "GPU"},
-            {"the parent", parent ? parent->id() : "none"}};
+    std::vector<Declaration> all{
+        {"the ranks of the axis", fmt::format("{}", fmt::join(axis.ranks, ", "))},
+        {"the memory", group->device().kind() == DeviceKind::host ? "host" : "GPU"},
+        {"the parent", parent ? parent->id() : "none"}};
+    std::ranges::move(group->settings().declarations(), std::back_inserter(all));
+    return all;
   };
   if (axis.size() == 1) {
     declare();
@@ -72,14 +76,8 @@ void BackendGroup::open_backend(const BackendGroup* parent) {
   flight_ = Flight::of(world());
   // A rank that has opened the group may abort it while this rank still opens it.
   flight_->notices().expect(id_, [this](const std::string& by) { end(by); });
-  const std::string lines = settings_.lines();
-  if (parent) {
-    plugin_ = parent->plugin_;
-    require_equal(exchange_on_axis(axis_, id_, name_, lines), axis_, name_);
-  } else {
-    plugin_ = &choose_backend(
-        {world(), axis_, id_, name_, device_, settings_.backend, lines, require_equal});
-  }
+  plugin_ =
+      parent ? parent->plugin_ : &choose_backend({axis_, id_, name_, device_, settings_.backend});
   std::string tuning = settings_.tuning;
   if (lacks_levels()) level_choice_ = LevelChoice::take_from(tuning);
   GroupDescription group(world(), axis_, id_, name_, device_.kind(), tuning, device_.ordinal());

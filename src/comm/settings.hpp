@@ -3,10 +3,11 @@
 
 #include <chrono>
 #include <optional>
-#include <span>
 #include <string>
+#include <vector>
 
 #include "atoll/communicator.hpp"
+#include "core/agreement.hpp"
 
 namespace atoll_v1::atoll {
 
@@ -33,13 +34,8 @@ struct Settings {
   // Called on the settings of a parent: gives each member of `options` without a value the value of
   // the parent's option.
   void pass_on(CommunicatorOptions& options) const;
-  // Returns one line per setting that must be equal on all ranks, as require_equal() expects it.
-  std::string lines() const;
+  // Returns the settings that must be equal on all ranks.
+  std::vector<Declaration> declarations() const;
 };
-
-// Throws Error(mismatch) that names the first setting with different values, and two ranks with
-// these values. `lines` holds Settings::lines() of each rank of the axis. All ranks get the same
-// text.
-void require_equal(std::span<const std::string> lines, const Axis& axis, const std::string& name);
 
 }  // namespace atoll_v1::atoll

@@ -2,14 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "atoll/communicator.hpp"
 #include "comm/communicator_impl.hpp"
+#include "comm/registry/backend_choice.hpp"
 #include "core/errors.hpp"
-#include "core/store_key.hpp"
 #include "core/text.hpp"
-#include "core/world_internals.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -33,38 +31,13 @@ SplitWish wish_from(std::string_view text, int rank) {
   return {color, *key};
 }
 
-// Returns what the ranks of the group pass to split(), in the order of the group's axis.
-std::vector<SplitWish> exchange_wishes(const BackendGroup& group, const std::string& round,
-                                       const SplitWish& mine) {
-  const Axis& axis = group.axis();
-  if (axis.size() == 1) return {mine};
-  std::vector<int> sorted = axis.ranks;
-  std::ranges::sort(sorted);
-  std::vector<std::string> texts;
-  try {
-    texts = WorldInternals::store(group.world())
-                .exchange(round, to_text(mine), group.settings().timeout, sorted);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::timeout || group.world().failure()) throw;
-    throw make_error(ErrorCode::timeout,
-                     "rank {}: split of communicator {}: every rank of it must call split(): {}",
-                     group.world().rank(), group.name(), error.what());
-  }
-  std::vector<SplitWish> wishes;
-  for (const int rank : axis.ranks) {
-    const auto place = std::ranges::lower_bound(sorted, rank) - sorted.begin();
-    wishes.push_back(wish_from(texts[static_cast<std::size_t>(place)], rank));
-  }
-  return wishes;
-}
-
 }  // namespace
 
 std::optional<Communicator> Communicator::split(std::optional<int> color, int key,
                                                 std::string name) const {
   World& world = impl_->group->world();
   const std::string base = fmt::format("{}/split", impl_->group->id());
-  const std::string round = store::titled("", fmt::format("{}/{}", base, world.ticket(base)));
+  const std::string round = fmt::format("{}/{}", base, world.ticket(base));
   world.check();
   impl_->group->check_aborted();
 
@@ -75,11 +48,15 @@ std::optional<Communicator> Communicator::split(std::optional<int> color, int ke
   std::vector<Member> members;
   // Ranks without a color also wait for the others, so that an absent rank is an error on all
   // ranks.
-  const auto wishes = exchange_wishes(*impl_->group, round, {color, key});
-  for (std::size_t i = 0; i < wishes.size(); ++i) {
-    if (color && wishes[i].color == color) {
-      members.push_back({wishes[i].key, impl_->group->axis().ranks[i]});
-    }
+  const auto texts =
+      exchange_on_axis(impl_->group->axis(), round,
+                       fmt::format("split of communicator {}: every rank of it must call split()",
+                                   impl_->group->name()),
+                       to_text({color, key}), impl_->group->settings().timeout);
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    const int rank = impl_->group->axis().ranks[i];
+    const Wish wish = wish_from(texts[i], rank);
+    if (color && wish.color == color) members.push_back({wish.key, rank});
   }
   if (!color) {
     impl_->group->join_split();

@@ -98,9 +98,8 @@ std::string from_file(const std::string& path) {
   return lines;
 }
 
-}  // namespace
-
-std::string algorithm_lines(std::string_view text, std::string_view name) {
+// Converts a list of choices; `name` is the name of the setting that holds the list.
+std::string from_choices(std::string_view text, std::string_view name) {
   if (trimmed(text).empty()) return {};
   const std::string where = fmt::format("{}=\"{}\"", name, text);
   std::string lines;
@@ -114,12 +113,12 @@ std::string algorithm_lines(std::string_view text, std::string_view name) {
   return lines;
 }
 
-std::string tuning_file_lines(const Config& config) {
-  return config.tuning.empty() ? std::string() : from_file(config.tuning);
-}
+}  // namespace
 
-std::string tuning_lines(const Config& config) {
-  return tuning_file_lines(config) + algorithm_lines(config.algorithm, "ATOLL_ALGORITHM");
+std::string tuning_lines(const Config& config, const std::optional<std::string>& algorithm) {
+  const std::string lines = config.tuning.empty() ? std::string() : from_file(config.tuning);
+  return lines + (algorithm ? from_choices(*algorithm, "CommunicatorOptions::algorithm")
+                            : from_choices(config.algorithm, "ATOLL_ALGORITHM"));
 }
 
 bool LevelChoice::applies_to(std::int32_t kind) {

@@ -14,17 +14,14 @@ namespace atoll_v1::atoll {
 
 // Returns the value of atoll_group.tuning: lines "COLLECTIVE MIN_BYTES ALGORITHM\n", of which the
 // last matching line applies, and lines "connections N\n". The lines of the file come first. The
-// choices of Config::algorithm ("COLLECTIVE:ALGORITHM,...") follow as lines with a MIN_BYTES of 0.
+// choices of CommunicatorOptions::algorithm, or else of Config::algorithm, which are
+// "COLLECTIVE:ALGORITHM,...", follow as lines with a MIN_BYTES of 0.
 //
 // MIN_BYTES is the size of the whole tensor (S in nccl-tests). In the file, sizes may end in K, M
 // or G (powers of 1,024), and # begins a comment. The backend checks the names of algorithms.
 // Throws Error(invalid_argument) that names the variable or the line of the file, and Error(io) for
 // a file that cannot be read.
-std::string tuning_lines(const Config& config);
-// The two parts of tuning_lines(): the lines of the file, and the lines of a list of choices.
-// `where` is the name of the setting that holds the list, for error texts.
-std::string tuning_file_lines(const Config& config);
-std::string algorithm_lines(std::string_view choices, std::string_view where);
+std::string tuning_lines(const Config& config, const std::optional<std::string>& algorithm = {});
 
 // The tuning lines that choose between one level (over all ranks) and two levels (inside hosts,
 // then across hosts), for a backend that does not implement levels itself.

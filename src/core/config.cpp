@@ -91,10 +91,6 @@ const SettingRow rows[] = {
     {{"ATOLL_TUNING", "path",
       "file of algorithms by collective and size, as written by atoll-busbw --tune"},
      &Config::tuning},
-    {{"ATOLL_PROCESS_MEMORY", "",
-      "whether ranks of a host copy from each other's process memory; empty or \"off\": never; "
-      "\"on\": if the kernel allows it; \"permit\": also if kernel.yama.ptrace_scope is 1"},
-     &Config::process_memory},
     {{"ATOLL_PARENT", "",
       "action when the launcher ends before this rank; empty or \"end\": the rank ends as well; "
       "\"parent\": the same, and without a launcher the parent process counts as the launcher; "
@@ -173,10 +169,6 @@ void set_row(Config& config, const SettingRow& row, std::string_view value) {
   }
   if (row.entry.variable == "ATOLL_CHECK" && !value.empty() && value != "lifetimes") {
     reject(row.entry.variable, value, "\"lifetimes\", or nothing");
-  }
-  if (row.entry.variable == "ATOLL_PROCESS_MEMORY" && !value.empty() && value != "off" &&
-      value != "on" && value != "permit") {
-    reject(row.entry.variable, value, "\"off\", \"on\", \"permit\", or nothing");
   }
   if (row.entry.variable == "ATOLL_PARENT" && !value.empty() && value != "end" &&
       value != "parent" && value != "ignore") {

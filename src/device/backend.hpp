@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "atoll/device.hpp"
-#include "core/socket.hpp"
 #include "device/task.hpp"
 
 namespace atoll_v1::atoll {
@@ -172,12 +171,6 @@ class AllocationCount {
   std::atomic<std::size_t> peak_{0};
 };
 
-// Memory of a device that the kernel exports, so that network adapters can access it.
-struct DmaBuf {
-  net::Fd descriptor;
-  std::uint64_t offset = 0;  // of the memory in the exported range, in bytes
-};
-
 // The properties that Device reports; they never change.
 struct DeviceInfo {
   DeviceKind kind = DeviceKind::host;
@@ -214,11 +207,6 @@ class DeviceBackend {
                                                 [[maybe_unused]] std::size_t bytes,
                                                 [[maybe_unused]] GuardRule rule) {
     return nullptr;
-  }
-  // Exports memory that allocate() returned. Returns an empty object if the device or its driver
-  // cannot export memory.
-  virtual DmaBuf export_dma_buf([[maybe_unused]] void* data, [[maybe_unused]] std::size_t bytes) {
-    return {};
   }
   virtual AllocationCount& allocations() noexcept { return allocations_; }
   virtual std::unique_ptr<StreamBackend> make_stream(const StreamOptions& options) = 0;

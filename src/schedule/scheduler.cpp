@@ -13,7 +13,6 @@
 #include "device/backend.hpp"
 #include "device/checked/device.hpp"
 #include "schedule/activity_log.hpp"
-#include "schedule/in_flight.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -49,9 +48,6 @@ struct Scheduler::Impl {
         replicate(or_alone(replicate_axis, shard_axis, "replicate")),
         inner(std::move(options.inner)),
         device(checked_device(options.device, shard.world->config().check, shard.world->rank())),
-        in_flight{InFlight("gather", options.max_in_flight.gather),
-                  InFlight("reduce", options.max_in_flight.reduce),
-                  InFlight("outer", options.max_in_flight.outer)},
         streams{device.stream({.name = "gather", .priority = StreamPriority::high}),
                 device.stream({.name = "reduce", .priority = StreamPriority::high}),
                 device.stream({.name = "outer"})} {
@@ -84,29 +80,21 @@ struct Scheduler::Impl {
   Stream& stream(Lane lane) { return streams[static_cast<std::size_t>(lane)]; }
 
   // Enqueues a collective on its lane after `after`, and logs `record` with stamps before and after
-  // the collective. Without a communicator the collective is a copy. If enqueuing fails, the bytes
-  // of the collective do not count as in flight.
+  // the collective. Without a communicator the collective is a copy.
   template <class Start>
   Work collective(std::optional<Communicator>& communicator, TraceRecord record, ConstView src,
                   View dst, const Event& after, const Start& start) {
     const Lane lane = lane_of(record.activity);
     Stream& on = stream(lane);
-    InFlight& held = in_flight[static_cast<std::size_t>(lane)];
-    held.admit(record.bytes, on);
-    try {
-      on.wait(after);
-      if (!communicator) return Work::local_copy(src, dst, on);
-      record.row = on.name();
-      record.ranks = communicator->size();
-      const Stamp begin = on.stamp();
-      const OperationLabel label(record.label);
-      Work work = start(*communicator, on);
-      log.add({std::move(record), lane, ++collectives, begin, on.stamp()});
-      return work;
-    } catch (...) {
-      held.withdraw();
-      throw;
-    }
+    on.wait(after);
+    if (!communicator) return Work::local_copy(src, dst, on);
+    record.row = on.name();
+    record.ranks = communicator->size();
+    const Stamp begin = on.stamp();
+    const OperationLabel label(record.label);
+    Work work = start(*communicator, on);
+    log.add({std::move(record), lane, ++collectives, begin, on.stamp()});
+    return work;
   }
 
   Work all_gather(std::optional<Communicator>& communicator, TraceRecord record, ConstView src,
@@ -118,7 +106,6 @@ struct Scheduler::Impl {
 
   Axis shard, replicate, inner;
   Device device;
-  std::array<InFlight, 3> in_flight;
   ActivityLog log;
   std::uint64_t collectives = 0;
   Recording recording = Recording::collectives;
@@ -210,10 +197,6 @@ void Scheduler::end_work(Stream& stream, const Stamp& begin, std::string_view wh
 
 void Scheduler::set_recording(Recording recording) { impl_->recording = recording; }
 TraceLog Scheduler::take_records() { return impl_->log.take(); }
-
-void Scheduler::release(Lane lane, const Event& after) {
-  impl_->in_flight[static_cast<std::size_t>(lane)].release(after);
-}
 
 std::uint64_t Scheduler::scratch_bytes(Lane lane, std::uint64_t count, DType dtype) const {
   const auto& communicator = impl_->communicator(lane);

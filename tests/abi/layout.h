@@ -65,13 +65,12 @@ AT(atoll_group, timeout_ns, 64);
 AT(atoll_group, tuning, 72);
 AT(atoll_group, deterministic, 80);
 AT(atoll_group, host_ranks, 84);
-AT(atoll_group, process_memory, 88);
-AT(atoll_group, checksum, 92);
+AT(atoll_group, checksum, 88);
+AT(atoll_group, compute_units, 92);
 AT(atoll_group, cut_ns, 96);
 AT(atoll_group, rdma, 104);
-AT(atoll_group, compute_units, 112);
-AT(atoll_group, links, 120);
-SIZE(atoll_group, 128);
+AT(atoll_group, links, 112);
+SIZE(atoll_group, 120);
 
 AT(atoll_cost, size, 0);
 AT(atoll_cost, latency_s, 8);
@@ -122,26 +121,7 @@ AT(atoll_backend, has_levels, 136);
 AT(atoll_backend, transports, 144);
 AT(atoll_backend, register_caller_memory, 152);
 AT(atoll_backend, deregister_caller_memory, 160);
-AT(atoll_backend, test_link, 168);
-SIZE(atoll_backend, 176);
-
-AT(atoll_link_rate, bytes, 0);
-AT(atoll_link_rate, bandwidth, 8);
-AT(atoll_link_rate, latency, 16);
-AT(atoll_link_rate, latency_p99, 24);
-SIZE(atoll_link_rate, 32);
-
-AT(atoll_link_test, size, 0);
-AT(atoll_link_test, side, 8);
-AT(atoll_link_test, iterations, 12);
-AT(atoll_link_test, id, 16);
-AT(atoll_link_test, port, 24);
-AT(atoll_link_test, rdma, 32);
-AT(atoll_link_test, timeout_ns, 40);
-AT(atoll_link_test, memory, 48);
-AT(atoll_link_test, dma_buf_offset, 56);
-AT(atoll_link_test, dma_buf, 64);
-SIZE(atoll_link_test, 72);
+SIZE(atoll_backend, 168);
 
 VALUE(ATOLL_OK, 0);
 VALUE(ATOLL_INVALID_ARGUMENT, 1);
@@ -197,9 +177,6 @@ VALUE(ATOLL_REDUCE_SCATTER_V, 12);
 VALUE(ATOLL_ALL_TO_ALL_V, 13);
 VALUE(ATOLL_GATHER_V, 14);
 
-VALUE(ATOLL_PROCESS_MEMORY_ALLOWED, 0);
-VALUE(ATOLL_PROCESS_MEMORY_OFF, 1);
-VALUE(ATOLL_PROCESS_MEMORY_PERMIT, 2);
 
 VALUE(ATOLL_CHECKSUM_NONE, 0);
 VALUE(ATOLL_CHECKSUM_CRC32C, 1);

@@ -1,12 +1,11 @@
 // Compares collectives on memory that the caller owns (malloc) with the same collectives on memory
 // from allocate(), inside one host.
 //   caller_memory [--collectives NAME,...] [--sizes BYTES,...] [--rounds N] [--json FILE]
-// Runs as the ranks of a job; the script caller_memory starts it with 2 and 4 ranks, and once more
-// with ATOLL_PROCESS_MEMORY=on. Every round measures both kinds of memory once. A time is the
-// median over the rounds of the time of the slowest rank. `share` is the time in memory from
-// allocate() divided by the time in memory of malloc. Exits with 1 if a result is wrong, or if the
-// geometric mean of the shares of a collective misses its target. With ATOLL_PROCESS_MEMORY=on
-// there are no targets.
+// Runs as the ranks of a job; the script caller_memory starts it with 2 and 4 ranks. Every round
+// measures both kinds of memory once. A time is the median over the rounds of the time of the
+// slowest rank. `share` is the time in memory from allocate() divided by the time in memory of
+// malloc. Exits with 1 if a result is wrong, or if the geometric mean of the shares of a collective
+// misses its target.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -200,7 +199,6 @@ struct Settings {
 int measure_here(const Settings& settings) {
   const auto& [collectives, sizes, rounds, json] = settings;
   Bench bench(*std::max_element(sizes.begin(), sizes.end()));
-  const bool on = bench.world().config().process_memory == "on";
   const bool speaks = bench.world().rank() == 0;
   auto rows = nlohmann::json::array();
   int missed = 0;
@@ -217,12 +215,11 @@ int measure_here(const Settings& settings) {
         ++count;
         if (!speaks) continue;
         const std::string_view where = place == Place::in ? "in" : "out";
-        fmt::print("{:>5} {:<6} {:<15} {:<5} {:>10} {:>12.1f} {:>12.1f} {:>6.0f} %\n",
-                   bench.world().size(), on ? "kernel" : "staged", target.name, where, bytes,
-                   times.allocated * 1e6, times.owned * 1e6, share * 100);
+        fmt::print("{:>5} {:<15} {:<5} {:>10} {:>12.1f} {:>12.1f} {:>6.0f} %\n",
+                   bench.world().size(), target.name, where, bytes, times.allocated * 1e6,
+                   times.owned * 1e6, share * 100);
         std::fflush(stdout);
         rows.push_back({{"ranks", bench.world().size()},
-                        {"process_memory", on},
                         {"collective", target.name},
                         {"place", where},
                         {"bytes", bytes},
@@ -232,12 +229,11 @@ int measure_here(const Settings& settings) {
       }
     }
     const double mean = std::exp(logarithms / count);
-    const bool misses = !on && mean < target.share;
+    const bool misses = mean < target.share;
     missed += misses ? 1 : 0;
     if (speaks) {
-      fmt::print("{:>5} {:<6} {:<15} mean {:.0f} %, target {:.0f} %{}\n", bench.world().size(),
-                 on ? "kernel" : "staged", target.name, mean * 100, target.share * 100,
-                 misses ? ": missed" : "");
+      fmt::print("{:>5} {:<15} mean {:.0f} %, target {:.0f} %{}\n", bench.world().size(),
+                 target.name, mean * 100, target.share * 100, misses ? ": missed" : "");
     }
   }
   if (speaks && !json.empty()) append(json, rows);

@@ -166,9 +166,9 @@ void check_caller_memory(Rank& self) {
   const int here = places[static_cast<std::size_t>(self.world.rank())].host;
   const bool alone = std::ranges::count(places, here, &atoll::Placement::host) == 1;
   const bool shares = self.backend() == "host" || self.backend() == "verbs";
-  if (shares && !alone && self.world.config().process_memory.empty()) {
+  if (shares && !alone) {
     const bool told = registration.slow().find("goes through staging buffers") != std::string::npos;
-    self.report.expect(told, "without ATOLL_PROCESS_MEMORY: " + registration.slow());
+    self.report.expect(told, "memory of malloc: " + registration.slow());
   }
   Arena arena(bytes_of(plain));
   Rank inside = placed(self, &arena, &arena);

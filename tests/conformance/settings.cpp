@@ -55,13 +55,13 @@ void check_differences(Rank& self) {
   if (self.size() == 1) return;
   const auto other = self.rank() == 1;
   expect_error(self, atoll::ErrorCode::mismatch,
-               "communicator own: CommunicatorOptions::timeout is 30000 ms on rank 0, but 31000 ms "
-               "on rank 1: pass the same settings on all ranks",
+               "opening communicator own: ranks disagree about CommunicatorOptions::timeout: 30000 "
+               "ms on rank 0, 31000 ms on rank 1; all ranks must pass the same",
                [&] { open(self, {.name = "own", .timeout = other ? 31s : 30s}); });
   expect_error(
       self, atoll::ErrorCode::mismatch,
-      "communicator child: CommunicatorOptions::timeout is not set on rank 0, but 30000 ms "
-      "on rank 1: pass the same settings on all ranks",
+      "opening communicator child: ranks disagree about CommunicatorOptions::timeout: not set on "
+      "rank 0, 30000 ms on rank 1; all ranks must pass the same",
       [&] {
         atoll::CommunicatorOptions options{.name = "child", .parent = &self.comm};
         if (other) options.timeout = 30s;

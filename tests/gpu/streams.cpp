@@ -1,7 +1,6 @@
 // Tests the streams, events, time stamps and failures of the cuda device.
 #include <cuda_runtime.h>
 #include <doctest/doctest.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -62,21 +61,6 @@ TEST_CASE("memory is counted, copied, and filled with zeros") {
   CHECK_THROWS_AS(device.allocate(std::size_t{1} << 50), atoll::Error);
   // The failed allocation before this one must not be reported again.
   CHECK_NOTHROW(device.allocate(16));
-}
-
-TEST_CASE("memory is exported as a dma-buf of whole pages") {
-  const Device device = Device::cuda();
-  const auto buffer = device.allocate(5000);
-  const auto exported = device.backend()->export_dma_buf(buffer.data(), 5000);
-  if (!exported.descriptor) {
-    MESSAGE("skipped: the driver of this GPU exports no memory");
-    return;
-  }
-  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  CHECK(exported.offset == reinterpret_cast<std::uintptr_t>(buffer.data()) % page);
-  const auto bytes = ::lseek(exported.descriptor.get(), 0, SEEK_END);
-  CHECK(static_cast<std::uint64_t>(bytes) >= exported.offset + 5000);
-  CHECK(static_cast<std::uint64_t>(bytes) % page == 0);
 }
 
 TEST_CASE(

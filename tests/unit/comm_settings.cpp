@@ -40,8 +40,8 @@ void check_texts(int ranks, const OptionsOf& options_of, const std::string& diff
     return error;
   });
   for (const std::string& result : results) {
-    CHECK(result ==
-          "mismatch: communicator own: " + difference + ": pass the same settings on all ranks");
+    CHECK(result == "mismatch: opening communicator own: ranks disagree about " + difference +
+                        "; all ranks must pass the same");
   }
 }
 
@@ -64,21 +64,20 @@ TEST_CASE("all ranks report a different algorithm with the same text") {
     if (rank == 2) one.algorithm = "all_reduce : ring";
     return one;
   };
-  check_texts(
-      3, options,
-      "the algorithm (ATOLL_ALGORITHM) is \"\" on rank 0, but \"all_reduce:ring\" on rank 2");
+  check_texts(3, options,
+              "the algorithm (ATOLL_ALGORITHM): \"\" on rank 0, \"all_reduce:ring\" on rank 2");
 }
 
 TEST_CASE("all ranks report another backend with the same text") {
   check_texts(
       2, [](int rank) { return CommunicatorOptions{.backend = rank == 1 ? "mpi" : "host"}; },
-      "the backend (ATOLL_BACKEND) is \"host\" on rank 0, but \"mpi\" on rank 1");
+      "the backend (ATOLL_BACKEND): \"host\" on rank 0, \"mpi\" on rank 1");
 }
 
 TEST_CASE("all ranks report different levels with the same text") {
   check_texts(
       2, [](int rank) { return CommunicatorOptions{.levels = rank == 0}; },
-      "CommunicatorOptions::levels is true on rank 0, but false on rank 1");
+      "CommunicatorOptions::levels: true on rank 0, false on rank 1");
 }
 
 TEST_CASE("an operation ends after the timeout of its communicator") {

@@ -103,10 +103,11 @@ TEST_CASE("the environment overrides the file, which overrides the defaults") {
 }
 
 TEST_CASE("every variable of the table can be set by both of its names") {
-  const std::map<std::string_view, std::string> values{
-      {"ATOLL_LOG", "warn"},        {"ATOLL_DETERMINISTIC", "1"},
-      {"ATOLL_CHECK", "lifetimes"}, {"ATOLL_PROCESS_MEMORY", "permit"},
-      {"ATOLL_PARENT", "ignore"},   {"ATOLL_TCP_CHECKSUM", "crc32c"}};
+  const std::map<std::string_view, std::string> values{{"ATOLL_LOG", "warn"},
+                                                       {"ATOLL_DETERMINISTIC", "1"},
+                                                       {"ATOLL_CHECK", "lifetimes"},
+                                                       {"ATOLL_PARENT", "ignore"},
+                                                       {"ATOLL_TCP_CHECKSUM", "crc32c"}};
   int settable = 0;
   for (const atoll::ConfigEntry& entry : atoll::config_entries()) {
     CHECK_FALSE(entry.meaning.empty());
@@ -121,7 +122,7 @@ TEST_CASE("every variable of the table can be set by both of its names") {
     CHECK(atoll::describe(by_variable) != atoll::describe(atoll::Config()));
     ++settable;
   }
-  CHECK(settable == 27);
+  CHECK(settable == 26);
 }
 
 TEST_CASE("a value that does not parse is an error with the name of the variable") {
@@ -136,9 +137,6 @@ TEST_CASE("a value that does not parse is an error with the name of the variable
   CHECK(problem_of("check", "lifetime") ==
         "ATOLL_CHECK=\"lifetime\": expected \"lifetimes\", or nothing");
   CHECK(problem_of("check", "") == "");
-  CHECK(problem_of("process_memory", "no") ==
-        "ATOLL_PROCESS_MEMORY=\"no\": expected \"off\", \"on\", \"permit\", or nothing");
-  CHECK(problem_of("process_memory", "off") == "");
   CHECK(problem_of("parent", "die") ==
         "ATOLL_PARENT=\"die\": expected \"end\", \"parent\", \"ignore\", or nothing");
   CHECK(problem_of("parent", "ignore") == "");

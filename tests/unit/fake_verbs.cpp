@@ -60,7 +60,6 @@ struct FakeQp : ibv_qp {
   std::uint32_t peer = 0;
   std::deque<std::uint64_t> pending;  // posted writes without a polled completion, by wr_id
   std::deque<Posted> held;            // writes for which the receiver has no receives
-  std::size_t receives = 0;           // receives posted to this queue pair itself
 };
 
 // A network interface with the IPv4 address of a GID.
@@ -133,7 +132,7 @@ ibv_wc_status deliver(FakeQp& from, const Posted& write) {
     fabric->landed[{region.addr, region.length}] += bytes;
   }
   if (write.request.opcode != IBV_WR_RDMA_WRITE_WITH_IMM) return IBV_WC_SUCCESS;
-  auto& receives = to.srq != nullptr ? static_cast<FakeSrq*>(to.srq)->posted : to.receives;
+  auto& receives = static_cast<FakeSrq*>(to.srq)->posted;
   if (receives == 0) return IBV_WC_RNR_RETRY_EXC_ERR;
   --receives;
   ibv_wc completion{};
@@ -189,12 +188,6 @@ int post_srq_recv(ibv_srq* queue, ibv_recv_wr* request, ibv_recv_wr** refused) {
   auto& receives = *static_cast<FakeSrq*>(queue);
   if (receives.posted >= receives.size) return *refused = request, ENOMEM;
   ++receives.posted;
-  return 0;
-}
-
-int post_recv(ibv_qp* queue, ibv_recv_wr* /*request*/, ibv_recv_wr** /*refused*/) {
-  const Lock lock(mutex);
-  ++static_cast<FakeQp*>(queue)->receives;
   return 0;
 }
 
@@ -283,7 +276,6 @@ ibv_context* ibv_open_device(ibv_device* device) {
   context->ops.req_notify_cq = request_notice;
   context->ops.post_srq_recv = post_srq_recv;
   context->ops.post_send = post_send;
-  context->ops.post_recv = post_recv;
   context->async_fd = ::eventfd(0, EFD_CLOEXEC);
   ++context->own.device->opened;
   if (fabric->fork_inits == 0) fabric->is_fork_init_first = false;
@@ -351,7 +343,6 @@ ibv_mr* ibv_reg_mr_iova2(ibv_pd* domain, void* memory, std::size_t bytes, std::u
                          unsigned access) {
   const Lock lock(mutex);
   Device& device = device_of(domain->context);
-  if (!device.takes_addresses) return errno = EFAULT, nullptr;
   const auto key = ++last_number;
   ++device.registrations;
   ++device.registered;
@@ -360,17 +351,6 @@ ibv_mr* ibv_reg_mr_iova2(ibv_pd* domain, void* memory, std::size_t bytes, std::u
 }
 ibv_mr* ibv_reg_mr(ibv_pd* domain, void* memory, std::size_t bytes, int access) {
   return ibv_reg_mr_iova2(domain, memory, bytes, 0, static_cast<unsigned>(access));
-}
-ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* domain, std::uint64_t offset, std::size_t bytes,
-                          std::uint64_t address, int, int access) {
-  const Lock lock(mutex);
-  Device& device = device_of(domain->context);
-  if (!device.takes_dma_bufs) return errno = EOPNOTSUPP, nullptr;
-  device.last_offset = offset;
-  const bool takes_addresses = std::exchange(device.takes_addresses, true);
-  ibv_mr* const result = ibv_reg_mr(domain, reinterpret_cast<void*>(address), bytes, access);
-  device.takes_addresses = takes_addresses;
-  return result;
 }
 int ibv_dereg_mr(ibv_mr* region) {
   const Lock lock(mutex);

@@ -45,17 +45,14 @@ struct Device {
   std::size_t registrations = 0;        // that exist
   std::size_t registered = 0;           // that were ever made
   std::size_t relaxed = 0;              // of these, with relaxed ordering
-  std::uint64_t last_offset = 0;        // of the last dma-buf
   ibv_qp_attr to_receive{}, to_send{};  // attributes of the last queue pair that was connected
   std::uint16_t partition = 0;          // index that the last queue pair has
   // What the test decides.
   int poll_result = 0;  // negative: the result of ibv_poll_cq
   bool can_resize = true;
-  bool is_cut = false;                // writes never complete
-  std::atomic<bool> is_busy = false;  // has no receives, so writes that arrive must wait
-  std::uint32_t most_inline = 1024;   // bytes
-  bool takes_dma_bufs = false;
-  bool takes_addresses = true;            // registers memory by its address
+  bool is_cut = false;                    // writes never complete
+  std::atomic<bool> is_busy = false;      // has no receives, so writes that arrive must wait
+  std::uint32_t most_inline = 1024;       // bytes
   ibv_wc_status status = IBV_WC_SUCCESS;  // of the next write
   std::vector<ibv_event_type> events;     // not read yet
 };

@@ -1,8 +1,7 @@
-// Tests memory of the caller, which the host backend did not allocate: data that it copies between
-// processes or through staging buffers, and registrations of such memory.
+// Tests memory of the caller, which the host backend did not allocate: data that it copies through
+// staging buffers, and registrations of such memory.
 #include <doctest/doctest.h>
 #include <sys/mman.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,7 +9,6 @@
 #include <functional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "plugin_host.hpp"
@@ -19,28 +17,14 @@ using namespace plugin_ranks;
 
 namespace {
 
-constexpr const char* copied_once =
-    "other processes cannot map this memory, so the kernel copies its data between processes; "
-    "memory from allocate() or a shared mapping of a file is faster";
 constexpr const char* staged =
-    "other processes cannot map this memory, and the kernel or the settings forbid copies between "
-    "processes, so its data goes through staging buffers; memory from allocate() or a shared "
-    "mapping of a file is faster";
+    "other processes cannot map this memory, so its data goes through staging buffers; memory from "
+    "allocate() or a shared mapping of a file is faster";
 
 const std::vector<Layout> caller_layouts = {{0, 0}, {0, 0, 0}, {0, 0, 0, 0, 0}, {0, 0, 1, 1}};
-// Elements per rank. With the last count every step moves enough data for copies between processes.
-// The data forms several pieces, and the last piece ends within a cache line.
+// Elements per rank. With the larger caller_counts the data forms several pieces, and the last piece ends
+// within a cache line.
 const std::vector<std::uint64_t> caller_counts = {1000, 30'001, 70'001};
-
-// Returns true if the kernel copies process memory at all; containers may forbid it.
-bool kernel_copies() {
-  char from = 'x', to = ' ';
-  const iovec here{&to, 1}, there{&from, 1};
-  return ::process_vm_readv(::getpid(), &here, 1, &there, 1, 0) == 1;
-}
-
-// The expected text for memory of malloc if the settings allow copies between processes.
-const char* slow_text() { return kernel_copies() ? copied_once : staged; }
 
 // The kinds of memory that the ranks of a group use.
 enum class Kind {
@@ -160,20 +144,9 @@ void check_sum(Rank& rank, float* data, std::uint64_t count) {
   CHECK(std::all_of(data, data + count, [&](float value) { return value == sum; }));
 }
 
-// The rank that the next reduction of this thread aborts, and the number of its reductions.
-thread_local Rank* to_abort = nullptr;
-thread_local int reductions = 0;
-
-atoll_status reduce_and_abort(void* ctx, const atoll_reduction* reduction) {
-  static const FakeCore working;
-  ++reductions;
-  if (Rank* const rank = std::exchange(to_abort, nullptr)) rank->abort();
-  return working.host().reduce(ctx, reduction);
-}
-
 }  // namespace
 
-TEST_CASE("plain memory gives the same bits as windows, copied by the kernel or staged") {
+TEST_CASE("plain memory gives the same bits as windows") {
   for (const Layout& layout : caller_layouts) {
     for (const std::uint64_t count : caller_counts) {
       CAPTURE(text(layout));
@@ -181,31 +154,9 @@ TEST_CASE("plain memory gives the same bits as windows, copied by the kernel or 
       const auto expected = results_on(layout, Kind::window, count, {});
       CHECK((results_on(layout, Kind::plain, count, {}) == expected));
       CHECK((results_on(layout, Kind::mixed_by_rank, count, {}) == expected));
-      CHECK((results_on(layout, Kind::plain, count, {.process_memory = ATOLL_PROCESS_MEMORY_OFF}) ==
-             expected));
       CHECK((results_on(layout, Kind::plain, count, {.host_ranks = 1000}) == expected));
     }
   }
-}
-
-TEST_CASE("if one rank does not copy between processes, all ranks use staging buffers") {
-  const Layout layout = {0, 0, 0};
-  FakeCore core;
-  std::vector<atoll_comm*> comms(layout.size(), nullptr);
-  in_threads(3, [&](int r) {
-    GroupOptions options;
-    if (r == 1) options.process_memory = ATOLL_PROCESS_MEMORY_OFF;
-    const Group group(layout, r, options);
-    atoll_comm* comm = nullptr;
-    REQUIRE(backend().open(&core.host(), &group.get(), &comm) == ATOLL_OK);
-    Rank rank(backend(), comm, layout, r);
-    std::vector<float> data(300'001);
-    std::string slow;
-    expect_ok(rank.register_caller_memory(data.data(), data.size() * sizeof(float), slow));
-    CHECK(slow == (r == 1 ? staged : slow_text()));
-    for (int round = 0; round < 3; ++round) check_sum(rank, data.data(), data.size());
-    expect_ok(rank.deregister_caller_memory(data.data()));
-  });
 }
 
 TEST_CASE("a shared mapping of a file is fast once it is registered, and may be freed afterwards") {
@@ -226,26 +177,20 @@ TEST_CASE("a shared mapping of a file is fast once it is registered, and may be 
 }
 
 TEST_CASE("registered memory of malloc stays slow, and the text says why") {
-  for (const auto access : {ATOLL_PROCESS_MEMORY_ALLOWED, ATOLL_PROCESS_MEMORY_OFF}) {
-    run_ranks(
-        backend(), {0, 0},
-        [&](Rank& rank) {
-          std::vector<float> data(100'000);
-          std::string slow;
-          expect_ok(rank.register_caller_memory(data.data(), 400'000, slow));
-          CHECK(slow == (access == ATOLL_PROCESS_MEMORY_OFF ? staged : slow_text()));
-          const Result again = rank.register_caller_memory(data.data() + 10, 4, slow);
-          CHECK(again.status == ATOLL_INVALID_ARGUMENT);
-          CHECK(again.text ==
-                "this memory overlaps memory that is registered already: end that registration "
-                "first");
-          check_sum(rank, data.data(), data.size());
-          expect_ok(rank.deregister_caller_memory(data.data()));
-          CHECK(rank.deregister_caller_memory(data.data()).status == ATOLL_NOT_FOUND);
-          check_sum(rank, data.data(), data.size());
-        },
-        {.process_memory = static_cast<std::int32_t>(access)});
-  }
+  run_ranks(backend(), {0, 0}, [&](Rank& rank) {
+    std::vector<float> data(100'000);
+    std::string slow;
+    expect_ok(rank.register_caller_memory(data.data(), 400'000, slow));
+    CHECK(slow == staged);
+    const Result again = rank.register_caller_memory(data.data() + 10, 4, slow);
+    CHECK(again.status == ATOLL_INVALID_ARGUMENT);
+    CHECK(again.text ==
+          "this memory overlaps memory that is registered already: end that registration first");
+    check_sum(rank, data.data(), data.size());
+    expect_ok(rank.deregister_caller_memory(data.data()));
+    CHECK(rank.deregister_caller_memory(data.data()).status == ATOLL_NOT_FOUND);
+    check_sum(rank, data.data(), data.size());
+  });
 }
 
 TEST_CASE("a rank alone on its host has fast memory; null is refused") {
@@ -277,30 +222,4 @@ TEST_CASE("ranks that register different sizes get a mismatch that names both") 
     CHECK_MESSAGE(named, result.text);
   }
   CHECK(mismatches >= 1);
-}
-
-TEST_CASE("a rank that copies large plain memory notices an abort between two pieces") {
-  if (!kernel_copies()) {
-    MESSAGE("skipped: the kernel refuses process_vm_readv()");
-    return;
-  }
-  FakeCore core;
-  core.host().reduce = &reduce_and_abort;
-  auto ranks = open_ranks(backend(), core, {0, 0});
-  const auto results = until_one_fails(ranks, [](Rank& rank) {
-    std::vector<float> data(400'000);
-    // In the first step the ranks find out that they can copy between processes.
-    check_sum(rank, data.data(), data.size());
-    std::vector<float> sums(200'000);
-    if (rank.rank() == 0) to_abort = &rank;
-    reductions = 0;
-    const auto result = rank.submit(
-        rank.operation(ATOLL_REDUCE_SCATTER, ATOLL_F32, data.data(), sums.data(), sums.size()));
-    if (rank.rank() == 0) CHECK(reductions == 1);
-    return result;
-  });
-  CHECK_MESSAGE(results[0].status == ATOLL_ABORTED, results[0].text);
-  // Rank 1 may already find that the memory of rank 0 is gone.
-  const bool stopped = results[1].status == ATOLL_ABORTED || results[1].status == ATOLL_PEER_LOST;
-  CHECK_MESSAGE(stopped, results[1].text);
 }

@@ -18,6 +18,7 @@
 #include <string>
 #include <string_view>
 
+#include "collectives/shared_memory/caller_memory.hpp"
 #include "collectives/shared_memory/passing.hpp"
 #include "collectives/shared_memory/segment.hpp"
 #include "collectives/shared_memory/shm_transport.hpp"
@@ -125,6 +126,18 @@ TEST_CASE("registered memory of another rank is mapped only if its file has all 
   std::byte last{};
   REQUIRE(::pread(file.get(), &last, 1, 2 * page - 1) == 1);
   CHECK(last == std::byte{5});
+}
+
+TEST_CASE("only memory of shared mappings has a file that other processes can map") {
+  using shared_memory::find_file;
+  std::string private_memory(100'000, 'x');
+  CHECK_FALSE(find_file(private_memory.data(), private_memory.size()).has_value());
+  void* const own = shared_memory::allocate(8192);
+  const auto range = find_file(static_cast<std::byte*>(own) + 100, 1000);
+  REQUIRE(range.has_value());
+  CHECK(range->offset == 100);
+  CHECK_FALSE(find_file(static_cast<std::byte*>(own) + 8000, 8192).has_value());
+  shared_memory::free(own);
 }
 
 TEST_CASE("a file that is no memory is not mapped") {

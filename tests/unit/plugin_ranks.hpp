@@ -73,7 +73,6 @@ struct GroupOptions {
   // Value of rail_addresses for each rank; if empty, every rank has one rail.
   std::vector<std::string> rails{};
   int host_ranks = 0;  // value of atoll_group::host_ranks; 0 means unknown
-  std::int32_t process_memory = ATOLL_PROCESS_MEMORY_ALLOWED;
   std::int32_t checksum = ATOLL_CHECKSUM_NONE;
   std::int64_t cut_ns = 0;
   std::int32_t compute_units = ATOLL_COMPUTE_UNITS_ANY;

@@ -116,18 +116,10 @@ TEST_CASE("the counts of all_to_all_v are checked, and the types of reductions")
   const auto status = [&] {
     return atoll_sdk::guard([&] { atoll_sdk::check_operation(o, 1, 3); });
   };
-  CHECK(status() == ATOLL_INVALID_ARGUMENT);  // without recv_counts
-  o.recv_counts = received.data();
-  CHECK(status() == ATOLL_OK);
-  o.size = offsetof(atoll_operation, recv_counts);  // a library with ABI 1.0, without this member
   CHECK(status() == ATOLL_INVALID_ARGUMENT);
   CHECK(std::string(atoll_sdk::last_error()) == "all_to_all_v 0: the recv_counts are NULL");
-  o.kind = ATOLL_ALL_REDUCE;
+  o.recv_counts = received.data();
   CHECK(status() == ATOLL_OK);
-  o.size = offsetof(atoll_operation, factor);
-  CHECK(status() == ATOLL_INVALID_ARGUMENT);
-  o.kind = ATOLL_ALL_TO_ALL_V;
-  o.size = sizeof(o);
   o.recv_counts = different.data();
   CHECK(status() == ATOLL_INVALID_ARGUMENT);
   CHECK(std::string(atoll_sdk::last_error()) ==
@@ -187,7 +179,7 @@ TEST_CASE("signatures that agree have equal digests, and others have different d
   CHECK(shown().ends_with(", \"0123456789012345678901234567890\")"));
   labelled.label = "012345678901234567890123456789\xc3\xa4";  // a character is not cut in two
   CHECK(shown().ends_with(", \"012345678901234567890123456789\")"));
-  labelled.size = offsetof(atoll_operation, label);  // of a core before ABI 1.5
+  labelled.label = nullptr;
   CHECK(shown().find('"') == std::string::npos);
 }
 

@@ -249,8 +249,8 @@ TEST_CASE("the caller's memory may be written in relaxed order, mailboxes may no
   ranks.at(0).add_memory(memory);
   CHECK(adapters.left.relaxed == 1);
   const auto hcas = open_hcas(parse_settings("devices=left"));
-  const Registered pages(hcas, memory, Ordering::strict), gpu(hcas, {memory, -1, 0});
-  CHECK(adapters.left.relaxed == 2);
+  const Registered pages(hcas, memory, Ordering::strict);
+  CHECK(adapters.left.relaxed == 1);
 }
 
 TEST_CASE("queue pairs use the partition that ATOLL_RDMA names") {
@@ -302,34 +302,4 @@ TEST_CASE("connections register a mailbox and an image, and end that") {
   }
   CHECK(adapters.left.registrations == 0);
   CHECK(adapters.right.registrations == 0);
-}
-
-TEST_CASE("GPU memory is registered as a dma-buf where all adapters accept it") {
-  Adapters adapters;
-  Bytes memory(8192);
-  const auto hcas = open_hcas(parse_settings("devices=left,right"));
-  const GpuRange range{memory, 5, 4096};
-  adapters.left.takes_dma_bufs = adapters.right.takes_dma_bufs = true;
-  adapters.left.takes_addresses = adapters.right.takes_addresses = false;
-  {
-    const Registered registered(hcas, range);
-    CHECK(registered.is_dma_buf());
-    CHECK(registered.region().memory.data() == memory.data());
-    CHECK(registered.region().memory.size() == memory.size());
-    CHECK(registered.region().local[0] != registered.region().local[1]);
-    CHECK(adapters.left.last_offset == 4096);
-    CHECK(adapters.left.registrations == 1);
-    CHECK(adapters.right.registrations == 1);
-  }
-  CHECK(adapters.left.registrations == 0);
-  adapters.right.takes_dma_bufs = false;
-  CHECK(
-      error_text([&] { Registered(hcas, range); }) ==
-      "right port 1: cannot register 8192 bytes of GPU memory, neither as a dma-buf (Operation not "
-      "supported) nor through the kernel module nvidia-peermem: Bad address");
-  CHECK(adapters.left.registrations == 0);
-  adapters.right.takes_addresses = true;
-  CHECK(!Registered(hcas, range).is_dma_buf());
-  adapters.left.takes_addresses = true;
-  CHECK(!Registered(hcas, {memory, -1, 0}).is_dma_buf());
 }

@@ -78,15 +78,6 @@ TEST_CASE("ports that are not active do not count") {
 }
 
 TEST_CASE("without an answer of the core, all active ports are used") {
-  Core old("mlx5_1\nnever asked");
-  old.host.adapters = nullptr;
-  const std::string old_text =
-      "(all active ports; this version of atoll assigns no adapters to ranks)";
-  CHECK(choice_of(old.host, 10) == all + old_text);
-  Core older("mlx5_1\nnever asked");
-  older.host.size = offsetof(atoll_host, adapters) + sizeof(older.host.adapters) - 1;
-  CHECK(choice_of(older.host, 11) == all + old_text);
-  CHECK(older.calls == 0);
   Core failing("mlx5_1\nwrong", ATOLL_INTERNAL);
   CHECK(choice_of(failing.host, 12) ==
         all + "(all active ports; the topology of this host cannot be discovered)");

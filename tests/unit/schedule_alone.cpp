@@ -1,12 +1,9 @@
-// Tests of a Scheduler without an engine: overlap, and limits on the bytes in flight.
+// Tests of a Scheduler without an engine.
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <future>
-#include <mutex>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "atoll/schedule.hpp"
@@ -14,34 +11,9 @@
 #include "thread_ranks.hpp"
 
 using atoll::DType;
-using atoll::Event;
 using atoll::Lane;
 using atoll::Mesh;
 using atoll::Scheduler;
-using atoll::View;
-
-namespace {
-
-// A scheduler of one rank, on which collectives are copies, and a compute stream.
-struct Alone {
-  explicit Alone(atoll::LaneBytes limits)
-      : mesh(Mesh::make(world, {1, 1})),
-        scheduler(mesh.axis("shard"), mesh.axis("replicate"), {.max_in_flight = limits}),
-        compute(scheduler.device().stream({.name = "compute"})) {}
-
-  atoll::Work gather(View dst) { return scheduler.all_gather(dst.part(0, 0), dst.part(0, 0), {}); }
-  // Starts an operation that occupies data.bytes() bytes in flight.
-  atoll::Work reduce(View data) { return scheduler.all_reduce(data, {}); }
-
-  atoll::World world = atoll::World::single();
-  Mesh mesh;
-  Scheduler scheduler;
-  atoll::Stream compute;
-  std::vector<float> memory = std::vector<float>(1000);
-  View bytes(std::uint64_t n) { return View(memory.data(), n, DType::u8); }
-};
-
-}  // namespace
 
 TEST_CASE("an axis without ranks means this rank alone, whatever mesh was planned") {
   atoll_test::run_thread_ranks(2, [](atoll::World& world) {
@@ -110,105 +82,4 @@ TEST_CASE("a bucket is summed over ranks while compute continues with backward")
       CHECK(std::all_of(sums, sums + 3000, [](float v) { return v == 3.0f; }));
     }
   });
-}
-
-TEST_CASE(
-    "in flight: an operation waits on its stream for the oldest releases; the host does not wait") {
-  Alone one({.outer = 200});
-  std::promise<void> gate;
-  const Event before = one.compute.enqueue_and_record([] {});
-  one.compute.enqueue([open = gate.get_future().share()] { open.wait(); });
-  const Event behind = one.compute.record();
-
-  const auto first = one.reduce(one.bytes(100));
-  one.scheduler.release(Lane::outer, before);
-  const auto second = one.reduce(one.bytes(100));
-  one.scheduler.release(Lane::outer, behind);
-  const auto third = one.reduce(one.bytes(100));  // starts when the bytes of `first` are released
-  third.synchronize();
-  one.scheduler.release(Lane::outer, {});
-  const auto fourth = one.reduce(one.bytes(100));  // starts when the bytes of `second` are released
-  CHECK(first.done());
-  CHECK(second.done());
-  CHECK_FALSE(fourth.done());
-  // Other lanes continue, because the limit applies to one lane only.
-  one.scheduler.all_gather(one.bytes(4000), one.bytes(4000), {}).synchronize();
-  gate.set_value();
-  fourth.synchronize();
-  one.scheduler.synchronize();
-}
-
-TEST_CASE("in flight: an operation above the limit runs alone, and without a limit nothing waits") {
-  Alone one({.outer = 200});
-  one.reduce(one.bytes(150));
-  one.scheduler.release(Lane::outer, {});
-  one.reduce(one.bytes(1000)).synchronize();
-  one.scheduler.release(Lane::outer, {});
-  one.reduce(one.bytes(200)).synchronize();
-  one.reduce(one.bytes(0)).synchronize();
-
-  Alone free({});
-  for (int i = 0; i < 100; ++i) free.reduce(free.bytes(4000));
-  free.scheduler.release(Lane::outer, {});  // release() has no effect, because there is no limit
-  free.scheduler.synchronize();
-}
-
-TEST_CASE("in flight: an operation that could never start throws when it is called") {
-  Alone one({.gather = 100, .outer = 200});
-  one.reduce(one.bytes(150));
-  CHECK_THROWS_WITH_AS(
-      one.reduce(one.bytes(100)),
-      "Scheduler: 100 more bytes do not fit on the lane outer, which has 150 of at "
-      "most 200 bytes in flight: call release() first",
-      atoll::Error);
-  one.scheduler.release(Lane::outer, {});
-  CHECK_THROWS_WITH_AS(one.scheduler.release(Lane::outer, {}),
-                       "Scheduler: release() on the lane outer without an unreleased operation",
-                       atoll::Error);
-  CHECK_THROWS_AS(one.scheduler.release(Lane::gather, {}), atoll::Error);
-  one.reduce(one.bytes(100)).synchronize();
-  one.gather(one.bytes(4)).synchronize();
-  one.scheduler.synchronize();
-}
-
-TEST_CASE("in flight: gathers never hold more than the limit ahead of compute") {
-  constexpr std::uint64_t n = 5000, unit = 2 * n * sizeof(float);
-  std::atomic<std::uint64_t> most{0}, most_free{0};
-  for (const bool limited : {true, false}) {
-    atoll_test::run_thread_ranks(2, [&](atoll::World& world) {
-      std::atomic<std::uint64_t> live{0}, highest{0};
-      std::vector<float> shard(n, static_cast<float>(world.rank() + 1)), sum(n);
-      std::vector<std::vector<float>> whole(40, std::vector<float>(2 * n));
-      const Mesh mesh = Mesh::make(world, {1, 2});
-      Scheduler scheduler(
-          mesh.axis("shard"), mesh.axis("replicate"),
-          {.max_in_flight = {.gather = limited ? 2 * unit : 0, .reduce = limited ? unit : 0}});
-      auto compute = scheduler.device().stream({.name = "compute"});
-      const auto view = [](std::vector<float>& of) {
-        return View(of.data(), of.size(), DType::f32);
-      };
-      for (std::vector<float>& unit_memory : whole) {
-        std::ignore = scheduler.all_gather(view(shard), view(unit_memory), {});
-        const Event gathered = scheduler.run(Lane::gather, {}, [&](atoll::Stream& stream) {
-          stream.enqueue([&] { highest = std::max(highest.load(), live += unit); });
-        });
-        compute.wait(gathered);
-        compute.enqueue([] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); });
-        std::ignore = scheduler.reduce_scatter(view(unit_memory), view(sum), compute.record());
-        const Event summed = scheduler.run(Lane::reduce, {}, [](atoll::Stream&) {});
-        scheduler.release(Lane::reduce, summed);
-        compute.wait(summed);
-        scheduler.release(Lane::gather, compute.enqueue_and_record([&] { live -= unit; }));
-      }
-      scheduler.synchronize();
-      compute.synchronize();
-      CHECK(std::all_of(sum.begin(), sum.end(),
-                        [&](float v) { return v == 2.0f * static_cast<float>(world.rank() + 1); }));
-      auto& all = limited ? most : most_free;
-      if (world.rank() == 0) all = highest.load();
-    });
-  }
-  CHECK(most <= 2 * unit);
-  // Without the limit on bytes in flight, gathers run further ahead.
-  CHECK(most_free > 2 * unit);
 }

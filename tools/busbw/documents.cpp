@@ -222,28 +222,6 @@ std::string to_json(const CommandLine& command, const Job& job, const Options& o
   return text_of(json);
 }
 
-std::string to_json(const CommandLine& command, const MeasuredLink& link) {
-  Json rows = Json::array();
-  for (const atoll::LinkRate& rate : link.report.rates) {
-    rows.push_back({{"bytes", rate.bytes},
-                    {"gbyte_s", rate.gbyte_s},
-                    {"latency_us", rate.latency_us},
-                    {"latency_p99_us", rate.latency_p99_us}});
-  }
-  const auto& rate = link.port_gbyte_s;
-  return text_of({{"start_time", command.start_time},
-                  {"args", command.arguments},
-                  {"env", environment()},
-                  {"atoll", {{"version", ATOLL_VERSION}, {"backend", link.report.backend}}},
-                  {"link",
-                   {{"ranks", link.test.ranks},
-                    {"ports", link.report.ports},
-                    {"port_gbyte_s", rate ? Json(*rate) : Json()},
-                    {"rows", rows}}},
-                  {"ports", findings_json(link.findings)},
-                  {"end_time", local_time()}});
-}
-
 std::string to_curve(const Job& job, const Options& options, std::span<const Table> tables) {
   Json hosts = Json::array();
   for (const atoll::HostInfo& host : job.world.hosts())

@@ -7,7 +7,6 @@
 
 #include "atoll/finding.hpp"
 #include "job.hpp"
-#include "link.hpp"
 #include "options.hpp"
 #include "pairs.hpp"
 #include "sweep.hpp"
@@ -24,7 +23,6 @@ std::string to_json(const CommandLine& command, const Job& job, const Options& o
                     std::span<const Table> tables, std::span<const atoll::Finding> ports);
 std::string to_json(const CommandLine& command, const Job& job, const Options& options,
                     const PairReport& report, std::span<const atoll::Finding> ports);
-std::string to_json(const CommandLine& command, const MeasuredLink& link);
 // Content of --save: the measured curve.
 std::string to_curve(const Job& job, const Options& options, std::span<const Table> tables);
 

@@ -15,7 +15,6 @@
 #include "atoll/flight.hpp"
 #include "documents.hpp"
 #include "job.hpp"
-#include "link.hpp"
 #include "options.hpp"
 #include "pairs.hpp"
 #include "plot.hpp"
@@ -84,15 +83,7 @@ std::string memory_line(const busbw::Sweep& sweep) {
                      busbw::human_bytes(static_cast<std::uint64_t>(usage.ru_maxrss) << 10U));
 }
 
-int run_link(atoll::World& world, const Options& options, const busbw::CommandLine& command) {
-  const auto link = busbw::measure_link(world, options);
-  if (world.rank() == 0 && !options.json.empty())
-    busbw::write_file(options.json, busbw::to_json(command, link));
-  return exit_ok;
-}
-
 int measure(atoll::World& world, const Options& options, const busbw::CommandLine& command) {
-  if (!options.link.empty()) return run_link(world, options, command);
   Job job(world, options);
   if (options.pairs > 0) {
     const auto report = busbw::measure_pairs(job, options);

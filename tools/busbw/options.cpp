@@ -126,10 +126,6 @@ void declare_run(CLI::App& app, Options& o, Texts& t) {
   section.flag("--pairs", o.pairs,
                "measure the bandwidth between every two ranks with messages of -e bytes, and name "
                "the rank, host or NIC that is slow");
-  section.add("--link", o.link,
-              "PORT[,PORT]: measure raw RDMA writes from a port of rank 0 to a port of the first "
-              "rank of another host, such as mlx5_0, or mlx5_0:2 for port 2; with --device cuda "
-              "from and to GPU memory; default sizes: 8 to 8M, default -n: 1000");
   section
       .add("--tune", t.tune,
            "OUT CURVE...: write a tuning file (ATOLL_TUNING) from curves that were saved with "
@@ -256,17 +252,6 @@ void take_limit(Options& o, const Texts& t) {
     o.wanted_busbw = parse_number(wanted, "NCCL_TESTS_MIN_BW");
 }
 
-// A link test has its own defaults, since it measures latency as well.
-void take_link(Options& o, Texts& t, const CLI::App& app) {
-  if (o.link.empty()) return;
-  if (app.count("-b") == 0) t.min = "8";
-  if (app.count("-e") == 0) t.max = "8M";
-  if (app.count("-f") == 0 && app.count("-i") == 0) t.factor = "4";
-  if (app.count("-n") == 0) o.iterations = 1000;
-  if (o.pairs > 0 || o.expect || !o.plot.empty() || !o.save.empty())
-    refuse("--link writes --json only: remove --pairs, --expect, --plot and --save");
-}
-
 void take_sizes(Options& o, const Texts& t, const CLI::App& app) {
   o.min_bytes = parse_size(t.min);
   o.max_bytes = parse_size(t.max);
@@ -327,7 +312,6 @@ constexpr const char* footer =
     "  mpirun -n 4 atoll-busbw --collective all -b 64M -e 64M --expect 0.85\n"
     "  mpirun -n 16 atoll-busbw --axis shard --collective all_gather -d bfloat16 -b 8 -e 1G -f 4\n"
     "  mpirun -n 16 atoll-busbw --pairs -e 4M\n"
-    "  mpirun -n 2 --host a,b atoll-busbw --link mlx5_0\n"
     "  atoll-busbw --tune tuning.txt ring.json two_level.json\n"
     "  atoll-busbw --flight run.0.json run.1.json\n\n"
     "Exit status:\n"
@@ -393,7 +377,6 @@ std::optional<Options> parse_options(int argc, char** argv, Speaks speaks) {
   take_lists(options, texts);
   take_memory(options, texts);
   take_limit(options, texts);
-  take_link(options, texts, app);
   take_sizes(options, texts, app);
   take_counts(options, texts);
   return options;

@@ -80,7 +80,6 @@ struct Options {
   std::vector<std::string> notes;  // options that were accepted and have no effect
   // Modes that replace the sweep over sizes.
   int pairs = 0;
-  std::string link;  // ports of a link test: "mlx5_0", or "mlx5_0,mlx5_1" if the ranks differ
   std::vector<std::filesystem::path> flight;
   std::vector<std::filesystem::path> tune;  // the file to write, then the curves to read
   // Paths of the output files. An empty path means that the file is not written.

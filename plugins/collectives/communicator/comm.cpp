@@ -115,12 +115,8 @@ const char* Comm::register_caller_memory(void* memory, std::size_t bytes) {
     if (network_) network_->add_memory({static_cast<std::byte*>(memory), bytes});
   });
   if (file || !shm_) return nullptr;
-  return group_->process_memory.works()
-             ? "other processes cannot map this memory, so the kernel copies its data between "
-               "processes; memory from allocate() or a shared mapping of a file is faster"
-             : "other processes cannot map this memory, and the kernel or the settings forbid "
-               "copies between processes, so its data goes through staging buffers; memory from "
-               "allocate() or a shared mapping of a file is faster";
+  return "other processes cannot map this memory, so its data goes through staging buffers; memory "
+         "from allocate() or a shared mapping of a file is faster";
 }
 
 void Comm::deregister_memory(void* memory) {

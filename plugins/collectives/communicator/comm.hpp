@@ -38,9 +38,10 @@ class Comm {
   // has left this host; a failed or aborted communicator closes at once.
   ~Comm();
 
+  // On host memory every known kind, dtype and op is supported.
   static std::int32_t capability(std::int32_t kind, std::int32_t dtype, std::int32_t op,
                                  std::int32_t memory) {
-    return atoll_collectives::capability(kind, dtype, op, memory);
+    return memory == ATOLL_MEMORY_HOST && is_known(kind, dtype, op) ? 1 : 0;
   }
   // Performs the operations and returns when they are complete. The first failure is final: every
   // later call throws Error(ATOLL_ABORTED) with the text of that failure.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstddef>
 
 #include "sdk/guard.hpp"
 
@@ -14,16 +13,15 @@ namespace {
 using namespace std::chrono_literals;
 using atoll_sdk::Error;
 
-constexpr std::size_t largest_value = 1024;  // maximum size in bytes of a value in the store
+constexpr std::size_t largest_value = 2048;  // maximum size in bytes of a value in the store
 
 }  // namespace
 
-atoll_status read(const atoll_host& host, const std::string& id, const std::string& key,
-                  std::int64_t limit_ns, std::string& value) {
+atoll_status read(const atoll_host& host, const std::string& key, std::int64_t limit_ns,
+                  std::string& value) {
   std::array<char, largest_value> buffer{};
   std::size_t size = buffer.size();
-  const auto path = fmt::format("{}/{}", id, key);
-  const auto status = host.get(host.ctx, path.c_str(), buffer.data(), &size, limit_ns);
+  const auto status = host.get(host.ctx, key.c_str(), buffer.data(), &size, limit_ns);
   if (status == ATOLL_OK) value.assign(buffer.data(), size);
   return status;
 }
@@ -38,11 +36,14 @@ std::string GroupStore::opening() const {
   return fmt::format("opening communicator {} on {}", team_.name, team_.describe(team_.rank));
 }
 
+std::string GroupStore::path(const std::string& key) const {
+  return fmt::format("{}/{}", group_.id, key);
+}
+
 void GroupStore::put(const std::string& key, const std::string& value) const {
-  const auto path = fmt::format("{}/{}", group_.id, key);
-  const auto status = host_.put(host_.ctx, path.c_str(), value.data(), value.size());
+  const auto status = host_.put(host_.ctx, path(key).c_str(), value.data(), value.size());
   if (status != ATOLL_OK)
-    throw Error(status, fmt::format("{}: cannot publish {} in the store", opening(), path));
+    throw Error(status, fmt::format("{}: cannot publish {} in the store", opening(), path(key)));
 }
 
 // Returns the time until the deadline in nanoseconds. Returns at least 1, because a store may treat
@@ -56,7 +57,7 @@ std::int64_t GroupStore::left(std::chrono::nanoseconds grace) const {
 std::string GroupStore::get(const std::string& key, const std::string& what,
                             std::chrono::nanoseconds grace) const {
   std::string value;
-  const auto status = read(host_, group_.id, key, left(grace), value);
+  const auto status = read(host_, path(key), left(grace), value);
   if (status != ATOLL_OK) {
     throw Error(status, fmt::format("{}: cannot read {} from the store", opening(), what));
   }
@@ -67,10 +68,8 @@ std::vector<std::string> GroupStore::get_all(const std::vector<std::string>& key
                                              const std::function<std::string(std::size_t)>& what,
                                              std::chrono::nanoseconds grace) const {
   if (keys.empty()) return {};
-  const bool at_once = host_.size >= offsetof(atoll_host, get_all) + sizeof(host_.get_all) &&
-                       host_.get_all != nullptr;
-  atoll_status status = ATOLL_TIMEOUT;
-  auto values = at_once ? get_at_once(keys, grace, status) : std::vector<std::string>();
+  atoll_status status = ATOLL_OK;
+  auto values = get_at_once(keys, grace, status);
   if (status == ATOLL_OK) return values;
   if (status != ATOLL_TIMEOUT) {
     throw Error(status, fmt::format("{}: cannot read {} values from the store, such as {}",
@@ -89,8 +88,8 @@ std::vector<std::string> GroupStore::get_at_once(const std::vector<std::string>&
   std::vector<const char*> names;
   std::vector<void*> buffers;
   std::vector<std::size_t> sizes(keys.size(), largest_value);
-  for (const auto& key : keys) paths.push_back(fmt::format("{}/{}", group_.id, key));
-  for (const auto& path : paths) names.push_back(path.c_str());
+  for (const auto& key : keys) paths.push_back(path(key));
+  for (const auto& one : paths) names.push_back(one.c_str());
   for (auto& value : values) buffers.push_back(value.data());
   status = host_.get_all(host_.ctx, names.data(), static_cast<std::int32_t>(names.size()),
                          buffers.data(), sizes.data(), left(grace));
@@ -100,7 +99,7 @@ std::vector<std::string> GroupStore::get_at_once(const std::vector<std::string>&
 
 std::optional<std::string> GroupStore::find(const std::string& key) const {
   std::string value;
-  const auto status = read(host_, group_.id, key, 1, value);
+  const auto status = read(host_, path(key), 1, value);
   if (status == ATOLL_OK) return value;
   if (status == ATOLL_TIMEOUT) return std::nullopt;
   throw Error(status, fmt::format("{}: cannot read {} from the store", opening(), key));

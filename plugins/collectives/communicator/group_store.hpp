@@ -18,10 +18,10 @@ namespace atoll_collectives {
 // Replaces an infinite time limit; adding it to a time does not overflow.
 constexpr std::chrono::hours no_limit{10'000};
 
-// Reads the value of a key that begins with the id of a group, and waits for the key for `limit_ns`
-// at most. Returns the status of the store.
-atoll_status read(const atoll_host& host, const std::string& id, const std::string& key,
-                  std::int64_t limit_ns, std::string& value);
+// Reads the value of a key of the store, and waits for the key for `limit_ns` at most. Returns the
+// status of the store.
+atoll_status read(const atoll_host& host, const std::string& key, std::int64_t limit_ns,
+                  std::string& value);
 
 class GroupStore {
  public:
@@ -41,8 +41,8 @@ class GroupStore {
   // comes first.
   std::string get(const std::string& key, const std::string& what,
                   std::chrono::nanoseconds grace = {}) const;
-  // Performs get() of several keys, in one round trip to the store if the core can. `what(i)` names
-  // the value of keys[i] in an error.
+  // Performs get() of several keys in one round trip to the store. `what(i)` names the value of
+  // keys[i] in an error.
   std::vector<std::string> get_all(const std::vector<std::string>& keys,
                                    const std::function<std::string(std::size_t)>& what,
                                    std::chrono::nanoseconds grace = {}) const;
@@ -51,6 +51,7 @@ class GroupStore {
   std::optional<std::string> find(const std::string& key) const;
 
  private:
+  std::string path(const std::string& key) const;
   std::int64_t left(std::chrono::nanoseconds grace) const;
   std::vector<std::string> get_at_once(const std::vector<std::string>& keys,
                                        std::chrono::nanoseconds grace, atoll_status& status) const;

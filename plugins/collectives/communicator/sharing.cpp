@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -181,7 +180,6 @@ Sharing share_memory(const atoll_host& host, const atoll_group& group, const Tea
   Sharing result{.shm = {}, .masks = {own_processors()}};
   bool is_refused = false;
   if (here.size() > 1) {
-    permit_access(group);
     LocalOpening local(team, layout, store);
     result.shm = local.run();
     result.masks = local.masks();
@@ -199,15 +197,10 @@ Sharing share_memory(const atoll_host& host, const atoll_group& group, const Tea
   return result;
 }
 
-SplitGroup::SplitGroup(const atoll_group& group, const std::set<int>& split) {
-  // The caller's structure may be older and smaller.
-  std::memcpy(&group_, &group, std::min(group.size, sizeof(group_)));
-  group_.size = std::min(group.size, sizeof(group_));
+SplitGroup::SplitGroup(const atoll_group& group, const std::set<int>& split) : group_(group) {
   const Layout layout = layout_of(group);
   for (int rank = 0; rank < group.nranks; ++rank) {
-    atoll_placement place{};
-    std::memcpy(&place, group.placements[rank],
-                std::min(group.placements[rank]->size, sizeof(place)));
+    atoll_placement place = *group.placements[rank];
     const int number = layout.host_of(rank);
     place.host = split.contains(number) ? layout.hosts() + rank : number;
     placements_.push_back(place);

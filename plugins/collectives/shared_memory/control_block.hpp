@@ -13,19 +13,13 @@
 
 namespace atoll_collectives {
 
-// Where other ranks of the host find a buffer: in a registered window, which they have mapped, in
-// the memory of its process (process_memory.hpp), or nowhere.
+// Where other ranks of the host find a buffer.
 struct WindowOffset {
-  static constexpr std::int64_t nowhere = -1;
-  static constexpr std::int64_t in_process = -2;
-
   bool is_mapped() const noexcept { return window >= 0; }
-  bool is_in_process() const noexcept { return window == in_process; }
-  bool is_reachable() const noexcept { return window != nowhere; }
   friend bool operator==(const WindowOffset&, const WindowOffset&) = default;
 
-  std::int64_t window = nowhere;  // index of the registered window, or one of the constants above
-  std::uint64_t offset = 0;       // offset in the window, or address in the process
+  std::int64_t window = -1;  // index of the registered window; -1: other ranks cannot access it
+  std::uint64_t offset = 0;  // offset in the window
 };
 
 // An Advert is what a rank publishes when it arrives at a step: the operation that it called and
@@ -36,7 +30,6 @@ struct alignas(cache_line) Advert {
   std::uint64_t call;   // digest of the operation's signature
   double factor;        // factor by which a reduction scales this rank's data
   bool oversubscribed;  // true if this rank has found that ranks outnumber cores
-  bool process_memory;  // true if this rank can access the memory of the other ranks' processes
   WindowOffset src;
   WindowOffset dst;
   alignas(cache_line)

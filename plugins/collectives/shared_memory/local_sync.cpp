@@ -33,8 +33,8 @@ constexpr auto longest_sleep = 5ms;
 
 }  // namespace
 
-LocalSync::LocalSync(Team& team, ShmTransport* transport, const ProcessMemory& memory)
-    : team_(team), transport_(transport), memory_(memory), patience_(longest_spin) {
+LocalSync::LocalSync(Team& team, ShmTransport* transport)
+    : team_(team), transport_(transport), patience_(longest_spin) {
   if (transport_ == nullptr) {
     ranks_ = {team.rank};
     blocks_ = {&alone_};
@@ -56,8 +56,7 @@ Advert& LocalSync::advertise() noexcept {
   const Signature signature = make_signature(*operation_, team_.size(), team_.collectives);
   Advert& advert = blocks_[static_cast<std::size_t>(self_)]->adverts[step_ & 1];
   const bool oversubscribed = team_.waiting == Waiting::sleep;
-  advert = {digest(signature), signature.factor, oversubscribed, memory_.works(), {}, {},
-            signature};
+  advert = {digest(signature), signature.factor, oversubscribed, {}, {}, signature};
   return advert;
 }
 
@@ -90,25 +89,13 @@ bool LocalSync::reached(std::uint64_t target) noexcept {
   return true;
 }
 
-// Sets the deadline of the operation unless it is set already.
-void LocalSync::set_deadline(Clock::time_point start) noexcept {
+template <class Done>
+void LocalSync::wait(const Done& done, std::uint64_t target) {
+  const auto start = Clock::now();
   const auto timeout = std::chrono::nanoseconds(operation_->timeout_ns);
   if (deadline_ == Clock::time_point::max() && timeout > 0ns && timeout < deadline_ - start) {
     deadline_ = start + timeout;
   }
-}
-
-void LocalSync::poll() {
-  set_deadline(Clock::now());
-  if (team_.aborted.load(std::memory_order_acquire) || Clock::now() >= deadline_) {
-    check(position(1));
-  }
-}
-
-template <class Done>
-void LocalSync::wait(const Done& done, std::uint64_t target) {
-  const auto start = Clock::now();
-  set_deadline(start);
   while (!done()) {
     if (exchange_ != nullptr && exchange_->progress()) continue;
     if (Clock::now() - start < yield_limit) {
@@ -202,14 +189,11 @@ std::string LocalSync::pending_text(std::uint64_t target) const {
 
 void LocalSync::check_adverts() {
   const std::uint64_t mine = advert_of(self_).call;
-  bool all_have_access = true;
   for (int local = 0; local < size(); ++local) {
-    all_have_access &= advert_of(local).process_memory;
     if (advert_of(local).call == mine) continue;
     throw_mismatch(team_.name, team_.describe(team_.rank), advert_of(self_).signature,
                    team_.describe(rank_of(local)), advert_of(local).signature);
   }
-  process_memory_ = all_have_access;
 }
 
 std::byte* LocalSync::staging(int local) const noexcept {

@@ -28,7 +28,7 @@ namespace atoll_collectives {
 class LocalSync {
  public:
   // A null `transport` means that this rank is alone on its host.
-  LocalSync(Team& team, ShmTransport* transport, const ProcessMemory& memory);
+  LocalSync(Team& team, ShmTransport* transport);
 
   int size() const noexcept { return static_cast<int>(ranks_.size()); }
   int self() const noexcept { return self_; }  // local rank of the calling rank
@@ -53,13 +53,6 @@ class LocalSync {
   // Throws Error(ATOLL_MISMATCH) unless all ranks of the host advertise the same operation. Must be
   // called after await(1).
   void check_adverts();
-  // Throws Error(ATOLL_ABORTED) after an abort, and Error(ATOLL_TIMEOUT) after the deadline. A rank
-  // calls it during a long copy.
-  void poll();
-  // Returns true if all ranks of the host can access each other's memory. All ranks learn this from
-  // the adverts of the first step, so it is false in that step and equal on all ranks in every
-  // step.
-  bool process_memory() const noexcept { return process_memory_; }
 
   // Returns true if all ranks of the host have found that ranks outnumber cores. A step is then
   // completed soonest if the running ranks also do the work of the waiting ranks.
@@ -88,15 +81,12 @@ class LocalSync {
   bool spin(std::uint64_t target);
   template <class Done>
   void wait(const Done& done, std::uint64_t target);
-  void set_deadline(Clock::time_point start) noexcept;
   void check(std::uint64_t target) const;
   std::string pending_text(std::uint64_t target) const;
   SharedWork& work() noexcept { return blocks_.front()->work; }
 
   Team& team_;
   ShmTransport* transport_;
-  const ProcessMemory& memory_;
-  bool process_memory_ = false;
   std::vector<int> ranks_;             // for each local rank, its rank in the communicator
   std::vector<ControlBlock*> blocks_;  // control block of each local rank
   int self_ = 0;

@@ -1,14 +1,14 @@
 // Implements move(): the ranks of a host copy data from each other.
 //
-// 1. Every rank advertises the locations of its buffers. Data outside registered windows is read in
-//    the memory of its process, if the kernel allows that. Otherwise it goes through the staging
-//    buffers in rounds: each rank copies data into its own staging buffer, all ranks synchronize,
-//    and each rank copies the data that it needs from the other ranks' staging buffers. Small data
-//    is always staged, because the extra copy costs less than a second synchronization.
-// 2. Data in registered windows and in process memory is copied directly to its destination. Then
-//    all ranks synchronize again, so that no rank overwrites data that others still read.
-// Each byte is copied once from a window or from process memory, or twice through the staging
-// buffers, which stay in the caches.
+// 1. Every rank advertises the locations of its buffers. Data outside registered windows goes
+//    through the staging buffers in rounds: each rank copies data into its own staging buffer, all
+//    ranks synchronize, and each rank copies the data that it needs from the other ranks' staging
+//    buffers. Small data is always staged, because the extra copy costs less than a second
+//    synchronization.
+// 2. Data in registered windows is copied directly to its destination. Then all ranks synchronize
+//    again, so that no rank overwrites data that others still read.
+// Each byte is copied once from a window, or twice through the staging buffers, which stay in the
+// caches.
 #include <algorithm>
 
 #include "collectives/block.hpp"
@@ -17,9 +17,6 @@
 
 namespace atoll_collectives {
 namespace {
-
-// A rank that copies from process memory looks for an abort after this many bytes.
-constexpr std::size_t bytes_between_polls = std::size_t{4} << 20;
 
 class Move {
  public:
@@ -121,24 +118,18 @@ class Move {
     if (bytes <= small_bytes) return true;
     const Advert& advert = sync_.advert_of(local);
     return std::ranges::any_of(offers(local), [&](const Offer& offer) {
-      return offer.receiver != local && !place(advert, offer).is_reachable();
+      return offer.receiver != local && !place(advert, offer).is_mapped();
     });
   }
 
   void advertise() {
     Advert& advert = sync_.advertise();
-    std::size_t from_src = 0;
-    std::size_t from_dst = 0;
-    for (const auto& offer : offers(self_)) {
-      if (offer.receiver != self_)
-        (offer.from == Offer::From::src ? from_src : from_dst) += offer.bytes;
-    }
-    if (from_src + from_dst > small_bytes) {
-      advert.src = group_.locate(operation_.src, extents_.src, from_src);
+    if (offered(self_) > small_bytes) {
+      advert.src = group_.windows.find(operation_.src, extents_.src);
     }
     // A rank that only receives data also advertises its dst, so that other ranks can copy data for
     // it.
-    if (any_large()) advert.dst = group_.locate(operation_.dst, extents_.dst, from_dst);
+    if (any_large()) advert.dst = group_.windows.find(operation_.dst, extents_.dst);
   }
 
   // Copies the ranges that this rank offers to itself, except those that it also stages.
@@ -229,13 +220,7 @@ class Move {
   bool share_work() {
     if (!sync_.oversubscribed() || sync_.size() == 1) return false;
     for (int local = 0; local < sync_.size(); ++local) {
-      const Advert& advert = sync_.advert_of(local);
-      if (!advert.dst.is_mapped()) return false;
-      if (std::ranges::any_of(offers(local), [&](const Offer& offer) {
-            return place(advert, offer).is_in_process();
-          })) {
-        return false;
-      }
+      if (!sync_.advert_of(local).dst.is_mapped()) return false;
     }
     std::uint64_t jobs = 0;
     each_job([&](int, const Offer&, std::size_t, std::size_t) { ++jobs; });
@@ -262,15 +247,6 @@ class Move {
     }
   }
 
-  // Copies from the memory of a local rank's process.
-  void read(int local, std::uint64_t address, std::byte* to, std::size_t bytes) const {
-    for (std::size_t first = 0; first < bytes; first += bytes_between_polls) {
-      if (first > 0) sync_.poll();
-      const std::size_t piece = std::min(bytes_between_polls, bytes - first);
-      group_.process_memory.read(local, address + first, {to + first, piece});
-    }
-  }
-
   void copy_direct() const {
     for (int step = 1; step < sync_.size(); ++step) {
       const int local = (self_ + step) % sync_.size();
@@ -278,13 +254,8 @@ class Move {
       const Advert& advert = sync_.advert_of(local);
       for (const auto& offer : offers(local)) {
         if (!receives(offer, self_) || offer.bytes == 0) continue;
-        const WindowOffset& from = place(advert, offer);
-        std::byte* to = dst() + offer.to;
-        if (from.is_in_process()) {
-          read(local, from.offset + offer.offset, to, offer.bytes);
-        } else {
-          group_.copy(to, group_.windows.at(local, from) + offer.offset, offer.bytes, streaming_);
-        }
+        const std::byte* from = group_.windows.at(local, place(advert, offer)) + offer.offset;
+        group_.copy(dst() + offer.to, from, offer.bytes, streaming_);
       }
     }
   }

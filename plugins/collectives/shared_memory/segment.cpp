@@ -16,8 +16,8 @@
 namespace atoll_collectives {
 namespace {
 
-// Identifies the shared memory segment of an inbox: "atinbox5".
-constexpr std::uint64_t segment_magic = 0x35786f626e697461;
+// Identifies the shared memory segment of an inbox: "atinbox6".
+constexpr std::uint64_t segment_magic = 0x36786f626e697461;
 constexpr std::size_t smallest_ring = 16 * 1024;
 constexpr std::size_t page = 4096;
 

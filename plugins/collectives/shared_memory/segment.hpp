@@ -18,7 +18,6 @@
 #include "collectives/descriptor.hpp"
 #include "collectives/shared_memory/control_block.hpp"
 #include "collectives/shared_memory/lock_free.hpp"
-#include "collectives/shared_memory/process_memory.hpp"
 #include "sdk/guard.hpp"
 
 namespace atoll_collectives {
@@ -31,7 +30,6 @@ struct Inbox {
   std::uint64_t magic;
   std::uint64_t ring_bytes;  // size of each ring buffer in bytes; a power of two
   std::uint64_t rings;
-  ProcessIdentity process;  // the owner's process; set before the inbox is passed to other ranks
   alignas(cache_line) BellOf<std::atomic> bell;           // on which the owner sleeps
   alignas(cache_line) std::atomic<std::uint32_t> closed;  // nonzero once the inbox has been closed
   ControlBlock control;

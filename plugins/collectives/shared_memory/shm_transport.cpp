@@ -84,7 +84,6 @@ ShmTransport::ShmTransport(std::vector<int> ranks, int rank, Doorbell doorbell)
   self_ = local_index(rank);
   peers_.resize(ranks_.size());
   own_ = Segment::create(ranks_.size() - 1, ring_bytes_for(ranks_.size() - 1));
-  own_->inbox().process = identity_of(token_);
   for (std::size_t i = 0; i < peers_.size(); ++i) {
     if (i == self_) continue;
     const std::size_t slot = i < self_ ? i : i - 1;
@@ -98,8 +97,7 @@ ShmTransport::ShmTransport(std::vector<int> ranks, int rank, Doorbell doorbell)
 }
 
 ShmTransport::~ShmTransport() {
-  if (own_->inbox().process.pid != ::getpid())
-    return;  // a forked child does not close for the rank
+  if (process_ != ::getpid()) return;  // a forked child does not close for the rank
   own_->inbox().closed.store(1, std::memory_order_seq_cst);
   for (const auto& peer : peers_) {
     if (peer.inbox) ring_doorbell(*peer.inbox);

@@ -6,6 +6,9 @@
 // poll(), and peers wake it with a one-byte datagram to its Unix socket.
 #pragma once
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <memory>
 #include <optional>
@@ -44,9 +47,6 @@ class ShmTransport final : public Transport {
     return segment(local).staging(half);
   }
   const std::string& inbox_name(std::size_t local) const noexcept { return segment(local).name(); }
-  const ProcessIdentity& process(std::size_t local) const noexcept {
-    return segment(local).inbox().process;
-  }
   const std::atomic<std::uint32_t>& closed(std::size_t local) const noexcept {
     return segment(local).inbox().closed;
   }
@@ -115,7 +115,7 @@ class ShmTransport final : public Transport {
   std::vector<int>
       index_;  // local rank of each rank of the communicator; -1 for ranks of other hosts
   std::size_t self_;
-  const ProcessToken token_ = random_token();  // other ranks read it in the memory of this process
+  const pid_t process_ = ::getpid();  // process that opened the transport
   std::unique_ptr<Segment> own_;
   std::vector<Peer> peers_;
   Digest word_;                     // proves to the other ranks that a message is from this rank

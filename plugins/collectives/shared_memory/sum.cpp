@@ -7,10 +7,6 @@
 // 2. Contributions in registered windows are read in place: one pass reads every rank's part of a
 //    slice and writes the result, if possible, directly to every rank that needs it. Then all ranks
 //    synchronize again, so that no rank overwrites data that others still read.
-//    Contributions in process memory are read the same way, in pieces that stay in the caches: the
-//    reducer copies a piece of every rank's part into scratch memory and reduces the pieces.
-//    Nothing is written to process memory, because a rank that fails leaves the operation and may
-//    free its buffers while other ranks still work.
 // 3. If all ranks need the results but some dst is in memory that other ranks cannot access, the
 //    reducers write each chunk of the results to their staging buffers. After a synchronization
 //    every rank copies the chunk to its dst, while it is in the caches. A reducer writes its own
@@ -30,11 +26,6 @@
 
 namespace atoll_collectives {
 namespace {
-
-// Bytes of scratch memory into which a reducer copies pieces from process memory. They fit into the
-// L2 cache of a core, together with the piece that the reducer reads and writes itself.
-constexpr std::size_t pieces_budget = 256 * 1024;
-constexpr std::size_t smallest_piece = 16 * 1024;
 
 class LocalSum {
  public:
@@ -68,7 +59,7 @@ class LocalSum {
     group.factors.resize(static_cast<std::size_t>(sync_.size()));
   }
 
-  bool run() {
+  void run() {
     sync_.begin(operation_, exchange_);
     advertise();
     if (staged(self_)) fill_staging(0);
@@ -80,19 +71,14 @@ class LocalSum {
       if (writes_where_it_reads()) streaming_ = 0;
     } else if (how_.push == Sum::Push::root) {
       leave_to_root();
-    } else if (how_.push == Sum::Push::all && !every_dst_is_reachable()) {
+    } else if (how_.push == Sum::Push::all) {
       results_ = Results::staging;
     }
-    prepare_pieces();
     read_factors();
-    if (results_ == Results::staging) {
-      reduce_through_staging();
-      return true;
-    }
-    const bool pushed = results_ == Results::every_dst;
-    if (share_work()) return pushed;
+    if (results_ == Results::staging) return reduce_through_staging();
+    if (share_work()) return;
     bool any_staged = false;
-    bool any_direct = pushed;
+    bool any_direct = results_ == Results::every_dst;
     for (int local = 0; local < sync_.size() && sync_.size() > 1; ++local) {
       (staged(local) ? any_staged : any_direct) = true;
     }
@@ -112,7 +98,6 @@ class LocalSum {
       sync_.arrive(rounds + 1);
       sync_.await(rounds + 1);
     }
-    return pushed;
   }
 
   // If the host is oversubscribed and all buffers are in registered windows, lets the running ranks
@@ -149,16 +134,14 @@ class LocalSum {
 
   bool staged(int local) const {
     if (sync_.size() == 1 || total_ == 0) return false;
-    return total_ <= small_bytes || !sync_.advert_of(local).src.is_reachable();
+    return total_ <= small_bytes || !sync_.advert_of(local).src.is_mapped();
   }
 
   void advertise() {
     Advert& advert = sync_.advertise();
     if (total_ <= small_bytes || sync_.size() == 1) return;
-    advert.src = group_.locate(operation_.src, extents_.src, total_);
-    // Other ranks read the results of an all_reduce in process memory.
-    advert.dst =
-        group_.locate(operation_.dst, extents_.dst, how_.push == Sum::Push::all ? total_ : 0);
+    advert.src = group_.windows.find(operation_.src, extents_.src);
+    advert.dst = group_.windows.find(operation_.dst, extents_.dst);
   }
 
   bool can_push() const {
@@ -177,26 +160,8 @@ class LocalSum {
     return false;
   }
 
-  bool every_dst_is_reachable() const {
-    for (int local = 0; local < sync_.size(); ++local) {
-      if (!sync_.advert_of(local).dst.is_reachable()) return false;
-    }
-    return true;
-  }
-
   // Returns true if sum() writes the results to the dst of this rank, provided that it pushes them.
   bool receives(int local) const { return how_.push != Sum::Push::root || local == how_.root; }
-
-  // Prepares scratch memory for the pieces that this rank copies from process memory.
-  void prepare_pieces() {
-    const auto ranks = static_cast<std::size_t>(sync_.size());
-    for (int local = 0; local < sync_.size() && ranks > 1; ++local) {
-      if (!sync_.advert_of(local).src.is_in_process()) continue;
-      piece_ = std::max(pieces_budget / ranks / cache_line * cache_line, smallest_piece);
-      pieces_ = group_.pieces(ranks * piece_);
-      return;
-    }
-  }
 
   // Returns true if any rank that receives results has the same buffer as src and dst.
   bool writes_where_it_reads() const {
@@ -273,11 +238,7 @@ class LocalSum {
       const std::size_t staging = std::exchange(at_staging, at_staging + chunk_);
       if (slice.reducer != self_ && slice.reducer != everybody) continue;
       const Block range = piece_of({0, slice.bytes}, round, chunk);
-      const std::size_t piece = pieces_.empty() ? std::max<std::size_t>(range.bytes, 1) : piece_;
-      for (std::size_t k = 0; k < pieces_of(range.bytes, piece); ++k) {
-        if (k > 0) sync_.poll();
-        reduce_part_of(slice, piece_of(range, k, piece), staging + k * piece);
-      }
+      reduce_part_of(slice, range, staging);
     }
   }
 
@@ -298,11 +259,7 @@ class LocalSum {
   const std::byte* part(int local, const Block& place, std::size_t staging) const {
     if (local == self_) return src() + place.offset;
     if (staged(local)) return sync_.staging(local) + staging;
-    const WindowOffset& from = sync_.advert_of(local).src;
-    if (!from.is_in_process()) return group_.windows.at(local, from) + place.offset;
-    const auto piece = pieces_.subspan(static_cast<std::size_t>(local) * piece_, place.bytes);
-    group_.process_memory.read(local, from.offset + place.offset, piece);
-    return piece.data();
+    return group_.windows.at(local, sync_.advert_of(local).src) + place.offset;
   }
 
   void reduce_piece(const Slice& slice, const Block& range, std::size_t staging) {
@@ -348,8 +305,6 @@ class LocalSum {
   std::size_t largest_ = 0;
   std::size_t total_ = 0;
   std::size_t chunk_ = 0;
-  std::size_t piece_ = 0;        // bytes of a piece that is copied from process memory
-  std::span<std::byte> pieces_;  // one piece for each rank; empty if no piece is copied
   Results results_ = Results::slice_dst;
   int streaming_ = 0;
   bool scaled_ = false;
@@ -357,11 +312,10 @@ class LocalSum {
 
 }  // namespace
 
-bool sum(Group& group, const atoll_operation& operation, Extents extents, const Sum& how,
+void sum(Group& group, const atoll_operation& operation, Extents extents, const Sum& how,
          Exchange* exchange) {
-  const bool pushed = LocalSum(group, operation, extents, how, exchange).run();
+  LocalSum(group, operation, extents, how, exchange).run();
   group.slices.clear();
-  return pushed;
 }
 
 }  // namespace atoll_collectives

@@ -86,31 +86,6 @@ std::string names_of(const std::vector<AxisSpec>& axes) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-void check_shape(const World& world, MeshShape shape) {
-  require(shape.replicate >= 1 && shape.shard >= 1 && ranks_of(axes_of(shape)) == world.size(),
-          "a mesh of {}x{} does not fit a world of {} ranks", shape.replicate, shape.shard,
-          world.size());
-}
-
-Declaration declaration_of(const Topology* topology) {
-  return {"the topology", topology ? "given" : "not given"};
-}
-
-// Compares the arguments of the ranks. If they differ or are wrong, all ranks throw one error.
-void agree_on(World& world, const std::vector<AxisSpec>& axes, const Topology* topology) {
-  agree(world, "Mesh::make", [&]() -> std::vector<Declaration> {
-    check_axes(world, axes);
-    return {{"the axes of the mesh", text_of_axes(axes)}, declaration_of(topology)};
-  });
-}
-
-void agree_on(World& world, MeshShape shape, const Topology* topology) {
-  agree(world, "Mesh::make", [&]() -> std::vector<Declaration> {
-    check_shape(world, shape);
-    return {{"the axes of the mesh", text_of_axes(axes_of(shape))}, declaration_of(topology)};
-  });
-}
-
 std::vector<Declaration> declarations_of(const MeshPlanOptions& options) {
   const auto text = [](const std::optional<double>& value) {
     return value ? fmt::format("{}", *value) : std::string("not set");
@@ -257,28 +232,28 @@ Mesh::Layout Mesh::layout_of(const World& world, MeshPlan plan) {
   return {std::move(axes), std::move(plan.order), std::move(plan.why), std::move(plan.findings)};
 }
 
-Mesh Mesh::make(World& world, MeshShape shape) {
-  agree_on(world, shape, nullptr);
-  return whole(world, requested(world, axes_of(shape)));
-}
+Mesh Mesh::make(World& world, MeshShape shape) { return make(world, axes_of(shape)); }
 
 Mesh Mesh::make(World& world, MeshShape shape, const Topology& topology) {
-  agree_on(world, shape, &topology);
-  return whole(world, requested(world, axes_of(shape), &topology));
+  return make(world, axes_of(shape), topology);
 }
 
 Mesh Mesh::make(World& world, std::vector<AxisSpec> axes) {
-  agree_on(world, axes, nullptr);
   return whole(world, requested(world, std::move(axes)));
 }
 
 Mesh Mesh::make(World& world, std::vector<AxisSpec> axes, const Topology& topology) {
-  agree_on(world, axes, &topology);
   return whole(world, requested(world, std::move(axes), &topology));
 }
 
-// Returns the layout of a mesh that the user requested. With a topology the call is collective.
+// Returns the layout of a mesh that the user requested. Collective. If the arguments of the ranks
+// differ or are wrong, all ranks throw one error.
 Mesh::Layout Mesh::requested(World& world, std::vector<AxisSpec> axes, const Topology* topology) {
+  agree(world, "Mesh::make", [&]() -> std::vector<Declaration> {
+    check_axes(world, axes);
+    return {{"the axes of the mesh", text_of_axes(axes)},
+            {"the topology", topology ? "given" : "not given"}};
+  });
   Layout layout{std::move(axes), row_major(world.size()), {}};
   layout.reason = fmt::format("the user requested {}", text_of_axes(layout.axes));
   if (!topology) return layout;

@@ -82,17 +82,13 @@ std::string reasons(const std::vector<BackendInfo>& found) {
 // remaining backend becomes its lowest preference on any rank.
 void keep_common(const BackendQuery& query, Preferences& usable, std::vector<BackendInfo>& found) {
   if (query.axis.size() == 1) return;
-  const std::string mine = query.settings + "\n" + encode(usable);
-  std::vector<std::string> settings, preferences;
-  for (const std::string& text : exchange_on_axis(query.axis, query.id, query.name, mine)) {
-    const std::size_t end = std::min(text.find("\n\n"), text.size());
-    settings.push_back(text.substr(0, end));
-    preferences.push_back(text.substr(std::min(end + 2, text.size())));
-  }
-  query.compare(settings, query.axis, query.name);
-  for (std::size_t i = 0; i < preferences.size(); ++i) {
+  const auto texts =
+      exchange_on_axis(query.axis, query.id,
+                       fmt::format("communicator {}: every rank of it must open it", query.name),
+                       encode(usable), query.axis.world->config().rendezvous_timeout);
+  for (std::size_t i = 0; i < texts.size(); ++i) {
     const int rank = query.axis.ranks[i];
-    const auto theirs = decode(preferences[i]);
+    const auto theirs = decode(texts[i]);
     for (auto entry = usable.begin(); entry != usable.end();) {
       const auto other = theirs.find(entry->first);
       if (other == theirs.end()) {
@@ -106,11 +102,6 @@ void keep_common(const BackendQuery& query, Preferences& usable, std::vector<Bac
   }
 }
 
-std::int32_t process_memory_of(const Config& config) {
-  if (config.process_memory == "on") return ATOLL_PROCESS_MEMORY_ALLOWED;
-  return config.process_memory == "permit" ? ATOLL_PROCESS_MEMORY_PERMIT : ATOLL_PROCESS_MEMORY_OFF;
-}
-
 // Returns true if this process cannot open another file, so that no backend can be found or loaded.
 bool lacks_descriptors() noexcept {
   const net::Fd spare(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -120,15 +111,16 @@ bool lacks_descriptors() noexcept {
 }  // namespace
 
 std::vector<std::string> exchange_on_axis(const Axis& axis, const std::string& id,
-                                          const std::string& name, const std::string& mine) {
+                                          std::string_view call, const std::string& mine,
+                                          std::chrono::milliseconds timeout) {
   if (axis.size() == 1) return {mine};
   World& world = *axis.world;
   // The store takes ranks in ascending order, and an axis may have them in any order.
   std::vector<int> sorted = axis.ranks;
   std::ranges::sort(sorted);
   try {
-    const auto values = WorldInternals::store(world).exchange(
-        store::titled("", id), mine, world.config().rendezvous_timeout, sorted);
+    const auto values =
+        WorldInternals::store(world).exchange(store::titled("", id), mine, timeout, sorted);
     std::vector<std::string> result;
     for (const int rank : axis.ranks) {
       const auto place = std::ranges::lower_bound(sorted, rank) - sorted.begin();
@@ -137,9 +129,7 @@ std::vector<std::string> exchange_on_axis(const Axis& axis, const std::string& i
     return result;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::timeout || world.failure()) throw;
-    throw make_error(ErrorCode::timeout,
-                     "rank {}: communicator {}: every rank of it must open it: {}", world.rank(),
-                     name, error.what());
+    throw make_error(ErrorCode::timeout, "rank {}: {}: {}", world.rank(), call, error.what());
   }
 }
 
@@ -182,7 +172,6 @@ GroupDescription::GroupDescription(const World& world, const Axis& axis, std::st
   group.deterministic = world.config().deterministic;
   const int here = places[static_cast<std::size_t>(world.rank())].host;
   group.host_ranks = static_cast<std::int32_t>(std::ranges::count(places, here, &Placement::host));
-  group.process_memory = process_memory_of(world.config());
   group.checksum =
       world.config().tcp_checksum == "crc32c" ? ATOLL_CHECKSUM_CRC32C : ATOLL_CHECKSUM_NONE;
   group.cut_ns = std::chrono::nanoseconds(world.config().cut_timeout).count();
@@ -190,10 +179,11 @@ GroupDescription::GroupDescription(const World& world, const Axis& axis, std::st
 }
 
 const Plugin& choose_backend(const BackendQuery& query) {
+  World& world = *query.axis.world;
   std::vector<BackendInfo> found;
   Preferences common;
   try {
-    common = probe_all(query.world, query.device.kind(), found);
+    common = probe_all(world, query.device.kind(), found);
   } catch (const Error&) {
     // Without file descriptors no folder can be read. The other ranks wait for this one in
     // keep_common(), and learn there that it can use no backend.
@@ -209,13 +199,13 @@ const Plugin& choose_backend(const BackendQuery& query) {
       throw make_error(ErrorCode::io,
                        "rank {}: communicator {}: no file descriptor is left to load a backend; "
                        "raise `ulimit -n` (now {})",
-                       query.world.rank(), query.name, ::sysconf(_SC_OPEN_MAX));
+                       world.rank(), query.name, ::sysconf(_SC_OPEN_MAX));
     }
     const std::string wanted = query.wanted.empty() ? "" : " \"" + query.wanted + "\"";
     throw make_error(
         ErrorCode::unsupported,
         "rank {}: communicator {}: no backend{} for {} memory is usable on all ranks ({})",
-        query.world.rank(), query.name, wanted, query.device.name(), reasons(found));
+        world.rank(), query.name, wanted, query.device.name(), reasons(found));
   }
   const auto file = std::find_if(found.begin(), found.end(), [&](const BackendInfo& info) {
     return info.name == best->first && !info.file.empty() && info.unusable.empty();

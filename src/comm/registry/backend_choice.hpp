@@ -1,8 +1,9 @@
 // Chooses the backend of a communicator: the best one that every rank can use.
 #pragma once
 
-#include <span>
+#include <chrono>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "atoll/communicator.hpp"
@@ -34,26 +35,22 @@ struct GroupDescription {
 
 // Describes the communicator for which a backend is to be chosen.
 struct BackendQuery {
-  World& world;
   const Axis& axis;
   const std::string& id;
   const std::string& name;
   const Device& device;
   const std::string& wanted;  // name of the only backend to consider; empty for any
-  // Lines of text about the settings of this rank; no line is empty. All ranks exchange these
-  // lines. `compare` gets the lines of each rank, in axis order, and throws if they differ.
-  const std::string& settings;
-  void (*compare)(std::span<const std::string> settings, const Axis& axis, const std::string& name);
 };
 
 // Returns the texts that the ranks of the axis pass as `mine`, in axis order: one message to the
-// store and one back. `id` is unique to the communicator and to this call. Throws Error(timeout)
-// with the ranks that did not come.
+// store and one back. `id` is unique to this call. Throws Error(timeout) with `call`, a text that
+// says what the ranks must do, and the ranks that did not come.
 std::vector<std::string> exchange_on_axis(const Axis& axis, const std::string& id,
-                                          const std::string& name, const std::string& mine);
+                                          std::string_view call, const std::string& mine,
+                                          std::chrono::milliseconds timeout);
 
 // Chooses the backend for a communicator. Collective over the axis. Throws Error(unsupported) with
-// the reason why each backend is unusable, and the errors of query.compare.
+// the reason why each backend is unusable.
 const Plugin& choose_backend(const BackendQuery& query);
 
 }  // namespace atoll_v1::atoll

@@ -1,7 +1,5 @@
 // The cuda device: one GPU of this process.
-#include <cuda.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <memory>
@@ -44,18 +42,6 @@ DeviceInfo info_of(int ordinal) {
           .memory_bytes = properties.totalGlobalMem};
 }
 
-// Returns the driver's function that exports memory, or null: CUDA 11.7 introduced it.
-decltype(cuMemGetHandleForAddressRange)* exporter() noexcept {
-  constexpr unsigned since = 11070;
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result{};
-  const cudaError_t status = cudaGetDriverEntryPointByVersion(
-      "cuMemGetHandleForAddressRange", &found, since, cudaEnableDefault, &result);
-  if (status != cudaSuccess) cudaGetLastError();
-  if (status != cudaSuccess || result != cudaDriverEntryPointSuccess) return nullptr;
-  return reinterpret_cast<decltype(cuMemGetHandleForAddressRange)*>(found);
-}
-
 class CudaDevice final : public DeviceBackend {
  public:
   explicit CudaDevice(int ordinal)
@@ -95,26 +81,6 @@ class CudaDevice final : public DeviceBackend {
   void deallocate_staging(void* data) noexcept override {
     const Current current(ordinal_, std::nothrow);
     cudaFreeHost(data);
-  }
-
-  // The driver exports whole pages of the host.
-  DmaBuf export_dma_buf(void* data, std::size_t bytes) override {
-    static const auto export_range = exporter();
-    if (export_range == nullptr) return {};
-    const Current current(ordinal_);
-    const auto page = static_cast<CUdeviceptr>(::sysconf(_SC_PAGESIZE));
-    const auto address = reinterpret_cast<CUdeviceptr>(data);
-    const CUdeviceptr begin = address / page * page;
-    const CUdeviceptr end = (address + bytes + page - 1) / page * page;
-    int descriptor = -1;
-    const CUresult status =
-        export_range(&descriptor, begin, end - begin, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
-    if (status != CUDA_SUCCESS) {
-      log::debug("{}: the driver cannot export memory as a dma-buf (error {} of CUDA)", info().name,
-                 static_cast<int>(status));
-      return {};
-    }
-    return {net::Fd(descriptor), address - begin};
   }
 
   std::unique_ptr<StreamBackend> make_stream(const StreamOptions& options) override {

@@ -309,23 +309,12 @@ CUresult primary_context_state(CUdevice device, unsigned* flags, int* active) {
   *active = contexts[device];
   return CUDA_SUCCESS;
 }
-// Exports nothing, but demands whole pages, as the driver does, and returns a file of that size.
-CUresult export_range(void* descriptor, CUdeviceptr address, std::size_t bytes,
-                      CUmemRangeHandleType, unsigned long long) {
-  if (bytes == 0 || address % page() != 0 || bytes % page() != 0) return CUDA_ERROR_INVALID_VALUE;
-  const int file = ::memfd_create("emulated dma-buf", MFD_CLOEXEC);
-  if (file < 0 || ::ftruncate(file, static_cast<off_t>(bytes)) != 0) return CUDA_ERROR_UNKNOWN;
-  *static_cast<int*>(descriptor) = file;
-  return CUDA_SUCCESS;
-}
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned,
                                              unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {
   *function = nullptr;
   if (std::string_view(symbol) == "cuDevicePrimaryCtxGetState")
     *function = reinterpret_cast<void*>(primary_context_state);
-  if (std::string_view(symbol) == "cuMemGetHandleForAddressRange")
-    *function = reinterpret_cast<void*>(export_range);
   *result = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;
 }
