@@ -89,7 +89,7 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
     shown.total_steps = options_.steps;
     if (options_.quiet) shown.surface = Surface::silent;
     progress_.emplace(stderr, shown);
-    publish();
+    serve();
     tell_plan();
     // A run without a step leaves the record of the steps before.
     if (first_step_ == 0 || first_step_ < options_.steps) write_arguments();

@@ -145,19 +145,13 @@ void Trainer::write_arguments() {
   if (!options_.config_text.empty()) write_file_atomic(out_ / "config.toml", options_.config_text);
 }
 
-// Starts what --tensorboard, --trackio and --metrics-port ask for.
-void Trainer::publish() {
-  std::optional<EndpointOptions> endpoint;
-  if (options_.metrics_port > 0) {
-    endpoint = EndpointOptions{options_.metrics_address, options_.metrics_port, run_name(options_),
-                               setup_.model.name, options_.steps};
-  }
-  std::optional<TrackioOptions> trackio;
-  if (!options_.trackio.empty()) {
-    trackio = TrackioOptions{options_.trackio, run_name(options_), to_json(options_).dump(),
-                             first_step_ > 0};
-  }
-  publisher_.emplace(options_.tensorboard, trackio, endpoint);
+// Starts what --metrics-port asks for.
+void Trainer::serve() {
+  if (options_.metrics_port == 0) return;
+  endpoint_.emplace(EndpointOptions{options_.metrics_address, options_.metrics_port,
+                                    run_name(options_), setup_.model.name, options_.steps});
+  log::info("figures for Prometheus at http://{}:{}/metrics", options_.metrics_address,
+            endpoint_->port());
 }
 
 // Compares the run with --min-mfu and --max-memory. Rank 0 decides, because MFU differs between
@@ -273,7 +267,7 @@ void Trainer::write_line(const StepRecord& record) {
         results_.attempt("steps.jsonl", [&] { log_->add(record, metrics_->base()); });
     if (!written) log_.reset();
   }
-  if (publisher_) publisher_->step(record, metrics_->base());
+  if (endpoint_) endpoint_->step(record, metrics_->base());
   if (progress_) progress_->step(record, metrics_->running(), metrics_->bad_steps());
 }
 
