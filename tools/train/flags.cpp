@@ -363,8 +363,8 @@ void add_result_flags(CLI::App& app, RunOptions& o) {
                  "steps to trace, FIRST:LAST counted from 1, for example 3:7. Default: the 5 steps "
                  "after --warmup-steps");
   app.add_option("--log-norms", o.log_norms,
-                 "every N steps, write the norms of each layer's gradients and weights and the "
-                 "gradient noise scale to steps.jsonl; 0 never does")
+                 "every N steps, write the norms of each layer's gradients and weights to "
+                 "steps.jsonl; 0 never does")
       ->check(not_negative);
   app.add_option(
       "--metrics-port", o.metrics_port,

@@ -77,8 +77,7 @@ class Trainer {
   void evaluate(StepRecord& record);
   double evaluation_loss();
   Batch upload(const MicroBatch& batch, int index);
-  void micro_batch(const StepPlan& plan, const std::vector<MicroBatch>& batches, int index,
-                   std::int64_t step_number);
+  void micro_batch(const StepPlan& plan, const MicroBatch& batch, int index);
   void open_pass(const StepPlan& plan, int index);
   void exchange(const RankFigures& mine);
   void measure(StepRecord& record, const StepStart& start, std::int64_t valid_tokens);
