@@ -14,7 +14,6 @@
 #include "loop/engine_model.hpp"
 #include "loop/exporting.hpp"
 #include "loop/fabric_check.hpp"
-#include "loop/run_report.hpp"
 #include "loop/schedule.hpp"
 #include "loop/strategy.hpp"
 #include "loop/trainer_state.hpp"
@@ -442,7 +441,7 @@ void Trainer::write_results(RunResult& result, double wall_seconds) {
       tracing_->write(setup_.mesh.axis("world"), totals_ ? &*totals_ : nullptr, options_.trace);
     });
   }
-  if (world_.rank() == 0 && !result.steps.empty()) report_run(out_);
+  if (world_.rank() == 0 && !result.steps.empty()) report();
 }
 
 RunResult run(atoll::World& world, const RunOptions& options, const Inspect& inspect) {

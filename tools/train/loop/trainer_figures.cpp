@@ -11,13 +11,13 @@
 #include "loop/idle_flags.hpp"
 #include "loop/model_source.hpp"
 #include "loop/run_plan.hpp"
-#include "loop/run_report.hpp"
 #include "loop/strategy.hpp"
 #include "loop/trainer_state.hpp"
 #include "model/params.hpp"
+#include "page/page.hpp"
 #include "report/files.hpp"
 #include "report/log.hpp"
-#include "report/peak_memory.hpp"
+#include "report/traps.hpp"
 
 namespace train {
 
@@ -140,7 +140,10 @@ void Trainer::write_arguments() {
   args["strategy"] = name(setup_.choice.strategy);
   args["strategy_reason"] = setup_.choice.why;
   args["plan"] = run_plan(world_, setup_.mesh, setup_.islands, engine_);
-  warn_of_settings(args);
+  for (const Trap& trap : find_traps(args, nlohmann::json::object())) {
+    // The findings of the mesh have been logged.
+    if (!trap.id.starts_with("mesh_")) log::warn("{}", to_line(trap));
+  }
   write_json_atomic(out_ / "run_args.json", args);
   if (!options_.config_text.empty()) write_file_atomic(out_ / "config.toml", options_.config_text);
 }
@@ -365,6 +368,23 @@ void Trainer::write_metrics(const RunResult& result, RunInfo info) {
   results_.attempt("metrics.json", [&] {
     write_json_atomic(out_ / "metrics.json", metrics_json(info, metrics_->base(), result.summary));
   });
+}
+
+// Logs the known traps that the figures of the run show, and writes report.html. A failure is a
+// warning, because it must not fail a run that has trained.
+void Trainer::report() const noexcept {
+  try {
+    const page::RunFiles run = page::read_run(out_);
+    const auto known = find_traps(run.args, nlohmann::json::object());
+    for (const Trap& trap : find_traps(run.args, run.metrics)) {
+      if (std::ranges::find(known, trap.id, &Trap::id) == known.end()) {
+        log::warn("{}", to_line(trap));
+      }
+    }
+    log::info("report of the run in {}", page::write_report(out_).string());
+  } catch (const std::exception& error) {
+    log::warn("no report.html: {}", text_of(error));
+  }
 }
 
 }  // namespace train

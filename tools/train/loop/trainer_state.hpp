@@ -99,6 +99,7 @@ class Trainer {
   void tell_ports(const atoll::Topology& before);
   void finish(RunResult& result, double wall_seconds);
   void write_metrics(const RunResult& result, RunInfo info);
+  void report() const noexcept;
 
   Clock::time_point started_ = Clock::now();
   atoll::World& world_;
