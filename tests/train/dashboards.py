@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """atoll-watch with packages that only note their calls: what they get, while a run goes on and when it resumes.
 
-  watch.py ATOLL_WATCH"""
+  dashboards.py ATOLL_WATCH"""
 import json
 import os
 import subprocess
