@@ -83,8 +83,8 @@ ATOLL_API std::vector<ParamSettings> use_groups(Engine& engine, const OptimizerO
 
 struct StepOptions {
   // The gradients are multiplied by this factor before the norm and the update: 1 / scale if the
-  // loss was multiplied by `scale` (see loss_scale.hpp). All ranks must pass the same; see
-  // Optimizer::step(). A factor other than 1 cannot be combined with update_in_backward().
+  // loss was multiplied by `scale`. All ranks must pass the same; see Optimizer::step(). A factor
+  // other than 1 cannot be combined with update_in_backward().
   float gradient_scale = 1;
   // When true, step() updates on a stream of the optimizer, not on `compute`, and takes only a few
   // blocks of a GPU. The next forward then runs beside the updates: each of its gathers waits for

@@ -6,7 +6,7 @@ if(NOT CPACK_GENERATOR STREQUAL DEB)
 endif()
 set(root ${CPACK_TEMPORARY_DIRECTORY}/usr)
 file(GLOB required ${root}/bin/atoll-*)
-list(REMOVE_ITEM required ${root}/bin/atoll-data)  # a script
+list(REMOVE_ITEM required ${root}/bin/atoll-data ${root}/bin/atoll-watch)  # scripts
 file(GLOB_RECURSE libraries ${root}/lib/libatoll*.so)
 foreach(file IN LISTS libraries)
   if(NOT file MATCHES "/libatoll-(mpi|nccl)\\.so$")

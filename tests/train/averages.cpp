@@ -15,7 +15,6 @@
 #include "../unit/train_data_temporary.hpp"
 #include "job.hpp"
 #include "loop/averaging.hpp"
-#include "loop/norms.hpp"
 
 using namespace train_test;
 namespace fs = std::filesystem;
@@ -236,20 +235,4 @@ TEST_CASE("the norms of units make up those of the model, with every strategy") 
     }
     if (first.empty()) first = ranks[0].run.steps;
   }
-}
-
-TEST_CASE("the noise scale is the noise of a token divided by the signal") {
-  train::NoiseScale scale;
-  CHECK(!scale.tokens());
-  // |gradient|^2 = 4, and each token adds noise of 100: a batch of b tokens has 4 + 100 / b.
-  scale.add({0, 0}, {100, 5});    // no token in the small batch
-  scale.add({100, 5}, {100, 5});  // both batches are the same
-  CHECK(!scale.tokens());
-  for (const double tokens : {10.0, 20.0, 50.0}) {
-    scale.add({tokens, 4 + 100 / tokens}, {100, 5});
-    CHECK(scale.tokens().value() == doctest::Approx(25));
-  }
-  train::NoiseScale lucky;
-  lucky.add({10, 4}, {100, 5});  // the small batch happens to be the less noisy one
-  CHECK(!lucky.tokens());
 }

@@ -12,7 +12,7 @@
 #include "atoll/mesh.hpp"
 #include "job.hpp"
 #include "loop/fabric_check.hpp"
-#include "loop/odd_one_out.hpp"
+#include "loop/setup.hpp"
 #include "loop/strategy.hpp"
 #include "model/hf_config.hpp"
 #include "thread_ranks.hpp"

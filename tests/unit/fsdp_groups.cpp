@@ -1,4 +1,4 @@
-// Parameter groups, weight decay of matrices alone, gradient scales and dynamic loss scaling.
+// Parameter groups, weight decay of matrices alone, and gradient scales.
 #include "fsdp/groups.hpp"
 
 #include <doctest/doctest.h>
@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "atoll/loss_scale.hpp"
 #include "fsdp_toy.hpp"
 #include "rank_reports.hpp"
 #include "thread_ranks.hpp"
@@ -268,18 +267,13 @@ TEST_CASE("gradient scale: norm, clipping and update are those of the scaled gra
 TEST_CASE("gradient scale: an overflow skips the step, and the caller learns it") {
   const float inf = std::numeric_limits<float>::infinity();
   std::vector<fsdp::StepResult> results;
-  fsdp::LossScale scaling({.interval = 2});
-  std::vector<float> scales;
   const auto step = [&](fsdp::Optimizer& optimizer, atoll::Stream& compute) {
     optimizer.step(0.1f, compute, {.gradient_scale = 1.0f / 4});
     results.push_back(optimizer.last_step());
-    scaling.update(optimizer.last_step());
-    scales.push_back(scaling.scale());
   };
   const Weights weights = run_alone(plain_sgd, {1.0f, inf, 1.0f, 1.0f}, step);
   using enum fsdp::StepResult;
   CHECK(results == std::vector{updated, skipped, updated, updated});
-  CHECK(scales == std::vector<float>{65536, 32768, 32768, 65536});
   CHECK(weights == run_alone(plain_sgd, {1.0f, 1.0f, 1.0f}, step));
 }
 
@@ -304,35 +298,9 @@ TEST_CASE("gradient scale misuse") {
         "already updated units without it");
 }
 
-TEST_CASE("loss scale: grows after steps without an overflow, falls after an overflow") {
-  using enum fsdp::StepResult;
-  fsdp::LossScale scaling;
-  CHECK(scaling.scale() == 65536.0f);
-  for (int i = 0; i < 1999; ++i) scaling.update(updated);
-  CHECK(scaling.scale() == 65536.0f);
-  const std::string saved = scaling.to_string();
-  scaling.update(updated);
-  CHECK(scaling.scale() == 131072.0f);
-  scaling.update(skipped);
-  CHECK(scaling.scale() == 65536.0f);
-  // A resumed run grows at the same step.
-  fsdp::LossScale resumed;
-  resumed.restore(saved);
-  CHECK(resumed.scale() == 65536.0f);
-  resumed.update(updated);
-  CHECK(resumed.scale() == 131072.0f);
-  // The scale neither overflows nor reaches zero.
-  fsdp::LossScale eager({.interval = 1});
-  for (int i = 0; i < 300; ++i) eager.update(updated);
-  CHECK(eager.scale() == 0x1p127f);
-  for (int i = 0; i < 400; ++i) eager.update(skipped);
-  CHECK(eager.scale() == std::numeric_limits<float>::min());
-}
-
-TEST_CASE("training in f16: gradients that overflow are skipped until the loss scale fits") {
+TEST_CASE("gradient scale: f16 gradients that overflow are skipped until the scale fits") {
   struct Run {
     std::vector<float> weights{}, scales{};
-    int skips = 0;
   };
   const auto run = [](int ranks) {
     Run result;
@@ -346,13 +314,8 @@ TEST_CASE("training in f16: gradients that overflow are skipped until the loss s
       engine.assign([](const auto&, auto values) { std::ranges::fill(values, 0.0f); });
       fsdp::Optimizer optimizer(engine, plain_sgd);
       auto compute = engine.device().stream();
-      fsdp::LossScale scaling({.interval = 10});
+      float scale = 65536;
       for (int step = 0; step < 60; ++step) {
-        if (step == 30) {  // as a resumed run does
-          const std::string state = scaling.to_string();
-          scaling = fsdp::LossScale({.interval = 10});
-          scaling.restore(state);
-        }
         auto pass = engine.begin({}, compute);
         { auto w = pass.forward(unit); }
         {
@@ -361,13 +324,11 @@ TEST_CASE("training in f16: gradients that overflow are skipped until the loss s
           auto* const gradient = w.grad("w").view.as<float>();
           // The f16 gradient of (w - 3)^2 / 2; f16 has no finite numbers above 65,504.
           for (int i = 0; i < 1000; ++i)
-            gradient[i] = to_float(atoll::to_float16(scaling.scale() * (to_float(weights[i]) - 3)));
+            gradient[i] = to_float(atoll::to_float16(scale * (to_float(weights[i]) - 3)));
         }
-        optimizer.step(0.25f, compute, {.gradient_scale = 1 / scaling.scale()});
-        scaling.update(optimizer.last_step());
-        if (world.rank() != 0) continue;
-        result.scales.push_back(scaling.scale());
-        result.skips += optimizer.last_step() == fsdp::StepResult::skipped ? 1 : 0;
+        optimizer.step(0.25f, compute, {.gradient_scale = 1 / scale});
+        if (optimizer.last_step() == fsdp::StepResult::skipped) scale /= 2;
+        if (world.rank() == 0) result.scales.push_back(scale);
       }
       engine.visit([&](const auto&, const auto&, auto values) {
         if (world.rank() == 0) result.weights.assign(values.begin(), values.end());
@@ -377,11 +338,9 @@ TEST_CASE("training in f16: gradients that overflow are skipped until the loss s
   };
   const Run alone = run(1);
   // 3 x 65,536 and 3 x 32,768 overflow, 3 x 16,384 does not.
-  CHECK(std::vector(alone.scales.begin(), alone.scales.begin() + 4) ==
-        std::vector<float>{32768, 16384, 16384, 16384});
-  CHECK(alone.skips >= 2);
-  CHECK(alone.skips < 10);
-  CHECK(alone.scales.back() > 16384);  // smaller gradients allow a larger scale again
+  std::vector<float> scales(60, 16384);
+  scales[0] = 32768;
+  CHECK(alone.scales == scales);
   CHECK(alone.weights == std::vector<float>(1000, alone.weights[0]));
   CHECK(alone.weights[0] == doctest::Approx(3).epsilon(1e-3));
   for (const int ranks : {2, 4}) {
@@ -390,27 +349,4 @@ TEST_CASE("training in f16: gradients that overflow are skipped until the loss s
     CHECK(sharded.scales == alone.scales);
     CHECK(sharded.weights == alone.weights);
   }
-}
-
-TEST_CASE("loss scale misuse") {
-  const auto error_with = [](fsdp::LossScaleOptions options) -> std::string {
-    try {
-      const fsdp::LossScale scaling(options);
-      return "no error";
-    } catch (const atoll::Error& error) {
-      return error.what();
-    }
-  };
-  CHECK(error_with({.initial = 0}) == "LossScale: initial = 0 must be finite and above 0");
-  CHECK(error_with({.growth = 0.5f}) == "LossScale: growth = 0.5 is not 1 or above");
-  CHECK(error_with({.backoff = 2}) == "LossScale: backoff = 2 is not in (0, 1]");
-  CHECK(error_with({.interval = 0}) == "LossScale: interval = 0 is not 1 or above");
-  fsdp::LossScale scaling;
-  for (const char* text : {"", "65536", "65536 ", "65536 x", "-1 0", "inf 0", "65536 0 1"}) {
-    CAPTURE(text);
-    const std::string expected =
-        "LossScale: \"" + std::string(text) + "\" is not the state of a loss scale";
-    CHECK_THROWS_WITH_AS(scaling.restore(text), expected.c_str(), atoll::Error);
-  }
-  CHECK(scaling.scale() == 65536.0f);
 }

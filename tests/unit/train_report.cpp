@@ -8,9 +8,9 @@
 
 #include "report/datasheet.hpp"
 #include "report/files.hpp"
+#include "report/machine_use.hpp"
 #include "report/metrics.hpp"
 #include "report/metrics_json.hpp"
-#include "report/peak_memory.hpp"
 #include "train_data_temporary.hpp"
 
 namespace {

@@ -1,4 +1,4 @@
-// What watches a run: gates, TensorBoard, Prometheus, the use of the machine.
+// What watches a run: gates, Prometheus, the use of the machine.
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
 #include <netinet/in.h>
@@ -14,7 +14,6 @@
 #include "report/gpu_use.hpp"
 #include "report/machine_use.hpp"
 #include "report/progress.hpp"
-#include "report/tensorboard.hpp"
 #include "train_data_temporary.hpp"
 
 namespace {
@@ -23,18 +22,6 @@ using atoll::ErrorCode;
 using doctest::Approx;
 using train_test::failure_of;
 using train_test::TemporaryFolder;
-namespace tensorboard = train::tensorboard;
-
-std::string hex(std::string_view bytes) {
-  std::string text;
-  for (const char byte : bytes) {
-    constexpr std::string_view digits = "0123456789abcdef";
-    const auto value = static_cast<unsigned char>(byte);
-    text += digits[value >> 4U];
-    text += digits[value & 15U];
-  }
-  return text;
-}
 
 // Fetches http://127.0.0.1:PORT/metrics.
 std::string fetch(int port) {
@@ -90,34 +77,6 @@ TEST_CASE("progress: the time left counts what lies between steps") {
   (void)slow.step({.step = 1}, {}, start);
   CHECK(slow.step({.step = 2}, {}, start + 100s).value_or("").find("(2:43:20 left)") !=
         std::string::npos);
-}
-
-TEST_CASE("tensorboard: checksums of the standard, and the bytes of records") {
-  CHECK(tensorboard::crc32c("123456789") == 0xE3069283);  // the check value of CRC-32C
-  CHECK(tensorboard::crc32c("") == 0);
-  // Written by tensorboard 2.21: EventFileWriter's version record at wall time 1.0, and
-  // Event(wall_time=2.5, step=300) with the scalar train/loss = 1.5.
-  CHECK(hex(tensorboard::version_record(1.0)) ==
-        "1800000000000000a37f4b2209000000000000f03f1a0d627261696e2e4576656e743a3286bf577a");
-  const std::array<tensorboard::Scalar, 1> scalars{{{"train/loss", 1.5}}};
-  CHECK(hex(tensorboard::scalars_record(2.5, 300, scalars)) ==
-        "2100000000000000017becf609000000000000044010ac022a130a110a0a747261696e2f6c6f7373150000c03f"
-        "74afcc4b");
-}
-
-TEST_CASE("tensorboard: a file per run, and a folder that cannot be written") {
-  const TemporaryFolder folder;
-  tensorboard::EventFile file(folder.path() / "a" / "b", 1'700'000'000.5);
-  const std::array<tensorboard::Scalar, 1> scalars{{{"x", 1}}};
-  CHECK(file.add(1'700'000'001, 1, scalars));
-  CHECK(file.file().filename().string().starts_with("events.out.tfevents.1700000000."));
-  CHECK(TemporaryFolder::read(file.file()) ==
-        tensorboard::version_record(1'700'000'000.5) +
-            tensorboard::scalars_record(1'700'000'001, 1, scalars));
-  const auto taken = folder.write("taken", "x");
-  const auto failure = failure_of([&] { tensorboard::EventFile(taken / "b", 0); });
-  CHECK(failure.code == ErrorCode::io);
-  CHECK(failure.says("--tensorboard"));
 }
 
 TEST_CASE("machine: counters of Linux, and the use between two samples") {

@@ -24,7 +24,7 @@
 #include "loop/machine.hpp"
 #include "plan/cluster.hpp"
 #include "plan/input.hpp"
-#include "report/peak_memory.hpp"
+#include "report/machine_use.hpp"
 
 namespace plan {
 namespace {

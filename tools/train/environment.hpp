@@ -1,5 +1,7 @@
-// Variables of the environment, and the folder of caches that they name.
+// Variables of the environment, the folder of caches that they name, and the name of the host.
 #pragma once
+
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -11,6 +13,12 @@ namespace train {
 inline std::string variable(const char* name) {
   const char* const value = std::getenv(name);
   return value == nullptr ? "" : value;
+}
+
+// "" if the machine does not tell it.
+inline std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
 }
 
 // XDG_CACHE_HOME, otherwise ~/.cache.

@@ -363,14 +363,9 @@ void add_result_flags(CLI::App& app, RunOptions& o) {
                  "steps to trace, FIRST:LAST counted from 1, for example 3:7. Default: the 5 steps "
                  "after --warmup-steps");
   app.add_option("--log-norms", o.log_norms,
-                 "every N steps, write the norms of each layer's gradients and weights and the "
-                 "gradient noise scale to steps.jsonl and TensorBoard; 0 never does")
+                 "every N steps, write the norms of each layer's gradients and weights to "
+                 "steps.jsonl; 0 never does")
       ->check(not_negative);
-  app.add_option("--tensorboard", o.tensorboard,
-                 "folder for an event file of TensorBoard, with losses, speed and use of machines");
-  app.add_option("--trackio", o.trackio,
-                 "project of Trackio, a local dashboard, that gets a row per step: PROJECT.db in "
-                 "TRACKIO_DIR, HF_HOME/trackio or ~/.cache/huggingface/trackio");
   app.add_option(
       "--metrics-port", o.metrics_port,
       "serve training_mfu and other figures to Prometheus at http://127.0.0.1:PORT/metrics "

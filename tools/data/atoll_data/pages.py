@@ -24,9 +24,10 @@ def _roff(text):
 
 def manual_page(parser):
     name = _roff(parser.prog)
+    inputs = next(action.dest for action in parser._actions if not action.option_strings)
     page = [f'.TH {parser.prog.upper()} 1 "" "atoll {version()}" "User Commands"', ".SH NAME",
             f"{name} \\- {_roff(' '.join(parser.description.split()))}", ".SH SYNOPSIS", f".B {name}",
-            "[\\fIinput\\fR ...] [\\fIoptions\\fR]", ".SH OPTIONS"]
+            f"[\\fI{inputs}\\fR ...] [\\fIoptions\\fR]", ".SH OPTIONS"]
     for action in _shown(parser):
         if not action.option_strings:
             continue
@@ -39,19 +40,20 @@ def manual_page(parser):
 
 
 def completion(parser):
+    function = "_" + parser.prog.replace("-", "_")
     flags = [flag for action in _shown(parser) for flag in action.option_strings]
     cases = [f"    {action.option_strings[-1]}) words='{' '.join(action.choices)}' ;;"
              for action in _shown(parser) if action.choices]
     return "\n".join([
         f"# Completion of {parser.prog} for bash.",
-        "_atoll_data() {",
+        f"{function}() {{",
         "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} words=",
         "  case $before in", *cases,
         f"    *) [[ $word != -* ]] || words='{' '.join(flags)}' ;;",
         "  esac",
         '  mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")',
         "}",
-        f"complete -o default -F _atoll_data {parser.prog}"]) + "\n"
+        f"complete -o default -F {function} {parser.prog}"]) + "\n"
 
 
 def generate(parser, folder):

@@ -4,8 +4,6 @@
 #include <fnmatch.h>
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
 #include <functional>
 #include <iterator>
 #include <map>
@@ -34,16 +32,6 @@ std::string key_of(const fsdp::Unit& unit, std::string_view param) {
   return fmt::format("{}/{}", unit.name(), param);
 }
 
-// Rounds to nearest even. The values are finite.
-std::uint16_t bf16_of(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  return static_cast<std::uint16_t>((bits + 0x7fffU + (bits >> 16U & 1U)) >> 16U);
-}
-
-float f32_of(std::uint16_t bf16) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bf16) << 16U);
-}
-
 // Adds the elements [first, first + values.size()) of scale * B A, row-major with `in` columns.
 void add_product(std::span<float> values, std::uint64_t first, std::uint64_t in,
                  const std::vector<float>& a, const std::vector<float>& b, float scale) {
@@ -59,26 +47,16 @@ void add_product(std::span<float> values, std::uint64_t first, std::uint64_t in,
 // Reads the values of a segment as f32, changes them and writes them back.
 template <class Change>
 void update(atoll::Stream& stream, const fsdp::Segment& segment, const Change& change) {
-  std::vector<std::byte> stored(segment.values.bytes());
-  stream.copy(stored.data(), segment.values.data, stored.size());
+  const atoll::View& own = segment.values;
+  std::vector<float> values(own.count);
+  std::vector<atoll::bfloat16> low(own.dtype == atoll::DType::bf16 ? own.count : 0);
+  void* const stored = low.empty() ? static_cast<void*>(values.data()) : low.data();
+  stream.copy(stored, own.data, own.bytes());
   stream.synchronize();
-  std::vector<float> values(segment.values.count);
-  const bool narrow = segment.values.dtype == atoll::DType::bf16;
-  std::vector<std::uint16_t> low(narrow ? values.size() : 0);
-  if (narrow) {
-    std::memcpy(low.data(), stored.data(), stored.size());
-    std::ranges::transform(low, values.begin(), f32_of);
-  } else {
-    std::memcpy(values.data(), stored.data(), stored.size());
-  }
+  for (std::size_t i = 0; i < low.size(); ++i) values[i] = to_float(low[i]);
   change(std::span(values));
-  if (narrow) {
-    std::ranges::transform(values, low.begin(), bf16_of);
-    std::memcpy(stored.data(), low.data(), stored.size());
-  } else {
-    std::memcpy(stored.data(), values.data(), stored.size());
-  }
-  stream.copy(segment.values.data, stored.data(), stored.size());
+  for (std::size_t i = 0; i < low.size(); ++i) low[i] = atoll::to_bfloat16(values[i]);
+  stream.copy(own.data, stored, own.bytes());
   stream.synchronize();
 }
 

@@ -1,10 +1,8 @@
 #include "loop/machine.hpp"
 
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "environment.hpp"
@@ -18,9 +16,9 @@ namespace {
 std::string usual_product_file() {
   if (variable("XDG_CACHE_HOME").empty() && variable("HOME").empty()) return "";
   // The folder may belong to several hosts.
-  std::array<char, 256> host{};
-  if (::gethostname(host.data(), host.size() - 1) != 0) return "";
-  return (user_cache() / "atoll" / fmt::format("products-{}.json", host.data())).string();
+  const std::string host = host_name();
+  if (host.empty()) return "";
+  return (user_cache() / "atoll" / fmt::format("products-{}.json", host)).string();
 }
 
 }  // namespace

@@ -169,6 +169,16 @@ void check_shapes(const ModelConfig& model, const std::vector<fs::path>& weights
   }
 }
 
+fs::path local_model(const std::string& text) {
+  std::error_code ignored;
+  if (fs::exists(text, ignored)) return text;
+  try {
+    return is_hub_name(text) ? cached_model(text) : fs::path();
+  } catch (const Error&) {
+    return {};
+  }
+}
+
 ModelSource find_model(const RunOptions& options, const Tokenizer& tokenizer) {
   ModelSource source = find(options, tokenizer);
   source.config.name = model_name(options);
@@ -184,16 +194,9 @@ fs::path folder_of_model(const RunOptions& options) {
   const std::string& text = has_init(options) ? options.init : options.model;
   if (is_preset(text)) return {};
   std::error_code ignored;
-  fs::path place = text;
-  if (!fs::exists(place, ignored)) {
-    if (!is_hub_name(text)) return {};
-    try {
-      place = cached_model(text);
-    } catch (const Error&) {
-      return {};
-    }
-  }
-  return fs::is_directory(place, ignored) ? place : fs::absolute(place).parent_path();
+  const fs::path place = local_model(text);
+  if (place.empty() || fs::is_directory(place, ignored)) return place;
+  return fs::absolute(place).parent_path();
 }
 
 bool is_text(const SourceSpec& source) {

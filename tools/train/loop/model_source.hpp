@@ -27,6 +27,10 @@ ModelSource find_model(const RunOptions& options, const Tokenizer& tokenizer);
 // tokenizer.json.
 void choose_tokenizer(RunOptions& options);
 
+// The file or folder that --model or --init names, also in the Hub's local cache; empty if this
+// machine lacks it.
+std::filesystem::path local_model(const std::string& text);
+
 // Returns a warning if adapters (LoRA) lie beside a model that comes with weights; otherwise "".
 std::string unapplied_adapters(const ModelSource& source);
 

@@ -106,9 +106,7 @@ struct RunOptions {
   bool require_gdr = false;      // fail without GPUDirect RDMA between hosts
   double min_mfu = 0;            // gate: least MFU of the run; 0: none
   std::uint64_t max_memory = 0;  // gate: most bytes of a rank; 0: none
-  std::int64_t log_norms = 0;    // steps between norms of each layer; 0: never. See norms.hpp
-  std::string tensorboard;       // folder for an event file; empty: none
-  std::string trackio;           // project of Trackio; empty: none
+  std::int64_t log_norms = 0;    // steps between norms of each layer; 0: never
   int metrics_port = 0;          // port of the endpoint for Prometheus; 0: none
   std::string metrics_address = "127.0.0.1";
   std::string config_text;  // all flags as --config reads them, for the results folder

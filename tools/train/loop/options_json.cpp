@@ -99,8 +99,6 @@ void put_run(nlohmann::json& json, const RunOptions& o) {
   json["min_mfu"] = o.min_mfu;
   json["max_memory"] = o.max_memory;
   json["log_norms"] = o.log_norms;
-  json["tensorboard"] = o.tensorboard;
-  json["trackio"] = o.trackio;
   json["metrics_port"] = o.metrics_port;
   json["metrics_address"] = o.metrics_address;
 }

@@ -1,10 +1,11 @@
 // The peak rate of matrix products, the base of MFU.
 #pragma once
 
+#include <filesystem>
 #include <string>
+#include <utility>
 
 #include "atoll/world.hpp"
-#include "loop/known_peaks.hpp"
 #include "loop/machine.hpp"
 
 namespace train {
@@ -14,6 +15,29 @@ struct Peak {
   double measured = 0;  // FLOP/s of a rank, the best of several samples on all ranks
   std::string source;   // datasheet or measured
 };
+
+// The peaks that runs on CPUs have measured, so that a run on a busy machine is noticed: a JSON file
+// in the user's cache with the highest FLOP/s of a rank by the model of its CPU, its share of the
+// machine and its dtype. An empty path keeps nothing. A file that cannot be read or written is as
+// good as none: a run does not depend on it.
+class KnownPeaks {
+ public:
+  explicit KnownPeaks(std::filesystem::path file) : file_(std::move(file)) {}
+
+  const std::filesystem::path& file() const noexcept { return file_; }
+  double find(const std::string& key) const;  // 0 if there is none
+  void raise(const std::string& key, double flops) const;
+
+ private:
+  std::filesystem::path file_;
+};
+
+// The usual file; empty if the user has no home.
+std::filesystem::path usual_peak_file();
+
+// The model of this machine's CPU with its family, model and stepping numbers, which tell models of
+// one name apart; "" if /proc/cpuinfo does not say them.
+std::string cpu_model();
 
 // Measures for about `seconds`, and on CPUs up to twice again if the peak is far below what the
 // same model of CPU gave to earlier runs. Rank 0 logs a peak that stays far below. Collective;

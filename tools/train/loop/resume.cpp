@@ -131,20 +131,15 @@ std::int64_t steps_done(const Extra& extra, const fs::path& folder) {
        folder.string());
 }
 
-// Throws an error if only one of run and checkpoint averages weights. Rank 0 reads the index for
-// all ranks; an index that cannot be read is an error of loading. Collective.
-void check_average(atoll::World& world, const RunOptions& options, const fs::path& folder) {
-  std::string averages;
-  if (world.rank() == 0) {
-    std::ifstream in(folder / "index.json");
-    const json index = json::parse(in, nullptr, false);
-    if (index.is_object() && index.contains("format")) {
-      const json states = index.value("states", json::array());
-      averages = std::ranges::find(states, json("average")) != states.end() ? "yes" : "no";
-    }
-  }
-  averages = world.exchange("train/resume/average", averages).front();
-  if (averages.empty() || (averages == "yes") == (options.ema > 0)) return;
+// What the index of a checkpoint says.
+struct Recorded {
+  Extra extra;
+  bool has_average = false;  // of the weights
+};
+
+// Throws an error if only one of run and checkpoint averages weights.
+void check_average(const RunOptions& options, const fs::path& folder, bool has_average) {
+  if (has_average == (options.ema > 0)) return;
   if (options.ema > 0) {
     fail(ErrorCode::mismatch,
          "--resume {}: the checkpoint has no average of weights: leave --ema out", folder.string());
@@ -156,41 +151,43 @@ void check_average(atoll::World& world, const RunOptions& options, const fs::pat
 
 // Returns what a checkpoint records, without loading it; nothing if its index cannot be read, which
 // is an error of loading. Rank 0 reads it for all ranks. Collective.
-std::optional<Extra> recorded(atoll::World& world, const fs::path& folder) {
+std::optional<Recorded> recorded(atoll::World& world, const fs::path& folder) {
   std::string text;
   if (world.rank() == 0) {
     std::ifstream in(folder / "index.json");
     const json index = json::parse(in, nullptr, false);
-    const bool fine = index.is_object() && index.contains("format") && index.contains("extra") &&
-                      index["extra"].is_object();
-    if (fine) text = index["extra"].dump();
+    if (index.is_object() && index.contains("format") && index.contains("extra")) {
+      text = json::array({index["extra"], index.value("states", json::array())}).dump();
+    }
   }
   text = world.exchange("train/resume", text).front();
   if (text.empty()) return {};
-  Extra extra;
-  const json all = json::parse(text);  // the loop below refers to it
-  for (const auto& [key, value] : all.items()) {
-    if (value.is_string()) extra[key] = value.get<std::string>();
+  const json all = json::parse(text);
+  if (!all[0].is_object()) return {};
+  Recorded found;
+  found.has_average = std::ranges::find(all[1], json("average")) != all[1].end();
+  for (const auto& [key, value] : all[0].items()) {
+    if (value.is_string()) found.extra[key] = value.get<std::string>();
   }
-  return extra;
+  return found;
+}
+
+// A member of what a checkpoint records under `name`; null if it does not record it.
+json recorded_member(const Extra& extra, const std::string& name, const std::string& member) {
+  const auto found = extra.find(name);
+  const json object = found == extra.end() ? json() : json::parse(found->second, nullptr, false);
+  return object.is_object() ? object.value(member, json()) : json();
 }
 
 std::string optimizer_name(const Extra& extra) {
-  const auto found = extra.find("optimizer");
-  if (found == extra.end()) return "";
-  const json settings = json::parse(found->second, nullptr, false);
-  return settings.is_object() && settings.contains("name") && settings["name"].is_string()
-             ? settings["name"].get<std::string>()
-             : "";
+  const json name = recorded_member(extra, "optimizer", "name");
+  return name.is_string() ? name.get<std::string>() : "";
 }
 
 // The rank of the adapters that a run trains; nothing if it was not recorded.
 std::optional<std::int64_t> adapter_rank(const Extra& extra) {
-  const auto found = extra.find("model");
-  const json model = found == extra.end() ? json() : json::parse(found->second, nullptr, false);
-  if (!model.is_object() || !model.contains("lora_rank")) return {};
-  return model["lora_rank"].is_number_integer() ? std::optional(model["lora_rank"].get<int>())
-                                                : std::nullopt;
+  const json rank = recorded_member(extra, "model", "lora_rank");
+  return rank.is_number_integer() ? std::optional(rank.get<std::int64_t>()) : std::nullopt;
 }
 
 // A model with adapters has other parameters than one without.
@@ -243,12 +240,12 @@ void check_optimizer(const fs::path& folder, const Extra& saved, const Extra& mi
 
 std::int64_t load(atoll::World& world, const RunOptions& options, const fs::path& folder,
                   const Extra& mine, RunOptimizer& optimizer) {
-  const std::optional<Extra> early = recorded(world, folder);
+  const std::optional<Recorded> early = recorded(world, folder);
   if (early) {
-    check_optimizer(folder, *early, mine);
-    check_lora(folder, *early, mine);
-    compare_runs(world, options, folder, *early, mine);
-    check_average(world, options, folder);
+    check_optimizer(folder, early->extra, mine);
+    check_lora(folder, early->extra, mine);
+    compare_runs(world, options, folder, early->extra, mine);
+    check_average(options, folder, early->has_average);
   }
   const Extra saved = load_state(folder, optimizer, early.has_value());
   if (!early) compare_runs(world, options, folder, saved, mine);

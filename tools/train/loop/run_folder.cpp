@@ -15,6 +15,7 @@
 #include <string_view>
 #include <utility>
 
+#include "environment.hpp"
 #include "fail.hpp"
 #include "loop/checkpoints.hpp"
 #include "report/files.hpp"
@@ -29,12 +30,6 @@ constexpr const char* lock_name = "run.lock";
 
 [[noreturn]] void fail_io(const fs::path& file, int error) {
   fail(ErrorCode::io, "--out: {}: {}", file.string(), std::strerror(error));
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) return "an unknown host";
-  return name.data();
 }
 
 // Returns what the holder of the lock has written, if it is safe to print.

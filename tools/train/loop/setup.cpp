@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -17,7 +18,6 @@
 #include "loop/exporting.hpp"
 #include "loop/gather_choice.hpp"
 #include "loop/model_source.hpp"
-#include "loop/odd_one_out.hpp"
 #include "loop/processors.hpp"
 #include "loop/results.hpp"
 #include "loop/run_plan.hpp"
@@ -312,6 +312,25 @@ void check_base(const RunOptions& options, fsdp::Strategy strategy) {
 }
 
 }  // namespace
+
+OddOneOut odd_one_out(const std::vector<std::string>& texts) {
+  std::map<std::string_view, int> counts;
+  for (const std::string& text : texts) ++counts[text];
+  std::size_t usual = 0;
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    if (counts[texts[rank]] > counts[texts[usual]]) usual = rank;
+  }
+  OddOneOut result{-1, static_cast<int>(usual), 0};
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    if (texts[rank] == texts[usual]) continue;
+    if (result.odd < 0) {
+      result.odd = static_cast<int>(rank);
+    } else {
+      ++result.others;
+    }
+  }
+  return result;
+}
 
 std::vector<std::int64_t> exchange_numbers(atoll::World& world, const char* what,
                                            std::int64_t mine) {

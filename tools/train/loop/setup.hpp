@@ -50,6 +50,17 @@ Setup prepare(atoll::World& world, RunOptions& options);
 // leave the others waiting. Collective. Throws Error(mismatch).
 void compare_modes(atoll::World& world, const RunOptions& options);
 
+// Which rank of a job differs from the others.
+struct OddOneOut {
+  int odd = -1;    // the first rank whose text is not the usual one; -1 if all are equal
+  int usual = 0;   // the first rank with the usual text
+  int others = 0;  // ranks after `odd` that also differ from the usual text
+};
+
+// The usual text is the most frequent one; of several that are equally frequent, that of the lowest
+// rank.
+OddOneOut odd_one_out(const std::vector<std::string>& texts);
+
 // Exchanges one number of each rank and returns the numbers by rank; `what` names the exchange.
 // Collective.
 std::vector<std::int64_t> exchange_numbers(atoll::World& world, const char* what,

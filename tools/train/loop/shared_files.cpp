@@ -22,7 +22,6 @@
 #include "loop/model_source.hpp"
 #include "loop/weight_files.hpp"
 #include "model/config.hpp"
-#include "model/hub_cache.hpp"
 #include "report/files.hpp"
 #include "report/log.hpp"
 
@@ -46,20 +45,8 @@ struct Place {
   bool needs_weights = false;
 };
 
-// A model has a path or a name on the Hub.
 Place model_place(const std::string& flag, const std::string& text, bool needs_weights) {
-  std::error_code ignored;
-  Place place{flag, text, {}, true, needs_weights};
-  if (fs::exists(text, ignored)) {
-    place.path = text;
-  } else if (is_hub_name(text)) {
-    try {
-      place.path = cached_model(text);
-    } catch (const Error&) {
-      // This rank lacks the model.
-    }
-  }
-  return place;
+  return {flag, text, local_model(text), true, needs_weights};
 }
 
 Place file_place(const std::string& flag, const fs::path& path) {

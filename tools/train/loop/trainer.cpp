@@ -14,7 +14,6 @@
 #include "loop/engine_model.hpp"
 #include "loop/exporting.hpp"
 #include "loop/fabric_check.hpp"
-#include "loop/run_report.hpp"
 #include "loop/schedule.hpp"
 #include "loop/strategy.hpp"
 #include "loop/trainer_state.hpp"
@@ -89,7 +88,7 @@ Trainer::Trainer(atoll::World& world, const RunOptions& options)
     shown.total_steps = options_.steps;
     if (options_.quiet) shown.surface = Surface::silent;
     progress_.emplace(stderr, shown);
-    publish();
+    serve();
     tell_plan();
     // A run without a step leaves the record of the steps before.
     if (first_step_ == 0 || first_step_ < options_.steps) write_arguments();
@@ -176,22 +175,13 @@ Batch Trainer::upload(const MicroBatch& batch, int index) {
           batch.documents};
 }
 
-// `step_number` counts from 1.
-void Trainer::micro_batch(const StepPlan& plan, const std::vector<MicroBatch>& batches, int index,
-                          std::int64_t step_number) {
-  const MicroBatch& batch = batches[static_cast<std::size_t>(index)];
+void Trainer::micro_batch(const StepPlan& plan, const MicroBatch& batch, int index) {
   const Batch rows = upload(batch, index);
   const Step step{compute_, rows, *activations_,
                   1.0F / static_cast<float>(std::max<std::int64_t>(plan.valid, 1))};
   if (index == 0) decoder_.begin(step);
   if (!next_pass_) open_pass(plan, index);
-  ObserveGradients observe;
-  if (norm_log_ && norm_log_->due(step_number) && index + 1 == plan.micro_batches) {
-    std::int64_t before = 0;
-    for (int m = 0; m < index; ++m) before += batches[static_cast<std::size_t>(m)].valid;
-    observe = norm_log_->observer(compute_, before, batch.valid);
-  }
-  train_micro_batch(engine_, std::move(*next_pass_), decoder_, step, observe);
+  train_micro_batch(engine_, std::move(*next_pass_), decoder_, step);
   next_pass_.reset();
 }
 
@@ -226,7 +216,7 @@ StepRecord Trainer::step(std::int64_t index) {
     if (m + 1 == plan.micro_batches) {
       optimizer_->update_in_backward(static_cast<float>(record.learning_rate));
     }
-    micro_batch(plan, batches, m, index + 1);
+    micro_batch(plan, batches[static_cast<std::size_t>(m)], m);
   }
   const bool logs_norms = norm_log_ && norm_log_->due(index + 1);
   const bool passes_next =
@@ -451,7 +441,7 @@ void Trainer::write_results(RunResult& result, double wall_seconds) {
       tracing_->write(setup_.mesh.axis("world"), totals_ ? &*totals_ : nullptr, options_.trace);
     });
   }
-  if (world_.rank() == 0 && !result.steps.empty()) report_run(out_);
+  if (world_.rank() == 0 && !result.steps.empty()) report();
 }
 
 RunResult run(atoll::World& world, const RunOptions& options, const Inspect& inspect) {

@@ -11,13 +11,13 @@
 #include "loop/idle_flags.hpp"
 #include "loop/model_source.hpp"
 #include "loop/run_plan.hpp"
-#include "loop/run_report.hpp"
 #include "loop/strategy.hpp"
 #include "loop/trainer_state.hpp"
 #include "model/params.hpp"
+#include "page/page.hpp"
 #include "report/files.hpp"
 #include "report/log.hpp"
-#include "report/peak_memory.hpp"
+#include "report/traps.hpp"
 
 namespace train {
 
@@ -140,24 +140,21 @@ void Trainer::write_arguments() {
   args["strategy"] = name(setup_.choice.strategy);
   args["strategy_reason"] = setup_.choice.why;
   args["plan"] = run_plan(world_, setup_.mesh, setup_.islands, engine_);
-  warn_of_settings(args);
+  for (const Trap& trap : find_traps(args, nlohmann::json::object())) {
+    // The findings of the mesh have been logged.
+    if (!trap.id.starts_with("mesh_")) log::warn("{}", to_line(trap));
+  }
   write_json_atomic(out_ / "run_args.json", args);
   if (!options_.config_text.empty()) write_file_atomic(out_ / "config.toml", options_.config_text);
 }
 
-// Starts what --tensorboard, --trackio and --metrics-port ask for.
-void Trainer::publish() {
-  std::optional<EndpointOptions> endpoint;
-  if (options_.metrics_port > 0) {
-    endpoint = EndpointOptions{options_.metrics_address, options_.metrics_port, run_name(options_),
-                               setup_.model.name, options_.steps};
-  }
-  std::optional<TrackioOptions> trackio;
-  if (!options_.trackio.empty()) {
-    trackio = TrackioOptions{options_.trackio, run_name(options_), to_json(options_).dump(),
-                             first_step_ > 0};
-  }
-  publisher_.emplace(options_.tensorboard, trackio, endpoint);
+// Starts what --metrics-port asks for.
+void Trainer::serve() {
+  if (options_.metrics_port == 0) return;
+  endpoint_.emplace(EndpointOptions{options_.metrics_address, options_.metrics_port,
+                                    run_name(options_), setup_.model.name, options_.steps});
+  log::info("figures for Prometheus at http://{}:{}/metrics", options_.metrics_address,
+            endpoint_->port());
 }
 
 // Compares the run with --min-mfu and --max-memory. Rank 0 decides, because MFU differs between
@@ -273,7 +270,7 @@ void Trainer::write_line(const StepRecord& record) {
         results_.attempt("steps.jsonl", [&] { log_->add(record, metrics_->base()); });
     if (!written) log_.reset();
   }
-  if (publisher_) publisher_->step(record, metrics_->base());
+  if (endpoint_) endpoint_->step(record, metrics_->base());
   if (progress_) progress_->step(record, metrics_->running(), metrics_->bad_steps());
 }
 
@@ -371,6 +368,23 @@ void Trainer::write_metrics(const RunResult& result, RunInfo info) {
   results_.attempt("metrics.json", [&] {
     write_json_atomic(out_ / "metrics.json", metrics_json(info, metrics_->base(), result.summary));
   });
+}
+
+// Logs the known traps that the figures of the run show, and writes report.html. A failure is a
+// warning, because it must not fail a run that has trained.
+void Trainer::report() const noexcept {
+  try {
+    const page::RunFiles run = page::read_run(out_);
+    const auto known = find_traps(run.args, nlohmann::json::object());
+    for (const Trap& trap : find_traps(run.args, run.metrics)) {
+      if (std::ranges::find(known, trap.id, &Trap::id) == known.end()) {
+        log::warn("{}", to_line(trap));
+      }
+    }
+    log::info("report of the run in {}", page::write_report(out_).string());
+  } catch (const std::exception& error) {
+    log::warn("no report.html: {}", text_of(error));
+  }
 }
 
 }  // namespace train

@@ -17,7 +17,6 @@
 #include "loop/norms.hpp"
 #include "loop/optimizer.hpp"
 #include "loop/peak.hpp"
-#include "loop/publisher.hpp"
 #include "loop/rank_figures.hpp"
 #include "loop/results.hpp"
 #include "loop/resume.hpp"
@@ -26,6 +25,7 @@
 #include "loop/tracing.hpp"
 #include "loop/trainer.hpp"
 #include "model/decoder.hpp"
+#include "report/endpoint.hpp"
 #include "report/metrics_json.hpp"
 #include "report/progress.hpp"
 
@@ -67,7 +67,7 @@ class Trainer {
   void count_activations();
   void tell_plan();
   void write_arguments();
-  void publish();
+  void serve();
   std::vector<MissedGate> gates(const Summary& summary, std::int64_t device_bytes,
                                 std::int64_t process_bytes);
   unsigned blocks_beside_forward();
@@ -77,8 +77,7 @@ class Trainer {
   void evaluate(StepRecord& record);
   double evaluation_loss();
   Batch upload(const MicroBatch& batch, int index);
-  void micro_batch(const StepPlan& plan, const std::vector<MicroBatch>& batches, int index,
-                   std::int64_t step_number);
+  void micro_batch(const StepPlan& plan, const MicroBatch& batch, int index);
   void open_pass(const StepPlan& plan, int index);
   void exchange(const RankFigures& mine);
   void measure(StepRecord& record, const StepStart& start, std::int64_t valid_tokens);
@@ -100,6 +99,7 @@ class Trainer {
   void tell_ports(const atoll::Topology& before);
   void finish(RunResult& result, double wall_seconds);
   void write_metrics(const RunResult& result, RunInfo info);
+  void report() const noexcept;
 
   Clock::time_point started_ = Clock::now();
   atoll::World& world_;
@@ -152,9 +152,9 @@ class Trainer {
   Results results_;
   Extra same_run_;  // what every checkpoint of this run records
   std::filesystem::path out_;
-  std::optional<StepLog> log_;          // exists only on rank 0
-  std::optional<Progress> progress_;    // exists only on rank 0
-  std::optional<Publisher> publisher_;  // exists only on rank 0
+  std::optional<StepLog> log_;        // exists only on rank 0
+  std::optional<Progress> progress_;  // exists only on rank 0
+  std::optional<Endpoint> endpoint_;  // exists only on rank 0, for --metrics-port
   MachineMeter meter_;
   // Destroyed before the optimizer, whose moments it reads.
   std::optional<atoll::fsdp::PendingSave> pending_;

@@ -1,16 +1,12 @@
 #include "loop/weight_files.hpp"
 
-#include <dirent.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstdint>
-#include <cstring>
 #include <fstream>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <regex>
@@ -20,6 +16,7 @@
 
 #include "fail.hpp"
 #include "loop/adapters.hpp"
+#include "report/files.hpp"
 
 namespace train {
 namespace {
@@ -183,18 +180,12 @@ std::vector<fs::path> indexed_files(const fs::path& folder, const fs::path& inde
   return files;
 }
 
-// Does not use std::filesystem::directory_iterator, which ends the process if memory runs out.
 std::vector<fs::path> every_file(const fs::path& place) {
-  struct Close {
-    void operator()(DIR* open) const noexcept { ::closedir(open); }
-  };
-  const std::unique_ptr<DIR, Close> folder(::opendir(place.c_str()));
-  if (!folder) fail(ErrorCode::io, "{}: {}", place.string(), std::strerror(errno));
   std::vector<fs::path> files;
-  while (const dirent* entry = ::readdir(folder.get())) {
-    fs::path file = place / entry->d_name;
-    if (file.extension() != ".safetensors" || file.filename() == adapter_weights_name) continue;
-    files.push_back(std::move(file));
+  for (const std::string& name : names_in(place)) {
+    const fs::path file = place / name;
+    if (file.extension() != ".safetensors" || name == adapter_weights_name) continue;
+    files.push_back(file);
   }
   std::ranges::sort(files);
   return files;

@@ -4,7 +4,7 @@
 #include <prometheus/gauge.h>
 #include <prometheus/registry.h>
 
-#include <cmath>
+#include <chrono>
 #include <map>
 #include <optional>
 #include <string>
@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "fail.hpp"
-#include "report/clock.hpp"
 #include "report/endpoint.hpp"
 
 namespace train {
@@ -22,6 +21,11 @@ namespace {
 // others need threads of their own, and the limit is below Prometheus' own of 10 s.
 constexpr std::size_t serving_threads = 4;
 constexpr const char* request_ms = "2000";
+
+// Seconds since 1970, in UTC.
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 }  // namespace
 

@@ -1,4 +1,5 @@
-// How much of its machine a run uses: CPUs, memory and network by the counters of Linux, and GPUs.
+// How much of its machine a run uses: CPUs, memory and network by the counters of Linux, and GPUs;
+// the memory of this process.
 #pragma once
 
 #include <chrono>
@@ -72,5 +73,13 @@ class MachineMeter {
   MachineUse last_;
   bool sampled_ = false;
 };
+
+// Peak resident memory of this process, in bytes.
+std::int64_t peak_resident_bytes() noexcept;
+
+// Current resident memory of this process in bytes, with shared pages divided among the processes
+// that map them: a buffer that ranks share counts once in total. 0 if the kernel does not report
+// it.
+std::int64_t proportional_bytes();
 
 }  // namespace train

@@ -31,9 +31,8 @@ struct StepRecord {
   std::optional<double> eval_loss_average{};  // the same with the averaged weights of --ema
   double learning_rate = 0;
   double grad_norm = 0;
-  std::map<std::string, UnitNorms> norms{};       // by unit; empty unless --log-norms asks for it
-  std::optional<double> gradient_noise_tokens{};  // the gradient noise scale; see loop/norms.hpp
-  bool nonfinite = false;                         // loss or gradient norm is infinite or NaN
+  std::map<std::string, UnitNorms> norms{};  // by unit; empty unless --log-norms asks for it
+  bool nonfinite = false;                    // loss or gradient norm is infinite or NaN
   bool skipped = false;  // the step changed no weights, because its norm was not finite
   std::int64_t samples = 0;
   std::int64_t valid = 0;

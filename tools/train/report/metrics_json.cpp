@@ -157,7 +157,6 @@ json step_json(const StepRecord& step, const SpeedBase& base) {
   if (step.nonfinite) out["nonfinite"] = true;
   if (step.skipped) out["skipped"] = true;
   if (step.eval_loss_average) put(out, {{"eval_loss_average", step.eval_loss_average}});
-  if (!step.norms.empty()) put(out, {{"gradient_noise_tokens", step.gradient_noise_tokens}});
   for (const auto& [unit, norms] : step.norms) {
     json both;
     put(both, {{"gradient", norms.gradient}, {"weight", norms.weight}});
