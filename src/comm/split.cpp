@@ -55,7 +55,7 @@ std::optional<Communicator> Communicator::split(std::optional<int> color, int ke
                        to_text({color, key}), impl_->group->settings().timeout);
   for (std::size_t i = 0; i < texts.size(); ++i) {
     const int rank = impl_->group->axis().ranks[i];
-    const Wish wish = wish_from(texts[i], rank);
+    const SplitWish wish = wish_from(texts[i], rank);
     if (color && wish.color == color) members.push_back({wish.key, rank});
   }
   if (!color) {
