@@ -133,26 +133,7 @@ void print(const std::vector<Candidate>& found, const Scaling& scaling, const Fl
 void write_json(const std::vector<Candidate>& found, const Flags& f) {
   nlohmann::json all = nlohmann::json::array();
   for (const Candidate& candidate : found) {
-    const auto& [job, p] = candidate;
-    nlohmann::json entry = {{"strategy", fsdp::name(job.strategy)},
-                            {"replicate", job.mesh.replicate},
-                            {"shard", job.mesh.shard},
-                            {"micro_batch", job.micro_batch},
-                            {"micro_batches", job.micro_batches},
-                            {"recompute", name(job.recompute)},
-                            {"prefetch", job.prefetch},
-                            {"dtype", atoll::name(job.dtype)},
-                            {"tokens_per_s", p.tokens_per_s},
-                            {"step_s", p.step_s},
-                            {"mfu", p.mfu},
-                            {"exposed_s", p.exposed_s},
-                            {"communication_s", p.communication_s},
-                            {"memory_bytes", p.bytes},
-                            {"fits", p.fits},
-                            {"tied", is_tied(candidate, found.front())}};
-    for (const MemoryPart& part : memory_parts(job, p)) entry["memory"][part.key] = part.bytes;
-    const std::uint64_t beside = job.cluster.process_bytes;
-    if (beside > 0) entry["resident_bytes"] = p.bytes + beside;
+    nlohmann::json entry = entry_of(candidate, found.front());
     if (f.tokens > 0) entry["gpu_hours"] = gpu_hours(candidate, f.tokens);
     if (f.price > 0) entry["cost"] = gpu_hours(candidate, f.tokens) * f.price;
     all.push_back(std::move(entry));

@@ -7,15 +7,24 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <string_view>
+#include <utility>
 
-#include "page/line_chart.hpp"
-#include "page/style.hpp"
-#include "page/text.hpp"
+#include "page/curves.hpp"
 
 namespace train::page {
 namespace {
 
 using nlohmann::json;
+
+// The unit of a figure decides how it is written.
+enum class Unit {
+  number,   // 0.00123, 2.05
+  count,    // 12.3 k, 4.56 M
+  share,    // 0.312 is written as 31.2 %
+  seconds,  // 12.3 ms
+  bytes,    // 65.3 MB, powers of 1000
+};
 
 struct Figure {
   const char* key;
@@ -54,9 +63,43 @@ const std::set<std::string> places{
 
 std::string cell(const RunFiles& run, const std::string& name) {
   const auto found = run.args.find(name);
-  if (found == run.args.end()) return "-";
-  const std::string text = found->is_string() ? found->get<std::string>() : found->dump();
+  const std::string text = found == run.args.end() ? "" : plain(*found);
   return text.empty() ? "-" : text;
+}
+
+std::string scaled(double value, std::string_view suffix) {
+  constexpr std::array<std::pair<double, std::string_view>, 4> scales{
+      {{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}}};
+  for (const auto& [scale, letter] : scales) {
+    if (std::abs(value) >= scale) return fmt::format("{:.3g} {}{}", value / scale, letter, suffix);
+  }
+  return fmt::format("{:.3g}{}{}", value, suffix.empty() ? "" : " ", suffix);
+}
+
+std::string time(double seconds) {
+  const double size = std::abs(seconds);
+  if (size >= 600) return fmt::format("{:.3g} min", seconds / 60);
+  if (size >= 1 || size == 0) return fmt::format("{:.3g} s", seconds);
+  if (size >= 1e-3) return fmt::format("{:.3g} ms", seconds * 1e3);
+  return fmt::format("{:.3g} us", seconds * 1e6);
+}
+
+// Returns "-" for a number that is not finite.
+std::string format(double value, Unit unit) {
+  if (!std::isfinite(value)) return "-";
+  switch (unit) {
+    case Unit::number:
+      return fmt::format("{:.4g}", value);
+    case Unit::count:
+      return scaled(value, "");
+    case Unit::share:
+      return fmt::format("{:.3g} %", 100 * value);
+    case Unit::seconds:
+      return time(value);
+    case Unit::bytes:
+      return scaled(value, "B");
+  }
+  return "-";
 }
 
 // The mean of the last 20 finite values of a column; NaN if it has none.
@@ -168,31 +211,23 @@ std::string line_of(const Row& row, const std::vector<std::size_t>& widths) {
   return line + "\n";
 }
 
-std::string html_rows(const std::vector<Row>& rows) {
-  std::string html;
-  for (const Row& row : rows) {
-    html += "<tr><th>" + escape(row.name) + "</th>";
-    for (std::size_t i = 0; i < row.cells.size(); ++i) {
-      const char* tag = row.best == i ? "b" : "span";
-      html += fmt::format("<td><{0}>{1}</{0}></td>", tag, escape(row.cells[i]));
-    }
-    html += "</tr>";
-  }
-  return html;
+json to_json(const std::vector<Row>& rows) {
+  json all = json::array();
+  for (const Row& row : rows)
+    all.push_back({{"name", row.name}, {"cells", row.cells}, {"best", row.best}});
+  return all;
 }
 
-std::string overlaid(const std::vector<RunFiles>& runs, LineChart chart, const std::string& key,
-                     double window) {
-  const auto names = titles(runs);
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    if (!runs[i].has(key)) continue;
-    const auto values = runs[i].column(key);
-    const bool few = key == "eval_loss";
-    chart.series.push_back({names[i], static_cast<int>(i % 8) + 1,
-                            few ? Series::Look::dots : Series::Look::line, runs[i].column("step"),
-                            window > 1 ? smoothed(values, window) : values});
+// The curves that the page overlays. It smooths those that vary from step to step.
+json curves_of(const RunFiles& run) {
+  json curves = json::object();
+  for (const char* key : {"eval_loss", "tokens_per_s", "mfu", "exposed_comm_fraction"}) {
+    if (run.has(key)) curves[key] = curve_of(run, run.column(key));
   }
-  return draw(chart);
+  for (const char* key : {"loss", "grad_norm"}) {
+    if (run.has(key)) curves[key] = curve_of(run, smoothed(run.column(key), 10));
+  }
+  return curves;
 }
 
 }  // namespace
@@ -220,35 +255,17 @@ std::string compare_text(const std::vector<RunFiles>& runs) {
   return text;
 }
 
-std::string compare_html(const std::vector<RunFiles>& runs) {
-  std::string heads = "<tr><th></th>";
+json comparison_of(const std::vector<RunFiles>& runs) {
   const auto names = titles(runs);
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    heads +=
-        fmt::format(R"(<td><i class="key c{}"></i><b>{}</b></td>)", i % 8 + 1, escape(names[i]));
-  }
-  std::string body = fmt::format(
-      R"(<header><div><h1>{} runs compared</h1><p class="sub">Bold: the best of the runs.</p>)"
-      R"(</div><button id="theme">light / dark</button></header>)",
-      runs.size());
-  body += R"(<h2>Figures</h2><div class="card scroll"><table>)" + heads + "</tr>" +
-          html_rows(figure_rows(runs)) + "</table></div>";
-  for (const std::string& note : notes_on(runs, names))
-    body += R"(<p class="sub">)" + escape(note) + "</p>";
-  if (const auto rows = setting_rows(runs); !rows.empty()) {
-    body += R"(<h2>Settings that differ</h2><div class="card scroll"><table>)" + heads + "</tr>" +
-            html_rows(rows) + "</table></div>";
-  }
-  body += R"(<h2>Curves</h2><div class="grid2">)";
-  body += overlaid(runs, {.title = "Loss", .note = "smoothed"}, "loss", 10);
-  body += overlaid(runs, {.title = "Evaluation loss"}, "eval_loss", 1);
-  body += overlaid(runs, {.title = "Tokens per second", .unit = Unit::count, .from_zero = true},
-                   "tokens_per_s", 1);
-  body += overlaid(runs, {.title = "MFU", .unit = Unit::share, .from_zero = true}, "mfu", 1);
-  body += overlaid(runs, {.title = "Exposed communication", .unit = Unit::share, .from_zero = true},
-                   "exposed_comm_fraction", 1);
-  body += overlaid(runs, {.title = "Gradient norm", .logarithmic = true}, "grad_norm", 10);
-  return document("Comparison of runs", body + "</div>");
+  json shown = json::array();
+  for (std::size_t i = 0; i < runs.size(); ++i)
+    shown.push_back({{"name", names[i]}, {"curves", curves_of(runs[i])}});
+  return {{"kind", "compare"},
+          {"title", "Comparison of runs"},
+          {"runs", std::move(shown)},
+          {"figures", to_json(figure_rows(runs))},
+          {"settings", to_json(setting_rows(runs))},
+          {"notes", notes_on(runs, names)}};
 }
 
 }  // namespace train::page

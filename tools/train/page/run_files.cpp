@@ -29,7 +29,9 @@ std::string bytes_of(const fs::path& file) {
 json object_of(const fs::path& file) {
   std::error_code ignored;
   if (!fs::exists(file, ignored)) return json::object();
-  auto value = json::parse(bytes_of(file), nullptr, false);
+  // What lies deeper is left out, since the stack of a reader might not suffice for it.
+  const auto is_shallow = [](int depth, json::parse_event_t, const json&) { return depth < 32; };
+  auto value = json::parse(bytes_of(file), is_shallow, false);
   if (!value.is_object()) {
     fail(ErrorCode::bad_data, "{}: is not a JSON object; move it away to go on without it",
          file.string());
@@ -96,6 +98,11 @@ double number(const json& object, std::string_view name) {
   return found != object.end() && found->is_number() ? found->get<double>() : nan;
 }
 
+std::string plain(const json& value) {
+  if (value.is_null()) return "";
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
 std::vector<double> RunFiles::column(const std::string& key) const {
   const auto found = columns.find(key);
   return found == columns.end() ? std::vector<double>(steps, nan) : found->second;
@@ -108,7 +115,6 @@ bool RunFiles::has(const std::string& key) const {
 }
 
 double RunFiles::metric(std::string_view key) const { return number(metrics, key); }
-double RunFiles::arg(std::string_view key) const { return number(args, key); }
 
 std::string RunFiles::text(std::string_view key) const {
   const auto found = args.find(std::string(key));
