@@ -1,7 +1,8 @@
-// Tests of the gnuplot program that atoll-busbw writes.
+// Tests of the plot that atoll-busbw writes.
 #include <doctest/doctest.h>
 
-#include <string>
+#include <nlohmann/json.hpp>
+#include <vector>
 
 #include "plot.hpp"
 
@@ -16,13 +17,15 @@ TEST_CASE("a curve for each collective, type and place, its limit beside it") {
   Row larger = row;
   larger.bytes = 4096;
   const std::vector<Table> tables{{.collective = Collective::all_reduce, .rows = {row, larger}}};
-  const std::string program = plot_program(tables, "it's.svg");
-  CHECK(program.find("set output 'it''s.svg'\n") != std::string::npos);
-  CHECK(program.find("$curve0 << EOD\n1024 2\n4096 2\nEOD\n") != std::string::npos);
-  CHECK(program.find("$limit0 << EOD\n1024 4\n4096 4\nEOD\n") != std::string::npos);
-  CHECK(program.find("$curve1 << EOD\n1024 3\n4096 3\nEOD\n") != std::string::npos);
-  CHECK(program.find("$limit1") == std::string::npos);
-  CHECK(program.find("title 'all_reduce float sum, in place'") != std::string::npos);
-  CHECK(program.back() == '\n');
-  CHECK(plot_program({}, "x").empty());
+  const auto curves = plot_of(tables)["curves"];
+  REQUIRE(curves.size() == 2);
+  const auto curve = [](const nlohmann::json& y) {
+    return nlohmann::json{{"x", {1024, 4096}}, {"y", y}};
+  };
+  CHECK(curves[0]["points"] == curve({2e9, 2e9}));
+  CHECK(curves[0]["limit"] == curve({4e9, 4e9}));
+  CHECK(curves[1]["points"] == curve({3e9, 3e9}));
+  CHECK(curves[1]["limit"]["x"].empty());
+  CHECK(curves[1]["name"] == "all_reduce float sum, in place");
+  CHECK(plot_of({})["curves"].empty());
 }

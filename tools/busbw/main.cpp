@@ -3,7 +3,6 @@
 #include <sys/resource.h>
 
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <exception>
 #include <span>
@@ -14,6 +13,7 @@
 
 #include "atoll/flight.hpp"
 #include "documents.hpp"
+#include "html/document.hpp"
 #include "job.hpp"
 #include "link.hpp"
 #include "options.hpp"
@@ -59,13 +59,11 @@ void await_speaker(atoll::World& world) {
   }
 }
 
-// Fails on all ranks, before anything is measured, when rank 0 cannot write an output file or lacks
-// a program.
+// Fails on all ranks, before anything is measured, when rank 0 cannot write an output file.
 void check_outputs(atoll::World& world, const Options& options) {
   std::string problem;
   if (world.rank() == 0) {
     try {
-      if (!options.plot.empty()) busbw::find_gnuplot();
       for (const std::string* path : {&options.json, &options.save, &options.plot})
         if (!path->empty()) busbw::require_writable(*path);
     } catch (const std::exception& error) {
@@ -123,7 +121,7 @@ int measure(atoll::World& world, const Options& options, const busbw::CommandLin
     if (!options.save.empty())
       busbw::write_file(options.save, busbw::to_curve(job, options, tables));
     if (!options.plot.empty() && rows > 0)
-      busbw::run_gnuplot(busbw::plot_program(tables, options.plot));
+      busbw::write_file(options.plot, html::document(busbw::plot_of(tables)));
     if (options.expect && rows > 0 && judged == 0)
       complain("--expect: no limit is known on this machine; set one with --limit GB/s");
   }
@@ -228,9 +226,6 @@ int fail_alike(busbw::Speaks speaker, const std::string& what, int status) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Writing to a plotting program that has ended must not kill this process; its exit status is
-  // checked.
-  std::signal(SIGPIPE, SIG_IGN);
   const busbw::Speaks speaker = speaks();
   try {
     return run(argc, argv, speaker);

@@ -1,20 +1,15 @@
-// Plots bus bandwidth over size with gnuplot.
+// Plots bus bandwidth over size as a page for a browser.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <span>
-#include <string>
 
 #include "sweep.hpp"
 
 namespace busbw {
 
-// Returns the gnuplot program: one curve for each collective, type, reduction and place (in place
-// or out of place), and its limit if known. Pure function.
-std::string plot_program(std::span<const Table> tables, const std::string& path);
-
-// Throws Error(not_found) unless gnuplot is in PATH.
-void find_gnuplot();
-// Throws Error(not_found) when gnuplot is missing, and Error(io) when it fails.
-void run_gnuplot(const std::string& program);
+// The data of the page: one curve for each collective, type, reduction and place (in place or out of
+// place), and its limit where that is known. Pure function.
+nlohmann::json plot_of(std::span<const Table> tables);
 
 }  // namespace busbw
