@@ -42,8 +42,8 @@ function load(report, dark = false) {
   return context;
 }
 
-const empty = {kind: 'run', title: 'r', settings: {}, metrics: {}, plan: {}, traps: [], curves: {}, nonfinite: [],
-  timeline: null, timeline_note: 'No trace'};
+const empty = {kind: 'run', title: 'r', settings: {}, metrics: {}, plan: {}, traps: [], curves: {}, timeline: null,
+  timeline_note: 'No trace'};
 const page = load(empty);
 const plain = value => JSON.parse(JSON.stringify(value));
 const series = (x, y, more) => [{name: 'a', colour: 1, look: 'line', x, y, ...more}];
@@ -151,8 +151,8 @@ const run = {
   plan: {hosts: [{name: 'node<0>', ranks: [0, 1]}, {name: 'node1', ranks: [2, 3]}], islands: [[0, 1], [2, 3]],
     order: [0, 1, 2, 3], replicate: 2, shard: 2, memory: {parameters: 5e6, activations: 2e7, resident: 0}},
   curves: {loss: {x: [1, 2, 3], y: [3, 2, 1]}, eval_loss: {x: [1, 2, 3], y: [null, 2.5, null]},
-    network_sent_per_s: {x: [1, 2, 3], y: [0, 0, 0]}, grad_norm: {x: [1, 2], y: [1, 1.5]}},
-  nonfinite: [3],
+    network_sent_per_s: {x: [1, 2, 3], y: [0, 0, 0]}, grad_norm: {x: [1, 2], y: [1, 1.5]},
+    nonfinite: {x: [1, 2, 3], y: [null, 0, 1]}},
 };
 
 function checkTimeline() {
@@ -228,7 +228,7 @@ function checkPlan() {
   const {main} = load({kind: 'plan', title: 'p', model: 'm', gpu: 'H100', hosts: 2, ranks_per_host: 8, ranks: 16,
     seq: 2048, memory_bytes: 8e10, allocates_once: true, total: 40, remarks: ['It helps', 'Either:'], timeline,
     candidates: [one, {...one, tied: true}, {...one, fits: false, prefetch: 2}], sources: 'From a sheet.',
-    growth: {hosts: [1, 2], tokens_per_s: [6e4, 1e5], linear: [6e4, 1.2e5], mfu: [0.5, 0.4]},
+    growth: [{hosts: 1, tokens_per_s: 6e4, mfu: 0.5}, {hosts: 2, tokens_per_s: 1e5, mfu: 0.4}],
     timeline_memory: {parameters: 1000}, shown_micro_batches: 4});
   for (const part of ['m on 2 x 8 H100', 'sequence 2048, bf16, 16 ranks, 256 rows a step', '6250 per GPU', 'of 80 GB',
     'It helps.', 'The best 3 of 40.', 'The step has 8 micro batches; 4 are shown.', 'process beside its buffers',
@@ -241,18 +241,23 @@ function checkPlan() {
 }
 
 function checkBusbw() {
-  const points = (x, y) => ({x, y});
-  const {main} = load({kind: 'busbw', title: 'b', curves: [
-    {name: 'all_reduce float sum, out of place', points: points([1024, 2048, 4096], [1e9, 2e9, 4e9]),
-      limit: points([1024], [8e9])},
-    {name: 'all_gather float, in place', points: points([1024, 4096], [1e9, 3e9]), limit: points([], [])}]});
+  const half = (bytes, bus_bw, limit_percent, more) => ({collective: 'all_reduce', type: 'float', op: 'sum', root: -1,
+    place: 'out of place', bytes, bus_bw, limit_percent, ...more});
+  const {main} = load({kind: 'busbw', title: 'b', halves: [
+    half(1024, 1, 50), half(2048, 2, null), half(4096, 4, 0),
+    half(1024, 1, null, {collective: 'reduce', root: 2, place: 'in place'}),
+    half(1024, 2, null, {collective: 'all_gather', op: ''})]});
   assert.deepEqual(texts(main.classed('legend')[0], 'span'),
-    ['all_reduce float sum, out of place', 'all_reduce float sum, out of place, limit', 'all_gather float, in place']);
+    ['all_reduce float sum, out of place', 'all_reduce float sum, out of place, limit',
+      'reduce float sum root 2, in place', 'all_gather float, out of place']);
   // Sizes are on a logarithmic axis: equal factors are equal distances.
   const x = main.classed('line')[0].attributes.d.match(/[ML][\d.]+/g).map(text => +text.slice(1));
   assert(Math.abs((x[1] - x[0]) - (x[2] - x[1])) < 0.3, x);
   for (const label of ['1 KiB', '4 KiB', '2 GB/s']) assert(texts(main, 'text').includes(label), label);
-  assert.equal(load({kind: 'busbw', title: 'b', curves: []}).main.named('svg').length, 0);
+  // 50 % of the limit is half as high as the limit.
+  const [measured, , , limit] = main.classed('dot').map(dot => 432 - dot.attributes.cy);
+  assert(Math.abs(2 * measured - limit) < 0.3, [measured, limit]);
+  assert.equal(load({kind: 'busbw', title: 'b', halves: []}).main.named('svg').length, 0);
 }
 
 // Calls visit with each form of the document in which one member, at any depth, has another value.

@@ -13,6 +13,7 @@
 
 #include "atoll/error.hpp"
 #include "atoll/version.hpp"
+#include "html/document.hpp"
 
 namespace busbw {
 namespace {
@@ -281,6 +282,27 @@ std::string to_curve(const Job& job, const Options& options, std::span<const Tab
   }
   json["rows"] = rows;
   return text_of(json);
+}
+
+std::string to_page(std::span<const Table> tables) {
+  Json halves = Json::array();
+  for (const Table& table : tables) {
+    for (const Row& row : table.rows) {
+      for (const Place place : both_places) {
+        if (row.bytes == 0 || (place == Place::in && !has_in_place(row.collective))) continue;
+        const auto percent = row.half(place).percent();
+        halves.push_back({{"collective", name(row.collective)},
+                          {"type", column_name(row.dtype)},
+                          {"op", row.op == Op::none ? "" : name(row.op)},
+                          {"root", row.root},
+                          {"place", place == Place::out ? "out of place" : "in place"},
+                          {"bytes", row.bytes},
+                          {"bus_bw", row.half(place).busbw},
+                          {"limit_percent", percent ? Json(*percent) : Json()}});
+      }
+    }
+  }
+  return html::document({{"kind", "busbw"}, {"title", "atoll-busbw"}, {"halves", halves}});
 }
 
 void require_writable(const std::string& path) {

@@ -13,12 +13,10 @@
 
 #include "atoll/flight.hpp"
 #include "documents.hpp"
-#include "html/document.hpp"
 #include "job.hpp"
 #include "link.hpp"
 #include "options.hpp"
 #include "pairs.hpp"
-#include "plot.hpp"
 #include "ports.hpp"
 #include "sweep.hpp"
 #include "tune.hpp"
@@ -120,8 +118,7 @@ int measure(atoll::World& world, const Options& options, const busbw::CommandLin
       busbw::write_file(options.json, busbw::to_json(command, job, options, tables, ports));
     if (!options.save.empty())
       busbw::write_file(options.save, busbw::to_curve(job, options, tables));
-    if (!options.plot.empty() && rows > 0)
-      busbw::write_file(options.plot, html::document(busbw::plot_of(tables)));
+    if (!options.plot.empty() && rows > 0) busbw::write_file(options.plot, busbw::to_page(tables));
     if (options.expect && rows > 0 && judged == 0)
       complain("--expect: no limit is known on this machine; set one with --limit GB/s");
   }

@@ -49,18 +49,15 @@ void add_timeline(Job job, json& data) {
   data["shown_micro_batches"] = job.micro_batches;
 }
 
+// The best settings on each number of hosts where the job fits.
 json growth_of(const Scaling& scaling) {
-  json hosts = json::array(), rates = json::array(), linear = json::array(), mfu = json::array();
-  const double one = scaling.tokens_per_s_of_host();
+  json all = json::array();
   for (std::size_t i = 0; i < scaling.hosts.size(); ++i) {
     const Prediction& p = scaling.best[i].prediction;
     if (!p.fits) continue;
-    hosts.push_back(scaling.hosts[i]);
-    rates.push_back(p.tokens_per_s);
-    linear.push_back(one * scaling.hosts[i]);
-    mfu.push_back(p.mfu);
+    all.push_back({{"hosts", scaling.hosts[i]}, {"tokens_per_s", p.tokens_per_s}, {"mfu", p.mfu}});
   }
-  return {{"hosts", hosts}, {"tokens_per_s", rates}, {"linear", linear}, {"mfu", mfu}};
+  return all;
 }
 
 std::string sources(const Cluster& cluster) {

@@ -17,19 +17,28 @@ namespace {
 
 using nlohmann::json;
 
-// The unit of a figure decides how it is written.
-enum class Unit {
-  number,   // 0.00123, 2.05
-  count,    // 12.3 k, 4.56 M
-  share,    // 0.312 is written as 31.2 %
-  seconds,  // 12.3 ms
-  bytes,    // 65.3 MB, powers of 1000
-};
+std::string scaled(double value, std::string_view unit) {
+  constexpr std::array<std::pair<double, std::string_view>, 4> scales{
+      {{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}}};
+  for (const auto& [scale, letter] : scales) {
+    if (std::abs(value) >= scale) return fmt::format("{:.3g} {}{}", value / scale, letter, unit);
+  }
+  return fmt::format("{:.3g}{}{}", value, unit.empty() ? "" : " ", unit);
+}
+
+// How figures are written: 0.00123, 12.3 k, 65.3 MB, 31.2 %, 12.3 s.
+std::string number_text(double value) { return fmt::format("{:.4g}", value); }
+std::string count_text(double value) { return scaled(value, ""); }
+std::string bytes_text(double value) { return scaled(value, "B"); }
+std::string share_text(double value) { return fmt::format("{:.3g} %", 100 * value); }
+std::string seconds_text(double value) {
+  return value >= 600 ? fmt::format("{:.3g} min", value / 60) : fmt::format("{:.3g} s", value);
+}
 
 struct Figure {
   const char* key;
   const char* name;
-  Unit unit;
+  std::string (*text)(double);
   enum class Better {
     low,
     high,
@@ -39,16 +48,16 @@ struct Figure {
 
 using Better = Figure::Better;
 constexpr std::array<Figure, 10> figures{
-    {{"loss_last", "loss, last 20 steps", Unit::number, Better::low},
-     {"eval_loss_min", "best evaluation", Unit::number, Better::low},
-     {"tokens_per_s", "tokens per second", Unit::count, Better::high},
-     {"mfu", "MFU", Unit::share, Better::high},
-     {"exposed_comm_fraction", "exposed communication", Unit::share, Better::low},
-     {"padding_fraction", "padding", Unit::share, Better::low},
-     {"device_memory_bytes", "memory per rank, peak", Unit::bytes, Better::low},
-     {"steps", "steps", Unit::number, Better::none},
-     {"nonfinite_steps", "steps not finite", Unit::number, Better::low},
-     {"wall_time_s", "duration", Unit::seconds, Better::none}}};
+    {{"loss_last", "loss, last 20 steps", number_text, Better::low},
+     {"eval_loss_min", "best evaluation", number_text, Better::low},
+     {"tokens_per_s", "tokens per second", count_text, Better::high},
+     {"mfu", "MFU", share_text, Better::high},
+     {"exposed_comm_fraction", "exposed communication", share_text, Better::low},
+     {"padding_fraction", "padding", share_text, Better::low},
+     {"device_memory_bytes", "memory per rank, peak", bytes_text, Better::low},
+     {"steps", "steps", number_text, Better::none},
+     {"nonfinite_steps", "steps not finite", number_text, Better::low},
+     {"wall_time_s", "duration", seconds_text, Better::none}}};
 
 struct Row {
   std::string name;
@@ -65,41 +74,6 @@ std::string cell(const RunFiles& run, const std::string& name) {
   const auto found = run.args.find(name);
   const std::string text = found == run.args.end() ? "" : plain(*found);
   return text.empty() ? "-" : text;
-}
-
-std::string scaled(double value, std::string_view suffix) {
-  constexpr std::array<std::pair<double, std::string_view>, 4> scales{
-      {{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}}};
-  for (const auto& [scale, letter] : scales) {
-    if (std::abs(value) >= scale) return fmt::format("{:.3g} {}{}", value / scale, letter, suffix);
-  }
-  return fmt::format("{:.3g}{}{}", value, suffix.empty() ? "" : " ", suffix);
-}
-
-std::string time(double seconds) {
-  const double size = std::abs(seconds);
-  if (size >= 600) return fmt::format("{:.3g} min", seconds / 60);
-  if (size >= 1 || size == 0) return fmt::format("{:.3g} s", seconds);
-  if (size >= 1e-3) return fmt::format("{:.3g} ms", seconds * 1e3);
-  return fmt::format("{:.3g} us", seconds * 1e6);
-}
-
-// Returns "-" for a number that is not finite.
-std::string format(double value, Unit unit) {
-  if (!std::isfinite(value)) return "-";
-  switch (unit) {
-    case Unit::number:
-      return fmt::format("{:.4g}", value);
-    case Unit::count:
-      return scaled(value, "");
-    case Unit::share:
-      return fmt::format("{:.3g} %", 100 * value);
-    case Unit::seconds:
-      return time(value);
-    case Unit::bytes:
-      return scaled(value, "B");
-  }
-  return "-";
 }
 
 // The mean of the last 20 finite values of a column; NaN if it has none.
@@ -148,7 +122,7 @@ Row row_of(const Figure& figure, const std::vector<RunFiles>& runs) {
   bool differ = false;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const double value = value_of(figure, runs[i]);
-    row.cells.push_back(format(value, figure.unit));
+    row.cells.push_back(std::isfinite(value) ? figure.text(value) : "-");
     differ = differ || row.cells[i] != row.cells[0];
     if (!std::isfinite(value) || figure.better == Better::none) continue;
     const bool wins = figure.better == Better::low ? value < best : value > best;

@@ -17,7 +17,6 @@ using nlohmann::json;
 
 // Fewer steps show their course without smoothing.
 constexpr std::size_t fewest_smoothed = 40;
-constexpr std::size_t most_marks = 600;
 
 json curves_of(const RunFiles& run) {
   json curves = json::object();
@@ -29,20 +28,6 @@ json curves_of(const RunFiles& run) {
     curves["loss_smoothed"] = curve_of(run, smoothed(run.column("loss"), window));
   }
   return curves;
-}
-
-// The steps that were not finite; those that the page would draw at the same place once.
-json nonfinite_of(const RunFiles& run) {
-  const auto steps = run.column("step"), bad = run.column("nonfinite");
-  json marks = json::array();
-  std::size_t free = 0;  // the first place without a mark
-  for (std::size_t i = 0; i < run.steps; ++i) {
-    const std::size_t place = run.steps <= most_marks ? i : i * most_marks / run.steps;
-    if (bad[i] != 1 || place < free) continue;
-    marks.push_back(steps[i]);
-    free = place + 1;
-  }
-  return marks;
 }
 
 // Settings as texts, because a script would round large integers.
@@ -96,8 +81,7 @@ json report_of(const RunFiles& run) {
               {"metrics", metrics_of(run)},
               {"plan", plan.is_object() ? plan : json::object()},
               {"traps", traps_of(run)},
-              {"curves", curves_of(run)},
-              {"nonfinite", nonfinite_of(run)}};
+              {"curves", curves_of(run)}};
   add_timeline(run, report);
   return report;
 }
