@@ -39,25 +39,20 @@ struct Figure {
   const char* key;
   const char* name;
   std::string (*text)(double);
-  enum class Better {
-    low,
-    high,
-    none
-  } better;
+  int better;  // 1: more is better; -1: less is; 0: neither
 };
 
-using Better = Figure::Better;
 constexpr std::array<Figure, 10> figures{
-    {{"loss_last", "loss, last 20 steps", number_text, Better::low},
-     {"eval_loss_min", "best evaluation", number_text, Better::low},
-     {"tokens_per_s", "tokens per second", count_text, Better::high},
-     {"mfu", "MFU", share_text, Better::high},
-     {"exposed_comm_fraction", "exposed communication", share_text, Better::low},
-     {"padding_fraction", "padding", share_text, Better::low},
-     {"device_memory_bytes", "memory per rank, peak", bytes_text, Better::low},
-     {"steps", "steps", number_text, Better::none},
-     {"nonfinite_steps", "steps not finite", number_text, Better::low},
-     {"wall_time_s", "duration", seconds_text, Better::none}}};
+    {{"loss_last", "loss, last 20 steps", number_text, -1},
+     {"eval_loss_min", "best evaluation", number_text, -1},
+     {"tokens_per_s", "tokens per second", count_text, 1},
+     {"mfu", "MFU", share_text, 1},
+     {"exposed_comm_fraction", "exposed communication", share_text, -1},
+     {"padding_fraction", "padding", share_text, -1},
+     {"device_memory_bytes", "memory per rank, peak", bytes_text, -1},
+     {"steps", "steps", number_text, 0},
+     {"nonfinite_steps", "steps not finite", number_text, -1},
+     {"wall_time_s", "duration", seconds_text, 0}}};
 
 struct Row {
   std::string name;
@@ -124,9 +119,8 @@ Row row_of(const Figure& figure, const std::vector<RunFiles>& runs) {
     const double value = value_of(figure, runs[i]);
     row.cells.push_back(std::isfinite(value) ? figure.text(value) : "-");
     differ = differ || row.cells[i] != row.cells[0];
-    if (!std::isfinite(value) || figure.better == Better::none) continue;
-    const bool wins = figure.better == Better::low ? value < best : value > best;
-    if (row.best < runs.size() && !wins) continue;
+    if (!std::isfinite(value) || figure.better == 0) continue;
+    if (row.best < runs.size() && figure.better * value <= figure.better * best) continue;
     best = value;
     row.best = i;
   }

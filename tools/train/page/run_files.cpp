@@ -116,11 +116,6 @@ bool RunFiles::has(const std::string& key) const {
 
 double RunFiles::metric(std::string_view key) const { return number(metrics, key); }
 
-std::string RunFiles::text(std::string_view key) const {
-  const auto found = args.find(std::string(key));
-  return found != args.end() && found->is_string() ? found->get<std::string>() : "";
-}
-
 RunFiles read_run(const fs::path& folder) {
   RunFiles run;
   run.folder = folder;
@@ -144,7 +139,7 @@ RunFiles read_run(const fs::path& folder) {
 }
 
 void read_trace(RunFiles& run) {
-  const std::string named = run.text("trace");
+  const std::string named = plain(run.args.value("trace", json()));
   if (named.empty()) {
     run.trace_note = "No trace: start the run with --trace FILE.";
     return;

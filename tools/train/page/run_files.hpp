@@ -28,8 +28,6 @@ struct RunFiles {
 
   // A number of metrics.json, or NaN.
   double metric(std::string_view key) const;
-  // A text of run_args.json, or "".
-  std::string text(std::string_view key) const;
 };
 
 // Throws Error(not_found) that names the folder if it holds no run, and Error(bad_data) if a JSON

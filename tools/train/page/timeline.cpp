@@ -29,7 +29,7 @@ struct Span {
 };
 
 struct Trace {
-  std::map<int, std::string> ranks;                 // names of processes
+  std::set<int> ranks;
   std::map<std::pair<int, int>, std::string> rows;  // names of threads, by rank and row
   std::vector<Span> spans;
 };
@@ -42,9 +42,8 @@ Trace spans_of(const json& document) {
     const std::string kind = event.value("ph", ""), name = event.value("name", "");
     const json args = event.value("args", json::object());
     if (kind == "M") {
-      const std::string called = args.value("name", "");
-      if (name == "process_name") out.ranks[rank] = called;
-      if (name == "thread_name") out.rows[{rank, row}] = called;
+      if (name == "process_name") out.ranks.insert(rank);
+      if (name == "thread_name") out.rows[{rank, row}] = args.value("name", "");
     } else if (kind == "X") {
       const double begin = number(event, "ts");
       out.spans.push_back({rank, row, begin, begin + number(event, "dur"), name,
@@ -100,7 +99,7 @@ json timeline_of(const json& document) {
   json rows = json::array(), spans = json::array();
   std::set<std::pair<int, int>> shown;
   std::size_t ranks = 0;
-  for (const auto& [rank, name] : trace.ranks) {
+  for (const int rank : trace.ranks) {
     if (ranks++ == most_ranks) break;
     for (const auto& [place, row] : trace.rows) {
       if (place.first != rank || row == "step") continue;
