@@ -183,7 +183,7 @@ void declare_output(CLI::App& app, Options& o, Texts& t) {
               "share of the limit that every row must reach, for example 0.85 for 85 %");
   section.add("-J,--output_file,--json", o.json, "file for the complete report as JSON");
   section.add("--save", o.save, "file for the measured curve, which --tune reads");
-  section.add("--plot", o.plot, "file for an SVG plot of bus bandwidth over size (needs gnuplot)");
+  section.add("--plot", o.plot, "page for a browser with a plot of bus bandwidth over size");
 }
 
 void declare_gpu_habits(CLI::App& app, Texts& t) {
