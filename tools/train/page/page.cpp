@@ -18,7 +18,7 @@ using nlohmann::json;
 // Fewer steps show their course without smoothing.
 constexpr std::size_t fewest_smoothed = 40;
 
-json curves_of(const RunFiles& run) {
+json report_curves(const RunFiles& run) {
   json curves = json::object();
   for (const auto& [name, column] : run.columns) {
     if (name != "step" && run.has(name)) curves[name] = curve_of(run, column);
@@ -81,7 +81,7 @@ json report_of(const RunFiles& run) {
               {"metrics", metrics_of(run)},
               {"plan", plan.is_object() ? plan : json::object()},
               {"traps", traps_of(run)},
-              {"curves", curves_of(run)}};
+              {"curves", report_curves(run)}};
   add_timeline(run, report);
   return report;
 }
