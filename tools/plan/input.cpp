@@ -1,19 +1,11 @@
 #include "plan/input.hpp"
 
-#include <algorithm>
-#include <cctype>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "fail.hpp"
 
 namespace plan {
-
-std::string lower(std::string_view text) {
-  std::string result(text);
-  std::ranges::transform(result, result.begin(), [](unsigned char c) { return std::tolower(c); });
-  return result;
-}
 
 nlohmann::json read_object(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
