@@ -289,7 +289,7 @@ def check_wrong(folder):
             (["--measured", "100"], 1, "candidates"),
             (["--explain", folder / "absent.json", "--strategy", "full_shard", "--micro-batch", "1", "--recompute", "none"],
              1, "absent.json"),
-            (["--machine", __file__], 1, "not a JSON object"),
+            (["--machine", __file__], 1, "not whole JSON: wrong or cut off at byte 0"),
             (["--html", folder / "no" / "x.html", "--micro-batch", "1"], 1, "--html"),
             (["--no-such-flag"], 2, "--no-such-flag")):
         done = subprocess.run([PLAN, *map(str, flags)], capture_output=True, text=True, timeout=60)

@@ -19,19 +19,6 @@ namespace {
 // superlinear tokenizer, a single huge record could take minutes.
 constexpr std::size_t longest_piece = 128;
 
-nlohmann::json parse_list(std::string_view text, const std::string& file) {
-  nlohmann::json list;
-  try {
-    list = nlohmann::json::parse(text);
-  } catch (const nlohmann::json::parse_error& error) {
-    fail(ErrorCode::bad_data, "{}: byte {}: not whole JSON", file, error.byte - 1);
-  } catch (const nlohmann::json::out_of_range&) {
-    fail(ErrorCode::bad_data, "{}: a number is too large", file);
-  }
-  if (!list.is_array()) fail(ErrorCode::bad_data, "{}: not a list of records", file);
-  return list;
-}
-
 }  // namespace
 
 std::string alpaca_prompt(const AlpacaRecord& record) {
@@ -91,7 +78,8 @@ void AlpacaRows::finish() {
 
 Dataset load_alpaca(std::string_view text, const std::string& file, const DataSpec& spec,
                     const Tokenizer& tokenizer) {
-  const nlohmann::json list = parse_list(text, file);
+  const nlohmann::json list = parse_json(text, file);
+  if (!list.is_array()) fail(ErrorCode::bad_data, "{}: not a list of records", file);
   Dataset dataset(std::filesystem::path(file).filename().string());
   AlpacaRows rows(spec, tokenizer, dataset);
   for (std::size_t i = 0; i < list.size(); ++i) {
