@@ -97,10 +97,11 @@ def check_hosts(folder):
     for rank in range(3):
         (folder / f"rank{rank}").mkdir()
     write_lines(folder / "rank1" / "a.jsonl", json.loads(ALPACA.read_text()))
-    losses, output = run(folder, "hosts", "--data", "a.jsonl", ranks=3, shell=ON_HOST)
+    hosts = dict(ranks=3, shell=ON_HOST)
+    losses, output = run(folder, "hosts", "--data", "a.jsonl", **hosts)
     assert "rank 1 sends 1 file(s)" in output and ", to 1 host(s)" in output, output
     assert "rank 0 sends 1 file(s)" in output and ", to 2 host(s)" in output, output
-    assert losses == run(folder, "one", "--data", ALPACA)[0]
+    assert losses == run(folder, "own", "--data", ALPACA, **hosts)[0]
     print("other hosts get the token file")
 
 
