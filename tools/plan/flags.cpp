@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cmath>
 #include <initializer_list>
-#include <string_view>
 #include <tuple>
 
 #include "cli/cli.hpp"
@@ -92,6 +90,9 @@ void declare_job(CLI::App& app, Flags& f) {
         return known ? std::string() : "use a number from 0 to 8, or auto";
       });
   app.add_option("--framework", f.framework, "atoll, pytorch-eager or pytorch-compile");
+  app.add_option("--attention", f.attention,
+                 "fused, or eager: scores are stored, as without a fused kernel")
+      ->check(CLI::IsMember({"fused", "eager"}));
 }
 
 void declare_cluster(CLI::App& app, Flags& f) {
@@ -162,20 +163,8 @@ void declare_results(CLI::App& app, Flags& f) {
   app.add_option("--tokens", f.tokens, "tokens to train on, for hours and cost")
       ->check(not_below_zero);
   app.add_option("--price", f.price, "price of a GPU hour; needs --tokens")->check(not_below_zero);
-  app.add_option("--rows", f.rows,
-                 "CSV file of many jobs, instead of all other flags; needs --json. "
-                 "tools/plan/README.md names its columns");
   app.add_option("--json", f.json, "file for the predictions");
   app.add_option("--html", f.html, "file for a page with table, timeline, memory and growth");
-}
-
-// Returns the first flag that is given and is not one of `fine`; "" if there is none.
-std::string other_flag(const CLI::App& app, std::initializer_list<std::string_view> fine) {
-  for (const CLI::Option* option : app.get_options()) {
-    const std::string name = option->get_name();
-    if (option->count() > 0 && std::ranges::find(fine, name) == fine.end()) return name;
-  }
-  return "";
 }
 
 // Throws if one of `flags` is given beside `beside`.
@@ -196,17 +185,11 @@ void declare(CLI::App& app, Flags& flags) {
 }
 
 void check(const CLI::App& app, const Flags& flags) {
-  if (!flags.rows.empty()) {
-    const std::string other = other_flag(app, {"--rows", "--json"});
-    require(other.empty(), "{} has no effect beside --rows: each row of the file is a whole job",
-            other);
-    require(!flags.json.empty(), "--rows needs --json FILE for the predictions");
-  }
   for (const char* explains : {"--explain", "--measured", "--trace"}) {
     refuse(app, explains, {"--json", "--html", "--growth", "--tokens", "--price", "--top"},
            "one job is explained");
   }
-  refuse(app, "--measure", {"--json", "--html", "--growth", "--curve", "--rows", "--explain"},
+  refuse(app, "--measure", {"--json", "--html", "--growth", "--curve", "--explain"},
          "it only measures");
   require(flags.measure.empty() || flags.dtype != "auto", "--measure needs --dtype bf16 or f32");
   for (const char* flag : {"--device", "--threads", "--measure-seconds"})

@@ -80,16 +80,16 @@ void add_data_flags(CLI::App& app, RunOptions& o) {
   app.option_defaults()->group("Data");
   app.add_option(
       "--data", o.data,
-      "demo, synthetic, synthetic:copy, or a file: .tok of atoll-data, Alpaca .json or "
-      ".jsonl, text .txt, raw ids with --data-type. Sources separated by commas are mixed "
-      "by weight: a.tok:0.7,b.tok:0.3");
+      "demo, synthetic, synthetic:copy, or a file: .tok of atoll-data, Alpaca .json, raw ids with "
+      "--data-type, or what atoll-data then converts (.jsonl, .txt, .parquet, ...). Sources "
+      "separated by commas are mixed by weight: a.tok:0.7,b.tok:0.3");
   app.add_option("--data-type", o.data_type,
                  "uint16 or uint32: the ids of files without a header, as nanoGPT writes them");
   app.add_option(
       "--tokenizer", o.tokenizer,
-      "bytes, the path of a SentencePiece model or of its folder, ids:N (N ids without "
-      "text), or auto: that of the first .tok file, else that of the model's folder, else "
-      "bytes");
+      "bytes, the path of a SentencePiece model, of a tokenizer.json or of their folder, ids:N (N "
+      "ids without text), or auto: that of the first .tok file, else that of the model's folder, "
+      "else bytes");
   app.add_option("--train-on", o.train_on,
                  "output: the tokens that the data mark as trained; all: prompts as well");
   app.add_option("--samples", o.samples, "use the first N samples of each source; 0 uses all");
