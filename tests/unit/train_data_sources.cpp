@@ -13,13 +13,13 @@ using train::DataSpec;
 using train_test::failure_of;
 using train_test::TemporaryFolder;
 
-const train::Tokenizer& bytes() {
+const train::Tokenizer& source_bytes() {
   static const auto tokenizer = train::byte_tokenizer();
   return *tokenizer;
 }
 
 train_test::Failure open_failure(const DataSpec& spec) {
-  return failure_of([&] { (void)train::open_dataset(spec, bytes()); });
+  return failure_of([&] { (void)train::open_dataset(spec, source_bytes()); });
 }
 
 }  // namespace
@@ -27,7 +27,7 @@ train_test::Failure open_failure(const DataSpec& spec) {
 TEST_CASE("synthetic: full rows of the model's vocabulary, a function of the seed") {
   const DataSpec spec{
       .data = "synthetic", .samples = 20, .seq = 33, .seed = 5, .model = {.vocabulary = 100}};
-  const auto data = train::open_dataset(spec, bytes());
+  const auto data = train::open_dataset(spec, source_bytes());
   REQUIRE(data.size() == 20);
   CHECK(data.total_valid() == 20 * 33);
   std::set<std::int32_t> seen;
@@ -42,21 +42,21 @@ TEST_CASE("synthetic: full rows of the model's vocabulary, a function of the see
   CHECK(*seen.begin() >= 0);
   CHECK(*seen.rbegin() < 100);
   CHECK(seen.size() > 90);
-  CHECK(train::open_dataset(spec, bytes()).fingerprint() == data.fingerprint());
+  CHECK(train::open_dataset(spec, source_bytes()).fingerprint() == data.fingerprint());
   auto other = spec;
   other.seed = 6;
-  CHECK(train::open_dataset(other, bytes()).fingerprint() != data.fingerprint());
+  CHECK(train::open_dataset(other, byte_tokenizer()).fingerprint() != data.fingerprint());
   auto more = spec;
   more.samples = 40;
-  const auto longer = train::open_dataset(more, bytes());
+  const auto longer = train::open_dataset(more, byte_tokenizer());
   CHECK(longer.sample(7).tokens[3] == data.sample(7).tokens[3]);
 }
 
 TEST_CASE("synthetic:copy: the second half repeats the first and alone carries loss") {
   for (const int seq : {4, 5, 16, 31}) {
     CAPTURE(seq);
-    const auto data =
-        train::open_dataset({.data = "synthetic:copy", .samples = 12, .seq = seq}, bytes());
+    const auto data = train::open_dataset({.data = "synthetic:copy", .samples = 12, .seq = seq},
+                                          byte_tokenizer());
     REQUIRE(data.size() == 12);
     const auto half = static_cast<std::size_t>(seq / 2);
     for (std::int64_t i = 0; i < data.size(); ++i) {
@@ -80,14 +80,14 @@ TEST_CASE("synthetic:copy: the second half repeats the first and alone carries l
 }
 
 TEST_CASE("demo: hundreds of short, varied, seed-fixed records with right answers") {
-  const auto data = train::open_dataset({.data = "demo", .seq = 256, .seed = 1}, bytes());
+  const auto data = train::open_dataset({.data = "demo", .seq = 256, .seed = 1}, byte_tokenizer());
   CHECK(data.size() == 800);
   CHECK(data.warnings.empty());
   CHECK(data.longest() <= 160);
-  CHECK(train::open_dataset({.data = "demo", .seq = 256, .seed = 1}, bytes()).fingerprint() ==
-        data.fingerprint());
-  CHECK(train::open_dataset({.data = "demo", .seq = 256, .seed = 2}, bytes()).fingerprint() !=
-        data.fingerprint());
+  CHECK(train::open_dataset({.data = "demo", .seq = 256, .seed = 1}, byte_tokenizer())
+            .fingerprint() == data.fingerprint());
+  CHECK(train::open_dataset({.data = "demo", .seq = 256, .seed = 2}, byte_tokenizer())
+            .fingerprint() != data.fingerprint());
   std::set<std::string> instructions;
   for (std::int64_t i = 0; i < 800; ++i) {
     const auto record = train::demo_record(1, i);
@@ -109,8 +109,8 @@ TEST_CASE("open: kinds of files by name or by prefix") {
   const TemporaryFolder folder;
   const std::string record = R"([{"instruction": "i", "output": "o"}])";
   const auto list = folder.write("a.json", record), odd = folder.write("a.data", record);
-  CHECK(train::open_dataset({.data = list.string()}, bytes()).size() == 1);
-  CHECK(train::open_dataset({.data = "json:" + odd.string()}, bytes()).size() == 1);
+  CHECK(train::open_dataset({.data = list.string()}, byte_tokenizer()).size() == 1);
+  CHECK(train::open_dataset({.data = "json:" + odd.string()}, byte_tokenizer()).size() == 1);
   CHECK(open_failure({.data = odd.string()}).code == ErrorCode::invalid_argument);
   CHECK(open_failure({.data = "synthetic:unknown"}).says("synthetic:copy"));
   CHECK(open_failure({.data = list.string() + "x"}).thrown);
@@ -163,7 +163,7 @@ TEST_CASE("open: limits of the model") {
 TEST_CASE("open: fewer samples than requested is a warning") {
   const TemporaryFolder folder;
   const auto file = folder.write("a.json", R"([{"instruction": "i", "output": "o"}])");
-  const auto data = train::open_dataset({.data = file.string(), .samples = 5}, bytes());
+  const auto data = train::open_dataset({.data = file.string(), .samples = 5}, byte_tokenizer());
   REQUIRE(data.warnings.size() == 1);
   CHECK(data.warnings[0] == "a.json: 5 samples requested, 1 available");
 }
