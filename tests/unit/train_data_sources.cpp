@@ -45,10 +45,10 @@ TEST_CASE("synthetic: full rows of the model's vocabulary, a function of the see
   CHECK(train::open_dataset(spec, source_bytes()).fingerprint() == data.fingerprint());
   auto other = spec;
   other.seed = 6;
-  CHECK(train::open_dataset(other, byte_tokenizer()).fingerprint() != data.fingerprint());
+  CHECK(train::open_dataset(other, source_bytes()).fingerprint() != data.fingerprint());
   auto more = spec;
   more.samples = 40;
-  const auto longer = train::open_dataset(more, byte_tokenizer());
+  const auto longer = train::open_dataset(more, source_bytes());
   CHECK(longer.sample(7).tokens[3] == data.sample(7).tokens[3]);
 }
 
@@ -56,7 +56,7 @@ TEST_CASE("synthetic:copy: the second half repeats the first and alone carries l
   for (const int seq : {4, 5, 16, 31}) {
     CAPTURE(seq);
     const auto data = train::open_dataset({.data = "synthetic:copy", .samples = 12, .seq = seq},
-                                          byte_tokenizer());
+                                          source_bytes());
     REQUIRE(data.size() == 12);
     const auto half = static_cast<std::size_t>(seq / 2);
     for (std::int64_t i = 0; i < data.size(); ++i) {
@@ -80,13 +80,13 @@ TEST_CASE("synthetic:copy: the second half repeats the first and alone carries l
 }
 
 TEST_CASE("demo: hundreds of short, varied, seed-fixed records with right answers") {
-  const auto data = train::open_dataset({.data = "demo", .seq = 256, .seed = 1}, byte_tokenizer());
+  const auto data = train::open_dataset({.data = "demo", .seq = 256, .seed = 1}, source_bytes());
   CHECK(data.size() == 800);
   CHECK(data.warnings.empty());
   CHECK(data.longest() <= 160);
-  CHECK(train::open_dataset({.data = "demo", .seq = 256, .seed = 1}, byte_tokenizer())
+  CHECK(train::open_dataset({.data = "demo", .seq = 256, .seed = 1}, source_bytes())
             .fingerprint() == data.fingerprint());
-  CHECK(train::open_dataset({.data = "demo", .seq = 256, .seed = 2}, byte_tokenizer())
+  CHECK(train::open_dataset({.data = "demo", .seq = 256, .seed = 2}, source_bytes())
             .fingerprint() != data.fingerprint());
   std::set<std::string> instructions;
   for (std::int64_t i = 0; i < 800; ++i) {
@@ -109,8 +109,8 @@ TEST_CASE("open: kinds of files by name or by prefix") {
   const TemporaryFolder folder;
   const std::string record = R"([{"instruction": "i", "output": "o"}])";
   const auto list = folder.write("a.json", record), odd = folder.write("a.data", record);
-  CHECK(train::open_dataset({.data = list.string()}, byte_tokenizer()).size() == 1);
-  CHECK(train::open_dataset({.data = "json:" + odd.string()}, byte_tokenizer()).size() == 1);
+  CHECK(train::open_dataset({.data = list.string()}, source_bytes()).size() == 1);
+  CHECK(train::open_dataset({.data = "json:" + odd.string()}, source_bytes()).size() == 1);
   CHECK(open_failure({.data = odd.string()}).code == ErrorCode::invalid_argument);
   CHECK(open_failure({.data = "synthetic:unknown"}).says("synthetic:copy"));
   CHECK(open_failure({.data = list.string() + "x"}).thrown);
@@ -163,7 +163,7 @@ TEST_CASE("open: limits of the model") {
 TEST_CASE("open: fewer samples than requested is a warning") {
   const TemporaryFolder folder;
   const auto file = folder.write("a.json", R"([{"instruction": "i", "output": "o"}])");
-  const auto data = train::open_dataset({.data = file.string(), .samples = 5}, byte_tokenizer());
+  const auto data = train::open_dataset({.data = file.string(), .samples = 5}, source_bytes());
   REQUIRE(data.warnings.size() == 1);
   CHECK(data.warnings[0] == "a.json: 5 samples requested, 1 available");
 }
