@@ -43,11 +43,9 @@ constexpr const char* examples =
     "  atoll-plan --rows jobs.csv --json predictions.json";
 
 train::Recompute recompute_from(const std::string& text) {
-  if (text == "none") return train::Recompute::none;
-  if (text == "selective") return train::Recompute::selective;
-  if (text == "full") return train::Recompute::full;
-  train::fail(atoll::ErrorCode::invalid_argument,
-              "--recompute {}: use none, selective, full or auto", text);
+  return text == "full"        ? train::Recompute::full
+         : text == "selective" ? train::Recompute::selective
+                               : train::Recompute::none;
 }
 
 // A preset, a config.json, or a folder with one.

@@ -19,7 +19,7 @@
 #include "cli/cli.hpp"
 #include "cli/complaint.hpp"
 #include "cli/config_file.hpp"
-#include "cli/size.hpp"
+#include "cli/numbers.hpp"
 #include "commands.hpp"
 #include "fail.hpp"
 #include "loop/flags.hpp"
