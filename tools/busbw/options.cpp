@@ -43,187 +43,162 @@ std::vector<Known> parse_list(const std::string& text, const std::array<Known, s
   return list;
 }
 
-// Adds options under one heading of --help. `names` begins with the short name, if there is one.
-class Section {
- public:
-  Section(CLI::App& app, const char* heading) : app_(app), heading_(heading) {}
+// An option whose value `take` receives. `usual` is its default in --help.
+template <class T, class Take>
+CLI::Option* add(CLI::App& app, const std::string& names, const std::string& usual,
+                 const char* help, Take take) {
+  return app.add_option_function<T>(names, take, help)->default_str(usual);
+}
 
-  template <class T>
-  CLI::Option* add(const char* names, T& target, const char* help) {
-    return app_.add_option(names, target, help)->group(heading_);
-  }
-  template <class T>
-  void flag(const char* names, T& target, const char* help) {
-    app_.add_flag(names, target, help)->group(heading_);
-  }
-  // An option whose value `take` receives. `usual` is its default in --help.
-  template <class T, class Take>
-  CLI::Option* take(const char* names, const std::string& usual, const char* help, Take take) {
-    return app_.add_option_function<T>(names, take, help)->default_str(usual)->group(heading_);
-  }
-  // A number of at least `least`.
-  void count(const char* names, int& target, int least, const char* help) {
-    add(names, target, help)->check(cli::at_least(least));
-  }
-  void size(const char* names, std::uint64_t& target, const char* usual, const char* help) {
-    add(names, target, help)
-        ->transform(cli::as_bytes)
-        ->check(cli::number([](double bytes) { return bytes <= 0x1p50; }, "at most 1024T"))
-        ->default_str(usual);
-  }
-  // A number from 0 to `most` that stands for a value of the target, as in nccl-tests.
-  template <class T>
-  void choice(const char* names, T& target, int most, const char* help) {
-    take<int>(names, fmt::format("{}", static_cast<int>(target)), help, [&target](int value) {
-      target = static_cast<T>(value);
-    })->check(CLI::Range(0, most));
-  }
-  // Names with commas between them, or all.
-  template <class Known, std::size_t size, class Parse>
-  void list(const std::string& names, std::vector<Known>& target,
-            const std::array<Known, size>& all, Parse parse, const char* usual, const char* help) {
-    const std::string first = names.substr(0, names.find(','));
-    take<std::string>(names.c_str(), usual, help, [&, first, parse](const std::string& text) {
-      target = parse_list(text, all, first, parse);
-    });
-  }
-  void files(const char* names, std::vector<std::filesystem::path>& target, const char* help) {
-    using Texts = std::vector<std::string>;
-    const auto assign = [&target](const Texts& texts) {
-      target.assign(texts.begin(), texts.end());
-    };
-    take<Texts>(names, "", help, assign)->take_all();
-  }
-  void ignored(const char* names, int usual, std::vector<std::string>& notes) {
-    take<int>(names, std::to_string(usual), "ignored", [&notes, names, usual](int value) {
-      if (value != usual) notes.push_back(fmt::format("{:.2} has no effect", names));
-    });
-  }
-  void fixed(const char* names, int only, const char* help) {
-    take<int>(names, std::to_string(only), help, [](int) {
-    })->check([only, help](const std::string& text) {
-      return text == std::to_string(only) ? std::string() : std::string(help);
-    });
-  }
+// A number of at least `least`.
+void count(CLI::App& app, const char* names, int& target, int least, const char* help) {
+  app.add_option(names, target, help)->check(cli::at_least(least));
+}
 
- private:
-  CLI::App& app_;
-  const char* heading_;
-};
+void bytes(CLI::App& app, const char* names, std::uint64_t& target, const char* usual,
+           const char* help) {
+  app.add_option(names, target, help)
+      ->transform(cli::as_bytes)
+      ->check(cli::number([](double size) { return size <= 0x1p50; }, "at most 1024T"))
+      ->default_str(usual);
+}
+
+// A number from 0 to `most` that stands for a value of the target, as in nccl-tests.
+template <class T>
+void choice(CLI::App& app, const char* names, T& target, int most, const char* help) {
+  const auto take = [&target](int value) { target = static_cast<T>(value); };
+  add<int>(app, names, std::to_string(static_cast<int>(target)), help, take)
+      ->check(CLI::Range(0, most));
+}
+
+// Names with commas between them, or all.
+template <class Known, std::size_t size, class Parse>
+void list(CLI::App& app, const std::string& names, std::vector<Known>& target,
+          const std::array<Known, size>& all, Parse parse, const char* usual, const char* help) {
+  const auto take = [&, parse, option = names.substr(0, names.find(','))](const std::string& text) {
+    target = parse_list(text, all, option, parse);
+  };
+  add<std::string>(app, names, usual, help, take);
+}
+
+void files(CLI::App& app, const char* names, std::vector<std::filesystem::path>& target,
+           const char* help) {
+  using Texts = std::vector<std::string>;
+  const auto take = [&](const Texts& texts) { target.assign(texts.begin(), texts.end()); };
+  add<Texts>(app, names, "", help, take)->take_all();
+}
+
+void ignored(CLI::App& app, const char* names, int usual, std::vector<std::string>& notes) {
+  add<int>(app, names, std::to_string(usual), "ignored", [&notes, names, usual](int value) {
+    if (value != usual) notes.push_back(fmt::format("{:.2} has no effect", names));
+  });
+}
+
+void fixed(CLI::App& app, const char* names, const std::string& only, const char* help) {
+  const auto check = [only, help](const std::string& text) { return text == only ? "" : help; };
+  add<int>(app, names, only, help, [](int) {})->check(check);
+}
 
 void declare_run(CLI::App& app, Options& o) {
-  Section section(app, "What to run");
-  section.list("--collective", o.collectives, all_collectives, collective_from_name, "all_reduce",
-               "all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, "
-               "all_to_all, all_gather_v, reduce_scatter_v, send_recv; a list with commas; or all");
-  section.list("-d,--datatype", o.dtypes, all_dtypes, dtype_from_name, "float",
-               "float, half, bfloat16, double, int8, uint8, uint16, int32, uint32, int64, uint64 "
-               "(or f32, f16, bf16, f64, i8, u8, u16, i32, u32, i64, u64); a list with commas; or "
-               "all");
-  section.list("-o,--op", o.ops, all_ops, op_from_name, "sum",
-               "sum, prod, max, min, avg, mulsum (a sum of scaled inputs); a list with commas; or "
-               "all");
-  section.count("-r,--root", o.root, -1, "root rank within the axis; -1: every rank in turn");
-  section
-      .add("--axis", o.axis,
-           "axis of the planned mesh: world, shard or replicate; all groups of the axis run at "
-           "once, and the slowest counts")
+  app.option_defaults()->group("What to run");
+  list(app, "--collective", o.collectives, all_collectives, collective_from_name, "all_reduce",
+       "all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, all_to_all, "
+       "all_gather_v, reduce_scatter_v, send_recv; a list with commas; or all");
+  list(app, "-d,--datatype", o.dtypes, all_dtypes, dtype_from_name, "float",
+       "float, half, bfloat16, double, int8, uint8, uint16, int32, uint32, int64, uint64 (or f32, "
+       "f16, bf16, f64, i8, u8, u16, i32, u32, i64, u64); a list with commas; or all");
+  list(app, "-o,--op", o.ops, all_ops, op_from_name, "sum",
+       "sum, prod, max, min, avg, mulsum (a sum of scaled inputs); a list with commas; or all");
+  count(app, "-r,--root", o.root, -1, "root rank within the axis; -1: every rank in turn");
+  app.add_option("--axis", o.axis,
+                 "axis of the planned mesh: world, shard or replicate; all groups of the axis run "
+                 "at once, and the slowest counts")
       ->check(CLI::IsMember({"world", "shard", "replicate"}));
-  section
-      .add("--device", o.device,
-           "buffers in host memory (host) or on GPUs (cuda; the ranks of a host use its GPUs in "
-           "turn); auto: cuda when every rank has its own GPU and a backend supports it")
+  app.add_option("--device", o.device,
+                 "buffers in host memory (host) or on GPUs (cuda; the ranks of a host use its GPUs "
+                 "in turn); auto: cuda when every rank has its own GPU and a backend supports it")
       ->check(CLI::IsMember({"auto", "host", "cuda"}));
-  section.add("--backend", o.backend, "host, nccl, mpi, ...; default: the best that works");
-  section.choice("-x,--cta_policy", o.compute_units, 2,
-                 "compute units of a GPU that collectives may take: 0 as many as the backend "
-                 "likes, 1 few, 2 none (copy engines run all_gather and all_to_all of registered "
-                 "memory, if the hardware can)");
-  section.flag("--require-gdr", o.require_gdr,
+  app.add_option("--backend", o.backend, "host, nccl, mpi, ...; default: the best that works");
+  choice(app, "-x,--cta_policy", o.compute_units, 2,
+         "compute units of a GPU that collectives may take: 0 as many as the backend likes, 1 few, "
+         "2 none (copy engines run all_gather and all_to_all of registered memory, if the hardware "
+         "can)");
+  app.add_flag("--require-gdr", o.require_gdr,
                "fail unless every connection between hosts uses GPUDirect RDMA");
-  section.add("--algorithm", o.algorithm,
-              "NAME, or COLLECTIVE:NAME,...; default: the backend chooses (ATOLL_ALGORITHM)");
+  app.add_option("--algorithm", o.algorithm,
+                 "NAME, or COLLECTIVE:NAME,...; default: the backend chooses (ATOLL_ALGORITHM)");
   using Words = std::vector<std::string>;
-  section
-      .take<Words>("-M,--memory", "registered",
-                   "memory of the buffers: registered (atoll::allocate) or plain; or, as in "
-                   "nccl-tests, 1 to report memory usage and 0 not to; give the option twice to "
-                   "set both",
-                   [&o](const Words& words) {
-                     for (const std::string& word : words) {
-                       if (word == "0" || word == "1")
-                         o.memory_report = word == "1";
-                       else
-                         o.memory = word == "plain" ? MemoryKind::plain : MemoryKind::registered;
-                     }
-                   })
+  add<Words>(app, "-M,--memory", "registered",
+             "memory of the buffers: registered (atoll::allocate) or plain; or, as in nccl-tests, "
+             "1 to report memory usage and 0 not to; give the option twice to set both",
+             [&o](const Words& words) {
+               for (const std::string& word : words) {
+                 if (word == "0" || word == "1")
+                   o.memory_report = word == "1";
+                 else
+                   o.memory = word == "plain" ? MemoryKind::plain : MemoryKind::registered;
+               }
+             })
       ->take_all()
       ->allow_extra_args(false)
       ->check(CLI::IsMember({"registered", "plain", "0", "1"}));
-  section.flag("--pairs", o.pairs,
+  app.add_flag("--pairs", o.pairs,
                "measure the bandwidth between every two ranks with messages of -e bytes, and name "
                "the rank, host or NIC that is slow");
-  section.files("--tune", o.tune,
-                "OUT CURVE...: write a tuning file (ATOLL_TUNING) from curves that were saved with "
-                "different --algorithm");
-  section.files("--flight", o.flight,
-                "explain the flight recorder files (ATOLL_FLIGHT) of a job: what each rank did "
-                "last");
+  files(app, "--tune", o.tune,
+        "OUT CURVE...: write a tuning file (ATOLL_TUNING) from curves that were saved with "
+        "different --algorithm");
+  files(app, "--flight", o.flight,
+        "explain the flight recorder files (ATOLL_FLIGHT) of a job: what each rank did last");
 }
 
 void declare_sizes(CLI::App& app, Options& o) {
-  Section section(app, "Sizes in bytes; K, M, G are powers of 1,024");
-  section.size("-b,--minbytes", o.min_bytes, "32M",
-               "smallest size; default: 32M, or -e when that is smaller");
-  section.size("-e,--maxbytes", o.max_bytes, "32M",
-               "largest size; default: 32M, or -b when that is larger");
-  section.size("-i,--stepbytes", o.step_bytes, "1M", "increment between sizes");
-  section
-      .add("-f,--stepfactor", o.step_factor,
-           "factor between sizes; 2 or more replaces the increment")
+  app.option_defaults()->group("Sizes in bytes; K, M, G are powers of 1,024");
+  bytes(app, "-b,--minbytes", o.min_bytes, "32M",
+        "smallest size; default: 32M, or -e when that is smaller");
+  bytes(app, "-e,--maxbytes", o.max_bytes, "32M",
+        "largest size; default: 32M, or -b when that is larger");
+  bytes(app, "-i,--stepbytes", o.step_bytes, "1M", "increment between sizes");
+  app.add_option("-f,--stepfactor", o.step_factor,
+                 "factor between sizes; 2 or more replaces the increment")
       ->check(CLI::Range(0, 1000000));
-  section.choice("-u,--unalign", o.unalign, 1 << 20, "elements by which buffers are misaligned");
+  choice(app, "-u,--unalign", o.unalign, 1 << 20, "elements by which buffers are misaligned");
 }
 
 void declare_measuring(CLI::App& app, Options& o) {
-  Section section(app, "How to measure");
-  section.count("-n,--iters", o.iterations, 1, "number of timed batches");
-  section.count("-m,--agg_iters", o.batch, 1, "operations in a batch");
-  section.count("-w,--warmup_iters", o.warmups, 0, "operations before the timed ones");
-  section.count("-N,--run_cycles", o.cycles, 0,
-                "how often to repeat all sizes; 0: until interrupted");
-  section.count("-c,--check", o.checks, 0,
-                "number of operations whose results are checked; 0: none");
-  section.choice("-a,--average", o.time_of, 3,
-                 "time to report: 0 rank 0, 1 average of the ranks, 2 fastest rank, 3 slowest "
-                 "rank");
-  section.choice("-z,--blocking", o.blocking, 3,
-                 "1: wait and barrier after each operation; 2: wait after each operation; 3: wait "
-                 "and an untimed barrier after each batch");
-  section.count("-T,--timeout", o.timeout_s, 0, "seconds for one operation; 0: ATOLL_TIMEOUT");
-  section
-      .take<int>("-R,--local_register", "-1",
-                 "1 or 2: same as --memory registered; 0: same as --memory plain",
-                 [&o](int value) {
-                   if (value == 0) o.memory = MemoryKind::plain;
-                 })
+  app.option_defaults()->group("How to measure");
+  count(app, "-n,--iters", o.iterations, 1, "number of timed batches");
+  count(app, "-m,--agg_iters", o.batch, 1, "operations in a batch");
+  count(app, "-w,--warmup_iters", o.warmups, 0, "operations before the timed ones");
+  count(app, "-N,--run_cycles", o.cycles, 0, "how often to repeat all sizes; 0: until interrupted");
+  count(app, "-c,--check", o.checks, 0, "number of operations whose results are checked; 0: none");
+  choice(app, "-a,--average", o.time_of, 3,
+         "time to report: 0 rank 0, 1 average of the ranks, 2 fastest rank, 3 slowest rank");
+  choice(app, "-z,--blocking", o.blocking, 3,
+         "1: wait and barrier after each operation; 2: wait after each operation; 3: wait and an "
+         "untimed barrier after each batch");
+  count(app, "-T,--timeout", o.timeout_s, 0, "seconds for one operation; 0: ATOLL_TIMEOUT");
+  add<int>(app, "-R,--local_register", "-1",
+           "1 or 2: same as --memory registered; 0: same as --memory plain",
+           [&o](int value) {
+             if (value == 0) o.memory = MemoryKind::plain;
+           })
       ->check(CLI::Range(-1, 2));
 }
 
 void declare_output(CLI::App& app, Options& o) {
-  Section section(app, "What to report");
-  section.choice("-I,--per_iter_timing", o.layout.latency, 1,
-                 "1: also time single operations (us): columns i_min, i_max, i_p99 and i_cv%, and "
-                 "p50 and p99 below the table");
-  section.flag("--latency", o.layout.latency, "same as -I 1");
-  section.count("-K,--per_iter_skip", o.latency_skip, 0,
-                "number of first samples that -I leaves out");
-  section.choice("-C,--report_cputime", o.layout.cpu_time, 1,
-                 "1: report the time to enqueue an operation (us) instead of its duration");
-  section.choice("-S,--report_timestamps", o.layout.timestamps, 1,
-                 "1: report when each row was measured");
-  section.take<std::string>(
-      "--limit", "machine",
+  app.option_defaults()->group("What to report");
+  choice(app, "-I,--per_iter_timing", o.layout.latency, 1,
+         "1: also time single operations (us): columns i_min, i_max, i_p99 and i_cv%, and p50 and "
+         "p99 below the table");
+  app.add_flag("--latency", o.layout.latency, "same as -I 1");
+  count(app, "-K,--per_iter_skip", o.latency_skip, 0, "number of first samples that -I leaves out");
+  choice(app, "-C,--report_cputime", o.layout.cpu_time, 1,
+         "1: report the time to enqueue an operation (us) instead of its duration");
+  choice(app, "-S,--report_timestamps", o.layout.timestamps, 1,
+         "1: report when each row was measured");
+  add<std::string>(
+      app, "--limit", "machine",
       "what `% of limit` compares with: machine (link rates of the topology and measured memory "
       "bandwidth; on GPUs the rate of a ring), a bus bandwidth in GB/s, or off",
       [&o](const std::string& text) {
@@ -233,26 +208,26 @@ void declare_output(CLI::App& app, Options& o) {
         o.limit_busbw = parse_number(text, "--limit");
         if (o.limit_busbw <= 0) refuse("--limit " + text + ": must be above 0 GB/s");
       });
-  section
-      .take<double>("--expect", "",
-                    "share of the limit that every row must reach, for example 0.85 for 85 %",
-                    [&o](double share) { o.expect = share; })
+  add<double>(app, "--expect", "",
+              "share of the limit that every row must reach, for example 0.85 for 85 %",
+              [&o](double share) { o.expect = share; })
       ->check(cli::number([](double share) { return share > 0 && share <= 1; },
                           "above 0 and at most 1, as in 0.85"));
-  section.add("-J,--output_file,--json", o.json, "file for the complete report as JSON");
-  section.add("--save", o.save, "file for the measured curve, which --tune reads");
-  section.add("--plot", o.plot, "file for an SVG plot of bus bandwidth over size (needs gnuplot)");
+  app.add_option("-J,--output_file,--json", o.json, "file for the complete report as JSON");
+  app.add_option("--save", o.save, "file for the measured curve, which --tune reads");
+  app.add_option("--plot", o.plot,
+                 "file for an SVG plot of bus bandwidth over size (needs gnuplot)");
 }
 
 void declare_gpu_habits(CLI::App& app, Options& o) {
-  Section section(app, "Options of nccl-tests, so that its scripts run unchanged");
-  section.fixed("-t,--nthreads", 1, "must be 1: a rank is a process");
-  section.fixed("-g,--ngpus", 1, "must be 1: a rank is a process");
-  section.ignored("-p,--parallel_init", 0, o.notes);
-  section.ignored("-y,--stream_null", 0, o.notes);
-  section.ignored("-G,--cudagraph", 0, o.notes);
-  section.fixed("-D,--device_implementation", 0, "must be 0: atoll has no device implementations");
-  section.ignored("-V,--device_cta_count", 16, o.notes);
+  app.option_defaults()->group("Options of nccl-tests, so that its scripts run unchanged");
+  fixed(app, "-t,--nthreads", "1", "must be 1: a rank is a process");
+  fixed(app, "-g,--ngpus", "1", "must be 1: a rank is a process");
+  ignored(app, "-p,--parallel_init", 0, o.notes);
+  ignored(app, "-y,--stream_null", 0, o.notes);
+  ignored(app, "-G,--cudagraph", 0, o.notes);
+  fixed(app, "-D,--device_implementation", "0", "must be 0: atoll has no device implementations");
+  ignored(app, "-V,--device_cta_count", 16, o.notes);
 }
 
 void read_environment(Options& o) {
