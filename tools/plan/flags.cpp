@@ -69,18 +69,18 @@ void declare_job(CLI::App& app, Flags& f) {
   app.add_option("--moments", f.moments, "f32 or bf16, for the moments of AdamW")
       ->check(CLI::IsMember({"f32", "bf16"}));
   app.add_option("--strategy", f.strategy,
-                 "no_shard, shard_optimizer, shard_grad, full_shard, hybrid_shard, "
-                 "hybrid_shard_grad, or auto: all are tried")
+                 "sharding strategy, as of atoll-train; auto: all are tried")
       ->check(strategy_names());
   app.add_option("--mesh", f.mesh, "RxS, replicate x shard; default: all that suit the hosts");
-  app.add_option("--recompute", f.recompute, "none, selective, full, or auto: all are tried")
+  app.add_option("--recompute", f.recompute,
+                 "activations recomputed in backward; auto: all are tried")
       ->check(CLI::IsMember({"none", "selective", "full", "auto"}));
   app.add_option(
          "--prefetch", f.prefetch,
          "units to gather ahead of compute, 0 to 8 (one more if the head is tied), or auto: 1, 2 "
          "and 4 are tried")
       ->check(CLI::IsMember({"0", "1", "2", "3", "4", "5", "6", "7", "8", "auto"}));
-  app.add_option("--framework", f.framework, "atoll, pytorch-eager or pytorch-compile")
+  app.add_option("--framework", f.framework, "the trainer that is predicted")
       ->check(CLI::IsMember({"atoll", "pytorch-eager", "pytorch-compile"}));
 }
 

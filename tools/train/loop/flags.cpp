@@ -340,8 +340,7 @@ std::vector<Flag> run_flags() {
        "checkpoint folder to continue from, on any number of ranks; or auto: the newest whole "
        "checkpoint in the results folder, and a new run if there is none"},
       {"--resume-with-changes", &O::resume_with_changes,
-       "what may differ from the run that saved the checkpoint, comma-separated: data, seed, "
-       "global_batch, optimizer, frozen, model",
+       "what may differ from the run that saved the checkpoint, comma-separated",
        Words{"data", "seed", "global_batch", "optimizer", "frozen", "model"},
        Needs{[](const O& o) { return !o.resume.empty(); }, "--resume"}},
       {"--max-time", &O::max_time,

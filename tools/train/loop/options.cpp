@@ -97,15 +97,6 @@ void check_muon(const RunOptions& options) {
           "--no-skip-nonfinite");
 }
 
-void check_mesh(const RunOptions& options) {
-  if (options.mesh.empty()) return;
-  try {
-    atoll::parse_mesh(options.mesh);
-  } catch (const Error& error) {
-    fail(error.code(), "--mesh: {}", error.what());
-  }
-}
-
 int processors() { return static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN))); }
 
 // More threads than this only wait for one another.
@@ -163,7 +154,7 @@ void check(const RunOptions& options) {
     if (!flag.has_default(options)) check_row(flag, options);
   }
   check_data(options);
-  check_mesh(options);
+  if (!options.mesh.empty()) check_flag("--mesh", [&] { atoll::parse_mesh(options.mesh); });
   check_arithmetic(options);
   check_adapters(options);
   check_steps(options);
