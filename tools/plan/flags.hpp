@@ -40,8 +40,8 @@ struct Flags {
 // must live as long as `app`.
 void declare(CLI::App& app, Flags& flags);
 
-// Throws Error(invalid_argument) for flags that have no effect beside each other, or that need one
+// Throws Error(invalid_argument) for values that have no effect beside each other, or that need one
 // another.
-void check(const CLI::App& app, const Flags& flags);
+void check(const Flags& flags);
 
 }  // namespace plan

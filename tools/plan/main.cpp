@@ -41,11 +41,9 @@ constexpr const char* examples =
     "      --framework pytorch-eager --measured 31589 --measured-one-host 36382";
 
 train::Recompute recompute_from(const std::string& text) {
-  if (text == "none") return train::Recompute::none;
-  if (text == "selective") return train::Recompute::selective;
-  if (text == "full") return train::Recompute::full;
-  train::fail(atoll::ErrorCode::invalid_argument,
-              "--recompute {}: use none, selective, full or auto", text);
+  return text == "full"        ? train::Recompute::full
+         : text == "selective" ? train::Recompute::selective
+                               : train::Recompute::none;
 }
 
 // A preset, a config.json, or a folder with one.
@@ -292,7 +290,7 @@ void explain(const Flags& f, const plan::PastRun& past, const std::vector<plan::
 }
 
 void run(Flags& f, const CLI::App& app) {
-  plan::check(app, f);
+  plan::check(f);
   plan::PastRun past;
   if (!f.explain.empty()) {
     past = plan::read_run(f.explain);

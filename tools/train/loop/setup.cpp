@@ -145,11 +145,7 @@ std::string fingerprint(const std::vector<fs::path>& weights) {
 }
 
 void compare_flags(atoll::World& world, const RunOptions& options) {
-  auto flags = to_json(options);
-  flags.erase("threads");
-  flags["out"] = options.out;
-  flags["run_name"] = options.run_name;
-  compare(world, "flags", flags.dump(), flag_difference);
+  compare(world, "flags", to_json(options, Use::compared).dump(), flag_difference);
 }
 
 // The default name of a run depends on the files that a rank has, and so does its folder.
@@ -363,8 +359,7 @@ RunData open_data(const RunOptions& options, const Tokenizer& tokenizer, const M
 }
 
 void compare_modes(atoll::World& world, const RunOptions& options) {
-  const nlohmann::json modes{{"dry_run", options.dry_run}, {"show_data", options.show_data}};
-  compare(world, "modes", modes.dump(), flag_difference);
+  compare(world, "modes", to_json(options, Use::early).dump(), flag_difference);
 }
 
 void fetch_inputs(atoll::World& world, RunOptions& options) {

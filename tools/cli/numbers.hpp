@@ -1,6 +1,7 @@
-// Sizes in bytes as people write them.
+// Numbers as people write them.
 #pragma once
 
+#include <functional>
 #include <string>
 
 namespace cli {
@@ -9,5 +10,11 @@ namespace cli {
 // m, g and t, in any case and also as "kb" or "KiB", are powers of 1024. A fraction of a byte is
 // cut off. Throws CLI::ValidationError for other texts.
 std::string as_bytes(const std::string& text);
+
+// A check() of CLI11 for finite numbers, since CLI::Range takes NaN and has six decimals. `must`
+// completes the error "5 must be ...".
+using Check = std::function<std::string(const std::string&)>;
+Check number(std::function<bool(double)> fits, std::string must);
+Check at_least(double least);
 
 }  // namespace cli

@@ -1,4 +1,4 @@
-#include "cli/size.hpp"
+#include "cli/numbers.hpp"
 
 #include <fmt/format.h>
 
@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string_view>
+#include <utility>
 
 namespace cli {
 namespace {
@@ -44,6 +45,20 @@ std::string as_bytes(const std::string& text) {
         fmt::format("{} is no number of bytes: write for example 16G, 1.5G or 512M", text));
   }
   return std::to_string(static_cast<std::uint64_t>(bytes));
+}
+
+Check number(std::function<bool(double)> fits, std::string must) {
+  return [fits = std::move(fits), must = std::move(must)](const std::string& text) {
+    double value = 0;
+    const bool is_fine =
+        CLI::detail::lexical_cast(text, value) && std::isfinite(value) && fits(value);
+    return is_fine ? std::string() : fmt::format("{} must be {}", text, must);
+  };
+}
+
+Check at_least(double least) {
+  return number([least](double value) { return value >= least; },
+                fmt::format("at least {}", least));
 }
 
 }  // namespace cli
