@@ -27,7 +27,6 @@ inline int read_topology(const atoll::importers::Importer& source, const unsigne
     to_tree(inspection);
     to_dot(inspection);
     to_nccl_xml(topology);
-    if (topology.hosts.size() == 1) to_hwloc_xml(topology);
   } catch (const atoll::Error&) {
   }
   return 0;

@@ -66,7 +66,6 @@ std::string render(const topo::Examination& examination, const topo::Options& op
   if (format == "matrix") return atoll::to_matrix(inspection, colour);
   if (format == "dot") return atoll::to_dot(inspection);
   if (format == "svg") return atoll::to_svg(inspection);
-  if (format == "hwloc-xml") return with_losses(atoll::to_hwloc_xml(inspection.topology));
   if (format == "nccl-xml") return with_losses(atoll::to_nccl_xml(inspection.topology));
   if (format == "env") return atoll::to_nccl_env(inspection);
   return atoll::to_tree(inspection, colour);

@@ -59,9 +59,6 @@ struct Export {
   std::vector<std::string> lost;
 };
 
-// Returns a topology of one host as hwloc 2 XML, for `lstopo -i`. Throws Error(unsupported) if the
-// topology has no host or several.
-ATOLL_API Export to_hwloc_xml(const Topology& topology);
 // Returns the text of a topology file for NCCL (NCCL_TOPO_FILE). If the topology was read from such
 // a file, the text keeps all attributes of that file.
 ATOLL_API Export to_nccl_xml(const Topology& topology);
