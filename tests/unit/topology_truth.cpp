@@ -154,7 +154,7 @@ TEST_CASE("truth: every file of the folder can be shown and exported") {
     CHECK_FALSE(to_matrix(inspection).empty());
     CHECK(to_dot(inspection).find("graph") != std::string::npos);
     CHECK(Topology::from_json(to_json(inspection), "own").to_json() == topology.to_json());
-    CHECK(to_nccl_xml(topology).text.find("<system") != std::string::npos);
+    CHECK(to_nccl_xml(topology).find("<system") != std::string::npos);
     CHECK_FALSE(to_nccl_env(inspection).empty());
     CHECK(diff(topology, topology).empty());
     CHECK_FALSE(inspection.diagnosis.checks.empty());

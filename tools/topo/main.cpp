@@ -51,12 +51,6 @@ void write(const std::string& text, const std::string& path) {
         fmt::format("writing to {} failed", path.empty() ? std::string("standard output") : path));
 }
 
-std::string with_losses(const atoll::Export& exported) {
-  for (const std::string& lost : exported.lost)
-    fmt::print(stderr, "atoll-topo: the exported file lacks {}\n", lost);
-  return exported.text;
-}
-
 std::string render(const topo::Examination& examination, const topo::Options& options) {
   const atoll::Inspection& inspection = examination.inspection;
   const atoll::Colour colour = colour_of(options, examination.by_launcher);
@@ -66,7 +60,7 @@ std::string render(const topo::Examination& examination, const topo::Options& op
   if (format == "matrix") return atoll::to_matrix(inspection, colour);
   if (format == "dot") return atoll::to_dot(inspection);
   if (format == "svg") return atoll::to_svg(inspection);
-  if (format == "nccl-xml") return with_losses(atoll::to_nccl_xml(inspection.topology));
+  if (format == "nccl-xml") return atoll::to_nccl_xml(inspection.topology);
   if (format == "env") return atoll::to_nccl_env(inspection);
   return atoll::to_tree(inspection, colour);
 }

@@ -53,15 +53,10 @@ ATOLL_API std::string to_dot(const Inspection& inspection);
 // 30 s; Error(unsupported) if the picture exceeds 64 MiB.
 ATOLL_API std::string to_svg(const Inspection& inspection);
 
-// An exported text, and one line for each kind of information that the format cannot hold.
-struct Export {
-  std::string text;
-  std::vector<std::string> lost;
-};
-
 // Returns the text of a topology file for NCCL (NCCL_TOPO_FILE). If the topology was read from such
-// a file, the text keeps all attributes of that file.
-ATOLL_API Export to_nccl_xml(const Topology& topology);
+// a file, the text keeps all attributes of that file. Devices without a bus id and virtual NICs are
+// left out. Throws Error(unsupported) if the format cannot hold the machine.
+ATOLL_API std::string to_nccl_xml(const Topology& topology);
 // Returns the NCCL settings that the machine needs in addition to NCCL's defaults: lines of
 // `NAME=value`, each below a comment with the reason. A shell can source the text.
 ATOLL_API std::string to_nccl_env(const Inspection& inspection);

@@ -19,12 +19,10 @@
 
 #include "atoll/inspect/inspection.hpp"
 #include "facts.hpp"
-#include "gpu_models.hpp"
 #include "inspect/exporters/nccl_host_tree.hpp"
 #include "inspect/importers/importer.hpp"
 #include "inspect/text.hpp"
 #include "sources/pci_address.hpp"
-#include "wording.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -120,7 +118,7 @@ class Writer {
     }
   }
 
-  Export write() {
+  std::string write() {
     if (!take_document()) start_empty();
     std::map<std::string_view, Part*> by_host;
     for (Part& part : parts_) by_host[part.tree.host().id] = &part;
@@ -136,9 +134,9 @@ class Writer {
       for (const TopologyNic* nic : part.nics) add_nic(*nic, tree);
       if (!tree.has_cpus()) tree.cpu(-1);
     }
-    Export result{.text = nccl::to_text(document_), .lost = {}};
-    result.lost = find_lost(result.text);
-    return result;
+    std::string text = nccl::to_text(document_);
+    check(text);
+    return text;
   }
 
  private:
@@ -185,7 +183,6 @@ class Writer {
         // kernel's form.
         add_tree(*hosts_.at(original.hosts[i]), elements[i], nccl::Ways::kernel);
       for (Part& part : parts_) note_stated(part);
-      original_ = &original;
       return true;
     }
     return false;
@@ -369,16 +366,9 @@ class Writer {
     return net;
   }
 
-  std::vector<std::string> find_lost(const std::string& text) const try {
-    std::vector<std::string> hosts;
-    for (const Part& part : parts_) hosts.push_back(part.tree.host().id);
-    const std::string origin = original_ == nullptr ? "export" : original_->origin;
-    Topology again = importers::nccl_xml.read(text, origin);
-    fill_link_rates(again);
-    return nccl::find_lost({.topology = topology_,
-                            .again = again,
-                            .hosts = hosts,
-                            .from_document = original_ != nullptr});
+  // Throws Error(unsupported) if the importer refuses the text.
+  static void check(const std::string& text) try {
+    importers::nccl_xml.read(text, "export");
   } catch (const Error& error) {
     throw Error(ErrorCode::unsupported,
                 fmt::format("NCCL's topology file cannot hold this machine: {}", error.what()));
@@ -394,12 +384,11 @@ class Writer {
   // Links of each GPU, grouped by their other end.
   std::map<std::string, std::map<Target, Links>> links_;
   pugi::xml_document document_;
-  const TopologyDocument* original_ = nullptr;
   std::vector<Part> parts_;  // one tree for each host of the file
 };
 
 }  // namespace
 
-Export to_nccl_xml(const Topology& topology) { return Writer(topology).write(); }
+std::string to_nccl_xml(const Topology& topology) { return Writer(topology).write(); }
 
 }  // namespace atoll_v1::atoll
