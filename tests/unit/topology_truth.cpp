@@ -152,7 +152,7 @@ TEST_CASE("truth: every file of the folder can be shown and exported") {
     const Inspection inspection = atoll::inspect(topology);
     CHECK(to_tree(inspection).find("islands") != std::string::npos);
     CHECK_FALSE(to_matrix(inspection).empty());
-    CHECK(to_dot(inspection).find("graph") != std::string::npos);
+    CHECK(to_svg(inspection).find("<svg") != std::string::npos);
     CHECK(Topology::from_json(to_json(inspection), "own").to_json() == topology.to_json());
     CHECK(to_nccl_xml(topology).find("<system") != std::string::npos);
     CHECK_FALSE(to_nccl_env(inspection).empty());

@@ -58,7 +58,6 @@ std::string render(const topo::Examination& examination, const topo::Options& op
   if (format == "json") return atoll::to_json(inspection);
   if (options.doctor) return atoll::to_report(inspection.diagnosis, colour);
   if (format == "matrix") return atoll::to_matrix(inspection, colour);
-  if (format == "dot") return atoll::to_dot(inspection);
   if (format == "svg") return atoll::to_svg(inspection);
   if (format == "nccl-xml") return atoll::to_nccl_xml(inspection.topology);
   if (format == "env") return atoll::to_nccl_env(inspection);

@@ -45,12 +45,7 @@ ATOLL_API std::string to_report(const Diagnosis& diagnosis, Colour colour = Colo
 // this text and skips everything else (islands, affinity of GPUs and of cores, rails, ranks, mesh, findings, checks).
 ATOLL_API std::string to_json(const Inspection& inspection);
 
-// Returns a picture of the machine in Graphviz' language (DOT): islands, rails, and findings in
-// colour.
-ATOLL_API std::string to_dot(const Inspection& inspection);
-// Returns the picture of to_dot() as SVG, drawn by Graphviz' `dot`. Throws Error(not_found), which
-// names the package to install, if `dot` is missing; Error(io) if `dot` fails or runs for more than
-// 30 s; Error(unsupported) if the picture exceeds 64 MiB.
+// Returns a picture of the machine as SVG: islands, rails, and findings in colour.
 ATOLL_API std::string to_svg(const Inspection& inspection);
 
 // Returns the text of a topology file for NCCL (NCCL_TOPO_FILE). If the topology was read from such

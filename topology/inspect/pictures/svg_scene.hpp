@@ -1,4 +1,4 @@
-// The content of a picture: boxes with texts and marks. dot_layout.cpp adds the positions. Of many
+// The content of a picture: boxes with texts and marks. svg_layout.cpp adds the positions. Of many
 // hosts that look alike, only one or two are drawn; a summary counts the others.
 #pragma once
 
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "atoll/inspect/inspection.hpp"
-#include "inspect/pictures/dot_canvas.hpp"
+#include "inspect/pictures/svg_canvas.hpp"
 #include "wording.hpp"
 
 namespace atoll_v1::atoll::drawing {
@@ -64,7 +64,7 @@ struct Bar {
 };
 
 struct IslandBox {
-  std::string id, detail;  // `detail` is the GPU model: "H100 80GB HBM3"
+  std::string detail;  // the GPU model: "H100 80GB HBM3"
   // Parts of the title: "NVLink island:", "8 GPUs,", "450 GB/s a GPU"
   std::vector<std::string> title;
   IslandState state = IslandState::unknown;

@@ -4,7 +4,7 @@
 // host of each kind is drawn; kinds with findings have priority. A *group* is one host, or an
 // island that spans hosts together with these hosts. A *track* is one line for all rails that
 // connect the same NICs of the drawn hosts.
-#include "inspect/pictures/dot_scene.hpp"
+#include "inspect/pictures/svg_scene.hpp"
 
 #include <fmt/format.h>
 
@@ -196,7 +196,6 @@ Group make_group(const Parts& parts, const std::vector<Candidate>& hosts, const 
   for (const Told& told : choice.told) group.summaries.push_back({told.parts, {}});
   if (outline.island) {
     group.around = make_island(parts, *outline.island);
-    group.around->id = parts.inspection.islands[*outline.island].gpus.front();
     group.around->detail = group.hosts.front().islands.front().detail;
   }
   return group;

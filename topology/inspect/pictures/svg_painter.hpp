@@ -1,7 +1,7 @@
-// Computes the positions of the boxes of a scene (dot_layout.cpp) and draws them (dot_painter.cpp).
+// Computes the positions of the boxes of a scene (svg_layout.cpp) and draws them (svg_painter.cpp).
 #pragma once
 
-#include "inspect/pictures/dot_scene.hpp"
+#include "inspect/pictures/svg_scene.hpp"
 
 namespace atoll_v1::atoll::drawing {
 
@@ -23,17 +23,14 @@ std::string_view colour_of(Severity mark, std::string_view otherwise);
 Look island_look(const IslandBox& island);
 Pen fabric_pen(const IslandBox& island, double width);
 
-// Returns the id of the box for the switches of an island, for edges to this box.
-std::string switch_id(const IslandBox& island);
-
-// Begins the frame of an island, either inside a host or around several hosts.
-void open_island(Canvas& canvas, const IslandBox& island);
+// Draws the frame of an island, either inside a host or around several hosts.
+void paint_frame(Canvas& canvas, const IslandBox& island);
 void paint_switch(Canvas& canvas, const IslandBox& island);
 
 void paint_host(Canvas& canvas, const HostBox& host);
 
 // Draws a summary of several equal hosts: a box with two more boxes behind it.
 void paint_summary(Canvas& canvas, const Summary& summary);
-std::string summary_id(const Summary& summary);
+std::string text_of(const Summary& summary);
 
 }  // namespace atoll_v1::atoll::drawing

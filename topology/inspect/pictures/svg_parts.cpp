@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "inspect/pictures/dot_scene.hpp"
+#include "inspect/pictures/svg_scene.hpp"
 #include "inspect/text.hpp"
 
 namespace atoll_v1::atoll::drawing {
