@@ -34,11 +34,11 @@ Diagnosis diagnose(const Topology& topology, std::span<const RankSite> ranks,
   Diagnosis diagnosis;
   // Runs a check. If `said` is not empty, these findings of the planner replace the check's own.
   const auto run = [&](const CheckRow& row, std::vector<Finding> said) {
-    doctor::CheckResult result;
+    doctor::CheckResult result(row);
     row.run(machine, result);
     if (!said.empty()) result.said_elsewhere();
-    diagnosis.checks.push_back(result.check(row));
-    for (Finding& finding : said.empty() ? result.findings(row.id) : std::move(said))
+    diagnosis.checks.push_back(result.check());
+    for (Finding& finding : said.empty() ? result.findings() : std::move(said))
       diagnosis.findings.push_back(std::move(finding));
   };
   for (const auto& area : {doctor::gpu_fabric_checks, doctor::pcie_checks, doctor::gpu_checks,
