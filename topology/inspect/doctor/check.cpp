@@ -4,11 +4,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 #include "affinity.hpp"
 #include "path_level.hpp"
-#include "pcie_rate.hpp"
 
 namespace atoll_v1::atoll::doctor {
 namespace {
@@ -233,24 +231,6 @@ std::set<const NicView*> used_nics(const HostView& host) {
   return nics;
 }
 
-bool is_card(const TopologyGpu& gpu) {
-  constexpr std::array words{"PCIe",   "PCIE",  "H100 NVL", "H200 NVL", "RTX",   "GeForce",
-                             "Quadro", "TITAN", "A30",      "A40",      "A6000", "DGXS"};
-  return std::ranges::any_of(
-      words, [&](const char* word) { return gpu.model.find(word) != std::string::npos; });
-}
-
-std::optional<double> number_of(std::string_view text) {
-  const auto value = parse_number<double>(text);
-  return value && std::isfinite(*value) ? value : std::nullopt;
-}
-
-std::optional<double> lane_gbyte_s(double gt_s) {
-  constexpr std::array generations{2.5, 5.0, 8.0, 16.0, 32.0, 64.0};
-  if (std::ranges::find(generations, gt_s) == generations.end()) return std::nullopt;
-  return pcie_gbyte_s(gt_s, 1);
-}
-
 bool is_flattened(const HostView& host) {
   if (!host.is_vm || host.gpus.empty()) return false;
   const auto all = [&](auto holds) { return std::ranges::all_of(host.gpus, holds); };
@@ -268,12 +248,6 @@ Setting setting_of(const HostView& host, std::string_view name) {
 }
 
 bool is_on(std::string_view setting) { return take_number<long long>(setting).value_or(0) != 0; }
-
-void Range::add(double value) {
-  least_ = empty_ ? value : std::min(least_, value);
-  most_ = empty_ ? value : std::max(most_, value);
-  empty_ = false;
-}
 
 std::string Range::text() const {
   return least_ == most_ ? fmt::format("{:.15g}", most_)

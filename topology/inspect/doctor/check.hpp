@@ -3,6 +3,8 @@
 // a CheckResult. README.md explains how to add a check.
 #pragma once
 
+#include <algorithm>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -209,14 +211,6 @@ extern const std::span<const CheckRow> rank_checks;
 std::set<std::string_view> nearest_nics(const HostView& host);
 // Returns the NICs that the GPUs of the host should send through.
 std::set<const NicView*> used_nics(const HostView& host);
-// True for PCIe cards, which have NVLinks only if a bridge is installed, and for workstation
-// boards, which do not use all NVLinks of their GPUs.
-bool is_card(const TopologyGpu& gpu);
-// Parses a text that consists of one finite number; empty for any other text.
-std::optional<double> number_of(std::string_view text);
-// Returns the payload bandwidth of one PCIe lane in one direction, in GB/s. Empty for a transfer
-// rate that PCIe does not define.
-std::optional<double> lane_gbyte_s(double gt_s);
 // True for a virtual machine that hides its topology: all GPUs are equally far from all NICs, or no
 // GPU has a NUMA node.
 bool is_flattened(const HostView& host);
@@ -234,13 +228,12 @@ bool is_on(std::string_view setting);
 // Collects numbers and prints their range: "3" or "3 to 40".
 class Range {
  public:
-  void add(double value);
+  void add(double value) { least_ = std::min(least_, value), most_ = std::max(most_, value); }
   double most() const { return most_; }
   std::string text() const;
 
  private:
-  double least_ = 0, most_ = 0;
-  bool empty_ = true;
+  double least_ = std::numeric_limits<double>::infinity(), most_ = -least_;
 };
 
 // Counts equal values and finds the most frequent one; the greater value wins a tie.

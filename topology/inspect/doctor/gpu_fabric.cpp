@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <numeric>
 #include <set>
@@ -82,6 +83,15 @@ struct Neighbours {
   bool switched = false;
   std::size_t most_peers = 0;
 };
+
+// True for PCIe cards, which have NVLinks only if a bridge is installed, and for workstation
+// boards, which do not use all NVLinks of their GPUs.
+bool is_card(const TopologyGpu& gpu) {
+  constexpr std::array words{"PCIe",   "PCIE",  "H100 NVL", "H200 NVL", "RTX",   "GeForce",
+                             "Quadro", "TITAN", "A30",      "A40",      "A6000", "DGXS"};
+  return std::ranges::any_of(
+      words, [&](const char* word) { return gpu.model.find(word) != std::string::npos; });
+}
 
 // True for GPUs that may lack links on purpose: cards, and GPUs of unknown model on a host whose
 // links join nothing but pairs, as NVLink bridges do.

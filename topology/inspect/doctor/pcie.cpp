@@ -2,10 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <set>
 
 #include "inspect/doctor/check.hpp"
+#include "pcie_rate.hpp"
 
 namespace atoll_v1::atoll::doctor {
 namespace {
@@ -48,6 +50,14 @@ void each_slow_link(const Machine& machine, CheckResult& result, std::string_vie
     result.looked();
     if (is < may_be) look(device, link);
   });
+}
+
+// Returns the payload bandwidth of one PCIe lane in one direction, in GB/s. Empty for a transfer
+// rate that PCIe does not define.
+std::optional<double> lane_gbyte_s(double gt_s) {
+  constexpr std::array generations{2.5, 5.0, 8.0, 16.0, 32.0, 64.0};
+  if (std::ranges::find(generations, gt_s) == generations.end()) return std::nullopt;
+  return pcie_gbyte_s(gt_s, 1);
 }
 
 std::string carries(double gt_s, double width, double gt_s_max, double width_max) {

@@ -137,7 +137,7 @@ class HostLines {
     const std::string_view set = setting(name).value;
     const bool is_set = !set.empty() && set != "-1";
     if (indices.size() > 1 && is_set) unset(name, "no single GID index fits all NICs");
-    if (indices.size() != 1 || !doctor::number_of(*indices.begin())) return;
+    if (indices.size() != 1 || !parse_number<int>(*indices.begin())) return;
     const std::string_view index = *indices.begin();
     if (is_set && set != index)
       override_with(name, index, "the routable RoCE v2 address of all NICs");

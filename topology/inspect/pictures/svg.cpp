@@ -143,7 +143,7 @@ class Painter {
     fill_rows();
     measure();
     canvas_.text({margin, margin, width_ - 2 * margin, 18}, {scene_.heading},
-                 {.font = heading_font, .weight = Weight::bold});
+                 {.font = heading_font, .is_bold = true});
     double y = paint_row(rows_[0], margin + 26, false);
     const double tracks_y = y + row_gap;
     const bool has_tracks = !scene_.tracks.empty();
@@ -276,7 +276,7 @@ class Painter {
     const double width = width_ - 2 * margin;
     for (const Problem& problem : scene_.problems) {
       canvas_.text({margin, y, width, line_height}, {shortened(problem.text, width, problem_font)},
-                   {.font = problem_font, .colour = colour_of(problem.mark, quiet)});
+                   {.text = colour_of(problem.mark, quiet), .font = problem_font});
       y += line_height;
     }
     return y;

@@ -69,19 +69,21 @@ std::string rectangle(const Rect& at, const Look& look) {
       look.fill, stroke(look.border));
 }
 
-// Returns lines of text that fill the height of the place around its middle.
-std::string text_in(const Rect& at, const std::vector<std::string>& lines, const TextLook& look) {
-  const bool is_centred = look.align == Align::middle;
+// Returns lines of text around the middle of the height of the place. `anchor` is "start" for text
+// on the left of the place, or "middle".
+std::string text_in(const Rect& at, const std::vector<std::string>& lines, const Look& look,
+                    std::string_view anchor) {
   const double spacing = line_spacing * look.font;
+  const double x = anchor == "middle" ? at.middle() : at.x;
   double y = at.y + at.height / 2 + baseline * look.font -
              spacing * (static_cast<double>(lines.size()) - 1) / 2;
   std::string text;
   for (const std::string& line : lines) {
-    text +=
-        fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"{:g}\" fill=\"{}\"{}{}>{}</text>",
-                    is_centred ? at.middle() : at.x, y, look.font, look.colour,
-                    is_centred ? " text-anchor=\"middle\"" : "",
-                    look.weight == Weight::bold ? " font-weight=\"bold\"" : "", escaped(line));
+    text += fmt::format(
+        "<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"{:g}\" fill=\"{}\" "
+        "text-anchor=\"{}\"{}>{}</text>",
+        x, y, look.font, look.text, anchor, look.is_bold ? " font-weight=\"bold\"" : "",
+        escaped(line));
     y += spacing;
   }
   return text;
@@ -144,13 +146,12 @@ void Canvas::frame(const Rect& place, const Look& look, std::string_view tooltip
 void Canvas::box(const Rect& place, const std::vector<std::string>& lines, const Look& look,
                  std::string_view tooltip) {
   const Rect at = placed(place);
-  boxes_ += fmt::format(
-      "<g class=\"box\">{}{}{}</g>\n", titled(tooltip), rectangle(at, look),
-      text_in(at, lines, {.font = look.font, .align = Align::middle, .colour = look.text}));
+  boxes_ += fmt::format("<g class=\"box\">{}{}{}</g>\n", titled(tooltip), rectangle(at, look),
+                        text_in(at, lines, look, "middle"));
 }
 
-void Canvas::text(const Rect& place, const std::vector<std::string>& lines, const TextLook& look) {
-  boxes_ += text_in(placed(place), lines, look) + '\n';
+void Canvas::text(const Rect& place, const std::vector<std::string>& lines, const Look& look) {
+  boxes_ += text_in(placed(place), lines, look, "start") + '\n';
 }
 
 void Canvas::dot(Point place, double size, std::string_view colour) {

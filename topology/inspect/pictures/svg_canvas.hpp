@@ -31,29 +31,14 @@ struct Pen {
   Dash dash = Dash::solid;
 };
 
-// Colours are those of the program, never texts from files.
+// The look of a box and of the text in it. Colours are those of the program, never texts from
+// files.
 struct Look {
   std::string_view fill = "white";
   Pen border = {};
   std::string_view text = "#222222";
   double font = 10;
-};
-
-enum class Weight {
-  plain,
-  bold
-};
-
-enum class Align {
-  left,
-  middle
-};
-
-struct TextLook {
-  double font = 10;
-  Weight weight = Weight::plain;
-  Align align = Align::left;
-  std::string_view colour = "#222222";
+  bool is_bold = false;
 };
 
 // Estimates the width of a text in common sans-serif fonts, in points. The estimate is rather too
@@ -77,7 +62,8 @@ class Canvas {
   // Draws a box with centred lines of text.
   void box(const Rect& place, const std::vector<std::string>& lines, const Look& look,
            std::string_view tooltip);
-  void text(const Rect& place, const std::vector<std::string>& lines, const TextLook& look);
+  // Draws lines of text, aligned on the left. The fill and border of the look do not matter.
+  void text(const Rect& place, const std::vector<std::string>& lines, const Look& look);
   void dot(Point place, double size, std::string_view colour);
   // Draws a straight line between two points, or a cubic Bezier curve with two control points
   // between them.

@@ -38,11 +38,10 @@ class HostPainter {
  private:
   void paint_title() {
     Rect place{pad, title_top, host_.width - 2 * pad, line_height};
-    canvas_.text(
-        place, {host_.title},
-        {.font = title_font, .weight = Weight::bold, .colour = colour_of(host_.mark, dark)});
+    canvas_.text(place, {host_.title},
+                 {.text = colour_of(host_.mark, dark), .font = title_font, .is_bold = true});
     place.y += place.height;
-    canvas_.text(place, {host_.detail}, {.font = detail_font, .colour = quiet});
+    canvas_.text(place, {host_.detail}, {.text = quiet, .font = detail_font});
   }
 
   void paint_island(const IslandBox& island) {
@@ -67,7 +66,7 @@ class HostPainter {
       if (stub.count < most) {
         pen = {warning_colour, 1.5};
         canvas_.text({gpu.middle() + 3, bar.place.bottom() + 1, 40, gpu.y - bar.place.bottom() - 2},
-                     {std::to_string(stub.count)}, {.font = 9, .colour = warning_colour});
+                     {std::to_string(stub.count)}, {.text = warning_colour, .font = 9});
       }
       canvas_.line({{gpu.middle(), bar.place.bottom()}, {gpu.middle(), gpu.y}}, pen,
                    fmt::format("switch - {}", host_.gpus[stub.gpu].id));
@@ -101,8 +100,8 @@ class HostPainter {
     const bool is_used = !stack.users.empty() || host_.gpus.empty();
     for (const NicBox& nic : stack.nics) paint_nic(nic, is_used);
     if (!stack.more.empty())
-      canvas_.text(stack.last, {stack.more},
-                   {.font = 8.5, .align = Align::middle, .colour = quiet});
+      canvas_.box(stack.last, {stack.more},
+                  {.fill = "none", .border = {"none", 0}, .text = quiet, .font = 8.5}, stack.more);
     for (const std::size_t gpu : stack.users)
       join(host_.gpus[gpu], stack.nics.front(), {"#555555", 1.2});
     for (const std::size_t gpu : stack.near)
@@ -166,11 +165,11 @@ void paint_frame(Canvas& canvas, const IslandBox& island) {
   const double lines = static_cast<double>(island.lines.size());
   Rect place = island.text;
   place.height = lines * line_height;
-  canvas.text(place, island.lines, {.font = title_font, .weight = Weight::bold, .colour = dark});
+  canvas.text(place, island.lines, {.text = dark, .font = title_font, .is_bold = true});
   place.y += place.height;
   place.height = line_height;
   canvas.text(place, {shortened(island.detail, place.width, detail_font)},
-              {.font = detail_font, .colour = quiet});
+              {.text = quiet, .font = detail_font});
 }
 
 void paint_switch(Canvas& canvas, const IslandBox& island) {
