@@ -1,7 +1,6 @@
 // Draws a scene: two rows of hosts, or of islands that span hosts, with the rails between the rows.
-// The lower row is drawn upside down, so that all NICs face the rails. A *block* is a group or a
-// summary in a row. A *drop* is the line from a block to a track. svg_scene.hpp defines groups,
-// summaries and tracks.
+// The lower row is drawn upside down, so that all NICs face the rails. A *drop* is the line from a
+// group to a track. svg_scene.hpp defines groups, summaries and tracks.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +17,6 @@ constexpr double margin = 16;
 constexpr double heading_font = 13, problem_font = 10;
 constexpr double track_pitch = 13;
 constexpr double row_gap = 24;
-constexpr double summary_width = 330, summary_height = 4 * line_height;
 constexpr double widest_row = 1400;     // width in points above which a row of hosts is split
 constexpr double widest_problem = 800;  // width in points up to which findings widen the picture
 
@@ -27,113 +25,86 @@ constexpr double widest_problem = 800;  // width in points up to which findings 
 constexpr std::array<std::string_view, 8> track_colours{"#0b62a4", "#7a3fa0", "#00807a", "#5b7f00",
                                                         "#a8437b", "#6b5b3e", "#3f51b5", "#2e8b57"};
 
-// The upper or lower end of a line from a block to a track.
+// The upper or lower end of a line from a group to a track.
 struct Drop {
   std::string from;
   Point place;
   std::size_t track = 0;
 };
 
-struct Block {
-  const Group* group = nullptr;
-  Summary* summary = nullptr;
-  double width() const { return group != nullptr ? group->width : summary_width; }
-  double height() const { return group != nullptr ? group->height : summary_height; }
-};
-
-using Row = std::vector<Block>;
+using Row = std::vector<const Group*>;
 
 double row_width(const Row& row) {
   double width = row.empty() ? 0 : -row_gap;
-  for (const Block& block : row) width += block.width() + row_gap;
+  for (const Group* group : row) width += group->width + row_gap;
   return width;
 }
 
 double row_height(const Row& row) {
   double height = 0;
-  for (const Block& block : row) height = std::max(height, block.height());
+  for (const Group* group : row) height = std::max(height, group->height);
   return height;
+}
+
+// Calls visit(group, corner) for each group of a row with its upper left corner at `at`. Groups of
+// different height are aligned on the side that faces the rails.
+template <class Visit>
+void each_group(const Row& row, Point at, bool is_mirrored, const Visit& visit) {
+  const double height = row_height(row);
+  for (const Group* group : row) {
+    visit(*group, Point{at.x, is_mirrored ? at.y : at.y + height - group->height});
+    at.x += group->width + row_gap;
+  }
 }
 
 // Computes the drops (lines to tracks) of a row with its upper left corner at `at`. Drops of NICs
 // are computed first, because only the drops of summaries can move sideways.
-class Drops {
- public:
-  Drops(const Row& row, Point at, bool is_mirrored, const std::vector<Drop>& others)
-      : others_(others), is_mirrored_(is_mirrored) {
-    const double height = row_height(row);
-    for (const bool of_summaries : {false, true}) {
-      double x = at.x;
-      for (const Block& block : row) {
-        const Point corner{x, is_mirrored ? at.y : at.y + height - block.height()};
-        if (of_summaries)
-          add_summaries(block, corner);
-        else if (block.group != nullptr)
-          add_stacks(block, corner);
-        x += block.width() + row_gap;
-      }
-    }
-  }
-
-  const std::vector<Drop>& drops() const { return drops_; }
-
-  // Counts the drops (lines from a NIC down to its rail) that overlap a drop of another rail.
-  std::size_t clashes() const {
-    std::size_t count = 0;
-    for (const Drop& drop : drops_)
-      for (const Drop& other : others_)
-        if (drop.track != other.track && std::abs(drop.place.x - other.place.x) < 4) ++count;
-    return count;
-  }
-
- private:
-  double mirrored(double y, double height) const { return is_mirrored_ ? height - y : y; }
-
-  void add_stacks(const Block& block, Point corner) {
-    for (const HostBox& host : block.group->hosts)
+std::vector<Drop> drops_of(const Row& row, Point at, bool is_mirrored,
+                           const std::vector<Drop>& others) {
+  std::vector<Drop> drops;
+  const auto mirrored = [&](double y, const Group& group) {
+    return is_mirrored ? group.height - y : y;
+  };
+  each_group(row, at, is_mirrored, [&](const Group& group, Point corner) {
+    for (const HostBox& host : group.hosts)
       for (const NicStack& stack : host.stacks) {
-        const double y = corner.y + mirrored(host.at.y + stack.last.bottom(), block.height());
+        const double y = corner.y + mirrored(host.at.y + stack.last.bottom(), group);
         double x = corner.x + host.at.x + stack.last.middle() -
                    5 * (static_cast<double>(stack.tracks.size()) - 1);
         for (const std::size_t track : stack.tracks) {
-          drops_.push_back({stack.nics.back().id, {x, y}, track});
+          drops.push_back({stack.nics.back().id, {x, y}, track});
           x += 10;
         }
       }
-  }
-
-  void add_summaries(const Block& block, Point corner) {
-    if (block.summary != nullptr)
-      add_summary(*block.summary, {corner.x, corner.y, block.width(), block.height()},
-                  mirrored(block.height() - (is_mirrored_ ? 0 : 8), block.height()) + corner.y);
-    if (block.group == nullptr) return;
-    for (const Summary& summary : block.group->summaries) {
-      Rect place = summary.place;
-      const double y = mirrored(place.bottom() - 8, block.height()) + corner.y;
-      place.x += corner.x;
-      add_summary(summary, place, y);
+  });
+  each_group(row, at, is_mirrored, [&](const Group& group, Point corner) {
+    for (const Summary& summary : group.summaries) {
+      const double y = corner.y + mirrored(summary.place.bottom() - 8, group);
+      const double step = summary.place.width / (static_cast<double>(summary.tracks.size()) + 1);
+      double slot = corner.x + summary.place.x;
+      for (const std::size_t track : summary.tracks) {
+        double x = slot += step;
+        // The drop is moved sideways, at most four times, until it does not overlap another drop.
+        const auto is_close = [&](const Drop& drop) { return std::abs(drop.place.x - x) < 6; };
+        for (int tries = 0; tries < 4 && (std::ranges::any_of(drops, is_close) ||
+                                          std::ranges::any_of(others, is_close));
+             ++tries)
+          x += 5;
+        drops.push_back({text_of(summary), {x, y}, track});
+      }
     }
-  }
+  });
+  return drops;
+}
 
-  // Adds the drops (lines to tracks) of a summary. Each drop is moved sideways, at most four times,
-  // until it does not overlap another drop.
-  void add_summary(const Summary& summary, const Rect& place, double y) {
-    const double step = place.width / (static_cast<double>(summary.tracks.size()) + 1);
-    for (std::size_t i = 0; i < summary.tracks.size(); ++i) {
-      double x = place.x + step * static_cast<double>(i + 1);
-      const auto is_close = [&](const Drop& drop) { return std::abs(drop.place.x - x) < 6; };
-      for (int tries = 0; tries < 4 && (std::ranges::any_of(drops_, is_close) ||
-                                        std::ranges::any_of(others_, is_close));
-           ++tries)
-        x += 5;
-      drops_.push_back({text_of(summary), {x, y}, summary.tracks[i]});
-    }
-  }
-
-  const std::vector<Drop>& others_;
-  bool is_mirrored_;
-  std::vector<Drop> drops_;
-};
+// Counts the drops (lines from a NIC down to its rail) that overlap a drop of another rail.
+std::size_t clashes(const std::vector<Drop>& drops, const std::vector<Drop>& others) {
+  std::size_t count = 0;
+  for (const Drop& drop : drops)
+    for (const Drop& other : others)
+      if (drop.track != other.track && std::abs(drop.place.x - other.place.x) < 4) ++count;
+  return count;
+}
 
 class Painter {
  public:
@@ -157,20 +128,18 @@ class Painter {
   }
 
  private:
+  // Fills the rows: groups in both, summaries of hosts below. Two groups that fit into a row are not
+  // split if there is a summary.
   void fill_rows() {
     for (Group& group : scene_.groups) {
       place(group);
-      rows_[0].push_back({.group = &group});
+      rows_[group.hosts.empty() ? 1 : 0].push_back(&group);
     }
-    const std::size_t groups = scene_.groups.size();
-    const bool is_short =
-        !scene_.summaries.empty() && groups <= 2 && row_width(rows_[0]) < widest_row;
-    if (!is_short) {
-      const auto half = rows_[0].begin() + static_cast<std::ptrdiff_t>((groups + 1) / 2);
-      rows_[1].assign(half, rows_[0].end());
-      rows_[0].erase(half, rows_[0].end());
-    }
-    for (Summary& summary : scene_.summaries) rows_[1].push_back({.summary = &summary});
+    const std::size_t groups = rows_[0].size();
+    if (!rows_[1].empty() && groups <= 2 && row_width(rows_[0]) < widest_row) return;
+    const auto half = rows_[0].begin() + static_cast<std::ptrdiff_t>((groups + 1) / 2);
+    rows_[1].insert(rows_[1].begin(), half, rows_[0].end());
+    rows_[0].erase(half, rows_[0].end());
   }
 
   void measure() {
@@ -184,18 +153,20 @@ class Painter {
     width_ = left_ + width + margin;
   }
 
-  // Returns the left edge of a row. If the picture has at most two blocks (groups or summaries),
-  // they are aligned on the left, so that equal blocks are above each other. Other rows are
-  // centred, and shifted if that separates overlapping drops (lines to tracks) of different tracks.
+  // Returns the left edge of a row. If the picture has at most two groups, they are aligned on the
+  // left, so that equal groups are above each other. Other rows are centred, and shifted if that
+  // separates overlapping drops (lines to tracks) of different tracks.
   double begin_of(const Row& row, double y, bool is_mirrored) const {
     if (rows_[0].size() + rows_[1].size() <= 2) return left_;
     const double middle = left_ + (width_ - margin - left_ - row_width(row)) / 2;
     double best = middle;
-    std::size_t least = Drops(row, {middle, y}, is_mirrored, drops_).clashes();
-    for (const double shift : {8.0, -8.0, 16.0, -16.0, 24.0, -24.0}) {
-      const std::size_t clashes = Drops(row, {middle + shift, y}, is_mirrored, drops_).clashes();
-      if (clashes >= least || middle + shift < left_) continue;
-      least = clashes;
+    std::optional<std::size_t> least;
+    for (const double shift : {0.0, 8.0, -8.0, 16.0, -16.0, 24.0, -24.0}) {
+      if (least && middle + shift < left_) continue;
+      const std::size_t here =
+          clashes(drops_of(row, {middle + shift, y}, is_mirrored, drops_), drops_);
+      if (least && here >= *least) continue;
+      least = here;
       best = middle + shift;
     }
     return best;
@@ -203,24 +174,12 @@ class Painter {
 
   // Draws a row and returns the y coordinate below the row.
   double paint_row(const Row& row, double y, bool is_mirrored) {
-    const double height = row_height(row);
-    double x = begin_of(row, y, is_mirrored);
-    const std::vector<Drop> drops = Drops(row, {x, y}, is_mirrored, drops_).drops();
+    const Point at{begin_of(row, y, is_mirrored), y};
+    const std::vector<Drop> drops = drops_of(row, at, is_mirrored, drops_);
     drops_.insert(drops_.end(), drops.begin(), drops.end());
-    for (const Block& block : row) {
-      // Blocks (groups or summaries) of different height are aligned on the side that faces the
-      // rails.
-      const double top = is_mirrored ? y : y + height - block.height();
-      if (block.group != nullptr) {
-        paint_group(*block.group, {x, top}, is_mirrored);
-      } else {
-        canvas_.move_to({});
-        block.summary->place = {x, top, block.width(), block.height()};
-        paint_summary(canvas_, *block.summary);
-      }
-      x += block.width() + row_gap;
-    }
-    return y + height;
+    each_group(row, at, is_mirrored,
+               [&](const Group& group, Point corner) { paint_group(group, corner, is_mirrored); });
+    return y + row_height(row);
   }
 
   void paint_group(const Group& group, Point at, bool is_mirrored) {

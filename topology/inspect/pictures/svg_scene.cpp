@@ -322,10 +322,12 @@ Scene make_scene(const Inspection& inspection) {
   for (Group& group : scene.groups)
     for (Summary& summary : group.summaries) summary.tracks = tracks_of(group);
   for (const Told& told : choice.told) {
-    Summary& summary = scene.summaries.emplace_back(Summary{told.parts, {}});
-    if (!told.like) continue;
-    const auto like = std::ranges::find(choice.drawn, *told.like) - choice.drawn.begin();
-    summary.tracks = tracks_of(scene.groups[static_cast<std::size_t>(like)]);
+    Summary summary{told.parts, {}};
+    const auto like = told.like ? std::ranges::find(choice.drawn, *told.like) : choice.drawn.end();
+    if (like != choice.drawn.end())
+      summary.tracks =
+          tracks_of(scene.groups[static_cast<std::size_t>(like - choice.drawn.begin())]);
+    scene.groups.emplace_back().summaries.push_back(std::move(summary));
   }
   add_problems(parts, scene);
   return scene;

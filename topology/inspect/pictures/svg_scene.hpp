@@ -100,7 +100,7 @@ struct Summary {
   Rect place = {};
 };
 
-// One host, or an island that spans hosts together with these hosts.
+// One host, an island that spans hosts together with these hosts, or a summary alone.
 struct Group {
   std::vector<HostBox> hosts;
   std::vector<Summary> summaries;
@@ -123,7 +123,6 @@ struct Problem {
 struct Scene {
   std::string heading;
   std::vector<Group> groups;
-  std::vector<Summary> summaries;
   std::vector<Track> tracks;
   std::vector<Problem> problems;
 };
