@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 
+#include "disjoint_sets.hpp"
 #include "gpu_models.hpp"
 #include "inspect/doctor/check.hpp"
 
@@ -219,40 +220,28 @@ void imex_channel(const Machine& machine, CheckResult& result) {
 }
 
 // Groups the islands that should be a single island: the islands of one host, or of several hosts
-// that are connected by an island.
-class Domains {
- public:
-  explicit Domains(const Machine& machine) : parents_(machine.hosts.size()) {
-    std::iota(parents_.begin(), parents_.end(), std::size_t{0});
-    const auto root_of = [&](const HostView* host) {
-      return root(static_cast<std::size_t>(host - machine.hosts.data()));
-    };
-    for (const Island& island : machine.islands) {
-      std::optional<std::size_t> first;
-      for (const std::string& id : island.hosts) {
-        const HostView* const host = machine.host(id);
-        if (host == nullptr) continue;
-        if (!first) first = root_of(host);
-        parents_[root_of(host)] = *first;
+// that are connected by an island. The keys are the first hosts of the groups.
+std::map<std::size_t, std::vector<const Island*>> domains_of(const Machine& machine) {
+  const auto number_of = [&](const std::string& id) {
+    const HostView* const host = machine.host(id);
+    return host == nullptr ? std::nullopt : std::optional<std::size_t>(host - machine.hosts.data());
+  };
+  DisjointSets hosts(machine.hosts.size());
+  for (const Island& island : machine.islands) {
+    std::optional<std::size_t> first;
+    for (const std::string& id : island.hosts)
+      if (const auto host = number_of(id)) {
+        if (!first) first = host;
+        hosts.join(*first, *host);
       }
-    }
-    for (const Island& island : machine.islands) {
-      if (island.gpus.empty() || island.state == IslandState::unknown) continue;
-      const HostView* const host = machine.host(island.hosts.front());
-      if (host != nullptr) islands[root_of(host)].push_back(&island);
-    }
   }
-
-  // Maps the first host of each group to the islands of the group.
-  std::map<std::size_t, std::vector<const Island*>> islands;
-
- private:
-  std::size_t root(std::size_t host) {
-    while (parents_[host] != host) host = parents_[host] = parents_[parents_[host]];
-    return host;
-  }
-  std::vector<std::size_t> parents_;
-};
+  std::map<std::size_t, std::vector<const Island*>> domains;
+  for (const Island& island : machine.islands)
+    if (!island.gpus.empty() && island.state != IslandState::unknown)
+      if (const auto host = number_of(island.hosts.front()))
+        domains[hosts.root(*host)].push_back(&island);
+  return domains;
+}
 
 const GpuView& first_gpu(const Machine& machine, const Island& island) {
   return *machine.gpu(island.gpus.front());
@@ -312,7 +301,7 @@ void islands_unequal(const Machine& machine, CheckResult& result) {
   const LinkCounts counts(machine);
   std::map<std::string_view, Census<std::size_t>> sizes;  // island sizes of each GPU model
   std::vector<std::pair<const Island*, std::string_view>> whole;
-  for (const auto& [host, all] : Domains(machine).islands) {
+  for (const auto& [host, all] : domains_of(machine)) {
     const std::vector<const Island*> islands = like_the_largest(machine, all);
     const Island& largest = *islands.front();
     result.looked();

@@ -2,9 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 
+#include "disjoint_sets.hpp"
 #include "inspect/doctor/check.hpp"
 
 namespace atoll_v1::atoll::doctor {
@@ -105,21 +105,16 @@ struct Crowd {
 };
 
 std::vector<Crowd> crowds_of(const Machine& machine, const Ranks& ranks) {
-  std::vector<std::size_t> parents(ranks.size());
-  std::iota(parents.begin(), parents.end(), std::size_t{0});
-  const auto root = [&](std::size_t at) {
-    while (parents[at] != at) at = parents[at] = parents[parents[at]];
-    return at;
-  };
+  DisjointSets sets(ranks.size());
   std::unordered_map<int, std::size_t> owners;
   for (std::size_t i = 0; i < ranks.size(); ++i)
     for (const int cpu : machine.ranks[ranks[i]].cpus) {
       const auto [at, is_new] = owners.try_emplace(cpu, i);
-      if (!is_new) parents[root(i)] = root(at->second);
+      if (!is_new) sets.join(at->second, i);
     }
   std::map<std::size_t, Crowd> crowds;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    Crowd& crowd = crowds[root(i)];
+    Crowd& crowd = crowds[sets.root(i)];
     const std::vector<int>& cpus = machine.ranks[ranks[i]].cpus;
     const std::set<int> own(cpus.begin(), cpus.end());
     crowd.equal = crowd.equal && (crowd.ranks.empty() || own == crowd.cpus);
