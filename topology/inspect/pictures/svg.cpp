@@ -7,7 +7,7 @@
 #include <array>
 #include <cmath>
 
-#include "inspect/pictures/svg_painter.hpp"
+#include "inspect/pictures/svg_scene.hpp"
 
 namespace atoll_v1::atoll {
 namespace drawing {

@@ -1,6 +1,6 @@
 // Computes positions, from the inside out. The GPUs of a host form one row, island by island. Links
 // are drawn above the GPUs, NICs below the GPUs.
-#include "inspect/pictures/svg_painter.hpp"
+#include "inspect/pictures/svg_scene.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "inspect/pictures/svg_painter.hpp"
+#include "inspect/pictures/svg_scene.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
