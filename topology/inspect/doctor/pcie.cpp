@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 #include <set>
 
@@ -52,21 +51,6 @@ void each_slow_link(const Machine& machine, CheckResult& result, std::string_vie
   });
 }
 
-// Returns the payload bandwidth of one PCIe lane in one direction, in GB/s. Empty for a transfer
-// rate that PCIe does not define.
-std::optional<double> lane_gbyte_s(double gt_s) {
-  constexpr std::array generations{2.5, 5.0, 8.0, 16.0, 32.0, 64.0};
-  if (std::ranges::find(generations, gt_s) == generations.end()) return std::nullopt;
-  return pcie_gbyte_s(gt_s, 1);
-}
-
-std::string carries(double gt_s, double width, double gt_s_max, double width_max) {
-  const auto now = lane_gbyte_s(gt_s), most = lane_gbyte_s(gt_s_max);
-  if (!now || !most)
-    return fmt::format("the link has {:.0f} % of its bandwidth", 100 * width / width_max);
-  return fmt::format("the link carries {:.3g} of {:.3g} GB/s", *now * width, *most * width_max);
-}
-
 void pcie_width(const Machine& machine, CheckResult& result) {
   const auto look = [&](const auto& device, const PciLink& link) {
     // Uses the maximum rate of the link, because an idle device lowers its current rate.
@@ -74,7 +58,11 @@ void pcie_width(const Machine& machine, CheckResult& result) {
     result.add(
         device,
         {warning, fmt::format("the PCIe link has {:g} of {:g} lanes", link.width, link.width_max),
-         carries(gt_s, link.width, gt_s, link.width_max)});
+         is_pcie_rate(gt_s)
+             ? fmt::format("the link carries {:.3g} of {:.3g} GB/s", pcie_gbyte_s(gt_s, link.width),
+                           pcie_gbyte_s(gt_s, link.width_max))
+             : fmt::format("the link has {:.0f} % of its bandwidth",
+                           100 * link.width / link.width_max)});
   };
   each_slow_link(machine, result, fact::pci_width, fact::pci_width_max, look);
 }
@@ -84,13 +72,13 @@ void pcie_width(const Machine& machine, CheckResult& result) {
 Problem slow_link(const PciLink& link, double port_gbyte_s) {
   Problem problem{info,
                   fmt::format("the PCIe link runs at {:g} of {:g} GT/s", link.gt_s, link.gt_s_max)};
-  const auto lane = lane_gbyte_s(link.gt_s);
-  if (!lane || port_gbyte_s <= 0 || link.width <= 0) return problem;
+  if (!is_pcie_rate(link.gt_s) || port_gbyte_s <= 0 || link.width <= 0) return problem;
+  const double carried = pcie_gbyte_s(link.gt_s, link.width);
   problem.consequence = "none: the link carries at least as much as the port";
-  if (*lane * link.width >= port_gbyte_s) return problem;
+  if (carried >= port_gbyte_s) return problem;
   problem.severity = warning;
-  problem.consequence = fmt::format("the link carries {:.3g} GB/s, but the port {:.3g} GB/s",
-                                    *lane * link.width, port_gbyte_s);
+  problem.consequence =
+      fmt::format("the link carries {:.3g} GB/s, but the port {:.3g} GB/s", carried, port_gbyte_s);
   problem.fix =
       "lspci -vv -s BUSID | grep -e LnkCap -e LnkSta; use a faster slot, or lift the slot's limit "
       "in the BIOS";

@@ -26,6 +26,7 @@
 #include "inspect/importers/nccl_tree.hpp"
 #include "inspect/importers/xml_document.hpp"
 #include "inspect/text.hpp"
+#include "pcie_rate.hpp"
 #include "sources/pci_address.hpp"
 
 namespace atoll_v1::atoll {
@@ -230,9 +231,7 @@ std::string whole_number(const Facts& facts, std::string_view name, double most)
 // Returns the speed of a PCIe link in the kernel's spelling, which NCCL compares as text.
 std::string link_speed(const Facts& facts) {
   const auto rate = number_fact(facts, fact::pci_gt_s);
-  constexpr std::array rates{2.5, 5.0, 8.0, 16.0, 32.0, 64.0};
-  if (!rate || std::ranges::find(rates, *rate) == rates.end()) return "";
-  return fmt::format("{:.1f} GT/s PCIe", *rate);
+  return rate && is_pcie_rate(*rate) ? fmt::format("{:.1f} GT/s PCIe", *rate) : "";
 }
 
 std::string gdr_of(const Facts& facts) {

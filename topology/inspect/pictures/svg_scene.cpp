@@ -266,10 +266,7 @@ std::vector<std::size_t> tracks_of(const Group& group) {
 }
 
 void add_problems(const Parts& parts, Scene& scene) {
-  std::vector<const Finding*> findings;
-  for (const Finding& finding : parts.inspection.diagnosis.findings) findings.push_back(&finding);
-  if (parts.inspection.plan)
-    for (const Finding& finding : parts.inspection.plan->findings) findings.push_back(&finding);
+  std::vector<const Finding*> findings = findings_of(parts.inspection);
   std::erase_if(findings, [](const Finding* f) { return f->severity == Severity::info; });
   std::ranges::stable_sort(findings, std::ranges::greater(), &Finding::severity);
   for (const Finding* finding : findings) {

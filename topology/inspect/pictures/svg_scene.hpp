@@ -159,12 +159,14 @@ class Parts {
  private:
   using Positions = std::unordered_map<std::string_view, std::size_t>;
   static std::optional<std::size_t> find(const Positions& positions, std::string_view id);
-  void mark_subjects();
 
   Positions host_of_, gpu_of_, nic_of_, island_of_, affinity_of_;
   std::unordered_map<std::string, Severity> marks_;
   std::unordered_map<std::string_view, std::vector<std::size_t>> ranks_of_;
 };
+
+// Returns the findings of the doctor and of the planner.
+std::vector<const Finding*> findings_of(const Inspection& inspection);
 
 HostBox make_host(const Parts& parts, const HostParts& host);
 IslandBox make_island(const Parts& parts, std::size_t island);
