@@ -4,7 +4,7 @@
 // host of each kind is drawn; kinds with findings have priority. A *group* is one host, or an
 // island that spans hosts together with these hosts. A *track* is one line for all rails that
 // connect the same NICs of the drawn hosts.
-#include "inspect/pictures/dot_scene.hpp"
+#include "inspect/pictures/svg_scene.hpp"
 
 #include <fmt/format.h>
 
@@ -196,7 +196,6 @@ Group make_group(const Parts& parts, const std::vector<Candidate>& hosts, const 
   for (const Told& told : choice.told) group.summaries.push_back({told.parts, {}});
   if (outline.island) {
     group.around = make_island(parts, *outline.island);
-    group.around->id = parts.inspection.islands[*outline.island].gpus.front();
     group.around->detail = group.hosts.front().islands.front().detail;
   }
   return group;
@@ -267,10 +266,7 @@ std::vector<std::size_t> tracks_of(const Group& group) {
 }
 
 void add_problems(const Parts& parts, Scene& scene) {
-  std::vector<const Finding*> findings;
-  for (const Finding& finding : parts.inspection.diagnosis.findings) findings.push_back(&finding);
-  if (parts.inspection.plan)
-    for (const Finding& finding : parts.inspection.plan->findings) findings.push_back(&finding);
+  std::vector<const Finding*> findings = findings_of(parts.inspection);
   std::erase_if(findings, [](const Finding* f) { return f->severity == Severity::info; });
   std::ranges::stable_sort(findings, std::ranges::greater(), &Finding::severity);
   for (const Finding* finding : findings) {
@@ -323,10 +319,12 @@ Scene make_scene(const Inspection& inspection) {
   for (Group& group : scene.groups)
     for (Summary& summary : group.summaries) summary.tracks = tracks_of(group);
   for (const Told& told : choice.told) {
-    Summary& summary = scene.summaries.emplace_back(Summary{told.parts, {}});
-    if (!told.like) continue;
-    const auto like = std::ranges::find(choice.drawn, *told.like) - choice.drawn.begin();
-    summary.tracks = tracks_of(scene.groups[static_cast<std::size_t>(like)]);
+    Summary summary{told.parts, {}};
+    const auto like = told.like ? std::ranges::find(choice.drawn, *told.like) : choice.drawn.end();
+    if (like != choice.drawn.end())
+      summary.tracks =
+          tracks_of(scene.groups[static_cast<std::size_t>(like - choice.drawn.begin())]);
+    scene.groups.emplace_back().summaries.push_back(std::move(summary));
   }
   add_problems(parts, scene);
   return scene;

@@ -1,4 +1,4 @@
-// The content of a picture: boxes with texts and marks. dot_layout.cpp adds the positions. Of many
+// The content of a picture: boxes with texts and marks. svg_layout.cpp adds the positions. Of many
 // hosts that look alike, only one or two are drawn; a summary counts the others.
 #pragma once
 
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "atoll/inspect/inspection.hpp"
-#include "inspect/pictures/dot_canvas.hpp"
+#include "inspect/pictures/svg_canvas.hpp"
 #include "wording.hpp"
 
 namespace atoll_v1::atoll::drawing {
@@ -64,7 +64,7 @@ struct Bar {
 };
 
 struct IslandBox {
-  std::string id, detail;  // `detail` is the GPU model: "H100 80GB HBM3"
+  std::string detail;  // the GPU model: "H100 80GB HBM3"
   // Parts of the title: "NVLink island:", "8 GPUs,", "450 GB/s a GPU"
   std::vector<std::string> title;
   IslandState state = IslandState::unknown;
@@ -100,7 +100,7 @@ struct Summary {
   Rect place = {};
 };
 
-// One host, or an island that spans hosts together with these hosts.
+// One host, an island that spans hosts together with these hosts, or a summary alone.
 struct Group {
   std::vector<HostBox> hosts;
   std::vector<Summary> summaries;
@@ -123,7 +123,6 @@ struct Problem {
 struct Scene {
   std::string heading;
   std::vector<Group> groups;
-  std::vector<Summary> summaries;
   std::vector<Track> tracks;
   std::vector<Problem> problems;
 };
@@ -160,14 +159,46 @@ class Parts {
  private:
   using Positions = std::unordered_map<std::string_view, std::size_t>;
   static std::optional<std::size_t> find(const Positions& positions, std::string_view id);
-  void mark_subjects();
 
   Positions host_of_, gpu_of_, nic_of_, island_of_, affinity_of_;
   std::unordered_map<std::string, Severity> marks_;
   std::unordered_map<std::string_view, std::vector<std::size_t>> ranks_of_;
 };
 
+// Returns the findings of the doctor and of the planner.
+std::vector<const Finding*> findings_of(const Inspection& inspection);
+
 HostBox make_host(const Parts& parts, const HostParts& host);
 IslandBox make_island(const Parts& parts, std::size_t island);
+
+// Positions (svg_layout.cpp) and drawing (svg_painter.cpp).
+
+inline constexpr std::string_view quiet = "#5a6067";  // colour of secondary text
+inline constexpr double title_font = 12;
+inline constexpr double detail_font = 9.5;
+inline constexpr double line_height = 14;
+inline constexpr double pad = 10;         // distance between a frame and its content in points
+inline constexpr double title_top = 6;    // distance between the frame of a host and its title
+inline constexpr double gap = 14;         // distance between frames in points
+inline constexpr double arc_height = 15;  // height in points of an arc, for each GPU that it spans
+
+// Computes the positions of everything in a group: one host, or an island that spans hosts. The
+// positions of parts of a host are relative to the upper left corner of the host. The positions of
+// hosts, summaries and the surrounding island are relative to the group.
+void place(Group& group);
+
+std::string_view colour_of(Severity mark, std::string_view otherwise);
+Look island_look(const IslandBox& island);
+Pen fabric_pen(const IslandBox& island, double width);
+
+// Draws the frame of an island, either inside a host or around several hosts.
+void paint_frame(Canvas& canvas, const IslandBox& island);
+void paint_switch(Canvas& canvas, const IslandBox& island);
+
+void paint_host(Canvas& canvas, const HostBox& host);
+
+// Draws a summary of several equal hosts: a box with two more boxes behind it.
+void paint_summary(Canvas& canvas, const Summary& summary);
+std::string text_of(const Summary& summary);
 
 }  // namespace atoll_v1::atoll::drawing

@@ -1,6 +1,6 @@
 // Computes positions, from the inside out. The GPUs of a host form one row, island by island. Links
 // are drawn above the GPUs, NICs below the GPUs.
-#include "inspect/pictures/dot_painter.hpp"
+#include "inspect/pictures/svg_scene.hpp"
 
 #include <fmt/format.h>
 
@@ -17,7 +17,7 @@ constexpr double bar_height = 18, stub_height = 16;
 constexpr double package_height = 15;
 constexpr double nic_gap = 28;
 constexpr double least_island_width = 120;
-constexpr double summary_width = 150;
+constexpr double summary_width = 150, lone_summary_width = 330;
 
 double fabric_height(const IslandBox& island) {
   double height = 0;
@@ -176,9 +176,11 @@ void place(Group& group) {
     x += host.width + gap;
     height = std::max(height, host.height);
   }
+  const bool is_lone = group.hosts.empty();
+  if (is_lone) height = 4 * line_height;
   for (Summary& summary : group.summaries) {
-    summary.place = {x, top, summary_width, height};
-    x += summary_width + gap;
+    summary.place = {x, top, is_lone ? lone_summary_width : summary_width, height};
+    x += summary.place.width + gap;
   }
   group.width = group.around ? x : x - gap;
   group.height = top + height + (group.around ? gap : 0);

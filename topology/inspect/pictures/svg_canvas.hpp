@@ -1,7 +1,5 @@
-// Writes a drawing in Graphviz' language. Every element has a position, so Graphviz only paints:
-// with `layout=nop2`, neato reads `pos` and `bb` in the form that `dot -Tdot` writes. Callers give
-// positions in points (1/72 inch) from the upper left corner; in the output, positions are relative
-// to the lower left corner, as Graphviz expects.
+// Writes a drawing as SVG: frames at the back, then lines, then boxes and texts. Positions are in
+// points (1/72 inch) from the upper left corner.
 #pragma once
 
 #include <string>
@@ -33,28 +31,14 @@ struct Pen {
   Dash dash = Dash::solid;
 };
 
+// The look of a box and of the text in it. Colours are those of the program, never texts from
+// files.
 struct Look {
   std::string_view fill = "white";
   Pen border = {};
   std::string_view text = "#222222";
   double font = 10;
-};
-
-enum class Weight {
-  plain,
-  bold
-};
-
-enum class Align {
-  left,
-  middle
-};
-
-struct TextLook {
-  double font = 10;
-  Weight weight = Weight::plain;
-  Align align = Align::left;
-  std::string_view colour = "#222222";
+  bool is_bold = false;
 };
 
 // Estimates the width of a text in common sans-serif fonts, in points. The estimate is rather too
@@ -67,28 +51,23 @@ std::vector<std::string> wrapped(const std::vector<std::string>& parts, double w
 // Shortens a text to `width` points. A text that was shortened ends in dots.
 std::string shortened(std::string_view text, double width, double font);
 
+// A viewer shows the tooltip of a part where the mouse rests on it.
 class Canvas {
  public:
   // Sets the origin for all positions until the next call of move_to(). If `mirrored_height` is
   // positive, the area of this height below the origin is drawn upside down.
   void move_to(Point origin, double mirrored_height = 0);
 
-  // Begins a frame around all elements that are drawn until close(). `name` must be unique.
-  void open(std::string_view name, const Rect& place, const Look& look, std::string_view tooltip);
-  void close() { body_ += "}\n"; }
-
-  // Draws a box with lines of text. Edges refer to the box by `id`.
-  void box(std::string_view id, const Rect& place, const std::vector<std::string>& lines,
-           const Look& look, std::string_view tooltip);
-  void text(const Rect& place, const std::vector<std::string>& lines, const TextLook& look);
-  // Draws a point at which edges can end. The point is invisible when `size` is 0.
-  void dot(std::string_view id, Point place, double size, std::string_view colour);
-
-  // Draws an edge from `a` to `b` along cubic Bezier curves. `points` holds the start, then three
-  // points for each curve.
-  void curve(std::string_view a, std::string_view b, const std::vector<Point>& points,
-             const Pen& pen);
-  void line(std::string_view a, std::string_view b, Point from, Point to, const Pen& pen);
+  void frame(const Rect& place, const Look& look, std::string_view tooltip);
+  // Draws a box with centred lines of text.
+  void box(const Rect& place, const std::vector<std::string>& lines, const Look& look,
+           std::string_view tooltip);
+  // Draws lines of text, aligned on the left. The fill and border of the look do not matter.
+  void text(const Rect& place, const std::vector<std::string>& lines, const Look& look);
+  void dot(Point place, double size, std::string_view colour);
+  // Draws a straight line between two points, or a cubic Bezier curve with two control points
+  // between them.
+  void line(const std::vector<Point>& points, const Pen& pen, std::string_view tooltip);
 
   std::string finish(std::string_view title, double width, double height) const;
 
@@ -98,8 +77,7 @@ class Canvas {
 
   Point origin_;
   double mirrored_height_ = 0;
-  std::size_t texts_ = 0;
-  std::string body_;
+  std::string frames_, lines_, boxes_;
 };
 
 }  // namespace atoll_v1::atoll::drawing

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <map>
 
-#include "inspect/pictures/dot_scene.hpp"
+#include "inspect/pictures/svg_scene.hpp"
 
 namespace atoll_v1::atoll::drawing {
 namespace {
@@ -129,7 +129,6 @@ std::map<std::size_t, std::size_t> add_islands(const Parts& parts, const HostPar
   std::map<std::size_t, std::size_t> places;
   const auto add = [&](IslandBox island, const std::vector<std::size_t>& gpus) {
     island.detail = models_of(topology, gpus);
-    island.id = topology.gpus[gpus.front()].id;
     for (const std::size_t gpu : gpus) {
       places[gpu] = box.gpus.size();
       island.gpus.push_back(box.gpus.size());

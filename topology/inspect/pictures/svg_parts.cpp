@@ -2,8 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
-#include "inspect/pictures/dot_scene.hpp"
+#include "inspect/pictures/svg_scene.hpp"
 #include "inspect/text.hpp"
 
 namespace atoll_v1::atoll::drawing {
@@ -35,13 +36,11 @@ Parts::Parts(const Inspection& inspected)
     if (const auto at = host(topology.nics[i].host)) hosts[*at].nics.push_back(i);
   for (const TopologyLink& link : topology.links) {
     if (link.type != "nvlink" && link.type != "xgmi") continue;
-    std::optional<std::size_t> before;
-    for (const std::string* end : {&link.a, &link.b}) {
-      const auto at = gpu(*end);
-      const auto of = at ? host(topology.gpus[*at].host) : std::nullopt;
-      if (of && of != before) hosts[*of].links.push_back(&link);
-      before = of;
-    }
+    std::set<std::size_t> ends;
+    for (const std::string* end : {&link.a, &link.b})
+      if (const auto at = gpu(*end))
+        if (const auto of = host(topology.gpus[*at].host)) ends.insert(*of);
+    for (const std::size_t end : ends) hosts[end].links.push_back(&link);
   }
   for (std::size_t i = 0; i < inspection.islands.size(); ++i)
     for (const std::string& id : inspection.islands[i].gpus) island_of_.try_emplace(id, i);
@@ -49,25 +48,22 @@ Parts::Parts(const Inspection& inspected)
     affinity_of_.try_emplace(inspection.affinity[i].gpu, i);
   for (std::size_t rank = 0; rank < inspection.ranks.size(); ++rank)
     if (!inspection.ranks[rank].gpu.empty()) ranks_of_[inspection.ranks[rank].gpu].push_back(rank);
-  mark_subjects();
+  for (const Finding* finding : findings_of(inspection))
+    for (const std::string& subject : finding->subjects) {
+      marks_[subject] = std::max(marks_[subject], finding->severity);
+      const auto rank = rank_of(subject);
+      if (!rank || *rank >= inspection.ranks.size()) continue;
+      Severity& of_gpu = marks_[inspection.ranks[*rank].gpu];
+      of_gpu = std::max(of_gpu, finding->severity);
+    }
 }
 
-void Parts::mark_subjects() {
-  const auto mark = [&](const std::string& subject, Severity severity) {
-    Severity& known = marks_[subject];
-    known = std::max(known, severity);
-  };
-  const auto mark_all = [&](const std::vector<Finding>& findings) {
-    for (const Finding& finding : findings)
-      for (const std::string& subject : finding.subjects) {
-        mark(subject, finding.severity);
-        const auto rank = rank_of(subject);
-        if (rank && *rank < inspection.ranks.size())
-          mark(inspection.ranks[*rank].gpu, finding.severity);
-      }
-  };
-  mark_all(inspection.diagnosis.findings);
-  if (inspection.plan) mark_all(inspection.plan->findings);
+std::vector<const Finding*> findings_of(const Inspection& inspection) {
+  std::vector<const Finding*> findings;
+  for (const Finding& finding : inspection.diagnosis.findings) findings.push_back(&finding);
+  if (inspection.plan)
+    for (const Finding& finding : inspection.plan->findings) findings.push_back(&finding);
+  return findings;
 }
 
 std::optional<std::size_t> Parts::find(const Positions& positions, std::string_view id) {

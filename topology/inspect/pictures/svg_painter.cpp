@@ -1,4 +1,4 @@
-#include "inspect/pictures/dot_painter.hpp"
+#include "inspect/pictures/svg_scene.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -25,37 +25,33 @@ class HostPainter {
   void paint() {
     Look look{.fill = host_fill, .border = {frame_colour, 1}};
     if (host_.mark != Severity::info) look.border = {colour_of(host_.mark, ""), 2};
-    canvas_.open(fmt::format("host {}", host_.id), {0, 0, host_.width, host_.height}, look,
-                 host_.id);
+    canvas_.frame({0, 0, host_.width, host_.height}, look, host_.id);
     paint_title();
     for (const Bar& bar : host_.packages)
-      canvas_.box(
-          fmt::format("{} {} {:.0f}", host_.id, bar.text, bar.place.x), bar.place, {bar.text},
-          {.fill = "#e4e7eb", .border = {"#c9ced4", 1}, .text = quiet, .font = 9}, bar.text);
+      canvas_.box(bar.place, {bar.text},
+                  {.fill = "#e4e7eb", .border = {"#c9ced4", 1}, .text = quiet, .font = 9},
+                  bar.text);
     for (const IslandBox& island : host_.islands) paint_island(island);
     for (const NicStack& stack : host_.stacks) paint_stack(stack);
-    canvas_.close();
   }
 
  private:
   void paint_title() {
     Rect place{pad, title_top, host_.width - 2 * pad, line_height};
-    canvas_.text(
-        place, {host_.title},
-        {.font = title_font, .weight = Weight::bold, .colour = colour_of(host_.mark, dark)});
+    canvas_.text(place, {host_.title},
+                 {.text = colour_of(host_.mark, dark), .font = title_font, .is_bold = true});
     place.y += place.height;
-    canvas_.text(place, {host_.detail}, {.font = detail_font, .colour = quiet});
+    canvas_.text(place, {host_.detail}, {.text = quiet, .font = detail_font});
   }
 
   void paint_island(const IslandBox& island) {
-    if (island.has_frame) open_island(canvas_, island);
+    if (island.has_frame) paint_frame(canvas_, island);
     if (island.bar) paint_switch(canvas_, island);
     for (const std::size_t number : island.gpus) {
       const GpuBox& gpu = host_.gpus[number];
-      canvas_.box(gpu.id, gpu.place, gpu.lines, with_mark({.border = {"#3c4248", 1}}, gpu.mark),
+      canvas_.box(gpu.place, gpu.lines, with_mark({.border = {"#3c4248", 1}}, gpu.mark),
                   gpu.tooltip);
     }
-    if (island.has_frame) canvas_.close();
     if (island.bar) paint_stubs(island, *island.bar);
     if (island.has_frame)
       for (const Arc& arc : island.arcs) paint_arc(island, arc);
@@ -70,10 +66,10 @@ class HostPainter {
       if (stub.count < most) {
         pen = {warning_colour, 1.5};
         canvas_.text({gpu.middle() + 3, bar.place.bottom() + 1, 40, gpu.y - bar.place.bottom() - 2},
-                     {std::to_string(stub.count)}, {.font = 9, .colour = warning_colour});
+                     {std::to_string(stub.count)}, {.text = warning_colour, .font = 9});
       }
-      canvas_.line(switch_id(island), host_.gpus[stub.gpu].id, {gpu.middle(), bar.place.bottom()},
-                   {gpu.middle(), gpu.y}, pen);
+      canvas_.line({{gpu.middle(), bar.place.bottom()}, {gpu.middle(), gpu.y}}, pen,
+                   fmt::format("switch - {}", host_.gpus[stub.gpu].id));
     }
   }
 
@@ -89,24 +85,23 @@ class HostPainter {
     pen.colour = colour_of(arc.mark, pen.colour);
     // A cubic curve reaches three quarters of the height of its control points.
     const double control = a.y - height / 0.75;
-    canvas_.curve(host_.gpus[arc.a].id, host_.gpus[arc.b].id,
-                  {from, {from.x + 6, control}, {to.x - 6, control}, to}, pen);
+    const std::string ends = fmt::format("{} - {}", host_.gpus[arc.a].id, host_.gpus[arc.b].id);
+    canvas_.line({from, {from.x + 6, control}, {to.x - 6, control}, to}, pen, ends);
     if (most.count == 1) return;
     const std::string count = std::to_string(arc.count);
     const std::string_view fill = island_look(island).fill;
     const double width = text_width(count, 8.5) + 4;
-    canvas_.box(fmt::format("{} - {}", host_.gpus[arc.a].id, host_.gpus[arc.b].id),
-                {(from.x + to.x - width) / 2, a.y - height - 5.5, width, 11}, {count},
+    canvas_.box({(from.x + to.x - width) / 2, a.y - height - 5.5, width, 11}, {count},
                 {.fill = fill, .border = {fill, 0}, .text = pen.colour, .font = 8.5},
-                fmt::format("{} links", count));
+                fmt::format("{}: {} links", ends, count));
   }
 
   void paint_stack(const NicStack& stack) {
     const bool is_used = !stack.users.empty() || host_.gpus.empty();
     for (const NicBox& nic : stack.nics) paint_nic(nic, is_used);
     if (!stack.more.empty())
-      canvas_.text(stack.last, {stack.more},
-                   {.font = 8.5, .align = Align::middle, .colour = quiet});
+      canvas_.box(stack.last, {stack.more},
+                  {.fill = "none", .border = {"none", 0}, .text = quiet, .font = 8.5}, stack.more);
     for (const std::size_t gpu : stack.users)
       join(host_.gpus[gpu], stack.nics.front(), {"#555555", 1.2});
     for (const std::size_t gpu : stack.near)
@@ -125,15 +120,15 @@ class HostPainter {
     }
     std::vector<std::string> lines{shortened(nic.name, nic.place.width, look.font)};
     if (!nic.note.empty()) lines.push_back(nic.note);
-    canvas_.box(nic.id, nic.place, lines, look, nic.tooltip);
+    canvas_.box(nic.place, lines, look, nic.tooltip);
   }
 
   void join(const GpuBox& gpu, const NicBox& nic, const Pen& pen) {
     const double left = gpu.place.middle(), right = nic.place.middle();
     const double middle = (gpu.place.bottom() + nic.place.y) / 2;
-    canvas_.curve(
-        gpu.id, nic.id,
-        {{left, gpu.place.bottom()}, {left, middle}, {right, middle}, {right, nic.place.y}}, pen);
+    canvas_.line(
+        {{left, gpu.place.bottom()}, {left, middle}, {right, middle}, {right, nic.place.y}}, pen,
+        fmt::format("{} - {}", gpu.id, nic.id));
   }
 
   Canvas& canvas_;
@@ -165,43 +160,37 @@ Pen fabric_pen(const IslandBox& island, double width) {
   return {island.fabric == "xgmi" ? "#2b8ca3" : "#5a8f00", width};
 }
 
-std::string switch_id(const IslandBox& island) { return fmt::format("switch of {}", island.id); }
-
-void open_island(Canvas& canvas, const IslandBox& island) {
-  canvas.open(fmt::format("island {}", island.id), island.frame, island_look(island),
-              fmt::format("{}", fmt::join(island.title, " ")));
+void paint_frame(Canvas& canvas, const IslandBox& island) {
+  canvas.frame(island.frame, island_look(island), fmt::format("{}", fmt::join(island.title, " ")));
   const double lines = static_cast<double>(island.lines.size());
   Rect place = island.text;
   place.height = lines * line_height;
-  canvas.text(place, island.lines, {.font = title_font, .weight = Weight::bold, .colour = dark});
+  canvas.text(place, island.lines, {.text = dark, .font = title_font, .is_bold = true});
   place.y += place.height;
   place.height = line_height;
   canvas.text(place, {shortened(island.detail, place.width, detail_font)},
-              {.font = detail_font, .colour = quiet});
+              {.text = quiet, .font = detail_font});
 }
 
 void paint_switch(Canvas& canvas, const IslandBox& island) {
   const Bar& bar = *island.bar;
   const Pen pen = fabric_pen(island, 1);
-  canvas.box(switch_id(island), bar.place, {bar.text},
-             {.fill = pen.colour, .border = pen, .text = "white", .font = 10}, bar.text);
+  canvas.box(bar.place, {bar.text}, {.fill = pen.colour, .border = pen, .text = "white"}, bar.text);
 }
 
 void paint_host(Canvas& canvas, const HostBox& host) { HostPainter(canvas, host).paint(); }
 
 void paint_summary(Canvas& canvas, const Summary& summary) {
   const Rect& place = summary.place;
-  const Look look{.fill = host_fill, .border = {frame_colour, 1}, .text = "#3c4248", .font = 10};
-  const std::string id = summary_id(summary);
-  Rect at{place.x, place.y, place.width - 8, place.height - 8};
-  for (const double shift : {8.0, 4.0}) {
-    const Rect behind{at.x + shift, at.y + shift, at.width, at.height};
-    canvas.box(fmt::format("{} {}", id, shift), behind, {}, look, id);
-  }
-  canvas.box(id, at, wrapped(summary.parts, at.width - 12, look.font), look, id);
+  const Look look{.fill = host_fill, .border = {frame_colour, 1}, .text = "#3c4248"};
+  const std::string text = text_of(summary);
+  const Rect at{place.x, place.y, place.width - 8, place.height - 8};
+  for (const double shift : {8.0, 4.0})
+    canvas.box({at.x + shift, at.y + shift, at.width, at.height}, {}, look, text);
+  canvas.box(at, wrapped(summary.parts, at.width - 12, look.font), look, text);
 }
 
-std::string summary_id(const Summary& summary) {
+std::string text_of(const Summary& summary) {
   return fmt::format("{}", fmt::join(summary.parts, " "));
 }
 
