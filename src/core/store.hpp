@@ -16,18 +16,21 @@
 
 namespace atoll_v1::atoll::store {
 
-// The answer of one rank to a question that Store::ask() sent to all ranks.
+// The answer of one rank to a question that went to all ranks, and where the rank runs.
 struct Answered {
   enum class How : std::uint32_t {
     answered,
-    silent,    // the rank did not answer in time
+    silent,    // the rank did not answer in time, or has not joined yet
     departed,  // the rank has left the job
   };
   How how = How::silent;
   std::string text{};
+  std::string host{};  // empty for a rank that has not joined yet
+  int pid = 0;
 };
 
-using Answerer = std::function<std::string(std::string_view question)>;
+// Answers a question, given its name and its details.
+using Answerer = std::function<std::string(std::string_view name, std::string_view detail)>;
 
 class Store {
  public:
@@ -62,9 +65,9 @@ class Store {
   virtual void interrupt(std::string_view prefix) = 0;
   // Sends a question to every rank, this one included, waits for at most `timeout`, and returns the
   // answers by rank. A rank answers with its answerer, or with "" without one, on the thread that
-  // reads its connection, so it answers even while it computes or hangs. Throws Error(timeout) if
-  // the store does not answer.
-  virtual std::vector<Answered> ask(std::string_view question,
+  // reads its connection, so it answers even while it computes or hangs. A name has at most 256
+  // bytes. Throws Error(timeout) if the store does not answer.
+  virtual std::vector<Answered> ask(std::string_view name, std::string_view detail,
                                     std::chrono::milliseconds timeout) = 0;
   // Sets the function that answers questions; it must not block or call the store. An empty
   // function removes it and waits for a call in progress.

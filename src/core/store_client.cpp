@@ -256,10 +256,12 @@ void Client::interrupt(Call& call) const {
   call.payload = fmt::format("exchange \"{}\" was interrupted", call.exchange);
 }
 
-std::vector<Answered> Client::ask(std::string_view question, milliseconds timeout) {
-  require(question.size() <= max_value_bytes, "a question of {} bytes; at most {} are allowed",
-          question.size(), max_value_bytes);
-  return decode_answers(request(Kind::ask, "", question, timeout));
+std::vector<Answered> Client::ask(std::string_view name, std::string_view detail,
+                                  milliseconds timeout) {
+  require(name.size() <= max_key_bytes && detail.size() <= max_value_bytes,
+          "a question with a name of {} bytes and details of {}; at most {} and {} are allowed",
+          name.size(), detail.size(), max_key_bytes, max_value_bytes);
+  return decode_answers(request(Kind::ask, name, detail, timeout));
 }
 
 void Client::answer_with(Answerer answerer) {
@@ -269,17 +271,20 @@ void Client::answer_with(Answerer answerer) {
 
 void Client::respond(std::uint64_t number, std::string_view question) noexcept {
   try {
+    Unpacker in(question);
+    const std::string_view name = in.text(max_key_bytes), detail = in.text(max_value_bytes);
+    in.finish();
     std::string text;
     {
       const std::lock_guard lock(answering_);
-      if (answerer_) text = answerer_(question);
+      if (answerer_) text = answerer_(name, detail);
     }
     const std::string body = Packer().number(0).text("").text(text).take();
     const Clock::time_point deadline = Clock::now() + send_patience;
     if (!send(encode_frame(Kind::reply, number, body), deadline, deadline))
-      log::debug("cannot answer \"{}\": the store takes no data", question);
+      log::debug("cannot answer a question: the store takes no data");
   } catch (const std::exception& problem) {
-    log::debug("cannot answer \"{}\": {}", question, problem.what());
+    log::debug("cannot answer a question: {}", problem.what());
   }
 }
 

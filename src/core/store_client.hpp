@@ -71,7 +71,8 @@ class Client final : public Store {
                                     std::chrono::milliseconds timeout,
                                     std::span<const int> ranks) override;
   void interrupt(std::string_view prefix) override;
-  std::vector<Answered> ask(std::string_view question, std::chrono::milliseconds timeout) override;
+  std::vector<Answered> ask(std::string_view name, std::string_view detail,
+                            std::chrono::milliseconds timeout) override;
   void answer_with(Answerer answerer) override;
   void fail(std::string_view reason) noexcept override;
   void farewell() noexcept override;

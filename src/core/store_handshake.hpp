@@ -25,7 +25,7 @@ enum class Side {
   store,
 };
 
-// Returns "atoll 0.1.0 (store protocol 3)".
+// Returns "atoll 0.1.0 (store protocol 4)".
 std::string described(const Greeting& greeting);
 // Returns whether processes with this greeting and of this library can share a job. Below 1.0,
 // libraries with equal major and minor numbers can.

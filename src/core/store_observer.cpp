@@ -51,7 +51,7 @@ void Observer::connect(Clock::time_point deadline) {
   }
 }
 
-std::optional<std::vector<Observed>> Observer::look(std::chrono::milliseconds patience) try {
+std::optional<std::vector<Answered>> Observer::look(std::chrono::milliseconds patience) try {
   patience = std::clamp(patience, std::chrono::milliseconds(0), longest_wait);
   const Clock::time_point deadline = Clock::now() + patience + answer_grace;
   if (!socket_) connect(deadline);
@@ -64,7 +64,7 @@ std::optional<std::vector<Observed>> Observer::look(std::chrono::milliseconds pa
   }
   const std::string answer = receive(Kind::answer, deadline);
   if (has_ended_) return std::nullopt;
-  return decode_observed(answer);
+  return decode_answers(answer);
 } catch (const Error&) {
   // A late answer, or the rest of one, must not be taken for the answer to the next question.
   socket_.reset();

@@ -254,49 +254,26 @@ Answer decode_answer(std::string_view body) {
 std::string encode(const std::vector<Answered>& answers) {
   Packer packer;
   for (const Answered& answer : answers) {
-    packer.number(static_cast<std::uint32_t>(answer.how)).text(answer.text);
+    packer.number(static_cast<std::uint32_t>(answer.how))
+        .text(answer.text)
+        .text(answer.host)
+        .number(static_cast<std::uint32_t>(answer.pid));
   }
   return packer.take();
 }
-
-namespace {
-
-Answered answered_from(Unpacker& in) {
-  const std::uint32_t how = in.number();
-  if (how > static_cast<std::uint32_t>(Answered::How::departed)) {
-    throw Error(ErrorCode::bad_data, "store message: unknown kind of answer");
-  }
-  return {static_cast<Answered::How>(how), std::string(in.text(max_value_bytes))};
-}
-
-}  // namespace
 
 std::vector<Answered> decode_answers(std::string_view body) {
   std::vector<Answered> result;
   Unpacker in(body);
-  while (in.left() > 0) result.push_back(answered_from(in));
-  return result;
-}
-
-std::string encode(const std::vector<Observed>& ranks) {
-  Packer packer;
-  for (const Observed& rank : ranks) {
-    packer.number(static_cast<std::uint32_t>(rank.answer.how))
-        .text(rank.answer.text)
-        .text(rank.host)
-        .number(static_cast<std::uint32_t>(rank.pid));
-  }
-  return packer.take();
-}
-
-std::vector<Observed> decode_observed(std::string_view body) {
-  std::vector<Observed> result;
-  Unpacker in(body);
   while (in.left() > 0) {
-    Observed& rank = result.emplace_back();
-    rank.answer = answered_from(in);
-    rank.host = in.text(max_host_bytes);
-    rank.pid = static_cast<int>(in.number());
+    Answered& answer = result.emplace_back();
+    const std::uint32_t how = in.number();
+    require(how <= static_cast<std::uint32_t>(Answered::How::departed), ErrorCode::bad_data,
+            "store message: unknown kind of answer");
+    answer.how = static_cast<Answered::How>(how);
+    answer.text = in.text(max_value_bytes);
+    answer.host = in.text(max_host_bytes);
+    answer.pid = static_cast<int>(in.number());
   }
   return result;
 }

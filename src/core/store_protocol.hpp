@@ -21,7 +21,7 @@ namespace atoll_v1::atoll::store {
 constexpr std::uint32_t magic = 0x4c4c5441;  // "ATLL" in little endian, which identifies a greeting
 // Version of the protocol. Greetings and proofs keep their format in all versions from 3 on, so
 // that processes of two versions prove themselves to each other before they name the difference.
-constexpr std::uint32_t version = 3;
+constexpr std::uint32_t version = 4;
 constexpr std::uint32_t first_version_with_proofs = 3;
 
 constexpr std::size_t header_bytes = 16;
@@ -151,18 +151,8 @@ Answer decode_answer(std::string_view body);
 std::string encode(const std::vector<Answered>& answers);
 std::vector<Answered> decode_answers(std::string_view body);
 
-// The question that the store asks all ranks on behalf of an observer. An observer cannot choose
-// another question.
+// Name of the question that the store asks all ranks on behalf of an observer. An observer cannot
+// choose another question.
 constexpr std::string_view observer_question = "observe";
-// The answer of one rank to that question, and where the rank runs. `host` is empty for a rank that
-// has not joined yet.
-struct Observed {
-  Answered answer;
-  std::string host{};
-  int pid = 0;
-};
-// Encode and decode the answer to an observer, indexed by rank.
-std::string encode(const std::vector<Observed>& ranks);
-std::vector<Observed> decode_observed(std::string_view body);
 
 }  // namespace atoll_v1::atoll::store

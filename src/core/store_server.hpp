@@ -97,7 +97,7 @@ class Server {
   void handle_observe(Connection& connection, const Frame& frame);
   void handle_request(Connection& connection, Kind kind, const Frame& frame);
   void handle_get_all(const Waiter& waiter, Unpacker& in);
-  void ask_all(const Waiter& waiter, std::string question);
+  void ask_all(const Waiter& waiter, std::string_view name, std::string_view detail);
   void depart(Connection& connection, std::uint64_t request);
   void refuse(Connection& connection, const std::string& why);
   void note_version(const Connection& connection);

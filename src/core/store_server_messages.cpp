@@ -152,8 +152,7 @@ void Server::handle_observe(Connection& connection, const Frame& frame) {
   in.finish();
   require(!connection.has_output() && !table_.asks(connection), ErrorCode::bad_data,
           "an observer asked before it had read the answer to its last question");
-  ask_all({&connection, frame.request, Clock::now() + timeout, timeout, true},
-          std::string(observer_question));
+  ask_all({&connection, frame.request, Clock::now() + timeout, timeout}, observer_question, "");
 }
 
 void Server::refuse(Connection& connection, const std::string& why) {
@@ -186,7 +185,7 @@ void Server::handle_request(Connection& connection, Kind kind, const Frame& fram
   const std::uint32_t ranks = kind == Kind::release ? in.number() : 0;
   in.finish();
   if (kind == Kind::get) return table_.get(waiter, std::move(key));
-  if (kind == Kind::ask) return ask_all(waiter, std::move(value));
+  if (kind == Kind::ask) return ask_all(waiter, key, value);
   if (kind == Kind::reply) {
     return table_.answer(frame.request, connection.rank(), std::move(value));
   }
@@ -206,9 +205,9 @@ void Server::handle_get_all(const Waiter& waiter, Unpacker& in) {
   table_.get_all(waiter, std::move(keys));
 }
 
-void Server::ask_all(const Waiter& waiter, std::string question) {
+void Server::ask_all(const Waiter& waiter, std::string_view name, std::string_view detail) {
   const std::uint64_t number = table_.ask(waiter);
-  const Table::Body body = shared(std::move(question));
+  const Table::Body body = shared(Packer().text(name).text(detail).take());
   for (auto& [id, connection] : members_) {
     if (connection.is_open() && connection.rank() >= 0)
       connection.send(Kind::question, number, std::nullopt, body);

@@ -75,11 +75,11 @@ class SoloStore final : public Store {
 
   void interrupt(std::string_view) override {}  // no exchange of one rank waits
 
-  std::vector<Answered> ask(std::string_view question, std::chrono::milliseconds) override {
+  std::vector<Answered> ask(std::string_view name, std::string_view detail, milliseconds) override {
     failure_->check();
     const std::lock_guard lock(mutex_);
     return std::vector<Answered>(
-        size_, {Answered::How::answered, answerer_ ? answerer_(question) : std::string()});
+        size_, {Answered::How::answered, answerer_ ? answerer_(name, detail) : std::string()});
   }
 
   void answer_with(Answerer answerer) override {

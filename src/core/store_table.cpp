@@ -250,24 +250,17 @@ void Table::settle() {
 }
 
 void Table::finish(const Poll& poll) const {
+  using How = Answered::How;
   std::vector<Answered> answers;
   for (int rank = 0; rank < roster_.size(); ++rank) {
     const auto& answer = poll.answers[static_cast<std::size_t>(rank)];
-    if (roster_[rank].state == Peer::State::departed) {
-      answers.push_back({Answered::How::departed, {}});
-    } else if (answer) {
-      answers.push_back({Answered::How::answered, *answer});
-    } else {
-      answers.push_back({Answered::How::silent, {}});
-    }
-  }
-  if (!poll.waiter.observes) return reply_(poll.waiter, std::nullopt, shared(encode(answers)));
-  std::vector<Observed> observed;
-  for (int rank = 0; rank < roster_.size(); ++rank) {
     const Peer& peer = roster_[rank];
-    observed.push_back({std::move(answers[static_cast<std::size_t>(rank)]), peer.host, peer.pid});
+    const How how = peer.state == Peer::State::departed ? How::departed
+                    : answer                            ? How::answered
+                                                        : How::silent;
+    answers.push_back({how, how == How::answered ? *answer : std::string(), peer.host, peer.pid});
   }
-  reply_(poll.waiter, std::nullopt, shared(encode(observed)));
+  reply_(poll.waiter, std::nullopt, shared(encode(answers)));
 }
 
 // Answers one rank of an exchange with an error and removes its value, so that the exchange cannot

@@ -78,7 +78,6 @@ struct Waiter {
   std::uint64_t request = 0;
   net::Clock::time_point deadline;
   std::chrono::milliseconds timeout{0};
-  bool observes = false;  // true for an observer: the answer also has host and pid of each rank
 };
 
 class Table {

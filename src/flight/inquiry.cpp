@@ -1,4 +1,5 @@
-// A question is the number of the collective (-1 for messages), a space and the communicator's id.
+// The details of a question are the number of the collective (-1 for messages), a space and the id
+// of the communicator.
 //
 // An answer is a flight log, cut down to the open communicators, with that communicator's operation
 // with this number and some before it, its last operation, and the operations that have not
@@ -115,8 +116,10 @@ InquiryResult explain_answers(const std::vector<store::Answered>& answers, Inqui
 
 std::optional<InquiryResult> inquire(World& world, const InquirySubject& subject) {
   try {
-    const auto question = fmt::format("{} {}", subject.collective, subject.communicator);
-    return explain_answers(WorldInternals::store(world).ask(question, inquiry_patience), subject);
+    const auto detail = fmt::format("{} {}", subject.collective, subject.communicator);
+    const auto answers =
+        WorldInternals::store(world).ask(inquiry_question, detail, inquiry_patience);
+    return explain_answers(answers, subject);
   } catch (const Error& error) {
     if (world.failure()) return std::nullopt;
     if (error.code() == ErrorCode::timeout) {
@@ -127,10 +130,10 @@ std::optional<InquiryResult> inquire(World& world, const InquirySubject& subject
   }
 }
 
-std::string answer_inquiry(FlightLog log, std::string_view question) {
-  const std::size_t space = question.find(' ');
-  const auto collective = number_from<std::int64_t>(question.substr(0, space)).value_or(-1);
-  const FlightView view = view_of(log, question.substr(space + 1));
+std::string answer_inquiry(FlightLog log, std::string_view detail) {
+  const std::size_t space = detail.find(' ');
+  const auto collective = number_from<std::int64_t>(detail.substr(0, space)).value_or(-1);
+  const FlightView view = view_of(log, detail.substr(space + 1));
   std::vector<bool> is_kept(log.communicators.size(), false), has_pending = is_kept;
   std::vector<FlightOperation> operations;
   int started = 0;

@@ -33,8 +33,9 @@ std::optional<InquiryResult> inquire(World& world, const InquirySubject& subject
 // its flight log.
 InquiryResult explain_answers(const std::vector<store::Answered>& answers, InquirySubject subject);
 
-// Returns this rank's answer to a question: the part of its log that the question is about, as
-// JSON.
-std::string answer_inquiry(FlightLog log, std::string_view question);
+// Name of the question that inquire() asks.
+inline constexpr std::string_view inquiry_question = "inquiry";
+// Returns this rank's answer: the part of its log that the question is about, as JSON.
+std::string answer_inquiry(FlightLog log, std::string_view detail);
 
 }  // namespace atoll_v1::atoll

@@ -159,20 +159,20 @@ ObservedRank readable(std::string_view answer) {
 
 }  // namespace
 
-ObservedRank observed_rank(const store::Observed& observed) {
+ObservedRank observed_rank(const store::Answered& answer) {
   using How = store::Answered::How;
   ObservedRank rank;
-  if (observed.answer.how == How::answered && !observed.answer.text.empty()) {
-    rank = readable(observed.answer.text);
-  } else if (observed.answer.how == How::departed) {
+  if (answer.how == How::answered && !answer.text.empty()) {
+    rank = readable(answer.text);
+  } else if (answer.how == How::departed) {
     rank.state = ObservedRank::State::departed;
-  } else if (observed.answer.how == How::answered) {
+  } else if (answer.how == How::answered) {
     rank.state = ObservedRank::State::answers;  // the rank has not opened a communicator yet
   } else {
-    rank.state = observed.host.empty() ? ObservedRank::State::absent : ObservedRank::State::silent;
+    rank.state = answer.host.empty() ? ObservedRank::State::absent : ObservedRank::State::silent;
   }
-  rank.host = terminal_text(observed.host);
-  rank.pid = observed.pid;
+  rank.host = terminal_text(answer.host);
+  rank.pid = answer.pid;
   return rank;
 }
 
