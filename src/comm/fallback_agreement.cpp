@@ -10,7 +10,7 @@
 #include "comm/fallback.hpp"
 #include "core/hash.hpp"
 #include "core/operation_label.hpp"
-#include "flight/story.hpp"
+#include "flight/explanation.hpp"
 
 namespace atoll_v1::atoll {
 namespace {

@@ -15,7 +15,7 @@
 #include "atoll/flight.hpp"
 #include "core/errors.hpp"
 #include "core/terminal_text.hpp"
-#include "flight/story.hpp"
+#include "flight/explanation.hpp"
 
 namespace atoll_v1::atoll {
 namespace {

@@ -18,8 +18,7 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "core/world_internals.hpp"
-#include "flight/story.hpp"
-#include "flight/waits.hpp"
+#include "flight/explanation.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -78,16 +77,16 @@ InquiryResult find(const Answers& sorted, const InquirySubject& subject) {
   const auto views_are =
       sorted.silent.empty() && sorted.departed.empty() ? Views::all : Views::some;
   if (subject.collective >= 0) {
-    Story story = tell_collective(views, subject.collective, views_are);
-    result.disagreed = story.disagreed;
-    sentences = std::move(story.sentences);
+    Explanation explanation = explain_collective(views, subject.collective, views_are);
+    result.disagreed = explanation.disagreed;
+    sentences = std::move(explanation.sentences);
     // If ranks made different calls that move the same number of bytes, a backend may not notice.
     // The ranks then wait for each other in a later call, so the report names the earlier one.
     const std::int64_t earlier = first_disagreement(views);
     if (earlier >= 0 && earlier < subject.collective) {
       result.disagreed = true;
       sentences.insert(sentences.begin(),
-                       tell_collective(views, earlier, Views::some).sentences.front());
+                       explain_collective(views, earlier, Views::some).sentences.front());
     }
   } else {
     for (const FlightView& view : views) {
@@ -101,7 +100,7 @@ InquiryResult find(const Answers& sorted, const InquirySubject& subject) {
   add(sorted.departed, departure_text(sorted.departed.size()));
   // Different calls explain why ranks wait.
   if (!result.disagreed) {
-    for (auto& wait : tell_waits(sorted.states, subject)) sentences.push_back(std::move(wait));
+    for (auto& wait : explain_waits(sorted.states, subject)) sentences.push_back(std::move(wait));
   }
   result.text = fmt::format("{}", fmt::join(sentences, "; "));
   return result;

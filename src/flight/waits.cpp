@@ -1,7 +1,5 @@
 // The graph of waits. A node is an operation in which ranks wait. An edge leads to an operation in
 // which some of the ranks are that the first operation waits for.
-#include "flight/waits.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,12 +9,13 @@
 #include <set>
 #include <string_view>
 
-#include "flight/story.hpp"
+#include "flight/explanation.hpp"
+#include "flight/inquiry.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
 
-constexpr std::size_t most_told = 8;
+constexpr std::size_t most_reasons = 8;
 constexpr std::size_t most_links = 8;  // of a chain in a text
 
 using How = store::Answered::How;
@@ -79,7 +78,7 @@ std::string wait_text(const std::vector<int>& ranks, std::string_view name) {
 class Graph {
  public:
   Graph(const std::vector<RankState>& states, const InquirySubject& subject);
-  std::vector<std::string> tell();
+  std::vector<std::string> explain();
 
  private:
   const FlightLog* log_of(int rank) const { return states_[static_cast<std::size_t>(rank)].log; }
@@ -94,18 +93,18 @@ class Graph {
   std::vector<std::size_t> cycle() const;
   std::string chain_text(std::size_t index) const;
   // Returns true when there is no room for a sentence, and counts that sentence.
-  bool is_full() { return sentences_.size() >= most_told && ++untold_ > 0; }
-  void tell_cycle();
-  void tell_causes(Why why);
-  void tell_ends();
+  bool is_full() { return sentences_.size() >= most_reasons && ++omitted_ > 0; }
+  void add_cycle();
+  void add_causes(Why why);
+  void add_ends();
 
   const std::vector<RankState>& states_;
   std::map<std::string_view, const std::vector<int>*> members_;  // keys: ids of communicators
   std::vector<Node> nodes_;                                      // the first one is the subject
   std::map<Key, std::size_t> known_;
-  std::set<int> told_;
+  std::set<int> named_;
   std::vector<std::string> sentences_;
-  std::size_t untold_ = 0;
+  std::size_t omitted_ = 0;
 };
 
 Graph::Graph(const std::vector<RankState>& states, const InquirySubject& subject)
@@ -276,7 +275,7 @@ std::string Graph::chain_text(std::size_t index) const {
   return text;
 }
 
-void Graph::tell_cycle() {
+void Graph::add_cycle() {
   const std::vector<std::size_t> path = cycle();
   if (path.empty()) return;
   const auto ranks_after = [&](std::size_t i) -> const std::vector<int>& {
@@ -297,23 +296,23 @@ void Graph::tell_cycle() {
                        ": these ranks called their operations in different orders");
 }
 
-void Graph::tell_causes(Why why) {
+void Graph::add_causes(Why why) {
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     const auto found = nodes_[i].causes.find(why);
     if (found == nodes_[i].causes.end()) continue;
     std::vector<int> ranks;
     for (const int rank : found->second) {
-      if (told_.insert(rank).second) ranks.push_back(rank);
+      if (named_.insert(rank).second) ranks.push_back(rank);
     }
-    if (i == 0 || ranks.empty()) continue;  // the caller tells what the subject itself waits for
+    if (i == 0 || ranks.empty()) continue;  // the caller says what the subject itself waits for
     if (is_full()) continue;
     sentences_.push_back(fmt::format("{}{}, which {}", chain_text(i), ranks_text(ranks),
                                      why_text(why, ranks.size())));
   }
 }
 
-// Tells the operations that wait for no rank, although they have not completed.
-void Graph::tell_ends() {
+// Adds the operations that wait for no rank, although they have not completed.
+void Graph::add_ends() {
   for (std::size_t i = 1; i < nodes_.size(); ++i) {
     const Node& node = nodes_[i];
     if (!node.members || node.is_late || !node.causes.empty() || !node.next.empty()) continue;
@@ -326,19 +325,19 @@ void Graph::tell_ends() {
   }
 }
 
-std::vector<std::string> Graph::tell() {
-  tell_causes(Why::silent);
-  tell_causes(Why::departed);
+std::vector<std::string> Graph::explain() {
+  add_causes(Why::silent);
+  add_causes(Why::departed);
   // Ranks that are gone explain why all others wait.
   const bool gone = std::ranges::any_of(nodes_, [](const Node& node) {
     return node.causes.contains(Why::silent) || node.causes.contains(Why::departed);
   });
   if (!gone) {
-    tell_cycle();
-    for (const Why why : {Why::absent, Why::idle, Why::unreached}) tell_causes(why);
-    tell_ends();
+    add_cycle();
+    for (const Why why : {Why::absent, Why::idle, Why::unreached}) add_causes(why);
+    add_ends();
   }
-  if (untold_ > 0) sentences_.push_back(fmt::format("and {} more", untold_));
+  if (omitted_ > 0) sentences_.push_back(fmt::format("and {} more", omitted_));
   return std::move(sentences_);
 }
 
@@ -353,9 +352,9 @@ std::string departure_text(std::size_t ranks) {
   return fmt::format("{} left the job", verb(ranks, "has", "have"));
 }
 
-std::vector<std::string> tell_waits(const std::vector<RankState>& states,
-                                    const InquirySubject& subject) {
-  return Graph(states, subject).tell();
+std::vector<std::string> explain_waits(const std::vector<RankState>& states,
+                                       const InquirySubject& subject) {
+  return Graph(states, subject).explain();
 }
 
 }  // namespace atoll_v1::atoll

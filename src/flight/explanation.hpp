@@ -52,7 +52,7 @@ FlightView view_of(const FlightLog& log, std::string_view id);
 // there is none.
 std::int64_t first_disagreement(const std::vector<FlightView>& views);
 
-struct Story {
+struct Explanation {
   bool disagreed = false;
   std::vector<std::string> sentences;  // explanation; sentences that name a culprit come first
 };
@@ -65,8 +65,8 @@ enum class Views {
 // Explains collective number `collective` of a communicator: which ranks called something else, and
 // which ranks have not called it. If there are no such ranks, and the logs of all ranks are there,
 // describes how far each rank is.
-Story tell_collective(const std::vector<FlightView>& views, std::int64_t collective,
-                      Views completeness);
+Explanation explain_collective(const std::vector<FlightView>& views, std::int64_t collective,
+                               Views completeness);
 // Returns text such as "its last operation on this communicator was all_gather 41, complete", and
 // the operation that the rank is executing on another communicator, if any.
 std::string last_text(const FlightView& view);
