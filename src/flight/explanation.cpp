@@ -190,7 +190,7 @@ std::int64_t first_disagreement(const std::vector<FlightView>& views) {
 Explanation explain_collective(const std::vector<FlightView>& views, std::int64_t collective,
                                Views completeness) {
   std::vector<CallOfRanks> calls = calls_at(views, collective);
-  Explanation result{.disagreed = calls.size() > 1};
+  Explanation result{calls.size() > 1, {}};
   std::vector<std::string>& sentences = result.sentences;
   if (result.disagreed) sentences.push_back(disagreement_text(calls));
   const std::string name = calls.empty() ? "it" : name_text(calls[0].operation);

@@ -2,11 +2,9 @@
 #pragma once
 
 #include <condition_variable>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -16,24 +14,9 @@
 #include "core/socket.hpp"
 #include "flight/questions.hpp"
 #include "flight/recorder.hpp"
-#include "flight/stacks.hpp"
+#include "flight/signals.hpp"
 
 namespace atoll_v1::atoll {
-
-// While a FlightSignal exists, every SIGUSR1 of the process adds `value` to its eventfd. The first
-// object installs the handler, unless the program has its own handler, which stays; the log says
-// so. The last object restores the default handler, unless the program has installed another one
-// since. At most 64 objects receive signals at a time.
-class FlightSignal {
- public:
-  FlightSignal(int eventfd, std::uint64_t value);
-  ~FlightSignal();
-  FlightSignal(const FlightSignal&) = delete;
-  FlightSignal& operator=(const FlightSignal&) = delete;
-
- private:
-  std::optional<std::size_t> place_;
-};
 
 class Flight {
  public:

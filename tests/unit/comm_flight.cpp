@@ -244,7 +244,7 @@ TEST_CASE("a log that is written to a file and read again is the same") {
   const std::string text = atoll::to_json(log);
   const auto back = atoll::parse_flight(text, "file");
   CHECK(atoll::to_json(back) == text);
-  CHECK(back.operations[0].error == "a \"quoted\" \xef\xbf\xbd error");
+  CHECK(back.operations[0].error == "a \"quoted\" \\xff error");
   CHECK(back.written_ns == log.written_ns);
 }
 
@@ -261,7 +261,7 @@ TEST_CASE("a log with line breaks and long texts of the program can be read agai
   log.failure = "rank 0: cannot open the data:\n\tno such file";
   const atoll::FlightLog read = atoll::parse_flight(atoll::to_json(log), "log");
   CHECK(read.failure == "rank 0: cannot open the data:\\x0a\\x09no such file");
-  CHECK(read.communicators.at(0).name == "tensor\\x0aparallel\\x1b[2J\xef\xbf\xbd");
+  CHECK(read.communicators.at(0).name == "tensor\\x0aparallel\\x1b[2J\\xff");
   CHECK(read.operations.at(0).error.starts_with("\\x0a\\x0a"));
   CHECK(read.step == -1);
   // Another rank finds the communicator in the answer by the id that it knows itself.

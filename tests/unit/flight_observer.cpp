@@ -17,7 +17,7 @@
 #include "atoll/observer.hpp"
 #include "flight/observation.hpp"
 #include "flight/recorder.hpp"
-#include "flight/stacks.hpp"
+#include "flight/signals.hpp"
 #include "store_place.hpp"
 
 namespace {
