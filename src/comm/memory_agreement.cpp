@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/errors.hpp"
-#include "core/free_memory.hpp"
+#include "core/limits.hpp"
 #include "core/rank_set.hpp"
 #include "core/store_key.hpp"
 #include "core/text.hpp"

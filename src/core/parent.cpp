@@ -18,8 +18,8 @@
 #include <utility>
 
 #include "core/errors.hpp"
+#include "core/limits.hpp"
 #include "core/log.hpp"
-#include "core/thread.hpp"
 
 namespace atoll_v1::atoll {
 namespace {

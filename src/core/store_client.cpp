@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "core/errors.hpp"
+#include "core/limits.hpp"
 #include "core/log.hpp"
 #include "core/store_handshake.hpp"
-#include "core/thread.hpp"
 
 namespace atoll_v1::atoll::store {
 namespace {

@@ -14,10 +14,10 @@
 
 #include "core/errors.hpp"
 #include "core/host.hpp"
+#include "core/limits.hpp"
 #include "core/log.hpp"
 #include "core/size_signal_block.hpp"
 #include "core/store_protocol.hpp"
-#include "core/thread.hpp"
 #include "core/world_internals.hpp"
 #include "flight/inquiry.hpp"
 #include "flight/observation.hpp"

@@ -9,8 +9,7 @@
 #include <string>
 
 #include "atoll/error.hpp"
-#include "core/free_memory.hpp"
-#include "core/thread.hpp"
+#include "core/limits.hpp"
 
 namespace {
 
