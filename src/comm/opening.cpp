@@ -10,7 +10,7 @@
 #include "comm/registry/backend_choice.hpp"
 #include "core/agreement.hpp"
 #include "core/errors.hpp"
-#include "core/hash.hpp"
+#include "core/text.hpp"
 #include "core/world_internals.hpp"
 #include "device/virtual/device.hpp"
 #include "flight/flight.hpp"

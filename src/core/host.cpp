@@ -23,7 +23,6 @@
 #include <vector>
 
 #include "core/errors.hpp"
-#include "core/hash.hpp"
 #include "core/terminal_text.hpp"
 #include "core/text.hpp"
 

@@ -8,9 +8,8 @@
 #include <span>
 
 #include "core/errors.hpp"
-#include "core/hash.hpp"
-#include "core/store_key.hpp"
 #include "core/store_protocol.hpp"
+#include "core/text.hpp"
 
 namespace atoll_v1::atoll {
 namespace {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/world_link.hpp"
+#include "core/world_internals.hpp"
 
 namespace atoll_v1::atoll {
 

@@ -16,6 +16,16 @@
 
 namespace atoll_v1::atoll::store {
 
+// Users never chose the keys that the library makes for itself, so messages show a title in their
+// place.
+inline constexpr char title_end = '\x1f';  // unit separator of ASCII
+
+// Returns a key for which errors show `title`. With an empty title, errors name no subject, because
+// the text of the caller does.
+inline std::string titled(std::string_view title, std::string_view key) {
+  return std::string(title) + title_end + std::string(key);
+}
+
 // The answer of one rank to a question that went to all ranks, and where the rank runs.
 struct Answered {
   enum class How : std::uint32_t {

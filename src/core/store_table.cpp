@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/store_key.hpp"
-
 namespace atoll_v1::atoll::store {
 namespace {
 

@@ -10,7 +10,6 @@
 #include <mutex>
 #include <utility>
 
-#include "core/config_check.hpp"
 #include "core/errors.hpp"
 #include "core/failure.hpp"
 #include "core/fork.hpp"
@@ -20,11 +19,11 @@
 #include "core/log.hpp"
 #include "core/parent.hpp"
 #include "core/process_failure.hpp"
+#include "core/settings.hpp"
 #include "core/socket.hpp"
 #include "core/store.hpp"
 #include "core/store_client.hpp"
 #include "core/store_endpoint.hpp"
-#include "core/store_key.hpp"
 #include "core/store_protocol.hpp"
 #include "core/store_server.hpp"
 #include "core/terminal_text.hpp"

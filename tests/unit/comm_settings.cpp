@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "atoll/communicator.hpp"
-#include "core/hash.hpp"
+#include "core/text.hpp"
 #include "core/world_internals.hpp"
 #include "error_text.hpp"
 #include "flight/questions.hpp"

@@ -10,8 +10,8 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "core/hash.hpp"
 #include "core/introduction.hpp"
+#include "core/text.hpp"
 
 namespace rendezvous_bench {
 namespace {
