@@ -6,7 +6,7 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <sys/random.h>
+#include <sodium.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -178,14 +178,19 @@ std::vector<std::string> rail_addresses(std::string_view interfaces) {
   return result;
 }
 
+std::string random_bytes(std::size_t bytes) {
+  static const bool is_ready = ::sodium_init() >= 0;
+  require(is_ready, ErrorCode::internal, "libsodium cannot start: no random numbers");
+  std::string result(bytes, '\0');
+  ::randombytes_buf(result.data(), result.size());
+  return result;
+}
+
 std::string random_token(std::size_t bytes) {
-  std::vector<unsigned char> random(bytes);
-  // Once the kernel's pool is seeded, getrandom() always completes requests of up to 256 bytes.
-  if (::getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size())) {
-    throw Error(ErrorCode::io,
-                "getrandom failed: there are no random bytes for the token of the job");
-  }
-  return fmt::format("{:02x}", fmt::join(random, ""));
+  std::string digits;
+  for (const char c : random_bytes(bytes))
+    digits += fmt::format("{:02x}", static_cast<unsigned char>(c));
+  return digits;
 }
 
 }  // namespace atoll_v1::atoll::net

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/failure.hpp"
@@ -50,7 +51,10 @@ class Store {
   virtual void put(std::string_view key, std::string_view value,
                    std::chrono::milliseconds timeout) = 0;
   // Waits until a rank has put the key; throws Error(timeout).
-  virtual std::string get(std::string_view key, std::chrono::milliseconds timeout) = 0;
+  std::string get(std::string_view key, std::chrono::milliseconds timeout) {
+    const std::string keys[] = {std::string(key)};
+    return std::move(get_all(keys, timeout).front());
+  }
   // Waits until every key has a value, and returns the values in the order of the keys. One message
   // to the store and one back, however many keys there are.
   virtual std::vector<std::string> get_all(std::span<const std::string> keys,

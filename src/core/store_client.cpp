@@ -202,17 +202,14 @@ void Client::put(std::string_view key, std::string_view value, milliseconds time
   request(Kind::put, key, value, timeout);
 }
 
-std::string Client::get(std::string_view key, milliseconds timeout) {
-  return request(Kind::get, key, "", timeout);
-}
-
 std::vector<std::string> Client::get_all(std::span<const std::string> keys, milliseconds timeout) {
   timeout = sendable(timeout);
   Packer packer;
   packer.number(static_cast<std::uint32_t>(timeout.count()))
       .number(static_cast<std::uint32_t>(keys.size()));
   for (const std::string& key : keys) packer.text(key);
-  const std::string payload = call(Kind::get_all, packer.take(), timeout + grace(timeout));
+  std::string payload = call(Kind::get, packer.take(), timeout + grace(timeout));
+  if (keys.size() == 1) return {std::move(payload)};
   Unpacker in(payload);
   std::vector<std::string> values;
   for (std::size_t i = 0; i < keys.size(); ++i) values.emplace_back(in.text(max_value_bytes));

@@ -62,7 +62,6 @@ class Client final : public Store {
 
   void put(std::string_view key, std::string_view value,
            std::chrono::milliseconds timeout) override;
-  std::string get(std::string_view key, std::chrono::milliseconds timeout) override;
   std::vector<std::string> get_all(std::span<const std::string> keys,
                                    std::chrono::milliseconds timeout) override;
   void release(std::string_view prefix, int ranks) override;

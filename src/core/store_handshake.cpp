@@ -4,17 +4,12 @@
 #include <sodium.h>
 
 #include "atoll/version.hpp"
-#include "core/errors.hpp"
+#include "core/host.hpp"
 
 namespace atoll_v1::atoll::store {
 namespace {
 
 static_assert(proof_bytes == crypto_auth_hmacsha256_BYTES);
-
-void start_sodium() {
-  static const bool is_ready = ::sodium_init() >= 0;
-  if (!is_ready) throw Error(ErrorCode::internal, "libsodium cannot start: no random numbers");
-}
 
 const unsigned char* octets(std::string_view text) noexcept {
   return reinterpret_cast<const unsigned char*>(text.data());
@@ -24,13 +19,6 @@ const unsigned char* octets(std::string_view text) noexcept {
 std::string_view series(std::string_view library) { return library.substr(0, library.rfind('.')); }
 
 }  // namespace
-
-std::string random_bytes(std::size_t bytes) {
-  start_sodium();
-  std::string result(bytes, '\0');
-  ::randombytes_buf(result.data(), result.size());
-  return result;
-}
 
 Greeting own_greeting() { return {version, std::string(ATOLL_VERSION), {}}; }
 
@@ -45,7 +33,7 @@ bool is_compatible(const Greeting& greeting) {
 }
 
 Handshake::Handshake(Side side, std::string_view token, Greeting own) : side_(side), token_(token) {
-  own.nonce = random_bytes(nonce_bytes);
+  own.nonce = net::random_bytes(nonce_bytes);
   own_ = encode(own);
 }
 

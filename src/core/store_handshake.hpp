@@ -32,9 +32,6 @@ std::string described(const Greeting& greeting);
 bool is_compatible(const Greeting& greeting);
 Greeting own_greeting();  // without random bytes
 
-// Returns `bytes` random bytes of the kernel.
-std::string random_bytes(std::size_t bytes);
-
 class Handshake {
  public:
   Handshake(Side side, std::string_view token, Greeting own = own_greeting());

@@ -71,25 +71,17 @@ std::optional<std::vector<Answered>> Observer::look(std::chrono::milliseconds pa
   throw;
 }
 
-namespace {
-
-// Receives a message, with a clear error when none comes.
-Message next_message(int socket, Clock::time_point deadline) {
-  try {
-    return receive_message(socket, max_answer_bytes, deadline);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::timeout) throw;
-    throw Error(ErrorCode::timeout,
-                "rank 0, which serves the store, does not answer (its process is stopped, or its "
-                "host is unreachable)");
-  }
-}
-
-}  // namespace
-
 std::string Observer::receive(Kind kind, Clock::time_point deadline) {
   while (!has_ended_) {
-    const Message message = next_message(socket_.get(), deadline);
+    Message message;
+    try {
+      message = receive_message(socket_.get(), max_answer_bytes, deadline);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::timeout) throw;
+      throw Error(ErrorCode::timeout,
+                  "rank 0, which serves the store, does not answer (its process is stopped, or its "
+                  "host is unreachable)");
+    }
     const Answer answer = decode_answer(message.body);
     if (answer.problem) {
       // For an observer, each failure of the job is an abort: a timeout is its own.

@@ -49,7 +49,6 @@ enum class Kind : std::uint32_t {
   reply = 8,
   proof = 9,
   join = 10,
-  get_all = 11,
   release = 12,
   observe = 13,
   welcome = 16,  // the store sends the kinds from `welcome` on

@@ -38,23 +38,21 @@ class SoloStore final : public Store {
     changed_.notify_all();
   }
 
-  std::string get(std::string_view key, std::chrono::milliseconds timeout) override {
-    // A larger timeout would overflow the clock.
-    timeout = std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24 * 365));
-    std::unique_lock lock(mutex_);
-    const bool ready =
-        changed_.wait_for(lock, timeout, [&] { return failure_->get() || values_.contains(key); });
-    failure_->check();
-    require(ready, ErrorCode::timeout, "rank 0: no rank put key \"{}\" within {} ms", key,
-            timeout.count());
-    return values_.find(key)->second;
-  }
-
   std::vector<std::string> get_all(std::span<const std::string> keys,
-                                   std::chrono::milliseconds timeout) override {
-    std::vector<std::string> values;
-    for (const std::string& key : keys) values.push_back(get(key, timeout));
-    return values;
+                                   milliseconds timeout) override {
+    // A larger timeout would overflow the clock.
+    timeout = std::min<milliseconds>(timeout, std::chrono::hours(24 * 365));
+    std::vector<std::string> result;
+    std::unique_lock lock(mutex_);
+    for (const std::string& key : keys) {
+      const bool ready = changed_.wait_for(
+          lock, timeout, [&] { return failure_->get() || values_.contains(key); });
+      failure_->check();
+      require(ready, ErrorCode::timeout, "rank 0: no rank put key \"{}\" within {} ms", key,
+              timeout.count());
+      result.push_back(values_.find(key)->second);
+    }
+    return result;
   }
 
   void release(std::string_view prefix, int) override {

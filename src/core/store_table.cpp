@@ -79,18 +79,8 @@ void Table::put(const std::string& key, std::string value) {
   }
 }
 
-void Table::get(const Waiter& waiter, std::string key) {
-  std::vector<std::string> keys;
-  keys.push_back(std::move(key));
-  fetch(waiter, std::move(keys), false);
-}
-
-void Table::get_all(const Waiter& waiter, std::vector<std::string> keys) {
-  fetch(waiter, std::move(keys), true);
-}
-
-void Table::fetch(const Waiter& waiter, std::vector<std::string> keys, bool is_list) {
-  Fetch fetch{waiter, std::move(keys), {}, 0, is_list};
+void Table::get(const Waiter& waiter, std::vector<std::string> keys) {
+  Fetch fetch{waiter, std::move(keys), {}, 0};
   const std::uint64_t number = next_number_++;
   for (std::size_t i = 0; i < fetch.keys.size(); ++i) {
     const auto found = values_.find(fetch.keys[i]);
@@ -105,7 +95,8 @@ void Table::fetch(const Waiter& waiter, std::vector<std::string> keys, bool is_l
 }
 
 void Table::finish(const Fetch& fetch) const {
-  if (!fetch.is_list) return reply_(fetch.waiter, std::nullopt, fetch.values.front());
+  // Ranks that get one value share its bytes.
+  if (fetch.keys.size() == 1) return reply_(fetch.waiter, std::nullopt, fetch.values.front());
   std::size_t bytes = 4;
   for (const Body& value : fetch.values) bytes += value->size() + 4;
   if (bytes > max_answer_bytes) {
@@ -261,13 +252,17 @@ void Table::finish(const Poll& poll) const {
   reply_(poll.waiter, std::nullopt, shared(encode(answers)));
 }
 
-// Answers one rank of an exchange with an error and removes its value, so that the exchange cannot
-// complete without this rank.
-void Table::reject(Round& round, Round::Entry& entry, ErrorCode code, const std::string& why) {
-  reply_(entry.waiter, code, shared(why));
+// Removes the value of one rank of an exchange, which cannot complete without this rank.
+void Table::withdraw(Round& round, Round::Entry& entry) {
   round.bytes -= entry.value->size() + 4;
   --round.joined;
   entry.value.reset();
+}
+
+// Answers one rank of an exchange with an error and removes its value.
+void Table::reject(Round& round, Round::Entry& entry, ErrorCode code, const std::string& why) {
+  reply_(entry.waiter, code, shared(why));
+  withdraw(round, entry);
   entry.gave_up = code == ErrorCode::timeout;
 }
 
@@ -355,10 +350,7 @@ void Table::forget(const Connection& connection) {
   for (const std::uint64_t number : gone) abandon(number);
   for (auto& [key, round] : rounds_) {
     for (Round::Entry& entry : round.entries) {
-      if (!entry.value || entry.waiter.connection != &connection) continue;
-      round.bytes -= entry.value->size() + 4;
-      --round.joined;
-      entry.value.reset();
+      if (entry.value && entry.waiter.connection == &connection) withdraw(round, entry);
     }
   }
   std::erase_if(rounds_, [](const auto& item) { return item.second.joined == 0; });

@@ -244,7 +244,7 @@ TEST_CASE("a rank that sends malformed data is reported as lost") {
       exchange_of({1, 0, 1, 0}),
       exchange_of({1, 0, 0x80000000, 3}),
       exchange_of({0, 0}),
-      store::encode_frame(Kind::get_all, 1, store::Packer().number(0).number(1u << 30).take()),
+      store::encode_frame(Kind::get, 1, store::Packer().number(0).number(1u << 30).take()),
       store::encode_frame(Kind::join, 1, store::encode(store::Join{1, 2, "here", 1})),
       store::encode_frame(Kind::hello, 1, store::Handshake(store::Side::rank, "").greeting()),
   };
