@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -19,15 +20,63 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <mutex>
+#include <new>
+#include <set>
 #include <system_error>
 #include <utility>
 
 #include "core/errors.hpp"
-#include "core/fork.hpp"
 #include "core/terminal_text.hpp"
+
+namespace atoll_v1::atoll {
+
+std::atomic<unsigned> ProcessMark::forks_before_{0};
+
+ProcessMark::ProcessMark() noexcept {
+  static const int registered = ::pthread_atfork(
+      nullptr, nullptr, [] { forks_before_.fetch_add(1, std::memory_order_relaxed); });
+  static_cast<void>(registered);
+  forks_ = forks_before_.load(std::memory_order_relaxed);
+}
+
+}  // namespace atoll_v1::atoll
 
 namespace atoll_v1::atoll::net {
 namespace {
+
+struct Kept {
+  std::mutex mutex;
+  std::set<int> sockets;
+};
+
+// Never destroyed, since a process may fork while static objects are being destroyed.
+Kept& kept() {
+  static auto* const all = new Kept;
+  return *all;
+}
+
+// Runs in the child, where only system calls that are safe in signal handlers are allowed.
+void replace_in_child() {
+  const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (const int socket : kept().sockets) {
+    if (nothing < 0 || ::dup3(nothing, socket, O_CLOEXEC) < 0) ::close(socket);
+  }
+  if (nothing >= 0) ::close(nothing);
+  kept().mutex.unlock();
+}
+
+void keep_from_children(int socket) noexcept {
+  static const int registered = ::pthread_atfork([] { kept().mutex.lock(); },
+                                                 [] { kept().mutex.unlock(); }, replace_in_child);
+  static_cast<void>(registered);
+  const std::lock_guard lock(kept().mutex);
+  try {
+    kept().sockets.insert(socket);
+  } catch (const std::bad_alloc&) {
+    // Without memory for the entry, a forked child merely keeps the socket.
+  }
+}
 
 [[noreturn]] void fail(std::string_view action, const Address& address, int number) {
   throw make_error(ErrorCode::io, "cannot {} {}: {}", action, name_of(address),
@@ -67,6 +116,11 @@ Address reported_address(int socket, int (*call)(int, sockaddr*, socklen_t*), co
 }
 
 }  // namespace
+
+void forget_descriptor(int descriptor) noexcept {
+  const std::lock_guard lock(kept().mutex);
+  kept().sockets.erase(descriptor);
+}
 
 bool wait_for(int socket, short events, Clock::time_point deadline, const std::atomic<bool>* stop) {
   // poll() does not notice when this process closes the socket, but the next call of poll() does,

@@ -92,11 +92,8 @@ class Store {
   virtual void farewell() noexcept = 0;
 };
 
-// Makes the store of a job of one process: a map in memory.
-std::unique_ptr<Store> make_solo_store(std::shared_ptr<Failure> failure);
-
-// Makes the store of one rank of a simulated job of `size` ranks: a map in memory. Exchanges return
-// this rank's value for every rank.
-std::unique_ptr<Store> make_simulated_store(std::shared_ptr<Failure> failure, int size);
+// Makes the store of a job of one process: a map in memory. The process answers for all ranks of a
+// simulated job: exchanges return its value for every rank.
+std::unique_ptr<Store> make_solo_store(std::shared_ptr<Failure> failure, int size = 1);
 
 }  // namespace atoll_v1::atoll::store

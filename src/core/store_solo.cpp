@@ -22,11 +22,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// The store of a job of one process: a map in memory. In a simulated job, this process answers for
-// all ranks.
 class SoloStore final : public Store {
  public:
-  explicit SoloStore(std::shared_ptr<Failure> failure, std::size_t size = 1)
+  SoloStore(std::shared_ptr<Failure> failure, std::size_t size)
       : failure_(std::move(failure)), size_(size) {}
 
   void put(std::string_view key, std::string_view value, milliseconds) override {
@@ -112,11 +110,7 @@ class SoloStore final : public Store {
 
 }  // namespace
 
-std::unique_ptr<Store> make_solo_store(std::shared_ptr<Failure> failure) {
-  return std::make_unique<SoloStore>(std::move(failure));
-}
-
-std::unique_ptr<Store> make_simulated_store(std::shared_ptr<Failure> failure, int size) {
+std::unique_ptr<Store> make_solo_store(std::shared_ptr<Failure> failure, int size) {
   return std::make_unique<SoloStore>(std::move(failure), static_cast<std::size_t>(size));
 }
 

@@ -201,7 +201,7 @@ std::uint64_t Table::ask(const Waiter& waiter) {
   poll.waiter = waiter;
   poll.answers.resize(static_cast<std::size_t>(roster_.size()));
   for (int rank = 0; rank < roster_.size(); ++rank) {
-    poll.unanswered += roster_[rank].state == Peer::State::present;
+    if (roster_[rank].state == Peer::State::present) poll.unanswered.insert(rank);
   }
   watch(waiter);
   return number;
@@ -214,25 +214,14 @@ bool Table::asks(const Connection& connection) const {
 
 void Table::answer(std::uint64_t number, int rank, std::string text) {
   const auto found = polls_.find(number);
-  if (found == polls_.end()) return;
-  Poll& poll = found->second;
-  auto& place = poll.answers[static_cast<std::size_t>(rank)];
-  if (!place) --poll.unanswered;
-  place = std::move(text);
-  if (poll.unanswered <= 0 || roster_.any(Peer::State::departed)) settle();
-}
-
-bool Table::is_complete(const Poll& poll) const {
-  for (int rank = 0; rank < roster_.size(); ++rank) {
-    const bool there = roster_[rank].state == Peer::State::present;
-    if (there && !poll.answers[static_cast<std::size_t>(rank)]) return false;
-  }
-  return true;
+  if (found == polls_.end() || found->second.unanswered.erase(rank) == 0) return;
+  found->second.answers[static_cast<std::size_t>(rank)] = std::move(text);
+  if (found->second.unanswered.empty()) settle();
 }
 
 void Table::settle() {
   std::erase_if(polls_, [&](const auto& item) {
-    const bool complete = is_complete(item.second);
+    const bool complete = item.second.unanswered.empty();
     if (complete) finish(item.second);
     return complete;
   });
@@ -339,6 +328,7 @@ void Table::depart(int rank) {
     }
   }
   std::erase_if(rounds_, [](const auto& item) { return item.second.joined == 0; });
+  for (auto& [number, poll] : polls_) poll.unanswered.erase(rank);
   settle();
 }
 

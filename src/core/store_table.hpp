@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -139,7 +140,7 @@ class Table {
   struct Poll {
     Waiter waiter;
     std::vector<std::optional<std::string>> answers;  // answers that have arrived, indexed by rank
-    int unanswered = 0;  // present ranks without an answer; may include ranks that have left since
+    std::set<int> unanswered;  // ranks that were asked, have not answered and have not left since
   };
 
   void watch(const Waiter& waiter);
@@ -150,8 +151,7 @@ class Table {
   static void withdraw(Round& round, Round::Entry& entry);
   void reject(Round& round, Round::Entry& entry, ErrorCode code, const std::string& why);
   std::string missing_in(const Round& round) const;
-  void settle();  // completes the polls that every present rank has answered
-  bool is_complete(const Poll& poll) const;
+  void settle();  // completes the polls that wait for no rank
   void finish(const Poll& poll) const;
   void expire_fetches(net::Clock::time_point now);
   void expire_rounds(net::Clock::time_point now);

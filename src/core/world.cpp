@@ -12,7 +12,6 @@
 
 #include "core/errors.hpp"
 #include "core/failure.hpp"
-#include "core/fork.hpp"
 #include "core/host.hpp"
 #include "core/introduction.hpp"
 #include "core/launch.hpp"
@@ -185,7 +184,7 @@ void World::Impl::stay_alone() {
 }
 
 void World::Impl::simulate(const SimulatedJob& job) {
-  use_store(store::make_simulated_store(failure, size));
+  use_store(store::make_solo_store(failure, size));
   for (int host = 0; host < job.hosts; ++host) {
     HostInfo& info = hosts.emplace_back();
     info.name = info.id = fmt::format("host{}", host);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <compare>
 #include <limits>
 #include <map>
@@ -50,29 +51,23 @@ struct Node {
   bool is_late = false;                            // a member is behind in this communicator
 };
 
-std::string_view verb(std::size_t ranks, std::string_view one, std::string_view more) {
-  return ranks == 1 ? one : more;
-}
+// What is said of one rank, and of several ranks, indexed by Why.
+constexpr std::array<std::array<std::string_view, 2>, 5> wait_reasons = {{
+    {"does not answer (its process is stopped, or its host is unreachable)",
+     "do not answer (its process is stopped, or its host is unreachable)"},
+    {"has left the job", "have left the job"},
+    {"has not called it and is in no operation", "have not called it and are in no operation"},
+    {"is in no operation", "are in no operation"},
+    {"has called it, but the stream has not reached it",
+     "have called it, but the stream has not reached it"},
+}};
 
 std::string why_text(Why why, std::size_t ranks) {
-  switch (why) {
-    case Why::silent:
-      return silence_text(ranks);
-    case Why::departed:
-      return departure_text(ranks);
-    case Why::absent:
-      return fmt::format("{} not called it and {} in no operation", verb(ranks, "has", "have"),
-                         verb(ranks, "is", "are"));
-    case Why::idle:
-      return fmt::format("{} in no operation", verb(ranks, "is", "are"));
-    case Why::unreached:
-      break;
-  }
-  return fmt::format("{} called it, but the stream has not reached it", verb(ranks, "has", "have"));
+  return std::string(wait_reasons[static_cast<std::size_t>(why)][ranks == 1 ? 0 : 1]);
 }
 
 std::string wait_text(const std::vector<int>& ranks, std::string_view name) {
-  return fmt::format("{} in {} for ", verb(ranks.size(), "waits", "wait"), name);
+  return fmt::format("{} in {} for ", ranks.size() == 1 ? "waits" : "wait", name);
 }
 
 class Graph {
@@ -321,7 +316,7 @@ void Graph::add_ends() {
     sentences_.push_back(fmt::format("{}{}{} {} in {}, which all ranks of that communicator called",
                                      chain_text(node.parent), ranks_text(ranks),
                                      node.parent == 0 ? "" : ", which",
-                                     verb(ranks.size(), "is", "are"), node.name));
+                                     ranks.size() == 1 ? "is" : "are", node.name));
   }
 }
 
@@ -343,14 +338,8 @@ std::vector<std::string> Graph::explain() {
 
 }  // namespace
 
-std::string silence_text(std::size_t ranks) {
-  return fmt::format("{} not answer (its process is stopped, or its host is unreachable)",
-                     verb(ranks, "does", "do"));
-}
-
-std::string departure_text(std::size_t ranks) {
-  return fmt::format("{} left the job", verb(ranks, "has", "have"));
-}
+std::string silence_text(std::size_t ranks) { return why_text(Why::silent, ranks); }
+std::string departure_text(std::size_t ranks) { return why_text(Why::departed, ranks); }
 
 std::vector<std::string> explain_waits(const std::vector<RankState>& states,
                                        const InquirySubject& subject) {
