@@ -27,10 +27,13 @@ struct Application {
 
 struct Message {
   Kind kind{};
-  std::string body;
+  std::uint64_t request = 0;
+  std::string body{};
 };
-// Receives one message of the store, whose body must have at most `most` bytes.
-Message receive_message(int socket, std::size_t most, net::Clock::time_point deadline);
+// Receives one message of the store, whose body must have at most `most` bytes; `stop` is that of
+// net::wait_for().
+Message receive_message(int socket, std::size_t most, net::Clock::time_point deadline,
+                        const std::atomic<bool>* stop = nullptr);
 // Proves to the store that this process knows the token, and checks the proof of the store.
 void shake_hands(int socket, std::string_view token, net::Clock::time_point deadline);
 
@@ -91,9 +94,8 @@ class Client final : public Store {
   void interrupt(Call& call) const;
   bool send(std::string_view frame, net::Clock::time_point deadline, net::Clock::time_point last);
   void read() noexcept;
-  void read_frames();
-  bool read_frame(Header& header, std::string& body);
-  void dispatch(const Header& header, std::string_view body);
+  void read_messages();
+  void dispatch(const Message& message);
   void respond(std::uint64_t number, std::string_view question) noexcept;
   void lose(const Error& error);
 

@@ -83,140 +83,6 @@ std::vector<std::string> progress(const std::vector<FlightView>& views, std::int
   return result;
 }
 
-}  // namespace
-
-std::string name_text(const FlightOperation& o) {
-  const std::string own = fmt::format("{} {}", o.kind, o.sequence);
-  return o.part_of.empty() ? own : fmt::format("{} of {}", own, o.part_of);
-}
-
-std::string call_text(const FlightOperation& o) {
-  std::string text = name_text(o);
-  if (o.kind == "barrier") return text;
-  text += fmt::format(" ({} x {}", o.count, o.dtype);
-  if (!o.op.empty()) text += fmt::format(", {}", o.op);
-  if (o.peer >= 0) text += fmt::format(", {} {}", is_message(o) ? "peer" : "root", o.peer);
-  return text + ")";
-}
-
-std::string disagreement_text(std::vector<CallOfRanks>& calls) {
-  std::ranges::stable_sort(calls, std::ranges::greater{},
-                           [](const CallOfRanks& call) { return call.ranks.size(); });
-  const auto text_of = [](const CallOfRanks& call) {
-    return fmt::format("{} called {}", ranks_text(call.ranks), call_text(call.operation));
-  };
-  std::string text;
-  for (std::size_t i = 1; i < calls.size() && i <= most_sentences; ++i) {
-    text += (i > 1 ? ", " : "") + text_of(calls[i]);
-  }
-  if (calls.size() > most_sentences + 1) text += ", other ranks called other operations";
-  return fmt::format("{} where {}", text, text_of(calls[0]));
-}
-
-std::string ranks_text(const std::vector<int>& ranks) {
-  if (ranks.size() == 1) return fmt::format("rank {}", ranks.front());
-  std::vector<std::string> runs;
-  for (std::size_t i = 0; i < ranks.size();) {
-    std::size_t end = i + 1;
-    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
-    if (end - i < 3) end = i + 1;
-    runs.push_back(end == i + 1 ? std::to_string(ranks[i])
-                                : fmt::format("{}-{}", ranks[i], ranks[end - 1]));
-    i = end;
-  }
-  return fmt::format("ranks {}", fmt::join(runs, ", "));
-}
-
-bool same_call(const FlightOperation& a, const FlightOperation& b) {
-  if (a.kind != b.kind || a.part_of != b.part_of) return false;
-  if (a.kind == "barrier") return true;
-  // In all_to_all_v every rank has its own count.
-  const bool counts_agree = a.count == b.count || a.kind == "all_to_all_v";
-  return a.dtype == b.dtype && counts_agree && a.op == b.op && a.peer == b.peer;
-}
-
-FlightView view_of(const FlightLog& log, std::string_view id) {
-  FlightView view;
-  view.log = &log;
-  for (std::size_t i = 0; i < log.communicators.size(); ++i) {
-    if (log.communicators[i].id != id) continue;
-    view.communicator = &log.communicators[i];
-    view.index = i;
-  }
-  for (const FlightOperation& operation : log.operations) {
-    if (!view.running && operation.state == FlightState::started) view.running = &operation;
-    if (!view.communicator || operation.communicator != view.index) continue;
-    view.last = &operation;
-    if (!is_message(operation)) view.collectives[operation.collective] = &operation;
-  }
-  return view;
-}
-
-std::string last_text(const FlightView& view) {
-  const FlightCommunicator* c = view.communicator;
-  std::string text;
-  if (!c) {
-    text = "it has not opened this communicator";
-  } else if (c->enqueued == 0) {
-    text = "it has called no operation on this communicator";
-  } else if (view.last) {
-    text = fmt::format("its last operation on this communicator was {}, {}", name_text(*view.last),
-                       progress_text(view.last->state));
-  } else {
-    text = fmt::format("its last operation on this communicator was number {}, {}", c->enqueued - 1,
-                       c->completed >= c->enqueued ? "complete" : "not complete");
-  }
-  if (c && c->closed) text += "; it has closed the communicator since";
-  if (view.running && (!c || view.running->communicator != view.index)) {
-    text += fmt::format("; it is in {} of communicator {}", call_text(*view.running),
-                        view.log->communicators[view.running->communicator].name);
-  }
-  return text;
-}
-
-std::int64_t first_disagreement(const std::vector<FlightView>& views) {
-  std::map<std::int64_t, const FlightOperation*> known;
-  std::int64_t first = -1;
-  for (const FlightView& view : views) {
-    for (const auto& [number, operation] : view.collectives) {
-      if (first >= 0 && number >= first) break;
-      const auto [entry, fresh] = known.try_emplace(number, operation);
-      if (!fresh && !same_call(*entry->second, *operation)) first = number;
-    }
-  }
-  return first;
-}
-
-Explanation explain_collective(const std::vector<FlightView>& views, std::int64_t collective,
-                               Views completeness) {
-  std::vector<CallOfRanks> calls = calls_at(views, collective);
-  Explanation result{calls.size() > 1, {}};
-  std::vector<std::string>& sentences = result.sentences;
-  if (result.disagreed) sentences.push_back(disagreement_text(calls));
-  const std::string name = calls.empty() ? "it" : name_text(calls[0].operation);
-  std::vector<int> more;
-  for (const FlightView& view : views) {
-    if (has_called(view, collective)) continue;
-    if (sentences.size() > most_sentences) {
-      more.push_back(view.rank());
-    } else {
-      sentences.push_back(
-          fmt::format("rank {} never called {} ({})", view.rank(), name, last_text(view)));
-    }
-  }
-  if (!more.empty()) sentences.push_back(ranks_text(more) + " did not either");
-  if (!sentences.empty() || completeness == Views::some) return result;
-  sentences = progress(views, collective, name);
-  if (sentences.size() > most_sentences) {
-    const std::size_t rest = sentences.size() - most_sentences;
-    sentences.resize(most_sentences);
-    sentences.push_back(fmt::format("and {} more", rest));
-  }
-  return result;
-}
-
-namespace {
-
 using Logs = std::vector<const FlightLog*>;
 
 Logs in_order(std::span<const FlightLog> logs) {
@@ -350,6 +216,136 @@ std::string communicator_summary(const Logs& logs, const FlightCommunicator& com
 }
 
 }  // namespace
+
+std::string name_text(const FlightOperation& o) {
+  const std::string own = fmt::format("{} {}", o.kind, o.sequence);
+  return o.part_of.empty() ? own : fmt::format("{} of {}", own, o.part_of);
+}
+
+std::string call_text(const FlightOperation& o) {
+  std::string text = name_text(o);
+  if (o.kind == "barrier") return text;
+  text += fmt::format(" ({} x {}", o.count, o.dtype);
+  if (!o.op.empty()) text += fmt::format(", {}", o.op);
+  if (o.peer >= 0) text += fmt::format(", {} {}", is_message(o) ? "peer" : "root", o.peer);
+  return text + ")";
+}
+
+std::string disagreement_text(std::vector<CallOfRanks>& calls) {
+  std::ranges::stable_sort(calls, std::ranges::greater{},
+                           [](const CallOfRanks& call) { return call.ranks.size(); });
+  const auto text_of = [](const CallOfRanks& call) {
+    return fmt::format("{} called {}", ranks_text(call.ranks), call_text(call.operation));
+  };
+  std::string text;
+  for (std::size_t i = 1; i < calls.size() && i <= most_sentences; ++i) {
+    text += (i > 1 ? ", " : "") + text_of(calls[i]);
+  }
+  if (calls.size() > most_sentences + 1) text += ", other ranks called other operations";
+  return fmt::format("{} where {}", text, text_of(calls[0]));
+}
+
+std::string ranks_text(const std::vector<int>& ranks) {
+  if (ranks.size() == 1) return fmt::format("rank {}", ranks.front());
+  std::vector<std::string> runs;
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    if (end - i < 3) end = i + 1;
+    runs.push_back(end == i + 1 ? std::to_string(ranks[i])
+                                : fmt::format("{}-{}", ranks[i], ranks[end - 1]));
+    i = end;
+  }
+  return fmt::format("ranks {}", fmt::join(runs, ", "));
+}
+
+bool same_call(const FlightOperation& a, const FlightOperation& b) {
+  if (a.kind != b.kind || a.part_of != b.part_of) return false;
+  if (a.kind == "barrier") return true;
+  // In all_to_all_v every rank has its own count.
+  const bool counts_agree = a.count == b.count || a.kind == "all_to_all_v";
+  return a.dtype == b.dtype && counts_agree && a.op == b.op && a.peer == b.peer;
+}
+
+FlightView view_of(const FlightLog& log, std::string_view id) {
+  FlightView view;
+  view.log = &log;
+  for (std::size_t i = 0; i < log.communicators.size(); ++i) {
+    if (log.communicators[i].id != id) continue;
+    view.communicator = &log.communicators[i];
+    view.index = i;
+  }
+  for (const FlightOperation& operation : log.operations) {
+    if (!view.running && operation.state == FlightState::started) view.running = &operation;
+    if (!view.communicator || operation.communicator != view.index) continue;
+    view.last = &operation;
+    if (!is_message(operation)) view.collectives[operation.collective] = &operation;
+  }
+  return view;
+}
+
+std::string last_text(const FlightView& view) {
+  const FlightCommunicator* c = view.communicator;
+  std::string text;
+  if (!c) {
+    text = "it has not opened this communicator";
+  } else if (c->enqueued == 0) {
+    text = "it has called no operation on this communicator";
+  } else if (view.last) {
+    text = fmt::format("its last operation on this communicator was {}, {}", name_text(*view.last),
+                       progress_text(view.last->state));
+  } else {
+    text = fmt::format("its last operation on this communicator was number {}, {}", c->enqueued - 1,
+                       c->completed >= c->enqueued ? "complete" : "not complete");
+  }
+  if (c && c->closed) text += "; it has closed the communicator since";
+  if (view.running && (!c || view.running->communicator != view.index)) {
+    text += fmt::format("; it is in {} of communicator {}", call_text(*view.running),
+                        view.log->communicators[view.running->communicator].name);
+  }
+  return text;
+}
+
+std::int64_t first_disagreement(const std::vector<FlightView>& views) {
+  std::map<std::int64_t, const FlightOperation*> known;
+  std::int64_t first = -1;
+  for (const FlightView& view : views) {
+    for (const auto& [number, operation] : view.collectives) {
+      if (first >= 0 && number >= first) break;
+      const auto [entry, fresh] = known.try_emplace(number, operation);
+      if (!fresh && !same_call(*entry->second, *operation)) first = number;
+    }
+  }
+  return first;
+}
+
+Explanation explain_collective(const std::vector<FlightView>& views, std::int64_t collective,
+                               Views completeness) {
+  std::vector<CallOfRanks> calls = calls_at(views, collective);
+  Explanation result{calls.size() > 1, {}};
+  std::vector<std::string>& sentences = result.sentences;
+  if (result.disagreed) sentences.push_back(disagreement_text(calls));
+  const std::string name = calls.empty() ? "it" : name_text(calls[0].operation);
+  std::vector<int> more;
+  for (const FlightView& view : views) {
+    if (has_called(view, collective)) continue;
+    if (sentences.size() > most_sentences) {
+      more.push_back(view.rank());
+    } else {
+      sentences.push_back(
+          fmt::format("rank {} never called {} ({})", view.rank(), name, last_text(view)));
+    }
+  }
+  if (!more.empty()) sentences.push_back(ranks_text(more) + " did not either");
+  if (!sentences.empty() || completeness == Views::some) return result;
+  sentences = progress(views, collective, name);
+  if (sentences.size() > most_sentences) {
+    const std::size_t rest = sentences.size() - most_sentences;
+    sentences.resize(most_sentences);
+    sentences.push_back(fmt::format("and {} more", rest));
+  }
+  return result;
+}
 
 std::string explain_flight(std::span<const FlightLog> logs) {
   const Logs sorted = in_order(logs);

@@ -296,6 +296,14 @@ FlightLog Reader::read() {
   return std::move(log_);
 }
 
+std::string written(const std::string& text) { return flight_text(text); }
+std::vector<std::string> written(const std::vector<std::string>& texts) {
+  std::vector<std::string> result;
+  for (const std::string& text : texts) result.push_back(flight_text(text));
+  return result;
+}
+const auto& written(const auto& value) { return value; }
+
 }  // namespace
 
 std::string_view name(FlightState state) noexcept {
@@ -310,18 +318,6 @@ std::string flight_text(std::string_view text) {
   shown.resize(most);
   return shown;
 }
-
-namespace {
-
-std::string written(const std::string& text) { return flight_text(text); }
-std::vector<std::string> written(const std::vector<std::string>& texts) {
-  std::vector<std::string> result;
-  for (const std::string& text : texts) result.push_back(flight_text(text));
-  return result;
-}
-const auto& written(const auto& value) { return value; }
-
-}  // namespace
 
 std::string to_json(const FlightLog& log) {
   const auto dumped = [](Ordered json, const auto& object) {

@@ -91,6 +91,56 @@ ObservedOperation operation_from(store::Unpacker& in) {
   return operation;
 }
 
+// A rank of a communicator, with the communicator as this rank reported it.
+struct Member {
+  int rank = 0;
+  const ObservedCommunicator* communicator = nullptr;
+};
+
+bool waits(const ObservedRank& rank) {
+  return std::ranges::any_of(rank.communicators,
+                             [](const ObservedCommunicator& c) { return c.running >= 0; });
+}
+
+// Finds the members that have not called the newest collective in which any member is.
+void find_late(std::span<const ObservedRank> ranks, const std::vector<Member>& members,
+               std::map<int, WaitedFor>& late) {
+  std::int64_t collective = -1;
+  int waiting = 0;
+  double seconds = 0;
+  for (const auto& [rank, communicator] : members) {
+    collective = std::max(collective, communicator->running);
+  }
+  if (collective < 0) return;
+  for (const auto& [rank, communicator] : members) {
+    if (communicator->running != collective) continue;
+    ++waiting;
+    seconds = std::max(seconds, communicator->seconds);
+  }
+  for (const auto& [rank, communicator] : members) {
+    const bool has_called =
+        communicator->collectives_enqueued > static_cast<std::uint64_t>(collective);
+    if (has_called || waits(ranks[static_cast<std::size_t>(rank)])) continue;
+    WaitedFor& entry = late[rank];
+    if (entry.waiting > 0 && entry.seconds >= seconds) continue;
+    entry = {rank, waiting, seconds,
+             fmt::format("has not called collective {} of communicator {}", collective,
+                         communicator->name)};
+  }
+}
+
+store::Observer connect_observer(const std::string& address, const std::string& token,
+                                 std::chrono::milliseconds patience) {
+  require(!address.empty(), "an observer needs the address of the job (ATOLL_ADDR)");
+  require(!token.empty(), "an observer needs the token of the job (ATOLL_TOKEN)");
+  Config config;
+  config.addr = address;
+  config.token = token;
+  const launch::Endpoint endpoint = *launch::configured_endpoint(config);
+  return {net::resolve(endpoint.addresses.front(), endpoint.port), token,
+          net::Clock::now() + patience};
+}
+
 }  // namespace
 
 std::string encode_observation(const FlightLog& log, std::uint64_t bytes) {
@@ -159,48 +209,6 @@ ObservedRank observed_rank(const store::Answered& answer) {
   return rank;
 }
 
-namespace {
-
-// A rank of a communicator, with the communicator as this rank reported it.
-struct Member {
-  int rank = 0;
-  const ObservedCommunicator* communicator = nullptr;
-};
-
-bool waits(const ObservedRank& rank) {
-  return std::ranges::any_of(rank.communicators,
-                             [](const ObservedCommunicator& c) { return c.running >= 0; });
-}
-
-// Finds the members that have not called the newest collective in which any member is.
-void find_late(std::span<const ObservedRank> ranks, const std::vector<Member>& members,
-               std::map<int, WaitedFor>& late) {
-  std::int64_t collective = -1;
-  int waiting = 0;
-  double seconds = 0;
-  for (const auto& [rank, communicator] : members) {
-    collective = std::max(collective, communicator->running);
-  }
-  if (collective < 0) return;
-  for (const auto& [rank, communicator] : members) {
-    if (communicator->running != collective) continue;
-    ++waiting;
-    seconds = std::max(seconds, communicator->seconds);
-  }
-  for (const auto& [rank, communicator] : members) {
-    const bool has_called =
-        communicator->collectives_enqueued > static_cast<std::uint64_t>(collective);
-    if (has_called || waits(ranks[static_cast<std::size_t>(rank)])) continue;
-    WaitedFor& entry = late[rank];
-    if (entry.waiting > 0 && entry.seconds >= seconds) continue;
-    entry = {rank, waiting, seconds,
-             fmt::format("has not called collective {} of communicator {}", collective,
-                         communicator->name)};
-  }
-}
-
-}  // namespace
-
 std::vector<WaitedFor> waited_for(std::span<const ObservedRank> ranks) {
   std::map<std::string, std::vector<Member>, std::less<>> members;
   std::map<int, WaitedFor> late;
@@ -225,22 +233,6 @@ std::vector<WaitedFor> waited_for(std::span<const ObservedRank> ranks) {
   std::ranges::stable_sort(result, std::ranges::greater{}, &WaitedFor::seconds);
   return result;
 }
-
-namespace {
-
-store::Observer connect_observer(const std::string& address, const std::string& token,
-                                 std::chrono::milliseconds patience) {
-  require(!address.empty(), "an observer needs the address of the job (ATOLL_ADDR)");
-  require(!token.empty(), "an observer needs the token of the job (ATOLL_TOKEN)");
-  Config config;
-  config.addr = address;
-  config.token = token;
-  const launch::Endpoint endpoint = *launch::configured_endpoint(config);
-  return {net::resolve(endpoint.addresses.front(), endpoint.port), token,
-          net::Clock::now() + patience};
-}
-
-}  // namespace
 
 struct Observer::Impl {
   store::Observer store;
