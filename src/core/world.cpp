@@ -94,7 +94,7 @@ struct World::Impl {
   std::vector<HostInfo> hosts;
   std::vector<Placement> placements;
   std::shared_ptr<Failure> failure = std::make_shared<Failure>();
-  std::unique_ptr<launch::Rendezvous> rendezvous;
+  std::optional<launch::Rendezvous> rendezvous;
   std::unique_ptr<store::Server> server;  // serves the store; exists only on rank 0
   std::unique_ptr<store::Store> store;
   std::optional<ProcessFailureHook> hook;  // declared after `store`, so that it is destroyed first
@@ -244,7 +244,7 @@ void World::Impl::join(launch::Job job) {
     try {
       endpoint = serve(job, deadline);
     } catch (const std::exception& problem) {
-      if (rendezvous) rendezvous->withdraw(problem.what());
+      if (rendezvous && rendezvous->withdraw) rendezvous->withdraw(problem.what());
       throw;
     }
   } else {
