@@ -12,7 +12,6 @@
 #include "core/errors.hpp"
 #include "core/limits.hpp"
 #include "core/log.hpp"
-#include "core/store_handshake.hpp"
 
 namespace atoll_v1::atoll::store {
 namespace {

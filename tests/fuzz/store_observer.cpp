@@ -26,7 +26,7 @@
 
 #include "atoll/error.hpp"
 #include "core/log.hpp"
-#include "core/store_handshake.hpp"
+#include "core/store_protocol.hpp"
 #include "core/terminal_text.hpp"
 #include "flight/observation.hpp"
 #include "script.hpp"
