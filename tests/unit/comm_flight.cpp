@@ -19,6 +19,7 @@
 #include "flight/flight.hpp"
 #include "flight/inquiry.hpp"
 #include "flight/recorder.hpp"
+#include "train_data_temporary.hpp"
 
 namespace {
 
@@ -48,17 +49,6 @@ struct FlightLogText {
     REQUIRE(at != std::string::npos);
     return atoll::parse_flight(older.erase(at, field.size()), "text");
   }
-};
-
-// A temporary folder, removed at the end of the test.
-struct Folder {
-  Folder()
-      : path(std::filesystem::temp_directory_path() /
-             ("atoll-flight-" + std::to_string(::getpid()))) {
-    std::filesystem::create_directories(path);
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::filesystem::path path;
 };
 
 bool waits_for(const std::filesystem::path& file) {
@@ -276,10 +266,10 @@ TEST_CASE("a log with line breaks and long texts of the program can be read agai
 }
 
 TEST_CASE("a World writes its flight file on request, at SIGUSR1 and at a failure") {
-  const Folder folder;
-  const auto file = folder.path / "run.0.json";
+  const train_test::TemporaryFolder folder;
+  const auto file = folder.path() / "run.0.json";
   atoll::Config config;
-  config.flight = (folder.path / "run").string();
+  config.flight = (folder.path() / "run").string();
   config.log = "error";
   {
     atoll::World world = atoll::World::single(config);
@@ -305,7 +295,7 @@ TEST_CASE("a World writes its flight file on request, at SIGUSR1 and at a failur
     CHECK(log.operations.size() == 1);
   }
   std::size_t files = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder.path)) {
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder.path())) {
     ++files;
   }
   CHECK(files == 1);  // only the flight file exists, without a temporary file
@@ -320,13 +310,13 @@ std::atomic<int> own_signals{0};
 }  // namespace
 
 TEST_CASE("a SIGUSR1 handler of the program is not replaced") {
-  const Folder folder;
+  const train_test::TemporaryFolder folder;
   struct sigaction own {
   }, before{};
   own.sa_handler = [](int) { ++own_signals; };
   REQUIRE(::sigaction(SIGUSR1, &own, &before) == 0);
   atoll::Config config;
-  config.flight = (folder.path / "run").string();
+  config.flight = (folder.path() / "run").string();
   config.log = "error";
   {
     atoll::World world = atoll::World::single(config);
@@ -336,7 +326,7 @@ TEST_CASE("a SIGUSR1 handler of the program is not replaced") {
   }
   REQUIRE(::raise(SIGUSR1) == 0);
   CHECK(own_signals == 2);
-  CHECK_FALSE(std::filesystem::exists(folder.path / "run.0.json"));
+  CHECK_FALSE(std::filesystem::exists(folder.path() / "run.0.json"));
   REQUIRE(::sigaction(SIGUSR1, &before, nullptr) == 0);
 }
 

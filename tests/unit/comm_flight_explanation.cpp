@@ -1,7 +1,6 @@
 // Tests of the sentences that explain flight logs, and of files that must be refused.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
@@ -12,6 +11,7 @@
 
 #include "atoll/error.hpp"
 #include "atoll/flight.hpp"
+#include "train_data_temporary.hpp"
 
 namespace {
 
@@ -281,9 +281,8 @@ TEST_CASE("a hostile flight file of many values is read or refused in linear tim
 }
 
 TEST_CASE("files are read by name") {
-  const auto path =
-      std::filesystem::temp_directory_path() / ("atoll-tell-" + std::to_string(::getpid()));
-  std::ofstream(path) << atoll::to_json(in_all_reduce(0, 1));
+  const train_test::TemporaryFolder folder;
+  const auto path = folder.write("log", atoll::to_json(in_all_reduce(0, 1)));
   const std::vector files = {path};
   CHECK(atoll::explain_flight(files).find("1 rank; logs of rank 0\n") == 0);
   std::filesystem::remove(path);
