@@ -2,7 +2,6 @@
 #include <doctest/doctest.h>
 
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <string>
 
