@@ -189,7 +189,7 @@ int run(int argc, char** argv, busbw::Speaks speaker) {
   if (!options) return exit_ok;
   // These modes only read files. They start no job, so they work in any environment.
   if (!options->flight.empty()) {
-    fmt::print("{}", atoll::tell_flight(options->flight));
+    fmt::print("{}", atoll::explain_flight(options->flight));
     return exit_ok;
   }
   if (!options->tune.empty()) {

@@ -10,7 +10,7 @@
 
 #include "atoll/error.hpp"
 #include "core/assert.hpp"
-#include "core/free_memory.hpp"
+#include "core/limits.hpp"
 #include "device/backend.hpp"
 #include "device/exact_sum.hpp"
 #include "device/host/kernels.hpp"

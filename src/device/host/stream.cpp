@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "core/errors.hpp"
-#include "core/thread.hpp"
+#include "core/limits.hpp"
 
 namespace atoll_v1::atoll::host {
 namespace {

@@ -1,17 +1,16 @@
 // Tests of the sentences that explain flight logs, and of files that must be refused.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "atoll/error.hpp"
 #include "atoll/flight.hpp"
+#include "train_data_temporary.hpp"
 
 namespace {
 
@@ -93,7 +92,7 @@ TEST_CASE("the report names a rank that never called, and a rank without a log")
   FlightLog behind = log_of(1, 4);
   add(behind, "all_gather", FlightState::completed);
   const std::vector logs = {in_all_reduce(2, 4), behind, in_all_reduce(0, 4)};
-  CHECK(atoll::tell_flight(logs) ==
+  CHECK(atoll::explain_flight(logs) ==
         "4 ranks; logs of ranks 0-2; none of rank 3\n"
         "ranks 0-2 knew of no failure\n"
         "communicator shard (mpi, ranks 0-3; comm/shard/0)\n"
@@ -118,7 +117,7 @@ TEST_CASE("the report shows different calls of ranks together") {
   failed.operations.back().state = FlightState::failed;
   failed.operations.back().error = "timed out after 60 s";
   const std::vector logs = {in_all_reduce(0, 3), odd, failed};
-  CHECK(atoll::tell_flight(logs) ==
+  CHECK(atoll::explain_flight(logs) ==
         "3 ranks; logs of all\n"
         "ranks 0, 1 knew of no failure\n"
         "failure, on rank 2: rank 2: out of patience\n"
@@ -140,7 +139,7 @@ TEST_CASE(
   add(odd, "all_reduce", FlightState::completed, 1024, "max");
   add(other, "all_reduce", FlightState::completed, 1024, "sum");
   add(other, "barrier", FlightState::started, 0);
-  const std::string text = atoll::tell_flight(std::vector{odd, other});
+  const std::string text = atoll::explain_flight(std::vector{odd, other});
   const auto differ = text.find(
       "calls differ at collective 0:\n    rank 1 called all_reduce 0 (1024 x f32, max) where rank "
       "0 "
@@ -159,12 +158,12 @@ TEST_CASE("the report names the collective to which the parts of a fallback belo
     return one;
   };
   const std::string same =
-      atoll::tell_flight(std::vector{log(0, "all_reduce"), log(1, "all_reduce")});
+      atoll::explain_flight(std::vector{log(0, "all_reduce"), log(1, "all_reduce")});
   CHECK(same.find("ranks 0, 1 are in all_to_all 0 of all_reduce\n") != std::string::npos);
   CHECK(same.find("in all_to_all 0 of all_reduce (512 x f32) for 60 s") != std::string::npos);
   // Equal all_to_alls that belong to different collectives are reported as different calls.
   const std::string other =
-      atoll::tell_flight(std::vector{log(0, "all_reduce"), log(1, "reduce_scatter")});
+      atoll::explain_flight(std::vector{log(0, "all_reduce"), log(1, "reduce_scatter")});
   CHECK(other.find("calls differ at collective 0") != std::string::npos);
   CHECK(other.find("called all_to_all 0 of reduce_scatter (512 x f32)") != std::string::npos);
 }
@@ -179,7 +178,7 @@ TEST_CASE("the report explains that a rank waits on another communicator") {
   busy.operations.push_back(busy.operations[0]);
   busy.operations.back().communicator = 1;
   busy.operations.back().state = FlightState::started;
-  const std::string text = atoll::tell_flight(std::vector{busy, waiting});
+  const std::string text = atoll::explain_flight(std::vector{busy, waiting});
   CHECK(text.find("rank 1 has enqueued all_reduce 1, which waits for all_gather 0 (1024 x f32) of "
                   "communicator replicate\n    rank 0 is in all_reduce 1\n") != std::string::npos);
   CHECK(text.find("rank 0: it has not opened this communicator; it is in all_reduce 1 (1024 x f32, "
@@ -195,7 +194,7 @@ TEST_CASE("sends and receives are not counted as collectives") {
   sender.communicators[0].collectives_completed = 0;
   add(sender, "all_gather", FlightState::completed);
   add(other, "all_gather", FlightState::completed);
-  CHECK(atoll::tell_flight(std::vector{sender, other}) ==
+  CHECK(atoll::explain_flight(std::vector{sender, other}) ==
         "2 ranks; logs of all\n"
         "ranks 0, 1 knew of no failure\n"
         "communicator shard (mpi, ranks 0, 1; comm/shard/0)\n"
@@ -206,9 +205,9 @@ TEST_CASE("sends and receives are not counted as collectives") {
 
 TEST_CASE("logs of different jobs are refused") {
   const auto refuse = [](const std::vector<FlightLog>& logs, atoll::ErrorCode code) {
-    return complaint([&] { atoll::tell_flight(logs); }, code);
+    return complaint([&] { atoll::explain_flight(logs); }, code);
   };
-  CHECK(refuse({}, atoll::ErrorCode::invalid_argument) == "tell_flight: no logs");
+  CHECK(refuse({}, atoll::ErrorCode::invalid_argument) == "explain_flight: no logs");
   CHECK(refuse({log_of(1, 2), log_of(1, 2)}, atoll::ErrorCode::mismatch) ==
         "two flight logs of rank 1");
   CHECK(refuse({log_of(0, 2), log_of(1, 3)}, atoll::ErrorCode::mismatch) ==
@@ -281,13 +280,13 @@ TEST_CASE("a hostile flight file of many values is read or refused in linear tim
 }
 
 TEST_CASE("files are read by name") {
-  const auto path =
-      std::filesystem::temp_directory_path() / ("atoll-tell-" + std::to_string(::getpid()));
-  std::ofstream(path) << atoll::to_json(in_all_reduce(0, 1));
+  const train_test::TemporaryFolder folder;
+  const auto path = folder.write("log", atoll::to_json(in_all_reduce(0, 1)));
   const std::vector files = {path};
-  CHECK(atoll::tell_flight(files).find("1 rank; logs of rank 0\n") == 0);
+  CHECK(atoll::explain_flight(files).find("1 rank; logs of rank 0\n") == 0);
   std::filesystem::remove(path);
-  CHECK(complaint([&] { atoll::tell_flight(files); }, atoll::ErrorCode::io).find(path.string()) ==
-        0);
+  CHECK(
+      complaint([&] { atoll::explain_flight(files); }, atoll::ErrorCode::io).find(path.string()) ==
+      0);
   CHECK(complaint([] { atoll::read_flight("/"); }, atoll::ErrorCode::io) == "/: not a file");
 }

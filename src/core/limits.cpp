@@ -1,4 +1,4 @@
-#include "core/free_memory.hpp"
+#include "core/limits.hpp"
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -8,9 +8,10 @@
 #include <limits>
 #include <optional>
 #include <string_view>
+#include <vector>
 
-#include "core/control_groups.hpp"
 #include "core/errors.hpp"
+#include "core/text.hpp"
 
 namespace atoll_v1::atoll {
 namespace {
@@ -20,6 +21,36 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t unlimited = std::numeric_limits<std::uint64_t>::max();
 constexpr std::streamsize most_ignored = std::numeric_limits<std::streamsize>::max();
 constexpr std::uint64_t least_checked = std::uint64_t{1} << 26;
+
+// Returns the folders of the control groups around this process, the innermost first: those of
+// version 2, and those of version 1 of a controller such as "pids". Folders that do not exist may be
+// among them, because a container sees the paths of its groups on the host. `root` is the root of
+// the file system, which tests replace.
+std::vector<fs::path> control_groups(std::string_view controller, const fs::path& root) {
+  std::vector<fs::path> groups;
+  std::ifstream in(root / "proc/self/cgroup");
+  for (std::string line; std::getline(in, line);) {  // NUMBER:CONTROLLERS:/PATH
+    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == line.npos) continue;
+    fs::path base = root / "sys/fs/cgroup";
+    if (!line.starts_with("0::")) {
+      const auto listed = split(std::string_view(line).substr(first + 1, second - first - 1), ',');
+      if (std::ranges::find(listed, controller) == listed.end()) continue;
+      base /= controller;
+    }
+    fs::path path = fs::path(line.substr(second + 1)).relative_path().lexically_normal();
+    for (; !path.empty(); path = path.parent_path()) groups.push_back(base / path);
+    groups.push_back(base);
+  }
+  return groups;
+}
+
+// Reads the number with which a file begins; nothing if it cannot, as with "max".
+std::optional<std::uint64_t> number_of(const fs::path& file) {
+  std::uint64_t value = 0;
+  if (std::ifstream(file) >> value) return value;
+  return std::nullopt;
+}
 
 std::uint64_t rest_of(std::uint64_t limit, std::uint64_t used) {
   return limit > used ? limit - used : 0;
@@ -92,6 +123,25 @@ void require_free_memory(std::uint64_t bytes) {
   require(bytes <= free.process, ErrorCode::out_of_memory,
           "host memory: cannot allocate {} bytes: this process can take {} more, by {}", bytes,
           free.process, free.limit);
+}
+
+std::string thread_limit(const std::filesystem::path& root) {
+  for (const auto& group : control_groups("pids", root)) {
+    const auto most = number_of(group / "pids.max"), now = number_of(group / "pids.current");
+    if (!most || !now || *now < *most) continue;
+    return fmt::format(
+        "the control group of this process allows {} processes and threads: raise {}", *most,
+        (group / "pids.max").string());
+  }
+  rlimit limit{};
+  const bool limits_user =
+      ::geteuid() != 0 && ::getrlimit(RLIMIT_NPROC, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  if (limits_user) {
+    return fmt::format(
+        "the user of this process may have {} processes and threads: raise `ulimit -u`",
+        limit.rlim_cur);
+  }
+  return "raise `ulimit -v`, kernel.threads-max or kernel.pid_max";
 }
 
 }  // namespace atoll_v1::atoll

@@ -17,8 +17,7 @@ std::string name_text(const FlightOperation& operation);
 // Returns text such as "all_reduce 42 (1024 x f32, sum)".
 std::string call_text(const FlightOperation& operation);
 // Returns a text of the program, such as the name of a communicator or the text of an exception, as
-// a flight file holds it: control characters such as line breaks are written as \x0a, bytes that
-// are not UTF-8 as U+FFFD, and a long text is cut. A reader accepts no other text.
+// a flight file holds it: as terminal_text() returns it, and a long text is cut.
 std::string flight_text(std::string_view text);
 // Returns text such as "rank 3" or "ranks 0-2, 5". `ranks` must be ascending and not empty.
 std::string ranks_text(const std::vector<int>& ranks);
@@ -52,7 +51,7 @@ FlightView view_of(const FlightLog& log, std::string_view id);
 // there is none.
 std::int64_t first_disagreement(const std::vector<FlightView>& views);
 
-struct Story {
+struct Explanation {
   bool disagreed = false;
   std::vector<std::string> sentences;  // explanation; sentences that name a culprit come first
 };
@@ -65,8 +64,8 @@ enum class Views {
 // Explains collective number `collective` of a communicator: which ranks called something else, and
 // which ranks have not called it. If there are no such ranks, and the logs of all ranks are there,
 // describes how far each rank is.
-Story tell_collective(const std::vector<FlightView>& views, std::int64_t collective,
-                      Views completeness);
+Explanation explain_collective(const std::vector<FlightView>& views, std::int64_t collective,
+                               Views completeness);
 // Returns text such as "its last operation on this communicator was all_gather 41, complete", and
 // the operation that the rank is executing on another communicator, if any.
 std::string last_text(const FlightView& view);

@@ -1,39 +1,24 @@
 // Tests of the limits of memory and threads, on files of a made-up machine.
 #include <doctest/doctest.h>
 
-#include <unistd.h>
-
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <string>
 
 #include "atoll/error.hpp"
-#include "core/free_memory.hpp"
-#include "core/thread.hpp"
+#include "core/limits.hpp"
+#include "train_data_temporary.hpp"
 
 namespace {
 
 namespace fs = std::filesystem;
 
 // The root of a made-up file system.
-class Root {
- public:
-  Root() : path_(fs::temp_directory_path() / ("atoll_root_" + std::to_string(::getpid()))) {
-    fs::create_directories(path_);
-  }
-  ~Root() { fs::remove_all(path_); }
-  Root(const Root&) = delete;
-  Root& operator=(const Root&) = delete;
-
+struct Root : train_test::TemporaryFolder {
   void write(const std::string& file, const std::string& text) const {
-    fs::create_directories((path_ / file).parent_path());
-    std::ofstream(path_ / file) << text;
+    fs::create_directories((path() / file).parent_path());
+    TemporaryFolder::write(file, text);
   }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
 };
 
 }  // namespace

@@ -1,8 +1,11 @@
-// The stacks of threads of this process, taken from outside: a signal makes each thread record its
-// own frames.
+// Signals of the flight recorder: SIGUSR1 writes the flight file, and another signal makes a thread
+// record its own stack, which is thus taken from outside.
 #pragma once
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,6 +13,21 @@
 #include "atoll/flight.hpp"
 
 namespace atoll_v1::atoll {
+
+// While a FlightSignal exists, every SIGUSR1 of the process adds `value` to its eventfd. The first
+// object installs the handler, unless the program has its own handler, which stays; the log says
+// so. The last object restores the default handler, unless the program has installed another one
+// since. At most 64 objects receive signals at a time.
+class FlightSignal {
+ public:
+  FlightSignal(int eventfd, std::uint64_t value);
+  ~FlightSignal();
+  FlightSignal(const FlightSignal&) = delete;
+  FlightSignal& operator=(const FlightSignal&) = delete;
+
+ private:
+  std::optional<std::size_t> place_;
+};
 
 // A thread of this process, and its role in the flight file.
 struct FlightThread {

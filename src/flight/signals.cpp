@@ -1,4 +1,4 @@
-#include "flight/stacks.hpp"
+#include "flight/signals.hpp"
 
 #include <cxxabi.h>
 #include <dlfcn.h>
@@ -21,6 +21,7 @@
 #include <thread>
 
 #include "core/log.hpp"
+#include "flight/signal_targets.hpp"
 
 #if __has_include(<execinfo.h>)
 #include <execinfo.h>
@@ -33,6 +34,51 @@ namespace atoll_v1::atoll {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using Handler = void (*)(int);
+
+bool has_handler(const struct sigaction& action, Handler handler) {
+  return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == handler;
+}
+
+// Installs the handler in place of the default action. Returns false, and logs `refusal`, if the
+// program handles or ignores the signal.
+bool install(int signal, Handler handler, std::string_view refusal) {
+  struct sigaction current {};
+  if (::sigaction(signal, nullptr, &current) != 0) return false;
+  if (has_handler(current, handler)) return true;
+  if (!has_handler(current, SIG_DFL)) {
+    log::info("{}", refusal);
+    return false;
+  }
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART | SA_ONSTACK;
+  ::sigemptyset(&action.sa_mask);
+  return ::sigaction(signal, &action, nullptr) == 0;
+}
+
+// Restores the default action, unless the program has installed another handler since.
+void uninstall(int signal, Handler handler) {
+  struct sigaction action {};
+  if (::sigaction(signal, nullptr, &action) != 0 || !has_handler(action, handler)) return;
+  action = {};
+  action.sa_handler = SIG_DFL;
+  ::sigaction(signal, &action, nullptr);
+}
+
+// The handler of SIGUSR1 uses this global and nothing else.
+constinit SignalTargetsOf<std::atomic, 64> targets;
+
+extern "C" void atoll_flight_signalled(int) {
+  const int saved = errno;
+  targets.handle([](int fd, std::uint64_t value) {
+    [[maybe_unused]] const ssize_t written = ::write(fd, &value, sizeof value);
+  });
+  errno = saved;
+}
+
+std::mutex installing;  // guards `users`, and the handler while it is installed or removed
+int users = 0;
 
 constexpr int most_frames = 64;
 constexpr std::size_t most_name = 160;  // bytes of the name of a function
@@ -74,36 +120,6 @@ extern "C" void atoll_record_stack(int) {
     break;
   }
   errno = saved;
-}
-
-bool is_stack_handler(const struct sigaction& action) {
-  return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == atoll_record_stack;
-}
-
-bool install(int signal) {
-  struct sigaction current {};
-  if (::sigaction(signal, nullptr, &current) != 0) return false;
-  if (is_stack_handler(current)) return true;
-  if ((current.sa_flags & SA_SIGINFO) != 0 || current.sa_handler != SIG_DFL) {
-    log::info(
-        "the program handles or ignores signal {}, so the flight file has no stacks: choose "
-        "another signal (ATOLL_STACK_SIGNAL)",
-        signal);
-    return false;
-  }
-  struct sigaction action {};
-  action.sa_handler = atoll_record_stack;
-  action.sa_flags = SA_RESTART | SA_ONSTACK;
-  ::sigemptyset(&action.sa_mask);
-  return ::sigaction(signal, &action, nullptr) == 0;
-}
-
-void give_back(int signal) {
-  struct sigaction current {};
-  if (::sigaction(signal, nullptr, &current) != 0 || !is_stack_handler(current)) return;
-  struct sigaction action {};
-  action.sa_handler = SIG_DFL;
-  ::sigaction(signal, &action, nullptr);
 }
 
 // Returns whether the thread blocks the signal, so that it would not answer.
@@ -174,6 +190,22 @@ std::string frame_text(const void* address) {
 
 }  // namespace
 
+FlightSignal::FlightSignal(int eventfd, std::uint64_t value) {
+  const std::lock_guard lock(installing);
+  place_ = targets.add(eventfd, value);
+  if (place_ && users++ == 0) {
+    install(SIGUSR1, atoll_flight_signalled,
+            "the program has its own SIGUSR1 handler: the signal will not write flight files");
+  }
+}
+
+FlightSignal::~FlightSignal() {
+  if (!place_) return;
+  const std::lock_guard lock(installing);
+  if (--users == 0) uninstall(SIGUSR1, atoll_flight_signalled);
+  targets.remove(*place_, [] { std::this_thread::yield(); });
+}
+
 int this_thread() noexcept {
   thread_local const int id = static_cast<int>(::syscall(SYS_gettid));
   return id;
@@ -188,7 +220,11 @@ std::vector<RawStack> take_stacks(int signal, std::span<const FlightThread> thre
                                   std::chrono::milliseconds patience) {
   static std::mutex taking;
   const std::lock_guard lock(taking);
-  if (!install(signal)) return {};
+  const std::string refusal = fmt::format(
+      "the program handles or ignores signal {}, so the flight file has no stacks: choose another "
+      "signal (ATOLL_STACK_SIGNAL)",
+      signal);
+  if (!install(signal, atoll_record_stack, refusal)) return {};
   std::vector<std::pair<const FlightThread*, Place*>> asked;
   for (const FlightThread& thread : threads) {
     if (thread.id == this_thread() || blocks(signal, thread.id)) continue;
@@ -202,7 +238,8 @@ std::vector<RawStack> take_stacks(int signal, std::span<const FlightThread> thre
     stacks.push_back({*thread, std::vector<void*>(first, place->frames.begin() + place->count)});
     place->thread = is_free;
   }
-  if (unhandled == 0) give_back(signal);  // otherwise a signal of this or an earlier call is late
+  // Otherwise a signal of this or an earlier call is late.
+  if (unhandled == 0) uninstall(signal, atoll_record_stack);
   return stacks;
 }
 
