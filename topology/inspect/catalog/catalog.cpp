@@ -20,7 +20,7 @@ extern const char* const catalog_machines;  // text of machines.json; CMakeLists
 
 namespace {
 
-using Json = nlohmann::json;
+using nlohmann::json;
 
 constexpr std::size_t most_hosts = 65'536;
 // Longer names, in bytes, are cut before they are searched or printed.
@@ -30,18 +30,18 @@ std::string shown_as(std::string_view name) {
   return printable(name, longest_name) + (name.size() > longest_name ? "..." : "");
 }
 
-const Json& machines() {
-  static const Json parsed = Json::parse(catalog_machines);
+const json& machines() {
+  static const json parsed = json::parse(catalog_machines);
   return parsed;
 }
 
 // Returns an entry together with what it shares with the entry that it is like; null when no entry
 // has the name.
-Json find_machine(std::string_view name) {
-  for (const Json& entry : machines()) {
+json find_machine(std::string_view name) {
+  for (const json& entry : machines()) {
     if (entry.at("name") != name) continue;
     if (!entry.contains("like")) return entry;
-    Json machine = find_machine(entry.at("like").get<std::string_view>());
+    json machine = find_machine(entry.at("like").get<std::string_view>());
     machine.merge_patch(entry);
     return machine;
   }
@@ -67,8 +67,8 @@ void set_place(std::span<const std::string_view> words, const TopologyHost& host
       device.pci_path += '/' + with_domain(part);
 }
 
-TopologyHost host_of(const Json& machine) {
-  const Json& given = machine.at("host");
+TopologyHost host_of(const json& machine) {
+  const json& given = machine.at("host");
   TopologyHost host;
   host.packages = given.at("packages");
   host.numa_nodes = given.at("numa_nodes");
@@ -81,7 +81,7 @@ TopologyHost host_of(const Json& machine) {
 }
 
 // Adds links between GPUs, or from each GPU to one switch that stands for all switches.
-void add_links(const Json& links, Topology& host) {
+void add_links(const json& links, Topology& host) {
   const GpuModel* model = find_gpu_model(host.gpus.front());
   const auto add = [&](const std::string& a, const std::string& b, int count) {
     host.links.push_back(
@@ -90,15 +90,15 @@ void add_links(const Json& links, Topology& host) {
   if (links.is_string())
     for (const TopologyGpu& gpu : host.gpus) add(gpu.id, links, model->links);
   else
-    for (const Json& link : links) add(host.gpus[link[0]].id, host.gpus[link[1]].id, link[2]);
+    for (const json& link : links) add(host.gpus[link[0]].id, host.gpus[link[1]].id, link[2]);
 }
 
 // Returns one host of a machine. The ids of its devices and switches lack the host: "gpu0".
-Topology template_of(const Json& machine) {
+Topology template_of(const json& machine) {
   Topology one;
   const TopologyHost host = one.hosts.emplace_back(host_of(machine));
-  const Json &gpu = machine.at("gpu"), &nic = machine.at("nic");
-  for (const Json& line : machine.at("gpus")) {
+  const json &gpu = machine.at("gpu"), &nic = machine.at("nic");
+  for (const json& line : machine.at("gpus")) {
     TopologyGpu added;
     added.index = static_cast<int>(one.gpus.size());
     added.model = gpu.at("model");
@@ -107,7 +107,7 @@ Topology template_of(const Json& machine) {
     set_place(words_of(line.get<std::string_view>()), host, added);
     one.gpus.push_back(std::move(added));
   }
-  for (const Json& line : machine.at("nics")) {
+  for (const json& line : machine.at("nics")) {
     const std::vector<std::string_view> words = words_of(line.get<std::string_view>());
     TopologyNic added;
     added.id = added.name = words[0];
@@ -156,7 +156,7 @@ void add_host(const Topology& host, const std::string& id, std::string_view mach
 
 // Returns copies of a machine: "hgx-h100-0", "hgx-h100-1", ... If `copies` is 0, returns the machine
 // itself, "hgx-h100".
-Topology copies_of(const Json& machine, std::size_t copies) {
+Topology copies_of(const json& machine, std::size_t copies) {
   const Topology host = template_of(machine);
   const auto name = machine.at("name").get<std::string>();
   const int trays = machine.value("trays", 0);
@@ -197,7 +197,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 [[noreturn]] void fail_unknown(std::string_view name) {
   const std::string shown = shown_as(split_count(name).first);
   std::vector<std::pair<std::size_t, std::string_view>> ranked;
-  for (const Json& machine : machines()) {
+  for (const json& machine : machines()) {
     const auto known = machine.at("name").get<std::string_view>();
     ranked.emplace_back(edit_distance(shown, known), known);
   }
@@ -218,16 +218,16 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::vector<CatalogEntry> catalog() {
   std::vector<CatalogEntry> entries;
-  for (const Json& machine : machines())
+  for (const json& machine : machines())
     entries.push_back({machine.at("name"), machine.at("title")});
   std::ranges::sort(entries, {}, &CatalogEntry::name);
   return entries;
 }
 
 Topology catalog_cluster(std::string_view name) {
-  if (const Json machine = find_machine(name); !machine.is_null()) return copies_of(machine, 0);
+  if (const json machine = find_machine(name); !machine.is_null()) return copies_of(machine, 0);
   const auto [one, digits] = split_count(name);
-  const Json machine = digits.empty() ? Json() : find_machine(one);
+  const json machine = digits.empty() ? json() : find_machine(one);
   if (machine.is_null()) fail_unknown(name);
   const std::size_t most = most_hosts / machine.value("trays", std::size_t{1});
   const std::size_t copies = parse_number<std::size_t>(digits).value_or(0);

@@ -150,7 +150,7 @@ void hwloc_version(const Machine& machine, CheckResult& result) {
   }
 }
 
-constexpr CheckRow rows[] = {
+constexpr CheckRow environment_rows[] = {
     {"vm_flattened", "Virtual machines show which GPUs and NICs are close to each other",
      vm_flattened, "no hosts", "NCCL pairs GPUs with the wrong NICs and does not use GPUDirect",
      "set NCCL_TOPO_FILE to the provider's file for this type of machine (Azure: "
@@ -177,6 +177,6 @@ constexpr CheckRow rows[] = {
 
 }  // namespace
 
-const std::span<const CheckRow> environment_checks(rows);
+const std::span<const CheckRow> environment_checks(environment_rows);
 
 }  // namespace atoll_v1::atoll::doctor

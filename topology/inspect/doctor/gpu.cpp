@@ -68,7 +68,7 @@ void persistence(const Machine& machine, CheckResult& result) {
       result.add(gpu, {info, "persistence mode is off"});
 }
 
-constexpr CheckRow rows[] = {
+constexpr CheckRow gpu_rows[] = {
     {"mig", "MIG is off", mig, "no GPUs",
      "MIG instances use neither NVLink nor peer-to-peer transfers",
      "after the GPU's jobs have ended: nvidia-smi -i INDEX -mig 0"},
@@ -89,6 +89,6 @@ constexpr CheckRow rows[] = {
 
 }  // namespace
 
-const std::span<const CheckRow> gpu_checks(rows);
+const std::span<const CheckRow> gpu_checks(gpu_rows);
 
 }  // namespace atoll_v1::atoll::doctor

@@ -360,7 +360,7 @@ void files_whole(const Machine& machine, CheckResult& result) {
                    {info, fmt::format("{}: {}", name.substr(fact::note_prefix.size()), note)});
 }
 
-constexpr CheckRow rows[] = {
+constexpr CheckRow gpu_fabric_rows[] = {
     {"nvlink_down", "All NVLinks are up", nvlink_down, "no GPUs", "",
      "list the links: nvidia-smi nvlink -s -i INDEX; reset the GPU (nvidia-smi -r -i INDEX) or "
      "reboot; if links stay down, have the board or the bridge checked"},
@@ -397,6 +397,6 @@ constexpr CheckRow rows[] = {
 
 }  // namespace
 
-const std::span<const CheckRow> gpu_fabric_checks(rows);
+const std::span<const CheckRow> gpu_fabric_checks(gpu_fabric_rows);
 
 }  // namespace atoll_v1::atoll::doctor

@@ -174,7 +174,7 @@ void rails_assumed(const Machine& machine, CheckResult& result) {
                            assumed, plural(used.size(), "NIC"), plural(rails, "rail"))});
 }
 
-constexpr CheckRow rows[] = {
+constexpr CheckRow gpu_network_rows[] = {
     {"gpudirect", "NICs access GPU memory directly", gpudirect, "no host with GPUs and RDMA NICs",
      "data between GPUs and NICs is copied through host memory, and NCCL prints no warning"},
     {"nic_far", "GPUs have a NIC on their socket", nic_far, "no GPUs",
@@ -190,6 +190,6 @@ constexpr CheckRow rows[] = {
 
 }  // namespace
 
-const std::span<const CheckRow> gpu_network_checks(rows);
+const std::span<const CheckRow> gpu_network_checks(gpu_network_rows);
 
 }  // namespace atoll_v1::atoll::doctor

@@ -305,7 +305,7 @@ void nccl_conf(const Machine& machine, CheckResult& result) {
   }
 }
 
-constexpr CheckRow rows[] = {
+constexpr CheckRow nccl_rows[] = {
     {"nccl_ib_hca", "NCCL_IB_HCA names the right NICs", nccl_ib_hca, "no RDMA NICs", "",
      "write '=' and whole names with ports, as in NCCL_IB_HCA==mlx5_0:1; atoll-topo --format env "
      "prints the whole line"},
@@ -325,6 +325,6 @@ constexpr CheckRow rows[] = {
 
 }  // namespace
 
-const std::span<const CheckRow> nccl_checks(rows);
+const std::span<const CheckRow> nccl_checks(nccl_rows);
 
 }  // namespace atoll_v1::atoll::doctor

@@ -247,7 +247,7 @@ void roce_gid(const Machine& machine, CheckResult& result) {
   }
 }
 
-constexpr CheckRow rows[] = {
+constexpr CheckRow network_rows[] = {
     {"port_down", "All ports are up", port_down, "no NICs"},
     {"port_initialising", "A subnet manager has set up all ports", port_initialising, "no NICs", "",
      "the link is up, but no subnet manager has set it up: sminfo; systemctl status opensm on the "
@@ -273,6 +273,6 @@ constexpr CheckRow rows[] = {
 
 }  // namespace
 
-const std::span<const CheckRow> network_checks(rows);
+const std::span<const CheckRow> network_checks(network_rows);
 
 }  // namespace atoll_v1::atoll::doctor

@@ -263,7 +263,7 @@ void relaxed_ordering(const Machine& machine, CheckResult& result) {
   }
 }
 
-constexpr CheckRow rows[] = {
+constexpr CheckRow pcie_rows[] = {
     {"pcie_width", "PCIe links use all their lanes", pcie_width, "no GPUs and no NICs", "",
      "lspci -vv -s BUSID | grep -e LnkCap -e LnkSta; reseat the card or its riser; check the "
      "slot's bifurcation in the BIOS"},
@@ -297,6 +297,6 @@ constexpr CheckRow rows[] = {
 
 }  // namespace
 
-const std::span<const CheckRow> pcie_checks(rows);
+const std::span<const CheckRow> pcie_checks(pcie_rows);
 
 }  // namespace atoll_v1::atoll::doctor

@@ -324,7 +324,7 @@ void hosts_differ(const Machine& machine, CheckResult& result) {
 
 constexpr std::string_view no_job = "this is not a job: there are no ranks";
 
-constexpr CheckRow rows[] = {
+constexpr CheckRow ranks_rows[] = {
     {"ranks_share_gpu", "Ranks share no GPU", ranks_share_gpu, no_job,
      "the ranks share the GPU's memory and time, and NCCL refuses two ranks on one GPU",
      "start one rank per GPU, each with its own CUDA_VISIBLE_DEVICES (Slurm: --gpus-per-task=1; "
@@ -345,6 +345,6 @@ constexpr CheckRow rows[] = {
 
 }  // namespace
 
-const std::span<const CheckRow> rank_checks(rows);
+const std::span<const CheckRow> rank_checks(ranks_rows);
 
 }  // namespace atoll_v1::atoll::doctor

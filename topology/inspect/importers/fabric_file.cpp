@@ -34,7 +34,7 @@ namespace {
 using namespace topology_sources;
 
 constexpr std::size_t longest_line = std::size_t{64} << 10;
-constexpr std::size_t longest_name = 256;
+constexpr std::size_t longest_part = 256;
 constexpr std::size_t most_ports = 1'000'000;
 constexpr std::string_view schema = "atoll-fabric-1";
 
@@ -165,8 +165,8 @@ Leaves read_json(std::string_view text, const std::string& path, const NicNames&
   for (const JsonObject& port : root.list("ports", most_ports)) {
     ++leaves.ports;
     const std::string nic_name = port.text("nic"), leaf = port.text("leaf");
-    if (leaf.empty() || leaf.size() > longest_name)
-      port.fail("leaf", fmt::format("is empty or longer than {} bytes", longest_name));
+    if (leaf.empty() || leaf.size() > longest_part)
+      port.fail("leaf", fmt::format("is empty or longer than {} bytes", longest_part));
     const std::set<std::string>& hosts = names.hosts(port.text("host"));
     if (hosts.size() > 1) port.fail("host", "is the name of several hosts");
     const auto nic = hosts.empty() ? std::nullopt : names.nic(*hosts.begin(), nic_name);
@@ -240,7 +240,7 @@ class DiscoverReader {
     if (end == std::string_view::npos) return std::nullopt;
     const std::string_view quoted = rest.substr(begin + 1, end - begin - 1);
     rest.remove_prefix(end + 1);
-    return quoted.substr(0, longest_name);
+    return quoted.substr(0, longest_part);
   }
 
   // Returns the port number at the beginning of a text: 12 for "[12]...".
@@ -346,7 +346,7 @@ void apply_fabric(const std::string& path, Topology& topology) {
     const auto found = leaves.unmatched.find(host.id);
     if (found == leaves.unmatched.end()) continue;
     std::vector<std::string> ports;
-    for (const std::string& port : found->second) ports.push_back(printable(port, longest_name));
+    for (const std::string& port : found->second) ports.push_back(printable(port, longest_part));
     set_fact(host.facts, fmt::format("{}fabric file", fact::note_prefix),
              fmt::format("{} of this host {} no NIC: {}", plural(ports.size(), "port"),
                          ports.size() == 1 ? "matches" : "match", enumerate(ports)));

@@ -291,9 +291,9 @@ class XmlReader {
   bool is_version_3_ = false;
 };
 
-bool recognises(std::string_view text) { return first_element_is(text, "topology"); }
+bool is_hwloc_xml(std::string_view text) { return first_element_is(text, "topology"); }
 
-Topology read(std::string_view text, std::string_view origin) {
+Topology read_hwloc_xml(std::string_view text, std::string_view origin) {
   const XmlDocument document(text, origin);
   const HwlocMachine machine = XmlReader(document, origin).read();
   TopologyHost host;
@@ -306,6 +306,6 @@ Topology read(std::string_view text, std::string_view origin) {
 
 }  // namespace
 
-const Importer hwloc_xml{"hwloc xml", recognises, read};
+const Importer hwloc_xml{"hwloc xml", is_hwloc_xml, read_hwloc_xml};
 
 }  // namespace atoll_v1::atoll::importers

@@ -460,7 +460,7 @@ void add_notes(pugi::xml_node system, Topology& topology) {
            fmt::format("the file has elements that are not read: {}", enumerate(parts)));
 }
 
-Topology read(std::string_view text, std::string_view origin) {
+Topology read_nccl_xml(std::string_view text, std::string_view origin) {
   const XmlDocument document(text, origin);
   const pugi::xml_node system = document.root("system");
   const auto hosts = nccl::hosts_of(system);
@@ -489,10 +489,10 @@ Topology read(std::string_view text, std::string_view origin) {
   return topology;
 }
 
-bool recognises(std::string_view text) { return first_element_is(text, "system"); }
+bool is_nccl_xml(std::string_view text) { return first_element_is(text, "system"); }
 
 }  // namespace
 
-const Importer nccl_xml{"nccl xml", recognises, read};
+const Importer nccl_xml{"nccl xml", is_nccl_xml, read_nccl_xml};
 
 }  // namespace atoll_v1::atoll::importers

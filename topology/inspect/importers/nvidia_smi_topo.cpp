@@ -50,7 +50,7 @@ constexpr int most_cpus = 16'384;
 constexpr int most_nodes = 1'024;      // largest number of NUMA nodes
 constexpr int most_links_of_gpu = 18;  // no GPU up to NVLink 5 has more links
 
-bool recognises(std::string_view text) {
+bool is_nvidia_smi_topo(std::string_view text) {
   const std::string plain = without_marks(text.substr(0, header_bytes));
   std::string_view rest = plain;
   return find_header(rest).has_value();
@@ -343,12 +343,12 @@ class MatrixReader {
   Topology topology_;
 };
 
-Topology read(std::string_view text, std::string_view origin) {
+Topology read_nvidia_smi_topo(std::string_view text, std::string_view origin) {
   return MatrixReader(without_marks(text), origin).read();
 }
 
 }  // namespace
 
-const Importer nvidia_smi_topo{"nvidia-smi topo -m", recognises, read};
+const Importer nvidia_smi_topo{"nvidia-smi topo -m", is_nvidia_smi_topo, read_nvidia_smi_topo};
 
 }  // namespace atoll_v1::atoll::importers

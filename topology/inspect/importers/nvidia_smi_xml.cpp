@@ -26,7 +26,7 @@ using namespace topology_sources;
 namespace {
 
 constexpr std::size_t most_gpus = 1024;
-constexpr std::size_t most_partitions = 64;  // largest number of MIG instances of one GPU
+constexpr std::size_t most_mig_devices = 64;  // largest number of MIG instances of one GPU
 constexpr std::size_t longest_text = 256;
 
 // Returns the text of an element; "" for a phrase that stands for a missing value.
@@ -49,7 +49,7 @@ std::string_view words_of(pugi::xml_node node) {
 }
 
 // Returns the number before `unit`: 1200 for the text "1200.00 W" and the unit " W".
-std::optional<double> number_of(pugi::xml_node node, std::string_view unit = "") {
+std::optional<double> amount_in(pugi::xml_node node, std::string_view unit = "") {
   std::string_view text = trimmed(node.child_value());
   if (!text.ends_with(unit)) return std::nullopt;
   text.remove_suffix(unit.size());
@@ -80,19 +80,19 @@ void read_pci(pugi::xml_node pci, Facts& facts) {
     set_fact(facts, fact::pci_device, fmt::format("{}:{}", device.substr(4), device.substr(0, 4)));
   const pugi::xml_node link = pci.child("pci_gpu_link_info");
   const auto rate = [&](const char* element) -> std::optional<double> {
-    const auto generation = number_of(link.child("pcie_gen").child(element));
+    const auto generation = amount_in(link.child("pcie_gen").child(element));
     for (std::size_t i = 0; i < pcie_rates.size(); ++i)
       if (generation == static_cast<double>(i + 1)) return pcie_rates[i];
     return std::nullopt;
   };
   const auto width = [&](const char* element) {
-    return number_of(link.child("link_widths").child(element), "x");
+    return amount_in(link.child("link_widths").child(element), "x");
   };
   set_number(facts, fact::pci_gt_s, rate("current_link_gen"));
   set_number(facts, fact::pci_gt_s_max, rate("max_link_gen"));
   set_number(facts, fact::pci_width, width("current_link_width"));
   set_number(facts, fact::pci_width_max, width("max_link_width"));
-  set_number(facts, fact::pci_replays, number_of(pci.child("replay_counter")));
+  set_number(facts, fact::pci_replays, amount_in(pci.child("replay_counter")));
 }
 
 // Returns the health of the NVLink fabric: "healthy", a list of faults, or "" when the driver does
@@ -169,8 +169,8 @@ void read_power(pugi::xml_node gpu, Facts& facts) {
   pugi::xml_node power = gpu.child("gpu_power_readings");
   if (!power) power = gpu.child("power_readings");
   for (const char* element : {"current_power_limit", "enforced_power_limit", "power_limit"})
-    set_number(facts, fact::power_limit_w, number_of(power.child(element), " W"));
-  set_number(facts, fact::power_default_w, number_of(power.child("default_power_limit"), " W"));
+    set_number(facts, fact::power_limit_w, amount_in(power.child(element), " W"));
+  set_number(facts, fact::power_default_w, amount_in(power.child("default_power_limit"), " W"));
 }
 
 class LogReader {
@@ -205,7 +205,7 @@ class LogReader {
     gpu.uuid = words_of(element.child("uuid"));
     gpu.model = words_of(element.child("product_name"));
     read_pci(element.child("pci"), gpu.facts);
-    if (const auto mib = number_of(element.child("fb_memory_usage").child("total"), " MiB"))
+    if (const auto mib = amount_in(element.child("fb_memory_usage").child("total"), " MiB"))
       set_fact(gpu.facts, fact::memory_bytes, fmt::format("{:.0f}", *mib * (1 << 20)));
     read_fabric(element.child("fabric"), gpu.facts);
     read_throttle(element, gpu.facts);
@@ -226,12 +226,12 @@ class LogReader {
   // name is "MIG-GPU-UUID/GI/CI", which CUDA also accepts.
   void add_partitions(pugi::xml_node devices, TopologyGpu& gpu) const {
     for (const pugi::xml_node device : devices.children("mig_device")) {
-      if (gpu.partitions.size() == most_partitions)
+      if (gpu.partitions.size() == most_mig_devices)
         document_.fail(device,
-                       fmt::format("the GPU has more than {} MIG devices", most_partitions));
+                       fmt::format("the GPU has more than {} MIG devices", most_mig_devices));
       const std::string_view uuid = words_of(device.child("uuid"));
-      const auto gi = number_of(device.child("gpu_instance_id"));
-      const auto ci = number_of(device.child("compute_instance_id"));
+      const auto gi = amount_in(device.child("gpu_instance_id"));
+      const auto ci = amount_in(device.child("compute_instance_id"));
       if (!uuid.empty())
         gpu.partitions.emplace_back(uuid);
       else if (gi && gpu.uuid.starts_with("GPU-"))
@@ -244,7 +244,7 @@ class LogReader {
   // Numbers the GPUs. A log of all GPUs lists them in the order of their indices. If the log shows
   // only some GPUs (option -i), the indices are unknown.
   void number_gpus() {
-    const auto attached = number_of(root_.child("attached_gpus"));
+    const auto attached = amount_in(root_.child("attached_gpus"));
     const bool is_whole = !attached || *attached == static_cast<double>(topology_.gpus.size());
     if (!is_whole) std::ranges::stable_sort(topology_.gpus, {}, &TopologyGpu::busid);
     int number = 0;
@@ -261,14 +261,14 @@ class LogReader {
   Topology topology_;
 };
 
-bool recognises(std::string_view text) { return first_element_is(text, "nvidia_smi_log"); }
+bool is_nvidia_smi_xml(std::string_view text) { return first_element_is(text, "nvidia_smi_log"); }
 
-Topology read(std::string_view text, std::string_view origin) {
+Topology read_nvidia_smi_xml(std::string_view text, std::string_view origin) {
   return LogReader(text, origin).read();
 }
 
 }  // namespace
 
-const Importer nvidia_smi_xml{"nvidia-smi -q -x", recognises, read};
+const Importer nvidia_smi_xml{"nvidia-smi -q -x", is_nvidia_smi_xml, read_nvidia_smi_xml};
 
 }  // namespace atoll_v1::atoll::importers

@@ -28,7 +28,7 @@ namespace {
 
 constexpr std::string_view links_title = "Link Type between two GPUs";
 constexpr std::string_view hops_title = "Hops between two GPUs";
-constexpr int most_nodes = 1'024;  // largest number of NUMA nodes
+constexpr int most_rocm_nodes = 1'024;  // largest number of NUMA nodes
 constexpr int most_hops = 1'000;
 
 // A table, whose columns and rows are GPUs, by their numbers.
@@ -93,7 +93,7 @@ class TablesReader {
         tokens[0] == "GPU" ? tokens[1] : tokens[0].substr(4, tokens[0].find(']') - 4);
     const auto gpu = gpu_number(fmt::format("GPU{}", number));
     if (!gpu || tokens[size - 3] != "Numa" || tokens[size - 2] != "Node:") return;
-    if (const auto node = number_of(tokens[size - 1], most_nodes - 1)) nodes_[*gpu] = *node;
+    if (const auto node = number_of(tokens[size - 1], most_rocm_nodes - 1)) nodes_[*gpu] = *node;
   }
 
   void read_header(const Tokens& tokens) {
@@ -184,16 +184,16 @@ class TablesReader {
   Topology topology_;
 };
 
-bool recognises(std::string_view text) {
+bool is_rocm_smi_topo(std::string_view text) {
   return text.substr(0, header_bytes).find(links_title) != std::string_view::npos;
 }
 
-Topology read(std::string_view text, std::string_view origin) {
+Topology read_rocm_smi_topo(std::string_view text, std::string_view origin) {
   return TablesReader(without_marks(text), origin).read();
 }
 
 }  // namespace
 
-const Importer rocm_smi_topo{"rocm-smi --showtopo", recognises, read};
+const Importer rocm_smi_topo{"rocm-smi --showtopo", is_rocm_smi_topo, read_rocm_smi_topo};
 
 }  // namespace atoll_v1::atoll::importers
