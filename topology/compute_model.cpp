@@ -20,27 +20,18 @@ struct Measured {
   std::uint64_t memory_mib;
 };
 
-ComputeModel measured_gpu(std::string name, const Measured& measured, std::string source) {
-  std::string sheet = name;
-  std::ranges::replace(sheet, '-', ' ');
-  const PeakRates peak = peak_rates(sheet);
+ComputeModel gpu_model(std::string name, const Measured& measured, std::string source) {
+  // Estimates: kernels of NVIDIA GPUs take about 2 us at least, and a launch from C++ takes the host
+  // about 3 us.
+  constexpr double kernel_s = 2e-6, launch_s = 3e-6;
   // The context of CUDA, cuBLAS, cuDNN and about 1 GB of NCCL's buffers.
   constexpr std::uint64_t reserved = std::uint64_t{2} << 30;
-  return {.name = std::move(name),
-          .peak_bf16 = peak.bf16,
-          .peak_f32 = peak.f32,
-          .best_product = measured.product,
-          .best_attention = measured.attention,
-          .flash_attention_2 = measured.flash_attention_2,
-          .units = measured.units,
-          .memory_gbyte_s = measured.memory_gbyte_s,
-          .memory_bytes = measured.memory_mib << 20,
-          .reserved_bytes = reserved,
-          // Estimates: kernels of NVIDIA GPUs take about 2 us at least, and a launch from C++ takes
-          // the host about 3 us.
-          .kernel_s = 2e-6,
-          .launch_s = 3e-6,
-          .source = std::move(source)};
+  std::string sheet = name;
+  std::ranges::replace(sheet, '-', ' ');
+  const auto [bf16, f32] = peak_rates(sheet);
+  const auto [product, attention, flash_attention_2, units, memory_gbyte_s, mib] = measured;
+  return {std::move(name), bf16,      f32,      product,  attention, flash_attention_2, units,
+          memory_gbyte_s,  mib << 20, reserved, kernel_s, launch_s,  std::move(source)};
 }
 
 // Memory: what programs get, the "total capacity" in PyTorch's out-of-memory errors that users have
@@ -60,24 +51,24 @@ ComputeModel measured_gpu(std::string name, const Measured& measured, std::strin
 const std::array<ComputeModel, 10>& compute_models() {
   constexpr double tera = 1e12;
   static const std::array<ComputeModel, 10> models = {{
-      measured_gpu("V100", {0.80, 0.35, 0.35, 80, 810, 32'501},
-                   "data sheet (f16, since V100 has no bf16); efficiencies are estimates"),
-      measured_gpu("A100", {0.824, 0.60, 0.60, 108, 1835, 81'101},
-                   "data sheet (80 GB SXM); products: H. He; attention: FlashAttention-2"),
-      measured_gpu("A100-40GB", {0.824, 0.60, 0.60, 108, 1400, 40'336},
-                   "data sheet (40 GB SXM); products: H. He; attention: FlashAttention-2"),
-      measured_gpu("H100-PCIe", {0.75, 0.50, 0.34, 114, 1835, 81'080},
-                   "data sheet (PCIe); products: estimate, since 350 W limit the clock"),
-      measured_gpu("H100-NVL", {0.70, 0.50, 0.34, 132, 3510, 95'334},
-                   "data sheet (NVL); products: estimate, since 400 W limit the clock"),
-      measured_gpu("H100", {0.698, 0.53, 0.33, 132, 3015, 81'008},
-                   "data sheet (SXM); products: measured under load; attention: FlashAttention-3"),
-      measured_gpu("H200", {0.698, 0.53, 0.33, 132, 4320, 143'165},
-                   "data sheet (SXM); products: as H100; attention: FlashAttention-3"),
-      measured_gpu("B200", {0.775, 0.50, 0.20, 148, 7200, 182'630},
-                   "data sheet; products: ml-engineering; attention: estimate"),
-      measured_gpu("MI300X", {0.474, 0.35, 0.35, 304, 4770, 196'588},
-                   "data sheet; products: SemiAnalysis; attention: estimate"),
+      gpu_model("V100", {0.80, 0.35, 0.35, 80, 810, 32'501},
+                "data sheet (f16, since V100 has no bf16); efficiencies are estimates"),
+      gpu_model("A100", {0.824, 0.60, 0.60, 108, 1835, 81'101},
+                "data sheet (80 GB SXM); products: H. He; attention: FlashAttention-2"),
+      gpu_model("A100-40GB", {0.824, 0.60, 0.60, 108, 1400, 40'336},
+                "data sheet (40 GB SXM); products: H. He; attention: FlashAttention-2"),
+      gpu_model("H100-PCIe", {0.75, 0.50, 0.34, 114, 1835, 81'080},
+                "data sheet (PCIe); products: estimate, since 350 W limit the clock"),
+      gpu_model("H100-NVL", {0.70, 0.50, 0.34, 132, 3510, 95'334},
+                "data sheet (NVL); products: estimate, since 400 W limit the clock"),
+      gpu_model("H100", {0.698, 0.53, 0.33, 132, 3015, 81'008},
+                "data sheet (SXM); products: measured under load; attention: FlashAttention-3"),
+      gpu_model("H200", {0.698, 0.53, 0.33, 132, 4320, 143'165},
+                "data sheet (SXM); products: as H100; attention: FlashAttention-3"),
+      gpu_model("B200", {0.775, 0.50, 0.20, 148, 7200, 182'630},
+                "data sheet; products: ml-engineering; attention: estimate"),
+      gpu_model("MI300X", {0.474, 0.35, 0.35, 304, 4770, 196'588},
+                "data sheet; products: SemiAnalysis; attention: estimate"),
       {"CPU", 1 * tera, 0.2 * tera, 0.9, 0.5, 0.5, 0, 20, std::uint64_t{24} << 30, 0, 1e-6, 1e-6,
        "one core with AVX-512, an estimate: atoll-plan --measure measures this machine"},
   }};
