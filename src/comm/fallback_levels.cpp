@@ -177,23 +177,18 @@ void exchange_inside(const FallbackContext& call, const Grid& grid, View own, Vi
 }
 
 void exchange_across(const FallbackContext& call, const Grid& grid, View partial, View slices) {
-  const atoll_levels::HostLayout& layout = call.shape.levels->layout;
-  const auto rank = static_cast<int>(call.rank());
-  const auto transfers = atoll_levels::transfers(layout, rank).reversed();
-  const auto host_of = [&](int r) { return static_cast<std::uint64_t>(layout.host_of(r)); };
-  const auto sum_for = [&](int owner) {
-    return partial.part(grid.before(host_of(owner), grid.column()),
-                        grid.count(static_cast<std::uint64_t>(owner)));
-  };
-  const auto sum_from = [&](int r) { return slices.part(host_of(r) * grid.mine(), grid.mine()); };
   std::vector<Operation> messages;
-  for (const auto& [peer, owner] : transfers.out) {
-    messages.push_back(send_to(static_cast<std::uint64_t>(peer), sum_for(owner)));
+  for (std::uint64_t h = 0; h < grid.outer(); ++h) {
+    const std::uint64_t r = grid.rank(h, grid.column());
+    const View theirs = partial.part(grid.before(h, grid.column()), grid.count(r));
+    const View from = slices.part(h * grid.mine(), grid.mine());
+    if (h == grid.host()) {
+      call.copy_unless_there(from, theirs);
+    } else {
+      messages.push_back(send_to(r, theirs));
+      messages.push_back(receive_from(r, from));
+    }
   }
-  for (const auto& [peer, owner] : transfers.in) {
-    messages.push_back(receive_from(static_cast<std::uint64_t>(peer), sum_from(peer)));
-  }
-  call.copy_unless_there(sum_from(rank), sum_for(rank));
   call.submit_messages(std::move(messages));
 }
 

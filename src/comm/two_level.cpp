@@ -97,17 +97,12 @@ void TwoLevel::all_gather(const FallbackContext& call) const {
     return whole.dst.part(static_cast<std::uint64_t>(owner) * whole.count,
                           static_cast<std::uint64_t>(ranks) * whole.count);
   };
-  const auto host_of = [&](int r) { return static_cast<std::uint64_t>(layout_.host_of(r)); };
-  const auto transfers = atoll_levels::transfers(layout_, rank);
   std::vector<Operation> exchange, gathers;
-  for (const auto& [peer, owner] : transfers.out) {
-    exchange.push_back(send_to(host_of(peer), whole.src));
-  }
-  for (const auto& [peer, owner] : transfers.in) {
-    exchange.push_back(receive_from(host_of(peer), block(owner)));
-  }
   for (int h = 0; h < layout_.hosts(); ++h) {
     const int owner = layout_.counterpart(rank, h);
+    const auto peer = static_cast<std::uint64_t>(h);
+    if (owner != rank) exchange.push_back(send_to(peer, whole.src));
+    if (owner != rank) exchange.push_back(receive_from(peer, block(owner)));
     gathers.push_back({ATOLL_ALL_GATHER, owner == rank ? whole.src : ConstView(block(owner)),
                        block(layout_.ranks_of(h).front(), layout_.fewest_ranks()), whole.count,
                        whole.dtype});
