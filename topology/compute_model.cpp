@@ -21,8 +21,8 @@ struct Measured {
 };
 
 ComputeModel gpu_model(std::string name, const Measured& measured, std::string source) {
-  // Estimates: kernels of NVIDIA GPUs take about 2 us at least, and a launch from C++ takes the host
-  // about 3 us.
+  // Estimates: kernels of NVIDIA GPUs take about 2 us at least, and a launch from C++ takes the
+  // host about 3 us.
   constexpr double kernel_s = 2e-6, launch_s = 3e-6;
   // The context of CUDA, cuBLAS, cuDNN and about 1 GB of NCCL's buffers.
   constexpr std::uint64_t reserved = std::uint64_t{2} << 30;
@@ -36,8 +36,8 @@ ComputeModel gpu_model(std::string name, const Measured& measured, std::string s
 
 // Memory: what programs get, the "total capacity" in PyTorch's out-of-memory errors that users have
 // published (V100 31.7 GiB, A100 39.4 and 79.2, H100 79.1, NVL 93.1, H200 139.8, B200 178.4, MI300X
-// 192.0); the data sheets have 1 to 2 % more. Rates of products and attention come from measurements
-// with values that are normally distributed, which need more power than others:
+// 192.0); the data sheets have 1 to 2 % more. Rates of products and attention come from
+// measurements with values that are normally distributed, which need more power than others:
 // - Products, on shapes of training or squares of 8192: A100 257 TFLOP/s (H. He, "Strangely, matrix
 //   multiplications on GPUs run faster when given predictable data"); H100 690, repeated for
 //   seconds at its 700 W (tests/bench/results-gpu.md), and H200 the same; MI300X 620 (SemiAnalysis,

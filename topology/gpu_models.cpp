@@ -15,8 +15,8 @@ using enum LinkKind;
 
 // A model is the first entry with a text that occurs in the GPU's name, so special texts precede
 // general ones. Cards without an NVLink or xGMI connector are listed because they are known to have
-// no links. Nothing is known about the links of a model that is not listed. The last two numbers are
-// peak_rates() in TFLOP/s, where they are needed.
+// no links. Nothing is known about the links of a model that is not listed. The last two numbers
+// are peak_rates() in TFLOP/s, where they are needed.
 constexpr std::array models{
     // Blackwell: 18 NVLinks of 50 GB/s.
     GpuModel{"GB300", possible, 5, 18, 50},

@@ -1,8 +1,8 @@
 // Models how long a sharded step communicates, to compare meshes over unequal islands.
 //
-// The model counts bandwidth only, by GroupRate::transfer_s(). With P bytes of parameters over S x R
-// ranks, each rank gathers the parameters twice and reduces the gradients once along the shard axis,
-// and sums its shard, P / S, over the replicate axis.
+// The model counts bandwidth only, by GroupRate::transfer_s(). With P bytes of parameters over
+// S x R ranks, each rank gathers the parameters twice and reduces the gradients once along the
+// shard axis, and sums its shard, P / S, over the replicate axis.
 //
 // The rate of a group is that of the slowest part of its ring. Inside an island this is the rate of
 // one GPU. Across islands, the bytes of the whole ring cross once, through all NICs of the group's
