@@ -83,13 +83,6 @@ void with_gpu_floating_type(DType dtype, const Body& body) {
   with_floating_type(dtype, [&]<class T>(Type<T>) { body(Type<Native<T>>{}); });
 }
 
-// The finaliser of SplitMix64 (Steele, Lea, Flood 2014); equal to mix() in ../host/kernels.cpp.
-__host__ __device__ inline std::uint64_t mix(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
 inline bool is_aligned(const void* data, std::size_t bytes) {
   return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
 }
