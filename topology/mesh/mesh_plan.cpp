@@ -16,8 +16,7 @@
 #include <map>
 #include <set>
 
-#include "mesh/mesh_check.hpp"
-#include "mesh/uneven.hpp"
+#include "mesh/planning.hpp"
 #include "wording.hpp"
 
 namespace atoll_v1::atoll {

@@ -7,7 +7,7 @@
 #include <span>
 
 #include "atoll/level_schedule.hpp"
-#include "mesh/mesh_check.hpp"
+#include "mesh/planning.hpp"
 #include "nic_efficiency.hpp"
 
 namespace atoll_v1::atoll {
