@@ -8,8 +8,9 @@
 #include <thread>
 #include <vector>
 
+#include "atoll/cuda/launch.cuh"
 #include "atoll/device.hpp"
-#include "device/cuda/launch.cuh"
+#include "device/cuda/api.hpp"
 
 namespace {
 
