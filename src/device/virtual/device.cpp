@@ -26,28 +26,19 @@ double kernel_rate(const DeviceOptions& options, const char* name) {
   return 1e9 * (found == options.kernel_gbyte_s.end() ? options.memory_gbyte_s : found->second);
 }
 
-class VirtualEvent final : public EventBackend {
+// A point of a stream, as an event and as a time stamp.
+class VirtualMark final : public EventBackend, public StampBackend {
  public:
-  VirtualEvent(std::shared_ptr<Timeline> timeline, std::shared_ptr<TimedTask> task)
+  VirtualMark(std::shared_ptr<Timeline> timeline, std::shared_ptr<TimedTask> task)
       : timeline_(std::move(timeline)), task_(std::move(task)) {}
   bool happened() const override { return timeline_->poll(*task_); }
   bool peek() const override { return timeline_->end_of(*task_).has_value(); }
   void synchronize() override { timeline_->await(*task_); }
-  const std::shared_ptr<TimedTask>& task() const noexcept { return task_; }
-
- private:
-  std::shared_ptr<Timeline> timeline_;
-  std::shared_ptr<TimedTask> task_;
-};
-
-class VirtualStamp final : public StampBackend {
- public:
-  VirtualStamp(std::shared_ptr<Timeline> timeline, std::shared_ptr<TimedTask> task)
-      : timeline_(std::move(timeline)), task_(std::move(task)) {}
   std::optional<std::int64_t> ns() const override {
     const auto end = timeline_->end_of(*task_);
     return end ? std::optional(std::llround(*end * 1e9)) : std::nullopt;
   }
+  const std::shared_ptr<TimedTask>& task() const noexcept { return task_; }
 
  private:
   std::shared_ptr<Timeline> timeline_;
@@ -84,13 +75,13 @@ class VirtualStream final : public StreamBackend {
     run({.name = "fill", .seconds = static_cast<double>(bytes) / fill_rate_, .use = {.memory = 1}});
   }
   std::shared_ptr<EventBackend> record() override {
-    return std::make_shared<VirtualEvent>(timeline_, mark());
+    return std::make_shared<VirtualMark>(timeline_, mark());
   }
   std::shared_ptr<const StampBackend> stamp() override {
-    return std::make_shared<VirtualStamp>(timeline_, mark());
+    return std::make_shared<VirtualMark>(timeline_, mark());
   }
   void wait(std::shared_ptr<EventBackend> event, WaitReason reason) override {
-    const auto* const other = dynamic_cast<const VirtualEvent*>(event.get());
+    const auto* const other = dynamic_cast<const VirtualMark*>(event.get());
     require(other != nullptr, "a simulated stream cannot wait for an event of a real device");
     timeline_->push(
         *queue_,
